@@ -1,0 +1,59 @@
+# fedmend: `make demo` shows the whole story, `make test` checks everything.
+# Needs nothing but make and Python 3.11 or newer; the rest is set up in .venv.
+
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+STAMP  := .stamps/setup
+JOBS   ?= 2
+BENCH  ?= split
+# Two processes with one thread each are quicker than two that fight for the cores.
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS)
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test test-slow lint format types docs bench clean
+
+help: ## show this list
+	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: $(STAMP) ## make .venv with the exact set of requirements.lock
+
+$(STAMP): requirements.lock pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	  echo "fedmend needs Python 3.11 or newer; '$(PYTHON)' is $$($(PYTHON) --version 2>&1)."; \
+	  echo "Mend: make $(MAKECMDGOALS) PYTHON=/path/to/python3.11"; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@mkdir -p $(@D) && touch $@
+
+demo: setup ## the two-hospital story: overview, three methods, demo-run/report.html
+	$(BIN)/fedmend demo --out demo-run
+
+test: setup lint types ## lint, types, tests and docs: what CI runs
+	$(PYTEST)
+	@$(MAKE) --no-print-directory docs
+
+test-slow: setup ## the long tests too, and those on the data under FEDMEND_DATA
+	$(PYTEST) -m "slow or real"
+
+lint: setup ## ruff: lint and format check
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+format: setup ## ruff: mend what can be mended
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+types: setup ## mypy over src
+	$(BIN)/mypy
+
+docs: setup ## build the documentation into site/, strictly
+	$(BIN)/mkdocs build --strict --quiet --site-dir site
+
+bench: setup ## a benchmark: make bench BENCH=split
+	$(BIN)/fedmend bench $(BENCH)
+
+clean: ## remove .venv, caches, builds and demo-run (your runs/ stay)
+	rm -rf $(VENV) .stamps build dist site demo-run .pytest_cache .mypy_cache .ruff_cache .hypothesis src/*.egg-info
+	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
