@@ -1,0 +1,27 @@
+"""Who may call what where, what crossed, and on which engine. Knows no learning method."""
+
+from fedmend.federation.federation import AlignmentCounts, Crew, Each, Federation, Party
+from fedmend.federation.ledger import COORDINATOR, Entry, Ledger, read_ledger
+from fedmend.federation.policy import KINDS, Policy
+from fedmend.federation.site import Alignment, Site
+from fedmend.federation.wire import Sealed
+from fedmend.federation.worker import Worker, exposed
+
+__all__ = [
+    "COORDINATOR",
+    "KINDS",
+    "Alignment",
+    "AlignmentCounts",
+    "Crew",
+    "Each",
+    "Entry",
+    "Federation",
+    "Ledger",
+    "Party",
+    "Policy",
+    "Sealed",
+    "Site",
+    "Worker",
+    "exposed",
+    "read_ledger",
+]

@@ -1,0 +1,336 @@
+"""Party, Federation and Crew: the coordinator's side of the programming model.
+
+    fed = Federation(Party("bank", bank), Party("telco", telco))
+    ranks = fed.workers(RankWorker)            # one worker at every party
+    ranks["bank"].sums()                       # ask one
+    ranks.sums()                               # ask all at once: {"bank": …, "telco": …}
+    ranks.add(Each({"bank": 1, "telco": 2}))   # a different argument for each
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fedmend.data.table import Table
+from fedmend.errors import AlignmentError, ConfigError, DataError
+from fedmend.federation.engines import Call, Engine
+from fedmend.federation.engines.local import LocalEngine
+from fedmend.federation.ledger import COORDINATOR, Ledger
+from fedmend.federation.policy import Policy
+from fedmend.federation.site import Site
+from fedmend.federation.worker import Worker, exposed
+
+if TYPE_CHECKING:
+    import os
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
+
+
+class Party:
+    """A party as the user names it: its table, further tables by name, and its policy.
+
+    >>> Party("bank", Table.from_frame(frame), test=Table.from_frame(later))  # doctest: +SKIP
+    """
+
+    def __init__(
+        self,
+        name: str,
+        table: Table,
+        *,
+        policy: Policy | None = None,
+        home: str | os.PathLike[str] | None = None,
+        **tables: Table,
+    ) -> None:
+        if not _NAME.fullmatch(name) or name == COORDINATOR:
+            raise ConfigError(
+                f"{name!r} cannot be a party's name. Mend: letters, digits, '-', '_' and '.', "
+                f"and not {COORDINATOR!r}"
+            )
+        self.name = name
+        self.tables = {"train": table, **tables}
+        for key, value in self.tables.items():
+            if not isinstance(value, Table):
+                raise DataError(
+                    f"{key} is a {type(value).__name__}, not a Table",
+                    party=name,
+                    mend="fm.read(path, id=…) or Table.from_frame(frame, id=…)",
+                )
+        self.policy = policy or Policy()
+        self.home = home
+
+
+@dataclass(frozen=True)
+class Each:
+    """Wraps an argument of which every party gets its own: ``Each({"bank": 1, "telco": 2})``."""
+
+    values: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class AlignmentCounts:
+    """What the coordinator knows of an alignment: how many rows, never which."""
+
+    aligned: int
+    unaligned: Mapping[str, int]
+
+
+class RosterWorker(Worker):
+    """Answers what everyone must know before anything starts: how many rows, and who labels."""
+
+    @exposed(kind="count")
+    def rows(self) -> dict[str, Any]:
+        return {"rows": len(self.table), "labelled": self.table.label is not None}
+
+
+class Federation:
+    """Parties, the engine they run on, and the ledger of what crosses between them.
+
+    seed: one seed per run, split per site and purpose.
+    strict: send every crossing through the wire even in one process (the tests do).
+    ledger: a path for the JSON lines, or a Ledger; in memory only by default.
+    """
+
+    def __init__(
+        self,
+        *parties: Party,
+        seed: int = 0,
+        strict: bool = False,
+        ledger: Ledger | str | os.PathLike[str] | None = None,
+        device: str = "cpu",
+        engine: Engine | None = None,
+    ) -> None:
+        names = [party.name for party in parties]
+        doubled = sorted({name for name in names if names.count(name) > 1})
+        if doubled:
+            raise ConfigError(f"two parties are named {doubled[0]!r}. Mend: rename one of them")
+        if engine is None and not parties:
+            raise ConfigError("a federation needs a party. Mend: Federation(Party(…), …)")
+        if not isinstance(ledger, Ledger):
+            ledger = Ledger(Path(ledger) if ledger is not None else None)
+        if engine is None:
+            sites = [
+                Site(
+                    party.name,
+                    party.tables,
+                    policy=party.policy,
+                    seed=seed,
+                    device=device,
+                    home=Path(party.home) if party.home is not None else None,
+                )
+                for party in parties
+            ]
+            engine = LocalEngine(sites, strict=strict, ledger=ledger)
+        self.engine: Engine = engine
+        self.seed = seed
+        self.device = device
+        self.dataset = "train"
+        self._members: tuple[str, ...] = engine.names
+        self._alignments: dict[str, AlignmentCounts] = {}
+        self._rosters: dict[str, dict[str, dict[str, Any]]] = {}
+
+    # ------------------------------------------------------------------ who is here
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return self._members
+
+    @property
+    def ledger(self) -> Ledger:
+        return self.engine.ledger
+
+    @property
+    def scope(self) -> str:
+        """Names the rows a worker works on: a table, and the parties among which it is aligned."""
+        if self._members == self.engine.names:
+            return self.dataset
+        return f"{self.dataset}@{'+'.join(self._members)}"
+
+    @property
+    def roster(self) -> dict[str, dict[str, Any]]:
+        """Rows, and whether there is a label, per party (asked once per table)."""
+        if self.scope not in self._rosters:
+            with self.workers(RosterWorker) as crew:
+                self._rosters[self.scope] = crew.rows()
+        return self._rosters[self.scope]
+
+    @property
+    def label_parties(self) -> list[str]:
+        return [name for name, facts in self.roster.items() if facts["labelled"]]
+
+    @property
+    def label_party(self) -> str:
+        """The one party that holds labels."""
+        holders = self.label_parties
+        if len(holders) == 1:
+            return holders[0]
+        if not holders:
+            raise DataError(
+                "no party has a label column",
+                mend="name it where the table is read: fm.read(path, id=…, label=…)",
+            )
+        raise DataError(
+            f"several parties have labels: {', '.join(holders)}",
+            mend="name one: label_party=…, or use a method for several labellers",
+        )
+
+    def on(self, dataset: str) -> Federation:
+        """The same parties and ledger, working on another of their tables (``fed.on("test")``)."""
+        return self._view(dataset, self._members)
+
+    def only(self, *names: str) -> Federation:
+        """The same federation seen as if only these parties were there."""
+        for name in names:
+            if name not in self._members:
+                raise ConfigError(
+                    f"there is no party {name!r}. Mend: name some of {', '.join(self._members)}"
+                )
+        return self._view(self.dataset, tuple(name for name in self._members if name in names))
+
+    def _view(self, dataset: str, members: tuple[str, ...]) -> Federation:
+        view = object.__new__(Federation)
+        view.__dict__.update(self.__dict__)
+        view.dataset = dataset
+        view._members = members
+        return view
+
+    # ------------------------------------------------------------------ alignment
+
+    @property
+    def is_aligned(self) -> bool:
+        return self.scope in self._alignments
+
+    @property
+    def alignment(self) -> AlignmentCounts:
+        """How many rows are aligned, and how many each party has besides."""
+        if self.scope not in self._alignments:
+            raise AlignmentError(
+                f"the rows of {self.scope!r} are not aligned yet. Mend: call fm.align(fed) first"
+            )
+        return self._alignments[self.scope]
+
+    def note_alignment(self, counts: AlignmentCounts) -> None:
+        """Called by an alignment protocol when every party has stored its side."""
+        self._alignments[self.scope] = counts
+
+    # ------------------------------------------------------------------ workers
+
+    def workers(
+        self, worker: type[Worker], *, parties: list[str] | tuple[str, ...] | None = None, **params: Any
+    ) -> Crew:
+        """Start a worker at every party (or the named ones); `Each` gives each its own value."""
+        members = list(self._members if parties is None else parties)
+        handles = {}
+        try:
+            for party in members:
+                own = {key: _for_party(value, party) for key, value in params.items()}
+                name = worker.worker_name()
+                handles[party] = self.engine.start(party, name, self.scope, own)
+        except BaseException:
+            for party, handle in handles.items():
+                self.engine.stop(party, handle)
+            raise
+        return Crew(self.engine, worker, handles)
+
+    def close(self) -> None:
+        """Stop the engine and bring the ledger to disk."""
+        self.engine.close()
+
+    def __enter__(self) -> Federation:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"Federation({', '.join(self._members)}; on {self.dataset!r})"
+
+
+class Crew(Mapping[str, "Proxy"]):
+    """One worker at each of several parties. A method called on the crew is called at all."""
+
+    def __init__(self, engine: Engine, worker: type[Worker], handles: dict[str, str]) -> None:
+        self._engine = engine
+        self._worker = worker
+        self._handles = handles
+
+    def __getitem__(self, party: str) -> Proxy:
+        return Proxy(self, party)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._handles)
+
+    def __len__(self) -> int:
+        return len(self._handles)
+
+    def __getattr__(self, method: str) -> Callable[..., dict[str, Any]]:
+        self._exposure(method)
+
+        def call_at_all(*args: Any, **kwargs: Any) -> dict[str, Any]:
+            calls = []
+            for party in self._handles:
+                own = tuple(_for_party(value, party) for value in args)
+                named = {key: _for_party(value, party) for key, value in kwargs.items()}
+                calls.append(self.prepare(party, method, own, named))
+            return dict(zip(self._handles, self._engine.call_all(calls), strict=True))
+
+        return call_at_all
+
+    def prepare(
+        self, party: str, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Call:
+        exposure = self._exposure(method)
+        name = self._worker.worker_name()
+        bound = exposure.bind(f"{name}.{method}", args, kwargs)
+        return Call(
+            party, self._handles[party], name, method, bound, exposure.takes, exposure.kind
+        )
+
+    def call_one(self, call: Call) -> Any:
+        return self._engine.call(call)
+
+    def stop(self) -> None:
+        for party, handle in self._handles.items():
+            self._engine.stop(party, handle)
+
+    def __enter__(self) -> Crew:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.stop()
+
+    def _exposure(self, method: str) -> Any:
+        exposure = self._worker.exposures.get(method)
+        if exposure is None:
+            raise AttributeError(
+                f"{self._worker.worker_name()} exposes no {method!r}; it exposes "
+                + (", ".join(sorted(self._worker.exposures)) or "nothing")
+            )
+        return exposure
+
+
+class Proxy:
+    """One party's worker, as the coordinator sees it."""
+
+    def __init__(self, crew: Crew, party: str) -> None:
+        if party not in crew._handles:
+            raise KeyError(f"no worker at {party!r}; there is one at {', '.join(crew._handles)}")
+        self._crew = crew
+        self._party = party
+
+    def __getattr__(self, method: str) -> Callable[..., Any]:
+        self._crew._exposure(method)
+        return lambda *args, **kwargs: self._crew.call_one(
+            self._crew.prepare(self._party, method, args, kwargs)
+        )
+
+
+def _for_party(value: Any, party: str) -> Any:
+    if not isinstance(value, Each):
+        return value
+    if party not in value.values:
+        raise ConfigError(f"Each(…) has no value for party {party!r}. Mend: give one for each")
+    return value.values[party]

@@ -1,0 +1,87 @@
+"""What a party lets out: kinds of value and workers. The party's own file decides, nobody else."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from fedmend.errors import ConfigError, Refused
+
+KINDS: dict[str, str] = {
+    "control": "settings and acknowledgements",
+    "count": "how many rows, columns or ids",
+    "statistic": "sums, means, correlations, metrics over many rows",
+    "hashed-id": "ids blinded by a secret of the party",
+    "ciphertext": "values under encryption",
+    "masked": "values hidden by uniform masks",
+    "embedding": "outputs of a party's bottom model, one vector a row",
+    "gradient": "gradients with respect to embeddings",
+    "weights": "model weights or their updates",
+    "prediction": "model outputs, one a row",
+    "label": "labels in the clear",
+    "row": "a party's own values in the clear",
+}
+REFUSED_BY_DEFAULT = frozenset({"label", "row"})
+
+
+@dataclass(frozen=True)
+class Policy:
+    """A party's rules.
+
+    allow: the kinds that may leave; by default all but `label` and `row`.
+    refuse: kinds taken away from `allow`.
+    workers: names of the workers that may be started here; None admits every installed one.
+    min_intersection: fewest common ids with which this party takes part in anything.
+    """
+
+    allow: frozenset[str] = frozenset(KINDS) - REFUSED_BY_DEFAULT
+    refuse: frozenset[str] = frozenset()
+    workers: frozenset[str] | None = None
+    min_intersection: int = 2
+
+    def __post_init__(self) -> None:
+        problems: list[str] = []
+        for field in ("allow", "refuse"):
+            kinds = getattr(self, field)
+            object.__setattr__(self, field, frozenset(_as_names(kinds)))
+            problems += [unknown_kind(kind, f"policy.{field}") for kind in getattr(self, field)
+                         if kind not in KINDS]
+        if self.workers is not None:
+            object.__setattr__(self, "workers", frozenset(_as_names(self.workers)))
+        if self.min_intersection < 1:
+            problems.append(
+                f"policy.min_intersection must be at least 1, however: {self.min_intersection}"
+            )
+        if problems:
+            raise ConfigError(sorted(problems))
+
+    @property
+    def may_leave(self) -> frozenset[str]:
+        return self.allow - self.refuse
+
+    def admit_worker(self, party: str, worker: str) -> None:
+        if self.workers is not None and worker not in self.workers:
+            raise Refused(
+                party,
+                f"the worker {worker} is not on its list",
+                f"add {worker!r} to workers in the policy of {party!r}, or use another method",
+            )
+
+    def admit_kind(self, party: str, call: str, kind: str) -> None:
+        if kind not in self.may_leave:
+            raise Refused(
+                party,
+                f"{call} would let a value of kind {kind!r} out ({KINDS[kind]})",
+                f"allow {kind!r} in the policy of {party!r}, or use a method that needs it not",
+            )
+
+
+def unknown_kind(kind: str, where: str) -> str:
+    close = difflib.get_close_matches(kind, KINDS, 1)
+    hint = f" Did you mean {close[0]!r}?" if close else ""
+    return f"{where}: unknown kind {kind!r}.{hint} Mend: use one of {', '.join(KINDS)}"
+
+
+def _as_names(names: str | Iterable[str]) -> Iterable[str]:
+    return (names,) if isinstance(names, str) else names

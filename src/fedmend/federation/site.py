@@ -1,0 +1,159 @@
+"""A Site is a party's side: its tables, device, randomness, policy and the workers it hosts."""
+
+from __future__ import annotations
+
+import itertools
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from fedmend.data.table import Table
+from fedmend.errors import ConfigError, DataError, FedmendError, PartyFailed, Refused
+from fedmend.federation.policy import Policy
+from fedmend.federation.worker import Exposure, Worker
+
+if TYPE_CHECKING:
+    import torch
+
+
+@dataclass(frozen=True)
+class Alignment:
+    """A party's rows after alignment, as positions in its own table.
+
+    aligned: rows known to all parties, in one common order that says nothing about the ids.
+    unaligned: the party's other rows.
+    """
+
+    aligned: np.ndarray
+    unaligned: np.ndarray
+
+
+class Site:
+    """Holds what never leaves, and answers calls as far as the policy goes."""
+
+    def __init__(
+        self,
+        name: str,
+        tables: Mapping[str, Table],
+        *,
+        policy: Policy | None = None,
+        seed: int = 0,
+        device: str = "cpu",
+        home: str | Path | None = None,
+    ) -> None:
+        self.name = name
+        self.tables = dict(tables)
+        self.policy = policy or Policy()
+        self.seed = seed
+        self.device = device
+        self.home = Path(home) if home is not None else None
+        self.alignments: dict[str, Alignment] = {}
+        self.state: dict[str, Any] = {}
+        self._workers: dict[str, Worker] = {}
+        self._numbers = itertools.count(1)
+
+    def table_of(self, scope: str) -> Table:
+        """The table of a scope: a table's name, or ``name@a+b`` within a smaller federation."""
+        dataset = scope.partition("@")[0]
+        if dataset not in self.tables:
+            raise DataError(
+                f"there is no table {dataset!r}",
+                party=self.name,
+                mend=f"give it as Party({self.name!r}, …, {dataset}=table); here are "
+                + ", ".join(sorted(self.tables)),
+            )
+        return self.tables[dataset]
+
+    # ------------------------------------------------------------------ what the engine asks
+
+    def start(self, worker: str, scope: str, params: Mapping[str, Any]) -> str:
+        """Start a worker by name; the returned handle is how it is called from then on."""
+        self.policy.admit_worker(self.name, worker)
+        cls = Worker.installed().get(worker)
+        if cls is None:
+            raise Refused(
+                self.name,
+                f"no worker {worker!r} is installed here",
+                "install the same fedmend version at all parties",
+            )
+        handle = f"{worker}#{next(self._numbers)}"
+        with self._errors(f"{worker}.start"):
+            self._workers[handle] = cls(self, scope=scope, **params)
+        return handle
+
+    def admit(self, handle: str, method: str) -> Exposure:
+        """The declaration of a method that may be called now, or `Refused`."""
+        worker = self._workers.get(handle)
+        if worker is None:
+            raise Refused(self.name, f"no worker {handle!r} runs here", "start it first")
+        exposure = worker.exposures.get(method)
+        if exposure is None:
+            raise Refused(
+                self.name,
+                f"{worker.worker_name()}.{method} is not exposed",
+                "call one of " + ", ".join(sorted(worker.exposures)),
+            )
+        self.policy.admit_kind(self.name, f"{worker.worker_name()}.{method}", exposure.kind)
+        return exposure
+
+    def call(self, handle: str, method: str, kwargs: Mapping[str, Any]) -> Any:
+        """Run an exposed method. A refused kind is refused before the value exists."""
+        self.admit(handle, method)
+        worker = self._workers[handle]
+        with self._errors(f"{worker.worker_name()}.{method}"):
+            return getattr(worker, method)(**kwargs)
+
+    def stop(self, handle: str) -> None:
+        self._workers.pop(handle, None)
+
+    # ------------------------------------------------------------------ what workers use
+
+    def rng(self, purpose: str) -> np.random.Generator:
+        """Reproducible randomness for learning; never for hiding anything (use `secrets`)."""
+        return np.random.default_rng(self._entropy(purpose))
+
+    def torch_generator(self, purpose: str, device: str | None = None) -> torch.Generator:
+        import torch
+
+        generator = torch.Generator(device=device or self.device)
+        seed = int(np.random.SeedSequence(self._entropy(purpose)).generate_state(1, np.uint64)[0])
+        return generator.manual_seed(seed >> 1)
+
+    def folder(self, path: str) -> Path:
+        """Where this party keeps its part of something saved as `path`.
+
+        A site with a home of its own never follows a path given by somebody else.
+        """
+        if self.home is None:
+            return Path(path) / self.name
+        name = Path(path).name
+        if name in ("", ".", ".."):
+            raise ConfigError(f"{path!r} is no name for a saved model. Mend: give a plain name")
+        return self.home / name
+
+    def _entropy(self, purpose: str) -> list[int]:
+        return [self.seed, zlib.crc32(self.name.encode()), zlib.crc32(purpose.encode())]
+
+    def _errors(self, call: str) -> _ErrorsNamed:
+        return _ErrorsNamed(self.name, call)
+
+
+class _ErrorsNamed:
+    """Names party and call in whatever a worker raises; our own errors keep their type."""
+
+    def __init__(self, party: str, call: str) -> None:
+        self.party = party
+        self.call = call
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        if isinstance(error, DataError):
+            error.at(self.party)
+        elif isinstance(error, Exception) and not isinstance(error, FedmendError):
+            raise PartyFailed(self.party, self.call, error) from error

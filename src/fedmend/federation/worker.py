@@ -1,0 +1,140 @@
+"""A Worker is the party-side half of a protocol. Only what it marks `@exposed` can be asked for.
+
+    class MeanWorker(Worker):
+        @exposed(kind="statistic")
+        def mean(self, column: str) -> float:
+            return float(self.table.frame[column].mean())
+
+Workers are known by name: a job names a worker and its parameters, the party runs its own
+installed code, and no code ever travels.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+
+from fedmend.errors import AlignmentError, ConfigError, DataError, WireError
+from fedmend.federation.policy import KINDS, unknown_kind
+
+if TYPE_CHECKING:
+    from fedmend.data.table import Table
+    from fedmend.federation.site import Alignment, Site
+
+Method = TypeVar("Method", bound=Callable[..., Any])
+
+
+@dataclass(frozen=True)
+class Exposure:
+    """What is declared of an exposed method: the kind that leaves, and the kinds it takes."""
+
+    method: str
+    kind: str
+    parameters: tuple[str, ...]
+    required: frozenset[str]
+    takes: Mapping[str, str]
+
+    def kind_of(self, parameter: str) -> str:
+        return self.takes.get(parameter, "control")
+
+    def bind(self, call: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+        """All arguments by name; a wrong call is refused before anything crosses."""
+        if len(args) > len(self.parameters):
+            raise WireError(f"{call} takes {len(self.parameters)} arguments, {len(args)} given")
+        bound = dict(zip(self.parameters, args, strict=False))
+        for name, value in kwargs.items():
+            if name in bound or name not in self.parameters:
+                raise WireError(
+                    f"{call} has no free argument {name!r}. Mend: it takes "
+                    + (", ".join(self.parameters) or "none")
+                )
+            bound[name] = value
+        missing = self.required - bound.keys()
+        if missing:
+            raise WireError(f"{call} needs the argument {sorted(missing)[0]!r}")
+        return bound
+
+
+def exposed(*, kind: str, takes: Mapping[str, str] | None = None) -> Callable[[Method], Method]:
+    """Let the coordinator call this method; `kind` is what leaves the party by it.
+
+    `takes` names the kinds of arguments that are more than settings (``{"gradient": "gradient"}``),
+    so that the ledger can say what the party was shown.
+    """
+    declared = dict(takes or {})
+    for name in (kind, *declared.values()):
+        if name not in KINDS:
+            raise ConfigError(unknown_kind(name, "exposed"))
+
+    def mark(method: Method) -> Method:
+        parameters = list(inspect.signature(method).parameters.values())[1:]
+        names = tuple(parameter.name for parameter in parameters)
+        unknown = declared.keys() - set(names)
+        if unknown:
+            raise ConfigError(f"exposed({method.__qualname__}): no parameter {sorted(unknown)[0]!r}")
+        required = frozenset(
+            parameter.name for parameter in parameters if parameter.default is parameter.empty
+        )
+        method.__exposure__ = Exposure(  # type: ignore[attr-defined]
+            method.__name__, kind, names, required, declared
+        )
+        return method
+
+    return mark
+
+
+class Worker:
+    """Base of all workers. Subclasses keep their state on themselves, at the party."""
+
+    exposures: ClassVar[dict[str, Exposure]] = {}
+    _registry: ClassVar[dict[str, type[Worker]]] = {}
+
+    def __init__(self, site: Site, scope: str = "train") -> None:
+        self.site = site
+        self.scope = scope
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        cls.exposures = {
+            name: method.__exposure__
+            for name, method in inspect.getmembers(cls, inspect.isfunction)
+            if hasattr(method, "__exposure__")
+        }
+        Worker._registry[cls.worker_name()] = cls
+
+    @classmethod
+    def worker_name(cls) -> str:
+        """The name a policy and a job know this worker by."""
+        return cls.__name__
+
+    @staticmethod
+    def installed() -> dict[str, type[Worker]]:
+        """Every worker this installation knows, by name."""
+        return dict(Worker._registry)
+
+    @cached_property
+    def table(self) -> Table:
+        return self.site.table_of(self.scope)
+
+    @property
+    def alignment(self) -> Alignment:
+        alignment = self.site.alignments.get(self.scope)
+        if alignment is None:
+            raise AlignmentError(
+                f"party {self.site.name!r}: the rows of {self.scope!r} are not aligned yet. "
+                "Mend: call fm.align(fed) first"
+            )
+        return alignment
+
+    def column(self, name: str) -> Any:
+        if name not in self.table.names:
+            raise DataError(
+                "there is no such column",
+                party=self.site.name,
+                column=name,
+                mend=f"name one of {', '.join(self.table.names)}",
+            )
+        return self.table.frame[name]
