@@ -1,0 +1,76 @@
+"""Tables to CSV and Parquet files, written whole or not at all."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+
+from fedmend.errors import DataError
+
+if TYPE_CHECKING:
+    from fedmend.data.table import Table
+
+__all__ = ["METADATA_KEY", "write_csv", "write_parquet"]
+
+METADATA_KEY = b"fedmend"
+
+
+def write_csv(table: Table, path: str | Path, id: str) -> None:
+    """Ids first, then the columns in order; missing cells are empty."""
+    if table.blocks:
+        raise DataError(
+            "image and tensor blocks have no place in CSV",
+            column=next(iter(table.blocks)),
+            mend="use to_parquet, or numpy.savez(path, **table.blocks) beside the other columns",
+        )
+    frame = _with_ids(table, id)
+    with _atomic(path) as unfinished:
+        frame.to_csv(unfinished, index=False)
+
+
+def write_parquet(table: Table, path: str | Path, id: str) -> None:
+    """Ids, columns and blocks (as fixed-size lists), with schema and label as metadata."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    arrow = pa.Table.from_pandas(_with_ids(table, id), preserve_index=False)
+    for name, values in table.blocks.items():
+        size = int(np.prod(values.shape[1:]))
+        flat = pa.array(np.ascontiguousarray(values).reshape(-1))
+        arrow = arrow.append_column(name, pa.FixedSizeListArray.from_arrays(flat, size))
+    notes: dict[str, Any] = {"id": id, "label": table.label, "schema": table.schema.to_dict()}
+    metadata = dict(arrow.schema.metadata or {}) | {METADATA_KEY: json.dumps(notes).encode()}
+    with _atomic(path) as unfinished:
+        pq.write_table(arrow.replace_schema_metadata(metadata), unfinished, compression="zstd")
+
+
+def _with_ids(table: Table, id: str) -> pd.DataFrame:
+    if id in table.names:
+        raise DataError(
+            "a column has the name meant for the ids",
+            column=id,
+            mend="give another name: to_csv(path, id=...) or to_parquet(path, id=...)",
+        )
+    return pd.concat([pd.Series(table.ids, name=id), table.frame], axis=1)
+
+
+@contextmanager
+def _atomic(path: str | Path) -> Iterator[str]:
+    """A temporary file beside ``path`` that takes its place if all goes well."""
+    target = Path(path)
+    handle, unfinished = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
+    os.close(handle)
+    try:
+        yield unfinished
+        os.replace(unfinished, target)
+    except BaseException:
+        Path(unfinished).unlink(missing_ok=True)
+        raise
