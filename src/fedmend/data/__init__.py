@@ -2,7 +2,18 @@
 
 from __future__ import annotations
 
+from fedmend.data.encode import Encoded, Encoder, LabelEncoder
 from fedmend.data.schema import KINDS, Column, Kind, Schema, infer_column
 from fedmend.data.table import Table
 
-__all__ = ["KINDS", "Column", "Kind", "Schema", "Table", "infer_column"]
+__all__ = [
+    "KINDS",
+    "Column",
+    "Encoded",
+    "Encoder",
+    "Kind",
+    "LabelEncoder",
+    "Schema",
+    "Table",
+    "infer_column",
+]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -13,6 +15,7 @@ __all__ = [
     "describe_types",
     "dtype_name",
     "first_fraction",
+    "naming",
     "numbers",
     "python_scalar",
     "reject_infinite",
@@ -30,16 +33,29 @@ _CLASSES = {
 _DATES = {"datetime64", "datetime", "date", "timedelta64", "timedelta", "time", "period"}
 
 
+@contextmanager
+def naming(party: str | None) -> Iterator[None]:
+    """Whatever :class:`DataError` is raised inside names the party, where one is known."""
+    try:
+        yield
+    except DataError as error:
+        if party is not None:
+            error.at(party)
+        raise
+
+
 def python_scalar(value: Any) -> Any:
     """A numpy scalar as the Python scalar it stands for."""
     return value.item() if isinstance(value, np.generic) else value
 
 
 def dtype_name(series: pd.Series) -> str:
-    """The name that gives the dtype back through ``pandas.api.types.pandas_dtype``."""
+    """The name :mod:`fedmend.data.restore` gives the dtype back from."""
     dtype = series.dtype
     if isinstance(dtype, pd.StringDtype) and dtype.na_value is pd.NA:
         return f"string[{dtype.storage}]"
+    if isinstance(dtype, pd.CategoricalDtype) and dtype.ordered:
+        return "category[ordered]"
     return str(dtype)
 
 

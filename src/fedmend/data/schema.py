@@ -17,7 +17,6 @@ Kinds are inferred by :func:`infer_column` and can always be given instead.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -36,7 +35,16 @@ from fedmend.data._values import (
 )
 from fedmend.errors import DataError
 
-__all__ = ["KINDS", "Column", "Kind", "KindSpec", "Schema", "check_values", "infer_column"]
+__all__ = [
+    "KINDS",
+    "Column",
+    "Kind",
+    "KindSpec",
+    "Schema",
+    "check_type",
+    "check_values",
+    "infer_column",
+]
 
 Kind = Literal["continuous", "integer", "ordinal", "binary", "nominal", "image", "tensor"]
 KINDS: tuple[str, ...] = (
@@ -340,29 +348,10 @@ def check_values(column: Column, series: pd.Series) -> None:
     Values outside the categories pass: what a never seen category means is for the
     encoder to say, not for the table.
     """
-    reject_infinite(column.name, series)
-    sort = value_class(column.name, series)
-    if sort == "empty":
-        return
-    if column.is_numeric:
-        expected = sort in ("int", "float")
-    elif not column.categories:
-        expected = True
-    else:
-        known_text = isinstance(column.categories[0], str)
-        expected = known_text == (sort == "text")
-    if not expected:
-        known = "numbers" if column.is_numeric else _sample(column.categories or ())
-        raise DataError(
-            f"the type changed: expected {known} for kind {column.kind!r}, "
-            f"got {describe_types(series)} values",
-            column=column.name,
-            value=python_scalar(series.dropna().iloc[0]),
-            mend="read the column with the same type as before",
-        )
-    if column.kind == "integer" and sort == "float":
+    check_type(column, series)
+    if column.kind == "integer" and pd.api.types.is_float_dtype(series.dtype):
         fraction = first_fraction(series)
-        if fraction is not None and math.isfinite(fraction):
+        if fraction is not None:
             raise DataError(
                 "an integer column holds a value with a fraction",
                 column=column.name,
@@ -371,6 +360,23 @@ def check_values(column: Column, series: pd.Series) -> None:
             )
 
 
-def _sample(categories: tuple[object, ...]) -> str:
-    shown = ", ".join(repr(value) for value in categories[:3])
-    return f"values like {shown}"
+def check_type(column: Column, series: pd.Series) -> None:
+    """Raise :class:`DataError` where numbers became strings, or the other way round."""
+    reject_infinite(column.name, series)
+    sort = value_class(column.name, series)
+    if sort == "empty" or (column.is_categorical and not column.categories):
+        return
+    if column.is_numeric:
+        known, expected = "numbers", sort in ("int", "float")
+    else:
+        categories = column.categories or ()
+        known = "values like " + ", ".join(repr(value) for value in categories[:3])
+        expected = isinstance(categories[0], str) == (sort == "text")
+    if not expected:
+        raise DataError(
+            f"the type changed: expected {known} for kind {column.kind!r}, "
+            f"got {describe_types(series)} values",
+            column=column.name,
+            value=python_scalar(series.dropna().iloc[0]),
+            mend="read the column with the same type as before",
+        )

@@ -7,16 +7,16 @@ Missing cells stay what they are (``None``, ``NaN``, ``pd.NA``); nothing is fill
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from fedmend._suggest import closest
+from fedmend.data._parts import as_blocks, as_frame, conform, infer_schema, require_name
 from fedmend.data.ids import check_ids
-from fedmend.data.schema import Column, KindSpec, Schema, check_values, infer_column
+from fedmend.data.schema import KindSpec, Schema
 from fedmend.errors import DataError, FedmendWarning
 
 __all__ = ["Table"]
@@ -44,12 +44,12 @@ class Table:
         blocks: Mapping[str, np.ndarray] | None = None,
     ) -> None:
         checked = check_ids(ids)
-        frame = _as_frame(columns, len(checked))
-        arrays = _as_blocks(blocks, len(checked), frame)
+        frame = as_frame(columns, len(checked))
+        arrays = as_blocks(blocks, len(checked), frame)
         if schema is None:
-            schema = _infer(frame, arrays, kinds or {})
+            schema = infer_schema(frame, arrays, kinds or {})
         else:
-            schema = _conform(schema, frame, arrays, kinds)
+            schema = conform(schema, frame, arrays, kinds)
         self._fill(checked, schema, label, frame, arrays)
         if label is not None:
             self._require(label)
@@ -98,7 +98,7 @@ class Table:
         """A table from a data frame; without an ``id`` column, rows are numbered from 0."""
         if id is None:
             return cls(np.arange(len(df)), df, label=label, kinds=kinds)
-        _require_name(id, list(df.columns), "id column")
+        require_name(id, list(df.columns), "id column")
         if id == label:
             raise DataError("the id cannot be the label too", column=id, mend="name two columns")
         try:
@@ -287,131 +287,7 @@ class Table:
         write_parquet(self, path, id)
 
     def _require(self, name: str) -> None:
-        _require_name(name, self.names, "column")
-
-
-def _require_name(name: str, known: Sequence[Any], what: str) -> None:
-    if name not in known:
-        names = [str(column) for column in known]
-        shown = ", ".join(names[:20]) + (", …" if len(names) > 20 else "")
-        near = closest(name, names)
-        raise DataError(
-            f"there is no such {what}",
-            column=name,
-            mend=(f"did you mean {near!r}? " if near else "")
-            + f"the columns are: {shown or '(none)'}",
-        )
-
-
-def _as_frame(columns: pd.DataFrame | Mapping[str, Any] | None, n_rows: int) -> pd.DataFrame:
-    if columns is None:
-        return pd.DataFrame(index=pd.RangeIndex(n_rows))
-    if isinstance(columns, pd.DataFrame):
-        frame = columns.copy()
-        frame.index = pd.RangeIndex(len(frame))
-    else:
-        sizes = {name: len(values) for name, values in columns.items()}
-        wrong = [name for name, size in sizes.items() if size != n_rows]
-        if wrong:
-            raise DataError(
-                f"{sizes[wrong[0]]} values for {n_rows} ids",
-                column=str(wrong[0]),
-                mend="give one value for each id",
-            )
-        frame = pd.DataFrame(
-            {name: _bare(name, values) for name, values in columns.items()},
-            index=pd.RangeIndex(n_rows),
-        )
-    if len(frame) != n_rows:
-        raise DataError(f"{len(frame)} rows for {n_rows} ids", mend="give one id for each row")
-    _check_names(list(frame.columns))
-    return frame
-
-
-def _bare(name: str, values: Any) -> Any:
-    """The values without their index, which would otherwise be matched to row numbers."""
-    if isinstance(values, np.ndarray) and values.ndim > 1:
-        raise DataError(
-            f"an array of shape {values.shape} is not a column of cells",
-            column=str(name),
-            mend="pass it in blocks=",
-        )
-    return values.array if isinstance(values, (pd.Series, pd.Index)) else values
-
-
-def _check_names(names: list[Any]) -> None:
-    for position, name in enumerate(names):
-        if not isinstance(name, str) or not name:
-            raise DataError(
-                f"column {position + 1} has no usable name: names are non-empty strings",
-                value=name,
-                mend="rename it, or leave it out",
-            )
-    repeated = [name for position, name in enumerate(names) if name in names[:position]]
-    if repeated:
-        raise DataError("two columns have this name", column=repeated[0], mend="rename one of them")
-
-
-def _as_blocks(
-    blocks: Mapping[str, np.ndarray] | None, n_rows: int, frame: pd.DataFrame
-) -> dict[str, np.ndarray]:
-    arrays = {name: np.asarray(values) for name, values in (blocks or {}).items()}
-    for name, values in arrays.items():
-        if values.ndim < 2 or len(values) != n_rows:
-            raise DataError(
-                f"a block of shape {values.shape} for {n_rows} ids",
-                column=name,
-                mend=f"give an array of shape ({n_rows}, ...), one entry per row",
-            )
-    _check_names([*frame.columns, *arrays])
-    return arrays
-
-
-def _infer(
-    frame: pd.DataFrame, blocks: dict[str, np.ndarray], kinds: Mapping[str, KindSpec]
-) -> Schema:
-    for name in kinds:
-        _require_name(name, [*frame.columns, *blocks], "column (named in kinds)")
-    columns = [infer_column(name, frame[name], kinds.get(name)) for name in frame.columns]
-    columns += [infer_column(name, values, kinds.get(name)) for name, values in blocks.items()]
-    return Schema(columns)
-
-
-def _conform(
-    schema: Schema,
-    frame: pd.DataFrame,
-    blocks: dict[str, np.ndarray],
-    kinds: Mapping[str, KindSpec] | None,
-) -> Schema:
-    if kinds:
-        raise DataError("both schema and kinds are given", mend="give one of the two")
-    present = [*frame.columns, *blocks]
-    for name in present:
-        _require_name(name, schema.names, "column in the schema")
-    for name in schema:
-        _require_name(name, present, "column in the values")
-    for name, column in schema.items():
-        if column.is_block != (name in blocks):
-            raise DataError(
-                f"the schema says {column.kind!r}, the values say otherwise",
-                column=name,
-                mend="pass image and tensor columns in blocks=, all others in columns",
-            )
-        if column.is_block:
-            _check_block(column, blocks)
-        else:
-            check_values(column, frame[name])
-    return schema
-
-
-def _check_block(column: Column, blocks: dict[str, np.ndarray]) -> None:
-    found = infer_column(column.name, blocks[column.name], column.kind)
-    if found.shape != column.shape:
-        raise DataError(
-            f"rows of shape {found.shape}, but the schema says {column.shape}",
-            column=column.name,
-            mend="reshape the block",
-        )
+        require_name(name, self.names, "column")
 
 
 def _warn_all_missing(table: Table) -> None:
