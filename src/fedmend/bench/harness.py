@@ -11,7 +11,6 @@ import importlib
 import importlib.util
 import inspect
 import json
-import math
 import os
 import platform
 import shlex
@@ -20,6 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fedmend._json import plain, write_json
 from fedmend._suggest import did_you_mean
 from fedmend.errors import ConfigError
 
@@ -89,12 +89,12 @@ class BenchResult:
             "bench": self.bench,
             "command": self.command,
             "device": self.device,
-            "rows": [{key: _plain(value) for key, value in row.items()} for row in self.rows],
+            "rows": plain(self.rows),
             "bars": [
                 {
                     "name": bar.name,
-                    "value": _plain(bar.value),
-                    "target": _plain(bar.target),
+                    "value": plain(bar.value),
+                    "target": plain(bar.target),
                     "holds": bool(bar.holds),
                 }
                 for bar in self.bars
@@ -103,30 +103,7 @@ class BenchResult:
 
     def write_json(self, path: str | Path) -> Path:
         """Write the JSON form whole or not at all."""
-        path = Path(path)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        part = path.with_name(path.name + ".part")
-        part.write_text(
-            json.dumps(self.to_dict(), indent=2, allow_nan=False, ensure_ascii=False) + "\n",
-            encoding="utf-8",
-        )
-        part.replace(path)
-        return path
-
-
-def _plain(value: Any) -> Any:
-    """A JSON-able twin of a value: numpy scalars and arrays unwrapped, non-finite as None."""
-    if hasattr(value, "tolist"):
-        value = value.tolist()
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    if isinstance(value, dict):
-        return {str(key): _plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
-    if isinstance(value, str | int | float | bool) or value is None:
-        return value
-    return str(value)
+        return write_json(path, self.to_dict())
 
 
 # ---------------------------------------------------------------- registry
@@ -261,14 +238,14 @@ def show(result: BenchResult, console: Console | None = None) -> None:
 
 
 def _is_number(value: Any) -> bool:
-    value = _plain(value)
+    value = plain(value)
     return value is None or (isinstance(value, int | float) and not isinstance(value, bool))
 
 
 def _cell(value: Any) -> str:
     from rich.markup import escape
 
-    value = _plain(value)
+    value = plain(value)
     if value is None:
         return "–"
     if isinstance(value, bool):

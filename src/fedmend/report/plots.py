@@ -1,0 +1,332 @@
+"""The report's pictures: matplotlib drawings as small inline SVG that follow the page's colours.
+
+A figure is drawn with stand-in colours; in the SVG these become CSS variables, so that one
+picture serves light, dark and print. :func:`standalone` puts fixed colours in instead, for a
+picture that lives outside the page.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from fedmend.report.overview import Overview, PartyOverview
+from fedmend.report.record import MethodRun, RunRecord
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+__all__ = ["comparison", "curves", "overlap", "standalone"]
+
+# stand-in -> (CSS variable, its light value). Stand-ins must differ from any real colour drawn.
+INK, FAINT, GRID, TORN = "#010203", "#010204", "#010205", "#010206"
+SERIES = ("#020101", "#020102", "#020103", "#020104", "#020105", "#020106")
+LABEL = "#020107"
+COLOURS: dict[str, tuple[str, str]] = {
+    INK: ("--ink", "#1d2530"),
+    FAINT: ("--faint", "#5d6875"),
+    GRID: ("--line", "#dfe3e8"),
+    TORN: ("--torn", "#eef0f3"),
+    SERIES[0]: ("--s1", "#2f6db5"),
+    SERIES[1]: ("--s2", "#c2680f"),
+    SERIES[2]: ("--s3", "#0f8573"),
+    SERIES[3]: ("--s4", "#a8447f"),
+    SERIES[4]: ("--s5", "#6b5fb3"),
+    SERIES[5]: ("--s6", "#7a7a30"),
+    LABEL: ("--label", "#b58a00"),
+}
+STYLE: dict[Any, Any] = {
+    "svg.fonttype": "none",
+    "text.parse_math": False,
+    "svg.hashsalt": "fedmend",
+    "font.family": "sans-serif",
+    "font.size": 10,
+    "axes.edgecolor": GRID,
+    "axes.labelcolor": FAINT,
+    "axes.linewidth": 0.8,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "grid.color": GRID,
+    "grid.linewidth": 0.6,
+    "xtick.color": FAINT,
+    "ytick.color": FAINT,
+    "xtick.labelcolor": FAINT,
+    "ytick.labelcolor": INK,
+    "text.color": INK,
+}
+
+
+def _figure(width: float, height: float, columns: int = 1) -> tuple[Figure, list[Axes]]:
+    # Figure and canvas without pyplot: no global state, no display, no warning in threads.
+    from matplotlib.backends.backend_svg import FigureCanvasSVG
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width, height), layout="constrained")
+    FigureCanvasSVG(figure)
+    figure.patch.set_alpha(0)
+    axes = figure.subplots(1, columns, squeeze=False)[0]
+    for each in axes:
+        each.patch.set_alpha(0)
+    return figure, list(axes)
+
+
+def _styled() -> Any:
+    import matplotlib
+
+    return matplotlib.rc_context(STYLE)
+
+
+def _svg(figure: Figure, name: str, title: str) -> str:
+    """The figure as an SVG element: CSS colours, ids of its own, a title for screen readers."""
+    buffer = io.StringIO()
+    figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None})
+    text = buffer.getvalue()
+    text = text[text.index("<svg") :]
+    text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
+    text = re.sub(r"<!--.*?-->", "", text, flags=re.DOTALL)
+    # Two figures in one page must not share ids, or one would take the other's clip paths.
+    text = re.sub(r'(\bid="|url\(#|href="#)', rf"\g<1>{name}-", text)
+    text = re.sub(r'(<svg[^>]*?) width="[^"]*"', r"\1", text)
+    text = re.sub(r'(<svg[^>]*?) height="[^"]*"', r"\1", text)
+    # Fonts come from the page; sizes stay.
+    text = re.sub(r"font: ((?:\w+ )?[\d.]+px) [^;\"]*", r"font-size: \1; ", text)
+    text = text.replace("font-size: bold ", "font-weight: bold; font-size: ")
+    text = re.sub(r"font-size: (\d{3}) ", r"font-weight: \1; font-size: ", text)
+    for stand_in, (variable, _) in COLOURS.items():
+        text = text.replace(stand_in, f"var({variable})")
+    head, rest = text.split(">", 1)
+    label = title.replace("&", "&amp;").replace("<", "&lt;").replace('"', "&quot;")
+    text = f'{head} role="img" aria-label="{label}"><title>{label}</title>{rest}'
+    return re.sub(r"\n\s*", "\n", text).strip()
+
+
+def standalone(svg: str) -> str:
+    """The same picture as a file of its own: fixed colours on white, a plain font."""
+    for _, (variable, light) in COLOURS.items():
+        svg = svg.replace(f"var({variable})", light)
+    style = "<style>text{font-family:system-ui,Helvetica,Arial,sans-serif}</style>"
+    head, rest = svg.split(">", 1)
+    if "xmlns=" not in head:
+        head = head.replace("<svg", '<svg xmlns="http://www.w3.org/2000/svg"', 1)
+    return f'{head}>{style}<rect width="100%" height="100%" fill="#ffffff"/>{rest}\n'
+
+
+def _colour(number: int) -> str:
+    return SERIES[number % len(SERIES)]
+
+
+# ---------------------------------------------------------------- what is torn
+
+
+def overlap(found: Overview) -> str:
+    """The torn table: columns by party from left to right, rows from top to bottom.
+
+    Filled is there, empty is what nobody can look up. The aligned rows are whole; below them
+    every party has rows that are linked to nobody.
+    """
+    parties = [party for party in found.parties if not party.withheld and party.n_columns]
+    bands = _bands(parties, found.aligned)
+    with _styled():
+        figure, (axes,) = _figure(7.6, 1.0 + 2.9 * min(1.0, 0.4 + 0.2 * len(bands)))
+        lefts, widths = _columns(parties)
+        top = 0.0
+        for owner, rows, height in bands:
+            for number, party in enumerate(parties):
+                there = owner is None or owner is party
+                _block(axes, lefts[number], top, widths[number], height, there, number)
+                if party.labelled and there:
+                    _label_strip(axes, lefts[number], top, height)
+            words = "known to all" if owner is None else f"only at {owner.name}"
+            if found.aligned is None:
+                words = f"at {owner.name if owner else ''}"
+            axes.text(-0.02, top + height / 2 - 0.028, f"{rows:,} rows", ha="right", va="center")
+            axes.text(
+                -0.02, top + height / 2 + 0.028, words, ha="right", va="center", color=FAINT, size=9
+            )
+            top += height + 0.025
+        for number, party in enumerate(parties):
+            centre = lefts[number] + widths[number] / 2
+            axes.text(centre, -0.085, party.name, ha="center", weight="bold", color=_colour(number))
+            noun = "column" if party.n_columns == 1 else "columns"
+            label = " + label" if party.labelled else ""
+            words = f"{party.n_columns} {noun}{label}"
+            axes.text(centre, -0.028, words, ha="center", color=FAINT, size=9)
+        axes.set_xlim(-0.3, 1.0)
+        axes.set_ylim(max(top, 0.1), -0.14)
+        axes.axis("off")
+        return _svg(figure, "overlap", "Which rows have which columns, and what is missing")
+
+
+def _bands(
+    parties: Sequence[PartyOverview], aligned: int | None
+) -> list[tuple[PartyOverview | None, int, float]]:
+    """(owner, rows, height): the shared rows first, then each party's own."""
+    bands: list[tuple[PartyOverview | None, int]] = []
+    if aligned:
+        bands.append((None, aligned))
+    for party in parties:
+        rest = party.rows - (aligned or 0)
+        if rest > 0:
+            bands.append((party, rest))
+    total = sum(rows for _, rows in bands) or 1
+    # Heights follow the rows, but a thin band must still hold its two lines of text.
+    return [(owner, rows, max(0.14, 0.85 * rows / total)) for owner, rows in bands]
+
+
+def _columns(parties: Sequence[PartyOverview]) -> tuple[list[float], list[float]]:
+    gap = 0.015
+    shares = [max(party.n_columns, 1) for party in parties]
+    raw = [max(0.12, share / sum(shares)) for share in shares]
+    scale = (1.0 - gap * (len(raw) - 1)) / sum(raw)
+    widths = [width * scale for width in raw]
+    lefts = [sum(widths[:number]) + gap * number for number in range(len(widths))]
+    return lefts, widths
+
+
+def _block(
+    axes: Axes, left: float, top: float, width: float, height: float, there: bool, number: int
+) -> None:
+    from matplotlib.patches import Rectangle
+
+    if there:
+        patch = Rectangle((left, top), width, height, facecolor=_colour(number), alpha=0.78, lw=0)
+    else:
+        patch = Rectangle(
+            (left, top), width, height, facecolor=TORN, edgecolor=GRID, lw=0.8, ls=(0, (4, 3))
+        )
+    axes.add_patch(patch)
+
+
+def _label_strip(axes: Axes, left: float, top: float, height: float) -> None:
+    from matplotlib.patches import Rectangle
+
+    axes.add_patch(Rectangle((left, top), 0.022, height, facecolor=LABEL, lw=0))
+
+
+# ---------------------------------------------------------------- curves
+
+
+def curves(record: RunRecord) -> str | None:
+    """Training loss, and the validation metric where there is one; a line for each run."""
+    runs = [run for run in record.methods if len(run.history) > 1]
+    panels = (
+        [("loss", "training loss")] if any("loss" in h for r in runs for h in r.history) else []
+    )
+    validation = _validation_key(runs, record.metric)
+    if validation is not None:
+        panels.append((validation, f"validation {pretty(validation.removeprefix('val_'))}"))
+    if not panels:
+        return None
+    from matplotlib.ticker import MaxNLocator
+
+    titles = list(dict.fromkeys(run.title for run in record.methods))
+    with _styled():
+        figure, axes = _figure(7.6, 2.9, len(panels))
+        for each, (key, words) in zip(axes, panels, strict=True):
+            for run in runs:
+                _line(each, run, key, titles)
+            each.set_title(words, loc="left", fontsize=10, color=INK)
+            each.set_xlabel("epoch")
+            each.xaxis.set_major_locator(MaxNLocator(integer=True))
+        handles, names = axes[0].get_legend_handles_labels()
+        if not handles:
+            handles, names = axes[-1].get_legend_handles_labels()
+        figure.legend(
+            handles, names, loc="outside lower left", ncols=len(names), frameon=False, fontsize=9
+        )
+        return _svg(figure, "curves", "Training and validation curves of every method")
+
+
+def _validation_key(runs: Iterable[MethodRun], metric: str) -> str | None:
+    keys = dict.fromkeys(key for run in runs for step in run.history for key in step)
+    if f"val_{metric}" in keys:
+        return f"val_{metric}"
+    return next((key for key in keys if key.startswith("val_")), None)
+
+
+def _line(axes: Axes, run: MethodRun, key: str, titles: list[str]) -> None:
+    points = [
+        (step.get("epoch", number), step[key])
+        for number, step in enumerate(run.history, 1)
+        if step.get(key) is not None
+    ]
+    if not points:
+        return
+    first = run.title not in axes.get_legend_handles_labels()[1]
+    axes.plot(
+        *zip(*points, strict=True),
+        color=_colour(titles.index(run.title)),
+        lw=1.6 if first else 1.0,
+        alpha=1.0 if first else 0.45,
+        label=run.title if first else None,
+    )
+
+
+# ---------------------------------------------------------------- comparison
+
+
+def comparison(record: RunRecord) -> str | None:
+    """The main metric of every method: a dot for each seed, a bar at the mean."""
+    summaries = [each for each in record.summaries() if record.metric in each.mean]
+    if not summaries:
+        return None
+    with _styled():
+        figure, (axes,) = _figure(7.6, 0.85 + 0.5 * len(summaries))
+        for number, each in enumerate(summaries):
+            values = each.values[record.metric]
+            mean = each.mean[record.metric]
+            if len(values) > 1:
+                axes.plot(
+                    [min(values), max(values)],
+                    [number, number],
+                    color=_colour(number),
+                    lw=7,
+                    alpha=0.22,
+                    solid_capstyle="round",
+                )
+                axes.plot(
+                    values,
+                    [number] * len(values),
+                    "o",
+                    ms=4,
+                    mew=0,
+                    color=_colour(number),
+                    alpha=0.65,
+                )
+            axes.plot([mean], [number], "|", ms=18, mew=2.6, color=_colour(number))
+            axes.annotate(
+                f"{mean:.3f}",
+                (max(values), number),
+                (9, 0),
+                textcoords="offset points",
+                va="center",
+                weight="bold",
+            )
+        axes.set_yticks(range(len(summaries)), [each.title for each in summaries])
+        axes.set_ylim(len(summaries) - 0.45, -0.55)
+        axes.margins(x=0.12)
+        axes.grid(axis="y", visible=False)
+        axes.tick_params(axis="y", length=0)
+        axes.set_xlabel(f"{pretty(record.metric)} on {record.evaluated_on}")
+        axes.spines["left"].set_visible(False)
+        return _svg(figure, "comparison", f"{pretty(record.metric)} of every method")
+
+
+def pretty(metric: str) -> str:
+    """A metric's name as people write it."""
+    known = {
+        "auc": "AUC",
+        "accuracy": "accuracy",
+        "f1": "F1",
+        "rmse": "RMSE",
+        "mae": "MAE",
+        "r2": "R²",
+        "ece": "ECE",
+        "log_loss": "log loss",
+    }
+    return known.get(metric, metric.replace("_", " "))

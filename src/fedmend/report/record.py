@@ -1,0 +1,167 @@
+"""What a run leaves behind for people: one JSON-able record, from which the report is drawn."""
+
+from __future__ import annotations
+
+import json
+import platform
+import statistics
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from fedmend._json import plain, write_json
+from fedmend._version import __version__
+from fedmend.errors import DataError
+
+__all__ = ["MethodRun", "RunRecord", "Summary", "better_is_higher", "versions"]
+
+FORMAT = 1
+RECORD_FILE = "metrics.json"
+# Metrics of which less is better; of all others more is.
+_LESS_IS_BETTER = ("loss", "error", "rmse", "mae", "mse", "brier", "ece", "nll")
+
+
+@dataclass
+class MethodRun:
+    """One method trained once."""
+
+    name: str
+    title: str
+    seed: int
+    params: dict[str, Any]
+    history: list[dict[str, Any]]
+    scores: dict[str, float]
+    seconds: float
+    crossings: int = 0
+    bytes: int = 0
+    about: str = ""
+
+
+@dataclass(frozen=True)
+class Summary:
+    """One method over all its seeds."""
+
+    title: str
+    about: str
+    seeds: int
+    mean: dict[str, float]
+    sd: dict[str, float]
+    values: dict[str, list[float]]
+    seconds: float
+    crossings: int
+    bytes: int
+
+
+@dataclass
+class RunRecord:
+    """Everything the report shows but the ledger, which is a file of its own."""
+
+    title: str
+    methods: list[MethodRun]
+    metric: str
+    overview: dict[str, Any] | None = None
+    evaluated_on: str = "the test rows"
+    device: str = "cpu"
+    seeds: list[int] = field(default_factory=lambda: [0])
+    settings: dict[str, Any] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+    started: str = field(default_factory=lambda: time.strftime("%Y-%m-%d %H:%M:%S%z"))
+    seconds: float = 0.0
+    versions: dict[str, str] = field(default_factory=lambda: versions())
+    format: int = FORMAT
+
+    def summaries(self) -> list[Summary]:
+        """The methods in their order, each over all its seeds."""
+        titles = list(dict.fromkeys(run.title for run in self.methods))
+        return [_summary([run for run in self.methods if run.title == title]) for title in titles]
+
+    def best(self) -> Summary | None:
+        """The method with the best mean of the main metric."""
+        able = [each for each in self.summaries() if self.metric in each.mean]
+        sign = 1 if better_is_higher(self.metric) else -1
+        return max(able, key=lambda each: sign * each.mean[self.metric], default=None)
+
+    def metric_names(self) -> list[str]:
+        """Every metric that occurs, the main one first."""
+        names = dict.fromkeys(name for run in self.methods for name in run.scores)
+        return [self.metric, *(name for name in names if name != self.metric)]
+
+    def to_dict(self) -> dict[str, Any]:
+        """The JSON form."""
+        result = plain(asdict(self))
+        assert isinstance(result, dict)
+        return result
+
+    @classmethod
+    def from_dict(cls, stored: Mapping[str, Any]) -> RunRecord:
+        """The record of a JSON form."""
+        content = dict(stored)
+        if content.get("format") != FORMAT:
+            raise DataError(
+                "this is not a run record of this version of fedmend",
+                value=content.get("format"),
+                mend="make the run again",
+            )
+        content["methods"] = [MethodRun(**run) for run in content["methods"]]
+        return cls(**content)
+
+    def save(self, folder: str | Path) -> Path:
+        """Write ``metrics.json`` into a run folder."""
+        return write_json(Path(folder) / RECORD_FILE, self.to_dict())
+
+    @classmethod
+    def load(cls, folder: str | Path) -> RunRecord:
+        """Read the record of a run folder."""
+        path = Path(folder) / RECORD_FILE
+        if not path.is_file():
+            raise DataError(
+                f"{folder} is not a run folder: {RECORD_FILE} is missing",
+                mend="name a folder that 'fedmend run' has written",
+            )
+        try:
+            return cls.from_dict(json.loads(path.read_text(encoding="utf-8")))
+        except (ValueError, TypeError, KeyError) as error:
+            raise DataError(f"{path} cannot be read: {error}", mend="make the run again") from error
+
+
+def better_is_higher(metric: str) -> bool:
+    """Whether a larger value of this metric is the better one."""
+    return not any(word in metric.lower() for word in _LESS_IS_BETTER)
+
+
+def versions() -> dict[str, str]:
+    """The versions that shaped the result."""
+    found = {"fedmend": __version__, "python": platform.python_version()}
+    for package in ("torch", "numpy", "pandas", "scikit-learn"):
+        try:
+            found[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            continue
+    found["machine"] = f"{platform.system()} {platform.machine()}"
+    return found
+
+
+def _summary(runs: list[MethodRun]) -> Summary:
+    names = dict.fromkeys(name for run in runs for name in run.scores)
+    values = {
+        name: [run.scores[name] for run in runs if run.scores.get(name) is not None]
+        for name in names
+    }
+    values = {name: found for name, found in values.items() if found}
+    return Summary(
+        title=runs[0].title,
+        about=runs[0].about,
+        seeds=len(runs),
+        mean={name: statistics.fmean(found) for name, found in values.items()},
+        sd={
+            name: statistics.stdev(found) if len(found) > 1 else 0.0
+            for name, found in values.items()
+        },
+        values=values,
+        seconds=statistics.fmean(run.seconds for run in runs),
+        crossings=round(statistics.fmean(run.crossings for run in runs)),
+        bytes=round(statistics.fmean(run.bytes for run in runs)),
+    )

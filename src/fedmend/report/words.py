@@ -1,0 +1,211 @@
+"""The ledger in words: what each role of a federation got to see, for people who read no code."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+
+from fedmend.federation.ledger import COORDINATOR, Entry
+from fedmend.federation.policy import KINDS
+
+__all__ = [
+    "KIND_WORDS",
+    "Flow",
+    "Saw",
+    "flows",
+    "human_bytes",
+    "in_words",
+    "verdict",
+    "what_was_seen",
+]
+
+# (singular, plural, exposure): exposure grades what a curious receiver could make of the value.
+KIND_WORDS: dict[str, tuple[str, str, str]] = {
+    "control": ("setting or acknowledgement", "settings and acknowledgements", "nothing"),
+    "count": ("count", "counts", "nothing"),
+    "statistic": ("statistic over many rows", "statistics over many rows", "totals"),
+    "hashed-id": ("list of blinded ids", "lists of blinded ids", "nothing"),
+    "ciphertext": ("encrypted value", "encrypted values", "nothing"),
+    "masked": ("masked value", "masked values", "nothing"),
+    "embedding": ("batch of embeddings", "batches of embeddings", "signals"),
+    "gradient": ("batch of gradients", "batches of gradients", "signals"),
+    "weights": ("set of model weights", "sets of model weights", "totals"),
+    "prediction": ("batch of predictions", "batches of predictions", "signals"),
+    "label": ("batch of labels in the clear", "batches of labels in the clear", "clear"),
+    "row": ("batch of rows in the clear", "batches of rows in the clear", "clear"),
+}
+
+EXPOSURES: dict[str, str] = {
+    "nothing": "says nothing about a person: sizes, settings, or values the receiver cannot read",
+    "totals": "drawn from many rows together",
+    "signals": "one vector a row: not the values, but a determined receiver may infer some of them",
+    "clear": "values in the clear",
+}
+
+
+@dataclass(frozen=True)
+class Flow:
+    """All crossings of one kind from one role to another."""
+
+    sender: str
+    receiver: str
+    kind: str
+    sealed_for: str
+    crossings: int
+    bytes: int
+    calls: tuple[str, ...]
+    refused: bool = False
+
+    @property
+    def exposure(self) -> str:
+        """``nothing``, ``totals``, ``signals`` or ``clear``, as the receiver sees it."""
+        if self.refused or (self.sealed_for and self.sealed_for != self.receiver):
+            return "nothing"
+        return KIND_WORDS[self.kind][2] if self.kind in KIND_WORDS else "signals"
+
+    @property
+    def words(self) -> str:
+        """For instance ``420 batches of embeddings (5.2 MB)``."""
+        one, many, _ = KIND_WORDS.get(self.kind, (self.kind, self.kind, ""))
+        noun = one if self.crossings == 1 else many
+        if self.refused:
+            return f"{self.crossings:,} {noun} asked for and refused"
+        text = f"{self.crossings:,} {noun} ({human_bytes(self.bytes)})"
+        if self.sealed_for and self.sealed_for != self.receiver:
+            text += f", sealed for {self.sealed_for}: passed on unread"
+        return text
+
+
+@dataclass
+class Saw:
+    """What one role received, by sender."""
+
+    role: str
+    lines: list[tuple[str, list[Flow]]] = field(default_factory=list)
+
+    @property
+    def crossings(self) -> int:
+        return sum(flow.crossings for _, group in self.lines for flow in group if not flow.refused)
+
+    @property
+    def bytes(self) -> int:
+        return sum(flow.bytes for _, group in self.lines for flow in group)
+
+    @property
+    def headline(self) -> str:
+        """``The coordinator saw 512 messages, 6.1 MB.``"""
+        role = name_of(self.role)
+        if not self.crossings:
+            return f"{role} received nothing."
+        verb = "saw" if self.role == COORDINATOR else "received"
+        noun = "message" if self.crossings == 1 else "messages"
+        return f"{role} {verb} {self.crossings:,} {noun}, {human_bytes(self.bytes)} in all."
+
+    def sentences(self) -> list[str]:
+        """One sentence for each sender."""
+        return [
+            f"From {name_of(sender, start=False)}: {_joined([flow.words for flow in group])}."
+            for sender, group in self.lines
+        ]
+
+
+def name_of(role: str, *, start: bool = True) -> str:
+    """A role as it stands in a sentence: the coordinator has an article, a party its name."""
+    if role == COORDINATOR:
+        return "The coordinator" if start else "the coordinator"
+    return role
+
+
+def flows(entries: Iterable[Entry]) -> list[Flow]:
+    """Entries added up by sender, receiver, kind and seal, in the order they first happened.
+
+    What a party refused is kept apart: it is in the ledger, but it never crossed.
+    """
+    groups: dict[tuple[str, str, str, str, bool], list[Entry]] = defaultdict(list)
+    for entry in entries:
+        refused = entry.note == "refused"
+        key = (entry.sender, entry.receiver, entry.kind, entry.sealed_for, refused)
+        groups[key].append(entry)
+    return [
+        Flow(
+            sender,
+            receiver,
+            kind,
+            sealed_for,
+            crossings=sum(entry.count for entry in group),
+            bytes=sum(entry.total_bytes for entry in group),
+            calls=tuple(dict.fromkeys(entry.call for entry in group)),
+            refused=refused,
+        )
+        for (sender, receiver, kind, sealed_for, refused), group in groups.items()
+    ]
+
+
+def what_was_seen(
+    entries: Iterable[Entry], roles: Sequence[str] = (), *, party: str | None = None
+) -> list[Saw]:
+    """For each role, what it received; the coordinator first, silent roles included."""
+    grouped = flows(entries)
+    seen = {flow.receiver for flow in grouped} | {flow.sender for flow in grouped} | set(roles)
+    order = [COORDINATOR, *sorted(seen - {COORDINATOR}, key=_rank(roles))]
+    kind_order = {kind: number for number, kind in enumerate(KINDS)}
+    result = []
+    for role in order:
+        if party is not None and role != party:
+            continue
+        saw = Saw(role)
+        for sender in [COORDINATOR, *(name for name in order if name != COORDINATOR)]:
+            group = [flow for flow in grouped if (flow.sender, flow.receiver) == (sender, role)]
+            if group:
+                group.sort(key=lambda flow: kind_order.get(flow.kind, len(kind_order)))
+                saw.lines.append((sender, group))
+        result.append(saw)
+    return result
+
+
+def verdict(entries: Iterable[Entry]) -> str:
+    """The sentence most people look for: did rows or labels leave a party in the clear?"""
+    clear = [flow for flow in flows(entries) if flow.exposure == "clear"]
+    if not clear:
+        return "No row and no label left a party in the clear."
+    parts = [
+        f"{name_of(flow.sender, start=False)} gave {flow.words} "
+        f"to {name_of(flow.receiver, start=False)}"
+        for flow in clear
+    ]
+    return f"Values left in the clear: {_joined(parts)}."
+
+
+def in_words(
+    entries: Iterable[Entry], roles: Sequence[str] = (), *, party: str | None = None
+) -> str:
+    """The whole ledger as a short text."""
+    entries = list(entries)
+    lines = [verdict(entries)]
+    for saw in what_was_seen(entries, roles, party=party):
+        lines += ["", saw.headline, *(f"  {sentence}" for sentence in saw.sentences())]
+    return "\n".join(lines)
+
+
+def human_bytes(size: int) -> str:
+    """``5.2 MB``: decimal units, three figures at most."""
+    if size < 1000:
+        return f"{size} B"
+    number = float(size)
+    for unit in ("kB", "MB", "GB", "TB"):
+        number /= 1000
+        if number < 999.5 or unit == "TB":
+            break
+    return f"{number:.1f} {unit}" if number < 99.95 else f"{number:.0f} {unit}"
+
+
+def _joined(parts: Sequence[str]) -> str:
+    if len(parts) < 2:
+        return "".join(parts)
+    return "; ".join(parts[:-1]) + f"; and {parts[-1]}"
+
+
+def _rank(roles: Sequence[str]) -> Callable[[str], tuple[int, str]]:
+    given = {role: number for number, role in enumerate(roles)}
+    return lambda role: (given.get(role, len(given)), role)

@@ -1,0 +1,107 @@
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from fedmend.data.table import Table
+from fedmend.federation import AlignmentCounts, Entry, Federation, Party, Policy, Worker, exposed
+from fedmend.federation.site import Alignment
+from fedmend.report.overview import overview
+from fedmend.report.record import MethodRun, RunRecord
+
+
+class SameOrderWorker(Worker):
+    """Takes the first rows as the aligned ones: alignment itself is tested elsewhere."""
+
+    @exposed(kind="count")
+    def take(self, rows: int) -> int:
+        everything = np.arange(len(self.table))
+        self.site.alignments[self.scope] = Alignment(everything[:rows], everything[rows:])
+        return len(self.table) - rows
+
+
+def first_rows_aligned(fed: Federation, rows: int) -> None:
+    rest = fed.workers(SameOrderWorker).take(rows)
+    fed.note_alignment(AlignmentCounts(rows, rest))
+
+
+@pytest.fixture
+def align_first():
+    return first_rows_aligned
+
+
+@pytest.fixture
+def torn():
+    """A bank with 10 rows and a label, a telco with 7 rows, 4 of them known to both."""
+
+    def build(**policies: Policy) -> Federation:
+        rng = np.random.default_rng(0)
+        bank = pd.DataFrame(
+            {"id": range(10), "age": rng.normal(size=10), "job": list("abcabcabca")}
+        )
+        bank["default"] = ["no"] * 7 + ["yes"] * 2 + [None]
+        telco = pd.DataFrame({"id": range(7), "calls": rng.normal(size=7)})
+        telco.loc[2, "calls"] = np.nan
+        fed = Federation(
+            Party(
+                "bank",
+                Table.from_frame(bank, id="id", label="default"),
+                policy=policies.get("bank"),
+            ),
+            Party("telco", Table.from_frame(telco, id="id"), policy=policies.get("telco")),
+            strict=True,
+        )
+        first_rows_aligned(fed, 4)
+        return fed
+
+    return build
+
+
+def crossing(sender: str, receiver: str, kind: str, count: int = 1, size: int = 100, **more: str):
+    return Entry(0.0, 1.0, sender, receiver, "Some.call", kind, "", "", size, count, **more)
+
+
+@pytest.fixture
+def entries():
+    return [
+        crossing("coordinator", "bank", "control", 40),
+        crossing("bank", "coordinator", "embedding", 420, 12_000),
+        crossing("coordinator", "bank", "gradient", 420, 12_000),
+        crossing("bank", "coordinator", "hashed-id", 1, 20_000, sealed_for="telco"),
+        crossing("coordinator", "telco", "hashed-id", 1, 20_000, sealed_for="telco"),
+        crossing("telco", "coordinator", "label", 1, 0, note="refused"),
+    ]
+
+
+@pytest.fixture
+def record(torn):
+    runs = [
+        MethodRun(
+            name=title.lower(),
+            title=title,
+            seed=seed,
+            params={"epochs": 5},
+            history=[
+                {"epoch": epoch, "loss": math.exp(-epoch), "val_auc": base - 0.1 * math.exp(-epoch)}
+                for epoch in range(1, 6)
+            ],
+            scores={"auc": base + 0.01 * seed, "accuracy": base - 0.05},
+            seconds=1.5,
+            crossings=10,
+            bytes=4_000,
+            about=f"about {title}",
+        )
+        for title, base in [("Local", 0.8), ("VFL", 0.9)]
+        for seed in (0, 1)
+    ]
+    return RunRecord(
+        "Bank & telco <test>",
+        runs,
+        "auc",
+        overview(torn()).to_dict(),
+        seeds=[0, 1],
+        settings={"run": {"seed": 0}, "method": [{"name": "vfl", "epochs": 5}]},
+    )

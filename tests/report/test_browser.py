@@ -1,0 +1,90 @@
+"""The report in a real browser: it renders without errors, and every section shows."""
+
+from __future__ import annotations
+
+import os
+import shutil
+
+import pytest
+
+from fedmend.report.page import write_report
+
+SECTIONS = ["summary", "overview", "comparison", "curves", "ledger", "settings"]
+FLAGS = [
+    "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
+    "--disable-background-networking", "--disable-component-update", "--disable-sync",
+    "--window-size=1000,1200",
+]  # fmt: skip
+
+
+@pytest.fixture
+def browser(tmp_path_factory, monkeypatch):
+    chromium, driver = shutil.which("chromium"), shutil.which("chromedriver")
+    if chromium is None or driver is None:
+        pytest.skip("chromium and chromedriver are not installed: the report is not opened")
+    from selenium import webdriver
+
+    options = webdriver.ChromeOptions()
+    options.binary_location = chromium
+    profile = tmp_path_factory.mktemp("profile")
+    for flag in [*FLAGS, f"--user-data-dir={profile}"]:
+        options.add_argument(flag)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
+    # The driver is on this machine: no proxy may stand between.
+    monkeypatch.setenv("NO_PROXY", "localhost,127.0.0.1")
+    service = webdriver.ChromeService(executable_path=driver, env=dict(os.environ))
+    session = webdriver.Chrome(options=options, service=service)
+    yield session
+    session.quit()
+
+
+def colour(browser, selector, name="background-color"):
+    element = browser.find_element("css selector", selector)
+    return element.value_of_css_property(name)
+
+
+def test_report_renders_and_every_section_shows(browser, record, entries, tmp_path):
+    path = write_report(record, tmp_path / "report.html", ledger=entries)
+    browser.get(path.as_uri())
+    severe = [line for line in browser.get_log("browser") if line["level"] == "SEVERE"]
+    assert severe == []
+    for section in SECTIONS:
+        element = browser.find_element("id", section)
+        assert element.is_displayed(), section
+        assert element.size["height"] > 40 and element.size["width"] > 300, section
+    pictures = browser.find_elements("css selector", "figure svg")
+    assert len(pictures) == 3
+    assert all(svg.size["height"] > 60 and svg.size["width"] > 300 for svg in pictures)
+    # Nothing sticks out sideways, at a desk or on a telephone.
+    for width in (1000, 400):
+        browser.set_window_size(width, 1200)
+        assert browser.execute_script(
+            "return document.documentElement.scrollWidth <= window.innerWidth"
+        ), width
+
+
+def test_report_asks_the_network_for_nothing(browser, record, entries, tmp_path):
+    path = write_report(record, tmp_path / "report.html", ledger=entries)
+    browser.get(path.as_uri())
+    loaded = browser.execute_script(
+        "return performance.getEntriesByType('resource').map(entry => entry.name)"
+    )
+    assert [name for name in loaded if not name.startswith("data:")] == []
+
+
+def test_dark_light_and_print_colours(browser, record, entries, tmp_path):
+    path = write_report(record, tmp_path / "report.html", ledger=entries)
+    browser.get(path.as_uri())
+
+    def look(media, scheme):
+        features = [{"name": "prefers-color-scheme", "value": scheme}]
+        browser.execute_cdp_cmd(
+            "Emulation.setEmulatedMedia", {"media": media, "features": features}
+        )
+        return colour(browser, "body"), colour(browser, "body", "color")
+
+    light, dark = look("screen", "light"), look("screen", "dark")
+    assert light == ("rgba(255, 255, 255, 1)", "rgba(29, 37, 48, 1)")
+    assert dark == ("rgba(20, 24, 29, 1)", "rgba(230, 233, 237, 1)")
+    # Paper is white, whatever the screen was.
+    assert look("print", "dark")[0] == light[0]

@@ -1,0 +1,58 @@
+from __future__ import annotations
+
+import json
+import statistics
+
+import numpy as np
+import pytest
+
+from fedmend.errors import DataError
+from fedmend.report.record import MethodRun, RunRecord, better_is_higher
+
+
+def test_round_trip_through_the_run_folder(record, tmp_path):
+    path = record.save(tmp_path)
+    assert path.name == "metrics.json"
+    assert RunRecord.load(tmp_path) == record
+
+
+def test_summaries_over_seeds(record):
+    local, vfl = record.summaries()
+    assert (local.title, vfl.title) == ("Local", "VFL")
+    assert vfl.mean["auc"] == pytest.approx(0.905)
+    assert vfl.sd["auc"] == pytest.approx(statistics.stdev([0.9, 0.91]))
+    assert record.best().title == "VFL"
+    assert record.metric_names() == ["auc", "accuracy"]
+
+
+def test_less_is_better_for_errors(record):
+    for run in record.methods:
+        run.scores = {"rmse": 1 - run.scores["auc"]}
+    record.metric = "rmse"
+    assert not better_is_higher("rmse") and better_is_higher("auc")
+    assert record.best().title == "VFL"
+    record.methods[0].scores["rmse"] = record.methods[1].scores["rmse"] = 0.0
+    assert record.best().title == "Local"
+
+
+def test_numpy_values_and_nan_are_written_as_json(tmp_path):
+    run = MethodRun("m", "M", 0, {"shape": (1, 2)}, [{"epoch": 1, "loss": np.float32(0.5)}],
+                    {"auc": float("nan")}, 1.0)  # fmt: skip
+    RunRecord("t", [run], "auc").save(tmp_path)
+    stored = json.loads((tmp_path / "metrics.json").read_text())["methods"][0]
+    assert stored["history"][0]["loss"] == 0.5 and stored["scores"]["auc"] is None
+    loaded = RunRecord.load(tmp_path)
+    assert loaded.best() is None
+    assert loaded.summaries()[0].mean == {}
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"format": 1}', '{"format": 99, "methods": []}'])
+def test_damaged_records_are_named(tmp_path, text):
+    (tmp_path / "metrics.json").write_text(text)
+    with pytest.raises(DataError, match="Mend"):
+        RunRecord.load(tmp_path)
+
+
+def test_not_a_run_folder(tmp_path):
+    with pytest.raises(DataError, match="not a run folder"):
+        RunRecord.load(tmp_path)
