@@ -1,0 +1,288 @@
+"""Keys of a party: who it is, whom it knows, and the secrets it shares with one other party.
+
+    identity   an X25519 key pair that stands for the party as long as the site lives
+    key ring   the identity, and the public keys of other parties as first seen or given in advance
+    seeds      32 bytes that two parties (or all of them) share and nobody else has
+    streams    AES-256-CTR keystreams of such seeds as uniform numbers modulo 2^64
+
+Private keys stay in memory: no `repr`, pickle, log line or ledger entry holds one. A party that
+wants the same identity in its next run asks for it with :meth:`Identity.save` (encrypted).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import math
+import os
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import numpy as np
+
+from fedmend.errors import ConfigError, CryptoError
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+
+    from fedmend.federation.site import Site
+
+__all__ = [
+    "Identity",
+    "KeyRing",
+    "derive_key",
+    "fingerprint",
+    "keyring",
+    "mask_stream",
+    "secret_permutation",
+    "uniform",
+]
+
+KEY_BYTES = 32
+NONCE_BYTES = 12
+_ZEROS = bytes(1 << 20)
+_STATE = "secure.keyring"
+
+
+# ------------------------------------------------------------------------------ key pairs
+
+
+class Identity:
+    """An X25519 key pair whose private half cannot be printed, pickled or copied.
+
+    >>> one, other = Identity(), Identity()
+    >>> one.agree(other.public) == other.agree(one.public)
+    True
+    """
+
+    __slots__ = ("_private", "public")
+
+    def __init__(self, private: X25519PrivateKey | None = None) -> None:
+        from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+
+        self._private = private or X25519PrivateKey.generate()
+        self.public: bytes = self._private.public_key().public_bytes_raw()
+
+    @property
+    def fingerprint(self) -> str:
+        return fingerprint(self.public)
+
+    def agree(self, public: bytes) -> bytes:
+        """The secret that only the holders of the two private keys can compute."""
+        from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PublicKey
+
+        check_public(public)
+        try:
+            return self._private.exchange(X25519PublicKey.from_public_bytes(bytes(public)))
+        except ValueError as error:  # the all-zero result of a point of small order
+            raise CryptoError(
+                f"the public key {fingerprint(public)} has small order: no secret comes of it. "
+                "Mend: the other party must send a key it generated"
+            ) from error
+
+    def save(self, path: str | os.PathLike[str], password: bytes) -> None:
+        """Keep the private key in a file, encrypted and readable by the owner only."""
+        from cryptography.hazmat.primitives import serialization
+
+        if not password:
+            raise ConfigError("a saved identity needs a password. Mend: give a non-empty one")
+        pem = self._private.private_bytes(
+            serialization.Encoding.PEM,
+            serialization.PrivateFormat.PKCS8,
+            serialization.BestAvailableEncryption(password),
+        )
+        partial = Path(path).with_name(Path(path).name + ".partial")
+        partial.unlink(missing_ok=True)
+        with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+            file.write(pem)
+        partial.replace(path)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str], password: bytes) -> Identity:
+        """The identity in a file written by :meth:`save`."""
+        from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+        from cryptography.hazmat.primitives.serialization import load_pem_private_key
+
+        try:
+            private = load_pem_private_key(Path(path).read_bytes(), password)
+        except OSError as error:
+            raise ConfigError(f"cannot read the identity {path}: {error.strerror}") from error
+        except (ValueError, TypeError) as error:
+            raise CryptoError(
+                f"{path} is no identity under this password. Mend: check the password and the file"
+            ) from error
+        if not isinstance(private, X25519PrivateKey):
+            raise CryptoError(f"{path} holds a key of another type than X25519")
+        return cls(private)
+
+    def __repr__(self) -> str:
+        return f"Identity({self.fingerprint})"
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a private key does not leave its process: Identity cannot be pickled")
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Identity:
+        return self
+
+
+def fingerprint(public: bytes) -> str:
+    """A public key in a form that two people can read to each other: 80 bits in five groups."""
+    digest = hashlib.sha256(b"fedmend identity" + bytes(public)).hexdigest()
+    return "-".join(digest[at : at + 4] for at in range(0, 20, 4))
+
+
+def check_public(public: Any) -> bytes:
+    if not isinstance(public, (bytes, bytearray)) or len(public) != KEY_BYTES:
+        seen = f"{len(public)} bytes" if isinstance(public, (bytes, bytearray)) else type(public)
+        raise CryptoError(f"a public key is {KEY_BYTES} bytes, this is {seen}")
+    return bytes(public)
+
+
+# ------------------------------------------------------------------------------ whom it knows
+
+
+class KeyRing:
+    """A party's identity and the public keys it holds others to.
+
+    pinned: public keys given in advance (32 bytes, or 64 hexadecimal digits as in a config file).
+    A party that is not in it is pinned at the first exchange; a key that changes is refused.
+    """
+
+    def __init__(
+        self,
+        owner: str,
+        identity: Identity | None = None,
+        pinned: Mapping[str, bytes | str] | None = None,
+    ) -> None:
+        self.owner = owner
+        self.identity = identity or Identity()
+        self._lock = threading.Lock()
+        self._pinned: dict[str, bytes] = {}
+        for party, key in (pinned or {}).items():
+            self._pinned[party] = check_public(_from_hex(party, key))
+
+    def pin(self, party: str, public: bytes) -> bytes:
+        """Remember the key of `party`, or refuse it if another one was remembered before."""
+        public = check_public(public)
+        with self._lock:
+            known = self._pinned.setdefault(party, public)
+        if not hmac.compare_digest(known, public):
+            raise CryptoError(
+                f"party {self.owner!r}: the key of {party!r} has changed: {fingerprint(known)} is "
+                f"pinned, {fingerprint(public)} was sent. Mend: ask {party!r} whether it has a new "
+                "key; if so, pin the new one, if not, somebody stands between you"
+            )
+        return public
+
+    def fingerprints(self) -> dict[str, str]:
+        """Of this party and of all it knows: to be compared over another way, a telephone say."""
+        with self._lock:
+            known = {party: fingerprint(key) for party, key in self._pinned.items()}
+        return {self.owner: self.identity.fingerprint, **known}
+
+    def __repr__(self) -> str:
+        return f"KeyRing({self.owner!r}, {self.identity.fingerprint}, knows {len(self._pinned)})"
+
+
+def keyring(
+    site: Site,
+    *,
+    identity: Identity | None = None,
+    pinned: Mapping[str, bytes | str] | None = None,
+) -> KeyRing:
+    """The key ring of a site; made at the first call, which may give an identity and known keys.
+
+    Whoever builds a site from a party's own configuration calls this first, with the keys in it;
+    otherwise the site gets a fresh identity and pins others when it first meets them.
+    """
+    given = identity is not None or pinned is not None
+    ring = site.state.get(_STATE)
+    if ring is not None and given:
+        raise ConfigError(
+            f"party {site.name!r} has its keys already. Mend: give them before the first protocol"
+        )
+    if ring is None:
+        # Two workers of one site may ask at once: setdefault keeps the first.
+        ring = site.state.setdefault(_STATE, KeyRing(site.name, identity, pinned))
+    return ring
+
+
+def _from_hex(party: str, key: bytes | str) -> bytes:
+    if not isinstance(key, str):
+        return key
+    try:
+        return bytes.fromhex(key)
+    except ValueError as error:
+        raise ConfigError(
+            f"the key of {party!r} is not hexadecimal: {key!r}. Mend: write its 64 digits"
+        ) from error
+
+
+# ------------------------------------------------------------------------------ shared secrets
+
+
+def derive_key(secret: bytes, *context: str | bytes, length: int = KEY_BYTES) -> bytes:
+    """HKDF-SHA256 of a secret; different contexts give independent keys."""
+    from cryptography.hazmat.primitives.hashes import SHA256
+    from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+
+    return HKDF(SHA256(), length, salt=b"fedmend 1", info=pack(*context)).derive(secret)
+
+
+def pack(*parts: str | bytes) -> bytes:
+    """Parts behind their lengths, so that no two lists of parts give the same bytes."""
+    raw = [part.encode() if isinstance(part, str) else bytes(part) for part in parts]
+    return b"".join(len(part).to_bytes(8, "big") + part for part in raw)
+
+
+# ------------------------------------------------------------------------------ streams
+
+
+def mask_stream(key: bytes, nonce: int | bytes, shape: int | tuple[int, ...]) -> np.ndarray:
+    """Uniform uint64 numbers: the AES-256-CTR keystream of `key`, the same wherever it is computed.
+
+    nonce: a number or 12 bytes; one key must never meet the same nonce twice for two purposes.
+
+    >>> mask_stream(bytes(32), 0, 2)
+    array([9910523521560253916, 9736928157321283757], dtype=uint64)
+    """
+    from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+
+    if len(key) != KEY_BYTES:
+        raise CryptoError(f"a stream needs a key of {KEY_BYTES} bytes, this has {len(key)}")
+    sides = (shape,) if isinstance(shape, int) else tuple(shape)
+    nbytes = 8 * math.prod(sides)
+    if nbytes >> 4 >= 1 << 32:
+        raise CryptoError(f"a stream of {nbytes:,} bytes is too long. Mend: one nonce per part")
+    counter = _nonce(nonce) + bytes(16 - NONCE_BYTES)
+    stream = Cipher(algorithms.AES(key), modes.CTR(counter)).encryptor()
+    # update_into wants 15 bytes more than it writes.
+    room = np.empty(nbytes + 16, np.uint8)
+    view, zeros = room.data, memoryview(_ZEROS)
+    for at in range(0, nbytes, len(_ZEROS)):
+        count = min(len(_ZEROS), nbytes - at)
+        stream.update_into(zeros[:count], view[at : at + count + 16])
+    return room[:nbytes].view("<u8").astype(np.uint64, copy=False).reshape(sides)
+
+
+def uniform(shape: int | tuple[int, ...]) -> np.ndarray:
+    """Fresh uniform uint64 numbers that nobody can compute again (ten times os.urandom's speed)."""
+    return mask_stream(os.urandom(KEY_BYTES), 0, shape)
+
+
+def secret_permutation(count: int, key: bytes | None = None) -> np.ndarray:
+    """A permutation of 0 … count−1; with a key, the same one for all who hold the key."""
+    numbers = mask_stream(key if key is not None else os.urandom(KEY_BYTES), 0, count)
+    return np.argsort(numbers, kind="stable")
+
+
+def _nonce(nonce: int | bytes) -> bytes:
+    if isinstance(nonce, bytes):
+        if len(nonce) != NONCE_BYTES:
+            raise CryptoError(f"a nonce is {NONCE_BYTES} bytes, this has {len(nonce)}")
+        return nonce
+    if not 0 <= nonce < 1 << 96:
+        raise CryptoError(f"a nonce lies in 0 … 2^96−1, however: {nonce}")
+    return int(nonce).to_bytes(NONCE_BYTES, "big")

@@ -1,0 +1,338 @@
+from __future__ import annotations
+
+import os
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedmend.data.table import Table
+from fedmend.errors import CryptoError, Refused
+from fedmend.federation import Federation, Party, Policy, Sealed, exposed
+from fedmend.federation.site import Site
+from fedmend.secure.channel import SealingWorker, introduce
+from fedmend.secure.keys import Identity, fingerprint, keyring
+
+
+class GossipWorker(SealingWorker):
+    @exposed(kind="masked")
+    def tell(self, to: str, value: object) -> Sealed:
+        return self.seal(value, to=to, kind="masked")
+
+    @exposed(kind="control", takes={"box": "masked"})
+    def hear(self, box: Sealed, sender: str) -> object:
+        return self.open(box, sender=sender, kind="masked")
+
+    @exposed(kind="control")
+    def seed(self, party: str, purpose: str) -> bytes:
+        return self.shared_seed(party, purpose)
+
+
+class ListenWorker(GossipWorker):
+    conversation = "talk"
+
+
+class SpeakWorker(GossipWorker):
+    conversation = "talk"
+
+
+def party(name: str, **options) -> Party:
+    return Party(name, Table([1, 2], {"x": [0.5, 1.5]}), **options)
+
+
+def federation(*names: str) -> Federation:
+    return Federation(*(party(name) for name in names or ("bank", "telco")), strict=True)
+
+
+@pytest.fixture
+def crew():
+    with federation().workers(GossipWorker) as crew:
+        introduce(crew)
+        yield crew
+
+
+def pair(scopes: tuple[str, str] = ("train", "train")) -> tuple[GossipWorker, GossipWorker]:
+    """Two workers without an engine between them, so that a test can play the coordinator."""
+    bank, telco = (
+        GossipWorker(Site(name, {}), scope)
+        for name, scope in zip(("bank", "telco"), scopes, strict=True)
+    )
+    keys = {"bank": bank.public_key(), "telco": telco.public_key()}
+    bank.meet(keys)
+    telco.meet(keys)
+    return bank, telco
+
+
+def altered(sealed: Sealed, **parts) -> Sealed:
+    fields = {name: getattr(sealed, name) for name in ("sender", "recipient", "kind", "box")}
+    return Sealed(**fields | parts)
+
+
+# ---------------------------------------------------------------------------- it works
+
+
+def test_values_arrive_in_both_directions(crew):
+    array = np.arange(12.0).reshape(3, 4)
+    for number in range(3):
+        box = crew["bank"].tell("telco", {"a": array, "n": number})
+        heard = crew["telco"].hear(box, "bank")
+        assert heard["n"] == number and np.array_equal(heard["a"], array)
+        assert crew["bank"].hear(crew["telco"].tell("bank", b"thanks"), "telco") == b"thanks"
+
+
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.integers() | st.text() | st.binary(),
+        lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+        max_leaves=8,
+    )
+)
+@settings(max_examples=50, deadline=None)
+def test_every_wire_value_survives_the_box(value):
+    bank, telco = pair()
+    assert telco.open(bank.seal(value, to="telco", kind="masked"), sender="bank") == value
+
+
+def test_the_ledger_marks_boxes_and_the_relay_sees_only_noise():
+    fed = federation()
+    secret = os.urandom(64)
+    with fed.workers(GossipWorker) as crew:
+        introduce(crew)
+        box = crew["bank"].tell("telco", secret)
+        assert secret not in box.box and secret[:8] not in box.box
+        crew["telco"].hear(box, "bank")
+    sealed = [entry for entry in fed.ledger if entry.sealed_for]
+    assert {(entry.sender, entry.receiver, entry.sealed_for) for entry in sealed} == {
+        ("bank", "coordinator", "telco"),
+        ("coordinator", "telco", "telco"),
+    }
+    assert {entry.kind for entry in sealed} == {"masked"}
+
+
+def test_the_same_value_gives_another_box_each_time_and_in_each_session():
+    boxes = set()
+    for _ in range(3):
+        bank, _ = pair()
+        boxes |= {bank.seal("hello", to="telco", kind="masked").box for _ in range(3)}
+    assert len(boxes) == 9
+
+
+def test_seeds_are_shared_by_two_parties_and_differ_by_pair_purpose_and_session():
+    fed = federation("a", "b", "c")
+    seen = set()
+    for _ in range(2):
+        with fed.workers(GossipWorker) as crew:
+            introduce(crew)
+            for one, other in (("a", "b"), ("a", "c"), ("b", "c")):
+                for purpose in ("mask", "order"):
+                    seed = crew[one].seed(other, purpose)
+                    assert seed == crew[other].seed(one, purpose) and len(seed) == 32
+                    seen.add(seed)
+    assert len(seen) == 12
+
+
+def test_two_classes_of_one_conversation_talk_and_others_do_not():
+    fed = federation()
+    speak = fed.workers(SpeakWorker, parties=["bank"])
+    listen = fed.workers(ListenWorker, parties=["telco"])
+    prints = introduce(speak, listen)
+    assert set(prints) == {"bank", "telco"}
+    assert listen["telco"].hear(speak["bank"].tell("telco", 5), "bank") == 5
+    stranger = fed.workers(GossipWorker, parties=["telco"])
+    speak = fed.workers(SpeakWorker, parties=["bank"])
+    introduce(speak, stranger)
+    with pytest.raises(CryptoError, match="another key"):
+        stranger["telco"].hear(speak["bank"].tell("telco", 5), "bank")
+
+
+# ---------------------------------------------------------------------------- it refuses
+
+
+@given(st.data())
+@settings(max_examples=60, deadline=None)
+def test_any_altered_bit_is_refused_and_does_not_use_up_the_number(data):
+    bank, telco = pair()
+    sealed = bank.seal([1, 2, 3], to="telco", kind="masked")
+    at = data.draw(st.integers(0, len(sealed.box) - 1))
+    flip = data.draw(st.integers(1, 255))
+    broken = bytearray(sealed.box)
+    broken[at] ^= flip
+    with pytest.raises(CryptoError, match="party 'telco' refused a box from 'bank'"):
+        telco.open(altered(sealed, box=bytes(broken)), sender="bank")
+    assert telco.open(sealed, sender="bank") == [1, 2, 3]
+
+
+@given(st.integers(0, 200))
+@settings(max_examples=40, deadline=None)
+def test_a_truncated_or_padded_box_is_refused(cut):
+    bank, telco = pair()
+    sealed = bank.seal(b"x" * 100, to="telco", kind="masked")
+    for box in (sealed.box[:cut], sealed.box + b"\0"):
+        if box != sealed.box:
+            with pytest.raises(CryptoError, match="cut off|altered"):
+                telco.open(altered(sealed, box=box), sender="bank")
+
+
+def test_a_replayed_box_is_refused(crew):
+    box = crew["bank"].tell("telco", 1)
+    crew["telco"].hear(box, "bank")
+    with pytest.raises(CryptoError, match="sent again"):
+        crew["telco"].hear(box, "bank")
+
+
+def test_boxes_out_of_turn_are_refused_and_the_right_one_still_opens(crew):
+    first, second = crew["bank"].tell("telco", 1), crew["bank"].tell("telco", 2)
+    with pytest.raises(CryptoError, match="out of turn"):
+        crew["telco"].hear(second, "bank")
+    assert crew["telco"].hear(first, "bank") == 1
+    assert crew["telco"].hear(second, "bank") == 2
+
+
+def test_a_box_cannot_be_turned_back_at_its_sender():
+    bank, _ = pair()
+    sealed = bank.seal(1, to="telco", kind="masked")
+    with pytest.raises(CryptoError, match="altered or made under another key"):
+        bank.open(altered(sealed, sender="telco", recipient="bank"), sender="telco")
+
+
+def test_a_box_of_another_session_or_scope_is_refused():
+    bank, _ = pair()
+    _, telco = pair()
+    with pytest.raises(CryptoError, match="another key"):
+        telco.open(bank.seal(1, to="telco", kind="masked"), sender="bank")
+    bank, telco = pair(scopes=("train", "test"))
+    with pytest.raises(CryptoError, match="another key"):
+        telco.open(bank.seal(1, to="telco", kind="masked"), sender="bank")
+
+
+def test_a_box_for_a_third_party_is_refused():
+    fed = federation("a", "b", "c")
+    with fed.workers(GossipWorker) as crew:
+        introduce(crew)
+        box = crew["a"].tell("b", 1)
+        with pytest.raises(CryptoError, match="goes from 'a' to 'b'"):
+            crew["c"].hear(box, "a")
+        with pytest.raises(CryptoError, match="another key"):
+            crew["c"].hear(altered(box, recipient="c"), "a")
+        with pytest.raises(CryptoError, match="goes from 'a' to 'b'"):
+            crew["b"].hear(box, "c")
+        with pytest.raises(CryptoError, match="another key"):
+            crew["b"].hear(altered(box, sender="c"), "c")
+
+
+def test_the_kind_on_the_box_is_authenticated():
+    bank, telco = pair()
+    sealed = bank.seal(1, to="telco", kind="masked")
+    with pytest.raises(CryptoError, match="altered"):
+        telco.open(altered(sealed, kind="count"), sender="bank")
+    with pytest.raises(CryptoError, match="expected a box of kind 'count'"):
+        telco.open(sealed, sender="bank", kind="count")
+
+
+def test_what_is_no_box_is_refused(crew):
+    with pytest.raises(CryptoError, match="expected a sealed box from 'bank' and got a int"):
+        crew["telco"].hear(5, "bank")
+
+
+def test_nothing_is_sealed_before_the_introduction():
+    with (
+        federation().workers(GossipWorker) as crew,
+        pytest.raises(CryptoError, match="introduce"),
+    ):
+        crew["bank"].tell("telco", 1)
+
+
+def test_a_kind_that_may_not_leave_is_not_sealed_either():
+    class LeakWorker(SealingWorker):
+        @exposed(kind="masked")
+        def leak(self, to: str) -> Sealed:
+            return self.seal([1], to=to, kind="row")
+
+    with federation().workers(LeakWorker) as crew:
+        introduce(crew)
+        with pytest.raises(Refused, match="kind 'row'"):
+            crew["bank"].leak("telco")
+    fed = Federation(party("bank", policy=Policy(refuse={"masked"})), party("telco"), strict=True)
+    with fed.workers(GossipWorker) as crew:
+        introduce(crew)
+        with pytest.raises(Refused, match="party 'bank'"):
+            crew["bank"].tell("telco", 1)
+
+
+# ---------------------------------------------------------------------------- who is who
+
+
+def test_a_changed_identity_is_refused_in_a_later_session():
+    fed = federation()
+    with fed.workers(GossipWorker) as crew:
+        prints = introduce(crew)
+    site = fed.engine.site("telco")
+    assert prints["telco"] == keyring(site).identity.fingerprint
+    site.state.clear()
+    with (
+        fed.workers(GossipWorker) as crew,
+        pytest.raises(CryptoError, match="party 'bank': the key of 'telco' has changed"),
+    ):
+        introduce(crew)
+
+
+def test_keys_given_in_advance_stop_a_coordinator_in_the_middle():
+    bank_keys, telco_keys = Identity(), Identity()
+    bank, telco = Site("bank", {}), Site("telco", {})
+    keyring(bank, identity=bank_keys, pinned={"telco": telco_keys.public})
+    keyring(telco, identity=telco_keys, pinned={"bank": bank_keys.public})
+    at_bank, in_the_middle = GossipWorker(bank), GossipWorker(Site("telco", {}))
+    with pytest.raises(CryptoError, match="the key of 'telco' has changed"):
+        at_bank.meet({"telco": in_the_middle.public_key()})
+    # A stolen public key does not help: the private half is needed to agree.
+    forged = telco_keys.public + in_the_middle.public_key()[32:]
+    at_bank.meet({"telco": forged})
+    in_the_middle.meet({"bank": at_bank.public_key()})
+    with pytest.raises(CryptoError, match="another key"):
+        in_the_middle.open(at_bank.seal(1, to="telco", kind="masked"), sender="bank")
+
+
+def test_a_party_notices_when_its_own_key_is_changed_on_the_way():
+    bank, telco = (GossipWorker(Site(name, {})) for name in ("bank", "telco"))
+    stranger = GossipWorker(Site("bank", {}))
+    with pytest.raises(CryptoError, match="passed on as mine is not mine"):
+        bank.meet({"bank": stranger.public_key(), "telco": telco.public_key()})
+
+
+def test_meeting_twice_keeps_the_counters_and_another_key_is_refused():
+    bank, telco = pair()
+    first = bank.seal(1, to="telco", kind="masked")
+    bank.meet({"telco": telco.public_key()})
+    second = bank.seal(1, to="telco", kind="masked")
+    assert first.box[:9] != second.box[:9]
+    other = GossipWorker(telco.site)
+    with pytest.raises(CryptoError, match="has met 'telco' already"):
+        bank.meet({"telco": other.public_key()})
+
+
+@pytest.mark.parametrize("key", [b"", bytes(32), "text", None])
+def test_a_malformed_key_is_refused(key):
+    with pytest.raises(CryptoError, match="key of 'telco' is not 64 bytes"):
+        GossipWorker(Site("bank", {})).meet({"telco": key})
+
+
+def test_one_party_cannot_have_two_workers_in_one_introduction():
+    fed = federation()
+    with pytest.raises(CryptoError, match="'bank' has two"):
+        introduce(fed.workers(SpeakWorker), fed.workers(ListenWorker))
+
+
+def test_the_ledger_holds_no_private_key(tmp_path):
+    fed = Federation(party("bank"), party("telco"), strict=True, ledger=tmp_path / "ledger.jsonl")
+    with fed.workers(GossipWorker) as crew:
+        introduce(crew)
+        crew["telco"].hear(crew["bank"].tell("telco", 1), "bank")
+    fed.close()
+    text = (tmp_path / "ledger.jsonl").read_text()
+    for name in ("bank", "telco"):
+        ring = keyring(fed.engine.site(name))
+        private = ring.identity._private.private_bytes_raw()
+        assert private.hex() not in text and repr(private)[2:-1] not in text
+        assert private.hex() not in repr(ring) + repr(vars(ring))
+        assert fingerprint(ring.identity.public) == ring.identity.fingerprint
