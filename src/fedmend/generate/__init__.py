@@ -1,0 +1,10 @@
+"""Eight tabular generators behind one interface: fit, sample, impute, save and load.
+
+>>> from fedmend.generate import generators, make
+>>> generators()
+['ctgan', 'tablegan', 'ctabgan', 'vae', 'tabddpm', 'gain', 'vgain', 'vfgain']
+"""
+
+from fedmend.generate.base import Generator, generators, load, make
+
+__all__ = ["Generator", "generators", "load", "make"]

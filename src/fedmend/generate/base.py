@@ -1,0 +1,456 @@
+"""What every generator is: fit a table, sample rows, fill gaps, be saved and loaded.
+
+A generator of its own says how it trains and how it makes coordinates; all that concerns tables —
+types, ranges, given columns, missing cells, ids — is settled here, once for all of them:
+
+    class Mine(Generator):
+        name = "mine"
+        def __init__(self, *, epochs=300, seed=0, device="auto"): ...
+        def _encoder(self): return Encoder(numeric="quantile")
+        def _build(self): self.net_ = ...; return {"net": self.net_}     # modules, by name
+        def _train(self, rows, progress): ...                            # trains what _build made
+        def _generate(self, n, known, generator): ...                    # -> float32 (n, width)
+
+What is sampled is complete: missing cells are gaps to be filled, never values to be learnt.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import os
+import secrets
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+import numpy as np
+import pandas as pd
+import torch
+from torch import nn
+
+from fedmend._suggest import did_you_mean
+from fedmend.data.schema import Schema
+from fedmend.data.table import Table
+from fedmend.errors import ConfigError, DataError, FedmendWarning, NotFitted
+from fedmend.federation import wire
+from fedmend.generate.encoder import Encoded, Encoder, Raw
+from fedmend.generate.progress import shown
+from fedmend.generate.training import Progress, generator_for, pick_device, seed_parameters
+
+__all__ = ["Generator", "generators", "load", "make"]
+
+_REGISTRY: dict[str, str] = {
+    "ctgan": "CTGAN",
+    "tablegan": "TableGAN",
+    "ctabgan": "CTABGAN",
+    "vae": "VAE",
+    "tabddpm": "TabDDPM",
+    "gain": "GAIN",
+    "vgain": "VGAIN",
+    "vfgain": "VFGAIN",
+}
+_FORMAT = "fedmend generator"
+_VERSION = 1
+MIN_ROWS = 10
+
+Given = Mapping[str, Any] | pd.DataFrame | Table
+
+
+def generators() -> list[str]:
+    """The names of all generators, for `make`."""
+    return list(_REGISTRY)
+
+
+def make(name: str, **params: Any) -> Generator:
+    """A generator by name: ``make("vae", epochs=100)``."""
+    return _class(name)(**params)
+
+
+def load(path: str | Path) -> Generator:
+    """The generator that `Generator.save` wrote, of whichever class."""
+    return Generator.load(path)
+
+
+def _class(name: str) -> type[Generator]:
+    if name not in _REGISTRY:
+        raise ConfigError(f"there is no generator {name!r}: {did_you_mean(name, _REGISTRY)}")
+    found: type[Generator] = getattr(
+        importlib.import_module(f"fedmend.generate.{name}"), _REGISTRY[name]
+    )
+    return found
+
+
+class Generator:
+    """The interface and the table side of every generator.
+
+    Constructor arguments are keyword-only and kept under their own names; ``seed`` and ``device``
+    are among them always. Fitted: ``encoder_``, ``schema_``, ``label_``, ``device_``.
+    """
+
+    name: ClassVar[str]
+    seed: int
+    device: str
+
+    # --- parameters ----------------------------------------------------------------
+
+    @classmethod
+    def _param_names(cls) -> list[str]:
+        return [name for name in inspect.signature(cls.__init__).parameters if name != "self"]
+
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        """The constructor's arguments."""
+        return {name: getattr(self, name) for name in self._param_names()}
+
+    def set_params(self, **params: Any) -> Self:
+        """Change constructor arguments; unknown ones are refused, all in one message."""
+        known = self._param_names()
+        problems = [
+            f"{type(self).__name__} has no parameter {name!r}: {did_you_mean(name, known)}"
+            for name in params
+            if name not in known
+        ]
+        if problems:
+            raise ConfigError(problems)
+        for name, value in params.items():
+            setattr(self, name, value)
+        return self
+
+    def __repr__(self) -> str:
+        changed = [
+            f"{name}={getattr(self, name)!r}"
+            for name, parameter in inspect.signature(type(self).__init__).parameters.items()
+            if name != "self" and getattr(self, name) != parameter.default
+        ]
+        return f"{type(self).__name__}({', '.join(changed)})"
+
+    # --- what a generator says of itself -----------------------------------------------
+
+    def _encoder(self) -> Encoder:
+        """The encoder that suits this generator, not yet fitted."""
+        raise NotImplementedError
+
+    def _build(self) -> dict[str, nn.Module]:
+        """Make the networks for ``self.encoder_`` and return them by name."""
+        raise NotImplementedError
+
+    def _train(self, rows: Encoded, progress: Progress | None) -> None:
+        """Train the networks; their parameters are seeded and on the device already."""
+        raise NotImplementedError
+
+    def _generate(self, n: int, known: Encoded | None, generator: torch.Generator) -> np.ndarray:
+        """Coordinates of ``n`` rows that agree with what ``known`` has observed.
+
+        **Shape**: float32 (n, width). Softmax spans may hold any non-negative scores; known cells
+        are put back exactly by the caller, so they need not be right here.
+        """
+        raise NotImplementedError
+
+    def _extra(self) -> dict[str, Any]:
+        """Fitted values other than networks that `save` must keep; wire values only."""
+        return {}
+
+    def _set_extra(self, values: dict[str, Any]) -> None:
+        """Take back what `_extra` gave."""
+
+    # --- fit ------------------------------------------------------------------------------
+
+    def fit(self, table: Table, progress: Progress | None = None) -> Self:
+        """Learn the joint distribution of all columns, label included.
+
+        ``progress(stage, done, total)`` is called as training goes on; without it a bar is shown
+        on a terminal.
+        """
+        self._check_params()
+        self._check_table(table)
+        self._prepare(table)
+        if self.encoder_.width:
+            rows = self.encoder_.encode(self.encoder_.raw(table.frame), self._numpy_rng("encode"))
+            with shown(f"{self.name}", progress) as tell:
+                self._train(rows, tell)
+        for module in self.modules_.values():
+            module.eval()
+        return self
+
+    def _check_params(self) -> None:
+        """Refuse impossible parameters, all in one message; generators add their own."""
+        problems = [
+            f"{name} must be a positive number, however: {name}={value!r}"
+            for name, value in self.get_params().items()
+            if name in ("epochs", "steps", "batch_size", "lr") and not value > 0
+        ]
+        if not isinstance(self.seed, int) or self.seed < 0:
+            problems.append(f"seed must be a whole number from 0, however: seed={self.seed!r}")
+        if problems:
+            raise ConfigError(problems)
+
+    def _check_table(self, table: Table) -> None:
+        if table.n_rows < MIN_ROWS:
+            raise DataError(
+                f"a generator needs {MIN_ROWS} rows at least, this table has {table.n_rows}",
+                mend="bring more rows; 50 or more are sensible",
+            )
+        if not table.names:
+            raise DataError("the table has no columns", mend="name the columns to generate")
+        if table.frame.shape[1] and bool(table.frame.isna().all(axis=None)):
+            raise DataError(
+                "every cell of the table is missing",
+                column=table.names[0],
+                mend="check how the table was read",
+            )
+
+    def _prepare(self, table: Table) -> None:
+        self.device_ = pick_device(self.device)
+        self.encoder_ = self._encoder().fit(table)
+        self.schema_: Schema = table.schema
+        self.label_ = table.label
+        self.draws_ = 0
+        self.modules_: dict[str, nn.Module] = {}
+        if self.encoder_.width:
+            self._place_modules()
+
+    def _place_modules(self) -> None:
+        self.modules_ = self._build()
+        for name, module in self.modules_.items():
+            # Seeded on the CPU, so that the start is the same on every device.
+            seed_parameters(module, generator_for(torch.device("cpu"), self.seed, f"init {name}"))
+            module.to(self.device_)
+
+    def _numpy_rng(self, purpose: str, seed: int | None = None) -> np.random.Generator:
+        stream = generator_for(torch.device("cpu"), self.seed if seed is None else seed, purpose)
+        return np.random.default_rng(stream.initial_seed())
+
+    # --- sample -----------------------------------------------------------------------------
+
+    def sample(
+        self, n: int | None = None, given: Given | None = None, seed: int | None = None
+    ) -> Table:
+        """``n`` new rows with the schema, types, ranges and categories of the fitted table.
+
+        ``given`` holds known columns — a table or frame of n rows, or a dict of single values and
+        lists of n — which come back exactly as given, the other columns generated to go with them;
+        its missing cells are generated too. Without ``n``, as many rows as are given. With the same
+        ``seed`` the rows are the same; without one, every call goes on in the generator's stream.
+        """
+        self._check_fitted()
+        if seed is None:
+            seed, self.draws_ = self.seed + 1_000_003 * (self.draws_ + 1), self.draws_ + 1
+        if given is None:
+            if n is None or n < 0:
+                raise ConfigError(f"n must be a whole number from 0, however: n={n!r}")
+            return self._table(np.arange(n), self._rows(n, None, seed))
+        ids, frame = _given_rows(given, n, self.schema_)
+        known = self.encoder_.raw(frame, strict=True)
+        rows = self._rows(len(frame), known, seed)
+        for name, numbers in known.items():
+            rows[name] = np.where(np.isnan(numbers), rows[name], numbers)
+        return self._table(ids, rows)
+
+    def _rows(self, n: int, known: Raw | None, seed: int) -> Raw:
+        """Raw numbers of all columns for n rows."""
+        encoder = self.encoder_
+        if n == 0 or not encoder.width:
+            return encoder.decode(np.zeros((n, encoder.width), np.float32))
+        encoded = None if known is None else encoder.encode(known)
+        if encoded is not None and not encoded.observed.any():
+            encoded = None
+        if encoded is not None and encoded.is_complete:
+            values = encoded.values
+        else:
+            stream = generator_for(self.device_, seed, f"sample {self.name}")
+            values = self._generate(n, encoded, stream)
+        return encoder.decode(values, self._decode_rng(seed))
+
+    def _decode_rng(self, seed: int) -> np.random.Generator | None:
+        """None: the largest score of a softmax span wins; not so where they are probabilities."""
+        return None
+
+    def _table(self, ids: np.ndarray, rows: Raw) -> Table:
+        with warnings.catch_warnings():
+            # A column without any value stays so; its table has said that already.
+            warnings.simplefilter("ignore", FedmendWarning)
+            return Table(ids, self.encoder_.restore(rows), schema=self.schema_, label=self.label_)
+
+    # --- impute -----------------------------------------------------------------------------
+
+    def impute(self, table: Table, seed: int | None = None) -> Table:
+        """The table with its gaps filled; observed cells stay as they are, bit for bit.
+
+        Columns the generator does not know stay untouched, columns that had no value in `fit` stay
+        missing, and a category never seen in `fit` is kept but tells nothing about its row.
+        """
+        self._check_fitted()
+        names = [name for name in self.schema_ if name in table.frame.columns]
+        if not names:
+            raise DataError(
+                "none of the generator's columns is in this table",
+                column=table.names[0] if table.names else None,
+                mend=f"the generator was fitted on: {', '.join(self.schema_.names[:20])}",
+            )
+        gaps = table.frame[names].isna()
+        rows = np.flatnonzero(gaps.any(axis=1).to_numpy())
+        if not len(rows):
+            return table
+        part = table.frame[names].iloc[rows]
+        filled = self.encoder_.restore(
+            self._imputed(self.encoder_.raw(part), self.seed if seed is None else seed)
+        )
+        frame = table.frame.copy()
+        for name in names:
+            holes = gaps[name].to_numpy()
+            if holes.any():
+                frame[name] = _fill(frame[name], holes, filled[name].array[holes[rows]])
+        columns = [
+            self.schema_[name] if name in names and bool(gaps[name].all()) else table.schema[name]
+            for name in table.names
+        ]
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FedmendWarning)
+            return Table(
+                table.ids, frame, schema=Schema(columns), label=table.label, blocks=table.blocks
+            )
+
+    def _imputed(self, known: Raw, seed: int) -> Raw:
+        """Raw numbers of all columns for rows with gaps; overridden where there is a better way."""
+        return self._rows(len(next(iter(known.values()))), known, seed)
+
+    # --- save and load -----------------------------------------------------------------------
+
+    def save(self, path: str | Path) -> Path:
+        """Write the fitted generator into one file, whole or not at all. No pickle."""
+        self._check_fitted()
+        data = wire.encode(
+            {
+                "format": _FORMAT,
+                "version": _VERSION,
+                "name": self.name,
+                "params": self.get_params(),
+                "label": self.label_,
+                "draws": self.draws_,
+                "encoder": self.encoder_.to_dict(),
+                "modules": {
+                    name: {key: value.detach().cpu() for key, value in module.state_dict().items()}
+                    for name, module in self.modules_.items()
+                },
+                "extra": self._extra() if self.modules_ else {},
+            }
+        )
+        target = Path(path)
+        draft = target.with_name(f".{target.name}.{secrets.token_hex(4)}")
+        try:
+            draft.write_bytes(data)
+            os.replace(draft, target)
+        finally:
+            draft.unlink(missing_ok=True)
+        return target
+
+    @classmethod
+    def load(cls, path: str | Path) -> Self:
+        """The generator that `save` wrote; on a subclass, only one of that class."""
+        values = wire.decode(Path(path).read_bytes())
+        if not isinstance(values, dict) or values.get("format") != _FORMAT:
+            raise DataError(
+                f"{path} holds no generator", mend="give the file that Generator.save wrote"
+            )
+        if values["version"] != _VERSION:
+            raise DataError(
+                f"{path} is of version {values['version']}, this fedmend reads {_VERSION}",
+                mend="fit the generator again, or install the fedmend that saved it",
+            )
+        made = _class(values["name"])(**values["params"])
+        if not isinstance(made, cls):
+            raise DataError(
+                f"{path} holds a {type(made).__name__}, not a {cls.__name__}",
+                mend="use fedmend.generate.load(path)",
+            )
+        made.device_ = pick_device(made.device)
+        made.encoder_ = Encoder.from_dict(values["encoder"])
+        made.schema_ = made.encoder_.schema
+        made.label_, made.draws_ = values["label"], values["draws"]
+        made.modules_ = {}
+        if made.encoder_.width:
+            made._set_extra(values["extra"])
+            made._place_modules()
+        for name, module in made.modules_.items():
+            module.load_state_dict(values["modules"][name])
+            module.eval()
+        return made
+
+    def _check_fitted(self) -> None:
+        if not hasattr(self, "encoder_"):
+            raise NotFitted(
+                f"this {type(self).__name__} is not fitted yet. Mend: call fit(table) first"
+            )
+
+
+# --- helpers -------------------------------------------------------------------------------
+
+
+def _given_rows(given: Given, n: int | None, schema: Schema) -> tuple[np.ndarray, pd.DataFrame]:
+    """Ids and checked cells of the known columns."""
+    if isinstance(given, Table):
+        ids, columns, rows = given.ids, given.frame, given.n_rows
+    else:
+        columns, rows = _given_frame(given, n)
+        ids = np.arange(rows)
+    if n is not None and n != rows:
+        raise DataError(
+            f"{rows} rows are given for n={n}", mend="leave n out, or give one value for all rows"
+        )
+    for name in columns.columns:
+        if name not in schema:
+            raise DataError(
+                "the generator knows no such column",
+                column=str(name),
+                mend=did_you_mean(str(name), schema.names),
+            )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FedmendWarning)
+        checked = Table(ids, columns, schema=schema.select(columns.columns))
+    return ids, checked.frame
+
+
+def _given_frame(
+    given: Mapping[str, Any] | pd.DataFrame, n: int | None
+) -> tuple[pd.DataFrame, int]:
+    if isinstance(given, pd.DataFrame):
+        return given.reset_index(drop=True), len(given)
+    lists = {name: values for name, values in given.items() if not _is_single(values)}
+    sizes = {name: len(values) for name, values in lists.items()}
+    rows = next(iter(sizes.values()), n)
+    if rows is None:
+        raise ConfigError("given holds single values only. Mend: say how many rows: sample(n, …)")
+    for name, size in sizes.items():
+        if size != rows:
+            raise DataError(
+                f"{size} values are given for {rows} rows",
+                column=name,
+                mend="give one value, or one for each row",
+            )
+    columns = {
+        name: pd.Series([values] * rows) if name not in lists else pd.Series(values).array
+        for name, values in given.items()
+    }
+    return pd.DataFrame(columns, index=pd.RangeIndex(rows)), rows
+
+
+def _is_single(values: Any) -> bool:
+    return isinstance(values, str | bytes) or not hasattr(values, "__len__")
+
+
+def _fill(series: pd.Series, holes: np.ndarray, cells: Any) -> pd.Series:
+    """The series with the cells put into its holes; its dtype stays unless it had no value."""
+    cells = pd.Series(cells)
+    if holes.all():
+        return cells
+    filled = series.copy()
+    if isinstance(series.dtype, pd.CategoricalDtype):
+        known = series.dtype.categories
+        fresh = [value for value in cells.dropna().unique() if value not in known]
+        filled = filled.cat.add_categories(fresh) if fresh else filled
+        cells = cells.astype(object)
+    else:
+        cells = cells.astype(series.dtype)
+    filled[holes] = cells.array
+    return filled

@@ -1,0 +1,375 @@
+"""How the values of one column become coordinates, and back.
+
+Every codec is fitted on the observed values of one column and knows four things: the pieces
+(`Piece`: how many coordinates, which output activation suits them), `encode`, `decode`, and the
+neutral coordinates that stand for a missing cell. Values are float64 numbers; a categorical
+column comes as codes 0..k-1.
+
+=============  =====================================================================
+`OneHot`       codes, one coordinate per category
+`Levels`       numbers with few distinct values, one coordinate per value
+`Modes`        mode-specific normalisation (CTGAN 4.2), with values of their own for
+               spikes and an optional logarithm for long tails (CTAB-GAN 3.3)
+`Quantile`     ranks, mapped to a standard normal (TabDDPM 4) or left uniform
+`MinMax`       linear to an interval (GAIN, TableGAN)
+=============  =====================================================================
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, NamedTuple, Protocol
+
+import numpy as np
+import torch
+
+from fedmend.generate.mixture import Mixture, fit_mixture
+
+__all__ = ["CODECS", "Codec", "Levels", "MinMax", "Modes", "OneHot", "Piece", "Quantile"]
+
+Rng = np.random.Generator | None
+
+
+class Piece(NamedTuple):
+    """Consecutive coordinates of one column that are produced together."""
+
+    width: int
+    activation: str  # "softmax", "tanh", "sigmoid" or "linear"
+
+
+class Codec(Protocol):
+    """What the encoder asks of a codec."""
+
+    name: ClassVar[str]
+
+    @property
+    def pieces(self) -> list[Piece]: ...
+
+    @property
+    def neutral(self) -> np.ndarray: ...
+
+    def encode(self, values: np.ndarray, rng: Rng = None) -> np.ndarray: ...
+
+    def decode(self, coordinates: np.ndarray, rng: Rng = None) -> np.ndarray: ...
+
+    def to_dict(self) -> dict[str, Any]: ...
+
+
+def _choose(scores: np.ndarray, rng: Rng) -> np.ndarray:
+    """The position of the largest score in every row or, with ``rng``, a draw by the scores."""
+    if rng is None:
+        return scores.argmax(axis=1)
+    edges = np.cumsum(np.clip(scores.astype(np.float64), 0, None), axis=1)
+    drawn = (rng.random(len(scores)) * edges[:, -1])[:, None]
+    return np.minimum((edges <= drawn).sum(axis=1), scores.shape[1] - 1)
+
+
+def _indicators(codes: np.ndarray, width: int) -> np.ndarray:
+    rows = np.zeros((len(codes), width), dtype=np.float32)
+    rows[np.arange(len(codes)), codes] = 1.0
+    return rows
+
+
+class OneHot:
+    """Codes 0..k-1 as k indicators."""
+
+    name: ClassVar[str] = "one-hot"
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+
+    @property
+    def pieces(self) -> list[Piece]:
+        """One group of indicators."""
+        return [Piece(self.size, "softmax")]
+
+    @property
+    def neutral(self) -> np.ndarray:
+        """No category at all."""
+        return np.zeros(self.size, dtype=np.float32)
+
+    def encode(self, values: np.ndarray, rng: Rng = None) -> np.ndarray:
+        """**Shape**: (n,) -> (n, size)."""
+        return _indicators(values.astype(np.int64), self.size)
+
+    def decode(self, coordinates: np.ndarray, rng: Rng = None) -> np.ndarray:
+        """The likeliest code or, with ``rng``, a draw."""
+        return _choose(coordinates, rng).astype(np.float64)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for the wire."""
+        return {"size": self.size}
+
+
+class Levels:
+    """A number with few distinct values, as indicators of these values."""
+
+    name: ClassVar[str] = "levels"
+
+    def __init__(self, values: np.ndarray) -> None:
+        self.values = values
+
+    @classmethod
+    def fit(cls, values: np.ndarray) -> Levels:
+        """Every distinct value is a level."""
+        return cls(np.unique(values))
+
+    @property
+    def pieces(self) -> list[Piece]:
+        """One group of indicators."""
+        return [Piece(len(self.values), "softmax")]
+
+    @property
+    def neutral(self) -> np.ndarray:
+        """No level at all."""
+        return np.zeros(len(self.values), dtype=np.float32)
+
+    def encode(self, values: np.ndarray, rng: Rng = None) -> np.ndarray:
+        """A number that is no level counts as the nearest one."""
+        middles = (self.values[1:] + self.values[:-1]) / 2
+        return _indicators(np.searchsorted(middles, values), len(self.values))
+
+    def decode(self, coordinates: np.ndarray, rng: Rng = None) -> np.ndarray:
+        """The likeliest level or, with ``rng``, a draw."""
+        return self.values[_choose(coordinates, rng)]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for the wire."""
+        return {"values": self.values}
+
+
+class Modes:
+    """A position within a mode (tanh) and the mode (softmax).
+
+    ``scales`` of 0 are spikes: single values that many rows share, decoded exactly.
+    """
+
+    name: ClassVar[str] = "modes"
+
+    def __init__(
+        self, centres: np.ndarray, scales: np.ndarray, weights: np.ndarray, log: np.ndarray
+    ) -> None:
+        self.centres = centres
+        self.scales = scales
+        self.weights = weights
+        self.log = log  # (origin, unit) of the logarithm, or empty
+
+    @classmethod
+    def fit(
+        cls, values: np.ndarray, max_modes: int = 10, spikes: float = 0.05, long_tails: bool = False
+    ) -> Modes:
+        """Spikes are values with at least a share ``spikes`` (0: none) of the rows."""
+        distinct, counts = np.unique(values, return_counts=True)
+        heavy = counts >= max(spikes * len(values), 5) if spikes else np.zeros(len(counts), bool)
+        spiked = distinct[heavy]
+        rest = values[~np.isin(values, spiked)]
+        log = _tail(rest) if long_tails else np.empty(0)
+        codec = cls(spiked, np.zeros(len(spiked)), counts[heavy] / len(values), log)
+        if len(rest):
+            codec._add_modes(codec._bend(rest), len(rest) / len(values), max_modes)
+        return codec
+
+    def _add_modes(self, bent: np.ndarray, share: float, max_modes: int) -> None:
+        mixture = fit_mixture(bent, max_modes)
+        distance = np.abs(bent[:, None] - mixture.means)
+        scales = 4 * mixture.deviations
+        # A value beyond four deviations of all modes widens the nearest one: decoding stays exact.
+        outside = (distance > scales).all(axis=1)
+        nearest = (distance[outside] / scales).argmin(axis=1)
+        np.maximum.at(scales, nearest, distance[outside, nearest])
+        self.centres = np.concatenate([self.centres, mixture.means])
+        self.scales = np.concatenate([self.scales, scales])
+        self.weights = np.concatenate([self.weights, share * mixture.weights])
+
+    def _bend(self, values: np.ndarray) -> np.ndarray:
+        if not len(self.log):
+            return values
+        return np.log1p(np.maximum(values - self.log[0], 0) / self.log[1])
+
+    @property
+    def pieces(self) -> list[Piece]:
+        """The position, unless all modes are spikes; the mode, unless there is but one."""
+        position = [Piece(1, "tanh")] if self.scales.any() else []
+        mode = [Piece(len(self.scales), "softmax")] if len(self.scales) > 1 else []
+        return position + mode
+
+    @property
+    def neutral(self) -> np.ndarray:
+        """The centre of no mode."""
+        return np.zeros(sum(piece.width for piece in self.pieces), dtype=np.float32)
+
+    def encode(self, values: np.ndarray, rng: Rng = None) -> np.ndarray:
+        """The likeliest mode or, with ``rng``, one drawn by its posterior."""
+        bent = self._bend(values)
+        wide = self.scales > 0
+        modes = np.zeros(len(values), dtype=np.int64)
+        positions = np.zeros(len(values))
+        if wide.any():
+            mixture = Mixture(self.weights[wide], self.centres[wide], self.scales[wide] / 4)
+            joint = mixture.log_joint(bent)
+            relative = (bent[:, None] - mixture.means) / self.scales[wide]
+            joint[(np.abs(relative) > 1) & (np.abs(relative) <= 1).any(axis=1)[:, None]] = -np.inf
+            chosen = _choose(np.exp(joint - joint.max(axis=1, keepdims=True)), rng)
+            modes = np.flatnonzero(wide)[chosen]
+            positions = np.clip(relative[np.arange(len(values)), chosen], -1, 1)
+        spiked = np.flatnonzero(~wide)
+        if len(spiked):
+            gaps = np.abs(values[:, None] - self.centres[spiked])
+            on_spike = (gaps == 0).any(axis=1) if wide.any() else np.ones(len(values), bool)
+            modes[on_spike] = spiked[gaps[on_spike].argmin(axis=1)]
+            positions[on_spike] = 0.0
+        parts = [positions[:, None].astype(np.float32)] if wide.any() else []
+        if len(self.scales) > 1:
+            parts.append(_indicators(modes, len(self.scales)))
+        return np.concatenate(parts, axis=1)
+
+    def decode(self, coordinates: np.ndarray, rng: Rng = None) -> np.ndarray:
+        """The position within the likeliest mode or, with ``rng``, within one drawn."""
+        positions, scores = np.zeros(len(coordinates)), coordinates
+        if self.scales.any():
+            positions, scores = coordinates[:, 0].astype(np.float64), coordinates[:, 1:]
+        modes = _choose(scores, rng) if len(self.scales) > 1 else np.zeros(len(scores), np.int64)
+        bent = self.centres[modes] + self.scales[modes] * np.clip(positions, -1, 1)
+        if not len(self.log):
+            return bent
+        straight = self.log[0] + self.log[1] * np.expm1(np.clip(bent, 0, 50))
+        return np.where(self.scales[modes] > 0, straight, self.centres[modes])
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for the wire."""
+        names = ("centres", "scales", "weights", "log")
+        return {name: getattr(self, name) for name in names}
+
+
+def _tail(values: np.ndarray) -> np.ndarray:
+    """Origin and unit of a logarithm where the upper tail is long, else nothing."""
+    if len(values) < 10:
+        return np.empty(0)
+    low, median, high = np.quantile(values, [0.01, 0.5, 0.99])
+    if high - median <= 5 * (median - low):
+        return np.empty(0)
+    origin = float(values.min())
+    excess = values[values > origin] - origin
+    return np.array([origin, float(np.median(excess))]) if len(excess) else np.empty(0)
+
+
+class Quantile:
+    """The value's rank, as a standard normal deviate or (``normal=False``) as a share in 0..1.
+
+    A value that several rows share covers an interval of ranks: it is encoded as the middle of the
+    interval or, with ``rng``, as a point drawn within it (so that the coordinate has no spikes),
+    and every rank inside decodes to the value exactly. Between values the map is linear.
+    """
+
+    name: ClassVar[str] = "quantile"
+    KNOTS: ClassVar[int] = 2048
+
+    def __init__(
+        self, values: np.ndarray, low: np.ndarray, high: np.ndarray, edge: float, normal: bool
+    ) -> None:
+        self.values = values
+        self.low = low
+        self.high = high
+        self.edge = edge
+        self.normal = normal
+
+    @classmethod
+    def fit(cls, values: np.ndarray, normal: bool = True) -> Quantile:
+        """At most `KNOTS` evenly spread values are kept, and those that many rows share."""
+        distinct, counts = np.unique(values, return_counts=True)
+        upper = np.cumsum(counts) / len(values)
+        lower = upper - counts / len(values)
+        middle = (upper + lower) / 2
+        single = counts == 1
+        lower, upper = np.where(single, middle, lower), np.where(single, middle, upper)
+        if len(distinct) > cls.KNOTS:
+            kept = np.zeros(len(distinct), dtype=bool)
+            kept[np.searchsorted(middle, np.linspace(middle[0], middle[-1], cls.KNOTS))] = True
+            kept |= counts > len(values) / cls.KNOTS
+            kept[[0, -1]] = True
+            distinct, lower, upper = distinct[kept], lower[kept], upper[kept]
+        return cls(distinct, lower, upper, 0.5 / len(values), normal)
+
+    @property
+    def pieces(self) -> list[Piece]:
+        """One coordinate."""
+        return [Piece(1, "linear" if self.normal else "sigmoid")]
+
+    @property
+    def neutral(self) -> np.ndarray:
+        """The median."""
+        return np.array([0.0 if self.normal else 0.5], dtype=np.float32)
+
+    def encode(self, values: np.ndarray, rng: Rng = None) -> np.ndarray:
+        """**Shape**: (n,) -> (n, 1)."""
+        values = np.clip(values, self.values[0], self.values[-1])
+        right = np.searchsorted(self.values, values)
+        left = np.maximum(right - 1, 0)
+        on_knot = self.values[right] == values
+        step = np.where(on_knot, 1.0, self.values[right] - self.values[left])
+        along = (values - self.values[left]) / step
+        between = self.high[left] + along * (self.low[right] - self.high[left])
+        within = 0.5 if rng is None else rng.random(len(values))
+        inside = self.low[right] + within * (self.high[right] - self.low[right])
+        ranks = np.clip(np.where(on_knot, inside, between), self.edge, 1 - self.edge)
+        if self.normal:
+            ranks = torch.special.ndtri(torch.from_numpy(ranks)).numpy()
+        return ranks[:, None].astype(np.float32)
+
+    def decode(self, coordinates: np.ndarray, rng: Rng = None) -> np.ndarray:
+        """**Shape**: (n, 1) -> (n,)."""
+        ranks = coordinates[:, 0].astype(np.float64)
+        if self.normal:
+            ranks = torch.special.ndtr(torch.from_numpy(ranks)).numpy()
+        at = np.stack([self.low, self.high], axis=1).ravel()
+        return np.interp(ranks, at, np.repeat(self.values, 2))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for the wire."""
+        names = ("values", "low", "high", "edge", "normal")
+        return {name: getattr(self, name) for name in names}
+
+
+class MinMax:
+    """A linear map of the observed range onto ``span``."""
+
+    name: ClassVar[str] = "min-max"
+
+    def __init__(self, low: float, high: float, mean: float, span: tuple[float, float]) -> None:
+        self.low = low
+        self.high = high
+        self.mean = mean
+        self.span = (float(span[0]), float(span[1]))
+
+    @classmethod
+    def fit(cls, values: np.ndarray, span: tuple[float, float] = (0.0, 1.0)) -> MinMax:
+        """The range and mean of the values."""
+        return cls(float(values.min()), float(values.max()), float(values.mean()), span)
+
+    @property
+    def pieces(self) -> list[Piece]:
+        """One coordinate; tanh where the span reaches below zero."""
+        return [Piece(1, "tanh" if self.span[0] < 0 else "sigmoid")]
+
+    @property
+    def neutral(self) -> np.ndarray:
+        """The mean."""
+        return self.encode(np.array([self.mean]))[0]
+
+    def encode(self, values: np.ndarray, rng: Rng = None) -> np.ndarray:
+        """**Shape**: (n,) -> (n, 1); a number outside the observed range counts as its end."""
+        share = np.clip((values - self.low) / (self.high - self.low), 0, 1)
+        low, high = self.span
+        return (low + share * (high - low))[:, None].astype(np.float32)
+
+    def decode(self, coordinates: np.ndarray, rng: Rng = None) -> np.ndarray:
+        """**Shape**: (n, 1) -> (n,)."""
+        low, high = self.span
+        share = (coordinates[:, 0].astype(np.float64) - low) / (high - low)
+        return self.low + np.clip(share, 0, 1) * (self.high - self.low)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for the wire."""
+        return {"low": self.low, "high": self.high, "mean": self.mean, "span": self.span}
+
+
+CODECS: dict[str, Any] = {codec.name: codec for codec in (OneHot, Levels, Modes, Quantile, MinMax)}

@@ -1,0 +1,371 @@
+"""The one encoder all generators share: a table as a float matrix, and exactly back.
+
+Two steps each way. `raw` turns cells into float64 numbers (categories into codes, missing cells
+into NaN) and `restore` turns them back into the original dtype; `encode` turns raw numbers into
+coordinates and `decode` back. What the generators see is `Encoded`: coordinates, and which cells
+are observed. A missing cell has neutral coordinates.
+
+Columns with nothing to learn have no coordinates: a column with one value is given back as that
+value, a column without any value stays missing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from fedmend.data.schema import Column, Schema
+from fedmend.data.table import Table
+from fedmend.errors import ConfigError, DataError
+from fedmend.generate.codecs import CODECS, Codec, Levels, MinMax, Modes, OneHot, Quantile
+
+__all__ = ["Encoded", "Encoder", "Raw", "Span"]
+
+Raw = dict[str, np.ndarray]
+"""Per column float64 numbers or codes; NaN where missing."""
+
+NUMERIC = ("mode", "quantile", "rank", "minmax")
+_MAX_DECIMALS = 6
+
+
+class Span(NamedTuple):
+    """Coordinates ``start:stop`` of the matrix: one piece of one column."""
+
+    column: str
+    start: int
+    stop: int
+    activation: str  # "softmax", "tanh", "sigmoid" or "linear"
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """Rows as coordinates.
+
+    **Shape**: ``values`` float32 (n, width); ``observed`` bool (n, coded columns)
+    """
+
+    values: np.ndarray
+    observed: np.ndarray
+
+    @property
+    def n_rows(self) -> int:
+        """Number of rows."""
+        return len(self.values)
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether no cell is missing."""
+        return bool(self.observed.all())
+
+    def take(self, rows: np.ndarray) -> Encoded:
+        """These rows."""
+        return Encoded(self.values[rows], self.observed[rows])
+
+
+@dataclass(frozen=True)
+class _Coded:
+    """A column with coordinates, and how its decoded numbers are finished."""
+
+    codec: Codec
+    low: float
+    high: float
+    decimals: int | None  # None: full precision
+
+    def finish(self, numbers: np.ndarray) -> np.ndarray:
+        if self.decimals is not None:
+            numbers = np.round(numbers, self.decimals)
+        return np.clip(numbers, self.low, self.high)
+
+
+@dataclass
+class Encoder:
+    """Fitted on a table; see the module's docstring.
+
+    ``numeric``: ``"mode"`` (mode-specific normalisation), ``"quantile"`` (normal scores),
+    ``"rank"`` (ranks in 0..1) or ``"minmax"`` (onto ``span``). ``levels``: a number with at most so
+    many distinct values is coded like a category. ``max_modes``, ``spikes`` and ``long_tails``
+    belong to ``"mode"``: see `Modes.fit`.
+    """
+
+    numeric: str = "mode"
+    max_modes: int = 10
+    spikes: float = 0.05
+    long_tails: bool = False
+    levels: int = 0
+    span: tuple[float, float] = (0.0, 1.0)
+    schema: Schema = field(default_factory=Schema, init=False)
+    spans: list[Span] = field(default_factory=list, init=False)
+    """The pieces of the matrix, in order."""
+    owner: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64), init=False)
+    """For every coordinate, the position of its column in `columns`."""
+
+    def __post_init__(self) -> None:
+        if self.numeric not in NUMERIC:
+            raise ConfigError(
+                f"numeric must be one of {', '.join(NUMERIC)}, however: numeric={self.numeric!r}"
+            )
+        self._coded: dict[str, _Coded] = {}
+        self._constant: dict[str, float] = {}
+        self._seen: dict[str, list[Any]] = {}
+
+    # --- fitting -----------------------------------------------------------------
+
+    def fit(self, table: Table) -> Encoder:
+        """Learn every column's codec from its observed cells."""
+        if table.blocks:
+            name = next(iter(table.blocks))
+            raise DataError(
+                f"a generator makes cells, not blocks of kind {table.schema[name].kind!r}",
+                column=name,
+                mend="drop the block: table.drop([...])",
+            )
+        self.schema = table.schema
+        self._seen = {
+            name: _seen(column, table.frame[name])
+            for name, column in self.schema.items()
+            if column.is_categorical
+        }
+        self._coded, self._constant = {}, {}
+        for name, numbers in self.raw(table.frame).items():
+            observed = numbers[~np.isnan(numbers)]
+            if len(observed) and observed.min() == observed.max():
+                self._constant[name] = float(observed[0])
+            elif len(observed):
+                self._coded[name] = self._fit_column(self.schema[name], observed)
+        self._lay_out()
+        return self
+
+    def _fit_column(self, column: Column, values: np.ndarray) -> _Coded:
+        low, high = float(values.min()), float(values.max())
+        codec: Codec
+        if column.is_categorical:
+            return _Coded(OneHot(len(self._seen[column.name])), low, high, 0)
+        if self.levels and len(np.unique(values)) <= self.levels:
+            codec = Levels.fit(values)
+        elif self.numeric == "mode":
+            codec = Modes.fit(values, self.max_modes, self.spikes, self.long_tails)
+        elif self.numeric == "minmax":
+            codec = MinMax.fit(values, self.span)
+        else:
+            codec = Quantile.fit(values, normal=self.numeric == "quantile")
+        return _Coded(codec, low, high, 0 if column.kind == "integer" else _decimals(values))
+
+    def _lay_out(self) -> None:
+        self.spans, owners, at = [], [], 0
+        for position, (name, coded) in enumerate(self._coded.items()):
+            for piece in coded.codec.pieces:
+                self.spans.append(Span(name, at, at + piece.width, piece.activation))
+                owners += [position] * piece.width
+                at += piece.width
+        self.owner = np.array(owners, dtype=np.int64)
+
+    # --- what was learnt -----------------------------------------------------------
+
+    @property
+    def width(self) -> int:
+        """Number of coordinates."""
+        return len(self.owner)
+
+    @property
+    def columns(self) -> list[str]:
+        """The columns that have coordinates, in order."""
+        return list(self._coded)
+
+    @property
+    def empty(self) -> list[str]:
+        """The columns without any observed cell: they stay missing."""
+        return [n for n in self.schema if n not in self._coded and n not in self._constant]
+
+    @property
+    def neutral(self) -> np.ndarray:
+        """**Shape**: (width,) — the coordinates of a row of missing cells."""
+        parts = [coded.codec.neutral for coded in self._coded.values()]
+        return np.concatenate(parts) if parts else np.empty(0, np.float32)
+
+    def spread(self, observed: np.ndarray) -> np.ndarray:
+        """**Shape**: (n, coded columns) -> (n, width): each column's flag at its coordinates."""
+        return observed[:, self.owner]
+
+    def of(self, column: str) -> list[Span]:
+        """The spans of one column (none if it has no coordinates)."""
+        return [span for span in self.spans if span.column == column]
+
+    def categories(self, column: str) -> list[Any]:
+        """The values of a categorical column that occurred, in the order of their codes."""
+        return self._seen[column]
+
+    # --- cells <-> raw ---------------------------------------------------------------
+
+    def raw(self, frame: pd.DataFrame, *, strict: bool = False) -> Raw:
+        """Cells as float64 numbers or codes, for those columns of the schema that are there.
+
+        A category never seen in `fit` counts as missing, or raises if ``strict``.
+        """
+        result: Raw = {}
+        for name in (name for name in self.schema if name in frame.columns):
+            if name in self._seen:
+                result[name] = self._codes(name, frame[name], strict)
+            else:
+                result[name] = _numbers(name, frame[name])
+        return result
+
+    def _codes(self, name: str, series: pd.Series, strict: bool) -> np.ndarray:
+        lookup = {value: code for code, value in enumerate(self._seen[name])}
+        cells = series.astype(object)
+        codes = cells.map(lookup).to_numpy(dtype=np.float64, na_value=np.nan)
+        if strict and (unseen := np.isnan(codes) & series.notna().to_numpy()).any():
+            raise DataError(
+                "a category that the generator never saw",
+                column=name,
+                value=cells.iloc[int(unseen.argmax())],
+                mend=f"use one of {', '.join(map(repr, self._seen[name][:8]))}, or fit again "
+                "on rows that hold it",
+            )
+        return codes
+
+    def restore(self, raw: Mapping[str, np.ndarray]) -> pd.DataFrame:
+        """Raw numbers as cells of the original dtypes and category values."""
+        return pd.DataFrame(
+            {
+                name: _restore(self.schema[name], numbers, self._seen.get(name))
+                for name, numbers in raw.items()
+            }
+        )
+
+    # --- raw <-> coordinates -----------------------------------------------------------
+
+    def encode(
+        self, raw: Mapping[str, np.ndarray], rng: np.random.Generator | None = None
+    ) -> Encoded:
+        """Coordinates of rows; a column that is not there counts as missing.
+
+        With ``rng`` modes and ranks are drawn where several would do (for training), without it
+        the likeliest is taken (for conditioning).
+        """
+        rows = len(next(iter(raw.values()))) if raw else 0
+        values = np.tile(self.neutral, (rows, 1))
+        observed = np.zeros((rows, len(self._coded)), dtype=bool)
+        for position, (name, coded) in enumerate(self._coded.items()):
+            if name not in raw:
+                continue
+            present = ~np.isnan(raw[name])
+            observed[:, position] = present
+            if present.any():
+                at = np.flatnonzero(self.owner == position)
+                values[np.ix_(present, at)] = coded.codec.encode(raw[name][present], rng)
+        return Encoded(values, observed)
+
+    def decode(self, values: np.ndarray, rng: np.random.Generator | None = None) -> Raw:
+        """Coordinates as raw numbers of *all* columns of the schema.
+
+        Softmax spans hold scores: the largest wins or, with ``rng``, one is drawn by the scores.
+        """
+        result: Raw = {}
+        positions = {name: position for position, name in enumerate(self._coded)}
+        for name in self.schema:
+            if name in self._coded:
+                part = values[:, self.owner == positions[name]]
+                coded = self._coded[name]
+                result[name] = coded.finish(coded.codec.decode(part, rng))
+            else:
+                result[name] = np.full(len(values), self._constant.get(name, np.nan))
+        return result
+
+    # --- the wire ------------------------------------------------------------------------
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for the wire; `from_dict` gives the same encoder back."""
+        return {
+            "options": {
+                "numeric": self.numeric,
+                "max_modes": self.max_modes,
+                "spikes": float(self.spikes),
+                "long_tails": self.long_tails,
+                "levels": self.levels,
+                "span": tuple(float(end) for end in self.span),
+            },
+            "schema": self.schema.to_dict(),
+            "seen": self._seen,
+            "constant": self._constant,
+            "coded": [
+                {
+                    "column": name,
+                    "codec": coded.codec.name,
+                    "fitted": coded.codec.to_dict(),
+                    "low": coded.low,
+                    "high": coded.high,
+                    "decimals": coded.decimals,
+                }
+                for name, coded in self._coded.items()
+            ],
+        }
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Encoder:
+        """The encoder that `to_dict` described."""
+        encoder = cls(**values["options"])
+        encoder.schema = Schema.from_dict(values["schema"])
+        encoder._seen = {name: list(seen) for name, seen in values["seen"].items()}
+        encoder._constant = dict(values["constant"])
+        for entry in values["coded"]:
+            codec = CODECS[entry["codec"]](**entry["fitted"])
+            encoder._coded[entry["column"]] = _Coded(
+                codec, entry["low"], entry["high"], entry["decimals"]
+            )
+        encoder._lay_out()
+        return encoder
+
+
+def _seen(column: Column, series: pd.Series) -> list[Any]:
+    """The categories that occur, in the schema's order, then any the schema does not know."""
+    found = {v.item() if isinstance(v, np.generic) else v for v in series.dropna().unique()}
+    known = [value for value in column.categories or () if value in found]
+    return known + sorted(found.difference(known))
+
+
+def _numbers(name: str, series: pd.Series) -> np.ndarray:
+    try:
+        return pd.to_numeric(series.astype(object)).to_numpy(dtype=np.float64, na_value=np.nan)
+    except (TypeError, ValueError) as error:
+        present = series.dropna()
+        raise DataError(
+            "numbers were expected here",
+            column=name,
+            value=present.iloc[0] if len(present) else None,
+            mend="read the column with the same type as in the rows the generator was fitted on",
+        ) from error
+
+
+def _decimals(values: np.ndarray) -> int | None:
+    """How many decimals all values have, if they have few."""
+    for decimals in range(_MAX_DECIMALS + 1):
+        if np.array_equal(np.round(values, decimals), values):
+            return decimals
+    return None
+
+
+def _restore(column: Column, numbers: np.ndarray, seen: list[Any] | None) -> pd.Series:
+    absent = np.isnan(numbers)
+    cells = np.empty(len(numbers), dtype=object)
+    if seen is not None:
+        codes = numbers[~absent].astype(np.int64)
+        lookup = np.empty(len(seen), dtype=object)
+        lookup[:] = seen
+        cells[~absent] = lookup[codes]
+    elif not absent.any() and column.dtype not in ("object", "category"):
+        whole = column.kind == "integer"
+        return pd.Series(np.rint(numbers) if whole else numbers).astype(column.dtype)  # type: ignore[call-overload]
+    else:
+        cells[~absent] = [
+            int(number) if column.kind == "integer" else float(number)
+            for number in numbers[~absent]
+        ]
+    if column.dtype == "category":
+        ordered = column.kind == "ordinal"
+        categories = None if column.categories is None else list(column.categories)
+        return pd.Series(pd.Categorical(cells, categories=categories, ordered=ordered))
+    return pd.Series(cells, dtype=object).astype(column.dtype)  # type: ignore[call-overload]

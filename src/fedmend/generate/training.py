@@ -1,0 +1,216 @@
+"""What the generators' training has in common: device, seeds, batches, stopping, averaging.
+
+All randomness comes from `torch.Generator` objects made by `generator_for`, never from torch's
+global one: generators of several parties may train in threads of one process at the same time.
+"""
+
+from __future__ import annotations
+
+import copy
+import logging
+import math
+import zlib
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from torch import nn
+
+from fedmend.errors import ConfigError
+
+__all__ = [
+    "EMA",
+    "Dropout",
+    "History",
+    "Progress",
+    "batches",
+    "generator_for",
+    "held_out",
+    "moment_gap",
+    "pick_device",
+    "seed_parameters",
+    "train",
+]
+
+logger = logging.getLogger(__name__)
+
+Progress = Callable[[str, int, int], None]
+"""Called as ``progress(stage, done, total)``."""
+
+
+def pick_device(device: str) -> torch.device:
+    """``"auto"`` is CUDA where there is one, else the CPU."""
+    if device == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    if device.startswith("cuda") and not torch.cuda.is_available():
+        raise ConfigError(f"device={device!r}, but torch sees no CUDA device. Mend: device='auto'")
+    return torch.device(device)
+
+
+def generator_for(device: torch.device, seed: int, purpose: str) -> torch.Generator:
+    """A stream of its own for every seed and purpose."""
+    mixed = np.random.SeedSequence([seed, zlib.crc32(purpose.encode())])
+    state = int(mixed.generate_state(1, np.uint64)[0]) >> 1
+    return torch.Generator(device).manual_seed(state)
+
+
+# --- modules ---------------------------------------------------------------------------
+
+
+@torch.no_grad()
+def seed_parameters(module: nn.Module, generator: torch.Generator) -> None:
+    """Draw all weights anew, with torch's own rule for linear, convolution and embedding layers."""
+    for layer in module.modules():
+        weight = getattr(layer, "weight", None)
+        if isinstance(layer, nn.Embedding):
+            layer.weight.normal_(generator=generator)
+        elif isinstance(layer, nn.Linear | nn.Conv2d | nn.ConvTranspose2d):
+            fan_in = weight[0].numel() if isinstance(weight, torch.Tensor) else 1
+            bound = 1 / math.sqrt(max(fan_in, 1))
+            layer.weight.uniform_(-bound, bound, generator=generator)
+            if layer.bias is not None:
+                layer.bias.uniform_(-bound, bound, generator=generator)
+
+
+class Dropout(nn.Module):
+    """Dropout whose masks come from a given stream."""
+
+    def __init__(self, rate: float, generator: torch.Generator | None = None) -> None:
+        super().__init__()
+        self.rate = rate
+        self.generator = generator
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        if not self.training or self.rate == 0:
+            return inputs
+        draws = torch.rand(inputs.shape, generator=self.generator, device=inputs.device)
+        return inputs * (draws >= self.rate) / (1 - self.rate)
+
+
+class EMA:
+    """A running average of a module's parameters, which samples better than the last ones."""
+
+    def __init__(self, module: nn.Module, decay: float = 0.999) -> None:
+        self.module = module
+        self.decay = decay
+        self.average = copy.deepcopy(module).requires_grad_(False).eval()
+        self.steps = 0
+
+    @torch.no_grad()
+    def update(self) -> None:
+        """Take in the module's present parameters; the first steps weigh more."""
+        self.steps += 1
+        decay = min(self.decay, (1 + self.steps) / (10 + self.steps))
+        averages = [parameter.data for parameter in self.average.parameters()]
+        present = [parameter.data for parameter in self.module.parameters()]
+        torch._foreach_lerp_(averages, present, 1 - decay)
+        for mean, buffer in zip(self.average.buffers(), self.module.buffers(), strict=True):
+            mean.copy_(buffer)
+
+
+# --- the loop -----------------------------------------------------------------------------
+
+
+def batches(
+    n_rows: int, size: int, generator: torch.Generator, device: torch.device
+) -> Iterator[torch.Tensor]:
+    """Endless batches of row numbers: every row once, in random order, then again.
+
+    The rows left over at the end of a round open the next one, so that all batches are full.
+    """
+    size = min(size, n_rows)
+    rest = torch.empty(0, dtype=torch.int64, device=device)
+    while True:
+        while len(rest) < size:
+            fresh = torch.randperm(n_rows, generator=generator, device=device)
+            rest = torch.cat([rest, fresh])
+        yield rest[:size]
+        rest = rest[size:]
+
+
+def held_out(n_rows: int, share: float, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+    """Row numbers to train on and to score on; nothing is held out of fewer than 200 rows."""
+    order = rng.permutation(n_rows)
+    count = round(share * n_rows) if n_rows >= 200 else 0
+    return np.sort(order[count:]), np.sort(order[:count])
+
+
+@dataclass
+class History:
+    """What happened in a training: scores by step, lower is better."""
+
+    steps: int = 0
+    scores: list[tuple[int, float]] = field(default_factory=list)
+    best_step: int | None = None
+    stopped_early: bool = False
+
+
+def train(
+    step: Callable[[int, torch.Tensor], object],
+    rows: Iterator[torch.Tensor],
+    *,
+    steps: int,
+    modules: Iterable[nn.Module],
+    score: Callable[[], float] | None = None,
+    every: int = 100,
+    patience: int = 10,
+    stage: str = "fit",
+    progress: Progress | None = None,
+) -> History:
+    """Call ``step(number, row_numbers)`` up to ``steps`` times and keep the best-scored modules.
+
+    ``score`` (lower is better) is asked after every ``every`` steps; after ``patience`` scores
+    without a better one training stops, and the modules go back to where they scored best.
+    ``patience=0`` scores and goes back, but never stops early.
+    """
+    history = History()
+    kept: list[dict[str, torch.Tensor]] = []
+    best, modules = math.inf, list(modules)
+    tell = max(1, steps // 200)
+    for number, batch in zip(range(steps), rows, strict=False):
+        step(number, batch)
+        history.steps = number + 1
+        if progress is not None and (history.steps % tell == 0 or history.steps == steps):
+            progress(stage, history.steps, steps)
+        if score is None or (history.steps % every and history.steps != steps):
+            continue
+        value = float(score())
+        history.scores.append((history.steps, value))
+        if value < best:
+            best, history.best_step = value, history.steps
+            kept = [_state(module) for module in modules]
+        elif patience and _since_best(history) >= patience:
+            history.stopped_early = True
+            logger.info("%s stopped after %d of %d steps", stage, history.steps, steps)
+            break
+    for module, state in zip(modules, kept, strict=bool(kept)):
+        module.load_state_dict(state)
+    return history
+
+
+def _since_best(history: History) -> int:
+    return sum(1 for at, _ in history.scores if at > (history.best_step or 0))
+
+
+def _state(module: nn.Module) -> dict[str, torch.Tensor]:
+    return {name: value.detach().clone() for name, value in module.state_dict().items()}
+
+
+def moment_gap(
+    real: torch.Tensor, fake: torch.Tensor, observed: torch.Tensor | None = None
+) -> float:
+    """How far apart two samples' means and correlations are: a held-out score for GANs.
+
+    ``observed`` (n, width) marks the real coordinates that count. 0 is a perfect match.
+    """
+    weight = torch.ones_like(real) if observed is None else observed.to(real.dtype)
+    counts = weight.sum(0).clamp(min=1)
+    mean = (real * weight).sum(0) / counts
+    deviation = ((((real - mean) * weight) ** 2).sum(0) / counts).sqrt().clamp(min=1e-3)
+    first = ((fake.mean(0) - mean).abs() / deviation).mean()
+    ours = (real - mean) / deviation * weight
+    pairs = (weight.T @ weight).clamp(min=1)
+    theirs = (fake - fake.mean(0)) / fake.std(0, correction=0).clamp(min=1e-3)
+    second = (ours.T @ ours / pairs - theirs.T @ theirs / len(fake)).abs().mean()
+    return float(first + second)
