@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fedmend.data.encode import Encoded, Encoder, LabelEncoder
+from fedmend.data.readers import read, read_sql
 from fedmend.data.schema import KINDS, Column, Kind, Schema, infer_column
 from fedmend.data.table import Table
 
@@ -16,4 +17,6 @@ __all__ = [
     "Schema",
     "Table",
     "infer_column",
+    "read",
+    "read_sql",
 ]

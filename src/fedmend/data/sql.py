@@ -1,0 +1,132 @@
+"""Tables from SQL queries through ADBC, in a session that cannot write.
+
+SQLite files are opened read-only; PostgreSQL sessions are told to be read-only before the
+query runs.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+from fedmend.data.arrow import to_frame
+from fedmend.data.schema import KindSpec
+from fedmend.data.table import Table
+from fedmend.errors import DataError, MissingExtra, ReadError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+__all__ = ["read_sql"]
+
+_SQLITE_ROWS = "adbc.sqlite.query.batch_rows"
+
+
+def read_sql(
+    query: str,
+    *,
+    uri: str,
+    id: str | None = None,
+    label: str | None = None,
+    kinds: Mapping[str, KindSpec] | None = None,
+) -> Table:
+    """The rows a query returns.
+
+    ``uri`` is ``sqlite:///relative.db``, ``sqlite:////absolute.db`` or
+    ``postgresql://user:password@host:port/database``.
+    """
+    scheme = uri.partition(":")[0].lower()
+    if scheme == "sqlite":
+        arrow = _sqlite(query, uri)
+    elif scheme in ("postgresql", "postgres"):
+        arrow = _postgresql(query, uri)
+    else:
+        raise ReadError(
+            "unknown kind of database",
+            value=_without_password(uri),
+            mend="use sqlite:///file.db or postgresql://user@host/database",
+        )
+    if arrow.num_columns == 0:
+        raise ReadError("the query returns no columns", mend="use a SELECT query")
+    if arrow.num_rows == 0:
+        raise ReadError("the query returns no rows", mend="check its WHERE clause and the table")
+    try:
+        return Table.from_frame(to_frame(arrow), id=id, label=label, kinds=kinds)
+    except ReadError:
+        raise
+    except DataError as error:
+        error.problem += f" [{_without_password(uri)}]"
+        raise
+
+
+def _sqlite(query: str, uri: str) -> pa.Table:
+    try:
+        import adbc_driver_sqlite.dbapi as driver
+    except ImportError as error:
+        raise MissingExtra("adbc-driver-sqlite", "sql", "reading from SQLite") from error
+    path = Path(re.sub(r"^sqlite:(///)?", "", uri, flags=re.IGNORECASE))
+    if not path.is_file():
+        raise ReadError(
+            f"{path}: there is no such database file",
+            mend="check the path: sqlite:///relative.db or sqlite:////absolute.db",
+        )
+    opened = f"file:{quote(str(path))}?mode=ro"
+    first_try, whole = 1 << 16, 1 << 30
+    try:
+        return _fetch(driver, opened, "PRAGMA query_only = ON", query, {_SQLITE_ROWS: first_try})
+    except driver.Error as error:
+        if "type mismatch" not in str(error).lower():
+            raise _sql_error(error, uri) from error
+    # the driver takes a column's type from the first batch: look at all rows instead
+    try:
+        return _fetch(driver, opened, "PRAGMA query_only = ON", query, {_SQLITE_ROWS: whole})
+    except driver.Error as error:
+        raise _sql_error(error, uri) from error
+
+
+def _postgresql(query: str, uri: str) -> pa.Table:
+    try:
+        import adbc_driver_postgresql.dbapi as driver
+    except ImportError as error:
+        raise MissingExtra("adbc-driver-postgresql", "sql", "reading from PostgreSQL") from error
+    try:
+        return _fetch(driver, uri, "SET default_transaction_read_only = on", query, {})
+    except driver.Error as error:
+        raise _sql_error(error, uri) from error
+
+
+def _fetch(driver: Any, uri: str, read_only: str, query: str, options: dict[str, int]) -> pa.Table:
+    connection = driver.connect(uri, autocommit=True)
+    try:
+        with connection.cursor() as cursor:
+            cursor.execute(read_only)
+        with connection.cursor() as cursor:
+            cursor.adbc_statement.set_options(**{k: str(v) for k, v in options.items()})
+            cursor.execute(query)
+            return cursor.fetch_arrow_table()
+    finally:
+        connection.close()
+
+
+def _sql_error(error: Exception, uri: str) -> ReadError:
+    said = str(error).splitlines()[0].strip()
+    for secret in re.findall(r"//[^:@/]*:([^@]*)@", uri):
+        said = said.replace(secret, "***")
+    where = _without_password(uri)
+    lowered = str(error).lower()
+    if "read-only" in lowered or "readonly" in lowered:
+        return ReadError(
+            f"{where}: the query would write, and the session is read-only ({said})",
+            mend="use a SELECT query",
+        )
+    return ReadError(
+        f"{where}: the database refused ({said})",
+        mend="check the address, the user's rights, and the names in the query",
+    )
+
+
+def _without_password(uri: str) -> str:
+    return re.sub(r"(//[^:@/]*):[^@]*@", r"\1:***@", uri)
