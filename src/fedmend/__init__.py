@@ -1,1 +1,97 @@
-"""fedmend mends federated data. See https://github.com/fedmend/fedmend for the documentation."""
+"""fedmend mends federated data.
+
+Organisations that hold different columns of the same people, or the same columns of different
+people, train one model without showing each other a row.
+
+    import fedmend as fm
+
+    fed = fm.Federation(
+        fm.Party("bank", fm.read("bank.csv", id="customer", label="default")),
+        fm.Party("telco", fm.read("telco.parquet", id="customer")),
+    )
+    fm.align(fed)
+    model = fm.VFL().fit(fed)
+
+Names load when they are first used, so that ``import fedmend`` and ``fedmend --help`` are quick.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from importlib.metadata import PackageNotFoundError, version
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from fedmend import data, errors
+    from fedmend.data import Column, Schema, Table, datasets, read, read_sql, scenario
+    from fedmend.federation import Each, Federation, Ledger, Party, Policy, Worker, exposed
+    from fedmend.methods import VFL, Local, LocalVFL
+    from fedmend.report import overview
+    from fedmend.secure import align
+
+try:
+    __version__ = version("fedmend")
+except PackageNotFoundError:  # run from a source folder
+    __version__ = "0+source"
+
+_HOME = {
+    "Column": "fedmend.data",
+    "Each": "fedmend.federation",
+    "Federation": "fedmend.federation",
+    "Ledger": "fedmend.federation",
+    "Local": "fedmend.methods",
+    "LocalVFL": "fedmend.methods",
+    "Party": "fedmend.federation",
+    "Policy": "fedmend.federation",
+    "Schema": "fedmend.data",
+    "Table": "fedmend.data",
+    "VFL": "fedmend.methods",
+    "Worker": "fedmend.federation",
+    "align": "fedmend.secure",
+    "exposed": "fedmend.federation",
+    "overview": "fedmend.report",
+    "read": "fedmend.data",
+    "read_sql": "fedmend.data",
+}
+_MODULES = {"data": "fedmend.data", "errors": "fedmend.errors"} | {
+    name: f"fedmend.data.{name}" for name in ("datasets", "scenario")
+}
+
+__all__ = [
+    "VFL",
+    "Column",
+    "Each",
+    "Federation",
+    "Ledger",
+    "Local",
+    "LocalVFL",
+    "Party",
+    "Policy",
+    "Schema",
+    "Table",
+    "Worker",
+    "align",
+    "data",
+    "datasets",
+    "errors",
+    "exposed",
+    "overview",
+    "read",
+    "read_sql",
+    "scenario",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOME:
+        value = getattr(import_module(_HOME[name]), name)
+    elif name in _MODULES:
+        value = import_module(_MODULES[name])
+    else:
+        raise AttributeError(f"module 'fedmend' has no attribute {name!r}")
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return [*__all__, "__version__"]

@@ -1,16 +1,16 @@
 """Party, Federation and Crew: the coordinator's side of the programming model.
 
-    fed = Federation(Party("bank", bank), Party("telco", telco))
-    ranks = fed.workers(RankWorker)            # one worker at every party
-    ranks["bank"].sums()                       # ask one
-    ranks.sums()                               # ask all at once: {"bank": …, "telco": …}
-    ranks.add(Each({"bank": 1, "telco": 2}))   # a different argument for each
+fed = Federation(Party("bank", bank), Party("telco", telco))
+ranks = fed.workers(RankWorker)            # one worker at every party
+ranks["bank"].sums()                       # ask one
+ranks.sums()                               # ask all at once: {"bank": …, "telco": …}
+ranks.add(Each({"bank": 1, "telco": 2}))   # a different argument for each
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -219,7 +219,11 @@ class Federation:
     # ------------------------------------------------------------------ workers
 
     def workers(
-        self, worker: type[Worker], *, parties: list[str] | tuple[str, ...] | None = None, **params: Any
+        self,
+        worker: type[Worker],
+        *,
+        parties: Sequence[str] | None = None,
+        **params: Any,
     ) -> Crew:
         """Start a worker at every party (or the named ones); `Each` gives each its own value."""
         members = list(self._members if parties is None else parties)
@@ -285,9 +289,7 @@ class Crew(Mapping[str, "Proxy"]):
         exposure = self._exposure(method)
         name = self._worker.worker_name()
         bound = exposure.bind(f"{name}.{method}", args, kwargs)
-        return Call(
-            party, self._handles[party], name, method, bound, exposure.takes, exposure.kind
-        )
+        return Call(party, self._handles[party], name, method, bound, exposure.takes, exposure.kind)
 
     def call_one(self, call: Call) -> Any:
         return self._engine.call(call)

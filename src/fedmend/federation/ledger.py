@@ -51,7 +51,8 @@ class Ledger:
     """Append-only; in memory, and in a file of JSON lines when a path is given.
 
     >>> ledger = Ledger()
-    >>> ledger.record("bank", "coordinator", "Rank.sums", "statistic", Measure("3", "int64", 44, ""))
+    >>> three_sums = Measure("3", "int64", 44, "")
+    >>> ledger.record("bank", "coordinator", "Rank.sums", "statistic", three_sums)
     >>> [(entry.sender, entry.kind, entry.count) for entry in ledger.entries()]
     [('bank', 'statistic', 1)]
     """
@@ -135,10 +136,8 @@ class Ledger:
 
 
 def _entry(key: tuple[Any, ...], first: float, last: float, count: float) -> Entry:
-    sender, receiver, call, kind, shape, dtype, nbytes, sealed_for, note = key
-    return Entry(
-        first, last, sender, receiver, call, kind, shape, dtype, nbytes, int(count), sealed_for, note
-    )
+    *crossing, sealed_for, note = key
+    return Entry(first, last, *crossing, int(count), sealed_for, note)
 
 
 def read_ledger(path: str | Path) -> list[Entry]:

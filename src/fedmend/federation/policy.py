@@ -45,8 +45,11 @@ class Policy:
         for field in ("allow", "refuse"):
             kinds = getattr(self, field)
             object.__setattr__(self, field, frozenset(_as_names(kinds)))
-            problems += [unknown_kind(kind, f"policy.{field}") for kind in getattr(self, field)
-                         if kind not in KINDS]
+            problems += [
+                unknown_kind(kind, f"policy.{field}")
+                for kind in getattr(self, field)
+                if kind not in KINDS
+            ]
         if self.workers is not None:
             object.__setattr__(self, "workers", frozenset(_as_names(self.workers)))
         if self.min_intersection < 1:

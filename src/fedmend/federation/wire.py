@@ -143,7 +143,7 @@ def _put_array(
         )
     parts.append(_array_head(tag, code, shape))
     little = array.astype(array.dtype.newbyteorder("<"), copy=False)
-    parts.append(memoryview(np.ascontiguousarray(little).reshape(-1).view(np.uint8)))
+    parts.append(np.ascontiguousarray(little).reshape(-1).view(np.uint8).data)
 
 
 def _put_tensor(value: Any, parts: list[Any]) -> None:
@@ -153,7 +153,7 @@ def _put_tensor(value: Any, parts: list[Any]) -> None:
     plain = value.cpu().contiguous()
     array = (plain.view(torch.int16) if name == "bfloat16" else plain).numpy()
     parts.append(_array_head(b"x", _CODE_OF[name], tuple(value.shape)))
-    parts.append(memoryview(array.reshape(-1).view(np.uint8)))
+    parts.append(array.reshape(-1).view(np.uint8).data)
 
 
 def _array_head(tag: bytes, code: int, shape: tuple[int, ...]) -> bytes:
@@ -219,9 +219,7 @@ def _measure(value: Any, seen: list[tuple[str, str]], sealed: list[str], depth: 
     raise _no_place(value)
 
 
-def _note_array(
-    name: str, shape: tuple[int, ...], count: int, seen: list[tuple[str, str]]
-) -> int:
+def _note_array(name: str, shape: tuple[int, ...], count: int, seen: list[tuple[str, str]]) -> int:
     seen.append(("x".join(map(str, shape)) or "scalar", name))
     return 3 + 8 * len(shape) + count * _ITEM_BYTES[name]
 
@@ -424,7 +422,9 @@ def _utf8(text: str) -> bytes:
     try:
         return text.encode("utf-8")
     except UnicodeEncodeError as error:
-        raise WireError(f"text that is not valid unicode has no place on the wire: {text!r}") from error
+        raise WireError(
+            f"text that is not valid unicode has no place on the wire: {text!r}"
+        ) from error
 
 
 def _no_place(value: Any) -> WireError:

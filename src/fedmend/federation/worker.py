@@ -74,7 +74,9 @@ def exposed(*, kind: str, takes: Mapping[str, str] | None = None) -> Callable[[M
         names = tuple(parameter.name for parameter in parameters)
         unknown = declared.keys() - set(names)
         if unknown:
-            raise ConfigError(f"exposed({method.__qualname__}): no parameter {sorted(unknown)[0]!r}")
+            raise ConfigError(
+                f"exposed({method.__qualname__}): no parameter {sorted(unknown)[0]!r}"
+            )
         required = frozenset(
             parameter.name for parameter in parameters if parameter.default is parameter.empty
         )

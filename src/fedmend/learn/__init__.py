@@ -1,0 +1,1 @@
+"""Split training, metrics, networks. Knows parties and ledgers, but no paper."""

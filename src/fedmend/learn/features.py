@@ -1,0 +1,128 @@
+"""A party's rows as tensors, laid out in the order that all parties of a training agree on.
+
+Training and prediction number their rows 0..N-1, in *segments*: the aligned rows first, then
+rows that only one party has. A party that lacks a segment's rows stands in with its fill row
+(zeros: the mean of every standardised column, and "missing" for every nominal one).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedmend.data.encode import Encoded
+from fedmend.federation.site import Alignment
+from fedmend.learn.nets import Batch
+
+ALIGNED = "aligned"
+ALL = "all"
+
+
+Segments = Sequence[Sequence[object]]
+"""Pairs of a name and a count of rows: "aligned", "all" (of the only party), or a party's own."""
+
+
+def own_rows(
+    party: str, segments: Segments, alignment: Alignment | None, n_rows: int
+) -> np.ndarray:
+    """For every numbered row the party's own table position, or -1 where it has none."""
+    pieces = []
+    for name, count in segments:
+        if name == ALL:
+            pieces.append(np.arange(n_rows))
+        elif name == ALIGNED and alignment is not None:
+            pieces.append(alignment.aligned)
+        elif name == party and alignment is not None:
+            pieces.append(alignment.unaligned)
+        else:
+            pieces.append(np.full(int(str(count)), -1))
+    return np.concatenate(pieces).astype(np.int64) if pieces else np.zeros(0, np.int64)
+
+
+class Features:
+    """Encoded rows on a device, batched by row number.
+
+    Only the rows that take part are kept, plus one fill row at the end.
+    """
+
+    def __init__(
+        self, encoded: Encoded, rows: np.ndarray, device: torch.device, dtype: torch.dtype
+    ) -> None:
+        present = rows >= 0
+        self.n_rows = len(rows)
+        kept = rows[present]
+        self.numeric = _with_fill_row(encoded.numeric, kept, device, dtype)
+        self.codes = _with_fill_row(encoded.codes, kept, device, torch.int64)
+        self.blocks = tuple(
+            _with_fill_row(block, kept, device, dtype) for block in encoded.blocks.values()
+        )
+        self._slot: Tensor | None = None
+        if not present.all():
+            slot = np.full(len(rows), len(kept))
+            slot[present] = np.arange(len(kept))
+            self._slot = torch.from_numpy(slot).to(device)
+
+    def batch(self, numbers: Tensor) -> Batch:
+        slots = numbers if self._slot is None else self._slot.index_select(0, numbers)
+        return Batch(
+            self.numeric.index_select(0, slots),
+            self.codes.index_select(0, slots) if self.codes.shape[1] else self.codes,
+            tuple(block.index_select(0, slots) for block in self.blocks),
+        )
+
+
+def _with_fill_row(
+    values: np.ndarray, rows: np.ndarray, device: torch.device, dtype: torch.dtype
+) -> Tensor:
+    out = torch.zeros((len(rows) + 1, *values.shape[1:]), dtype=dtype)
+    if len(rows) == len(values) and np.array_equal(rows, np.arange(len(rows))):
+        out[:-1] = torch.from_numpy(values)
+    else:
+        torch.index_select(
+            torch.from_numpy(values).to(dtype), 0, torch.from_numpy(rows), out=out[:-1]
+        )
+    return out.to(device)
+
+
+class BatchOrder:
+    """The order in which all halves walk through the training rows, from one seed per epoch."""
+
+    def __init__(self, rows: np.ndarray, batch_size: int, device: torch.device) -> None:
+        self.rows = torch.from_numpy(np.ascontiguousarray(rows, dtype=np.int64))
+        self.sizes = batch_sizes(len(rows), batch_size)
+        self.device = device
+        self._order = self.rows
+        self._at = 0
+        self._number = 0
+
+    def start(self, seed: int) -> None:
+        generator = torch.Generator().manual_seed(seed)
+        shuffle = torch.randperm(len(self.rows), generator=generator)
+        self._order = self.rows.index_select(0, shuffle).to(self.device)
+        self._at = 0
+        self._number = 0
+
+    def next(self) -> Tensor:
+        size = self.sizes[self._number]
+        numbers = self._order[self._at : self._at + size]
+        self._at += size
+        self._number += 1
+        return numbers
+
+
+def batch_sizes(n_rows: int, batch_size: int) -> list[int]:
+    """Whole batches and the rest; a rest of a single row joins the batch before it.
+
+    >>> batch_sizes(10, 4), batch_sizes(9, 4)
+    ([4, 4, 2], [4, 5])
+    """
+    whole, rest = divmod(n_rows, batch_size)
+    sizes = [batch_size] * whole
+    if rest == 1 and sizes:
+        sizes[-1] += 1  # batch norm cannot normalise one row
+    elif rest:
+        sizes.append(rest)
+    return sizes

@@ -1,0 +1,86 @@
+"""Metrics in plain numpy, equal to scikit-learn's (the tests compare), light enough for a site."""
+
+from __future__ import annotations
+
+import numpy as np
+
+CLASSIFICATION = ("accuracy", "auc", "f1", "log_loss")
+REGRESSION = ("rmse", "mae", "r2")
+LOWER_IS_BETTER = frozenset({"log_loss", "rmse", "mae", "loss"})
+
+
+def better(metric: str, value: float, than: float) -> bool:
+    """Is `value` an improvement? Nothing is better than a number that is not one."""
+    if np.isnan(value):
+        return False
+    if np.isnan(than):
+        return True
+    return value < than if metric in LOWER_IS_BETTER else value > than
+
+
+def classification(y: np.ndarray, probabilities: np.ndarray) -> dict[str, float]:
+    """Accuracy, macro AUC, macro F1 and log loss. **Shape** y [n] (0..C-1), p [n, C]."""
+    predicted = probabilities.argmax(1)
+    return {
+        "accuracy": float((predicted == y).mean()) if len(y) else float("nan"),
+        "auc": auc(y, probabilities),
+        "f1": macro_f1(y, predicted),
+        "log_loss": log_loss(y, probabilities),
+    }
+
+
+def regression(y: np.ndarray, predicted: np.ndarray) -> dict[str, float]:
+    """RMSE, MAE and R² in the label's own units."""
+    error = y.astype(np.float64) - predicted
+    spread = float(((y - y.mean()) ** 2).sum())
+    return {
+        "rmse": float(np.sqrt((error**2).mean())),
+        "mae": float(np.abs(error).mean()),
+        "r2": 1.0 - float((error**2).sum()) / spread if spread > 0 else float("nan"),
+    }
+
+
+def auc(y: np.ndarray, probabilities: np.ndarray) -> float:
+    """Area under the ROC curve; for more than two classes the mean of one-against-rest.
+
+    Not a number where a class has no row, or has all of them.
+    """
+    classes = probabilities.shape[1]
+    if classes == 2:
+        return _binary_auc(y == 1, probabilities[:, 1])
+    parts = [_binary_auc(y == c, probabilities[:, c]) for c in range(classes)]
+    return float(np.mean(parts))
+
+
+def _binary_auc(positive: np.ndarray, score: np.ndarray) -> float:
+    n_positive = int(positive.sum())
+    n_negative = len(positive) - n_positive
+    if n_positive == 0 or n_negative == 0:
+        return float("nan")
+    ranks = average_ranks(score)
+    return (float(ranks[positive].sum()) - n_positive * (n_positive + 1) / 2) / (
+        n_positive * n_negative
+    )
+
+
+def average_ranks(values: np.ndarray) -> np.ndarray:
+    """Ranks from 1, ties sharing their mean rank."""
+    _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
+    last = np.cumsum(counts)
+    return ((last - counts + 1 + last) / 2)[inverse]
+
+
+def macro_f1(y: np.ndarray, predicted: np.ndarray) -> float:
+    """The mean F1 over the classes that occur in `y` or in the prediction."""
+    scores = []
+    for c in np.union1d(y, predicted):
+        hit = float(((y == c) & (predicted == c)).sum())
+        scores.append(2 * hit / float((y == c).sum() + (predicted == c).sum()))
+    return float(np.mean(scores)) if scores else float("nan")
+
+
+def log_loss(y: np.ndarray, probabilities: np.ndarray) -> float:
+    if not len(y):
+        return float("nan")
+    given = probabilities[np.arange(len(y)), y].astype(np.float64)
+    return float(-np.log(np.clip(given, np.finfo(np.float64).eps, 1.0)).mean())

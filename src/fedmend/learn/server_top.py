@@ -1,0 +1,147 @@
+"""The top model at the coordinator, for labels that no single party holds.
+
+Same calls as the label party's `TopWorker`, so that the training loop does not know the
+difference; but the targets are soft labels that the coordinator was given (the mean of several
+parties' votes, say), and no feature party sees them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from torch import Tensor
+
+from fedmend.data.labels import LabelEncoder
+from fedmend.data.schema import infer_column
+from fedmend.errors import DataError
+from fedmend.federation import COORDINATOR
+from fedmend.learn.halves import Settings, TopHalf, resolve_device
+from fedmend.learn.nets import Top, TopSpec, initialise
+from fedmend.learn.parts import FILE, Part, TopPart, read_file, write_file
+from fedmend.learn.split import TopSide
+
+
+class ServerTop:
+    """Soft labels [N, C] over `classes`, in the order of the training rows; weights [N] or None."""
+
+    def __init__(
+        self,
+        classes: Sequence[Any],
+        *,
+        targets: np.ndarray | None = None,
+        weights: np.ndarray | None = None,
+        device: str = "cpu",
+        seed: int = 0,
+    ) -> None:
+        if targets is not None and (targets.ndim != 2 or targets.shape[1] != len(classes)):
+            raise DataError(
+                f"soft labels of shape {targets.shape} for {len(classes)} classes",
+                mend="one row per training row and one column per class",
+            )
+        self.classes = list(classes)
+        self.targets = targets
+        self.weights = weights
+        self.device = resolve_device(device)
+        self.seed = seed
+        self.part = Part()
+
+    def create(
+        self, net: dict[str, Any], settings: dict[str, Any], names: list[str], widths: list[int]
+    ) -> dict[str, Any]:
+        series = pd.Series(self.classes, name="label")
+        labels = LabelEncoder("multiclass").fit(series, infer_column("label", series, "nominal"))
+        labels.classes_ = list(self.classes)  # columns of the soft labels keep their order
+        spec = TopSpec(tuple(widths), tuple(net["top"]), len(self.classes), float(net["dropout"]))
+        generator = torch.Generator().manual_seed(
+            int(np.random.SeedSequence([self.seed, net["seed"], 7]).generate_state(1)[0])
+        )
+        module: Any = initialise(Top(spec), generator)
+        self.part = Part(top=TopPart(list(names), labels, module))
+        return self.about()
+
+    def about(self) -> dict[str, Any]:
+        return {
+            "task": self._top.labels.task,
+            "classes": list(self._top.labels.classes_),
+            "names": self._top.names,
+        }
+
+    def attach(self, segments: list[Any], settings: dict[str, Any], train: bool) -> int:
+        rows = sum(int(count) for _, count in segments)
+        half = TopHalf(
+            self._top.module, Settings.from_dict(settings), self.device, names=self._top.names
+        )
+        if train:
+            if self.targets is None or len(self.targets) != rows:
+                given = 0 if self.targets is None else len(self.targets)
+                raise DataError(
+                    f"{given} soft labels for {rows} training rows", mend="give one for each row"
+                )
+            half.set_targets(self.targets.astype(np.float64), self.weights)
+        self.half = half
+        self.side = TopSide(half, self._top.labels)
+        return rows
+
+    def labelled(self) -> np.ndarray | None:
+        """Rows with any vote at all."""
+        assert self.targets is not None
+        known = self.targets.sum(1) > 0
+        return None if known.all() else np.flatnonzero(known)
+
+    def set_order(self, rows: np.ndarray) -> int:
+        return self.half.set_order(rows)
+
+    def start_epoch(self, epoch: int) -> None:
+        self.half.start_epoch(epoch, epoch)
+
+    def step(self, embeddings: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        return self.half.step(embeddings)
+
+    def loss(self) -> float:
+        return self.half.take_loss()
+
+    def predict_chunk(self, embeddings: Mapping[str, Tensor], rows: np.ndarray) -> None:
+        self.side.predict_chunk(embeddings, torch.from_numpy(rows).to(self.device))
+
+    def metrics(self, rows: np.ndarray | None = None) -> dict[str, float]:
+        """Against the likeliest class of the soft labels: agreement, not truth."""
+        assert self.targets is not None
+        hard = np.where(self.targets.sum(1) > 0, self.targets.argmax(1), -1)
+        return self.side.metrics(hard if rows is None else hard[rows])
+
+    def predictions(self, table_order: bool = False) -> np.ndarray:
+        return self.side.take_outputs()
+
+    def keep_best(self) -> None:
+        self.half.keep_best()
+
+    def restore_best(self) -> None:
+        self.half.restore_best()
+
+    def save(self, path: str) -> None:
+        write_file(Path(path) / COORDINATOR / FILE, self.part.to_wire())
+
+    def load(self, path: str) -> None:
+        self.part = Part.from_wire(read_file(Path(path) / COORDINATOR / FILE))
+        self.classes = list(self._top.labels.classes_)
+
+    def save_checkpoint(self, path: str, epoch: int) -> None:
+        folder = Path(path) / COORDINATOR
+        write_file(folder / f"epoch-{epoch}.fmw", self.half.checkpoint())
+        (folder / f"epoch-{epoch - 2}.fmw").unlink(missing_ok=True)
+
+    def load_checkpoint(self, path: str, epoch: int) -> None:
+        self.half.restore(read_file(Path(path) / COORDINATOR / f"epoch-{epoch}.fmw"))
+
+    @property
+    def _top(self) -> TopPart:
+        if self.part.top is None:
+            raise DataError(
+                "the coordinator holds no top model", mend="fit or load the model first"
+            )
+        return self.part.top

@@ -1,0 +1,340 @@
+"""Split training over any number of parties: the workers, and the coordinator's loop.
+
+Every feature party holds a bottom model. The top sits at the label party together with that
+party's own bottom, so that neither its labels nor its own embedding ever travel. Only embeddings
+go up and only their gradients come down, once per step. (With labels at the coordinator, as soft
+sums of several parties' votes, the same `TopSide` runs there.)
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedmend.data.encode import Encoder
+from fedmend.data.labels import LabelEncoder
+from fedmend.errors import DataError
+from fedmend.federation import Site, Worker, exposed
+from fedmend.learn import metrics
+from fedmend.learn.features import ALL, Features, Segments, own_rows
+from fedmend.learn.halves import BottomHalf, Settings, TopHalf, resolve_device
+from fedmend.learn.nets import Bottom, BottomSpec, Top, TopSpec, initialise
+from fedmend.learn.parts import (
+    BottomPart,
+    TopPart,
+    load_part,
+    new_part,
+    part_of,
+    read_file,
+    save_part,
+    write_file,
+)
+
+
+class SplitWorker(Worker):
+    """What bottoms and tops have in common: their part, checkpoints, best weights."""
+
+    def __init__(self, site: Site, scope: str = "train", *, model: str) -> None:
+        super().__init__(site, scope)
+        self.model = model
+        self.device = resolve_device(site.device)
+        self.half: Any = None
+
+    @exposed(kind="control")
+    def save(self, path: str) -> None:
+        save_part(self.site, self.model, path)
+
+    @exposed(kind="control")
+    def load(self, path: str) -> None:
+        load_part(self.site, self.model, path)
+
+    @exposed(kind="control")
+    def keep_best(self) -> None:
+        self.half.keep_best()
+
+    @exposed(kind="control")
+    def restore_best(self) -> None:
+        self.half.restore_best()
+
+    @exposed(kind="control")
+    def save_checkpoint(self, path: str, epoch: int) -> None:
+        write_file(self._checkpoint(path, epoch), self.half.checkpoint())
+        self._checkpoint(path, epoch - 2).unlink(missing_ok=True)
+
+    @exposed(kind="control")
+    def load_checkpoint(self, path: str, epoch: int) -> None:
+        self.half.restore(read_file(self._checkpoint(path, epoch), self.site.name))
+
+    def _checkpoint(self, path: str, epoch: int) -> Any:
+        return self.site.folder(path) / f"epoch-{epoch}.fmw"
+
+    def _new_bottom(self, net: Mapping[str, Any], settings: Settings) -> BottomPart:
+        """An encoder fitted on this party's own rows, and fresh weights."""
+        dtype = "float64" if settings.precision == "float64" else "float32"
+        encoder = Encoder(missing_indicator=bool(net["missing_indicator"]), dtype=dtype)
+        encoder.fit(self.table)
+        spec = BottomSpec(
+            numeric=len(encoder.numeric_names),
+            cardinalities=tuple(encoder.cardinalities),
+            block_shapes=tuple(encoder.block_shapes.values()),
+            hidden=tuple(net["bottom"]),
+            out=int(net["embedding"]),
+            dropout=float(net["dropout"]),
+            conv=str(net["conv"]),
+        )
+        weights = self.site.torch_generator(f"bottom {net['seed']}", "cpu")
+        return BottomPart(encoder, initialise(Bottom(spec), weights))  # type: ignore[arg-type]
+
+    def _rows(self, segments: Segments) -> np.ndarray:
+        alignment = self.site.alignments.get(self.scope)
+        if alignment is None and any(name != ALL for name, _ in segments):
+            alignment = self.alignment  # raises, with the mend
+        return own_rows(self.site.name, segments, alignment, len(self.table))
+
+    def _features(self, part: BottomPart, rows: np.ndarray, settings: Settings) -> Features:
+        present = np.unique(rows[rows >= 0])
+        table = self.table if len(present) == len(self.table) else self.table.take(present)
+        encoded = part.encoder.transform(table, party=self.site.name)
+        return Features(
+            encoded,
+            np.where(rows >= 0, np.searchsorted(present, rows), -1),
+            self.device,
+            settings.dtype,
+        )
+
+    def _dropout_seed(self, seed: int) -> int:
+        return seed ^ zlib.crc32(self.site.name.encode())
+
+
+class BottomWorker(SplitWorker):
+    """A feature party without labels."""
+
+    half: BottomHalf
+
+    @exposed(kind="control")
+    def create(self, net: dict[str, Any], settings: dict[str, Any]) -> int:
+        """Make a fresh bottom; returns the width of its embedding."""
+        part = new_part(self.site, self.model)
+        part.bottom = self._new_bottom(net, Settings.from_dict(settings))
+        return part.bottom.module.spec.out
+
+    @exposed(kind="control")
+    def attach(self, segments: list[Any], settings: dict[str, Any]) -> None:
+        """Take these rows, and be ready to embed them."""
+        how = Settings.from_dict(settings)
+        part = part_of(self.site, self.model).bottom
+        if part is None:
+            raise DataError("holds no bottom model", party=self.site.name, mend="fit the model")
+        features = self._features(part, self._rows(segments), how)
+        self.half = BottomHalf(part.module, features, how, self.device)
+
+    @exposed(kind="control")
+    def set_order(self, rows: np.ndarray) -> int:
+        return self.half.set_order(rows)
+
+    @exposed(kind="embedding", takes={"gradient": "gradient"})
+    def step(self, gradient: Tensor | None = None, epoch: int | None = None) -> Tensor:
+        """Learn from the last batch's gradient; hand out the next batch's embedding."""
+        if gradient is not None:
+            self.half.backward(gradient)
+        if epoch is not None:
+            self.half.start_epoch(epoch, self._dropout_seed(epoch))
+        return self.half.forward()
+
+    @exposed(kind="control", takes={"gradient": "gradient"})
+    def finish(self, gradient: Tensor) -> None:
+        """Learn from the last gradient, with no embedding to follow."""
+        self.half.backward(gradient)
+
+    @exposed(kind="embedding")
+    def embed(self, rows: np.ndarray) -> Tensor:
+        """Embeddings of the rows of these numbers, without training."""
+        return self.half.embed(_numbers(rows, self.device))
+
+
+class TopSide:
+    """The top half with its outputs and metrics; at the label party, or at the coordinator."""
+
+    def __init__(self, half: TopHalf, labels: LabelEncoder) -> None:
+        self.half = half
+        self.labels = labels
+        self._outputs: list[np.ndarray] = []
+
+    def predict_chunk(self, embeddings: Mapping[str, Tensor], numbers: Tensor) -> None:
+        outputs = self.half.outputs(embeddings, numbers)
+        if self.labels.task != "regression":
+            outputs = outputs.softmax(1)
+        self._outputs.append(outputs.cpu().numpy())
+
+    def take_outputs(self) -> np.ndarray:
+        """Probabilities [n, C], or values [n] in the label's own units; collected once."""
+        if not self._outputs:
+            return np.zeros((0, max(1, len(self.labels.classes_))), np.float32)
+        outputs = np.concatenate(self._outputs)
+        self._outputs = []
+        if self.labels.task == "regression":
+            return self.labels.inverse(outputs[:, 0])
+        return outputs
+
+    def metrics(self, targets: np.ndarray) -> dict[str, float]:
+        """Metrics of the collected outputs against encoded targets; unlabelled rows left out."""
+        outputs = self.take_outputs()
+        if self.labels.task == "regression":
+            known = ~np.isnan(targets)
+            return metrics.regression(self.labels.inverse(targets[known]), outputs[known])
+        known = targets >= 0
+        return metrics.classification(targets[known], outputs[known])
+
+
+class TopWorker(SplitWorker):
+    """The label party: its labels, the top, and its own bottom when it has features."""
+
+    half: TopHalf
+
+    def __init__(self, site: Site, scope: str = "train", *, model: str) -> None:
+        super().__init__(site, scope, model=model)
+        self._rows_used = np.zeros(0, np.int64)
+
+    @exposed(kind="control")
+    def create(
+        self, net: dict[str, Any], settings: dict[str, Any], names: list[str], widths: list[int]
+    ) -> dict[str, Any]:
+        """Make a fresh top (and own bottom); returns the task and the classes' names.
+
+        `widths` are the embedding widths of `names`; this party's own is filled in here.
+        """
+        how = Settings.from_dict(settings)
+        part = new_part(self.site, self.model)
+        own = self.site.name
+        widths = list(widths)
+        if own in names:
+            part.bottom = self._new_bottom(net, how)
+            widths[names.index(own)] = part.bottom.module.spec.out
+        column = self.table.schema[self._label()]
+        dtype = "float64" if how.precision == "float64" else "float32"
+        labels = LabelEncoder(net["task"], dtype=dtype).fit(self.table.y, column, party=own)
+        spec = TopSpec(
+            tuple(widths), tuple(net["top"]), max(1, len(labels.classes_)), float(net["dropout"])
+        )
+        weights = self.site.torch_generator(f"top {net['seed']}", "cpu")
+        module: Any = initialise(Top(spec), weights)
+        part.top = TopPart(names, labels, module)
+        return self.about()
+
+    @exposed(kind="control")
+    def about(self) -> dict[str, Any]:
+        part = self._part_top()
+        return {
+            "task": part.labels.task,
+            "classes": list(part.labels.classes_),
+            "names": part.names,
+        }
+
+    @exposed(kind="control")
+    def attach(self, segments: list[Any], settings: dict[str, Any], train: bool) -> int:
+        """Take these rows; returns how many there are."""
+        how = Settings.from_dict(settings)
+        part = part_of(self.site, self.model)
+        top = self._part_top()
+        self._rows_used = self._rows(segments)
+        own = self.site.name if self.site.name in top.names else None
+        features = None
+        if own is not None and part.bottom is not None:
+            features = self._features(part.bottom, self._rows_used, how)
+        self.half = TopHalf(
+            top.module,
+            how,
+            self.device,
+            names=top.names,
+            own=own,
+            bottom=part.bottom.module if part.bottom is not None and own else None,
+            features=features,
+        )
+        self.side = TopSide(self.half, top.labels)
+        if train:
+            self.half.set_targets(self._targets())
+        return len(self._rows_used)
+
+    @exposed(kind="control")
+    def labelled(self) -> np.ndarray | None:
+        """The row numbers that have a label; None when all have (so that nothing is said)."""
+        targets = self._targets()
+        known = ~np.isnan(targets) if targets.dtype.kind == "f" else targets >= 0
+        return None if known.all() else np.flatnonzero(known)
+
+    @exposed(kind="control")
+    def set_order(self, rows: np.ndarray) -> int:
+        return self.half.set_order(rows)
+
+    @exposed(kind="control")
+    def start_epoch(self, epoch: int) -> None:
+        self.half.start_epoch(epoch, self._dropout_seed(epoch))
+
+    @exposed(kind="gradient", takes={"embeddings": "embedding"})
+    def step(self, embeddings: dict[str, Tensor]) -> dict[str, Tensor]:
+        return self.half.step(embeddings)
+
+    @exposed(kind="control")
+    def epoch_alone(self, epoch: int) -> None:
+        """A whole epoch without other parties: nothing needs to cross."""
+        self.start_epoch(epoch)
+        assert self.half.order is not None
+        for _ in self.half.order.sizes:
+            self.half.step({})
+
+    @exposed(kind="statistic")
+    def loss(self) -> float:
+        return self.half.take_loss()
+
+    @exposed(kind="control", takes={"embeddings": "embedding"})
+    def predict_chunk(self, embeddings: dict[str, Tensor], rows: np.ndarray) -> None:
+        self.side.predict_chunk(embeddings, _numbers(rows, self.device))
+
+    @exposed(kind="statistic")
+    def metrics(self, rows: np.ndarray | None = None) -> dict[str, float]:
+        targets = self._targets()
+        return self.side.metrics(targets if rows is None else targets[rows])
+
+    @exposed(kind="prediction")
+    def predictions(self, table_order: bool = False) -> np.ndarray:
+        """What was predicted, in the common order or in the order of this party's table."""
+        outputs = self.side.take_outputs()
+        if not table_order:
+            return outputs
+        ordered = np.empty_like(outputs)
+        ordered[self._rows_used] = outputs
+        return ordered
+
+    def _targets(self) -> np.ndarray:
+        labels = self._part_top().labels
+        encoded = labels.transform(self.table.frame[self._label()], party=self.site.name)
+        return encoded[self._rows_used]
+
+    def _label(self) -> str:
+        part = part_of(self.site, self.model).top
+        if part is not None and part.labels.column_ is not None:
+            name = part.labels.column_.name
+            if name in self.table.names:
+                return name
+        if self.table.label is None:
+            raise DataError(
+                f"the table {self.scope!r} has no label column",
+                party=self.site.name,
+                mend="name it where the table is read: fm.read(path, id=…, label=…)",
+            )
+        return self.table.label
+
+    def _part_top(self) -> TopPart:
+        part = part_of(self.site, self.model).top
+        if part is None:
+            raise DataError("holds no top model", party=self.site.name, mend="fit the model first")
+        return part
+
+
+def _numbers(rows: np.ndarray, device: torch.device) -> Tensor:
+    return torch.from_numpy(np.ascontiguousarray(rows)).to(device)

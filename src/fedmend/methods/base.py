@@ -1,0 +1,304 @@
+"""What all estimators share, after scikit-learn's conventions.
+
+Keyword-only constructor arguments stored under their own names, `fit` returns self, fitted
+attributes end in `_`, and `get_params` / `set_params` / `sklearn.base.clone` work.
+"""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+import os
+import tempfile
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+import numpy as np
+
+from fedmend.errors import ConfigError, DataError, NotFitted
+from fedmend.federation import Federation
+from fedmend.learn.features import ALIGNED, ALL
+from fedmend.learn.halves import Settings
+from fedmend.learn.nets import OptimizerSpec
+from fedmend.learn.parts import read_json, write_json
+from fedmend.learn.training import Progress, SplitConfig, SplitNetwork
+
+MANIFEST = "model.json"
+
+
+class Estimator:
+    """Parameters by name, as scikit-learn has them."""
+
+    @classmethod
+    def parameter_names(cls) -> list[str]:
+        signature = inspect.signature(cls.__init__)
+        return [name for name in signature.parameters if name != "self"]
+
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in self.parameter_names()}
+
+    def set_params(self, **params: Any) -> Self:
+        known = self.parameter_names()
+        problems = []
+        for name in params:
+            if name not in known:
+                close = difflib.get_close_matches(name, known, 1)
+                hint = f" Did you mean {close[0]!r}?" if close else ""
+                problems.append(f"{type(self).__name__} has no parameter {name!r}.{hint}")
+        if problems:
+            raise ConfigError(problems)
+        for name, value in params.items():
+            setattr(self, name, value)
+        return self
+
+    def __repr__(self) -> str:
+        defaults = inspect.signature(type(self).__init__).parameters
+        changed = [
+            f"{name}={value!r}"
+            for name, value in self.get_params().items()
+            if value != defaults[name].default
+        ]
+        return f"{type(self).__name__}({', '.join(changed)})"
+
+
+class SplitEstimator(Estimator):
+    """A split network behind fit / predict / predict_proba / score / save / load.
+
+    bottom, top: hidden layers of the parties' bottoms and of the top; () is linear.
+    embedding: width of what a party hands over for each row.
+    validation, patience, metric: early stopping on a held-out share of the training rows.
+    precision: "float32", "float64" or "bf16"; wire: "same", "float16" or "bfloat16".
+    local_steps: updates of a bottom per exchange.
+    label_party: whose labels, when several parties have some.
+    """
+
+    _kinds_of_rows: ClassVar[tuple[str, ...]] = (ALIGNED,)
+
+    def __init__(
+        self,
+        *,
+        bottom: tuple[int, ...] = (64,),
+        embedding: int = 32,
+        top: tuple[int, ...] = (64,),
+        dropout: float = 0.0,
+        conv: str = "cnn",
+        missing_indicator: bool = True,
+        task: str = "auto",
+        epochs: int = 100,
+        batch_size: int = 64,
+        optimizer: str = "adam",
+        lr: float = 1e-3,
+        weight_decay: float = 1e-4,
+        validation: float = 0.15,
+        patience: int | None = 10,
+        metric: str | None = None,
+        precision: str = "float32",
+        wire: str = "same",
+        local_steps: int = 1,
+        seed: int = 0,
+        label_party: str | None = None,
+    ) -> None:
+        self.bottom = bottom
+        self.embedding = embedding
+        self.top = top
+        self.dropout = dropout
+        self.conv = conv
+        self.missing_indicator = missing_indicator
+        self.task = task
+        self.epochs = epochs
+        self.batch_size = batch_size
+        self.optimizer = optimizer
+        self.lr = lr
+        self.weight_decay = weight_decay
+        self.validation = validation
+        self.patience = patience
+        self.metric = metric
+        self.precision = precision
+        self.wire = wire
+        self.local_steps = local_steps
+        self.seed = seed
+        self.label_party = label_party
+
+    # ------------------------------------------------------------------ fitting
+
+    def fit(
+        self,
+        fed: Federation,
+        *,
+        progress: Progress | None = None,
+        checkpoint: str | os.PathLike[str] | None = None,
+        resume: bool = False,
+    ) -> Self:
+        """Train on the federation's rows. `progress(stage, done, total, metrics)` is told."""
+        config = self._config()
+        label_party = self.label_party or fed.label_party
+        if label_party not in fed.names:
+            raise ConfigError(
+                f"label_party={label_party!r} is not in the federation. "
+                f"Mend: one of {', '.join(fed.names)}"
+            )
+        network = SplitNetwork(
+            fed, parties=self._parties(fed, label_party), label_party=label_party, config=config
+        )
+        network.fit(
+            self._training_rows(fed, label_party),
+            progress=progress,
+            checkpoint=checkpoint,
+            resume=resume,
+        )
+        self._adopt(fed, network)
+        return self
+
+    def _config(self) -> SplitConfig:
+        optimizer = OptimizerSpec(self.optimizer, self.lr, self.weight_decay)
+        settings = Settings(self.batch_size, optimizer, self.precision, self.wire, self.local_steps)
+        return SplitConfig(
+            bottom=tuple(self.bottom),
+            embedding=self.embedding,
+            top=tuple(self.top),
+            dropout=self.dropout,
+            conv=self.conv,
+            missing_indicator=self.missing_indicator,
+            task=self.task,
+            epochs=self.epochs,
+            validation=self.validation,
+            patience=self.patience,
+            metric=self.metric,
+            seed=self.seed,
+            settings=settings,
+        )
+
+    def _adopt(self, fed: Federation, network: SplitNetwork) -> None:
+        self.fed_ = fed
+        self.network_ = network
+        self.history_ = network.history
+        self.best_epoch_ = network.best_epoch
+        self.task_ = network.task
+        self.classes_ = np.asarray(network.classes) if network.classes else None
+
+    def _parties(self, fed: Federation, label_party: str) -> list[str]:
+        """The parties whose columns the model uses, in the order of the top's inputs."""
+        return list(fed.names)
+
+    def _training_rows(self, fed: Federation, label_party: str) -> list[list[object]]:
+        return [[ALIGNED, fed.alignment.aligned]]
+
+    # ------------------------------------------------------------------ using
+
+    def predict_proba(self, fed: Federation, *, rows: str | None = None) -> np.ndarray:
+        """Class probabilities [n, C], columns in the order of `classes_`.
+
+        rows: "aligned" (in the common order) or, where the method can, "all" rows of the label
+        party (in the order of its table). By default aligned ones where there is an alignment.
+        """
+        outputs = self._outputs(fed, rows)
+        if self.task_ == "regression":
+            raise DataError("a regression has no probabilities", mend="call predict")
+        return outputs
+
+    def predict(self, fed: Federation, *, rows: str | None = None) -> np.ndarray:
+        """Classes in their own values, or numbers in the label's own units."""
+        outputs = self._outputs(fed, rows)
+        if self.classes_ is None:
+            return outputs
+        return self.classes_[outputs.argmax(1)]
+
+    def evaluate(self, fed: Federation, *, rows: str | None = None) -> dict[str, float]:
+        """All metrics, computed at the label party: only they leave it."""
+        network, segments, _ = self._ready(fed, rows)
+        return network.evaluate(fed, segments)
+
+    def score(self, fed: Federation, *, rows: str | None = None) -> float:
+        """Accuracy, or R² for regression."""
+        scores = self.evaluate(fed, rows=rows)
+        return scores["r2" if self.task_ == "regression" else "accuracy"]
+
+    def _outputs(self, fed: Federation, rows: str | None) -> np.ndarray:
+        network, segments, table_order = self._ready(fed, rows)
+        return network.predict(fed, segments, table_order=table_order)
+
+    def _ready(
+        self, fed: Federation, rows: str | None
+    ) -> tuple[SplitNetwork, list[list[object]], bool]:
+        if not hasattr(self, "network_"):
+            raise NotFitted(f"{type(self).__name__} is not fitted. Mend: call fit(fed) first")
+        if fed.engine is not self.fed_.engine:
+            raise ConfigError(
+                "the model's parts are at the parties of another federation. "
+                "Mend: model.to(fed), or give the rows as a further table of the same parties: "
+                "Party(name, table, test=…) and fed.on('test')"
+            )
+        if rows is None:
+            rows = ALIGNED if fed.is_aligned or ALL not in self._kinds_of_rows else ALL
+        if rows not in self._kinds_of_rows:
+            raise ConfigError(
+                f"{type(self).__name__} can predict rows of kind "
+                f"{', '.join(self._kinds_of_rows)}, however: rows={rows!r}"
+                + ("" if ALL in self._kinds_of_rows else ". Mend: LocalVFL or Local predict all")
+            )
+        if rows == ALIGNED:
+            return self.network_, [[ALIGNED, fed.alignment.aligned]], False
+        return self.network_, self._all_rows(fed), True
+
+    def _all_rows(self, fed: Federation) -> list[list[object]]:
+        """All rows of the label party, as segments."""
+        party = str(self.network_.label_party)
+        return [[ALIGNED, fed.alignment.aligned], [party, fed.alignment.unaligned[party]]]
+
+    # ------------------------------------------------------------------ keeping
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Every party writes its own part; `model.json` comes last and makes it a model."""
+        if not hasattr(self, "network_"):
+            raise NotFitted(f"{type(self).__name__} is not fitted. Mend: call fit(fed) first")
+        folder = Path(path)
+        (folder / MANIFEST).unlink(missing_ok=True)
+        self.network_.save(str(folder))
+        write_json(
+            folder / MANIFEST,
+            {
+                "method": type(self).__name__,
+                "params": self.get_params(),
+                "parties": self.network_.parties,
+                "label_party": self.network_.label_party,
+                "best_epoch": self.best_epoch_,
+                "history": self.history_,
+            },
+        )
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str], fed: Federation) -> Self:
+        """A saved model, its parts at the parties of `fed`."""
+        saved = read_json(Path(path) / MANIFEST, "a saved model")
+        if saved["method"] != cls.__name__:
+            raise ConfigError(
+                f"{path} holds a {saved['method']}, not a {cls.__name__}. "
+                f"Mend: fm.{saved['method']}.load(…)"
+            )
+        absent = [name for name in saved["parties"] if name not in fed.names]
+        if absent:
+            raise ConfigError(
+                f"the model has a part at party {absent[0]!r}, which is not in the federation. "
+                f"Mend: the model's parties are {', '.join(saved['parties'])}"
+            )
+        params: dict[str, Any] = {
+            name: tuple(value) if isinstance(value, list) else value
+            for name, value in saved["params"].items()
+        }
+        model = cls(**params)
+        network = SplitNetwork(
+            fed,
+            parties=saved["parties"],
+            label_party=saved["label_party"],
+            config=model._config(),
+        ).load(str(path))
+        network.history = saved["history"]
+        network.best_epoch = saved["best_epoch"]
+        model._adopt(fed, network)
+        return model
+
+    def to(self, fed: Federation) -> Self:
+        """The same model with its parts at the like-named parties of another federation."""
+        with tempfile.TemporaryDirectory(prefix="fedmend-") as folder:
+            self.save(Path(folder) / "model")
+            return type(self).load(Path(folder) / "model", fed)

@@ -1,0 +1,24 @@
+"""Local: the label party alone, with all its rows and only its own columns."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from fedmend.federation import Federation
+from fedmend.learn.features import ALIGNED, ALL
+from fedmend.methods.base import SplitEstimator
+
+
+class Local(SplitEstimator):
+    """The label party's own model. Needs no alignment, and nothing of a row leaves the party."""
+
+    _kinds_of_rows: ClassVar[tuple[str, ...]] = (ALIGNED, ALL)
+
+    def _parties(self, fed: Federation, label_party: str) -> list[str]:
+        return [label_party]
+
+    def _training_rows(self, fed: Federation, label_party: str) -> list[list[object]]:
+        return [[ALL, fed.roster[label_party]["rows"]]]
+
+    def _all_rows(self, fed: Federation) -> list[list[object]]:
+        return [[ALL, fed.roster[str(self.network_.label_party)]["rows"]]]

@@ -1,0 +1,23 @@
+"""LocalVFL: a split network on aligned rows and on the rows only the label party has.
+
+A party that does not know a row stands in with zeros: the mean of its standardised columns,
+"missing" for its nominal ones. (RISA's baseline "Local+VFL".)
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from fedmend.federation import Federation
+from fedmend.learn.features import ALIGNED, ALL
+from fedmend.methods.base import SplitEstimator
+
+
+class LocalVFL(SplitEstimator):
+    """Uses every labelled row, and predicts for people the other parties do not know."""
+
+    _kinds_of_rows: ClassVar[tuple[str, ...]] = (ALIGNED, ALL)
+
+    def _training_rows(self, fed: Federation, label_party: str) -> list[list[object]]:
+        counts = fed.alignment
+        return [[ALIGNED, counts.aligned], [label_party, counts.unaligned[label_party]]]
