@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -9,10 +10,11 @@ import numpy as np
 import pandas as pd
 
 from fedmend._suggest import closest
+from fedmend.data._values import dtype_name
 from fedmend.data.schema import Column, KindSpec, Schema, check_values, infer_column
 from fedmend.errors import DataError
 
-__all__ = ["as_blocks", "as_frame", "conform", "infer_schema", "require_name"]
+__all__ = ["as_blocks", "as_frame", "conform", "infer_schema", "require_name", "retyped"]
 
 
 def require_name(name: str, known: Sequence[Any], what: str) -> None:
@@ -127,6 +129,14 @@ def conform(
         else:
             check_values(column, frame[name])
     return schema
+
+
+def retyped(schema: Schema, frame: pd.DataFrame) -> Schema:
+    """The schema with the types the values have now (a missing cell may change an int's)."""
+    return Schema(
+        column if column.is_block else dataclasses.replace(column, dtype=dtype_name(frame[name]))
+        for name, column in schema.items()
+    )
 
 
 def _check_block(column: Column, blocks: dict[str, np.ndarray]) -> None:

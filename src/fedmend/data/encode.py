@@ -11,7 +11,6 @@ back to the precision of the dtype.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -19,7 +18,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from fedmend.data._values import dtype_name, naming, numbers, python_scalar
+from fedmend.data._parts import retyped
+from fedmend.data._values import naming, numbers, python_scalar
 from fedmend.data.blocks import BlockScaler
 from fedmend.data.encoded import Encoded
 from fedmend.data.ids import check_ids
@@ -231,7 +231,7 @@ class Encoder:
             raise DataError(
                 f"{len(checked)} ids for {encoded.n_rows} rows", mend="give one id for each row"
             )
-        return Table._trusted(checked, _typed_as(schema, frame), None, frame, blocks)
+        return Table._trusted(checked, retyped(schema, frame), None, frame, blocks)
 
     def _check_arrays(self, encoded: Encoded) -> None:
         found = (encoded.numeric.shape[1], encoded.codes.shape[1], sorted(encoded.blocks))
@@ -338,14 +338,6 @@ def _check_same(column: Column, table: Table) -> None:
             )
     elif found != column:
         check_type(column, table.frame[name])
-
-
-def _typed_as(schema: Schema, frame: pd.DataFrame) -> Schema:
-    """The schema with the types the values came out in (a missing cell may change an int)."""
-    return Schema(
-        column if column.is_block else dataclasses.replace(column, dtype=dtype_name(frame[name]))
-        for name, column in schema.items()
-    )
 
 
 def _from_numbers(column: Column, values: np.ndarray, absent: np.ndarray) -> pd.Series:
