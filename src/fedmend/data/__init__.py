@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fedmend.data import datasets, scenario
 from fedmend.data.encode import Encoded, Encoder, LabelEncoder
 from fedmend.data.readers import read, read_sql
 from fedmend.data.schema import KINDS, Column, Kind, Schema, infer_column
@@ -16,7 +17,9 @@ __all__ = [
     "LabelEncoder",
     "Schema",
     "Table",
+    "datasets",
     "infer_column",
     "read",
     "read_sql",
+    "scenario",
 ]

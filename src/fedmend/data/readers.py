@@ -30,7 +30,7 @@ from fedmend.errors import DataError, ReadError
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["MISSING_MARKS", "read", "read_sql"]
+__all__ = ["MISSING_MARKS", "file_bytes", "parquet_table", "read", "read_sql"]
 
 MISSING_MARKS: tuple[str, ...] = ("", "NA", "N/A", "NaN", "nan", "null", "NULL")
 _SUFFIXES = (".csv", ".csv.gz", ".parquet")
@@ -62,7 +62,7 @@ def read(
             value=file.suffix or file.name,
             mend=f"use one of {', '.join(_SUFFIXES)}",
         )
-    raw = _bytes(file)
+    raw = file_bytes(file)
     try:
         if suffix == ".parquet":
             return _from_parquet(file, raw, id, label, kinds or {}, wanted)
@@ -80,7 +80,8 @@ def _wanted(columns: Sequence[str], id: str | None, label: str | None) -> list[s
     return list(dict.fromkeys([*([id] if id else []), *columns, *([label] if label else [])]))
 
 
-def _bytes(file: Path) -> bytes:
+def file_bytes(file: Path) -> bytes:
+    """The file's contents; whatever goes wrong is a :class:`ReadError` that says so."""
     try:
         return file.read_bytes()
     except FileNotFoundError:
@@ -108,7 +109,7 @@ def _from_parquet(
     kinds: Mapping[str, KindSpec],
     wanted: list[str] | None,
 ) -> Table:
-    arrow = _parquet(file, raw)
+    arrow = parquet_table(file, raw)
     notes = json.loads((arrow.schema.metadata or {}).get(METADATA_KEY, b"{}"))
     id = id if id is not None else notes.get("id")
     label = label if label is not None else notes.get("label")
@@ -128,7 +129,8 @@ def _from_parquet(
     return Table(ids, frame, schema=schema, label=label, blocks=blocks)
 
 
-def _parquet(file: Path, raw: bytes) -> pa.Table:
+def parquet_table(file: Path, raw: bytes) -> pa.Table:
+    """The Arrow table in the bytes of a Parquet file."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
