@@ -136,8 +136,21 @@ class Ledger:
 
 
 def _entry(key: tuple[Any, ...], first: float, last: float, count: float) -> Entry:
-    *crossing, sealed_for, note = key
-    return Entry(first, last, *crossing, int(count), sealed_for, note)
+    sender, receiver, call, kind, shape, dtype, nbytes, sealed_for, note = key
+    return Entry(
+        time=first,
+        until=last,
+        sender=sender,
+        receiver=receiver,
+        call=call,
+        kind=kind,
+        shape=shape,
+        dtype=dtype,
+        bytes=nbytes,
+        count=int(count),
+        sealed_for=sealed_for,
+        note=note,
+    )
 
 
 def read_ledger(path: str | Path) -> list[Entry]:

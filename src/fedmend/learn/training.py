@@ -99,6 +99,11 @@ class SplitConfig:
         return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16]
 
 
+def epoch_seed(run_seed: int, seed: int, epoch: int) -> int:
+    """The seed all halves shuffle an epoch's rows with; it depends on nothing that went before."""
+    return int(np.random.SeedSequence([run_seed, seed, epoch]).generate_state(1)[0])
+
+
 class SplitNetwork:
     """A split model over the feature parties `parties`, its top at `label_party` or `server`.
 
@@ -198,12 +203,10 @@ class SplitNetwork:
         held_out = round(self.config.validation * len(usable))
         if self.config.validation and held_out == 0:
             held_out = 1
-        return shuffled[held_out:], np.sort(shuffled[:held_out])
+        return np.sort(shuffled[held_out:]), np.sort(shuffled[:held_out])
 
     def _epoch(self, epoch: int, batches: int, bottoms: Crew, top: Any) -> None:
-        seed = int(
-            np.random.SeedSequence([self.fed.seed, self.config.seed, epoch]).generate_state(1)[0]
-        )
+        seed = epoch_seed(self.fed.seed, self.config.seed, epoch)
         if not len(bottoms):
             top.epoch_alone(seed)
         else:
