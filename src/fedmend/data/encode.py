@@ -312,15 +312,13 @@ def _fit_scaled(column: Column, series: pd.Series) -> _Scaled:
     if len(present) == 0:
         return _Scaled(column, 0.0, 1.0, had_missing)
     low, high = float(present.min()), float(present.max())
-    if low == high:
-        return _Scaled(column, low, 1.0, had_missing)
     # halves and a unit range keep sums and squares of huge or tiny values finite
     reach = high / 2 - low / 2
+    if reach < np.finfo(np.float64).tiny:
+        return _Scaled(column, low, 1.0, had_missing)
     unit = (present / 2 - low / 2) / reach
     mean = low + 2 * float(unit.mean()) * reach
-    scale = 2 * float(unit.std()) * reach
-    usable = np.isfinite(scale) and scale > np.finfo(np.float64).tiny
-    return _Scaled(column, mean, scale if usable else 1.0, had_missing)
+    return _Scaled(column, mean, 2 * float(unit.std()) * reach, had_missing)
 
 
 def _check_same(column: Column, table: Table) -> None:

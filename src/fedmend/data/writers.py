@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-import tempfile
+import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -66,11 +66,14 @@ def _with_ids(table: Table, id: str) -> pd.DataFrame:
 def _atomic(path: str | Path) -> Iterator[str]:
     """A temporary file beside ``path`` that takes its place if all goes well."""
     target = Path(path)
-    handle, unfinished = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
-    os.close(handle)
+    unfinished = target.with_name(f".{target.name}.{secrets.token_hex(4)}")
     try:
-        yield unfinished
+        yield str(unfinished)
         os.replace(unfinished, target)
-    except BaseException:
-        Path(unfinished).unlink(missing_ok=True)
-        raise
+    except OSError as error:
+        raise DataError(
+            f"{target}: cannot be written ({error.strerror or error})",
+            mend="check that the folder is there, may be written to, and has room",
+        ) from error
+    finally:
+        unfinished.unlink(missing_ok=True)

@@ -1,0 +1,365 @@
+"""Encoders: there and back, missing cells, categories never seen, types that changed."""
+
+from __future__ import annotations
+
+import json
+import time
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sklearn.preprocessing import OneHotEncoder, StandardScaler
+
+from fedmend.data import Encoded, Encoder, Table
+from fedmend.errors import DataError, FedmendWarning, NotFitted
+
+
+@pytest.fixture
+def table():
+    rng = np.random.default_rng(0)
+    return Table(
+        np.arange(6),
+        {
+            "flag": [True, False, None, True, True, False],
+            "city": ["Ulm", None, "Bonn", "Kiel", "Ulm", "Ulm"],
+            "rooms": [1, 2, 3, 4, 5, None],
+            "size": [0.1, 0.2, 0.3, np.nan, 0.5, 0.6],
+            "children": pd.array([1, 2, None, 4, 5, 6], dtype="Int64"),
+            "grade": pd.Categorical(
+                ["lo", "hi", "mid", "lo", None, "hi"], ["lo", "mid", "hi"], ordered=True
+            ),
+            "zone": pd.array(list("abcabc"), dtype="string"),
+            "answer": pd.Categorical(["yes", "no", "no", None, "yes", "yes"], ["yes", "no"]),
+            "level": np.arange(6, dtype=np.uint8),
+            "zero_one": [0, 1] * 3,
+            "target": ["b", "a"] * 3,
+        },
+        label="target",
+        blocks={
+            "face": rng.integers(0, 256, (6, 3, 4, 4)).astype(np.uint8),
+            "signal": rng.normal(3, 2, (6, 5)),
+        },
+    )
+
+
+EXACT = ["flag", "city", "rooms", "children", "grade", "zone", "answer", "level", "zero_one"]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"ordinal": "codes", "binary": "codes", "missing_indicator": True},
+        {"dtype": "float64"},
+    ],
+)
+def test_there_and_back(table, options):
+    encoder = Encoder(**options).fit(table)
+    back = encoder.inverse(encoder.transform(table), ids=table.ids)
+    pd.testing.assert_frame_equal(
+        back.frame[EXACT], table.frame[EXACT], check_categorical=False
+    )
+    assert back.frame["grade"].dtype == table.frame["grade"].dtype
+    precision = 1e-12 if options.get("dtype") == "float64" else 1e-6
+    np.testing.assert_allclose(back.frame["size"], table.frame["size"], rtol=precision)
+    assert np.array_equal(back.blocks["face"], table.blocks["face"])
+    np.testing.assert_allclose(back.blocks["signal"], table.blocks["signal"], rtol=1e-5)
+    assert back.label is None and back.names == table.feature_names
+    assert back.schema == table.features.schema
+
+
+def test_numbers_are_standardised_as_scikit_learn_does(table):
+    encoder = Encoder(dtype="float64").fit(table)
+    found = encoder.transform(table)
+    index = encoder.numeric_names.index("size")
+    expected = StandardScaler().fit_transform(table.frame[["size"]])[:, 0]
+    np.testing.assert_allclose(found.numeric[:, index], np.nan_to_num(expected), atol=1e-12)
+    assert found.missing[:, index].tolist() == [False] * 3 + [True] + [False] * 2
+    assert found.numeric[3, index] == 0
+
+
+def test_onehot_is_what_scikit_learn_makes(table):
+    encoder = Encoder(ordinal="codes", binary="codes").fit(table)
+    found = encoder.transform(table)
+    p = len(encoder.numeric_names)
+    categories = [["Bonn", "Kiel", "Ulm"]]
+    expected = OneHotEncoder(categories=categories, handle_unknown="ignore", sparse_output=False)
+    city = expected.fit_transform(table.frame[["city"]].fillna("?").replace("?", "other"))
+    start = p + sum(k - 2 for k in encoder.cardinalities[: encoder.code_names.index("city")])
+    assert np.array_equal(found.onehot()[:, start : start + 3], city)
+    assert found.onehot().shape == (6, p + sum(k - 2 for k in encoder.cardinalities))
+    assert found.onehot().dtype == np.float32
+
+
+def test_shapes_and_dtypes(table):
+    encoder = Encoder().fit(table)
+    found = encoder.transform(table)
+    assert encoder.numeric_names == [
+        "flag",
+        "rooms",
+        "size",
+        "children",
+        "grade",
+        "answer",
+        "level",
+        "zero_one",
+    ]
+    assert encoder.code_names == ["city", "zone"] and encoder.cardinalities == (5, 5)
+    assert encoder.block_shapes == {"face": (3, 4, 4), "signal": (5,)}
+    assert found.numeric.dtype == np.float32 and found.missing.dtype == bool
+    assert found.codes.dtype == np.int64 and found.blocks["face"].dtype == np.float32
+    assert found.numeric.flags["C_CONTIGUOUS"] and found.n_rows == len(found) == 6
+    some = found.take([5, 0, 0])
+    assert np.array_equal(some.codes, found.codes[[5, 0, 0]]) and some.n_rows == 3
+    assert np.array_equal(some.blocks["signal"], found.blocks["signal"][[5, 0, 0]])
+    assert some.cardinalities == found.cardinalities
+
+
+def test_blocks_are_standardised_per_channel(table):
+    found = Encoder(dtype="float64").fit(table).transform(table)
+    scaled = table.blocks["face"] / 255.0
+    mean, sd = scaled.mean((0, 2, 3), keepdims=True), scaled.std((0, 2, 3), keepdims=True)
+    np.testing.assert_allclose(found.blocks["face"], (scaled - mean) / sd, atol=1e-12)
+    np.testing.assert_allclose(found.blocks["signal"].mean(0), 0, atol=1e-12)
+    np.testing.assert_allclose(found.blocks["signal"].std(0), 1, atol=1e-12)
+
+
+def test_missing_indicator(table):
+    encoder = Encoder(missing_indicator=True).fit(table)
+    found = encoder.transform(table)
+    indicated = [name for name in encoder.numeric_names if name.startswith("missing(")]
+    assert indicated == [
+        f"missing({n})" for n in ("flag", "rooms", "size", "children", "grade")
+    ] + ["missing(answer)"]
+    column = found.numeric[:, encoder.numeric_names.index("missing(rooms)")]
+    assert column.tolist() == [0, 0, 0, 0, 0, 1]
+
+
+def test_the_label_is_never_looked_at(table):
+    encoder = Encoder().fit(table)
+    assert "target" not in [*encoder.numeric_names, *encoder.code_names, *encoder.schema]
+    unlabelled = encoder.transform(table.features)
+    assert np.array_equal(unlabelled.numeric, encoder.transform(table).numeric)
+
+
+def test_fitted_on_some_rows_only(table):
+    encoder = Encoder(dtype="float64").fit(table, rows=[0, 1, 2])
+    found = encoder.transform(table)
+    assert encoder.cardinalities[encoder.code_names.index("city")] == 4, "Kiel was not there"
+    assert abs(found.numeric[:3, encoder.numeric_names.index("size")].mean()) < 1e-12
+    assert found.codes[:, 0].tolist() == [2, 0, 1, 3, 2, 2]
+    back = encoder.inverse(found)
+    assert back.frame["city"].tolist() == ["Ulm", None, "Bonn", None, "Ulm", "Ulm"]
+
+
+def test_never_seen_categories(table):
+    encoder = Encoder(binary="codes").fit(table)
+    other = table.with_columns(
+        {
+            "city": ["Rome", "Ulm", None, "Ulm", "Ulm", "Ulm"],
+            "zero_one": [2, 1, 0, 1, 0, 1],
+        }
+    )
+    found = encoder.transform(other)
+    assert found.codes[:3, encoder.code_names.index("city")].tolist() == [4, 3, 0]
+    assert found.codes[:3, encoder.code_names.index("zero_one")].tolist() == [3, 2, 1]
+    assert found.onehot()[0, -2:].tolist() == [0, 0]
+    as_number = Encoder().fit(table).transform(other)
+    index = Encoder().fit(table).numeric_names.index("zero_one")
+    assert as_number.missing[0, index] and as_number.numeric[0, index] == 0
+    for options in ({}, {"binary": "codes"}):
+        strict = Encoder(unseen="error", **options).fit(table)
+        with pytest.raises(DataError, match="party 'telco', column .*seen: (2|'Rome')") as caught:
+            strict.transform(other, party="telco")
+        assert "in 1 rows" in str(caught.value) and "Mend" in str(caught.value)
+        strict.transform(table)
+
+
+def test_types_that_changed(table):
+    encoder = Encoder().fit(table)
+    for columns, says in [
+        ({"size": list("abcdef")}, "column 'size': the type changed.*seen: 'a'"),
+        ({"city": [1, 2, 3, 4, 5, 6]}, "column 'city': the type changed"),
+        ({"flag": ["t", "f"] * 3}, "column 'flag': the type changed"),
+    ]:
+        with pytest.raises(DataError, match=f"party 'bank', {says}"):
+            encoder.transform(table.with_columns(columns), party="bank")
+    with pytest.raises(DataError, match="party 'bank', column 'size': there is no such column"):
+        encoder.transform(table.drop("size"), party="bank")
+    with pytest.raises(DataError, match="shape"):
+        encoder.transform(table.with_columns(blocks={"signal": np.zeros((6, 4))}))
+    with pytest.raises(DataError, match="shape"):
+        encoder.transform(table.drop("signal").with_columns({"signal": range(6)}))
+    whole = Table([1, 2, 3], {"x": [1.0, np.nan, 4.0]}, kinds={"x": "integer"})
+    half = Table([1, 2, 3], {"x": [1.5, 2.5, 3.0]})
+    assert not Encoder().fit(whole).transform(half).missing.any()
+
+
+def test_constant_and_all_missing_columns():
+    with pytest.warns(FedmendWarning):
+        table = Table([1, 2, 3], {"c": [0.1, 0.1, 0.1], "i": [9, 9, 9], "none": [None] * 3})
+    encoder = Encoder().fit(table)
+    found = encoder.transform(table)
+    assert np.array_equal(found.numeric, np.zeros((3, 3), np.float32))
+    assert found.missing.tolist() == [[False, False, True]] * 3
+    assert encoder.inverse(found, ids=table.ids).equals(table)
+    with pytest.warns(FedmendWarning):
+        nominal = Table([1, 2], {"none": [None, None]}, kinds={"none": "nominal"})
+    codes = Encoder().fit(nominal).transform(nominal)
+    assert codes.codes.tolist() == [[0], [0]] and codes.cardinalities == (2,)
+
+
+def test_generated_numbers_go_to_the_nearest_value(table):
+    encoder = Encoder(dtype="float64").fit(table)
+    found = encoder.transform(table)
+    found.missing[:] = False
+    found.numeric[:] = np.linspace(-30, 30, 6)[:, None]
+    back = encoder.inverse(found).frame
+    assert back["grade"].tolist() == ["lo"] * 3 + ["hi"] * 3
+    assert back["level"].tolist()[0] == 0 and back["level"].dtype == np.uint8
+    assert back["flag"].tolist() == [False] * 3 + [True] * 3
+    assert all(value == int(value) for value in back["rooms"])
+
+
+def test_missing_cells_where_the_type_had_no_room_for_them():
+    table = Table([1, 2, 3], {"i": [10, 20, 30], "b": [True, False, True]})
+    encoder = Encoder().fit(table)
+    found = encoder.transform(table)
+    found.missing[1] = True
+    back = encoder.inverse(found)
+    assert str(back.frame["i"].dtype) == "Int64" and back.frame["i"].tolist() == [10, pd.NA, 30]
+    assert str(back.frame["b"].dtype) == "boolean" and back.schema["i"].dtype == "Int64"
+
+
+def test_arrays_of_another_encoder(table):
+    encoder = Encoder().fit(table)
+    found = encoder.transform(table)
+    wrong = Encoded(found.numeric[:, :2], found.missing[:, :2], found.codes, found.blocks)
+    with pytest.raises(DataError, match="use the encoder that made them"):
+        encoder.inverse(wrong)
+    with pytest.raises(DataError, match="2 ids for 6 rows"):
+        encoder.inverse(found, ids=[1, 2])
+    with pytest.raises(DataError, match="cardinalities"):
+        Encoded(found.numeric, found.missing, found.codes).onehot()
+
+
+def test_bad_options_and_not_fitted():
+    for option in ("ordinal", "binary", "unseen", "dtype"):
+        with pytest.raises(DataError, match=f"{option}='wrong'.*Mend: use one of"):
+            Encoder(**{option: "wrong"})
+    for attempt in (
+        lambda: Encoder().transform(Table([1])),
+        lambda: Encoder().cardinalities,
+        lambda: Encoder().to_dict(),
+    ):
+        with pytest.raises(NotFitted):
+            attempt()
+
+
+def test_json_gives_an_equal_encoder(table):
+    encoder = Encoder(missing_indicator=True, binary="codes", unseen="error").fit(table)
+    copy = Encoder.from_dict(json.loads(json.dumps(encoder.to_dict())))
+    mine, other = encoder.transform(table), copy.transform(table)
+    assert np.array_equal(mine.numeric, other.numeric) and np.array_equal(mine.codes, other.codes)
+    assert all(np.array_equal(mine.blocks[n], other.blocks[n]) for n in mine.blocks)
+    assert copy.inverse(other).equals(encoder.inverse(mine))
+    assert copy.numeric_names == encoder.numeric_names and copy.unseen == "error"
+
+
+def test_empty_table(table):
+    empty = Encoder().fit(table).transform(table.take([]))
+    assert empty.numeric.shape == (0, 8) and empty.codes.shape == (0, 2)
+    assert Encoder().fit(table.take([])).transform(table).n_rows == 6
+
+
+INTS = st.integers(-(2**21), 2**21)
+DTYPES = ["int64", "int32", "float64", "Int64", "object", "int64[pyarrow]"]
+
+
+def _columns(draw_from):
+    return st.lists(st.one_of(st.none(), draw_from), min_size=1, max_size=12)
+
+
+@settings(max_examples=150, deadline=None)
+@given(_columns(INTS), st.sampled_from(DTYPES), st.sampled_from(["float32", "float64"]))
+def test_integers_come_back_exactly(values, dtype, precision):
+    if dtype in ("int64", "int32"):
+        values = [0 if value is None else value for value in values]
+    if all(value is None for value in values):
+        values[0] = 5
+    series = pd.Series(values, dtype=dtype)
+    table = Table(range(len(values)), {"x": series}, kinds={"x": "integer"})
+    encoder = Encoder(dtype=precision).fit(table)
+    back = encoder.inverse(encoder.transform(table)).frame["x"]
+    assert back.dtype == series.dtype
+    assert back.isna().tolist() == series.isna().tolist()
+    assert back.dropna().tolist() == series.dropna().tolist()
+
+
+CATEGORIES = st.one_of(
+    _columns(st.text(max_size=3)),
+    _columns(st.integers(-(2**60), 2**60)),
+    _columns(st.booleans()),
+    _columns(st.floats(allow_nan=False, allow_infinity=False).filter(lambda x: x != 0)),
+)
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    CATEGORIES,
+    st.sampled_from(["object", "category", "category[ordered]"]),
+    st.sampled_from(["codes", "numeric"]),
+)
+def test_categories_come_back_exactly(values, dtype, ordinal):
+    if all(value is None for value in values):
+        return
+    series = pd.Series(values, dtype=object)
+    if dtype != "object":
+        series = pd.Series(pd.Categorical(values, ordered=dtype == "category[ordered]"))
+    kind = None if dtype == "category[ordered]" else "nominal"
+    table = Table(range(len(values)), {"x": series}, kinds={"x": kind} if kind else None)
+    encoder = Encoder(ordinal=ordinal).fit(table)
+    back = encoder.inverse(encoder.transform(table)).frame["x"]
+    assert back.dtype == series.dtype
+    assert back.isna().tolist() == series.isna().tolist()
+    assert back.dropna().tolist() == series.dropna().tolist()
+    assert [type(v) for v in back.dropna()] == [type(v) for v in series.dropna()]
+
+
+FLOATS = st.floats(-1e300, 1e300)
+
+
+@settings(max_examples=200, deadline=None)
+@given(_columns(FLOATS), st.sampled_from(["float32", "float64"]))
+def test_floats_come_back_to_precision_and_codes_are_finite(values, precision):
+    series = pd.Series(values, dtype="float64")
+    if series.isna().all():
+        return
+    table = Table(range(len(values)), {"x": series}, kinds={"x": "continuous"})
+    encoder = Encoder(dtype=precision).fit(table)
+    encoded = encoder.transform(table)
+    assert np.isfinite(encoded.numeric).all()
+    back = encoder.inverse(encoded).frame["x"]
+    assert back.isna().tolist() == series.isna().tolist()
+    reach = np.nanmax(np.abs(series))
+    unit = 2.0 ** (-23 if precision == "float32" else -50)
+    assert np.nanmax(np.abs(back / 4 - series / 4)) <= max(reach * unit, 1e-300)
+
+
+@pytest.mark.slow
+def test_a_large_table_is_encoded_in_about_a_second():
+    rng = np.random.default_rng(0)
+    n = 400_000
+    numbers = {f"f{i}": rng.normal(size=n) for i in range(10)}
+    flags = {f"b{i}": rng.integers(0, 2, n) for i in range(40)}
+    cities = {f"c{i}": rng.choice(np.array(list("abcdefgh"), object), n) for i in range(4)}
+    table = Table(np.arange(n), {**numbers, **flags, **cities})
+    start = time.perf_counter()
+    encoder = Encoder().fit(table)
+    encoded = encoder.transform(table)
+    took = time.perf_counter() - start
+    assert encoded.numeric.shape == (n, 50) and encoded.codes.shape == (n, 4)
+    assert encoder.inverse(encoded).frame[list(flags)].equals(table.frame[list(flags)])
+    assert took < 20, "a bound for loaded machines; a second is usual"

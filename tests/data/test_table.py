@@ -1,0 +1,296 @@
+"""Tables: ids, parts, missing cells, files."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from fedmend.data import Column, Schema, Table, read
+from fedmend.errors import DataError, FedmendWarning
+
+
+@pytest.fixture
+def table():
+    return Table(
+        ["p1", "p2", "p3", "p4"],
+        {
+            "age": [31, 45, 28, 60],
+            "income": [1.5, np.nan, 2.5, 3.25],
+            "city": ["Ulm", None, "Bonn", "Kiel"],
+            "default": ["no", "yes", "no", "no"],
+        },
+        label="default",
+        blocks={"face": np.arange(4 * 3 * 2 * 2, dtype=np.uint8).reshape(4, 3, 2, 2)},
+    )
+
+
+def test_shape_and_names(table):
+    assert table.n_rows == len(table) == 4
+    assert table.names == ["age", "income", "city", "default", "face"]
+    assert table.feature_names == ["age", "income", "city", "face"]
+    assert table.ids.dtype == object and table.ids.tolist() == ["p1", "p2", "p3", "p4"]
+    assert table.y.tolist() == ["no", "yes", "no", "no"]
+    assert "default" not in table.features.names and table.features.label is None
+    assert repr(table) == "Table(4 rows, 4 features, label 'default')"
+
+
+def test_missing_cells_stay_as_they_are(table):
+    assert table.missing().to_dict() == {
+        "age": 0,
+        "income": 1,
+        "city": 1,
+        "default": 0,
+        "face": 0,
+    }
+    assert table.frame["city"][1] is None and np.isnan(table.frame["income"][1])
+
+
+def test_take(table):
+    taken = table.take([2, 0])
+    assert taken.ids.tolist() == ["p3", "p1"] and taken.frame["age"].tolist() == [28, 31]
+    assert np.array_equal(taken.blocks["face"], table.blocks["face"][[2, 0]])
+    assert taken.frame.index.tolist() == [0, 1] and taken.schema == table.schema
+    assert table.take(np.array([True, False, False, True])).ids.tolist() == ["p1", "p4"]
+    assert table.take([-1]).ids.tolist() == ["p4"]
+    assert table.take([]).n_rows == 0 and table.take([]).ids.dtype == object
+
+
+@pytest.mark.parametrize("rows", [[4], [-5], [1, 1], [True, False]])
+def test_take_refuses(table, rows):
+    with pytest.raises(DataError, match="Mend"):
+        table.take(rows)
+
+
+def test_select_drop_and_label(table):
+    chosen = table.select(["face", "age"])
+    assert chosen.names == ["face", "age"] and chosen.label is None
+    assert table.select(["default", "age"]).label == "default"
+    assert table.drop("income").names == ["age", "city", "default", "face"]
+    assert table.drop(["default"]).label is None
+    assert table.with_label(None).label is None and "default" in table.with_label(None).names
+    assert table.with_label("city").feature_names == ["age", "income", "default", "face"]
+    with pytest.raises(DataError, match="no label"):
+        _ = table.features.y
+    for attempt in (
+        lambda: table.select(["agee"]),
+        lambda: table.drop(["agee"]),
+        lambda: table.with_label("agee"),
+        lambda: Table([1], {"age": [1]}, label="agee"),
+        lambda: Table([1], {"age": [1]}, kinds={"agee": "integer"}),
+    ):
+        with pytest.raises(DataError, match="did you mean 'age'"):
+            attempt()
+    with pytest.raises(DataError, match="cannot be the label"):
+        table.with_label("face")
+
+
+def test_with_columns_adds_and_replaces(table):
+    more = table.with_columns({"age": [1.5, 2.5, 3.5, 4.5], "new": [1, 2, 3, 4]})
+    assert more.names == ["age", "income", "city", "default", "face", "new"]
+    assert more.schema["age"].kind == "continuous" and more.label == "default"
+    assert more.frame.columns.tolist() == ["age", "income", "city", "default", "new"]
+    block = table.with_columns(blocks={"face": np.zeros((4, 7))})
+    assert block.schema["face"].shape == (7,) and block.blocks["face"].shape == (4, 7)
+    assert table.schema["age"].kind == "integer", "the first table is as it was"
+
+
+def test_with_ids(table):
+    assert table.with_ids([4, 3, 2, 1]).ids.tolist() == [4, 3, 2, 1]
+    with pytest.raises(DataError, match="3 ids for 4 rows"):
+        table.with_ids([1, 2, 3])
+
+
+def test_a_frame_is_copied_and_its_index_ignored():
+    frame = pd.DataFrame({"x": [1, 2, 3]}, index=[9, 9, 9])
+    table = Table([1, 2, 3], frame)
+    frame["x"] = 0
+    assert table.frame["x"].tolist() == [1, 2, 3] and table.frame.index.tolist() == [0, 1, 2]
+    series = pd.Series([3, 2, 1], index=[2, 1, 0])
+    assert Table([1, 2, 3], {"x": series}).frame["x"].tolist() == [3, 2, 1]
+
+
+def test_from_frame():
+    frame = pd.DataFrame({"key": [3.0, 1.0, 2.0], "x": [1, 2, 3], "y": list("aba")})
+    table = Table.from_frame(frame, id="key", label="y", kinds={"x": "nominal"})
+    assert table.ids.tolist() == [3, 1, 2] and table.ids.dtype == np.int64
+    assert table.schema["x"].kind == "nominal"
+    assert Table.from_frame(frame).ids.tolist() == [0, 1, 2]
+    with pytest.raises(DataError, match=r"no such id column.*did you mean 'key'"):
+        Table.from_frame(frame, id="keys")
+    with pytest.raises(DataError, match="cannot be the label too"):
+        Table.from_frame(frame, id="key", label="key")
+
+
+@pytest.mark.parametrize(
+    ("ids", "dtype"),
+    [
+        ([1, 2], np.int64),
+        (np.array([1, 2], np.uint16), np.int64),
+        ([1.0, 2.0], np.int64),
+        (pd.array([1, 2], dtype="Int64"), np.int64),
+        (["a", "b"], object),
+        (np.array(["a", "b"]), object),
+        (pd.array(["a", "b"], dtype="string"), object),
+        (pd.Categorical(["a", "b"]), object),
+        (pd.Categorical([5, 6]), np.int64),
+        (pd.Index(["007", "7"]), object),
+    ],
+)
+def test_ids_are_int64_or_strings(ids, dtype):
+    checked = Table(ids).ids
+    assert checked.dtype == dtype
+    assert type(checked[0]) in (np.int64, str)
+
+
+@pytest.mark.parametrize(
+    ("ids", "says"),
+    [
+        ([1, 2, 2, 3, 3], r"2 ids occur more than once \(seen: \[2, 3\]\)"),
+        (["a", "b", "a"], r"1 ids occur more than once \(seen: 'a'\)"),
+        ([1.0, np.nan, np.nan], "missing id in 2 rows"),
+        (["a", None], "missing id in 1 rows"),
+        (["a", ""], "missing id in 1 rows"),
+        (pd.array(["a", pd.NA, ""], dtype="string"), "missing id in 2 rows"),
+        ([1, "a"], "mixed types: int and str"),
+        ([1.5, 2.0], "not a whole number"),
+        ([np.inf, 2.0], "not a whole number"),
+        ([True, False], "ids of type bool"),
+        (pd.to_datetime(["2020-01-01"]), "ids of type Timestamp"),
+        ([2**63], "does not fit into 64 bits"),
+    ],
+)
+def test_bad_ids(ids, says):
+    with pytest.raises(DataError, match=says) as caught:
+        Table(ids)
+    assert caught.value.mend
+    with pytest.raises(DataError, match="column 'key'"):
+        Table.from_frame(pd.DataFrame({"key": ids}), id="key")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ({"columns": {"x": [1]}}, "1 values for 2 ids"),
+        ({"columns": pd.DataFrame({"x": [1]})}, "1 rows for 2 ids"),
+        ({"columns": pd.DataFrame([[1, 2]] * 2, columns=["x", "x"])}, "two columns"),
+        ({"columns": pd.DataFrame([[1, 2]] * 2)}, "no usable name"),
+        ({"columns": {"": [1, 2]}}, "no usable name"),
+        ({"columns": {"x": np.zeros((2, 2))}}, "pass it in blocks="),
+        ({"blocks": {"b": np.zeros((3, 2))}}, "for 2 ids"),
+        ({"blocks": {"b": np.zeros(2)}}, "for 2 ids"),
+        ({"columns": {"b": [1, 2]}, "blocks": {"b": np.zeros((2, 2))}}, "two columns"),
+        ({"columns": {"x": [np.inf, 1.0]}}, "infinite"),
+        ({"blocks": {"b": np.zeros((2, 2))}, "label": "b"}, "cannot be the label"),
+    ],
+)
+def test_parts_that_do_not_fit(arguments, says):
+    with pytest.raises(DataError, match=says):
+        Table([1, 2], **arguments)
+
+
+def test_an_all_missing_column_is_kept_with_a_warning():
+    with pytest.warns(FedmendWarning, match="column 'x': all 2 cells are missing") as caught:
+        table = Table([1, 2], {"x": [None, None], "y": [1, 2]})
+    assert len(caught) == 1 and table.schema["x"].kind == "continuous"
+    with pytest.warns(FedmendWarning):
+        given = Table([1, 2], {"x": [None, None]}, kinds={"x": "nominal"})
+    assert given.schema["x"].kind == "nominal"
+    assert table.take([0]).missing()["x"] == 1
+
+
+def test_a_given_schema_is_checked():
+    schema = Schema([Column("x", "integer", dtype="int64"), Column("c", "nominal", ("a", "b"))])
+    table = Table([1, 2], {"x": [1, 2], "c": ["a", "never seen"]}, schema=schema)
+    assert table.schema == schema
+    for columns, says in [
+        ({"x": [1, 2]}, "no such column in the values"),
+        ({"x": [1, 2], "c": ["a", "b"], "d": [1, 2]}, "no such column in the schema"),
+        ({"x": ["1", "2"], "c": ["a", "b"]}, r"type changed.*seen: '1'"),
+        ({"x": [1, 2], "c": [1, 2]}, "type changed: expected values like 'a', 'b'"),
+        ({"x": [1.5, 2], "c": ["a", "b"]}, r"fraction.*seen: 1.5"),
+    ]:
+        with pytest.raises(DataError, match=says):
+            Table([1, 2], columns, schema=schema)
+    with pytest.raises(DataError, match="both schema and kinds"):
+        Table([1, 2], {"x": [1, 2], "c": ["a", "b"]}, schema=schema, kinds={"x": "integer"})
+    blocks = Schema([Column("b", "tensor", shape=(3,))])
+    with pytest.raises(DataError, match=r"rows of shape \(2,\)"):
+        Table([1], blocks={"b": np.zeros((1, 2))}, schema=blocks)
+    with pytest.raises(DataError, match="the values say otherwise"):
+        Table([1], {"b": [1]}, schema=blocks)
+
+
+def test_equals(table):
+    assert table.equals(table.take([0, 1, 2, 3]))
+    different = [
+        table.take([0, 1, 2]),
+        table.take([1, 0, 2, 3]),
+        table.with_label(None),
+        table.with_ids([1, 2, 3, 4]),
+        table.with_columns({"age": [31, 45, 28, 61]}),
+        table.with_columns(blocks={"face": table.blocks["face"] + np.uint8(1)}),
+        table.drop("face"),
+    ]
+    assert not any(table.equals(other) or other.equals(table) for other in different)
+
+
+def test_describe_shows_no_values(table):
+    described = table.describe()
+    assert described[0] == {
+        "name": "age",
+        "kind": "integer",
+        "missing": 0,
+        "distinct": 4,
+        "shape": None,
+        "label": False,
+    }
+    assert [row["label"] for row in described] == [False, False, False, True, False]
+    assert described[4]["shape"] == [3, 2, 2] and described[4]["distinct"] is None
+    assert "Ulm" not in str(described)
+
+
+def test_parquet_gives_everything_back(table, tmp_path):
+    ordered = pd.Categorical(["lo", "hi", None, "lo"], categories=["lo", "mid", "hi"], ordered=True)
+    table = table.with_columns(
+        {
+            "grade": ordered,
+            "children": pd.array([1, None, 3, 2], dtype="Int64"),
+            "code": [10, 20, 10, 30],
+        },
+        kinds={"code": "nominal"},
+    )
+    table.to_parquet(tmp_path / "t.parquet", id="person")
+    assert read(tmp_path / "t.parquet").equals(table)
+    assert [file.name for file in tmp_path.iterdir()] == ["t.parquet"]
+
+
+def test_csv_gives_values_back(table, tmp_path):
+    table.drop("face").to_csv(tmp_path / "t.csv", id="person")
+    back = read(tmp_path / "t.csv", id="person", label="default")
+    assert back.equals(table.drop("face"))
+
+
+def test_writing_refuses(table, tmp_path):
+    with pytest.raises(DataError, match="savez"):
+        table.to_csv(tmp_path / "t.csv")
+    with pytest.raises(DataError, match="the name meant for the ids"):
+        table.to_parquet(tmp_path / "t.parquet", id="age")
+    with pytest.raises(DataError, match="cannot be written"):
+        table.to_parquet(tmp_path / "no such folder" / "t.parquet")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_failed_write_leaves_the_old_file(table, tmp_path, monkeypatch):
+    target = tmp_path / "t.csv"
+    table.drop("face").to_csv(target)
+    before = target.read_bytes()
+
+    def full_disk(*_args, **_kwargs):
+        raise OSError("no space left")
+
+    monkeypatch.setattr(pd.DataFrame, "to_csv", full_disk)
+    with pytest.raises(DataError, match="no space"):
+        table.drop("face").take([0]).to_csv(target)
+    assert target.read_bytes() == before
+    assert [file.name for file in tmp_path.iterdir()] == ["t.csv"]
