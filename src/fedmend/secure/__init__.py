@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fedmend.secure.align import align
 from fedmend.secure.channel import SealingWorker, introduce
 from fedmend.secure.keys import Identity, KeyRing, keyring
 
@@ -9,6 +10,7 @@ __all__ = [
     "Identity",
     "KeyRing",
     "SealingWorker",
+    "align",
     "introduce",
     "keyring",
 ]

@@ -1,0 +1,254 @@
+"""`align(fed)`: find the rows that all parties have, and put them in one order that says nothing.
+
+    fm.align(fed)                          # private set intersection; ids must be written alike
+    fm.align(fed, normalise="text")        # 7 is '7', 'Ann ' is 'ann'
+    fm.align(fed.on("test"))               # another table of the same parties
+
+After it every site holds, for this scope, the positions of its aligned rows in the common order
+and of its other rows; the coordinator knows how many.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import logging
+import os
+import warnings
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from fedmend._suggest import did_you_mean
+from fedmend.errors import AlignmentError, ConfigError, CryptoError, PrivacyWarning, Refused
+from fedmend.federation.federation import AlignmentCounts, Crew, Federation
+from fedmend.federation.wire import Sealed
+from fedmend.federation.worker import exposed
+from fedmend.secure.channel import introduce
+from fedmend.secure.identifiers import check_rule, type_of_ids
+from fedmend.secure.keys import pack
+from fedmend.secure.psi import (
+    MatchWorker,
+    PairWorker,
+    Progress,
+    StarWorker,
+    choose_hub,
+    match_pair,
+    match_star,
+)
+
+if TYPE_CHECKING:
+    from fedmend.federation.site import Site
+
+__all__ = ["MODES", "align"]
+
+logger = logging.getLogger(__name__)
+
+MODES = ("ecdh", "same-order")
+ORDERS = ("secret", "seeded")
+FEW_ROWS = 20
+
+Facts = dict[str, dict[str, Any]]
+
+
+def align(
+    fed: Federation,
+    *,
+    mode: str = "ecdh",
+    normalise: str = "exact",
+    minimum: int = FEW_ROWS,
+    order: str = "secret",
+    progress: Progress | None = None,
+) -> AlignmentCounts:
+    """Align the rows of `fed.scope` at all parties; nothing is stored unless all of them agree.
+
+    mode: "ecdh" (private set intersection), or "same-order" when the tables hold the same ids in
+        the same order already (checked; the order stays that of the tables).
+    normalise: the rule by which ids are equal, "exact" or "text".
+    minimum: a smaller intersection gives a `PrivacyWarning`, since statistics over few rows
+        reveal them. What a party will not take part in is its own policy's `min_intersection`.
+    order: "secret" is new in every run and known to the parties only; "seeded" follows from the
+        federation's seed and the ids, so that a simulation can be repeated — a coordinator that
+        guesses ids could then tell roughly where they stand.
+    progress: called as ``progress(stage, done, total)``.
+    """
+    check_rule(normalise)
+    _check_choice("alignment mode", mode, MODES)
+    _check_choice("order", order, ORDERS)
+    if len(fed.names) < 2:
+        raise AlignmentError(
+            f"only {fed.names[0]!r} is here, there is nothing to align with. "
+            "Mend: a federation of two parties or more"
+        )
+    params = {"normalise": normalise, "order_seed": fed.seed if order == "seeded" else None}
+    with ExitStack() as stack:
+        match = _match_same_order if mode == "same-order" else _match_ecdh
+        crews, facts, found = match(fed, params, progress, stack)
+        if not found:
+            raise _nothing_common(crews, facts, normalise)
+        counts = _conclude(fed, crews, found, minimum)
+    fed.note_alignment(counts)
+    logger.info("aligned %d rows of %s by %s", counts.aligned, ", ".join(fed.names), mode)
+    return counts
+
+
+def _check_choice(what: str, word: str, choices: tuple[str, ...]) -> None:
+    if word not in choices:
+        raise ConfigError(f"there is no {what} {word!r}: {did_you_mean(word, choices)}")
+
+
+# ---------------------------------------------------------------------------- ways to match
+
+
+def _match_ecdh(
+    fed: Federation, params: dict[str, Any], progress: Progress | None, stack: ExitStack
+) -> tuple[list[Crew], Facts, int]:
+    if len(fed.names) == 2:
+        crews = [stack.enter_context(fed.workers(PairWorker, **params))]
+    else:
+        hub = choose_hub({party: facts["rows"] for party, facts in fed.roster.items()})
+        groups = [[hub], [party for party in fed.names if party != hub]]
+        crews = [
+            stack.enter_context(fed.workers(StarWorker, parties=group, **params))
+            for group in groups
+        ]
+    facts = _facts(crews)
+    if params["normalise"] == "exact" and _types_differ(facts):
+        raise AlignmentError(
+            f"no ids can match under normalise='exact': {_types(facts)}. "
+            "Mend: align with normalise='text', or read the ids as the same type everywhere"
+        )
+    rows = {party: each["rows"] for party, each in facts.items()}
+    if not all(rows.values()):
+        return crews, facts, 0
+    introduce(*crews)
+    if len(crews) == 1:
+        return crews, facts, match_pair(crews[0], rows, progress=progress)
+    return crews, facts, match_star(crews[0], crews[1], rows, progress=progress)
+
+
+def _match_same_order(
+    fed: Federation, params: dict[str, Any], progress: Progress | None, stack: ExitStack
+) -> tuple[list[Crew], Facts, int]:
+    crew = stack.enter_context(fed.workers(SameOrderWorker, **params))
+    facts = _facts([crew])
+    rows = {party: each["rows"] for party, each in facts.items()}
+    if len(set(rows.values())) > 1:
+        told = ", ".join(f"{party!r} has {count:,}" for party, count in rows.items())
+        raise AlignmentError(
+            f"mode='same-order' needs tables of equal length: {told} rows. "
+            "Mend: align with mode='ecdh'"
+        )
+    introduce(crew)
+    first, *rest = fed.names
+    boxes = crew[first].salt(rest)
+    for party in rest:
+        crew[party].take_salt(boxes[party], first)
+    digests = crew.digest()
+    odd = [party for party in rest if not hmac.compare_digest(digests[party], digests[first])]
+    if odd:
+        hint = f" ({_types(facts)})" if _types_differ(facts) else ""
+        raise AlignmentError(
+            f"mode='same-order': the ids of {', '.join(map(repr, odd))} differ from those of "
+            f"{first!r}, or stand in another order{hint}. "
+            "Mend: align with mode='ecdh', or sort the tables by the same ids first"
+        )
+    if progress is not None:
+        progress("comparing digests", rows[first], rows[first])
+    return [crew], facts, rows[first]
+
+
+class SameOrderWorker(MatchWorker):
+    """Shows, by a digest under a secret of the parties, that all tables list the same ids."""
+
+    def __init__(self, site: Site, scope: str = "train", **params: Any) -> None:
+        super().__init__(site, scope, **params)
+        self._salt = b""
+
+    @exposed(kind="hashed-id")
+    def salt(self, to: list[str]) -> dict[str, Sealed]:
+        """Draw the secret under which ids are digested, for the other parties only."""
+        self._salt = os.urandom(32)
+        return {party: self._pack(self._salt, party) for party in to}
+
+    @exposed(kind="control", takes={"box": "hashed-id"})
+    def take_salt(self, box: Sealed, sender: str) -> None:
+        self._salt = self._unpack(box, sender)
+
+    @exposed(kind="hashed-id")
+    def digest(self) -> bytes:
+        """One digest of all ids in table order; says nothing to who does not know the salt."""
+        if len(self._salt) != 32:
+            raise CryptoError(f"party {self.site.name!r} has no salt yet. Mend: introduce first")
+        digest = hashlib.blake2b(key=self._salt, digest_size=32)
+        ids = self.table.ids
+        if self.rule == "exact" and type_of_ids(ids) == "integers":
+            digest.update(b"integers")
+            digest.update(ids.astype("<i8").tobytes())
+        else:
+            digest.update(b"keys")
+            digest.update(pack(*self.keys))
+        self.common = np.arange(len(ids))
+        return digest.digest()
+
+
+# ---------------------------------------------------------------------------- what all ways do
+
+
+def _facts(crews: list[Crew]) -> Facts:
+    return {party: facts for crew in crews for party, facts in crew.facts().items()}
+
+
+def _types(facts: Facts) -> str:
+    return ", ".join(f"{party!r} has {each['ids']}" for party, each in facts.items())
+
+
+def _types_differ(facts: Facts) -> bool:
+    return len({each["ids"] for each in facts.values()}) > 1
+
+
+def _conclude(fed: Federation, crews: list[Crew], found: int, minimum: int) -> AlignmentCounts:
+    # Everybody is asked before anybody stores, so that a refusal leaves all sites as they were.
+    for crew in crews:
+        crew.admit()
+    if found < minimum:
+        warnings.warn(
+            f"only {found} rows are common to {', '.join(fed.names)}: correlations, means and "
+            f"models over so few rows can reveal single values. Mend: find more common rows "
+            f"(minimum={minimum}), or let the parties refuse by min_intersection in their policies",
+            PrivacyWarning,
+            stacklevel=3,
+        )
+    stored = {party: counts for crew in crews for party, counts in crew.store().items()}
+    return AlignmentCounts(found, {party: stored[party]["unaligned"] for party in fed.names})
+
+
+def _nothing_common(crews: list[Crew], facts: Facts, rule: str) -> AlignmentError:
+    empty = [party for party, each in facts.items() if not each["rows"]]
+    if empty:
+        return AlignmentError(
+            f"the table of {', '.join(map(repr, empty))} has no rows, so there is nothing in "
+            "common. Mend: check what was read there"
+        )
+    told = "; ".join(
+        f"{party!r} has {facts[party]['rows']:,} ids: {style}"
+        for party, style in _styles(crews, facts).items()
+    )
+    mend = "check that the same id column was named everywhere, and that the parties share people"
+    if rule == "exact":
+        mend = "try normalise='text' if case, spaces or unicode form differ; " + mend
+    else:
+        mend += "; leading zeros and punctuation count under normalise='text'"
+    return AlignmentError(f"the parties have no id in common ({told}). Mend: {mend}")
+
+
+def _styles(crews: list[Crew], facts: Facts) -> dict[str, str]:
+    styles = {}
+    for crew in crews:
+        for party in crew:
+            try:
+                styles[party] = crew[party].style()
+            except Refused:  # a party that keeps statistics in has still said its ids' type
+                styles[party] = facts[party]["ids"]
+    return styles

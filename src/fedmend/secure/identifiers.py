@@ -1,0 +1,96 @@
+"""One declared rule by which ids of different parties are compared.
+
+    exact   the same type and the same characters: 7 is not '7', 'Ann' is not 'ann'
+    text    as people read them: numbers as decimal digits, unicode in form NFC, letters without
+            case (Unicode case folding), spaces trimmed and runs of them made one: 7 is '7',
+            ' ANN  Lee' is 'ann lee'. Leading zeros count: '007' is not '7'.
+
+All parties must use the same rule; it travels with what they send each other and is checked.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Callable
+
+import numpy as np
+
+from fedmend._suggest import did_you_mean
+from fedmend.errors import ConfigError, DataError
+
+__all__ = ["RULES", "check_rule", "describe_ids", "normalised", "type_of_ids"]
+
+
+def _exact(value: int | str) -> bytes:
+    # Without the letter in front, the number 7 and the text '7' would be the same bytes.
+    return b"s" + value.encode() if isinstance(value, str) else b"i%d" % value
+
+
+def _text(value: int | str) -> bytes:
+    if not isinstance(value, str):
+        return b"%d" % value
+    # Case folding can undo the normal form and can ask for it first (Unicode, definition D145).
+    folded = unicodedata.normalize("NFD", value).casefold()
+    return " ".join(unicodedata.normalize("NFC", folded).split()).encode()
+
+
+RULES: dict[str, Callable[[int | str], bytes]] = {"exact": _exact, "text": _text}
+
+
+def check_rule(rule: str) -> str:
+    if rule not in RULES:
+        raise ConfigError(f"there is no rule normalise={rule!r}: {did_you_mean(rule, RULES)}")
+    return rule
+
+
+def normalised(ids: np.ndarray, rule: str, party: str) -> list[bytes]:
+    """The ids as the bytes that are compared; ids that become one under the rule are an error.
+
+    Errors name rows, never ids: they may be read by others.
+    """
+    make = RULES[check_rule(rule)]
+    try:
+        keys = [make(value) for value in ids.tolist()]
+    except UnicodeEncodeError as error:
+        raise DataError(
+            "an id is not valid unicode text",
+            party=party,
+            mend="read the file with its right encoding",
+        ) from error
+    first: dict[bytes, int] = {}
+    for row, key in enumerate(keys):
+        earlier = first.setdefault(key, row)
+        if earlier != row:
+            raise DataError(
+                f"the ids of rows {earlier} and {row} are one id under normalise={rule!r}",
+                party=party,
+                mend="keep one of the two rows, or align with normalise='exact'",
+            )
+        if not key:
+            raise DataError(
+                f"the id of row {row} is empty under normalise={rule!r}",
+                party=party,
+                mend="give the row an id or drop it",
+            )
+    return keys
+
+
+def type_of_ids(ids: np.ndarray) -> str:
+    return "integers" if np.issubdtype(ids.dtype, np.integer) else "text"
+
+
+def describe_ids(ids: np.ndarray) -> str:
+    """How the ids are written, without a single one of them: for finding out why none match."""
+    if type_of_ids(ids) == "integers":
+        return "integers"
+    texts: list[str] = ids.tolist()
+    traits = {
+        "digits only": all(text.isdecimal() for text in texts),
+        "with leading zeros": any(text.startswith("0") and text.isdecimal() for text in texts),
+        "with capital letters": any(text != text.lower() for text in texts),
+        "with spaces at the ends or doubled": any(text != " ".join(text.split()) for text in texts),
+        "not in unicode form NFC": any(
+            not unicodedata.is_normalized("NFC", text) for text in texts
+        ),
+    }
+    return ", ".join(["text", *(trait for trait, holds in traits.items() if holds and texts)])

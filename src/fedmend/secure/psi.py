@@ -1,0 +1,380 @@
+"""Private set intersection: parties find the ids they have in common, and nothing else.
+
+Two parties (Meadows 1986; Huberman, Franklin, Hogg 1999). Each hashes its ids into ristretto255
+and blinds them with a secret scalar drawn for this run; each blinds the other's list once more and
+gives it back as 16-byte tags. Equal ids have equal tags under both scalars.
+
+Three and more (Kolesnikov, Matania, Pinkas, Rosulek, Trieu 2017). Blinding every list by everybody
+and comparing would show pairwise overlaps, so the parties share out zeros instead: every pair has
+a common key, a party's share of an id is the exclusive or of the id under its keys, and the shares
+of *all* parties cancel. Each party gives the hub (the one with the fewest rows) a key–value store
+that yields its share to whoever can evaluate its secret function on the id; the hub may do so,
+blindly, for its own ids only. Where the shares cancel, everybody has the id; where one is missing,
+the hub sees noise and cannot tell who lacks it.
+
+Who learns what, besides the coordinator's counts (rows per party, size of the intersection):
+two parties: the common ids, and how many rows the other has. Three and more: the common ids; the
+hub also how many rows each has, the others how many the hub has. The coordinator carries sealed
+boxes. All roles follow the protocol; a party that invents ids can ask about them (no protocol of
+this kind prevents that), which is why results can be refused by size (`Policy.min_intersection`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable, Mapping
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from fedmend.errors import AlignmentError, CryptoError, Refused
+from fedmend.federation.federation import Crew, Each
+from fedmend.federation.site import Alignment
+from fedmend.federation.wire import Sealed
+from fedmend.federation.worker import exposed
+from fedmend.secure import okvs
+from fedmend.secure.channel import SealingWorker
+from fedmend.secure.group import TAG_BYTES, Scalar, hash_to_points, split, tags_of
+from fedmend.secure.identifiers import describe_ids, normalised, type_of_ids
+from fedmend.secure.keys import secret_permutation
+
+if TYPE_CHECKING:
+    from fedmend.federation.site import Site
+
+__all__ = [
+    "MatchWorker",
+    "PairWorker",
+    "Progress",
+    "StarWorker",
+    "choose_hub",
+    "match_pair",
+    "match_star",
+]
+
+Progress = Callable[[str, int, int], None]
+CHUNK = 4096
+SHARE_BYTES = 16
+
+
+# ---------------------------------------------------------------------------- party side, common
+
+
+class MatchWorker(SealingWorker):
+    """What all ways of matching share: the ids as compared, the policy's word, the result."""
+
+    def __init__(
+        self,
+        site: Site,
+        scope: str = "train",
+        *,
+        normalise: str = "exact",
+        order_seed: int | None = None,
+    ) -> None:
+        super().__init__(site, scope)
+        self.rule = normalise
+        self.order_seed = order_seed
+        self.common: np.ndarray | None = None
+
+    @cached_property
+    def keys(self) -> list[bytes]:
+        return normalised(self.table.ids, self.rule, self.site.name)
+
+    @exposed(kind="count")
+    def facts(self) -> dict[str, Any]:
+        """How many rows, and whether ids are integers or text."""
+        return {"rows": len(self.table), "ids": type_of_ids(self.table.ids)}
+
+    @exposed(kind="statistic")
+    def style(self) -> str:
+        """How this party writes its ids; asked for only when none matched."""
+        return describe_ids(self.table.ids)
+
+    @exposed(kind="control")
+    def admit(self) -> None:
+        """Say yes or no to the intersection that was found, before anyone stores it."""
+        found, least = len(self._result()), self.site.policy.min_intersection
+        if found < least:
+            raise Refused(
+                self.site.name,
+                f"the intersection has {found} rows, this party takes part from {least}",
+                "find more common rows, or lower min_intersection in the policy of "
+                f"{self.site.name!r}",
+            )
+
+    @exposed(kind="count")
+    def store(self) -> dict[str, int]:
+        """Keep the alignment at this site."""
+        self.admit()
+        aligned = self._result()
+        rest = np.ones(len(self.table), bool)
+        rest[aligned] = False
+        unaligned = np.flatnonzero(rest)
+        self.site.alignments[self.scope] = Alignment(aligned, unaligned)
+        return {"aligned": len(aligned), "unaligned": len(unaligned)}
+
+    def _result(self) -> np.ndarray:
+        if self.common is None:
+            raise AlignmentError(
+                f"party {self.site.name!r}: the rows were not matched yet. Mend: match first"
+            )
+        return self.common
+
+    def _settle(self, rows: list[int], tags: list[bytes], secret: bytes) -> int:
+        """Keep the common rows, in the order all parties get from the tags and their secret."""
+        if self.order_seed is not None:
+            secret = hashlib.sha256(b"seeded order %d" % self.order_seed).digest()
+            tags = [self.keys[row] for row in rows]
+        places = [hashlib.blake2b(tag, digest_size=16, key=secret).digest() for tag in tags]
+        order = sorted(range(len(rows)), key=places.__getitem__)
+        self.common = np.array([rows[at] for at in order], np.int64)
+        return len(rows)
+
+    def _pack(self, data: Any, to: str) -> Sealed:
+        return self.seal({"rule": self.rule, "data": data}, to=to, kind="hashed-id")
+
+    def _unpack(self, box: Sealed, sender: str) -> Any:
+        message = self.open(box, sender=sender, kind="hashed-id")
+        if not isinstance(message, dict) or message.keys() != {"rule", "data"}:
+            raise CryptoError(f"{sender!r} sent something else than blinded ids")
+        if message["rule"] != self.rule:
+            raise AlignmentError(
+                f"party {self.site.name!r} compares ids by normalise={self.rule!r}, "
+                f"{sender!r} by {message['rule']!r}. Mend: one rule for all parties"
+            )
+        return message["data"]
+
+
+# ---------------------------------------------------------------------------- party side, two
+
+
+class PairWorker(MatchWorker):
+    """One of two parties of ECDH-PSI."""
+
+    def __init__(self, site: Site, scope: str = "train", **params: Any) -> None:
+        super().__init__(site, scope, **params)
+        self._scalar = Scalar()
+        self._order = secret_permutation(len(self.keys))
+        self._own: list[bytes] = []
+        self._theirs: list[bytes] = []
+
+    @exposed(kind="hashed-id")
+    def blinded(self, start: int, count: int, to: str) -> Sealed:
+        """The next own ids under the own scalar, in an order that is nobody's business."""
+        some = [self.keys[row] for row in self._order[start : start + count]]
+        me = self.site.name
+        return self._pack(self._scalar.times(hash_to_points(some), sender=me), to)
+
+    @exposed(kind="hashed-id", takes={"box": "hashed-id"})
+    def tagged(self, box: Sealed, sender: str) -> Sealed:
+        """The other's ids under both scalars, as tags in the order they came."""
+        tags = tags_of(self._scalar.times(self._unpack(box, sender), sender=sender), sender)
+        self._theirs += split(tags, sender, TAG_BYTES)
+        return self._pack(tags, sender)
+
+    @exposed(kind="control", takes={"box": "hashed-id"})
+    def keep(self, box: Sealed, sender: str) -> None:
+        """The tags of the own ids, back from the other."""
+        self._own += split(self._unpack(box, sender), sender, TAG_BYTES)
+
+    @exposed(kind="count")
+    def settle(self, peer: str) -> int:
+        """Compare the tags; the number of common ids."""
+        if len(self._own) != len(self.keys):
+            raise CryptoError(
+                f"{peer!r} gave back {len(self._own)} tags for {len(self.keys)} ids of "
+                f"{self.site.name!r}. Mend: start the alignment anew"
+            )
+        theirs = set(self._theirs)
+        if len(theirs) != len(self._theirs):
+            raise CryptoError(f"{peer!r} sent an id more than once. Mend: its table is damaged")
+        hits = [at for at, tag in enumerate(self._own) if tag in theirs]
+        rows = [int(self._order[at]) for at in hits]
+        secret = self.shared_seed(peer, "order of aligned rows")
+        return self._settle(rows, [self._own[at] for at in hits], secret)
+
+
+# ---------------------------------------------------------------------------- party side, more
+
+
+class StarWorker(MatchWorker):
+    """One of three or more parties; the hub calls `blinded` … `invite`, the others the rest."""
+
+    def __init__(self, site: Site, scope: str = "train", **params: Any) -> None:
+        super().__init__(site, scope, **params)
+        self._scalar = Scalar()
+        self._order = secret_permutation(len(self.keys))
+        self._outputs: list[bytes] = []  # of the own secret function (others), in table order
+        self._theirs: dict[str, list[bytes]] = {}  # of each other's, on the hub's shuffled ids
+        self._group = b""  # the key that all parties share in the end
+
+    @exposed(kind="hashed-id")
+    def blinded(self, start: int, count: int, to: list[str]) -> dict[str, Sealed]:
+        """Hub: the next own ids under the own scalar, for each of the others."""
+        some = [self.keys[row] for row in self._order[start : start + count]]
+        points = self._scalar.times(hash_to_points(some), sender=self.site.name)
+        return {party: self._pack(points, party) for party in to}
+
+    @exposed(kind="hashed-id", takes={"box": "hashed-id"})
+    def evaluated(self, box: Sealed, sender: str) -> Sealed:
+        """Others: the hub's blinded ids under the own scalar as well, in the order they came."""
+        return self._pack(self._scalar.times(self._unpack(box, sender), sender=sender), sender)
+
+    @exposed(kind="control", takes={"boxes": "hashed-id"})
+    def unblind(self, boxes: dict[str, Sealed]) -> None:
+        """Hub: take the own scalar off again; what remains is the others' function on own ids."""
+        bare = self._scalar.inverse()
+        for party, box in boxes.items():
+            points = bare.times(self._unpack(box, party), sender=party)
+            self._theirs.setdefault(party, []).extend(split(tags_of(points, party), party, 16))
+
+    @exposed(kind="control")
+    def digest_own(self, start: int, count: int) -> None:
+        """Others: the own secret function on the next own ids."""
+        me, some = self.site.name, self.keys[start : start + count]
+        points = self._scalar.times(hash_to_points(some), sender=me)
+        self._outputs += split(tags_of(points, me), me, TAG_BYTES)
+
+    @exposed(kind="hashed-id")
+    def shares(self, to: str, parties: list[str]) -> Sealed:
+        """Others: the store that gives the own zero shares to who knows the function's value."""
+        hidden = _words(self._outputs) ^ self._zero_shares(self.keys, parties)
+        seed, table = okvs.encode(self.keys, hidden)
+        return self._pack({"seed": seed, "table": table}, to)
+
+    @exposed(kind="count", takes={"boxes": "hashed-id"})
+    def settle(self, boxes: dict[str, Sealed], parties: list[str]) -> int:
+        """Hub: add up everybody's shares of the own ids; those that cancel are common to all."""
+        mine = [self.keys[row] for row in self._order]
+        total = self._zero_shares(mine, parties)
+        for party, box in boxes.items():
+            store, outputs = self._unpack(box, party), self._theirs.get(party, [])
+            if len(outputs) != len(mine):
+                raise CryptoError(
+                    f"{party!r} evaluated {len(outputs)} of {len(mine)} ids of "
+                    f"{self.site.name!r}. Mend: start the alignment anew"
+                )
+            if not isinstance(store, dict) or store.keys() != {"seed", "table"}:
+                raise CryptoError(f"{party!r} sent something else than its shares")
+            total ^= okvs.decode(mine, store["seed"], store["table"], party) ^ _words(outputs)
+        hits = np.flatnonzero(~total.any(axis=1))
+        rows = [int(self._order[at]) for at in hits]
+        self._group = os.urandom(32)
+        return self._settle(rows, self._group_tags(rows), self._group)
+
+    @exposed(kind="hashed-id")
+    def invite(self, to: list[str]) -> dict[str, Sealed]:
+        """Hub: the common ids under a key all parties get, in the common order."""
+        tags = b"".join(self._group_tags([int(row) for row in self._result()]))
+        return {party: self._pack({"key": self._group, "tags": tags}, party) for party in to}
+
+    @exposed(kind="count", takes={"box": "hashed-id"})
+    def recognise(self, box: Sealed, sender: str) -> int:
+        """Others: find the common ids among the own."""
+        invitation = self._unpack(box, sender)
+        self._group = invitation["key"]
+        rows = list(range(len(self.keys)))
+        mine = dict(zip(self._group_tags(rows), rows, strict=True))
+        tags = split(invitation["tags"], sender, TAG_BYTES)
+        unknown = sum(tag not in mine for tag in tags)
+        if unknown:
+            raise CryptoError(
+                f"{sender!r} names {unknown} common ids that {self.site.name!r} does not have. "
+                "Mend: start the alignment anew"
+            )
+        return self._settle([mine[tag] for tag in tags], tags, self._group)
+
+    def _zero_shares(self, keys: list[bytes], parties: list[str]) -> np.ndarray:
+        """This party's share of zero for each id, **shape** [n, 2]: all parties' cancel."""
+        total = np.zeros((len(keys), 2), np.uint64)
+        for party in parties:
+            if party != self.site.name:
+                seed = self.shared_seed(party, "zero shares")
+                total ^= _words([_prf(seed, key) for key in keys])
+        return total
+
+    def _group_tags(self, rows: list[int]) -> list[bytes]:
+        return [_prf(self._group, self.keys[row]) for row in rows]
+
+
+def _prf(seed: bytes, key: bytes) -> bytes:
+    return hashlib.blake2b(key, digest_size=SHARE_BYTES, key=seed).digest()
+
+
+def _words(values: list[bytes]) -> np.ndarray:
+    return np.frombuffer(b"".join(values), "<u8").astype(np.uint64).reshape(len(values), 2)
+
+
+# ---------------------------------------------------------------------------- coordinator side
+
+
+def match_pair(
+    crew: Crew,
+    rows: Mapping[str, int],
+    *,
+    progress: Progress | None = None,
+    chunk: int = CHUNK,
+) -> int:
+    """Run the two-party protocol over introduced `PairWorker`s; the size of the intersection."""
+    one, other = rows
+    across = {one: other, other: one}
+    total = max(rows.values())
+    for start in range(0, total, chunk):
+        blinded = crew.blinded(start, chunk, Each(across))
+        tagged = crew.tagged(Each(_swapped(blinded, across)), Each(across))
+        crew.keep(Each(_swapped(tagged, across)), Each(across))
+        if progress is not None:
+            progress("blinding ids", min(start + chunk, total), total)
+    found = crew.settle(Each(across))
+    return _same_everywhere(found)
+
+
+def match_star(
+    hub: Crew,
+    others: Crew,
+    rows: Mapping[str, int],
+    *,
+    progress: Progress | None = None,
+    chunk: int = CHUNK,
+) -> int:
+    """Run the protocol for three and more over introduced `StarWorker`s; the intersection's size.
+
+    hub: a crew of one, the party in the middle (`choose_hub`); others: all the rest.
+    """
+    (middle,), rest = hub, list(others)
+    centre, parties = hub[middle], sorted(rows)
+    for start in range(0, rows[middle], chunk):
+        boxes = centre.blinded(start, chunk, rest)
+        centre.unblind(others.evaluated(Each(boxes), middle))
+        if progress is not None:
+            progress(
+                f"blinding the ids of {middle}", min(start + chunk, rows[middle]), rows[middle]
+            )
+    largest = max(rows[party] for party in rest)
+    for start in range(0, largest, chunk):
+        others.digest_own(start, chunk)
+        if progress is not None:
+            progress("preparing the other ids", min(start + chunk, largest), largest)
+    found = centre.settle(others.shares(middle, parties), parties)
+    agreed = others.recognise(Each(centre.invite(rest)), middle)
+    return _same_everywhere({middle: found, **agreed})
+
+
+def choose_hub(rows: Mapping[str, int]) -> str:
+    """The party with the fewest rows: its ids are blinded once for every other party."""
+    return min(sorted(rows), key=rows.__getitem__)
+
+
+def _swapped(boxes: Mapping[str, Sealed], across: Mapping[str, str]) -> dict[str, Sealed]:
+    return {across[party]: box for party, box in boxes.items()}
+
+
+def _same_everywhere(found: Mapping[str, int]) -> int:
+    if len(set(found.values())) != 1:
+        told = ", ".join(f"{party!r} {count}" for party, count in found.items())
+        raise AlignmentError(
+            f"the parties found different numbers of common ids ({told}). "
+            "Mend: start the alignment anew; the same fedmend version at all parties"
+        )
+    return next(iter(found.values()))
