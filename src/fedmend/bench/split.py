@@ -103,7 +103,7 @@ def make_table(size: Size, seed: int = 0) -> Table:
     values = rng.standard_normal((size.rows, size.columns), dtype=np.float32)
     logits = values @ rng.standard_normal((size.columns, CLASSES), dtype=np.float32)
     frame = pd.DataFrame(values, columns=[f"x{index}" for index in range(size.columns)])
-    frame["y"] = pd.Categorical.from_codes(logits.argmax(1), list("abcd")).astype("str")
+    frame["y"] = np.array(list("abcd"))[logits.argmax(1)]
     return Table(np.arange(size.rows), frame, label="y")
 
 

@@ -1,0 +1,347 @@
+"""The call model: parties, workers, crews, policy, concurrency, and a complete ledger."""
+
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from fedmend.data.table import Table
+from fedmend.errors import (
+    AlignmentError,
+    ConfigError,
+    DataError,
+    PartyFailed,
+    Refused,
+    WireError,
+)
+from fedmend.federation import (
+    Alignment,
+    AlignmentCounts,
+    Each,
+    Federation,
+    Ledger,
+    Party,
+    Policy,
+    Site,
+    Worker,
+    exposed,
+    read_ledger,
+    wire,
+)
+from fedmend.federation.engines import local
+
+
+class SumWorker(Worker):
+    """Every kind of exposed method a test needs."""
+
+    def __init__(self, site: Site, scope: str = "train", *, start: float = 0.0) -> None:
+        super().__init__(site, scope)
+        self.total = start
+        self.made_rows = False
+
+    @exposed(kind="statistic")
+    def total_of(self, column: str) -> float:
+        return float(self.column(column).sum())
+
+    @exposed(kind="count", takes={"vector": "masked"})
+    def add(self, vector: np.ndarray, times: int = 1) -> float:
+        self.total += float(vector.sum()) * times
+        return self.total
+
+    @exposed(kind="row")
+    def rows(self) -> np.ndarray:
+        self.made_rows = True
+        return self.table.frame["x"].to_numpy()
+
+    @exposed(kind="control")
+    def were_rows_made(self) -> bool:
+        return self.made_rows
+
+    @exposed(kind="embedding")
+    def leaky(self) -> torch.Tensor:
+        return torch.ones(2, requires_grad=True)
+
+    @exposed(kind="control")
+    def fail(self, how: str) -> None:
+        if how == "data":
+            raise DataError("too short", column="x", mend="more rows")
+        raise ValueError("bad luck")
+
+    @exposed(kind="control")
+    def wait(self, barrier_name: str) -> None:
+        BARRIERS[barrier_name].wait(timeout=5)
+
+    def hidden(self) -> int:
+        return 1
+
+
+BARRIERS: dict[str, threading.Barrier] = {}
+
+
+def test_one_party_and_all_parties(fed: Federation) -> None:
+    crew = fed.workers(SumWorker, start=Each({"bank": 1.0, "telco": 2.0}))
+    assert crew["bank"].total_of("x") == 15.0
+    assert crew.total_of("x") == {"bank": 15.0, "telco": 75.0}
+    vectors = Each({"bank": np.ones(2), "telco": np.full(3, 2.0)})
+    assert crew.add(vectors, times=10) == {"bank": 21.0, "telco": 62.0}
+    assert list(crew) == ["bank", "telco"]
+    assert len(crew) == 2
+
+
+def test_the_ledger_counts_every_crossing(fed: Federation) -> None:
+    crew = fed.workers(SumWorker)  # 2 starts: 4 crossings
+    for _ in range(7):
+        crew["bank"].total_of("x")  # 2 each: 14
+    crew.add(np.ones(3))  # 2 parties: 4
+    crew["telco"].add(np.ones(3), times=2)  # a masked and a control message, a reply: 3
+    assert len(fed.ledger) == 4 + 14 + 4 + 3
+    sent = [entry for entry in fed.ledger if entry.call == "SumWorker.add"]
+    assert {(e.sender, e.receiver, e.kind) for e in sent} == {
+        ("coordinator", "bank", "masked"),
+        ("coordinator", "telco", "masked"),
+        ("coordinator", "telco", "control"),
+        ("bank", "coordinator", "count"),
+        ("telco", "coordinator", "count"),
+    }
+    masked = next(e for e in sent if e.kind == "masked")
+    assert (masked.shape, masked.dtype) == ("3", "float64")
+    assert masked.bytes == len(wire.encode({"vector": np.ones(3)}))
+
+
+def test_both_ways_of_passing_values_write_the_same_ledger() -> None:
+    def crossings(strict: bool) -> list[tuple[object, ...]]:
+        fed = Federation(Party("a", Table([1, 2], {"x": [1.0, 2.0]})), strict=strict)
+        with fed.workers(SumWorker, start=3.0) as crew:
+            crew.add(np.ones(4), times=2)
+            crew.total_of("x")
+        return [(e.sender, e.receiver, e.call, e.kind, e.shape, e.bytes) for e in fed.ledger]
+
+    assert crossings(strict=False) == crossings(strict=True)
+
+
+def test_strict_hands_over_copies_and_by_reference_does_not(fed: Federation) -> None:
+    crew = fed.workers(SumWorker, parties=["telco"])
+    policy = Policy(allow=frozenset({"row", "control"}))
+    fed.engine.site("telco").policy = policy  # type: ignore[attr-defined]
+    rows = crew["telco"].rows()
+    own = fed.engine.site("telco").tables["train"].frame["x"].to_numpy()  # type: ignore[attr-defined]
+    assert np.shares_memory(rows, own) is not fed.engine.strict  # type: ignore[attr-defined]
+
+
+def test_a_refused_kind_is_refused_before_it_exists(fed: Federation) -> None:
+    crew = fed.workers(SumWorker)
+    with pytest.raises(Refused, match=r"'bank'.*'row'.*Mend: allow 'row'"):
+        crew["bank"].rows()
+    assert crew["bank"].were_rows_made() is False
+    refusal = next(entry for entry in fed.ledger if entry.note == "refused")
+    assert (refusal.sender, refusal.kind, refusal.bytes) == ("bank", "row", 0)
+
+
+def test_a_policy_names_the_workers_it_admits() -> None:
+    table = Table([1], {"x": [1.0]})
+    fed = Federation(Party("a", table, policy=Policy(workers=frozenset({"OtherWorker"}))))
+    with pytest.raises(Refused, match="SumWorker is not on its list"):
+        fed.workers(SumWorker)
+
+
+def test_policy_problems_come_together() -> None:
+    with pytest.raises(ConfigError) as caught:
+        Policy(allow=frozenset({"rows"}), refuse=frozenset({"lable"}), min_intersection=0)
+    assert len(caught.value.problems) == 3
+    assert any("'row'" in problem for problem in caught.value.problems)
+    assert Policy(refuse="embedding").may_leave.isdisjoint({"embedding", "row", "label"})  # type: ignore[arg-type]
+
+
+def test_only_exposed_methods_can_be_called(fed: Federation) -> None:
+    crew = fed.workers(SumWorker)
+    with pytest.raises(AttributeError, match="exposes no 'hidden'"):
+        crew["bank"].hidden()
+    site = fed.engine.site("bank")  # type: ignore[attr-defined]
+    for method in ("hidden", "__init__", "nothing"):
+        with pytest.raises(Refused, match="not exposed"):
+            site.call("SumWorker#1", method, {})
+    with pytest.raises(Refused, match="no worker 'SumWorker#9' runs here"):
+        site.call("SumWorker#9", "total_of", {"column": "x"})
+    with pytest.raises(Refused, match="no worker 'Ghost' is installed"):
+        site.start("Ghost", "train", {})
+
+
+@pytest.mark.parametrize(
+    ("args", "kwargs", "word"),
+    [
+        ((), {}, "needs the argument 'vector'"),
+        ((np.ones(1), 1, 2), {}, "takes 2 arguments"),
+        ((np.ones(1),), {"tims": 2}, "no free argument 'tims'"),
+        ((np.ones(1),), {"vector": np.ones(1)}, "no free argument 'vector'"),
+    ],
+)
+def test_wrong_calls_are_refused_before_anything_crosses(
+    fed: Federation, args: tuple[object, ...], kwargs: dict[str, object], word: str
+) -> None:
+    crew = fed.workers(SumWorker)
+    before = len(fed.ledger)
+    with pytest.raises(WireError, match=word):
+        crew["bank"].add(*args, **kwargs)
+    assert len(fed.ledger) == before
+
+
+def test_a_tensor_with_a_graph_never_leaves(fed: Federation) -> None:
+    with pytest.raises(WireError, match="detach"):
+        fed.workers(SumWorker)["bank"].leaky()
+
+
+def test_errors_name_the_party(fed: Federation) -> None:
+    crew = fed.workers(SumWorker)
+    with pytest.raises(
+        PartyFailed, match=r"'telco' failed in SumWorker.fail: ValueError: bad luck"
+    ):
+        crew["telco"].fail("value")
+    with pytest.raises(DataError, match=r"party 'telco', column 'x': too short. Mend: more rows"):
+        crew["telco"].fail("data")
+    with pytest.raises(DataError, match=r"party 'bank', column 'q'.*name one of x, z, y"):
+        crew["bank"].total_of("q")
+    with pytest.raises(PartyFailed, match=r"SumWorker.start: TypeError"):
+        fed.workers(SumWorker, strat=1.0)
+
+
+def test_all_errors_of_a_crew_are_told(fed: Federation) -> None:
+    with pytest.raises(PartyFailed, match="'bank'") as caught:
+        fed.workers(SumWorker).fail("value")
+    assert any("'telco'" in note for note in caught.value.__notes__)
+
+
+def test_calls_to_several_parties_run_at_the_same_time(fed: Federation) -> None:
+    # Neither call returns unless both are in it at once.
+    BARRIERS["both"] = threading.Barrier(2)
+    fed.workers(SumWorker).wait("both")
+
+
+def test_short_calls_are_made_one_after_the_other(
+    fed: Federation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    crew = fed.workers(SumWorker)
+    key = ("SumWorker", "total_of")
+    fed.engine._seconds[key] = local.INLINE_BELOW_SECONDS / 10  # type: ignore[attr-defined]
+    monkeypatch.setattr(fed.engine, "_pool", None)
+    assert crew.total_of("x") == {"bank": 15.0, "telco": 75.0}
+    assert fed.engine._pool is None  # type: ignore[attr-defined]
+    monkeypatch.setattr(SumWorker, "total_of", lambda self, column: time.sleep(0.02))
+    for _ in range(4):
+        crew.total_of("x")  # the running mean notices
+    assert fed.engine._seconds[key] > local.INLINE_BELOW_SECONDS  # type: ignore[attr-defined]
+
+
+def test_views_share_parties_and_ledger_but_not_rows(fed: Federation) -> None:
+    test = fed.on("test")
+    assert test.ledger is fed.ledger
+    assert test.workers(SumWorker, parties=["telco"])["telco"].total_of("x") == 135.0
+    with pytest.raises(DataError, match=r"'bank': there is no table 'test'"):
+        test.workers(SumWorker, parties=["bank"])["bank"].total_of("x")
+    alone = fed.only("telco")
+    assert alone.names == ("telco",)
+    assert alone.workers(SumWorker).total_of("x") == {"telco": 75.0}
+    with pytest.raises(ConfigError, match="no party 'shop'"):
+        fed.only("shop")
+
+
+def test_alignment_is_per_view(fed: Federation) -> None:
+    with pytest.raises(AlignmentError, match="not aligned yet"):
+        _ = fed.alignment
+    fed.note_alignment(AlignmentCounts(4, {"bank": 2, "telco": 2}))
+    fed.engine.site("bank").alignments["train"] = Alignment(np.arange(4), np.arange(4, 6))  # type: ignore[attr-defined]
+    assert fed.is_aligned
+    assert fed.alignment.aligned == 4
+    assert not fed.on("test").is_aligned
+    assert not fed.only("bank").is_aligned
+    site = fed.engine.site("telco")  # type: ignore[attr-defined]
+    with pytest.raises(AlignmentError, match=r"'telco'.*not aligned"):
+        _ = SumWorker(site).alignment
+
+
+def test_who_labels(fed: Federation) -> None:
+    assert fed.label_party == "bank"
+    assert fed.roster == {
+        "bank": {"rows": 6, "labelled": True},
+        "telco": {"rows": 6, "labelled": False},
+    }
+    table = Table([1, 2], {"x": [1.0, 2.0], "y": [0, 1]})
+    with pytest.raises(DataError, match="no party has a label"):
+        _ = Federation(Party("a", table)).label_party
+    both = Federation(Party("a", table.with_label("y")), Party("b", table.with_label("y")))
+    with pytest.raises(DataError, match="several parties have labels: a, b"):
+        _ = both.label_party
+
+
+def test_bad_federations() -> None:
+    table = Table([1], {"x": [1.0]})
+    with pytest.raises(ConfigError, match="two parties are named 'a'"):
+        Federation(Party("a", table), Party("a", table))
+    with pytest.raises(ConfigError, match="needs a party"):
+        Federation()
+    for name in ("coordinator", "", "../up", "a b", "a/b"):
+        with pytest.raises(ConfigError, match="cannot be a party's name"):
+            Party(name, table)
+    with pytest.raises(DataError, match=r"'a': train is a dict, not a Table"):
+        Party("a", {"x": 1})  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="no value for party 'b'"):
+        Federation(Party("a", table), Party("b", table)).workers(SumWorker, start=Each({"a": 1.0}))
+
+
+def test_wrong_declarations_are_caught_where_they_are_written() -> None:
+    with pytest.raises(ConfigError, match=r"unknown kind 'rows'.*Did you mean 'row'"):
+        exposed(kind="rows")
+    with pytest.raises(ConfigError, match="no parameter 'other'"):
+
+        @exposed(kind="row", takes={"other": "row"})
+        def method(self: object, one: int) -> None: ...
+
+
+def test_randomness_is_split_by_run_party_and_purpose() -> None:
+    def draw(seed: int, name: str, purpose: str) -> tuple[float, float]:
+        site = Site(name, {}, seed=seed)
+        generator = site.torch_generator(purpose)
+        return site.rng(purpose).random(), torch.rand(1, generator=generator).item()
+
+    assert draw(0, "a", "p") == draw(0, "a", "p")
+    others = {draw(0, "a", "p"), draw(1, "a", "p"), draw(0, "b", "p"), draw(0, "a", "q")}
+    assert len({x for x, _ in others}) == len({t for _, t in others}) == 4
+
+
+def test_a_site_with_a_home_follows_no_foreign_path(tmp_path: Path) -> None:
+    site = Site("a", {}, home=tmp_path)
+    assert site.folder("/etc/model") == tmp_path / "model"
+    assert site.folder("../../model") == tmp_path / "model"
+    with pytest.raises(ConfigError, match="no name for a saved model"):
+        site.folder("..")
+    assert Site("a", {}).folder("model") == Path("model/a")
+
+
+def test_the_ledger_file_is_complete_and_readable(tmp_path: Path) -> None:
+    path = tmp_path / "deep" / "ledger.jsonl"
+    table = Table([1, 2], {"x": [1.0, 2.0]})
+    with Federation(Party("a", table), ledger=path) as fed:
+        crew = fed.workers(SumWorker)
+        for _ in range(100):
+            crew["a"].were_rows_made()
+        crew["a"].total_of("x")
+        written = read_ledger(path)  # the statistic forced everything before it to disk
+        assert sum(entry.count for entry in written) == 2 + 200 + 2
+        assert len(written) < 20
+    assert read_ledger(path) == fed.ledger.entries()
+
+
+def test_a_damaged_ledger_is_named_not_skipped(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.jsonl"
+    ledger = Ledger(path)
+    ledger.record("a", "b", "W.m", "count", wire.measure(3))
+    ledger.close()
+    path.write_text(path.read_text() + '{"time": 1')
+    with pytest.raises(DataError, match="line 2 is not a ledger entry"):
+        read_ledger(path)
+    with pytest.raises(DataError, match="no ledger"):
+        read_ledger(tmp_path / "none.jsonl")
