@@ -58,9 +58,7 @@ EXACT = ["flag", "city", "rooms", "children", "grade", "zone", "answer", "level"
 def test_there_and_back(table, options):
     encoder = Encoder(**options).fit(table)
     back = encoder.inverse(encoder.transform(table), ids=table.ids)
-    pd.testing.assert_frame_equal(
-        back.frame[EXACT], table.frame[EXACT], check_categorical=False
-    )
+    pd.testing.assert_frame_equal(back.frame[EXACT], table.frame[EXACT], check_categorical=False)
     assert back.frame["grade"].dtype == table.frame["grade"].dtype
     precision = 1e-12 if options.get("dtype") == "float64" else 1e-6
     np.testing.assert_allclose(back.frame["size"], table.frame["size"], rtol=precision)

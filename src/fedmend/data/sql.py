@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = ["read_sql"]
 
-_SQLITE_ROWS = "adbc.sqlite.query.batch_rows"
+_BATCH_ROWS = "adbc.sqlite.query.batch_rows"
 
 
 def read_sql(
@@ -74,16 +74,16 @@ def _sqlite(query: str, uri: str) -> pa.Table:
             mend="check the path: sqlite:///relative.db or sqlite:////absolute.db",
         )
     opened = f"file:{quote(str(path))}?mode=ro"
-    first_try, whole = 1 << 16, 1 << 30
+    read_only = "PRAGMA query_only = ON"
     try:
-        return _fetch(driver, opened, "PRAGMA query_only = ON", query, {_SQLITE_ROWS: first_try})
-    except driver.Error as error:
+        return _fetch(driver, opened, read_only, query, {_BATCH_ROWS: 1 << 16})
+    except _failures(driver) as error:
         if "type mismatch" not in str(error).lower():
             raise _sql_error(error, uri) from error
-    # the driver takes a column's type from the first batch: look at all rows instead
+    # the driver takes a column's type from the first batch: make all rows one batch instead
     try:
-        return _fetch(driver, opened, "PRAGMA query_only = ON", query, {_SQLITE_ROWS: whole})
-    except driver.Error as error:
+        return _fetch(driver, opened, read_only, query, {_BATCH_ROWS: 1 << 30})
+    except _failures(driver) as error:
         raise _sql_error(error, uri) from error
 
 
@@ -94,7 +94,7 @@ def _postgresql(query: str, uri: str) -> pa.Table:
         raise MissingExtra("adbc-driver-postgresql", "sql", "reading from PostgreSQL") from error
     try:
         return _fetch(driver, uri, "SET default_transaction_read_only = on", query, {})
-    except driver.Error as error:
+    except _failures(driver) as error:
         raise _sql_error(error, uri) from error
 
 
@@ -109,6 +109,13 @@ def _fetch(driver: Any, uri: str, read_only: str, query: str, options: dict[str,
             return cursor.fetch_arrow_table()
     finally:
         connection.close()
+
+
+def _failures(driver: Any) -> tuple[type[Exception], ...]:
+    """What a driver raises: its own errors, and Arrow's while rows are fetched."""
+    import pyarrow as pa
+
+    return (driver.Error, OSError, pa.ArrowException)
 
 
 def _sql_error(error: Exception, uri: str) -> ReadError:

@@ -1,0 +1,279 @@
+"""CSV and Parquet files: what is read, and each way a file can be wrong."""
+
+from __future__ import annotations
+
+import gzip
+import os
+from contextlib import contextmanager
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedmend.data import Table, read
+from fedmend.errors import DataError, ReadError
+
+
+@pytest.fixture
+def csv(tmp_path):
+    def write(content, name="people.csv"):
+        path = tmp_path / name
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+        return path
+
+    return write
+
+
+PEOPLE = "id,age,income,city,default\n3,31,1.5,Ulm,no\n1,45,,NA,yes\n2,28,2.5,Bonn,no\n"
+
+
+def test_csv(csv):
+    table = read(csv(PEOPLE), id="id", label="default")
+    assert table.ids.tolist() == [3, 1, 2] and table.label == "default"
+    kinds = {name: column.kind for name, column in table.schema.items()}
+    assert kinds == {"age": "integer", "income": "binary", "city": "binary", "default": "binary"}
+    assert table.missing().to_dict() == {"age": 0, "income": 1, "city": 1, "default": 0}
+    assert table.frame["age"].tolist() == [31, 45, 28]
+
+
+def test_csv_without_id_and_with_some_columns(csv):
+    path = csv(PEOPLE)
+    assert read(path).ids.tolist() == [0, 1, 2] and "id" in read(path).names
+    table = read(path, id="id", label="default", columns=["city"])
+    assert table.names == ["city", "default"] and table.ids.tolist() == [3, 1, 2]
+    assert read(path, columns=["age"], kinds={"age": "nominal"}).schema["age"].categories == (
+        28,
+        31,
+        45,
+    )
+
+
+def test_gzip_delimiter_bom_quotes_and_newlines(csv):
+    packed = csv(gzip.compress(PEOPLE.encode()), "people.csv.gz")
+    assert read(packed, id="id").equals(read(csv(PEOPLE), id="id"))
+    semicolons = read(csv(PEOPLE.replace(",", ";")), id="id", delimiter=";")
+    assert semicolons.equals(read(csv(PEOPLE), id="id"))
+    bom = read(csv(b"\xef\xbb\xbf" + PEOPLE.encode()), id="id")
+    assert bom.equals(read(csv(PEOPLE), id="id"))
+    text = 'id,note\n1,"a, b"\n2,"two\nlines"\n3,"say ""hi"""\n'
+    assert read(csv(text), id="id").frame["note"].tolist() == ["a, b", "two\nlines", 'say "hi"']
+
+
+def test_missing_marks_can_be_chosen(csv):
+    path = csv("id,x,c\n1,?,NA\n2,5,?\n3,6,NL\n4,7,BE\n")
+    table = read(path, id="id", missing=["?"])
+    assert table.missing().to_dict() == {"x": 1, "c": 1}
+    assert table.frame["c"][0] == "NA" and table.schema["x"].kind == "integer"
+
+
+@pytest.mark.parametrize(
+    ("ids", "expected"),
+    [
+        (["007", "12"], ["007", "12"]),
+        (["7", "12"], [7, 12]),
+        (["0", "-3"], [0, -3]),
+        (["1.0", "2.0"], [1, 2]),
+        (["a1", "7"], ["a1", "7"]),
+        (["1.5", "2"], ["1.5", "2"]),
+        ([" 5", "6 "], [5, 6]),
+        (["9" * 30, "1"], ["9" * 30, "1"]),
+    ],
+)
+def test_ids_in_csv(csv, ids, expected):
+    path = csv("key,x\n" + "".join(f"{key},{n}\n" for n, key in enumerate(ids)))
+    assert read(path, id="key").ids.tolist() == expected
+
+
+def test_postcodes_keep_their_zeros_when_nominal(csv):
+    path = csv("id,zip\n1,01234\n2,90210\n3,55555\n")
+    assert read(path, id="id", kinds={"zip": "nominal"}).frame["zip"][0] == "01234"
+
+
+def test_a_type_that_only_shows_late_in_the_file(csv):
+    rows = "".join(f"{n},{n}\n" for n in range(200_000))
+    table = read(csv(f"id,x\n{rows}200000,0.5\n"), id="id")
+    assert table.schema["x"].kind == "continuous" and table.frame["x"].iloc[-1] == 0.5
+
+
+@pytest.mark.parametrize(
+    ("content", "options", "says"),
+    [
+        ("", {}, "the file is empty"),
+        ("\n\n", {}, "the file is empty"),
+        ("id,x\n", {}, "a header but no rows"),
+        ("id,x\n1,2,3\n", {}, "has 3 cells, the header 2"),
+        (PEOPLE, {"id": "ids"}, r"column 'ids': there is no such id column.*did you mean 'id'"),
+        (PEOPLE, {"label": "defualt"}, r"no such label column.*mean 'default'.*id, age"),
+        (PEOPLE, {"columns": ["aeg"]}, "no such column.*mean 'age'"),
+        (PEOPLE, {"kinds": {"ages": "integer"}}, "no such column .named in kinds.*mean 'age'"),
+        (PEOPLE, {"id": "id", "kinds": {"city": "integer"}}, r"'city'.*seen: 'Ulm'.*Mend"),
+        (PEOPLE.replace(",", ";"), {"id": "id"}, "delimiter=';'"),
+        ("id,x\n1,2\n1,3\n", {"id": "id"}, r"column 'id': duplicate id.*people.csv.*seen: 1"),
+        ("id,x\n1,2\n,3\n", {"id": "id"}, "column 'id': missing id in 1 rows"),
+        ("id,x\n1,inf\n2,3\n", {"id": "id"}, "column 'x': infinite value in 1 of 2"),
+        ("x,x\n1,2\n", {}, "two columns have this name"),
+        (",x\n1,2\n", {}, "column 1 has no name"),
+        ("id,day\n1,2020-01-01\n", {"id": "id"}, "column 'day': dates and times"),
+        (PEOPLE, {"encoding": "klingon"}, "no encoding 'klingon'"),
+        (PEOPLE, {"delimiter": "::"}, "the header cannot be read"),
+    ],
+)
+def test_bad_csv(csv, content, options, says):
+    with pytest.raises(DataError, match=says) as caught:
+        read(csv(content), **options)
+    assert caught.value.mend
+
+
+def test_an_unnamed_column_can_be_left_out(csv):
+    assert read(csv(",x\n0,2\n1,5\n2,7\n"), columns=["x"]).frame["x"].tolist() == [2, 5, 7]
+
+
+def test_not_utf8_names_the_byte_and_the_mend_works(csv):
+    text = "id,city\n1,Köln\n2,Ulm\n3,Bonn\n"
+    path = csv(text.encode("latin-1"))
+    with pytest.raises(ReadError) as caught:
+        read(path, id="id")
+    message = str(caught.value)
+    assert "people.csv: not utf-8: byte 0xf6 at offset 11" in message and "encoding=" in message
+    assert read(path, id="id", encoding="latin-1").frame["city"][0] == "Köln"
+    with pytest.raises(ReadError, match="encoding='utf-16'"):
+        read(csv(text.encode("utf-16")), id="id")
+    assert read(csv(text.encode("utf-16")), id="id", encoding="utf-16").n_rows == 3
+    with pytest.raises(ReadError, match="not ascii: byte 0xc3 at offset 11"):
+        read(csv(text), id="id", encoding="ascii")
+
+
+def test_not_utf8_far_into_the_file(csv):
+    start = b"id,city\n" + b"".join(b"%d,x\n" % n for n in range(300_000))
+    path = csv(start + "9999999,ä\n".encode("latin-1"))
+    assert len(start) > 1 << 20
+    with pytest.raises(ReadError, match=f"offset {len(start) + 8}"):
+        read(path, id="id")
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.binary(max_size=200))
+def test_any_bytes_give_a_table_or_a_clean_error(tmp_path_factory, content):
+    path = tmp_path_factory.mktemp("fuzz") / "x.csv"
+    path.write_bytes(content)
+    try:
+        assert isinstance(read(path), Table)
+    except DataError as error:
+        assert error.mend
+    path.rename(path.with_suffix(".parquet"))
+    with pytest.raises(ReadError):
+        read(path.with_suffix(".parquet"))
+
+
+@contextmanager
+def not_root():
+    """Root may read everything, so stop being root for a moment."""
+    if os.geteuid() != 0:
+        yield
+        return
+    os.seteuid(65534)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+
+
+def test_files_that_cannot_be_read(csv, tmp_path):
+    path = csv(PEOPLE)
+    with pytest.raises(ReadError, match=r"no such file.*the folder holds people.csv"):
+        read(tmp_path / "poeple.csv")
+    with pytest.raises(ReadError, match="no such file"):
+        read(tmp_path / "nowhere" / "people.csv")
+    (tmp_path / "folder.csv").mkdir()
+    with pytest.raises(ReadError, match="a folder"):
+        read(tmp_path / "folder.csv")
+    with pytest.raises(ReadError, match=r"unknown kind of file.*\.parquet"):
+        read(tmp_path / "people.xlsx")
+    path.chmod(0)
+    with not_root(), pytest.raises(ReadError, match="no permission"):
+        read(path)
+    with pytest.raises(ReadError, match="not a whole gzip file"):
+        read(csv(gzip.compress(PEOPLE.encode())[:-9], "cut.csv.gz"))
+
+
+def test_parquet(tmp_path):
+    frame = pd.DataFrame(
+        {
+            "key": ["007", "b"],
+            "n": pd.array([1, None], dtype="Int64"),
+            "x": [0.5, 1.5],
+            "c": pd.Categorical(["u", "v"]),
+        }
+    )
+    frame.to_parquet(tmp_path / "t.parquet")
+    table = read(tmp_path / "t.parquet", id="key", label="c", columns=["n"])
+    assert table.ids.tolist() == ["007", "b"] and table.names == ["n", "c"]
+    assert str(table.frame["n"].dtype) == "Int64"
+
+
+def test_parquet_of_other_tools(tmp_path):
+    arrow = pa.table(
+        {
+            "id": pa.array([1, 2, 3], pa.int32()),
+            "money": pa.array(["1.50", "2.25", None]).cast(pa.decimal128(6, 2)),
+            "big": pa.array([2**60 + 1, None, 5], pa.int64()),
+            "count": pa.array([1, None, 5], pa.int64()),
+            "vector": pa.FixedSizeListArray.from_arrays(pa.array(np.arange(6.0)), 2),
+            "flag": pa.array([True, None, False]),
+        }
+    )
+    pq.write_table(arrow, tmp_path / "t.parquet")
+    table = read(tmp_path / "t.parquet", id="id", kinds={"money": "continuous"})
+    assert table.frame["money"].dropna().tolist() == [1.5, 2.25]
+    assert table.frame["big"].dropna().tolist() == [2**60 + 1, 5]
+    assert table.schema["count"].kind == "binary" and table.frame["count"].dtype == np.float64
+    assert table.blocks["vector"].tolist() == [[0, 1], [2, 3], [4, 5]]
+    assert table.frame["flag"].tolist() == [True, None, False]
+
+
+def test_own_parquet_with_overrides(tmp_path):
+    table = Table(
+        [5, 6, 7],
+        {"x": [1, 2, 3], "y": ["a", "b", "a"]},
+        kinds={"x": "nominal"},
+        label="y",
+        blocks={"b": np.ones((3, 2, 2), np.float32)},
+    )
+    path = tmp_path / "t.parquet"
+    table.to_parquet(path)
+    assert read(path).equals(table)
+    assert read(path, kinds={"x": "integer"}).schema["x"].kind == "integer"
+    assert read(path, label="x").label == "x"
+    some = read(path, columns=["b"])
+    assert some.names == ["b"] and some.label is None and some.ids.tolist() == [5, 6, 7]
+    with pytest.raises(DataError, match="named in kinds"):
+        read(path, kinds={"z": "integer"})
+
+
+def test_bad_parquet(tmp_path):
+    path = tmp_path / "t.parquet"
+    path.write_bytes(b"")
+    with pytest.raises(ReadError, match="the file is empty"):
+        read(path)
+    Table([1, 2], {"x": [1, 2]}).to_parquet(path)
+    whole = path.read_bytes()
+    path.write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(ReadError, match="not a whole Parquet file"):
+        read(path)
+    pd.DataFrame({"x": []}).to_parquet(path)
+    with pytest.raises(ReadError, match="no rows"):
+        read(path)
+    pd.DataFrame({"x": [1, 2]}).to_parquet(path)
+    with pytest.raises(DataError, match="no such column"):
+        read(path, id="id")
+    with pytest.raises(DataError, match=r"duplicate id.*t.parquet"):
+        pd.DataFrame({"id": [1, 1]}).to_parquet(path)
+        read(path, id="id")
+    lists = pa.array([[1.0, 2.0], None], pa.list_(pa.float64(), 2))
+    pq.write_table(pa.table({"b": lists}), path)
+    with pytest.raises(DataError, match="column 'b': a block may not have missing"):
+        read(path)
