@@ -1,0 +1,361 @@
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from fedmend.data.table import Table
+from fedmend.errors import (
+    AlignmentError,
+    ConfigError,
+    CryptoError,
+    DataError,
+    FedmendWarning,
+    PartyFailed,
+    PrivacyWarning,
+    Refused,
+)
+from fedmend.federation import KINDS, Alignment, Each, Federation, Party, Policy
+from fedmend.federation.worker import exposed
+from fedmend.secure.sums import SumSession, SumWorker, offer_summand, secure_sum
+
+OPEN = Policy(allow=frozenset(KINDS))
+MOST = (1 << 63) - 1
+
+
+def federation(arrays, *, policy=OPEN, name="x", kind="row"):
+    names = [f"p{number}" for number in range(len(arrays))]
+    table = Table([0], {"v": [0.0]})
+    fed = Federation(*(Party(each, table, policy=policy) for each in names), strict=True)
+    for each, array in zip(names, arrays, strict=True):
+        offer_summand(fed.engine.site(each), name, array, kind=kind)
+    return fed
+
+
+def session(fed, mode="masks", worker=SumWorker, worker_params=None, **params):
+    crew = fed.workers(worker, **(worker_params or {}))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", PrivacyWarning)
+        return SumSession(crew, mode=mode, **params)
+
+
+def exact(arrays):
+    return sum(array.astype(object) for array in arrays)
+
+
+# ---------------------------------------------------------------------------------- exactness
+
+
+@st.composite
+def integer_arrays(draw):
+    count = draw(st.integers(2, 5))
+    shape = draw(hnp.array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=7))
+    bound = draw(st.sampled_from([1, 200, 1 << 20, 1 << 40, MOST // count]))
+    element = st.one_of(st.integers(-bound, bound), st.sampled_from([-bound, bound, 0]))
+    arrays = [draw(hnp.arrays(np.int64, shape, elements=element)) for _ in range(count)]
+    return arrays, bound, draw(st.booleans())
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(integer_arrays())
+def test_masks_and_none_give_the_exact_sum(case):
+    arrays, bound, declared = case
+    fed = federation(arrays)
+    between = (-bound, bound) if declared else None
+    for mode, on_absent in (("masks", "stop"), ("masks", "continue"), ("none", "stop")):
+        result = session(fed, mode, on_absent=on_absent).sum("x", between=between)
+        assert result.values.dtype == np.int64 and result.values.shape == arrays[0].shape
+        assert np.array_equal(result.values.astype(object), exact(arrays))
+        assert (result.error_bound, result.absent) == (0.0, ())
+
+
+@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(integer_arrays())
+def test_encryption_gives_the_exact_sum(case):
+    arrays, bound, declared = case
+    result = session(federation(arrays), "he").sum(
+        "x", between=(-bound, bound) if declared else None
+    )
+    assert result.values.dtype == np.int64 and result.values.shape == arrays[0].shape
+    assert np.array_equal(result.values.astype(object), exact(arrays))
+
+
+@pytest.mark.parametrize("bits", [None, 16])
+def test_all_modes_agree_bit_for_bit_on_many_ciphertexts(bits):
+    rng = np.random.default_rng(0)
+    arrays = [rng.normal(0, 3, (15000, 2)) for _ in range(4)]
+    if bits is None:
+        arrays = [np.rint(array).astype(np.int32) for array in arrays]
+    fed = federation(arrays)
+    results = {
+        mode: session(fed, mode).sum("x", between=(-30, 30), fraction_bits=bits)
+        for mode in ("masks", "he", "none")
+    }
+    assert np.array_equal(results["masks"].values, results["he"].values)
+    assert np.array_equal(results["masks"].values, results["none"].values)
+    error = np.abs(results["masks"].values - sum(arrays)).max()
+    assert error <= results["masks"].error_bound == (0 if bits is None else 4 * 2.0**-17)
+
+
+def test_one_session_sums_again_and_again_and_two_share_a_crew():
+    votes = [np.eye(3, dtype=np.uint8)[[0, 1, 2, label]] for label in (0, 1, 2)]
+    fed = federation(votes)
+    first = session(fed)
+    second = SumSession(first.crew, mode="he", key_holder="p2")
+    for _ in range(3):
+        for each in (first, second):
+            assert np.array_equal(each.sum("x", between=(0, 1)).values, sum(votes))
+    offer_summand(fed.engine.site("p1"), "x", np.zeros((4, 3), np.uint8))
+    assert np.array_equal(first.sum("x", between=(0, 1)).values, votes[0] + votes[2])
+
+
+def test_only_the_named_parties_are_summed_and_another_may_hold_the_key():
+    arrays = [np.arange(5) + 10 * number for number in range(4)]
+    fed = federation(arrays)
+    for mode in ("masks", "he"):
+        result = session(fed, mode, parties=["p0", "p1", "p3"], key_holder="p2").sum("x")
+        assert result.parties == ("p0", "p1", "p3")
+        assert np.array_equal(result.values, arrays[0] + arrays[1] + arrays[3])
+
+
+def test_a_worker_may_give_its_own_summand():
+    class DoublingSumWorker(SumWorker):
+        def summand(self, name):
+            values, kind = super().summand(name)
+            return 2 * values, kind
+
+    arrays = [np.arange(6).reshape(2, 3), np.ones((2, 3), int)]
+    result = session(federation(arrays), worker=DoublingSumWorker).sum("x")
+    assert np.array_equal(result.values, 2 * (arrays[0] + arrays[1]))
+
+
+# ---------------------------------------------------------------------------------- wrong use
+
+
+def test_a_value_out_of_range_names_party_and_value_before_anything_leaves():
+    arrays = [np.zeros(4, int), np.array([0, 1, 999, 0]), np.zeros(4, int)]
+    for mode in ("masks", "he"):
+        fed = federation(arrays)
+        with pytest.raises(DataError, match=r"party 'p1': .* \[0, 5\].*\(seen: 999\).* Mend: "):
+            session(fed, mode).sum("x", between=(0, 5))
+        assert not {"masked", "ciphertext", "row"} & fed.ledger.kinds(receiver="coordinator")
+
+
+def test_shapes_must_agree():
+    fed = federation([np.zeros(4, int), np.zeros((2, 2), int)])
+    with pytest.raises(DataError, match=r"p0 \(4,\), p1 \(2, 2\)"):
+        session(fed).sum("x")
+
+
+def test_an_unknown_summand_is_named():
+    fed = federation([np.zeros(4, int)] * 2)
+    with pytest.raises(DataError, match="nothing is offered for the sum 'y'; there is 'x'"):
+        session(fed).sum("y")
+    with pytest.raises(ConfigError, match="kind must be 'row' or 'label'"):
+        offer_summand(fed.engine.site("p0"), "y", np.zeros(2), kind="statistic")
+
+
+def test_wrong_arguments_are_all_listed():
+    crew = federation([np.zeros(2)] * 2).workers(SumWorker)
+    with pytest.raises(ConfigError) as caught:
+        SumSession(crew, mode="mask", on_absent="go", parties=["p0"], key_holder="p7")
+    assert len(caught.value.problems) == 4
+    with pytest.raises(ConfigError, match="at least 2 different parties"):
+        SumSession(crew, parties=["p0", "p0"])
+
+
+def test_in_the_clear_is_loud_and_refused_by_default_policies():
+    arrays = [np.arange(3), np.arange(3)]
+    for kind in ("row", "label"):
+        fed = federation(arrays, policy=Policy(), kind=kind)
+        with pytest.warns(PrivacyWarning, match="in the clear"):
+            one = SumSession(fed.workers(SumWorker), mode="none")
+        with pytest.raises(Refused, match=f"a value of kind '{kind}'"):
+            one.sum("x")
+        assert [entry.note for entry in fed.ledger if entry.kind == kind] == ["refused"] * 2
+
+
+def test_labels_do_not_pass_for_rows():
+    fed = federation(
+        [np.arange(3)] * 2, policy=Policy(allow={"control", "count", "row"}), kind="label"
+    )
+    crew = fed.workers(SumWorker)
+    form = {"low": 0, "high": 5, "fraction_bits": None}
+    crew.prepare_round(1_000_000, "x", form, ["p0", "p1"])
+    with pytest.raises(Refused, match="is of kind 'label' and was asked for as 'row'"):
+        crew["p0"].rows_in_clear(1_000_000)
+
+
+# ---------------------------------------------------------------------------------- drop-out
+
+
+class LeavingSumWorker(SumWorker):
+    """Loses its connection in one of its methods."""
+
+    def __init__(self, site, scope="train", *, leaves):
+        super().__init__(site, scope)
+        self.leaves = leaves
+
+    def _here(self, method):
+        if method == self.leaves:
+            raise ConnectionError("connection lost")
+
+    @exposed(kind="control")
+    def public_key(self):
+        self._here("public_key")
+        return super().public_key()
+
+    @exposed(kind="count")
+    def prepare_round(self, number, name, form, parties):
+        self._here("prepare_round")
+        return super().prepare_round(number, name, form, parties)
+
+    @exposed(kind="masked")
+    def masked(self, number, own_mask):
+        self._here("masked")
+        return super().masked(number, own_mask)
+
+    @exposed(kind="masked")
+    def open_own_mask(self, number, parties):
+        self._here("open_own_mask")
+        return super().open_own_mask(number, parties)
+
+    @exposed(kind="ciphertext")
+    def encrypted(self, number):
+        self._here("encrypted")
+        return super().encrypted(number)
+
+    @exposed(kind="masked", takes={"ciphertexts": "ciphertext"})
+    def decrypt_blinded(self, number, ciphertexts):
+        self._here("decrypt_blinded")
+        return super().decrypt_blinded(number, ciphertexts)
+
+
+def leaving(arrays, mode, leaves, who="p1", **params):
+    fed = federation(arrays)
+    worker_params = {"leaves": Each({name: leaves * (name == who) for name in fed.names})}
+    return session(fed, mode, LeavingSumWorker, worker_params, **params)
+
+
+STEPS = [
+    ("masks", "public_key"),
+    ("masks", "prepare_round"),
+    ("masks", "masked"),
+    ("he", "public_key"),
+    ("he", "prepare_round"),
+    ("he", "encrypted"),
+]
+
+
+@pytest.mark.parametrize(("mode", "step"), STEPS)
+def test_a_party_that_leaves_is_named_and_the_sum_stops(mode, step):
+    one = leaving([np.arange(4)] * 3, mode, step)
+    with pytest.raises(PartyFailed, match="'p1' .*'x'.*connection lost.* Mend: bring it back"):
+        one.sum("x")
+
+
+@pytest.mark.parametrize(("mode", "step"), STEPS)
+def test_the_rest_go_on_when_allowed(mode, step):
+    arrays = [np.arange(4) + 100 * number for number in range(4)]
+    one = leaving(arrays, mode, step, on_absent="continue")
+    with pytest.warns(FedmendWarning, match="'x' goes on without 'p1'"):
+        result = one.sum("x")
+    assert (result.parties, result.absent) == (("p0", "p2", "p3"), ("p1",))
+    assert np.array_equal(result.values, arrays[0] + arrays[2] + arrays[3])
+    again = one.sum("x", between=(0, 400))
+    assert np.array_equal(again.values, result.values) and again.absent == ("p1",)
+
+
+@pytest.mark.parametrize(("mode", "step"), STEPS)
+def test_one_party_alone_is_never_summed(mode, step):
+    one = leaving([np.arange(4), np.arange(4)], mode, step, on_absent="continue")
+    with pytest.raises(CryptoError, match="without 'p1': p0 is left, .* its own array"):
+        one.sum("x")
+
+
+def test_no_rerun_once_masks_were_opened():
+    one = leaving([np.arange(4)] * 3, "masks", "open_own_mask", on_absent="continue")
+    with pytest.raises(PartyFailed, match="'p1'.* left after the masks were opened"):
+        one.sum("x")
+
+
+@pytest.mark.parametrize("step", ["prepare_round", "encrypted", "decrypt_blinded"])
+def test_a_lost_key_holder_stops_the_sum(step):
+    one = leaving([np.arange(4)] * 4, "he", step, key_holder="p1", on_absent="continue")
+    with pytest.raises(PartyFailed, match="'p1'.*holds the key. Mend"):
+        one.sum("x")
+
+
+# ---------------------------------------------------------------------------------- columns
+
+
+@pytest.fixture
+def shops():
+    rng = np.random.default_rng(3)
+    tables = {
+        name: Table(
+            np.arange(6),
+            {
+                "sold": rng.integers(0, 50, 6),
+                "price": rng.normal(10, 2, 6).round(3),
+                "city": list("abcabc"),
+                "gap": [1.0, None, 2, 3, 4, 5],
+            },
+            label="sold" if name == "n" else None,
+        )
+        for name in ("n", "s", "w")
+    }
+    fed = Federation(
+        *(Party(name, table, policy=OPEN) for name, table in tables.items()), strict=True
+    )
+    return fed, tables
+
+
+@pytest.mark.parametrize("mode", ["masks", "he"])
+def test_totals_of_columns(shops, mode):
+    fed, tables = shops
+    result = secure_sum(fed, ["sold", "price"], per="total", mode=mode, fraction_bits=20)
+    expected = sum(table.frame[["sold", "price"]].to_numpy().sum(0) for table in tables.values())
+    assert result.values.shape == (2,) and np.abs(result.values - expected).max() <= 3 * 2.0**-21
+    assert fed.ledger.kinds(receiver="coordinator") <= {"control", "count", "masked", "ciphertext"}
+
+
+def test_rows_of_aligned_columns(shops):
+    fed, tables = shops
+    with pytest.raises(AlignmentError, match="not aligned yet"):
+        secure_sum(fed, "sold")
+    orders = {"n": [3, 0, 5], "s": [1, 2, 4], "w": [0, 1, 2]}
+    for name, rows in orders.items():
+        rest = np.setdiff1d(np.arange(6), rows)
+        fed.engine.site(name).alignments["train"] = Alignment(np.array(rows), rest)
+    result = secure_sum(fed, {"n": "sold", "s": "sold"}, between=(0, 49))
+    expected = sum(tables[name].frame["sold"].to_numpy()[orders[name]] for name in ("n", "s"))
+    assert result.values.dtype == np.int64 and np.array_equal(result.values, expected[:, None])
+    held = secure_sum(fed, "sold", parties=["n", "s"], mode="he", key_holder="w")
+    assert np.array_equal(held.values, result.values)
+
+
+def test_wrong_columns_are_named(shops):
+    fed, _ = shops
+    with pytest.raises(DataError, match="column 'gap': 1 cells are missing.* Mend"):
+        secure_sum(fed, "gap", per="total")
+    with pytest.raises(DataError, match="column 'city': .* not numeric"):
+        secure_sum(fed, "city", per="total")
+    with pytest.raises(DataError, match="column 'prize': there is no such column"):
+        secure_sum(fed, "prize", per="total")
+    with pytest.raises(DataError, match="not whole"):
+        secure_sum(fed, "price", per="total")
+    with pytest.raises(ConfigError, match="as many columns as the others"):
+        secure_sum(fed, {"n": "sold", "s": ["sold", "price"]})
+    with pytest.raises(ConfigError, match="per must be"):
+        secure_sum(fed, "sold", per="column")
+
+
+def test_totals_of_integers_do_not_overflow():
+    tables = [Table([0, 1, 2], {"v": np.array([1 << 61, 1 << 61, -(1 << 62)])}) for _ in range(2)]
+    fed = Federation(*(Party(f"p{at}", table) for at, table in enumerate(tables)), strict=True)
+    assert secure_sum(fed, "v", per="total").values.tolist() == [0]
