@@ -15,6 +15,7 @@ import hmac
 import logging
 import os
 import warnings
+from collections.abc import Iterator
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
@@ -37,6 +38,7 @@ from fedmend.secure.psi import (
     match_pair,
     match_star,
 )
+from fedmend.secure.psi_spu import SpuWorker, match_spu
 
 if TYPE_CHECKING:
     from fedmend.federation.site import Site
@@ -45,7 +47,7 @@ __all__ = ["MODES", "align"]
 
 logger = logging.getLogger(__name__)
 
-MODES = ("ecdh", "same-order")
+MODES = ("ecdh", "spu", "same-order")
 ORDERS = ("secret", "seeded")
 FEW_ROWS = 20
 
@@ -63,8 +65,10 @@ def align(
 ) -> AlignmentCounts:
     """Align the rows of `fed.scope` at all parties; nothing is stored unless all of them agree.
 
-    mode: "ecdh" (private set intersection), or "same-order" when the tables hold the same ids in
-        the same order already (checked; the order stays that of the tables).
+    mode: "ecdh" (private set intersection); "spu" (the same result by spu's RR22, two parties,
+        for large sets: see `fedmend.secure.psi_spu` for what it takes); or "same-order" when the
+        tables hold the same ids in the same order already (checked; the order stays that of the
+        tables).
     normalise: the rule by which ids are equal, "exact" or "text".
     minimum: a smaller intersection gives a `PrivacyWarning`, since statistics over few rows
         reveal them. What a party will not take part in is its own policy's `min_intersection`.
@@ -83,8 +87,10 @@ def align(
         )
     params = {"normalise": normalise, "order_seed": fed.seed if order == "seeded" else None}
     with ExitStack() as stack:
-        match = _match_same_order if mode == "same-order" else _match_ecdh
-        crews, facts, found = match(fed, params, progress, stack)
+        if mode == "same-order":
+            crews, facts, found = _match_same_order(fed, params, progress, stack)
+        else:
+            crews, facts, found = _match_private(fed, mode, params, progress, stack)
         if not found:
             raise _nothing_common(crews, facts, normalise)
         counts = _conclude(fed, crews, found, minimum)
@@ -101,18 +107,10 @@ def _check_choice(what: str, word: str, choices: tuple[str, ...]) -> None:
 # ---------------------------------------------------------------------------- ways to match
 
 
-def _match_ecdh(
-    fed: Federation, params: dict[str, Any], progress: Progress | None, stack: ExitStack
+def _match_private(
+    fed: Federation, mode: str, params: dict[str, Any], progress: Progress | None, stack: ExitStack
 ) -> tuple[list[Crew], Facts, int]:
-    if len(fed.names) == 2:
-        crews = [stack.enter_context(fed.workers(PairWorker, **params))]
-    else:
-        hub = choose_hub({party: facts["rows"] for party, facts in fed.roster.items()})
-        groups = [[hub], [party for party in fed.names if party != hub]]
-        crews = [
-            stack.enter_context(fed.workers(StarWorker, parties=group, **params))
-            for group in groups
-        ]
+    crews = [stack.enter_context(crew) for crew in _private_crews(fed, mode, params)]
     facts = _facts(crews)
     if params["normalise"] == "exact" and _types_differ(facts):
         raise AlignmentError(
@@ -123,9 +121,25 @@ def _match_ecdh(
     if not all(rows.values()):
         return crews, facts, 0
     introduce(*crews)
+    if mode == "spu":
+        return crews, facts, match_spu(crews[0], rows, progress=progress)
     if len(crews) == 1:
         return crews, facts, match_pair(crews[0], rows, progress=progress)
     return crews, facts, match_star(crews[0], crews[1], rows, progress=progress)
+
+
+def _private_crews(fed: Federation, mode: str, params: dict[str, Any]) -> Iterator[Crew]:
+    """One crew of two parties, or the hub's and all others'."""
+    if mode == "spu" and len(fed.names) != 2:
+        raise ConfigError(
+            f"mode='spu' is for two parties, here are {len(fed.names)}. Mend: mode='ecdh'"
+        )
+    if len(fed.names) == 2:
+        yield fed.workers(SpuWorker if mode == "spu" else PairWorker, **params)
+        return
+    hub = choose_hub({party: facts["rows"] for party, facts in fed.roster.items()})
+    yield fed.workers(StarWorker, parties=[hub], **params)
+    yield fed.workers(StarWorker, parties=[name for name in fed.names if name != hub], **params)
 
 
 def _match_same_order(

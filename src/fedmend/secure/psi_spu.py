@@ -1,0 +1,157 @@
+"""Set intersection by spu's RR22 (Raghuraman, Rindal 2022): for sets of a million ids and more.
+
+Two parties. Built on vector oblivious linear evaluation instead of public keys, it is some twenty
+times faster than ECDH — and works outside the house: spu opens a connection of its own from party
+to party, past the coordinator, and the ledger can only note that it happened. Hence every party
+that takes part says so, in its own environment:
+
+    python3.11 -m venv spu-env && spu-env/bin/pip install spu    # needs numpy 1: never ours
+    export FEDMEND_SPU_PYTHON=spu-env/bin/python
+    export FEDMEND_SPU_ADDRESS=10.0.0.5:9500                     # where the other party reaches it
+
+Without an address a free port of 127.0.0.1 is taken (all parties on one machine). The connection
+is not encrypted by us. What spu gets to see are not the ids but 16-byte digests of them under a
+secret of the two parties, so neither its temporary file (readable by the owner only, deleted
+afterwards) nor its traffic lets anyone else try out ids.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+import re
+import socket
+import subprocess
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+from fedmend.errors import AlignmentError, ConfigError
+from fedmend.federation.federation import Crew
+from fedmend.federation.worker import exposed
+from fedmend.secure.psi import MatchWorker, Progress
+
+__all__ = ["SpuWorker", "match_spu", "spu_python"]
+
+logger = logging.getLogger(__name__)
+
+PYTHON_VARIABLE = "FEDMEND_SPU_PYTHON"
+ADDRESS_VARIABLE = "FEDMEND_SPU_ADDRESS"
+TIMEOUT_SECONDS = 600
+_ADDRESS = re.compile(r"[A-Za-z0-9.:\[\]-]+:\d{1,5}")
+_TRACE = re.compile(r"Trace has been written to (/\S+/psi_\w+\.trace)")
+
+
+class SpuWorker(MatchWorker):
+    """One of two parties of RR22; the work is done by a process of its own."""
+
+    @exposed(kind="control")
+    def address(self) -> str:
+        """Where the other party's process can reach this one's."""
+        spu_python(self.site.name)
+        given = os.environ.get(ADDRESS_VARIABLE)
+        if given is None:
+            with socket.socket() as free:
+                free.bind(("127.0.0.1", 0))
+                return f"127.0.0.1:{free.getsockname()[1]}"
+        if not _ADDRESS.fullmatch(given):
+            raise ConfigError(
+                f"party {self.site.name!r}: {ADDRESS_VARIABLE}={given!r} is no address. "
+                "Mend: write host:port"
+            )
+        return given
+
+    @exposed(kind="count")
+    def intersect(self, addresses: dict[str, str]) -> int:
+        """Run spu against the other party's; the number of common ids."""
+        me = self.site.name
+        # The values leave by spu's connection and not by this call's answer.
+        self.site.policy.admit_kind(me, f"{self.worker_name()}.intersect", "hashed-id")
+        ranks = sorted(addresses)
+        (peer,) = (party for party in ranks if party != me)
+        secret = self.shared_seed(peer, "digests of ids")
+        tags = {
+            hashlib.blake2b(key, digest_size=16, key=secret).hexdigest(): row
+            for row, key in enumerate(self.keys)
+        }
+        with tempfile.TemporaryDirectory(prefix="fedmend-spu-") as folder:
+            source, result = Path(folder, "in.csv"), Path(folder, "out.csv")
+            # In the order of the digests, which is not that of the table.
+            source.write_text("\n".join(["id", *sorted(tags)]) + "\n")
+            job = {
+                "rank": ranks.index(me),
+                "addresses": [addresses[party] for party in ranks],
+                "input": str(source),
+                "output": str(result),
+                "timeout_seconds": TIMEOUT_SECONDS,
+            }
+            _run_child(me, peer, job, Path(folder))
+            common = [line.strip().strip('"') for line in result.read_text().splitlines()[1:]]
+        rows = [tags[tag] for tag in common]
+        order = self.shared_seed(peer, "order of aligned rows")
+        return self._settle(rows, [bytes.fromhex(tag) for tag in common], order)
+
+
+def match_spu(crew: Crew, rows: Mapping[str, int], *, progress: Progress | None = None) -> int:
+    """Run RR22 over two introduced `SpuWorker`s; the size of the intersection."""
+    addresses = crew.address()
+    if len(set(addresses.values())) != len(addresses):
+        raise ConfigError(
+            f"the parties give the same address {next(iter(addresses.values()))!r}. Mend: on one "
+            f"machine leave {ADDRESS_VARIABLE} unset, elsewhere give each party its own"
+        )
+    found = crew.intersect(addresses)
+    if progress is not None:
+        progress("spu", max(rows.values()), max(rows.values()))
+    if len(set(found.values())) != 1:
+        raise AlignmentError(
+            f"the parties found different numbers of common ids ({found}). "
+            "Mend: start the alignment anew; the same spu version at both parties"
+        )
+    return next(iter(found.values()))
+
+
+def spu_python(party: str) -> str:
+    """The interpreter that has spu, as this party's environment names it."""
+    python = os.environ.get(PYTHON_VARIABLE)
+    if not python:
+        raise ConfigError(
+            f"party {party!r}: mode='spu' runs in an environment of its own (spu needs numpy 1, "
+            "fedmend numpy 2), and none is named. Mend: python3.11 -m venv spu-env && "
+            f"spu-env/bin/pip install spu && export {PYTHON_VARIABLE}=spu-env/bin/python"
+        )
+    if not Path(python).is_file():
+        raise ConfigError(
+            f"party {party!r}: {PYTHON_VARIABLE}={python!r} is not there. Mend: correct the path"
+        )
+    return python
+
+
+def _run_child(party: str, peer: str, job: Mapping[str, object], folder: Path) -> None:
+    script = Path(__file__).with_name("_spu_child.py")
+    try:
+        done = subprocess.run(
+            [spu_python(party), "-I", str(script)],
+            input=json.dumps(job),
+            capture_output=True,
+            text=True,
+            cwd=folder,
+            timeout=TIMEOUT_SECONDS,
+            check=False,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise AlignmentError(
+            f"party {party!r}: spu did not finish with {peer!r} in {TIMEOUT_SECONDS} s. "
+            f"Mend: check that the two reach each other ({', '.join(job['addresses'])})"  # type: ignore[arg-type]
+        ) from error
+    for trace in _TRACE.findall(done.stdout + done.stderr):
+        Path(trace).unlink(missing_ok=True)
+    if done.returncode:
+        lines = [line for line in done.stderr.splitlines() if line.strip()]
+        raise AlignmentError(
+            f"party {party!r}: spu failed against {peer!r}: {(lines or ['no message'])[-1]}. "
+            f"Mend: check {PYTHON_VARIABLE} and that the parties reach each other; or mode='ecdh'"
+        )
+    logger.debug("spu finished at %s", party)
