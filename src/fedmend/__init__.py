@@ -18,8 +18,9 @@ Names load when they are first used, so that ``import fedmend`` and ``fedmend --
 from __future__ import annotations
 
 from importlib import import_module
-from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
+
+from fedmend._version import __version__
 
 if TYPE_CHECKING:
     from fedmend import data, errors
@@ -28,11 +29,6 @@ if TYPE_CHECKING:
     from fedmend.methods import VFL, Local, LocalVFL
     from fedmend.report import overview
     from fedmend.secure import align
-
-try:
-    __version__ = version("fedmend")
-except PackageNotFoundError:  # run from a source folder
-    __version__ = "0+source"
 
 _HOME = {
     "Column": "fedmend.data",
@@ -70,6 +66,7 @@ __all__ = [
     "Schema",
     "Table",
     "Worker",
+    "__version__",
     "align",
     "data",
     "datasets",
@@ -94,4 +91,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return [*__all__, "__version__"]
+    return __all__

@@ -127,10 +127,10 @@ def test_both_ways_of_passing_values_write_the_same_ledger() -> None:
 def test_strict_hands_over_copies_and_by_reference_does_not(fed: Federation) -> None:
     crew = fed.workers(SumWorker, parties=["telco"])
     policy = Policy(allow=frozenset({"row", "control"}))
-    fed.engine.site("telco").policy = policy  # type: ignore[attr-defined]
+    fed.engine.site("telco").policy = policy
     rows = crew["telco"].rows()
-    own = fed.engine.site("telco").tables["train"].frame["x"].to_numpy()  # type: ignore[attr-defined]
-    assert np.shares_memory(rows, own) is not fed.engine.strict  # type: ignore[attr-defined]
+    own = fed.engine.site("telco").tables["train"].frame["x"].to_numpy()
+    assert np.shares_memory(rows, own) is not fed.engine.strict
 
 
 def test_a_refused_kind_is_refused_before_it_exists(fed: Federation) -> None:
@@ -154,14 +154,14 @@ def test_policy_problems_come_together() -> None:
         Policy(allow=frozenset({"rows"}), refuse=frozenset({"lable"}), min_intersection=0)
     assert len(caught.value.problems) == 3
     assert any("'row'" in problem for problem in caught.value.problems)
-    assert Policy(refuse="embedding").may_leave.isdisjoint({"embedding", "row", "label"})  # type: ignore[arg-type]
+    assert Policy(refuse="embedding").may_leave.isdisjoint({"embedding", "row", "label"})
 
 
 def test_only_exposed_methods_can_be_called(fed: Federation) -> None:
     crew = fed.workers(SumWorker)
     with pytest.raises(AttributeError, match="exposes no 'hidden'"):
         crew["bank"].hidden()
-    site = fed.engine.site("bank")  # type: ignore[attr-defined]
+    site = fed.engine.site("bank")
     for method in ("hidden", "__init__", "nothing"):
         with pytest.raises(Refused, match="not exposed"):
             site.call("SumWorker#1", method, {})
@@ -226,14 +226,14 @@ def test_short_calls_are_made_one_after_the_other(
 ) -> None:
     crew = fed.workers(SumWorker)
     key = ("SumWorker", "total_of")
-    fed.engine._seconds[key] = local.INLINE_BELOW_SECONDS / 10  # type: ignore[attr-defined]
+    fed.engine._seconds[key] = local.INLINE_BELOW_SECONDS / 10
     monkeypatch.setattr(fed.engine, "_pool", None)
     assert crew.total_of("x") == {"bank": 15.0, "telco": 75.0}
-    assert fed.engine._pool is None  # type: ignore[attr-defined]
+    assert fed.engine._pool is None
     monkeypatch.setattr(SumWorker, "total_of", lambda self, column: time.sleep(0.02))
     for _ in range(4):
         crew.total_of("x")  # the running mean notices
-    assert fed.engine._seconds[key] > local.INLINE_BELOW_SECONDS  # type: ignore[attr-defined]
+    assert fed.engine._seconds[key] > local.INLINE_BELOW_SECONDS
 
 
 def test_views_share_parties_and_ledger_but_not_rows(fed: Federation) -> None:
@@ -253,12 +253,12 @@ def test_alignment_is_per_view(fed: Federation) -> None:
     with pytest.raises(AlignmentError, match="not aligned yet"):
         _ = fed.alignment
     fed.note_alignment(AlignmentCounts(4, {"bank": 2, "telco": 2}))
-    fed.engine.site("bank").alignments["train"] = Alignment(np.arange(4), np.arange(4, 6))  # type: ignore[attr-defined]
+    fed.engine.site("bank").alignments["train"] = Alignment(np.arange(4), np.arange(4, 6))
     assert fed.is_aligned
     assert fed.alignment.aligned == 4
     assert not fed.on("test").is_aligned
     assert not fed.only("bank").is_aligned
-    site = fed.engine.site("telco")  # type: ignore[attr-defined]
+    site = fed.engine.site("telco")
     with pytest.raises(AlignmentError, match=r"'telco'.*not aligned"):
         _ = SumWorker(site).alignment
 
@@ -287,7 +287,7 @@ def test_bad_federations() -> None:
         with pytest.raises(ConfigError, match="cannot be a party's name"):
             Party(name, table)
     with pytest.raises(DataError, match=r"'a': train is a dict, not a Table"):
-        Party("a", {"x": 1})  # type: ignore[arg-type]
+        Party("a", {"x": 1})
     with pytest.raises(ConfigError, match="no value for party 'b'"):
         Federation(Party("a", table), Party("b", table)).workers(SumWorker, start=Each({"a": 1.0}))
 

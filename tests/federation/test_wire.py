@@ -46,15 +46,15 @@ def same(a: object, b: object) -> bool:
     if type(a) is not type(b):
         return False
     if isinstance(a, torch.Tensor):
-        return a.dtype == b.dtype and torch.equal(a, b)  # type: ignore[union-attr]
+        return a.dtype == b.dtype and torch.equal(a, b)
     if isinstance(a, np.ndarray | np.generic):
-        return a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes()  # type: ignore[attr-defined]
+        return a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes()
     if isinstance(a, float):
         return struct.pack("d", a) == struct.pack("d", b)
     if isinstance(a, list | tuple):
-        return len(a) == len(b) and all(map(same, a, b))  # type: ignore[arg-type]
+        return len(a) == len(b) and all(map(same, a, b))
     if isinstance(a, dict):
-        return list(a) == list(b) and all(same(a[key], b[key]) for key in a)  # type: ignore[call-overload]
+        return list(a) == list(b) and all(same(a[key], b[key]) for key in a)
     return a == b
 
 

@@ -1,0 +1,95 @@
+"""Federations with something to learn in them, aligned by hand, for learn/ and methods/."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from fedmend.data.table import Table
+from fedmend.federation import Alignment, AlignmentCounts, Federation, Party
+
+
+def frame_of(n: int = 240, seed: int = 0, task: str = "binary") -> pd.DataFrame:
+    rng = np.random.default_rng(seed)
+    frame = pd.DataFrame(rng.normal(size=(n, 5)), columns=list("abcde"))
+    frame["city"] = rng.choice(["Ulm", "Bonn", "Kiel"], n)
+    signal = frame["a"] + frame["d"] + (frame["city"] == "Ulm") * 1.5
+    if task == "regression":
+        frame["y"] = 10 + 3 * signal + rng.normal(size=n) * 0.1
+    elif task == "multiclass":
+        frame["y"] = np.array(["low", "mid", "high"])[np.digitize(signal, [-0.5, 1.0])]
+    else:
+        frame["y"] = np.where(signal > 0.5, "yes", "no")
+    return frame
+
+
+COLUMNS = {"bank": ["a", "b", "y"], "telco": ["c", "d"], "shop": ["e", "city"]}
+
+
+def fed_of(
+    frame: pd.DataFrame | None = None,
+    *,
+    aligned: int | None = None,
+    test: pd.DataFrame | None = None,
+    columns: dict[str, list[str]] = COLUMNS,
+    strict: bool = True,
+    align: bool = True,
+    **options: Any,
+) -> Federation:
+    """Parties with rows in orders of their own; the first `aligned` ids known to all of them.
+
+    The rest of the rows is the label party's alone.
+    """
+    frame = frame_of() if frame is None else frame
+    aligned = len(frame) if aligned is None else aligned
+    tables: dict[str, dict[str, Table]] = {name: {} for name in columns}
+    orders: dict[str, dict[str, np.ndarray]] = {}
+    for dataset, rows in (("train", frame), ("test", test)):
+        if rows is None:
+            continue
+        known = aligned if dataset == "train" else len(rows)
+        orders[dataset] = {}
+        for number, (name, names) in enumerate(columns.items()):
+            count = len(rows) if "y" in names else known
+            order = np.random.default_rng(number).permutation(count)
+            label = "y" if "y" in names else None
+            picked = rows.iloc[order][names].reset_index(drop=True)
+            tables[name][dataset] = Table(order, picked, label=label)
+            orders[dataset][name] = order
+    parties = [
+        Party(name, each.pop("train"), **each, policy=options.pop(f"policy_{name}", None))
+        for name, each in tables.items()
+    ]
+    fed = Federation(*parties, strict=strict, **options)
+    if align:
+        for dataset, by_party in orders.items():
+            align_by_hand(fed, dataset, by_party, aligned if dataset == "train" else None)
+    return fed
+
+
+def align_by_hand(
+    fed: Federation, dataset: str, orders: dict[str, np.ndarray], aligned: int | None
+) -> None:
+    unaligned = {}
+    for name, order in orders.items():
+        position = np.argsort(order)  # position[id] is the row of that id
+        known = len(order) if aligned is None else aligned
+        split = Alignment(position[:known], position[known:])
+        fed.engine.site(name).alignments[dataset] = split
+        unaligned[name] = len(split.unaligned)
+    known = min(len(order) for order in orders.values()) if aligned is None else aligned
+    fed.on(dataset).note_alignment(AlignmentCounts(known, unaligned))
+
+
+@pytest.fixture(scope="session")
+def make_frame() -> Callable[..., pd.DataFrame]:
+    return frame_of
+
+
+@pytest.fixture(scope="session")
+def make_fed() -> Callable[..., Federation]:
+    return fed_of

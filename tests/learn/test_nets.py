@@ -1,0 +1,119 @@
+"""Networks: shapes, reproducible weights, dropout, and settings that survive the wire."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from fedmend.errors import ConfigError
+from fedmend.federation import wire
+from fedmend.learn.nets import (
+    Batch,
+    Bottom,
+    BottomSpec,
+    OptimizerSpec,
+    ResNet8,
+    SeededDropout,
+    Top,
+    TopSpec,
+    initialise,
+)
+
+
+def generator(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def test_a_bottom_joins_numbers_codes_and_blocks() -> None:
+    spec = BottomSpec(3, (5, 7), ((1, 8, 8), (4,)), hidden=(16,), out=6)
+    bottom = Bottom(spec)
+    batch = Batch(
+        torch.randn(10, 3),
+        torch.randint(0, 5, (10, 2)),
+        (torch.randn(10, 1, 8, 8), torch.randn(10, 4)),
+    )
+    assert bottom(batch).shape == (10, 6)
+    for piece in range(3):  # every kind of input has a say
+        changed = [part.clone() if isinstance(part, torch.Tensor) else part for part in batch]
+        if piece < 2:
+            changed[piece] = (changed[piece] + 1) % 5
+        else:
+            changed[2] = tuple(block + 1 for block in batch.blocks)
+        assert not torch.allclose(bottom.eval()(Batch(*changed)), bottom.eval()(batch))
+
+
+def test_specs_survive_the_wire() -> None:
+    bottom = BottomSpec(3, (5, 7), ((1, 8, 8),), (16, 8), 6, 0.1, "resnet")
+    assert BottomSpec.from_dict(wire.decode(wire.encode(bottom.to_dict()))) == bottom
+    top = TopSpec((6, 6), (), 3)
+    assert TopSpec.from_dict(wire.decode(wire.encode(top.to_dict()))) == top
+
+
+def test_weights_come_from_the_generator_alone() -> None:
+    def weights(seed: int) -> torch.Tensor:
+        module = initialise(Bottom(BottomSpec(3, (5,))), generator(seed))
+        return torch.cat([p.flatten() for p in module.parameters()])
+
+    torch.manual_seed(1)
+    first = weights(0)
+    torch.manual_seed(2)
+    assert torch.equal(first, weights(0))
+    assert not torch.equal(first, weights(1))
+
+
+def test_initialisation_has_torchs_own_spread() -> None:
+    layer = torch.nn.Linear(400, 300)
+    expected = layer.weight.std().item()
+    initialise(layer, generator())
+    assert layer.weight.std().item() == pytest.approx(expected, rel=0.02)
+
+
+def test_missing_and_unseen_codes_start_as_nothing() -> None:
+    bottom = Bottom(BottomSpec(0, (5,)))
+    initialise(bottom, generator())
+    table = next(iter(bottom.tables)).weight
+    assert torch.all(table[0] == 0)
+    assert torch.all(table[-1] == 0)
+    assert torch.all(table[1:-1] != 0)
+
+
+def test_resnet8_has_the_published_number_of_parameters() -> None:
+    # 1,227,594 with a linear layer to ten classes (256 x 10 + 10)
+    count = sum(parameter.numel() for parameter in ResNet8(3).parameters())
+    assert count == 1_227_594 - 2_570
+    assert ResNet8(3)(torch.randn(2, 3, 32, 32)).shape == (2, 256)
+
+
+def test_dropout_keeps_the_mean_and_rests_in_evaluation() -> None:
+    dropout = SeededDropout(0.4)
+    dropout.generator = generator()
+    ones = torch.ones(20_000)
+    dropped = dropout(ones)
+    assert dropped.mean().item() == pytest.approx(1.0, abs=0.03)
+    assert (dropped == 0).float().mean().item() == pytest.approx(0.4, abs=0.02)
+    assert torch.equal(dropout.eval()(ones), ones)
+
+
+def test_linear_tops_and_bottoms_are_linear() -> None:
+    top = Top(TopSpec((2, 2), (), 1))
+    a, b = torch.randn(2, 5, 2)
+    twice = top([2 * a, 2 * b]) - top([a, b])
+    assert torch.allclose(twice, top([a, b]) - top([0 * a, 0 * b]), atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["adam", "adamw", "sgd"])
+def test_optimizers(name: str) -> None:
+    weight = torch.nn.Parameter(torch.ones(3))
+    optimizer = OptimizerSpec(name, lr=0.1).build([weight])
+    weight.sum().backward()
+    optimizer.step()
+    assert torch.all(weight < 1)
+
+
+def test_wrong_choices_are_named() -> None:
+    with pytest.raises(ConfigError, match="optimizer='adm'"):
+        OptimizerSpec("adm").build([])
+    with pytest.raises(ConfigError, match="conv='vgg'"):
+        Bottom(BottomSpec(0, (), ((3, 8, 8),), conv="vgg"))
+    with pytest.raises(ConfigError, match="needs a column"):
+        Bottom(BottomSpec(0))
