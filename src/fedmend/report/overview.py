@@ -125,7 +125,7 @@ class Overview:
             party.name,
             f"{party.rows:,}",
             aligned,
-            columns_in_words(party),
+            ", ".join(f"{count} {kind}" for kind, count in party.columns.items()) or "none",
             percent(party.missing_share) if party.missing else "none",
             label,
         ]

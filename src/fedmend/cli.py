@@ -1,0 +1,282 @@
+"""The fedmend command. Heavy parts load inside the commands that use them."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+import warnings
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from fedmend.errors import ConfigError, FedmendError, FedmendWarning
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+__all__ = ["app", "main"]
+
+app = typer.Typer(
+    name="fedmend",
+    help="Mends federated data: aligns parties, shows what is torn, trains across them, "
+    "and writes down what each one saw.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+ConfigPath = Annotated[Path, typer.Argument(help="the federation's file", metavar="FILE")]
+Force = Annotated[bool, typer.Option("--force", help="replace what is there")]
+
+
+class _State:
+    debug = False
+
+
+def _console(*, stderr: bool = False) -> Console:
+    from rich.console import Console
+
+    return Console(stderr=stderr, soft_wrap=False)
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        from fedmend._version import __version__
+
+        typer.echo(f"fedmend {__version__}")
+        raise typer.Exit()
+
+
+@app.callback()
+def _options(
+    debug: Annotated[bool, typer.Option("--debug", help="show tracebacks and the log")] = False,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="show the version")
+    ] = False,
+) -> None:
+    _State.debug = debug
+    if debug:
+        from rich.logging import RichHandler
+
+        handler = RichHandler(console=_console(stderr=True), show_path=False)
+        logging.getLogger("fedmend").addHandler(handler)
+        logging.getLogger("fedmend").setLevel(logging.DEBUG)
+
+
+# ---------------------------------------------------------------- commands
+
+
+@app.command()
+def demo(
+    out: Annotated[Path, typer.Option("--out", help="folder for the run", metavar="DIR")] = Path(
+        "demo-run"
+    ),
+) -> None:
+    """Two hospitals, few shared patients: the whole story on real data, with a report."""
+    from fedmend.demo import run_demo
+
+    run_demo(out, _console())
+
+
+@app.command()
+def init(
+    tables: Annotated[
+        list[Path] | None,
+        typer.Argument(help="one table for each party (.csv, .csv.gz, .parquet)", metavar="TABLE"),
+    ] = None,
+    id: Annotated[str | None, typer.Option("--id", help="the id column of all tables")] = None,
+    label: Annotated[str | None, typer.Option("--label", help="the column to predict")] = None,
+    out: Annotated[Path, typer.Option("--out", help="the file to write", metavar="FILE")] = Path(
+        "federation.toml"
+    ),
+    force: Force = False,
+) -> None:
+    """Write a commented federation.toml, from given tables or as an example."""
+    from fedmend.starter import write_starter
+
+    path = write_starter(out, tables or [], id=id, label=label, force=force)
+    typer.echo(f"wrote {path}. Next: fedmend check {path}")
+
+
+@app.command()
+def check(config: ConfigPath = Path("federation.toml")) -> None:
+    """List every problem of a federation.toml and its tables; train nothing."""
+    from fedmend.checks import check_data
+    from fedmend.config import load_config
+
+    settings = load_config(config)
+    found = check_data(settings)
+    console = _console()
+    for note in found.notes:
+        console.print(f"[yellow]note[/] {_escaped(note)}", highlight=False)
+    if found.problems:
+        raise ConfigError(found.problems, source=str(config))
+    for party, table in found.tables.items():
+        label = f", label {table.label}" if table.label else ""
+        facts = f"{len(table):,} rows, {len(table.feature_names)} columns{label}"
+        console.print(f"{_escaped(party)}: {_escaped(facts)}", highlight=False)
+    console.print(f"[green]no problems[/]. Next: fedmend run {_escaped(str(config))}")
+
+
+@app.command()
+def run(
+    config: ConfigPath = Path("federation.toml"),
+    folder: Annotated[
+        Path | None, typer.Option("--folder", help="the run folder, instead of the file's")
+    ] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="go on with an unfinished run")] = False,
+    force: Force = False,
+    keep_failed: Annotated[
+        bool, typer.Option("--keep-failed", help="keep FOLDER.part when the run fails")
+    ] = False,
+) -> None:
+    """Read, align, train, score and report, into a run folder."""
+    from fedmend.config import load_config
+    from fedmend.flow import execute, plan_of
+    from fedmend.terminal import TerminalListener, comparison_table
+
+    settings = load_config(config)
+    target = folder or settings.folder
+    console = _console()
+    try:
+        with TerminalListener(console) as listener:
+            record = execute(
+                plan_of(settings),
+                target,
+                resume=resume,
+                force=force,
+                keep_failed=keep_failed,
+                listener=listener,
+            )
+    except KeyboardInterrupt:
+        typer.echo(f"interrupted. Go on with: fedmend run {config} --resume", err=True)
+        raise typer.Exit(130) from None
+    console.print(comparison_table(record))
+    console.print(f"Report: {_escaped(str(target / 'report.html'))}", highlight=False)
+
+
+@app.command()
+def ledger(
+    run: Annotated[Path, typer.Argument(help="a run folder, or its ledger.jsonl")],
+    as_json: Annotated[bool, typer.Option("--json", help="totals as JSON")] = False,
+    party: Annotated[
+        str | None, typer.Option("--party", help="only what this role received")
+    ] = None,
+) -> None:
+    """Say in words what each role of a run got to see."""
+    from fedmend._suggest import did_you_mean
+    from fedmend.federation.ledger import COORDINATOR, read_ledger
+    from fedmend.report.page import LEDGER_FILE
+    from fedmend.report.words import flows
+
+    entries = read_ledger(run / LEDGER_FILE if run.is_dir() else run)
+    roles = {COORDINATOR, *(each.sender for each in entries), *(each.receiver for each in entries)}
+    if party is not None and party not in roles:
+        raise ConfigError(f"there is no role {party!r} in {run}: {did_you_mean(party, roles)}")
+    if as_json:
+        totals = [
+            {
+                "sender": flow.sender,
+                "receiver": flow.receiver,
+                "kind": flow.kind,
+                "sealed_for": flow.sealed_for,
+                "refused": flow.refused,
+                "crossings": flow.crossings,
+                "bytes": flow.bytes,
+                "calls": list(flow.calls),
+            }
+            for flow in flows(entries)
+            if party in (None, flow.receiver)
+        ]
+        typer.echo(json.dumps(totals, indent=2, ensure_ascii=False))
+        return
+    from fedmend.terminal import show_ledger
+
+    show_ledger(_console(), entries, party=party)
+
+
+@app.command()
+def datasets() -> None:
+    """List the named data sets, and how to get those that are not here."""
+    from fedmend.data import datasets as known
+    from fedmend.terminal import plain_table
+
+    rows = []
+    for name in known.names():
+        info = known.info(name)
+        state = "yes" if info.present else "no"
+        how = "" if info.present else info.how_to_get
+        rows.append([name, f"{info.rows:,}", info.columns, info.task, state, info.licence, how])
+    head = ["name", "rows", "columns", "task", "here", "licence", "how to get it"]
+    _console().print(plain_table(head, rows))
+
+
+@app.command()
+def bench(
+    name: Annotated[str | None, typer.Argument(help="which one; without it, what there is")] = None,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="an honest small version, under a minute")
+    ] = False,
+    json_file: Annotated[
+        Path | None, typer.Option("--json", help="write the result here too", metavar="FILE")
+    ] = None,
+    option: Annotated[
+        list[str] | None,
+        typer.Option("--option", "-o", help="an option of the benchmark", metavar="KEY=VALUE"),
+    ] = None,
+) -> None:
+    """Run a benchmark: ours beside the reference, and whether the promises hold."""
+    from fedmend.bench.harness import available, parse_options, run_bench, show
+
+    if name is None:
+        for each, words in available().items():
+            typer.echo(f"{each:<14} {words}")
+        return
+    result = run_bench(name, quick=quick, options=parse_options(option or []))
+    show(result, _console())
+    if json_file is not None:
+        result.write_json(json_file)
+
+
+# ---------------------------------------------------------------- errors
+
+
+def _escaped(text: str) -> str:
+    from rich.markup import escape
+
+    return escape(text)
+
+
+def _show_warning(message: Any, category: type[Warning], *rest: Any, **more: Any) -> None:
+    """Our own warnings as one line; others stay for the log."""
+    if issubclass(category, FedmendWarning):
+        sys.stderr.write(f"note: {message}\n")
+    elif _State.debug:
+        sys.stderr.write(f"{category.__name__}: {message}\n")
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """The console script: runs a command, and turns errors into one message and an exit code."""
+    _State.debug = False
+    with warnings.catch_warnings():
+        warnings.simplefilter("default", FedmendWarning)
+        warnings.showwarning = _show_warning
+        try:
+            app(args=arguments, prog_name="fedmend")
+        except FedmendError as error:
+            if _State.debug:
+                raise
+            sys.stderr.write(f"error: {error}\n")
+            sys.exit(error.exit_code)
+        except Exception as error:
+            if _State.debug:
+                raise
+            sys.stderr.write(
+                f"unexpected error: {type(error).__name__}: {error}\n"
+                "This is a fault in fedmend. Mend: run again with 'fedmend --debug …' and report "
+                "the traceback\n"
+            )
+            sys.exit(1)

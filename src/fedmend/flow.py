@@ -1,0 +1,373 @@
+"""The stages of a run: read, split, align, overview, train, score, report — into one folder.
+
+A run works in ``<folder>.part`` and takes its name only when everything is written, so that a
+run folder is whole or not there. An interrupted run leaves its ``.part``, from which ``resume``
+goes on; one that failed leaves nothing unless asked to.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+import re
+import shutil
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from fedmend._json import write_json
+from fedmend.config_checks import METHODS, method_class
+from fedmend.errors import ConfigError, DataError, ResumeError
+from fedmend.federation import Federation, Party
+from fedmend.kept import keep_alignment, restore_alignment
+from fedmend.report.overview import Overview, overview
+from fedmend.report.page import LEDGER_FILE, write_report
+from fedmend.report.record import MethodRun, RunRecord
+from fedmend.secure.align import align
+from fedmend.secure.identifiers import RULES
+
+if TYPE_CHECKING:
+    from fedmend.config import Config, PartySettings
+    from fedmend.data.table import Table
+
+__all__ = ["Listener", "Method", "Plan", "execute", "plan_of", "read_party", "split_by_id"]
+
+logger = logging.getLogger(__name__)
+
+CONFIG_FILE = "federation.toml"
+MODEL_FOLDER = "model"
+SMALL_ROWS = 50_000
+_SCRATCH = ("alignment", "checkpoints", "results")
+
+
+class Listener:
+    """Hears how a run goes on; the command line draws it, the library stays silent."""
+
+    def stage(self, words: str) -> None:
+        """A stage begins."""
+
+    def overview(self, found: Overview) -> None:
+        """The overview is there."""
+
+    def progress(
+        self, title: str, done: int, total: int, facts: dict[str, float] | None = None
+    ) -> None:
+        """A part of a stage is done: rows of an alignment, epochs of a training."""
+
+    def scored(self, run: MethodRun) -> None:
+        """A method was trained and scored."""
+
+
+@dataclass(frozen=True)
+class Method:
+    """A method of the comparison: its name in METHODS, how it is shown, its parameters."""
+
+    name: str
+    title: str
+    params: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def slug(self) -> str:
+        return re.sub(r"[^A-Za-z0-9]+", "-", self.title).strip("-").lower() or self.name
+
+
+@dataclass
+class Plan:
+    """Everything a run needs, wherever it came from: a federation.toml or the demo."""
+
+    title: str
+    parties: Callable[[], list[Party]]
+    methods: Sequence[Method]
+    seeds: Sequence[int] = (0,)
+    metrics: Sequence[str] = ()
+    device: str = "cpu"
+    strict: bool = False
+    align: dict[str, Any] = field(default_factory=dict)
+    settings: dict[str, Any] = field(default_factory=dict)
+    config_text: str = ""
+    extras: Callable[[Path], None] | None = None
+
+
+# ---------------------------------------------------------------- from the file to a plan
+
+
+def plan_of(config: Config) -> Plan:
+    """The plan of a federation.toml."""
+    return Plan(
+        title=config.title,
+        parties=lambda: read_parties(config),
+        methods=[Method(each.name, each.shown_as, each.params) for each in config.method],
+        seeds=config.run.all_seeds,
+        metrics=config.evaluate.metrics,
+        device=config.run.device,
+        strict=config.run.strict,
+        align=config.align.model_dump(exclude_none=True),
+        settings=config.shown(),
+        config_text=config.source.read_text(encoding="utf-8"),
+    )
+
+
+def read_parties(config: Config) -> list[Party]:
+    """Every party with its training and its test table."""
+    parties = []
+    for settings in config.party:
+        train, test = read_party(config, settings)
+        if test is None:
+            train, test = split_by_id(train, config.evaluate.test_share, config.run.all_seeds[0])
+        policy = settings.policy.build()
+        parties.append(Party(settings.name, train, policy=policy, test=test))
+    return parties
+
+
+def read_party(config: Config, party: PartySettings) -> tuple[Table, Table | None]:
+    """A party's table, and its test table where it has one; errors name the party."""
+    try:
+        train = _read(config, party, party.data, party.sql)
+        test = _read(config, party, party.test, party.test_sql) if party.has_test else None
+    except DataError as error:
+        raise error.at(party.name) from error
+    return train, test
+
+
+def _read(config: Config, party: PartySettings, data: str | None, sql: str | None) -> Table:
+    from fedmend.data.readers import read, read_sql
+
+    if data is not None:
+        return read(config.at(data), id=party.id, label=party.label, kinds=party.kinds)
+    if party.id is None:
+        raise DataError("a query needs an id column", mend='add id = "column" to the party')
+    assert sql is not None and party.uri is not None
+    uri = party.uri
+    if uri.startswith("sqlite:///") and not uri.startswith("sqlite:////"):
+        uri = f"sqlite:///{config.at(uri.removeprefix('sqlite:///')).resolve()}"
+    return read_sql(sql, uri=uri, id=party.id, label=party.label, kinds=party.kinds)
+
+
+def split_by_id(table: Table, share: float, seed: int) -> tuple[Table, Table]:
+    """Training and test rows, decided by each id alone.
+
+    Every party takes the same people aside without a word to the others, because the same id
+    falls on the same side everywhere, however it is written.
+    """
+    as_text = RULES["text"]
+    marks = [
+        hashlib.blake2b(as_text(each), digest_size=8, key=b"test rows %d" % seed).digest()
+        for each in table.ids.tolist()
+    ]
+    aside = np.array([int.from_bytes(mark, "big") < share * 2**64 for mark in marks], dtype=bool)
+    return table.take(~aside), table.take(aside)
+
+
+# ---------------------------------------------------------------- running it
+
+
+def execute(
+    plan: Plan,
+    folder: str | Path,
+    *,
+    resume: bool = False,
+    force: bool = False,
+    keep_failed: bool = False,
+    listener: Listener | None = None,
+) -> RunRecord:
+    """Run a plan into a folder. Returns the record; the folder holds it with everything else."""
+    listener = listener or Listener()
+    with _workplace(Path(folder), plan, resume, force, keep_failed) as work:
+        began = time.perf_counter()
+        listener.stage("Reading the tables")
+        fed = Federation(
+            *plan.parties(),
+            seed=plan.seeds[0],
+            strict=plan.strict,
+            ledger=work / LEDGER_FILE,
+            device=plan.device,
+        )
+        with fed, _few_threads(fed):
+            found = _align_and_look(fed, plan, work, listener)
+            tested_on = _tested_on(fed.on("test"))
+            runs = [
+                _train(fed, plan, method, seed, work, resume, listener)
+                for method in plan.methods
+                for seed in plan.seeds
+            ]
+        record = RunRecord(
+            title=plan.title,
+            methods=runs,
+            metric=_main_metric(plan, runs),
+            overview=found.to_dict(),
+            evaluated_on=tested_on,
+            device=plan.device,
+            seeds=list(plan.seeds),
+            settings=plan.settings,
+            seconds=time.perf_counter() - began,
+        )
+        listener.stage("Writing the report")
+        record.save(work)
+        if plan.extras is not None:
+            plan.extras(work)
+        write_report(work)
+        for name in _SCRATCH:
+            shutil.rmtree(work / name, ignore_errors=True)
+    return record
+
+
+def _align_and_look(fed: Federation, plan: Plan, work: Path, listener: Listener) -> Overview:
+    if len(fed.names) > 1:
+        listener.stage("Finding the rows the parties share")
+        for view in (fed, fed.on("test")):
+            if not restore_alignment(view, work / "alignment"):
+                align(view, progress=listener.progress, **plan.align)
+                keep_alignment(view, work / "alignment")
+    found = overview(fed)
+    listener.overview(found)
+    return found
+
+
+def _tested_on(test: Federation) -> str:
+    if test.is_aligned:
+        return f"{test.alignment.aligned:,} test rows known to all"
+    return f"{test.roster[test.label_party]['rows']:,} test rows"
+
+
+def _train(
+    fed: Federation,
+    plan: Plan,
+    method: Method,
+    seed: int,
+    work: Path,
+    resume: bool,
+    listener: Listener,
+) -> MethodRun:
+    """Fit and score one method under one seed, or take its result from before."""
+    slug = f"{method.slug}-{seed}"
+    stored = work / "results" / f"{slug}.json"
+    if resume and stored.is_file():
+        run = MethodRun(**json.loads(stored.read_text(encoding="utf-8")))
+        listener.scored(run)
+        return run
+    several = f", seed {seed}" if len(plan.seeds) > 1 else ""
+    listener.stage(f"Training {method.title}{several}")
+    crossings, crossed = len(fed.ledger), fed.ledger.total_bytes()
+    began = time.perf_counter()
+    estimator = method_class(method.name)(**method.params)
+    if "seed" in estimator.get_params():
+        estimator.set_params(seed=seed)
+    estimator.fit(
+        fed,
+        progress=lambda _, done, total, facts: listener.progress("epochs", done, total, facts),
+        checkpoint=work / "checkpoints" / slug,
+        resume=resume,
+    )
+    seconds = time.perf_counter() - began
+    scores = estimator.evaluate(fed.on("test"))
+    if seed == plan.seeds[0]:
+        estimator.save(work / MODEL_FOLDER / method.slug)
+    run = MethodRun(
+        name=method.name,
+        title=method.title,
+        seed=seed,
+        params=estimator.get_params(),
+        history=list(estimator.history_),
+        scores=_chosen(scores, plan.metrics),
+        seconds=seconds,
+        crossings=len(fed.ledger) - crossings,
+        bytes=fed.ledger.total_bytes() - crossed,
+        about=METHODS[method.name][1],
+    )
+    write_json(stored, asdict(run))
+    listener.scored(run)
+    return run
+
+
+def _chosen(scores: dict[str, float], metrics: Sequence[str]) -> dict[str, float]:
+    if not metrics:
+        return dict(scores)
+    wrong = [metric for metric in metrics if metric not in scores]
+    if wrong:
+        raise ConfigError(
+            f"evaluate.metrics: {wrong[0]!r} does not fit this label. "
+            f"Mend: choose from {', '.join(scores)}"
+        )
+    return {metric: scores[metric] for metric in metrics}
+
+
+def _main_metric(plan: Plan, runs: Sequence[MethodRun]) -> str:
+    if plan.metrics:
+        return plan.metrics[0]
+    names = list(runs[0].scores)
+    return next((name for name in ("auc", "accuracy", "rmse") if name in names), names[0])
+
+
+@contextmanager
+def _few_threads(fed: Federation) -> Iterator[None]:
+    """One thread for small tables: handing out tiny products costs far more than it saves.
+
+    Whoever sets OMP_NUM_THREADS has decided otherwise.
+    """
+    import torch
+
+    before = torch.get_num_threads()
+    small = max(facts["rows"] for facts in fed.roster.values()) <= SMALL_ROWS
+    if small and "OMP_NUM_THREADS" not in os.environ:
+        torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+# ---------------------------------------------------------------- the folder
+
+
+@contextmanager
+def _workplace(
+    folder: Path, plan: Plan, resume: bool, force: bool, keep_failed: bool
+) -> Iterator[Path]:
+    """``<folder>.part`` to work in; renamed when all went well, removed when something failed."""
+    work = folder.with_name(folder.name + ".part")
+    if folder.exists() and not (force and _is_ours(folder)):
+        raise ConfigError(
+            f"{folder} exists already. Mend: name another folder, or --force to replace a run"
+        )
+    resumed = resume and work.is_dir()
+    if resumed:
+        _same_plan(work, plan)
+    elif work.exists() and not force:
+        raise ConfigError(
+            f"an unfinished run is in {work}. Mend: --resume goes on with it, --force starts anew"
+        )
+    else:
+        shutil.rmtree(work, ignore_errors=True)
+        work.mkdir(parents=True)
+        (work / CONFIG_FILE).write_text(plan.config_text, encoding="utf-8")
+    try:
+        yield work
+    except Exception:
+        # A resumed run holds hours of somebody's work, whatever went wrong now.
+        if not (keep_failed or resumed):
+            shutil.rmtree(work, ignore_errors=True)
+        raise
+    if folder.exists():
+        shutil.rmtree(folder)
+    work.rename(folder)
+
+
+def _is_ours(folder: Path) -> bool:
+    """Only what looks like a run is ever replaced."""
+    return folder.is_dir() and ((folder / LEDGER_FILE).is_file() or not any(folder.iterdir()))
+
+
+def _same_plan(work: Path, plan: Plan) -> None:
+    config = work / CONFIG_FILE
+    if not config.is_file() or config.read_text(encoding="utf-8") != plan.config_text:
+        raise ResumeError(
+            f"the unfinished run in {work} was started with other settings. "
+            f"Mend: bring them back (they are in {config}), or --force to start anew"
+        )

@@ -1,0 +1,69 @@
+"""Alignments kept at the parties, so that a resumed run goes on with the same rows.
+
+The common order of aligned rows comes from fresh secrets; aligned anew, row 17 would be somebody
+else, and a checkpoint's validation rows would turn into training rows.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from fedmend.errors import ResumeError
+from fedmend.federation import AlignmentCounts, Federation, Worker, exposed
+from fedmend.federation.site import Alignment
+
+__all__ = ["AlignmentKeeper", "keep_alignment", "restore_alignment"]
+
+
+class AlignmentKeeper(Worker):
+    """Writes this party's side of an alignment into its own folder, and takes it back."""
+
+    @exposed(kind="control")
+    def save(self, path: str) -> None:
+        folder = self.site.folder(path)
+        folder.mkdir(parents=True, exist_ok=True)
+        part = folder / f"{self.scope}.part.npz"
+        alignment = self.alignment
+        np.savez(part, aligned=alignment.aligned, unaligned=alignment.unaligned)
+        part.replace(self._file(path))
+
+    @exposed(kind="count")
+    def load(self, path: str) -> dict[str, int]:
+        with np.load(self._file(path), allow_pickle=False) as stored:
+            kept = Alignment(stored["aligned"], stored["unaligned"])
+        rows = len(self.table)
+        everything = np.sort(np.concatenate([kept.aligned, kept.unaligned]))
+        if not np.array_equal(everything, np.arange(rows)):
+            raise ResumeError(
+                f"party {self.site.name!r}: the table {self.scope!r} has {rows:,} rows, "
+                f"{len(everything):,} when the run began. Mend: bring the table back, "
+                "or start anew with --force"
+            )
+        self.site.alignments[self.scope] = kept
+        return {"aligned": len(kept.aligned), "unaligned": len(kept.unaligned)}
+
+    def _file(self, path: str) -> Path:
+        return self.site.folder(path) / f"{self.scope}.npz"
+
+
+def keep_alignment(fed: Federation, path: Path) -> None:
+    """Let every party keep its side; a mark of ours says that all of them have."""
+    with fed.workers(AlignmentKeeper) as crew:
+        crew.save(str(path))
+    (path / f"{fed.scope}.kept").touch()
+
+
+def restore_alignment(fed: Federation, path: Path) -> bool:
+    """Take back what was kept; False when nothing (or not everything) was."""
+    if not (path / f"{fed.scope}.kept").is_file():
+        return False
+    with fed.workers(AlignmentKeeper) as crew:
+        counts = crew.load(str(path))
+    aligned = {each["aligned"] for each in counts.values()}
+    if len(aligned) != 1:
+        raise ResumeError("the parties kept different alignments. Mend: start anew with --force")
+    unaligned = {party: each["unaligned"] for party, each in counts.items()}
+    fed.note_alignment(AlignmentCounts(aligned.pop(), unaligned))
+    return True

@@ -1,0 +1,147 @@
+"""What the command line shows: stages, progress bars, tables. Bars only on a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from rich import box
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from fedmend.federation import Entry
+from fedmend.flow import Listener
+from fedmend.report.overview import Overview
+from fedmend.report.plots import pretty
+from fedmend.report.record import MethodRun, RunRecord
+from fedmend.report.words import human_bytes, verdict, what_was_seen
+
+__all__ = [
+    "TerminalListener",
+    "bullets",
+    "comparison_table",
+    "plain_table",
+    "show_ledger",
+    "show_overview",
+]
+
+
+class TerminalListener(Listener):
+    """Draws a run as it goes on. Use it as a context: the bar must not outlive the run."""
+
+    def __init__(self, console: Console, *, show_the_overview: bool = True) -> None:
+        self.console = console
+        self.show_the_overview = show_the_overview
+        self._bar = Progress(
+            TextColumn("  {task.description}"),
+            BarColumn(bar_width=24),
+            TextColumn("{task.completed:.0f} of {task.total:.0f}"),
+            TextColumn("[dim]{task.fields[facts]}"),
+            TimeRemainingColumn(compact=True),
+            console=console,
+            transient=True,
+            disable=not console.is_terminal,
+        )
+        self._task: TaskID | None = None
+
+    def __enter__(self) -> TerminalListener:
+        self._bar.start()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._bar.stop()
+
+    def stage(self, words: str) -> None:
+        self._end_bar()
+        self.console.print(f"[bold]›[/] {escape(words)}", highlight=False)
+
+    def overview(self, found: Overview) -> None:
+        if self.show_the_overview:
+            show_overview(self.console, found)
+
+    def progress(
+        self, title: str, done: int, total: int, facts: dict[str, float] | None = None
+    ) -> None:
+        if self._task is None:
+            self._task = self._bar.add_task(title, total=total, facts="")
+        told = f"loss {facts['loss']:.3f}" if facts and "loss" in facts else ""
+        self._bar.update(self._task, description=title, completed=done, total=total, facts=told)
+
+    def scored(self, run: MethodRun) -> None:
+        self._end_bar()
+        scores = ", ".join(
+            f"{pretty(name)} {value:.3f}" for name, value in run.scores.items() if value is not None
+        )
+        epochs = f", {len(run.history)} epochs" if run.history else ""
+        self.console.print(
+            f"  {escape(scores)} [dim]({run.seconds:.1f} s{epochs})[/]", highlight=False
+        )
+
+    def _end_bar(self) -> None:
+        if self._task is not None:
+            self._bar.remove_task(self._task)
+            self._task = None
+
+
+def plain_table(head: Sequence[str], rows: Iterable[Sequence[Any]], right: int = 99) -> Table:
+    """A calm table; columns from ``right`` on are numbers."""
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="dim")
+    for number, name in enumerate(head):
+        table.add_column(name, justify="right" if number >= right else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*(escape(str(cell)) for cell in row))
+    return table
+
+
+def bullets(console: Console, lines: Iterable[str]) -> None:
+    """Lines behind dots, wrapped under themselves."""
+    grid = Table.grid(padding=(0, 1))
+    grid.add_column(width=3, justify="right")
+    grid.add_column(overflow="fold")
+    for line in lines:
+        grid.add_row("•", escape(line))
+    console.print(grid, highlight=False)
+
+
+def show_overview(console: Console, found: Overview) -> None:
+    """The overview, with its table drawn and its sentences wrapped."""
+    head, *rows = found.rows()
+    console.print(plain_table(head, rows))
+    if found.label is not None:
+        console.print(f"Label {escape(found.label_in_words())}\n", highlight=False)
+    console.print("[bold]What is torn[/]")
+    bullets(console, found.torn)
+    console.print()
+
+
+def show_ledger(
+    console: Console, entries: Sequence[Entry], roles: Sequence[str] = (), party: str | None = None
+) -> None:
+    """The ledger in words, role by role."""
+    console.print(f"[bold]{escape(verdict(entries))}[/]", highlight=False)
+    for saw in what_was_seen(entries, roles, party=party):
+        console.print(f"\n{escape(saw.headline)}", highlight=False)
+        bullets(console, saw.sentences())
+
+
+def comparison_table(record: RunRecord) -> Table:
+    """Every method over its seeds, the best one bold."""
+    names = record.metric_names()
+    head = ["method", *(pretty(name) for name in names), "training", "crossed"]
+    best = record.best()
+    table = plain_table(head, [], right=1)
+    for each in record.summaries():
+        scores = []
+        for name in names:
+            spread = f" ± {each.sd[name]:.3f}" if each.seeds > 1 and name in each.sd else ""
+            scores.append(f"{each.mean[name]:.3f}{spread}" if name in each.mean else "–")
+        table.add_row(
+            escape(each.title),
+            *scores,
+            f"{each.seconds:.1f} s",
+            human_bytes(each.bytes),
+            style="bold" if best is not None and each.title == best.title else None,
+        )
+    return table
