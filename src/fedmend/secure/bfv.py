@@ -1,0 +1,382 @@
+"""Products by homomorphic encryption: A's columns encrypted once, B multiplies, A gets shares.
+
+BFV with coefficient packing. N = 8192; A's column c of a group has row i at X^(cL+i), L = N // g
+for g columns a group; B's row i is at X^(L-1-i); the product has the inner product of the block at
+X^(cL+L-1). Blocks of L rows add up under encryption. No relinearisation, no rotation keys.
+
+A holds the key. What A gets back must tell it nothing but a uniform share, so B always
+
+1. adds a *fresh public-key encryption* of a mask that is uniform on all N coefficients (without it
+   the second polynomial of the ciphertext is A's own times B's values, for A to divide out);
+2. adds *flooding noise* of 2^75 (2^84 with the wide primes) to bury the product's own noise, which
+   is B's values times A's known errors; 40 bits more than that noise is required, else refused;
+3. switches one prime down, so that the ciphertext is short.
+
+All three are one function, `_hidden`, with no way around it. A decrypts its share, B's share is
+the mask, the coordinator (or one of the parties) adds them. The ciphertexts travel in sealed
+boxes: BFV does not need it against a coordinator without the key, but it makes tampering show.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from fedmend.errors import CryptoError, DataError
+from fedmend.federation.wire import Sealed
+from fedmend.federation.worker import exposed
+from fedmend.secure.product_worker import ProductWorker, signed
+from fedmend.secure.seal import BFVParameters, Keys, SealContext, uniform_below_power
+
+if TYPE_CHECKING:
+    from fedmend.federation.federation import Crew
+    from fedmend.federation.site import Site
+
+__all__ = ["BfvProducts", "BfvWorker", "Packing", "Profile", "choose_profile"]
+
+DEGREE = 8192
+STATISTICAL_BITS = 40
+PART = 64  # ciphertexts in one box
+_ERROR_NORM = 31.0  # |sum e_i b_i| <= 31 |b| but for 2^-64, errors of deviation 3.2
+_FRESH_NOISE = 1 << 12  # of the public-key encryption of the mask
+
+Progress = Callable[[str, int, int], None]
+
+
+@dataclass(frozen=True)
+class Profile:
+    """Primes, the flooding that fits under them, and the largest plaintext modulus."""
+
+    name: str
+    prime_bits: tuple[int, ...]
+    flood_bits: int
+    most_plain_bits: int
+
+
+# Bits left for decryption: 135 - 1 - 55 - 75 = 4 at least; 162 - 1 - 59 - 84 = 18.
+PROFILES = {
+    profile.name: profile
+    for profile in (
+        Profile("narrow", (45, 45, 45, 45), 75, 55),
+        Profile("wide", (54, 54, 54, 54), 84, 59),
+    )
+}
+LEAST_PLAIN_BITS = 16
+MOST_PLAIN_BITS = max(profile.most_plain_bits for profile in PROFILES.values())
+
+
+def choose_profile(largest: int, changing: dict[str, Any]) -> tuple[Profile, int]:
+    """The profile and bits of the plaintext modulus for products up to `largest`."""
+    bits = max(LEAST_PLAIN_BITS, largest.bit_length() + 1)
+    noise = noise_bits(changing)
+    for profile in PROFILES.values():
+        fits = noise + STATISTICAL_BITS <= profile.flood_bits
+        if bits <= profile.most_plain_bits and fits:
+            return profile, bits
+    raise DataError(
+        f"products up to 2^{largest.bit_length()} (noise 2^{noise:.0f}) are too large for mode "
+        f"'bfv', which goes to 2^{MOST_PLAIN_BITS - 1}",
+        mend="use mode='dealer' (to 2^63), fewer rows, or fewer bits per value",
+    )
+
+
+def noise_bits(changing: dict[str, Any]) -> float:
+    """log2 of the product's own noise: encryption errors and rounding, times the other factor."""
+    euclidean = math.sqrt(changing["square_sum"])
+    absolute = min(changing["rows"] * changing["max_abs"], euclidean * math.sqrt(changing["rows"]))
+    return math.log2(_ERROR_NORM * euclidean + absolute / 2 + _FRESH_NOISE)
+
+
+@dataclass(frozen=True)
+class Packing:
+    """How columns and rows share polynomials: `group` columns of `length` rows in each."""
+
+    rows: int
+    columns: int
+    group: int
+
+    @property
+    def length(self) -> int:
+        return DEGREE // self.group
+
+    @property
+    def blocks(self) -> int:
+        return -(-self.rows // self.length)
+
+    @property
+    def groups(self) -> int:
+        return -(-self.columns // self.group)
+
+    @property
+    def count(self) -> int:
+        return self.groups * self.blocks
+
+    @property
+    def answers(self) -> np.ndarray:
+        """Positions of the inner products in a product polynomial."""
+        return np.arange(self.group) * self.length + self.length - 1
+
+    @classmethod
+    def best(cls, rows: int, columns: int, other_columns: int) -> Packing:
+        """The cheapest grouping: few plaintexts to transform against few answers to return."""
+
+        def cost(group: int) -> float:
+            packing = cls(rows, columns, group)
+            transforms, answers = 1.7 * packing.blocks, 10.0 * packing.groups
+            return (transforms + answers + 0.35 * packing.count) * other_columns + 6 * packing.count
+
+        return cls(rows, columns, min(range(1, min(columns, DEGREE) + 1), key=cost))
+
+    def fixed_polynomial(self, values: np.ndarray, index: int) -> np.ndarray:
+        """Polynomial `index` (group by group, block by block) of the fixed columns [p, n]."""
+        group, block = divmod(index, self.blocks)
+        part = values[
+            group * self.group : (group + 1) * self.group,
+            block * self.length : (block + 1) * self.length,
+        ]
+        room = np.zeros((self.group, self.length), dtype=np.int64)
+        room[: part.shape[0], : part.shape[1]] = part
+        return room.reshape(-1)
+
+    def changing_polynomial(self, column: np.ndarray, block: int) -> np.ndarray:
+        """The block of a changing column, reversed."""
+        part = column[block * self.length : (block + 1) * self.length]
+        room = np.zeros(self.length, dtype=np.int64)
+        room[self.length - len(part) :] = part[::-1]
+        return room
+
+
+# ---------------------------------------------------------------------------------- the parties
+
+
+class BfvWorker(ProductWorker):
+    """Either side of the protocol."""
+
+    def __init__(self, site: Site, scope: str = "train") -> None:
+        super().__init__(site, scope)
+        self._context: SealContext | None = None
+        self._profile = PROFILES["narrow"]
+        self._packing: Packing | None = None
+        self._keys: Keys | None = None  # fixed side
+        self._public: Any = None  # changing side
+        self._fixed: list[Any] = []  # changing side: the other's ciphertexts, in NTT form
+        self._pieces: list[np.ndarray] = []
+
+    @exposed(kind="control")
+    def agree(self, profile: str, plain_bits: int, packing: dict[str, int]) -> None:
+        """Both sides: the same parameters and packing; whatever was kept before is dropped."""
+        if profile not in PROFILES:
+            raise CryptoError(f"there is no profile {profile!r}. Mend: the same fedmend version")
+        self._profile = PROFILES[profile]
+        if not LEAST_PLAIN_BITS <= plain_bits <= self._profile.most_plain_bits:
+            raise CryptoError(f"profile {profile!r} has no plaintext modulus 2^{plain_bits}")
+        self._packing = Packing(**packing)
+        self._context = SealContext(
+            BFVParameters(DEGREE, self._profile.prime_bits, 1 << plain_bits)
+        )
+        self._keys, self._public, self._fixed, self._pieces = None, None, [], []
+
+    # ------------------------------------------------------------------ fixed side
+
+    @exposed(kind="control")
+    def public_parameters(self, to: str) -> Sealed:
+        """Fixed side: a fresh key pair; the public half, in a box."""
+        self._keys = self._at_work()[0].generate_keys()
+        data = self._context.public_key_bytes(self._keys.public)  # type: ignore[union-attr]
+        return self.seal(data, to=to, kind="control")
+
+    @exposed(kind="ciphertext")
+    def encrypt_part(self, to: str, start: int, stop: int) -> Sealed:
+        """Fixed side: polynomials start..stop of its columns, encrypted, in a box."""
+        context, packing = self._at_work()
+        secret = self._secret_key()
+        values = self.columns.values
+        part = [
+            context.encrypt_to_bytes(secret, packing.fixed_polynomial(values, index))
+            for index in range(start, stop)
+        ]
+        return self.seal(part, to=to, kind="ciphertext")
+
+    @exposed(kind="control", takes={"box": "ciphertext"})
+    def decrypt_part(self, box: Sealed, sender: str) -> None:
+        """Fixed side: its share of the products with some of the other's columns."""
+        context, packing = self._at_work()
+        groups: list[bytes] = self.open(box, sender=sender, kind="ciphertext")
+        if not isinstance(groups, list) or len(groups) % packing.groups:
+            raise CryptoError(f"the box from {sender!r} holds no whole number of products")
+        shares = [
+            context.decrypt_residues(
+                self._secret_key(), context.load_ciphertext(data, level=1), packing.answers
+            )
+            for data in groups
+        ]
+        self._gather(shares)
+
+    # ------------------------------------------------------------------ changing side
+
+    @exposed(kind="control")
+    def take_key(self, box: Sealed, sender: str) -> None:
+        self._public = self._at_work()[0].load_public_key(
+            self.open(box, sender=sender, kind="control")
+        )
+
+    @exposed(kind="control", takes={"box": "ciphertext"})
+    def take_part(self, box: Sealed, sender: str) -> None:
+        """Changing side: some of the fixed side's ciphertexts, kept for every product to come."""
+        context, _ = self._at_work()
+        for data in self.open(box, sender=sender, kind="ciphertext"):
+            ciphertext = context.load_ciphertext(data)
+            context.evaluator.transform_to_ntt_inplace(ciphertext)
+            self._fixed.append(ciphertext)
+
+    @exposed(kind="ciphertext")
+    def multiply_part(self, to: str, start: int, stop: int) -> Sealed:
+        """Changing side: products with columns start..stop, hidden, in a box for the key holder."""
+        context, packing = self._at_work()
+        if self._public is None or len(self._fixed) != packing.count:
+            raise CryptoError(
+                f"party {self.site.name!r} has {len(self._fixed)} of {packing.count} ciphertexts. "
+                "Mend: ask for the product from its start"
+            )
+        facts = self.columns.facts()
+        if noise_bits(facts) + STATISTICAL_BITS > self._profile.flood_bits:
+            raise CryptoError(
+                f"party {self.site.name!r}: flooding of 2^{self._profile.flood_bits} does not hide "
+                "products with values of this size. Mend: the wide profile"
+            )
+        answers, masks = [], []
+        for column in self.columns.values[start:stop]:
+            for product in self._products(column):
+                data, mask = self._hidden(product)
+                answers.append(data)
+                masks.append(mask)
+        bits = context.plain_modulus.bit_length() - 1
+        self._gather([(np.uint64(0) - mask) & np.uint64((1 << bits) - 1) for mask in masks])
+        return self.seal(answers, to=to, kind="ciphertext")
+
+    def _products(self, column: np.ndarray) -> list[Any]:
+        """Per group the encrypted products with one column; None where the column is all zero."""
+        context, packing = self._at_work()
+        sums: list[Any] = [None] * packing.groups
+        for block in range(packing.blocks):
+            polynomial = packing.changing_polynomial(column, block)
+            if not polynomial.any():  # SEAL refuses to multiply by zero
+                continue
+            plaintext = context.to_ntt(context.plaintext(polynomial))
+            for group in range(packing.groups):
+                product = context.new_ciphertext()
+                fixed = self._fixed[group * packing.blocks + block]
+                context.evaluator.multiply_plain(fixed, plaintext, product)
+                if sums[group] is None:
+                    sums[group] = product
+                else:
+                    context.evaluator.add_inplace(sums[group], product)
+        return sums
+
+    def _hidden(self, product: Any) -> tuple[bytes, np.ndarray]:
+        """The only way out for a product: masked afresh, flooded, one prime shorter."""
+        context, packing = self._at_work()
+        bits = context.plain_modulus.bit_length() - 1
+        mask = uniform_below_power(bits, DEGREE)
+        hidden = context.encrypt(self._public, mask)
+        if product is not None:
+            context.evaluator.transform_from_ntt_inplace(product)
+            context.evaluator.add_inplace(hidden, product)
+        context.flood(hidden, self._profile.flood_bits)
+        context.switch_down(hidden)
+        return context.ciphertext_bytes(hidden), mask[packing.answers]
+
+    # ------------------------------------------------------------------ both
+
+    def _gather(self, groups: list[np.ndarray]) -> None:
+        """Collect shares, a column of answers at a time; whole once all columns are there."""
+        _, packing = self._at_work()
+        for at in range(0, len(groups), packing.groups):
+            column = np.concatenate(groups[at : at + packing.groups])
+            self._pieces.append(column[: packing.columns])
+
+    @exposed(kind="control")
+    def finish(self, columns: int) -> None:
+        """All columns are through: the pieces become this party's share."""
+        pieces, self._pieces = self._pieces, []
+        if len(pieces) != columns:
+            raise CryptoError(
+                f"party {self.site.name!r} has shares of {len(pieces)} columns, not {columns}"
+            )
+        self.keep_share(np.stack(pieces, axis=1))
+
+    def _at_work(self) -> tuple[SealContext, Packing]:
+        if self._context is None or self._packing is None:
+            raise CryptoError(
+                f"party {self.site.name!r} has agreed on no parameters. Mend: call agree first"
+            )
+        return self._context, self._packing
+
+    def _secret_key(self) -> Any:
+        if self._keys is None:
+            raise CryptoError(
+                f"party {self.site.name!r} holds no key. Mend: call public_parameters first"
+            )
+        return self._keys.secret
+
+
+# ---------------------------------------------------------------------------------- coordinator
+
+
+class BfvProducts:
+    """The coordinator's half: passes boxes on, and adds shares if it is the one to learn."""
+
+    def __init__(
+        self, crew: Crew, fixed: str, changing: str, progress: Progress | None = None
+    ) -> None:
+        self.crew, self.fixed, self.changing = crew, fixed, changing
+        self.progress = progress or (lambda stage, done, total: None)
+        self.packing: Packing | None = None
+        self._profile: Profile | None = None
+        self._bits = 0
+
+    def products(
+        self,
+        fixed: dict[str, Any],
+        changing: dict[str, Any],
+        to: str | None,
+        store: str,
+        largest: int,
+    ) -> np.ndarray | None:
+        a, b = self.crew[self.fixed], self.crew[self.changing]
+        packing = self._prepare(fixed, changing, largest)
+        count = len(changing["names"])
+        step = max(1, PART // packing.groups)
+        for start in range(0, count, step):
+            stop = min(count, start + step)
+            a.decrypt_part(b.multiply_part(self.fixed, start, stop), self.changing)
+            self.progress("multiplying under encryption", stop, count)
+        self.crew.finish(count)
+        if to is None:
+            return signed(a.share() + b.share(), self._bits)
+        giver = self.changing if to == self.fixed else self.fixed
+        self.crew[to].add_up(self.crew[giver].share_for(to), giver, self._bits, store)
+        return None
+
+    def _prepare(self, fixed: dict[str, Any], changing: dict[str, Any], largest: int) -> Packing:
+        """Keys and the encrypted fixed side: once, or again when the numbers have outgrown them."""
+        profile, bits = choose_profile(largest, changing)
+        if self.packing is not None and bits <= self._bits:
+            held = self._profile or profile
+            if noise_bits(changing) + STATISTICAL_BITS <= held.flood_bits:
+                return self.packing
+        packing = Packing.best(fixed["rows"], len(fixed["names"]), len(changing["names"]))
+        self.packing, self._profile, self._bits = packing, profile, bits
+        a, b = self.crew[self.fixed], self.crew[self.changing]
+        shape = {"rows": packing.rows, "columns": packing.columns, "group": packing.group}
+        self.crew.agree(profile.name, bits, shape)
+        b.take_key(a.public_parameters(self.changing), self.fixed)
+        for start in range(0, packing.count, PART):
+            stop = min(packing.count, start + PART)
+            b.take_part(a.encrypt_part(self.changing, start, stop), self.fixed)
+            self.progress("encrypting", stop, packing.count)
+        return packing

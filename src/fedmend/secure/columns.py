@@ -1,0 +1,274 @@
+"""The integer columns that a party brings to a product, and who makes them.
+
+A product is asked for by *naming* a provider that is installed at the party; no values and no
+code travel. Providers for plain integers, category indicators and arrays held in a site's state
+are here; ranks (`ranks.py`) and fixed-point columns (`fixed_point.py`) register theirs, and so
+can any room above:
+
+    @column_provider("residuals")
+    def residuals(worker, key, bound): ...
+
+A provider states two bounds from which everybody computes the largest possible product: the
+largest magnitude of a value and the largest sum of squares of a column. They must follow from
+public facts (the number of rows, a setting), never from the data, because they leave the party.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+
+from fedmend.errors import AlignmentError, ConfigError, DataError
+from fedmend.secure.channel import SealingWorker
+
+if TYPE_CHECKING:
+    from fedmend.data.schema import Column
+
+__all__ = ["Columns", "ColumnsWorker", "IntegerColumns", "column_provider", "largest_product"]
+
+Provider = Callable[..., "IntegerColumns"]
+_PROVIDERS: dict[str, Provider] = {}
+
+
+@dataclass(frozen=True)
+class Columns:
+    """Which columns of a party take part: a provider by its name, and the provider's settings.
+
+    >>> Columns("bank", "integers", {"names": ["age"], "bound": 200}).party
+    'bank'
+    """
+
+    party: str
+    provider: str = "integers"
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, repr=False)
+class IntegerColumns:
+    """int64 values [columns, rows] in the common order of the aligned rows, and their bounds."""
+
+    values: np.ndarray
+    names: tuple[str, ...]
+    max_abs: int
+    square_sum: int
+
+    def __post_init__(self) -> None:
+        values = self.values
+        if values.dtype != np.int64 or values.ndim != 2 or len(values) != len(self.names):
+            raise DataError(
+                f"columns must be int64 [{len(self.names)}, rows], however: {values.dtype} "
+                f"{list(values.shape)}",
+                mend="correct the provider",
+            )
+        if values.size == 0:
+            return
+        seen = max(int(values.max()), -int(values.min()))
+        if seen > self.max_abs:
+            # The value itself stays here: an error crosses to the coordinator.
+            raise DataError(
+                f"a value is larger than the bound {self.max_abs} that was agreed on",
+                column=self.names[int(np.abs(values).max(axis=1).argmax())],
+                mend="give a larger bound, or scale the column down",
+            )
+        if seen and len(values[0]) * seen * seen > self.square_sum:
+            norms = np.einsum("ij,ij->i", values.astype(np.float64), values.astype(np.float64))
+            if norms.max() > self.square_sum * (1 + 1e-9):
+                raise DataError(
+                    f"a sum of squares is larger than the bound {self.square_sum}",
+                    column=self.names[int(norms.argmax())],
+                    mend="give a larger bound, or scale the column down",
+                )
+
+    @property
+    def rows(self) -> int:
+        return int(self.values.shape[1])
+
+    def facts(self) -> dict[str, Any]:
+        """What everybody may know: sizes, names, and bounds that follow from public facts."""
+        return {
+            "rows": self.rows,
+            "names": list(self.names),
+            "max_abs": self.max_abs,
+            "square_sum": self.square_sum,
+        }
+
+
+def largest_product(one: Mapping[str, Any], other: Mapping[str, Any]) -> int:
+    """No inner product of the two sides' columns is larger in magnitude (from their facts)."""
+    by_values = one["rows"] * one["max_abs"] * other["max_abs"]
+    by_norms = math.isqrt(one["square_sum"] * other["square_sum"])
+    return int(min(by_values, by_norms))
+
+
+# ---------------------------------------------------------------------------------- registry
+
+
+def column_provider(name: str) -> Callable[[Provider], Provider]:
+    """Register a function ``(worker, **settings) -> IntegerColumns`` under a name."""
+
+    def register(provider: Provider) -> Provider:
+        known = _PROVIDERS.setdefault(name, provider)
+        if known.__qualname__ != provider.__qualname__:
+            raise ConfigError(f"two column providers are named {name!r}. Mend: rename one")
+        return provider
+
+    return register
+
+
+class ColumnsWorker(SealingWorker):
+    """Base of the workers that multiply columns: makes them, and counts what all must know."""
+
+    def provide(self, provider: str, settings: Mapping[str, Any]) -> IntegerColumns:
+        make = _PROVIDERS.get(provider)
+        if make is None:
+            raise ConfigError(
+                f"party {self.site.name!r} has no column provider {provider!r}. Mend: use one of "
+                + ", ".join(sorted(_PROVIDERS))
+            )
+        rows, least = len(self.alignment.aligned), self.site.policy.min_intersection
+        if rows < least:
+            raise AlignmentError(
+                f"party {self.site.name!r} takes part from {least} aligned rows on, here are "
+                f"{rows}. Mend: more common rows, or a smaller min_intersection in its policy"
+            )
+        columns = make(self, **settings)
+        if columns.rows != rows:
+            raise DataError(
+                f"the provider {provider!r} gave {columns.rows} rows for {rows} aligned ones",
+                party=self.site.name,
+                mend="correct the provider",
+            )
+        return columns
+
+    def aligned_column(self, name: str) -> pd.Series:
+        """The values of a column at the aligned rows, in the common order."""
+        if name in self.table.blocks:
+            raise DataError(
+                "a block of arrays has no products",
+                party=self.site.name,
+                column=name,
+                mend="name columns with one value a row",
+            )
+        return self.column(name).iloc[self.alignment.aligned]
+
+    def scalar_features(self) -> list[str]:
+        """The features with one value a row."""
+        return [name for name in self.table.feature_names if name not in self.table.blocks]
+
+
+# ---------------------------------------------------------------------------------- values
+
+
+def category_codes(values: pd.Series, column: Column) -> np.ndarray:
+    """Positions in the column's categories (int64); -1 for a missing or never listed value."""
+    categories = list(column.categories or ())
+    position = {value: code for code, value in enumerate(categories)}
+    codes, distinct = pd.factorize(values, use_na_sentinel=True)
+    known = np.array([position.get(_plain(value), -1) for value in distinct] + [-1], dtype=np.int64)
+    return known[codes]
+
+
+def _plain(value: Any) -> Any:
+    return value.item() if isinstance(value, np.generic) else value
+
+
+# ---------------------------------------------------------------------------------- providers
+
+
+@column_provider("integers")
+def integer_columns(
+    worker: ColumnsWorker, names: Sequence[str] | None = None, bound: int = 1 << 20
+) -> IntegerColumns:
+    """Integer and binary columns as they are; |value| <= bound, no missing cells."""
+    schema = worker.table.schema
+    chosen = list(names) if names is not None else [
+        name for name in worker.scalar_features() if schema[name].kind in ("integer", "binary")
+    ]  # fmt: skip
+    rows = []
+    for name in chosen:
+        values = worker.aligned_column(name)
+        if bool(values.isna().any()):
+            raise DataError(
+                "has missing cells, which have no integer value",
+                party=worker.site.name,
+                column=name,
+                mend="fill them, or choose a provider that counts them out",
+            )
+        if schema[name].is_categorical:
+            rows.append(category_codes(values, schema[name]))
+        else:
+            rows.append(_whole(values, name, worker.site.name))
+    return _stacked(rows, chosen, len(worker.alignment.aligned), int(bound))
+
+
+@column_provider("indicators")
+def indicator_columns(worker: ColumnsWorker, names: Sequence[str] | None = None) -> IntegerColumns:
+    """One 0/1 column per category of the categorical columns; a missing cell is 0 in all."""
+    schema = worker.table.schema
+    chosen = list(names) if names is not None else [
+        name for name in worker.scalar_features() if schema[name].is_categorical
+    ]  # fmt: skip
+    rows, labels = [], []
+    for name in chosen:
+        values = worker.aligned_column(name)
+        if not schema[name].is_categorical:
+            raise DataError(
+                f"is of kind {schema[name].kind!r} and has no categories",
+                party=worker.site.name,
+                column=name,
+                mend="name categorical columns",
+            )
+        codes = category_codes(values, schema[name])
+        for code in range(len(schema[name].categories or ())):
+            rows.append((codes == code).astype(np.int64))
+            labels.append(f"{name}#{code}")
+    return _stacked(rows, labels, len(worker.alignment.aligned), 1)
+
+
+@column_provider("state")
+def state_columns(
+    worker: ColumnsWorker,
+    key: str,
+    bound: int,
+    square_sum: int | None = None,
+    names: Sequence[str] | None = None,
+) -> IntegerColumns:
+    """An int64 array [columns, aligned rows] that another worker left in the site's state."""
+    values = worker.site.state.get(key)
+    if not isinstance(values, np.ndarray) or values.ndim != 2:
+        raise DataError(
+            f"the state holds no array [columns, rows] under {key!r}",
+            party=worker.site.name,
+            mend="put it there before the product is asked for",
+        )
+    labels = (
+        tuple(names) if names is not None else tuple(f"{key}#{at}" for at in range(len(values)))
+    )
+    most = values.shape[1] * int(bound) ** 2
+    return IntegerColumns(
+        values, labels, int(bound), most if square_sum is None else min(most, int(square_sum))
+    )
+
+
+def _stacked(
+    rows: list[np.ndarray], names: Sequence[str], count: int, bound: int
+) -> IntegerColumns:
+    values = np.stack(rows) if rows else np.zeros((0, count), dtype=np.int64)
+    return IntegerColumns(values, tuple(names), bound, count * bound * bound)
+
+
+def _whole(values: pd.Series, name: str, party: str) -> np.ndarray:
+    numbers = pd.to_numeric(values, errors="coerce")
+    if numbers.dtype.kind == "f" and not bool((numbers == np.floor(numbers)).all()):
+        raise DataError(
+            "holds values with a fraction",
+            party=party,
+            column=name,
+            mend="use the provider 'fixed-point' for real values",
+        )
+    return numbers.to_numpy(dtype=np.int64)

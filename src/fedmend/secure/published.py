@@ -1,0 +1,182 @@
+"""The published protocol of FedPSG-PUM (process I), kept as the reference at small n.
+
+    C   makes a Paillier key pair
+    A   encrypts every value of its columns, one ciphertext a cell
+    B   subtracts its own values under encryption: one ciphertext per row and pair of columns
+    C   decrypts every difference and sums their squares
+
+Its slips, which the default protocol does not have: C sees every single difference (for ranks,
+nearly the ranks themselves), and 1 - 6 sum(d^2) / (n (n^2 - 1)) is biased under ties. The inner
+products returned here come from (sum a^2 + sum b^2 - sum d^2) / 2 and are exact.
+
+Arithmetic by `lightphe` (extra ``paillier``); it draws keys and blinding from Python's `random`,
+which is no CSPRNG, so both are drawn here, from `cryptography` and `secrets`.
+"""
+
+from __future__ import annotations
+
+import math
+import secrets
+import warnings
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from fedmend.errors import ConfigError, CryptoError, MissingExtra, PrivacyWarning
+from fedmend.federation.wire import Sealed
+from fedmend.federation.worker import exposed
+from fedmend.secure.product_worker import ProductWorker
+
+if TYPE_CHECKING:
+    from fedmend.federation.federation import Crew
+
+__all__ = ["Paillier", "PublishedProducts", "PublishedWorker"]
+
+LEAST_KEY_BITS = 1024
+
+
+class Paillier:
+    """lightphe's Paillier with keys and blinding from a CSPRNG, on signed integers and bytes."""
+
+    def __init__(self, modulus: int, phi: int | None = None) -> None:
+        try:
+            from lightphe.cryptosystems.Paillier import Paillier as Arithmetic
+        except ImportError as error:
+            raise MissingExtra("lightphe", "paillier", "mode='published'") from error
+        if modulus.bit_length() < LEAST_KEY_BITS:
+            raise CryptoError(
+                f"a Paillier key has at least {LEAST_KEY_BITS} bits, this has "
+                f"{modulus.bit_length()}"
+            )
+        private = {"phi": phi} if phi is not None else {}
+        self.modulus = modulus
+        self.width = (2 * modulus.bit_length() + 7) // 8
+        self._has_private = phi is not None
+        self._arithmetic = Arithmetic(
+            keys={"public_key": {"n": modulus, "g": modulus + 1}, "private_key": private}
+        )
+
+    @classmethod
+    def generate(cls, bits: int = 2048) -> Paillier:
+        from cryptography.hazmat.primitives.asymmetric import rsa
+
+        if bits < LEAST_KEY_BITS or bits % 256:
+            raise ConfigError(
+                f"key_bits must be a multiple of 256 from {LEAST_KEY_BITS} on, however: {bits}"
+            )
+        primes = rsa.generate_private_key(65537, bits).private_numbers()
+        return cls(primes.p * primes.q, (primes.p - 1) * (primes.q - 1))
+
+    def encrypt(self, value: int) -> int:
+        blind = 0
+        while math.gcd(blind, self.modulus) != 1:
+            blind = secrets.randbelow(self.modulus)
+        return int(self._arithmetic.encrypt(value % self.modulus, blind))
+
+    def add(self, one: int, other: int) -> int:
+        return int(self._arithmetic.add(one, other))
+
+    def decrypt(self, ciphertext: int) -> int:
+        if not self._has_private:
+            raise CryptoError("only the key holder can decrypt")
+        value = int(self._arithmetic.decrypt(ciphertext))
+        return value - self.modulus if value > self.modulus // 2 else value
+
+    def to_bytes(self, ciphertexts: list[int]) -> bytes:
+        return b"".join(value.to_bytes(self.width, "little") for value in ciphertexts)
+
+    def from_bytes(self, data: Any, count: int) -> list[int]:
+        """`count` ciphertexts; CryptoError if the bytes are not that."""
+        if not isinstance(data, bytes) or len(data) != count * self.width:
+            raise CryptoError(f"not {count} Paillier ciphertexts under this key: wrong length")
+        square = self.modulus * self.modulus
+        values = [
+            int.from_bytes(data[at : at + self.width], "little")
+            for at in range(0, len(data), self.width)
+        ]
+        if any(not 0 < value < square or math.gcd(value, self.modulus) != 1 for value in values):
+            raise CryptoError("a Paillier ciphertext is out of range for this key")
+        return values
+
+
+class PublishedWorker(ProductWorker):
+    """Either side of the published protocol."""
+
+    @exposed(kind="ciphertext")
+    def encrypt_column(self, modulus: int, to: str, at: int) -> Sealed:
+        """A: one ciphertext for every row. In a box: the coordinator has the key."""
+        key = Paillier(modulus)
+        cells = [key.encrypt(int(value)) for value in self.columns.values[at]]
+        return self.seal(key.to_bytes(cells), to=to, kind="ciphertext")
+
+    @exposed(kind="ciphertext", takes={"box": "ciphertext"})
+    def differences(self, modulus: int, box: Sealed, sender: str) -> list[bytes]:
+        """B: the encrypted differences of A's column with each of its own, row by row."""
+        key = Paillier(modulus)
+        data = self.open(box, sender=sender, kind="ciphertext")
+        cells = key.from_bytes(data, self.columns.rows)
+        return [
+            key.to_bytes(
+                [
+                    key.add(cell, key.encrypt(-int(value)))
+                    for cell, value in zip(cells, column, strict=True)
+                ]
+            )
+            for column in self.columns.values
+        ]
+
+    @exposed(kind="statistic")
+    def square_sums(self) -> list[int]:
+        return [sum(int(value) ** 2 for value in column) for column in self.columns.values]
+
+
+class PublishedProducts:
+    """The coordinator as key holder."""
+
+    def __init__(self, crew: Crew, fixed: str, changing: str, key_bits: int = 2048) -> None:
+        self.crew, self.fixed, self.changing = crew, fixed, changing
+        self.key = Paillier.generate(key_bits)
+        warnings.warn(
+            "mode='published' shows the coordinator the difference of every row: for reference "
+            "only. Mend: mode='bfv'",
+            PrivacyWarning,
+            stacklevel=4,
+        )
+
+    def squared_differences(
+        self, fixed: Mapping[str, Any], changing: Mapping[str, Any]
+    ) -> list[list[int]]:
+        """The sum of squared differences for every pair of columns."""
+        a, b, n = self.crew[self.fixed], self.crew[self.changing], self.key.modulus
+        sums = []
+        for at in range(len(fixed["names"])):
+            box = a.encrypt_column(n, self.changing, at)
+            columns = [
+                self.key.from_bytes(data, fixed["rows"])
+                for data in b.differences(n, box, self.fixed)
+            ]
+            sums.append([sum(self.key.decrypt(cell) ** 2 for cell in column) for column in columns])
+        return sums
+
+    def products(
+        self,
+        fixed: dict[str, Any],
+        changing: dict[str, Any],
+        to: str | None,
+        store: str,
+        largest: int,
+    ) -> np.ndarray | None:
+        squares = self.squared_differences(fixed, changing)
+        own, others = self.crew[self.fixed].square_sums(), self.crew[self.changing].square_sums()
+        values = np.array(
+            [
+                [(one + other - d) // 2 for other, d in zip(others, row, strict=True)]
+                for one, row in zip(own, squares, strict=True)
+            ],
+            dtype=np.int64,
+        )
+        if to is None:
+            return values
+        self.crew[to].learn(values, store)
+        return None

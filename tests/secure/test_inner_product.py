@@ -1,0 +1,664 @@
+"""Exact inner products: against numpy in all modes, what each role gets to see, and refusals."""
+
+import math
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.stats import chisquare
+
+from fedmend.data.table import Table
+from fedmend.errors import (
+    AlignmentError,
+    ConfigError,
+    CryptoError,
+    DataError,
+    MissingExtra,
+    PrivacyWarning,
+    Refused,
+)
+from fedmend.federation import (
+    COORDINATOR,
+    KINDS,
+    Alignment,
+    AlignmentCounts,
+    Federation,
+    Party,
+    Policy,
+    Sealed,
+)
+from fedmend.secure import bfv
+from fedmend.secure.bfv import DEGREE, Packing, choose_profile
+from fedmend.secure.channel import introduce
+from fedmend.secure.columns import Columns, IntegerColumns, column_provider
+from fedmend.secure.dealer import DealerWorker
+from fedmend.secure.exact import wrapping_product
+from fedmend.secure.inner_product import ProductSession, inner_products
+from fedmend.secure.product_worker import signed
+from fedmend.secure.published import Paillier
+
+BIG = 1 << 62
+
+
+def make_federation(left, right, *, policy=None, rows=None):
+    """Two parties with [n, p] arrays; rows are aligned in reverse order on the right."""
+    left, right = np.asarray(left), np.asarray(right)
+    n = len(left)
+    frames = [
+        pd.DataFrame(values, columns=[f"{name}{j}" for j in range(values.shape[1])])
+        for name, values in (("a", left), ("b", right[::-1]))
+    ]
+    fed = Federation(
+        *(
+            Party(name, Table(np.arange(n), frame), policy=policy)
+            for name, frame in zip(("ann", "bob"), frames, strict=True)
+        ),
+        strict=True,
+    )
+    order = np.arange(n) if rows is None else np.asarray(rows)
+    fed.engine.sites["ann"].alignments["train"] = Alignment(order, np.array([], dtype=int))
+    fed.engine.sites["bob"].alignments["train"] = Alignment(n - 1 - order, np.array([], dtype=int))
+    fed.note_alignment(AlignmentCounts(len(order), {"ann": n - len(order), "bob": n - len(order)}))
+    return fed
+
+
+def put(fed, party, values, key="matrix", bound=None):
+    values = np.ascontiguousarray(np.asarray(values, dtype=np.int64).T)
+    fed.engine.sites[party].state[key] = values
+    bound = bound if bound is not None else max(1, int(np.abs(values).max(initial=0)))
+    return Columns(party, "state", {"key": key, "bound": bound})
+
+
+@st.composite
+def column_pairs(draw):
+    n = draw(st.integers(2, 40))
+    p, q = draw(st.integers(1, 4)), draw(st.integers(1, 4))
+    size = draw(st.sampled_from([1, 3, 1000, 1 << 20]))
+    cells = st.integers(-size, size)
+    constant = draw(st.booleans())
+    left = np.array(draw(st.lists(st.lists(cells, min_size=p, max_size=p), min_size=n, max_size=n)))
+    right = np.array(
+        draw(st.lists(st.lists(cells, min_size=q, max_size=q), min_size=n, max_size=n))
+    )
+    if constant:
+        left[:, 0], right[:, -1] = size, 0
+    return left, right
+
+
+# ---------------------------------------------------------------------------------- exactness
+
+
+@settings(max_examples=20, deadline=None)
+@given(column_pairs())
+def test_dealer_is_exact(pair):
+    left, right = pair
+    fed = make_federation(left, right)
+    result = inner_products(fed, put(fed, "ann", left), put(fed, "bob", right), mode="dealer")
+    np.testing.assert_array_equal(result.to_numpy(), left.T @ right)
+
+
+@settings(max_examples=10, deadline=None)
+@given(column_pairs())
+def test_bfv_is_exact(pair):
+    left, right = pair
+    fed = make_federation(left, right)
+    result = inner_products(fed, put(fed, "ann", left), put(fed, "bob", right))
+    np.testing.assert_array_equal(result.to_numpy(), left.T @ right)
+
+
+def test_named_integer_columns_through_the_alignment():
+    rng = np.random.default_rng(1)
+    left, right = rng.integers(-50, 50, (30, 3)), rng.integers(-50, 50, (30, 2))
+    rows = rng.permutation(30)[:21]
+    fed = make_federation(left, right, rows=rows)
+    expected = left[rows].T @ right[rows]
+    for mode in ("bfv", "dealer"):
+        result = inner_products(fed, "ann", "bob", mode=mode)
+        assert result.index.tolist() == ["a0", "a1", "a2"]
+        assert result.columns.tolist() == ["b0", "b1"]
+        np.testing.assert_array_equal(result.to_numpy(), expected)
+
+
+@pytest.mark.parametrize("n", [DEGREE - 1, DEGREE, DEGREE + 1, 2 * DEGREE + 17])
+def test_bfv_rows_around_the_packing(n):
+    rng = np.random.default_rng(n)
+    left, right = rng.integers(-n, n, (n, 3)), rng.integers(-n, n, (n, 2))
+    fed = make_federation(left, right)
+    result = inner_products(fed, put(fed, "ann", left), put(fed, "bob", right))
+    np.testing.assert_array_equal(result.to_numpy(), left.T @ right)
+
+
+@pytest.mark.parametrize("group", [1, 2, 3, 5, 7])
+def test_bfv_any_grouping_is_exact(group, monkeypatch):
+    rng = np.random.default_rng(group)
+    left, right = rng.integers(-9, 9, (5000, 5)), rng.integers(-9, 9, (5000, 2))
+    monkeypatch.setattr(Packing, "best", classmethod(lambda cls, n, p, q: cls(n, p, group)))
+    fed = make_federation(left, right)
+    result = inner_products(fed, put(fed, "ann", left), put(fed, "bob", right))
+    np.testing.assert_array_equal(result.to_numpy(), left.T @ right)
+
+
+def test_extremes_reach_the_stated_limits():
+    top = np.full((4, 1), 1 << 28)
+    fed = make_federation(top, top)
+    one, other = put(fed, "ann", top), put(fed, "bob", -top)
+    # 4 * 2^56 = 2^58 is one too many for bfv, fine for dealer
+    with pytest.raises(DataError, match="exact below 2\\^58"):
+        inner_products(fed, one, other)
+    assert inner_products(fed, one, other, mode="dealer").to_numpy()[0, 0] == -(1 << 58)
+    less = np.array([[(1 << 28)], [(1 << 28)], [(1 << 28)], [(1 << 28) - 1]])
+    fed = make_federation(less, less)
+    one, other = put(fed, "ann", less), put(fed, "bob", less)
+    one = Columns(one.party, one.provider, {**one.settings, "square_sum": int((less**2).sum())})
+    other = Columns(other.party, other.provider, one.settings)
+    assert inner_products(fed, one, other).to_numpy()[0, 0] == int((less**2).sum())
+    huge = np.full((2, 1), 1 << 31)
+    fed = make_federation(huge, huge)
+    with pytest.raises(DataError, match="exact below 2\\^63"):
+        inner_products(fed, put(fed, "ann", huge), put(fed, "bob", huge), mode="dealer")
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(0, 1 << 32), st.integers(1, 1300))
+def test_wrapping_product_is_exact_modulo_two_to_64(seed, n):
+    rng = np.random.default_rng(seed)
+    left = rng.integers(0, 1 << 64, (3, n), dtype=np.uint64)
+    right = rng.integers(0, 1 << 64, (2, n), dtype=np.uint64)
+    small = rng.integers(-(1 << 22), (1 << 22) + 1, (2, n))
+    wide = rng.integers(-BIG, BIG, (2, n))
+    for one, other in ((left, right), (left, small), (small, right), (small, wide), (wide, wide)):
+        expected = (one.astype(object) @ other.T.astype(object)) % (1 << 64)
+        np.testing.assert_array_equal(wrapping_product(one, other).astype(object), expected)
+
+
+def test_wrapping_product_at_its_edges():
+    full = np.full((1, 5000), (1 << 64) - 1, dtype=np.uint64)
+    assert wrapping_product(full, full)[0, 0] == 5000
+    edge = np.full((1, 5000), 1 << 22)
+    assert wrapping_product(edge, full)[0, 0] == (-5000 * (1 << 22)) % (1 << 64)
+    assert wrapping_product(np.zeros((2, 0), np.int64), np.zeros((3, 0), np.int64)).shape == (2, 3)
+    with pytest.raises(ValueError, match="rows"):
+        wrapping_product(full, full[:, :3])
+    with pytest.raises(ValueError, match="float64"):
+        wrapping_product(full.astype(float), full)
+
+
+def test_signed_residues():
+    values = np.array([0, 5, (1 << 20) - 1, 1 << 19, (1 << 20) + 3], dtype=np.uint64)
+    np.testing.assert_array_equal(signed(values, 20), [0, 5, -1, -(1 << 19), 3])
+    assert signed(np.array([(1 << 64) - 2], dtype=np.uint64), 64)[0] == -2
+
+
+def test_no_columns_no_products():
+    fed = make_federation(np.ones((5, 1), int), np.ones((5, 1), int))
+    result = inner_products(
+        fed, Columns("ann", "integers", {"names": []}), Columns("bob"), mode="bfv"
+    )
+    assert result.shape == (0, 1)
+
+
+# ---------------------------------------------------------------------------------- sessions
+
+
+@pytest.mark.parametrize("mode", ["bfv", "dealer"])
+def test_the_fixed_side_travels_once(mode):
+    rng = np.random.default_rng(0)
+    left = rng.integers(-9, 9, (100, 4))
+    fed = make_federation(left, left)
+    with ProductSession(fed, put(fed, "ann", left), "bob", mode=mode) as session:
+        for step in range(3):
+            right = rng.integers(-9, 9, (100, 2 + step))
+            result = session.products(put(fed, "bob", right, f"step{step}", bound=9))
+            np.testing.assert_array_equal(result, left.T @ right)
+    method = {"bfv": "BfvWorker.encrypt_part", "dealer": "DealerWorker.mask"}[mode]
+    sent = [e for e in fed.ledger if e.call == method and e.sender == "ann"]
+    assert sum(e.count for e in sent) == 1
+
+
+def test_bfv_session_renews_its_keys_when_the_numbers_outgrow_them():
+    left = np.arange(-50, 50).reshape(50, 2)
+    fed = make_federation(left, left)
+    with ProductSession(fed, put(fed, "ann", left), "bob") as session:
+        for size in (1, 1 << 10, 1 << 30, 5):
+            right = left * size
+            result = session.products(put(fed, "bob", right, bound=50 * size))
+            np.testing.assert_array_equal(result, left.T @ right)
+    renewals = [e for e in fed.ledger if e.call == "BfvWorker.agree" and e.receiver == "bob"]
+    assert sum(e.count for e in renewals) == 3
+
+
+@pytest.mark.parametrize("mode", ["bfv", "dealer"])
+@pytest.mark.parametrize("to", ["ann", "bob"])
+def test_one_party_alone_learns_the_products(mode, to):
+    rng = np.random.default_rng(5)
+    left, right = rng.integers(-99, 99, (60, 3)), rng.integers(-99, 99, (60, 2))
+    fed = make_federation(left, right)
+    with ProductSession(fed, put(fed, "ann", left), "bob", mode=mode) as session:
+        for _ in range(2):
+            assert session.products(put(fed, "bob", right), to=to, store="sums") is None
+            np.testing.assert_array_equal(fed.engine.sites[to].state["sums"], left.T @ right)
+    other = "bob" if to == "ann" else "ann"
+    assert "sums" not in fed.engine.sites[other].state
+    boxes = [e for e in fed.ledger if e.call.endswith(".share_for") and e.receiver == COORDINATOR]
+    assert {e.sealed_for for e in boxes} == {to}
+    assert not [e for e in fed.ledger if e.call.endswith(".share")]
+
+
+def test_what_a_session_refuses():
+    left = np.ones((5, 1), int)
+    fed = make_federation(left, left)
+    with pytest.raises(ConfigError, match="unknown mode 'rot13'"):
+        ProductSession(fed, Columns("ann"), "bob", mode="rot13")
+    with pytest.raises(ConfigError, match="two parties"):
+        ProductSession(fed, Columns("ann"), "ann")
+    with ProductSession(fed, Columns("ann"), "bob", mode="dealer") as session:
+        with pytest.raises(ConfigError, match="'bob', not 'ann'"):
+            session.products(Columns("ann"))
+        with pytest.raises(ConfigError, match="to= one of"):
+            session.products(Columns("bob"), to="coordinator")
+        with pytest.raises(ConfigError, match="no column provider 'nonsense'"):
+            session.products(Columns("bob", "nonsense"))
+
+
+def test_parties_with_different_alignments():
+    left = np.ones((5, 1), int)
+    fed = make_federation(left, left)
+    fed.engine.sites["bob"].alignments["train"] = Alignment(np.arange(4), np.array([4]))
+    with pytest.raises(AlignmentError, match="5 aligned rows and 'bob' 4"):
+        inner_products(fed, "ann", "bob", mode="dealer")
+
+
+def test_too_few_rows_for_a_party():
+    left = np.ones((5, 1), int)
+    fed = make_federation(left, left, policy=Policy(min_intersection=6))
+    with pytest.raises(AlignmentError, match="from 6 aligned rows on, here are 5"):
+        inner_products(fed, "ann", "bob")
+
+
+# ---------------------------------------------------------------------------------- columns
+
+
+def test_bounds_are_enforced_at_the_party_without_telling_the_value():
+    left = np.array([[1], [2], [987654]])
+    fed = make_federation(left, left)
+    with pytest.raises(DataError, match="larger than the bound 1000") as caught:
+        inner_products(fed, Columns("ann", "integers", {"bound": 1000}), "bob", mode="dealer")
+    assert "987654" not in str(caught.value)
+    assert (caught.value.party, caught.value.column) == ("ann", "a0")
+    with pytest.raises(DataError, match="sum of squares"):
+        IntegerColumns(np.full((1, 10), 10, dtype=np.int64), ("x",), 10, 900)
+    with pytest.raises(DataError, match="int64"):
+        IntegerColumns(np.ones((1, 3)), ("x",), 10, 900)
+
+
+def test_indicator_columns_count_categories_together():
+    colours = pd.DataFrame({"colour": ["red", "blue", None, "red", "green"]})
+    sizes = pd.DataFrame({"size": ["s", "m", "m", "s", "s"]})
+    ids = np.arange(5)
+    fed = Federation(
+        Party("ann", Table(ids, colours)), Party("bob", Table(ids, sizes)), strict=True
+    )
+    for name in ("ann", "bob"):
+        fed.engine.sites[name].alignments["train"] = Alignment(ids, ids[:0])
+    result = inner_products(
+        fed, Columns("ann", "indicators"), Columns("bob", "indicators"), mode="dealer"
+    )
+    # categories are sorted: blue, green, red against m, s; which is which is not told
+    assert result.index.tolist() == ["colour#0", "colour#1", "colour#2"]
+    np.testing.assert_array_equal(result.to_numpy(), [[1, 0], [0, 1], [0, 2]])
+
+
+def test_columns_that_are_not_integers():
+    ids = np.arange(4)
+    frame = pd.DataFrame({"x": [0.5, 1, 2, 3], "gap": [1.0, np.nan, 2.0, 3.0], "t": list("abca")})
+    kinds = {"gap": "integer"}
+    fed = Federation(Party("ann", Table(ids, frame, kinds=kinds)), Party("bob", Table(ids, frame)))
+    for name in ("ann", "bob"):
+        fed.engine.sites[name].alignments["train"] = Alignment(ids, ids[:0])
+    for names, words in ((["x"], "fraction"), (["gap"], "missing"), (["no"], "no such column")):
+        with pytest.raises(DataError, match=words):
+            inner_products(fed, Columns("ann", "integers", {"names": names}), "bob", mode="dealer")
+    with pytest.raises(DataError, match="no categories"):
+        inner_products(fed, Columns("ann", "indicators", {"names": ["x"]}), "bob", mode="dealer")
+    with pytest.raises(DataError, match="no array"):
+        inner_products(fed, Columns("ann", "state", {"key": "?", "bound": 1}), "bob", mode="dealer")
+
+
+def test_a_provider_of_ones_own():
+    @column_provider("test-ones")
+    def ones(worker, times):
+        n = len(worker.alignment.aligned)
+        return IntegerColumns(np.full((1, n), times), ("one",), times, n * times * times)
+
+    left = np.arange(6)[:, None]
+    fed = make_federation(left, left)
+    result = inner_products(fed, Columns("ann", "test-ones", {"times": 3}), "bob", mode="dealer")
+    assert result.loc["one", "b0"] == 3 * left.sum()
+    with pytest.raises(ConfigError, match="two column providers"):
+        column_provider("test-ones")(lambda worker: None)
+
+
+# ---------------------------------------------------------------------------------- who sees what
+
+
+def uniform_p_value(words, bits):
+    """Chi-square over the top four bits."""
+    top = (np.asarray(words, dtype=np.uint64).ravel() >> np.uint64(bits - 4)).astype(int)
+    return chisquare(np.bincount(top, minlength=16)).pvalue
+
+
+def capture(fed):
+    """Every value that crosses, as the coordinator sees it."""
+    seen = []
+    engine = fed.engine
+    cross = engine._cross
+
+    def spy(sender, receiver, call, kind, value):
+        seen.append((sender, receiver, call, kind, value))
+        return cross(sender, receiver, call, kind, value)
+
+    engine._cross = spy
+    return seen
+
+
+def arrays(value):
+    if isinstance(value, np.ndarray):
+        yield value
+    elif isinstance(value, dict):
+        for item in value.values():
+            yield from arrays(item)
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            yield from arrays(item)
+
+
+@pytest.mark.parametrize("mode", ["bfv", "dealer"])
+def test_kinds_that_leave_each_party(mode):
+    rng = np.random.default_rng(2)
+    left, right = rng.integers(-9, 9, (50, 3)), rng.integers(-9, 9, (50, 2))
+    fed = make_federation(left, right)
+    seen = capture(fed)
+    inner_products(fed, put(fed, "ann", left), put(fed, "bob", right), mode=mode)
+    hidden = {"ciphertext", "masked"} if mode == "bfv" else {"masked"}
+    for party in ("ann", "bob"):
+        assert fed.ledger.kinds(sender=party) == hidden | {"control", "count"}
+        # nothing of the other party arrives in the clear
+        assert fed.ledger.kinds(receiver=party) <= {"ciphertext", "control"}
+    for sender, receiver, _, kind, value in seen:
+        if kind == "ciphertext":
+            box = value if isinstance(value, Sealed) else value["box"]
+            assert isinstance(box, Sealed)
+            assert {sender, receiver} != {box.sender, box.recipient}
+        if kind in ("control", "count"):
+            assert not list(arrays(value))
+
+
+def test_dealer_messages_are_uniform():
+    left, right = np.full((4000, 3), 7), np.full((4000, 3), -2)
+    fed = make_federation(left, right)
+    seen = capture(fed)
+    with ProductSession(fed, put(fed, "ann", left), "bob", mode="dealer") as session:
+        first = session.products(put(fed, "bob", right))
+        second = session.products(put(fed, "bob", right))
+    np.testing.assert_array_equal(first, second)
+    masked = [value for *_, kind, value in seen if kind == "masked"]
+    columns = [value for value in masked if value.shape == (3, 4000)]
+    shares = [value for value in masked if value.shape == (3, 3)]
+    assert (len(columns), len(shares)) == (3, 4)
+    for value in columns:
+        assert uniform_p_value(value, 64) > 1e-6
+    # the same values are masked afresh
+    assert not (columns[1] == columns[2]).any()
+    assert not (shares[0] == shares[2]).any()
+
+
+def test_dealer_shares_are_uniform():
+    left, right = np.full((3, 40), 7), np.full((3, 40), -2)
+    fed = make_federation(left, right)
+    seen = capture(fed)
+    inner_products(fed, put(fed, "ann", left), put(fed, "bob", right), mode="dealer")
+    shares = [v for _, _, call, _, v in seen if call == "DealerWorker.share" and len(v)]
+    assert len(shares) == 2
+    for share in shares:
+        assert share.shape == (40, 40)
+        assert uniform_p_value(share, 64) > 1e-6
+
+
+def test_bfv_shares_are_uniform():
+    left, right = np.full((3, 40), 7), np.full((3, 40), -2)
+    fed = make_federation(left, right)
+    seen = capture(fed)
+    inner_products(fed, put(fed, "ann", left), put(fed, "bob", right))
+    shares = [v for _, _, call, _, v in seen if call == "BfvWorker.share" and len(v)]
+    assert len(shares) == 2
+    for share in shares:
+        assert share.shape == (40, 40)
+        assert uniform_p_value(share, bfv.LEAST_PLAIN_BITS) > 1e-6
+
+
+# ---------------------------------------------------------------------------------- hiding in bfv
+
+
+def bfv_pair(left, right):
+    """The two workers after everything but the multiplication, and what A can decrypt with."""
+    fed = make_federation(left, right)
+    session = ProductSession(fed, put(fed, "ann", left), "bob")
+    one, other = put(fed, "ann", left), put(fed, "bob", right)
+    facts = [session._load(side) for side in (one, other)]
+    session.protocol._prepare(*facts, largest=int(np.abs(left.T @ right).max()))
+    workers = [next(w for w in fed.engine.sites[name]._workers.values()) for name in ("ann", "bob")]
+    return session, *workers
+
+
+def opened_product(session, ann, bob):
+    box = bob.multiply_part("ann", 0, 1)
+    (data,) = ann.open(box, sender="bob", kind="ciphertext")
+    return ann._context.load_ciphertext(data, level=1)
+
+
+def test_everything_the_key_holder_decrypts_is_uniform():
+    """All N coefficients, not the answers alone: the others are partial sums of B's values."""
+    session, ann, bob = bfv_pair(np.arange(300)[:, None], np.full((300, 1), 3))
+    product = opened_product(session, ann, bob)
+    polynomial = ann._context.decrypt_residues(ann._keys.secret, product)
+    bits = ann._context.plain_modulus.bit_length() - 1
+    assert len(polynomial) == DEGREE
+    assert uniform_p_value(polynomial, bits) > 1e-6
+
+
+def test_flooding_fills_the_noise_up():
+    session, ann, bob = bfv_pair(np.arange(300)[:, None], np.full((300, 1), 3))
+    context = ann._context
+    bits = context.plain_modulus.bit_length() - 1
+    product = opened_product(session, ann, bob)
+    budget = context.noise_budget(ann._keys.secret, product)
+    assert 135 - 1 - bits - 75 - 2 <= budget <= 135 - bits - 75
+    # without flooding there would be far more left
+    bare = bob._products(bob.columns.values[0])[0]
+    context.evaluator.transform_from_ntt_inplace(bare)
+    assert context.noise_budget(ann._keys.secret, bare) > budget + 35
+
+
+def test_the_second_polynomial_is_made_afresh():
+    """c1 of an unmasked product is A's c1 times B's polynomial; here it differs every time."""
+    session, ann, bob = bfv_pair(np.arange(300)[:, None], np.full((300, 1), 3))
+    words = []
+    for _ in range(2):
+        product = opened_product(session, ann, bob)
+        size = 2 * DEGREE
+        words.append([product[size + at] for at in range(200)])
+    assert not set(words[0]) & set(words[1])
+
+
+def test_hiding_has_no_switch():
+    """No argument, setting or constructor option mentions it, and a zero column is hidden too."""
+    import inspect
+
+    for function in (ProductSession.__init__, inner_products, *_exposed(bfv.BfvWorker)):
+        names = set(inspect.signature(function).parameters)
+        assert not {name for name in names if "flood" in name or "mask" in name or "hid" in name}
+    session, ann, bob = bfv_pair(np.arange(300)[:, None], np.zeros((300, 1), int))
+    product = opened_product(session, ann, bob)
+    polynomial = ann._context.decrypt_residues(ann._keys.secret, product)
+    assert uniform_p_value(polynomial, ann._context.plain_modulus.bit_length() - 1) > 1e-6
+
+
+def _exposed(worker):
+    return [getattr(worker, name) for name in worker.exposures]
+
+
+def test_profile_keeps_forty_bits_between_noise_and_flooding():
+    n = 100_000
+    ranks = {"rows": n, "max_abs": n - 1, "square_sum": n * (n * n - 1) // 3}
+    profile, bits = choose_profile(n * (n * n - 1) // 3, ranks)
+    assert (profile.name, bits) == ("narrow", math.ceil(math.log2(2 * n * (n * n - 1) / 3)))
+    assert bfv.noise_bits(ranks) + 40 <= profile.flood_bits == 75
+    loud = {"rows": n, "max_abs": 1 << 30, "square_sum": n << 60}
+    assert choose_profile(1 << 50, loud | {"square_sum": n << 50})[0].name == "wide"
+    with pytest.raises(DataError, match="too large for mode 'bfv'"):
+        choose_profile(1 << 50, loud)
+
+
+def test_a_party_refuses_to_multiply_under_too_little_flooding():
+    _session, _ann, bob = bfv_pair(np.arange(300)[:, None], np.full((300, 1), 3))
+    bob.load("state", {"key": "matrix", "bound": 1 << 40})
+    with pytest.raises(CryptoError, match="does not hide"):
+        bob.multiply_part("ann", 0, 1)
+
+
+# ---------------------------------------------------------------------------------- tampering
+
+
+def test_tampered_truncated_and_replayed_boxes():
+    _session, ann, bob = bfv_pair(np.arange(300)[:, None], np.full((300, 1), 3))
+    box = bob.multiply_part("ann", 0, 1)
+    changed = bytearray(box.box)
+    changed[1000] ^= 1
+    for data in (bytes(changed), box.box[:-1], box.box[:40], b""):
+        with pytest.raises(CryptoError):
+            ann.decrypt_part(Sealed("bob", "ann", "ciphertext", data), "bob")
+    ann.decrypt_part(box, "bob")
+    with pytest.raises(CryptoError, match="sent again"):
+        ann.decrypt_part(box, "bob")
+    with pytest.raises(CryptoError, match="sealed box"):
+        ann.decrypt_part(b"raw", "bob")
+
+
+def test_a_malformed_ciphertext_inside_a_good_box():
+    _session, ann, bob = bfv_pair(np.arange(300)[:, None], np.full((300, 1), 3))
+    for content in ([b"rubbish"], ["text"], [], b"", [b""]):
+        box = bob.seal(content, to="ann", kind="ciphertext")
+        if content in ([],):
+            ann.decrypt_part(box, "bob")
+            with pytest.raises(CryptoError, match="shares of 0 columns"):
+                ann.finish(1)
+            continue
+        with pytest.raises(CryptoError):
+            ann.decrypt_part(box, "bob")
+    with pytest.raises(CryptoError, match="0 of 1 ciphertexts"):
+        bob._fixed.clear()
+        bob.multiply_part("ann", 0, 1)
+
+
+def test_a_share_leaves_once():
+    _session, ann, bob = bfv_pair(np.arange(300)[:, None], np.full((300, 1), 3))
+    ann.decrypt_part(bob.multiply_part("ann", 0, 1), "bob")
+    ann.finish(1)
+    ann.share()
+    with pytest.raises(CryptoError, match="has left"):
+        ann.share_for("bob")
+
+
+def test_steps_out_of_order():
+    left = np.ones((5, 1), int)
+    fed = make_federation(left, left)
+    with fed.workers(bfv.BfvWorker) as crew:
+        introduce(crew)
+        with pytest.raises(CryptoError, match="agree first"):
+            crew["ann"].encrypt_part("bob", 0, 1)
+        with pytest.raises(ConfigError, match="call load first"):
+            crew.agree("narrow", 20, {"rows": 5, "columns": 1, "group": 1})
+            crew["ann"].public_parameters("bob")
+            crew["ann"].encrypt_part("bob", 0, 1)
+        with pytest.raises(CryptoError, match="no profile 'leaky'"):
+            crew.agree("leaky", 20, {"rows": 5, "columns": 1, "group": 1})
+        with pytest.raises(CryptoError, match="no plaintext modulus 2\\^60"):
+            crew.agree("narrow", 60, {"rows": 5, "columns": 1, "group": 1})
+
+
+def test_a_mask_is_never_used_twice():
+    left = np.ones((5, 1), int)
+    fed = make_federation(left, left)
+    with fed.workers(DealerWorker) as crew:
+        introduce(crew)
+        crew.load("integers", {})
+        crew["bob"].mask("ann", "changing", 3)
+        for number in (3, 2):
+            with pytest.raises(CryptoError, match="used before"):
+                crew["bob"].mask("ann", "changing", number)
+        crew["bob"].multiply_changing("ann", 3, 1, 1)
+        with pytest.raises(CryptoError, match="masked nothing"):
+            crew["bob"].multiply_changing("ann", 3, 1, 1)
+
+
+# ---------------------------------------------------------------------------------- other modes
+
+
+def test_plain_warns_and_needs_the_policy():
+    left, right = np.arange(12).reshape(6, 2), np.arange(6)[:, None] - 3
+    fed = make_federation(left, right)
+    with (
+        pytest.warns(PrivacyWarning, match="in the clear: for simulation only"),
+        pytest.raises(Refused, match="kind 'row'"),
+    ):
+        inner_products(fed, "ann", "bob", mode="plain")
+    fed = make_federation(left, right, policy=Policy(allow=frozenset(KINDS)))
+    with pytest.warns(PrivacyWarning):
+        result = inner_products(fed, "ann", "bob", mode="plain")
+    np.testing.assert_array_equal(result.to_numpy(), left.T @ right)
+    with (
+        pytest.warns(PrivacyWarning),
+        ProductSession(fed, Columns("ann"), "bob", mode="plain") as session,
+    ):
+        session.products(Columns("bob"), to="bob", store="x")
+    np.testing.assert_array_equal(fed.engine.sites["bob"].state["x"], left.T @ right)
+
+
+def test_published_is_exact_and_warns():
+    left, right = np.array([[3, -4], [1, 0], [-2, 9]]), np.array([[5], [-6], [7]])
+    fed = make_federation(left, right)
+    with pytest.warns(PrivacyWarning, match="difference of every row"):
+        result = inner_products(fed, "ann", "bob", mode="published", key_bits=1024)
+    np.testing.assert_array_equal(result.to_numpy(), left.T @ right)
+    # A's ciphertexts pass the coordinator, which has the key, in sealed boxes only
+    passed = [e for e in fed.ledger if e.call.endswith(".encrypt_column") and e.sender == "ann"]
+    assert {e.sealed_for for e in passed} == {"bob"}
+
+
+def test_paillier_refuses_what_is_not_its_ciphertext():
+    key = Paillier.generate(1024)
+    public = Paillier(key.modulus)
+    cells = [public.encrypt(-5), public.encrypt(5)]
+    data = public.to_bytes(cells)
+    assert [key.decrypt(cell) for cell in key.from_bytes(data, 2)] == [-5, 5]
+    for bad in (data[:-1], data + b"\0", b"", "text", bytes(len(data)), b"\xff" * len(data)):
+        with pytest.raises(CryptoError):
+            key.from_bytes(bad, 2)
+    with pytest.raises(CryptoError, match="key holder"):
+        public.decrypt(cells[0])
+    with pytest.raises(CryptoError, match="1024 bits"):
+        Paillier(15)
+    with pytest.raises(ConfigError, match="key_bits"):
+        Paillier.generate(512)
+
+
+def test_published_names_the_missing_extra(monkeypatch):
+    import sys
+
+    monkeypatch.setitem(sys.modules, "lightphe.cryptosystems.Paillier", None)
+    left = np.ones((5, 1), int)
+    fed = make_federation(left, left)
+    with pytest.raises(MissingExtra, match="fedmend\\[paillier\\]"):
+        inner_products(fed, "ann", "bob", mode="published", key_bits=1024)
