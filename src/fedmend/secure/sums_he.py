@@ -127,7 +127,7 @@ def add_blinded(
     for party, ciphertexts in received.items():
         if not isinstance(ciphertexts, list) or len(ciphertexts) != count:
             raise CryptoError(
-                f"party {party!r} sent {_length(ciphertexts)} ciphertexts where {count} were due. "
+                f"party {party!r} sent {_length(ciphertexts)} where {count} ciphertexts were due. "
                 "Mend: start the sum anew"
             )
     scheme = context()
@@ -174,4 +174,8 @@ def _loaded(party: str, data: bytes) -> Any:
 
 
 def _length(ciphertexts: Any) -> str:
-    return str(len(ciphertexts)) if isinstance(ciphertexts, list) else type(ciphertexts).__name__
+    return (
+        str(len(ciphertexts))
+        if isinstance(ciphertexts, list)
+        else f"a {type(ciphertexts).__name__}"
+    )

@@ -175,7 +175,8 @@ class SumForm:
 
     def decode(self, totals: np.ndarray, shape: tuple[int, ...], parties: int) -> np.ndarray:
         """Sums of shifted values (unsigned) as int64, or float64 in fixed point."""
-        values = np.empty(totals.size, np.int64 if self.fraction_bits is None else np.float64)
+        dtype = np.int64 if self.fraction_bits is None else np.float64
+        values: np.ndarray = np.empty(totals.size, dtype)
         offset = np.uint64(parties * self.low % (1 << 64))
         for at in range(0, totals.size, _CHUNK):
             whole = totals[at : at + _CHUNK].astype(np.uint64)

@@ -1,0 +1,392 @@
+"""What each role of a secure sum gets to see, and what it refuses to do."""
+
+from __future__ import annotations
+
+import gc
+import types
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from scipy.stats import chisquare
+
+from fedmend.data.table import Table
+from fedmend.errors import CryptoError
+from fedmend.federation import Federation, Ledger, Policy, Sealed, Site, wire
+from fedmend.federation.engines.local import LocalEngine
+from fedmend.secure import sums_he
+from fedmend.secure.keys import keyring
+from fedmend.secure.sums import SumSession, SumWorker, offer_summand
+
+FORM = {"low": 0, "high": 1, "fraction_bits": None}
+# Far beyond what the sessions of one test run reach.
+LATE = 1_000_000_000
+
+
+class WatchedEngine(LocalEngine):
+    """Keeps every value that crosses, and lets a test lay hands on it on the way."""
+
+    def __init__(self, sites):
+        super().__init__(sites, strict=True, ledger=Ledger())
+        self.crossed = []
+        self.on_reply = lambda call, value: value
+        self.on_request = lambda call: call
+
+    def call(self, call):
+        call = self.on_request(call)
+        self.crossed.append((call.party, call.method, "request", call.kwargs))
+        value = self.on_reply(call, super().call(call))
+        self.crossed.append((call.party, call.method, "reply", value))
+        return value
+
+    def replies(self, method, party=None):
+        return [
+            value
+            for who, name, way, value in self.crossed
+            if (name, way) == (method, "reply") and party in (None, who)
+        ]
+
+
+def watched(arrays, name="x"):
+    sites = [
+        Site(f"p{number}", {"train": Table([0], {"v": [0.0]})}, policy=Policy())
+        for number in range(len(arrays))
+    ]
+    for site, array in zip(sites, arrays, strict=True):
+        offer_summand(site, name, array, kind="label")
+    return Federation(engine=WatchedEngine(sites))
+
+
+def assert_uniform(values, bits=None):
+    """Chi-square of the top and the bottom byte against the uniform distribution."""
+    flat = np.asarray(values).reshape(-1)
+    bits = bits or 8 * flat.dtype.itemsize
+    words = flat.astype(np.uint64)
+    for byte in (words & np.uint64(255), words >> np.uint64(bits - 8)):
+        counts = np.bincount(byte.astype(np.int64), minlength=256)
+        assert len(counts) == 256 and chisquare(counts).pvalue > 1e-6
+
+
+# ---------------------------------------------------------------------------------- masks
+
+
+@pytest.mark.parametrize("between", [(0, 1), (0, 10_000), (0, 1 << 28), None])
+@pytest.mark.parametrize("on_absent", ["stop", "continue"])
+def test_the_coordinator_receives_uniform_numbers(between, on_absent):
+    ones = [np.ones((3000, 10), int)] * 3
+    fed = watched(ones)
+    result = SumSession(fed.workers(SumWorker), on_absent=on_absent).sum("x", between=between)
+    assert (result.values == 3).all()
+    messages = fed.engine.replies("masked")
+    for message in messages:
+        assert_uniform(message)
+    # any two of three messages together say nothing either
+    for left in range(3):
+        assert_uniform(messages[left] + messages[(left + 1) % 3])
+    if on_absent == "continue":
+        # all three together say nothing before the own masks are opened
+        assert_uniform(sum(messages[1:], messages[0]))
+
+
+def test_two_rounds_and_two_sessions_never_share_a_mask():
+    ones = [np.ones(30_000, int)] * 2
+    fed = watched(ones)
+    first, second = SumSession(fed.workers(SumWorker)), SumSession(fed.workers(SumWorker))
+    for session in (first, first, second):
+        session.sum("x", between=(0, 1))
+    messages = fed.engine.replies("masked", "p0")
+    assert len(messages) == 3
+    for one, other in ((0, 1), (1, 2), (0, 2)):
+        assert_uniform(messages[one] - messages[other])
+
+
+def test_different_sums_of_one_size_never_share_a_mask():
+    fed = watched([np.zeros(30_000, int)] * 3)
+    for site in fed.engine.sites.values():
+        offer_summand(site, "y", np.zeros(30_000, int))
+    session = SumSession(fed.workers(SumWorker))
+    session.sum("x", between=(0, 1))
+    session.sum("y", between=(0, 1))
+    before, after = fed.engine.replies("masked", "p1")
+    assert_uniform(before - after)
+
+
+def test_a_round_is_not_played_twice():
+    fed = watched([np.ones(4, int)] * 2)
+    session = SumSession(fed.workers(SumWorker))
+    session.sum("x", between=(0, 1))
+    played = next(
+        request["number"]
+        for _, method, way, request in fed.engine.crossed
+        if (method, way) == ("prepare_round", "request")
+    )
+    worker = session.crew["p0"]
+    for number in (played, played - 1, -1, "7"):
+        with pytest.raises(CryptoError, match="it was replayed"):
+            worker.prepare_round(number, "x", FORM, ["p0", "p1"])
+    with pytest.raises(CryptoError, match="not open"):
+        worker.masked(played, False)
+    worker.prepare_round(LATE, "x", FORM, ["p0", "p1"])
+    with pytest.raises(CryptoError, match="not open"):
+        worker.masked(LATE - 1, False)
+    worker.masked(LATE, False)
+    with pytest.raises(CryptoError, match="let out already"):
+        worker.masked(LATE, False)
+    with pytest.raises(CryptoError, match="let out already"):
+        worker.masked(LATE, True)
+
+
+def test_a_failed_round_uses_its_number_up():
+    fed = watched([np.array([5]), np.array([0])])
+    session = SumSession(fed.workers(SumWorker))
+    with pytest.raises(Exception, match="leaves the agreed range"):
+        session.crew["p0"].prepare_round(LATE, "x", FORM, ["p0", "p1"])
+    with pytest.raises(CryptoError, match="replayed"):
+        session.crew["p0"].prepare_round(LATE, "x", {**FORM, "high": 9}, ["p0", "p1"])
+
+
+@pytest.mark.parametrize("parties", [["p0"], ["p1", "p2"], ["p0", "p0"], []])
+def test_a_party_takes_no_part_where_its_own_array_would_be_the_sum(parties):
+    fed = watched([np.ones(4, int)] * 3)
+    crew = fed.workers(SumWorker)
+    with pytest.raises(CryptoError, match="'p0' takes no part"):
+        crew["p0"].prepare_round(LATE, "x", FORM, parties)
+
+
+def test_a_mask_is_opened_once_and_for_the_agreed_parties_only():
+    fed = watched([np.ones(4, int)] * 3)
+    session = SumSession(fed.workers(SumWorker), on_absent="continue")
+    session.sum("x", between=(0, 1))
+    worker, everyone = session.crew["p0"], ["p0", "p1", "p2"]
+    worker.prepare_round(LATE, "x", FORM, everyone)
+    with pytest.raises(CryptoError, match="does not open its mask"):
+        worker.open_own_mask(LATE, everyone)
+    worker.masked(LATE, True)
+    with pytest.raises(CryptoError, match="does not open its mask"):
+        worker.open_own_mask(LATE, ["p0", "p1"])
+    assert len(worker.open_own_mask(LATE, everyone)) == 32
+    with pytest.raises(CryptoError, match="does not open its mask"):
+        worker.open_own_mask(LATE, everyone)
+    worker.prepare_round(LATE + 1, "x", FORM, everyone)
+    worker.masked(LATE + 1, True)
+    worker.prepare_round(LATE + 2, "x", FORM, everyone)
+    with pytest.raises(CryptoError, match="the round is over"):
+        worker.open_own_mask(LATE + 1, everyone)
+
+
+def test_parties_that_were_told_different_things_do_not_give_a_sum():
+    fed = watched([np.ones(500, int)] * 3)
+
+    def tell_p2_another_name(call):
+        if call.party == "p2" and call.method == "prepare_round":
+            return replace(call, kwargs={**call.kwargs, "name": "y"})
+        return call
+
+    for site in fed.engine.sites.values():
+        offer_summand(site, "y", np.ones(500, int), kind="label")
+    fed.engine.on_request = tell_p2_another_name
+    with pytest.raises(CryptoError, match="the masks do not cancel"):
+        SumSession(fed.workers(SumWorker)).sum("x", between=(0, 1))
+
+
+@pytest.mark.parametrize(
+    ("tamper", "problem"),
+    [
+        (lambda array: array[:-1], r"party 'p1' sent uint8 \(499,\) where uint8 \(500,\) was due"),
+        (lambda array: array.astype(np.uint16), "party 'p1' sent uint16"),
+        (lambda array: array.tobytes(), "party 'p1' sent bytes"),
+        (lambda array: array ^ np.uint8(170), "the masks do not cancel"),
+    ],
+)
+def test_altered_messages_are_refused(tamper, problem):
+    fed = watched([np.ones(500, int)] * 3)
+    fed.engine.on_reply = lambda call, value: (
+        tamper(value) if (call.party, call.method) == ("p1", "masked") else value
+    )
+    with pytest.raises(CryptoError, match=problem):
+        SumSession(fed.workers(SumWorker)).sum("x", between=(0, 1))
+
+
+def test_a_seed_of_the_wrong_length_is_refused():
+    fed = watched([np.ones(5, int)] * 2)
+    fed.engine.on_reply = lambda call, value: (
+        value[:-1] if call.method == "open_own_mask" else value
+    )
+    with pytest.raises(CryptoError, match="the seed of its mask is not 32 bytes"):
+        SumSession(fed.workers(SumWorker), on_absent="continue").sum("x", between=(0, 1))
+
+
+# ---------------------------------------------------------------------------------- encryption
+
+
+@pytest.mark.parametrize("between", [(0, 1), (-1000, 1000), None])
+def test_the_key_holder_decrypts_uniform_numbers(between):
+    fed = watched([np.ones((3000, 10), int)] * 3)
+    session = SumSession(fed.workers(SumWorker), mode="he", key_holder="p1")
+    assert (session.sum("x", between=between).values == 3).all()
+    assert (session.sum("x", between=between).values == 3).all()
+    first, second = fed.engine.replies("decrypt_blinded", "p1")
+    for decrypted in (first, second, (first - second) & np.uint64((1 << 50) - 1)):
+        assert decrypted.shape == (len(decrypted), 4096)
+        assert_uniform(decrypted, bits=50)
+
+
+def test_what_the_key_holder_receives_is_flooded():
+    fed = watched([np.ones(100, int)] * 3)
+    session = SumSession(fed.workers(SumWorker), mode="he")
+    session.sum("x", between=(0, 1))
+    blinded = next(
+        request["ciphertexts"]
+        for _, method, way, request in fed.engine.crossed
+        if (method, way) == ("decrypt_blinded", "request")
+    )
+    keys = fed.engine.site("p0")._workers["SumWorker#1"]._sum_keys
+    scheme = sums_he.context()
+    left = scheme.noise_budget(keys.secret, scheme.load_ciphertext(blinded[0]))
+    fresh = scheme.noise_budget(keys.secret, scheme.encrypt(keys.public, np.arange(4)))
+    assert 1 <= left <= 3 and fresh - left > 30
+
+
+def _reachable(root):
+    """Everything the coordinator's object holds, parties and code left out."""
+    seen, queue = {}, [root]
+    while queue:
+        item = queue.pop()
+        if id(item) in seen or isinstance(
+            item, (type, types.ModuleType, types.FunctionType, types.BuiltinFunctionType)
+        ):
+            continue
+        seen[id(item)] = item
+        queue += gc.get_referents(item)
+    return seen.values()
+
+
+@pytest.mark.parametrize("mode", ["masks", "he"])
+def test_no_private_key_is_at_the_coordinator_or_on_the_way(mode):
+    import tenseal.sealapi as api
+
+    fed = watched([np.ones(50, int)] * 3)
+    crew = fed.workers(SumWorker)
+    session = SumSession(crew, mode=mode, key_holder="p2" if mode == "he" else None)
+    session.sum("x", between=(0, 1))
+    held = {name: value for name, value in vars(session).items() if name != "crew"}
+    assert not any(isinstance(item, api.SecretKey) for item in _reachable(held))
+    workers = {site.name: site._workers["SumWorker#1"] for site in fed.engine.sites.values()}
+    holders = [name for name, worker in workers.items() if worker._sum_keys is not None]
+    assert holders == (["p2"] if mode == "he" else [])
+
+    secrets = []
+    for name, worker in workers.items():
+        identity = keyring(fed.engine.site(name)).identity
+        secrets += [
+            identity._private.private_bytes_raw(),
+            worker._session._private.private_bytes_raw(),
+        ]
+        secrets += [line.seed("x") for line in worker._lines.values()]
+        secrets += [line._seeds for line in worker._lines.values()]
+    sent = b"".join(wire.encode(value) for _, _, _, value in fed.engine.crossed)
+    written = "".join(map(repr, fed.ledger.entries()))
+    for secret in secrets:
+        assert secret not in sent and secret.hex() not in written
+
+
+def test_the_key_travels_sealed_and_a_changed_one_is_refused():
+    fed = watched([np.ones(5, int)] * 3)
+    session = SumSession(fed.workers(SumWorker), mode="he")
+    session.sum("x", between=(0, 1))
+    boxes = fed.engine.replies("sum_key_for")
+    assert {(box.sender, box.recipient) for box in boxes} == {("p0", "p1"), ("p0", "p2")}
+
+    def other_key(call, value):
+        if call.method != "sum_key_for" or call.kwargs["party"] != "p2":
+            return value
+        return Sealed(value.sender, value.recipient, value.kind, value.box[:-1] + b"\0")
+
+    fed.engine.on_reply = other_key
+    with pytest.raises(CryptoError, match="party 'p2' refused a box from 'p0'"):
+        SumSession(fed.workers(SumWorker), mode="he").sum("x", between=(0, 1))
+
+
+def test_the_key_holder_decrypts_once_for_a_round():
+    fed = watched([np.ones(5, int)] * 2)
+    session = SumSession(fed.workers(SumWorker), mode="he")
+    session.sum("x", between=(0, 1))
+    request = next(
+        request
+        for _, method, way, request in fed.engine.crossed
+        if (method, way) == ("decrypt_blinded", "request")
+    )
+    with pytest.raises(CryptoError, match="does not for round .* again"):
+        session.crew["p0"].decrypt_blinded(request["number"], request["ciphertexts"])
+    with pytest.raises(CryptoError, match="'p1' holds no key"):
+        session.crew["p1"].decrypt_blinded(LATE, request["ciphertexts"])
+
+
+def _flip(data, at):
+    return data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :]
+
+
+@pytest.mark.parametrize(
+    ("tamper", "problem"),
+    [
+        (lambda boxes: [boxes[0][:-1], *boxes[1:]], "from 'p1': .*damaged or cut off"),
+        (lambda boxes: [boxes[0][:20], *boxes[1:]], "from 'p1': not a ciphertext"),
+        (lambda boxes: [_flip(boxes[0], 5000), *boxes[1:]], "from 'p1': .*damaged"),
+        (lambda boxes: [_flip(boxes[0], 1), *boxes[1:]], "from 'p1': not a ciphertext"),
+        (lambda boxes: boxes[:-1], "party 'p1' sent 1 where 2 ciphertexts were due"),
+        (lambda boxes: [*boxes, boxes[0]], "party 'p1' sent 3 where 2"),
+        (lambda boxes: b"", "party 'p1' sent a bytes where 2 ciphertexts"),
+        (lambda boxes: [7, *boxes[1:]], "from 'p1': not a ciphertext: int"),
+    ],
+)
+def test_altered_ciphertexts_are_refused(tamper, problem):
+    fed = watched([np.ones(31 * 4096 + 1, int)] * 2)
+    fed.engine.on_reply = lambda call, value: (
+        tamper(value) if (call.party, call.method) == ("p1", "encrypted") else value
+    )
+    with pytest.raises(CryptoError, match=problem):
+        SumSession(fed.workers(SumWorker), mode="he").sum("x", between=(0, 1))
+
+
+def test_ciphertexts_under_another_key_are_refused():
+    fed = watched([np.ones(5, int)] * 2)
+    scheme = sums_he.context()
+    stranger = scheme.generate_keys()
+    foreign = scheme.ciphertext_bytes(scheme.encrypt(stranger.public, np.arange(3)))
+    fed.engine.on_reply = lambda call, value: (
+        [foreign] if (call.party, call.method) == ("p1", "encrypted") else value
+    )
+    with pytest.raises(CryptoError, match="does not decrypt|out of range|do not cancel"):
+        SumSession(fed.workers(SumWorker), mode="he").sum("x", between=(0, 1))
+
+
+@pytest.mark.parametrize(
+    "tamper", [lambda rows: rows[:0], lambda rows: rows + np.uint64(1 << 50), lambda rows: "rows"]
+)
+def test_altered_decryptions_are_refused(tamper):
+    fed = watched([np.ones(5, int)] * 2)
+    fed.engine.on_reply = lambda call, value: (
+        tamper(value) if call.method == "decrypt_blinded" else value
+    )
+    with pytest.raises(CryptoError, match="party 'p0', which holds the key, did not return"):
+        SumSession(fed.workers(SumWorker), mode="he").sum("x", between=(0, 1))
+
+
+# ---------------------------------------------------------------------------------- the ledger
+
+
+def test_the_ledger_says_what_crossed():
+    fed = watched([np.ones((7, 3), int)] * 3)
+    SumSession(fed.workers(SumWorker)).sum("x", between=(0, 1))
+    assert fed.ledger.kinds(receiver="coordinator") == {"control", "count", "masked"}
+    masked = [entry for entry in fed.ledger if entry.kind == "masked"]
+    assert {(entry.shape, entry.dtype) for entry in masked} == {("21", "uint8")}
+    fed = watched([np.ones((7, 3), int)] * 3)
+    SumSession(fed.workers(SumWorker), mode="he").sum("x", between=(0, 1))
+    assert fed.ledger.kinds(receiver="coordinator") == {"control", "count", "ciphertext", "masked"}
+    assert {entry.sender for entry in fed.ledger if entry.kind == "masked"} == {"p0"}
+    assert {entry.sealed_for for entry in fed.ledger if "sum_key_for" in entry.call} == {
+        "",
+        "p1",
+        "p2",
+    }
