@@ -93,6 +93,11 @@ class SealingWorker(Worker):
                 if party != me:
                     self._meet_one(party, public)
 
+    @property
+    def met(self) -> list[str]:
+        """The parties whose counterparts this worker has keys of."""
+        return sorted(self._lines)
+
     def seal(self, value: Any, *, to: str, kind: str) -> Sealed:
         """A box that only `to` can open; refused if the policy keeps this kind in."""
         me = self.site.name

@@ -237,17 +237,17 @@ class StarWorker(MatchWorker):
         self._outputs += split(tags_of(points, me), me, TAG_BYTES)
 
     @exposed(kind="hashed-id")
-    def shares(self, to: str, parties: list[str]) -> Sealed:
+    def shares(self, to: str) -> Sealed:
         """Others: the store that gives the own zero shares to who knows the function's value."""
-        hidden = _words(self._outputs) ^ self._zero_shares(self.keys, parties)
+        hidden = _words(self._outputs) ^ self._zero_shares(self.keys)
         seed, table = okvs.encode(self.keys, hidden)
         return self._pack({"seed": seed, "table": table}, to)
 
     @exposed(kind="count", takes={"boxes": "hashed-id"})
-    def settle(self, boxes: dict[str, Sealed], parties: list[str]) -> int:
+    def settle(self, boxes: dict[str, Sealed]) -> int:
         """Hub: add up everybody's shares of the own ids; those that cancel are common to all."""
         mine = [self.keys[row] for row in self._order]
-        total = self._zero_shares(mine, parties)
+        total = self._zero_shares(mine)
         for party, box in boxes.items():
             store, outputs = self._unpack(box, party), self._theirs.get(party, [])
             if len(outputs) != len(mine):
@@ -285,13 +285,16 @@ class StarWorker(MatchWorker):
             )
         return self._settle([mine[tag] for tag in tags], tags, self._group)
 
-    def _zero_shares(self, keys: list[bytes], parties: list[str]) -> np.ndarray:
-        """This party's share of zero for each id, **shape** [n, 2]: all parties' cancel."""
+    def _zero_shares(self, keys: list[bytes]) -> np.ndarray:
+        """This party's share of zero for each id, **shape** [n, 2]: all parties' cancel.
+
+        Over everybody met, and not over whom a caller names: a share that leaves one out would
+        show the hub the overlap of the rest.
+        """
         total = np.zeros((len(keys), 2), np.uint64)
-        for party in parties:
-            if party != self.site.name:
-                seed = self.shared_seed(party, "zero shares")
-                total ^= _words([_prf(seed, key) for key in keys])
+        for party in self.met:
+            seed = self.shared_seed(party, "zero shares")
+            total ^= _words([_prf(seed, key) for key in keys])
         return total
 
     def _group_tags(self, rows: list[int]) -> list[bytes]:
@@ -343,7 +346,7 @@ def match_star(
     hub: a crew of one, the party in the middle (`choose_hub`); others: all the rest.
     """
     (middle,), rest = hub, list(others)
-    centre, parties = hub[middle], sorted(rows)
+    centre = hub[middle]
     for start in range(0, rows[middle], chunk):
         boxes = centre.blinded(start, chunk, rest)
         centre.unblind(others.evaluated(Each(boxes), middle))
@@ -356,7 +359,7 @@ def match_star(
         others.digest_own(start, chunk)
         if progress is not None:
             progress("preparing the other ids", min(start + chunk, largest), largest)
-    found = centre.settle(others.shares(middle, parties), parties)
+    found = centre.settle(others.shares(middle))
     agreed = others.recognise(Each(centre.invite(rest)), middle)
     return _same_everywhere({middle: found, **agreed})
 
