@@ -1,4 +1,4 @@
-"""Federations with something to learn in them, aligned by hand, for learn/ and methods/."""
+"""Shared fixtures: a federation on disk (`workshop`), and ones in memory, aligned by hand."""
 
 from __future__ import annotations
 
@@ -11,6 +11,46 @@ import pytest
 
 from fedmend.data.table import Table
 from fedmend.federation import Alignment, AlignmentCounts, Federation, Party
+
+
+class Workshop:
+    """A small federation on disk, to be spoilt in one place at a time."""
+
+    def __init__(self, folder):
+        self.folder = folder
+        rng = np.random.default_rng(7)
+        people = np.arange(1000, 1160)
+        income = rng.normal(size=160)
+        calls = rng.normal(size=160)
+        y = np.where(income + calls + 0.3 * rng.normal(size=160) > 0, "yes", "no")
+        job = rng.choice(["clerk", "nurse", "smith"], size=160)
+        self.bank = pd.DataFrame({"customer": people, "income": income, "job": job, "default": y})
+        self.telco = pd.DataFrame(
+            {"customer": people + 60, "calls": np.roll(calls, -60), "minutes": rng.normal(size=160)}
+        )
+        self.config = folder / "federation.toml"
+        self.run = folder / "runs" / "federation"
+
+    def write(self, text: str = "", *, method: str = 'name = "vfl"\nepochs = 2') -> None:
+        """Write the tables and the file; ``text`` comes after the parties."""
+        self.bank.to_csv(self.folder / "bank.csv", index=False)
+        self.telco.to_csv(self.folder / "telco.csv", index=False)
+        self.config.write_text(
+            '[[party]]\nname = "bank"\ndata = "bank.csv"\nid = "customer"\nlabel = "default"\n\n'
+            '[[party]]\nname = "telco"\ndata = "telco.csv"\nid = "customer"\n\n'
+            + (f"[[method]]\n{method}\n\n" if method else "")
+            + text,
+            encoding="utf-8",
+        )
+
+    def leftovers(self) -> list[str]:
+        """What a run left in runs/, finished or not."""
+        return sorted(each.name for each in self.run.parent.glob("*"))
+
+
+@pytest.fixture
+def workshop(tmp_path):
+    return Workshop(tmp_path)
 
 
 def frame_of(n: int = 240, seed: int = 0, task: str = "binary") -> pd.DataFrame:

@@ -11,7 +11,6 @@ from fedmend.learn.nets import (
     Batch,
     Bottom,
     BottomSpec,
-    OptimizerSpec,
     ResNet8,
     SeededDropout,
     Top,
@@ -101,18 +100,7 @@ def test_linear_tops_and_bottoms_are_linear() -> None:
     assert torch.allclose(twice, top([a, b]) - top([0 * a, 0 * b]), atol=1e-6)
 
 
-@pytest.mark.parametrize("name", ["adam", "adamw", "sgd"])
-def test_optimizers(name: str) -> None:
-    weight = torch.nn.Parameter(torch.ones(3))
-    optimizer = OptimizerSpec(name, lr=0.1).build([weight])
-    weight.sum().backward()
-    optimizer.step()
-    assert torch.all(weight < 1)
-
-
 def test_wrong_choices_are_named() -> None:
-    with pytest.raises(ConfigError, match="optimizer='adm'"):
-        OptimizerSpec("adm").build([])
     with pytest.raises(ConfigError, match="conv='vgg'"):
         Bottom(BottomSpec(0, (), ((3, 8, 8),), conv="vgg"))
     with pytest.raises(ConfigError, match="needs a column"):

@@ -17,7 +17,8 @@ from fedmend.bench.split import Size, make_federation, make_one_piece, make_tabl
 from fedmend.errors import AlignmentError, ConfigError, DataError, ResumeError
 from fedmend.federation import Federation
 from fedmend.learn.halves import Settings
-from fedmend.learn.nets import Bottom, BottomSpec, OptimizerSpec, Top, TopSpec, initialise
+from fedmend.learn.nets import Bottom, BottomSpec, Top, TopSpec, initialise
+from fedmend.learn.optim import OptimizerSpec
 from fedmend.learn.parts import part_of
 from fedmend.learn.server_top import ServerTop
 from fedmend.learn.training import SplitConfig, SplitNetwork, epoch_seed

@@ -28,7 +28,7 @@ from fedmend.data.table import Table
 from fedmend.federation import Alignment, AlignmentCounts, Federation, Party
 from fedmend.federation.engines.local import LocalEngine
 from fedmend.learn.halves import Settings
-from fedmend.learn.nets import OptimizerSpec
+from fedmend.learn.optim import OptimizerSpec
 from fedmend.learn.parts import part_of
 from fedmend.learn.training import SplitConfig, SplitNetwork, epoch_seed
 

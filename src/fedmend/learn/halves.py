@@ -20,7 +20,8 @@ from torch.nn import functional as F
 
 from fedmend.errors import ConfigError
 from fedmend.learn.features import BatchOrder, Features
-from fedmend.learn.nets import OptimizerSpec, seed_dropout
+from fedmend.learn.nets import seed_dropout
+from fedmend.learn.optim import FlatOptimizer, OptimizerSpec
 
 PRECISIONS = ("float32", "float64", "bf16")
 WIRE_TYPES = {"same": None, "float16": torch.float16, "bfloat16": torch.bfloat16}
@@ -85,14 +86,14 @@ class _Half:
         self.settings = settings
         self.device = device
         self.order: BatchOrder | None = None
-        self.optimizer = settings.optimizer.build(list(self.module.parameters()))
         self._best: dict[str, Tensor] | None = None
         self._dropout = torch.Generator(device)
         seed_dropout(self.module, self._dropout)
 
     def set_order(self, rows: np.ndarray) -> int:
-        """Fix the training rows; returns how many batches an epoch has."""
+        """Fix the training rows and start an optimizer; returns an epoch's number of batches."""
         self.order = BatchOrder(rows, self.settings.batch_size, self.device)
+        self.optimizer = FlatOptimizer(list(self.module.parameters()), self.settings.optimizer)
         return len(self.order.sizes)
 
     def start_epoch(self, seed: int, dropout_seed: int) -> None:
@@ -113,19 +114,14 @@ class _Half:
         return {
             "module": dict(self.module.state_dict()),
             "best": self._best,
-            "optimizer": {
-                str(slot): {key: torch.as_tensor(value) for key, value in entry.items()}
-                for slot, entry in self.optimizer.state_dict()["state"].items()
-            },
+            "optimizer": self.optimizer.state(),
         }
 
     def restore(self, saved: Mapping[str, Any]) -> None:
         self.module.load_state_dict(saved["module"])
         best = saved["best"]
         self._best = None if best is None else {k: v.to(self.device) for k, v in best.items()}
-        state = self.optimizer.state_dict()
-        state["state"] = {int(slot): dict(entry) for slot, entry in saved["optimizer"].items()}
-        self.optimizer.load_state_dict(state)
+        self.optimizer.restore(saved["optimizer"])
 
 
 class BottomHalf(_Half):

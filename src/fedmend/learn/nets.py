@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
 import torch
@@ -256,33 +256,3 @@ def seed_dropout(module: nn.Module, generator: torch.Generator) -> None:
     for layer in module.modules():
         if isinstance(layer, SeededDropout):
             layer.generator = generator
-
-
-@dataclass(frozen=True)
-class OptimizerSpec:
-    """Which optimizer, and its numbers."""
-
-    name: str = "adam"
-    lr: float = 1e-3
-    weight_decay: float = 0.0
-    momentum: float = 0.9
-    betas: tuple[float, float] = field(default=(0.9, 0.999))
-
-    def build(self, parameters: Sequence[nn.Parameter]) -> torch.optim.Optimizer:
-        # The fused kernels update all tensors in one call: with small networks the optimizer's
-        # own overhead is what split training pays once per party.
-        if self.name == "adam":
-            return torch.optim.Adam(
-                parameters, self.lr, self.betas, weight_decay=self.weight_decay, fused=True
-            )
-        if self.name == "adamw":
-            return torch.optim.AdamW(
-                parameters, self.lr, self.betas, weight_decay=self.weight_decay, fused=True
-            )
-        if self.name == "sgd":
-            return torch.optim.SGD(
-                parameters, self.lr, self.momentum, weight_decay=self.weight_decay, fused=True
-            )
-        raise ConfigError(
-            f"optimizer must be one of adam, adamw, sgd, however: optimizer={self.name!r}"
-        )

@@ -19,7 +19,7 @@ from fedmend.errors import ConfigError, DataError, NotFitted
 from fedmend.federation import Federation
 from fedmend.learn.features import ALIGNED, ALL
 from fedmend.learn.halves import Settings
-from fedmend.learn.nets import OptimizerSpec
+from fedmend.learn.optim import OptimizerSpec
 from fedmend.learn.parts import read_json, write_json
 from fedmend.learn.training import Progress, SplitConfig, SplitNetwork
 

@@ -1,0 +1,80 @@
+"""The flat optimizers against torch's own."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from fedmend.errors import ConfigError
+from fedmend.federation import wire
+from fedmend.learn.optim import FlatOptimizer, OptimizerSpec
+
+
+def twins() -> tuple[nn.Module, nn.Module]:
+    torch.manual_seed(0)
+    pair = [nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2)).double() for _ in range(2)]
+    pair[1].load_state_dict(pair[0].state_dict())
+    return pair[0], pair[1]
+
+
+def reference(spec: OptimizerSpec, module: nn.Module) -> torch.optim.Optimizer:
+    parameters = module.parameters()
+    if spec.name == "sgd":
+        return torch.optim.SGD(parameters, spec.lr, spec.momentum, weight_decay=spec.weight_decay)
+    kind = torch.optim.Adam if spec.name == "adam" else torch.optim.AdamW
+    return kind(parameters, spec.lr, spec.betas, weight_decay=spec.weight_decay)
+
+
+@pytest.mark.parametrize("name", ["adam", "adamw", "sgd"])
+@pytest.mark.parametrize("decay", [0.0, 0.1])
+def test_equal_to_torch(name: str, decay: float) -> None:
+    spec = OptimizerSpec(name, lr=0.02, weight_decay=decay)
+    ours, theirs = twins()
+    flat = FlatOptimizer(list(ours.parameters()), spec)
+    other = reference(spec, theirs)
+    for _ in range(30):
+        x = torch.randn(5, 4, dtype=torch.float64)
+        for module, optimizer in ((ours, flat), (theirs, other)):
+            optimizer.zero_grad()
+            (module(x) ** 2).mean().backward()
+            optimizer.step()
+    for a, b in zip(ours.parameters(), theirs.parameters(), strict=True):
+        torch.testing.assert_close(a, b, rtol=0, atol=1e-13)
+    assert flat.values.data_ptr() == next(ours.parameters()).data_ptr()
+
+
+def test_going_on_from_a_saved_state_changes_nothing() -> None:
+    one, other = twins()
+    first = FlatOptimizer(list(one.parameters()), OptimizerSpec())
+    x = torch.randn(5, 4, dtype=torch.float64)
+
+    def train(module: nn.Module, optimizer: FlatOptimizer, steps: int) -> None:
+        for _ in range(steps):
+            optimizer.zero_grad()
+            (module(x) ** 2).mean().backward()
+            optimizer.step()
+
+    train(one, first, 3)
+    saved = wire.decode(wire.encode(first.state()))
+    other.load_state_dict(one.state_dict())
+    second = FlatOptimizer(list(other.parameters()), OptimizerSpec())
+    second.restore(saved)
+    train(one, first, 2)
+    train(other, second, 2)
+    assert torch.equal(first.values, second.values)
+
+
+def test_a_part_of_the_network_that_got_no_gradient_stays() -> None:
+    module, _ = twins()
+    flat = FlatOptimizer(list(module.parameters()), OptimizerSpec(lr=0.1))
+    before = module[2].weight.detach().clone()
+    module[0](torch.ones(1, 4, dtype=torch.float64)).sum().backward()
+    flat.step()
+    assert torch.equal(module[2].weight, before)
+
+
+def test_wrong_numbers_are_told_together() -> None:
+    with pytest.raises(ConfigError) as caught:
+        OptimizerSpec("adm", lr=0.0, weight_decay=-1.0)
+    assert len(caught.value.problems) == 3
