@@ -307,8 +307,9 @@ def _fit_scaled(column: Column, series: pd.Series) -> _Scaled:
     else:
         at = positions(series, column.categories or ())
         values = np.where(at < 0, np.nan, at)
-    present = values[~np.isnan(values)]
-    had_missing = len(present) < len(values)
+    absent = np.isnan(values)
+    had_missing = bool(absent.any())
+    present = values[~absent] if had_missing else values
     if len(present) == 0:
         return _Scaled(column, 0.0, 1.0, had_missing)
     low, high = float(present.min()), float(present.max())

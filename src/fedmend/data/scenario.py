@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from fedmend._suggest import closest
 from fedmend.data._parts import require_name, retyped
 from fedmend.data.crowds import annotators, dirichlet_clients
 from fedmend.data.table import Table
@@ -76,10 +77,8 @@ def _label_party(table: Table, names: list[str], asked: str | None) -> str | Non
         raise DataError("no parties are named", mend="name at least one")
     if len(set(names)) != len(names):
         raise DataError("a party is named twice", value=names, mend="give each its own name")
-    if asked is not None and asked not in names:
-        raise DataError(
-            "label_party is not one of the parties", value=asked, mend=f"use one of {names}"
-        )
+    if asked is not None:
+        _require_party("label_party", asked, names)
     if table.label is None:
         return None
     return asked if asked is not None else names[0]
@@ -195,7 +194,7 @@ def tear_rows(
     names = list(parties)
     if only is not None:
         for name, share in only.items():
-            require_name(name, names, "party (named in only)")
+            _require_party("only", name, names)
             _check_share(f"only[{name!r}]", share)
         needed = max(only.values(), default=0.0) if unlinkable else sum(only.values())
         if needed > rest_share + 1e-9:
@@ -246,7 +245,7 @@ def tear(
     """
     names = list(tables)
     if label_party is not None:
-        require_name(label_party, names, "party (label_party)")
+        _require_party("label_party", label_party, names)
     perfect = _aligned(tables)
     first = perfect[names[0]]
     common, kept = tear_rows(
@@ -317,7 +316,7 @@ def split_rows(
     everybody = pd.Index(pd.unique(np.concatenate([t.ids.astype(object) for t in tables.values()])))
     strata = np.full(len(everybody), -1, dtype=np.int64)
     if stratify is not None:
-        require_name(stratify, list(tables), "party (stratify)")
+        _require_party("stratify", stratify, list(tables))
         keeper = tables[stratify]
         codes = pd.factorize(keeper.y)[0]
         strata[everybody.get_indexer(pd.Index(keeper.ids.astype(object)))] = codes
@@ -368,6 +367,15 @@ def _blanked(series: pd.Series, lost: np.ndarray) -> pd.Series:
     if isinstance(series.dtype, np.dtype) and series.dtype.kind in "biu":
         series = series.convert_dtypes(convert_string=False, convert_floating=False)
     return series.mask(lost, None) if series.dtype == object else series.mask(lost)
+
+
+def _require_party(option: str, name: str, known: Sequence[str]) -> None:
+    if name not in known:
+        near = closest(name, known)
+        raise DataError(
+            f"{option}={name!r} is not one of the parties",
+            mend=(f"did you mean {near!r}? " if near else "") + f"the parties: {', '.join(known)}",
+        )
 
 
 def _check_share(name: str, share: Any) -> None:

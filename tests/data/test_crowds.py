@@ -1,0 +1,171 @@
+"""Annotators and uneven clients: rates, matrices, shares."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedmend.data.crowds import transitions
+from fedmend.data.scenario import annotators, dirichlet_clients
+from fedmend.errors import DataError
+
+N = 20_000
+TRUTH = np.random.default_rng(0).integers(0, 4, N)
+
+
+def confusion(said, annotator):
+    """Observed P(said | true)."""
+    counts = np.zeros((4, 4))
+    np.add.at(counts, (TRUTH, said[:, annotator]), 1)
+    return counts / counts.sum(axis=1, keepdims=True)
+
+
+def test_symmetric():
+    said = annotators(TRUTH, rates=[0.0, 0.3, 0.75], seed=1)
+    assert said.shape == (N, 3) and said.dtype == np.int64
+    assert np.array_equal(said[:, 0], TRUTH)
+    expected = np.full((4, 4), 0.1) + 0.6 * np.eye(4)
+    np.testing.assert_allclose(confusion(said, 1), expected, atol=0.02)
+    np.testing.assert_allclose(confusion(said, 2), 0.25, atol=0.02)
+
+
+def test_pair_flip():
+    said = annotators(TRUTH, rates=[0.4], kind="pair-flip")[:, 0]
+    wrong = said != TRUTH
+    assert abs(wrong.mean() - 0.4) < 0.02
+    assert np.array_equal(said[wrong], (TRUTH[wrong] + 1) % 4)
+
+
+def test_asymmetric_rates_differ_by_class_around_the_rate():
+    said = annotators(TRUTH, rates=[0.3, 0.3], kind="asymmetric", seed=2)
+    right = np.stack([np.diag(confusion(said, k)) for k in range(2)])
+    np.testing.assert_allclose(right.mean(axis=1), 0.7, atol=0.02)
+    assert right.std(axis=1).min() > 0.02 and not np.allclose(right[0], right[1], atol=0.03)
+
+
+def test_rates_per_class_are_kept():
+    said = annotators(TRUTH, rates=[[0.0, 0.1, 0.5, 0.9]], kind="asymmetric")
+    np.testing.assert_allclose(np.diag(confusion(said, 0)), [1.0, 0.9, 0.5, 0.1], atol=0.02)
+
+
+def test_a_matrix_may_be_given():
+    matrix = np.array([[0.5, 0.5, 0, 0], [0, 1, 0, 0], [0.1, 0.2, 0.3, 0.4], [0, 0, 0.9, 0.1]])
+    said = annotators(TRUTH, transition=matrix, rates=[0, 0])
+    assert said.shape == (N, 2)
+    for annotator in range(2):
+        np.testing.assert_allclose(confusion(said, annotator), matrix, atol=0.02)
+    each = annotators(TRUTH, transition=np.stack([matrix, np.eye(4)]))
+    assert np.array_equal(each[:, 1], TRUTH)
+
+
+def test_missing_answers_and_unknown_truth():
+    truth = TRUTH.copy()
+    truth[:100] = -1
+    said = annotators(truth, rates=[0.1] * 5, missing=0.4)
+    assert (said[:100] == -1).all()
+    assert abs((said[100:] == -1).mean() - 0.4) < 0.01
+    assert (annotators(TRUTH, rates=[0.1], missing=1.0) == -1).all()
+
+
+def test_deterministic():
+    options = {"rates": [0.2, 0.4], "kind": "asymmetric", "missing": 0.1}
+    assert np.array_equal(
+        annotators(TRUTH, seed=3, **options), annotators(TRUTH, seed=3, **options)
+    )
+    assert not np.array_equal(
+        annotators(TRUTH, seed=3, **options), annotators(TRUTH, seed=4, **options)
+    )
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(st.floats(0, 1), min_size=1, max_size=4),
+    st.integers(2, 6),
+    st.sampled_from(["symmetric", "pair-flip", "asymmetric"]),
+)
+def test_transitions_are_probabilities(rates, n_classes, kind):
+    matrices = transitions(rates, n_classes, kind=kind)
+    assert matrices.shape == (len(rates), n_classes, n_classes)
+    assert (matrices >= 0).all()
+    np.testing.assert_allclose(matrices.sum(axis=2), 1.0)
+
+
+@pytest.mark.parametrize(
+    ("y", "options", "says"),
+    [
+        (["a", "b"], {"rates": [0.1]}, "class numbers are needed"),
+        ([0.5, 1.5], {"rates": [0.1]}, "class numbers are needed"),
+        ([0, 0], {"rates": [0.1]}, "at least two classes"),
+        ([0, 5], {"rates": [0.1], "n_classes": 3}, "must lie in"),
+        ([0, -2, 1], {"rates": [0.1]}, "must lie in"),
+        ([0, 1], {}, "neither rates"),
+        ([0, 1], {"rates": [1.5]}, "error rate"),
+        ([0, 1], {"rates": [[0.1, 0.1, 0.1]]}, "error rate"),
+        ([0, 1], {"rates": [0.1], "kind": "evil"}, "unknown kind of annotator"),
+        ([0, 1], {"rates": [0.1], "missing": 2}, "missing must be a share"),
+        ([0, 1], {"transition": [[1, 1], [0, 1]]}, "rows summing to 1"),
+        ([0, 1], {"transition": np.eye(3)}, "2 x 2"),
+    ],
+)
+def test_bad_annotators(y, options, says):
+    with pytest.raises(DataError, match=says) as caught:
+        annotators(y, **options)
+    assert caught.value.mend
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.integers(1, 5).map(lambda half: 2 * half),
+    st.sampled_from([0.3, 1.0, 100.0]),
+    st.integers(0, 99),
+    st.sampled_from(["plain", "paired"]),
+)
+def test_every_row_goes_to_one_client(n_clients, alpha, seed, style):
+    clients = dirichlet_clients(TRUTH[:2000], n_clients, alpha, seed=seed, style=style)
+    assert len(clients) == n_clients
+    assert np.array_equal(np.sort(np.concatenate(clients)), np.arange(2000))
+    again = dirichlet_clients(TRUTH[:2000], n_clients, alpha, seed=seed, style=style)
+    assert all(np.array_equal(a, b) for a, b in zip(clients, again, strict=True))
+    if style == "paired":
+        assert max(map(len, clients)) - min(map(len, clients)) <= 1
+
+
+def unevenness(clients, y):
+    shares = [np.bincount(y[rows], minlength=4) / len(rows) for rows in clients]
+    return float(np.mean([np.abs(share - 0.25).sum() for share in shares]))
+
+
+def test_small_alpha_is_uneven_and_paired_is_milder():
+    plain = {a: dirichlet_clients(TRUTH, 10, a, seed=1, min_rows=20) for a in (0.1, 100.0)}
+    assert unevenness(plain[0.1], TRUTH) > 0.8 and unevenness(plain[100.0], TRUTH) < 0.2
+    paired = dirichlet_clients(TRUTH, 10, 0.1, seed=1, style="paired")
+    assert (
+        unevenness(plain[100.0], TRUTH) < unevenness(paired, TRUTH) < unevenness(plain[0.1], TRUTH)
+    )
+    assert min(map(len, plain[0.1])) >= 20
+
+
+def test_string_labels_too():
+    names = np.array(["a", "b", "c", "d"], dtype=object)[TRUTH[:500]]
+    by_name = dirichlet_clients(names, 3, 0.5, seed=7)
+    by_number = dirichlet_clients(TRUTH[:500], 3, 0.5, seed=7)
+    assert all(np.array_equal(a, b) for a, b in zip(by_name, by_number, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "options", "says"),
+    [
+        ((TRUTH, 0, 1.0), {}, "cannot be dealt"),
+        ((TRUTH, 5, 0.0), {}, "cannot be dealt"),
+        ((TRUTH[:10], 5, 1.0), {"min_rows": 3}, "cannot be dealt"),
+        ((TRUTH, 5, 1.0), {"style": "fancy"}, "unknown style"),
+        ((TRUTH, 5, 1.0), {"style": "paired"}, "even number"),
+        ((TRUTH[:100], 10, 0.01), {"min_rows": 10}, "no draw in"),
+    ],
+)
+def test_bad_clients(arguments, options, says):
+    with pytest.raises(DataError, match=says) as caught:
+        dirichlet_clients(*arguments, **options)
+    assert caught.value.mend

@@ -1,0 +1,43 @@
+"""The page on tables: its examples run, its table of data sets is complete."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from fedmend import data
+from fedmend.data import datasets
+from fedmend.data._catalogue import CATALOGUE
+
+PAGE = (Path(__file__).parents[2] / "docs" / "tables.md").read_text(encoding="utf-8")
+
+
+def test_the_examples_run(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    scope = {}
+    blocks = re.findall(r"^```python\n(.*?)^```", PAGE, flags=re.MULTILINE | re.DOTALL)
+    assert len(blocks) >= 8
+    for block in blocks:
+        exec(compile(block, "docs/tables.md", "exec"), scope)
+    printed = capsys.readouterr().out
+    promised = re.findall(r"^print\(.*?\)\s+# (.*)$", PAGE, flags=re.MULTILINE)
+    for line in promised:
+        assert line.split(";")[0] in printed
+    torn = scope["torn"]
+    assert len(set(torn["clinic"].ids) & set(torn["laboratory"].ids)) == 91
+
+
+def test_the_table_names_every_data_set_with_its_size():
+    for name, entry in CATALOGUE.items():
+        assert f"`{name}`" in PAGE
+        if entry.where == "folder":
+            row = next(line for line in PAGE.splitlines() if line.startswith(f"| `{name}` |"))
+            assert f"{entry.rows:,}" in row
+            assert all(f"`{option}" in row for option in datasets.info(name).options)
+
+
+def test_public_names_are_sorted_and_there():
+    upper = [name for name in data.__all__ if name.isupper()]
+    rest = [name for name in data.__all__ if not name.isupper()]
+    assert data.__all__ == sorted(upper) + sorted(rest, key=lambda n: (n[0].islower(), n))
+    assert all(hasattr(data, name) for name in data.__all__)
