@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import unicodedata
 import warnings
 
 import numpy as np
@@ -89,6 +90,45 @@ def test_the_result_is_the_intersection_of_all_sets(data, parties):
         assert set(rest) == set(ids) - expected
         assert counts.unaligned[name] == len(rest)
         assert alignment.aligned.dtype == alignment.unaligned.dtype == np.int64
+
+
+def distinct_as_text(ids: list[str]) -> list[str]:
+    first: dict[str, str] = {}
+    for each in ids:
+        key = unicodedata.normalize("NFD", each).casefold()
+        key = " ".join(unicodedata.normalize("NFC", key).split())
+        if key:
+            first.setdefault(key, each)
+    return list(first.values())
+
+
+@given(st.lists(words.filter(str.strip), min_size=1, max_size=12, unique=True), st.data())
+@settings(max_examples=25, deadline=None)
+def test_text_ids_are_found_however_they_are_typed(ids, data):
+    ids = distinct_as_text(ids)
+    typed = [
+        data.draw(
+            st.sampled_from(
+                [each, f" {each}\t", unicodedata.normalize("NFD", each), each.casefold()]
+            )
+        )
+        for each in ids
+    ]
+    fed = federation(
+        ids, typed[::-1], policies={name: Policy(min_intersection=1) for name in NAMES}
+    )
+    assert quiet(fed, normalise="text").aligned == len(ids)
+    rows = [fed.engine.site(name).alignments["train"].aligned for name in fed.names]
+    assert np.array_equal(rows[0], len(ids) - 1 - rows[1])
+
+
+def test_values_passed_by_reference_give_the_same_as_the_wire():
+    lists = [people(0, 60), people(20, 80), people(10, 70)]
+    tables = {name: table(ids) for name, ids in zip(NAMES, lists, strict=False)}
+    fed = Federation(*(Party(name, each) for name, each in tables.items()))
+    assert align(fed).aligned == 40
+    found = aligned_ids(fed)
+    assert found[0] == found[1] == found[2] and set(found[0]) == set(people(20, 60))
 
 
 @pytest.mark.parametrize("parties", [2, 3])
