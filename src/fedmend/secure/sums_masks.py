@@ -23,8 +23,8 @@ from fedmend.secure.sums_numbers import SumForm, narrowest
 
 __all__ = ["add_streams", "check_total", "ring_of", "total_of"]
 
-# A chunk of stream (1 MB) and of the array it is added to stay in the processor's cache together.
-_CHUNK_WORDS = 1 << 17
+# A chunk of stream (256 kB) and of the array it is added to stay in the processor's cache together.
+_CHUNK_WORDS = 1 << 15
 
 
 def ring_of(form: SumForm, parties: int) -> np.dtype:
