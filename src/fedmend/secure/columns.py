@@ -75,8 +75,8 @@ class IntegerColumns:
                 column=self.names[int(np.abs(values).max(axis=1).argmax())],
                 mend="give a larger bound, or scale the column down",
             )
-        if seen and len(values[0]) * seen * seen > self.square_sum:
-            norms = np.einsum("ij,ij->i", values.astype(np.float64), values.astype(np.float64))
+        if self.rows * seen * seen > self.square_sum:
+            norms = np.array([float(row @ row) for row in values.astype(np.float64)])
             if norms.max() > self.square_sum * (1 + 1e-9):
                 raise DataError(
                     f"a sum of squares is larger than the bound {self.square_sum}",
