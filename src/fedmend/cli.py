@@ -32,8 +32,14 @@ ConfigPath = Annotated[Path, typer.Argument(help="the federation's file", metava
 Force = Annotated[bool, typer.Option("--force", help="replace what is there")]
 
 
+_LOG = logging.getLogger("fedmend")
+
+
 class _State:
+    """What the options before the command have set, for as long as it runs."""
+
     debug = False
+    handler: logging.Handler | None = None
 
 
 def _console(*, stderr: bool = False) -> Console:
@@ -61,9 +67,9 @@ def _options(
     if debug:
         from rich.logging import RichHandler
 
-        handler = RichHandler(console=_console(stderr=True), show_path=False)
-        logging.getLogger("fedmend").addHandler(handler)
-        logging.getLogger("fedmend").setLevel(logging.DEBUG)
+        _State.handler = RichHandler(console=_console(stderr=True), show_path=False)
+        _LOG.addHandler(_State.handler)
+        _LOG.setLevel(logging.DEBUG)
 
 
 # ---------------------------------------------------------------- commands
@@ -260,23 +266,29 @@ def _show_warning(message: Any, category: type[Warning], *rest: Any, **more: Any
 
 def main(arguments: list[str] | None = None) -> None:
     """The console script: runs a command, and turns errors into one message and an exit code."""
-    _State.debug = False
     with warnings.catch_warnings():
         warnings.simplefilter("default", FedmendWarning)
         warnings.showwarning = _show_warning
         try:
             app(args=arguments, prog_name="fedmend")
-        except FedmendError as error:
-            if _State.debug:
-                raise
-            sys.stderr.write(f"error: {error}\n")
-            sys.exit(error.exit_code)
         except Exception as error:
             if _State.debug:
                 raise
-            sys.stderr.write(
-                f"unexpected error: {type(error).__name__}: {error}\n"
-                "This is a fault in fedmend. Mend: run again with 'fedmend --debug …' and report "
-                "the traceback\n"
-            )
-            sys.exit(1)
+            sys.exit(_tell(error))
+        finally:
+            if _State.handler is not None:
+                _LOG.removeHandler(_State.handler)
+            _State.debug, _State.handler = False, None
+
+
+def _tell(error: Exception) -> int:
+    """Say what went wrong; the exit code."""
+    if isinstance(error, FedmendError):
+        sys.stderr.write(f"error: {error}\n")
+        return error.exit_code
+    sys.stderr.write(
+        f"unexpected error: {type(error).__name__}: {error}\n"
+        "This is a fault in fedmend. Mend: run again with 'fedmend --debug …' and report "
+        "the traceback\n"
+    )
+    return 1

@@ -78,7 +78,7 @@ def test_pictures_follow_the_page_colours(record):
     for svg in (plots.comparison(record), plots.curves(record)):
         assert svg is not None
         ElementTree.fromstring(svg)
-        assert "var(--s1)" in svg and "#0201" not in svg and "#0102" not in svg
+        assert "var(--s3)" in svg and "#0201" not in svg and "#0102" not in svg
     alone = plots.standalone(plots.overlap(Overview.from_dict(record.overview)))
     ElementTree.fromstring(alone)
     assert "var(" not in alone

@@ -47,7 +47,12 @@ def render(record: RunRecord, entries: Sequence[Entry]) -> str:
     from markupsafe import Markup
 
     environment = Environment(autoescape=select_autoescape(default=True), trim_blocks=True)
-    environment.filters |= {"bytes": words.human_bytes, "score": _score, "pretty": plots.pretty}
+    environment.filters |= {
+        "bytes": words.human_bytes,
+        "pretty": plots.pretty,
+        "score": _score,
+        "series": plots.method_series,
+    }
     templates = resources.files("fedmend.report") / "templates"
     template = environment.from_string((templates / "report.html").read_text(encoding="utf-8"))
     found = Overview.from_dict(record.overview) if record.overview else None

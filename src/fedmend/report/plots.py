@@ -120,6 +120,15 @@ def _colour(number: int) -> str:
     return SERIES[number % len(SERIES)]
 
 
+def method_series(number: int) -> int:
+    """The series (1 to 6) of a method: parties take the first colours, methods the next ones."""
+    return (number + 2) % len(SERIES) + 1
+
+
+def _method_colour(number: int) -> str:
+    return SERIES[method_series(number) - 1]
+
+
 # ---------------------------------------------------------------- what is torn
 
 
@@ -260,7 +269,7 @@ def _line(axes: Axes, run: MethodRun, key: str, titles: list[str]) -> None:
     first = run.title not in axes.get_legend_handles_labels()[1]
     axes.plot(
         *zip(*points, strict=True),
-        color=_colour(titles.index(run.title)),
+        color=_method_colour(titles.index(run.title)),
         lw=1.6 if first else 1.0,
         alpha=1.0 if first else 0.45,
         label=run.title if first else None,
@@ -284,7 +293,7 @@ def comparison(record: RunRecord) -> str | None:
                 axes.plot(
                     [min(values), max(values)],
                     [number, number],
-                    color=_colour(number),
+                    color=_method_colour(number),
                     lw=7,
                     alpha=0.22,
                     solid_capstyle="round",
@@ -295,10 +304,10 @@ def comparison(record: RunRecord) -> str | None:
                     "o",
                     ms=4,
                     mew=0,
-                    color=_colour(number),
+                    color=_method_colour(number),
                     alpha=0.65,
                 )
-            axes.plot([mean], [number], "|", ms=18, mew=2.6, color=_colour(number))
+            axes.plot([mean], [number], "|", ms=18, mew=2.6, color=_method_colour(number))
             axes.annotate(
                 f"{mean:.3f}",
                 (max(values), number),

@@ -1,0 +1,5 @@
+"""``python -m fedmend``: the fedmend command."""
+
+from fedmend.cli import main
+
+main()

@@ -1,0 +1,257 @@
+from __future__ import annotations
+
+import json
+import sqlite3
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import fedmend as fm
+from fedmend import flow
+from fedmend.config import load_config
+from fedmend.data.table import Table
+from fedmend.errors import AlignmentError, ConfigError, DataError, ResumeError
+from fedmend.federation import read_ledger
+from fedmend.flow import Listener, execute, plan_of, split_by_id
+from fedmend.report.record import RunRecord
+
+STRICT = "[run]\nstrict = true\n"
+THREE = (
+    '[[method]]\nname = "local"\nepochs = 2\n[[method]]\nname = "local-vfl"\nepochs = 2\n'
+    "[run]\nseeds = [0, 1]\nstrict = true\n"
+)
+
+
+def run(workshop, **options):
+    return execute(plan_of(load_config(workshop.config)), workshop.run, **options)
+
+
+class Interrupting(Listener):
+    """Stops a run like a user would, at the second epoch of the second training."""
+
+    def __init__(self):
+        self.stages = []
+
+    def stage(self, words):
+        self.stages.append(words)
+
+    def progress(self, title, done, total, facts=None):
+        if sum(words.startswith("Training") for words in self.stages) == 2 and done == 2:
+            raise KeyboardInterrupt
+
+
+def test_a_run_folder_is_whole(workshop):
+    workshop.write(THREE)
+    record = run(workshop)
+    assert workshop.leftovers() == ["federation"]
+    assert sorted(each.name for each in workshop.run.iterdir()) == [
+        "federation.toml", "ledger.jsonl", "metrics.json", "model", "report.html",
+    ]  # fmt: skip
+    assert (workshop.run / "federation.toml").read_text() == workshop.config.read_text()
+    assert RunRecord.load(workshop.run).to_dict() == record.to_dict()
+    assert [(each.title, each.seed) for each in record.methods] == [
+        (title, seed) for title in ("VFL", "Local", "LocalVFL") for seed in (0, 1)
+    ]
+    assert all(0 <= each.scores["auc"] <= 1 for each in record.methods)
+    assert all(len(each.history) == 2 and each.bytes > 0 for each in record.methods)
+    assert sorted(each.name for each in (workshop.run / "model").iterdir()) == [
+        "local", "localvfl", "vfl",
+    ]  # fmt: skip
+    found = record.overview
+    assert found["aligned"] + found["parties"][0]["unaligned"] == found["parties"][0]["rows"]
+
+
+def test_saved_model_predicts_what_was_scored(workshop):
+    workshop.write(STRICT)
+    record = run(workshop)
+    parties = flow.read_parties(load_config(workshop.config))
+    fed = fm.Federation(*parties, strict=True)
+    fm.align(fed)
+    fm.align(fed.on("test"))
+    model = fm.VFL.load(workshop.run / "model" / "vfl", fed)
+    again = model.evaluate(fed.on("test"))
+    assert again["auc"] == pytest.approx(record.methods[0].scores["auc"], abs=1e-9)
+
+
+def test_ledger_of_the_folder_accounts_for_the_methods(workshop):
+    workshop.write(THREE)
+    record = run(workshop)
+    entries = read_ledger(workshop.run / "ledger.jsonl")
+    trained = sum(each.bytes for each in record.methods)
+    everything = sum(entry.total_bytes for entry in entries)
+    assert 0 < trained < everything
+    kinds = {entry.kind for entry in entries if entry.receiver == "coordinator"}
+    assert not kinds & {"label", "row"}
+
+
+def test_an_error_leaves_nothing_unless_asked_to(workshop):
+    workshop.telco["customer"] += 10_000
+    workshop.write(STRICT)
+    with pytest.raises(AlignmentError):
+        run(workshop)
+    assert workshop.leftovers() == []
+    with pytest.raises(AlignmentError):
+        run(workshop, keep_failed=True)
+    assert workshop.leftovers() == ["federation.part"]
+
+
+def test_a_finished_run_is_not_overwritten_by_accident(workshop):
+    workshop.write(STRICT)
+    run(workshop)
+    before = (workshop.run / "metrics.json").read_text()
+    with pytest.raises(ConfigError, match="exists already. Mend: .*--force"):
+        run(workshop)
+    assert (workshop.run / "metrics.json").read_text() == before
+    run(workshop, force=True)
+    assert workshop.leftovers() == ["federation"]
+
+
+def test_force_replaces_runs_only(workshop):
+    workshop.write(STRICT)
+    workshop.run.mkdir(parents=True)
+    (workshop.run / "thesis.txt").write_text("years of work")
+    with pytest.raises(ConfigError, match="exists already"):
+        run(workshop, force=True)
+    assert (workshop.run / "thesis.txt").read_text() == "years of work"
+
+
+def test_a_failing_forced_run_leaves_the_old_one(workshop):
+    workshop.write(STRICT)
+    run(workshop)
+    before = (workshop.run / "metrics.json").read_text()
+    workshop.bank["default"] = "yes"
+    workshop.write(STRICT)
+    with pytest.raises(DataError):
+        run(workshop, force=True)
+    assert (workshop.run / "metrics.json").read_text() == before
+    assert workshop.leftovers() == ["federation"]
+
+
+def test_interrupted_and_resumed_equals_never_interrupted(workshop):
+    text = STRICT + "seeds = [0, 1]\n"
+    method = 'name = "vfl"\nepochs = 4\npatience = 4'
+    workshop.write(text, method=method)
+    with pytest.raises(KeyboardInterrupt):
+        run(workshop, listener=Interrupting())
+    assert workshop.leftovers() == ["federation.part"]
+    with pytest.raises(ConfigError, match="unfinished run .* --resume"):
+        run(workshop)
+    part = workshop.run.with_name("federation.part")
+    first = json.loads((part / "results" / "vfl-0.json").read_text())
+    kept = {each.name: each.read_bytes() for each in part.glob("alignment/*/*.npz")}
+    assert kept
+
+    listener = Interrupting()
+    listener.progress = lambda *_: None
+    record = run(workshop, resume=True, listener=listener)
+    assert record.methods[0].history == first["history"]
+    assert [each["epoch"] for each in record.methods[1].history] == [1, 2, 3, 4]
+    assert sum(words.startswith("Training") for words in listener.stages) == 1
+    assert workshop.leftovers() == ["federation"]
+
+
+def test_resume_wants_the_same_settings_and_tables(workshop):
+    workshop.write(STRICT + "seeds = [0, 1]\n", method='name = "vfl"\nepochs = 4')
+    with pytest.raises(KeyboardInterrupt):
+        run(workshop, listener=Interrupting())
+    text = workshop.config.read_text()
+    workshop.config.write_text(text.replace("epochs = 4", "epochs = 5"))
+    with pytest.raises(ResumeError, match="other settings"):
+        run(workshop, resume=True)
+    workshop.config.write_text(text)
+    workshop.bank = workshop.bank.iloc[:-20]
+    workshop.write(STRICT + "seeds = [0, 1]\n", method='name = "vfl"\nepochs = 4')
+    with pytest.raises(ResumeError, match="party 'bank': the table 'train' has"):
+        run(workshop, resume=True)
+    assert workshop.leftovers() == ["federation.part"]
+
+
+def test_resume_without_an_unfinished_run_starts_one(workshop):
+    workshop.write(STRICT)
+    run(workshop, resume=True)
+    assert workshop.leftovers() == ["federation"]
+
+
+def test_metrics_that_do_not_fit_the_label(workshop):
+    workshop.write(STRICT + '[evaluate]\nmetrics = ["rmse"]\n')
+    with pytest.raises(ConfigError, match="'rmse' does not fit this label. Mend: choose from acc"):
+        run(workshop)
+    assert workshop.leftovers() == []
+
+
+def test_regression_is_judged_by_its_error(workshop):
+    workshop.bank["default"] = workshop.bank["income"] * 3 + 1
+    workshop.write(STRICT)
+    record = run(workshop)
+    assert record.metric == "rmse" and "auc" not in record.methods[0].scores
+
+
+def test_a_single_party_with_local(workshop):
+    workshop.write(STRICT, method='name = "local"\nepochs = 2')
+    text = workshop.config.read_text()
+    start, end = text.index('[[party]]\nname = "telco"'), text.index("[[method]]")
+    workshop.config.write_text(text[:start] + text[end:])
+    record = run(workshop)
+    assert record.evaluated_on.endswith("test rows")
+    assert record.overview["aligned"] is None
+
+
+def test_a_party_that_is_a_database(workshop):
+    workshop.write(STRICT)
+    with sqlite3.connect(workshop.folder / "telco.db") as connection:
+        workshop.telco.to_sql("customers", connection, index=False)
+    connection.close()
+    text = workshop.config.read_text().replace(
+        'data = "telco.csv"', 'sql = "select * from customers"\nuri = "sqlite:///telco.db"'
+    )
+    workshop.config.write_text(text)
+    record = run(workshop)
+    assert record.overview["parties"][1]["columns"] == {"continuous": 2}
+
+
+def test_test_tables_of_their_own(workshop):
+    workshop.write(STRICT)
+    for name in ("bank", "telco"):
+        frame = getattr(workshop, name)
+        frame[frame["customer"] < 1100].to_csv(workshop.folder / f"{name}-test.csv", index=False)
+    text = workshop.config.read_text()
+    for name in ("bank", "telco"):
+        text = text.replace(
+            f'data = "{name}.csv"', f'data = "{name}.csv"\ntest = "{name}-test.csv"'
+        )
+    workshop.config.write_text(text)
+    record = run(workshop)
+    assert record.evaluated_on == "40 test rows known to all"
+
+
+def test_split_by_id_takes_the_same_people_everywhere():
+    ids = np.arange(2000)
+    frame = pd.DataFrame({"x": ids * 1.5})
+    numbers = Table(ids, frame)
+    texts = Table(np.array([f" {each}" for each in ids[::-1]], dtype=object), frame)
+    train, test = split_by_id(numbers, 0.25, seed=3)
+    _, other = split_by_id(texts, 0.25, seed=3)
+    assert sorted(test.ids.tolist()) == sorted(int(each) for each in other.ids)
+    assert len(train) + len(test) == 2000 and 430 < len(test) < 570
+    assert set(split_by_id(numbers, 0.25, seed=4)[1].ids) != set(test.ids)
+
+
+def test_small_tables_train_on_one_thread(workshop, monkeypatch):
+    import torch
+
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    seen = []
+
+    class Threads(Listener):
+        def stage(self, words):
+            seen.append((words.split()[0], torch.get_num_threads()))
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        workshop.write(STRICT)
+        run(workshop, listener=Threads())
+        assert ("Training", 1) in seen and ("Writing", 2) in seen
+    finally:
+        torch.set_num_threads(before)

@@ -1,0 +1,88 @@
+from __future__ import annotations
+
+import gzip
+
+import pytest
+
+from fedmend.config import load_config
+from fedmend.errors import ConfigError
+from fedmend.starter import write_starter
+
+
+def test_the_example_is_a_valid_file(tmp_path):
+    config = load_config(write_starter(tmp_path / "federation.toml"))
+    assert [party.name for party in config.party] == ["bank", "telco"]
+    assert [method.name for method in config.method] == ["local", "vfl", "local-vfl"]
+    assert (config.party[0].label, config.party[1].label) == ("default", None)
+
+
+def test_every_commented_setting_is_valid_too(tmp_path):
+    path = write_starter(tmp_path / "federation.toml")
+    lines = path.read_text().splitlines()
+    bare = [line.removeprefix("# ") if " = " in line or "# [" in line else line for line in lines]
+    drop = ("test =", "postcode", "[party.kinds]", "test_share")
+    path.write_text("\n".join(line for line in bare if not line.startswith(drop)))
+    config = load_config(path)
+    assert config.run.seeds == [0, 1, 2] and config.align.normalise == "text"
+    assert config.party[0].policy.min_intersection == 10
+    assert config.evaluate.metrics == ["auc", "accuracy"]
+
+
+def test_from_tables_with_a_guessed_id(workshop):
+    workshop.write()
+    files = [workshop.folder / "bank.csv", workshop.folder / "telco.csv"]
+    path = write_starter(workshop.folder / "new.toml", files, label="default")
+    config = load_config(path)
+    assert [party.data for party in config.party] == ["bank.csv", "telco.csv"]
+    assert {party.id for party in config.party} == {"customer"}
+    assert "# guessed: the only column all have" in path.read_text()
+    assert config.party[0].label == "default" and config.party[1].label is None
+
+
+def test_parquet_gzip_and_odd_names(workshop):
+    workshop.bank.to_parquet(workshop.folder / 'the "bank" (2).parquet')
+    with gzip.open(workshop.folder / "coordinator.csv.gz", "wt") as file:
+        workshop.telco.to_csv(file, index=False)
+    files = [workshop.folder / 'the "bank" (2).parquet', workshop.folder / "coordinator.csv.gz"]
+    elsewhere = workshop.folder / "deep" / "f.toml"
+    config = load_config(write_starter(elsewhere, files, id="customer", label="default"))
+    assert [party.name for party in config.party] == ["the-bank-2", "coordinator-2"]
+    assert [config.at(party.data) for party in config.party] == files
+
+
+def test_an_existing_file_stays(tmp_path):
+    path = tmp_path / "federation.toml"
+    path.write_text("mine")
+    with pytest.raises(ConfigError, match="exists already. Mend: --force"):
+        write_starter(path)
+    assert path.read_text() == "mine"
+    write_starter(path, force=True)
+    assert "[[party]]" in path.read_text()
+
+
+def problems(workshop, files, **options):
+    with pytest.raises(ConfigError) as caught:
+        write_starter(workshop.config, [workshop.folder / file for file in files], **options)
+    assert not workshop.config.exists()
+    return caught.value.problems
+
+
+def test_what_is_wrong_with_the_tables_is_told_together(workshop):
+    workshop.write()
+    workshop.config.unlink()
+    (workshop.folder / "empty.csv").touch()
+    (workshop.folder / "latin.csv").write_bytes(b"id,\xe9\n1,2\n")
+    (workshop.folder / "fake.parquet").write_bytes(b"not parquet")
+    files = ["absent.csv", "empty.csv", "latin.csv", "fake.parquet", "notes.txt"]
+    found = problems(workshop, files, label="default")
+    assert len(found) == 5 and all("Mend: " in each for each in found)
+    assert "No such file" in found[0] and "is empty" in found[1]
+    both = ["bank.csv", "telco.csv"]
+    assert "did you mean 'customer'?" in problems(workshop, both, id="custmer", label="x")[0]
+    assert problems(workshop, both)[0].startswith("no label was named")
+    assert "did you mean 'default'" in problems(workshop, both, label="defaults")[0]
+    assert "is the only table" in problems(workshop, ["bank.csv"], label="default")[0]
+    twins = ["bank.csv", "copy.csv"]
+    (workshop.folder / "copy.csv").write_bytes((workshop.folder / "bank.csv").read_bytes())
+    assert "both have the label" in problems(workshop, twins, id="customer", label="default")[0]
+    assert "which column is the id?" in problems(workshop, twins)[0]
