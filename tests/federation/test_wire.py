@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 
 from fedmend.errors import WireError
-from fedmend.federation import Sealed, wire
+from fedmend.federation import Sealed, wire, wire_types
 
-DTYPES = [np.dtype(name) for name in wire._DTYPES if name != "bfloat16"]
+DTYPES = [np.dtype(name) for name in wire_types.DTYPES if name != "bfloat16"]
 TORCH_DTYPES = [torch.bool, torch.int64, torch.uint8, torch.float16, torch.bfloat16, torch.float64]
 
 arrays = st.sampled_from(DTYPES).flatmap(
@@ -111,7 +111,7 @@ def test_what_has_no_place_is_refused_on_both_paths(value: object) -> None:
 
 def test_nesting_has_a_limit() -> None:
     deep: list[object] = []
-    for _ in range(wire.MAX_DEPTH + 1):
+    for _ in range(wire_types.MAX_DEPTH + 1):
         deep = [deep]
     for refuse in (wire.encode, wire.measure):
         with pytest.raises(WireError, match="deep"):
@@ -138,7 +138,7 @@ def test_other_versions_and_foreign_bytes_are_named() -> None:
 
 
 def frame(payload: bytes) -> bytes:
-    return wire._HEADER.pack(wire.MAGIC, wire.VERSION, len(payload)) + payload
+    return wire_types.HEADER.pack(wire_types.MAGIC, wire_types.VERSION, len(payload)) + payload
 
 
 @pytest.mark.parametrize(

@@ -14,54 +14,39 @@ and still write the true number of bytes into the ledger.
 from __future__ import annotations
 
 import struct
-import sys
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from fedmend.errors import WireError
+from fedmend.federation.measure import measure, size
+from fedmend.federation.wire_types import (
+    CODE_OF,
+    DTYPES,
+    HEADER,
+    ITEM_BYTES,
+    MAGIC,
+    MAX_BYTES,
+    MAX_DEPTH,
+    MAX_DIMS,
+    MAX_INT_BYTES,
+    VERSION,
+    Measure,
+    Sealed,
+    int_bytes,
+    is_tensor,
+    key_bytes,
+    no_place,
+    tensor_dtype,
+    utf8,
+)
 
-MAGIC = b"FMW"
-VERSION = 1
-MAX_BYTES = 1 << 31
-MAX_DEPTH = 32
-MAX_DIMS = 16
-MAX_INT_BYTES = 4096
+__all__ = ["MAX_BYTES", "Measure", "Sealed", "decode", "encode", "measure", "size"]
 
-_HEADER = struct.Struct("<3sBQ")
 _U32 = struct.Struct("<I")
 _U64 = struct.Struct("<Q")
 _I64 = struct.Struct("<q")
 _F64 = struct.Struct("<d")
-
-# The position in this list is the code on the wire: append only.
-_DTYPES = (
-    *("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
-    *("float16", "float32", "float64", "bfloat16"),
-)
-_CODE_OF = {name: code for code, name in enumerate(_DTYPES)}
-_ITEM_BYTES = {name: 2 if name == "bfloat16" else np.dtype(name).itemsize for name in _DTYPES}
-
-
-@dataclass(frozen=True, slots=True)
-class Sealed:
-    """A value only `recipient` can open; whoever relays it sees its size and nothing else."""
-
-    sender: str
-    recipient: str
-    kind: str
-    box: bytes
-
-
-class Measure(NamedTuple):
-    """What the ledger notes of a value: its shape and dtype in words, and its bytes on the wire."""
-
-    shape: str
-    dtype: str
-    nbytes: int
-    sealed_for: str
-
 
 # ---------------------------------------------------------------------------------- encoding
 
@@ -71,12 +56,12 @@ def encode(value: Any, *, max_bytes: int = MAX_BYTES) -> bytes:
     parts: list[Any] = [b""]
     _put(value, parts, 0)
     length = sum(len(part) for part in parts)
-    if length + _HEADER.size > max_bytes:
+    if length + HEADER.size > max_bytes:
         raise WireError(
             f"a value of {length:,} bytes is over the limit of {max_bytes:,}. "
             "Mend: send it in chunks"
         )
-    parts[0] = _HEADER.pack(MAGIC, VERSION, length)
+    parts[0] = HEADER.pack(MAGIC, VERSION, length)
     return b"".join(parts)
 
 
@@ -93,14 +78,14 @@ def _put(value: Any, parts: list[Any], depth: int) -> None:
         _put_array(b"a", value, str(value.dtype.newbyteorder("=")), value.shape, parts)
     elif isinstance(value, np.generic):
         _put_array(b"g", np.asarray(value), str(value.dtype), (), parts)
-    elif _is_tensor(value):
+    elif is_tensor(value):
         _put_tensor(value, parts)
     elif isinstance(value, int):
         _put_int(value, parts)
     elif isinstance(value, float):
         parts.append(b"f" + _F64.pack(value))
     elif isinstance(value, str):
-        raw = _utf8(value)
+        raw = utf8(value)
         parts.append(b"s" + _U32.pack(len(raw)) + raw)
     elif isinstance(value, (bytes, bytearray, memoryview)):
         parts += (b"b" + _U64.pack(len(value)), bytes(value))
@@ -111,35 +96,35 @@ def _put(value: Any, parts: list[Any], depth: int) -> None:
     elif isinstance(value, dict):
         parts.append(b"d" + _U32.pack(len(value)))
         for key, item in value.items():
-            raw = _key(key)
+            raw = key_bytes(key)
             parts.append(_U32.pack(len(raw)) + raw)
             _put(item, parts, depth + 1)
     elif isinstance(value, Sealed):
         parts.append(b"S")
         for text in (value.sender, value.recipient, value.kind):
-            raw = _utf8(text)
+            raw = utf8(text)
             parts.append(_U32.pack(len(raw)) + raw)
         parts += (_U64.pack(len(value.box)), value.box)
     else:
-        raise _no_place(value)
+        raise no_place(value)
 
 
 def _put_int(value: int, parts: list[Any]) -> None:
     if -(1 << 63) <= value < 1 << 63:
         parts.append(b"i" + _I64.pack(value))
         return
-    width = _int_bytes(value)
+    width = int_bytes(value)
     parts.append(b"I" + _U32.pack(width) + value.to_bytes(width, "little", signed=True))
 
 
 def _put_array(
     tag: bytes, array: np.ndarray, dtype: str, shape: tuple[int, ...], parts: list[Any]
 ) -> None:
-    code = _CODE_OF.get(dtype)
+    code = CODE_OF.get(dtype)
     if code is None or dtype == "bfloat16":
         raise WireError(
             f"an array of dtype {dtype} has no place on the wire. Mend: use one of "
-            + ", ".join(_DTYPES[:-1])
+            + ", ".join(DTYPES[:-1])
         )
     parts.append(_array_head(tag, code, shape))
     little = array.astype(array.dtype.newbyteorder("<"), copy=False)
@@ -149,10 +134,10 @@ def _put_array(
 def _put_tensor(value: Any, parts: list[Any]) -> None:
     import torch
 
-    name = _tensor_dtype(value)
+    name = tensor_dtype(value)
     plain = value.cpu().contiguous()
     array = (plain.view(torch.int16) if name == "bfloat16" else plain).numpy()
-    parts.append(_array_head(b"x", _CODE_OF[name], tuple(value.shape)))
+    parts.append(_array_head(b"x", CODE_OF[name], tuple(value.shape)))
     parts.append(array.reshape(-1).view(np.uint8).data)
 
 
@@ -162,77 +147,15 @@ def _array_head(tag: bytes, code: int, shape: tuple[int, ...]) -> bytes:
     return tag + bytes((code, len(shape))) + b"".join(_U64.pack(side) for side in shape)
 
 
-# ---------------------------------------------------------------------------------- measuring
-
-
-def size(value: Any) -> int:
-    """Exactly ``len(encode(value))``, without encoding."""
-    return measure(value).nbytes
-
-
-def measure(value: Any) -> Measure:
-    """Shape, dtype and encoded size of `value`; refuses what `encode` would refuse."""
-    seen: list[tuple[str, str]] = []
-    sealed: list[str] = []
-    nbytes = _HEADER.size + _measure(value, seen, sealed, 0)
-    if len(seen) == 1:
-        shape, dtype = seen[0]
-    else:
-        shape = ", ".join(shape for shape, _ in seen[:4]) + (" …" if len(seen) > 4 else "")
-        dtype = ", ".join(dict.fromkeys(dtype for _, dtype in seen))
-    return Measure(shape, dtype, nbytes, ", ".join(dict.fromkeys(sealed)))
-
-
-def _measure(value: Any, seen: list[tuple[str, str]], sealed: list[str], depth: int) -> int:
-    if depth > MAX_DEPTH:
-        raise WireError(f"values may be nested {MAX_DEPTH} deep at most. Mend: flatten the value")
-    if value is None or value is True or value is False:
-        return 1
-    if isinstance(value, (np.ndarray, np.generic)):
-        name = str(value.dtype) if value.dtype.isnative else str(value.dtype.newbyteorder("="))
-        if name not in _CODE_OF:
-            raise _no_place(value)
-        return _note_array(name, value.shape, value.size, seen)
-    if _is_tensor(value):
-        return _note_array(_tensor_dtype(value), tuple(value.shape), value.numel(), seen)
-    if isinstance(value, int):
-        return 9 if -(1 << 63) <= value < 1 << 63 else 5 + _int_bytes(value)
-    if isinstance(value, float):
-        return 9
-    if isinstance(value, str):
-        return 5 + len(_utf8(value))
-    if isinstance(value, (bytes, bytearray, memoryview)):
-        seen.append((str(len(value)), "bytes"))
-        return 9 + len(value)
-    if isinstance(value, (list, tuple)):
-        return 5 + sum(_measure(item, seen, sealed, depth + 1) for item in value)
-    if isinstance(value, dict):
-        return 5 + sum(
-            4 + len(_key(key)) + _measure(item, seen, sealed, depth + 1)
-            for key, item in value.items()
-        )
-    if isinstance(value, Sealed):
-        sealed.append(value.recipient)
-        seen.append((str(len(value.box)), "sealed bytes"))
-        texts = (value.sender, value.recipient, value.kind)
-        return 1 + sum(4 + len(_utf8(text)) for text in texts) + 8 + len(value.box)
-    raise _no_place(value)
-
-
-def _note_array(name: str, shape: tuple[int, ...], count: int, seen: list[tuple[str, str]]) -> int:
-    seen.append(("x".join(map(str, shape)) or "scalar", name))
-    return 3 + 8 * len(shape) + count * _ITEM_BYTES[name]
-
-
 # ---------------------------------------------------------------------------------- decoding
 
 
 def decode(data: bytes | bytearray | memoryview, *, max_bytes: int = MAX_BYTES) -> Any:
     """The value in `data`; `WireError` for anything that `encode` did not write."""
     view = memoryview(data).cast("B")
-    if len(view) < _HEADER.size:
+    if len(view) < HEADER.size:
         raise WireError(f"{len(view)} bytes are too few for a message. Mend: send it again")
-    magic, version, length = _HEADER.unpack_from(view)
+    magic, version, length = HEADER.unpack_from(view)
     if magic != MAGIC:
         raise WireError("this is not a fedmend message (wrong first bytes)")
     if version != VERSION:
@@ -240,14 +163,14 @@ def decode(data: bytes | bytearray | memoryview, *, max_bytes: int = MAX_BYTES) 
             f"the message is in wire version {version}, this side speaks {VERSION}. "
             "Mend: install the same fedmend version at all parties"
         )
-    if length + _HEADER.size > max_bytes:
+    if length + HEADER.size > max_bytes:
         raise WireError(f"a message of {length:,} bytes is over the limit of {max_bytes:,}")
-    if length != len(view) - _HEADER.size:
+    if length != len(view) - HEADER.size:
         raise WireError(
-            f"the message says {length:,} bytes and has {len(view) - _HEADER.size:,}: "
+            f"the message says {length:,} bytes and has {len(view) - HEADER.size:,}: "
             "truncated or padded"
         )
-    reader = _Reader(view[_HEADER.size :])
+    reader = _Reader(view[HEADER.size :])
     value = reader.node(0)
     if reader.at != len(reader.view):
         raise WireError(f"{len(reader.view) - reader.at} bytes are left over after the value")
@@ -299,16 +222,16 @@ class _Reader:
 
     def array(self) -> tuple[str, tuple[int, ...], np.ndarray]:
         code, dims = self.take(2)
-        if code >= len(_DTYPES):
+        if code >= len(DTYPES):
             raise WireError(f"unknown dtype code {code} in the message")
         if dims > MAX_DIMS:
             raise WireError(f"an array of {dims} dimensions; {MAX_DIMS} are the most")
         shape = tuple(self.u64() for _ in range(dims))
-        name = _DTYPES[code]
+        name = DTYPES[code]
         items = 1
         for side in shape:
             items *= side
-        raw = self.take(items * _ITEM_BYTES[name])
+        raw = self.take(items * ITEM_BYTES[name])
         if name == "bool" and raw.nbytes and np.frombuffer(raw, np.uint8).max() > 1:
             raise WireError("a bool array holds bytes other than 0 and 1")
         plain = np.dtype("int16" if name == "bfloat16" else name).newbyteorder("<")
@@ -380,56 +303,3 @@ _READERS = {
     b"x": _read_tensor,
     b"S": _read_sealed,
 }
-
-
-# ---------------------------------------------------------------------------------- helpers
-
-
-def _is_tensor(value: Any) -> bool:
-    # torch is heavy: a value can only be a tensor if somebody has imported torch already.
-    torch = sys.modules.get("torch")
-    return torch is not None and isinstance(value, torch.Tensor)
-
-
-def _tensor_dtype(value: Any) -> str:
-    if value.requires_grad:
-        raise WireError(
-            "a tensor that requires grad would carry its graph across the boundary. "
-            "Mend: return tensor.detach()"
-        )
-    name = str(value.dtype).removeprefix("torch.")
-    if name not in _CODE_OF:
-        raise WireError(f"a tensor of dtype {name} has no place on the wire. Mend: convert it")
-    return name
-
-
-def _int_bytes(value: int) -> int:
-    width = (value.bit_length() + 8) // 8
-    if width > MAX_INT_BYTES:
-        raise WireError(
-            f"an integer of {width:,} bytes; {MAX_INT_BYTES:,} are the most. Mend: send bytes"
-        )
-    return width
-
-
-def _key(key: Any) -> bytes:
-    if not isinstance(key, str):
-        raise WireError(f"dict keys on the wire are text, this is {type(key).__name__}: {key!r}")
-    return _utf8(key)
-
-
-def _utf8(text: str) -> bytes:
-    try:
-        return text.encode("utf-8")
-    except UnicodeEncodeError as error:
-        raise WireError(
-            f"text that is not valid unicode has no place on the wire: {text!r}"
-        ) from error
-
-
-def _no_place(value: Any) -> WireError:
-    dtype = getattr(value, "dtype", "")
-    return WireError(
-        f"a value of type {type(value).__name__}{f' ({dtype})' if dtype else ''} has no place on "
-        "the wire. Mend: send numbers, text, bytes, lists, dicts, numpy arrays or torch tensors"
-    )
