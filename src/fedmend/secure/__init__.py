@@ -4,19 +4,32 @@ from __future__ import annotations
 
 from fedmend.secure.align import align
 from fedmend.secure.channel import SealingWorker, introduce
+from fedmend.secure.columns import Columns, IntegerColumns, column_provider
+from fedmend.secure.correlation import RankCorrelation, rank_correlation
+from fedmend.secure.fixed_point import Covariance, covariance
+from fedmend.secure.inner_product import ProductSession, inner_products
 from fedmend.secure.keys import Identity, KeyRing, keyring
 from fedmend.secure.sums import Sum, SumSession, SumWorker, offer_summand, secure_sum
 
 __all__ = [
+    "Columns",
+    "Covariance",
     "Identity",
+    "IntegerColumns",
     "KeyRing",
+    "ProductSession",
+    "RankCorrelation",
     "SealingWorker",
     "Sum",
     "SumSession",
     "SumWorker",
     "align",
+    "column_provider",
+    "covariance",
+    "inner_products",
     "introduce",
     "keyring",
     "offer_summand",
+    "rank_correlation",
     "secure_sum",
 ]
