@@ -1,0 +1,49 @@
+"""The public face: exactly these names, sorted, all there, and quick to import."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import fedmend as fm
+
+
+def test_all_is_sorted_and_everything_in_it_is_there() -> None:
+    names = list(fm.__all__)
+    assert len(set(names)) == len(names)
+    for name in names:
+        assert getattr(fm, name) is not None
+    assert dir(fm) == sorted(names)
+
+
+def test_an_unknown_name_is_an_attribute_error() -> None:
+    try:
+        fm.Federations  # noqa: B018
+    except AttributeError as error:
+        assert "Federations" in str(error)
+    else:
+        raise AssertionError("fedmend has no name 'Federations'")
+
+
+def test_importing_fedmend_loads_nothing_heavy() -> None:
+    code = (
+        "import sys, fedmend; print([m for m in ('torch', 'pandas', 'numpy') if m in sys.modules])"
+    )
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert out.stdout.strip() == "[]"
+
+
+def test_rooms_import_without_the_packages_a_bare_machine_lacks() -> None:
+    # The benchmarks also run where there is nothing but numpy, pandas, torch and scikit-learn.
+    rooms = ("data", "federation", "learn", "generate", "methods", "bench.harness", "bench.split")
+    code = (
+        "import sys\n"
+        "class Absent:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        if name.split('.')[0] in {'pydantic', 'cryptography', 'tenseal', 'rbcl', 'nacl',"
+        " 'jinja2', 'matplotlib', 'adbc_driver_manager', 'lightphe'}:\n"
+        "            raise ImportError(name)\n"
+        "sys.meta_path.insert(0, Absent())\n"
+        + "".join(f"import fedmend.{room}\n" for room in rooms)
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
