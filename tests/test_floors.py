@@ -1,4 +1,4 @@
-"""The house: imports point downwards only (docs/decisions and the design say which floor is which)."""
+"""The house: imports point downwards only."""
 
 from __future__ import annotations
 
