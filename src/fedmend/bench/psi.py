@@ -40,7 +40,8 @@ def run(quick: bool = False, ids: int = 100_000, seed: int = 0) -> BenchResult:
     ]
     if os.environ.get("FEDMEND_SPU_PYTHON"):
         runs += [(_federated("spu"), 2, size) for size in ([count] if quick else [count, SPU_IDS])]
-    rows, wrong, bare = [], 0, 0.0
+    rows: list[dict[str, Any]] = []
+    wrong, bare = 0, 0.0
     for measure, parties, size in runs:
         # The machine's speed comes and goes: the yardstick is read around what it is for.
         is_pair = len(rows) == 1
