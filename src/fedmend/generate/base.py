@@ -90,6 +90,7 @@ class Generator:
     """
 
     name: ClassVar[str]
+    impute_draws: ClassVar[int] = 10
     seed: int
     device: str
 
@@ -274,11 +275,14 @@ class Generator:
 
     # --- impute -----------------------------------------------------------------------------
 
-    def impute(self, table: Table, seed: int | None = None) -> Table:
+    def impute(self, table: Table, seed: int | None = None, draws: int | None = None) -> Table:
         """The table with its gaps filled; observed cells stay as they are, bit for bit.
 
-        Columns the generator does not know stay untouched, columns that had no value in `fit` stay
-        missing, and a category never seen in `fit` is kept but tells nothing about its row.
+        A gap takes the mean (numbers) or the majority (categories) of ``draws`` generated values:
+        many come closer to the truth, ``draws=1`` keeps the spread. The default is the generator's
+        ``impute_draws``. Columns the generator does not know stay untouched, columns that had no
+        value in `fit` stay missing, and a category never seen in `fit` is kept but tells nothing
+        about its row.
         """
         self._check_fitted()
         names = [name for name in self.schema_ if name in table.frame.columns]
@@ -294,7 +298,11 @@ class Generator:
             return table
         part = table.frame[names].iloc[rows]
         filled = self.encoder_.restore(
-            self._imputed(self.encoder_.raw(part), self.seed if seed is None else seed)
+            self._imputed(
+                self.encoder_.raw(part),
+                self.impute_draws if draws is None else draws,
+                self.seed if seed is None else seed,
+            )
         )
         frame = table.frame.copy()
         for name in names:
@@ -311,9 +319,16 @@ class Generator:
                 table.ids, frame, schema=Schema(columns), label=table.label, blocks=table.blocks
             )
 
-    def _imputed(self, known: Raw, seed: int) -> Raw:
-        """Raw numbers of all columns for rows with gaps; overridden where there is a better way."""
-        return self._rows(len(next(iter(known.values()))), known, seed)
+    def _imputed(self, known: Raw, draws: int, seed: int) -> Raw:
+        """Raw numbers of all columns for rows with gaps."""
+        if draws < 1:
+            raise ConfigError(f"draws must be a whole number from 1, however: draws={draws!r}")
+        rows = len(next(iter(known.values())))
+        repeated = {name: np.tile(numbers, draws) for name, numbers in known.items()}
+        made = self._rows(rows * draws, repeated, seed)
+        return self.encoder_.average(
+            {name: numbers.reshape(draws, rows) for name, numbers in made.items()}
+        )
 
     # --- save and load -----------------------------------------------------------------------
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -61,7 +62,7 @@ class Encoded:
         """Whether no cell is missing."""
         return bool(self.observed.all())
 
-    def take(self, rows: np.ndarray) -> Encoded:
+    def take(self, rows: np.ndarray | slice) -> Encoded:
         """These rows."""
         return Encoded(self.values[rows], self.observed[rows])
 
@@ -275,6 +276,18 @@ class Encoder:
                 result[name] = np.full(len(values), self._constant.get(name, np.nan))
         return result
 
+    def average(self, raw: Mapping[str, np.ndarray]) -> Raw:
+        """One number per row out of several: the mean, rounded as the column is, or the majority.
+
+        **Shape**: (draws, n) -> (n,) for every column
+        """
+        return {
+            name: _majority(numbers)
+            if name in self._seen
+            else (self._coded[name].finish(numbers.mean(0)) if name in self._coded else numbers[0])
+            for name, numbers in raw.items()
+        }
+
     # --- the wire ------------------------------------------------------------------------
 
     def to_dict(self) -> dict[str, Any]:
@@ -318,6 +331,21 @@ class Encoder:
             )
         encoder._lay_out()
         return encoder
+
+
+def _majority(codes: np.ndarray) -> np.ndarray:
+    """The most frequent code of every column of (draws, n); of equals, the lowest."""
+    if len(codes) == 1 or np.isnan(codes).any():
+        return codes[0]
+    draws = np.sort(codes, axis=0)
+    # The code whose run in the sorted draws is longest.
+    run, best = np.ones(draws.shape[1]), np.ones(draws.shape[1])
+    winner = draws[0].copy()
+    for previous, present in pairwise(draws):
+        run = np.where(present == previous, run + 1, 1)
+        winner = np.where(run > best, present, winner)
+        best = np.maximum(best, run)
+    return winner
 
 
 def _seen(column: Column, series: pd.Series) -> list[Any]:

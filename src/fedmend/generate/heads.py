@@ -1,0 +1,93 @@
+"""The output activations of a whole row at once, as the encoder's spans ask for them.
+
+A table has dozens of spans; a Python loop over them would dominate a training step. All softmax
+spans are normalised together with one scatter and one matrix product.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from fedmend.generate.encoder import Encoder
+
+__all__ = ["Heads"]
+
+
+class Heads:
+    """Activations for rows laid out by an encoder, on a device.
+
+    Boolean masks over the coordinates, **shape** (width,): ``softmax``, ``tanh``, ``sigmoid``,
+    ``linear``; ``scalar`` is all but softmax. ``span`` and ``sizes`` give each coordinate's span and
+    that span's width.
+    """
+
+    def __init__(self, encoder: Encoder, device: torch.device) -> None:
+        kinds = [span.activation for span in encoder.spans for _ in range(span.start, span.stop)]
+        numbers = [n for n, span in enumerate(encoder.spans) for _ in range(span.start, span.stop)]
+        self.softmax, self.tanh, self.sigmoid, self.linear = (
+            torch.tensor([kind == wanted for kind in kinds], device=device)
+            for wanted in ("softmax", "tanh", "sigmoid", "linear")
+        )
+        self.scalar = ~self.softmax
+        self.span = torch.tensor(numbers, dtype=torch.int64, device=device)
+        self.n_spans = len(encoder.spans)
+        widths = [span.stop - span.start for span in encoder.spans]
+        self.sizes = torch.tensor(widths, dtype=torch.float32, device=device)[self.span]
+        self._member = torch.zeros(len(numbers), self.n_spans, device=device)
+        self._member[torch.arange(len(numbers), device=device), self.span] = 1.0
+
+    def log_softmax(self, logits: torch.Tensor) -> torch.Tensor:
+        """Log-probabilities within every softmax span; 0 at scalar coordinates.
+
+        **Shape**: (n, width) -> (n, width)
+        """
+        with torch.no_grad():
+            floor = torch.full((len(logits), self.n_spans), -torch.inf, device=logits.device)
+            index = self.span.expand(len(logits), -1)
+            peak = floor.to(logits.dtype).scatter_reduce(1, index, logits.detach(), "amax")
+        shifted = logits - peak[:, self.span]
+        total = shifted.exp() @ self._member.to(logits.dtype)
+        return (shifted - total.log()[:, self.span]) * self.softmax
+
+    def draw(self, log_scores: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+        """One category for every softmax span, as indicators; 0 at scalar coordinates.
+
+        **Shape**: (n, width) of unnormalised log-probabilities -> (n, width)
+        """
+        noisy = log_scores + self._gumbel(log_scores, generator)
+        index = self.span.expand(len(noisy), -1)
+        peak = torch.full((len(noisy), self.n_spans), -torch.inf, device=noisy.device)
+        peak = peak.to(noisy.dtype).scatter_reduce(1, index, noisy, "amax")
+        return ((noisy >= peak[:, self.span]) & self.softmax).to(noisy.dtype)
+
+    @staticmethod
+    def _gumbel(like: torch.Tensor, generator: torch.Generator | None) -> torch.Tensor:
+        uniform = torch.rand(like.shape, generator=generator, device=like.device, dtype=like.dtype)
+        return -torch.log(-torch.log(uniform.clamp(1e-20, 1 - 1e-7)))
+
+    def activate(
+        self,
+        logits: torch.Tensor,
+        gumbel: float | None = None,
+        generator: torch.Generator | None = None,
+    ) -> torch.Tensor:
+        """The row itself: softmax, tanh, sigmoid or nothing, as each span asks.
+
+        With ``gumbel`` (a temperature) softmax spans become relaxed draws instead of probabilities.
+        """
+        scores = logits
+        if gumbel is not None:
+            scores = (logits + self._gumbel(logits, generator)) / gumbel
+        result = torch.where(self.softmax, self.log_softmax(scores).exp(), logits)
+        if bool(self.tanh.any()):
+            result = torch.where(self.tanh, logits.tanh(), result)
+        if bool(self.sigmoid.any()):
+            result = torch.where(self.sigmoid, logits.sigmoid(), result)
+        return result
+
+    def cross_entropy(self, logits: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        """Summed over the softmax spans, per row; a span of zeros in ``target`` (missing) adds 0.
+
+        **Shape**: (n, width), (n, width) -> (n,)
+        """
+        return -(self.log_softmax(logits) * target).sum(1)
