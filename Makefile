@@ -49,7 +49,7 @@ types: setup ## mypy over src
 	$(BIN)/mypy
 
 docs: setup ## build the documentation into site/, strictly
-	$(BIN)/mkdocs build --strict --quiet --site-dir site
+	$(BIN)/mkdocs build --strict --site-dir site
 
 bench: setup ## a benchmark: make bench BENCH=split
 	$(BIN)/fedmend bench $(BENCH)

@@ -36,7 +36,7 @@ COLOURS: dict[str, tuple[str, str]] = {
     SERIES[3]: ("--s4", "#a8447f"),
     SERIES[4]: ("--s5", "#6b5fb3"),
     SERIES[5]: ("--s6", "#7a7a30"),
-    LABEL: ("--label", "#b58a00"),
+    LABEL: ("--label", "#e0ad12"),
 }
 STYLE: dict[Any, Any] = {
     "svg.fonttype": "none",
