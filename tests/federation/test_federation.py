@@ -300,6 +300,11 @@ def test_wrong_declarations_are_caught_where_they_are_written() -> None:
         @exposed(kind="row", takes={"other": "row"})
         def method(self: object, one: int) -> None: ...
 
+    with pytest.raises(ConfigError, match="cannot be exposed"):
+
+        @exposed(kind="control")
+        def stop(self: object) -> None: ...
+
 
 def test_randomness_is_split_by_run_party_and_purpose() -> None:
     def draw(seed: int, name: str, purpose: str) -> tuple[float, float]:

@@ -1,4 +1,4 @@
-"""Party, Federation and Crew: the coordinator's side of the programming model.
+"""Party and Federation: the coordinator's side of the programming model.
 
 fed = Federation(Party("bank", bank), Party("telco", telco))
 ranks = fed.workers(RankWorker)            # one worker at every party
@@ -10,14 +10,15 @@ ranks.add(Each({"bank": 1, "telco": 2}))   # a different argument for each
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedmend.data.table import Table
 from fedmend.errors import AlignmentError, ConfigError, DataError
-from fedmend.federation.engines import Call, Engine
+from fedmend.federation.crew import Crew, Each, for_party
+from fedmend.federation.engines import Engine
 from fedmend.federation.engines.local import LocalEngine
 from fedmend.federation.ledger import COORDINATOR, Ledger
 from fedmend.federation.policy import Policy
@@ -26,6 +27,8 @@ from fedmend.federation.worker import Worker, exposed
 
 if TYPE_CHECKING:
     import os
+
+__all__ = ["AlignmentCounts", "Crew", "Each", "Federation", "Party"]
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 
@@ -61,13 +64,6 @@ class Party:
                 )
         self.policy = policy or Policy()
         self.home = home
-
-
-@dataclass(frozen=True)
-class Each:
-    """Wraps an argument of which every party gets its own: ``Each({"bank": 1, "telco": 2})``."""
-
-    values: Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -230,7 +226,7 @@ class Federation:
         handles = {}
         try:
             for party in members:
-                own = {key: _for_party(value, party) for key, value in params.items()}
+                own = {key: for_party(value, party) for key, value in params.items()}
                 name = worker.worker_name()
                 handles[party] = self.engine.start(party, name, self.scope, own)
         except BaseException:
@@ -251,88 +247,3 @@ class Federation:
 
     def __repr__(self) -> str:
         return f"Federation({', '.join(self._members)}; on {self.dataset!r})"
-
-
-class Crew(Mapping[str, "Proxy"]):
-    """One worker at each of several parties. A method called on the crew is called at all."""
-
-    def __init__(self, engine: Engine, worker: type[Worker], handles: dict[str, str]) -> None:
-        self._engine = engine
-        self._worker = worker
-        self._handles = handles
-
-    def __getitem__(self, party: str) -> Proxy:
-        return Proxy(self, party)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._handles)
-
-    def __len__(self) -> int:
-        return len(self._handles)
-
-    def __getattr__(self, method: str) -> Callable[..., dict[str, Any]]:
-        self._exposure(method)
-
-        def call_at_all(*args: Any, **kwargs: Any) -> dict[str, Any]:
-            calls = []
-            for party in self._handles:
-                own = tuple(_for_party(value, party) for value in args)
-                named = {key: _for_party(value, party) for key, value in kwargs.items()}
-                calls.append(self.prepare(party, method, own, named))
-            return dict(zip(self._handles, self._engine.call_all(calls), strict=True))
-
-        return call_at_all
-
-    def prepare(
-        self, party: str, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Call:
-        exposure = self._exposure(method)
-        name = self._worker.worker_name()
-        bound = exposure.bind(f"{name}.{method}", args, kwargs)
-        return Call(party, self._handles[party], name, method, bound, exposure.takes, exposure.kind)
-
-    def call_one(self, call: Call) -> Any:
-        return self._engine.call(call)
-
-    def stop(self) -> None:
-        for party, handle in self._handles.items():
-            self._engine.stop(party, handle)
-
-    def __enter__(self) -> Crew:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.stop()
-
-    def _exposure(self, method: str) -> Any:
-        exposure = self._worker.exposures.get(method)
-        if exposure is None:
-            raise AttributeError(
-                f"{self._worker.worker_name()} exposes no {method!r}; it exposes "
-                + (", ".join(sorted(self._worker.exposures)) or "nothing")
-            )
-        return exposure
-
-
-class Proxy:
-    """One party's worker, as the coordinator sees it."""
-
-    def __init__(self, crew: Crew, party: str) -> None:
-        if party not in crew._handles:
-            raise KeyError(f"no worker at {party!r}; there is one at {', '.join(crew._handles)}")
-        self._crew = crew
-        self._party = party
-
-    def __getattr__(self, method: str) -> Callable[..., Any]:
-        self._crew._exposure(method)
-        return lambda *args, **kwargs: self._crew.call_one(
-            self._crew.prepare(self._party, method, args, kwargs)
-        )
-
-
-def _for_party(value: Any, party: str) -> Any:
-    if not isinstance(value, Each):
-        return value
-    if party not in value.values:
-        raise ConfigError(f"Each(…) has no value for party {party!r}. Mend: give one for each")
-    return value.values[party]

@@ -70,6 +70,8 @@ def exposed(*, kind: str, takes: Mapping[str, str] | None = None) -> Callable[[M
             raise ConfigError(unknown_kind(name, "exposed"))
 
     def mark(method: Method) -> Method:
+        if method.__name__ == "stop" or method.__name__.startswith("_"):
+            raise ConfigError(f"{method.__qualname__}: a method of this name cannot be exposed")
         parameters = list(inspect.signature(method).parameters.values())[1:]
         names = tuple(parameter.name for parameter in parameters)
         unknown = declared.keys() - set(names)

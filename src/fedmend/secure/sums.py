@@ -240,7 +240,7 @@ class SumSession:
         def call(party: str) -> Any:
             own = tuple(arg.values[party] if isinstance(arg, Each) else arg for arg in args)
             try:
-                return self.crew.call_one(self.crew.prepare(party, method, own, {}))
+                return getattr(self.crew[party], method)(*own)
             except Exception as error:  # sorted below, after all have ended
                 return _Failure(error)
 
