@@ -82,7 +82,7 @@ def test_every_numeric_type_is_admitted(dtype):
 @pytest.mark.parametrize(
     ("array", "form", "problem"),
     [
-        (np.array([0, 7, 2]), SumForm(0, 5), r"runs from 0 to 7 \(seen: 7\)"),
+        (np.array([0, 7, 2]), SumForm(0, 5), r"range \[0, 5\] \(seen: 7\)"),
         (np.array([0, -9, 7]), SumForm(0, 5), r"\(seen: -9\)"),
         (np.array([1 << 63], np.uint64), SumForm(-MOST // 2, MOST // 2), "9223372036854775808"),
         (np.array([-(1 << 63)]), SumForm(-MOST // 2, MOST // 2), "-9223372036854775808"),

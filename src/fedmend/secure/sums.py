@@ -33,13 +33,13 @@ from fedmend.errors import (
     PartyFailed,
     PrivacyWarning,
 )
-from fedmend.federation.federation import Each
+from fedmend.federation import Each
 from fedmend.secure.sums_masks import check_total, ring_of, total_of
 from fedmend.secure.sums_numbers import SumForm
 from fedmend.secure.sums_worker import LEAST_PARTIES, ColumnSumWorker, SumWorker, offer_summand
 
 if TYPE_CHECKING:
-    from fedmend.federation.federation import Crew, Federation
+    from fedmend.federation import Crew, Federation
 
 __all__ = ["Sum", "SumSession", "SumWorker", "offer_summand", "secure_sum"]
 

@@ -164,8 +164,7 @@ class SumForm:
         lowest, highest = flat.min().item(), flat.max().item()
         low, high = self.low * self.unit, self.high * self.unit
         return DataError(
-            f"the summand {name!r} leaves the agreed range [{low:.12g}, {high:.12g}]; it runs "
-            f"from {lowest} to {highest}",
+            f"the summand {name!r} leaves the agreed range [{low:.12g}, {high:.12g}]",
             party=party,
             value=lowest if low - lowest > highest - high else highest,
             mend="give between=(lowest, highest) that holds for all parties, or clip",
