@@ -7,7 +7,7 @@ parties' votes, say), and no feature party sees them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Sized
 from pathlib import Path
 from typing import Any
 
@@ -38,17 +38,27 @@ class ServerTop:
         device: str = "cpu",
         seed: int = 0,
     ) -> None:
-        if targets is not None and (targets.ndim != 2 or targets.shape[1] != len(classes)):
-            raise DataError(
-                f"soft labels of shape {targets.shape} for {len(classes)} classes",
-                mend="one row per training row and one column per class",
-            )
         self.classes = list(classes)
-        self.targets = targets
-        self.weights = weights
+        self.targets: np.ndarray | None = None
+        self.weights: np.ndarray | None = None
         self.device = resolve_device(device)
         self.seed = seed
         self.part = Part()
+        self.half: TopHalf | None = None
+        if targets is not None:
+            self.set_targets(targets, weights)
+
+    def set_targets(self, targets: np.ndarray, weights: np.ndarray | None = None) -> None:
+        """New soft labels for the same rows, from the next epoch on."""
+        if targets.ndim != 2 or targets.shape[1] != len(self.classes):
+            raise DataError(
+                f"soft labels of shape {targets.shape} for {len(self.classes)} classes",
+                mend="one row per training row and one column per class",
+            )
+        if self.half is not None and self.targets is not None:
+            self._check_count(targets, len(self.targets))
+            self.half.set_targets(targets.astype(np.float64), weights)
+        self.targets, self.weights = targets, weights
 
     def create(
         self, net: dict[str, Any], settings: dict[str, Any], names: list[str], widths: list[int]
@@ -77,12 +87,10 @@ class ServerTop:
             self._top.module, Settings.from_dict(settings), self.device, names=self._top.names
         )
         if train:
-            if self.targets is None or len(self.targets) != rows:
-                given = 0 if self.targets is None else len(self.targets)
-                raise DataError(
-                    f"{given} soft labels for {rows} training rows", mend="give one for each row"
-                )
-            half.set_targets(self.targets.astype(np.float64), self.weights)
+            targets = self.targets
+            self._check_count(() if targets is None else targets, rows)
+            assert targets is not None
+            half.set_targets(targets.astype(np.float64), self.weights)
         self.half = half
         self.side = TopSide(half, self._top.labels)
         return rows
@@ -94,16 +102,16 @@ class ServerTop:
         return None if known.all() else np.flatnonzero(known)
 
     def set_order(self, rows: np.ndarray) -> int:
-        return self.half.set_order(rows)
+        return self._attached.set_order(rows)
 
     def start_epoch(self, epoch: int) -> None:
-        self.half.start_epoch(epoch, epoch)
+        self._attached.start_epoch(epoch, epoch)
 
     def step(self, embeddings: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        return self.half.step(embeddings)
+        return self._attached.step(embeddings)
 
     def loss(self) -> float:
-        return self.half.take_loss()
+        return self._attached.take_loss()
 
     def predict_chunk(self, embeddings: Mapping[str, Tensor], rows: np.ndarray) -> None:
         self.side.predict_chunk(embeddings, torch.from_numpy(rows).to(self.device))
@@ -118,10 +126,10 @@ class ServerTop:
         return self.side.take_outputs()
 
     def keep_best(self) -> None:
-        self.half.keep_best()
+        self._attached.keep_best()
 
     def restore_best(self) -> None:
-        self.half.restore_best()
+        self._attached.restore_best()
 
     def save(self, path: str) -> None:
         write_file(Path(path) / COORDINATOR / FILE, self.part.to_wire())
@@ -132,11 +140,24 @@ class ServerTop:
 
     def save_checkpoint(self, path: str, epoch: int) -> None:
         folder = Path(path) / COORDINATOR
-        write_file(folder / f"epoch-{epoch}.fmw", self.half.checkpoint())
+        write_file(folder / f"epoch-{epoch}.fmw", self._attached.checkpoint())
         (folder / f"epoch-{epoch - 2}.fmw").unlink(missing_ok=True)
 
     def load_checkpoint(self, path: str, epoch: int) -> None:
-        self.half.restore(read_file(Path(path) / COORDINATOR / f"epoch-{epoch}.fmw"))
+        self._attached.restore(read_file(Path(path) / COORDINATOR / f"epoch-{epoch}.fmw"))
+
+    @staticmethod
+    def _check_count(targets: Sized, rows: int) -> None:
+        if len(targets) != rows:
+            raise DataError(
+                f"{len(targets)} soft labels for {rows} training rows",
+                mend="give one for each row",
+            )
+
+    @property
+    def _attached(self) -> TopHalf:
+        assert self.half is not None
+        return self.half
 
     @property
     def _top(self) -> TopPart:

@@ -1,4 +1,4 @@
-"""The coordinator's half of split training: epochs, validation, early stopping, checkpoints.
+"""The coordinator's half of split training: validation, early stopping, saving, predicting.
 
 network = SplitNetwork(fed, parties=["bank", "telco"], label_party="bank", config=…)
 network.fit([["aligned", 800]])
@@ -9,30 +9,26 @@ from __future__ import annotations
 
 import hashlib
 import json
-import logging
 import os
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from fedmend.errors import ConfigError, DataError, ResumeError
-from fedmend.federation import Crew, Each, Federation
-from fedmend.learn.features import Segments, batch_sizes
+from fedmend.errors import ConfigError
+from fedmend.federation import Federation
+from fedmend.learn.features import Segments
 from fedmend.learn.halves import Settings
 from fedmend.learn.metrics import CLASSIFICATION, REGRESSION, better
-from fedmend.learn.parts import read_json, write_json
 from fedmend.learn.server_top import ServerTop
-from fedmend.learn.split import BottomWorker, TopWorker
+from fedmend.learn.session import Crews, Session, epoch_seed
 
-logger = logging.getLogger(__name__)
+__all__ = ["Progress", "SplitConfig", "SplitNetwork", "epoch_seed"]
 
 Progress = Callable[[str, int, int, dict[str, float]], None]
-PREDICT_ROWS = 4096
-STATE = "training.json"
 
 
 @dataclass(frozen=True)
@@ -99,11 +95,6 @@ class SplitConfig:
         return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16]
 
 
-def epoch_seed(run_seed: int, seed: int, epoch: int) -> int:
-    """The seed all halves shuffle an epoch's rows with; it depends on nothing that went before."""
-    return int(np.random.SeedSequence([run_seed, seed, epoch]).generate_state(1)[0])
-
-
 class SplitNetwork:
     """A split model over the feature parties `parties`, its top at `label_party` or `server`.
 
@@ -150,80 +141,43 @@ class SplitNetwork:
         resume: bool = False,
     ) -> SplitNetwork:
         """Train on these rows. With `resume`, go on from the checkpoint if there is one."""
-        with self._crews(self.fed) as (bottoms, top):
-            widths = self._create(bottoms, top)
-            logger.debug("embedding widths %s", widths)
-            rows = self._attach(bottoms, top, segments, train=True)
-            train, validation = self._split(rows, top.labelled())
-            batches = top.set_order(train)
-            bottoms.set_order(train)
+        with self.session(segments) as session:
             epoch = 0
             folder = Path(checkpoint) if checkpoint is not None else None
-            mark = self.config.fingerprint(rows, self.parties)
             if folder is not None and resume:
-                epoch = self._resume(folder, mark, bottoms, top)
+                epoch = session.resume(folder)
             while epoch < self.config.epochs and not self._out_of_patience(epoch):
                 epoch += 1
-                self._epoch(epoch, batches, bottoms, top)
-                self._judge(epoch, validation, bottoms, top)
+                session.epoch(epoch)
+                self._judge(epoch, session)
                 if progress is not None:
                     progress("train", epoch, self.config.epochs, self.history[-1])
                 if folder is not None:
-                    self._checkpoint(folder, mark, epoch, bottoms, top)
-            if len(validation):
-                bottoms.restore_best()
-                top.restore_best()
+                    session.checkpoint(folder, epoch)
+            if len(session.validation):
+                session.bottoms.restore_best()
+                session.top.restore_best()
         return self
 
-    def _create(self, bottoms: Crew, top: Any) -> list[int]:
-        net, settings = self.config.net(), self.config.settings.to_dict()
-        made = bottoms.create(net, settings)
-        widths = [made.get(name, 0) for name in self.parties]
-        about = top.create(net, settings, list(self.parties), widths)
-        self.task, self.classes = about["task"], about["classes"]
-        return widths
+    def session(self, segments: Segments, rows: np.ndarray | None = None) -> Session:
+        """A training under way, epoch by epoch, for methods whose targets change in between.
 
-    def _attach(self, bottoms: Crew, top: Any, segments: Segments, *, train: bool) -> int:
-        wire_segments = [list(segment) for segment in segments]
-        settings = self.config.settings.to_dict()
-        rows = int(top.attach(wire_segments, settings, train))
-        bottoms.attach(wire_segments, settings)
-        return rows
+        rows: the row numbers to train on; by default all that have a label. With
 
-    def _split(self, rows: int, labelled: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
-        usable = np.arange(rows) if labelled is None else labelled
-        if len(usable) < 2:
-            raise DataError(
-                f"{len(usable)} rows to train on",
-                party=self.label_party,
-                mend="more labelled rows; LocalVFL and Local also use rows only one party has",
-            )
-        rng = np.random.default_rng([self.fed.seed, self.config.seed, 1])
-        shuffled = rng.permutation(usable)
-        held_out = round(self.config.validation * len(usable))
-        if self.config.validation and held_out == 0:
-            held_out = 1
-        return np.sort(shuffled[held_out:]), np.sort(shuffled[:held_out])
+            with network.session(segments) as session:
+                session.epoch(1)
+                server.set_targets(correct(session.outputs()))
+                session.epoch(2)
+        """
+        return Session(self, self.fed, segments, train=True, rows=rows)
 
-    def _epoch(self, epoch: int, batches: int, bottoms: Crew, top: Any) -> None:
-        seed = epoch_seed(self.fed.seed, self.config.seed, epoch)
-        if not len(bottoms):
-            top.epoch_alone(seed)
-        else:
-            top.start_epoch(seed)
-            embeddings = bottoms.step(epoch=seed)
-            for _ in range(batches - 1):
-                embeddings = bottoms.step(Each(top.step(embeddings)))
-            bottoms.finish(Each(top.step(embeddings)))
-        self.history.append({"epoch": epoch, "loss": top.loss()})
-
-    def _judge(self, epoch: int, validation: np.ndarray, bottoms: Crew, top: Any) -> None:
+    def _judge(self, epoch: int, session: Session) -> None:
         """Validate, and remember the weights if they are the best so far."""
-        if not len(validation):
+        if not len(session.validation):
             self.best_epoch = epoch
             return
-        self._run(validation, bottoms, top)
-        scores = top.metrics(validation)
+        session.run(session.validation)
+        scores = session.top.metrics(session.validation)
         self.history[-1] |= {f"val_{name}": value for name, value in scores.items()}
         metric = self.config.metric or ("rmse" if self.task == "regression" else "log_loss")
         if metric not in scores:
@@ -233,106 +187,49 @@ class SplitNetwork:
         if self.best_epoch == 0 or better(metric, scores[metric], self._best):
             self._best = scores[metric]
             self.best_epoch = epoch
-            bottoms.keep_best()
-            top.keep_best()
+            session.bottoms.keep_best()
+            session.top.keep_best()
 
     def _out_of_patience(self, epoch: int) -> bool:
         patience = self.config.patience
         return patience is not None and epoch - self.best_epoch >= patience
 
-    # ------------------------------------------------------------------ checkpoints
+    # ------------------------------------------------------------------ state for checkpoints
 
-    def _checkpoint(self, folder: Path, mark: str, epoch: int, bottoms: Crew, top: Any) -> None:
-        # The parties' files first, ours last: a kill in between leaves the previous epoch valid.
-        bottoms.save_checkpoint(str(folder), epoch)
-        top.save_checkpoint(str(folder), epoch)
-        state = {
-            "fingerprint": mark,
-            "epoch": epoch,
-            "best_epoch": self.best_epoch,
-            "best": self._best,
-            "history": self.history,
-        }
-        write_json(folder / STATE, state)
+    def progress_state(self) -> dict[str, Any]:
+        """What a checkpoint keeps of the loop itself."""
+        return {"best_epoch": self.best_epoch, "best": self._best, "history": self.history}
 
-    def _resume(self, folder: Path, mark: str, bottoms: Crew, top: Any) -> int:
-        path = folder / STATE
-        if not path.is_file():
-            return 0
-        state = read_json(path, "the checkpoint")
-        if state["fingerprint"] != mark:
-            raise ResumeError(
-                f"the checkpoint in {folder} was made with other settings, parties or rows. "
-                "Mend: resume with the same ones, or start in another folder"
-            )
-        epoch = int(state["epoch"])
-        bottoms.load_checkpoint(str(folder), epoch)
-        top.load_checkpoint(str(folder), epoch)
-        self.history = state["history"]
-        self.best_epoch, self._best = state["best_epoch"], state["best"]
-        return epoch
+    def take_progress_state(self, saved: Mapping[str, Any]) -> None:
+        self.history = saved["history"]
+        self.best_epoch, self._best = saved["best_epoch"], saved["best"]
 
     # ------------------------------------------------------------------ using it
 
     def evaluate(self, fed: Federation, segments: Segments) -> dict[str, float]:
         """Metrics over these rows, computed at the label party."""
-        with self._crews(fed) as (bottoms, top):
-            rows = self._attach(bottoms, top, segments, train=False)
-            self._run(np.arange(rows), bottoms, top)
-            return dict(top.metrics())
+        with Session(self, fed, segments, train=False) as session:
+            session.run(session.all_rows)
+            return dict(session.top.metrics())
 
     def predict(
         self, fed: Federation, segments: Segments, *, table_order: bool = False
     ) -> np.ndarray:
         """Probabilities [n, C], or values [n] for regression."""
-        with self._crews(fed) as (bottoms, top):
-            rows = self._attach(bottoms, top, segments, train=False)
-            self._run(np.arange(rows), bottoms, top)
-            return top.predictions(table_order)
+        with Session(self, fed, segments, train=False) as session:
+            session.run(session.all_rows)
+            return session.top.predictions(table_order)
 
     def save(self, path: str) -> None:
         """Every party saves its own part under this name."""
-        with self._crews(self.fed) as (bottoms, top):
+        with Crews(self, self.fed) as (bottoms, top):
             bottoms.save(path)
             top.save(path)
 
     def load(self, path: str) -> SplitNetwork:
-        with self._crews(self.fed) as (bottoms, top):
+        with Crews(self, self.fed) as (bottoms, top):
             bottoms.load(path)
             top.load(path)
             about = top.about()
             self.task, self.classes = about["task"], about["classes"]
         return self
-
-    def _run(self, rows: np.ndarray, bottoms: Crew, top: Any) -> None:
-        """Let the top collect its outputs for these row numbers, in chunks."""
-        at = 0
-        for size in batch_sizes(len(rows), PREDICT_ROWS):
-            chunk = rows[at : at + size]
-            top.predict_chunk(bottoms.embed(chunk), chunk)
-            at += size
-
-    def _crews(self, fed: Federation) -> _Crews:
-        return _Crews(fed, self)
-
-
-class _Crews:
-    """Bottom workers at the passive parties and the top worker at the label party, then stopped."""
-
-    def __init__(self, fed: Federation, network: SplitNetwork) -> None:
-        self.fed = fed
-        self.network = network
-
-    def __enter__(self) -> tuple[Crew, Any]:
-        network = self.network
-        self._bottoms = self.fed.workers(BottomWorker, parties=network.passive, model=network.model)
-        self._top: Crew | None = None
-        if network.label_party is None:
-            return self._bottoms, network.server
-        self._top = self.fed.workers(TopWorker, parties=[network.label_party], model=network.model)
-        return self._bottoms, self._top[network.label_party]
-
-    def __exit__(self, *exc: object) -> None:
-        self._bottoms.stop()
-        if self._top is not None:
-            self._top.stop()

@@ -1,0 +1,202 @@
+"""A training (or prediction) under way: workers at the parties, attached to rows.
+
+Plain training runs one epoch after the other (`SplitNetwork.fit`); methods that correct their
+targets open a session and do something in between.
+"""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from fedmend.errors import DataError, ResumeError
+from fedmend.federation import Crew, Each, Federation
+from fedmend.learn.features import Segments, batch_sizes
+from fedmend.learn.parts import read_json, write_json
+from fedmend.learn.split import BottomWorker, TopWorker
+
+if TYPE_CHECKING:
+    from fedmend.learn.training import SplitNetwork
+
+logger = logging.getLogger(__name__)
+
+PREDICT_ROWS = 4096
+STATE = "training.json"
+
+
+def epoch_seed(run_seed: int, seed: int, epoch: int) -> int:
+    """The seed all halves shuffle an epoch's rows with; it depends on nothing that went before."""
+    return int(np.random.SeedSequence([run_seed, seed, epoch]).generate_state(1)[0])
+
+
+class Crews:
+    """Bottom workers at the passive parties and the top worker at the label party, then stopped."""
+
+    def __init__(self, network: SplitNetwork, fed: Federation) -> None:
+        self.fed = fed
+        self.network = network
+
+    def __enter__(self) -> tuple[Crew, Any]:
+        network = self.network
+        self._bottoms = self.fed.workers(BottomWorker, parties=network.passive, model=network.model)
+        self._top: Crew | None = None
+        if network.label_party is None:
+            return self._bottoms, network.server
+        self._top = self.fed.workers(TopWorker, parties=[network.label_party], model=network.model)
+        return self._bottoms, self._top[network.label_party]
+
+    def __exit__(self, *exc: object) -> None:
+        self._bottoms.stop()
+        if self._top is not None:
+            self._top.stop()
+
+
+class Session:
+    """Fresh parts when it trains, those of the fitted model otherwise; rows numbered 0..n-1.
+
+    n_rows: how many rows are attached. train, validation: the numbers of those trained on and of
+    those held out.
+    """
+
+    def __init__(
+        self,
+        network: SplitNetwork,
+        fed: Federation,
+        segments: Segments,
+        *,
+        train: bool,
+        rows: np.ndarray | None = None,
+    ) -> None:
+        self.network = network
+        self.n_rows = 0
+        self.train = self.validation = np.zeros(0, np.int64)
+        self._segments = [list(segment) for segment in segments]
+        self._trains = train
+        self._chosen = rows
+        self._crews = Crews(network, fed)
+        self._batches = 0
+
+    def __enter__(self) -> Session:
+        self.bottoms, self.top = self._crews.__enter__()
+        try:
+            self._begin()
+        except BaseException:
+            self._crews.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._crews.__exit__(*exc)
+
+    @property
+    def all_rows(self) -> np.ndarray:
+        return np.arange(self.n_rows)
+
+    # ------------------------------------------------------------------ steps
+
+    def epoch(self, number: int) -> float:
+        """One pass over the training rows, in the order of this epoch; returns the mean loss."""
+        network = self.network
+        seed = self.seed_of(number)
+        if not len(self.bottoms):
+            self.top.epoch_alone(seed)
+        else:
+            self.top.start_epoch(seed)
+            embeddings = self.bottoms.step(epoch=seed)
+            for _ in range(self._batches - 1):
+                embeddings = self.bottoms.step(Each(self.top.step(embeddings)))
+            self.bottoms.finish(Each(self.top.step(embeddings)))
+        loss = float(self.top.loss())
+        network.history.append({"epoch": number, "loss": loss})
+        return loss
+
+    def seed_of(self, epoch: int) -> int:
+        """The seed of an epoch's order of rows."""
+        return epoch_seed(self.network.fed.seed, self.network.config.seed, epoch)
+
+    def run(self, rows: np.ndarray) -> None:
+        """Let the top collect its outputs for these row numbers, in chunks."""
+        at = 0
+        for size in batch_sizes(len(rows), PREDICT_ROWS):
+            chunk = rows[at : at + size]
+            self.top.predict_chunk(self.bottoms.embed(chunk), chunk)
+            at += size
+
+    def outputs(self, rows: np.ndarray | None = None) -> np.ndarray:
+        """Probabilities (or values) of these rows, by default of all, as the model is now."""
+        self.run(self.all_rows if rows is None else rows)
+        return self.top.predictions()
+
+    # ------------------------------------------------------------------ setting up
+
+    def _begin(self) -> None:
+        network = self.network
+        settings = network.config.settings.to_dict()
+        if self._trains:
+            self._create(settings)
+        self.n_rows = int(self.top.attach(self._segments, settings, self._trains))
+        self.bottoms.attach(self._segments, settings)
+        if not self._trains:
+            return
+        usable = self.top.labelled() if self._chosen is None else self._chosen
+        self._split(self.all_rows if usable is None else usable)
+        self._batches = self.top.set_order(self.train)
+        self.bottoms.set_order(self.train)
+
+    def _create(self, settings: dict[str, Any]) -> None:
+        network = self.network
+        net = network.config.net()
+        made = self.bottoms.create(net, settings)
+        widths = [made.get(name, 0) for name in network.parties]
+        logger.debug("embedding widths %s", widths)
+        about = self.top.create(net, settings, list(network.parties), widths)
+        network.task, network.classes = about["task"], about["classes"]
+
+    def _split(self, usable: np.ndarray) -> None:
+        network, share = self.network, self.network.config.validation
+        if len(usable) < 2:
+            raise DataError(
+                f"{len(usable)} rows to train on",
+                party=network.label_party,
+                mend="more labelled rows; LocalVFL and Local also use rows only one party has",
+            )
+        rng = np.random.default_rng([network.fed.seed, network.config.seed, 1])
+        shuffled = rng.permutation(usable)
+        held_out = round(share * len(usable))
+        if share and held_out == 0:
+            held_out = 1
+        self.train, self.validation = np.sort(shuffled[held_out:]), np.sort(shuffled[:held_out])
+
+    # ------------------------------------------------------------------ checkpoints
+
+    @property
+    def _mark(self) -> str:
+        return self.network.config.fingerprint(self.n_rows, self.network.parties)
+
+    def checkpoint(self, folder: Path, epoch: int, **facts: Any) -> None:
+        """Everything needed to go on after this epoch; `facts` are the method's own (JSON)."""
+        # The parties' files first, ours last: a kill in between leaves the previous epoch valid.
+        self.bottoms.save_checkpoint(str(folder), epoch)
+        self.top.save_checkpoint(str(folder), epoch)
+        state = {"fingerprint": self._mark, "epoch": epoch} | self.network.progress_state() | facts
+        write_json(folder / STATE, state)
+
+    def resume(self, folder: Path) -> int:
+        """Go back to where a checkpoint was made; the epoch, or 0 where there is none."""
+        path = folder / STATE
+        if not path.is_file():
+            return 0
+        state = read_json(path, "the checkpoint")
+        if state["fingerprint"] != self._mark:
+            raise ResumeError(
+                f"the checkpoint in {folder} was made with other settings, parties or rows. "
+                "Mend: resume with the same ones, or start in another folder"
+            )
+        epoch = int(state["epoch"])
+        self.bottoms.load_checkpoint(str(folder), epoch)
+        self.top.load_checkpoint(str(folder), epoch)
+        self.network.take_progress_state(state)
+        return epoch
