@@ -7,7 +7,7 @@
 
     secure_sum(fed, ["age", "income"], per="total", mode="he").values
 
-Modes: `masks` (pairwise masks, Bonawitz et al. 2017; as cheap as the network), `he` (BFV; a party
+Modes: `masks` (pairwise masks, Bonawitz et al. 2017; far the cheapest), `he` (BFV; a party
 holds the key, the coordinator blinds what it lets decrypt; the InC paper's setting with the key in
 the right place), `none` (simulation: everything in the clear, refused by default policies). All
 three give the same numbers bit for bit. The roles follow the protocol and look at what they see.
@@ -68,6 +68,8 @@ class Sum:
 
 class SumSession:
     """Sums over the same parties, as often as needed; keys change hands once, masks never repeat.
+
+    Used in a `with` statement it stops the crew at its end.
 
     crew: workers that are `SumWorker`s. parties: those whose arrays are summed; by default all.
     key_holder: for ``mode="he"``, who holds the key; by default the first party. It may be one of

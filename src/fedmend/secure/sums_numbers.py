@@ -90,7 +90,10 @@ class SumForm:
         return 1.0 if self.fraction_bits is None else 2.0**-self.fraction_bits
 
     def error_bound(self, parties: int) -> float:
-        """How far the sum of so many parties may be from the exact one, per entry."""
+        """How far the sum of so many parties may be from the exact one, per entry.
+
+        Beyond 2^53 units (2^-fraction_bits each) float64's own rounding of the sum comes on top.
+        """
         return 0.0 if self.fraction_bits is None else parties * self.unit / 2
 
     def check(self, parties: int) -> None:
