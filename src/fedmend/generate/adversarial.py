@@ -1,0 +1,255 @@
+"""What the adversarial generators share: the frame of training, and rows that agree with others.
+
+Missing cells: a generated row is shown to the critic with the gaps of a real one (the masking of
+MisGAN, Li et al. 2019), so that the generator learns complete rows from incomplete ones.
+
+Known columns: a row that knows one conditional category and nothing else is generated under that
+condition, and again until it shows the category. Any other row is matched (see `matching`) with
+candidates generated under its rarest known category.
+
+What is sampled from is a running average of the generator's weights, at the point of training
+where it came closest to held-out rows.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from fedmend.errors import ConfigError
+from fedmend.generate.base import Generator
+from fedmend.generate.conditions import Conditions
+from fedmend.generate.encoder import Encoded, Span
+from fedmend.generate.heads import Heads
+from fedmend.generate.matching import Matcher
+from fedmend.generate.training import (
+    EMA,
+    Progress,
+    generator_for,
+    held_out,
+    moment_gap,
+    seed_parameters,
+    train,
+)
+
+__all__ = ["Adversarial", "Step"]
+
+GUMBEL = 0.2
+_CHUNK = 8192
+_TRIES = 20
+_SCORES = 40
+_SCORED = 2000
+
+Step = Callable[[torch.Tensor, torch.Tensor | None, torch.Tensor | None], None]
+"""One step of training: real rows, their gaps (None: none), the conditions they were drawn for."""
+
+
+class Adversarial(Generator):
+    """A generator network against its critics; a subclass brings the networks and one step.
+
+    Fitted besides: ``conditions_``, ``history_``.
+    """
+
+    epochs: int
+    batch_size: int
+    latent: int
+    patience: int
+    candidates: int
+    average: float
+    pac: int = 1
+
+    # --- what a subclass says ------------------------------------------------------------
+
+    def _conditional(self) -> list[Span]:
+        """The softmax spans that the conditional vector covers."""
+        return []
+
+    def _network(self, inputs: int) -> nn.Module:
+        """The generator network, from noise and condition to logits."""
+        raise NotImplementedError
+
+    def _rivalry(self, network: nn.Module, stream: torch.Generator) -> Step:
+        """Make critics and optimisers, and of them a step of training."""
+        raise NotImplementedError
+
+    # --- networks ------------------------------------------------------------------------
+
+    def _check_params(self) -> None:
+        super()._check_params()
+        problems = [
+            f"{name} must be a whole number from {least}, however: {name}={getattr(self, name)!r}"
+            for name, least in (("latent", 1), ("patience", 0), ("candidates", 1), ("pac", 1))
+            if getattr(self, name) < least
+        ]
+        if not 0 <= self.average < 1:
+            problems.append(f"average must be in 0..1, 1 excluded, however: average={self.average}")
+        if problems:
+            raise ConfigError(problems)
+
+    def _build(self) -> dict[str, nn.Module]:
+        spans = self._conditional()
+        self.heads_ = Heads(self.encoder_, self.device_)
+        self.conditions_ = Conditions(spans, self.device_)
+        counts = getattr(self, "counts_", None)
+        if counts is not None:
+            self.conditions_.counts = torch.from_numpy(counts).to(self.device_)
+        return {"generator": self._network(self.latent + self.conditions_.width)}
+
+    def _extra(self) -> dict[str, Any]:
+        return {"counts": self.conditions_.counts.cpu().numpy()}
+
+    def _set_extra(self, values: dict[str, Any]) -> None:
+        self.counts_ = np.array(values["counts"])
+
+    def _rival(self, name: str, module: nn.Module) -> nn.Module:
+        """A network that only training needs, seeded and on the device."""
+        seed_parameters(module, generator_for(torch.device("cpu"), self.seed, f"init {name}"))
+        return module.to(self.device_)
+
+    # --- training -------------------------------------------------------------------------
+
+    def _train(self, rows: Encoded, progress: Progress | None) -> None:
+        kept, scored = held_out(rows.n_rows, 0.1, self._numpy_rng("held out"))
+        real = torch.from_numpy(rows.values[kept]).to(self.device_)
+        gaps = None
+        if not rows.is_complete:
+            missing = ~self.encoder_.spread(rows.observed[kept])
+            gaps = torch.from_numpy(missing).to(self.device_)
+        self.conditions_.fit(real)
+        network = self.modules_["generator"]
+        average = EMA(network, decay=self.average)
+        stream = generator_for(self.device_, self.seed, f"train {self.name}")
+        play = self._rivalry(network, stream)
+        size = max(1, min(self.batch_size, len(real)) // self.pac) * self.pac
+
+        def step(number: int, batch: torch.Tensor) -> None:
+            drawn, wanted = self.conditions_.draw(size, stream)
+            play(real[drawn], None if gaps is None else gaps[drawn], wanted)
+            average.update()
+
+        steps = self.epochs * max(1, len(real) // size)
+        self.history_ = train(
+            step,
+            itertools.repeat(torch.empty(0)),
+            steps=steps,
+            modules=[average.average],
+            score=self._scorer(average.average, rows.take(scored if len(scored) else kept)),
+            every=max(1, steps // _SCORES),
+            patience=self.patience,
+            progress=progress,
+        )
+        network.load_state_dict(average.average.state_dict())
+
+    def _scorer(self, network: nn.Module, rows: Encoded) -> Callable[[], float]:
+        real = torch.from_numpy(rows.values).to(self.device_)
+        observed = None
+        if not rows.is_complete:
+            observed = torch.from_numpy(self.encoder_.spread(rows.observed)).to(self.device_)
+
+        @torch.no_grad()
+        def score() -> float:
+            # The same noise every time: what changes is the network.
+            stream = generator_for(self.device_, self.seed, f"score {self.name}")
+            _, wanted = self.conditions_.draw(_SCORED, stream)
+            settle(network, self._inputs(_SCORED, wanted, stream))
+            fake = self._make(_SCORED, self.conditions_.natural(_SCORED, stream), stream, network)
+            return moment_gap(real, self._hard(fake), observed)
+
+        return score
+
+    def _inputs(self, n: int, wanted: torch.Tensor | None, stream: torch.Generator) -> torch.Tensor:
+        noise = torch.randn(n, self.latent, generator=stream, device=self.device_)
+        return torch.cat([noise, self.conditions_.vector(wanted, n)], dim=1)
+
+    def _hard(self, rows: torch.Tensor) -> torch.Tensor:
+        """Softmax spans with a single one."""
+        hard = rows.clone()
+        for span in self.encoder_.spans:
+            if span.activation == "softmax":
+                part = slice(span.start, span.stop)
+                hard[:, part] = F.one_hot(rows[:, part].argmax(1), span.stop - span.start).float()
+        return hard
+
+    # --- sampling -------------------------------------------------------------------------
+
+    def _make(
+        self,
+        n: int,
+        wanted: torch.Tensor | None,
+        stream: torch.Generator,
+        network: nn.Module | None = None,
+    ) -> torch.Tensor:
+        """Rows under these conditions. **Shape**: (n, width)"""
+        network = network or self.modules_["generator"]
+        made = [torch.empty(0, self.encoder_.width, device=self.device_)]
+        with torch.no_grad():
+            for start in range(0, n, _CHUNK):
+                part = None if wanted is None else wanted[start : start + _CHUNK]
+                logits = network(self._inputs(min(_CHUNK, n - start), part, stream))
+                made.append(self.heads_.activate(logits, GUMBEL, stream))
+        return torch.cat(made)
+
+    def _under(self, wanted: torch.Tensor, stream: torch.Generator) -> torch.Tensor:
+        """Rows under these conditions that show them, as far as the generator ever does."""
+        made = self._make(len(wanted), wanted, stream)
+        for _ in range(_TRIES):
+            wrong = self.conditions_.missed(made, wanted)
+            if not len(wrong):
+                break
+            made[wrong] = self._make(len(wrong), wanted[wrong], stream)
+        return made
+
+    def _generate(self, n: int, known: Encoded | None, generator: torch.Generator) -> np.ndarray:
+        if known is None:
+            free = self._make(n, self.conditions_.natural(n, generator), generator)
+            return free.cpu().numpy()
+        cells = known.observed.sum(axis=1)
+        category = self.conditions_.rarest(known, self.encoder_.spread(known.observed))
+        result = torch.empty(n, self.encoder_.width, device=self.device_)
+
+        blank = np.flatnonzero(cells == 0)
+        natural = self.conditions_.natural(len(blank), generator) if len(blank) else None
+        result[blank] = self._make(len(blank), natural, generator)
+
+        whole = np.append(self._whole_columns(), False)  # the last for category -1
+        single = np.flatnonzero((cells == 1) & whole[category])
+        wanted = torch.from_numpy(category[single]).to(self.device_)
+        result[single] = self._under(wanted, generator)
+
+        rest = np.flatnonzero((cells > 0) & ~((cells == 1) & whole[category]))
+        for wanted_one in np.unique(category[rest]):
+            rows = rest[category[rest] == wanted_one]
+            pool = self._pool(int(wanted_one), len(rows) / len(rest), generator)
+            result[rows] = Matcher(pool, self.encoder_).draw(known.take(rows), generator)
+        return result.cpu().numpy()
+
+    def _whole_columns(self) -> np.ndarray:
+        """For every condition whether it says all there is to know about its column."""
+        sizes = [span.stop - span.start for span in self._conditional()]
+        whole = [len(self.encoder_.of(span.column)) == 1 for span in self._conditional()]
+        return np.repeat(np.array(whole, dtype=bool), sizes)
+
+    def _pool(self, category: int, share: float, stream: torch.Generator) -> torch.Tensor:
+        """Candidates for a share of the rows, under their condition (-1: none)."""
+        size = max(self.candidates // 100, round(self.candidates * share), 1)
+        if category < 0:
+            return self._make(size, self.conditions_.natural(size, stream), stream)
+        wanted = torch.full((size,), category, dtype=torch.int64, device=self.device_)
+        return self._make(size, wanted, stream)
+
+
+@torch.no_grad()
+def settle(network: nn.Module, inputs: torch.Tensor) -> None:
+    """Give batch normalisation the statistics of these inputs under the present weights."""
+    for layer in network.modules():
+        if isinstance(layer, nn.BatchNorm1d | nn.BatchNorm2d):
+            layer.momentum = 1.0
+    network.train()
+    network(inputs)
+    network.eval()

@@ -1,0 +1,99 @@
+"""CTAB-GAN (Zhao et al., *CTAB-GAN: Effective Table Data Synthesizing*, 2021).
+
+TableGAN's game on CTGAN's encoding: square networks with information and classifier loss, and a
+conditional vector that covers, besides categories, the modes of numbers. Columns of mixed type —
+numbers in which some values are of a kind of their own, such as a zero for "none" — have modes for
+these values (``spikes``); numbers with a long tail are taken as logarithms.
+
+Mixed columns and long tails are found, not declared: a value that many rows share is of a kind of
+its own, and a tail is long where it reaches five times further up than down from the median.
+
+`sample(given=…)` with one categorical column uses the conditional vector. More columns, and
+numbers, are matched with candidates: an approximation, see `matching`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+
+from fedmend.generate.convolutional import ConvolutionalGAN
+from fedmend.generate.encoder import Encoder, Span
+from fedmend.generate.training import Dropout
+
+__all__ = ["CTABGAN"]
+
+
+class CTABGAN(ConvolutionalGAN):
+    """A conditional convolutional GAN for tables; ``paper()`` has the publication's settings.
+
+    ``target``: the column the classifier predicts (None: the table's label; without one there is
+    no classifier); ``spikes``: the share of rows from which a value is of a kind of its own;
+    ``levels``, ``average``, ``patience`` and ``candidates`` as in `CTGAN`.
+    """
+
+    name = "ctabgan"
+    betas = (0.5, 0.9)
+
+    def __init__(
+        self,
+        *,
+        epochs: int = 150,
+        batch_size: int = 500,
+        lr: float = 2e-4,
+        decay: float = 1e-5,
+        latent: int = 100,
+        channels: int = 32,
+        hidden: int = 256,
+        target: str | None = None,
+        modes: int = 10,
+        spikes: float = 0.05,
+        levels: int = 20,
+        average: float = 0.995,
+        patience: int = 10,
+        candidates: int = 20_000,
+        seed: int = 0,
+        device: str = "auto",
+    ) -> None:
+        self.epochs = epochs
+        self.batch_size = batch_size
+        self.lr = lr
+        self.decay = decay
+        self.latent = latent
+        self.channels = channels
+        self.hidden = hidden
+        self.target = target
+        self.modes = modes
+        self.spikes = spikes
+        self.levels = levels
+        self.average = average
+        self.patience = patience
+        self.candidates = candidates
+        self.seed = seed
+        self.device = device
+
+    @classmethod
+    def paper(cls, **params: Any) -> CTABGAN:
+        """The publication's settings; other parameters on top."""
+        return cls(**{"levels": 0, "channels": 64, "average": 0.0, "patience": 0, **params})
+
+    def _encoder(self) -> Encoder:
+        return Encoder(
+            numeric="mode",
+            max_modes=self.modes,
+            spikes=self.spikes,
+            long_tails=True,
+            levels=self.levels,
+        )
+
+    def _conditional(self) -> list[Span]:
+        """Categories, and the modes of numbers."""
+        return [span for span in self.encoder_.spans if span.activation == "softmax"]
+
+    def _classifier(self, inputs: int, outputs: int, stream: torch.Generator) -> nn.Module:
+        layers: list[nn.Module] = []
+        for before in (inputs, *[self.hidden] * 3):
+            layers += [nn.Linear(before, self.hidden), nn.LeakyReLU(0.2), Dropout(0.5, stream)]
+        return nn.Sequential(*layers, nn.Linear(self.hidden, outputs))

@@ -1,0 +1,83 @@
+"""Rows as small square images, for the convolutional networks of TableGAN and CTAB-GAN (DCGAN).
+
+A row's coordinates fill a square line by line, the rest is zero. Neighbourhood in the square means
+nothing, but a few strided layers see all of it.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+__all__ = ["SquareCritic", "SquareGenerator", "side_of"]
+
+_SLOPE = 0.2
+
+
+def side_of(width: int) -> int:
+    """The smallest side of the form 2^k or 3·2^k, from 4, whose square holds the coordinates.
+
+    >>> [side_of(width) for width in (1, 16, 17, 100, 145, 1000)]
+    [4, 4, 6, 12, 16, 32]
+    """
+    side = 4
+    while side * side < width:
+        side = side * 3 // 2 if side & (side - 1) == 0 else side * 4 // 3
+    return side
+
+
+def _sides(side: int) -> list[int]:
+    """The sides of all layers, from the image down to 2 or 3."""
+    sides = [side]
+    while sides[-1] > 3:
+        sides.append(sides[-1] // 2)
+    return sides
+
+
+class SquareGenerator(nn.Module):
+    """Transposed convolutions from a vector to a square, each doubling the side."""
+
+    def __init__(self, inputs: int, channels: int, outputs: int) -> None:
+        super().__init__()
+        self.outputs = outputs
+        *_, smallest = sides = _sides(side_of(outputs))
+        widths = [channels * 2**layer for layer in range(len(sides) - 1)][::-1]
+        layers: list[nn.Module] = [nn.ConvTranspose2d(inputs, widths[0], smallest)]
+        for before, after in zip(widths, [*widths[1:], 1], strict=True):
+            layers += [nn.BatchNorm2d(before), nn.ReLU()]
+            layers += [nn.ConvTranspose2d(before, after, 4, stride=2, padding=1)]
+        self.layers = nn.Sequential(*layers)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        """**Shape**: (n, inputs) -> (n, outputs)"""
+        return self.layers(inputs[:, :, None, None]).flatten(1)[:, : self.outputs]
+
+
+class SquareCritic(nn.Module):
+    """Convolutions from a square to ``outputs`` numbers, each halving the side."""
+
+    def __init__(self, inputs: int, channels: int, outputs: int = 1) -> None:
+        super().__init__()
+        self.side = side_of(inputs)
+        sides = _sides(self.side)
+        widths = [1, *(channels * 2**layer for layer in range(len(sides) - 1))]
+        layers: list[nn.Module] = []
+        for before, after in pairwise(widths):
+            layers.append(nn.Conv2d(before, after, 4, stride=2, padding=1))
+            if before > 1:
+                layers.append(nn.BatchNorm2d(after))
+            layers.append(nn.LeakyReLU(_SLOPE))
+        self.layers = nn.Sequential(*layers)
+        self.last = nn.Linear(widths[-1] * sides[-1] ** 2, outputs)
+
+    def features(self, rows: torch.Tensor) -> torch.Tensor:
+        """What the last layer sees. **Shape**: (n, inputs) -> (n, features)"""
+        square = F.pad(rows, (0, self.side**2 - rows.shape[1]))
+        return self.layers(square.view(-1, 1, self.side, self.side)).flatten(1)
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        """**Shape**: (n, inputs) -> (n, outputs)"""
+        return self.last(self.features(rows))
