@@ -166,11 +166,16 @@ def test_wrapping_product_is_exact_modulo_two_to_64(seed, n):
     rng = np.random.default_rng(seed)
     left = rng.integers(0, 1 << 64, (3, n), dtype=np.uint64)
     right = rng.integers(0, 1 << 64, (2, n), dtype=np.uint64)
-    small = rng.integers(-(1 << 22), (1 << 22) + 1, (2, n))
+    small = rng.integers(-(1 << 18), (1 << 18) + 1, (2, n))
+    medium = rng.integers(-(1 << 22), (1 << 22) + 1, (2, n))
     wide = rng.integers(-BIG, BIG, (2, n))
-    for one, other in ((left, right), (left, small), (small, right), (small, wide), (wide, wide)):
-        expected = (one.astype(object) @ other.T.astype(object)) % (1 << 64)
-        np.testing.assert_array_equal(wrapping_product(one, other).astype(object), expected)
+    pairs = [(left, right), (left, small), (small, right), (small, wide), (wide, wide)]
+    pairs += [(small, small), (medium, left), (left, medium), (medium, medium), (small, medium)]
+    for one, other in pairs:
+        expected = one.astype(object) @ other.T.astype(object)
+        for bits in (52, 64):
+            found = wrapping_product(one, other, bits).astype(object)
+            np.testing.assert_array_equal(found, expected % (1 << bits))
 
 
 def test_wrapping_product_at_its_edges():
@@ -178,6 +183,12 @@ def test_wrapping_product_at_its_edges():
     assert wrapping_product(full, full)[0, 0] == 5000
     edge = np.full((1, 5000), 1 << 22)
     assert wrapping_product(edge, full)[0, 0] == (-5000 * (1 << 22)) % (1 << 64)
+    most = np.full((1, 5000), -(1 << 18))
+    assert wrapping_product(most, full, 52)[0, 0] == 5000 * (1 << 18)
+    assert wrapping_product(full, most, 52)[0, 0] == 5000 * (1 << 18)
+    assert wrapping_product(full, full, 52)[0, 0] == 5000
+    with pytest.raises(ValueError, match="bits"):
+        wrapping_product(full, full, 32)
     assert wrapping_product(np.zeros((2, 0), np.int64), np.zeros((3, 0), np.int64)).shape == (2, 3)
     with pytest.raises(ValueError, match="rows"):
         wrapping_product(full, full[:, :3])
@@ -598,9 +609,9 @@ def test_a_mask_is_never_used_twice():
         for number in (3, 2):
             with pytest.raises(CryptoError, match="used before"):
                 crew["bob"].mask("ann", "changing", number)
-        crew["bob"].multiply_changing("ann", 3, 1, 1)
+        crew["bob"].multiply_changing("ann", 3, 1, 1, 64)
         with pytest.raises(CryptoError, match="masked nothing"):
-            crew["bob"].multiply_changing("ann", 3, 1, 1)
+            crew["bob"].multiply_changing("ann", 3, 1, 1, 64)
 
 
 # ---------------------------------------------------------------------------------- other modes

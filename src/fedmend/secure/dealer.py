@@ -26,7 +26,7 @@ import numpy as np
 
 from fedmend.errors import CryptoError
 from fedmend.federation.worker import exposed
-from fedmend.secure.exact import wrapping_product
+from fedmend.secure.exact import SHORT_BITS, wrapping_product
 from fedmend.secure.keys import KEY_BYTES, mask_stream
 from fedmend.secure.product_worker import ProductWorker, signed
 
@@ -35,8 +35,6 @@ if TYPE_CHECKING:
     from fedmend.federation.site import Site
 
 __all__ = ["DealerProducts", "DealerWorker"]
-
-BITS = 64
 
 
 class DealerWorker(ProductWorker):
@@ -52,22 +50,23 @@ class DealerWorker(ProductWorker):
         """This side's columns less a fresh uniform mask that `other` can make again."""
         self._advance(number)
         values = self.columns.values.view(np.uint64)
-        masked = values - self._stream(other, role, number, values.shape)
+        masked = self._stream(other, role, number, values.shape)
+        np.subtract(values, masked, out=masked)
         if role == "changing":
             self._masked = masked
         return masked
 
     @exposed(kind="control")
-    def multiply_fixed(self, other: str, number: int, count: int) -> None:
+    def multiply_fixed(self, other: str, number: int, count: int, bits: int) -> None:
         """The fixed side's share: own columns with the other's mask, blinded."""
         self._advance(number)
         values = self.columns.values
         mask = self._stream(other, "changing", number, (count, values.shape[1]))
         blind = self._stream(other, "blind", number, (len(values), count))
-        self.keep_share(wrapping_product(values, mask) + blind)
+        self.keep_share(wrapping_product(values, mask, bits) + blind)
 
     @exposed(kind="control")
-    def multiply_changing(self, other: str, number: int, fixed: int, count: int) -> None:
+    def multiply_changing(self, other: str, number: int, fixed: int, count: int, bits: int) -> None:
         """The changing side's share: own masked columns with the fixed side's mask, unblinded."""
         masked, self._masked = self._masked, None
         if masked is None or number != self._last:
@@ -77,7 +76,7 @@ class DealerWorker(ProductWorker):
             )
         mask = self._stream(other, "fixed", fixed, (count, masked.shape[1]))
         blind = self._stream(other, "blind", number, (count, len(masked)))
-        self.keep_share(wrapping_product(mask, masked) - blind)
+        self.keep_share(wrapping_product(mask, masked, bits) - blind)
 
     def _stream(self, other: str, role: str, number: int, shape: tuple[int, ...]) -> np.ndarray:
         return mask_stream(self.shared_seed(other, f"products: {role}"), number, shape)
@@ -114,16 +113,18 @@ class DealerProducts:
             self._masked_fixed = a.mask(self.changing, "fixed", self._fixed_number)
         number = self._next()
         masked = b.mask(self.fixed, "changing", number)
-        a.multiply_fixed(self.changing, number, len(changing["names"]))
-        b.multiply_changing(self.fixed, number, self._fixed_number, len(fixed["names"]))
-        own = wrapping_product(self._masked_fixed, masked)
+        # Masks are uniform in 64 bits; where the products fit 52, only those are multiplied.
+        bits = SHORT_BITS if largest.bit_length() < SHORT_BITS else 64
+        a.multiply_fixed(self.changing, number, len(changing["names"]), bits)
+        b.multiply_changing(self.fixed, number, self._fixed_number, len(fixed["names"]), bits)
+        own = wrapping_product(self._masked_fixed, masked, bits)
         if to is None:
-            return signed(own + a.share() + b.share(), BITS)
+            return signed(own + a.share() + b.share(), bits)
         # The party that learns the result knows the other's masks: its message needs one of C's.
         giver = self.changing if to == self.fixed else self.fixed
         blind = os.urandom(KEY_BYTES)
         box = self.crew[giver].share_for(to, blind)
-        self.crew[to].add_up(box, giver, BITS, store, own - mask_stream(blind, 0, own.shape))
+        self.crew[to].add_up(box, giver, bits, store, own - mask_stream(blind, 0, own.shape))
         return None
 
     def _next(self) -> int:
