@@ -13,7 +13,7 @@ from fedmend.report.overview import overview
 from fedmend.report.record import MethodRun, RunRecord
 
 
-class SameOrderWorker(Worker):
+class FirstRowsWorker(Worker):
     """Takes the first rows as the aligned ones: alignment itself is tested elsewhere."""
 
     @exposed(kind="count")
@@ -24,7 +24,7 @@ class SameOrderWorker(Worker):
 
 
 def first_rows_aligned(fed: Federation, rows: int) -> None:
-    rest = fed.workers(SameOrderWorker).take(rows)
+    rest = fed.workers(FirstRowsWorker).take(rows)
     fed.note_alignment(AlignmentCounts(rows, rest))
 
 
