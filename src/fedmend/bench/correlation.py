@@ -206,7 +206,9 @@ def subtracted(at):
 subtract, answers = timed(subtracted)
 decrypt, values = timed(lambda at: private.decrypt(answers[at]))
 assert values == [at * 1000 - 77 for at in range(CELLS)]
-print(json.dumps({"with": "phe " + __version__, "encrypt": encrypt, "subtract": subtract,
+import importlib.util
+fast = " with gmpy2" if importlib.util.find_spec("gmpy2") else ""
+print(json.dumps({"with": "phe " + __version__ + fast, "encrypt": encrypt, "subtract": subtract,
                   "decrypt": decrypt}))
 """
 
