@@ -160,6 +160,44 @@ def test_extremes_reach_the_stated_limits():
         inner_products(fed, put(fed, "ann", huge), put(fed, "bob", huge), mode="dealer")
 
 
+@pytest.mark.parametrize("mode", ["bfv", "dealer"])
+def test_the_largest_products_that_ranks_can_have(mode):
+    """Equal and opposite orders reach the bound from which the modulus is chosen."""
+    for n in (2, 3, 1000, 4097):
+        up = np.arange(-(n - 1), n, 2)
+        fed = make_federation(up[:, None], up[:, None])
+        largest = n * (n * n - 1) // 3
+        sides = []
+        for party, values in (("ann", [up]), ("bob", [up, -up])):
+            fed.engine.sites[party].state["ranks"] = np.stack(values)
+            bounds = {"key": "ranks", "bound": n - 1, "square_sum": largest}
+            sides.append(Columns(party, "state", bounds))
+        result = inner_products(fed, *sides, mode=mode).to_numpy()
+        np.testing.assert_array_equal(result, [[largest, -largest]])
+
+
+def test_two_of_three_parties_and_progress():
+    rng = np.random.default_rng(8)
+    columns = {name: rng.integers(-99, 99, (40, 2)) for name in ("ann", "bob", "cleo")}
+    ids = np.arange(40)
+    fed = Federation(
+        *(
+            Party(name, Table(ids, pd.DataFrame(v, columns=["x", "y"])))
+            for name, v in columns.items()
+        ),
+        strict=True,
+    )
+    told = []
+    for view in (fed, fed.only("cleo", "ann")):
+        for name in view.names:
+            fed.engine.sites[name].alignments[view.scope] = Alignment(ids, ids[:0])
+        result = inner_products(view, "cleo", "ann", progress=lambda *step: told.append(step))
+        np.testing.assert_array_equal(result, columns["cleo"].T @ columns["ann"])
+    assert fed.ledger.kinds(sender="bob") == set()
+    assert ("encrypting", 1, 1) in told
+    assert ("multiplying under encryption", 2, 2) in told
+
+
 @settings(max_examples=40, deadline=None)
 @given(st.integers(0, 1 << 32), st.integers(1, 1300))
 def test_wrapping_product_is_exact_modulo_two_to_64(seed, n):

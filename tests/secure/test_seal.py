@@ -142,17 +142,23 @@ def test_flooding_adds_that_much_noise_and_switching_drops_a_prime():
     np.testing.assert_array_equal(context.decrypt(keys.secret, back, range(100)), values)
 
 
-def test_flood_noise_is_one_integer_under_all_primes():
-    primes = SealContext(BFVParameters(8192, (54, 54, 54, 54), 1 << 59)).primes
-    first, second, third = seal._uniform_signed(84, 500, primes)
+@pytest.mark.parametrize(("prime_bits", "bits"), [(54, 84), (45, 75), (45, 63), (45, 64), (45, 20)])
+def test_flood_noise_is_one_uniform_integer_under_all_primes(prime_bits, bits):
+    primes = SealContext(BFVParameters(8192, (prime_bits,) * 4, 1 << 40)).primes
+    first, second, third = seal._uniform_signed(bits, 4000, primes)
+    values = []
     for a, b, c in zip(first.tolist(), second.tolist(), third.tolist(), strict=True):
         modulus, value = primes[0], a
         for residue, prime in ((b, primes[1]), (c, primes[2])):
             value += modulus * ((residue - value) * pow(modulus, -1, prime) % prime)
             modulus *= prime
-        signed = value if value < modulus // 2 else value - modulus
-        assert -(1 << 84) <= signed < 1 << 84
-    assert len({int(a) for a in first}) > 490
+        values.append(value if value < modulus // 2 else value - modulus)
+    assert all(-(1 << bits) <= value < 1 << bits for value in values)
+    from scipy.stats import kstest
+
+    assert kstest(np.array(values, dtype=float) / 2.0**bits, "uniform", (-1, 2)).pvalue > 1e-6
+    low = np.array([value & 15 for value in values])
+    assert np.bincount(low, minlength=16).min() > 150
 
 
 def test_used_up_noise_is_an_error_not_a_wrong_number(context, keys):

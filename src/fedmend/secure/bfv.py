@@ -262,19 +262,20 @@ class BfvWorker(ProductWorker):
         """Per group the encrypted products with one column; None where the column is all zero."""
         context, packing = self._at_work()
         sums: list[Any] = [None] * packing.groups
+        room = context.new_ciphertext()
         for block in range(packing.blocks):
             polynomial = packing.changing_polynomial(column, block)
             if not polynomial.any():  # SEAL refuses to multiply by zero
                 continue
             plaintext = context.to_ntt(context.plaintext(polynomial))
             for group in range(packing.groups):
-                product = context.new_ciphertext()
                 fixed = self._fixed[group * packing.blocks + block]
-                context.evaluator.multiply_plain(fixed, plaintext, product)
                 if sums[group] is None:
-                    sums[group] = product
+                    sums[group] = context.new_ciphertext()
+                    context.evaluator.multiply_plain(fixed, plaintext, sums[group])
                 else:
-                    context.evaluator.add_inplace(sums[group], product)
+                    context.evaluator.multiply_plain(fixed, plaintext, room)
+                    context.evaluator.add_inplace(sums[group], room)
         return sums
 
     def _hidden(self, product: Any) -> tuple[bytes, np.ndarray]:

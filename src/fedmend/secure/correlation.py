@@ -179,7 +179,7 @@ class _Work:
 
 
 def _own_ranks(work: _Work) -> tuple[np.ndarray, np.ndarray]:
-    norms = work.crew.own_ranks()
+    norms = work.crew.own_ranks(work.gaps)
     ab = work.products(work.a, "ranks", "ranks")
     p, q = work.shape
     gaps_a = np.array([bool(at) for at in work.facts_a["patterns"]], dtype=bool)
@@ -231,7 +231,7 @@ def _published(work: _Work) -> tuple[np.ndarray, np.ndarray]:
             "the published protocol has no rule for missing cells",
             mend="protocol='inner-product', or name columns without missing cells",
         )
-    norms = work.crew.own_ranks()
+    norms = work.crew.own_ranks(work.gaps)
     work.mode = "published"
     ab = work.products(work.a, "ranks", "ranks")
     squares = _column(norms[work.a]) + _column(norms[work.b]).T - 2 * ab

@@ -166,14 +166,18 @@ class RankWorker(ColumnsWorker):
         }
 
     @exposed(kind="statistic")
-    def own_ranks(self) -> list[int]:
-        """Rank every column among its own observed rows; gives the sums of squares."""
+    def own_ranks(self, gaps: bool) -> list[int]:
+        """Rank every column among its own observed rows; gives the sums of squares.
+
+        gaps: some column of either party has missing cells, so masks and squares are needed too.
+        """
         ranks = self._ranks(range(len(self._columns)), None)
-        masks = self._presences([c for c in self._columns if c.present is not None])
         self._leave("ranks", ranks)
-        self._leave("masks", masks)
-        self._leave("moments", np.concatenate([ranks, ranks * ranks]))
-        self._leave("moments+masks", np.concatenate([ranks, ranks * ranks, masks]))
+        if gaps:
+            masks = self._presences([c for c in self._columns if c.present is not None])
+            self._leave("masks", masks)
+            self._leave("moments", np.concatenate([ranks, ranks * ranks]))
+            self._leave("moments+masks", np.concatenate([ranks, ranks * ranks, masks]))
         return _square_sums(ranks)
 
     @exposed(kind="row")

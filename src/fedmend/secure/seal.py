@@ -29,6 +29,7 @@ from typing import Any
 import numpy as np
 
 from fedmend.errors import CryptoError
+from fedmend.secure.keys import uniform
 
 __all__ = ["BFVParameters", "Keys", "SealContext", "uniform_below_power"]
 
@@ -332,22 +333,30 @@ def centred(residues: np.ndarray, modulus: int) -> np.ndarray:
 
 
 def uniform_below_power(bits: int, count: int) -> np.ndarray:
-    """`count` independent uniform integers in [0, 2^bits), from the system's CSPRNG (uint64)."""
-    words = np.frombuffer(os.urandom(8 * count), dtype="<u8").astype(np.uint64)
-    return words >> np.uint64(64 - bits) if bits else np.zeros(count, dtype=np.uint64)
+    """`count` independent uniform integers in [0, 2^bits), from a CSPRNG (uint64)."""
+    if bits == 0:
+        return np.zeros(count, dtype=np.uint64)
+    return uniform(count) >> np.uint64(64 - bits)
 
 
 def _uniform_signed(bits: int, count: int, primes: Sequence[int]) -> np.ndarray:
     """The same `count` uniform integers of [-2^bits, 2^bits) modulo each prime: [primes, count]."""
-    step = 63 - max(prime.bit_length() for prime in primes)
-    widths = [step] * ((bits + 1) // step) + [(bits + 1) % step]
-    limbs = [uniform_below_power(width, count) for width in widths]
-    result = np.zeros((len(primes), count), dtype=np.uint64)
+    low = uniform_below_power(min(64, bits + 1), count)
+    # Bits beyond 64 come in digits so short that digit times residue stays in a word.
+    digit = 63 - max(prime.bit_length() for prime in primes)
+    digits = [
+        (at, uniform_below_power(min(digit, bits + 1 - at), count))
+        for at in range(64, bits + 1, digit)
+    ]
+    result = np.empty((len(primes), count), dtype=np.uint64)
     for row, prime in zip(result, primes, strict=True):
         modulus = np.uint64(prime)
-        for width, limb in zip(widths, limbs, strict=True):
-            row[:] = ((row << np.uint64(width)) + limb) % modulus
-        row[:] = (row + np.uint64(prime - pow(2, bits, prime))) % modulus
+        np.remainder(low, modulus, out=row)
+        for at, values in digits:
+            row += values * np.uint64(pow(2, at, prime))
+            row %= modulus
+        row += np.uint64(prime - pow(2, bits, prime))
+        row %= modulus
     return result
 
 
