@@ -1,0 +1,203 @@
+"""Pseudo-label rules: pure functions from predictions to (target, mask, weight).
+
+A rule says of every unlabelled row which label it would get, whether the prediction is good
+enough, and how far the label deserves trust. `select` then takes, as VFPU-M does, the surest share
+of the rows that qualify. (FedPSG-PUM, Algorithm 2; SAGE, Eqs. 3-7; RISA, Eqs. 3-5.)
+
+    labels = probability(model.predict_proba(rows), alpha=0.8)
+    chosen = select(labels, share=0.25)          # row numbers, surest first
+
+Arrays may be numpy arrays or torch tensors in `cpg` and `cdsc`, numpy arrays elsewhere.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedmend.errors import ConfigError
+
+__all__ = [
+    "PseudoLabels",
+    "cdsc",
+    "cpg",
+    "evidential",
+    "probability",
+    "published",
+    "select",
+    "spread",
+]
+
+
+@dataclass(frozen=True, repr=False)
+class PseudoLabels:
+    """What a rule says of n rows.
+
+    target: class numbers [n], soft labels [n, C], or values [n].
+    mask: bool [n], the rows that qualify.
+    weight: [n], how far the target deserves trust: from 0 to 1.
+    score: [n], what the rows are ordered by; the same as `weight` unless a rule leaves [0, 1].
+    """
+
+    target: Any
+    mask: Any
+    weight: Any
+    score: Any
+
+
+# ---------------------------------------------------------------------------------- VFPU-M
+
+
+def published(predicted: np.ndarray, labelled: np.ndarray, alpha: float) -> PseudoLabels:
+    """Regression as published: s = 1 - |y - mu| / sigma, mu and sigma of the labelled values.
+
+    It calls a row confident because it is *average*; kept for comparison.
+
+    >>> published(np.array([0.0, 3.0]), np.array([-2.0, 2.0]), alpha=0.5).score.tolist()
+    [1.0, -0.5]
+    """
+    _check_share("alpha", alpha)
+    mean, deviation = float(np.mean(labelled)), float(np.std(labelled))
+    distance = np.abs(np.asarray(predicted, dtype=np.float64) - mean)
+    # Labelled values that are all the same make any other prediction infinitely far away.
+    far = distance / deviation if deviation > 0 else np.where(distance > 0, np.inf, 0.0)
+    score = 1.0 - far
+    return PseudoLabels(predicted, score >= alpha, score.clip(0.0, 1.0), score)
+
+
+def probability(probabilities: np.ndarray, alpha: float) -> PseudoLabels:
+    """Classification as published: s = max_c P(c), the label is the class that has it.
+
+    **Shape**: probabilities [n, C].
+    """
+    _check_share("alpha", alpha)
+    score = probabilities.max(axis=1)
+    return PseudoLabels(probabilities.argmax(axis=1), score >= alpha, score, score)
+
+
+def spread(members: np.ndarray, alpha: float, *, scale: float | None = None) -> PseudoLabels:
+    """Agreement of an ensemble, from 0 to 1.
+
+    Regression ([K, n]): s = 1 - (standard deviation over the K members) / scale, where `scale` is
+    the standard deviation of the labelled values. Classification ([K, n, C]): s = max_c of the
+    mean probability, times 1 - (mean total variation between members and mean). The target is the
+    members' mean, or its largest class.
+
+    >>> spread(np.array([[1.0, 4.0], [1.0, 0.0]]), 0.5, scale=4.0).score.tolist()
+    [1.0, 0.5]
+    """
+    _check_share("alpha", alpha)
+    members = np.asarray(members, dtype=np.float64)
+    mean = members.mean(axis=0)
+    if members.ndim == 3:
+        apart = 0.5 * np.abs(members - mean).sum(axis=2).mean(axis=0)
+        score = mean.max(axis=1) * (1.0 - apart)
+        return PseudoLabels(mean.argmax(axis=1), score >= alpha, score, score)
+    if scale is None:
+        raise ConfigError("spread of values needs scale: the labelled values' standard deviation")
+    deviation = members.std(axis=0)
+    apart = deviation / scale if scale > 0 else (deviation > 0).astype(np.float64)
+    score = (1.0 - apart).clip(0.0, 1.0)
+    return PseudoLabels(mean, score >= alpha, score, score)
+
+
+def select(labels: PseudoLabels, share: float, among: np.ndarray | None = None) -> np.ndarray:
+    """VFPU-M's selection: of the rows that qualify the surest share, surest first.
+
+    among: bool [n], the rows that are still unlabelled; by default all. At least one row is taken
+    where one qualifies; of rows equally sure the first come first.
+
+    >>> select(probability(np.array([[0.9, 0.1], [0.6, 0.4], [0.3, 0.7]]), 0.5), 0.5).tolist()
+    [0, 2]
+    """
+    _check_share("share", share, above_zero=True)
+    mask = np.asarray(labels.mask, dtype=bool)
+    candidates = np.flatnonzero(mask if among is None else mask & among)
+    order = np.argsort(-np.asarray(labels.score)[candidates], kind="stable")
+    return candidates[order[: math.ceil(share * len(candidates) - 1e-9)]]
+
+
+# ---------------------------------------------------------------------------------- RISA
+
+
+def evidential(evidence: np.ndarray, most_uncertainty: float) -> PseudoLabels:
+    """Evidence e >= 0 of C classes: alpha = e + 1, S = sum alpha, p = alpha / S, u = C / S.
+
+    A row qualifies while its uncertainty u is at most `most_uncertainty`; its weight is 1 - u.
+    **Shape**: evidence [n, C].
+    """
+    _check_share("most_uncertainty", most_uncertainty)
+    classes = evidence.shape[1]
+    uncertainty = classes / (evidence.sum(axis=1) + classes)
+    weight = 1.0 - uncertainty
+    return PseudoLabels(evidence.argmax(axis=1), uncertainty <= most_uncertainty, weight, weight)
+
+
+# ---------------------------------------------------------------------------------- SAGE
+
+
+def cpg(local: Any, world: Any, tau: float) -> PseudoLabels:
+    """Confidence-driven pseudo-labels: the local class if max p_l > tau, else the global one's.
+
+    Rows of which neither model is sure do not qualify. **Shape**: local, world [n, C].
+    """
+    _check_share("tau", tau)
+    p_local, p_world = _tensor(local), _tensor(world)
+    sure_local, class_local = p_local.max(dim=1)
+    sure_world, class_world = p_world.max(dim=1)
+    by_local = sure_local > tau
+    mask = by_local | (sure_world > tau)
+    target = torch.where(by_local, class_local, class_world)
+    weight = torch.where(by_local, sure_local, sure_world)
+    return _like(local, target, mask, weight)
+
+
+def cdsc(local: Any, world: Any, tau: float, kappa: float) -> PseudoLabels:
+    """`cpg` with soft targets where the local model is sure.
+
+    dC = |max p_l - max p_g|, lambda = exp(-kappa dC), target lambda onehot(argmax p_l) +
+    (1 - lambda) onehot(argmax p_g). **Shape**: local, world [n, C]; target [n, C].
+    """
+    _check_share("tau", tau)
+    if not kappa >= 0:
+        raise ConfigError(f"kappa must not be negative, however: {kappa}")
+    p_local, p_world = _tensor(local), _tensor(world)
+    sure_local, class_local = p_local.max(dim=1)
+    sure_world, class_world = p_world.max(dim=1)
+    by_local = sure_local > tau
+    mixture = torch.exp(-kappa * (sure_local - sure_world).abs())
+    # Where the local model is not sure the target is the global class alone.
+    mixture = torch.where(by_local, mixture, torch.zeros_like(mixture))[:, None]
+    classes = p_local.shape[1]
+    target = mixture * _one_hot(class_local, classes, mixture) + (1 - mixture) * _one_hot(
+        class_world, classes, mixture
+    )
+    mask = by_local | (sure_world > tau)
+    return _like(local, target, mask, torch.where(by_local, sure_local, sure_world))
+
+
+def _one_hot(classes: Tensor, count: int, like: Tensor) -> Tensor:
+    return torch.nn.functional.one_hot(classes, count).to(like.dtype)
+
+
+def _tensor(values: Any) -> Tensor:
+    return values if isinstance(values, Tensor) else torch.from_numpy(np.asarray(values))
+
+
+def _like(given: Any, target: Tensor, mask: Tensor, weight: Tensor) -> PseudoLabels:
+    back: Callable[[Tensor], Any] = (
+        (lambda value: value) if isinstance(given, Tensor) else (lambda value: value.numpy())
+    )
+    return PseudoLabels(back(target), back(mask), back(weight), back(weight))
+
+
+def _check_share(name: str, value: float, *, above_zero: bool = False) -> None:
+    low = "(0" if above_zero else "[0"
+    if not 0 <= value <= 1 or (above_zero and value == 0):
+        raise ConfigError(f"{name} must lie in {low}, 1], however: {value}")
