@@ -208,16 +208,26 @@ def ledger(
 def datasets() -> None:
     """List the named data sets, and how to get those that are not here."""
     from fedmend.data import datasets as known
-    from fedmend.terminal import plain_table
+    from fedmend.terminal import bullets, plain_table
 
-    rows = []
-    for name in known.names():
-        info = known.info(name)
-        state = "yes" if info.present else "no"
-        how = "" if info.present else info.how_to_get
-        rows.append([name, f"{info.rows:,}", info.columns, info.task, state, info.licence, how])
-    head = ["name", "rows", "columns", "task", "here", "licence", "how to get it"]
-    _console().print(plain_table(head, rows))
+    found = [known.info(name) for name in known.names()]
+    rows = [
+        [
+            each.name,
+            f"{each.rows:,}",
+            each.columns,
+            each.task,
+            "yes" if each.present else "no",
+            each.licence,
+        ]
+        for each in found
+    ]
+    console = _console()
+    console.print(plain_table(["name", "rows", "columns", "task", "here", "licence"], rows))
+    absent = [f"{each.name}: {each.how_to_get}" for each in found if not each.present]
+    if absent:
+        console.print("How to get those that are not here")
+        bullets(console, absent)
 
 
 @app.command()

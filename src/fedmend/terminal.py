@@ -89,7 +89,8 @@ def plain_table(head: Sequence[str], rows: Iterable[Sequence[Any]], right: int =
     """A calm table; columns from ``right`` on are numbers."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="dim")
     for number, name in enumerate(head):
-        table.add_column(name, justify="right" if number >= right else "left", overflow="fold")
+        justify: Any = "right" if number >= right else "left"
+        table.add_column(name, justify=justify, overflow="fold", no_wrap=number == 0)
     for row in rows:
         table.add_row(*(escape(str(cell)) for cell in row))
     return table

@@ -1,0 +1,48 @@
+from __future__ import annotations
+
+import io
+
+import pytest
+from rich.console import Console
+
+from fedmend.report.record import MethodRun, RunRecord
+from fedmend.terminal import TerminalListener, bullets, comparison_table
+
+
+def method(title, seed, auc):
+    history = [{"epoch": 1, "loss": 0.5}]
+    return MethodRun(title.lower(), title, seed, {}, history, {"auc": auc}, 1.0, 3, 2_000)
+
+
+def drawn(thing, width=100):
+    stream = io.StringIO()
+    Console(file=stream, width=width).print(thing)
+    return stream.getvalue()
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_bars_on_terminals_only(terminal):
+    stream = io.StringIO()
+    console = Console(file=stream, force_terminal=terminal, width=100)
+    with TerminalListener(console) as listener:
+        listener.stage("Training VFL [bold]")
+        for epoch in (1, 2, 3):
+            listener.progress("epochs", epoch, 3, {"loss": 0.25})
+            listener._bar.refresh()
+        listener.scored(method("VFL", 0, 0.9))
+    text = stream.getvalue()
+    assert "Training VFL [bold]" in text and "AUC 0.900" in text
+    assert ("3 of 3" in text) is terminal and ("\x1b[" in text) is terminal
+
+
+def test_comparison_over_seeds_and_with_a_score_that_is_missing():
+    runs = [method("VFL", 0, 0.9), method("VFL", 1, 0.94), method("Local", 0, None)]
+    text = drawn(comparison_table(RunRecord("t", runs, "auc", seeds=[0, 1])))
+    assert "0.920 ± 0.028" in text and "–" in text and "2.0 kB" in text
+
+
+def test_bullets_wrap_under_themselves_and_take_text_as_it_is():
+    stream = io.StringIO()
+    bullets(Console(file=stream, width=30), ["[red] a sentence that is longer than the line"])
+    first, second, *_ = stream.getvalue().splitlines()
+    assert first.startswith("  • [red] a sentence") and second.startswith("    ")
