@@ -558,6 +558,21 @@ def _exposed(worker):
     return [getattr(worker, name) for name in worker.exposures]
 
 
+@pytest.mark.parametrize(
+    ("bits", "profile"), [(51, "narrow"), (55, "narrow"), (56, "wide"), (59, "wide")]
+)
+def test_every_modulus_leaves_room_to_decrypt(bits, profile):
+    """The largest products under the modulus, with rows enough for the noise to grow."""
+    n = 4096
+    left = np.full((n, 1), (1 << (bits - 1 - 12 - 8)) - 1)
+    right = np.full((n, 1), -(1 << 8))
+    fed = make_federation(left, right)
+    with ProductSession(fed, put(fed, "ann", left), "bob") as session:
+        result = session.products(put(fed, "bob", right))
+        assert (session.protocol._profile.name, session.protocol._bits) == (profile, bits)
+    np.testing.assert_array_equal(result, left.T @ right)
+
+
 def test_profile_keeps_forty_bits_between_noise_and_flooding():
     n = 100_000
     ranks = {"rows": n, "max_abs": n - 1, "square_sum": n * (n * n - 1) // 3}
