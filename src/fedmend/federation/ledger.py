@@ -2,8 +2,8 @@
 
 One line of JSON per crossing. The thousands of alike crossings of a training loop (same sender,
 receiver, call, kind, shape, dtype and bytes, within a second) share a line with a `count`, so
-that the file stays readable and the counts stay exact. Whatever is not part of such a loop is on
-disk before the call goes on.
+that the file stays readable and the counts stay exact. Whatever is not of such a loop's kinds is
+on disk before the call goes on; lines are therefore not quite in the order of their times.
 """
 
 from __future__ import annotations
@@ -78,14 +78,15 @@ class Ledger:
             if now >= self._window_ends:
                 self._close_window()
                 self._window_ends = now + WINDOW_SECONDS
+            if kind not in LOOP_KINDS or note:
+                self._write([_entry(key, now, now, 1)])
+                return
             tally = self._window.get(key)
-            if tally is not None:
+            if tally is None:
+                self._window[key] = [now, now, 1]
+            else:
                 tally[1] = now
                 tally[2] += 1
-                return
-            self._window[key] = [now, now, 1]
-            if kind not in LOOP_KINDS or note:
-                self._close_window()
 
     def flush(self) -> None:
         """Close the open window and bring every line to the disk."""
@@ -129,6 +130,9 @@ class Ledger:
             return
         fresh = [_entry(key, *tally) for key, tally in self._window.items()]
         self._window.clear()
+        self._write(fresh)
+
+    def _write(self, fresh: list[Entry]) -> None:
         self._closed_entries += fresh
         if self._file is not None:
             self._file.writelines(json.dumps(asdict(entry)) + "\n" for entry in fresh)

@@ -107,7 +107,15 @@ class Worker:
             for name, method in inspect.getmembers(cls, inspect.isfunction)
             if hasattr(method, "__exposure__")
         }
-        Worker._registry[cls.worker_name()] = cls
+        name = cls.worker_name()
+        known = Worker._registry.get(name)
+        if known is not None and known.__module__ != cls.__module__:
+            # A policy that admits a name must not admit somebody else's worker by it.
+            raise ConfigError(
+                f"a worker named {name!r} is already defined in {known.__module__}. "
+                f"Mend: rename the one in {cls.__module__}"
+            )
+        Worker._registry[name] = cls
 
     @classmethod
     def worker_name(cls) -> str:
