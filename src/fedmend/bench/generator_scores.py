@@ -8,7 +8,7 @@ columns reach about .88 and are useless to train on, so they never stand alone h
 from __future__ import annotations
 
 from itertools import combinations
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -73,25 +73,27 @@ def _correlation(first: np.ndarray, second: np.ndarray) -> float:
     return float(np.corrcoef(first, second)[0, 1])
 
 
-def _codes(
-    real: pd.Series, synthetic: pd.Series, edges: np.ndarray | None
-) -> tuple[np.ndarray, np.ndarray, int]:
+class _Codes(NamedTuple):
+    """A column of both tables as codes 0..size-1."""
+
+    real: np.ndarray
+    synthetic: np.ndarray
+    size: int
+
+
+def _codes(real: pd.Series, synthetic: pd.Series, edges: np.ndarray | None) -> _Codes:
     if edges is not None:
         inner = edges[1:-1]
-        return np.digitize(real, inner), np.digitize(synthetic, inner), len(edges) - 1
+        return _Codes(np.digitize(real, inner), np.digitize(synthetic, inner), len(edges) - 1)
     both, known = pd.factorize(pd.concat([real.astype(object), synthetic.astype(object)]))
-    return both[: len(real)], both[len(real) :], len(known)
+    return _Codes(both[: len(real)], both[len(real) :], len(known))
 
 
-def _contingency(
-    first: tuple[np.ndarray, np.ndarray, int], second: tuple[np.ndarray, np.ndarray, int]
-) -> float:
-    cells = first[2] * second[2]
-    ours, theirs = (
-        np.bincount(first[side] * second[2] + second[side], minlength=cells) / len(first[side])
-        for side in (0, 1)
-    )
-    return 1 - 0.5 * float(np.abs(ours - theirs).sum())
+def _contingency(first: _Codes, second: _Codes) -> float:
+    cells = first.size * second.size
+    ours = np.bincount(first.real * second.size + second.real, minlength=cells)
+    theirs = np.bincount(first.synthetic * second.size + second.synthetic, minlength=cells)
+    return 1 - 0.5 * float(np.abs(ours / ours.sum() - theirs / theirs.sum()).sum())
 
 
 # --- use -----------------------------------------------------------------------------------

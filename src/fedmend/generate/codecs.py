@@ -3,11 +3,10 @@
 Every codec is fitted on the observed values of one column and knows four things: the pieces
 (`Piece`: how many coordinates, which output activation suits them), `encode`, `decode`, and the
 neutral coordinates that stand for a missing cell. Values are float64 numbers; a categorical
-column comes as codes 0..k-1.
+column comes as codes.
 
 =============  =====================================================================
-`OneHot`       codes, one coordinate per category
-`Levels`       numbers with few distinct values, one coordinate per value
+`Levels`       categories, and numbers with few distinct values: an indicator for each
 `Modes`        mode-specific normalisation (CTGAN 4.2), with values of their own for
                spikes and an optional logarithm for long tails (CTAB-GAN 3.3)
 `Quantile`     ranks, mapped to a standard normal (TabDDPM 4) or left uniform
@@ -24,7 +23,7 @@ import torch
 
 from fedmend.generate.mixture import Mixture, fit_mixture
 
-__all__ = ["CODECS", "Codec", "Levels", "MinMax", "Modes", "OneHot", "Piece", "Quantile"]
+__all__ = ["CODECS", "Codec", "Levels", "MinMax", "Modes", "Piece", "Quantile"]
 
 Rng = np.random.Generator | None
 
@@ -69,39 +68,8 @@ def _indicators(codes: np.ndarray, width: int) -> np.ndarray:
     return rows
 
 
-class OneHot:
-    """Codes 0..k-1 as k indicators."""
-
-    name: ClassVar[str] = "one-hot"
-
-    def __init__(self, size: int) -> None:
-        self.size = size
-
-    @property
-    def pieces(self) -> list[Piece]:
-        """One group of indicators."""
-        return [Piece(self.size, "softmax")]
-
-    @property
-    def neutral(self) -> np.ndarray:
-        """No category at all."""
-        return np.zeros(self.size, dtype=np.float32)
-
-    def encode(self, values: np.ndarray, rng: Rng = None) -> np.ndarray:
-        """**Shape**: (n,) -> (n, size)."""
-        return _indicators(values.astype(np.int64), self.size)
-
-    def decode(self, coordinates: np.ndarray, rng: Rng = None) -> np.ndarray:
-        """The likeliest code or, with ``rng``, a draw."""
-        return _choose(coordinates, rng).astype(np.float64)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values for the wire."""
-        return {"size": self.size}
-
-
 class Levels:
-    """A number with few distinct values, as indicators of these values."""
+    """One indicator for each distinct value: a category's code, or one of a few numbers."""
 
     name: ClassVar[str] = "levels"
 
@@ -372,4 +340,4 @@ class MinMax:
         return {"low": self.low, "high": self.high, "mean": self.mean, "span": self.span}
 
 
-CODECS: dict[str, Any] = {codec.name: codec for codec in (OneHot, Levels, Modes, Quantile, MinMax)}
+CODECS: dict[str, Any] = {codec.name: codec for codec in (Levels, Modes, Quantile, MinMax)}

@@ -19,10 +19,11 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
+from fedmend.data.restore import MISSING, positions, restore, restore_numbers
 from fedmend.data.schema import Column, Schema
 from fedmend.data.table import Table
 from fedmend.errors import ConfigError, DataError
-from fedmend.generate.codecs import CODECS, Codec, Levels, MinMax, Modes, OneHot, Quantile
+from fedmend.generate.codecs import CODECS, Codec, Levels, MinMax, Modes, Quantile
 
 __all__ = ["Encoded", "Encoder", "Raw", "Span"]
 
@@ -111,7 +112,7 @@ class Encoder:
             )
         self._coded: dict[str, _Coded] = {}
         self._constant: dict[str, float] = {}
-        self._seen: dict[str, list[Any]] = {}
+        self._seen: dict[str, np.ndarray] = {}  # positions among the schema's categories
 
     # --- fitting -----------------------------------------------------------------
 
@@ -125,14 +126,11 @@ class Encoder:
                 mend="drop the block: table.drop([...])",
             )
         self.schema = table.schema
-        self._seen = {
-            name: _seen(column, table.frame[name])
-            for name, column in self.schema.items()
-            if column.is_categorical
-        }
-        self._coded, self._constant = {}, {}
+        self._seen, self._coded, self._constant = {}, {}, {}
         for name, numbers in self.raw(table.frame).items():
             observed = numbers[~np.isnan(numbers)]
+            if self.schema[name].is_categorical:
+                self._seen[name] = np.unique(observed)
             if len(observed) and observed.min() == observed.max():
                 self._constant[name] = float(observed[0])
             elif len(observed):
@@ -144,7 +142,7 @@ class Encoder:
         low, high = float(values.min()), float(values.max())
         codec: Codec
         if column.is_categorical:
-            return _Coded(OneHot(len(self._seen[column.name])), low, high, 0)
+            return _Coded(Levels.fit(values), low, high, 0)
         if self.levels and len(np.unique(values)) <= self.levels:
             codec = Levels.fit(values)
         elif self.numeric == "mode":
@@ -197,45 +195,53 @@ class Encoder:
 
     def categories(self, column: str) -> list[Any]:
         """The values of a categorical column that occurred, in the order of their codes."""
-        return self._seen[column]
+        declared = self.schema[column].categories or ()
+        return [declared[int(code)] for code in self._seen[column]]
 
     # --- cells <-> raw ---------------------------------------------------------------
 
     def raw(self, frame: pd.DataFrame, *, strict: bool = False) -> Raw:
         """Cells as float64 numbers or codes, for those columns of the schema that are there.
 
+        A code is the category's position in the schema.
         A category never seen in `fit` counts as missing, or raises if ``strict``.
         """
         result: Raw = {}
         for name in (name for name in self.schema if name in frame.columns):
-            if name in self._seen:
-                result[name] = self._codes(name, frame[name], strict)
+            if self.schema[name].is_categorical:
+                result[name] = self._codes(self.schema[name], frame[name], strict)
             else:
                 result[name] = _numbers(name, frame[name])
         return result
 
-    def _codes(self, name: str, series: pd.Series, strict: bool) -> np.ndarray:
-        lookup = {value: code for code, value in enumerate(self._seen[name])}
-        cells = series.astype(object)
-        codes = cells.map(lookup).to_numpy(dtype=np.float64, na_value=np.nan)
-        if strict and (unseen := np.isnan(codes) & series.notna().to_numpy()).any():
+    def _codes(self, column: Column, series: pd.Series, strict: bool) -> np.ndarray:
+        if bool(series.isna().all()):  # of any dtype: a reader cannot know that it held text
+            return np.full(len(series), np.nan)
+        at = positions(series, column.categories or ())
+        known = at >= 0
+        if column.name in self._seen:
+            known &= np.isin(at, self._seen[column.name])
+        if strict and (unseen := ~known & (at != MISSING)).any():
+            seen = ", ".join(map(repr, self.categories(column.name)[:8]))
             raise DataError(
                 "a category that the generator never saw",
-                column=name,
-                value=cells.iloc[int(unseen.argmax())],
-                mend=f"use one of {', '.join(map(repr, self._seen[name][:8]))}, or fit again "
-                "on rows that hold it",
+                column=column.name,
+                value=series.astype(object).iloc[int(unseen.argmax())],
+                mend=f"use one of {seen}, or fit again on rows that hold it",
             )
-        return codes
+        return np.where(known, at, np.nan)
 
     def restore(self, raw: Mapping[str, np.ndarray]) -> pd.DataFrame:
         """Raw numbers as cells of the original dtypes and category values."""
-        return pd.DataFrame(
-            {
-                name: _restore(self.schema[name], numbers, self._seen.get(name))
-                for name, numbers in raw.items()
-            }
-        )
+        cells: dict[str, pd.Series] = {}
+        for name, numbers in raw.items():
+            column, absent = self.schema[name], np.isnan(numbers)
+            if column.is_categorical:
+                at = np.where(absent, MISSING, numbers).astype(np.int64)
+                cells[name] = restore(column, at)
+            else:
+                cells[name] = restore_numbers(column, numbers, absent)
+        return pd.DataFrame(cells)
 
     # --- raw <-> coordinates -----------------------------------------------------------
 
@@ -322,7 +328,7 @@ class Encoder:
         """The encoder that `to_dict` described."""
         encoder = cls(**values["options"])
         encoder.schema = Schema.from_dict(values["schema"])
-        encoder._seen = {name: list(seen) for name, seen in values["seen"].items()}
+        encoder._seen = dict(values["seen"])
         encoder._constant = dict(values["constant"])
         for entry in values["coded"]:
             codec = CODECS[entry["codec"]](**entry["fitted"])
@@ -348,13 +354,6 @@ def _majority(codes: np.ndarray) -> np.ndarray:
     return winner
 
 
-def _seen(column: Column, series: pd.Series) -> list[Any]:
-    """The categories that occur, in the schema's order, then any the schema does not know."""
-    found = {v.item() if isinstance(v, np.generic) else v for v in series.dropna().unique()}
-    known = [value for value in column.categories or () if value in found]
-    return known + sorted(found.difference(known))
-
-
 def _numbers(name: str, series: pd.Series) -> np.ndarray:
     try:
         return pd.to_numeric(series.astype(object)).to_numpy(dtype=np.float64, na_value=np.nan)
@@ -374,26 +373,3 @@ def _decimals(values: np.ndarray) -> int | None:
         if np.array_equal(np.round(values, decimals), values):
             return decimals
     return None
-
-
-def _restore(column: Column, numbers: np.ndarray, seen: list[Any] | None) -> pd.Series:
-    absent = np.isnan(numbers)
-    cells = np.empty(len(numbers), dtype=object)
-    if seen is not None:
-        codes = numbers[~absent].astype(np.int64)
-        lookup = np.empty(len(seen), dtype=object)
-        lookup[:] = seen
-        cells[~absent] = lookup[codes]
-    elif not absent.any() and column.dtype not in ("object", "category"):
-        whole = column.kind == "integer"
-        return pd.Series(np.rint(numbers) if whole else numbers).astype(column.dtype)  # type: ignore[call-overload]
-    else:
-        cells[~absent] = [
-            int(number) if column.kind == "integer" else float(number)
-            for number in numbers[~absent]
-        ]
-    if column.dtype == "category":
-        ordered = column.kind == "ordinal"
-        categories = None if column.categories is None else list(column.categories)
-        return pd.Series(pd.Categorical(cells, categories=categories, ordered=ordered))
-    return pd.Series(cells, dtype=object).astype(column.dtype)  # type: ignore[call-overload]

@@ -17,8 +17,8 @@ class Heads:
     """Activations for rows laid out by an encoder, on a device.
 
     Boolean masks over the coordinates, **shape** (width,): ``softmax``, ``tanh``, ``sigmoid``,
-    ``linear``; ``scalar`` is all but softmax. ``span`` and ``sizes`` give each coordinate's span and
-    that span's width.
+    ``linear``; ``scalar`` is all but softmax. ``span`` and ``sizes`` give each coordinate's span
+    and that span's width.
     """
 
     def __init__(self, encoder: Encoder, device: torch.device) -> None:

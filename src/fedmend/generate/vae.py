@@ -116,8 +116,15 @@ class VAE(Generator):
     @classmethod
     def paper(cls, **changes: Any) -> VAE:
         """TVAE as published."""
-        published = {"latent": 128, "batch_size": 500, "draw": False, "spikes": 0.0, "levels": 0}
-        return cls(**(published | {"validation": 0.0} | changes))
+        published: dict[str, Any] = {
+            "latent": 128,
+            "batch_size": 500,
+            "draw": False,
+            "spikes": 0.0,
+            "levels": 0,
+            "validation": 0.0,
+        }
+        return cls(**(published | changes))
 
     def _encoder(self) -> Encoder:
         return Encoder("mode", self.max_modes, self.spikes, levels=self.levels)

@@ -1,0 +1,146 @@
+"""What the base class settles for all generators, tried on one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from fedmend.data.table import Table
+from fedmend.errors import ConfigError, DataError, WireError
+from fedmend.generate import Generator, generators, load, make
+from fedmend.generate.vae import VAE
+
+Build = Callable[..., Generator]
+Frame = Callable[..., pd.DataFrame]
+Quiet = Callable[..., Table]
+
+
+@pytest.fixture
+def fitted(small: Build, mixed: Table) -> Generator:
+    return small("vae").fit(mixed)
+
+
+def test_all_eight_are_listed_and_made() -> None:
+    assert generators() == [
+        *("ctgan", "tablegan", "ctabgan", "vae", "tabddpm", "gain", "vgain", "vfgain")
+    ]
+    for name in generators():
+        assert make(name).name == name
+    with pytest.raises(ConfigError, match="did you mean 'tabddpm'"):
+        make("tab-ddpm")
+
+
+def test_repr_shows_what_was_changed() -> None:
+    assert repr(make("vae")) == "VAE()"
+    assert repr(make("vae", epochs=7, seed=2)) == "VAE(epochs=7, seed=2)"
+
+
+def test_given_missing_cells_are_generated(fitted: Generator) -> None:
+    made = fitted.sample(given=pd.DataFrame({"city": ["Rome", None, "Oslo"]}), seed=0)
+    assert made.frame["city"].iloc[[0, 2]].tolist() == ["Rome", "Oslo"]
+    assert made.frame["city"].iloc[1] in {"Rome", "Oslo", "Lima"}
+
+
+def test_given_numbers_outside_the_observed_range_are_kept(fitted: Generator) -> None:
+    made = fitted.sample(3, given={"income": 1e9, "age": 17}, seed=0)
+    assert made.frame["income"].tolist() == [1e9] * 3
+    assert made.frame["age"].tolist() == [17] * 3
+
+
+def test_all_columns_given(fitted: Generator, mixed: Table) -> None:
+    assert fitted.sample(given=mixed, seed=0).frame.equals(mixed.frame)
+
+
+@pytest.mark.parametrize(
+    ("n", "given", "message"),
+    [
+        (2, {"town": "Rome"}, "no such column"),
+        (2, {"city": "Paris"}, "never saw.*Paris.*Oslo"),
+        (2, {"age": 33.5}, "fraction"),
+        (2, {"age": [1, 2, 3]}, "3 rows are given for n=2"),
+        (None, {"age": [1, 2], "city": ["Rome"]}, "1 values are given for 2 rows"),
+        (2, {"age": "old"}, "type changed"),
+    ],
+)
+def test_given_that_cannot_be(fitted: Generator, n: int | None, given: dict, message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        fitted.sample(n, given=given)
+
+
+def test_how_many_rows_must_be_said(fitted: Generator) -> None:
+    with pytest.raises(ConfigError, match="n must be"):
+        fitted.sample()
+    with pytest.raises(ConfigError, match="how many rows"):
+        fitted.sample(given={"city": "Rome"})
+    assert fitted.sample(0).n_rows == 0
+
+
+def test_impute_without_gaps_is_the_table_itself(fitted: Generator, mixed: Table) -> None:
+    assert fitted.impute(mixed) is mixed
+
+
+def test_impute_keeps_what_the_generator_does_not_know(
+    fitted: Generator, mixed_frame: Frame
+) -> None:
+    frame = mixed_frame(20, seed=3)[["age", "city"]].assign(note=[None, "x"] * 10)
+    frame["city"] = frame["city"].where(frame.index > 4, "Paris").mask(frame.index > 15)
+    frame["age"] = frame["age"].astype(float).mask(frame.index < 4)
+    table = Table(np.arange(20), frame)
+    filled = fitted.impute(table)
+    assert filled.frame["note"].equals(table.frame["note"])
+    assert (filled.frame["city"].iloc[:5] == "Paris").all()
+    assert not filled.frame[["age", "city"]].isna().to_numpy().any()
+    with pytest.raises(DataError, match="none of the generator's columns"):
+        fitted.impute(table.select(["note"]))
+
+
+def test_impute_a_whole_block_of_columns(
+    fitted: Generator, mixed: Table, quiet_table: Quiet
+) -> None:
+    frame = mixed.frame.assign(city=np.nan, income=np.nan)
+    filled = fitted.impute(quiet_table(mixed.ids, frame, label="default"))
+    assert filled.schema["city"] == mixed.schema["city"]
+    assert set(filled.frame["city"]) <= set(mixed.frame["city"])
+    assert filled.frame["income"].dtype == np.float64
+
+
+def test_draws_trade_spread_for_error(small: Build, quiet_table: Quiet) -> None:
+    # Two unrelated columns: the best guess is the mean, one draw is as spread as the column.
+    rng = np.random.default_rng(0)
+    table = Table(np.arange(300), {"a": rng.normal(size=300), "b": rng.normal(size=300)})
+    generator = small("vae", epochs=20).fit(table)
+    holes = quiet_table(table.ids, table.frame.assign(b=np.nan))
+    one = generator.impute(holes, draws=1).frame["b"].std()
+    many = generator.impute(holes, draws=30).frame["b"].std()
+    assert many < 0.6 * one
+    with pytest.raises(ConfigError, match="draws"):
+        generator.impute(holes, draws=0)
+
+
+def test_files_that_are_no_generator(fitted: Generator, tmp_path: Path) -> None:
+    from fedmend.federation import wire
+    from fedmend.generate.tabddpm import TabDDPM
+
+    (tmp_path / "text").write_text("hello")
+    with pytest.raises(WireError):
+        load(tmp_path / "text")
+    (tmp_path / "other").write_bytes(wire.encode({"format": "other"}))
+    with pytest.raises(DataError, match="no generator"):
+        load(tmp_path / "other")
+    (tmp_path / "later").write_bytes(wire.encode({"format": "fedmend generator", "version": 99}))
+    with pytest.raises(DataError, match="version 99"):
+        load(tmp_path / "later")
+    path = fitted.save(tmp_path / "vae")
+    assert isinstance(VAE.load(path), VAE)
+    with pytest.raises(DataError, match="holds a VAE, not a TabDDPM"):
+        TabDDPM.load(path)
+
+
+def test_impossible_parameters_are_all_named() -> None:
+    with pytest.raises(ConfigError) as caught:
+        make("vae", epochs=0, batch_size=-1, seed=-1).fit(Table(np.arange(3), {"a": [1.0, 2, 3]}))
+    assert len(caught.value.problems) == 3

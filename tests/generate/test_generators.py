@@ -1,0 +1,218 @@
+"""The one suite that every generator passes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from fedmend.data.table import Table
+from fedmend.errors import ConfigError, DataError, NotFitted
+from fedmend.generate import Generator, generators, load
+
+Build = Callable[..., Generator]
+Frame = Callable[..., pd.DataFrame]
+Quiet = Callable[..., Table]
+each = pytest.mark.parametrize("name", generators())
+
+
+@each
+def test_sample_has_the_tables_schema_types_ranges_and_categories(
+    name: str, small: Build, mixed: Table
+) -> None:
+    made = small(name).fit(mixed).sample(70, seed=1)
+    assert made.n_rows == 70
+    assert made.schema == mixed.schema
+    assert made.label == mixed.label
+    assert list(made.frame.columns) == list(mixed.frame.columns)
+    assert (made.frame.dtypes == mixed.frame.dtypes).all()
+    assert not made.frame.isna().to_numpy().any()
+    for column in mixed.names:
+        real, fake = mixed.frame[column], made.frame[column]
+        if mixed.schema[column].is_numeric:
+            assert fake.min() >= real.min(), column
+            assert fake.max() <= real.max(), column
+        else:
+            assert set(fake) <= set(real), column
+    cents = made.frame["income"] * 100
+    assert np.allclose(cents, np.round(cents), atol=1e-6)
+
+
+@each
+def test_the_same_seed_gives_the_same_rows(name: str, small: Build, mixed: Table) -> None:
+    first, second = small(name).fit(mixed), small(name).fit(mixed)
+    assert first.sample(20, seed=3).equals(second.sample(20, seed=3))
+    assert not first.sample(20, seed=3).equals(first.sample(20, seed=4))
+    # without a seed every call goes on, and the sequence of calls repeats
+    one, two = first.sample(20), first.sample(20)
+    assert not one.equals(two)
+    assert second.sample(20).equals(one)
+    other = small(name, seed=1).fit(mixed)
+    assert not other.sample(20, seed=3).equals(first.sample(20, seed=3))
+
+
+@each
+def test_a_loaded_generator_makes_the_same_rows(
+    name: str, small: Build, mixed: Table, gappy: Table, tmp_path: Path
+) -> None:
+    generator = small(name).fit(mixed)
+    loaded = load(generator.save(tmp_path / "generator.fmw"))
+    assert type(loaded) is type(generator)
+    assert loaded.get_params() == generator.get_params()
+    assert loaded.sample(25, seed=2).equals(generator.sample(25, seed=2))
+    assert loaded.impute(gappy).equals(generator.impute(gappy))
+    assert [path.name for path in tmp_path.iterdir()] == ["generator.fmw"]
+
+
+@each
+def test_impute_fills_every_gap_and_leaves_the_rest_bit_for_bit(
+    name: str, small: Build, mixed: Table, gappy: Table
+) -> None:
+    filled = small(name).fit(mixed).impute(gappy)
+    assert not filled.frame.isna().to_numpy().any()
+    assert np.array_equal(filled.ids, gappy.ids)
+    assert filled.label == gappy.label
+    for column in gappy.names:
+        before, after = gappy.frame[column], filled.frame[column]
+        assert after.dtype == before.dtype, column
+        there = before.notna()
+        assert before[there].equals(after[there]), column
+        if mixed.schema[column].is_categorical:
+            assert set(after[~there]) <= set(mixed.frame[column]), column
+        else:
+            assert (
+                after[~there].between(mixed.frame[column].min(), mixed.frame[column].max()).all()
+            ), column
+
+
+@each
+def test_it_learns_from_rows_with_gaps(name: str, small: Build, gappy: Table) -> None:
+    generator = small(name).fit(gappy)
+    assert not generator.sample(30, seed=0).frame.isna().to_numpy().any()
+    assert not generator.impute(gappy).frame.isna().to_numpy().any()
+
+
+@each
+def test_given_columns_come_back_exactly(
+    name: str, small: Build, mixed: Table, mixed_frame: Frame
+) -> None:
+    generator = small(name).fit(mixed)
+    known = Table(np.arange(900, 940), mixed_frame(40, seed=5)[["city", "income", "member"]])
+    made = generator.sample(given=known, seed=0)
+    assert np.array_equal(made.ids, known.ids)
+    for column in known.names:
+        assert made.frame[column].equals(known.frame[column]), column
+    assert made.schema == mixed.schema
+    assert not made.frame.isna().to_numpy().any()
+
+
+@each
+def test_given_single_values_hold_for_all_rows(name: str, small: Build, mixed: Table) -> None:
+    made = small(name).fit(mixed).sample(15, given={"city": "Rome", "age": [33] * 15}, seed=0)
+    assert set(made.frame["city"]) == {"Rome"}
+    assert set(made.frame["age"]) == {33}
+    assert made.frame["age"].dtype == mixed.frame["age"].dtype
+
+
+@each
+def test_fifty_rows_are_enough(name: str, small: Build, mixed_frame: Frame) -> None:
+    table = Table(np.arange(50), mixed_frame(50), label="default")
+    assert small(name).fit(table).sample(5, seed=0).n_rows == 5
+
+
+@each
+def test_columns_with_nothing_to_learn(
+    name: str, small: Build, mixed_frame: Frame, quiet_table: Quiet
+) -> None:
+    frame = mixed_frame(60)[["income", "city"]].assign(
+        constant=3.25, only=pd.Series(["x"] * 60, dtype=object), nothing=np.nan
+    )
+    table = quiet_table(np.arange(60), frame)
+    generator = small(name).fit(table)
+    made = generator.sample(20, seed=0)
+    assert set(made.frame["constant"]) == {3.25}
+    assert set(made.frame["only"]) == {"x"}
+    assert made.frame["nothing"].isna().all()
+    assert made.schema == table.schema
+    holes = quiet_table(
+        np.arange(60), frame.assign(constant=np.nan, only=None), schema=table.schema
+    )
+    filled = generator.impute(holes)
+    assert set(filled.frame["constant"]) == {3.25}
+    assert set(filled.frame["only"]) == {"x"}
+    assert filled.frame["nothing"].isna().all()
+
+
+@each
+def test_a_table_of_constants_alone(name: str, small: Build, tmp_path: Path) -> None:
+    table = Table(np.arange(50), {"a": [1.5] * 50, "b": ["x"] * 50})
+    generator = load(small(name).fit(table).save(tmp_path / "constants"))
+    assert generator.sample(4, seed=0).frame.equals(table.frame.iloc[:4])
+
+
+@each
+def test_a_thousand_categories(name: str, small: Build) -> None:
+    rng = np.random.default_rng(0)
+    codes = np.concatenate([np.arange(1000), rng.integers(0, 1000, 200)])
+    table = Table(
+        np.arange(1200),
+        {"shop": [f"s{code:04}" for code in codes], "sum": np.round(codes / 10.0, 1)},
+    )
+    made = small(name, batch_size=200).fit(table).sample(30, seed=0)
+    assert set(made.frame["shop"]) <= set(table.frame["shop"])
+
+
+@each
+@pytest.mark.parametrize("column", ["income", "age", "city", "member"])
+def test_a_single_column(
+    name: str, column: str, small: Build, mixed_frame: Frame, quiet_table: Quiet
+) -> None:
+    table = Table(np.arange(60), mixed_frame(60)[[column]])
+    generator = small(name).fit(table)
+    made = generator.sample(12, seed=0)
+    assert made.names == [column]
+    assert made.n_rows == 12
+    holes = quiet_table(
+        [1, 2],
+        {column: pd.Series([None, table.frame[column].iloc[0]], dtype=object)},
+        schema=table.schema,
+    )
+    assert not generator.impute(holes).frame[column].isna().any()
+
+
+@each
+def test_progress_is_told_to_the_end(name: str, small: Build, mixed: Table) -> None:
+    told: list[tuple[str, int, int]] = []
+    small(name).fit(mixed, progress=lambda *step: told.append(step))
+    assert told
+    assert all(1 <= done <= total for _, done, total in told)
+
+
+@each
+def test_bad_input_is_named(name: str, small: Build, mixed: Table, quiet_table: Quiet) -> None:
+    with pytest.raises(NotFitted, match="fit"):
+        small(name).sample(3)
+    with pytest.raises(DataError, match="10 rows"):
+        small(name).fit(mixed.take(np.arange(5)))
+    with pytest.raises(DataError, match="every cell"):
+        small(name).fit(quiet_table(np.arange(60), {"a": [np.nan] * 60}))
+    with pytest.raises(DataError, match="image"):
+        small(name).fit(mixed.with_columns(blocks={"photo": np.zeros((120, 1, 4, 4), np.uint8)}))
+    with pytest.raises(ConfigError, match="seed"):
+        small(name, seed=-1).fit(mixed)
+
+
+@each
+def test_parameters_follow_scikit_learn(name: str, small: Build) -> None:
+    from sklearn.base import clone
+
+    generator = small(name, seed=7)
+    again = clone(generator)
+    assert again is not generator
+    assert again.get_params() == generator.get_params()
+    assert again.seed == 7
+    with pytest.raises(ConfigError, match="did you mean 'seed'"):
+        generator.set_params(sed=3)
