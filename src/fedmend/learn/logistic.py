@@ -2,8 +2,8 @@
 
 The features are F = [Z, X^B, 1]; Z'R and Z D come from outside, everything else is at hand.
 Steps are those of L-BFGS that starts from the Hessian of the constant model,
-(diag(pi) - pi pi') (x) F'F + alpha P, which needs no more than the products ridge needs, too. The first
-step is Newton's own. How far to go along a direction D is decided exactly: scores are linear in it.
+(diag(pi) - pi pi') (x) F'F + alpha P, which needs no products but those of ridge. The first step
+is Newton's own. How far to go along a direction D is decided exactly: scores are linear in it.
 
 Classes: one sigmoid for two, softmax with a column each for more (as scikit-learn does).
 """

@@ -29,6 +29,7 @@ from fedmend.federation.worker import exposed
 from fedmend.learn.board import Board, board_of, make_board, state_key
 from fedmend.learn.features import ALIGNED, Segments, own_rows
 from fedmend.secure.channel import SealingWorker, introduce
+from fedmend.secure.inner_product import Mode
 
 if TYPE_CHECKING:
     from fedmend.federation.federation import Federation
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 __all__ = ["FitReport", "TargetModels", "TargetWorker"]
 
 Progress = Callable[[str, int, int], None]
+MODES = ("dealer", "bfv", "plain")
 
 
 @dataclass(frozen=True)
@@ -155,7 +157,7 @@ class TargetModels:
         targets: Sequence[str] | None = None,
         own: Sequence[str] = (),
         ordinal: str = "classes",
-        mode: str = "dealer",
+        mode: Mode = "dealer",
         model: str | None = None,
         params: dict[str, dict[str, Any]] | None = None,
     ) -> None:
@@ -163,7 +165,10 @@ class TargetModels:
             raise ConfigError(
                 f"a={a!r} and b={b!r} must be two parties. Mend: two of {', '.join(fed.names)}"
             )
-        self.fed, self.a, self.b, self.mode = fed, a, b, mode
+        if mode not in MODES:
+            raise ConfigError(f"mode must be one of {', '.join(MODES)}, however: {mode!r}")
+        self.fed, self.a, self.b = fed, a, b
+        self.mode: Mode = mode
         self.model = model or f"targets-{secrets.token_hex(6)}"
         counts = fed.alignment
         self.n_aligned, self.n_rows = counts.aligned, counts.aligned + counts.unaligned[a]
