@@ -75,8 +75,9 @@ class PartySettings(_Settings):
 class AlignSettings(_Settings):
     """``[align]``: how the parties find the rows they share."""
 
-    mode: Literal["ecdh", "same-order"] = "ecdh"
+    mode: Literal["ecdh", "spu", "same-order"] = "ecdh"
     normalise: Literal["exact", "text"] = "exact"
+    order: Literal["auto", "secret", "seeded"] = "auto"
     minimum: int | None = Field(default=None, ge=1)
 
 

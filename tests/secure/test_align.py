@@ -177,7 +177,7 @@ def test_the_order_is_unrelated_to_ids_and_files_and_new_in_every_run(parties):
     orders = []
     for _ in range(3):
         fed = federation(*([ids] * parties))
-        align(fed)
+        align(fed, order="secret")
         orders.append(fed.engine.site("bank").alignments["train"].aligned)
         # |rho| of a random permutation of 400 has a standard error of .05
         assert abs(stats.spearmanr(np.arange(400), orders[-1])[0]) < 0.25
@@ -191,7 +191,7 @@ def test_a_seeded_order_can_be_repeated(parties):
 
     def order(seed: int, flip: int) -> list[list]:
         fed = federation(*([ids[::flip]] * parties), seed=seed)
-        align(fed, order="seeded")
+        align(fed)  # in one process, "auto" is "seeded"
         return aligned_ids(fed)
 
     first = order(1, 1)

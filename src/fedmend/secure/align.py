@@ -23,6 +23,7 @@ import numpy as np
 
 from fedmend._suggest import did_you_mean
 from fedmend.errors import AlignmentError, ConfigError, CryptoError, PrivacyWarning, Refused
+from fedmend.federation.engines.local import LocalEngine
 from fedmend.federation.federation import AlignmentCounts, Crew, Federation
 from fedmend.federation.wire import Sealed
 from fedmend.federation.worker import exposed
@@ -48,7 +49,7 @@ __all__ = ["MODES", "align"]
 logger = logging.getLogger(__name__)
 
 MODES = ("ecdh", "spu", "same-order")
-ORDERS = ("secret", "seeded")
+ORDERS = ("auto", "secret", "seeded")
 FEW_ROWS = 20
 
 Facts = dict[str, dict[str, Any]]
@@ -60,7 +61,7 @@ def align(
     mode: str = "ecdh",
     normalise: str = "exact",
     minimum: int = FEW_ROWS,
-    order: str = "secret",
+    order: str = "auto",
     progress: Progress | None = None,
 ) -> AlignmentCounts:
     """Align the rows of `fed.scope` at all parties; nothing is stored unless all of them agree.
@@ -74,7 +75,8 @@ def align(
         reveal them. What a party will not take part in is its own policy's `min_intersection`.
     order: "secret" is new in every run and known to the parties only; "seeded" follows from the
         federation's seed and the ids, so that a simulation can be repeated — a coordinator that
-        guesses ids could then tell roughly where they stand.
+        guesses ids could then tell roughly where they stand; "auto" is seeded where all sites are
+        in this process anyway, and secret everywhere else.
     progress: called as ``progress(stage, done, total)``.
     """
     check_rule(normalise)
@@ -85,6 +87,8 @@ def align(
             f"only {fed.names[0]!r} is here, there is nothing to align with. "
             "Mend: a federation of two parties or more"
         )
+    if order == "auto":
+        order = "seeded" if isinstance(fed.engine, LocalEngine) else "secret"
     params = {"normalise": normalise, "order_seed": fed.seed if order == "seeded" else None}
     with ExitStack() as stack:
         if mode == "same-order":
