@@ -184,8 +184,11 @@ class Session:
         state = {"fingerprint": self._mark, "epoch": epoch} | self.network.progress_state() | facts
         write_json(folder / STATE, state)
 
-    def resume(self, folder: Path) -> int:
-        """Go back to where a checkpoint was made; the epoch, or 0 where there is none."""
+    def resume(self, folder: Path, at: int | None = None) -> int:
+        """Go back to where a checkpoint was made; the epoch, or 0 where there is none.
+
+        at: the epoch to go back to, the last one kept or the one before it.
+        """
         path = folder / STATE
         if not path.is_file():
             return 0
@@ -195,7 +198,7 @@ class Session:
                 f"the checkpoint in {folder} was made with other settings, parties or rows. "
                 "Mend: resume with the same ones, or start in another folder"
             )
-        epoch = int(state["epoch"])
+        epoch = int(state["epoch"]) if at is None else at
         self.bottoms.load_checkpoint(str(folder), epoch)
         self.top.load_checkpoint(str(folder), epoch)
         self.network.take_progress_state(state)

@@ -263,7 +263,20 @@ class SplitEstimator(Estimator):
                 "label_party": self.network_.label_party,
                 "best_epoch": self.best_epoch_,
                 "history": self.history_,
-            },
+            }
+            | self._save_more(folder),
+        )
+
+    def _save_more(self, folder: Path) -> dict[str, Any]:
+        """What a method keeps besides its network; JSON values go into the manifest."""
+        return {}
+
+    def _load_more(self, folder: Path, saved: dict[str, Any]) -> None:
+        """The other way round of `_save_more`."""
+
+    def _saved_network(self, fed: Federation, saved: dict[str, Any]) -> SplitNetwork:
+        return SplitNetwork(
+            fed, parties=saved["parties"], label_party=saved["label_party"], config=self._config()
         )
 
     @classmethod
@@ -286,15 +299,11 @@ class SplitEstimator(Estimator):
             for name, value in saved["params"].items()
         }
         model = cls(**params)
-        network = SplitNetwork(
-            fed,
-            parties=saved["parties"],
-            label_party=saved["label_party"],
-            config=model._config(),
-        ).load(str(path))
+        network = model._saved_network(fed, saved).load(str(path))
         network.history = saved["history"]
         network.best_epoch = saved["best_epoch"]
         model._adopt(fed, network)
+        model._load_more(Path(path), saved)
         return model
 
     def to(self, fed: Federation) -> Self:

@@ -1,0 +1,153 @@
+"""InC's baselines (§4.1): clean labels, one labeller at a time, majority vote, Dawid–Skene.
+
+All have the network's top at the server but `Clean`, which needs no crowd: one party's labels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from fedmend.federation import Federation
+from fedmend.learn.features import BatchOrder
+from fedmend.learn.session import Session
+from fedmend.methods import crowd
+from fedmend.methods.base import SplitEstimator
+from fedmend.methods.crowd_base import CrowdEstimator
+from fedmend.methods.labellers import Labellers, crowd_roster
+
+
+class Clean(SplitEstimator):
+    """The upper bound: trained on the labels of `label_party`, which are taken as true.
+
+    That party may have labels only. Other parties' labels are not looked at.
+    """
+
+    def _parties(self, fed: Federation, label_party: str) -> list[str]:
+        return crowd_roster(fed, None).features
+
+
+class Random(CrowdEstimator):
+    """Every batch takes the labels of one label party, drawn at random.
+
+    The server learns single votes this way: a secure sum in which only one party speaks hides
+    nothing from who knows whose turn it is.
+    """
+
+    def _inferred(self, labellers: Labellers, counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        soft = crowd.soft_labels(counts)
+        return soft, soft
+
+    def _before_epoch(self, epoch: int, session: Session, labellers: Labellers) -> None:
+        order = BatchOrder(
+            session.train, session.network.config.settings.batch_size, torch.device("cpu")
+        )
+        seed = session.seed_of(epoch)
+        order.start(seed)
+        rng = np.random.default_rng(seed)
+        turns = np.full(session.n_rows, -1)
+        for _ in order.sizes:
+            turns[order.next().numpy()] = rng.integers(len(labellers.parties))
+        session.top.set_targets(labellers.turns(turns).astype(np.float64))
+
+
+class MJ(CrowdEstimator):
+    """Majority vote, ties at random; then training."""
+
+    def _inferred(self, labellers: Labellers, counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        rng = np.random.default_rng([labellers.fed.seed, self.seed, 3])
+        chosen = crowd.majority(counts, rng)
+        labels = crowd.one_hot(chosen, counts.shape[1]).astype(np.float64)
+        return labels, labels
+
+
+class EM(CrowdEstimator):
+    """Dawid–Skene on the votes alone, then training on the inferred labels.
+
+    The parties estimate their matrices, the server adds up their evidence: no vote is shown.
+
+    targets: "hard" (published) or "soft". fast: hard weights in the M-step.
+    em_iterations, em_tolerance: as in `crowd.dawid_skene`.
+    """
+
+    def __init__(
+        self,
+        *,
+        bottom: tuple[int, ...] = (64,),
+        embedding: int = 32,
+        top: tuple[int, ...] = (64,),
+        dropout: float = 0.0,
+        conv: str = "cnn",
+        missing_indicator: bool = True,
+        epochs: int = 100,
+        batch_size: float = 64,
+        optimizer: str = "adam",
+        lr: float = 1e-3,
+        weight_decay: float = 1e-4,
+        precision: str = "float32",
+        wire: str = "same",
+        local_steps: int = 1,
+        seed: int = 0,
+        targets: str = "hard",
+        fast: bool = False,
+        em_iterations: int = 100,
+        em_tolerance: float = 1e-5,
+        secure: str = "he",
+        key_holder: str | None = None,
+        label_dp: float | None = None,
+        label_parties: Sequence[str] | None = None,
+        classes: Sequence[Any] | None = None,
+    ) -> None:
+        super().__init__(
+            bottom=bottom,
+            embedding=embedding,
+            top=top,
+            dropout=dropout,
+            conv=conv,
+            missing_indicator=missing_indicator,
+            epochs=epochs,
+            batch_size=batch_size,
+            optimizer=optimizer,
+            lr=lr,
+            weight_decay=weight_decay,
+            precision=precision,
+            wire=wire,
+            local_steps=local_steps,
+            seed=seed,
+            secure=secure,
+            key_holder=key_holder,
+            label_dp=label_dp,
+            label_parties=label_parties,
+            classes=classes,
+        )
+        self.targets = targets
+        self.fast = fast
+        self.em_iterations = em_iterations
+        self.em_tolerance = em_tolerance
+
+    def _inferred(self, labellers: Labellers, counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        known = counts.sum(1, keepdims=True) > 0
+        posterior = crowd.soft_labels(counts)
+        self.iterations_ = 0
+        moved = np.inf
+        while self.iterations_ < self.em_iterations and moved >= self.em_tolerance:
+            self.iterations_ += 1
+            weights = (crowd.hardened(posterior) if self.fast else posterior) * known
+            labellers.m_step(weights)
+            prior = np.broadcast_to(np.log(crowd.class_shares(weights)), counts.shape)
+            updated = crowd.combine(prior, labellers.evidence())
+            moved = float((np.abs(updated - posterior) * known).max())
+            posterior = updated
+        targets = posterior if self.targets == "soft" else crowd.hardened(posterior)
+        return targets * known, posterior
+
+    def _problems(self) -> list[str]:
+        problems = super()._problems()
+        if self.targets not in ("soft", "hard"):
+            problems.append(f"targets must be 'soft' or 'hard', however: {self.targets!r}")
+        if self.em_iterations < 1:
+            problems.append(f"em_iterations must be at least 1, however: {self.em_iterations}")
+        return problems

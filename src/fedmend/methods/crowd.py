@@ -1,0 +1,210 @@
+"""Several labellers, none of them right all the time: votes, majority and Dawid–Skene, in numpy.
+
+Votes are class numbers [n, K], -1 where a labeller gave none. A labeller's expertise is
+T[j, l] = P(says l | true class j). (Dawid & Skene 1979; the E- and M-steps of InC, §3.4, use the
+same parts.)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from fedmend.errors import ConfigError, DataError
+
+SMOOTHING = 1e-2
+"""Added to every count, so that nothing is impossible only because it was never seen."""
+
+
+def one_hot(votes: np.ndarray, n_classes: int) -> np.ndarray:
+    """Rows of zeros and a one, all zeros for a missing vote. **Shape** [n] -> [n, C] int8."""
+    said = np.zeros((len(votes), n_classes), np.int8)
+    given = np.flatnonzero(votes >= 0)
+    said[given, votes[given]] = 1
+    return said
+
+
+def count_votes(votes: np.ndarray, n_classes: int) -> np.ndarray:
+    """How many labellers say what. **Shape** [n, K] -> [n, C] int64.
+
+    >>> count_votes(np.array([[0, 1, 1], [-1, 0, -1]]), 2).tolist()
+    [[1, 2], [1, 0]]
+    """
+    counts = np.zeros((len(votes), n_classes), np.int64)
+    for column in votes.T:
+        counts += one_hot(column, n_classes)
+    return counts
+
+
+def soft_labels(counts: np.ndarray) -> np.ndarray:
+    """Votes as shares; a row nobody labelled stays all zeros."""
+    return counts / np.maximum(counts.sum(1, keepdims=True), 1)
+
+
+def majority(counts: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """The class most labellers name, ties at random, -1 where nobody labelled."""
+    ties = counts == counts.max(1, keepdims=True)
+    chosen = (ties * rng.random(counts.shape)).argmax(1)
+    return np.where(counts.sum(1) > 0, chosen, -1)
+
+
+# ---------------------------------------------------------------------------------- M-step
+
+
+def expertise(
+    weights: np.ndarray, votes: np.ndarray, *, shrink: float = 0.0, smoothing: float = SMOOTHING
+) -> np.ndarray:
+    """One labeller's T from how far each row is believed to be of each class (the M-step).
+
+    shrink: pseudo-counts by which each row of T is drawn to what is typical of this labeller: its
+    mean accuracy on the diagonal and the rest spread evenly. For labellers with few votes.
+
+    **Shape** weights [n, C], votes [n] -> [C, C], rows sum to 1.
+    """
+    n_classes = weights.shape[1]
+    given = votes >= 0
+    counts = np.empty((n_classes, n_classes))
+    for true in range(n_classes):
+        counts[true] = np.bincount(votes[given], weights[given, true], n_classes)
+    if shrink:
+        accuracy = (np.trace(counts) + 1) / (counts.sum() + n_classes)
+        counts += shrink * symmetric(accuracy, n_classes)
+    counts += smoothing
+    return counts / counts.sum(1, keepdims=True)
+
+
+def symmetric(accuracy: float, n_classes: int) -> np.ndarray:
+    """T of a labeller that is right with this probability and errs evenly."""
+    matrix = np.full((n_classes, n_classes), (1 - accuracy) / max(n_classes - 1, 1))
+    np.fill_diagonal(matrix, accuracy)
+    return matrix
+
+
+# ---------------------------------------------------------------------------------- E-step
+
+
+def log_evidence(matrix: np.ndarray, votes: np.ndarray, floor: float = -30.0) -> np.ndarray:
+    """log P(this vote | true class), zeros where there is no vote. **Shape** [n, C]."""
+    table = np.vstack([np.log(np.maximum(matrix, np.exp(floor))).T, np.zeros(len(matrix))])
+    return table[votes]
+
+
+def combine(log_prior: np.ndarray, evidence: np.ndarray) -> np.ndarray:
+    """softmax(log prior + summed log evidence), row by row."""
+    total = log_prior + evidence
+    total -= total.max(1, keepdims=True)
+    np.exp(total, out=total)
+    return total / total.sum(1, keepdims=True)
+
+
+@dataclass(frozen=True)
+class DawidSkene:
+    """What Dawid–Skene inferred: posterior [n, C], expertise [K, C, C], prior [C], iterations."""
+
+    posterior: np.ndarray
+    expertise: np.ndarray
+    prior: np.ndarray
+    iterations: int
+
+
+def dawid_skene(
+    votes: np.ndarray,
+    n_classes: int,
+    *,
+    hard: bool = False,
+    max_iterations: int = 100,
+    tolerance: float = 1e-5,
+    smoothing: float = SMOOTHING,
+) -> DawidSkene:
+    """Infer the true classes from the votes alone.
+
+    hard: weigh every row as wholly of its likeliest class in the M-step ("fast Dawid–Skene").
+    It stops when no probability moves by more than `tolerance`.
+    """
+    _check(votes, n_classes, max_iterations)
+    counts = count_votes(votes, n_classes)
+    known = counts.sum(1) > 0
+    posterior = soft_labels(counts)
+    matrices = np.empty((votes.shape[1], n_classes, n_classes))
+    prior = np.full(n_classes, 1 / n_classes)
+    iterations = 0
+    while iterations < max_iterations:
+        iterations += 1
+        weights = hardened(posterior) if hard else posterior
+        weights = weights * known[:, None]
+        for k, said in enumerate(votes.T):
+            matrices[k] = expertise(weights, said, smoothing=smoothing)
+        prior = class_shares(weights)
+        evidence = sum(log_evidence(m, said) for m, said in zip(matrices, votes.T, strict=True))
+        updated = combine(np.broadcast_to(np.log(prior), counts.shape), np.asarray(evidence))
+        moved = float(np.abs(updated - posterior)[known].max(initial=0.0))
+        posterior = updated
+        if moved < tolerance:
+            break
+    return DawidSkene(posterior, matrices, prior, iterations)
+
+
+def class_shares(weights: np.ndarray) -> np.ndarray:
+    """How common each class is; never zero."""
+    shares = np.maximum(weights.sum(0), 1e-9)
+    return shares / shares.sum()
+
+
+def hardened(posterior: np.ndarray) -> np.ndarray:
+    """All of a row's probability on its likeliest class."""
+    return np.eye(posterior.shape[1], dtype=posterior.dtype)[posterior.argmax(1)]
+
+
+# ---------------------------------------------------------------------------------- agreement
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """How often two labellers of a row agree, and how often they would by chance.
+
+    error: the standard error of `observed`. pairs: how many rows have two votes or more.
+    """
+
+    observed: float
+    chance: float
+    error: float
+    pairs: int
+
+    @property
+    def beats_chance(self) -> bool:
+        return self.pairs > 0 and self.observed > self.chance + 2 * self.error
+
+
+def agreement(counts: np.ndarray) -> Agreement:
+    """From vote counts alone: labellers that are right together agree more often than by chance.
+
+    >>> agreement(np.array([[2, 0], [0, 2], [2, 0], [0, 2]])).observed
+    1.0
+    """
+    given = counts.sum(1)
+    rows = given >= 2
+    if not rows.any():
+        return Agreement(float("nan"), float("nan"), float("nan"), 0)
+    several, votes = counts[rows].astype(np.float64), given[rows].astype(np.float64)
+    share = (several * (several - 1)).sum(1) / (votes * (votes - 1))
+    marginal = class_shares(counts.astype(np.float64))
+    error = float(share.std() / np.sqrt(len(share)))
+    return Agreement(float(share.mean()), float((marginal**2).sum()), error, int(rows.sum()))
+
+
+def _check(votes: np.ndarray, n_classes: int, max_iterations: int) -> None:
+    if votes.ndim != 2 or votes.dtype.kind not in "iu" or votes.shape[1] == 0:
+        raise DataError(
+            f"votes must be whole numbers [rows, labellers], not {votes.dtype} {votes.shape}",
+            mend="class numbers from 0, -1 for no vote",
+        )
+    if votes.size and (votes.max() >= n_classes or votes.min() < -1):
+        worst = votes.max() if votes.max() >= n_classes else votes.min()
+        raise DataError(
+            f"votes must lie in -1..{n_classes - 1}",
+            value=int(worst),
+            mend="number the classes from 0 and give n_classes",
+        )
+    if max_iterations < 1:
+        raise ConfigError(f"max_iterations must be at least 1, however: {max_iterations}")

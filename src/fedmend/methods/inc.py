@@ -1,0 +1,417 @@
+"""InC, Initialisation–Correction: several parties label the same rows and all of them err.
+
+Stage 1 trains a consensus classifier on soft labels, the shares of the parties' votes (KL, §3.3).
+Stage 2 corrects the labels by EM, one step an epoch (§3.4). E: the classifier's prediction ŷ_i
+and what party k's label y_i^k says by its expertise T^k[j, l] = P(says l | true class j) give
+
+    posterior="product"   ỹ_i = softmax(log ŷ_i + Σ_k log T^k[:, y_i^k])            (default)
+    posterior="row"       ỹ_i ∝ ŷ_i + Σ_k T^k[y_i^k, :]                  (as published, Eq. 4)
+    posterior="bayes"     ỹ_i ∝ ŷ_i + Σ_k T^k[:, y_i^k] / Σ_j T^k[j, y_i^k]
+
+and the classifier trains for an epoch on ỹ (or its likeliest class). M: every label party
+estimates its T anew, from ỹ (product) or from ŷ (Eq. 6). The published rule reads T by rows where
+its definition asks for columns, and adds probabilities where independent evidence multiplies.
+"""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, Literal, Self
+
+import numpy as np
+
+from fedmend.errors import FedmendWarning, ResumeError
+from fedmend.federation import COORDINATOR, Federation
+from fedmend.learn.features import ALIGNED
+from fedmend.learn.parts import read_file, write_file
+from fedmend.learn.server_top import ServerTop
+from fedmend.learn.session import Session
+from fedmend.learn.training import Progress
+from fedmend.methods import crowd
+from fedmend.methods.crowd_base import CrowdEstimator
+from fedmend.methods.label_dp import without_response
+from fedmend.methods.labellers import RULES, CrowdRoster, Labellers, warn_of_inverters
+
+logger = logging.getLogger(__name__)
+
+CALM_EPOCHS = 3
+
+
+class Correction:
+    """Stage 2's EM, at the server: holds ŷ's successor ỹ and never a single vote.
+
+    counts: votes for each class [n, C]. posterior: ỹ, None before the first step.
+    """
+
+    def __init__(self, labellers: Labellers, counts: np.ndarray, rule: str) -> None:
+        self.labellers = labellers
+        self.rule = rule
+        self.counts = counts
+        self.posterior: np.ndarray | None = None
+        self.weights: np.ndarray | None = None
+        self.calm = 0
+
+    def step(self, predicted: np.ndarray) -> float:
+        """One M- and E-step; returns the share of corrected labels that changed."""
+        predicted = predicted.astype(np.float64)
+        weights = self._weights(predicted)
+        if weights is not None:
+            self.labellers.m_step(weights)
+        self.weights = weights
+        evidence = self.labellers.evidence()
+        if self.rule == "product":
+            updated = crowd.combine(np.log(np.maximum(predicted, 1e-6)), evidence)
+        else:
+            updated = predicted + evidence
+            updated /= updated.sum(1, keepdims=True)
+        before = self.counts if self.posterior is None else self.posterior
+        self.posterior = updated
+        return float((before.argmax(1) != updated.argmax(1)).mean())
+
+    def _weights(self, predicted: np.ndarray) -> np.ndarray | None:
+        """What the M-step counts rows by; None leaves T as it is (identity, at first)."""
+        if self.rule != "product":
+            return None if self.posterior is None else predicted
+        if self.posterior is not None:
+            return self.posterior
+        return (predicted + self.counts) / (1 + self.counts.sum(1, keepdims=True))
+
+    def targets(self, kind: str) -> np.ndarray:
+        assert self.posterior is not None
+        return self.posterior if kind == "soft" else crowd.hardened(self.posterior)
+
+
+class Classifier:
+    """The network under training; with crossfit also two helpers that see half of the rows each.
+
+    Then ŷ of a row comes from the helper that was not trained on it.
+    """
+
+    def __init__(
+        self, main: tuple[Session, ServerTop], halves: Sequence[tuple[Session, ServerTop]] = ()
+    ) -> None:
+        self.session = main[0]
+        self._all = [main, *halves]
+        self._halves = list(halves)
+
+    def epoch(self, number: int) -> dict[str, float]:
+        for session, _ in reversed(self._all):
+            session.epoch(number)
+        return self.session.network.history[-1]
+
+    def set_targets(self, targets: np.ndarray) -> None:
+        for _, server in self._all:
+            server.set_targets(targets)
+
+    def predicted(self) -> np.ndarray:
+        """ŷ of all rows."""
+        if not self._halves:
+            return self.session.outputs()
+        one, two = (session for session, _ in self._halves)
+        outputs = one.outputs()
+        seen = np.unique(one.train)
+        outputs[seen] = two.outputs(seen)
+        return outputs
+
+    def checkpoint(self, folder: Path, epoch: int) -> None:
+        for number, (session, _) in reversed(list(enumerate(self._all))):
+            session.checkpoint(_part(folder, number), epoch)
+
+    def resume(self, folder: Path) -> int:
+        epoch = self.session.resume(folder)
+        if epoch:
+            for number, (session, _) in enumerate(self._all[1:], 1):
+                session.resume(_part(folder, number), epoch)
+        return epoch
+
+
+class InC(CrowdEstimator):
+    """Learns from several noisy labellers, and says which labels are probably wrong.
+
+    initial_epochs: epochs of stage 1; by default half of `epochs`.
+    posterior: "product", "row" (published) or "bayes".
+    targets: what stage 2 trains on, ỹ itself ("soft") or its likeliest class ("hard", published);
+    by default soft with "product", and hard with the sums, whose ỹ is no sharper than the votes.
+    crossfit: take ŷ of a row from a network that was not trained on it (three networks).
+    shrink: pseudo-counts that draw each T to its party's overall accuracy, for few votes.
+    tolerance: correction ends once fewer labels than this share change in three epochs running;
+    training goes on. 0 never ends it early.
+    share_expertise: ask the label parties for their T when done.
+
+    Fitted: `posterior_` [n, C], `corrected_` [n], `expertise_` {party: [C, C]}, `standing_`
+    (how far a party's votes are believed, and by chance), `agreement_`, `evidence_error_`,
+    `privacy_`, and the other estimators' attributes.
+    """
+
+    def __init__(
+        self,
+        *,
+        bottom: tuple[int, ...] = (64,),
+        embedding: int = 32,
+        top: tuple[int, ...] = (64,),
+        dropout: float = 0.0,
+        conv: str = "cnn",
+        missing_indicator: bool = True,
+        epochs: int = 100,
+        initial_epochs: int | None = None,
+        batch_size: float = 64,
+        optimizer: str = "adam",
+        lr: float = 1e-3,
+        weight_decay: float = 1e-4,
+        precision: str = "float32",
+        wire: str = "same",
+        local_steps: int = 1,
+        seed: int = 0,
+        posterior: str = "product",
+        targets: str | None = None,
+        crossfit: bool = False,
+        shrink: float = 0.0,
+        tolerance: float = 0.0,
+        share_expertise: bool = True,
+        secure: str = "he",
+        key_holder: str | None = None,
+        label_dp: float | None = None,
+        label_parties: Sequence[str] | None = None,
+        classes: Sequence[Any] | None = None,
+    ) -> None:
+        super().__init__(
+            bottom=bottom,
+            embedding=embedding,
+            top=top,
+            dropout=dropout,
+            conv=conv,
+            missing_indicator=missing_indicator,
+            epochs=epochs,
+            batch_size=batch_size,
+            optimizer=optimizer,
+            lr=lr,
+            weight_decay=weight_decay,
+            precision=precision,
+            wire=wire,
+            local_steps=local_steps,
+            seed=seed,
+            secure=secure,
+            key_holder=key_holder,
+            label_dp=label_dp,
+            label_parties=label_parties,
+            classes=classes,
+        )
+        self.initial_epochs = initial_epochs
+        self.posterior = posterior
+        self.targets = targets
+        self.crossfit = crossfit
+        self.shrink = shrink
+        self.tolerance = tolerance
+        self.share_expertise = share_expertise
+
+    @classmethod
+    def paper(cls, model: Literal["lr", "mlp"] = "lr", **changes: Any) -> Self:
+        """The published rule and settings: 50 + 50 epochs, Adam 1e-3, batches of 1 % of the rows.
+
+        The paper does not give the networks' sizes; these come near its results.
+        """
+        preset: dict[str, Any] = {
+            "bottom": (),
+            "embedding": 16,
+            "top": () if model == "lr" else (32,),
+            "missing_indicator": False,
+            "epochs": 100,
+            "initial_epochs": 50,
+            "batch_size": 0.01,
+            "lr": 1e-3,
+            "weight_decay": 0.0,
+            "posterior": "row",
+            "targets": "hard",
+        }
+        return cls(**preset | changes)
+
+    # ------------------------------------------------------------------ the two stages
+
+    def _fit_crowd(
+        self,
+        fed: Federation,
+        roster: CrowdRoster,
+        labellers: Labellers,
+        counts: np.ndarray,
+        rows: int,
+        progress: Progress | None,
+        folder: Path | None,
+        resume: bool,
+    ) -> None:
+        if self._targets == "soft" and self.posterior != "product":
+            warnings.warn(
+                f"targets='soft' with posterior={self.posterior!r}: each epoch trains on labels "
+                "less sharp than its own predictions, and all classes may end up alike. "
+                "Mend: targets='hard', or posterior='product'",
+                FedmendWarning,
+                stacklevel=3,
+            )
+        soft = crowd.soft_labels(counts)
+        correction = Correction(labellers, counts, self.posterior)
+        with ExitStack() as stack:
+            classifier = self._classifier(stack, fed, roster, labellers.classes, soft)
+            done = 0
+            if folder is not None and resume:
+                done = classifier.resume(folder)
+                self._resume(correction, classifier, folder, done)
+            for epoch in range(done + 1, self.epochs + 1):
+                facts = {"stage": 1.0 if epoch <= self._first else 2.0}
+                if epoch > self._first and correction.calm < CALM_EPOCHS:
+                    facts["changed"] = self._correct(correction, classifier)
+                facts = classifier.epoch(epoch) | facts
+                classifier.session.network.history[-1] = facts
+                classifier.session.network.best_epoch = epoch
+                if progress is not None:
+                    stage = "initialise" if epoch <= self._first else "correct"
+                    progress(stage, epoch, self.epochs, facts)
+                if folder is not None:
+                    self._keep(correction, folder, epoch)
+                    classifier.checkpoint(folder, epoch)
+            if correction.calm < CALM_EPOCHS or correction.posterior is None:
+                correction.step(classifier.predicted())
+            network = classifier.session.network
+        assert correction.posterior is not None
+        self.posterior_ = correction.posterior
+        self._hear(labellers)
+        self._adopt(fed, network)
+
+    def _correct(self, correction: Correction, classifier: Classifier) -> float:
+        """E and M, and new targets."""
+        first = correction.posterior is None
+        changed = correction.step(classifier.predicted())
+        calm = changed < self.tolerance and not first
+        correction.calm = correction.calm + 1 if calm else 0
+        if correction.calm == CALM_EPOCHS:
+            logger.info("correction ends: %.2g of the labels changed", changed)
+        classifier.set_targets(correction.targets(self._targets))
+        return changed
+
+    def _hear(self, labellers: Labellers) -> None:
+        """What the parties tell in the end."""
+        self.evidence_error_ = labellers.error_bound
+        self.expertise_: dict[str, np.ndarray] = {}
+        if self.share_expertise:
+            self.expertise_ = labellers.expertise()
+            if self.label_dp is not None:
+                self.expertise_ = {
+                    party: without_response(matrix, self.label_dp)
+                    for party, matrix in self.expertise_.items()
+                }
+        self.standing_ = labellers.standing()
+        warn_of_inverters(self.standing_, self.votes_)
+
+    @property
+    def _targets(self) -> str:
+        return self.targets or ("soft" if self.posterior == "product" else "hard")
+
+    @property
+    def _first(self) -> int:
+        return self.epochs // 2 if self.initial_epochs is None else self.initial_epochs
+
+    def _classifier(
+        self,
+        stack: ExitStack,
+        fed: Federation,
+        roster: CrowdRoster,
+        classes: Sequence[Any],
+        soft: np.ndarray,
+    ) -> Classifier:
+        known = np.flatnonzero(soft.sum(1) > 0)
+        chosen: list[np.ndarray | None] = [None]
+        if self.crossfit:
+            in_one = np.random.default_rng([fed.seed, self.seed, 2]).random(len(known)) < 0.5
+            chosen += [known[in_one], known[~in_one]]
+        members = []
+        for rows in chosen:
+            server = self._server(fed, classes, soft)
+            network = self._network(fed, roster, server, len(soft))
+            session = network.session([[ALIGNED, len(soft)]], rows)
+            members.append((stack.enter_context(session), server))
+        return Classifier(members[0], members[1:])
+
+    def _labellers(self, fed: Federation, parties: list[str]) -> Labellers:
+        return Labellers(
+            fed,
+            parties,
+            secure=self.secure,
+            key_holder=self.key_holder,
+            rule=self.posterior,
+            shrink=self.shrink,
+        )
+
+    def _problems(self) -> list[str]:
+        problems = super()._problems()
+        if self.posterior not in RULES:
+            problems.append(
+                f"posterior must be one of {', '.join(RULES)}, however: {self.posterior!r}"
+            )
+        if self.targets not in (None, "soft", "hard"):
+            problems.append(f"targets must be 'soft' or 'hard', however: {self.targets!r}")
+        if not 0 <= self._first <= self.epochs:
+            problems.append(
+                f"initial_epochs must lie in 0 … epochs={self.epochs}, however: {self._first}"
+            )
+        for name in ("shrink", "tolerance"):
+            if getattr(self, name) < 0:
+                problems.append(f"{name} must not be negative, however: {getattr(self, name)}")
+        return problems
+
+    # ------------------------------------------------------------------ keeping
+
+    def _keep(self, correction: Correction, folder: Path, epoch: int) -> None:
+        state = {
+            "params": self._mark(),
+            "posterior": correction.posterior,
+            "weights": correction.weights,
+            "calm": correction.calm,
+        }
+        write_file(folder / COORDINATOR / f"correction-{epoch}.fmw", state)
+        (folder / COORDINATOR / f"correction-{epoch - 2}.fmw").unlink(missing_ok=True)
+
+    def _resume(
+        self, correction: Correction, classifier: Classifier, folder: Path, epoch: int
+    ) -> None:
+        """ỹ as it was; T follows from what it was last estimated with."""
+        if epoch == 0:
+            return
+        state = read_file(folder / COORDINATOR / f"correction-{epoch}.fmw")
+        if state["params"] != self._mark():
+            raise ResumeError(
+                f"the checkpoint in {folder} was made with other settings: {state['params']}. "
+                "Mend: resume with the same ones, or start in another folder"
+            )
+        correction.posterior, correction.weights = state["posterior"], state["weights"]
+        correction.calm = int(state["calm"])
+        if correction.weights is not None:
+            correction.labellers.m_step(correction.weights)
+        if correction.posterior is not None:
+            classifier.set_targets(correction.targets(self._targets))
+
+    def _mark(self) -> str:
+        """The settings a resumed run must share, besides the network's."""
+        names = ("posterior", "_targets", "crossfit", "shrink", "tolerance", "label_dp")
+        settings = [f"{name}={getattr(self, name)!r}" for name in names]
+        return ", ".join([*settings, f"initial_epochs={self._first}"])
+
+    def _save_more(self, folder: Path) -> dict[str, Any]:
+        return super()._save_more(folder) | {
+            "expertise": {party: matrix.tolist() for party, matrix in self.expertise_.items()},
+            "standing": self.standing_,
+            "evidence_error": self.evidence_error_,
+        }
+
+    def _load_more(self, folder: Path, saved: dict[str, Any]) -> None:
+        super()._load_more(folder, saved)
+        self.expertise_ = {
+            party: np.asarray(matrix) for party, matrix in saved["expertise"].items()
+        }
+        self.standing_ = saved["standing"]
+        self.evidence_error_ = saved["evidence_error"]
+
+
+def _part(folder: Path, number: int) -> Path:
+    return folder if number == 0 else folder / f"half-{number}"

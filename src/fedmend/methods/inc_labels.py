@@ -1,0 +1,268 @@
+"""The label party's half of InC: votes, expertise, and what it hears about its own labels.
+
+Labels never leave. Votes and evidence go into secure sums; the expertise matrix T is estimated
+here, from the posterior that the server sends (InC §3.4, Eq. 6), and leaves only if asked for and
+if the party lets statistics out.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from fedmend.errors import DataError, NotFitted
+from fedmend.federation import Site, Worker, exposed
+from fedmend.learn import metrics
+from fedmend.learn.parts import write_whole
+from fedmend.methods import crowd
+from fedmend.methods.label_dp import Responses, response_matrix
+from fedmend.secure.sums import SumWorker
+
+LOG_FLOOR = -30.0
+MOST_CLASSES = 1000
+REVIEW = "label_review.csv"
+_SHELF = "methods.label_review"
+
+
+class CrowdRosterWorker(Worker):
+    """Tells whether a party has features and labels."""
+
+    @exposed(kind="count")
+    def facts(self) -> dict[str, Any]:
+        return {
+            "features": len(self.table.feature_names),
+            "labelled": self.table.label is not None,
+        }
+
+
+class LabelWorker(SumWorker):
+    """A party's labels for the aligned rows.
+
+    rule: how a vote becomes evidence, "product", "row" or "bayes".
+    shrink: see `crowd.expertise`.
+    """
+
+    def __init__(
+        self, site: Site, scope: str = "train", *, rule: str = "product", shrink: float = 0.0
+    ) -> None:
+        super().__init__(site, scope)
+        self.rule = rule
+        self.shrink = shrink
+        self._classes: list[Any] = []
+        self._epsilon: float | None = None
+        self._votes = np.zeros(0, np.int64)
+        self._turn: np.ndarray | None = None
+        self._matrix = np.zeros((0, 0))
+        self._standing = {"believed": float("nan"), "by_chance": float("nan")}
+
+    # ------------------------------------------------------------------ taking part
+
+    @exposed(kind="control")
+    def classes(self) -> list[Any]:
+        """The different labels this party gives."""
+        name = self._label()
+        given = self.table.frame[name].dropna()
+        distinct = [_plain(value, self.site.name, name) for value in given.unique()]
+        if len(distinct) > MOST_CLASSES:
+            raise DataError(
+                f"{len(distinct)} different labels are no classes",
+                party=self.site.name,
+                column=name,
+                mend="name the column of class labels, or bin the numbers first",
+            )
+        return list(dict.fromkeys(distinct))
+
+    @exposed(kind="count")
+    def attach(
+        self, classes: list[Any], label_dp: float | None = None, keep: str | None = None
+    ) -> int:
+        """Number the classes, draw randomised responses; returns how many rows have a vote."""
+        name = self._label()
+        self._classes = list(classes)
+        self._epsilon = label_dp
+        votes = self._numbered(self.table.frame[name], name)
+        self._matrix = np.eye(len(classes))
+        if label_dp is not None:
+            folder = None if keep is None else self.site.folder(keep)
+            votes = Responses(self.site, folder).of(self._about, votes, label_dp, self._classes)
+            self._matrix = response_matrix(label_dp, len(classes))
+        self._votes = votes[self.alignment.aligned]
+        return int((self._votes >= 0).sum())
+
+    @exposed(kind="control", takes={"weights": "prediction"})
+    def m_step(self, weights: np.ndarray) -> None:
+        """Estimate this party's T from how far each row is believed to be of each class."""
+        self._matrix = crowd.expertise(weights, self._votes, shrink=self.shrink)
+        votes = self._votes[self._votes >= 0]
+        if len(votes):
+            said = np.bincount(votes, minlength=weights.shape[1]) / len(votes)
+            self._standing = {
+                "believed": float(weights[self._votes >= 0, votes].mean(dtype=np.float64)),
+                "by_chance": float(said @ crowd.class_shares(weights)),
+            }
+
+    @exposed(kind="control")
+    def take_turns(self, turns: np.ndarray, number: int) -> None:
+        """Vote only where it is labeller `number`'s turn (the baseline that asks one at a time)."""
+        self._turn = turns == number
+
+    def summand(self, name: str) -> tuple[np.ndarray, str]:
+        """What goes into the secure sums."""
+        n_classes = len(self._classes)
+        if name == "votes":
+            return crowd.one_hot(self._votes, n_classes), "label"
+        if name == "turns":
+            assert self._turn is not None
+            return crowd.one_hot(np.where(self._turn, self._votes, -1), n_classes), "label"
+        if name == "evidence":
+            return self._evidence(), "label"
+        return super().summand(name)
+
+    def _evidence(self) -> np.ndarray:
+        if self.rule == "product":
+            return crowd.log_evidence(self._matrix, self._votes, LOG_FLOOR)
+        # Published: row y of T. Bayes: column y, as P(true | said) under even classes.
+        rows = self._matrix if self.rule == "row" else (self._matrix / self._matrix.sum(0)).T
+        return np.vstack([rows, np.zeros(len(rows))])[self._votes]
+
+    # ------------------------------------------------------------------ what may be told
+
+    @exposed(kind="statistic")
+    def expertise(self) -> np.ndarray:
+        """T of what this party tells (randomised response included)."""
+        return self._matrix
+
+    @exposed(kind="statistic")
+    def standing(self) -> dict[str, float]:
+        """How far, on average, this party's votes were believed when T was estimated.
+
+        Beside it, how far they would be if the party said the same things about random rows.
+        """
+        return self._standing
+
+    @exposed(kind="statistic")
+    def epsilon_spent(self) -> float:
+        return Responses(self.site).spent(self._about)
+
+    @exposed(kind="statistic", takes={"probabilities": "prediction"})
+    def metrics(self, probabilities: np.ndarray, classes: list[Any]) -> dict[str, float]:
+        """Metrics of predictions for the aligned rows against this party's own labels."""
+        name = self._label()
+        self._classes = list(classes)
+        votes = self._numbered(self.table.frame[name], name)[self.alignment.aligned]
+        known = votes >= 0
+        return metrics.classification(votes[known], probabilities[known])
+
+    # ------------------------------------------------------------------ what comes back
+
+    @exposed(kind="control", takes={"posterior": "prediction"})
+    def review(self, posterior: np.ndarray, classes: list[Any], doubt: float) -> None:
+        """Compare this party's labels with the posterior, and keep the result here.
+
+        A label is suspicious if the posterior gives it a probability below `doubt`.
+        """
+        name = self._label()
+        self._classes = list(classes)
+        rows = self.alignment.aligned
+        votes = self._numbered(self.table.frame[name], name)[rows]
+        own = np.where(votes >= 0, posterior[np.arange(len(votes)), votes], np.nan)
+        pool = np.empty(len(classes), object)
+        pool[:] = classes
+        self.site.state.setdefault(_SHELF, {})[self.scope] = pd.DataFrame(
+            {
+                "id": self.table.ids[rows],
+                "label": self.table.frame[name].to_numpy()[rows],
+                "corrected": pool[posterior.argmax(1)],
+                "probability": posterior.max(1),
+                "label_probability": own,
+                "suspicious": own < doubt,
+            }
+        )
+
+    @exposed(kind="count")
+    def suspicious(self) -> int | None:
+        """How many own labels are probably wrong; not told where labels are under label_dp."""
+        return None if self._spends else int(label_review(self.site, self.scope).suspicious.sum())
+
+    @exposed(kind="row")
+    def suspicious_rows(self) -> dict[str, list[Any]]:
+        """The suspicious rows themselves. Refused by every default policy."""
+        review = label_review(self.site, self.scope)
+        found = review[review.suspicious]
+        return {name: found[name].tolist() for name in found.columns}
+
+    @exposed(kind="control")
+    def write_review(self, path: str) -> None:
+        """Write the review as a CSV file into this party's own folder."""
+        text = label_review(self.site, self.scope).to_csv(index=False)
+        write_whole(Path(self.site.folder(path)) / REVIEW, text.encode())
+
+    # ------------------------------------------------------------------ own columns
+
+    @property
+    def _about(self) -> str:
+        return f"{self.scope.partition('@')[0]}|{self._label()}"
+
+    @property
+    def _spends(self) -> bool:
+        return Responses(self.site).spent(self._about) > 0
+
+    def _label(self) -> str:
+        if self.table.label is None:
+            raise DataError(
+                f"the table {self.scope!r} has no label column",
+                party=self.site.name,
+                mend="name it where the table is read, or leave the party out of label_parties",
+            )
+        return self.table.label
+
+    def _numbered(self, series: pd.Series, name: str) -> np.ndarray:
+        """Class numbers, -1 for a missing label."""
+        number = {value: at for at, value in enumerate(self._classes)}
+        codes, distinct = pd.factorize(series)
+        lookup = np.full(len(distinct) + 1, -1, np.int64)
+        for at, value in enumerate(distinct):
+            plain = _plain(value, self.site.name, name)
+            if plain not in number:
+                raise DataError(
+                    "a label that is none of the classes",
+                    party=self.site.name,
+                    column=name,
+                    value=plain,
+                    mend=f"the classes are {self._classes[:10]}; correct it or name it in classes=",
+                )
+            lookup[at] = number[plain]
+        return lookup[codes]
+
+
+def label_review(site: Site, scope: str = "train") -> pd.DataFrame:
+    """At the party: its labels beside the corrected ones, one row for each aligned row."""
+    shelf = site.state.get(_SHELF, {})
+    if scope not in shelf:
+        raise NotFitted(
+            f"party {site.name!r} has no review of the labels of {scope!r}. "
+            "Mend: model.review_labels() after fit"
+        )
+    return shelf[scope]
+
+
+def _plain(value: Any, party: str, column: str) -> str | int | bool:
+    """A label as a Python scalar; whole floats (a column with gaps) are whole numbers."""
+    if isinstance(value, (bool, np.bool_)):
+        return bool(value)
+    if isinstance(value, (int, np.integer)):
+        return int(value)
+    if isinstance(value, (float, np.floating)) and float(value).is_integer():
+        return int(value)
+    if isinstance(value, str):
+        return value
+    raise DataError(
+        f"a label of type {type(value).__name__} is no class",
+        party=party,
+        column=column,
+        value=str(value),
+        mend="labels must be text, whole numbers or true/false; regression has no classes",
+    )

@@ -1,0 +1,94 @@
+"""Randomised response for labels: each one is ε-locally differentially private (Warner 1965).
+
+With C classes a label stays as it is with probability e^ε / (e^ε + C − 1) and becomes any other
+one with equal probability. It is drawn once for each label and kept: asking again shows the same
+answer and costs nothing more. Another ε, or other classes, is another draw, and the two add up.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedmend.errors import ConfigError
+from fedmend.federation.site import Site
+from fedmend.learn.parts import read_file, write_file
+
+_SHELF = "methods.label_dp"
+FILE = "label_dp.fmw"
+
+
+def keep_probability(epsilon: float, n_classes: int) -> float:
+    """How likely a label is told as it is.
+
+    >>> round(keep_probability(math.log(3), 2), 3)
+    0.75
+    """
+    if not epsilon > 0 or not math.isfinite(epsilon):
+        raise ConfigError(f"label_dp must be a positive epsilon or None, however: {epsilon}")
+    return 1 / (1 + (n_classes - 1) * math.exp(-epsilon))
+
+
+def response_matrix(epsilon: float, n_classes: int) -> np.ndarray:
+    """P(told | label): what randomised response adds to a party's own errors."""
+    keep = keep_probability(epsilon, n_classes)
+    matrix = np.full((n_classes, n_classes), (1 - keep) / (n_classes - 1))
+    np.fill_diagonal(matrix, keep)
+    return matrix
+
+
+def without_response(matrix: np.ndarray, epsilon: float) -> np.ndarray:
+    """The party's own expertise, from one that was estimated through randomised response."""
+    own = matrix @ np.linalg.inv(response_matrix(epsilon, len(matrix)))
+    own = np.clip(own, 0.0, None)
+    return own / own.sum(1, keepdims=True)
+
+
+def respond(votes: np.ndarray, epsilon: float, n_classes: int) -> np.ndarray:
+    """Votes told through randomised response; a missing one (-1) stays missing."""
+    keep = keep_probability(epsilon, n_classes)
+    # Drawn from the operating system: this randomness hides something.
+    draws = np.frombuffer(os.urandom(16 * len(votes)), np.uint64).reshape(2, -1) >> np.uint64(11)
+    chance, shift = draws * 2.0**-53
+    other = (votes + 1 + np.floor(shift * (n_classes - 1)).astype(np.int64)) % n_classes
+    told = np.where(chance < keep, votes, other)
+    return np.where(votes >= 0, told, -1)
+
+
+class Responses:
+    """The draws a site has made, and what they cost; on disk where the site has a home.
+
+    folder: where else to keep them (beside a checkpoint, for a run that may be resumed).
+    """
+
+    def __init__(self, site: Site, folder: Path | None = None) -> None:
+        place = site.home if site.home is not None else folder
+        self.path = None if place is None else Path(place) / FILE
+        self._draws: dict[str, Any] = site.state.setdefault(_SHELF, {})
+        self._party = site.name
+        if self.path is not None and self.path.is_file():
+            for key, draw in read_file(self.path, site.name).items():
+                self._draws.setdefault(key, draw)
+
+    def of(self, about: str, votes: np.ndarray, epsilon: float, classes: list[Any]) -> np.ndarray:
+        """The told votes about this column: those told before, or new ones."""
+        key = f"{about}|{epsilon!r}|{classes!r}"
+        known = self._draws.get(key)
+        if known is None or not np.array_equal(known["votes"], votes):
+            # Changed labels are told anew; the old draw stays in the account.
+            if known is not None:
+                key = f"{key}|{len(self._draws)}"
+            told = respond(votes, epsilon, len(classes))
+            known = {"about": about, "epsilon": float(epsilon), "votes": votes, "told": told}
+            self._draws[key] = known
+            if self.path is not None:
+                write_file(self.path, self._draws)
+        return known["told"]
+
+    def spent(self, about: str) -> float:
+        """The epsilon that each label of this column has cost so far."""
+        return sum(draw["epsilon"] for draw in self._draws.values() if draw["about"] == about)

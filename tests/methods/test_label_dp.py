@@ -1,0 +1,103 @@
+"""Randomised response: its probabilities, its account, and its draws kept."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy import stats
+
+from fedmend.data.table import Table
+from fedmend.errors import ConfigError
+from fedmend.federation import Site
+from fedmend.methods.inc import InC
+from fedmend.methods.label_dp import (
+    Responses,
+    keep_probability,
+    respond,
+    response_matrix,
+    without_response,
+)
+
+Make = Callable[..., Any]
+
+
+def site(home: Path | None = None) -> Site:
+    table = Table(np.arange(2), pd.DataFrame({"x": [0.1, 0.2]}))
+    return Site("a", {"train": table}, home=home)
+
+
+@pytest.mark.parametrize(("epsilon", "classes"), [(0.5, 2), (1.0, 5), (3.0, 26)])
+def test_no_answer_is_much_likelier_under_one_label_than_another(
+    epsilon: float, classes: int
+) -> None:
+    matrix = response_matrix(epsilon, classes)
+    np.testing.assert_allclose(matrix.sum(1), 1.0)
+    worst = (matrix.max(0) / matrix.min(0)).max()
+    assert worst == pytest.approx(math.exp(epsilon))
+    assert keep_probability(epsilon, classes) == pytest.approx(matrix[0, 0])
+
+
+def test_answers_come_as_often_as_they_should() -> None:
+    votes = np.repeat([0, 1, 2, -1], 6000)
+    told = respond(votes, 1.0, 3)
+    assert (told[votes < 0] == -1).all()
+    for label, expected in enumerate(response_matrix(1.0, 3)):
+        counts = np.bincount(told[votes == label], minlength=3)
+        assert stats.chisquare(counts, expected * 6000).pvalue > 1e-6
+
+
+def test_own_expertise_from_what_was_told() -> None:
+    own = np.array([[0.8, 0.2, 0.0], [0.1, 0.7, 0.2], [0.0, 0.4, 0.6]])
+    told = own @ response_matrix(1.5, 3)
+    np.testing.assert_allclose(without_response(told, 1.5), own, atol=1e-12)
+
+
+def test_an_answer_once_given_stays_and_costs_once(tmp_path: Path) -> None:
+    votes = np.random.default_rng(0).integers(0, 3, 200)
+    responses = Responses(site(tmp_path))
+    first = responses.of("train|y", votes, 1.0, ["a", "b", "c"])
+    assert (first != votes).any()
+    np.testing.assert_array_equal(responses.of("train|y", votes, 1.0, ["a", "b", "c"]), first)
+    # another process at the same party
+    again = Responses(site(tmp_path))
+    np.testing.assert_array_equal(again.of("train|y", votes, 1.0, ["a", "b", "c"]), first)
+    assert again.spent("train|y") == 1.0
+    again.of("train|y", votes, 0.5, ["a", "b", "c"])
+    assert again.spent("train|y") == 1.5
+    changed = np.roll(votes, 1)
+    again.of("train|y", changed, 0.5, ["a", "b", "c"])
+    assert again.spent("train|y") == 2.0
+    assert again.spent("test|y") == 0.0
+
+
+@pytest.mark.parametrize("epsilon", [0.0, -1.0, float("inf"), float("nan")])
+def test_epsilon_must_be_a_positive_number(epsilon: float) -> None:
+    with pytest.raises(ConfigError, match="label_dp"):
+        keep_probability(epsilon, 3)
+
+
+def test_inc_under_label_dp(crowd_of: Make) -> None:
+    quick = {"epochs": 16, "bottom": (), "embedding": 4, "top": (), "batch_size": 32, "lr": 0.02}
+    crowd = crowd_of(rates=(0.1, 0.2, 0.2), rows=400)
+    model = InC(**quick, label_dp=2.0, secure="masks").fit(crowd.fed)
+    assert model.privacy_ == {
+        "epsilon": 2.0,
+        "kept": pytest.approx(math.exp(2) / (math.exp(2) + 2)),
+        "spent": {"p0": 2.0, "p1": 2.0, "p2": 2.0},
+    }
+    assert (model.posterior_.argmax(1) == crowd.truth).mean() > 0.85
+    # the noise is taken out again of what is shown: p0 is right nine times in ten
+    assert model.expertise_["p0"].diagonal().mean() > 0.8
+    # counts of true labels would be a further leak
+    assert model.review_labels() == {"p0": None, "p1": None, "p2": None}
+    # a second fit asks for the same answers, and costs nothing
+    again = InC(**quick, label_dp=2.0, secure="masks").fit(crowd.fed)
+    assert again.privacy_ is not None
+    assert again.privacy_["spent"]["p0"] == 2.0
+    np.testing.assert_array_equal(again.posterior_, model.posterior_)
