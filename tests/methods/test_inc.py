@@ -118,7 +118,8 @@ def test_product_weighs_by_votes_first_and_by_its_posterior_then() -> None:
 
 
 @pytest.mark.parametrize(
-    ("posterior", "targets"), [("product", None), ("product", "hard"), ("row", None), ("bayes", None)]
+    ("posterior", "targets"),
+    [("product", None), ("product", "hard"), ("row", None), ("bayes", None)],
 )
 def test_labels_are_corrected(crowd_of: Make, posterior: str, targets: str | None) -> None:
     crowd = crowd_of()
