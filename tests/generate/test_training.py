@@ -1,0 +1,152 @@
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from fedmend.errors import ConfigError
+from fedmend.generate.training import (
+    EMA,
+    Dropout,
+    batches,
+    generator_for,
+    held_out,
+    moment_gap,
+    pick_device,
+    seed_parameters,
+    train,
+)
+
+CPU = torch.device("cpu")
+
+
+def test_streams_differ_by_seed_and_purpose() -> None:
+    def draw(seed: int, purpose: str) -> torch.Tensor:
+        return torch.rand(4, generator=generator_for(CPU, seed, purpose))
+
+    assert torch.equal(draw(0, "a"), draw(0, "a"))
+    assert not torch.equal(draw(0, "a"), draw(1, "a"))
+    assert not torch.equal(draw(0, "a"), draw(0, "b"))
+
+
+def test_every_row_is_used_once_a_round() -> None:
+    rows = batches(10, 4, generator_for(CPU, 0, "rows"), CPU)
+    seen = torch.cat(list(itertools.islice(rows, 5)))
+    assert len(seen) == 20
+    assert sorted(seen[:10].tolist()) == list(range(10))
+    assert sorted(seen[10:].tolist()) == list(range(10))
+    assert len(next(batches(3, 500, generator_for(CPU, 0, "rows"), CPU))) == 3
+
+
+def test_held_out_rows() -> None:
+    rng = np.random.default_rng(0)
+    fitted, scored = held_out(1000, 0.1, rng)
+    assert len(scored) == 100
+    assert sorted([*fitted, *scored]) == list(range(1000))
+    fitted, scored = held_out(150, 0.1, rng)
+    assert len(fitted) == 150
+    assert len(scored) == 0
+
+
+def test_parameters_are_drawn_as_torch_draws_them() -> None:
+    net = nn.Sequential(nn.Linear(400, 300), nn.BatchNorm1d(300), nn.Conv2d(3, 8, 3))
+    seed_parameters(net, generator_for(CPU, 0, "init"))
+    first = net[0].weight.detach().clone()
+    bound = 1 / 400**0.5
+    assert first.abs().max() <= bound
+    assert abs(float(first.std()) - bound / 3**0.5) < 0.002
+    assert net[2].weight.abs().max() <= 1 / 27**0.5
+    seed_parameters(net, generator_for(CPU, 0, "init"))
+    assert torch.equal(net[0].weight, first)
+
+
+def test_dropout_scales_and_rests() -> None:
+    layer = Dropout(0.25, generator_for(CPU, 0, "drop"))
+    out = layer(torch.ones(20_000))
+    assert abs(float((out == 0).float().mean()) - 0.25) < 0.02
+    assert abs(float(out.mean()) - 1) < 0.03
+    assert torch.equal(layer.eval()(torch.ones(5)), torch.ones(5))
+
+
+def test_average_follows_the_parameters() -> None:
+    net = nn.Linear(1, 1, bias=False)
+    net.weight.data.fill_(0.0)
+    average = EMA(net, 0.9)
+    net.weight.data.fill_(1.0)
+    expected = 0.0
+    for step in range(1, 31):
+        average.update()
+        decay = min(0.9, (1 + step) / (10 + step))
+        expected = decay * expected + (1 - decay)
+    assert average.average.weight.item() == pytest.approx(expected, rel=1e-5)
+
+
+class TestTrain:
+    def run(self, scores: list[float], **options: object) -> tuple[nn.Module, object]:
+        net = nn.Linear(1, 1, bias=False)
+
+        def step(number: int, batch: torch.Tensor) -> None:
+            net.weight.data.fill_(float(number + 1))
+
+        given = iter(scores)
+        rows = batches(5, 2, generator_for(CPU, 0, "rows"), CPU)
+        history = train(
+            step, rows, steps=len(scores), modules=[net], score=lambda: next(given), every=1,
+            **options,
+        )  # fmt: skip
+        return net, history
+
+    def test_goes_back_to_the_best(self) -> None:
+        net, history = self.run([3.0, 1.0, 2.0, 5.0], patience=10)
+        assert net.weight.item() == 2
+        assert history.best_step == 2
+        assert history.steps == 4
+        assert not history.stopped_early
+
+    def test_stops_when_nothing_gets_better(self) -> None:
+        net, history = self.run([3.0, 1.0, 2.0, 5.0, 0.0], patience=2)
+        assert history.stopped_early
+        assert history.steps == 4
+        assert net.weight.item() == 2
+
+    def test_without_score_keeps_the_last(self) -> None:
+        net = nn.Linear(1, 1)
+        told: list[tuple[str, int, int]] = []
+        rows = batches(5, 2, generator_for(CPU, 0, "rows"), CPU)
+        history = train(
+            lambda number, batch: net.weight.data.fill_(float(number)),
+            rows,
+            steps=7,
+            modules=[net],
+            stage="try",
+            progress=lambda *step: told.append(step),
+        )
+        assert history.steps == 7
+        assert net.weight.item() == 6
+        assert told[-1] == ("try", 7, 7)
+
+
+def test_moment_gap_sees_means_and_correlations() -> None:
+    stream = torch.Generator().manual_seed(0)
+    real = torch.randn(4000, 3, generator=stream) @ torch.tensor(
+        [[1.0, 0.9, 0], [0, 0.4, 0], [0, 0, 1]]
+    )
+    same = real[torch.randperm(4000, generator=stream)]
+    shuffled = torch.stack([column[torch.randperm(4000)] for column in real.T], 1)
+    assert moment_gap(real, same) < 1e-3
+    assert moment_gap(real, shuffled) > 0.1
+    assert moment_gap(real, real + 1) > 0.5
+    holes = torch.rand(real.shape, generator=stream) < 0.8
+    assert moment_gap(real * holes, same, holes) < 0.1
+
+
+def test_devices() -> None:
+    assert pick_device("cpu") == CPU
+    expected = "cuda" if torch.cuda.is_available() else "cpu"
+    assert pick_device("auto").type == expected
+    if expected == "cpu":
+        with pytest.raises(ConfigError, match="no CUDA"):
+            pick_device("cuda")
