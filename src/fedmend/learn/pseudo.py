@@ -27,6 +27,7 @@ __all__ = [
     "PseudoLabels",
     "cdsc",
     "cpg",
+    "dirichlet_evidence",
     "evidential",
     "probability",
     "published",
@@ -137,6 +138,18 @@ def evidential(evidence: np.ndarray, most_uncertainty: float) -> PseudoLabels:
     uncertainty = classes / (evidence.sum(axis=1) + classes)
     weight = 1.0 - uncertainty
     return PseudoLabels(evidence.argmax(axis=1), uncertainty <= most_uncertainty, weight, weight)
+
+
+def dirichlet_evidence(mean: np.ndarray, members: np.ndarray) -> np.ndarray:
+    """Evidence of an ensemble: the Dirichlet distribution with its mean and its variance.
+
+    S = sum_c p(1-p) / sum_c var - 1 and e = max(S p - 1, 0): members that agree give much evidence,
+    members that differ give little. **Shape**: mean [n, C], members [K, n, C]; result [n, C].
+    """
+    variance = members.var(axis=0).sum(axis=1)
+    possible = (mean * (1.0 - mean)).sum(axis=1)
+    strength = possible / np.maximum(variance, 1e-6 * np.maximum(possible, 1e-12)) - 1.0
+    return np.maximum(strength.clip(0.0)[:, None] * mean - 1.0, 0.0)
 
 
 # ---------------------------------------------------------------------------------- SAGE

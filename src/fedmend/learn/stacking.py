@@ -1,0 +1,72 @@
+"""Several models of one target as one: how much weight each deserves, from held-out rows.
+
+Numbers: the non-negative weights with the least squared error. Classes: the mixture of the models'
+probabilities with the least log loss.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping
+
+import numpy as np
+
+__all__ = ["class_weights", "member_errors", "value_weights"]
+
+STEPS = 200
+FLOOR = 1e-12
+
+
+def value_weights(truth: np.ndarray, outputs: Mapping[str, np.ndarray]) -> dict[str, float]:
+    """Non-negative least squares of `truth` on the members' outputs (few of them).
+
+    >>> value_weights(np.array([2.0, 4.0]), {"a": np.array([1.0, 2.0]), "b": np.array([-1.0, 0.0])})
+    {'a': 2.0, 'b': 0.0}
+    """
+    names = list(outputs)
+    members = np.stack([outputs[name] for name in names], axis=1)
+    best, weights = np.inf, np.full(len(names), 1.0 / len(names))
+    # With so few members every set of them that may be used is tried.
+    for size in range(1, len(names) + 1):
+        for chosen in itertools.combinations(range(len(names)), size):
+            part = members[:, chosen]
+            solved = np.linalg.lstsq(part, truth, rcond=None)[0]
+            error = float(((part @ solved - truth) ** 2).sum())
+            if (solved >= 0).all() and error < best - FLOOR:
+                best = error
+                weights = np.zeros(len(names))
+                weights[list(chosen)] = solved
+    return {name: float(weight) for name, weight in zip(names, weights, strict=True)}
+
+
+def class_weights(truth: np.ndarray, outputs: Mapping[str, np.ndarray]) -> dict[str, float]:
+    """Weights that sum to 1, with the least log loss of the mixture (by EM).
+
+    **Shape**: truth [n] class numbers, outputs [n, C] probabilities.
+    """
+    names = list(outputs)
+    rows = np.arange(len(truth))
+    given = np.stack([outputs[name][rows, truth] for name in names], axis=1).clip(FLOOR)
+    weights = np.full(len(names), 1.0 / len(names))
+    for _ in range(STEPS):
+        shares = given * weights
+        weights = (shares / shares.sum(axis=1, keepdims=True)).mean(axis=0)
+    return {name: float(weight) for name, weight in zip(names, weights, strict=True)}
+
+
+def member_errors(
+    truth: np.ndarray, outputs: Mapping[str, np.ndarray], train: np.ndarray
+) -> dict[str, float]:
+    """Mean squared error, or share of wrong classes, of each member; and ``mean``'s.
+
+    ``mean`` always says the mean, or the commonest class, of the values `train`.
+    """
+    if truth.dtype.kind == "i":
+        commonest = int(np.bincount(train).argmax()) if len(train) else 0
+        errors = {
+            name: float((values.argmax(axis=1) != truth).mean()) for name, values in outputs.items()
+        }
+        return errors | {"mean": float((truth != commonest).mean())}
+    errors = {name: float(((values - truth) ** 2).mean()) for name, values in outputs.items()}
+    mean = float(train.mean()) if len(train) else 0.0
+    return errors | {"mean": float(((truth - mean) ** 2).mean())}

@@ -1,0 +1,365 @@
+"""FedPSG-PUM: give one party's rows the other party's columns.
+
+    mended = FedPSGPUM().fit(fed)              # telco's columns for the bank's other customers
+    model = VFL().fit(mended.federation)       # in which those rows are aligned rows like others
+
+Process I ranks B's columns by how well A's columns speak of them (secure Spearman correlation).
+Process II predicts the strong ones by self-training (`vfpum.py`). Process III generates the weak
+ones at B (`generation.py`). The merge (`completion.py`) keeps, for every cell at B, where it came
+from and how far it deserves trust. A: the party with more rows; B: the party that completes.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import Any, Self
+
+from fedmend.errors import ConfigError, DataError, FedmendWarning
+from fedmend.federation.engines.local import LocalEngine
+from fedmend.federation.federation import Federation
+from fedmend.generate import generators
+from fedmend.methods.completion import merge, open_rows
+from fedmend.methods.generation import GenerateWorker
+from fedmend.methods.mended import Completed, Mended
+from fedmend.methods.selftrain import SelfTraining
+from fedmend.methods.thresholds import critical_rho, cv_threshold
+from fedmend.methods.vfpum import FAMILIES, Outcome, Progress, cross_validated, vfpu_m
+from fedmend.secure.correlation import RankCorrelation, rank_correlation
+
+__all__ = ["FedPSGPUM"]
+
+logger = logging.getLogger(__name__)
+
+ORDERS = ("predict-first", "generate-first")
+DIRECTIONS = ("a-to-b", "both")
+ROW_ORDERS = ("auto", "secret", "seeded")
+PAPER: dict[str, Any] = {
+    "strength": "mean",
+    "tau": 0.0,
+    "protocol": "published",
+    "model": "linear",
+    "linear": {"alpha": 0.1},
+    "rounds": 5,
+    "alpha": 0.0,
+    "k": 0.25,
+    "confidence": "published",
+    "generator": "ctgan",
+    "condition": False,
+}
+
+
+class FedPSGPUM(Mended):
+    """Completes rows that only one party has with the other parties' columns, at those parties.
+
+    direction: "a-to-b" completes the rows of the party with most rows of its own (or of `source`),
+    "both" those of every party. With more than two parties, pair by pair.
+    strength, tau, level: what makes a column of B strong: "max-abs", "mean-abs" or "mean" (as
+    published) of its correlations above a number, above the critical value of "significance"
+    (Holm-corrected over all pairs, at `level`), or above the number that "cv" finds.
+    protocol, correlation_mode: of the correlation; mode: of the models' products.
+    model: "linear", "tree", "neural", or several of them, which are then stacked.
+    linear, tree, neural: arguments for the families.
+    rounds, alpha, k, confidence: of the self-training (T, threshold, share, rule).
+    own_columns: strong columns of B help to predict each other, by their current guesses.
+    chain: columns one after the other, strongest first, each finished one helping the next.
+    order: "predict-first" or "generate-first" (all generated, then the strong ones predicted with
+    the generated columns as B's own).
+    generator, generator_params, condition, draws: of the weak columns; with a condition `draws`
+    generated values a cell are averaged.
+    ordinal: ordinal targets as "classes" or "ranks". clip: numbers stay in the observed range.
+    row_order: of A's rows, as B numbers them: "secret", or "seeded" to repeat a simulation;
+    "auto" is seeded where all parties are in one process.
+    min_rows: fewest aligned rows.
+    """
+
+    def __init__(
+        self,
+        *,
+        direction: str = "a-to-b",
+        source: str | None = None,
+        strength: str = "max-abs",
+        tau: float | str = "significance",
+        level: float = 0.05,
+        protocol: str = "inner-product",
+        correlation_mode: str = "bfv",
+        mode: str = "dealer",
+        model: str | Sequence[str] = "linear",
+        linear: Mapping[str, Any] | None = None,
+        tree: Mapping[str, Any] | None = None,
+        neural: Mapping[str, Any] | None = None,
+        rounds: int = 1,
+        alpha: float = 0.8,
+        k: float = 0.25,
+        confidence: str = "spread",
+        kappa: float = 1.0,
+        held_out: float = 0.2,
+        own_columns: bool = False,
+        chain: bool = False,
+        order: str = "predict-first",
+        generator: str = "vae",
+        generator_params: Mapping[str, Any] | None = None,
+        condition: bool = True,
+        draws: int = 10,
+        ordinal: str = "classes",
+        clip: bool = True,
+        row_order: str = "auto",
+        min_rows: int = 10,
+        seed: int = 0,
+    ) -> None:
+        self.direction = direction
+        self.source = source
+        self.strength = strength
+        self.tau = tau
+        self.level = level
+        self.protocol = protocol
+        self.correlation_mode = correlation_mode
+        self.mode = mode
+        self.model = model
+        self.linear = linear
+        self.tree = tree
+        self.neural = neural
+        self.rounds = rounds
+        self.alpha = alpha
+        self.k = k
+        self.confidence = confidence
+        self.kappa = kappa
+        self.held_out = held_out
+        self.own_columns = own_columns
+        self.chain = chain
+        self.order = order
+        self.generator = generator
+        self.generator_params = generator_params
+        self.condition = condition
+        self.draws = draws
+        self.ordinal = ordinal
+        self.clip = clip
+        self.row_order = row_order
+        self.min_rows = min_rows
+        self.seed = seed
+
+    @classmethod
+    def paper(cls, **changes: Any) -> Self:
+        """The published choices; the numbers that the texts leave open are tau = 0, alpha = 0."""
+        return cls(**{**PAPER, **changes})
+
+    # ------------------------------------------------------------------ the algorithm
+
+    def fit(self, fed: Federation, *, progress: Progress | None = None) -> Self:
+        """Complete the rows; `progress(stage, done, total, metrics)` is told."""
+        self._check()
+        run = f"mended-{secrets.token_hex(6)}"
+        alone = isinstance(fed.engine, LocalEngine)
+        seeded = self.row_order == "seeded" or (self.row_order == "auto" and alone)
+        sources = self._sources(fed)
+        self.pairs_: dict[tuple[str, str], Completed] = {}
+        views = {}
+        for a in sources:
+            views[a] = open_rows(fed, a, run, seeded=seeded)
+            for b, view in views[a].items():
+                self.pairs_[a, b] = self._complete(view, a, b, run, progress)
+        self.fed_, self.run_ = fed, run
+        self.federation = merge(fed, run, list(views), f"{fed.dataset}-{run}")
+        return self
+
+    def _complete(
+        self, view: Federation, a: str, b: str, run: str, progress: Progress | None
+    ) -> Completed:
+        """All of B's columns for A's rows."""
+        with view.workers(GenerateWorker, parties=[b], run=run, a=a) as crew:
+            done = self._correlate(view, a, b, crew[b].columns(), run, progress)
+            if self.order == "generate-first":
+                self._generate(crew[b], list(done.kinds), condition=False)
+            done.outcome = self._predict(view, done, run, progress)
+            left = [*done.weak, *done.outcome.failed]
+            for name, why in done.outcome.failed.items():
+                warnings.warn(
+                    f"party {b!r}, column {name!r}: could not be predicted ({why}) and was "
+                    "generated instead. Mend: see .failed_, or name another model",
+                    FedmendWarning,
+                    stacklevel=3,
+                )
+            if left and self.order == "predict-first":
+                self._generate(crew[b], left, condition=self.condition)
+            done.cells = crew[b].summary()
+        return done
+
+    # ------------------------------------------------------------------ Process I
+
+    def _correlate(
+        self,
+        view: Federation,
+        a: str,
+        b: str,
+        kinds: dict[str, str],
+        run: str,
+        progress: Progress | None,
+    ) -> Completed:
+        if not kinds:
+            raise DataError(
+                "has no column that could be completed",
+                party=b,
+                mend="give it columns with one value a row besides the label",
+            )
+        found = rank_correlation(
+            view,
+            a,
+            b,
+            protocol=self.protocol,  # type: ignore[arg-type]
+            mode=self.correlation_mode,  # type: ignore[arg-type]
+            strength=self.strength,  # type: ignore[arg-type]
+            min_rows=self.min_rows,
+            progress=_three(progress, "correlation"),
+        )
+        tau = self._threshold(view, a, b, found, run, progress)
+        strong = [name for name in found.order if found.strengths[name] > tau]
+        if not strong:
+            warnings.warn(
+                f"no column of {b!r} is stronger than tau = {tau:.3g}, so all are generated. "
+                "Mend: a smaller tau, or tau='cv'",
+                FedmendWarning,
+                stacklevel=4,
+            )
+        weak = [name for name in found.order if name not in strong]
+        return Completed(a, b, found, tau, strong, weak, kinds)
+
+    def _threshold(
+        self,
+        view: Federation,
+        a: str,
+        b: str,
+        found: RankCorrelation,
+        run: str,
+        progress: Progress | None,
+    ) -> float:
+        if self.tau == "significance":
+            return critical_rho(found.indicators.to_numpy(), found.n, self.level)
+        if self.tau == "cv":
+            errors = cross_validated(
+                view, a, b, found.order, parts=3, **self._training(run, progress)
+            )
+            return cv_threshold(found.strengths, errors)
+        return float(self.tau)
+
+    # ------------------------------------------------------------------ Process II
+
+    def _predict(
+        self, view: Federation, done: Completed, run: str, progress: Progress | None
+    ) -> Outcome:
+        strong, first = done.strong, self.order == "generate-first"
+        settings = self._training(run, progress)
+        if not self.chain:
+            own = list(done.kinds) if first else strong if self.own_columns else []
+            guessed = own if first else []
+            if not strong:
+                return Outcome()
+            return vfpu_m(view, done.a, done.b, strong, own=own, guessed=guessed, **settings)
+        outcome, finished = Outcome(), list(done.weak) if first else []
+        for name in strong:
+            part = vfpu_m(view, done.a, done.b, [name], own=finished, guessed=finished, **settings)
+            outcome.failed |= part.failed
+            outcome.joined |= part.joined
+            outcome.errors |= part.errors
+            if name not in part.failed:
+                finished = [*finished, name]
+        return outcome
+
+    def _training(self, run: str, progress: Progress | None) -> dict[str, Any]:
+        """What every call of VFPU-M is told."""
+        params = {"linear": self.linear, "tree": self.tree, "neural": self.neural}
+        return {
+            "run": run,
+            "how": self._self_training(),
+            "families": self._families(),
+            "params": {name: dict(given) for name, given in params.items() if given},
+            "options": {"mode": self.mode, "ordinal": self.ordinal},
+            "progress": progress,
+        }
+
+    def _self_training(self) -> SelfTraining:
+        return SelfTraining(
+            self.rounds,
+            self.alpha,
+            self.k,
+            self.confidence,
+            self.kappa,
+            self.held_out,
+            self.clip,
+            self.seed,
+        )
+
+    # ------------------------------------------------------------------ Process III
+
+    def _generate(self, worker: Any, names: list[str], *, condition: bool) -> None:
+        params = {"seed": self.seed, **(self.generator_params or {})}
+        worker.generate(names, self.generator, params, condition, self.draws)
+
+    # ------------------------------------------------------------------ checks
+
+    def _families(self) -> list[str]:
+        return [self.model] if isinstance(self.model, str) else list(self.model)
+
+    def _sources(self, fed: Federation) -> list[str]:
+        """The parties whose rows are completed."""
+        if len(fed.names) < 2:
+            raise ConfigError(
+                "a federation of one party has nothing to complete. Mend: two or more"
+            )
+        counts = fed.alignment.unaligned
+        if self.source is not None and self.source not in fed.names:
+            raise ConfigError(
+                f"source={self.source!r} is not in the federation. Mend: one of "
+                + ", ".join(fed.names)
+            )
+        if self.direction == "both":
+            found = [name for name in fed.names if counts[name]]
+        else:
+            most = self.source or max(fed.names, key=lambda name: counts[name])
+            found = [most] if counts[most] else []
+        if not found:
+            raise DataError(
+                "no party has rows that the others lack, so there is nothing to complete",
+                party=self.source,
+                mend="train on the federation as it is",
+            )
+        return found
+
+    def _check(self) -> None:
+        problems = self._self_training().problems()
+        choices = {
+            "direction": (self.direction, DIRECTIONS),
+            "order": (self.order, ORDERS),
+            "row_order": (self.row_order, ROW_ORDERS),
+            "generator": (self.generator, tuple(generators())),
+        }
+        problems += [
+            f"{name} must be one of {', '.join(known)}, however: {given!r}"
+            for name, (given, known) in choices.items()
+            if given not in known
+        ]
+        families = self._families()
+        if not families or not set(families) <= set(FAMILIES) or len(set(families)) < len(families):
+            problems.append(
+                f"model must be one or several of {', '.join(FAMILIES)}, however: {self.model!r}"
+            )
+        if isinstance(self.tau, str):
+            if self.tau not in ("significance", "cv"):
+                problems.append(
+                    f"tau must be a number, 'significance' or 'cv', however: {self.tau!r}"
+                )
+        elif not -1 <= self.tau <= 1:
+            problems.append(f"tau must lie in [-1, 1], however: {self.tau}")
+        if not 0 < self.level < 1:
+            problems.append(f"level must lie in (0, 1), however: {self.level}")
+        if self.draws < 1:
+            problems.append(f"draws must be at least 1, however: {self.draws}")
+        if problems:
+            raise ConfigError(problems)
+
+
+def _three(progress: Progress | None, stage: str) -> Any:
+    if progress is None:
+        return None
+    return lambda what, done, total: progress(f"{stage}: {what}", done, total, {})
