@@ -2,13 +2,12 @@
 
 Split training runs one optimizer per party, so what an optimizer costs besides arithmetic is paid
 once per party and step. Here all parameters of a half are views of one vector and their gradients
-views of another: a step is a handful of vector operations, whatever the number of layers. The
-numbers are those of `torch.optim` (the tests compare).
+views of another, and a step calls the kernel behind `torch.optim.Adam(fused=True)` on it directly:
+the same numbers to the bit (the tests compare) at a fraction of the overhead.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -49,7 +48,6 @@ class FlatOptimizer:
 
     def __init__(self, parameters: Sequence[nn.Parameter], spec: OptimizerSpec) -> None:
         self.spec = spec
-        self.steps = 0
         self._parameters = list(parameters)
         self.values = torch.cat([p.detach().reshape(-1) for p in self._parameters])
         self.gradient = torch.zeros_like(self.values)
@@ -60,8 +58,8 @@ class FlatOptimizer:
             parameter.data = self.values[at:end].view(parameter.shape)
             at = end
         self.first = torch.zeros_like(self.values)
-        self.second = torch.zeros_like(self.values) if spec.name != "sgd" else self.values[:0]
-        self._spare = torch.empty_like(self.values) if spec.name != "sgd" else self.values[:0]
+        self.second = torch.zeros_like(self.values[:0] if spec.name == "sgd" else self.values)
+        self.steps = torch.zeros((), dtype=torch.float32, device=self.values.device)
         self.zero_grad()
 
     def zero_grad(self) -> None:
@@ -73,33 +71,43 @@ class FlatOptimizer:
     @torch.no_grad()
     def step(self) -> None:
         """One update from the gradients that backward added up."""
-        self.steps += 1
         spec = self.spec
-        if spec.weight_decay and spec.name == "adamw":
-            self.values.mul_(1 - spec.lr * spec.weight_decay)
-        elif spec.weight_decay:
-            self.gradient.add_(self.values, alpha=spec.weight_decay)
+        self.steps += 1
         if spec.name == "sgd":
-            if self.steps == 1:
-                self.first.copy_(self.gradient)
-            else:
-                self.first.mul_(spec.momentum).add_(self.gradient)
-            self.values.add_(self.first, alpha=-spec.lr)
+            self._sgd()
             return
-        beta1, beta2 = spec.betas
-        self.first.lerp_(self.gradient, 1 - beta1)
-        self.second.mul_(beta2).addcmul_(self.gradient, self.gradient, value=1 - beta2)
-        scale = math.sqrt(1 - beta2**self.steps)
-        torch.sqrt(self.second, out=self._spare)
-        self._spare.div_(scale).add_(spec.eps)
-        self.values.addcdiv_(self.first, self._spare, value=-spec.lr / (1 - beta1**self.steps))
+        # Not a public name of torch; torch.optim calls it just so, in every version we admit.
+        kernel = torch._fused_adam_ if spec.name == "adam" else torch._fused_adamw_
+        kernel(
+            [self.values],
+            [self.gradient],
+            [self.first],
+            [self.second],
+            [],
+            [self.steps],
+            lr=spec.lr,
+            beta1=spec.betas[0],
+            beta2=spec.betas[1],
+            weight_decay=spec.weight_decay,
+            eps=spec.eps,
+            amsgrad=False,
+            maximize=False,
+            grad_scale=None,
+            found_inf=None,
+        )
+
+    def _sgd(self) -> None:
+        if self.spec.weight_decay:
+            self.gradient.add_(self.values, alpha=self.spec.weight_decay)
+        # Starting from zero momentum this is torch's rule, whose first step takes the gradient.
+        self.first.mul_(self.spec.momentum).add_(self.gradient)
+        self.values.add_(self.first, alpha=-self.spec.lr)
 
     def state(self) -> dict[str, Any]:
         """What a checkpoint needs besides the weights, as wire values."""
         return {"steps": self.steps, "first": self.first, "second": self.second}
 
     def restore(self, saved: Mapping[str, Any]) -> None:
-        self.steps = int(saved["steps"])
-        for name in ("first", "second"):
+        for name in ("steps", "first", "second"):
             own: Tensor = getattr(self, name)
             own.copy_(saved[name])
