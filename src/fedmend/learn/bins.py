@@ -1,0 +1,151 @@
+"""Columns as small bin numbers, and the finite list of cuts a tree can choose from.
+
+A numeric, ordinal or binary column has ordered bins at quantiles of its own values; a nominal one a
+bin per category, rare ones together; missing cells are a bin of their own. A *cut* sends some bins
+to the left: the first t bins, with or without the missing ones, or one category alone. Cuts are
+numbered over all columns, in an order that follows from the *layout* (kinds and numbers of bins),
+so two parties agree on a number without a name, a value or an edge.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+__all__ = ["Binned", "CutTable", "bin_categories", "bin_numbers"]
+
+ORDERED, NOMINAL = "ordered", "nominal"
+
+
+@dataclass(frozen=True, repr=False)
+class Binned:
+    """One column: bin numbers 0 … bins-1 per row, `bins` itself where the cell is missing."""
+
+    kind: str
+    bins: int
+    missing: bool
+    codes: np.ndarray
+
+    @property
+    def layout(self) -> list[Any]:
+        return [self.kind, self.bins, self.missing]
+
+
+def bin_numbers(values: np.ndarray, most: int, fitted_on: np.ndarray | None = None) -> Binned:
+    """Float64 [n] (NaN: missing) into at most `most` bins of about as many rows each.
+
+    fitted_on: rows whose values set the edges (all by default).
+    """
+    seen = values if fitted_on is None else values[fitted_on]
+    seen = np.sort(seen[~np.isnan(seen)])
+    distinct = np.unique(seen)
+    if len(distinct) <= most:
+        edges = distinct[:-1] / 2 + distinct[1:] / 2
+    else:
+        at = np.linspace(0, len(seen), most + 1)[1:-1].astype(np.int64)
+        edges = np.unique(seen[at - 1])
+        edges = edges[edges < seen[-1]]
+    absent = np.isnan(values)
+    codes = np.searchsorted(edges, np.where(absent, 0.0, values), side="left")
+    codes[absent] = len(edges) + 1
+    return Binned(ORDERED, len(edges) + 1, bool(absent.any()), codes.astype(np.int16))
+
+
+def bin_categories(
+    codes: np.ndarray, least: int = 1, fitted_on: np.ndarray | None = None
+) -> Binned:
+    """Category numbers [n] (-1: missing); those with fewer than `least` rows share one bin."""
+    seen = codes if fitted_on is None else codes[fitted_on]
+    counts = np.bincount(seen[seen >= 0], minlength=int(codes.max(initial=-1)) + 1)
+    frequent = np.flatnonzero(counts >= max(least, 1))
+    number = np.full(len(counts) + 1, len(frequent), dtype=np.int64)
+    number[frequent] = np.arange(len(frequent))
+    rare = bool((codes >= 0).any()) and bool(
+        np.isin(codes[codes >= 0], frequent, invert=True).any()
+    )
+    bins = len(frequent) + rare
+    found = number[codes]
+    found[codes < 0] = bins
+    return Binned(NOMINAL, max(bins, 1), bool((codes < 0).any()), found.astype(np.int16))
+
+
+class CutTable:
+    """All cuts of columns with these layouts.
+
+    Of every column all bins are summed but the last, which follows from the total: `stored` bins.
+    `matrix` [cuts, stored + 1] makes the sums on the left of every cut from the stored bins' sums
+    and, in the last place, the total.
+    """
+
+    def __init__(self, layouts: Sequence[Sequence[Any]]) -> None:
+        self.layouts = [(str(kind), int(bins), bool(missing)) for kind, bins, missing in layouts]
+        self.bounds: list[tuple[int, int]] = []  # of each column's stored bins
+        self.column: list[int] = []  # of each cut
+        self._lefts: list[np.ndarray] = []  # of each cut: which codes go left
+        start = 0
+        for number, (kind, bins, missing) in enumerate(self.layouts):
+            codes = bins + missing
+            self.bounds.append((start, start + codes - 1))
+            start += codes - 1
+            for left in _lefts(kind, bins, missing):
+                self.column.append(number)
+                self._lefts.append(left)
+        self.stored = start
+        self.columns = np.array(self.column, dtype=np.int64)
+        self.matrix = np.zeros((len(self.column), start + 1))
+        for cut, (number, left) in enumerate(zip(self.column, self._lefts, strict=True)):
+            first, last = self.bounds[number]
+            # the last bin is the total less all others
+            self.matrix[cut, first:last] = left[:-1] - 1.0 * left[-1]
+            self.matrix[cut, -1] = float(left[-1])
+
+    def __len__(self) -> int:
+        return len(self.column)
+
+    def goes_left(self, cut: int, codes: np.ndarray) -> np.ndarray:
+        """Which rows go left, from the bin numbers [columns, n]."""
+        side: np.ndarray = self._lefts[cut][codes[self.column[cut]]]
+        return side
+
+    def indicators(self, codes: np.ndarray) -> np.ndarray:
+        """float64 [n, stored] of the stored bins, from the bin numbers [columns, n]."""
+        out = np.zeros((codes.shape[1], self.stored))
+        for number, (first, last) in enumerate(self.bounds):
+            rows = np.flatnonzero(codes[number] < last - first)
+            out[rows, first + codes[number, rows]] = 1.0
+        return out
+
+    def sums(
+        self, codes: np.ndarray, rows: np.ndarray, slot: np.ndarray, slots: int, weights: np.ndarray
+    ) -> np.ndarray:
+        """Sums of `weights` per stored bin and slot: float64 [slots, stored].
+
+        rows: the rows that count; slot, weights: for each of them.
+        """
+        out = np.zeros((slots, self.stored))
+        for number, (first, last) in enumerate(self.bounds):
+            width = last - first + 1
+            place = slot * width + codes[number, rows]
+            found = np.bincount(place, weights, minlength=slots * width).reshape(slots, width)
+            out[:, first:last] = found[:, :-1]
+        return out
+
+
+def _lefts(kind: str, bins: int, missing: bool) -> list[np.ndarray]:
+    """Per cut, for every code (the missing bin last), whether it goes left."""
+    codes = bins + missing
+    cuts = []
+    if kind == NOMINAL:
+        for code in range(codes if codes > 2 else codes - 1):
+            cuts.append(np.arange(codes) == code)
+        return cuts
+    for last in range(bins - 1):
+        cuts.append(np.arange(codes) <= last)
+        if missing:
+            cuts.append((np.arange(codes) <= last) | (np.arange(codes) == bins))
+    if missing:
+        cuts.append(np.arange(codes) == bins)
+    return cuts

@@ -1,0 +1,320 @@
+"""Boosting of many targets at the party that holds them; sums over A's bins come from outside.
+
+Of A's columns B knows what it was told: for every cut that some tree uses, on which side each row
+lies. `disclose` limits how many cuts that may be. They are spent on the largest gains, over the
+first quarter of the trees; from then on trees choose among the cuts B knows (and B's own columns),
+their sums are computed at B, and nothing crosses any more.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from fedmend.learn.bins import CutTable
+from fedmend.learn.board import TargetColumn, indicators
+from fedmend.learn.grow import Growth, Output, Source
+
+__all__ = ["BoostSettings", "Boosting", "OwnBins"]
+
+BATCH = 64  # columns of numbers that are summed at once
+
+
+@dataclass(frozen=True)
+class BoostSettings:
+    """How many trees, and what keeps them from fitting noise; see `TreeModels`."""
+
+    trees: int
+    validation: float
+    patience: int
+    colsample: float
+    disclose: int | None
+    seed: int
+
+    def allowance(self, tree: int, known: int) -> int | None:
+        """How many new cuts may be asked for at this tree; None for any number."""
+        if self.disclose is None:
+            return None
+        paced = self.disclose * (tree + 1) / max(1, self.trees // 4)
+        return max(0, int(min(self.disclose, paced)) - known)
+
+
+@dataclass(frozen=True, repr=False)
+class OwnBins:
+    """B's own columns: bin numbers [columns, n], their cuts, and the name of each column."""
+
+    codes: np.ndarray
+    table: CutTable
+    names: list[str]
+
+
+@dataclass(repr=False)
+class _Task:
+    """One target in training: its rows, its outputs, and how it does on rows held out."""
+
+    name: str
+    column: TargetColumn
+    rows: np.ndarray
+    held_out: np.ndarray
+    outputs: list[Output]
+    best: float = np.inf
+    best_at: int = 0
+    best_scores: list[np.ndarray] = field(default_factory=list)
+    active: bool = True
+
+    def derivatives(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Gradient and curvature of the loss at these rows, [outputs, rows]."""
+        scores = np.stack([output.scores[rows] for output in self.outputs])
+        labels = self.column.labels[rows]
+        if not self.column.is_class:
+            return scores - labels, np.ones_like(scores)
+        shares = _shares(scores)
+        hot = (labels == 1)[None] if len(scores) == 1 else indicators(labels, len(scores)).T
+        return shares - hot, np.maximum(shares * (1 - shares), 1e-12)
+
+    def loss(self) -> float:
+        scores = np.stack([output.scores[self.held_out] for output in self.outputs])
+        labels = self.column.labels[self.held_out]
+        if not self.column.is_class:
+            return float(((scores[0] - labels) ** 2).mean())
+        shares = _shares(scores)
+        if len(scores) == 1:
+            shares = np.concatenate([1 - shares, shares])
+        return float(-np.log(np.maximum(shares[labels, np.arange(len(labels))], 1e-15)).mean())
+
+    def judge(self, number: int, patience: int) -> None:
+        """Keep the scores of the best round; stop when it is `patience` rounds back."""
+        if not len(self.held_out):
+            return
+        loss = self.loss()
+        if loss < self.best:
+            self.best, self.best_at = loss, number
+            self.best_scores = [output.scores for output in self.outputs]
+        elif number - self.best_at >= patience:
+            self.active = False
+
+    def final_scores(self) -> np.ndarray:
+        best = self.best_scores or [output.scores for output in self.outputs]
+        return np.stack(best)
+
+    def predictions(self) -> np.ndarray:
+        """[n], or probabilities [n, C], at all numbered rows."""
+        scores = self.final_scores()
+        if not self.column.is_class:
+            return scores[0]
+        shares = _shares(scores)
+        return np.concatenate([1 - shares, shares]).T if len(scores) == 1 else shares.T
+
+
+def _shares(scores: np.ndarray) -> np.ndarray:
+    if len(scores) == 1:
+        return 0.5 * (1.0 + np.tanh(0.5 * scores))
+    powers = np.exp(scores - scores.max(axis=0))
+    return np.asarray(powers / powers.sum(axis=0))
+
+
+class Boosting:
+    """All targets. `known` maps the number of a cut of A's to the rows that go left by it."""
+
+    def __init__(
+        self,
+        targets: dict[str, TargetColumn],
+        cuts: CutTable,
+        own: OwnBins,
+        growth: Growth,
+        settings: BoostSettings,
+        known: dict[int, np.ndarray],
+    ) -> None:
+        self.cuts, self.own, self.growth, self.settings = cuts, own, growth, settings
+        self.known = known
+        self._own_source = Source.of(own.table, len(cuts))
+        self._columns = np.concatenate([cuts.columns, len(cuts.layouts) + own.table.columns])
+        self.tasks = [self._task(name, column) for name, column in targets.items()]
+        self._growing: list[tuple[_Task, Output]] = []
+
+    def _task(self, name: str, column: TargetColumn) -> _Task:
+        rows = np.flatnonzero(column.labelled)
+        rng = np.random.default_rng([self.settings.seed, len(rows)])
+        held = np.zeros(0, np.int64)
+        if self.settings.validation:
+            shuffled = rng.permutation(rows)
+            count = round(self.settings.validation * len(rows))
+            held, rows = np.sort(shuffled[:count]), np.sort(shuffled[count:])
+        n, labels = len(column.labels), column.labels[rows]
+        if not column.is_class:
+            starts = [float(labels.mean())]
+        else:
+            logs = np.log(np.bincount(labels, minlength=len(column.classes)) + 0.5)
+            starts = [logs[1] - logs[0]] if len(logs) == 2 else list(logs - logs.mean())
+        usable = np.ones(len(self._columns), dtype=bool)
+        places = [at for at, own in enumerate(self.own.names) if own == name]
+        usable[np.isin(self._columns - len(self.cuts.layouts), places)] = False
+        outputs = [
+            Output(name, np.full(n, float(start)), not column.is_class, usable) for start in starts
+        ]
+        return _Task(name, column, rows, held, outputs)
+
+    @property
+    def active(self) -> list[_Task]:
+        return [task for task in self.tasks if task.active]
+
+    # ------------------------------------------------------------------ a tree
+
+    def start_tree(self, number: int, sample: np.ndarray | None, length: int) -> int:
+        """Gradients of all targets that go on, at the sampled rows; tells how many outputs."""
+        self._number = number
+        self._rows = np.arange(length) if sample is None else sample
+        counted = np.zeros(length, dtype=bool)
+        counted[self._rows] = True
+        self._position = np.cumsum(counted) - 1
+        spent = self.settings.allowance(self.settings.trees, len(self.known)) == 0
+        self._a_source = self._known_source() if spent else Source.of(self.cuts, 0)
+        self.at_home = spent
+        self._growing = []
+        for task in self.active:
+            gradient, curvature = task.derivatives(task.rows)
+            inside = counted[task.rows]
+            for at, output in enumerate(task.outputs):
+                output.start(
+                    gradient[at, inside], curvature[at, inside], task.rows[inside], self.growth
+                )
+                output.energy = max(float((gradient[at] ** 2 / curvature[at]).sum()), 1e-12)
+                output.chosen_from = output.usable & self._drawn_columns(len(self._growing))
+                self._growing.append((task, output))
+        return len(self._growing)
+
+    def _drawn_columns(self, output: int) -> np.ndarray:
+        """Which cuts belong to the columns that this tree may use."""
+        share = self.settings.colsample
+        count = len(self.cuts.layouts) + len(self.own.table.layouts)
+        if share >= 1 or count == 0:
+            return np.ones(len(self._columns), dtype=bool)
+        rng = np.random.default_rng([self.settings.seed, self._number, output])
+        drawn = rng.permutation(count)[: max(1, round(share * count))]
+        return np.isin(self._columns, drawn)
+
+    def _known_source(self) -> Source:
+        """The cuts B knows, as columns of zeros and ones of its own."""
+        cuts = np.array(sorted(self.known), dtype=np.int64)
+        sides = [self.known[int(cut)][self._rows] for cut in cuts]
+        self._sides = (
+            np.stack(sides, axis=1).astype(np.float64) if sides else np.zeros((len(self._rows), 0))
+        )
+        return Source(np.eye(len(cuts), len(cuts) + 1), cuts)
+
+    # ------------------------------------------------------------------ a level
+
+    def plan_level(self) -> int:
+        """How many nodes need sums over A's bins."""
+        self._wanted = [(output, node) for _, output in self._open() for node in output.plan()]
+        self._a_sums: list[np.ndarray] = []
+        if self.at_home:
+            for start in range(0, len(self._wanted), BATCH):
+                numbers = self.numbers(start, start + BATCH).astype(np.float64)
+                self.take_sums((numbers @ self._sides).astype(np.int64))
+            return 0
+        return len(self._wanted)
+
+    def _open(self) -> list[tuple[_Task, Output]]:
+        return [(task, output) for task, output in self._growing if output.open]
+
+    def numbers(self, start: int, stop: int) -> np.ndarray:
+        """Rounded gradients and curvatures, one wanted node each: int64 [nodes, sampled rows]."""
+        wanted = self._wanted[start:stop]
+        out = np.zeros((len(wanted), len(self._rows)), dtype=np.int64)
+        for at, (output, node) in enumerate(wanted):
+            inside = output.node[output.rows] == node
+            out[at, self._position[output.rows[inside]]] = output.numbers[inside]
+        return out
+
+    def take_sums(self, sums: np.ndarray) -> None:
+        """Sums over A's bins of the next wanted nodes, [nodes, stored]."""
+        self._a_sums.append(sums)
+
+    def choose(self) -> list[int]:
+        """Decide the splits; tells the cuts of A's of which the sides are not known yet."""
+        self._hand_out()
+        self._gains = []
+        unknown: dict[int, float] = {}
+        for _, output in self._open():
+            sources = [self._a_source, self._own_source]
+            gains = output.gains(output.lefts(sources))
+            cuts = np.concatenate([source.cuts for source in sources])
+            gains[:, ~output.chosen_from[cuts]] = -np.inf
+            self._gains.append((output, gains, cuts))
+            for best, cut in self._best(output, gains, cuts):
+                if 0 <= cut < len(self.cuts) and cut not in self.known:
+                    unknown[cut] = max(unknown.get(cut, 0.0), best / output.energy)
+        allowed = self.settings.allowance(self._number, len(self.known))
+        asked = sorted(unknown, key=lambda cut: (-unknown[cut], cut))[:allowed]
+        self._decide(set(asked) | self.known.keys(), restricted=len(asked) < len(unknown))
+        return asked
+
+    def _hand_out(self) -> None:
+        """Give every output the sums of its nodes, from A's bins and from B's own."""
+        a_sums = np.concatenate(self._a_sums) if self._a_sums else np.zeros((0, 0), np.int64)
+        at = 0
+        for _, output in self._open():
+            count = len(output.asked)
+            places, slot = output.slots()
+            own = self.own.table.sums(
+                self.own.codes,
+                output.rows[places],
+                slot,
+                count,
+                output.numbers[places].astype(np.float64),
+            )
+            output.take([a_sums[at : at + count], own.astype(np.int64)])
+            at += count
+
+    def _best(self, output: Output, gains: np.ndarray, cuts: np.ndarray) -> list[tuple[float, int]]:
+        """Per open node the best gain and its cut, -1 where none pays."""
+        at = gains.argmax(axis=1)
+        best = gains[np.arange(len(gains)), at]
+        return [
+            (float(gain), int(cuts[place]) if gain > self.growth.min_gain else -1)
+            for gain, place in zip(best, at, strict=True)
+        ]
+
+    def _decide(self, sayable: set[int], *, restricted: bool) -> None:
+        self._decided: list[tuple[Output, dict[int, int]]] = []
+        for output, gains, cuts in self._gains:
+            if restricted:
+                silent = (cuts < len(self.cuts)) & ~np.isin(cuts, list(sayable))
+                gains[:, silent] = -np.inf
+            best = self._best(output, gains, cuts)
+            decided = {
+                node: cut for node, (_, cut) in zip(output.open, best, strict=True) if cut >= 0
+            }
+            self._decided.append((output, decided))
+
+    def split(self) -> int:
+        """Send all rows down; tells how many nodes are open now."""
+        return sum(output.split(decided, self._goes_left) for output, decided in self._decided)
+
+    def _goes_left(self, cut: int) -> np.ndarray:
+        if cut < len(self.cuts):
+            return self.known[cut]
+        return self.own.table.goes_left(cut - len(self.cuts), self.own.codes)
+
+    def finish_tree(self) -> int:
+        """Leaf values and new scores; tells how many targets go on."""
+        for task in self.active:
+            gradient, curvature = task.derivatives(task.rows)
+            for at, output in enumerate(task.outputs):
+                output.finish(gradient[at], curvature[at], task.rows)
+            task.judge(self._number, self.settings.patience)
+        return len(self.active)
+
+    def grow_at_home(self, trees: int, length: int) -> None:
+        """Trees from B's own columns and the known cuts only (`disclose` must be spent)."""
+        for number in range(trees):
+            if not self.start_tree(number, None, length):
+                return
+            for _ in range(self.growth.depth):
+                self.plan_level()
+                self.choose()
+                if not self.split():
+                    break
+            self.finish_tree()
