@@ -23,6 +23,7 @@ SMALL: dict[str, Any] = {
     "batch_size": 40,
     "sampling_steps": 4,
     "candidates": 50,
+    "channels": 8,
     "refine": 2,
     "patience": 2,
     "device": "cpu",
