@@ -33,17 +33,18 @@ from fedmend.generate.training import (
     Progress,
     generator_for,
     held_out,
-    moment_gap,
     seed_parameters,
     train,
 )
 
-__all__ = ["Adversarial", "Step"]
+__all__ = ["Adversarial", "Step", "joint_gap", "settle"]
 
 GUMBEL = 0.2
+SAMPLING = ("log-frequency", "frequency")
 _CHUNK = 8192
 _TRIES = 20
 _SCORES = 40
+_APART = 25
 _SCORED = 2000
 
 Step = Callable[[torch.Tensor, torch.Tensor | None, torch.Tensor | None], None]
@@ -63,6 +64,7 @@ class Adversarial(Generator):
     candidates: int
     average: float
     pac: int = 1
+    sampling: str = "log-frequency"
 
     # --- what a subclass says ------------------------------------------------------------
 
@@ -87,6 +89,9 @@ class Adversarial(Generator):
             for name, least in (("latent", 1), ("patience", 0), ("candidates", 1), ("pac", 1))
             if getattr(self, name) < least
         ]
+        if self.sampling not in SAMPLING:
+            allowed = " or ".join(map(repr, SAMPLING))
+            problems.append(f"sampling must be {allowed}, however: sampling={self.sampling!r}")
         if not 0 <= self.average < 1:
             problems.append(f"average must be in 0..1, 1 excluded, however: average={self.average}")
         if problems:
@@ -121,7 +126,7 @@ class Adversarial(Generator):
         if not rows.is_complete:
             missing = ~self.encoder_.spread(rows.observed[kept])
             gaps = torch.from_numpy(missing).to(self.device_)
-        self.conditions_.fit(real)
+        self.conditions_.fit(real, self.sampling)
         network = self.modules_["generator"]
         average = EMA(network, decay=self.average)
         stream = generator_for(self.device_, self.seed, f"train {self.name}")
@@ -133,14 +138,14 @@ class Adversarial(Generator):
             play(real[drawn], None if gaps is None else gaps[drawn], wanted)
             average.update()
 
-        steps = self.epochs * max(1, len(real) // size)
+        steps = self.epochs * max(1, rows.n_rows // size)
         self.history_ = train(
             step,
             itertools.repeat(torch.empty(0)),
             steps=steps,
             modules=[average.average],
             score=self._scorer(average.average, rows.take(scored if len(scored) else kept)),
-            every=max(1, steps // _SCORES),
+            every=max(_APART, steps // _SCORES),
             patience=self.patience,
             progress=progress,
         )
@@ -159,7 +164,7 @@ class Adversarial(Generator):
             _, wanted = self.conditions_.draw(_SCORED, stream)
             settle(network, self._inputs(_SCORED, wanted, stream))
             fake = self._make(_SCORED, self.conditions_.natural(_SCORED, stream), stream, network)
-            return moment_gap(real, self._hard(fake), observed)
+            return joint_gap(real, self._hard(fake), observed)
 
         return score
 
@@ -219,8 +224,9 @@ class Adversarial(Generator):
 
         whole = np.append(self._whole_columns(), False)  # the last for category -1
         single = np.flatnonzero((cells == 1) & whole[category])
-        wanted = torch.from_numpy(category[single]).to(self.device_)
-        result[single] = self._under(wanted, generator)
+        if len(single):
+            wanted = torch.from_numpy(category[single]).to(self.device_)
+            result[single] = self._under(wanted, generator)
 
         rest = np.flatnonzero((cells > 0) & ~((cells == 1) & whole[category]))
         for wanted_one in np.unique(category[rest]):
@@ -242,6 +248,24 @@ class Adversarial(Generator):
             return self._make(size, self.conditions_.natural(size, stream), stream)
         wanted = torch.full((size,), category, dtype=torch.int64, device=self.device_)
         return self._make(size, wanted, stream)
+
+
+def joint_gap(
+    real: torch.Tensor, fake: torch.Tensor, observed: torch.Tensor | None = None
+) -> float:
+    """How far apart two samples are in the means and products of all pairs of coordinates.
+
+    A root mean square, in which noise of the real sample is the same for all fakes: what tells
+    fakes apart are the relations they get right. ``observed`` marks the coordinates that count.
+    **Shape**: (n, width), (m, width), (n, width) -> ()
+    """
+    weight = torch.ones_like(real) if observed is None else observed.to(real.dtype)
+    counts = weight.sum(0).clamp(min=1)
+    mean = (real * weight).sum(0) / counts
+    spread = (((real - mean) * weight).square().sum(0) / counts).sqrt().clamp(min=0.05)
+    ours, theirs = (real - mean) / spread * weight, (fake - mean) / spread
+    products = ours.T @ ours / (weight.T @ weight).clamp(min=1) - theirs.T @ theirs / len(fake)
+    return float((products.square().mean() + theirs.mean(0).square().mean()).sqrt())
 
 
 @torch.no_grad()

@@ -35,15 +35,19 @@ class Conditions:
         self.column = torch.repeat_interleave(torch.arange(len(spans)), sizes).to(device)
         self.counts = torch.ones(self.width, device=device)
 
-    def fit(self, values: torch.Tensor) -> None:
-        """List the rows of every category. **Shape**: (n, width of a row), missing cells zero."""
+    def fit(self, values: torch.Tensor, sampling: str = "log-frequency") -> None:
+        """List the rows of every category; ``sampling`` says how often it will be asked for.
+
+        **Shape**: (n, width of a row), missing cells zero
+        """
         self.n_rows = len(values)
         held = values[:, self.positions] > 0.5
         self.counts = held.sum(0).float()
         # Categories in order, and within each its rows: one look-up finds the k-th row of any.
         self.rows = held.T.nonzero()[:, 1]
         self.starts = (self.counts.cumsum(0) - self.counts).long()
-        self.drawn_by = self._weights(torch.log1p(self.counts))
+        by_log = sampling == "log-frequency"
+        self.drawn_by = self._weights(self.counts.log1p() if by_log else self.counts)
 
     def _weights(self, masses: torch.Tensor) -> torch.Tensor:
         """A probability for every category: columns alike, within a column by mass."""
@@ -53,8 +57,8 @@ class Conditions:
     def draw(self, n: int, generator: torch.Generator) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Row numbers to train on, and the condition each was drawn for.
 
-        A column is drawn evenly, a category by the logarithm of its frequency, a row evenly among
-        those that hold the category.
+        A column is drawn evenly, a category by its frequency or the logarithm of it, a row evenly
+        among those that hold the category.
         """
         if not self.width:
             rows = torch.randint(self.n_rows, (n,), generator=generator, device=self.device)

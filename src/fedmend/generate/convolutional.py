@@ -68,6 +68,7 @@ class ConvolutionalGAN(Adversarial):
     lr: float
     decay: float
     betas: tuple[float, float]
+    epsilon: float = 1e-8
     channels: int
     target: str | None
 
@@ -90,7 +91,12 @@ class ConvolutionalGAN(Adversarial):
 
     def _optimizer(self, module: nn.Module) -> torch.optim.Optimizer:
         return torch.optim.Adam(
-            module.parameters(), self.lr, self.betas, weight_decay=self.decay, fused=True
+            module.parameters(),
+            self.lr,
+            self.betas,
+            self.epsilon,
+            weight_decay=self.decay,
+            fused=True,
         )
 
     def _rivalry(self, network: nn.Module, stream: torch.Generator) -> Step:

@@ -5,8 +5,11 @@ conditional vector that covers, besides categories, the modes of numbers. Column
 numbers in which some values are of a kind of their own, such as a zero for "none" — have modes for
 these values (``spikes``); numbers with a long tail are taken as logarithms.
 
-Mixed columns and long tails are found, not declared: a value that many rows share is of a kind of
-its own, and a tail is long where it reaches five times further up than down from the median.
+Departures: mixed columns and long tails are found, not declared (a value that many rows share is
+of a kind of its own; a tail is long where it reaches five times further up than down from the
+median); numbers with few distinct values are categories (``levels``); rows are sampled from a
+running average of the generator's weights (see `adversarial`); the networks have half the channels
+and learn faster, to be bearable without an accelerator.
 
 `sample(given=…)` with one categorical column uses the conditional vector. More columns, and
 numbers, are matched with candidates: an approximation, see `matching`.
@@ -31,18 +34,19 @@ class CTABGAN(ConvolutionalGAN):
 
     ``target``: the column the classifier predicts (None: the table's label; without one there is
     no classifier); ``spikes``: the share of rows from which a value is of a kind of its own;
-    ``levels``, ``average``, ``patience`` and ``candidates`` as in `CTGAN`.
+    ``levels``, ``sampling``, ``average``, ``patience`` and ``candidates`` as in `CTGAN`.
     """
 
     name = "ctabgan"
     betas = (0.5, 0.9)
+    epsilon = 1e-3  # damps the steps of weights that hardly matter; the game is unsteady without
 
     def __init__(
         self,
         *,
         epochs: int = 150,
         batch_size: int = 500,
-        lr: float = 2e-4,
+        lr: float = 5e-4,
         decay: float = 1e-5,
         latent: int = 100,
         channels: int = 32,
@@ -51,8 +55,9 @@ class CTABGAN(ConvolutionalGAN):
         modes: int = 10,
         spikes: float = 0.05,
         levels: int = 20,
+        sampling: str = "log-frequency",
         average: float = 0.995,
-        patience: int = 10,
+        patience: int = 15,
         candidates: int = 20_000,
         seed: int = 0,
         device: str = "auto",
@@ -68,6 +73,7 @@ class CTABGAN(ConvolutionalGAN):
         self.modes = modes
         self.spikes = spikes
         self.levels = levels
+        self.sampling = sampling
         self.average = average
         self.patience = patience
         self.candidates = candidates
@@ -77,7 +83,8 @@ class CTABGAN(ConvolutionalGAN):
     @classmethod
     def paper(cls, **params: Any) -> CTABGAN:
         """The publication's settings; other parameters on top."""
-        return cls(**{"levels": 0, "channels": 64, "average": 0.0, "patience": 0, **params})
+        published = {"lr": 2e-4, "channels": 64, "levels": 0, "average": 0.0, "patience": 0}
+        return cls(**{**published, **params})
 
     def _encoder(self) -> Encoder:
         return Encoder(

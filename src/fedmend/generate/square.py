@@ -45,7 +45,10 @@ class SquareGenerator(nn.Module):
         self.outputs = outputs
         *_, smallest = sides = _sides(side_of(outputs))
         widths = [channels * 2**layer for layer in range(len(sides) - 1)][::-1]
-        layers: list[nn.Module] = [nn.ConvTranspose2d(inputs, widths[0], smallest)]
+        layers: list[nn.Module] = [
+            nn.Linear(inputs, widths[0] * smallest**2),
+            nn.Unflatten(1, (widths[0], smallest, smallest)),
+        ]
         for before, after in zip(widths, [*widths[1:], 1], strict=True):
             layers += [nn.BatchNorm2d(before), nn.ReLU()]
             layers += [nn.ConvTranspose2d(before, after, 4, stride=2, padding=1)]
@@ -53,7 +56,7 @@ class SquareGenerator(nn.Module):
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
         """**Shape**: (n, inputs) -> (n, outputs)"""
-        return self.layers(inputs[:, :, None, None]).flatten(1)[:, : self.outputs]
+        return self.layers(inputs).flatten(1)[:, : self.outputs]
 
 
 class SquareCritic(nn.Module):

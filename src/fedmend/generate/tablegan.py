@@ -45,7 +45,7 @@ class TableGAN(ConvolutionalGAN):
         *,
         epochs: int = 150,
         batch_size: int = 500,
-        lr: float = 2e-4,
+        lr: float = 5e-4,
         decay: float = 1e-5,
         latent: int = 100,
         channels: int = 32,
@@ -55,7 +55,7 @@ class TableGAN(ConvolutionalGAN):
         numeric: str = "rank",
         levels: int = 20,
         average: float = 0.995,
-        patience: int = 10,
+        patience: int = 15,
         candidates: int = 20_000,
         seed: int = 0,
         device: str = "auto",
@@ -80,8 +80,8 @@ class TableGAN(ConvolutionalGAN):
     @classmethod
     def paper(cls, **params: Any) -> TableGAN:
         """The publication's settings; other parameters on top."""
-        published = {"numeric": "minmax", "levels": 0, "channels": 64, "average": 0.0}
-        return cls(**{**published, "patience": 0, **params})
+        published = {"lr": 2e-4, "channels": 64, "numeric": "minmax", "levels": 0}
+        return cls(**{**published, "average": 0.0, "patience": 0, **params})
 
     def _check_params(self) -> None:
         super()._check_params()
