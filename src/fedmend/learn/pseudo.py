@@ -82,11 +82,18 @@ def probability(probabilities: np.ndarray, alpha: float) -> PseudoLabels:
     return PseudoLabels(probabilities.argmax(axis=1), score >= alpha, score, score)
 
 
-def spread(members: np.ndarray, alpha: float, *, scale: float | None = None) -> PseudoLabels:
+def spread(
+    members: np.ndarray,
+    alpha: float,
+    *,
+    scale: float | None = None,
+    residual: float | np.ndarray = 0.0,
+) -> PseudoLabels:
     """Agreement of an ensemble, from 0 to 1.
 
-    Regression ([K, n]): s = 1 - (standard deviation over the K members) / scale, where `scale` is
-    the standard deviation of the labelled values. Classification ([K, n, C]): s = max_c of the
+    Regression ([K, n]): s = 1 - d / scale, where d^2 is the variance over the K members plus
+    `residual`^2 (what the members are known to be off by together) and `scale` the standard
+    deviation of the labelled values. Classification ([K, n, C]): s = max_c of the
     mean probability, times 1 - (mean total variation between members and mean). The target is the
     members' mean, or its largest class.
 
@@ -102,7 +109,7 @@ def spread(members: np.ndarray, alpha: float, *, scale: float | None = None) -> 
         return PseudoLabels(mean.argmax(axis=1), score >= alpha, score, score)
     if scale is None:
         raise ConfigError("spread of values needs scale: the labelled values' standard deviation")
-    deviation = members.std(axis=0)
+    deviation = np.sqrt(members.var(axis=0) + np.square(residual))
     apart = deviation / scale if scale > 0 else (deviation > 0).astype(np.float64)
     score = (1.0 - apart).clip(0.0, 1.0)
     return PseudoLabels(mean, score >= alpha, score, score)

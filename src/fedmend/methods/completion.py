@@ -18,7 +18,7 @@ from fedmend.data._parts import retyped
 from fedmend.data.restore import restore, restore_numbers
 from fedmend.data.schema import Column, Schema
 from fedmend.data.table import Table
-from fedmend.errors import ConfigError, DataError, NotFitted
+from fedmend.errors import AlignmentError, ConfigError, DataError, NotFitted
 from fedmend.federation.federation import AlignmentCounts, Federation
 from fedmend.federation.site import Alignment, Site
 from fedmend.federation.wire import Sealed
@@ -243,9 +243,12 @@ class MergeWorker(Worker):
         super().__init__(site, scope)
         self.run = run
 
-    @exposed(kind="control")
-    def merge(self, dataset: str, scope: str, segments: list[list[str]]) -> None:
-        """Store the table `dataset` and its alignment: the aligned rows, then each party's."""
+    @exposed(kind="count")
+    def merge(self, dataset: str, scope: str, segments: list[list[str]]) -> dict[str, int]:
+        """Store the table `dataset` and its alignment: the aligned rows, then each party's.
+
+        Tells how many rows are aligned now, and how many are not.
+        """
         own = self.alignment
         aligned, tables, end = [own.aligned], [self.table], len(self.table)
         unaligned = own.unaligned
@@ -265,6 +268,10 @@ class MergeWorker(Worker):
             aligned.append(rows)
         self.site.tables[dataset] = _stacked(tables)
         self.site.alignments[scope] = Alignment(np.concatenate(aligned), unaligned)
+        return {
+            "aligned": len(self.site.alignments[scope].aligned),
+            "unaligned": len(unaligned),
+        }
 
     @exposed(kind="prediction")
     def export(self, path: str, format: str, parties: list[str]) -> int:
@@ -292,12 +299,14 @@ def merge(fed: Federation, run: str, sources: list[str], name: str) -> Federatio
     mended = fed.on(name)
     rows = {a: fed.on(f"{fed.dataset}@{run}-{a}") for a in sources}
     with fed.workers(MergeWorker, run=run) as crew:
-        crew.merge(name, mended.scope, [[a, view.scope] for a, view in rows.items()])
-    aligned, unaligned = fed.alignment.aligned, dict(fed.alignment.unaligned)
-    for a, view in rows.items():
-        aligned += view.alignment.unaligned[a]
-        unaligned[a] -= view.alignment.unaligned[a]
-    mended.note_alignment(AlignmentCounts(aligned, unaligned))
+        counts = crew.merge(name, mended.scope, [[a, view.scope] for a, view in rows.items()])
+    aligned = {each["aligned"] for each in counts.values()}
+    if len(aligned) != 1:
+        raise AlignmentError(
+            f"the parties have {sorted(aligned)} rows after the merge. Mend: align and fit again"
+        )
+    unaligned = {party: each["unaligned"] for party, each in counts.items()}
+    mended.note_alignment(AlignmentCounts(aligned.pop(), unaligned))
     return mended
 
 

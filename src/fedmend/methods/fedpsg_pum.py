@@ -159,31 +159,33 @@ class FedPSGPUM(Mended):
         for a in sources:
             views[a] = open_rows(fed, a, run, seeded=seeded)
             for b, view in views[a].items():
-                self.pairs_[a, b] = self._complete(view, a, b, run, progress)
+                with view.workers(GenerateWorker, parties=[b], run=run, a=a) as crew:
+                    # B may know all of A's rows from an alignment of the two
+                    if view.alignment.unaligned[a]:
+                        self.pairs_[a, b] = self._complete(view, crew[b], a, b, run, progress)
         self.fed_, self.run_ = fed, run
         self.federation = merge(fed, run, list(views), f"{fed.dataset}-{run}")
         return self
 
     def _complete(
-        self, view: Federation, a: str, b: str, run: str, progress: Progress | None
+        self, view: Federation, at_b: Any, a: str, b: str, run: str, progress: Progress | None
     ) -> Completed:
         """All of B's columns for A's rows."""
-        with view.workers(GenerateWorker, parties=[b], run=run, a=a) as crew:
-            done = self._correlate(view, a, b, crew[b].columns(), run, progress)
-            if self.order == "generate-first":
-                self._generate(crew[b], list(done.kinds), condition=False)
-            done.outcome = self._predict(view, done, run, progress)
-            left = [*done.weak, *done.outcome.failed]
-            for name, why in done.outcome.failed.items():
-                warnings.warn(
-                    f"party {b!r}, column {name!r}: could not be predicted ({why}) and was "
-                    "generated instead. Mend: see .failed_, or name another model",
-                    FedmendWarning,
-                    stacklevel=3,
-                )
-            if left and self.order == "predict-first":
-                self._generate(crew[b], left, condition=self.condition)
-            done.cells = crew[b].summary()
+        done = self._correlate(view, a, b, at_b.columns(), run, progress)
+        if self.order == "generate-first":
+            self._generate(at_b, list(done.kinds), condition=False)
+        done.outcome = self._predict(view, done, run, progress)
+        left = [*done.weak, *done.outcome.failed]
+        for name, why in done.outcome.failed.items():
+            warnings.warn(
+                f"party {b!r}, column {name!r}: could not be predicted ({why}) and was "
+                "generated instead. Mend: see .failed_, or name another model",
+                FedmendWarning,
+                stacklevel=3,
+            )
+        if left and self.order == "predict-first":
+            self._generate(at_b, left, condition=self.condition)
+        done.cells = at_b.summary()
         return done
 
     # ------------------------------------------------------------------ Process I

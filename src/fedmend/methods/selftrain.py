@@ -79,6 +79,7 @@ class SelfTrainingWorker(Worker):
         self._members: dict[str, dict[str, np.ndarray]] = {}
         self._deviations: dict[str, np.ndarray] = {}
         self._weights: dict[str, dict[str, float]] = {}
+        self._residuals: dict[str, float] = {}
         self._before: dict[str, np.ndarray] = {}
         self._held = np.zeros(0, np.int64)
         self._cells: dict[str, _Cells] = {}
@@ -91,8 +92,15 @@ class SelfTrainingWorker(Worker):
 
     @exposed(kind="control")
     def attend(self, names: list[str]) -> None:
-        """Let the next fits learn these columns only."""
+        """Let the next fit learn these columns only, with nothing predicted yet."""
         self.board.targets = list(names)
+        for name in names:
+            self.board[name].outputs = self.board[name].spread = None
+
+    @exposed(kind="control")
+    def forget(self) -> None:
+        """Drop the models' board; the completed cells stay."""
+        self.site.state.pop(f"{self.model}:board", None)
 
     @exposed(kind="control")
     def give_up(self, name: str, reason: str) -> None:
@@ -154,7 +162,10 @@ class SelfTrainingWorker(Worker):
             train = np.setdiff1d(np.flatnonzero(target.labelled), rows)
             errors[name] = member_errors(target.truth[rows], outputs, target.truth[train])
             fit = class_weights if target.is_class else value_weights
-            self._weights[name] = fit(target.truth[rows], outputs)
+            self._weights[name] = weights = fit(target.truth[rows], outputs)
+            if not target.is_class:
+                stack = sum(weights[family] * values for family, values in outputs.items())
+                self._residuals[name] = float(np.sqrt(((stack - target.truth[rows]) ** 2).mean()))
         return errors
 
     def _combined(self, name: str, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -211,13 +222,13 @@ class SelfTrainingWorker(Worker):
     def _agreement(
         self, name: str, rows: np.ndarray, outputs: np.ndarray, members: np.ndarray
     ) -> pseudo.PseudoLabels:
-        """Regression: the members' spread, and the model's own where it states one."""
-        labels = pseudo.spread(members, self.how.alpha, scale=1.0)
-        score = labels.score
+        """Regression: how far the members are apart, and how far off the model is by itself."""
+        residual: Any = self._residuals.get(name)
         own = self._deviations.get(name)
-        if own is not None and not np.isnan(own[rows]).any():
-            score = np.minimum(score, (1.0 - own[rows]).clip(0.0, 1.0))
-        return pseudo.PseudoLabels(outputs, score >= self.how.alpha, score, score)
+        if residual is None:
+            residual = 0.0 if own is None else np.nan_to_num(own[rows])
+        labels = pseudo.spread(members, self.how.alpha, scale=1.0, residual=residual)
+        return pseudo.PseudoLabels(outputs, labels.mask, labels.weight, labels.score)
 
     @exposed(kind="control")
     def finish(self) -> None:

@@ -81,10 +81,10 @@ class _Run:
         run: str,
         how: SelfTraining,
         families: Sequence[str],
-        own: Sequence[str],
         params: Mapping[str, Mapping[str, Any]],
         options: Mapping[str, Any],
         progress: Progress | None,
+        own: Sequence[str] = (),
     ) -> None:
         self.how, self.progress, self.outcome = how, progress, Outcome()
         self.models: dict[str, TargetModels] = {}
@@ -143,9 +143,10 @@ class _Run:
         return lambda stage, done, total: progress(f"{family}: {stage}", done, total, {})
 
     def close(self) -> None:
-        self.crew.stop()
         for models in self.models.values():
             models.close()
+        self.judge.forget()
+        self.crew.stop()
 
 
 def vfpu_m(
