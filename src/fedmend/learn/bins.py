@@ -34,42 +34,62 @@ class Binned:
         return [self.kind, self.bins, self.missing]
 
 
-def bin_numbers(values: np.ndarray, most: int, fitted_on: np.ndarray | None = None) -> Binned:
-    """Float64 [n] (NaN: missing) into at most `most` bins of about as many rows each.
+def bin_numbers(
+    values: np.ndarray, most: int, least: int = 1, fitted_on: np.ndarray | None = None
+) -> Binned:
+    """Float64 [n] (NaN: missing) into at most `most` bins of `least` rows or more.
 
-    fitted_on: rows whose values set the edges (all by default).
+    fitted_on: rows whose values set the edges (all by default). Missing cells, if fewer than
+    `least`, count as the median.
     """
     seen = values if fitted_on is None else values[fitted_on]
     seen = np.sort(seen[~np.isnan(seen)])
-    distinct = np.unique(seen)
-    if len(distinct) <= most:
-        edges = distinct[:-1] / 2 + distinct[1:] / 2
-    else:
-        at = np.linspace(0, len(seen), most + 1)[1:-1].astype(np.int64)
-        edges = np.unique(seen[at - 1])
-        edges = edges[edges < seen[-1]]
+    edges = _edges(seen, most, least)
     absent = np.isnan(values)
+    if 0 < absent.sum() < least and len(seen):
+        values, absent = np.where(absent, seen[len(seen) // 2], values), np.zeros_like(absent)
     codes = np.searchsorted(edges, np.where(absent, 0.0, values), side="left")
     codes[absent] = len(edges) + 1
     return Binned(ORDERED, len(edges) + 1, bool(absent.any()), codes.astype(np.int16))
 
 
+def _edges(seen: np.ndarray, most: int, least: int) -> np.ndarray:
+    """Upper ends of all bins but the last; a value equal to one still belongs to its bin."""
+    distinct, counts = np.unique(seen, return_counts=True)
+    room = max(least, 1 if len(distinct) <= most else -(-len(seen) // most))
+    ends, gathered, left = [], 0, len(seen)
+    for value, count in zip(distinct, counts, strict=True):
+        gathered, left = gathered + count, left - count
+        if gathered >= room and left >= max(least, 1):
+            ends.append(value)
+            gathered = 0
+    return np.array(ends)
+
+
 def bin_categories(
     codes: np.ndarray, least: int = 1, fitted_on: np.ndarray | None = None
 ) -> Binned:
-    """Category numbers [n] (-1: missing); those with fewer than `least` rows share one bin."""
+    """Category numbers [n] (-1: missing); those with fewer than `least` rows share one bin.
+
+    Missing cells, if fewer than `least`, go with the rare ones; and so does the rarest of the
+    others, if the rare ones together are still fewer.
+    """
     seen = codes if fitted_on is None else codes[fitted_on]
+    absent = codes < 0
     counts = np.bincount(seen[seen >= 0], minlength=int(codes.max(initial=-1)) + 1)
     frequent = np.flatnonzero(counts >= max(least, 1))
-    number = np.full(len(counts) + 1, len(frequent), dtype=np.int64)
-    number[frequent] = np.arange(len(frequent))
-    rare = bool((codes >= 0).any()) and bool(
-        np.isin(codes[codes >= 0], frequent, invert=True).any()
-    )
-    bins = len(frequent) + rare
-    found = number[codes]
-    found[codes < 0] = bins
-    return Binned(NOMINAL, max(bins, 1), bool((codes < 0).any()), found.astype(np.int16))
+    few = 0 < int(absent.sum()) < least
+    rare = ~absent & np.isin(codes, frequent, invert=True) | (absent & few)
+    if 0 < rare.sum() < least and len(frequent):
+        rarest = frequent[np.argmin(counts[frequent])]
+        frequent = frequent[frequent != rarest]
+        rare |= codes == rarest
+    found = np.searchsorted(frequent, codes).astype(np.int16)
+    bins = len(frequent) + bool(rare.any())
+    found[rare] = len(frequent)
+    missing = absent & ~rare
+    found[missing] = bins
+    return Binned(NOMINAL, max(bins, 1), bool(missing.any()), found)
 
 
 class CutTable:

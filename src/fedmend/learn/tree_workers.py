@@ -58,9 +58,10 @@ class TreeFeatures(BinsWorker):
                 made = bin_categories(np.maximum(codes, -1), least)
             elif column.is_categorical:
                 at = positions(series, column.categories or ())
-                made = bin_numbers(np.where(at < 0, np.nan, at.astype(np.float64)), bins)
+                made = bin_numbers(np.where(at < 0, np.nan, at.astype(np.float64)), bins, least)
             else:
-                made = bin_numbers(series.to_numpy(dtype=np.float64, na_value=np.nan), bins)
+                real = series.to_numpy(dtype=np.float64, na_value=np.nan)
+                made = bin_numbers(real, bins, least)
             if made.bins + made.missing > 1:
                 self._binned.append(made)
         if not self._binned:
@@ -105,13 +106,12 @@ class TreeTargets(SumsWorker, BoardWorker):
         scope: str = "train",
         *,
         bins: int,
-        least: int,
         growth: dict[str, Any],
         settings: dict[str, Any],
         **params: Any,
     ) -> None:
         super().__init__(site, scope, **params)
-        self._bins, self._least = bins, least
+        self._bins = bins
         self._growth, self._settings = Growth(**growth), BoostSettings(**settings)
         self._known: dict[int, np.ndarray] = {}
         self._asked: list[int] = []
@@ -145,9 +145,9 @@ class TreeTargets(SumsWorker, BoardWorker):
             column = board[name]
             seen = known(column.truth)
             if column.is_class:
-                made[name] = bin_categories(column.guess, self._least, seen)
+                made[name] = bin_categories(column.guess, 1, seen)
             else:
-                made[name] = bin_numbers(column.guess, self._bins, seen)
+                made[name] = bin_numbers(column.guess, self._bins, 1, seen)
         codes = [each.codes for each in made.values()]
         return OwnBins(
             np.stack(codes) if codes else np.zeros((0, board.rows), np.int16),

@@ -11,11 +11,12 @@ What each role learns
 - The coordinator: sizes, A's numbers of bins, how many nodes, cuts and targets there are at each
   step. Sums and sides are hidden from it by masks and boxes.
 - A: which of its cuts are used, not for which target, row or node; no gradient, no prediction.
-- B: sums of its own gradients over A's bins in each node, and for every cut of A's that is used,
-  one bit per row: on which side it lies, for the aligned rows and for those only A has. Many trees
-  use many cuts; all of them together are the *bin* of every row in A's columns, without name,
-  edges or category. `disclose` limits the number of such bits per row over the whole model,
-  `bins` the most there can be to know.
+- B: for every cut of A's that is used, one bit per row: on which side it lies, for the aligned
+  rows and for those only A has. All cuts together would be the *bin* of every row in each of A's
+  columns, without name, edge or category; `disclose` limits how many are told over the whole life
+  of the models. And sums of its own gradients over A's bins in each node: where a node has few
+  rows, B can work out from them into which bins those (aligned) rows fall. `least` and `min_leaf`
+  keep bins and nodes from being that small, `bins` limits what there is to find.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ class TreeModels(TargetModels):
 
     trees, depth, learning_rate, l2, min_leaf, min_gain: as usual (min_leaf in rows; for classes
     0.05 times as much curvature).
-    bins: most bins of a column. least: categories with fewer rows share a bin.
+    bins: most bins of a column. least: fewest rows in a bin of A's.
     subsample: share of rows drawn for each tree; colsample: share of columns.
     validation, patience: a share of each target's training rows is held out, and its trees stop
     when the loss there has not fallen for `patience` trees; 0.0 grows all trees.
@@ -76,7 +77,7 @@ class TreeModels(TargetModels):
         colsample: float = 1.0,
         validation: float = 0.1,
         patience: int = 10,
-        disclose: int | None = None,
+        disclose: int | None = 64,
         seed: int = 0,
         **options: Any,
     ) -> None:
@@ -84,15 +85,14 @@ class TreeModels(TargetModels):
         settings = BoostSettings(trees, validation, patience, colsample, disclose, seed)
         _check(growth, settings, bins, subsample)
         self.trees, self.depth, self.subsample = trees, depth, subsample
-        binning = {"bins": bins, "least": least}
         super().__init__(
             fed,
             a,
             b,
             **options,
             params={
-                "a": {**binning, "disclose": disclose},
-                "b": {**binning, "growth": asdict(growth), "settings": asdict(settings)},
+                "a": {"bins": bins, "least": least, "disclose": disclose},
+                "b": {"bins": bins, "growth": asdict(growth), "settings": asdict(settings)},
             },
         )
         self._layouts = self.at_a.layouts()
