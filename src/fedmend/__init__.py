@@ -26,43 +26,61 @@ if TYPE_CHECKING:
     from fedmend import data, errors
     from fedmend.data import Column, Schema, Table, datasets, read, read_sql, scenario
     from fedmend.federation import Each, Federation, Ledger, Party, Policy, Worker, exposed
-    from fedmend.methods import VFL, Local, LocalVFL
+    from fedmend.generate import Generator, generators
+    from fedmend.methods import EM, MJ, VFL, Clean, FedPSGPUM, InC, Local, LocalVFL, Random
     from fedmend.report import overview
-    from fedmend.secure import align
+    from fedmend.secure import align, rank_correlation, secure_sum
 
 _HOME = {
+    "Clean": "fedmend.methods",
     "Column": "fedmend.data",
+    "EM": "fedmend.methods",
     "Each": "fedmend.federation",
+    "FedPSGPUM": "fedmend.methods",
     "Federation": "fedmend.federation",
+    "Generator": "fedmend.generate",
+    "InC": "fedmend.methods",
     "Ledger": "fedmend.federation",
     "Local": "fedmend.methods",
     "LocalVFL": "fedmend.methods",
+    "MJ": "fedmend.methods",
     "Party": "fedmend.federation",
     "Policy": "fedmend.federation",
+    "Random": "fedmend.methods",
     "Schema": "fedmend.data",
     "Table": "fedmend.data",
     "VFL": "fedmend.methods",
     "Worker": "fedmend.federation",
     "align": "fedmend.secure",
     "exposed": "fedmend.federation",
+    "generators": "fedmend.generate",
     "overview": "fedmend.report",
+    "rank_correlation": "fedmend.secure",
     "read": "fedmend.data",
     "read_sql": "fedmend.data",
+    "secure_sum": "fedmend.secure",
 }
 _MODULES = {"data": "fedmend.data", "errors": "fedmend.errors"} | {
     name: f"fedmend.data.{name}" for name in ("datasets", "scenario")
 }
 
 __all__ = [
+    "EM",
+    "MJ",
     "VFL",
+    "Clean",
     "Column",
     "Each",
+    "FedPSGPUM",
     "Federation",
+    "Generator",
+    "InC",
     "Ledger",
     "Local",
     "LocalVFL",
     "Party",
     "Policy",
+    "Random",
     "Schema",
     "Table",
     "Worker",
@@ -72,10 +90,13 @@ __all__ = [
     "datasets",
     "errors",
     "exposed",
+    "generators",
     "overview",
+    "rank_correlation",
     "read",
     "read_sql",
     "scenario",
+    "secure_sum",
 ]
 
 
