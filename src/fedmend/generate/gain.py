@@ -23,17 +23,8 @@ import torch
 from fedmend.errors import ConfigError
 from fedmend.generate.base import Generator
 from fedmend.generate.encoder import Encoded, Encoder, Raw
-from fedmend.generate.gain_parts import (
-    Critic,
-    Duel,
-    Game,
-    Imputer,
-    Layout,
-    Rows,
-    draw_cells,
-    expected_cells,
-    score,
-)
+from fedmend.generate.gain_nets import Critic, Imputer, Layout
+from fedmend.generate.gain_parts import Duel, Game, Rows, draw_cells, expected_cells, score
 from fedmend.generate.training import EMA, Progress, batches, generator_for, held_out, train
 
 __all__ = ["GAIN"]
@@ -56,7 +47,6 @@ class GAIN(Generator):
 
     name = "gain"
     impute_draws = 2  # the noise is small: more of them change nothing
-    _side_width = 0
 
     def __init__(
         self,
@@ -134,6 +124,11 @@ class GAIN(Generator):
         )
 
     @property
+    def _side_width(self) -> int:
+        """How many numbers stand beside a row's cells."""
+        return 0
+
+    @property
     def _game(self) -> Game:
         return Game(self.hint, self.alpha, self.noise, self.blank, self.refine, self.lr)
 
@@ -154,14 +149,17 @@ class GAIN(Generator):
             batches(len(kept), self.batch_size, stream, self.device_),
             steps=self.steps,
             modules=[average.average],
-            score=(lambda: self._score(average.average, judged)) if len(scored) else None,
+            score=(lambda: self._score(average, judged)) if len(scored) else None,
             patience=self.patience,
             progress=progress,
         )
         self.net_.load_state_dict(average.average.state_dict())
 
-    def _score(self, net: Imputer, rows: Rows) -> float:
-        return score(net, rows, self._game, generator_for(self.device_, self.seed, "score"))
+    def _score(self, average: EMA, rows: Rows, blank: float = 0.0) -> float:
+        """The averaged generator's error on rows held out."""
+        net, stream = average.average, generator_for(self.device_, self.seed, "score")
+        assert isinstance(net, Imputer)
+        return score(net, rows, self._game, stream, blank)
 
     def _rows_of(self, encoded: Encoded) -> Rows:
         """Encoded rows on the device, with nothing beside them."""

@@ -20,7 +20,7 @@ from torch.nn import functional as F
 
 from fedmend.errors import ConfigError
 from fedmend.generate.gain import GAIN
-from fedmend.generate.gain_parts import Imputer, Layout
+from fedmend.generate.gain_nets import Imputer, Layout
 
 __all__ = ["VGAIN"]
 
@@ -61,14 +61,15 @@ class VariationalImputer(Imputer):
         """A code drawn from the posterior (told what is ``observed``) or else from the prior."""
         prior = self.prior(values * shown[:, self.owner], shown)
         if observed is None:
-            return _normal(*prior, generator), values.new_zeros(())
+            return _normal(prior, generator), values.new_zeros(())
         posterior = self.posterior(values * observed[:, self.owner], observed)
         # Reconstruction is a mean over cells, so the divergence is shared out over them too.
         cost = self.beta * divergence(posterior, prior).mean() / self.layout.columns
-        return _normal(*posterior, generator), cost
+        return _normal(posterior, generator), cost
 
 
-def _normal(mean: Tensor, log_deviation: Tensor, generator: torch.Generator) -> Tensor:
+def _normal(gaussian: tuple[Tensor, Tensor], generator: torch.Generator) -> Tensor:
+    mean, log_deviation = gaussian
     draw = torch.randn(mean.shape, generator=generator, device=mean.device, dtype=mean.dtype)
     return mean + draw * log_deviation.exp()
 
