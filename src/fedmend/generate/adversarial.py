@@ -1,7 +1,8 @@
 """What the adversarial generators share: the frame of training, and rows that agree with others.
 
 Missing cells: a generated row is shown to the critic with the gaps of a real one (the masking of
-MisGAN, Li et al. 2019), so that the generator learns complete rows from incomplete ones.
+MisGAN, Li et al. 2019), so that the generator learns complete rows from incomplete ones. The real
+one is of the same condition: gaps may depend on conditional columns, or else on nothing.
 
 Known columns: a row that knows one conditional category and nothing else is generated under that
 condition, and again until it shows the category. Any other row is matched (see `matching`) with
@@ -122,10 +123,7 @@ class Adversarial(Generator):
     def _train(self, rows: Encoded, progress: Progress | None) -> None:
         kept, scored = held_out(rows.n_rows, 0.1, self._numpy_rng("held out"))
         real = torch.from_numpy(rows.values[kept]).to(self.device_)
-        gaps = None
-        if not rows.is_complete:
-            missing = ~self.encoder_.spread(rows.observed[kept])
-            gaps = torch.from_numpy(missing).to(self.device_)
+        gaps = self._gaps(rows.take(kept))
         self.conditions_.fit(real, self.sampling)
         network = self.modules_["generator"]
         average = EMA(network, decay=self.average)
@@ -152,10 +150,12 @@ class Adversarial(Generator):
         network.load_state_dict(average.average.state_dict())
 
     def _scorer(self, network: nn.Module, rows: Encoded) -> Callable[[], float]:
+        """How far the network's rows are from these; under gaps, from each row's own likeness."""
         real = torch.from_numpy(rows.values).to(self.device_)
-        observed = None
-        if not rows.is_complete:
-            observed = torch.from_numpy(self.encoder_.spread(rows.observed)).to(self.device_)
+        gaps = self._gaps(rows)
+        asked = Conditions(self._conditional(), self.device_)
+        asked.fit(real, "frequency")
+        neutral = torch.from_numpy(self.encoder_.neutral).to(self.device_)
 
         @torch.no_grad()
         def score() -> float:
@@ -163,10 +163,19 @@ class Adversarial(Generator):
             stream = generator_for(self.device_, self.seed, f"score {self.name}")
             _, wanted = self.conditions_.draw(_SCORED, stream)
             settle(network, self._inputs(_SCORED, wanted, stream))
-            fake = self._make(_SCORED, self.conditions_.natural(_SCORED, stream), stream, network)
-            return joint_gap(real, self._hard(fake), observed)
+            drawn, wanted = asked.draw(_SCORED, stream)
+            fake = self._hard(self._make(_SCORED, wanted, stream, network))
+            if gaps is None:
+                return joint_gap(real, fake)
+            return joint_gap(real[drawn], torch.where(gaps[drawn], neutral, fake))
 
         return score
+
+    def _gaps(self, rows: Encoded) -> torch.Tensor | None:
+        """Which coordinates are missing, if any are. **Shape**: (n, width)"""
+        if rows.is_complete:
+            return None
+        return torch.from_numpy(~self.encoder_.spread(rows.observed)).to(self.device_)
 
     def _inputs(self, n: int, wanted: torch.Tensor | None, stream: torch.Generator) -> torch.Tensor:
         noise = torch.randn(n, self.latent, generator=stream, device=self.device_)
@@ -250,21 +259,16 @@ class Adversarial(Generator):
         return self._make(size, wanted, stream)
 
 
-def joint_gap(
-    real: torch.Tensor, fake: torch.Tensor, observed: torch.Tensor | None = None
-) -> float:
+def joint_gap(real: torch.Tensor, fake: torch.Tensor) -> float:
     """How far apart two samples are in the means and products of all pairs of coordinates.
 
     A root mean square, in which noise of the real sample is the same for all fakes: what tells
-    fakes apart are the relations they get right. ``observed`` marks the coordinates that count.
-    **Shape**: (n, width), (m, width), (n, width) -> ()
+    fakes apart are the relations they get right. **Shape**: (n, width), (m, width) -> ()
     """
-    weight = torch.ones_like(real) if observed is None else observed.to(real.dtype)
-    counts = weight.sum(0).clamp(min=1)
-    mean = (real * weight).sum(0) / counts
-    spread = (((real - mean) * weight).square().sum(0) / counts).sqrt().clamp(min=0.05)
-    ours, theirs = (real - mean) / spread * weight, (fake - mean) / spread
-    products = ours.T @ ours / (weight.T @ weight).clamp(min=1) - theirs.T @ theirs / len(fake)
+    mean = real.mean(0)
+    spread = real.std(0, correction=0).clamp(min=0.05)
+    ours, theirs = (real - mean) / spread, (fake - mean) / spread
+    products = ours.T @ ours / len(real) - theirs.T @ theirs / len(fake)
     return float((products.square().mean() + theirs.mean(0).square().mean()).sqrt())
 
 

@@ -18,12 +18,12 @@ _SLOPE = 0.2
 
 
 def side_of(width: int) -> int:
-    """The smallest side of the form 2^k or 3·2^k, from 4, whose square holds the coordinates.
+    """The smallest side of the form 2^k or 3·2^k, from 8, whose square holds the coordinates.
 
-    >>> [side_of(width) for width in (1, 16, 17, 100, 145, 1000)]
-    [4, 4, 6, 12, 16, 32]
+    >>> [side_of(width) for width in (1, 64, 65, 145, 1000)]
+    [8, 8, 12, 16, 32]
     """
-    side = 4
+    side = 8  # less would leave a single layer
     while side * side < width:
         side = side * 3 // 2 if side & (side - 1) == 0 else side * 4 // 3
     return side

@@ -1,0 +1,64 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch.nn import functional as F
+
+from fedmend.data.table import Table
+from fedmend.generate.convolutional import Target, information_gaps
+from fedmend.generate.encoder import Encoder
+
+CPU = torch.device("cpu")
+
+
+def _encoded(mixed: Table) -> tuple[Encoder, torch.Tensor]:
+    encoder = Encoder(numeric="mode").fit(mixed)
+    return encoder, torch.from_numpy(encoder.encode(encoder.raw(mixed.frame)).values)
+
+
+def test_a_categorical_target_is_judged_by_cross_entropy(mixed: Table) -> None:
+    encoder, rows = _encoded(mixed)
+    target = Target(encoder, "city", CPU)
+    guesses = torch.randn(len(rows), target.width, generator=torch.Generator().manual_seed(0))
+    codes = torch.from_numpy(encoder.raw(mixed.frame)["city"]).long()
+    assert torch.allclose(target.loss(guesses, rows, None), F.cross_entropy(guesses, codes))
+    gaps = torch.zeros_like(rows, dtype=torch.bool)
+    gaps[:30] = True
+    expected = F.cross_entropy(guesses[30:], codes[30:])
+    assert torch.allclose(target.loss(guesses, rows, gaps), expected)
+
+
+def test_a_number_is_judged_by_position_and_mode(mixed: Table) -> None:
+    encoder, rows = _encoded(mixed)
+    target = Target(encoder, "gain", CPU)
+    position, modes = encoder.of("gain")
+    guesses = torch.randn(len(rows), target.width, generator=torch.Generator().manual_seed(0))
+    expected = F.mse_loss(guesses[:, 0], rows[:, position.start]) + F.cross_entropy(
+        guesses[:, 1:], rows[:, modes.start : modes.stop].argmax(1)
+    )
+    assert torch.allclose(target.loss(guesses, rows, None), expected)
+
+
+def test_the_target_is_hidden_from_its_classifier(mixed: Table) -> None:
+    encoder, rows = _encoded(mixed)
+    hidden = Target(encoder, "city", CPU).hidden(rows)
+    (span,) = encoder.of("city")
+    assert (hidden[:, span.start : span.stop] == 0).all()
+    kept = np.delete(np.arange(encoder.width), np.arange(span.start, span.stop))
+    assert torch.equal(hidden[:, kept], rows[:, kept])
+
+
+@pytest.mark.parametrize("column", [None, "constant"])
+def test_without_a_target_there_is_no_classifier(column: str | None, mixed: Table) -> None:
+    table = mixed.with_columns({"constant": np.ones(mixed.n_rows)})
+    encoder = Encoder(numeric="mode").fit(table)
+    assert not Target(encoder, column, CPU).is_used
+
+
+def test_information_gaps_are_norms_of_moments() -> None:
+    real = torch.randn(400, 5, generator=torch.Generator().manual_seed(0))
+    means, deviations = information_gaps(real, 2 * real + 1)
+    assert torch.allclose(means, (real.mean(0) + 1).norm(), atol=1e-5)
+    assert torch.allclose(deviations, real.std(0).norm(), atol=1e-5)
+    assert sum(information_gaps(real, real)) == 0
