@@ -1,0 +1,336 @@
+"""VF-GAIN over two parties: against a twin in one piece, and what crosses."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from fedmend.data.table import Table
+from fedmend.errors import AlignmentError, ConfigError, DataError, NotFitted, Refused
+from fedmend.federation import Federation, Party, Policy
+from fedmend.federation.federation import AlignmentCounts
+from fedmend.federation.site import Alignment, Site
+from fedmend.generate.gain import GAIN
+from fedmend.generate.training import held_out
+from fedmend.generate.vfgain import VFGAIN
+from fedmend.generate.vfgain_workers import ImputerWorker, give_rows, made_rows, numbered_rows
+from fedmend.learn.features import BatchOrder
+from fedmend.learn.session import epoch_seed
+
+SMALL: dict[str, Any] = {
+    "hidden": 12,
+    "bottom": (8,),
+    "embedding": 4,
+    "bins": 6,
+    "refine": 1,
+    "batch_size": 16,
+    "device": "cpu",
+}
+ALIGNED, ONLY_A, ONLY_B = 60, 30, 20
+
+
+def people(rows: int, seed: int = 0) -> pd.DataFrame:
+    rng = np.random.default_rng(seed)
+    level = rng.normal(size=rows)
+    return pd.DataFrame(
+        {
+            "age": 40 + 10 * level,
+            "city": np.where(level > 0, "Rome", "Oslo"),
+            "income": 1000 * level + 100 * rng.normal(size=rows),
+            "member": np.where(level + 0.3 * rng.normal(size=rows) > 0, "yes", "no"),
+            "visits": rng.poisson(np.exp(0.5 * level)),
+        }
+    )
+
+
+def federation(
+    sizes: tuple[int, int, int] = (ALIGNED, ONLY_A, ONLY_B), *, seed: int = 0, **options: Any
+) -> Federation:
+    """A knows age and city, B the rest; the aligned rows stand in different orders."""
+    aligned, only_a, only_b = sizes
+    everybody = people(sum(sizes))
+    at_a = np.r_[np.arange(aligned)[::-1], aligned + np.arange(only_a)]
+    at_b = np.r_[np.arange(aligned), aligned + only_a + np.arange(only_b)]
+    frames = (
+        everybody.iloc[at_a][["age", "city"]],
+        everybody.iloc[at_b].drop(columns=["age", "city"]),
+    )
+    tables = [Table(np.arange(len(frame)), frame.reset_index(drop=True)) for frame in frames]
+    gaps = tables[1].frame.astype({"income": float})
+    gaps.loc[::5, "income"] = np.nan
+    tables[1] = Table(tables[1].ids, gaps)
+    fed = Federation(
+        Party("a", tables[0]), Party("b", tables[1], **options), seed=seed, strict=True
+    )
+    own = np.arange(aligned)
+    site(fed, "a").alignments["train"] = Alignment(own[::-1].copy(), aligned + np.arange(only_a))
+    site(fed, "b").alignments["train"] = Alignment(own, aligned + np.arange(only_b))
+    fed.note_alignment(AlignmentCounts(aligned, {"a": only_a, "b": only_b}))
+    return fed
+
+
+def site(fed: Federation, name: str) -> Site:
+    return fed.engine.site(name)  # type: ignore[attr-defined,no-any-return]
+
+
+def weights(fed: Federation, model: VFGAIN) -> dict[str, torch.Tensor]:
+    bottom = site(fed, "a").state["parts"][model.model_].bottom.module
+    generator = site(fed, "b").state["generators"][model.model_]
+    named = {"bottom": bottom, "net": generator.net_, "critic": generator.critic_}
+    return {
+        f"{part}.{name}": value
+        for part, module in named.items()
+        for name, value in module.named_parameters()
+    }
+
+
+# --- the twin --------------------------------------------------------------------------------
+
+
+def twin(fed: Federation, model: VFGAIN, steps: int) -> None:
+    """Train the same two fresh parts as one network, in one graph, with torch's own Adam.
+
+    The parts are those of a model that was only opened, in a federation of its own.
+    """
+    model.a_, model.b_, model.fed_, model.model_ = "a", "b", fed, "twin"
+    with model._pair(fed) as (bottom, imputer):
+        model._open(bottom, imputer, ALIGNED, None)
+        kept, _ = held_out(ALIGNED, 0.1, np.random.default_rng(0))
+        batches = imputer.set_order(kept)
+        inner = site(fed, "a")._workers[bottom._crew._handles["a"]]
+        worker = site(fed, "b")._workers[imputer._crew._handles["b"]]
+        assert isinstance(worker, ImputerWorker)
+        net, features = inner.half.module, inner.half.features
+        adam = torch.optim.Adam(net.parameters(), model.lr)
+        order, epoch = BatchOrder(kept, model.batch_size, torch.device("cpu")), 0
+        for step in range(steps):
+            if step % batches == 0:
+                epoch += 1
+                order.start(epoch_seed(fed.seed, model.seed, epoch))
+            numbers = order.next()
+            adam.zero_grad()
+            context = net(features.batch(numbers))
+            worker.duel.step(worker.training_rows(numbers, context))
+            adam.step()
+
+
+@pytest.mark.parametrize("steps", [1, 2, 7])
+def test_two_parties_equal_a_twin_in_one_piece(steps: int) -> None:
+    options = SMALL | {"precision": "float64", "dropout": 0.2, "steps": steps}
+    one, two = federation(), federation()
+    model, other = VFGAIN(**options), VFGAIN(**options)
+    # Averages are for use; what is compared are the trained weights themselves.
+    seen: dict[str, torch.Tensor] = {}
+    exchange = model._exchange
+
+    def watched(*args: Any) -> None:
+        exchange(*args)
+        seen.update({name: value.clone() for name, value in weights(one, model).items()})
+
+    model._exchange = watched  # type: ignore[method-assign]
+    model.fit(one, a="a", b="b")
+    twin(two, other, steps)
+    theirs, fresh = weights(two, other), federation()
+    twin(fresh, untrained := VFGAIN(**options), 0)
+    start = weights(fresh, untrained)
+    assert set(seen) == set(theirs)
+    assert not any(torch.equal(seen[name], start[name]) for name in seen)
+    for name, value in theirs.items():
+        assert seen[name].dtype == torch.float64
+        torch.testing.assert_close(seen[name], value, rtol=0, atol=1e-10, msg=name)
+
+
+# --- what crosses -----------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def fitted() -> tuple[Federation, VFGAIN]:
+    fed = federation((240, 40, 20))
+    return fed, VFGAIN(**SMALL | {"steps": 30}).fit(fed, a="a", b="b")
+
+
+def test_only_embeddings_and_gradients_cross(fitted: tuple[Federation, VFGAIN]) -> None:
+    fed, model = fitted
+    model.impute(fed)
+    assert fed.ledger.kinds() == {"control", "embedding", "gradient"}
+    assert fed.ledger.kinds(sender="a") == {"control", "embedding"}
+    assert fed.ledger.kinds(receiver="a") == {"control", "gradient"}
+    assert fed.ledger.kinds(sender="b") == {"control", "gradient"}
+    # embeddings are as wide as agreed, and all that B says besides is small talk
+    for entry in fed.ledger.entries():
+        if entry.kind in ("embedding", "gradient"):
+            assert entry.shape.endswith("4"), entry
+        elif entry.sender == "b":
+            assert entry.bytes < 200, entry
+
+
+def test_one_exchange_a_step(fitted: tuple[Federation, VFGAIN]) -> None:
+    fed, model = fitted
+    steps = [entry for entry in fed.ledger.entries() if entry.call == "ImputerWorker.step"]
+    sent = sum(entry.count for entry in steps if entry.sender == "b")
+    assert sent == model.history_.steps == 30
+
+
+def test_half_precision_on_the_wire() -> None:
+    fed = federation()
+    VFGAIN(**SMALL, steps=3, wire="float16").fit(fed, a="a", b="b")
+    entries = [e for e in fed.ledger.entries() if e.kind in ("embedding", "gradient")]
+    assert {entry.dtype for entry in entries} == {"float16"}
+
+
+def test_a_party_that_lets_no_embeddings_out_is_not_trained_with() -> None:
+    fed = federation()
+    site(fed, "a").policy = Policy(refuse=frozenset({"embedding"}))
+    with pytest.raises(Refused, match="embedding"):
+        VFGAIN(**SMALL, steps=2).fit(fed, a="a", b="b")
+
+
+# --- use ----------------------------------------------------------------------------------------
+
+
+def test_rows_that_only_a_has_are_made_at_b(fitted: tuple[Federation, VFGAIN]) -> None:
+    fed, model = fitted
+    made = model.impute(fed, keep="new")
+    assert (made.party, made.name, made.rows) == ("b", "new", 40)
+    table, own = made_rows(site(fed, "b"), "new"), site(fed, "b").table_of("train")
+    assert table.names == own.names
+    assert table.schema == own.schema
+    assert list(table.ids) == list(range(40))
+    assert not table.frame.isna().to_numpy().any()
+    assert (table.frame.dtypes == own.frame.dtypes).all()
+    numbered = numbered_rows(site(fed, "a"), "new")
+    assert sorted(numbered) == list(range(240, 280))
+    assert list(numbered) != list(range(240, 280))
+    with pytest.raises(NotFitted, match="'other'"):
+        made_rows(site(fed, "b"), "other")
+
+
+def test_gaps_of_aligned_rows_are_filled_and_the_rest_stays(
+    fitted: tuple[Federation, VFGAIN],
+) -> None:
+    fed, model = fitted
+    model.impute(fed, rows="aligned", keep="whole")
+    whole = made_rows(site(fed, "b"), "whole").frame
+    own = site(fed, "b").table_of("train").frame.iloc[:240]
+    assert own["income"].isna().sum() == 48
+    assert not whole.isna().to_numpy().any()
+    for name in own:
+        there = own[name].notna()
+        assert whole[name][there].equals(own[name][there]), name
+
+
+def test_given_cells_are_kept(
+    fitted: tuple[Federation, VFGAIN], quiet_table: Callable[..., Table]
+) -> None:
+    fed, model = fitted
+    known = pd.DataFrame({"member": ["yes", "no"] * 20, "income": np.nan, "visits": np.nan})
+    own = site(fed, "b").table_of("train")
+    given = quiet_table(np.arange(100, 140), known[own.names], schema=own.schema)
+    give_rows(site(fed, "b"), "known", given)
+    model.impute(fed, given="known", keep="done", order="kept")
+    done = made_rows(site(fed, "b"), "done")
+    assert list(done.ids) == list(given.ids)
+    assert list(done.frame["member"]) == ["yes", "no"] * 20
+    assert not done.frame.isna().to_numpy().any()
+    give_rows(site(fed, "b"), "few", given.take(np.arange(3)))
+    with pytest.raises(DataError, match="3 rows are given, 40"):
+        model.impute(fed, given="few")
+
+
+def test_the_same_seed_gives_the_same_rows() -> None:
+    made = []
+    for seed in (0, 0, 1):
+        fed = federation()
+        model = VFGAIN(**SMALL, steps=6, seed=seed).fit(fed, a="a", b="b")
+        model.impute(fed, keep="mean", order="seeded")
+        model.impute(fed, keep="drawn", order="seeded", draws=1)
+        made.append([made_rows(site(fed, "b"), name) for name in ("mean", "drawn")])
+    for first, second, third in zip(*made, strict=True):
+        assert first.equals(second)
+        assert not first.equals(third)
+
+
+def test_b_draws_rows_of_its_own(fitted: tuple[Federation, VFGAIN]) -> None:
+    fed, model = fitted
+    drawn = model.sample(fed)
+    assert made_rows(site(fed, "b"), drawn.name).n_rows == 40
+    with pytest.raises(NotFitted, match="impute\\(fed\\)"):
+        model.sample(5)
+    alone = site(fed, "b").state["generators"][model.model_]
+    assert alone.sample(7, given={"member": "yes"}, seed=0).frame["member"].eq("yes").all()
+
+
+def test_the_context_is_learnt_from() -> None:
+    fed = federation((300, 80, 0))
+    options = SMALL | {"hidden": 32, "embedding": 8, "lr": 5e-3, "batch_size": 64, "steps": 250}
+    model = VFGAIN(**options).fit(fed, a="a", b="b")
+    made = model.impute(fed, order="kept")
+    truth = people(380).iloc[300:].reset_index(drop=True)
+    filled = made_rows(site(fed, "b"), made.name).frame
+    error = np.sqrt(np.mean((filled["income"] - truth["income"]) ** 2))
+    assert error < 0.3 * truth["income"].std()
+    assert (filled["member"] == truth["member"]).mean() > 0.8
+
+
+def test_without_another_party_it_is_gain(mixed: Table, gappy: Table) -> None:
+    plain = {"hidden": 16, "steps": 10, "batch_size": 40, "blank": 0.2, "device": "cpu"}
+    ours, theirs = VFGAIN(**plain).fit(mixed), GAIN(**plain).fit(mixed)
+    assert ours.impute(gappy).equals(theirs.impute(gappy))
+    for name, value in theirs.net_.state_dict().items():
+        assert torch.equal(ours.net_.state_dict()[name], value), name
+
+
+# --- keeping, and bad input ---------------------------------------------------------------------
+
+
+def test_both_parts_are_saved_and_loaded(fitted: tuple[Federation, VFGAIN], tmp_path: Path) -> None:
+    fed, model = fitted
+    folder = model.save(tmp_path / "model")
+    assert {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()} == {
+        "model.json",
+        "a/part.fmw",
+        "b/generator.fmw",
+    }
+    model.impute(fed, keep="before", order="seeded")
+    again = federation((240, 40, 20))
+    loaded = VFGAIN.load(folder, again)
+    assert loaded.get_params() == model.get_params()
+    loaded.impute(again, keep="before", order="seeded")
+    before, after = (made_rows(site(f, "b"), "before") for f in (fed, again))
+    assert before.equals(after)
+    with pytest.raises(ConfigError, match="another federation"):
+        model.impute(again)
+    (folder / "b" / "generator.fmw").unlink()
+    with pytest.raises(DataError, match="party 'b'.*generator.fmw"):
+        VFGAIN.load(folder, again)
+
+
+def test_bad_input_is_named() -> None:
+    fed = federation()
+    model = VFGAIN(**SMALL, steps=2)
+    with pytest.raises(NotFitted, match="fit"):
+        model.impute(fed)
+    with pytest.raises(ConfigError, match="a='a', b='a'"):
+        model.fit(fed, a="a", b="a")
+    with pytest.raises(ConfigError, match="two of a, b"):
+        model.fit(fed, a="a", b="c")
+    with pytest.raises(DataError, match="party 'b'.*8 aligned rows"):
+        model.fit(federation((8, 5, 5)), a="a", b="b")
+    with pytest.raises(DataError, match="'b'.*wages"):
+        model.fit(fed, b="b", columns=["wages"])
+    with pytest.raises(ConfigError, match=r"(?s)blind.*bf16"):
+        VFGAIN(blind=2, precision="bf16").fit(fed, a="a", b="b")
+    with pytest.raises(AlignmentError, match="align"):
+        model.fit(Federation(*(Party(n, Table([1], {"x": [1]})) for n in "ab")), a="a", b="b")
+    model.fit(fed, b="b", columns=["member", "visits"])
+    assert (model.a_, model.b_) == ("a", "b")
+    with pytest.raises(ConfigError, match="rows='all'"):
+        model.impute(fed, rows="all")
+    model.impute(fed, keep="two")
+    assert made_rows(site(fed, "b"), "two").names == ["member", "visits"]
