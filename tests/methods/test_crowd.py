@@ -36,14 +36,6 @@ def test_m_step_by_hand() -> None:
     np.testing.assert_allclose(matrix, [[1 / 2.5, 1.5 / 2.5], [0.0, 1.0]])
 
 
-def test_m_step_shrinks_to_the_labellers_own_accuracy() -> None:
-    votes = np.array([0, 0, 1, 2])
-    weights = np.eye(3)[[0, 0, 1, 1]]
-    matrix = crowd.expertise(weights, votes, shrink=1e6)
-    accuracy = (3 + 1) / (4 + 3)
-    np.testing.assert_allclose(matrix, crowd.symmetric(accuracy, 3), atol=1e-5)
-
-
 def test_e_step_by_hand() -> None:
     matrix = np.array([[0.9, 0.1], [0.3, 0.7]])
     evidence = crowd.log_evidence(matrix, np.array([0, 1, -1]))

@@ -183,7 +183,7 @@ def test_missing_votes_and_labels_only_parties(crowd_of: Make) -> None:
 def test_many_labellers_with_few_votes_each(crowd_of: Make) -> None:
     rates = np.linspace(0.1, 0.6, 40)
     crowd = crowd_of(rates=tuple(rates), missing=0.92, featureless=38, rows=400)
-    model = InC(**QUICK | {"epochs": 20}, shrink=5.0).fit(crowd.fed)
+    model = InC(**QUICK | {"epochs": 20}, crossfit=True).fit(crowd.fed)
     counts = crowds.count_votes(crowd.votes, 3)
     known = counts.sum(1) > 0
     majority = crowds.majority(counts, np.random.default_rng(0))
@@ -430,7 +430,12 @@ def test_parameters_and_presets() -> None:
     assert "posterior='row'" in repr(InC(posterior="row"))
     with pytest.raises(ConfigError) as caught:
         InC(
-            posterior="sum", targets="both", secure="yes", initial_epochs=200, shrink=-1, label_dp=0
+            posterior="sum",
+            targets="both",
+            secure="yes",
+            initial_epochs=200,
+            tolerance=-1,
+            label_dp=0,
         ).fit(Federation(Party("a", Table(np.arange(2), {"x": [1.0, 2.0]}))))
     assert len(caught.value.problems) == 6
 

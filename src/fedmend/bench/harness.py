@@ -43,6 +43,8 @@ REGISTRY: dict[str, str] = {
     "correlation": "fedmend.bench.correlation",
     "sums": "fedmend.bench.sums",
     "generators": "fedmend.bench.generators",
+    "inc": "fedmend.bench.inc",
+    "fedpsg-pum": "fedmend.bench.fedpsg_pum",
 }
 
 

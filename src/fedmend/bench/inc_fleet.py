@@ -33,7 +33,6 @@ class Recipe:
     rule: str | None = None
     soft: bool = False
     crossfit: bool = False
-    shrink: float = 0.0
     part: int = 0
 
 
@@ -82,17 +81,10 @@ class Votes:
         noise = torch.rand(self.counts.shape, generator=generator).to(self.counts.device)
         return (self.counts + 0.5 * noise).argmax(-1)
 
-    def m_step(self, weights: Tensor, shrink: float = 0.0) -> Tensor:
+    def m_step(self, weights: Tensor) -> Tensor:
         """T [E, K, true, said] from how far rows are believed to be of each class [E, N, C]."""
         counts = torch.bmm(weights.transpose(1, 2), self.said)
         counts = counts.unflatten(2, (self.labellers, self.classes)).transpose(1, 2)
-        if shrink:
-            right = counts.diagonal(dim1=-2, dim2=-1).sum(-1) + 1
-            accuracy = (right / (counts.sum((-2, -1)) + self.classes))[..., None, None]
-            eye = torch.eye(self.classes, device=counts.device)
-            counts = counts + shrink * (
-                accuracy * eye + (1 - accuracy) / (self.classes - 1) * (1 - eye)
-            )
         counts = counts + SMOOTHING
         return counts / counts.sum(-1, keepdim=True)
 
@@ -146,7 +138,7 @@ class Method:
             if weights is None:
                 counts = votes.counts
                 weights = (predicted + counts) / (1 + counts.sum(-1, keepdim=True))
-            matrices = votes.m_step(weights, self.recipe.shrink)
+            matrices = votes.m_step(weights)
             logs = predicted.clamp_min(1e-6).log()
             self.posterior = torch.softmax(logs + votes.evidence(matrices, rule), -1)
             return
@@ -154,7 +146,7 @@ class Method:
             eye = torch.eye(votes.classes, device=predicted.device)
             matrices = eye.expand(len(predicted), votes.labellers, -1, -1)
         else:
-            matrices = votes.m_step(predicted, self.recipe.shrink)
+            matrices = votes.m_step(predicted)
         total = predicted + votes.evidence(matrices, rule)
         self.posterior = total / total.sum(-1, keepdim=True)
 

@@ -53,12 +53,9 @@ def majority(counts: np.ndarray, rng: np.random.Generator) -> np.ndarray:
 
 
 def expertise(
-    weights: np.ndarray, votes: np.ndarray, *, shrink: float = 0.0, smoothing: float = SMOOTHING
+    weights: np.ndarray, votes: np.ndarray, *, smoothing: float = SMOOTHING
 ) -> np.ndarray:
     """One labeller's T from how far each row is believed to be of each class (the M-step).
-
-    shrink: pseudo-counts by which each row of T is drawn to what is typical of this labeller: its
-    mean accuracy on the diagonal and the rest spread evenly. For labellers with few votes.
 
     **Shape** weights [n, C], votes [n] -> [C, C], rows sum to 1.
     """
@@ -67,18 +64,8 @@ def expertise(
     counts = np.empty((n_classes, n_classes))
     for true in range(n_classes):
         counts[true] = np.bincount(votes[given], weights[given, true], n_classes)
-    if shrink:
-        accuracy = (np.trace(counts) + 1) / (counts.sum() + n_classes)
-        counts += shrink * symmetric(accuracy, n_classes)
     counts += smoothing
     return counts / counts.sum(1, keepdims=True)
-
-
-def symmetric(accuracy: float, n_classes: int) -> np.ndarray:
-    """T of a labeller that is right with this probability and errs evenly."""
-    matrix = np.full((n_classes, n_classes), (1 - accuracy) / max(n_classes - 1, 1))
-    np.fill_diagonal(matrix, accuracy)
-    return matrix
 
 
 # ---------------------------------------------------------------------------------- E-step

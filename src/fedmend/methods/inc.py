@@ -137,7 +137,6 @@ class InC(CrowdEstimator):
     targets: what stage 2 trains on, ỹ itself ("soft") or its likeliest class ("hard", published);
     by default soft with "product", and hard with the sums, whose ỹ is no sharper than the votes.
     crossfit: take ŷ of a row from a network that was not trained on it (three networks).
-    shrink: pseudo-counts that draw each T to its party's overall accuracy, for few votes.
     tolerance: correction ends once fewer labels than this share change in three epochs running;
     training goes on. 0 never ends it early.
     share_expertise: ask the label parties for their T when done.
@@ -169,7 +168,6 @@ class InC(CrowdEstimator):
         posterior: str = "product",
         targets: str | None = None,
         crossfit: bool = False,
-        shrink: float = 0.0,
         tolerance: float = 0.0,
         share_expertise: bool = True,
         secure: str = "he",
@@ -204,7 +202,6 @@ class InC(CrowdEstimator):
         self.posterior = posterior
         self.targets = targets
         self.crossfit = crossfit
-        self.shrink = shrink
         self.tolerance = tolerance
         self.share_expertise = share_expertise
 
@@ -340,7 +337,6 @@ class InC(CrowdEstimator):
             secure=self.secure,
             key_holder=self.key_holder,
             rule=self.posterior,
-            shrink=self.shrink,
         )
 
     def _problems(self) -> list[str]:
@@ -355,9 +351,8 @@ class InC(CrowdEstimator):
             problems.append(
                 f"initial_epochs must lie in 0 … epochs={self.epochs}, however: {self._first}"
             )
-        for name in ("shrink", "tolerance"):
-            if getattr(self, name) < 0:
-                problems.append(f"{name} must not be negative, however: {getattr(self, name)}")
+        if self.tolerance < 0:
+            problems.append(f"tolerance must not be negative, however: {self.tolerance}")
         return problems
 
     # ------------------------------------------------------------------ keeping
@@ -393,7 +388,7 @@ class InC(CrowdEstimator):
 
     def _mark(self) -> str:
         """The settings a resumed run must share, besides the network's."""
-        names = ("posterior", "_targets", "crossfit", "shrink", "tolerance", "label_dp")
+        names = ("posterior", "_targets", "crossfit", "tolerance", "label_dp")
         settings = [f"{name}={getattr(self, name)!r}" for name in names]
         return ", ".join([*settings, f"initial_epochs={self._first}"])
 

@@ -42,15 +42,11 @@ class LabelWorker(SumWorker):
     """A party's labels for the aligned rows.
 
     rule: how a vote becomes evidence, "product", "row" or "bayes".
-    shrink: see `crowd.expertise`.
     """
 
-    def __init__(
-        self, site: Site, scope: str = "train", *, rule: str = "product", shrink: float = 0.0
-    ) -> None:
+    def __init__(self, site: Site, scope: str = "train", *, rule: str = "product") -> None:
         super().__init__(site, scope)
         self.rule = rule
-        self.shrink = shrink
         self._classes: list[Any] = []
         self._epsilon: float | None = None
         self._votes = np.zeros(0, np.int64)
@@ -95,7 +91,7 @@ class LabelWorker(SumWorker):
     @exposed(kind="control", takes={"weights": "prediction"})
     def m_step(self, weights: np.ndarray) -> None:
         """Estimate this party's T from how far each row is believed to be of each class."""
-        self._matrix = crowd.expertise(weights, self._votes, shrink=self.shrink)
+        self._matrix = crowd.expertise(weights, self._votes)
         votes = self._votes[self._votes >= 0]
         if len(votes):
             said = np.bincount(votes, minlength=weights.shape[1]) / len(votes)

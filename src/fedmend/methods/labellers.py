@@ -65,7 +65,6 @@ class Labellers:
         secure: str = "he",
         key_holder: str | None = None,
         rule: str = "product",
-        shrink: float = 0.0,
     ) -> None:
         if len(parties) < 2:
             raise DataError(
@@ -83,7 +82,6 @@ class Labellers:
         self.classes: list[Any] = []
         self.error_bound = 0.0
         self._rule = rule
-        self._shrink = shrink
         self._mode: Any = secure
         self._key_holder = key_holder
 
@@ -91,9 +89,7 @@ class Labellers:
         everyone = list(self.parties)
         if self._key_holder is not None and self._key_holder not in everyone:
             everyone.append(self._key_holder)
-        self._crew = self.fed.workers(
-            LabelWorker, parties=everyone, rule=self._rule, shrink=self._shrink
-        )
+        self._crew = self.fed.workers(LabelWorker, parties=everyone, rule=self._rule)
         try:
             self._sums = SumSession(
                 self._crew, mode=self._mode, parties=self.parties, key_holder=self._key_holder

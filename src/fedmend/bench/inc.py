@@ -1,0 +1,295 @@
+"""`fedmend bench inc`: InC beside its baselines and beside the paper's tables.
+
+    fedmend bench inc -o datasets=letter -o models=lr -o seeds=3
+    fedmend bench inc -o datasets=letter,covertype -o methods=all -o device=cuda
+
+Every data set, model and kind of noise is one fleet: all methods, settings and seeds train side by
+side. What a federation adds is measured apart (`cost`). Accuracies are means over seeds, after the
+last epoch.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from fedmend.bench import inc_cost, inc_crowds
+from fedmend.bench.harness import Bar, BenchResult, device_name
+from fedmend.bench.inc_data import KINDS, SPANS, draw_votes, load_problem, make_worlds, paper_table
+from fedmend.bench.inc_fleet import (
+    CLEAN,
+    RECIPES,
+    TABLE_METHODS,
+    MethodFleet,
+    Outcome,
+    Recipe,
+    count_groups,
+)
+from fedmend.errors import ConfigError
+from fedmend.learn.fleet import Fleet, FleetShape
+from fedmend.learn.halves import resolve_device
+
+logger = logging.getLogger(__name__)
+
+NAME = "inc"
+HELP = "InC and its baselines on Letter, Covertype, Sensorless, LabelMe, CIFAR-10N; its cost"
+
+MODELS: dict[str, dict[str, Any]] = {
+    "lr": {"embedding": 16, "top": ()},
+    "mlp": {"embedding": 16, "top": (32,)},
+    "mlp-wide": {"embedding": 32, "top": (64,)},
+}
+NOISY = ("letter", "covertype", "sensorless", "digits")
+CROWDS = ("labelme", "cifar10n")
+OURS, PUBLISHED = "InC product", "InC row"
+CORRECTION = {
+    ("letter", "lr"): (0.995, 0.97, 0.97, 0.94),
+    ("letter", "mlp"): (0.998, 0.99, 0.99, 0.98),
+    ("letter", "mlp-wide"): (0.998, 0.99, 0.99, 0.98),
+    ("covertype", "lr"): (0.97, 0.83, 0.83, 0.80),
+}
+MAJORITY_LABELME = 0.760
+
+
+def run(
+    quick: bool = False,
+    datasets: str | Sequence[str] = "letter,covertype,sensorless,labelme,cifar10n",
+    models: str | Sequence[str] = "lr,mlp,mlp-wide",
+    kinds: str | Sequence[str] = KINDS,
+    methods: str | Sequence[str] = TABLE_METHODS,
+    settings: str | Sequence[str] = tuple(SPANS),
+    seeds: int = 5,
+    epochs: int = 100,
+    rows: int | None = None,
+    device: str = "auto",
+    cost: bool = True,
+) -> BenchResult:
+    """All that is named; `rows` keeps a part of each data set. `quick` is a smoke test."""
+    if quick:
+        seeds, epochs, rows = min(seeds, 2), min(epochs, 10), min(rows or 2000, 2000)
+    chosen = _chosen("methods", methods, RECIPES)
+    recipes = {name: RECIPES[name] for name in chosen}
+    device = str(resolve_device(device))
+    out: list[dict[str, Any]] = []
+    bars: list[Bar] = []
+    seconds: dict[tuple[str, str, str], float] = {}
+    for name in _chosen("datasets", datasets, (*NOISY, *CROWDS)):
+        for model in _chosen("models", models, MODELS):
+            if name in CROWDS:
+                outcomes, seconds[name, model, ""] = _crowd(
+                    name, model, recipes, seeds, epochs, rows, device
+                )
+                out += _crowd_rows(name, model, outcomes, seconds[name, model, ""])
+                bars += _crowd_bars(name, model, outcomes)
+                continue
+            for kind in _chosen("kinds", kinds, KINDS):
+                outcomes, seconds[name, model, kind], redrawn = _noisy(
+                    name,
+                    model,
+                    kind,
+                    recipes,
+                    _chosen("settings", settings, SPANS),
+                    seeds,
+                    epochs,
+                    rows,
+                    device,
+                )
+                out += _rows(name, model, kind, outcomes, seconds[name, model, kind], redrawn)
+                bars += _bars(name, model, kind, outcomes)
+    whole = sum(seconds.get(("letter", model, "symmetric"), np.nan) for model in ("lr", "mlp"))
+    if np.isfinite(whole) and not quick:
+        limit = 30.0 if device.startswith("cuda") else 180.0
+        bars.append(Bar.at_most("Letter table, LR and MLP, symmetric, seconds", whole, limit))
+    if cost and inc_cost.possible():
+        shape = (2000, 4, 1) if quick else (16_000, 10, 3)
+        more, promises = inc_cost.measure(*shape)
+        out, bars = out + more, bars + promises
+    elif cost:
+        logger.warning("cost not measured: cryptography or tenseal is not installed")
+    return BenchResult(NAME, out, bars, device=device_name(device))
+
+
+def _chosen(option: str, value: str | Sequence[str], known: Sequence[str] | Any) -> list[str]:
+    names = value.split(",") if isinstance(value, str) else list(value)
+    if names == ["all"]:
+        return list(known)
+    wrong = [name for name in names if name not in known]
+    if wrong:
+        raise ConfigError(
+            f"{option}: {wrong[0]!r} is not known. Mend: all, or some of {', '.join(known)}"
+        )
+    return names
+
+
+# ---------------------------------------------------------------------------------- running
+
+
+def _noisy(
+    name: str,
+    model: str,
+    kind: str,
+    recipes: dict[str, Recipe],
+    settings: list[str],
+    seeds: int,
+    epochs: int,
+    rows: int | None,
+    device: str,
+) -> tuple[list[Outcome], float, int]:
+    """One fleet on a data set with noise put on; outcomes, seconds, and draws thrown away."""
+    problem = load_problem(name, rows)
+    worlds = make_worlds(problem, range(seeds), device)
+    drawn = [
+        [draw_votes(y, problem.classes, setting, kind, seed) for setting in settings]
+        for seed, y in enumerate(worlds.y_train)
+    ]
+    votes = np.stack([np.stack([votes for votes, _ in each]) for each in drawn])
+    redrawn = sum(again for each in drawn for _, again in each)
+    began = time.perf_counter()
+    fleet = Fleet(
+        FleetShape(worlds.columns, problem.classes, (), **MODELS[model]),
+        worlds.train,
+        count_groups(recipes, len(settings)),
+        batch_size=max(2, worlds.train.shape[1] // 100),
+        seeds=[(0, seed) for seed in range(seeds)],
+    )
+    runs = MethodFleet(fleet, votes, worlds.y_train, settings, recipes)
+    runs.train(epochs)
+    outcomes = runs.outcomes(worlds.test, worlds.y_test)
+    return outcomes, _seconds_since(began, device), redrawn
+
+
+def _crowd(
+    name: str,
+    model: str,
+    recipes: dict[str, Recipe],
+    seeds: int,
+    epochs: int,
+    rows: int | None,
+    device: str,
+) -> tuple[list[Outcome], float]:
+    """One fleet on human votes; a seed is another start and order of rows."""
+    problem = inc_crowds.labelme(device) if name == "labelme" else inc_crowds.cifar10n(device, rows)
+    began = time.perf_counter()
+    recipes = recipes | {"InC crossfit": RECIPES["InC crossfit"]}
+    fleet = Fleet(
+        FleetShape(problem.columns, problem.classes, (), **MODELS[model]),
+        problem.train.expand(seeds, -1, -1),
+        count_groups(recipes, 1),
+        batch_size=max(50, len(problem.train) // 100),
+        seeds=[(0, seed) for seed in range(seeds)],
+    )
+    votes = np.broadcast_to(problem.votes, (seeds, 1, *problem.votes.shape)).copy()
+    y_train = np.broadcast_to(problem.y_train, (seeds, len(problem.y_train))).copy()
+    runs = MethodFleet(fleet, votes, y_train, ["human"], recipes)
+    runs.train(epochs)
+    y_test = np.broadcast_to(problem.y_test, (seeds, len(problem.y_test))).copy()
+    outcomes = runs.outcomes(problem.test.expand(seeds, -1, -1), y_test)
+    return outcomes, _seconds_since(began, device)
+
+
+def _seconds_since(began: float, device: str) -> float:
+    if device.startswith("cuda"):
+        torch.cuda.synchronize()
+    return time.perf_counter() - began
+
+
+# ---------------------------------------------------------------------------------- showing
+
+
+def _rows(
+    name: str, model: str, kind: str, outcomes: list[Outcome], seconds: float, redrawn: int
+) -> list[dict[str, Any]]:
+    """One row for each method, our numbers and the paper's side by side."""
+    paper = paper_table("accuracy", name, model.split("-")[0]) if kind == "symmetric" else {}
+    paper_corrected = paper_table("correction", name, model) if kind == "symmetric" else {}
+    found = []
+    for method in dict.fromkeys(outcome.method for outcome in outcomes):
+        row: dict[str, Any] = {"data": name, "model": model, "noise": kind, "method": method}
+        theirs = {"InC row": "InC", "InC product": "InC"}.get(method, method)
+        for outcome in (each for each in outcomes if each.method == method):
+            setting = outcome.setting
+            row[setting] = float(outcome.accuracy.mean())
+            row[f"{setting} paper"] = paper.get((theirs, setting))
+            if outcome.correction is not None:
+                row[f"{setting} corrected"] = float(outcome.correction.mean())
+                row[f"{setting} corrected, paper"] = paper_corrected.get((theirs, setting))
+        spread = [each.accuracy.std() for each in outcomes if each.method == method]
+        row |= {"sd": float(np.mean(spread)), "seconds, all": seconds, "redrawn": redrawn}
+        found.append(row)
+    return found
+
+
+def _crowd_rows(
+    name: str, model: str, outcomes: list[Outcome], seconds: float
+) -> list[dict[str, Any]]:
+    return [
+        {
+            "data": name,
+            "model": model,
+            "noise": "human",
+            "method": outcome.method,
+            "accuracy": float(outcome.accuracy.mean()),
+            "corrected": None if outcome.correction is None else float(outcome.correction.mean()),
+            "sd": float(outcome.accuracy.std()),
+            "seconds, all": seconds,
+        }
+        for outcome in outcomes
+    ]
+
+
+def _table(outcomes: list[Outcome]) -> dict[tuple[str, str], Outcome]:
+    return {(outcome.method, outcome.setting): outcome for outcome in outcomes}
+
+
+def _bars(name: str, model: str, kind: str, outcomes: list[Outcome]) -> list[Bar]:
+    """The promises that these outcomes can keep or break."""
+    table, bars = _table(outcomes), []
+    for setting in dict.fromkeys(outcome.setting for outcome in outcomes):
+        if (OURS, setting) not in table:
+            continue
+        ours = table[OURS, setting]
+        where = f"{name} {model} {kind} {setting}"
+        mean = float(ours.accuracy.mean())
+        slack = {"letter": 0.005, "covertype": 0.002}.get(name)
+        if slack is not None and (name == "letter" or (model, kind) == ("lr", "symmetric")):
+            clean = float(table[CLEAN, setting].accuracy.mean())
+            bars.append(Bar.at_least(f"{where}: accuracy", mean, round(clean - slack, 4)))
+        if kind == "symmetric":
+            bars += _symmetric_bars(name, model, setting, ours, where)
+        elif setting == "high-large" and name == "letter" and (PUBLISHED, setting) in table:
+            lead = mean - float(table[PUBLISHED, setting].accuracy.mean())
+            if model == "lr":
+                bars.append(Bar.at_least(f"{where}: ahead of the published rule", lead, 0.05))
+        if ("EM", setting) in table:
+            behind = float(table["EM", setting].accuracy.mean()) - mean
+            bars.append(Bar.at_most(f"{where}: behind Dawid–Skene", behind, 0.002))
+    return bars
+
+
+def _symmetric_bars(name: str, model: str, setting: str, ours: Outcome, where: str) -> list[Bar]:
+    bars = []
+    number = list(SPANS).index(setting)
+    if (name, model) in CORRECTION and ours.correction is not None:
+        corrected = float(ours.correction.mean())
+        bars.append(Bar.at_least(f"{where}: corrected", corrected, CORRECTION[name, model][number]))
+    if model == "mlp-wide" and name in ("letter", "covertype"):
+        theirs = paper_table("accuracy", name, "mlp")["InC", setting]
+        mean = float(ours.accuracy.mean())
+        bars.append(Bar.at_least(f"{where}: the paper's InC", mean, theirs))
+    return bars
+
+
+def _crowd_bars(name: str, model: str, outcomes: list[Outcome]) -> list[Bar]:
+    if name != "labelme" or model != "lr":
+        return []
+    means = {each.method: float(each.accuracy.mean()) for each in outcomes}
+    best = max(value for method, value in means.items() if method.startswith("InC"))
+    bars = [Bar.at_least("labelme lr: best InC, majority vote", best, MAJORITY_LABELME)]
+    if "EM" in means:
+        bars.append(Bar.at_least("labelme lr: best InC, Dawid–Skene", best, round(means["EM"], 4)))
+    return bars
