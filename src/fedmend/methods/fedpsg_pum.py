@@ -86,7 +86,7 @@ class FedPSGPUM(Mended):
         protocol: str = "inner-product",
         correlation_mode: str = "bfv",
         mode: str = "dealer",
-        model: str | Sequence[str] = "linear",
+        model: str | Sequence[str] = ("linear", "tree"),
         linear: Mapping[str, Any] | None = None,
         tree: Mapping[str, Any] | None = None,
         neural: Mapping[str, Any] | None = None,

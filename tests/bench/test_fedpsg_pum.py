@@ -1,0 +1,92 @@
+"""The benchmark of FedPSG-PUM: its scenario, references and scores, and a small run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from sklearn.metrics import f1_score, mean_squared_error, r2_score
+
+from fedmend.bench.completion_scores import REFERENCES, reference, scores, tear_table
+from fedmend.bench.fedpsg_pum import run
+from fedmend.data.table import Table
+from fedmend.errors import ConfigError
+
+
+@pytest.fixture(scope="module")
+def table() -> Table:
+    rng = np.random.default_rng(0)
+    n = 400
+    base = rng.normal(size=n)
+    frame = pd.DataFrame({f"n{i}": base + 0.5 * rng.normal(size=n) for i in range(4)})
+    for i in range(4):
+        frame[f"c{i}"] = np.where(base + 0.5 * rng.normal(size=n) > 0, "p", "q")
+        frame.loc[rng.choice(n, 30, replace=False), f"c{i}"] = "r"
+    frame["y"] = np.where(base > 0, "yes", "no")
+    return Table(np.arange(n), frame, label="y")
+
+
+def test_scenario(table: Table) -> None:
+    case = tear_table(table, 0.4, rows=300, test=100, seed=1)
+    assert len(case.missing) == 120
+    assert len(case.known) == 180
+    assert sorted([*case.a.feature_names, *case.b.feature_names]) == sorted(table.feature_names)
+    assert len(case.b.feature_names) == 4
+    last = tear_table(table, 0.4, rows=300, test=100, seed=1, where="last")
+    assert last.missing.tolist() == list(range(180, 300))
+    fed = case.federation()
+    assert fed.alignment.aligned == 180
+    assert fed.alignment.unaligned == {"a": 120, "b": 0}
+    assert fed.on("test").alignment.aligned == 100
+
+
+def test_scores_are_those_of_scikit_learn(table: Table) -> None:
+    case = tear_table(table, 0.4, rows=300, test=100, seed=1)
+    guess = reference("knn", case)
+    found = scores(case, guess)
+    truth = case.b.frame.iloc[case.missing].reset_index(drop=True)
+    numbers = [name for name in case.columns if name.startswith("n")]
+    words = [name for name in case.columns if name.startswith("c")]
+    scale = case.b.frame[numbers].std(ddof=0)
+    left, right = truth[numbers] / scale, guess[numbers] / scale
+    assert found["rmse"] == pytest.approx(np.sqrt(mean_squared_error(left, right)))
+    assert found["r2"] == pytest.approx(np.mean([r2_score(left[c], right[c]) for c in numbers]))
+    f1 = [f1_score(truth[c], guess[c], average="macro") for c in words]
+    assert found["macro_f1"] == pytest.approx(np.mean(f1))
+    assert found["accuracy"] == pytest.approx((truth[words] == guess[words]).mean().mean())
+
+
+@pytest.mark.parametrize("name", REFERENCES[1:])
+def test_references_beat_the_mean(table: Table, name: str) -> None:
+    case = tear_table(table, 0.4, rows=300, test=100, seed=1)
+    blind, seeing = (scores(case, reference(each, case)) for each in ("mean/mode", name))
+    assert seeing["rmse"] < 0.9 * blind["rmse"]
+    assert seeing["accuracy"] > blind["accuracy"] + 0.05
+
+
+def test_a_small_run(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fedmend.bench.fedpsg_pum.datasets.load", lambda name: table)
+    result = run(
+        data="bank", rows=300, test=100, shares=0.5, generator_epochs=1, epochs=2,
+        settings={"tree": {"trees": 5}},
+    )  # fmt: skip
+    methods = [row["method"] for row in result.rows]
+    assert methods[:3] == ["FedPSG-PUM", "paper()", "vae alone"]
+    assert methods[3:7] == list(REFERENCES)
+    assert sum(name.startswith("downstream: ") for name in methods) == 6
+    by_name: dict[str, dict[str, Any]] = {row["method"]: row for row in result.rows}
+    assert by_name["FedPSG-PUM"]["rmse"] < by_name["mean/mode"]["rmse"]
+    assert by_name["FedPSG-PUM"]["mb"] > 0
+    assert 0 <= by_name["downstream: oracle"]["auc"] <= 1
+    assert {bar.name.split(": ")[0] for bar in result.bars} == {"bank, 0.5 missing"}
+    assert len(result.bars) == 5
+
+
+@pytest.mark.parametrize(
+    "options", [{"shares": 1.5}, {"where": "middle"}, {"parts": "all"}, {"data": ""}], ids=str
+)
+def test_wrong_options(options: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError):
+        run(**options)
