@@ -76,7 +76,7 @@ def measure(rows: int, epochs: int, rounds: int) -> tuple[list[dict[str, Any]], 
                 warnings.simplefilter("ignore", PrivacyWarning)
                 model.fit(fed)
             seconds[name].append(time.perf_counter() - began)
-            sent[name] = sum(entry.bytes for entry in fed.ledger) / 1e6
+            sent[name] = fed.ledger.total_bytes() / 1e6
     median = {name: statistics.median(values) for name, values in seconds.items()}
     rows_out = [
         {
