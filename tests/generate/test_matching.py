@@ -58,3 +58,13 @@ def test_nothing_known_takes_any(mixed: Table) -> None:
     known = Encoded(rows.values[:1].repeat(3000, 0), np.zeros((3000, len(encoder.columns)), bool))
     drawn = Matcher(torch.from_numpy(rows.values), encoder).draw(known, torch.Generator())
     assert len(drawn.unique(dim=0)) == len(np.unique(rows.values, axis=0))
+
+
+def test_categories_that_never_occurred_are_no_matter(mixed: Table) -> None:
+    rows = np.flatnonzero(mixed.frame["grade"] != "mid")
+    encoder, known = _fitted(mixed.take(rows))
+    matcher = Matcher(torch.from_numpy(known.values), encoder, neighbours=1)
+    drawn = matcher.draw(known, torch.Generator().manual_seed(0))
+    agree = encoder.decode(drawn.numpy())["grade"] == encoder.decode(known.values)["grade"]
+    assert agree.mean() > 0.95
+    assert set(encoder.categories("grade")) == {"low", "high"}

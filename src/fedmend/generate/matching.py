@@ -32,12 +32,11 @@ class Matcher:
         self.neighbours = min(neighbours, len(pool))
         raw = encoder.decode(pool.cpu().numpy())
         self._sizes = {
-            name: len(encoder.categories(name)) if encoder.schema[name].is_categorical else 1
-            for name in encoder.columns
+            name: len(encoder.schema[name].categories or ()) or 1 for name in encoder.columns
         }
         self._units = {
             name: (float(raw[name].mean()), float(raw[name].std()) or 1.0)
-            for name, size in self._sizes.items()
+            for name in self._sizes
             if not encoder.schema[name].is_categorical
         }
         self._owner = np.repeat(np.arange(len(self._sizes)), list(self._sizes.values()))
