@@ -126,3 +126,15 @@ def test_without_columns_there_are_no_conditions() -> None:
     assert conditions.cross_entropy(torch.ones(3, 8), None) == 0
     known = Encoded(np.zeros((4, 8), np.float32), np.ones((4, 2), bool))
     assert (conditions.rarest(known, np.ones((4, 8), bool)) == -1).all()
+
+
+def test_columns_without_any_cell_ask_for_nothing() -> None:
+    rows = _rows(30)
+    rows[:, 1:4] = rows[:, 5:7] = 0.0
+    conditions = Conditions(SPANS, CPU)
+    conditions.fit(rows)
+    drawn, wanted = conditions.draw(500, torch.Generator().manual_seed(0))
+    assert wanted is None
+    assert len(drawn.unique()) == 30
+    assert conditions.natural(5, torch.Generator()) is None
+    assert (conditions.vector(None, 3) == 0).all()

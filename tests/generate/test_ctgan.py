@@ -120,6 +120,15 @@ def test_numbers_alone_have_no_conditions(table: Table) -> None:
     assert generator.sample(5, given={"x": 1.0}, seed=0).n_rows == 5
 
 
+def test_a_category_column_that_is_nearly_empty(table: Table) -> None:
+    """So that no held-out row shows it."""
+    note = pd.Series([None] * table.n_rows, dtype=object)
+    note.iloc[:4] = ["x", "y", "x", "y"]
+    sparse = Table(table.ids, {"x": table.frame["x"], "note": note})
+    generator = CTGAN(epochs=1, batch_size=50, hidden=8, device="cpu").fit(sparse)
+    assert set(generator.sample(50, seed=0).frame["note"]) <= {"x", "y"}
+
+
 def test_the_published_form(table: Table) -> None:
     published = CTGAN.paper(epochs=1)
     assert (published.pac, published.dropout, published.latent, published.hidden) == (

@@ -58,9 +58,9 @@ class Conditions:
         """Row numbers to train on, and the condition each was drawn for.
 
         A column is drawn evenly, a category by its frequency or the logarithm of it, a row evenly
-        among those that hold the category.
+        among those that hold the category. Where no category is held at all, any row will do.
         """
-        if not self.width:
+        if not self.drawn_by.any():
             rows = torch.randint(self.n_rows, (n,), generator=generator, device=self.device)
             return rows, None
         wanted = torch.multinomial(self.drawn_by, n, replacement=True, generator=generator)
@@ -71,7 +71,7 @@ class Conditions:
 
     def natural(self, n: int, generator: torch.Generator) -> torch.Tensor | None:
         """Conditions as frequent as in the table, to sample freely."""
-        if not self.width:
+        if not self.counts.any():
             return None
         weights = self._weights(self.counts)
         return torch.multinomial(weights, n, replacement=True, generator=generator)
