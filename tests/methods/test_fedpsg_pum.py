@@ -399,6 +399,15 @@ def test_options(options: dict[str, Any]) -> None:
     assert model.federation.alignment.aligned == 200
 
 
+@pytest.mark.parametrize("condition", [True, False])
+def test_a_generator_of_both_parties(condition: bool) -> None:
+    fed = torn()
+    settings = {**QUICK, "generator": "vfgain", "generator_params": {"steps": 30}}
+    model = FedPSGPUM(**settings, condition=condition).fit(fed)
+    assert model.summary().set_index("column").loc["w", "generated"] == 120
+    assert {"embedding", "gradient"} <= fed.ledger.kinds()
+
+
 def test_paper_preset_is_the_published_method() -> None:
     model = FedPSGPUM.paper(protocol="inner-product", correlation_mode="dealer")
     assert (model.strength, model.rounds, model.k, model.confidence) == (

@@ -20,7 +20,7 @@ from typing import Any, Self
 from fedmend.errors import ConfigError, DataError, FedmendWarning
 from fedmend.federation.engines.local import LocalEngine
 from fedmend.federation.federation import Federation
-from fedmend.generate import generators
+from fedmend.generate import generators, make
 from fedmend.methods.completion import merge, open_rows
 from fedmend.methods.generation import GenerateWorker
 from fedmend.methods.mended import Completed, Mended
@@ -173,7 +173,7 @@ class FedPSGPUM(Mended):
         """All of B's columns for A's rows."""
         done = self._correlate(view, a, b, at_b.columns(), run, progress)
         if self.order == "generate-first":
-            self._generate(at_b, list(done.kinds), condition=False)
+            self._generate(view, at_b, done, list(done.kinds), condition=False)
         done.outcome = self._predict(view, done, run, progress)
         left = [*done.weak, *done.outcome.failed]
         for name, why in done.outcome.failed.items():
@@ -184,7 +184,7 @@ class FedPSGPUM(Mended):
                 stacklevel=3,
             )
         if left and self.order == "predict-first":
-            self._generate(at_b, left, condition=self.condition)
+            self._generate(view, at_b, done, left, condition=self.condition)
         done.cells = at_b.summary()
         return done
 
@@ -294,9 +294,21 @@ class FedPSGPUM(Mended):
 
     # ------------------------------------------------------------------ Process III
 
-    def _generate(self, worker: Any, names: list[str], *, condition: bool) -> None:
+    def _generate(
+        self, view: Federation, at_b: Any, done: Completed, names: list[str], *, condition: bool
+    ) -> None:
         params = {"seed": self.seed, **(self.generator_params or {})}
-        worker.generate(names, self.generator, params, condition, self.draws)
+        if self.generator != "vfgain":
+            at_b.generate(names, self.generator, params, condition, self.draws)
+            return
+        model: Any = make(self.generator, **params)
+        model.fit(view, a=done.a, b=done.b, columns=list(done.kinds))
+        key = f"known-{secrets.token_hex(6)}" if condition else None
+        if key is not None:
+            at_b.offer(names, key)
+        # A's rows have an order of the run already
+        made = model.impute(view, draws=self.draws, given=key, order="kept")
+        at_b.adopt(names, made.name)
 
     # ------------------------------------------------------------------ checks
 
