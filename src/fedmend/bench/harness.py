@@ -14,6 +14,7 @@ import json
 import os
 import platform
 import shlex
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -47,6 +48,8 @@ REGISTRY: dict[str, str] = {
     "fedpsg-pum": "fedmend.bench.fedpsg_pum",
 }
 
+
+WIDE = 220
 
 # ---------------------------------------------------------------- results
 
@@ -215,7 +218,9 @@ def show(result: BenchResult, console: Console | None = None) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    console = console or Console()
+    if console is None:
+        # A file or a pipe has no width of its own; a table squeezed into 80 columns is unreadable.
+        console = Console() if sys.stdout.isatty() else Console(width=WIDE)
     columns = list(dict.fromkeys(key for row in result.rows for key in row))
     table = Table(
         title=f"{result.bench} · {result.device}", box=box.SIMPLE_HEAD, title_style="bold"
