@@ -2,8 +2,8 @@
 
 Of A's columns B knows what it was told: for every cut that some tree uses, on which side each row
 lies. `disclose` limits how many cuts that may be. They are spent on the largest gains, over the
-first quarter of the trees; from then on trees choose among the cuts B knows (and B's own columns),
-their sums are computed at B, and nothing crosses any more.
+first twentieth of the trees; from then on trees choose among the cuts B knows and B's own columns,
+sums are computed at B, and nothing crosses any more.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class BoostSettings:
         """How many new cuts may be asked for at this tree; None for any number."""
         if self.disclose is None:
             return None
-        paced = self.disclose * (tree + 1) / max(1, self.trees // 4)
+        paced = self.disclose * (tree + 1) / max(1, self.trees // 20)
         return max(0, int(min(self.disclose, paced)) - known)
 
 
@@ -132,6 +132,7 @@ class Boosting:
         self._columns = np.concatenate([cuts.columns, len(cuts.layouts) + own.table.columns])
         self.tasks = [self._task(name, column) for name, column in targets.items()]
         self._growing: list[tuple[_Task, Output]] = []
+        self._sides: np.ndarray | None = None
 
     def _task(self, name: str, column: TargetColumn) -> _Task:
         rows = np.flatnonzero(column.labelled)
@@ -165,6 +166,7 @@ class Boosting:
         """Gradients of all targets that go on, at the sampled rows; tells how many outputs."""
         self._number = number
         self._rows = np.arange(length) if sample is None else sample
+        self._sampled = sample is not None
         counted = np.zeros(length, dtype=bool)
         counted[self._rows] = True
         self._position = np.cumsum(counted) - 1
@@ -197,10 +199,11 @@ class Boosting:
     def _known_source(self) -> Source:
         """The cuts B knows, as columns of zeros and ones of its own."""
         cuts = np.array(sorted(self.known), dtype=np.int64)
-        sides = [self.known[int(cut)][self._rows] for cut in cuts]
-        self._sides = (
-            np.stack(sides, axis=1).astype(np.float64) if sides else np.zeros((len(self._rows), 0))
-        )
+        rows = self._rows
+        if self._sides is None or self._sides.shape != (len(rows), len(cuts)) or self._sampled:
+            self._sides = np.zeros((len(rows), len(cuts)))
+            for at, cut in enumerate(cuts):
+                self._sides[:, at] = self.known[int(cut)][rows]
         return Source(np.eye(len(cuts), len(cuts) + 1), cuts)
 
     # ------------------------------------------------------------------ a level
@@ -212,6 +215,7 @@ class Boosting:
         if self.at_home:
             for start in range(0, len(self._wanted), BATCH):
                 numbers = self.numbers(start, start + BATCH).astype(np.float64)
+                assert self._sides is not None
                 self.take_sums((numbers @ self._sides).astype(np.int64))
             return 0
         return len(self._wanted)
@@ -307,11 +311,10 @@ class Boosting:
             task.judge(self._number, self.settings.patience)
         return len(self.active)
 
-    def grow_at_home(self, trees: int, length: int) -> None:
-        """Trees from B's own columns and the known cuts only (`disclose` must be spent)."""
-        for number in range(trees):
-            if not self.start_tree(number, None, length):
-                return
+    def grow_at_home(self, sample: np.ndarray, length: int) -> None:
+        """All trees from B's own columns and the known cuts only (`disclose` must be spent)."""
+        for number in range(self.settings.trees if self.tasks else 0):
+            self.start_tree(number, sample, length)
             for _ in range(self.growth.depth):
                 self.plan_level()
                 self.choose()

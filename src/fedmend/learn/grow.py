@@ -100,7 +100,7 @@ class Output:
         self.numbers, self.unit_gradient, self.unit_curvature = quantise(
             gradient, curvature, self.constant
         )
-        self.node = np.ones(len(self.scores), dtype=np.int32)
+        self.node = np.ones(len(self.scores), dtype=np.int64)
         self.cut = np.full(1 << (growth.depth + 1), -1, dtype=np.int64)
         self.open: list[int] = [1]
         self.asked: list[int] = [1]

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 __all__ = ["TreeFeatures", "TreeTargets"]
 
 SPREAD_TREES = 30
+LEAST_SPREAD = 0.05  # of the mean squared residual
 
 
 class TreeFeatures(BinsWorker):
@@ -210,32 +211,46 @@ class TreeTargets(SumsWorker, BoardWorker):
     def write_outputs(self, first: int) -> None:
         """The outputs of the rows from `first` on, and how uncertain they are, on the board."""
         for task in self.boosting.tasks:
-            target, outputs = self.board[task.name], task.predictions()
+            outputs = task.predictions()
             outputs[:first] = np.nan
-            target.outputs = outputs
-            if not target.is_class:
-                judged = task.held_out if len(task.held_out) else task.rows
-                target.spread = self._spread(target, task.final_scores()[0], judged, task.name)
-                target.spread[:first] = np.nan
+            self.board[task.name].outputs = outputs
+        for name, spread in self._spreads().items():
+            spread[:first] = np.nan
+            self.board[name].spread = spread
 
-    def _spread(
-        self, target: TargetColumn, scores: np.ndarray, rows: np.ndarray, name: str
-    ) -> np.ndarray:
-        """Deviation of the residuals as trees over what B knows predict it from row to row."""
-        squares = np.full(len(scores), np.nan)
-        squares[rows] = (target.labels[rows] - scores[rows]) ** 2
-        mean = float(squares[rows].mean())
-        if mean == 0 or len(rows) < 4 * self._growth.min_leaf:
-            return np.full(len(scores), np.sqrt(mean))
-        column = replace(target, labels=squares / mean)
+    def _spreads(self) -> dict[str, np.ndarray]:
+        """Deviation of the residuals, as trees over what B knows predict it from row to row.
+
+        They learn the squared residuals of the rows held out, or of the training rows.
+        """
+        targets, means, flat = {}, {}, {}
+        for task in self.boosting.tasks:
+            if task.column.is_class:
+                continue
+            rows = task.held_out if len(task.held_out) else task.rows
+            squares = np.full(len(self.rows), np.nan)
+            squares[rows] = (task.column.labels[rows] - task.final_scores()[0][rows]) ** 2
+            mean = float(squares[rows].mean())
+            if mean == 0 or len(rows) < 4 * self._growth.min_leaf:
+                flat[task.name] = np.full(len(self.rows), np.sqrt(mean))
+            else:
+                targets[task.name] = replace(task.column, labels=squares / mean)
+                means[task.name] = mean
+        for task in self._grown_at_home(targets).tasks:
+            share = np.clip(task.final_scores()[0], LEAST_SPREAD, None)
+            flat[task.name] = np.sqrt(means[task.name] * share)
+        return flat
+
+    def _grown_at_home(self, targets: dict[str, TargetColumn]) -> Boosting:
         boosting = Boosting(
-            {name: column},
+            targets,
             self.boosting.cuts,
             self.boosting.own,
             replace(self._growth, depth=min(3, self._growth.depth)),
-            replace(self._settings, trees=SPREAD_TREES, validation=0.0, colsample=1.0,
-                    disclose=0),
+            BoostSettings(SPREAD_TREES, 0.0, 1, 1.0, 0, self._settings.seed),
             self._known,
-        )  # fmt: skip
-        boosting.grow_at_home(SPREAD_TREES, len(scores))
-        return np.sqrt(mean * np.clip(boosting.tasks[0].final_scores()[0], 0.05, None))
+        )
+        used = [target.labelled for target in targets.values()]
+        if used:
+            boosting.grow_at_home(np.flatnonzero(np.any(used, axis=0)), len(self.rows))
+        return boosting

@@ -77,7 +77,7 @@ class TreeModels(TargetModels):
         colsample: float = 1.0,
         validation: float = 0.1,
         patience: int = 10,
-        disclose: int | None = 64,
+        disclose: int | None = 128,
         seed: int = 0,
         **options: Any,
     ) -> None:
