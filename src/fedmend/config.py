@@ -97,17 +97,36 @@ class MethodSettings(BaseModel):
         return self.title or METHODS[self.name][0]
 
 
+class CompleteSettings(BaseModel):
+    """``[complete]``: give rows that one party has the other parties' columns, before training.
+
+    Besides its own keys it takes any parameter of the estimator.
+    """
+
+    model_config = ConfigDict(extra="allow", strict=True)
+    name: str = "fedpsg-pum"
+    also_unmended: bool = True
+    export: bool = False
+    export_format: Literal["parquet", "csv"] = "parquet"
+
+    @property
+    def params(self) -> dict[str, Any]:
+        return dict(self.model_extra or {})
+
+
 class EvaluateSettings(_Settings):
-    """``[evaluate]``: on which rows, and which metric counts."""
+    """``[evaluate]``: on which rows, against whose labels, and which metric counts."""
 
     metrics: list[str] = Field(default_factory=list)
     test_share: float = Field(default=0.25, gt=0, lt=1)
+    reference: str | None = None
 
 
 class ReportSettings(_Settings):
     """``[report]``"""
 
     title: str | None = None
+    label_review: bool = False
 
 
 class Config(_Settings):
@@ -116,6 +135,7 @@ class Config(_Settings):
     run: RunSettings = Field(default_factory=RunSettings)
     party: list[PartySettings] = Field(min_length=1)
     align: AlignSettings = Field(default_factory=AlignSettings)
+    complete: CompleteSettings | None = None
     method: list[MethodSettings] = Field(default_factory=lambda: [MethodSettings(name="vfl")])
     evaluate: EvaluateSettings = Field(default_factory=EvaluateSettings)
     report: ReportSettings = Field(default_factory=ReportSettings)
@@ -129,6 +149,11 @@ class Config(_Settings):
     def at(self, path: str) -> Path:
         """A path of the file, which is relative to the file itself."""
         return self._source.parent / path
+
+    @property
+    def labellers(self) -> list[str]:
+        """The parties with a label column."""
+        return [party.name for party in self.party if party.label is not None]
 
     @property
     def folder(self) -> Path:
@@ -207,6 +232,7 @@ _EXAMPLES = {
     "party": "[[party]] with a name and data", "seed": "0", "seeds": "[0, 1, 2]",
     "test_share": "0.25", "metrics": '["auc", "accuracy"]', "minimum": "10", "device": '"cpu"',
     "strict": "true", "folder": '"runs/first"', "min_intersection": "10", "title": '"Our run"',
+    "reference": '"bank"', "export": "true", "also_unmended": "true", "label_review": "true",
 }  # fmt: skip
 _MUST_BE = {
     "int_type": "a whole number",
@@ -275,6 +301,7 @@ def _known_keys(location: list[Any]) -> list[str]:
         "party": PartySettings,
         "policy": PolicySettings,
         "align": AlignSettings,
+        "complete": CompleteSettings,
         "evaluate": EvaluateSettings,
         "report": ReportSettings,
     }

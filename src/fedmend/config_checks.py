@@ -6,7 +6,7 @@ stand beside those of single values instead of after them.
 
 from __future__ import annotations
 
-import json
+import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -16,14 +16,39 @@ from fedmend.errors import ConfigError
 from fedmend.federation.ledger import COORDINATOR
 from fedmend.federation.policy import Policy
 from fedmend.learn.metrics import CLASSIFICATION, REGRESSION
+from fedmend.parameters import parameter_problems
 
-__all__ = ["METHODS", "METRICS", "cross_problems", "method_class"]
+__all__ = [
+    "COMPLETED",
+    "COMPLETERS",
+    "CROWD",
+    "MAJORITY",
+    "METHODS",
+    "METRICS",
+    "completer_class",
+    "cross_problems",
+    "method_class",
+    "slug_of",
+    "uses_completed_rows",
+]
 
 METHODS: dict[str, tuple[str, str]] = {
     "local": ("Local", "the label party alone, with its own columns"),
     "vfl": ("VFL", "all parties together, on the rows known to all"),
     "local-vfl": ("LocalVFL", "all parties and all labelled rows, zeros where a side is missing"),
+    "clean": ("Clean", "one party's labels, taken for the truth; other labels are not looked at"),
+    "inc": ("InC", "several labellers, whose labels are corrected while the model learns"),
+    "majority": ("MJ", "several labellers: the majority of their votes is taken for the truth"),
+    "dawid-skene": ("EM", "several labellers: the truth inferred from their votes alone"),
+    "random-labeller": ("Random", "several labellers: each batch believes one, drawn at random"),
 }
+# Methods that learn from the labels of several parties.
+CROWD = ("inc", "majority", "dawid-skene", "random-labeller")
+COMPLETERS: dict[str, str] = {"fedpsg-pum": "FedPSGPUM"}
+# How methods trained on the completed federation are shown.
+COMPLETED = " + completed rows"
+# What evaluate.reference is called when the parties' votes decide.
+MAJORITY = "majority"
 METRICS = (*CLASSIFICATION, *REGRESSION)
 
 
@@ -66,13 +91,71 @@ def _party_sources(raw: Mapping[str, Any]) -> Iterator[str]:
             yield f"{where}.label = {party['label']!r} is the id too. Mend: name two columns"
 
 
-def _labels(raw: Mapping[str, Any]) -> Iterator[str]:
+def _holders(raw: Mapping[str, Any]) -> list[str]:
+    """The parties with a label column."""
     parties = _tables(raw, "party")
-    holders = [_where(party, number) for number, party in enumerate(parties, 1) if "label" in party]
-    if parties and not holders:
+    return [
+        str(party.get("name", number))
+        for number, party in enumerate(parties, 1)
+        if "label" in party
+    ]
+
+
+def _known_methods(raw: Mapping[str, Any]) -> list[dict[str, Any]]:
+    return [each for each in _tables(raw, "method") if each.get("name") in METHODS]
+
+
+def _labels(raw: Mapping[str, Any]) -> Iterator[str]:
+    if _tables(raw, "party") and not _holders(raw):
         yield 'no party has a label. Mend: add label = "column" to the party that has it'
-    if len(holders) > 1:
-        yield f"several parties have a label: {', '.join(holders)}. Mend: keep it at one of them"
+
+
+def _labellers(raw: Mapping[str, Any]) -> Iterator[str]:
+    """Every method finds the labels it needs: one party's, or those of several."""
+    holders = _holders(raw)
+    told = ", ".join(holders)
+    methods = _known_methods(raw) or ([] if "method" in raw else [{"name": "vfl"}])
+    for method in methods:
+        where, party = f"method[{method['name']}]", method.get("label_party")
+        if method["name"] in CROWD:
+            if len(holders) == 1:
+                yield (
+                    f"{where} learns from several labellers, but only {told} has a label. "
+                    'Mend: add label = "column" to another party, or name = "vfl"'
+                )
+            chosen = method.get("label_parties")
+            for name in chosen if isinstance(chosen, list) and holders else ():
+                if name not in holders:
+                    hint = did_you_mean(str(name), holders)
+                    yield f"{where}.label_parties: {name!r} has no label: {hint}"
+        elif isinstance(party, str) and holders and party not in holders:
+            yield f"{where}.label_party = {party!r} has no label: {did_you_mean(party, holders)}"
+        elif party is None and len(holders) > 1:
+            yield (
+                f"several parties have a label: {told}; {where} learns from one of them. Mend: "
+                f'label_party = "{holders[0]}", or a method for several: {", ".join(CROWD)}'
+            )
+
+
+def _reference(raw: Mapping[str, Any]) -> Iterator[str]:
+    """All methods must be measured against the same labels."""
+    evaluate, holders = raw.get("evaluate"), _holders(raw)
+    reference = evaluate.get("reference") if isinstance(evaluate, dict) else None
+    if isinstance(reference, str) and holders and reference not in (*holders, MAJORITY):
+        hint = did_you_mean(reference, [*holders, MAJORITY])
+        yield f"evaluate.reference = {reference!r} has no label: {hint}"
+    if reference == MAJORITY and len(holders) == 1:
+        yield (
+            f"evaluate.reference = {MAJORITY!r}, but only {holders[0]} has a label. "
+            "Mend: leave it out"
+        )
+    methods = _known_methods(raw)
+    told = {method.get("label_party") for method in methods if method["name"] not in CROWD}
+    if reference is None and len(told - {None}) > 1:
+        yield (
+            "the methods have different label parties, and nothing says whose test labels count. "
+            f'Mend: evaluate.reference = "{holders[0] if holders else "bank"}" or "{MAJORITY}"'
+        )
 
 
 def _test_tables(raw: Mapping[str, Any]) -> Iterator[str]:
@@ -127,52 +210,61 @@ def _methods(raw: Mapping[str, Any]) -> Iterator[str]:
         if name not in METHODS:
             yield f"method[{number}].name = {name!r} is not a method: {did_you_mean(name, METHODS)}"
             continue
-        titles.append(str(method.get("title") or METHODS[name][0]))
+        shown = str(method.get("title") or METHODS[name][0])
+        titles.append(shown)
+        if "complete" in raw and uses_completed_rows(name):
+            titles.append(shown + COMPLETED)
         params = {key: value for key, value in method.items() if key not in ("name", "title")}
-        yield from _parameters(name, params)
-    for title in dict.fromkeys(titles):
-        if titles.count(title) > 1:
+        yield from parameter_problems(f"method[{name}]", method_class(name)(), params)
+    # Files are named after titles, so that they must differ in more than signs.
+    slugs = [slug_of(title) for title in titles]
+    for slug in dict.fromkeys(slugs):
+        if slugs.count(slug) > 1:
             yield (
-                f"method: {titles.count(title)} methods are shown as {title!r}. "
+                f"method: {slugs.count(slug)} methods are shown as {titles[slugs.index(slug)]!r}. "
                 'Mend: give each its own title = "…"'
             )
 
 
-def _parameters(name: str, params: Mapping[str, Any]) -> Iterator[str]:
-    estimator = method_class(name)()
-    known = estimator.get_params()
-    fitting = {}
-    for key, value in params.items():
-        where = f"method[{name}].{key}"
-        if key == "seed":
-            yield f"{where} = {value!r}: seeds stand in one place. Mend: set run.seed"
-        elif key not in known:
-            yield f"{where} = {value!r} is not known: {did_you_mean(key, known)}"
-        elif (wanted := _unlike(value, known[key])) is not None:
-            default = json.dumps(known[key])
-            yield f"{where} must be {wanted}, however: {value!r}. Mend: the default is {default}"
-        else:
-            fitting[key] = value
-    try:
-        estimator.set_params(**fitting)._config()
-    except ConfigError as error:
-        yield from (f"method[{name}].{problem}" for problem in error.problems)
+def slug_of(title: str) -> str:
+    """A title as the name of a file."""
+    return re.sub(r"[^A-Za-z0-9]+", "-", title).strip("-").lower()
 
 
-def _unlike(value: Any, default: Any) -> str | None:
-    """What a value should be, judged by the default, when it is something else."""
-    if isinstance(default, bool):
-        return None if isinstance(value, bool) else "true or false"
-    if isinstance(default, int):
-        fits = isinstance(value, int) and not isinstance(value, bool)
-        return None if fits else "a whole number"
-    if isinstance(default, float):
-        fits = isinstance(value, int | float) and not isinstance(value, bool)
-        return None if fits else "a number"
-    if isinstance(default, tuple):
-        fits = isinstance(value, list) and all(_unlike(each, 0) is None for each in value)
-        return None if fits else "a list of whole numbers"
-    return None if isinstance(value, str) else "text in quotes"
+def _complete(raw: Mapping[str, Any]) -> Iterator[str]:
+    complete = raw.get("complete")
+    if not isinstance(complete, dict):
+        return
+    name = complete.get("name", "fedpsg-pum")
+    if isinstance(name, str) and name not in COMPLETERS:
+        yield f"complete.name = {name!r} does not complete rows: {did_you_mean(name, COMPLETERS)}"
+    elif isinstance(name, str):
+        own = ("name", "also_unmended", "export", "export_format")
+        params = {key: value for key, value in complete.items() if key not in own}
+        yield from parameter_problems("complete", completer_class(name)(), params)
+    names = [str(party.get("name")) for party in _tables(raw, "party")]
+    source = complete.get("source")
+    if isinstance(source, str) and source not in names:
+        yield f"complete.source = {source!r} is not a party: {did_you_mean(source, names)}"
+    if len(names) == 1:
+        yield "complete needs two parties, one to complete the other's rows. Mend: remove it"
+    align = raw.get("align")
+    if isinstance(align, dict) and align.get("mode") == "same-order":
+        yield (
+            'complete and align.mode = "same-order": all parties know all rows, so there is '
+            'nothing to complete. Mend: remove complete, or mode = "ecdh"'
+        )
+    methods = _known_methods(raw)
+    if methods and not any(uses_completed_rows(method["name"]) for method in methods):
+        yield (
+            "complete: no method uses completed rows, because local looks at one party's own. "
+            'Mend: add [[method]] name = "vfl"'
+        )
+
+
+def uses_completed_rows(method: str) -> bool:
+    """Whether other parties' columns for a row matter to a method at all."""
+    return method != "local"
 
 
 def _metrics(raw: Mapping[str, Any]) -> Iterator[str]:
@@ -187,10 +279,13 @@ _CHECKS: tuple[Callable[[Mapping[str, Any]], Iterator[str]], ...] = (
     _party_names,
     _party_sources,
     _labels,
+    _labellers,
+    _reference,
     _test_tables,
     _column_kinds,
     _policies,
     _methods,
+    _complete,
     _metrics,
 )
 
@@ -202,3 +297,10 @@ def method_class(name: str) -> Any:
     if name not in METHODS:
         raise ConfigError(f"{name!r} is not a method: {did_you_mean(name, METHODS)}")
     return getattr(fedmend, METHODS[name][0])
+
+
+def completer_class(name: str) -> Any:
+    """The class that completes rows under this name."""
+    import fedmend
+
+    return getattr(fedmend, COMPLETERS[name])
