@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from fedmend.federation.ledger import Entry, read_ledger
-from fedmend.report import plots, words
+from fedmend.report import maps, plots, words
+from fedmend.report.labelling import Labelling
+from fedmend.report.mending import ORIGIN_WORDS, Mending
 from fedmend.report.overview import Overview, percent
 from fedmend.report.record import RunRecord, Summary, better_is_higher
 
@@ -52,10 +54,12 @@ def render(record: RunRecord, entries: Sequence[Entry]) -> str:
         "pretty": plots.pretty,
         "score": _score,
         "series": plots.method_series,
+        "percent": percent,
     }
     templates = resources.files("fedmend.report") / "templates"
     template = environment.from_string((templates / "report.html").read_text(encoding="utf-8"))
     found = Overview.from_dict(record.overview) if record.overview else None
+    mending = Mending.from_dict(record.mending) if record.mending else None
     best = record.best()
     pictures = {
         "overlap": plots.overlap(found) if found else None,
@@ -86,12 +90,37 @@ def render(record: RunRecord, entries: Sequence[Entry]) -> str:
         flows=words.flows(entries),
         exposures=words.EXPOSURES,
         settings=list(_flat(record.settings)),
+        mending=mending,
+        mended_pairs=[
+            {
+                "pair": pair,
+                "correlations": Markup(maps.correlations(pair, number)),
+                "provenance": Markup(maps.provenance(pair, number)),
+                "hidden": max(0, len(pair.of_b) - maps.MOST_COLUMNS),
+            }
+            for number, pair in enumerate(mending.pairs)
+        ]
+        if mending
+        else [],
+        origin_words=ORIGIN_WORDS,
+        labellings=[
+            {"title": title, "found": found, "picture": Markup(picture) if picture else None}
+            for title, found, picture in _labellings(record)
+        ],
         **{name: Markup(svg) if svg else None for name, svg in pictures.items()},
     )
 
 
 def _roles(found: Overview | None) -> list[str]:
     return [party.name for party in found.parties] if found else []
+
+
+def _labellings(record: RunRecord) -> list[tuple[str, Labelling, str | None]]:
+    """What each method found out about the labellers."""
+    found = [(run.title, Labelling(**run.labelling)) for run in record.methods if run.labelling]
+    return [
+        (title, each, maps.expertise(each, number)) for number, (title, each) in enumerate(found)
+    ]
 
 
 def _score(summary: Summary, metric: str) -> str:
@@ -110,6 +139,11 @@ def _cards(
         rows = max((party.rows for party in found.parties), default=0)
         share = f"{percent(found.aligned / rows)} of the larger table" if rows else ""
         cards.append({"name": "Rows known to all", "value": f"{found.aligned:,}", "note": share})
+    if record.mending:
+        mended = Mending.from_dict(record.mending)
+        rows = mended.aligned_after - mended.aligned_before
+        note = "known to one party, given the other columns"
+        cards.append({"name": "Rows completed", "value": f"{rows:,}", "note": note})
     best = record.best()
     if best:
         several = f", mean of {best.seeds} seeds" if best.seeds > 1 else ""

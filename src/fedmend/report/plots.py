@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["comparison", "curves", "overlap", "standalone"]
+__all__ = ["comparison", "curves", "new_figure", "overlap", "standalone", "styled", "to_svg"]
 
 # stand-in -> (CSS variable, its light value). Stand-ins must differ from any real colour drawn.
 INK, FAINT, GRID, TORN = "#010203", "#010204", "#010205", "#010206"
@@ -61,7 +61,10 @@ STYLE: dict[Any, Any] = {
 }
 
 
-def _figure(width: float, height: float, columns: int = 1) -> tuple[Figure, list[Axes]]:
+def new_figure(
+    width: float, height: float, columns: int = 1, rows: int = 1
+) -> tuple[Figure, list[Axes]]:
+    """An empty figure, see-through, with its axes line by line."""
     # Figure and canvas without pyplot: no global state, no display, no warning in threads.
     from matplotlib.backends.backend_svg import FigureCanvasSVG
     from matplotlib.figure import Figure
@@ -69,19 +72,20 @@ def _figure(width: float, height: float, columns: int = 1) -> tuple[Figure, list
     figure = Figure(figsize=(width, height), layout="constrained")
     FigureCanvasSVG(figure)
     figure.patch.set_alpha(0)
-    axes = figure.subplots(1, columns, squeeze=False)[0]
+    axes = list(figure.subplots(rows, columns, squeeze=False).ravel())
     for each in axes:
         each.patch.set_alpha(0)
-    return figure, list(axes)
+    return figure, axes
 
 
-def _styled() -> Any:
+def styled() -> Any:
+    """The page's style, as a context."""
     import matplotlib
 
     return matplotlib.rc_context(STYLE)
 
 
-def _svg(figure: Figure, name: str, title: str) -> str:
+def to_svg(figure: Figure, name: str, title: str) -> str:
     """The figure as an SVG element: CSS colours, ids of its own, a title for screen readers."""
     buffer = io.StringIO()
     figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None})
@@ -140,8 +144,8 @@ def overlap(found: Overview) -> str:
     """
     parties = [party for party in found.parties if not party.withheld and party.n_columns]
     bands = _bands(parties, found.aligned)
-    with _styled():
-        figure, (axes,) = _figure(7.6, 1.0 + 2.9 * min(1.0, 0.4 + 0.2 * len(bands)))
+    with styled():
+        figure, (axes,) = new_figure(7.6, 1.0 + 2.9 * min(1.0, 0.4 + 0.2 * len(bands)))
         lefts, widths = _columns(parties)
         top = 0.0
         for owner, rows, height in bands:
@@ -168,7 +172,7 @@ def overlap(found: Overview) -> str:
         axes.set_xlim(-0.3, 1.0)
         axes.set_ylim(max(top, 0.1), -0.14)
         axes.axis("off")
-        return _svg(figure, "overlap", "Which rows have which columns, and what is missing")
+        return to_svg(figure, "overlap", "Which rows have which columns, and what is missing")
 
 
 def _bands(
@@ -234,8 +238,8 @@ def curves(record: RunRecord) -> str | None:
     from matplotlib.ticker import MaxNLocator
 
     titles = list(dict.fromkeys(run.title for run in record.methods))
-    with _styled():
-        figure, axes = _figure(7.6, 2.9, len(panels))
+    with styled():
+        figure, axes = new_figure(7.6, 2.9, len(panels))
         for each, (key, words) in zip(axes, panels, strict=True):
             for run in runs:
                 _line(each, run, key, titles)
@@ -248,7 +252,7 @@ def curves(record: RunRecord) -> str | None:
         figure.legend(
             handles, names, loc="outside lower left", ncols=len(names), frameon=False, fontsize=9
         )
-        return _svg(figure, "curves", "Training and validation curves of every method")
+        return to_svg(figure, "curves", "Training and validation curves of every method")
 
 
 def _validation_key(runs: Iterable[MethodRun], metric: str) -> str | None:
@@ -284,8 +288,8 @@ def comparison(record: RunRecord) -> str | None:
     summaries = [each for each in record.summaries() if record.metric in each.mean]
     if not summaries:
         return None
-    with _styled():
-        figure, (axes,) = _figure(7.6, 0.85 + 0.5 * len(summaries))
+    with styled():
+        figure, (axes,) = new_figure(7.6, 0.85 + 0.5 * len(summaries))
         for number, each in enumerate(summaries):
             values = each.values[record.metric]
             mean = each.mean[record.metric]
@@ -323,7 +327,7 @@ def comparison(record: RunRecord) -> str | None:
         axes.tick_params(axis="y", length=0)
         axes.set_xlabel(f"{pretty(record.metric)} on {record.evaluated_on}")
         axes.spines["left"].set_visible(False)
-        return _svg(figure, "comparison", f"{pretty(record.metric)} of every method")
+        return to_svg(figure, "comparison", f"{pretty(record.metric)} of every method")
 
 
 def pretty(metric: str) -> str:

@@ -38,6 +38,7 @@ class MethodRun:
     crossings: int = 0
     bytes: int = 0
     about: str = ""
+    labelling: dict[str, Any] | None = None
 
 
 @dataclass(frozen=True)
@@ -64,6 +65,8 @@ class RunRecord:
     metric: str
     overview: dict[str, Any] | None = None
     evaluated_on: str = "the test rows"
+    measured_against: str = ""
+    mending: dict[str, Any] | None = None
     device: str = "cpu"
     seeds: list[int] = field(default_factory=lambda: [0])
     settings: dict[str, Any] = field(default_factory=dict)

@@ -67,7 +67,8 @@ class Flow:
     @property
     def words(self) -> str:
         """For instance ``420 batches of embeddings (5.2 MB)``."""
-        one, many, _ = KIND_WORDS.get(self.kind, (self.kind, self.kind, ""))
+        unknown = (f"value of kind {self.kind!r}", f"values of kind {self.kind!r}", "")
+        one, many, _ = KIND_WORDS.get(self.kind, unknown)
         noun = one if self.crossings == 1 else many
         if self.refused:
             return f"{self.crossings:,} {noun} asked for and refused"
