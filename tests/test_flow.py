@@ -8,12 +8,12 @@ import pandas as pd
 import pytest
 
 import fedmend as fm
-from fedmend import flow
 from fedmend.config import load_config
 from fedmend.data.table import Table
 from fedmend.errors import AlignmentError, ConfigError, DataError, ResumeError
 from fedmend.federation import read_ledger
-from fedmend.flow import Listener, execute, plan_of, split_by_id
+from fedmend.flow import Listener, execute, plan_of
+from fedmend.reading import read_parties, split_by_id
 from fedmend.report.record import RunRecord
 
 STRICT = "[run]\nstrict = true\n"
@@ -65,7 +65,7 @@ def test_a_run_folder_is_whole(workshop):
 def test_saved_model_predicts_what_was_scored(workshop):
     workshop.write(STRICT)
     record = run(workshop)
-    parties = flow.read_parties(load_config(workshop.config))
+    parties = read_parties(load_config(workshop.config))
     fed = fm.Federation(*parties, strict=True)
     fm.align(fed)
     fm.align(fed.on("test"))

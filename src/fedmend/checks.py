@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from fedmend.data.table import Table
 from fedmend.errors import DataError, FedmendError, FedmendWarning
-from fedmend.flow import read_party
+from fedmend.reading import read_party
 from fedmend.secure.identifiers import RULES, describe_ids
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""The stages of a run: read, split, align, overview, train, score, report — into one folder.
+"""The stages of a run: read, align, overview, complete, train, score, report — into one folder.
 
 A run works in ``<folder>.part`` and takes its name only when everything is written, so that a
 run folder is whole or not there. An interrupted run leaves its ``.part``, from which ``resume``
@@ -7,44 +7,50 @@ goes on; one that failed leaves nothing unless asked to.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import logging
 import os
-import re
 import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from fedmend._json import write_json
-from fedmend.config_checks import METHODS, method_class
-from fedmend.errors import ConfigError, DataError, ResumeError
+from fedmend.completing import Completing, complete
+from fedmend.config_checks import (
+    COMPLETED,
+    CROWD,
+    METHODS,
+    method_class,
+    slug_of,
+    uses_completed_rows,
+)
+from fedmend.errors import ConfigError, ResumeError
 from fedmend.federation import Federation, Party
 from fedmend.kept import keep_alignment, restore_alignment
+from fedmend.reading import read_parties
+from fedmend.report.labelling import Labelling
 from fedmend.report.overview import Overview, overview
 from fedmend.report.page import LEDGER_FILE, write_report
 from fedmend.report.record import MethodRun, RunRecord
+from fedmend.scoring import Reference, measure, reference_of
 from fedmend.secure.align import align
-from fedmend.secure.identifiers import RULES
 
 if TYPE_CHECKING:
-    from fedmend.config import Config, PartySettings
-    from fedmend.data.table import Table
+    from fedmend.config import Config
 
-__all__ = ["Listener", "Method", "Plan", "execute", "plan_of", "read_party", "split_by_id"]
+__all__ = ["Listener", "Method", "Plan", "execute", "plan_of"]
 
 logger = logging.getLogger(__name__)
 
 CONFIG_FILE = "federation.toml"
 MODEL_FOLDER = "model"
+REVIEW_FOLDER = "labels"
 SMALL_ROWS = 50_000
-_SCRATCH = ("alignment", "checkpoints", "results")
+_SCRATCH = ("alignment", "checkpoints", "completion", "results")
 
 
 class Listener:
@@ -67,15 +73,24 @@ class Listener:
 
 @dataclass(frozen=True)
 class Method:
-    """A method of the comparison: its name in METHODS, how it is shown, its parameters."""
+    """A method of the comparison: its name in METHODS, how it is shown, its parameters.
+
+    completed: trained on the federation with the completed rows.
+    """
 
     name: str
     title: str
     params: dict[str, Any] = field(default_factory=dict)
+    completed: bool = False
 
     @property
     def slug(self) -> str:
-        return re.sub(r"[^A-Za-z0-9]+", "-", self.title).strip("-").lower() or self.name
+        return slug_of(self.title) or self.name
+
+    @property
+    def about(self) -> str:
+        words = METHODS[self.name][1]
+        return f"{words}; completed rows included" if self.completed else words
 
 
 @dataclass
@@ -93,6 +108,23 @@ class Plan:
     settings: dict[str, Any] = field(default_factory=dict)
     config_text: str = ""
     extras: Callable[[Path], None] | None = None
+    complete: Completing | None = None
+    reference: str | None = None
+    label_review: bool = False
+
+    @property
+    def trainings(self) -> list[Method]:
+        """The methods as they are trained: without and with completed rows."""
+        if self.complete is None:
+            return list(self.methods)
+        found = []
+        for method in self.methods:
+            able = uses_completed_rows(method.name)
+            if self.complete.also_unmended or not able:
+                found.append(method)
+            if able:
+                found.append(replace(method, title=method.title + COMPLETED, completed=True))
+        return found
 
 
 # ---------------------------------------------------------------- from the file to a plan
@@ -100,6 +132,11 @@ class Plan:
 
 def plan_of(config: Config) -> Plan:
     """The plan of a federation.toml."""
+    given = config.complete
+    completing = None
+    if given is not None:
+        format = given.export_format if given.export else None
+        completing = Completing(given.name, given.params, given.also_unmended, format)
     return Plan(
         title=config.title,
         parties=lambda: read_parties(config),
@@ -111,58 +148,10 @@ def plan_of(config: Config) -> Plan:
         align=config.align.model_dump(exclude_none=True),
         settings=config.shown(),
         config_text=config.source.read_text(encoding="utf-8"),
+        complete=completing,
+        reference=config.evaluate.reference,
+        label_review=config.report.label_review,
     )
-
-
-def read_parties(config: Config) -> list[Party]:
-    """Every party with its training and its test table."""
-    parties = []
-    for settings in config.party:
-        train, test = read_party(config, settings)
-        if test is None:
-            train, test = split_by_id(train, config.evaluate.test_share, config.run.all_seeds[0])
-        policy = settings.policy.build()
-        parties.append(Party(settings.name, train, policy=policy, test=test))
-    return parties
-
-
-def read_party(config: Config, party: PartySettings) -> tuple[Table, Table | None]:
-    """A party's table, and its test table where it has one; errors name the party."""
-    try:
-        train = _read(config, party, party.data, party.sql)
-        test = _read(config, party, party.test, party.test_sql) if party.has_test else None
-    except DataError as error:
-        raise error.at(party.name) from error
-    return train, test
-
-
-def _read(config: Config, party: PartySettings, data: str | None, sql: str | None) -> Table:
-    from fedmend.data.readers import read, read_sql
-
-    if data is not None:
-        return read(config.at(data), id=party.id, label=party.label, kinds=party.kinds)
-    if party.id is None:
-        raise DataError("a query needs an id column", mend='add id = "column" to the party')
-    assert sql is not None and party.uri is not None
-    uri = party.uri
-    if uri.startswith("sqlite:///") and not uri.startswith("sqlite:////"):
-        uri = f"sqlite:///{config.at(uri.removeprefix('sqlite:///')).resolve()}"
-    return read_sql(sql, uri=uri, id=party.id, label=party.label, kinds=party.kinds)
-
-
-def split_by_id(table: Table, share: float, seed: int) -> tuple[Table, Table]:
-    """Training and test rows, decided by each id alone.
-
-    Every party takes the same people aside without a word to the others, because the same id
-    falls on the same side everywhere, however it is written.
-    """
-    as_text = RULES["text"]
-    marks = [
-        hashlib.blake2b(as_text(each), digest_size=8, key=b"test rows %d" % seed).digest()
-        for each in table.ids.tolist()
-    ]
-    aside = np.array([int.from_bytes(mark, "big") < share * 2**64 for mark in marks], dtype=bool)
-    return table.take(~aside), table.take(aside)
 
 
 # ---------------------------------------------------------------- running it
@@ -191,10 +180,25 @@ def execute(
         )
         with fed, _few_threads(fed):
             found = _align_and_look(fed, plan, work, listener)
-            tested_on = _tested_on(fed.on("test"))
+            test = fed.on("test")
+            crowd = any(method.name in CROWD for method in plan.methods)
+            reference = reference_of(test, plan.reference, crowd=crowd)
+            tested_on = _tested_on(test)
+            mended, mending = fed, None
+            if plan.complete is not None:
+                mended, mending = complete(fed, plan.complete, plan.seeds[0], work, listener)
             runs = [
-                _train(fed, plan, method, seed, work, resume, listener)
-                for method in plan.methods
+                _train(
+                    mended if method.completed else fed,
+                    plan,
+                    method,
+                    seed,
+                    reference,
+                    work,
+                    resume,
+                    listener,
+                )
+                for method in plan.trainings
                 for seed in plan.seeds
             ]
         record = RunRecord(
@@ -203,6 +207,8 @@ def execute(
             metric=_main_metric(plan, runs),
             overview=found.to_dict(),
             evaluated_on=tested_on,
+            measured_against=reference.words,
+            mending=mending.to_dict() if mending else None,
             device=plan.device,
             seeds=list(plan.seeds),
             settings=plan.settings,
@@ -241,6 +247,7 @@ def _train(
     plan: Plan,
     method: Method,
     seed: int,
+    reference: Reference,
     work: Path,
     resume: bool,
     listener: Listener,
@@ -266,7 +273,8 @@ def _train(
         resume=resume,
     )
     seconds = time.perf_counter() - began
-    scores = estimator.evaluate(fed.on("test"))
+    scores = measure(estimator, fed.on("test"), reference)
+    crossings, crossed = len(fed.ledger) - crossings, fed.ledger.total_bytes() - crossed
     if seed == plan.seeds[0]:
         estimator.save(work / MODEL_FOLDER / method.slug)
     run = MethodRun(
@@ -277,13 +285,22 @@ def _train(
         history=list(estimator.history_),
         scores=_chosen(scores, plan.metrics),
         seconds=seconds,
-        crossings=len(fed.ledger) - crossings,
-        bytes=fed.ledger.total_bytes() - crossed,
-        about=METHODS[method.name][1],
+        crossings=crossings,
+        bytes=crossed,
+        about=method.about,
+        labelling=_labelling(estimator, plan, method, work) if seed == plan.seeds[0] else None,
     )
     write_json(stored, asdict(run))
     listener.scored(run)
     return run
+
+
+def _labelling(estimator: Any, plan: Plan, method: Method, work: Path) -> dict[str, Any] | None:
+    """What a method found out about the labellers; each may keep the review of its own labels."""
+    if not hasattr(estimator, "expertise_"):
+        return None
+    path = work / REVIEW_FOLDER / method.slug if plan.label_review else None
+    return Labelling.of(estimator, estimator.review_labels(path=path)).to_dict()
 
 
 def _chosen(scores: dict[str, float], metrics: Sequence[str]) -> dict[str, float]:

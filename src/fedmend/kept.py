@@ -1,4 +1,4 @@
-"""Alignments kept at the parties, so that a resumed run goes on with the same rows.
+"""Alignments and completed tables kept at the parties, so that a resumed run goes on with them.
 
 The common order of aligned rows comes from fresh secrets; aligned anew, row 17 would be somebody
 else, and a checkpoint's validation rows would turn into training rows.
@@ -14,7 +14,16 @@ from fedmend.errors import ResumeError
 from fedmend.federation import AlignmentCounts, Federation, Worker, exposed
 from fedmend.federation.site import Alignment
 
-__all__ = ["AlignmentKeeper", "keep_alignment", "restore_alignment"]
+__all__ = [
+    "AlignmentKeeper",
+    "CompletionKeeper",
+    "keep_alignment",
+    "keep_completion",
+    "restore_alignment",
+    "restore_completion",
+]
+
+ID = "fedmend.id"
 
 
 class AlignmentKeeper(Worker):
@@ -60,10 +69,47 @@ def restore_alignment(fed: Federation, path: Path) -> bool:
     if not (path / f"{fed.scope}.kept").is_file():
         return False
     with fed.workers(AlignmentKeeper) as crew:
-        counts = crew.load(str(path))
+        _note(fed, crew.load(str(path)))
+    return True
+
+
+def _note(fed: Federation, counts: dict[str, dict[str, int]]) -> None:
     aligned = {each["aligned"] for each in counts.values()}
     if len(aligned) != 1:
         raise ResumeError("the parties kept different alignments. Mend: start anew with --force")
     unaligned = {party: each["unaligned"] for party, each in counts.items()}
     fed.note_alignment(AlignmentCounts(aligned.pop(), unaligned))
-    return True
+
+
+# ---------------------------------------------------------------- completed tables
+
+
+class CompletionKeeper(AlignmentKeeper):
+    """Writes this party's completed table, with its alignment, into its own folder, and back."""
+
+    @exposed(kind="control")
+    def save_table(self, path: str) -> None:
+        self.save(path)
+        self.table.to_parquet(self._table_file(path), id=ID)
+
+    @exposed(kind="count")
+    def load_table(self, path: str) -> dict[str, int]:
+        from fedmend.data.readers import read
+
+        self.site.tables[self.scope] = read(self._table_file(path), id=ID)
+        return self.load(path)
+
+    def _table_file(self, path: str) -> Path:
+        return self.site.folder(path) / f"{self.scope}.parquet"
+
+
+def keep_completion(fed: Federation, path: Path) -> None:
+    """Let every party keep its table of a completed federation."""
+    with fed.workers(CompletionKeeper) as crew:
+        crew.save_table(str(path))
+
+
+def restore_completion(fed: Federation, path: Path) -> None:
+    """Take back what :func:`keep_completion` kept."""
+    with fed.workers(CompletionKeeper) as crew:
+        _note(fed, crew.load_table(str(path)))

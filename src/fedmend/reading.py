@@ -1,0 +1,77 @@
+"""The parties of a federation.toml: their tables read, and test rows set aside by their ids."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from fedmend.errors import DataError
+from fedmend.federation import Party
+from fedmend.secure.identifiers import RULES
+
+if TYPE_CHECKING:
+    from fedmend.config import Config, PartySettings
+    from fedmend.data.table import Table
+
+__all__ = ["read_parties", "read_party", "split_by_id"]
+
+
+def read_parties(config: Config) -> list[Party]:
+    """Every party with its training and its test table."""
+    parties = []
+    for settings in config.party:
+        train, test = read_party(config, settings)
+        if test is None:
+            train, test = split_by_id(train, config.evaluate.test_share, config.run.all_seeds[0])
+        policy = settings.policy.build()
+        parties.append(Party(settings.name, train, policy=policy, test=test))
+    return parties
+
+
+def read_party(config: Config, party: PartySettings) -> tuple[Table, Table | None]:
+    """A party's table, and its test table where it has one; errors name the party."""
+    try:
+        train = _read(config, party, party.data, party.sql, party.label)
+        test = None
+        if party.has_test:
+            # Where several label, their labels may be missing at test time.
+            needed = party.label if len(config.labellers) == 1 else None
+            test = _read(config, party, party.test, party.test_sql, needed)
+            if needed is None and party.label in test.names:
+                test = test.with_label(party.label)
+    except DataError as error:
+        raise error.at(party.name) from error
+    return train, test
+
+
+def _read(
+    config: Config, party: PartySettings, data: str | None, sql: str | None, label: str | None
+) -> Table:
+    from fedmend.data.readers import read, read_sql
+
+    if data is not None:
+        return read(config.at(data), id=party.id, label=label, kinds=party.kinds)
+    if party.id is None:
+        raise DataError("a query needs an id column", mend='add id = "column" to the party')
+    assert sql is not None and party.uri is not None
+    uri = party.uri
+    if uri.startswith("sqlite:///") and not uri.startswith("sqlite:////"):
+        uri = f"sqlite:///{config.at(uri.removeprefix('sqlite:///')).resolve()}"
+    return read_sql(sql, uri=uri, id=party.id, label=label, kinds=party.kinds)
+
+
+def split_by_id(table: Table, share: float, seed: int) -> tuple[Table, Table]:
+    """Training and test rows, decided by each id alone.
+
+    Every party takes the same people aside without a word to the others, because the same id
+    falls on the same side everywhere, however it is written.
+    """
+    as_text = RULES["text"]
+    marks = [
+        hashlib.blake2b(as_text(each), digest_size=8, key=b"test rows %d" % seed).digest()
+        for each in table.ids.tolist()
+    ]
+    aside = np.array([int.from_bytes(mark, "big") < share * 2**64 for mark in marks], dtype=bool)
+    return table.take(~aside), table.take(aside)

@@ -1,0 +1,87 @@
+"""Against which test labels methods are measured, when one party labels and when several do."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from fedmend.config_checks import MAJORITY
+from fedmend.errors import DataError
+from fedmend.federation import Federation
+
+__all__ = ["Reference", "measure", "reference_of"]
+
+
+@dataclass(frozen=True)
+class Reference:
+    """Whose test labels count.
+
+    parties: one, or several whose majority counts. own: every method's own label party, as in a
+    federation in which only one has labels.
+    """
+
+    parties: tuple[str, ...]
+    own: bool = False
+
+    @property
+    def words(self) -> str:
+        """How the report says it; nothing where there was no choice."""
+        if self.own:
+            return ""
+        if len(self.parties) == 1:
+            return f"the labels of {self.parties[0]}"
+        names = f"{', '.join(self.parties[:-1])} and {self.parties[-1]}"
+        return f"the majority of the labels of {names}, ties left out"
+
+
+def reference_of(test: Federation, asked: str | None, *, crowd: bool) -> Reference:
+    """Whose labels the test rows are measured against.
+
+    asked: a party or ``majority``. crowd: some method learns from several labellers.
+    """
+    holders = tuple(test.label_parties)
+    if not holders or (asked not in (None, MAJORITY) and asked not in holders):
+        raise DataError(
+            "has no test labels" if asked in test.names else "no party has test labels",
+            party=asked if asked in test.names else None,
+            mend="give the test table the label column, or name another evaluate.reference",
+        )
+    if asked == MAJORITY or (asked is None and crowd):
+        return Reference(holders)
+    if asked is not None:
+        return Reference((asked,))
+    return Reference(holders, own=True)
+
+
+def measure(estimator: Any, test: Federation, reference: Reference) -> dict[str, float]:
+    """All metrics of a fitted method on the test rows, computed where the labels are."""
+    from fedmend.methods.crowd_base import CrowdEstimator
+
+    if reference.own:
+        scores: dict[str, float] = estimator.evaluate(test)
+        return scores
+    against = reference.parties[0] if len(reference.parties) == 1 else None
+    if isinstance(estimator, CrowdEstimator):
+        return estimator.evaluate(test, against=against)
+    if against is not None and against == estimator.network_.label_party:
+        return dict(estimator.evaluate(test))
+    return _elsewhere(estimator, test, reference)
+
+
+def _elsewhere(estimator: Any, test: Federation, reference: Reference) -> dict[str, float]:
+    """A method of one label party against the labels of others: its predictions go there."""
+    from fedmend.learn import metrics
+    from fedmend.methods.inc_labels import LabelWorker
+    from fedmend.methods.labellers import Labellers
+
+    probabilities = estimator.predict_proba(test)
+    classes = estimator.classes_.tolist()
+    if len(reference.parties) == 1:
+        (party,) = reference.parties
+        with test.workers(LabelWorker, parties=[party]) as crew:
+            return dict(crew[party].metrics(probabilities, classes))
+    with Labellers(test, reference.parties) as labellers:
+        labellers.attach(classes)
+        counts = labellers.votes()
+    clear = (counts == counts.max(1, keepdims=True)).sum(1) == 1
+    return metrics.classification(counts[clear].argmax(1), probabilities[clear])
