@@ -70,7 +70,7 @@ class Fleet:
 
     features: [R, N, F], columns in the order of the parties. seeds: for each world the run's and
     the network's seed, which fix the order of rows of every epoch.
-    targets: soft labels [R, G, N, C], to be filled by the caller and changed between epochs.
+    targets: soft labels [R, G, N, C], filled in place by the caller and changed between epochs.
     """
 
     def __init__(
@@ -291,11 +291,11 @@ class Fleet:
             self.worlds, len(chosen), n, self.shape.classes, device=self.device, dtype=self.dtype
         )
         per_row = self.worlds * len(chosen) * max(self.shape.widths()) * features.element_size()
-        chunk = max(64, CHUNK_BYTES[self.device.type] // max(per_row, 1))
+        chunk = max(64, CHUNK_BYTES.get(self.device.type, 1 << 25) // max(per_row, 1))
         for at in range(0, n, chunk):
             hidden = features[:, None, at : at + chunk]
             for (weight, bias), rectify in zip(weights, self.shape.rectified(), strict=True):
                 hidden = torch.matmul(hidden, weight).add_(bias)
                 hidden = hidden.relu_() if rectify else hidden
-            torch.softmax(hidden, -1, out=out[:, :, at : at + chunk])
+            out[:, :, at : at + chunk] = torch.softmax(hidden, -1)
         return out
