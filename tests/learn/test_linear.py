@@ -19,6 +19,7 @@ from fedmend.errors import (
 )
 from fedmend.federation import Alignment, AlignmentCounts, Federation, Party, Policy
 from fedmend.federation.policy import KINDS
+from fedmend.learn import ridge
 from fedmend.learn.board import board_of, indicators
 from fedmend.learn.linear import LinearModels
 from fedmend.learn.rotation import rotate, secret_rotation
@@ -316,6 +317,27 @@ def test_targets_that_cannot_be_learnt_are_reported_and_the_others_survive():
     assert "one value only" in report.failed["flat"]
     assert "no value" in report.failed["empty"]
     assert np.isfinite(board(fed, models)["income"].outputs[ALIGNED:]).all()
+
+
+def test_a_target_whose_equations_fail_leaves_the_others_alone(monkeypatch):
+    a, b = joined()
+    fed = federation(a, b)
+    solve = ridge.solve_ridge
+
+    def failing(moments, target, own, penalty, alpha):
+        if target == 1:
+            raise np.linalg.LinAlgError("singular")
+        return solve(moments, target, own, penalty, alpha)
+
+    monkeypatch.setattr("fedmend.learn.linear_workers.solve_ridge", failing)
+    with LinearModels(fed, "bank", "telco", targets=["income", "rate", "visits"]) as models:
+        report = models.fit()
+        models.predict()
+    assert report.fitted == ["income", "visits"]
+    assert "no solution" in report.failed["rate"]
+    held = board(fed, models)
+    assert held["rate"].outputs is None
+    assert np.isfinite(held["visits"].outputs[ALIGNED:]).all()
 
 
 def test_bad_calls_are_refused_with_a_mend():

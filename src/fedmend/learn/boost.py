@@ -157,6 +157,12 @@ class Boosting:
         return _Task(name, column, rows, held, outputs)
 
     @property
+    def spent(self) -> bool:
+        """No cut is left to ask for: they are all known, or as many as were agreed."""
+        left = self.settings.allowance(self.settings.trees, len(self.known))
+        return left == 0 or len(self.known) == len(self.cuts)
+
+    @property
     def active(self) -> list[_Task]:
         return [task for task in self.tasks if task.active]
 
@@ -170,9 +176,8 @@ class Boosting:
         counted = np.zeros(length, dtype=bool)
         counted[self._rows] = True
         self._position = np.cumsum(counted) - 1
-        spent = self.settings.allowance(self.settings.trees, len(self.known)) == 0
-        self._a_source = self._known_source() if spent else Source.of(self.cuts, 0)
-        self.at_home = spent
+        self.at_home = self.spent
+        self._a_source = self._known_source() if self.at_home else Source.of(self.cuts, 0)
         self._growing = []
         for task in self.active:
             gradient, curvature = task.derivatives(task.rows)

@@ -110,7 +110,7 @@ class LinearModels(TargetModels):
                 tell("solving", 1, 1)
             if plan["classes"]:
                 self._logistic(session, bits, length, tell)
-        return FitReport(list(self.targets), dict(self.failed))
+        return self._report()
 
     def _paired_sums(self, length: int, tell: Progress) -> None:
         """Sums of z_j z_k over rows that A does not know, a few hundred pairs at a time."""

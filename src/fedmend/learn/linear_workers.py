@@ -215,12 +215,19 @@ class LinearTargets(BoardWorker):
             moments = self._moments_of(group, sums[:, at : at + width])
             at += width
             for number, name in enumerate(group.names):
-                own = self.own_places(name)
-                if self.board[name].is_class:
-                    self.logistic[name] = self._logistic(name, own, moments)
-                    continue
-                model = solve_ridge(moments, number, own, self._moments["penalty"], self.alpha)
-                self.ridge.setdefault(name, []).append(model)
+                try:
+                    self._solve_one(name, number, moments)
+                except np.linalg.LinAlgError:
+                    self.board.failed[name] = "its equations have no solution; try a larger alpha"
+                    self.ridge.pop(name, None)
+
+    def _solve_one(self, name: str, number: int, moments: Moments) -> None:
+        own = self.own_places(name)
+        if self.board[name].is_class:
+            self.logistic[name] = self._logistic(name, own, moments)
+            return
+        model = solve_ridge(moments, number, own, self._moments["penalty"], self.alpha)
+        self.ridge.setdefault(name, []).append(model)
 
     def _moments_of(self, group: _Group, sums: np.ndarray) -> Moments:
         width = self._own.shape[1]

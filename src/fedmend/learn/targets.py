@@ -190,9 +190,9 @@ class TargetModels:
             self._crew_a.stop()
             raise
         introduce(self._crew_a, self._crew_b)
-        about = self.at_b.about()
-        self.targets: dict[str, str] = about["targets"]
-        self.failed: dict[str, str] = about["failed"]
+        self.targets: dict[str, str] = {}
+        self.failed: dict[str, str] = {}
+        self._report()
 
     @property
     def at_a(self) -> Any:
@@ -233,6 +233,12 @@ class TargetModels:
         trace: TracebackType | None,
     ) -> None:
         self.close()
+
+    def _report(self) -> FitReport:
+        """Ask B how its targets do."""
+        about = self.at_b.about()
+        self.targets, self.failed = about["targets"], about["failed"]
+        return FitReport(list(self.targets), dict(self.failed))
 
     def _first_row(self, rows: str) -> int:
         if rows not in ("unaligned", "all"):

@@ -203,7 +203,7 @@ class TreeTargets(SumsWorker, BoardWorker):
         return {"active": self.boosting.finish_tree(), "needed": self._needed()}
 
     def _needed(self) -> bool:
-        return self._settings.allowance(self._settings.trees, len(self._known)) != 0
+        return not self.boosting.spent
 
     # ------------------------------------------------------------------ outputs
 

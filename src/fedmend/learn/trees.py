@@ -124,7 +124,7 @@ class TreeModels(TargetModels):
         if histograms is not None:
             self._number = histograms.close()
         logger.debug("%d trees of %d targets", grown, len(self.targets))
-        return FitReport(list(self.targets), dict(self.failed))
+        return self._report()
 
     def predict(self, *, rows: str = "unaligned", progress: Progress | None = None) -> None:
         self.at_b.write_outputs(self._first_row(rows))
