@@ -170,9 +170,9 @@ class ImputerWorker(Worker):
         self.aligned, self.alone = self._rows(own.aligned), self._rows(own.unaligned)
         everything = made.encode(self.table)
         made.net_.measure(everything.values, everything.observed)
+        self.average = EMA(made.net_)
         stream = generator_for(made.device_, made.seed, "train")
         self.duel = Duel(made.net_.train(), made.critic_, made._game, stream)
-        self.average = EMA(made.net_)
         self._best: Mapping[str, Tensor] | None = None
         self._best_score = float("inf")
 
