@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from fedmend.learn.fleet import Fleet
 from fedmend.methods.crowd import SMOOTHING
@@ -63,6 +62,13 @@ class Outcome:
 # ---------------------------------------------------------------------------------- votes
 
 
+def one_hot(labels: Tensor, classes: int) -> Tensor:
+    """float32, all zeros for -1. (torch's own goes by way of int64, eight bytes an entry.)"""
+    zeros = torch.zeros(*labels.shape, classes, device=labels.device)
+    given = (labels >= 0).float().unsqueeze(-1)
+    return zeros.scatter_(-1, labels.clamp_min(0).unsqueeze(-1), given)
+
+
 class Votes:
     """Votes of E draws, [E, N, K] with -1 for none, as one-hot rows."""
 
@@ -70,9 +76,9 @@ class Votes:
         given = torch.from_numpy(votes).to(device)
         self.numbers, self.classes = given, classes
         self.labellers = votes.shape[2]
-        shifted = F.one_hot(given + 1, classes + 1)[..., 1:]
-        self.counts = shifted.sum(2).float()
-        self.said = shifted.flatten(2).float()  # [E, N, K·C]
+        said = one_hot(given, classes)
+        self.counts = said.sum(2)
+        self.said = said.flatten(2)  # [E, N, K·C]
 
     def soft(self) -> Tensor:
         return self.counts / self.counts.sum(-1, keepdim=True).clamp_min(1)
@@ -154,7 +160,7 @@ class Method:
         assert self.posterior is not None
         if self.recipe.soft:
             return self.posterior
-        return F.one_hot(self.posterior.argmax(-1), self.votes.classes).float()
+        return one_hot(self.posterior.argmax(-1), self.votes.classes)
 
 
 class MethodFleet:
@@ -190,7 +196,7 @@ class MethodFleet:
                 self.methods.append(Method(name, own, groups, self.votes, folds))
                 at += len(settings)
         assert at == fleet.groups
-        fleet.targets[:, 0] = F.one_hot(self.truth, fleet.shape.classes)
+        fleet.targets[:, 0] = one_hot(self.truth, fleet.shape.classes).to(fleet.dtype)
         self._start()
 
     def _put(self, method: Method, targets: Tensor) -> None:
@@ -210,7 +216,7 @@ class MethodFleet:
             kind = method.recipe.kind
             if kind == "mj":
                 labels = self.votes.majority(self._generator)
-                method.posterior = F.one_hot(labels, self.votes.classes).float()
+                method.posterior = one_hot(labels, self.votes.classes)
             elif kind == "em":
                 inferred = dawid_skene(self.votes) if inferred is None else inferred
                 method.posterior = inferred
@@ -256,7 +262,7 @@ class MethodFleet:
         turns = torch.from_numpy(draws).to(fleet.device)
         place = place.repeat_interleave(len(self.settings), 0)
         labels = votes.numbers.gather(2, turns.gather(1, place)[..., None])[..., 0]
-        return F.one_hot(labels + 1, votes.classes + 1)[..., 1:].float()
+        return one_hot(labels, votes.classes)
 
     # ------------------------------------------------------------------ results
 
