@@ -105,7 +105,10 @@ test_share = 1.5
         ("[run]\nseeds = []", ["run.seeds is empty", "[0, 1, 2]"]),
         ("[run]\nseed = -1", ["run.seed must be greater than or equal to 0, however: -1"]),
         ("[run]\nseed = true", ["run.seed must be a whole number, however: True"]),
-        ('[align]\nmode = "psi2"', ["align.mode must be one of 'ecdh', 'spu' or 'same-order'", "'psi2'"]),
+        (
+            '[align]\nmode = "psi2"',
+            ["align.mode must be one of 'ecdh', 'spu' or 'same-order'", "'psi2'"],
+        ),
         ('[align]\nnormalize = "text"', ["align.normalize", "did you mean 'normalise'?"]),
         ('[rport]\ntitle = "x"', ["rport", "did you mean 'report'?"]),
         ("align = 3", ["align must be a table, however: 3"]),
@@ -128,7 +131,11 @@ def test_single_values(workshop, text, parts):
         ('name = "telco"', 'name = "tel co"', ["must be letters, digits", "'tel co'"]),
         ('name = "telco"\n', "", ["party[2].name is missing", 'name = "bank"']),
         ('label = "default"', 'label = "customer"', ["party[bank].label = 'customer' is the id"]),
-        ('data = "telco.csv"', 'data = "t.csv"\nlabel = "x"', ["several parties have a label"]),
+        (
+            'data = "telco.csv"',
+            'data = "t.csv"\nlabel = "x"',
+            ["several parties have a label: bank, telco", 'label_party = "bank"', "inc"],
+        ),
         ('data = "telco.csv"', 'data = "t.csv"\ntest = "u.csv"', ["party[bank].test is missing"]),
         ('data = "telco.csv"', 'sql = "select 1"', ["party[telco].sql needs a database"]),
     ],
@@ -196,3 +203,105 @@ def test_policy_of_a_party(workshop):
     )
     policy = load_config(workshop.config).party[0].policy.build()
     assert "weights" not in policy.may_leave and policy.min_intersection == 12
+
+
+# ---------------------------------------------------------------- completion
+
+
+def test_complete_takes_the_parameters_of_its_class(workshop):
+    workshop.write('[complete]\ntau = 0\nmodel = ["linear", "tree"]\nlinear = {alpha = 0.1}\n')
+    complete = load_config(workshop.config).complete
+    assert (complete.name, complete.also_unmended, complete.export) == ("fedpsg-pum", True, False)
+    assert complete.params == {"tau": 0, "model": ["linear", "tree"], "linear": {"alpha": 0.1}}
+    workshop.write("[complete]\n")
+    assert load_config(workshop.config).complete.params == {}
+    workshop.write()
+    assert load_config(workshop.config).complete is None
+
+
+def test_all_that_is_wrong_with_complete_comes_together(workshop):
+    workshop.write(
+        '[complete]\ngenerater = "vae"\nrounds = 1.5\ntau = "high"\nmodel = [1]\nexport = "x"\n'
+        'linear = "ridge"\nsource = "bnak"\nseed = 3\ndirection = "up"\n'
+    )
+    problems = "\n".join(problems_of(workshop.config))
+    for part in (
+        "complete.generater = 'vae' is not known: did you mean 'generator'?",
+        "complete.rounds must be a whole number, however: 1.5. Mend: the default is 1",
+        "complete.tau must be a number, 'significance' or 'cv', however: 'high'",
+        "complete.model must be text in quotes or a list of texts, however: [1]",
+        "complete.linear must be a table, however: 'ridge'. Mend: leave it out",
+        "complete.export must be true or false, however: 'x'",
+        "complete.source = 'bnak' is not a party: did you mean 'bank'?",
+        "complete.seed = 3: seeds stand in one place",
+        "complete.direction must be one of a-to-b, both, however: 'up'",
+    ):
+        assert part in problems, part
+    assert len(problems.splitlines()) == 9
+
+
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [
+        ('[complete]\nname = "fedpsgpum"', ["does not complete rows: did you mean 'fedpsg-pum'?"]),
+        ('[complete]\n[align]\nmode = "same-order"', ["nothing to complete", 'mode = "ecdh"']),
+        ('[complete]\n[[method]]\nname = "vfl"\ntitle = "VFL completed rows"', ["2 methods are"]),
+        ("complete = 3", ["complete must be a table, however: 3"]),
+    ],
+)
+def test_complete_and_the_rest(workshop, text, parts):
+    workshop.write(text if text.startswith("[") else "")
+    if not text.startswith("["):
+        workshop.config.write_text(text + "\n" + workshop.config.read_text())
+    one_problem(workshop.config, *parts)
+
+
+def test_complete_needs_a_method_that_uses_it(workshop):
+    workshop.write("[complete]\n", method='name = "local"')
+    one_problem(workshop.config, "no method uses completed rows", 'name = "vfl"')
+
+
+# ---------------------------------------------------------------- several labellers
+
+
+def several(workshop, text, method='name = "inc"'):
+    workshop.write(text, method=method)
+    content = workshop.config.read_text()
+    workshop.config.write_text(content.replace('"telco.csv"', '"telco.csv"\nlabel = "y"'))
+    return workshop.config
+
+
+def test_methods_for_several_labellers(workshop):
+    config = load_config(
+        several(
+            workshop,
+            '[[method]]\nname = "majority"\nbatch_size = 0.01\n[[method]]\nname = "dawid-skene"\n'
+            'label_dp = 2\n[[method]]\nname = "random-labeller"\n[[method]]\nname = "vfl"\n'
+            'label_party = "telco"\n[evaluate]\nreference = "bank"\n',
+        )
+    )
+    assert config.labellers == ["bank", "telco"]
+    assert [method.shown_as for method in config.method] == ["InC", "MJ", "EM", "Random", "VFL"]
+
+
+@pytest.mark.parametrize(
+    ("method", "text", "parts"),
+    [
+        ('name = "inc"\nlabel_parties = ["bnak", "telco"]', "", ["'bnak' has no label", "'bank'?"]),
+        ('name = "vfl"\nlabel_party = "tello"', "", ["label_party = 'tello'", "'telco'?"]),
+        ('name = "inc"', '[evaluate]\nreference = "telko"', ["reference = 'telko'", "'telco'?"]),
+        ('name = "inc"\nposterior = "sum"', "", ["posterior must be one of product, row, bayes"]),
+        ('name = "inc"\ninitial_epochs = "few"', "", ["a whole number", "Mend: leave it out"]),
+        ('name = "vfl"\nlabel_party = "bank"', '[[method]]\nname = "clean"\nlabel_party = "telco"',
+         ["different label parties", 'evaluate.reference = "bank"']),
+    ],
+)  # fmt: skip
+def test_several_labellers_and_their_problems(workshop, method, text, parts):
+    one_problem(several(workshop, text, method), *parts)
+
+
+def test_one_labeller_is_no_crowd(workshop):
+    workshop.write('[evaluate]\nreference = "majority"\n', method='name = "inc"')
+    problems = problems_of(workshop.config)
+    assert "method[inc] learns from several labellers, but only bank has a label" in problems[0]
+    assert "evaluate.reference = 'majority', but only bank has a label" in problems[1]

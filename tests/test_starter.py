@@ -26,6 +26,7 @@ def test_every_commented_setting_is_valid_too(tmp_path):
     assert config.run.seeds == [0, 1, 2] and config.align.normalise == "text"
     assert config.party[0].policy.min_intersection == 10
     assert config.evaluate.metrics == ["auc", "accuracy"]
+    assert config.complete is not None and config.complete.export
 
 
 def test_from_tables_with_a_guessed_id(workshop):
@@ -84,5 +85,15 @@ def test_what_is_wrong_with_the_tables_is_told_together(workshop):
     assert "is the only table" in problems(workshop, ["bank.csv"], label="default")[0]
     twins = ["bank.csv", "copy.csv"]
     (workshop.folder / "copy.csv").write_bytes((workshop.folder / "bank.csv").read_bytes())
-    assert "both have the label" in problems(workshop, twins, id="customer", label="default")[0]
     assert "which column is the id?" in problems(workshop, twins)[0]
+
+
+def test_several_tables_with_the_label_are_several_labellers(workshop):
+    workshop.write()
+    (workshop.folder / "copy.csv").write_bytes((workshop.folder / "bank.csv").read_bytes())
+    twins = [workshop.folder / "bank.csv", workshop.folder / "copy.csv"]
+    path = write_starter(workshop.folder / "new.toml", twins, id="customer", label="default")
+    config = load_config(path)
+    assert config.labellers == ["bank", "copy"]
+    assert [method.name for method in config.method] == ["inc", "majority", "dawid-skene"]
+    assert config.evaluate.reference == "majority"

@@ -10,6 +10,7 @@ import itertools
 import warnings
 from typing import TYPE_CHECKING
 
+from fedmend.config_checks import CROWD, MAJORITY
 from fedmend.data.table import Table
 from fedmend.errors import DataError, FedmendError, FedmendWarning
 from fedmend.reading import read_party
@@ -28,6 +29,7 @@ class Findings:
         self.problems: list[str] = []
         self.notes: list[str] = []
         self.tables: dict[str, Table] = {}
+        self.test_labels: list[str] = []
 
 
 def check_data(config: Config) -> Findings:
@@ -44,6 +46,9 @@ def check_data(config: Config) -> Findings:
         ]
     if len(found.tables) == len(config.party):
         _check_overlap(config, found)
+        _check_completion(config, found)
+        if len(config.labellers) > 1:
+            _check_labellers(config, found)
     _check_device(config, found)
     return found
 
@@ -57,10 +62,24 @@ def _check_party(config: Config, party: PartySettings, found: Findings) -> None:
     found.tables[party.name] = train
     if not train.feature_names:
         found.notes.append(f"party {party.name!r} has no columns besides id and label")
-    if party.label is not None:
+    if party.label is not None and _learns_alone_from(config, party.name):
         _check_label(train, party.name, found)
     if test is not None:
-        _check_same_columns(train, test, party.name, found)
+        # Where several label, nobody needs to label the test rows but the reference.
+        spared = party.label if len(config.labellers) > 1 else None
+        _check_same_columns(train, test, party.name, spared, found)
+        if test.label is not None:
+            found.test_labels.append(party.name)
+    elif party.label is not None:
+        found.test_labels.append(party.name)
+
+
+def _learns_alone_from(config: Config, party: str) -> bool:
+    """Whether a method takes this party's labels for the truth."""
+    alone = [method for method in config.method if method.name not in CROWD]
+    if len(config.labellers) == 1:
+        return True
+    return any(method.params.get("label_party") == party for method in alone)
 
 
 def _check_label(table: Table, party: str, found: Findings) -> None:
@@ -73,8 +92,71 @@ def _check_label(table: Table, party: str, found: Findings) -> None:
         found.problems.append(str(error.at(party)))
 
 
-def _check_same_columns(train: Table, test: Table, party: str, found: Findings) -> None:
-    absent = [name for name in train.names if name not in test.names]
+def _check_labellers(config: Config, found: Findings) -> None:
+    """Several labellers need classes they all write alike, and somebody's test labels."""
+    seen: dict[object, str] = {}
+    for party in config.labellers:
+        table = found.tables[party]
+        if table.schema[str(table.label)].kind == "continuous":
+            error = DataError(
+                "is a number, and methods for several labellers need classes",
+                party=party,
+                column=table.label,
+                mend='name the column of classes, or bin it; kinds = "nominal" for codes',
+            )
+            found.problems.append(str(error))
+        for value in table.y.dropna().unique().tolist():
+            seen.setdefault(value, party)
+    text = [value for value in seen if isinstance(value, str)]
+    other = [value for value in seen if not isinstance(value, str)]
+    if text and other:
+        found.problems.append(
+            f"labels are text at {seen[text[0]]!r} ({text[0]!r}) and not at {seen[other[0]]!r} "
+            f"({other[0]!r}). Mend: write the classes alike at all parties"
+        )
+    if len(seen) < 2:
+        found.problems.append(
+            f"the labels of {', '.join(config.labellers)} have one class only: {[*seen]}. "
+            "Mend: check the label columns"
+        )
+    _check_reference(config, found)
+
+
+def _check_reference(config: Config, found: Findings) -> None:
+    reference = config.evaluate.reference
+    if reference in (None, MAJORITY):
+        lacking = "" if found.test_labels else "no party has test labels"
+    else:
+        lacking = (
+            "" if reference in found.test_labels else f"party {reference!r} has no test labels"
+        )
+    if lacking:
+        found.problems.append(
+            f"evaluate.reference: {lacking}. "
+            "Mend: give a test table the label column, or name another reference"
+        )
+
+
+def _check_completion(config: Config, found: Findings) -> None:
+    if config.complete is None:
+        return
+    rule = RULES[config.align.normalise]
+    ids = {
+        name: {rule(each) for each in table.ids.tolist()} for name, table in found.tables.items()
+    }
+    common = set.intersection(*ids.values())
+    source = config.complete.params.get("source")
+    if not any(own - common for name, own in ids.items() if source in (None, name)):
+        found.problems.append(
+            f"complete: {source or 'no party'} has {'no ' if source else ''}rows that the others "
+            "lack, so there is nothing to complete. Mend: remove [complete]"
+        )
+
+
+def _check_same_columns(
+    train: Table, test: Table, party: str, spared: str | None, found: Findings
+) -> None:
+    absent = [name for name in train.names if name not in test.names and name != spared]
     if absent:
         error = DataError(
             "the test table lacks this column of the training table",

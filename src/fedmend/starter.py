@@ -49,7 +49,21 @@ mode = "ecdh"                # private set intersection: nobody learns the other
 # normalise = "text"         # 7 is "7", "Ann " is "ann"; by default ids must be written alike
 # minimum = 20               # warn when fewer rows are shared
 
+# [complete]                 # give rows that only one party has the others' columns, then train
+# also_unmended = true       # train without the completed rows too, to compare
+# export = true              # every completing party keeps its table, origins beside
+
 # One method, or several to compare. Each takes the parameters of its class.
+{methods}
+[evaluate]
+{metrics}
+{reference}test_share = 0.25            # the same people at every party, chosen by their id
+
+[report]
+title = {title}
+"""
+
+_METHODS = """\
 [[method]]
 name = "local"               # the label party alone
 
@@ -59,13 +73,22 @@ name = "vfl"                 # all parties, on the rows known to all
 
 [[method]]
 name = "local-vfl"           # all parties, and the label party's other rows too
+"""
 
-[evaluate]
-{metrics}
-test_share = 0.25            # the same people at every party, chosen by their id
+_CROWD_METHODS = """\
+[[method]]
+name = "inc"                 # several labellers, whose labels are corrected in training
+# epochs = 100
 
-[report]
-title = {title}
+[[method]]
+name = "majority"            # the majority of their votes
+
+[[method]]
+name = "dawid-skene"         # the truth inferred from their votes alone
+"""
+
+_REFERENCE = """\
+reference = "majority"       # or the name of the party whose test labels count
 """
 
 
@@ -105,6 +128,7 @@ def starter_text(
         id = id if id is not None else _shared_column(headers, label)
         _require(headers, id, label)
     names = _party_names(list(columns))
+    several = sum(label in header for header in columns.values()) > 1
     parties = [
         _PARTY.format(
             name=_quoted(names[file]),
@@ -120,6 +144,8 @@ def starter_text(
         _HEAD.format(name=path.name)
         + "".join(parties)
         + _TAIL.format(
+            methods=_CROWD_METHODS if several else _METHODS,
+            reference=_REFERENCE if several else "",
             metrics='# metrics = ["auc", "accuracy"]   # the first one decides; all by default',
             title=_quoted(" and ".join(names.values())),
         )
@@ -179,9 +205,6 @@ def _require(headers: dict[Path, list[str]], id: str, label: str | None) -> None
         problems.append("no label was named. Mend: --label with the column to predict")
     elif not holders:
         problems.append(f"no table has the label {label!r}: {did_you_mean(label, everything)}")
-    elif len(holders) > 1:
-        files = " and ".join(map(str, holders))
-        problems.append(f"{files} both have the label {label!r}. Mend: drop it from all but one")
     if problems:
         raise ConfigError(problems)
 

@@ -9,6 +9,8 @@ import pytest
 from fedmend.data.table import Table
 from fedmend.federation import AlignmentCounts, Entry, Federation, Party, Policy, Worker, exposed
 from fedmend.federation.site import Alignment
+from fedmend.report.labelling import Labelling
+from fedmend.report.mending import MendedColumn, MendedPair, Mending
 from fedmend.report.overview import overview
 from fedmend.report.record import MethodRun, RunRecord
 
@@ -105,3 +107,55 @@ def record(torn):
         seeds=[0, 1],
         settings={"run": {"seed": 0}, "method": [{"name": "vfl", "epochs": 5}]},
     )
+
+
+@pytest.fixture
+def mending():
+    """Telco's four columns for 60 rows of the bank: two strong, one weak, one failed."""
+    columns = [
+        MendedColumn("calls", "continuous", "strong", 0.8, 15, 45, 0, 0.7),
+        MendedColumn("plan <x>", "nominal", "strong", 0.6, 60, 0, 0, 0.9),
+        MendedColumn("tower", "nominal", "failed", 0.4, 0, 0, 60, 0.0, "one class only"),
+        MendedColumn("noise", "continuous", "weak", 0.05, 0, 0, 60, 0.0),
+    ]
+    pair = MendedPair(
+        rows_of="bank",
+        columns_of="telco",
+        rows=60,
+        observed=40,
+        threshold=0.3,
+        rule="as set",
+        of_a=["age", "income"],
+        of_b=[column.name for column in columns],
+        rho=[[0.8, -0.2, 0.4, 0.05], [0.1, -0.6, None, 0.01]],
+        columns=columns,
+    )
+    return Mending("fedpsg-pum", [pair], 30, 90, seconds=4.2, crossings=12, bytes=3400)
+
+
+@pytest.fixture
+def labelling():
+    """Three labellers: a good one, one that turns classes round, one that does not tell."""
+    return Labelling(
+        rows=100,
+        classes=["ill", "well"],
+        votes={"clinic": 100, "archive": 80, "ward": 50},
+        suspicious={"clinic": 8, "archive": 64, "ward": None},
+        expertise={"clinic": [[0.9, 0.1], [0.06, 0.94]], "archive": [[0.2, 0.8], [0.85, 0.15]]},
+        standing={
+            "clinic": {"believed": 0.92, "by_chance": 0.5},
+            "archive": {"believed": 0.18, "by_chance": 0.5},
+        },
+        agreement=0.62,
+        chance=0.5,
+        beats_chance=True,
+    )
+
+
+@pytest.fixture
+def full_record(record, mending, labelling):
+    """A run in which everything happened."""
+    record.mending = mending.to_dict()
+    record.measured_against = "the labels of clinic"
+    record.methods[0].labelling = labelling.to_dict()
+    return record

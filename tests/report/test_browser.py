@@ -63,6 +63,26 @@ def test_report_renders_and_every_section_shows(browser, record, entries, tmp_pa
         ), width
 
 
+def test_mending_and_labellers_show(browser, full_record, entries, tmp_path):
+    path = write_report(full_record, tmp_path / "report.html", ledger=entries)
+    browser.get(path.as_uri())
+    severe = [line for line in browser.get_log("browser") if line["level"] == "SEVERE"]
+    assert severe == []
+    for section, pictures in (("mended", 2), ("labellers", 1)):
+        element = browser.find_element("id", section)
+        assert element.is_displayed() and element.size["height"] > 400
+        drawn = element.find_elements("css selector", "figure svg")
+        assert len(drawn) == pictures
+        assert all(svg.size["height"] > 100 and svg.size["width"] > 300 for svg in drawn)
+        browser.find_element("css selector", f"nav a[href='#{section}']").click()
+        assert browser.current_url.endswith(f"#{section}")
+    for width in (1000, 400):
+        browser.set_window_size(width, 1200)
+        assert browser.execute_script(
+            "return document.documentElement.scrollWidth <= window.innerWidth"
+        ), width
+
+
 def test_report_asks_the_network_for_nothing(browser, record, entries, tmp_path):
     path = write_report(record, tmp_path / "report.html", ledger=entries)
     browser.get(path.as_uri())

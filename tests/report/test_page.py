@@ -117,3 +117,32 @@ def test_report_of_a_run_folder(record, tmp_path):
 def test_report_of_something_else_is_refused(tmp_path):
     with pytest.raises(DataError, match="not a run folder"):
         write_report(tmp_path)
+
+
+def test_sections_of_what_happened_only_when_it_did(record, entries):
+    page = parsed(render(record, entries))
+    assert not {"mended", "labellers"} & set(page.ids)
+    assert "against" not in "".join(page.text)
+
+
+def test_mending_and_labellers_are_shown(full_record, entries):
+    page = parsed(render(full_record, entries))
+    everything = [*SECTIONS[:2], "mended", "comparison", "labellers", *SECTIONS[3:]]
+    assert [each for each in page.ids if each in everything] == everything
+    assert {"#mended", "#labellers"} <= set(page.anchors)
+    assert len(page.ids) == len(set(page.ids))
+    text = " ".join(" ".join(page.text).split())
+    assert "Rows completed 60" in text
+    assert "The rows known to all grew from 30 to 90." in text
+    assert "plan <x> nominal 0.60 strong 100 % 0 % 0 % 90 %" in text
+    assert "72 of 180 labels contradict" in text
+    assert "which no method was trained on, against the labels of clinic." in text
+
+
+def test_several_pairs_and_methods_have_ids_of_their_own(full_record, entries, mending):
+    full_record.mending["pairs"] *= 2
+    full_record.methods[2].labelling = full_record.methods[0].labelling
+    page = parsed(render(full_record, entries))
+    assert len(page.ids) == len(set(page.ids))
+    text = " ".join(page.text)
+    assert "telco's columns for bank's rows" in text and "By VFL" in text

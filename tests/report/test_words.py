@@ -51,6 +51,12 @@ def test_verdict_names_what_left_in_the_clear(entries):
     assert in_words(leak).startswith("Values left in the clear")
 
 
+def test_a_kind_of_a_later_version_is_told_as_it_is():
+    (flow,) = flows([crossing("a", "coordinator", "sketch", 3)])
+    assert flow.words == "3 values of kind 'sketch' (300 B)"
+    assert flow.exposure == "signals"
+
+
 def test_sealed_values_tell_the_relay_nothing():
     relayed, opened = flows(
         [

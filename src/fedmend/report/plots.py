@@ -97,6 +97,8 @@ def to_svg(figure: Figure, name: str, title: str) -> str:
     text = re.sub(r'(\bid="|url\(#|href="#)', rf"\g<1>{name}-", text)
     text = re.sub(r'(<svg[^>]*?) width="[^"]*"', r"\1", text)
     text = re.sub(r'(<svg[^>]*?) height="[^"]*"', r"\1", text)
+    # A hundredth of a point is finer than anybody sees.
+    text = re.sub(r' d="[^"]*"', lambda path: re.sub(r"(\.\d\d)\d+", r"\1", path[0]), text)
     # Fonts come from the page; sizes stay.
     text = re.sub(r"font: ((?:\w+ )?[\d.]+px) [^;\"]*", r"font-size: \1; ", text)
     text = text.replace("font-size: bold ", "font-weight: bold; font-size: ")

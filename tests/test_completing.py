@@ -1,0 +1,148 @@
+from __future__ import annotations
+
+import json
+
+import pandas as pd
+import pytest
+
+from fedmend.config import load_config
+from fedmend.errors import DataError
+from fedmend.federation import read_ledger
+from fedmend.flow import Listener, execute, plan_of
+from fedmend.kept import keep_completion, restore_completion
+from fedmend.report.mending import Mending
+from fedmend.report.record import RunRecord
+
+COMPLETE = (
+    '[complete]\nmodel = "linear"\ncorrelation_mode = "dealer"\ndraws = 1\ntau = 0.2\n'
+    "generator_params = {epochs = 1}\n"
+)
+TWO = 'name = "local"\nepochs = 2\n[[method]]\nname = "vfl"\nepochs = 2\npatience = 2'
+
+
+class Watching(Listener):
+    """Collects stages; stops a run like a user would, once a stage has got so far."""
+
+    def __init__(self, stop=None, at=2):
+        self.stages, self.heard, self.stop, self.at = [], [], stop, at
+
+    def stage(self, words):
+        self.stages.append(words)
+
+    def progress(self, title, done, total, facts=None):
+        self.heard.append((self.stages[-1], title))
+        if self.stop is not None and self.stages[-1] == self.stop and done == self.at:
+            raise KeyboardInterrupt
+
+
+@pytest.fixture
+def torn(workshop):
+    """Telco's calls go with the bank's income, its minutes with nothing."""
+    calls = workshop.bank.set_index("customer")["income"]
+    rows = workshop.telco["customer"]
+    workshop.telco["calls"] += 4 * rows.map(calls).fillna(0.0)
+    return workshop
+
+
+def run(workshop, **options):
+    return execute(plan_of(load_config(workshop.config)), workshop.run, **options)
+
+
+def test_methods_are_trained_without_and_with_completed_rows(torn):
+    torn.write("[run]\nstrict = true\n" + COMPLETE, method=TWO)
+    listener = Watching()
+    record = run(torn, listener=listener)
+    assert [each.title for each in record.methods] == ["Local", "VFL", "VFL + completed rows"]
+    assert [each.about.endswith("completed rows included") for each in record.methods] == [
+        False, False, True,
+    ]  # fmt: skip
+    stage = "Completing rows that only one party has"
+    assert listener.stages.index(stage) < listener.stages.index("Training Local")
+    assert any(at == stage for at, _ in listener.heard)
+
+    found = Mending.from_dict(record.mending)
+    (pair,) = found.pairs
+    bank = record.overview["parties"][0]
+    assert (pair.rows_of, pair.columns_of) == ("bank", "telco")
+    assert pair.rows == bank["unaligned"]
+    assert found.aligned_after == found.aligned_before + pair.rows == bank["rows"]
+    assert pair.observed == record.overview["parties"][1]["rows"]
+    assert [(each.name, each.group) for each in pair.columns] == [
+        ("calls", "strong"), ("minutes", "weak"),
+    ]  # fmt: skip
+    for column in pair.columns:
+        assert column.predicted + column.filled + column.generated == pair.rows
+    assert pair.columns[1].share("generated") == 1.0
+    assert max(abs(row[0]) for row in pair.rho) == pytest.approx(pair.columns[0].strength)
+    assert found.bytes > 0 and found.exported == {}
+
+    # The folder is whole, the completed tables stayed with the parties.
+    assert sorted(each.name for each in torn.run.iterdir()) == [
+        "federation.toml", "ledger.jsonl", "metrics.json", "model", "report.html",
+    ]  # fmt: skip
+    assert RunRecord.load(torn.run).to_dict() == record.to_dict()
+    assert 'id="mended"' in (torn.run / "report.html").read_text()
+    entries = read_ledger(torn.run / "ledger.jsonl")
+    assert not {each.kind for each in entries if each.receiver == "coordinator"} & {"label", "row"}
+    assert (torn.run / "model" / "vfl-completed-rows" / "model.json").is_file()
+
+
+def test_instead_of_the_unmended_federation_and_with_the_tables(torn):
+    text = COMPLETE + 'also_unmended = false\nexport = true\nexport_format = "csv"\n'
+    torn.write(text, method=TWO)
+    record = run(torn)
+    assert [each.title for each in record.methods] == ["Local", "VFL + completed rows"]
+    pair = Mending.from_dict(record.mending).pairs[0]
+    written = pd.read_csv(torn.run / "completed" / "telco" / "completed.csv")
+    assert len(written) == pair.rows + pair.observed == record.mending["exported"]["telco"]
+    origins = written["calls.origin"].value_counts().to_dict()
+    assert origins["observed"] == pair.observed
+    assert origins.get("predicted", 0) == pair.columns[0].predicted
+    assert origins.get("filled", 0) == pair.columns[0].filled
+    assert "completed/" in (torn.run / "report.html").read_text()
+
+
+def test_a_finished_completion_is_not_lost(torn):
+    torn.write(COMPLETE, method=TWO)
+    with pytest.raises(KeyboardInterrupt):
+        run(torn, listener=Watching("Training VFL + completed rows"))
+    part = torn.run.with_name("federation.part")
+    kept = json.loads((part / "completion" / "completion.json").read_text())
+    listener = Watching()
+    record = run(torn, resume=True, listener=listener)
+    assert listener.stages[2:] == ["Training VFL + completed rows", "Writing the report"]
+    assert record.mending == kept["mending"]
+    assert [each["epoch"] for each in record.methods[2].history] == [1, 2]
+    assert not (torn.run / "completion").exists()
+    straight = run(torn, force=True)
+    assert record.methods[2].scores == straight.methods[2].scores
+
+
+def test_an_unfinished_completion_is_done_again(torn):
+    torn.write(COMPLETE, method=TWO)
+    stage = "Completing rows that only one party has"
+    with pytest.raises(KeyboardInterrupt):
+        run(torn, listener=Watching(stage, at=1))
+    again = Watching()
+    record = run(torn, resume=True, listener=again)
+    assert stage in again.stages and record.mending is not None
+
+
+def test_kept_tables_come_back_as_they_were(make_fed, tmp_path):
+    fed = make_fed(aligned=100)
+    keep_completion(fed, tmp_path)
+    before = fed.engine.site("telco").tables["train"]
+    other = make_fed(aligned=100, align=False)
+    restore_completion(other, tmp_path)
+    after = other.engine.site("telco").tables["train"]
+    assert after.equals(before) and other.alignment == fed.alignment
+    bank = other.engine.site("bank").tables["train"]
+    assert bank.label == "y" and bank.equals(fed.engine.site("bank").tables["train"])
+
+
+def test_nothing_to_complete_is_told(torn):
+    torn.telco = torn.telco.assign(customer=torn.bank["customer"])
+    torn.write(COMPLETE, method=TWO)
+    with pytest.raises(DataError, match="nothing to complete"):
+        run(torn)
+    assert torn.leftovers() == []
