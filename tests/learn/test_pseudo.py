@@ -15,6 +15,7 @@ from fedmend.learn.pseudo import (
     PseudoLabels,
     cdsc,
     cpg,
+    dirichlet_evidence,
     evidential,
     probability,
     published,
@@ -163,3 +164,20 @@ def test_select_never_takes_a_lesser_row_before_a_surer_one(
     if len(chosen):
         rest = np.setdiff1d(np.flatnonzero(labels.mask), chosen)
         assert labels.score[chosen].min() >= (labels.score[rest].max() if len(rest) else 0)
+
+
+def test_members_that_agree_are_evidence() -> None:
+    mean = np.array([[0.8, 0.2], [0.8, 0.2]])
+    apart = np.array([[[0.85, 0.15], [1.0, 0.0]], [[0.75, 0.25], [0.6, 0.4]]])
+    evidence = dirichlet_evidence(mean, apart)
+    # Variances .0025 and .04 per class: S = .32 / .005 - 1 and .32 / .08 - 1.
+    np.testing.assert_allclose(evidence[0], [63 * 0.8 - 1, 63 * 0.2 - 1])
+    np.testing.assert_allclose(evidence[1], [3 * 0.8 - 1, 0.0])
+    labels = evidential(evidence, most_uncertainty=0.5)
+    assert labels.mask.tolist() == [True, False]
+
+
+def test_what_members_share_counts_as_spread() -> None:
+    members = np.array([[0.0, 3.0], [0.0, -3.0]])
+    labels = spread(members, 0.5, scale=10.0, residual=4.0)
+    np.testing.assert_allclose(labels.score, [0.6, 0.5])

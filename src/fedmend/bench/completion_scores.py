@@ -94,9 +94,18 @@ def tear_table(
 
 
 def reference(name: str, case: Scenario, seed: int = 0) -> pd.DataFrame:
-    """B's columns for the missing rows, from A's columns in the clear (nothing is private here)."""
-    if name == "iterative":
-        return _iterative(case, seed)
+    """B's columns for the missing rows, from A's columns in the clear (nothing is private here).
+
+    A completed table keeps its types, so integer columns are rounded for references too.
+    """
+    filled = _iterative(case, seed) if name == "iterative" else _by_column(name, case, seed)
+    for column in case.columns:
+        if case.b.schema[column].kind == "integer":
+            filled[column] = filled[column].astype(float).round()
+    return filled
+
+
+def _by_column(name: str, case: Scenario, seed: int) -> pd.DataFrame:
     features = _in_the_clear(case.a)
     known, missing = case.known, case.missing
     filled = {}

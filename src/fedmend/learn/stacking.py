@@ -1,7 +1,7 @@
 """Several models of one target as one: how much weight each deserves, from held-out rows.
 
-Numbers: the non-negative weights with the least squared error. Classes: the mixture of the models'
-probabilities with the least log loss.
+Weights are not negative and sum to 1. Numbers: those with the least squared error. Classes: those
+whose mixture of probabilities has the least log loss.
 """
 
 from __future__ import annotations
@@ -18,10 +18,12 @@ FLOOR = 1e-12
 
 
 def value_weights(truth: np.ndarray, outputs: Mapping[str, np.ndarray]) -> dict[str, float]:
-    """Non-negative least squares of `truth` on the members' outputs (few of them).
+    """Weights >= 0 that sum to 1, with the least squared error (for few members).
 
-    >>> value_weights(np.array([2.0, 4.0]), {"a": np.array([1.0, 2.0]), "b": np.array([-1.0, 0.0])})
-    {'a': 2.0, 'b': 0.0}
+    Without the sum, a few outlying held-out rows decide how far all predictions are shrunk.
+
+    >>> value_weights(np.array([1.0, 2.5]), {"a": np.array([1.0, 2.0]), "b": np.array([1.0, 4.0])})
+    {'a': 0.75, 'b': 0.25}
     """
     names = list(outputs)
     members = np.stack([outputs[name] for name in names], axis=1)
@@ -29,8 +31,9 @@ def value_weights(truth: np.ndarray, outputs: Mapping[str, np.ndarray]) -> dict[
     # With so few members every set of them that may be used is tried.
     for size in range(1, len(names) + 1):
         for chosen in itertools.combinations(range(len(names)), size):
-            part = members[:, chosen]
-            solved = np.linalg.lstsq(part, truth, rcond=None)[0]
+            part, first = members[:, chosen], members[:, chosen[0]]
+            others = np.linalg.lstsq(part[:, 1:] - first[:, None], truth - first, rcond=None)[0]
+            solved = np.concatenate([[1.0 - others.sum()], others])
             error = float(((part @ solved - truth) ** 2).sum())
             if (solved >= 0).all() and error < best - FLOOR:
                 best = error

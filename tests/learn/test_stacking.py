@@ -1,0 +1,55 @@
+"""Weights of stacked models against scipy's optimiser."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy.optimize import minimize
+
+from fedmend.learn.stacking import class_weights, member_errors, value_weights
+
+
+def best(loss: object, count: int) -> np.ndarray:
+    start = np.full(count, 1 / count)
+    simplex = {"type": "eq", "fun": lambda w: w.sum() - 1}
+    found = minimize(loss, start, bounds=[(0, 1)] * count, constraints=simplex, tol=1e-12)
+    return found.x
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_value_weights_are_the_best_mixture(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    truth = rng.normal(size=60)
+    outputs = {
+        name: truth * scale + noise * rng.normal(size=60)
+        for name, scale, noise in (("a", 1.0, 0.5), ("b", 0.6, 0.3), ("c", -0.2, 1.0))
+    }
+    members = np.stack(list(outputs.values()), axis=1)
+    expected = best(lambda w: ((members @ w - truth) ** 2).mean(), 3)
+    found = np.array(list(value_weights(truth, outputs).values()))
+    np.testing.assert_allclose(found, expected, atol=1e-4)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_class_weights_are_the_best_mixture(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    truth = rng.integers(0, 3, 80)
+    outputs = {}
+    for name, sharp in (("a", 2.0), ("b", 0.5)):
+        scores = rng.normal(size=(80, 3))
+        scores[np.arange(80), truth] += sharp
+        outputs[name] = np.exp(scores) / np.exp(scores).sum(1, keepdims=True)
+    given = np.stack([each[np.arange(80), truth] for each in outputs.values()], axis=1)
+    expected = best(lambda w: -np.log(given @ w).mean(), 2)
+    found = np.array(list(class_weights(truth, outputs).values()))
+    np.testing.assert_allclose(found, expected, atol=2e-3)
+
+
+def test_member_errors() -> None:
+    errors = member_errors(
+        np.array([1.0, 3.0]), {"a": np.array([1.0, 1.0])}, np.array([0.0, 2.0, 4.0])
+    )
+    assert errors == {"a": 2.0, "mean": 1.0}
+    classes = member_errors(np.array([0, 1, 1]), {"a": np.eye(2)[[0, 1, 0]]}, np.array([0, 0, 1]))
+    assert classes["a"] == pytest.approx(1 / 3)
+    assert classes["mean"] == pytest.approx(2 / 3)
