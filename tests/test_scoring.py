@@ -144,6 +144,14 @@ def test_which_reference(trained):
         reference_of(test, "nobody", crowd=True)
 
 
+@pytest.mark.parametrize("several", [True, False])
+def test_the_only_test_labels_count(make_fed, make_frame, several):
+    test = make_fed(test=make_frame(40, seed=1)).on("test")
+    found = reference_of(test, None, crowd=False, several=several)
+    assert found == Reference(("bank",), own=not several)
+    assert found.words == ("the labels of bank" if several else "")
+
+
 def test_only_the_reference_labels_the_test_rows(crowd):
     text = '[[method]]\nname = "majority"\nepochs = 2\nsecure = "masks"\n'
     for name, table in crowd.tables.items():

@@ -5,6 +5,7 @@ import io
 import pytest
 from rich.console import Console
 
+from fedmend.report.mending import MendedColumn, MendedPair, Mending
 from fedmend.report.record import MethodRun, RunRecord
 from fedmend.terminal import TerminalListener, bullets, comparison_table
 
@@ -46,3 +47,29 @@ def test_bullets_wrap_under_themselves_and_take_text_as_it_is():
     bullets(Console(file=stream, width=30), ["[red] a sentence that is longer than the line"])
     first, second, *_ = stream.getvalue().splitlines()
     assert first.startswith("  • [red] a sentence") and second.startswith("    ")
+
+
+def test_scores_stay_in_one_line_beside_long_titles():
+    long = MethodRun(
+        "vfl",
+        "VFL + completed rows",
+        0,
+        {},
+        [],
+        {"auc": 0.9, "accuracy": 0.8, "log_loss": 0.3},
+        1.0,
+    )
+    text = drawn(comparison_table(RunRecord("t", [long], "auc")), width=60)
+    assert "accuracy" in text and "log loss" in text
+
+
+def test_what_was_mended_is_told_in_words():
+    column = MendedColumn("calls", "continuous", "strong", 0.8, 15, 45, 0, 0.7)
+    pair = MendedPair("bank", "telco", 60, 40, 0.3, "as set", ["age"], ["calls"], [[0.8]], [column])
+    stream = io.StringIO()
+    with TerminalListener(Console(file=stream, width=120)) as listener:
+        listener.progress("correlation", 1, 2)
+        listener.mended(Mending("fedpsg-pum", [pair], 30, 90, seconds=2.0))
+    text = stream.getvalue()
+    assert "• 60 rows that only bank has were given telco's 1 column." in text
+    assert "• calls is strong" in text and "grew from 30 to 90" in text

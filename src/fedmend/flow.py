@@ -33,6 +33,7 @@ from fedmend.federation import Federation, Party
 from fedmend.kept import keep_alignment, restore_alignment
 from fedmend.reading import read_parties
 from fedmend.report.labelling import Labelling
+from fedmend.report.mending import Mending
 from fedmend.report.overview import Overview, overview
 from fedmend.report.page import LEDGER_FILE, write_report
 from fedmend.report.record import MethodRun, RunRecord
@@ -66,6 +67,9 @@ class Listener:
         self, title: str, done: int, total: int, facts: dict[str, float] | None = None
     ) -> None:
         """A part of a stage is done: rows of an alignment, epochs of a training."""
+
+    def mended(self, found: Mending) -> None:
+        """Rows were completed."""
 
     def scored(self, run: MethodRun) -> None:
         """A method was trained and scored."""
@@ -182,11 +186,13 @@ def execute(
             found = _align_and_look(fed, plan, work, listener)
             test = fed.on("test")
             crowd = any(method.name in CROWD for method in plan.methods)
-            reference = reference_of(test, plan.reference, crowd=crowd)
+            several = len(fed.label_parties) > 1
+            reference = reference_of(test, plan.reference, crowd=crowd, several=several)
             tested_on = _tested_on(test)
             mended, mending = fed, None
             if plan.complete is not None:
                 mended, mending = complete(fed, plan.complete, plan.seeds[0], work, listener)
+                listener.mended(mending)
             runs = [
                 _train(
                     mended if method.completed else fed,

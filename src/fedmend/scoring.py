@@ -34,10 +34,13 @@ class Reference:
         return f"the majority of the labels of {names}, ties left out"
 
 
-def reference_of(test: Federation, asked: str | None, *, crowd: bool) -> Reference:
+def reference_of(
+    test: Federation, asked: str | None, *, crowd: bool, several: bool = True
+) -> Reference:
     """Whose labels the test rows are measured against.
 
-    asked: a party or ``majority``. crowd: some method learns from several labellers.
+    asked: a party or ``majority``. crowd: some method learns from several labellers. several: the
+    training rows have several, be it that each method learns from one of them.
     """
     holders = tuple(test.label_parties)
     if not holders or (asked not in (None, MAJORITY) and asked not in holders):
@@ -50,6 +53,8 @@ def reference_of(test: Federation, asked: str | None, *, crowd: bool) -> Referen
         return Reference(holders)
     if asked is not None:
         return Reference((asked,))
+    if several and len(holders) == 1:
+        return Reference(holders)
     return Reference(holders, own=True)
 
 

