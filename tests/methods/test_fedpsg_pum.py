@@ -344,7 +344,8 @@ def test_no_private_array_crosses_unexposed(monkeypatch: pytest.MonkeyPatch) -> 
         return cross(self, sender, receiver, call, kind, value)
 
     monkeypatch.setattr(LocalEngine, "_cross", watched)
-    FedPSGPUM(**{**QUICK, "model": ["linear", "neural"], "neural": {"epochs": 2}}).fit(fed)
+    models = {"model": ["linear", "tree", "neural"], "neural": {"epochs": 2}, "tree": {"trees": 2}}
+    FedPSGPUM(**{**QUICK, **models}).fit(fed)
     assert seen > 20
 
 
@@ -383,6 +384,8 @@ def _arrays(value: Any) -> list[np.ndarray]:
         {"tau": "cv", "held_out": 0.5},
         {"tau": 0.3, "strength": "mean-abs"},
         {"model": ["linear", "neural"], "neural": {"epochs": 3}},
+        {"model": ["linear", "tree"], "tree": {"trees": 3}, "confidence": "evidential"},
+        {"model": "tree", "tree": {"trees": 3}, "own_columns": True},
         {"ordinal": "ranks"},
         {"row_order": "secret"},
     ],
