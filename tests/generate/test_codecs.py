@@ -8,7 +8,7 @@ from hypothesis.extra import numpy as hnp
 from scipy.stats import kstest, norm
 
 from fedmend.federation import wire
-from fedmend.generate.codecs import CODECS, Levels, MinMax, Modes, Quantile
+from fedmend.generate.codecs import CODECS, Levels, MinMax, Modes, Quantile, Spiked
 
 numbers = hnp.arrays(
     np.float64,
@@ -24,10 +24,11 @@ fits = pytest.mark.parametrize(
         lambda values: Modes.fit(values, spikes=0.0),
         lambda values: Modes.fit(values, long_tails=True),
         Quantile.fit,
+        Spiked.fit,
         MinMax.fit,
         lambda values: MinMax.fit(values, (-1.0, 1.0)),
     ],
-    ids=["levels", "modes", "no-spikes", "long-tails", "quantile", "min-max", "min-max-1"],
+    ids=["levels", "modes", "no-spikes", "long-tails", "quantile", "spiked", "min-max", "min-max-1"],
 )
 
 

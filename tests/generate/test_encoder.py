@@ -13,7 +13,7 @@ from fedmend.generate.encoder import Encoder
 
 Frame = Callable[..., pd.DataFrame]
 Quiet = Callable[..., Table]
-forms = pytest.mark.parametrize("numeric", ["mode", "quantile", "rank", "minmax"])
+forms = pytest.mark.parametrize("numeric", ["mode", "quantile", "spiked", "rank", "minmax"])
 
 
 @forms

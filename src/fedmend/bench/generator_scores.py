@@ -43,7 +43,9 @@ def _shape(real: pd.Series, synthetic: pd.Series, numeric: bool) -> float:
         return 1 - 0.5 * float(ours.sub(theirs, fill_value=0).abs().sum())
     from scipy.stats import ks_2samp
 
-    return 1 - float(ks_2samp(real.astype(float), synthetic.astype(float)).statistic)
+    return 1 - float(
+        ks_2samp(real.astype(float), synthetic.astype(float), method="asymp").statistic
+    )
 
 
 def pair_trends(real: pd.DataFrame, synthetic: pd.DataFrame, schema: Schema) -> float:

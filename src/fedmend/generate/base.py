@@ -21,7 +21,8 @@ import inspect
 import os
 import secrets
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -39,7 +40,7 @@ from fedmend.generate.encoder import Encoded, Encoder, Raw
 from fedmend.generate.progress import shown
 from fedmend.generate.training import Progress, generator_for, pick_device, seed_parameters
 
-__all__ = ["Generator", "generators", "load", "make"]
+__all__ = ["Generator", "generators", "load", "make", "quiet"]
 
 _REGISTRY: dict[str, str] = {
     "ctgan": "CTGAN",
@@ -268,9 +269,7 @@ class Generator:
         return None
 
     def _table(self, ids: np.ndarray, rows: Raw) -> Table:
-        with warnings.catch_warnings():
-            # A column without any value stays so; its table has said that already.
-            warnings.simplefilter("ignore", FedmendWarning)
+        with quiet():
             return Table(ids, self.encoder_.restore(rows), schema=self.schema_, label=self.label_)
 
     # --- impute -----------------------------------------------------------------------------
@@ -313,8 +312,7 @@ class Generator:
             self.schema_[name] if name in names and bool(gaps[name].all()) else table.schema[name]
             for name in table.names
         ]
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", FedmendWarning)
+        with quiet():
             return Table(
                 table.ids, frame, schema=Schema(columns), label=table.label, blocks=table.blocks
             )
@@ -402,6 +400,14 @@ class Generator:
 # --- helpers -------------------------------------------------------------------------------
 
 
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Tables made here may have columns without any value; their sources have said so already."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FedmendWarning)
+        yield
+
+
 def _given_rows(given: Given, n: int | None, schema: Schema) -> tuple[np.ndarray, pd.DataFrame]:
     """Ids and checked cells of the known columns."""
     if isinstance(given, Table):
@@ -420,8 +426,7 @@ def _given_rows(given: Given, n: int | None, schema: Schema) -> tuple[np.ndarray
                 column=str(name),
                 mend=did_you_mean(str(name), schema.names),
             )
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", FedmendWarning)
+    with quiet():
         checked = Table(ids, columns, schema=schema.select(columns.columns))
     return ids, checked.frame
 

@@ -10,6 +10,7 @@ column comes as codes.
 `Modes`        mode-specific normalisation (CTGAN 4.2), with values of their own for
                spikes and an optional logarithm for long tails (CTAB-GAN 3.3)
 `Quantile`     ranks, mapped to a standard normal (TabDDPM 4) or left uniform
+`Spiked`       ranks, with indicators for values that many rows share
 `MinMax`       linear to an interval (GAIN, TableGAN)
 =============  =====================================================================
 """
@@ -23,7 +24,7 @@ import torch
 
 from fedmend.generate.mixture import Mixture, fit_mixture
 
-__all__ = ["CODECS", "Codec", "Levels", "MinMax", "Modes", "Piece", "Quantile"]
+__all__ = ["CODECS", "Codec", "Levels", "MinMax", "Modes", "Piece", "Quantile", "Spiked"]
 
 Rng = np.random.Generator | None
 
@@ -297,6 +298,64 @@ class Quantile:
         return {name: getattr(self, name) for name in names}
 
 
+class Spiked:
+    """Values that many rows share as indicators, all others by their quantile among themselves.
+
+    The last indicator says "another value". On a spike the quantile coordinate says nothing: it is
+    the median or, with ``rng``, a draw, so that it is spread like a normal score everywhere.
+    """
+
+    name: ClassVar[str] = "spiked"
+
+    def __init__(self, spikes: np.ndarray, rest: dict[str, Any]) -> None:
+        self.spikes = spikes
+        self.rest = Quantile(**rest)
+
+    @classmethod
+    def fit(cls, values: np.ndarray, share: float = 0.002, least: int = 10) -> Codec:
+        """Spikes are values of at least a ``share`` of the rows and of ``least`` rows.
+
+        Without any spike this is a `Quantile`, and without any other value `Levels`.
+        """
+        distinct, counts = np.unique(values, return_counts=True)
+        spikes = distinct[counts >= max(share * len(values), least)]
+        rest = values[~np.isin(values, spikes)]
+        if not len(spikes):
+            return Quantile.fit(values)
+        return cls(spikes, Quantile.fit(rest).to_dict()) if len(rest) else Levels(spikes)
+
+    @property
+    def pieces(self) -> list[Piece]:
+        """The indicators, then the quantile."""
+        return [Piece(len(self.spikes) + 1, "softmax"), *self.rest.pieces]
+
+    @property
+    def neutral(self) -> np.ndarray:
+        """No value at all."""
+        return np.zeros(len(self.spikes) + 2, dtype=np.float32)
+
+    def encode(self, values: np.ndarray, rng: Rng = None) -> np.ndarray:
+        """**Shape**: (n,) -> (n, spikes + 2)."""
+        at = np.minimum(np.searchsorted(self.spikes, values), len(self.spikes) - 1)
+        spiked = self.spikes[at] == values
+        silent = 0.0 if rng is None else rng.normal(size=len(values))
+        score = np.where(spiked, silent, self.rest.encode(values, rng)[:, 0])
+        codes = np.where(spiked, at, len(self.spikes))
+        indicators = _indicators(codes, len(self.spikes) + 1)
+        return np.concatenate([indicators, score[:, None].astype(np.float32)], axis=1)
+
+    def decode(self, coordinates: np.ndarray, rng: Rng = None) -> np.ndarray:
+        """The likeliest spike, or another value if that is likelier."""
+        codes = _choose(coordinates[:, :-1], rng)
+        spiked = codes < len(self.spikes)
+        values = self.spikes[np.where(spiked, codes, 0)]
+        return np.where(spiked, values, self.rest.decode(coordinates[:, -1:]))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for the wire."""
+        return {"spikes": self.spikes, "rest": self.rest.to_dict()}
+
+
 class MinMax:
     """A linear map of the observed range onto ``span``."""
 
@@ -340,4 +399,4 @@ class MinMax:
         return {"low": self.low, "high": self.high, "mean": self.mean, "span": self.span}
 
 
-CODECS: dict[str, Any] = {codec.name: codec for codec in (Levels, Modes, Quantile, MinMax)}
+CODECS: dict[str, Any] = {codec.name: codec for codec in (Levels, Modes, Quantile, Spiked, MinMax)}

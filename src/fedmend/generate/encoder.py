@@ -23,14 +23,14 @@ from fedmend.data.restore import MISSING, positions, restore, restore_numbers
 from fedmend.data.schema import Column, Schema
 from fedmend.data.table import Table
 from fedmend.errors import ConfigError, DataError
-from fedmend.generate.codecs import CODECS, Codec, Levels, MinMax, Modes, Quantile
+from fedmend.generate.codecs import CODECS, Codec, Levels, MinMax, Modes, Quantile, Spiked
 
 __all__ = ["Encoded", "Encoder", "Raw", "Span"]
 
 Raw = dict[str, np.ndarray]
 """Per column float64 numbers or codes; NaN where missing."""
 
-NUMERIC = ("mode", "quantile", "rank", "minmax")
+NUMERIC = ("mode", "quantile", "spiked", "rank", "minmax")
 _MAX_DECIMALS = 6
 
 
@@ -88,9 +88,10 @@ class Encoder:
     """Fitted on a table; see the module's docstring.
 
     ``numeric``: ``"mode"`` (mode-specific normalisation), ``"quantile"`` (normal scores),
-    ``"rank"`` (ranks in 0..1) or ``"minmax"`` (onto ``span``). ``levels``: a number with at most so
-    many distinct values is coded like a category. ``max_modes``, ``spikes`` and ``long_tails``
-    belong to ``"mode"``: see `Modes.fit`.
+    ``"spiked"`` (normal scores beside indicators of frequent values), ``"rank"`` (ranks in 0..1) or
+    ``"minmax"`` (onto ``span``). ``levels``: a number with at most so many distinct values is coded
+    like a category. ``spikes``: the share of rows from which a value counts as frequent, for
+    ``"mode"`` and ``"spiked"``. ``max_modes`` and ``long_tails`` belong to ``"mode"``.
     """
 
     numeric: str = "mode"
@@ -147,6 +148,8 @@ class Encoder:
             codec = Levels.fit(values)
         elif self.numeric == "mode":
             codec = Modes.fit(values, self.max_modes, self.spikes, self.long_tails)
+        elif self.numeric == "spiked":
+            codec = Spiked.fit(values, self.spikes)
         elif self.numeric == "minmax":
             codec = MinMax.fit(values, self.span)
         else:

@@ -8,8 +8,9 @@ numbers and the clean categories; the running average of its weights generates.
 
 Departures from the paper. Time is continuous, so that rows can be generated in any number of steps
 (``sampling_steps``). The categories' loss is the cross-entropy of the clean category instead of the
-variational bound. Numbers with few levels are diffused as categories (``levels``). Training stops
-on a held-out loss (``validation``). And the network learns to be told: in a share ``condition`` of
+variational bound. Numbers with few levels, and single values that many rows share, are diffused as
+categories (``levels``, ``spikes``): on Adult this is worth more than all else. Training stops on a
+held-out loss (``validation``). And the network learns to be told: in a share ``condition`` of
 the rows some cells stand clean, marked as such, and only the others are predicted. Known columns
 are then simply told. With ``condition=0`` they are in-painted instead: noised anew to each step's
 time (Lugmayr et al., *RePaint*, 2022), every step repeated ``resample`` times.
@@ -86,6 +87,7 @@ class TabDDPM(Generator):
         ema: float = 0.999,
         sampling_steps: int = 50,
         levels: int = 20,
+        spikes: float = 0.002,
         condition: float = 0.5,
         resample: int = 1,
         validation: float = 0.1,
@@ -102,6 +104,7 @@ class TabDDPM(Generator):
         self.ema = ema
         self.sampling_steps = sampling_steps
         self.levels = levels
+        self.spikes = spikes
         self.condition = condition
         self.resample = resample
         self.validation = validation
@@ -118,6 +121,7 @@ class TabDDPM(Generator):
             "batch_size": 4096,
             "sampling_steps": 1000,
             "levels": 0,
+            "spikes": 0.0,
             "condition": 0.0,
             "validation": 0.0,
         }
@@ -136,7 +140,8 @@ class TabDDPM(Generator):
             raise ConfigError(problems)
 
     def _encoder(self) -> Encoder:
-        return Encoder("quantile", levels=self.levels)
+        numeric = "spiked" if self.spikes else "quantile"
+        return Encoder(numeric, spikes=self.spikes, levels=self.levels)
 
     def _build(self) -> dict[str, nn.Module]:
         self.net_ = _Denoiser(self.encoder_.width, self.hidden, self.time_width)

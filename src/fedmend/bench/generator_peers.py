@@ -1,0 +1,162 @@
+"""Generators of other packages, each run in an interpreter of its own on the same CSV file.
+
+None of them is a dependency (LIBRARIES: licences and pins forbid it), so this file is a script
+that needs nothing of fedmend: `measure` starts it with the interpreter that has the packages.
+
+    python generator_peers.py list
+    python generator_peers.py PEER JOB.json
+
+The job names the CSV to learn from, its discrete columns, how many rows to make, where to write
+them, and the seed; the script prints one line of JSON with the seconds it took.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+__all__ = ["PEERS", "found", "measure"]
+
+PEERS: dict[str, str] = {
+    "ctgan CTGAN": "ctgan",
+    "ctgan TVAE": "ctgan",
+    "mostlyai": "mostlyai.engine",
+    "ForestDiffusion": "ForestDiffusion",
+}
+_QUICK_EPOCHS = 30
+
+
+# --- this side -------------------------------------------------------------------------------
+
+
+def found(python: str) -> list[str]:
+    """The peers whose package that interpreter has."""
+    try:
+        done = subprocess.run(
+            [python, __file__, "list"], capture_output=True, text=True, check=False, timeout=120
+        )
+    except OSError:
+        return []
+    return json.loads(done.stdout) if done.returncode == 0 else []
+
+
+def measure(
+    peer: str, python: str, job: dict[str, Any], folder: Path, timeout: float
+) -> dict[str, Any]:
+    """Seconds to fit and to sample; or ``{"error": …}`` with the last line the peer wrote."""
+    path = folder / "job.json"
+    path.write_text(json.dumps(job), encoding="utf-8")
+    command = [python, __file__, peer, str(path)]
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, check=False, timeout=timeout, cwd=folder
+        )
+    except subprocess.TimeoutExpired:
+        return {"error": f"over {timeout:.0f} s"}
+    if done.returncode:
+        lines = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
+        return {"error": lines[-1][:200]}
+    result: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
+    return result
+
+
+# --- the other side ----------------------------------------------------------------------------
+
+Fit = Callable[[Any, dict[str, Any]], Callable[[int], Any]]
+
+
+def _ctgan(name: str) -> Fit:
+    def fit(frame: Any, job: dict[str, Any]) -> Callable[[int], Any]:
+        options = {"epochs": _QUICK_EPOCHS} if job["quick"] else {}
+        model = getattr(importlib.import_module("ctgan"), name)(**options)
+        model.set_random_state(job["seed"])
+        model.fit(frame, job["discrete"])
+        return lambda rows: model.sample(rows)
+
+    return fit
+
+
+def _mostlyai(frame: Any, job: dict[str, Any]) -> Callable[[int], Any]:
+    options = {"max_epochs": _QUICK_EPOCHS} if job["quick"] else {}
+    model = importlib.import_module("mostlyai.engine").TabularARGN(**options)
+    model.fit(frame.astype(dict.fromkeys(job["discrete"], str)))
+    return lambda rows: model.sample(n_samples=rows)
+
+
+def _forest(frame: Any, job: dict[str, Any]) -> Callable[[int], Any]:
+    import pandas as pd
+
+    columns = list(frame.columns)
+    codes = frame.copy()
+    known = {name: pd.Index(sorted(frame[name].unique())) for name in job["discrete"]}
+    for name, index in known.items():
+        codes[name] = index.get_indexer(frame[name])
+    whole = [
+        position
+        for position, name in enumerate(columns)
+        if name not in known and (frame[name] % 1 == 0).all()
+    ]
+    model = importlib.import_module("ForestDiffusion").ForestDiffusionModel(
+        codes.to_numpy(dtype=float),
+        n_t=10 if job["quick"] else 50,
+        duplicate_K=5 if job["quick"] else 20,
+        bin_indexes=[columns.index(n) for n, index in known.items() if len(index) == 2],
+        cat_indexes=[columns.index(n) for n, index in known.items() if len(index) > 2],
+        int_indexes=whole,
+        diffusion_type="flow",
+        n_jobs=-1,
+        seed=job["seed"],
+    )
+
+    def sample(rows: int) -> Any:
+        made = pd.DataFrame(model.generate(batch_size=rows), columns=columns)
+        for name, index in known.items():
+            made[name] = index[made[name].round().astype(int).clip(0, len(index) - 1)]
+        return made
+
+    return sample
+
+
+_FITS: dict[str, Fit] = {
+    "ctgan CTGAN": _ctgan("CTGAN"),
+    "ctgan TVAE": _ctgan("TVAE"),
+    "mostlyai": _mostlyai,
+    "ForestDiffusion": _forest,
+}
+
+
+def _has(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ModuleNotFoundError:
+        return False
+
+
+def _main(arguments: list[str]) -> None:
+    if arguments == ["list"]:
+        sys.stdout.write(json.dumps([peer for peer, module in PEERS.items() if _has(module)]))
+        return
+    import pandas as pd
+
+    peer, path = arguments
+    job = json.loads(Path(path).read_text(encoding="utf-8"))
+    text = dict.fromkeys(job["discrete"], str)
+    frame = pd.read_csv(job["train"], dtype=text, keep_default_na=False)
+    start = time.perf_counter()
+    sample = _FITS[peer](frame, job)
+    fitted = time.perf_counter()
+    made = sample(job["rows"])
+    seconds = {"fit": fitted - start, "sample": time.perf_counter() - fitted}
+    made.to_csv(job["out"], index=False)
+    sys.stdout.write("\n" + json.dumps(seconds) + "\n")
+
+
+if __name__ == "__main__":
+    _main(sys.argv[1:])

@@ -1,0 +1,175 @@
+"""The benchmark's measures against independent references, and one small run of it."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy.stats import ks_2samp
+
+from fedmend.bench import generator_peers
+from fedmend.bench.generator_imputers import BASELINES
+from fedmend.bench.generator_scores import (
+    column_shapes,
+    copying,
+    imputation_error,
+    pair_trends,
+    train_synthetic_test_real,
+)
+from fedmend.bench.generators import _bars, run
+from fedmend.data.table import Table
+from fedmend.errors import ConfigError
+
+Frame = Callable[..., pd.DataFrame]
+COLUMNS = ["income", "age", "city", "member", "default"]
+
+
+@pytest.fixture
+def tables(mixed_frame: Frame) -> tuple[Table, Table]:
+    return tuple(
+        Table(np.arange(600), mixed_frame(600, seed=seed)[COLUMNS], label="default")
+        for seed in (0, 1)
+    )
+
+
+def shuffled(table: Table) -> pd.DataFrame:
+    rng = np.random.default_rng(0)
+    return table.frame.apply(lambda column: rng.permutation(column.to_numpy()))
+
+
+def test_column_shapes_follow_the_definition(tables: tuple[Table, Table]) -> None:
+    first, second = tables
+    expected = [
+        1 - ks_2samp(first.frame[name], second.frame[name]).statistic for name in ("income", "age")
+    ]
+    for name in ("city", "member", "default"):
+        ours, theirs = (t.frame[name].value_counts(normalize=True) for t in tables)
+        expected.append(1 - 0.5 * (ours - theirs).abs().sum())
+    assert column_shapes(first.frame, second.frame, first.schema) == pytest.approx(
+        np.mean(expected)
+    )
+    assert column_shapes(first.frame, first.frame, first.schema) == 1
+
+
+def test_pair_trends_see_what_shuffling_breaks(tables: tuple[Table, Table]) -> None:
+    first, second = tables
+    schema = first.schema.select(["income", "age"])
+    similarity = 1 - 0.5 * abs(
+        np.corrcoef(first.frame["income"], first.frame["age"])[0, 1]
+        - np.corrcoef(second.frame["income"], second.frame["age"])[0, 1]
+    )
+    assert pair_trends(first.frame, second.frame, schema) == pytest.approx(similarity)
+    schema = first.schema.select(["city", "member"])
+    ours, theirs = (pd.crosstab(t.frame["city"], t.frame["member"], normalize=True) for t in tables)
+    expected = 1 - 0.5 * float((ours - theirs).abs().to_numpy().sum())
+    assert pair_trends(first.frame, second.frame, schema) == pytest.approx(expected)
+    broken = shuffled(first)
+    assert column_shapes(first.frame, broken, first.schema) == 1
+    assert pair_trends(first.frame, broken, first.schema) < 0.9
+
+
+def test_training_on_shuffled_rows_is_of_no_use(tables: tuple[Table, Table]) -> None:
+    first, second = tables
+    args = (second.frame, "default", first.schema)
+    assert train_synthetic_test_real(first.frame, *args) > 0.9
+    assert abs(train_synthetic_test_real(shuffled(first), *args) - 0.5) < 0.2
+    assert np.isnan(train_synthetic_test_real(first.frame.assign(default="no"), *args))
+
+
+def test_copies_are_found_out(tables: tuple[Table, Table], mixed_frame: Frame) -> None:
+    first, second = tables
+    third = Table(np.arange(600), mixed_frame(600, seed=2)[COLUMNS]).frame
+    honest = copying(first.frame, second.frame, third, first.schema)
+    assert 0.8 < honest["dcr"] < 1.25
+    assert 0.4 < honest["dcr share"] < 0.6
+    assert honest["copies"] < 0.05
+    thief = copying(first.frame, second.frame, first.frame.sample(frac=1), first.schema)
+    assert thief["dcr"] == pytest.approx(0, abs=1e-3)
+    assert thief["copies"] == 1
+    assert thief["dcr share"] > 0.95
+
+
+def test_imputation_error_counts_gaps_only(tables: tuple[Table, Table]) -> None:
+    truth = tables[0].frame
+    schema = tables[0].schema
+    gaps = np.zeros(truth.shape, bool)
+    gaps[:100, 0] = gaps[:50, 2] = True
+    filled = truth.copy()
+    filled.loc[:99, "income"] += truth["income"].std(ddof=0)
+    filled.loc[:24, "city"] = "Atlantis"
+    filled.loc[300:, "age"] = 0
+    error = imputation_error(truth, filled, gaps, schema)
+    assert error == {"rmse": pytest.approx(1.0), "accuracy": pytest.approx(0.5)}
+
+
+@pytest.mark.parametrize("name", list(BASELINES))
+def test_plain_imputers(name: str, mixed: Table, gappy: Table) -> None:
+    filled = BASELINES[name](mixed, gappy, 0)
+    assert not filled.isna().to_numpy().any()
+    for column in gappy.names:
+        there = gappy.frame[column].notna().to_numpy()
+        same = filled[column].astype(object) == gappy.frame[column].astype(object)
+        assert same.to_numpy()[there].all(), column
+    if name == "mean":
+        hole = int(gappy.frame["age"].isna().to_numpy().argmax())
+        assert filled["age"].iloc[hole] == round(mixed.frame["age"].mean())
+
+
+def test_a_small_run() -> None:
+    result = run(
+        quick=True, datasets="breast-cancer", generators="vae", peers="ctgan CTGAN", rows=200,
+        device="cpu", peers_python=sys.executable, imputation=False,
+    )  # fmt: skip
+    by = {row["method"]: row for row in result.rows}
+    assert set(by) == {"real rows", "vae", "ctgan CTGAN"}
+    assert by["real rows"]["AUC"] > 0.95
+    assert 0 < by["vae"]["shapes"] <= 1
+    assert by["vae"]["fit s"] > 0
+    assert "left out" in by["ctgan CTGAN"]["note"]
+    json.dumps(result.to_dict())
+
+
+def test_options_that_are_not_there() -> None:
+    with pytest.raises(ConfigError, match="did you mean 'tabddpm'"):
+        run(generators="tabdpm,vea")
+
+
+def test_bars() -> None:
+    def row(method: str, **scores: object) -> dict[str, object]:
+        base = {"shapes": 0.9, "pairs": 0.8, "AUC": 0.85, "fit s": 10.0}
+        return {"data": "adult", "method": method} | base | scores
+
+    gaps = {"20% RMSE": 0.5, "20% acc": 0.8, "block RMSE": 0.6, "block acc": 0.7}
+    table = [
+        row("real rows", AUC=0.9),
+        row("ctgan"),
+        row("ctgan CTGAN", shapes=0.95, **{"fit s": 20.0}),
+        row("tabddpm", AUC=0.89),
+        row("gain", **gaps),
+        {"data": "adult", "method": "mean", "20% RMSE": 0.9, "20% acc": 0.5}
+        | {"block RMSE": 0.9, "block acc": 0.75},
+        {"data": "adult", "method": "ForestDiffusion", "note": "left out"},
+    ]
+    bars = {bar.name: bar.holds for bar in _bars(table)}
+    assert bars == {
+        "adult: fidelity of ctgan": False,
+        "adult: seconds to fit ctgan": True,
+        "adult: best fidelity, against peers": False,
+        "adult: best AUC, against peers": True,
+        "adult: RMSE / accuracy of the GAIN family's worst, 20% missing": True,
+        "adult: RMSE / accuracy of the GAIN family's worst, block missing": False,
+        "adult: AUC of tabddpm": True,
+    }
+
+
+def test_a_peer_is_another_process(tmp_path: Path) -> None:
+    assert set(generator_peers.found(sys.executable)) <= set(generator_peers.PEERS)
+    assert generator_peers.found("/does/not/exist") == []
+    job = {"train": "nothing.csv", "discrete": [], "rows": 1, "out": "o.csv", "seed": 0}
+    failed = generator_peers.measure("ctgan TVAE", sys.executable, job, tmp_path, 60)
+    assert "nothing.csv" in failed["error"]
