@@ -5,6 +5,7 @@ import json
 import pandas as pd
 import pytest
 
+from fedmend.completing import STAGE
 from fedmend.config import load_config
 from fedmend.errors import DataError
 from fedmend.federation import read_ledger
@@ -56,9 +57,8 @@ def test_methods_are_trained_without_and_with_completed_rows(torn):
     assert [each.about.endswith("completed rows included") for each in record.methods] == [
         False, False, True,
     ]  # fmt: skip
-    stage = "Completing rows that only one party has"
-    assert listener.stages.index(stage) < listener.stages.index("Training Local")
-    assert any(at == stage for at, _ in listener.heard)
+    assert listener.stages.index(STAGE) < listener.stages.index("Training Local")
+    assert any(at == STAGE for at, _ in listener.heard)
 
     found = Mending.from_dict(record.mending)
     (pair,) = found.pairs
@@ -115,17 +115,17 @@ def test_a_finished_completion_is_not_lost(torn):
     assert [each["epoch"] for each in record.methods[2].history] == [1, 2]
     assert not (torn.run / "completion").exists()
     straight = run(torn, force=True)
-    assert record.methods[2].scores == straight.methods[2].scores
+    # Fixed point with fresh masks: the same to many digits, not to the last.
+    assert record.methods[2].scores == pytest.approx(straight.methods[2].scores, abs=1e-5)
 
 
 def test_an_unfinished_completion_is_done_again(torn):
     torn.write(COMPLETE, method=TWO)
-    stage = "Completing rows that only one party has"
     with pytest.raises(KeyboardInterrupt):
-        run(torn, listener=Watching(stage, at=1))
+        run(torn, listener=Watching(STAGE, at=1))
     again = Watching()
     record = run(torn, resume=True, listener=again)
-    assert stage in again.stages and record.mending is not None
+    assert STAGE in again.stages and record.mending is not None
 
 
 def test_kept_tables_come_back_as_they_were(make_fed, tmp_path):
@@ -146,3 +146,21 @@ def test_nothing_to_complete_is_told(torn):
     with pytest.raises(DataError, match="nothing to complete"):
         run(torn)
     assert torn.leftovers() == []
+
+
+@pytest.mark.parametrize("pairs", [True, False])
+def test_whom_two_of_three_know_is_joined_not_guessed(torn, pairs):
+    known = torn.bank.iloc[:120]
+    shop = pd.DataFrame({"customer": known["customer"], "basket": known["income"] + 0.1})
+    shop.to_csv(torn.folder / "shop.csv", index=False)
+    text = COMPLETE + f"pairs = {str(pairs).lower()}\nalso_unmended = false\n[align]\nminimum = 5\n"
+    party = '[[party]]\nname = "shop"\ndata = "shop.csv"\nid = "customer"\n'
+    torn.write(text + party, method='name = "vfl"\nepochs = 1')
+    record = run(torn)
+    rows = {each["name"]: each["rows"] for each in record.overview["parties"]}
+    found = {pair.columns_of: pair for pair in Mending.from_dict(record.mending).pairs}
+    # Everybody at the bank is whole in the end, but shop's 120 people need no guess by the shop.
+    assert record.mending["aligned_after"] == rows["bank"]
+    lacking = {"telco": record.overview["parties"][0]["unaligned"]}
+    assert found["shop"].rows == (rows["bank"] - rows["shop"] if pairs else lacking["telco"])
+    assert found["telco"].rows < lacking["telco"] if pairs else True

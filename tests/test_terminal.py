@@ -71,5 +71,5 @@ def test_what_was_mended_is_told_in_words():
         listener.progress("correlation", 1, 2)
         listener.mended(Mending("fedpsg-pum", [pair], 30, 90, seconds=2.0))
     text = stream.getvalue()
-    assert "• 60 rows that only bank has were given telco's 1 column." in text
+    assert "• 60 of bank's rows that telco lacks were given telco's 1 column." in text
     assert "• calls is strong" in text and "grew from 30 to 90" in text

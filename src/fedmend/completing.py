@@ -7,6 +7,7 @@ they were to be exported.
 
 from __future__ import annotations
 
+import itertools
 import json
 import time
 from dataclasses import dataclass, field
@@ -16,15 +17,23 @@ from typing import TYPE_CHECKING, Any
 from fedmend._json import write_json
 from fedmend.config_checks import completer_class
 from fedmend.federation import Federation
-from fedmend.kept import keep_completion, restore_completion
+from fedmend.kept import (
+    keep_alignment,
+    keep_completion,
+    restore_alignment,
+    restore_completion,
+)
 from fedmend.report.mending import Mending
+from fedmend.secure.align import align
 
 if TYPE_CHECKING:
+    from fedmend.config import Config
     from fedmend.flow import Listener
 
 __all__ = ["EXPORT_FOLDER", "Completing", "complete"]
 
 EXPORT_FOLDER = "completed"
+STAGE = "Completing rows that another party lacks"
 _KEPT = "completion.json"
 
 
@@ -33,13 +42,32 @@ class Completing:
     """How rows are completed, and what is trained on the result.
 
     also_unmended: train the methods without the completed rows too, to compare. export: the
-    format in which every completing party writes its table into its folder, or None.
+    format in which every completing party writes its table into its folder, or None. pairs: with
+    three parties and more, align every two first, so that a person whom two of them know is
+    joined and not guessed twice. align: the settings of that alignment.
     """
 
     name: str = "fedpsg-pum"
     params: dict[str, Any] = field(default_factory=dict)
     also_unmended: bool = True
     export: str | None = None
+    pairs: bool = True
+    align: dict[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, config: Config) -> Completing | None:
+        """As a federation.toml has it."""
+        given = config.complete
+        if given is None:
+            return None
+        return cls(
+            given.name,
+            given.params,
+            given.also_unmended,
+            given.export_format if given.export else None,
+            given.pairs,
+            config.align.model_dump(exclude_none=True),
+        )
 
 
 def complete(
@@ -52,7 +80,9 @@ def complete(
         mended = fed.on(stored["dataset"])
         restore_completion(mended, kept)
         return mended, Mending.from_dict(stored["mending"])
-    listener.stage("Completing rows that only one party has")
+    if how.pairs and len(fed.names) > 2:
+        _align_pairs(fed, how, work / "alignment", listener)
+    listener.stage(STAGE)
     crossings, crossed = len(fed.ledger), fed.ledger.total_bytes()
     began = time.perf_counter()
     model = completer_class(how.name)(**how.params).set_params(seed=seed)
@@ -69,3 +99,18 @@ def complete(
     keep_completion(model.federation, kept)
     write_json(kept / _KEPT, {"dataset": model.federation.dataset, "mending": found.to_dict()})
     return model.federation, found
+
+
+def _align_pairs(fed: Federation, how: Completing, kept: Path, listener: Listener) -> None:
+    """Every two parties of which one completes the other's rows find those they share."""
+    listener.stage("Finding the rows that two parties share")
+    pairs = list(itertools.combinations(fed.names, 2))
+    if how.params.get("direction", "a-to-b") != "both":
+        counts = fed.alignment.unaligned
+        source = how.params.get("source") or max(fed.names, key=lambda name: counts[name])
+        pairs = [pair for pair in pairs if source in pair]
+    for pair in pairs:
+        view = fed.only(*pair)
+        if not restore_alignment(view, kept):
+            align(view, progress=listener.progress, **how.align)
+            keep_alignment(view, kept)

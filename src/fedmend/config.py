@@ -108,6 +108,7 @@ class CompleteSettings(BaseModel):
     also_unmended: bool = True
     export: bool = False
     export_format: Literal["parquet", "csv"] = "parquet"
+    pairs: bool = True
 
     @property
     def params(self) -> dict[str, Any]:

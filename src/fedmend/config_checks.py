@@ -239,7 +239,7 @@ def _complete(raw: Mapping[str, Any]) -> Iterator[str]:
     if isinstance(name, str) and name not in COMPLETERS:
         yield f"complete.name = {name!r} does not complete rows: {did_you_mean(name, COMPLETERS)}"
     elif isinstance(name, str):
-        own = ("name", "also_unmended", "export", "export_format")
+        own = ("name", "also_unmended", "export", "export_format", "pairs")
         params = {key: value for key, value in complete.items() if key not in own}
         yield from parameter_problems("complete", completer_class(name)(), params)
     names = [str(party.get("name")) for party in _tables(raw, "party")]

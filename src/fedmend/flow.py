@@ -136,11 +136,6 @@ class Plan:
 
 def plan_of(config: Config) -> Plan:
     """The plan of a federation.toml."""
-    given = config.complete
-    completing = None
-    if given is not None:
-        format = given.export_format if given.export else None
-        completing = Completing(given.name, given.params, given.also_unmended, format)
     return Plan(
         title=config.title,
         parties=lambda: read_parties(config),
@@ -152,7 +147,7 @@ def plan_of(config: Config) -> Plan:
         align=config.align.model_dump(exclude_none=True),
         settings=config.shown(),
         config_text=config.source.read_text(encoding="utf-8"),
-        complete=completing,
+        complete=Completing.of(config),
         reference=config.evaluate.reference,
         label_review=config.report.label_review,
     )

@@ -17,7 +17,7 @@ def test_round_trip(mending):
 def test_groups_in_words(mending):
     lines = mending.pairs[0].sentences()
     assert lines == [
-        "60 rows that only bank has were given telco's 4 columns.",
+        "60 of bank's rows that telco lacks were given telco's 4 columns.",
         "calls and plan <x> are strong: bank's columns speak of them above the threshold of 0.30 "
         "(as set), so they are predicted.",
         "noise is weak: bank knows next to nothing about it. The values are drawn by a generator: "

@@ -160,7 +160,7 @@ def provenance(pair: MendedPair, number: int = 0) -> str:
         axes.set_yticks(
             [top / 2, top + 0.03 + below / 2],
             [f"{pair.observed:,} rows\nof {pair.columns_of}",
-             f"{pair.rows:,} rows\nof {pair.rows_of} only"],
+             f"{pair.rows:,} rows\nadded from {pair.rows_of}"],
         )  # fmt: skip
         used = [
             origin

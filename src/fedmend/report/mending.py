@@ -50,7 +50,7 @@ class MendedColumn:
 
 @dataclass(frozen=True)
 class MendedPair:
-    """B's columns for the rows that only A has."""
+    """B's columns for rows of A that B lacks."""
 
     rows_of: str
     columns_of: str
@@ -88,7 +88,7 @@ class MendedPair:
         a, b = self.rows_of, self.columns_of
         strong, weak, failed = (self.group(name) for name in ("strong", "weak", "failed"))
         lines = [
-            f"{self.rows:,} rows that only {a} has were given {b}'s "
+            f"{self.rows:,} of {a}'s rows that {b} lacks were given {b}'s "
             f"{_counted(len(self.columns), 'column')}."
         ]
         if strong:
