@@ -140,7 +140,7 @@ def comparison_table(record: RunRecord) -> Table:
     best = record.best()
     table = plain_table(head, [], right=1)
     for number, column in enumerate(table.columns):
-        column.no_wrap, column.min_width = False, 14 if number == 0 else len(head[number])
+        column.no_wrap, column.min_width = False, 14 if number == 0 else max(8, len(head[number]))
     for each in record.summaries():
         scores = []
         for name in names:
