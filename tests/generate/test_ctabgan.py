@@ -28,15 +28,14 @@ def table() -> Table:
 def fitted(table: Table) -> CTABGAN:
     torch.set_num_threads(1)
     return CTABGAN(
-        epochs=40,
+        epochs=25,
         batch_size=100,
-        channels=16,
+        channels=32,
         hidden=32,
         latent=8,
         lr=2e-3,
         average=0.98,
         candidates=2000,
-        seed=1,
         device="cpu",
     ).fit(table)
 

@@ -15,8 +15,8 @@ where it came closest to held-out rows.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -26,7 +26,7 @@ from torch.nn import functional as F
 from fedmend.errors import ConfigError
 from fedmend.generate.base import Generator
 from fedmend.generate.conditions import Conditions
-from fedmend.generate.encoder import Encoded, Span
+from fedmend.generate.encoder import Encoded, Raw, Span
 from fedmend.generate.heads import Heads
 from fedmend.generate.matching import Matcher
 from fedmend.generate.training import (
@@ -47,6 +47,7 @@ _TRIES = 20
 _SCORES = 40
 _APART = 25
 _SCORED = 2000
+_IMPUTED_BY = 20
 
 Step = Callable[[torch.Tensor, torch.Tensor | None, torch.Tensor | None], None]
 """One step of training: real rows, their gaps (None: none), the conditions they were drawn for."""
@@ -58,6 +59,7 @@ class Adversarial(Generator):
     Fitted besides: ``conditions_``, ``history_``.
     """
 
+    impute_draws: ClassVar[int] = 50
     epochs: int
     batch_size: int
     latent: int
@@ -238,11 +240,23 @@ class Adversarial(Generator):
             result[single] = self._under(wanted, generator)
 
         rest = np.flatnonzero((cells > 0) & ~((cells == 1) & whole[category]))
-        for wanted_one in np.unique(category[rest]):
-            rows = rest[category[rest] == wanted_one]
-            pool = self._pool(int(wanted_one), len(rows) / len(rest), generator)
+        for rows, pool in self._pools(rest, category[rest], generator):
             result[rows] = Matcher(pool, self.encoder_).draw(known.take(rows), generator)
         return result.cpu().numpy()
+
+    def _imputed(self, known: Raw, draws: int, seed: int) -> Raw:
+        if draws <= 1 or not self.encoder_.width:
+            return super()._imputed(known, draws, seed)
+        rows = self.encoder_.encode(known)
+        category = self.conditions_.rarest(rows, self.encoder_.spread(rows.observed))
+        stream = generator_for(self.device_, seed, f"impute {self.name}")
+        made = {name: np.empty((draws, rows.n_rows)) for name in self.schema_}
+        for part, pool in self._pools(np.arange(rows.n_rows), category, stream):
+            matcher = Matcher(pool, self.encoder_, neighbours=_IMPUTED_BY)
+            picks = matcher.pick(rows.take(part), draws, stream).cpu().numpy()
+            for name, numbers in matcher.raw.items():
+                made[name][:, part] = numbers[picks].T
+        return self.encoder_.average(made)
 
     def _whole_columns(self) -> np.ndarray:
         """For every condition whether it says all there is to know about its column."""
@@ -250,13 +264,17 @@ class Adversarial(Generator):
         whole = [len(self.encoder_.of(span.column)) == 1 for span in self._conditional()]
         return np.repeat(np.array(whole, dtype=bool), sizes)
 
-    def _pool(self, category: int, share: float, stream: torch.Generator) -> torch.Tensor:
-        """Candidates for a share of the rows, under their condition (-1: none)."""
-        size = max(self.candidates // 100, round(self.candidates * share), 1)
-        if category < 0:
-            return self._make(size, self.conditions_.natural(size, stream), stream)
-        wanted = torch.full((size,), category, dtype=torch.int64, device=self.device_)
-        return self._make(size, wanted, stream)
+    def _pools(
+        self, rows: np.ndarray, category: np.ndarray, stream: torch.Generator
+    ) -> Iterator[tuple[np.ndarray, torch.Tensor]]:
+        """The rows by their condition (-1: none), and candidates generated under it."""
+        for wanted in np.unique(category):
+            part = rows[category == wanted]
+            size = max(self.candidates // 100, round(self.candidates * len(part) / len(rows)), 1)
+            conditions = self.conditions_.natural(size, stream)
+            if wanted >= 0:
+                conditions = torch.full((size,), int(wanted), device=self.device_)
+            yield part, self._make(size, conditions, stream)
 
 
 def joint_gap(real: torch.Tensor, fake: torch.Tensor) -> float:

@@ -23,14 +23,15 @@ class Matcher:
 
     The distance counts known columns only: half the squared difference of numbers, in the
     candidates' standard deviations, and 1 for a wrong category. The kernel falls off with the
-    distance in units of that of the ``neighbours``-th nearest candidate.
+    distance in units of that of the ``neighbours``-th nearest candidate. ``raw`` are the
+    candidates as raw numbers.
     """
 
     def __init__(self, pool: torch.Tensor, encoder: Encoder, neighbours: int = 5) -> None:
         self.pool = pool
         self.encoder = encoder
         self.neighbours = min(neighbours, len(pool))
-        raw = encoder.decode(pool.cpu().numpy())
+        self.raw = raw = encoder.decode(pool.cpu().numpy())
         self._sizes = {
             name: len(encoder.schema[name].categories or ()) or 1 for name in encoder.columns
         }
@@ -55,19 +56,22 @@ class Matcher:
 
     def draw(self, known: Encoded, generator: torch.Generator) -> torch.Tensor:
         """A candidate for every known row. **Shape**: (n, width) -> (n, width)"""
-        at_once = max(1, _CELLS // len(self.pool))
-        picked = [
-            self._pick(known.take(np.arange(start, min(start + at_once, known.n_rows))), generator)
-            for start in range(0, known.n_rows, at_once)
-        ]
-        return self.pool[torch.cat(picked)]
+        return self.pool[self.pick(known, 1, generator)[:, 0]]
 
-    def _pick(self, known: Encoded, generator: torch.Generator) -> torch.Tensor:
-        distance = self.distances(known)
+    def pick(self, known: Encoded, draws: int, generator: torch.Generator) -> torch.Tensor:
+        """Which candidates are drawn for every known row. **Shape**: (n, width) -> (n, draws)"""
+        at_once = max(1, _CELLS // len(self.pool))
+        picked = []
+        for start in range(0, known.n_rows, at_once):
+            rows = np.arange(start, min(start + at_once, known.n_rows))
+            weights = self._weights(self.distances(known.take(rows)))
+            picked.append(torch.multinomial(weights, draws, True, generator=generator))
+        return torch.cat(picked)
+
+    def _weights(self, distance: torch.Tensor) -> torch.Tensor:
         closest = distance.topk(self.neighbours, dim=1, largest=False).values
         nearest, reach = closest[:, :1], closest[:, -1:] - closest[:, :1]
-        weights = torch.exp((nearest - distance) / reach.clamp(min=_NARROWEST))
-        return torch.multinomial(weights, 1, generator=generator)[:, 0]
+        return torch.exp((nearest - distance) / reach.clamp(min=_NARROWEST))
 
     def distances(self, known: Encoded) -> torch.Tensor:
         """Of every known row to every candidate, less what is the same for all candidates.
