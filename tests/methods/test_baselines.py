@@ -71,6 +71,7 @@ def test_local_needs_no_alignment_and_lets_nothing_out(make_fed: Make) -> None:
     assert {entry.receiver for entry in fed.ledger} == {"bank", "telco", "shop", "coordinator"}
     assert fed.ledger.kinds(sender="telco") == {"control", "count"}  # how many rows, no more
     assert fed.ledger.kinds(sender="bank") == {"control", "count", "statistic"}
+    assert fed.ledger.kinds(receiver="bank") == {"control"}
     assert model.predict(fed).shape == (240,)
 
 
@@ -161,6 +162,17 @@ def test_two_label_parties_need_a_choice(make_fed: Make, make_frame: Make) -> No
     model = VFL(**QUICK, label_party="telco").fit(fed)
     assert model.network_.label_party == "telco"
     assert "label" not in fed.ledger.kinds()
+
+
+def test_a_party_with_labels_only(make_fed: Make, make_frame: Make) -> None:
+    columns = {"bank": ["y"], "telco": ["a", "d"], "shop": ["city"]}
+    fed = make_fed(make_frame(), columns=columns, test=make_frame(80, seed=5))
+    for method in (VFL, LocalVFL):
+        model = method(**{**QUICK, "epochs": 30}).fit(fed)
+        assert model.network_.parties == ["telco", "shop"]
+        assert model.score(fed.on("test")) > 0.75
+    with pytest.raises(DataError, match=r"'bank': has labels only.*Mend: VFL"):
+        Local(**QUICK).fit(fed)
 
 
 # ------------------------------------------------------------------ policy

@@ -75,11 +75,15 @@ class AlignmentCounts:
 
 
 class RosterWorker(Worker):
-    """Answers what everyone must know before anything starts: how many rows, and who labels."""
+    """Answers what all must know before anything starts: how many rows and columns, who labels."""
 
     @exposed(kind="count")
     def rows(self) -> dict[str, Any]:
-        return {"rows": len(self.table), "labelled": self.table.label is not None}
+        return {
+            "rows": len(self.table),
+            "features": len(self.table.feature_names),
+            "labelled": self.table.label is not None,
+        }
 
 
 class Federation:
@@ -147,7 +151,7 @@ class Federation:
 
     @property
     def roster(self) -> dict[str, dict[str, Any]]:
-        """Rows, and whether there is a label, per party (asked once per table)."""
+        """Rows, feature columns and whether there is a label, per party (asked once per table)."""
         if self.scope not in self._rosters:
             with self.workers(RosterWorker) as crew:
                 self._rosters[self.scope] = crew.rows()

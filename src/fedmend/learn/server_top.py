@@ -113,7 +113,7 @@ class ServerTop:
     def loss(self) -> float:
         return self._attached.take_loss()
 
-    def predict_chunk(self, embeddings: Mapping[str, Tensor], rows: np.ndarray) -> None:
+    def predict_chunk(self, rows: np.ndarray, embeddings: Mapping[str, Tensor]) -> None:
         self.side.predict_chunk(embeddings, torch.from_numpy(rows).to(self.device))
 
     def metrics(self, rows: np.ndarray | None = None) -> dict[str, float]:

@@ -122,7 +122,10 @@ class Session:
         at = 0
         for size in batch_sizes(len(rows), PREDICT_ROWS):
             chunk = rows[at : at + size]
-            self.top.predict_chunk(self.bottoms.embed(chunk), chunk)
+            if len(self.bottoms):
+                self.top.predict_chunk(chunk, self.bottoms.embed(chunk))
+            else:
+                self.top.predict_chunk(chunk)
             at += size
 
     def outputs(self, rows: np.ndarray | None = None) -> np.ndarray:

@@ -292,8 +292,8 @@ class TopWorker(SplitWorker):
         return self.half.take_loss()
 
     @exposed(kind="control", takes={"embeddings": "embedding"})
-    def predict_chunk(self, embeddings: dict[str, Tensor], rows: np.ndarray) -> None:
-        self.side.predict_chunk(embeddings, _numbers(rows, self.device))
+    def predict_chunk(self, rows: np.ndarray, embeddings: dict[str, Tensor] | None = None) -> None:
+        self.side.predict_chunk(embeddings or {}, _numbers(rows, self.device))
 
     @exposed(kind="statistic")
     def metrics(self, rows: np.ndarray | None = None) -> dict[str, float]:

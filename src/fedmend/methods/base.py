@@ -178,7 +178,10 @@ class SplitEstimator(Estimator):
 
     def _parties(self, fed: Federation, label_party: str) -> list[str]:
         """The parties whose columns the model uses, in the order of the top's inputs."""
-        return list(fed.names)
+        parties = [name for name in fed.names if fed.roster[name]["features"]]
+        if not parties:
+            raise DataError("no party has a feature column", mend="add a party with columns to use")
+        return parties
 
     def _training_rows(self, fed: Federation, label_party: str) -> list[list[object]]:
         return [[ALIGNED, fed.alignment.aligned]]

@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 
 from fedmend.errors import DataError, NotFitted
-from fedmend.federation import Site, Worker, exposed
+from fedmend.federation import Site, exposed
 from fedmend.learn import metrics
 from fedmend.learn.parts import write_whole
 from fedmend.methods import crowd
@@ -25,17 +25,6 @@ LOG_FLOOR = -30.0
 MOST_CLASSES = 1000
 REVIEW = "label_review.csv"
 _SHELF = "methods.label_review"
-
-
-class CrowdRosterWorker(Worker):
-    """Tells whether a party has features and labels."""
-
-    @exposed(kind="count")
-    def facts(self) -> dict[str, Any]:
-        return {
-            "features": len(self.table.feature_names),
-            "labelled": self.table.label is not None,
-        }
 
 
 class LabelWorker(SumWorker):

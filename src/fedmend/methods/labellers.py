@@ -12,7 +12,7 @@ import numpy as np
 from fedmend.errors import ConfigError, DataError, FedmendWarning, Refused
 from fedmend.federation import Crew, Federation
 from fedmend.methods import crowd
-from fedmend.methods.inc_labels import LOG_FLOOR, CrowdRosterWorker, LabelWorker
+from fedmend.methods.inc_labels import LOG_FLOOR, LabelWorker
 from fedmend.secure.sums import Sum, SumSession
 
 RULES = ("product", "row", "bayes")
@@ -30,9 +30,8 @@ class CrowdRoster:
 
 
 def crowd_roster(fed: Federation, label_parties: Sequence[str] | None) -> CrowdRoster:
-    """Ask the parties; `label_parties` chooses among those with labels."""
-    with fed.workers(CrowdRosterWorker) as crew:
-        facts: Mapping[str, Mapping[str, Any]] = crew.facts()
+    """From what all parties tell; `label_parties` chooses among those with labels."""
+    facts = fed.roster
     features = [name for name, each in facts.items() if each["features"]]
     labellers = [name for name, each in facts.items() if each["labelled"]]
     if label_parties is not None:

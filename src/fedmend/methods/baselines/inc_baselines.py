@@ -11,13 +11,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from fedmend.federation import Federation
 from fedmend.learn.features import BatchOrder
 from fedmend.learn.session import Session
 from fedmend.methods import crowd
 from fedmend.methods.base import SplitEstimator
 from fedmend.methods.crowd_base import CrowdEstimator
-from fedmend.methods.labellers import Labellers, crowd_roster
+from fedmend.methods.labellers import Labellers
 
 
 class Clean(SplitEstimator):
@@ -25,9 +24,6 @@ class Clean(SplitEstimator):
 
     That party may have labels only. Other parties' labels are not looked at.
     """
-
-    def _parties(self, fed: Federation, label_party: str) -> list[str]:
-        return crowd_roster(fed, None).features
 
 
 class Random(CrowdEstimator):

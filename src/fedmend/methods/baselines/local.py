@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from fedmend.errors import DataError
 from fedmend.federation import Federation
 from fedmend.learn.features import ALIGNED, ALL
 from fedmend.methods.base import SplitEstimator
@@ -15,6 +16,12 @@ class Local(SplitEstimator):
     _kinds_of_rows: ClassVar[tuple[str, ...]] = (ALIGNED, ALL)
 
     def _parties(self, fed: Federation, label_party: str) -> list[str]:
+        if not fed.roster[label_party]["features"]:
+            raise DataError(
+                "has labels only, so there is nothing to learn from alone",
+                party=label_party,
+                mend="VFL, which uses the other parties' columns",
+            )
         return [label_party]
 
     def _training_rows(self, fed: Federation, label_party: str) -> list[list[object]]:
