@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from pathlib import Path
 
 import numpy as np
@@ -33,7 +32,6 @@ from fedmend.federation import (
     read_ledger,
     wire,
 )
-from fedmend.federation.engines import local
 
 
 class TallyWorker(Worker):
@@ -221,19 +219,16 @@ def test_calls_to_several_parties_run_at_the_same_time(fed: Federation) -> None:
     fed.workers(TallyWorker).wait("both")
 
 
-def test_short_calls_are_made_one_after_the_other(
-    fed: Federation, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    crew = fed.workers(TallyWorker)
-    key = ("TallyWorker", "total_of")
-    fed.engine._seconds[key] = local.INLINE_BELOW_SECONDS / 10
-    monkeypatch.setattr(fed.engine, "_pool", None)
-    assert crew.total_of("x") == {"bank": 15.0, "telco": 75.0}
-    assert fed.engine._pool is None
-    monkeypatch.setattr(TallyWorker, "total_of", lambda self, column: time.sleep(0.02))
-    for _ in range(4):
-        crew.total_of("x")  # the running mean notices
-    assert fed.engine._seconds[key] > local.INLINE_BELOW_SECONDS
+class ThreadWorker(Worker):
+    parallel_inside = True
+
+    @exposed(kind="control")
+    def thread(self) -> int:
+        return threading.get_ident()
+
+
+def test_workers_that_use_all_cores_take_turns(fed: Federation) -> None:
+    assert set(fed.workers(ThreadWorker).thread().values()) == {threading.get_ident()}
 
 
 def test_views_share_parties_and_ledger_but_not_rows(fed: Federation) -> None:

@@ -60,7 +60,16 @@ class Crew:
         exposure = self._exposure(method)
         name = self._worker.worker_name()
         bound = exposure.bind(f"{name}.{method}", args, kwargs)
-        return Call(party, self._handles[party], name, method, bound, exposure.takes, exposure.kind)
+        return Call(
+            party,
+            self._handles[party],
+            name,
+            method,
+            bound,
+            exposure.takes,
+            exposure.kind,
+            self._worker.parallel_inside,
+        )
 
     def _call(self, party: str, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return self._engine.call(self._prepare(party, method, args, kwargs))

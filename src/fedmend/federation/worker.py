@@ -91,7 +91,14 @@ def exposed(*, kind: str, takes: Mapping[str, str] | None = None) -> Callable[[M
 
 
 class Worker:
-    """Base of all workers. Subclasses keep their state on themselves, at the party."""
+    """Base of all workers. Subclasses keep their state on themselves, at the party.
+
+    parallel_inside: the methods use all cores by themselves, as tensor programs do. In one process
+    such workers take turns: side by side in threads they would each start a team of OpenMP
+    threads, and with more of those than cores every parallel loop of the process gets slower.
+    """
+
+    parallel_inside: ClassVar[bool] = False
 
     exposures: ClassVar[dict[str, Exposure]] = {}
     _registry: ClassVar[dict[str, type[Worker]]] = {}

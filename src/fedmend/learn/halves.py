@@ -249,15 +249,18 @@ class TopHalf(_Half):
     def _loss_of(self, outputs: Tensor, numbers: Tensor) -> Tensor:
         assert self.targets is not None
         targets = self.targets.index_select(0, numbers)
+        # Without weights the mean is taken inside the loss, as one would in one piece: weighing
+        # after it rounds differently, and Adam makes much of little differences.
+        reduction = "mean" if self.weights is None else "none"
         if outputs.shape[1] == 1:
-            rows = F.mse_loss(outputs[:, 0], targets, reduction="none")
+            loss = F.mse_loss(outputs[:, 0], targets, reduction=reduction)
         else:
             # With soft targets this is KL(target || prediction) up to a constant.
-            rows = F.cross_entropy(outputs, targets, reduction="none")
+            loss = F.cross_entropy(outputs, targets, reduction=reduction)
         if self.weights is None:
-            return rows.mean()
+            return loss
         weights = self.weights.index_select(0, numbers)
-        return (rows * weights).sum() / weights.sum().clamp_min(1e-12)
+        return (loss * weights).sum() / weights.sum().clamp_min(1e-12)
 
 
 def _gradient(leaf: Tensor) -> Tensor:

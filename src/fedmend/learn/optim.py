@@ -2,8 +2,8 @@
 
 Split training runs one optimizer per party, so what an optimizer costs besides arithmetic is paid
 once per party and step. Here all parameters of a half are views of one vector and their gradients
-views of another, and a step calls the kernel behind `torch.optim.Adam(fused=True)` on it directly:
-the same numbers to the bit (the tests compare) at a fraction of the overhead.
+views of another, and a step calls the kernel behind `torch.optim.Adam(fused=True)` directly: the
+same numbers to the bit (the tests compare) at a fraction of the overhead.
 """
 
 from __future__ import annotations
@@ -51,7 +51,8 @@ class FlatOptimizer:
         self._parameters = list(parameters)
         self.values = torch.cat([p.detach().reshape(-1) for p in self._parameters])
         self.gradient = torch.zeros_like(self.values)
-        self._views = self.gradient.split([p.numel() for p in self._parameters])
+        sizes = [p.numel() for p in self._parameters]
+        self._views = self.gradient.split(sizes)
         at = 0
         for parameter in self._parameters:
             end = at + parameter.numel()
@@ -60,6 +61,16 @@ class FlatOptimizer:
         self.first = torch.zeros_like(self.values)
         self.second = torch.zeros_like(self.values[:0] if spec.name == "sgd" else self.values)
         self.steps = torch.zeros((), dtype=torch.float32, device=self.values.device)
+        # The kernel treats the end of each tensor apart; layer by layer, as torch.optim hands
+        # them over, it rounds the same way.
+        self._layers: tuple[list[Tensor], ...] = (
+            list(self.values.split(sizes)),
+            list(self._views),
+            list(self.first.split(sizes)),
+            list(self.second.split(sizes)) if spec.name != "sgd" else [],
+            [],
+            [self.steps] * len(sizes),
+        )
         self.zero_grad()
 
     def zero_grad(self) -> None:
@@ -79,12 +90,7 @@ class FlatOptimizer:
         # Not a public name of torch; torch.optim calls it just so, in every version we admit.
         kernel = torch._fused_adam_ if spec.name == "adam" else torch._fused_adamw_
         kernel(
-            [self.values],
-            [self.gradient],
-            [self.first],
-            [self.second],
-            [],
-            [self.steps],
+            *self._layers,
             lr=spec.lr,
             beta1=spec.betas[0],
             beta2=spec.betas[1],

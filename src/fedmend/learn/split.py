@@ -39,6 +39,8 @@ from fedmend.learn.parts import (
 class SplitWorker(Worker):
     """What bottoms and tops have in common: their part, checkpoints, best weights."""
 
+    parallel_inside = True
+
     def __init__(self, site: Site, scope: str = "train", *, model: str) -> None:
         super().__init__(site, scope)
         self.model = model

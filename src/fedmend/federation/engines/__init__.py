@@ -15,7 +15,10 @@ from fedmend.federation.ledger import Ledger
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One request to one party: which worker, which method, arguments by name and by kind."""
+    """One request to one party: which worker, which method, arguments by name and by kind.
+
+    in_turn: in one process, do not run beside the same call to another party.
+    """
 
     party: str
     handle: str
@@ -24,6 +27,7 @@ class Call:
     kwargs: dict[str, Any]
     kinds: Mapping[str, str]
     reply_kind: str
+    in_turn: bool = False
 
 
 class Engine(Protocol):

@@ -7,9 +7,8 @@ goes through the wire: whatever runs strict runs over a network.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from fedmend.errors import ConfigError, Refused
@@ -17,10 +16,6 @@ from fedmend.federation import wire
 from fedmend.federation.engines import Call
 from fedmend.federation.ledger import COORDINATOR, Ledger
 from fedmend.federation.site import Site
-
-# Handing a call to a thread costs about 0.1 ms and a fight for the interpreter; calls shorter
-# than this are faster one after the other.
-INLINE_BELOW_SECONDS = 0.004
 
 
 class LocalEngine:
@@ -31,8 +26,6 @@ class LocalEngine:
         self.strict = strict
         self.ledger = ledger
         self._pool: ThreadPoolExecutor | None = None
-        # label.method -> running mean of a call's seconds
-        self._seconds: dict[tuple[str, str], float] = {}
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -70,26 +63,21 @@ class LocalEngine:
         return self._cross(call.party, COORDINATOR, name, call.reply_kind, value)
 
     def call_all(self, calls: list[Call]) -> list[Any]:
-        """All calls, concurrently where that pays; the first error is raised after all ended."""
-        if not calls:
-            return []
-        key = (calls[0].label, calls[0].method)
-        began = time.perf_counter()
-        if len(calls) == 1 or self._seconds.get(key, 1.0) < INLINE_BELOW_SECONDS:
-            results = [self.call(call) for call in calls]
-            self._note_seconds(key, (time.perf_counter() - began) / len(calls))
-            return results
+        """All calls at the same time; the first error is raised after all of them ended.
+
+        Workers that use all cores by themselves take turns (see `Worker.parallel_inside`).
+        """
+        if len(calls) < 2 or calls[0].in_turn:
+            return [self.call(call) for call in calls]
         if self._pool is None:
             self._pool = ThreadPoolExecutor(max(8, len(self.sites)), "fedmend-site")
-        futures = [self._pool.submit(self._timed, call) for call in calls]
-        outcomes = [_outcome(future) for future in futures]
-        errors = [error for error in outcomes if isinstance(error, BaseException)]
+        futures = [self._pool.submit(self.call, call) for call in calls]
+        errors = [error for future in futures if (error := future.exception()) is not None]
         if errors:
             for other in errors[1:]:
                 errors[0].add_note(f"also: {other}")
             raise errors[0]
-        self._note_seconds(key, max(seconds for seconds, _ in outcomes))
-        return [value for _, value in outcomes]
+        return [future.result() for future in futures]
 
     def stop(self, party: str, handle: str) -> None:
         self.site(party).stop(handle)
@@ -99,15 +87,6 @@ class LocalEngine:
             self._pool.shutdown()
             self._pool = None
         self.ledger.close()
-
-    def _timed(self, call: Call) -> tuple[float, Any]:
-        began = time.perf_counter()
-        value = self.call(call)
-        return time.perf_counter() - began, value
-
-    def _note_seconds(self, key: tuple[str, str], seconds: float) -> None:
-        before = self._seconds.get(key)
-        self._seconds[key] = seconds if before is None else 0.8 * before + 0.2 * seconds
 
     def _cross(self, sender: str, receiver: str, call: str, kind: str, value: Any) -> Any:
         """Take a value over the boundary: measured and noted, in strict mode encoded as well."""
@@ -129,8 +108,3 @@ def _by_kind(kwargs: Mapping[str, Any], kinds: Mapping[str, str]) -> dict[str, d
     for name, value in kwargs.items():
         groups.setdefault(kinds.get(name, "control"), {})[name] = value
     return groups
-
-
-def _outcome(future: Future[tuple[float, Any]]) -> Any:
-    error = future.exception()
-    return error if error is not None else future.result()
