@@ -28,6 +28,7 @@ from fedmend.methods.fedpsg_pum import FedPSGPUM
 from fedmend.methods.generation import GenerateWorker
 from fedmend.methods.selftrain import SelfTraining
 from fedmend.methods.vfpum import Outcome, vfpu_m
+from fedmend.secure import align
 
 QUICK: dict[str, Any] = {
     "model": "linear",
@@ -645,3 +646,19 @@ def test_a_party_may_refuse_to_take_part() -> None:
     fed = torn(policies={"bank": Policy(workers=frozenset({"RosterWorker"}))})
     with pytest.raises(Refused, match="bank"), warnings.catch_warnings():
         FedPSGPUM(**QUICK).fit(fed)
+
+
+def test_a_party_with_one_column_and_a_careful_partner() -> None:
+    """Products over axes, fewer than the partner's min_intersection, are not products over rows."""
+    rng = np.random.default_rng(0)
+    a = rng.normal(size=300)
+    b = a[:150] + 0.3 * rng.normal(size=150)
+    fed = Federation(
+        Party("A", Table(np.arange(300), {"a": a})),
+        Party("B", Table(np.arange(150), {"b": b}), policy=Policy(min_intersection=100)),
+        strict=True,
+    )
+    align(fed, mode="ecdh")
+    mended = FedPSGPUM(model="linear").fit(fed)
+    assert mended.strong_["A", "B"] == ["b"]
+    assert mended.federation.alignment.aligned == 300

@@ -179,7 +179,7 @@ def _check(growth: Growth, settings: BoostSettings, bins: int, subsample: float)
         problems.append(f"validation must lie in 0 … 1, however: {settings.validation}")
     if growth.depth > 12 or bins > 1024:
         problems.append(f"depth goes to 12 and bins to 1024, however: {growth.depth}, {bins}")
-    if growth.l2 < 0 or growth.learning_rate <= 0 or growth.min_gain < 0:
-        problems.append("l2 and min_gain must be 0 or more, learning_rate above 0")
+    if growth.l2 <= 0 or growth.learning_rate <= 0 or growth.min_gain < 0:
+        problems.append("l2 and learning_rate must be above 0, min_gain 0 or more")
     if problems:
         raise ConfigError(problems)
