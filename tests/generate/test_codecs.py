@@ -28,7 +28,16 @@ fits = pytest.mark.parametrize(
         MinMax.fit,
         lambda values: MinMax.fit(values, (-1.0, 1.0)),
     ],
-    ids=["levels", "modes", "no-spikes", "long-tails", "quantile", "spiked", "min-max", "min-max-1"],
+    ids=[
+        "levels",
+        "modes",
+        "no-spikes",
+        "long-tails",
+        "quantile",
+        "spiked",
+        "min-max",
+        "min-max-1",
+    ],
 )
 
 

@@ -8,10 +8,11 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from scipy.stats import ks_2samp
 
 from fedmend.data.table import Table
 from fedmend.errors import ConfigError, DataError, NotFitted
-from fedmend.generate import Generator, generators, load
+from fedmend.generate import Generator, generators, load, make
 
 Build = Callable[..., Generator]
 Frame = Callable[..., pd.DataFrame]
@@ -216,3 +217,23 @@ def test_parameters_follow_scikit_learn(name: str, small: Build) -> None:
     assert again.seed == 7
     with pytest.raises(ConfigError, match="did you mean 'seed'"):
         generator.set_params(sed=3)
+
+
+@pytest.mark.slow
+@each
+def test_a_known_mixture_is_recovered(name: str) -> None:
+    rng = np.random.default_rng(0)
+    group = rng.choice(3, 2000, p=[0.5, 0.3, 0.2])
+    table = Table(
+        np.arange(2000),
+        {
+            "x": np.array([-4.0, 0.0, 5.0])[group] + rng.normal(size=2000) * 0.5,
+            "group": np.array(["a", "b", "c"])[group],
+        },
+    )
+    made = make(name, device="cpu").fit(table).sample(2000, seed=0).frame
+    assert ks_2samp(made["x"], table.frame["x"]).statistic < 0.12
+    shares = made["group"].value_counts(normalize=True)
+    assert (shares - table.frame["group"].value_counts(normalize=True)).abs().max() < 0.1
+    centres = made.groupby("group")["x"].median()
+    assert np.allclose(centres[["a", "b", "c"]], [-4, 0, 5], atol=1.0)

@@ -32,6 +32,7 @@ Raw = dict[str, np.ndarray]
 
 NUMERIC = ("mode", "quantile", "spiked", "rank", "minmax")
 _MAX_DECIMALS = 6
+_ROWS_PER_LEVEL = 5
 
 
 class Span(NamedTuple):
@@ -88,10 +89,11 @@ class Encoder:
     """Fitted on a table; see the module's docstring.
 
     ``numeric``: ``"mode"`` (mode-specific normalisation), ``"quantile"`` (normal scores),
-    ``"spiked"`` (normal scores beside indicators of frequent values), ``"rank"`` (ranks in 0..1) or
-    ``"minmax"`` (onto ``span``). ``levels``: a number with at most so many distinct values is coded
-    like a category. ``spikes``: the share of rows from which a value counts as frequent, for
-    ``"mode"`` and ``"spiked"``. ``max_modes`` and ``long_tails`` belong to ``"mode"``.
+    ``"spiked"`` (normal scores beside indicators of frequent values), ``"rank"`` (ranks in 0..1)
+    or ``"minmax"`` (onto ``span``). ``levels``: a number with at most so many distinct values, and
+    five rows for each of them on average, is coded like a category. ``spikes``: the share of rows
+    from which a value counts as frequent, for ``"mode"`` and ``"spiked"``. ``max_modes`` and
+    ``long_tails`` belong to ``"mode"``.
     """
 
     numeric: str = "mode"
@@ -144,7 +146,7 @@ class Encoder:
         codec: Codec
         if column.is_categorical:
             return _Coded(Levels.fit(values), low, high, 0)
-        if self.levels and len(np.unique(values)) <= self.levels:
+        if len(np.unique(values)) <= min(self.levels, len(values) // _ROWS_PER_LEVEL):
             codec = Levels.fit(values)
         elif self.numeric == "mode":
             codec = Modes.fit(values, self.max_modes, self.spikes, self.long_tails)

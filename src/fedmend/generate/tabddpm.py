@@ -80,13 +80,13 @@ class TabDDPM(Generator):
         *,
         hidden: tuple[int, ...] = (256, 256, 256),
         time_width: int = 128,
-        steps: int = 4000,
+        steps: int = 6000,
         batch_size: int = 256,
         lr: float = 2e-3,
         weight_decay: float = 1e-4,
         ema: float = 0.999,
         sampling_steps: int = 50,
-        levels: int = 20,
+        levels: int = 150,
         spikes: float = 0.002,
         condition: float = 0.5,
         resample: int = 1,
@@ -147,7 +147,20 @@ class TabDDPM(Generator):
         self.net_ = _Denoiser(self.encoder_.width, self.hidden, self.time_width)
         self.heads_ = Heads(self.encoder_, self.device_)
         self.owner_ = torch.from_numpy(self.encoder_.owner).to(self.device_)
+        self.gate_ = torch.tensor(self._gates(), device=self.device_)
+        self.own_gate_ = self.gate_ == torch.arange(self.encoder_.width, device=self.device_)
         return {"net": self.net_}
+
+    def _gates(self) -> list[int]:
+        """For the score of a spiked column the indicator "another value", else the coordinate.
+
+        On a spike the score says nothing, and predicting its noise would only disturb.
+        """
+        gates = list(range(self.encoder_.width))
+        for before, span in pairwise(self.encoder_.spans):
+            if span.activation == "linear" and span.column == before.column:
+                gates[span.start] = before.stop - 1
+        return gates
 
     # --- fit ------------------------------------------------------------------------------
 
@@ -208,7 +221,8 @@ class TabDDPM(Generator):
         wanted = self._spread(observed) & ~told
         noised, drawn = self._noised(values, self._spread(observed), time, noise)
         output = net(torch.where(told, values, noised), time, told)
-        wrong = ((output - drawn) ** 2 * (wanted & self.heads_.scalar)).sum(1)
+        gated = torch.where(self.own_gate_, 1.0, values[:, self.gate_])
+        wrong = ((output - drawn) ** 2 * gated * (wanted & self.heads_.scalar)).sum(1)
         unclear = self.heads_.cross_entropy(output, values * wanted)
         return (wrong + unclear).mean() / self.heads_.n_spans
 
