@@ -14,7 +14,6 @@ from fedmend.generate.training import (
     batches,
     generator_for,
     held_out,
-    moment_gap,
     pick_device,
     seed_parameters,
     train,
@@ -127,20 +126,6 @@ class TestTrain:
         assert history.steps == 7
         assert net.weight.item() == 6
         assert told[-1] == ("try", 7, 7)
-
-
-def test_moment_gap_sees_means_and_correlations() -> None:
-    stream = torch.Generator().manual_seed(0)
-    real = torch.randn(4000, 3, generator=stream) @ torch.tensor(
-        [[1.0, 0.9, 0], [0, 0.4, 0], [0, 0, 1]]
-    )
-    same = real[torch.randperm(4000, generator=stream)]
-    shuffled = torch.stack([column[torch.randperm(4000)] for column in real.T], 1)
-    assert moment_gap(real, same) < 1e-3
-    assert moment_gap(real, shuffled) > 0.1
-    assert moment_gap(real, real + 1) > 0.5
-    holes = torch.rand(real.shape, generator=stream) < 0.8
-    assert moment_gap(real * holes, same, holes) < 0.1
 
 
 def test_devices() -> None:

@@ -27,7 +27,6 @@ __all__ = [
     "batches",
     "generator_for",
     "held_out",
-    "moment_gap",
     "pick_device",
     "seed_parameters",
     "train",
@@ -195,22 +194,3 @@ def _since_best(history: History) -> int:
 
 def _state(module: nn.Module) -> dict[str, torch.Tensor]:
     return {name: value.detach().clone() for name, value in module.state_dict().items()}
-
-
-def moment_gap(
-    real: torch.Tensor, fake: torch.Tensor, observed: torch.Tensor | None = None
-) -> float:
-    """How far apart two samples' means and correlations are: a held-out score for GANs.
-
-    ``observed`` (n, width) marks the real coordinates that count. 0 is a perfect match.
-    """
-    weight = torch.ones_like(real) if observed is None else observed.to(real.dtype)
-    counts = weight.sum(0).clamp(min=1)
-    mean = (real * weight).sum(0) / counts
-    deviation = ((((real - mean) * weight) ** 2).sum(0) / counts).sqrt().clamp(min=1e-3)
-    first = ((fake.mean(0) - mean).abs() / deviation).mean()
-    ours = (real - mean) / deviation * weight
-    pairs = (weight.T @ weight).clamp(min=1)
-    theirs = (fake - fake.mean(0)) / fake.std(0, correction=0).clamp(min=1e-3)
-    second = (ours.T @ ours / pairs - theirs.T @ theirs / len(fake)).abs().mean()
-    return float(first + second)
