@@ -105,13 +105,13 @@ def _forest(frame: Any, job: dict[str, Any]) -> Callable[[int], Any]:
     ]
     model = importlib.import_module("ForestDiffusion").ForestDiffusionModel(
         codes.to_numpy(dtype=float),
-        n_t=10 if job["quick"] else 50,
-        duplicate_K=5 if job["quick"] else 20,
+        n_t=5 if job["quick"] else 50,
+        duplicate_K=1 if job["quick"] else 20,
         bin_indexes=[columns.index(n) for n, index in known.items() if len(index) == 2],
         cat_indexes=[columns.index(n) for n, index in known.items() if len(index) > 2],
         int_indexes=whole,
         diffusion_type="flow",
-        n_jobs=-1,
+        n_jobs=1,  # the trees themselves use all cores
         seed=job["seed"],
     )
 

@@ -9,8 +9,8 @@ numbers and the clean categories; the running average of its weights generates.
 Departures from the paper. Time is continuous, so that rows can be generated in any number of steps
 (``sampling_steps``). The categories' loss is the cross-entropy of the clean category instead of the
 variational bound. Numbers with few levels, and single values that many rows share, are diffused as
-categories (``levels``, ``spikes``): on Adult this is worth more than all else. Training stops on a
-held-out loss (``validation``). And the network learns to be told: in a share ``condition`` of
+categories (``levels``, ``spikes``), which relations to other columns may hang on. Training stops
+on a held-out loss (``validation``). And the network learns to be told: in a share ``condition`` of
 the rows some cells stand clean, marked as such, and only the others are predicted. Known columns
 are then simply told. With ``condition=0`` they are in-painted instead: noised anew to each step's
 time (Lugmayr et al., *RePaint*, 2022), every step repeated ``resample`` times.
