@@ -1,0 +1,367 @@
+"""Pseudo-label rules of federated semi-supervised learning, as a client's training step uses them.
+
+A rule looks at what the client's own model and the round's global model say of a batch of
+unlabelled rows (in their weak view), and answers with soft targets, a mask and weights:
+
+    rule = SageRule(tau=0.95)
+    state = rule.start(n_rows, n_classes, device)       # kept with the client from round to round
+    labels = rule(p_local, p_global, rows, state)       # PseudoLabels of tensors
+
+Rules work on tensors of fixed shapes, never ask for a single number on the host, and change their
+state in place, so that a training step can be captured and replayed on an accelerator.
+(SAGE, §4 and §5.1; the other papers are named at their rules.)
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from fedmend._suggest import did_you_mean
+from fedmend.errors import ConfigError
+from fedmend.learn.pseudo import PseudoLabels
+
+__all__ = [
+    "KAPPA",
+    "RULES",
+    "FedDBRule",
+    "FedLabelRule",
+    "FlexMatchRule",
+    "LocalRule",
+    "Rule",
+    "SageRule",
+    "WorldRule",
+    "by_entropy",
+    "debias",
+    "flexible_thresholds",
+    "helpers_agree",
+    "rule_of",
+]
+
+# lambda is one half where the two models' confidences are .05 apart.
+KAPPA = math.log(2.0) / 0.05
+
+State = dict[str, Tensor]
+
+
+@dataclass(frozen=True)
+class Rule:
+    """Base of all rules; `tau` is the confidence a pseudo-label needs."""
+
+    tau: float = 0.95
+
+    name: ClassVar[str] = ""
+    needs_world: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        problems = self._problems()
+        if problems:
+            raise ConfigError(problems)
+
+    def _problems(self) -> list[str]:
+        if not 0 <= self.tau <= 1:
+            return [f"tau must lie in [0, 1], however: {self.tau}"]
+        return []
+
+    def start(self, n_rows: int, n_classes: int, device: torch.device | str = "cpu") -> State:
+        """What a client keeps for this rule; nothing for most."""
+        return {}
+
+    def __call__(self, local: Tensor, world: Tensor, rows: Tensor, state: State) -> PseudoLabels:
+        """Labels of a batch. **Shape** local, world [b, C]; rows [b], numbers in the client's
+        pool of unlabelled rows."""
+        raise NotImplementedError(f"{type(self).__name__} labels nothing")
+
+    def finish(self, state: State) -> None:
+        """The client's round is over; the state may be settled, in place."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """The rule as a wire value; `rule_of` is the way back."""
+        return {"rule": self.name, **asdict(self)}
+
+
+# ---------------------------------------------------------------------------------- FixMatch
+
+
+@dataclass(frozen=True)
+class LocalRule(Rule):
+    """FixMatch with labels of the client's own model (FixMatch-LPL)."""
+
+    name: ClassVar[str] = "local"
+    needs_world: ClassVar[bool] = False
+
+    def __call__(self, local: Tensor, world: Tensor, rows: Tensor, state: State) -> PseudoLabels:
+        return _hard(local, self.tau)
+
+
+@dataclass(frozen=True)
+class WorldRule(Rule):
+    """FixMatch with labels of the round's global model (FixMatch-GPL)."""
+
+    name: ClassVar[str] = "global"
+
+    def __call__(self, local: Tensor, world: Tensor, rows: Tensor, state: State) -> PseudoLabels:
+        return _hard(world, self.tau)
+
+
+# ---------------------------------------------------------------------------------- SAGE
+
+
+@dataclass(frozen=True)
+class SageRule(Rule):
+    """SAGE: labels of both models (CPG), corrected by the gap between them (CDSC).
+
+    cpg: the global model labels rows of which the local one is not sure (Eq. 1).
+    cdsc: a sure local label is mixed with the global one, lambda = exp(-kappa gap) (Eqs. 2-6).
+    mixing: a fixed lambda instead of the dynamic one (Fig. 5), or None.
+    """
+
+    kappa: float = KAPPA
+    cpg: bool = True
+    cdsc: bool = True
+    mixing: float | None = None
+
+    name: ClassVar[str] = "sage"
+
+    def _problems(self) -> list[str]:
+        problems = super()._problems()
+        if not self.kappa >= 0:
+            problems.append(f"kappa must not be negative, however: {self.kappa}")
+        if self.mixing is not None and not 0 <= self.mixing <= 1:
+            problems.append(f"mixing must lie in [0, 1] or be None, however: {self.mixing}")
+        return problems
+
+    def __call__(self, local: Tensor, world: Tensor, rows: Tensor, state: State) -> PseudoLabels:
+        sure_local, class_local = local.max(dim=1)
+        sure_world, class_world = world.max(dim=1)
+        return self.correct(
+            sure_local > self.tau, sure_world > self.tau, local, world, class_local, class_world
+        )
+
+    def correct(
+        self,
+        by_local: Tensor,
+        by_world: Tensor,
+        local: Tensor,
+        world: Tensor,
+        class_local: Tensor,
+        class_world: Tensor,
+    ) -> PseudoLabels:
+        """SAGE's labels, wherever the decisions come from that the two models are sure."""
+        sure_local, sure_world = local.amax(dim=1), world.amax(dim=1)
+        own = torch.ones_like(sure_local)
+        if self.cdsc:
+            gap = (sure_local - sure_world).abs()
+            own = torch.exp(-self.kappa * gap) if self.mixing is None else own * self.mixing
+        # Where the local model is not sure the target is the global class alone.
+        own = torch.where(by_local, own, torch.zeros_like(own))[:, None]
+        count = local.shape[1]
+        target = own * _one_hot(class_local, count, own)
+        target = target + (1 - own) * _one_hot(class_world, count, own)
+        mask = (by_local | by_world) if self.cpg else by_local
+        score = torch.where(by_local, sure_local, sure_world)
+        return PseudoLabels(target, mask, torch.ones_like(score), score)
+
+
+# ---------------------------------------------------------------------------------- FlexMatch
+
+
+@dataclass(frozen=True)
+class FlexMatchRule(Rule):
+    """FlexMatch (Zhang et al., 2021): a class that is learnt late needs less confidence.
+
+    The state holds, for every unlabelled row, the class that once passed `tau`. A class's status
+    is how many rows it has, beside the largest class or the rows that have none, whichever are
+    more; its threshold is tau * status / (2 - status).
+    sage: CPG and CDSC under these thresholds (SAGE, Table 4).
+    """
+
+    sage: bool = False
+    kappa: float = KAPPA
+
+    name: ClassVar[str] = "flexmatch"
+
+    def start(self, n_rows: int, n_classes: int, device: torch.device | str = "cpu") -> State:
+        # Classes count from 1 here; 0 is a row that no label passed yet.
+        return {"passed": torch.zeros(n_rows, dtype=torch.int64, device=device)}
+
+    def __call__(self, local: Tensor, world: Tensor, rows: Tensor, state: State) -> PseudoLabels:
+        count = local.shape[1]
+        thresholds = self.tau * flexible_thresholds(state["passed"], count).to(local.dtype)
+        sure_local, class_local = local.max(dim=1)
+        by_local = sure_local > thresholds[class_local]
+        before = state["passed"][rows]
+        state["passed"][rows] = torch.where(sure_local > self.tau, class_local + 1, before)
+        if self.sage:
+            sure_world, class_world = world.max(dim=1)
+            by_world = sure_world > thresholds[class_world]
+            sage = SageRule(self.tau, self.kappa)
+            return sage.correct(by_local, by_world, local, world, class_local, class_world)
+        target = _one_hot(class_local, count, local)
+        return PseudoLabels(target, by_local, torch.ones_like(sure_local), sure_local)
+
+
+def flexible_thresholds(passed: Tensor, n_classes: int) -> Tensor:
+    """FlexMatch's factors on tau, from 0 to 1. **Shape** passed [n], 0 or class + 1; [C].
+
+    >>> flexible_thresholds(torch.tensor([1, 1, 2, 0]), 2).tolist()
+    [1.0, 0.3333333432674408]
+    """
+    counts = torch.zeros(n_classes + 1, device=passed.device)
+    counts.scatter_add_(0, passed, torch.ones_like(passed, dtype=counts.dtype))
+    status = counts[1:] / counts.amax().clamp_min(1.0)
+    return status / (2.0 - status)
+
+
+# ---------------------------------------------------------------------------------- FedLabel
+
+
+@dataclass(frozen=True)
+class FedLabelRule(Rule):
+    """FedLabel (Cho et al., 2023): whichever model is more confident labels the row.
+
+    Where both are sure and agree, the global model's whole distribution is a target too, with
+    weight `consistency` beside the label.
+    """
+
+    consistency: float = 1.0
+
+    name: ClassVar[str] = "fedlabel"
+
+    def _problems(self) -> list[str]:
+        problems = super()._problems()
+        if not self.consistency >= 0:
+            problems.append(f"consistency must not be negative, however: {self.consistency}")
+        return problems
+
+    def __call__(self, local: Tensor, world: Tensor, rows: Tensor, state: State) -> PseudoLabels:
+        sure_local, class_local = local.max(dim=1)
+        sure_world, class_world = world.max(dim=1)
+        by_local = sure_local >= sure_world
+        label = torch.where(by_local, class_local, class_world)
+        score = torch.where(by_local, sure_local, sure_world)
+        both = (class_local == class_world) & (torch.minimum(sure_local, sure_world) > self.tau)
+        extra = self.consistency * both.to(local.dtype)
+        # Cross-entropy with two targets is one with their weighted mean, weighing 1 + extra.
+        target = (_one_hot(label, local.shape[1], local) + extra[:, None] * world) / (
+            1 + extra[:, None]
+        )
+        return PseudoLabels(target, score > self.tau, 1 + extra, score)
+
+
+# ---------------------------------------------------------------------------------- FedDB
+
+
+@dataclass(frozen=True)
+class FedDBRule(Rule):
+    """FedDB (Zhu et al., 2024): predictions freed from the client's label prior before labelling.
+
+    The prior is estimated by the average prediction on unlabelled rows (APP-U), a running mean
+    with `momentum`; p is replaced by p / prior, normalised. The labels are the global model's,
+    as in FedDB's own code, where it labels all rows once a round.
+    sage: both models' debiased predictions go through CPG and CDSC.
+    """
+
+    momentum: float = 0.5
+    sage: bool = False
+    kappa: float = KAPPA
+
+    name: ClassVar[str] = "feddb"
+
+    def _problems(self) -> list[str]:
+        problems = super()._problems()
+        if not 0 <= self.momentum < 1:
+            problems.append(f"momentum must lie in [0, 1), however: {self.momentum}")
+        return problems
+
+    def start(self, n_rows: int, n_classes: int, device: torch.device | str = "cpu") -> State:
+        even = torch.full((n_classes,), 1.0 / n_classes, device=device)
+        return {"prior": even, "world_prior": even.clone()}
+
+    def __call__(self, local: Tensor, world: Tensor, rows: Tensor, state: State) -> PseudoLabels:
+        for key, seen in (("prior", local), ("world_prior", world)):
+            state[key].mul_(self.momentum).add_(seen.mean(0), alpha=1 - self.momentum)
+        fair_world = debias(world, state["world_prior"])
+        if self.sage:
+            fair_local = debias(local, state["prior"])
+            return SageRule(self.tau, self.kappa)(fair_local, fair_world, rows, {})
+        return _hard(fair_world, self.tau)
+
+
+def debias(probabilities: Tensor, prior: Tensor) -> Tensor:
+    """Bayes' rule with an even prior in place of the given one. **Shape** [n, C], [C]; [n, C].
+
+    >>> debias(torch.tensor([[0.8, 0.2]]), torch.tensor([0.8, 0.2])).tolist()
+    [[0.5, 0.5]]
+    """
+    evidence = probabilities / prior.clamp_min(1e-6)
+    return evidence / evidence.sum(1, keepdim=True)
+
+
+# ---------------------------------------------------------------------------------- single parts
+
+
+def helpers_agree(local: Tensor, helpers: Tensor, tau: float) -> PseudoLabels:
+    """FedMatch's agreement-based label (Jeong et al., 2021, Eq. 2): the class most models name.
+
+    Rows qualify where the local model is sure of its own class. Ties go to the class of which the
+    models are surer together. **Shape** local [n, C]; helpers [H, n, C].
+    """
+    everybody = torch.cat([local[None], helpers])
+    count = local.shape[1]
+    votes = _one_hot(everybody.argmax(2), count, local).sum(0)
+    # The mean probability is below 1, so that it decides ties and nothing else.
+    label = (votes + everybody.mean(0) * (1 - 1e-6)).argmax(1)
+    sure = local.amax(1)
+    return PseudoLabels(_one_hot(label, count, local), sure > tau, torch.ones_like(sure), sure)
+
+
+def by_entropy(probabilities: Tensor, most: float) -> PseudoLabels:
+    """FedLoKe's teacher (Zhang et al., 2023): soft labels where the entropy is below `most`."""
+    entropy = -(probabilities * (probabilities + 1e-8).log()).sum(1)
+    ones = torch.ones_like(entropy)
+    return PseudoLabels(probabilities, entropy < most, ones, -entropy)
+
+
+def _hard(probabilities: Tensor, tau: float) -> PseudoLabels:
+    sure, label = probabilities.max(dim=1)
+    target = _one_hot(label, probabilities.shape[1], probabilities)
+    return PseudoLabels(target, sure > tau, torch.ones_like(sure), sure)
+
+
+def _one_hot(classes: Tensor, count: int, like: Tensor) -> Tensor:
+    # torch's own one_hot looks at the values first, which waits for the accelerator.
+    numbers = torch.arange(count, device=classes.device)
+    return (classes[..., None] == numbers).to(like.dtype)
+
+
+RULES: dict[str, type[Rule]] = {
+    rule.name: rule
+    for rule in (LocalRule, WorldRule, SageRule, FlexMatchRule, FedLabelRule, FedDBRule)
+}
+
+
+def rule_of(value: Rule | str | Mapping[str, Any]) -> Rule:
+    """A rule from its name or from `to_dict`.
+
+    >>> rule_of({"rule": "sage", "tau": 0.9}).tau
+    0.9
+    """
+    if isinstance(value, Rule):
+        return value
+    given = {"rule": value} if isinstance(value, str) else dict(value)
+    name = given.pop("rule", None)
+    if name not in RULES:
+        raise ConfigError(f"{name!r} is not a pseudo-label rule: {did_you_mean(str(name), RULES)}")
+    known = RULES[name].__dataclass_fields__
+    wrong = [key for key in given if key not in known]
+    if wrong:
+        raise ConfigError(
+            f"the rule {name!r} has no parameter {wrong[0]!r}: {did_you_mean(wrong[0], known)}"
+        )
+    return RULES[name](**given)
