@@ -51,12 +51,18 @@ State = dict[str, Tensor]
 
 @dataclass(frozen=True)
 class Rule:
-    """Base of all rules; `tau` is the confidence a pseudo-label needs."""
+    """Base of all rules; `tau` is the confidence a pseudo-label needs.
+
+    needs_world: the rule looks at the global model's predictions.
+    stateful: it keeps something with the client; `tells` names what of it goes to the server.
+    """
 
     tau: float = 0.95
 
     name: ClassVar[str] = ""
     needs_world: ClassVar[bool] = True
+    stateful: ClassVar[bool] = False
+    tells: ClassVar[tuple[str, ...]] = ()
 
     def __post_init__(self) -> None:
         problems = self._problems()
@@ -185,6 +191,7 @@ class FlexMatchRule(Rule):
     kappa: float = KAPPA
 
     name: ClassVar[str] = "flexmatch"
+    stateful: ClassVar[bool] = True
 
     def start(self, n_rows: int, n_classes: int, device: torch.device | str = "cpu") -> State:
         # Classes count from 1 here; 0 is a row that no label passed yet.
@@ -272,6 +279,8 @@ class FedDBRule(Rule):
     kappa: float = KAPPA
 
     name: ClassVar[str] = "feddb"
+    stateful: ClassVar[bool] = True
+    tells: ClassVar[tuple[str, ...]] = ("prior",)
 
     def _problems(self) -> list[str]:
         problems = super()._problems()
