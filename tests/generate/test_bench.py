@@ -13,6 +13,8 @@ import pytest
 from scipy.stats import ks_2samp
 
 from fedmend.bench import generator_peers
+from fedmend.bench.generator_bars import bars as bars_of
+from fedmend.bench.generator_book import Book, means
 from fedmend.bench.generator_imputers import BASELINES
 from fedmend.bench.generator_scores import (
     column_shapes,
@@ -21,7 +23,7 @@ from fedmend.bench.generator_scores import (
     pair_trends,
     train_synthetic_test_real,
 )
-from fedmend.bench.generators import _bars, run
+from fedmend.bench.generators import run
 from fedmend.data.table import Table
 from fedmend.errors import ConfigError
 
@@ -155,7 +157,7 @@ def test_bars() -> None:
         | {"block RMSE": 0.9, "block acc": 0.75},
         {"data": "adult", "method": "ForestDiffusion", "note": "left out"},
     ]
-    bars = {bar.name: bar.holds for bar in _bars(table)}
+    bars = {bar.name: bar.holds for bar in bars_of(table)}
     assert bars == {
         "adult: fidelity of ctgan": False,
         "adult: seconds to fit ctgan": True,
@@ -171,5 +173,41 @@ def test_a_peer_is_another_process(tmp_path: Path) -> None:
     assert set(generator_peers.found(sys.executable)) <= set(generator_peers.PEERS)
     assert generator_peers.found("/does/not/exist") == []
     job = {"train": "nothing.csv", "discrete": [], "rows": 1, "out": "o.csv", "seed": 0}
-    failed = generator_peers.measure("ctgan TVAE", sys.executable, job, tmp_path, 60)
+    asked = generator_peers.Asked(sys.executable, 60, "1x1")
+    failed = generator_peers.measure("ctgan TVAE", asked, job, tmp_path)
     assert "nothing.csv" in failed["error"]
+
+
+def test_rows_of_the_file_are_not_measured_again(tmp_path: Path) -> None:
+    path = tmp_path / "parts" / "rows.jsonl"
+    book = Book(path, {"rows": 200})
+    assert book.row("adult", 1, "vae", lambda: {"AUC": np.float64(0.8)})["AUC"] == 0.8
+    assert book.row("adult", 1, "vae", lambda: pytest.fail("measured twice"))["AUC"] == 0.8
+    assert book.row("adult", 2, "vae", lambda: {"AUC": 0.6})["AUC"] == 0.6
+    assert Book(path, {"rows": 300}).row("adult", 1, "vae", lambda: {"AUC": 0.1})["AUC"] == 0.1
+    for _ in range(2):  # a failure is tried again
+        assert book.row("adult", 1, "peer", lambda: {"note": "failed: no"})["note"] == "failed: no"
+    assert len(path.read_text().splitlines()) == 3
+    with path.open("a") as file:
+        file.write('{"terms": {"ro')  # killed while writing
+    assert book.row("adult", 2, "vae", lambda: pytest.fail("measured twice"))["AUC"] == 0.6
+
+
+def test_means_over_seeds() -> None:
+    rows = [
+        {"data": "adult", "method": "vae", "seed": 1, "AUC": 0.8, "on": "cpu"},
+        {"data": "adult", "method": "vae", "seed": 2, "AUC": 0.6, "on": "cpu"},
+        {"data": "adult", "method": "peer", "seed": 1, "note": "failed: over 5 s"},
+        {"data": "adult", "method": "peer", "seed": 2, "AUC": None, "shapes": 0.5},
+    ]
+    assert means(rows) == [
+        {"data": "adult", "method": "vae", "seeds": 2, "AUC": pytest.approx(0.7), "on": "cpu"},
+        {"data": "adult", "method": "peer", "seeds": 1, "shapes": 0.5},
+    ]
+    assert means(rows[2:3])[0]["note"] == "failed: over 5 s"
+
+
+def test_seconds_on_different_machines_are_not_compared() -> None:
+    score = {"data": "adult", "shapes": 0.9, "pairs": 0.8, "AUC": 0.8, "fit s": 1.0}
+    table = [score | {"method": "ctgan", "on": "cuda"}, score | {"method": "ctgan CTGAN"}]
+    assert not [bar for bar in bars_of(table) if "seconds" in bar.name]

@@ -12,17 +12,21 @@ them, and the seed; the script prints one line of JSON with the seconds it took.
 
 from __future__ import annotations
 
+import functools
 import importlib
 import importlib.util
 import json
+import os
 import subprocess
 import sys
 import time
+import types
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-__all__ = ["PEERS", "found", "measure"]
+__all__ = ["PEERS", "Asked", "found", "measure"]
 
 PEERS: dict[str, str] = {
     "ctgan CTGAN": "ctgan",
@@ -36,35 +40,65 @@ _QUICK_EPOCHS = 30
 # --- this side -------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True)
+class Asked:
+    """How peers are run: by which interpreter, for how long at most, and the forest's size."""
+
+    python: str
+    seconds: float
+    forest: str
+
+
+@functools.cache
 def found(python: str) -> list[str]:
     """The peers whose package that interpreter has."""
     try:
         done = subprocess.run(
-            [python, __file__, "list"], capture_output=True, text=True, check=False, timeout=120
+            [python, "-P", __file__, "list"],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=120,
         )
     except OSError:
         return []
     return json.loads(done.stdout) if done.returncode == 0 else []
 
 
-def measure(
-    peer: str, python: str, job: dict[str, Any], folder: Path, timeout: float
-) -> dict[str, Any]:
+def measure(peer: str, asked: Asked, job: dict[str, Any], folder: Path) -> dict[str, Any]:
     """Seconds to fit and to sample; or ``{"error": …}`` with the last line the peer wrote."""
     path = folder / "job.json"
-    path.write_text(json.dumps(job), encoding="utf-8")
-    command = [python, __file__, peer, str(path)]
+    path.write_text(json.dumps(job | {"forest": asked.forest}), encoding="utf-8")
     try:
         done = subprocess.run(
-            command, capture_output=True, text=True, check=False, timeout=timeout, cwd=folder
+            [asked.python, "-P", __file__, peer, str(path)],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=asked.seconds,
+            cwd=folder,
+            env=_environment(job),
         )
     except subprocess.TimeoutExpired:
-        return {"error": f"over {timeout:.0f} s"}
+        return {"error": f"over {asked.seconds:.0f} s"}
     if done.returncode:
         lines = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
         return {"error": lines[-1][:200]}
     result: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
     return result
+
+
+def _environment(job: dict[str, Any]) -> dict[str, str]:
+    """As many threads as ours have, and no accelerator where ours have none."""
+    environment = dict(os.environ)
+    if "threads" in job:
+        environment |= dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), str(job["threads"]))
+    if job.get("device") == "cpu":
+        environment["CUDA_VISIBLE_DEVICES"] = ""
+    # The job's files are named in full, but paths in PYTHONPATH may be relative.
+    paths = environment.get("PYTHONPATH", "").split(os.pathsep)
+    environment["PYTHONPATH"] = os.pathsep.join(str(Path(p).resolve()) for p in paths if p)
+    return environment
 
 
 # --- the other side ----------------------------------------------------------------------------
@@ -84,7 +118,9 @@ def _ctgan(name: str) -> Fit:
 
 
 def _mostlyai(frame: Any, job: dict[str, Any]) -> Callable[[int], Any]:
-    options = {"max_epochs": _QUICK_EPOCHS} if job["quick"] else {}
+    options: dict[str, Any] = {"max_epochs": _QUICK_EPOCHS} if job["quick"] else {}
+    # Its protection of rare values is off: no other method has one, and it costs fidelity.
+    options |= {"value_protection": False, "random_state": job["seed"]}
     model = importlib.import_module("mostlyai.engine").TabularARGN(**options)
     model.fit(frame.astype(dict.fromkeys(job["discrete"], str)))
     return lambda rows: model.sample(n_samples=rows)
@@ -93,6 +129,12 @@ def _mostlyai(frame: Any, job: dict[str, Any]) -> Callable[[int], Any]:
 def _forest(frame: Any, job: dict[str, Any]) -> Callable[[int], Any]:
     import pandas as pd
 
+    for unused in ("lightgbm", "catboost"):
+        # Imported by the package whatever trees it is asked for; these are xgboost's.
+        if not _has(unused):
+            sys.modules[unused] = types.ModuleType(unused)
+            sys.modules[unused].__getattr__ = lambda name: object  # type: ignore[method-assign]
+    levels, copies = _forest_size(job)
     columns = list(frame.columns)
     codes = frame.copy()
     known = {name: pd.Index(sorted(frame[name].unique())) for name in job["discrete"]}
@@ -105,13 +147,13 @@ def _forest(frame: Any, job: dict[str, Any]) -> Callable[[int], Any]:
     ]
     model = importlib.import_module("ForestDiffusion").ForestDiffusionModel(
         codes.to_numpy(dtype=float),
-        n_t=5 if job["quick"] else 50,
-        duplicate_K=1 if job["quick"] else 20,
+        n_t=levels,
+        duplicate_K=copies,
         bin_indexes=[columns.index(n) for n, index in known.items() if len(index) == 2],
         cat_indexes=[columns.index(n) for n, index in known.items() if len(index) > 2],
         int_indexes=whole,
         diffusion_type="flow",
-        n_jobs=1,  # the trees themselves use all cores
+        n_jobs=1,  # the trees themselves use all threads
         seed=job["seed"],
     )
 
@@ -122,6 +164,19 @@ def _forest(frame: Any, job: dict[str, Any]) -> Callable[[int], Any]:
         return made
 
     return sample
+
+
+def _forest_size(job: dict[str, Any]) -> tuple[int, int]:
+    levels, copies = (5, 1) if job["quick"] else map(int, job["forest"].split("x"))
+    return levels, copies
+
+
+def _note(peer: str, job: dict[str, Any]) -> str:
+    """How the peer was run, where it was not run as it comes."""
+    if peer == "ForestDiffusion":
+        return "n_t={}, duplicate_K={}".format(*_forest_size(job))
+    notes = ["value_protection=False"] if peer == "mostlyai" else []
+    return ", ".join(notes + ([f"{_QUICK_EPOCHS} epochs"] if job["quick"] else []))
 
 
 _FITS: dict[str, Fit] = {
@@ -153,9 +208,9 @@ def _main(arguments: list[str]) -> None:
     sample = _FITS[peer](frame, job)
     fitted = time.perf_counter()
     made = sample(job["rows"])
-    seconds = {"fit": fitted - start, "sample": time.perf_counter() - fitted}
+    told = {"fit": fitted - start, "sample": time.perf_counter() - fitted}
     made.to_csv(job["out"], index=False)
-    sys.stdout.write("\n" + json.dumps(seconds) + "\n")
+    sys.stdout.write("\n" + json.dumps(told | {"note": _note(peer, job)}) + "\n")
 
 
 if __name__ == "__main__":

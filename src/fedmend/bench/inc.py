@@ -1,7 +1,7 @@
 """`fedmend bench inc`: InC beside its baselines and beside the paper's tables.
 
     fedmend bench inc -o datasets=letter -o models=lr -o seeds=3
-    fedmend bench inc -o datasets=letter,covertype -o methods=all -o device=cuda
+    fedmend bench inc -o datasets=letter,covertype -o methods=all -o device=cuda -o keep=out
 
 Every data set, model and kind of noise is one fleet: all methods, settings and seeds train side by
 side. What a federation adds is measured apart (`cost`). Accuracies are means over seeds, after the
@@ -11,27 +11,17 @@ last epoch.
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import torch
 
-from fedmend.bench import inc_cost, inc_crowds
+from fedmend.bench import inc_cost
 from fedmend.bench.harness import Bar, BenchResult, device_name
-from fedmend.bench.inc_data import KINDS, SPANS, draw_votes, load_problem, make_worlds, paper_table
-from fedmend.bench.inc_fleet import (
-    CLEAN,
-    RECIPES,
-    TABLE_METHODS,
-    MethodFleet,
-    Outcome,
-    Recipe,
-    count_groups,
-)
+from fedmend.bench.inc_data import KINDS, SPANS, paper_table
+from fedmend.bench.inc_fleet import CLEAN, RECIPES, TABLE_METHODS, Outcome
+from fedmend.bench.inc_runs import HUMAN, MODELS, Finding, finding, plans
 from fedmend.errors import ConfigError
-from fedmend.learn.fleet import Fleet, FleetShape
 from fedmend.learn.halves import resolve_device
 
 logger = logging.getLogger(__name__)
@@ -39,11 +29,6 @@ logger = logging.getLogger(__name__)
 NAME = "inc"
 HELP = "InC and its baselines on Letter, Covertype, Sensorless, LabelMe, CIFAR-10N; its cost"
 
-MODELS: dict[str, dict[str, Any]] = {
-    "lr": {"embedding": 16, "top": ()},
-    "mlp": {"embedding": 16, "top": (32,)},
-    "mlp-wide": {"embedding": 32, "top": (64,)},
-}
 NOISY = ("letter", "covertype", "sensorless", "digits")
 CROWDS = ("labelme", "cifar10n")
 OURS, PUBLISHED = "InC product", "InC row"
@@ -66,41 +51,42 @@ def run(
     seeds: int = 5,
     epochs: int = 100,
     rows: int | None = None,
+    sheets: int | None = None,
     device: str = "auto",
     cost: bool = True,
+    keep: str | None = None,
 ) -> BenchResult:
-    """All that is named; `rows` keeps a part of each data set. `quick` is a smoke test."""
+    """All that is named; `rows` keeps a part of each data set. `quick` is a smoke test.
+
+    keep: a folder for each fleet's outcomes; fleets found there are not trained again.
+    sheets: how many of CIFAR's five training sheets to read.
+    """
     if quick:
         seeds, epochs, rows = min(seeds, 2), min(epochs, 10), min(rows or 2000, 2000)
-    chosen = _chosen("methods", methods, RECIPES)
-    recipes = {name: RECIPES[name] for name in chosen}
     device = str(resolve_device(device))
     out: list[dict[str, Any]] = []
     bars: list[Bar] = []
     seconds: dict[tuple[str, str, str], float] = {}
-    for name in _chosen("datasets", datasets, (*NOISY, *CROWDS)):
-        for model in _chosen("models", models, MODELS):
-            if name in CROWDS:
-                outcomes, seconds[name, model, ""] = _crowd(
-                    name, model, recipes, seeds, epochs, rows, device
-                )
-                out += _crowd_rows(name, model, outcomes, seconds[name, model, ""])
-                bars += _crowd_bars(name, model, outcomes)
-                continue
-            for kind in _chosen("kinds", kinds, KINDS):
-                outcomes, seconds[name, model, kind], redrawn = _noisy(
-                    name,
-                    model,
-                    kind,
-                    recipes,
-                    _chosen("settings", settings, SPANS),
-                    seeds,
-                    epochs,
-                    rows,
-                    device,
-                )
-                out += _rows(name, model, kind, outcomes, seconds[name, model, kind], redrawn)
-                bars += _bars(name, model, kind, outcomes)
+    for plan in plans(
+        _chosen("datasets", datasets, (*NOISY, *CROWDS)),
+        _chosen("models", models, MODELS),
+        _chosen("kinds", kinds, KINDS),
+        CROWDS,
+        methods=tuple(_chosen("methods", methods, RECIPES)),
+        settings=tuple(_chosen("settings", settings, SPANS)),
+        seeds=seeds,
+        epochs=epochs,
+        rows=rows,
+        sheets=sheets,
+    ):
+        found = finding(plan, device, keep)
+        seconds[plan.data, plan.model, plan.kind] = found.seconds
+        if plan.kind == HUMAN:
+            out += _crowd_rows(plan.data, plan.model, found)
+            bars += _crowd_bars(plan.data, plan.model, found.outcomes)
+        else:
+            out += _rows(plan.data, plan.model, plan.kind, found)
+            bars += _bars(plan.data, plan.model, plan.kind, found.outcomes)
     whole = sum(seconds.get(("letter", model, "symmetric"), np.nan) for model in ("lr", "mlp"))
     if np.isfinite(whole) and not quick:
         limit = 30.0 if device.startswith("cuda") else 180.0
@@ -118,6 +104,8 @@ def _chosen(option: str, value: str | Sequence[str], known: Sequence[str] | Any)
     names = value.split(",") if isinstance(value, str) else list(value)
     if names == ["all"]:
         return list(known)
+    if names in (["none"], [""]):
+        return []
     wrong = [name for name in names if name not in known]
     if wrong:
         raise ConfigError(
@@ -126,88 +114,14 @@ def _chosen(option: str, value: str | Sequence[str], known: Sequence[str] | Any)
     return names
 
 
-# ---------------------------------------------------------------------------------- running
-
-
-def _noisy(
-    name: str,
-    model: str,
-    kind: str,
-    recipes: dict[str, Recipe],
-    settings: list[str],
-    seeds: int,
-    epochs: int,
-    rows: int | None,
-    device: str,
-) -> tuple[list[Outcome], float, int]:
-    """One fleet on a data set with noise put on; outcomes, seconds, and draws thrown away."""
-    problem = load_problem(name, rows)
-    worlds = make_worlds(problem, range(seeds), device)
-    drawn = [
-        [draw_votes(y, problem.classes, setting, kind, seed) for setting in settings]
-        for seed, y in enumerate(worlds.y_train)
-    ]
-    votes = np.stack([np.stack([votes for votes, _ in each]) for each in drawn])
-    redrawn = sum(again for each in drawn for _, again in each)
-    began = time.perf_counter()
-    fleet = Fleet(
-        FleetShape(worlds.columns, problem.classes, (), **MODELS[model]),
-        worlds.train,
-        count_groups(recipes, len(settings)),
-        batch_size=max(2, worlds.train.shape[1] // 100),
-        seeds=[(0, seed) for seed in range(seeds)],
-    )
-    runs = MethodFleet(fleet, votes, worlds.y_train, settings, recipes)
-    runs.train(epochs)
-    outcomes = runs.outcomes(worlds.test, worlds.y_test)
-    return outcomes, _seconds_since(began, device), redrawn
-
-
-def _crowd(
-    name: str,
-    model: str,
-    recipes: dict[str, Recipe],
-    seeds: int,
-    epochs: int,
-    rows: int | None,
-    device: str,
-) -> tuple[list[Outcome], float]:
-    """One fleet on human votes; a seed is another start and order of rows."""
-    problem = inc_crowds.labelme(device) if name == "labelme" else inc_crowds.cifar10n(device, rows)
-    began = time.perf_counter()
-    recipes = recipes | {"InC crossfit": RECIPES["InC crossfit"]}
-    fleet = Fleet(
-        FleetShape(problem.columns, problem.classes, (), **MODELS[model]),
-        problem.train.expand(seeds, -1, -1),
-        count_groups(recipes, 1),
-        batch_size=max(50, len(problem.train) // 100),
-        seeds=[(0, seed) for seed in range(seeds)],
-    )
-    votes = np.broadcast_to(problem.votes, (seeds, 1, *problem.votes.shape)).copy()
-    y_train = np.broadcast_to(problem.y_train, (seeds, len(problem.y_train))).copy()
-    runs = MethodFleet(fleet, votes, y_train, ["human"], recipes)
-    runs.train(epochs)
-    y_test = np.broadcast_to(problem.y_test, (seeds, len(problem.y_test))).copy()
-    outcomes = runs.outcomes(problem.test.expand(seeds, -1, -1), y_test)
-    return outcomes, _seconds_since(began, device)
-
-
-def _seconds_since(began: float, device: str) -> float:
-    if device.startswith("cuda"):
-        torch.cuda.synchronize()
-    return time.perf_counter() - began
-
-
 # ---------------------------------------------------------------------------------- showing
 
 
-def _rows(
-    name: str, model: str, kind: str, outcomes: list[Outcome], seconds: float, redrawn: int
-) -> list[dict[str, Any]]:
+def _rows(name: str, model: str, kind: str, ours: Finding) -> list[dict[str, Any]]:
     """One row for each method, our numbers and the paper's side by side."""
     paper = paper_table("accuracy", name, model.split("-")[0]) if kind == "symmetric" else {}
     paper_corrected = paper_table("correction", name, model) if kind == "symmetric" else {}
-    found = []
+    found, outcomes = [], ours.outcomes
     for method in dict.fromkeys(outcome.method for outcome in outcomes):
         row: dict[str, Any] = {"data": name, "model": model, "noise": kind, "method": method}
         theirs = {"InC row": "InC", "InC product": "InC"}.get(method, method)
@@ -219,26 +133,25 @@ def _rows(
                 row[f"{setting} corrected"] = float(outcome.correction.mean())
                 row[f"{setting} corrected, paper"] = paper_corrected.get((theirs, setting))
         spread = [each.accuracy.std() for each in outcomes if each.method == method]
-        row |= {"sd": float(np.mean(spread)), "seconds, all": seconds, "redrawn": redrawn}
+        row |= {"sd": float(np.mean(spread)), "seconds, all": ours.seconds}
+        row["redrawn"] = ours.redrawn
         found.append(row)
     return found
 
 
-def _crowd_rows(
-    name: str, model: str, outcomes: list[Outcome], seconds: float
-) -> list[dict[str, Any]]:
+def _crowd_rows(name: str, model: str, found: Finding) -> list[dict[str, Any]]:
     return [
         {
             "data": name,
             "model": model,
-            "noise": "human",
+            "noise": HUMAN,
             "method": outcome.method,
             "accuracy": float(outcome.accuracy.mean()),
             "corrected": None if outcome.correction is None else float(outcome.correction.mean()),
             "sd": float(outcome.accuracy.std()),
-            "seconds, all": seconds,
+            "seconds, all": found.seconds,
         }
-        for outcome in outcomes
+        for outcome in found.outcomes
     ]
 
 

@@ -52,10 +52,16 @@ def labelme(device: str) -> CrowdProblem:
     )
 
 
-def cifar10n(device: str, rows: int | None = None, filters: int = 200) -> CrowdProblem:
-    """50,000 training images with three votes each; left half and right half at two parties."""
-    train, test = datasets.load("cifar10"), datasets.load("cifar10-test")
-    votes = datasets.annotations("cifar10n")  # type: ignore[operator]
+def cifar10n(
+    device: str, rows: int | None = None, *, sheets: int | None = None, filters: int = 400
+) -> CrowdProblem:
+    """50,000 training images with three votes each; left half and right half at two parties.
+
+    sheets: read the first of the five training sheets only, 10,000 images each.
+    """
+    read = range(1, 1 + (sheets or 5))
+    train, test = datasets.load("cifar10", batches=read), datasets.load("cifar10-test")
+    votes = datasets.annotations("cifar10n")[: len(train)]  # type: ignore[operator]
     y, y_test = train.y.to_numpy(np.int64), test.y.to_numpy(np.int64)
     images, test_images = train.blocks["image"], test.blocks["image"]
     if rows is not None and rows < len(y):
