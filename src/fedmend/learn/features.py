@@ -15,8 +15,10 @@ from torch import Tensor
 
 from fedmend.data.encode import Encoded
 from fedmend.federation.site import Alignment
+from fedmend.learn.augment import Weak, apply_weak, draw_weak
 from fedmend.learn.nets import Batch
 
+PAD = 4
 ALIGNED = "aligned"
 ALL = "all"
 
@@ -65,13 +67,27 @@ class Features:
             slot[present] = np.arange(len(kept))
             self._slot = torch.from_numpy(slot).to(device)
 
-    def batch(self, numbers: Tensor) -> Batch:
+    def batch(self, numbers: Tensor, draws: Weak | None = None) -> Batch:
+        """The rows of these numbers; `draws` say how each row's images are flipped and shifted."""
         slots = numbers if self._slot is None else self._slot.index_select(0, numbers)
+        blocks = tuple(block.index_select(0, slots) for block in self.blocks)
+        if draws is not None:
+            blocks = tuple(augmented(block, draws) for block in blocks)
         return Batch(
             self.numeric.index_select(0, slots),
             self.codes.index_select(0, slots) if self.codes.shape[1] else self.codes,
-            tuple(block.index_select(0, slots) for block in self.blocks),
+            blocks,
         )
+
+
+def augmented(block: Tensor, draws: Weak) -> Tensor:
+    """Images flipped and shifted; blocks of other shapes as they are."""
+    if block.dim() != 4:
+        return block
+    smallest = min(block.shape[2:])
+    if smallest <= PAD:
+        draws = Weak(draws.flip, draws.shift.clamp(1 - smallest, smallest - 1))
+    return apply_weak(block, draws)
 
 
 def _with_fill_row(
@@ -88,26 +104,40 @@ def _with_fill_row(
 
 
 class BatchOrder:
-    """The order in which all halves walk through the training rows, from one seed per epoch."""
+    """The order in which all halves walk through the training rows, from one seed per epoch.
 
-    def __init__(self, rows: np.ndarray, batch_size: int, device: torch.device) -> None:
+    draws: how the images of the last batch handed out are augmented, alike at all parties.
+    """
+
+    def __init__(
+        self, rows: np.ndarray, batch_size: int, device: torch.device, *, augment: bool = False
+    ) -> None:
         self.rows = torch.from_numpy(np.ascontiguousarray(rows, dtype=np.int64))
         self.sizes = batch_sizes(len(rows), batch_size)
         self.device = device
+        self.augment = augment
+        self.draws: Weak | None = None
+        self._draws: Weak | None = None
         self._order = self.rows
         self._at = 0
         self._number = 0
 
     def start(self, seed: int) -> None:
         generator = torch.Generator().manual_seed(seed)
-        shuffle = torch.randperm(len(self.rows), generator=generator)
-        self._order = self.rows.index_select(0, shuffle).to(self.device)
+        self._order = self._shuffled(generator).to(self.device)
+        if self.augment:
+            self._draws = draw_weak(len(self._order), generator, PAD).to(self.device)
         self._at = 0
         self._number = 0
+
+    def _shuffled(self, generator: torch.Generator) -> Tensor:
+        return self.rows.index_select(0, torch.randperm(len(self.rows), generator=generator))
 
     def next(self) -> Tensor:
         size = self.sizes[self._number]
         numbers = self._order[self._at : self._at + size]
+        if self._draws is not None:
+            self.draws = self._draws[self._at : self._at + size]
         self._at += size
         self._number += 1
         return numbers

@@ -19,11 +19,14 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fedmend.errors import ConfigError
+from fedmend.learn.augment import Weak
 from fedmend.learn.features import BatchOrder, Features
 from fedmend.learn.nets import seed_dropout
 from fedmend.learn.optim import FlatOptimizer, OptimizerSpec
 
 PRECISIONS = ("float32", "float64", "bf16")
+AUGMENTATIONS = ("none", "weak")
+SCHEDULES = ("constant", "one-cycle")
 WIRE_TYPES = {"same": None, "float16": torch.float16, "bfloat16": torch.bfloat16}
 
 
@@ -34,6 +37,9 @@ class Settings:
     precision: "float32", "float64" (tests), or "bf16" (autocast).
     wire: dtype of embeddings and gradients on the wire: "same", "float16", "bfloat16".
     local_steps: updates of a bottom per exchange, the later ones with the stale gradient.
+    augment: "none", or "weak": in training images are flipped and shifted, a row's sides alike.
+    schedule: "constant", or "one-cycle": the learning rate rises over the first fifth of
+    `schedule_epochs` and falls to zero over the rest.
     """
 
     batch_size: int = 256
@@ -41,9 +47,18 @@ class Settings:
     precision: str = "float32"
     wire: str = "same"
     local_steps: int = 1
+    augment: str = "none"
+    schedule: str = "constant"
+    schedule_epochs: int = 0
 
     def __post_init__(self) -> None:
         problems = []
+        if self.augment not in AUGMENTATIONS:
+            problems.append(f"augment must be one of {AUGMENTATIONS}, however: {self.augment!r}")
+        if self.schedule not in SCHEDULES:
+            problems.append(f"schedule must be one of {SCHEDULES}, however: {self.schedule!r}")
+        if self.schedule != "constant" and self.schedule_epochs < 1:
+            problems.append(f"schedule_epochs must be at least 1, however: {self.schedule_epochs}")
         if self.batch_size < 1:
             problems.append(f"batch_size must be at least 1, however: {self.batch_size}")
         if self.local_steps < 1:
@@ -86,15 +101,37 @@ class _Half:
         self.settings = settings
         self.device = device
         self.order: BatchOrder | None = None
+        self._steps = 0
         self._best: dict[str, Tensor] | None = None
         self._dropout = torch.Generator(device)
         seed_dropout(self.module, self._dropout)
 
     def set_order(self, rows: np.ndarray) -> int:
         """Fix the training rows and start an optimizer; returns an epoch's number of batches."""
-        self.order = BatchOrder(rows, self.settings.batch_size, self.device)
+        settings = self.settings
+        return self.walk(
+            BatchOrder(rows, settings.batch_size, self.device, augment=settings.augment == "weak")
+        )
+
+    def walk(self, order: BatchOrder) -> int:
+        """Train in this order from now on."""
+        self.order = order
         self.optimizer = FlatOptimizer(list(self.module.parameters()), self.settings.optimizer)
-        return len(self.order.sizes)
+        self._steps = 0
+        return len(order.sizes)
+
+    def update(self) -> None:
+        """One step of the optimizer, at the schedule's learning rate."""
+        self.optimizer.scale = self._scale()
+        self.optimizer.step()
+
+    def _scale(self) -> float:
+        if self.settings.schedule == "constant":
+            return 1.0
+        assert self.order is not None
+        done = (self._steps + 0.5) / (self.settings.schedule_epochs * len(self.order.sizes))
+        self._steps += 1
+        return one_cycle(done)
 
     def start_epoch(self, seed: int, dropout_seed: int) -> None:
         assert self.order is not None
@@ -115,6 +152,7 @@ class _Half:
             "module": dict(self.module.state_dict()),
             "best": self._best,
             "optimizer": self.optimizer.state(),
+            "steps": self._steps,
         }
 
     def restore(self, saved: Mapping[str, Any]) -> None:
@@ -122,6 +160,16 @@ class _Half:
         best = saved["best"]
         self._best = None if best is None else {k: v.to(self.device) for k, v in best.items()}
         self.optimizer.restore(saved["optimizer"])
+        self._steps = saved["steps"]
+
+
+def one_cycle(done: float) -> float:
+    """The learning rate's factor after a share `done` of the training: up for a fifth, then down.
+
+    >>> [round(one_cycle(done), 2) for done in (0.1, 0.2, 0.6, 1.0)]
+    [0.5, 1.0, 0.5, 0.0]
+    """
+    return max(0.0, done / 0.2 if done < 0.2 else (1.0 - done) / 0.8)
 
 
 class BottomHalf(_Half):
@@ -133,13 +181,15 @@ class BottomHalf(_Half):
         super().__init__(module, settings, device)
         self.features = features
         self._numbers: Tensor | None = None
+        self._draws: Weak | None = None
         self._embedding: Tensor | None = None
 
     def forward(self) -> Tensor:
         """The embedding of the next batch; remembers it for the gradient to come."""
         assert self.order is not None
         self._numbers = self.order.next()
-        self._embedding = self._compute(self._numbers)
+        self._draws = self.order.draws
+        self._embedding = self._compute(self._numbers, self._draws)
         return self.settings.for_wire(self._embedding.detach())
 
     def backward(self, gradient: Tensor) -> None:
@@ -148,10 +198,13 @@ class BottomHalf(_Half):
         assert self._numbers is not None
         gradient = gradient.to(self.device, self._embedding.dtype)
         for step in range(self.settings.local_steps):
-            embedding = self._embedding if step == 0 else self._compute(self._numbers)
+            embedding = self._embedding if step == 0 else self._compute(self._numbers, self._draws)
             self.optimizer.zero_grad()
             embedding.backward(gradient)
-            self.optimizer.step()
+            if step == 0:
+                self.update()
+            else:
+                self.optimizer.step()
         self._embedding = None
 
     @torch.no_grad()
@@ -159,9 +212,9 @@ class BottomHalf(_Half):
         self.module.eval()
         return self.settings.for_wire(self._compute(numbers))
 
-    def _compute(self, numbers: Tensor) -> Tensor:
+    def _compute(self, numbers: Tensor, draws: Weak | None = None) -> Tensor:
         with self.settings.autocast(self.device):
-            return self.module(self.features.batch(numbers)).to(self.settings.dtype)
+            return self.module(self.features.batch(numbers, draws)).to(self.settings.dtype)
 
 
 class TopHalf(_Half):
@@ -211,9 +264,9 @@ class TopHalf(_Half):
             for name, value in embeddings.items()
         }
         self.optimizer.zero_grad()
-        loss = self._loss_of(self._outputs(leaves, numbers), numbers)
+        loss = self._loss_of(self._outputs(leaves, numbers, self.order.draws), numbers)
         loss.backward()
-        self.optimizer.step()
+        self.update()
         self._loss += loss.detach() * len(numbers)
         self._rows += len(numbers)
         return {name: self.settings.for_wire(_gradient(leaf)) for name, leaf in leaves.items()}
@@ -233,18 +286,20 @@ class TopHalf(_Half):
         }
         return self._outputs(ready, numbers)
 
-    def _outputs(self, embeddings: Mapping[str, Tensor], numbers: Tensor) -> Tensor:
+    def _outputs(
+        self, embeddings: Mapping[str, Tensor], numbers: Tensor, draws: Weak | None = None
+    ) -> Tensor:
         with self.settings.autocast(self.device):
             pieces = [
-                self._own_embedding(numbers) if name == self.own else embeddings[name]
+                self._own_embedding(numbers, draws) if name == self.own else embeddings[name]
                 for name in self.names
             ]
             return self._top(pieces).to(self.settings.dtype)
 
-    def _own_embedding(self, numbers: Tensor) -> Tensor:
+    def _own_embedding(self, numbers: Tensor, draws: Weak | None = None) -> Tensor:
         assert self._bottom is not None
         assert self.features is not None
-        return self._bottom(self.features.batch(numbers))
+        return self._bottom(self.features.batch(numbers, draws))
 
     def _loss_of(self, outputs: Tensor, numbers: Tensor) -> Tensor:
         assert self.targets is not None

@@ -30,6 +30,7 @@ class OptimizerSpec:
     momentum: float = 0.9
     betas: tuple[float, float] = field(default=(0.9, 0.999))
     eps: float = 1e-8
+    nesterov: bool = False
 
     def __post_init__(self) -> None:
         problems = []
@@ -48,6 +49,7 @@ class FlatOptimizer:
 
     def __init__(self, parameters: Sequence[nn.Parameter], spec: OptimizerSpec) -> None:
         self.spec = spec
+        self.scale = 1.0  # the schedule's factor on the learning rate
         self._parameters = list(parameters)
         self.values = torch.cat([p.detach().reshape(-1) for p in self._parameters])
         self.gradient = torch.zeros_like(self.values)
@@ -91,7 +93,7 @@ class FlatOptimizer:
         kernel = torch._fused_adam_ if spec.name == "adam" else torch._fused_adamw_
         kernel(
             *self._layers,
-            lr=spec.lr,
+            lr=spec.lr * self.scale,
             beta1=spec.betas[0],
             beta2=spec.betas[1],
             weight_decay=spec.weight_decay,
@@ -107,7 +109,12 @@ class FlatOptimizer:
             self.gradient.add_(self.values, alpha=self.spec.weight_decay)
         # Starting from zero momentum this is torch's rule, whose first step takes the gradient.
         self.first.mul_(self.spec.momentum).add_(self.gradient)
-        self.values.add_(self.first, alpha=-self.spec.lr)
+        lr = self.spec.lr * self.scale
+        if self.spec.nesterov:
+            self.values.add_(self.gradient, alpha=-lr)
+            self.values.add_(self.first, alpha=-lr * self.spec.momentum)
+        else:
+            self.values.add_(self.first, alpha=-lr)
 
     def state(self) -> dict[str, Any]:
         """What a checkpoint needs besides the weights, as wire values."""

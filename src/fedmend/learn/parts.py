@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -44,17 +45,26 @@ class BottomPart:
         return cls(Encoder.from_dict(saved["encoder"]), _filled(module, saved["weights"]))
 
 
+TOPS: dict[str, tuple[Callable[[Any], Any], type[Any]]] = {"top": (Top, TopSpec)}
+"""Kinds of tops that can be kept: how to build the module, and the spec it is built from."""
+
+
 @dataclass
 class TopPart:
-    """`names` are the feature parties in the order of the top's inputs."""
+    """`names` are the feature parties in the order of the top's inputs.
+
+    kind: the name of the module's class among `TOPS`.
+    """
 
     names: list[str]
     labels: LabelEncoder
-    module: Top
+    module: Any
+    kind: str = "top"
 
     def to_wire(self) -> dict[str, Any]:
         return {
             "names": self.names,
+            "kind": self.kind,
             "labels": self.labels.to_dict(),
             "spec": self.module.spec.to_dict(),
             "weights": _weights(self.module),
@@ -62,9 +72,11 @@ class TopPart:
 
     @classmethod
     def from_wire(cls, saved: dict[str, Any]) -> TopPart:
-        module = Top(TopSpec.from_dict(saved["spec"]))
+        kind = saved.get("kind", "top")
+        build, spec = TOPS[kind]
+        module = build(spec.from_dict(saved["spec"]))
         labels = LabelEncoder.from_dict(saved["labels"])
-        return cls(list(saved["names"]), labels, _filled(module, saved["weights"]))
+        return cls(list(saved["names"]), labels, _filled(module, saved["weights"]), kind)
 
 
 @dataclass

@@ -16,7 +16,6 @@ from fedmend.errors import DataError, ResumeError
 from fedmend.federation import Crew, Each, Federation
 from fedmend.learn.features import Segments, batch_sizes
 from fedmend.learn.parts import read_json, write_json
-from fedmend.learn.split import BottomWorker, TopWorker
 
 if TYPE_CHECKING:
     from fedmend.learn.training import SplitNetwork
@@ -41,11 +40,15 @@ class Crews:
 
     def __enter__(self) -> tuple[Crew, Any]:
         network = self.network
-        self._bottoms = self.fed.workers(BottomWorker, parties=network.passive, model=network.model)
+        self._bottoms = self.fed.workers(
+            network.bottom_worker, parties=network.passive, model=network.model
+        )
         self._top: Crew | None = None
         if network.label_party is None:
             return self._bottoms, network.server
-        self._top = self.fed.workers(TopWorker, parties=[network.label_party], model=network.model)
+        self._top = self.fed.workers(
+            network.top_worker, parties=[network.label_party], model=network.model
+        )
         return self._bottoms, self._top[network.label_party]
 
     def __exit__(self, *exc: object) -> None:

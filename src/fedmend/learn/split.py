@@ -315,7 +315,9 @@ class TopWorker(SplitWorker):
     def _targets(self) -> np.ndarray:
         labels = self._part_top().labels
         encoded = labels.transform(self.table.frame[self._label()], party=self.site.name)
-        return encoded[self._rows_used]
+        targets = encoded[self._rows_used]
+        targets[self._rows_used < 0] = np.nan if targets.dtype.kind == "f" else -1
+        return targets
 
     def _label(self) -> str:
         part = part_of(self.site, self.model).top

@@ -14,7 +14,7 @@ import secrets
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -25,6 +25,7 @@ from fedmend.learn.halves import Settings
 from fedmend.learn.metrics import CLASSIFICATION, REGRESSION, better
 from fedmend.learn.server_top import ServerTop
 from fedmend.learn.session import Crews, Session, epoch_seed
+from fedmend.learn.split import BottomWorker, TopWorker
 
 __all__ = ["Progress", "SplitConfig", "SplitNetwork", "epoch_seed"]
 
@@ -100,7 +101,13 @@ class SplitNetwork:
 
     history: one dict per epoch (epoch, loss, val_<metric>…); best_epoch: the one whose weights
     are kept.
+
+    Methods with a protocol of their own put in their workers and their session.
     """
+
+    bottom_worker: ClassVar[type[BottomWorker]] = BottomWorker
+    top_worker: ClassVar[type[TopWorker]] = TopWorker
+    session_type: ClassVar[type[Session]] = Session
 
     def __init__(
         self,
@@ -169,7 +176,7 @@ class SplitNetwork:
                 server.set_targets(correct(session.outputs()))
                 session.epoch(2)
         """
-        return Session(self, self.fed, segments, train=True, rows=rows)
+        return self.session_type(self, self.fed, segments, train=True, rows=rows)
 
     def _judge(self, epoch: int, session: Session) -> None:
         """Validate, and remember the weights if they are the best so far."""
@@ -208,7 +215,7 @@ class SplitNetwork:
 
     def evaluate(self, fed: Federation, segments: Segments) -> dict[str, float]:
         """Metrics over these rows, computed at the label party."""
-        with Session(self, fed, segments, train=False) as session:
+        with self.session_type(self, fed, segments, train=False) as session:
             session.run(session.all_rows)
             return dict(session.top.metrics())
 
@@ -216,7 +223,7 @@ class SplitNetwork:
         self, fed: Federation, segments: Segments, *, table_order: bool = False
     ) -> np.ndarray:
         """Probabilities [n, C], or values [n] for regression."""
-        with Session(self, fed, segments, train=False) as session:
+        with self.session_type(self, fed, segments, train=False) as session:
             session.run(session.all_rows)
             return session.top.predictions(table_order)
 

@@ -70,9 +70,13 @@ class SplitEstimator(Estimator):
     precision: "float32", "float64" or "bf16"; wire: "same", "float16" or "bfloat16".
     local_steps: updates of a bottom per exchange.
     label_party: whose labels, when several parties have some.
+    augment: "weak" flips and shifts images in training.
+    schedule: "constant", or "one-cycle" (which for SGD comes with Nesterov's momentum).
     """
 
     _kinds_of_rows: ClassVar[tuple[str, ...]] = (ALIGNED,)
+    _one_party_rows: ClassVar[bool] = False
+    _network_type: ClassVar[type[SplitNetwork]] = SplitNetwork
 
     def __init__(
         self,
@@ -97,6 +101,8 @@ class SplitEstimator(Estimator):
         local_steps: int = 1,
         seed: int = 0,
         label_party: str | None = None,
+        augment: str = "none",
+        schedule: str = "constant",
     ) -> None:
         self.bottom = bottom
         self.embedding = embedding
@@ -118,6 +124,8 @@ class SplitEstimator(Estimator):
         self.local_steps = local_steps
         self.seed = seed
         self.label_party = label_party
+        self.augment = augment
+        self.schedule = schedule
 
     # ------------------------------------------------------------------ fitting
 
@@ -137,7 +145,7 @@ class SplitEstimator(Estimator):
                 f"label_party={label_party!r} is not in the federation. "
                 f"Mend: one of {', '.join(fed.names)}"
             )
-        network = SplitNetwork(
+        network = self._network_type(
             fed, parties=self._parties(fed, label_party), label_party=label_party, config=config
         )
         network.fit(
@@ -150,8 +158,19 @@ class SplitEstimator(Estimator):
         return self
 
     def _config(self) -> SplitConfig:
-        optimizer = OptimizerSpec(self.optimizer, self.lr, self.weight_decay)
-        settings = Settings(self.batch_size, optimizer, self.precision, self.wire, self.local_steps)
+        optimizer = OptimizerSpec(
+            self.optimizer, self.lr, self.weight_decay, nesterov=self.schedule == "one-cycle"
+        )
+        settings = Settings(
+            self.batch_size,
+            optimizer,
+            self.precision,
+            self.wire,
+            self.local_steps,
+            augment=self.augment,
+            schedule=self.schedule,
+            schedule_epochs=self.epochs if self.schedule != "constant" else 0,
+        )
         return SplitConfig(
             bottom=tuple(self.bottom),
             embedding=self.embedding,
@@ -192,7 +211,8 @@ class SplitEstimator(Estimator):
         """Class probabilities [n, C], columns in the order of `classes_`.
 
         rows: "aligned" (in the common order) or, where the method can, "all" rows of the label
-        party (in the order of its table). By default aligned ones where there is an alignment.
+        party (in the order of its table), or a party's name: the rows only that party has (in
+        the order of its table). By default aligned ones where there is an alignment.
         """
         outputs = self._outputs(fed, rows)
         if self.task_ == "regression":
@@ -209,6 +229,12 @@ class SplitEstimator(Estimator):
     def evaluate(self, fed: Federation, *, rows: str | None = None) -> dict[str, float]:
         """All metrics, computed at the label party: only they leave it."""
         network, segments, _ = self._ready(fed, rows)
+        if rows in network.passive:
+            raise DataError(
+                "has no labels for the rows only it has, so there is nothing to compare with",
+                party=rows,
+                mend="predict them, or evaluate rows='aligned'",
+            )
         return network.evaluate(fed, segments)
 
     def score(self, fed: Federation, *, rows: str | None = None) -> float:
@@ -233,15 +259,21 @@ class SplitEstimator(Estimator):
             )
         if rows is None:
             rows = ALIGNED if fed.is_aligned or ALL not in self._kinds_of_rows else ALL
+        if self._one_party_rows and rows in self.network_.parties:
+            return self.network_, [[rows, fed.alignment.unaligned[rows]]], False
         if rows not in self._kinds_of_rows:
             raise ConfigError(
                 f"{type(self).__name__} can predict rows of kind "
-                f"{', '.join(self._kinds_of_rows)}, however: rows={rows!r}"
+                f"{', '.join(self._row_kinds())}, however: rows={rows!r}"
                 + ("" if ALL in self._kinds_of_rows else ". Mend: LocalVFL or Local predict all")
             )
         if rows == ALIGNED:
             return self.network_, [[ALIGNED, fed.alignment.aligned]], False
         return self.network_, self._all_rows(fed), True
+
+    def _row_kinds(self) -> list[str]:
+        parties = self.network_.parties if self._one_party_rows else []
+        return [*self._kinds_of_rows, *parties]
 
     def _all_rows(self, fed: Federation) -> list[list[object]]:
         """All rows of the label party, as segments."""
@@ -278,7 +310,7 @@ class SplitEstimator(Estimator):
         """The other way round of `_save_more`."""
 
     def _saved_network(self, fed: Federation, saved: dict[str, Any]) -> SplitNetwork:
-        return SplitNetwork(
+        return self._network_type(
             fed, parties=saved["parties"], label_party=saved["label_party"], config=self._config()
         )
 
