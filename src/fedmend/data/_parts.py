@@ -14,7 +14,15 @@ from fedmend.data._values import dtype_name
 from fedmend.data.schema import Column, KindSpec, Schema, check_values, infer_column
 from fedmend.errors import DataError
 
-__all__ = ["as_blocks", "as_frame", "conform", "infer_schema", "require_name", "retyped"]
+__all__ = [
+    "as_blocks",
+    "as_frame",
+    "blanked",
+    "conform",
+    "infer_schema",
+    "require_name",
+    "retyped",
+]
 
 
 def require_name(name: str, known: Sequence[Any], what: str) -> None:
@@ -147,3 +155,12 @@ def _check_block(column: Column, blocks: dict[str, np.ndarray]) -> None:
             column=column.name,
             mend="reshape the block",
         )
+
+
+def blanked(series: pd.Series, lost: np.ndarray) -> pd.Series:
+    """The series with missing cells; whole numbers and booleans become their nullable type."""
+    if not lost.any():
+        return series
+    if isinstance(series.dtype, np.dtype) and series.dtype.kind in "biu":
+        series = series.convert_dtypes(convert_string=False, convert_floating=False)
+    return series.mask(lost, None) if series.dtype == object else series.mask(lost)

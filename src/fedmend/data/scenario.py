@@ -14,15 +14,18 @@ import numpy as np
 import pandas as pd
 
 from fedmend._suggest import closest
-from fedmend.data._parts import require_name, retyped
+from fedmend.data._parts import blanked, require_name, retyped
+from fedmend.data.clients import client_rows, split_clients
 from fedmend.data.crowds import annotators, dirichlet_clients
 from fedmend.data.table import Table
 from fedmend.errors import DataError
 
 __all__ = [
     "annotators",
+    "client_rows",
     "dirichlet_clients",
     "missing_block",
+    "split_clients",
     "split_columns",
     "split_image",
     "split_rows",
@@ -355,18 +358,9 @@ def missing_block(
     lost[rows] = True
     frame = table.frame.copy()
     for name in columns:
-        frame[name] = _blanked(frame[name], lost)
+        frame[name] = blanked(frame[name], lost)
     schema = retyped(table.schema, frame)
     return Table._trusted(table.ids, schema, table.label, frame, table.blocks), rows
-
-
-def _blanked(series: pd.Series, lost: np.ndarray) -> pd.Series:
-    """The series with missing cells; whole numbers and booleans become their nullable type."""
-    if not lost.any():
-        return series
-    if isinstance(series.dtype, np.dtype) and series.dtype.kind in "biu":
-        series = series.convert_dtypes(convert_string=False, convert_floating=False)
-    return series.mask(lost, None) if series.dtype == object else series.mask(lost)
 
 
 def _require_party(option: str, name: str, known: Sequence[str]) -> None:
