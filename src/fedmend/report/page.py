@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fedmend.federation.ledger import Entry, read_ledger
-from fedmend.report import maps, plots, words
+from fedmend.report import maps, plots, rounds, words
 from fedmend.report.labelling import Labelling
 from fedmend.report.mending import ORIGIN_WORDS, Mending
 from fedmend.report.overview import Overview, percent
@@ -61,10 +61,12 @@ def render(record: RunRecord, entries: Sequence[Entry]) -> str:
     found = Overview.from_dict(record.overview) if record.overview else None
     mending = Mending.from_dict(record.mending) if record.mending else None
     best = record.best()
+    in_rounds = rounds.rounds_of(record)
     pictures = {
         "overlap": plots.overlap(found) if found else None,
         "comparison": plots.comparison(record),
         "curves": plots.curves(record),
+        "rounds_picture": rounds.picture(in_rounds, record.titles()),
     }
     return template.render(
         css=Markup((templates / "report.css").read_text(encoding="utf-8")),
@@ -107,6 +109,7 @@ def render(record: RunRecord, entries: Sequence[Entry]) -> str:
             {"title": title, "found": found, "picture": Markup(picture) if picture else None}
             for title, found, picture in _labellings(record)
         ],
+        rounds=in_rounds,
         **{name: Markup(svg) if svg else None for name, svg in pictures.items()},
     )
 

@@ -78,8 +78,13 @@ class RunRecord:
 
     def summaries(self) -> list[Summary]:
         """The methods in their order, each over all its seeds."""
-        titles = list(dict.fromkeys(run.title for run in self.methods))
-        return [_summary([run for run in self.methods if run.title == title]) for title in titles]
+        return [
+            _summary([run for run in self.methods if run.title == title]) for title in self.titles()
+        ]
+
+    def titles(self) -> list[str]:
+        """How the methods are shown, in their order."""
+        return list(dict.fromkeys(run.title for run in self.methods))
 
     def best(self) -> Summary | None:
         """The method with the best mean of the main metric."""

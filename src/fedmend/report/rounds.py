@@ -1,0 +1,148 @@
+"""How the rounds of a horizontal federation went: curves, and each client's part in them.
+
+A method that trains in rounds has a history of one entry a round: its number, who took part, and
+means over the clients' steps (utilisation, confidence gap, and where the truth is known the
+pseudo-labels' accuracy), each also client by client under ``per_client``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from fedmend.report import plots
+from fedmend.report.overview import percent
+from fedmend.report.record import MethodRun, RunRecord
+
+__all__ = ["PANELS", "Rounds", "picture", "rounds_of"]
+
+# What is drawn, where there is something to draw: key of a round's entry, words.
+PANELS = (
+    ("accuracy", "accuracy on test rows"),
+    ("utilisation", "unlabelled rows used"),
+    ("pseudo_accuracy", "pseudo-labels that are right"),
+    ("confidence_gap", "confidence gap, local and global"),
+)
+
+
+@dataclass(frozen=True)
+class Rounds:
+    """The rounds of one method."""
+
+    title: str
+    history: Sequence[Mapping[str, Any]]
+
+    def series(self, key: str) -> list[tuple[int, float]]:
+        """(round, value) where the round has one."""
+        return [
+            (int(step["round"]), float(step[key]))
+            for step in self.history
+            if step.get(key) is not None
+        ]
+
+    def reached(self, share: float) -> int | None:
+        """The first round whose accuracy is at least this."""
+        return next((number for number, value in self.series("accuracy") if value >= share), None)
+
+    def table(self) -> list[list[str]]:
+        """A head, and a line for each client: means over the rounds it took part in."""
+        parts: dict[str, list[Mapping[str, Any]]] = {}
+        for step in self.history:
+            for each in step.get("per_client") or ():
+                parts.setdefault(str(each["client"]), []).append(each)
+        head = ["client", "rounds", "loss", "rows used", "confidence gap", "labels right"]
+        return [head, *(_line(name, parts[name]) for name in sorted(parts))]
+
+    def sentences(self) -> list[str]:
+        """What happened, in words."""
+        clients = {name for step in self.history for name in step.get("clients") or ()}
+        each = {len(step.get("clients") or ()) for step in self.history}
+        part = f", {max(each)} of them in each" if each and max(each) < len(clients) else ""
+        lines = [f"{len(self.history)} rounds with {len(clients)} clients{part}."]
+        accuracy = self.series("accuracy")
+        if accuracy:
+            best, value = max(accuracy, key=lambda point: point[1])
+            lines.append(
+                f"Accuracy on the test rows: {percent(accuracy[-1][1])} after the last round, "
+                f"best {percent(value)} after round {best}."
+            )
+        used = self.series("utilisation")
+        if used:
+            lines.append(
+                f"Of the unlabelled rows {percent(used[0][1])} had a pseudo-label in the first "
+                f"round and {percent(used[-1][1])} in the last."
+            )
+        return lines
+
+
+def rounds_of(record: RunRecord) -> list[Rounds]:
+    """Every method of a run that trains in rounds, under its first seed."""
+    found: dict[str, MethodRun] = {}
+    for run in record.methods:
+        if run.history and "round" in run.history[0]:
+            found.setdefault(run.title, run)
+    return [Rounds(title, run.history) for title, run in found.items()]
+
+
+def picture(methods: Sequence[Rounds], titles: Sequence[str] | None = None) -> str | None:
+    """A panel for each figure the rounds have, a line for each method.
+
+    titles: all methods of the report in their order, so that colours stay the same in it.
+    """
+    panels = [(key, words) for key, words in PANELS if any(m.series(key) for m in methods)]
+    if not panels:
+        return None
+    order = list(titles) if titles is not None else [method.title for method in methods]
+    from matplotlib.ticker import MaxNLocator
+
+    with plots.styled():
+        columns = min(2, len(panels))
+        rows = -(-len(panels) // columns)
+        figure, axes = plots.new_figure(7.6, 0.4 + 2.4 * rows, columns, rows)
+        for each, (key, words) in zip(axes, panels, strict=False):
+            for method in methods:
+                points = method.series(key)
+                if points:
+                    colour = plots.SERIES[plots.method_series(order.index(method.title)) - 1]
+                    mark = "o" if len(points) == 1 else ""
+                    x, y = zip(*points, strict=True)
+                    each.plot(x, y, mark + "-", color=colour, lw=1.5, ms=4, label=method.title)
+            each.set_title(words, loc="left", fontsize=10, color=plots.INK)
+            each.set_xlabel("round")
+            each.xaxis.set_major_locator(MaxNLocator(integer=True))
+        for spare in axes[len(panels) :]:
+            spare.axis("off")
+        handles: dict[str, Any] = {}
+        for each in axes[: len(panels)]:
+            lines, names = each.get_legend_handles_labels()
+            handles = dict(zip(names, lines, strict=True)) | handles
+        figure.legend(
+            list(handles.values()),
+            list(handles),
+            loc="outside lower left",
+            ncols=min(4, len(handles)),
+            frameon=False,
+            fontsize=9,
+        )
+        return plots.to_svg(figure, "rounds", "Accuracy and pseudo-labels, round by round")
+
+
+def _line(name: str, parts: Sequence[Mapping[str, Any]]) -> list[str]:
+    def mean(key: str) -> float | None:
+        values = [float(part[key]) for part in parts if part.get(key) is not None]
+        return sum(values) / len(values) if values else None
+
+    def share(key: str) -> str:
+        value = mean(key)
+        return "–" if value is None else percent(value)
+
+    loss, gap = mean("loss"), mean("confidence_gap")
+    return [
+        name,
+        str(len(parts)),
+        "–" if loss is None else f"{loss:.3f}",
+        share("utilisation"),
+        "–" if gap is None else f"{gap:.3f}",
+        share("pseudo_accuracy"),
+    ]
