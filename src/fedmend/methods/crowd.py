@@ -1,4 +1,4 @@
-"""Several labellers, none of them right all the time: votes, majority and Dawid–Skene, in numpy.
+"""Several labellers, none of them right all the time: votes, majority and Dawid–Skene.
 
 Votes are class numbers [n, K], -1 where a labeller gave none. A labeller's expertise is
 T[j, l] = P(says l | true class j). (Dawid & Skene 1979; the E- and M-steps of InC, §3.4, use the
@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 
 from fedmend.errors import ConfigError, DataError
 
@@ -59,11 +60,12 @@ def expertise(
 
     **Shape** weights [n, C], votes [n] -> [C, C], rows sum to 1.
     """
-    n_classes = weights.shape[1]
-    given = votes >= 0
-    counts = np.empty((n_classes, n_classes))
-    for true in range(n_classes):
-        counts[true] = np.bincount(votes[given], weights[given, true], n_classes)
+    counts = np.zeros((weights.shape[1], weights.shape[1]))
+    order = np.argsort(votes, kind="stable")
+    order = order[np.searchsorted(votes[order], 0) :]  # -1 comes first
+    said, starts = np.unique(votes[order], return_index=True)
+    if len(said):
+        counts[:, said] = np.add.reduceat(weights[order], starts, axis=0, dtype=np.float64).T
     counts += smoothing
     return counts / counts.sum(1, keepdims=True)
 
@@ -79,10 +81,7 @@ def log_evidence(matrix: np.ndarray, votes: np.ndarray, floor: float = -30.0) ->
 
 def combine(log_prior: np.ndarray, evidence: np.ndarray) -> np.ndarray:
     """softmax(log prior + summed log evidence), row by row."""
-    total = log_prior + evidence
-    total -= total.max(1, keepdims=True)
-    np.exp(total, out=total)
-    return total / total.sum(1, keepdims=True)
+    return torch.softmax(torch.from_numpy(log_prior + evidence), 1).numpy()
 
 
 @dataclass(frozen=True)

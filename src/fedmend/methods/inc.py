@@ -28,105 +28,14 @@ from fedmend.errors import FedmendWarning, ResumeError
 from fedmend.federation import COORDINATOR, Federation
 from fedmend.learn.features import ALIGNED
 from fedmend.learn.parts import read_file, write_file
-from fedmend.learn.server_top import ServerTop
-from fedmend.learn.session import Session
 from fedmend.learn.training import Progress
 from fedmend.methods import crowd
 from fedmend.methods.crowd_base import CrowdEstimator
+from fedmend.methods.inc_stages import CALM_EPOCHS, Classifier, Correction
 from fedmend.methods.label_dp import without_response
 from fedmend.methods.labellers import RULES, CrowdRoster, Labellers, warn_of_inverters
 
 logger = logging.getLogger(__name__)
-
-CALM_EPOCHS = 3
-
-
-class Correction:
-    """Stage 2's EM, at the server: holds ŷ's successor ỹ and never a single vote.
-
-    counts: votes for each class [n, C]. posterior: ỹ, None before the first step.
-    """
-
-    def __init__(self, labellers: Labellers, counts: np.ndarray, rule: str) -> None:
-        self.labellers = labellers
-        self.rule = rule
-        self.counts = counts
-        self.posterior: np.ndarray | None = None
-        self.weights: np.ndarray | None = None
-        self.calm = 0
-
-    def step(self, predicted: np.ndarray) -> float:
-        """One M- and E-step; returns the share of corrected labels that changed."""
-        predicted = predicted.astype(np.float64)
-        weights = self._weights(predicted)
-        if weights is not None:
-            self.labellers.m_step(weights)
-        self.weights = weights
-        evidence = self.labellers.evidence()
-        if self.rule == "product":
-            updated = crowd.combine(np.log(np.maximum(predicted, 1e-6)), evidence)
-        else:
-            updated = predicted + evidence
-            updated /= updated.sum(1, keepdims=True)
-        before = self.counts if self.posterior is None else self.posterior
-        self.posterior = updated
-        return float((before.argmax(1) != updated.argmax(1)).mean())
-
-    def _weights(self, predicted: np.ndarray) -> np.ndarray | None:
-        """What the M-step counts rows by; None leaves T as it is (identity, at first)."""
-        if self.rule != "product":
-            return None if self.posterior is None else predicted
-        if self.posterior is not None:
-            return self.posterior
-        return (predicted + self.counts) / (1 + self.counts.sum(1, keepdims=True))
-
-    def targets(self, kind: str) -> np.ndarray:
-        assert self.posterior is not None
-        return self.posterior if kind == "soft" else crowd.hardened(self.posterior)
-
-
-class Classifier:
-    """The network under training; with crossfit also two helpers that see half of the rows each.
-
-    Then ŷ of a row comes from the helper that was not trained on it.
-    """
-
-    def __init__(
-        self, main: tuple[Session, ServerTop], halves: Sequence[tuple[Session, ServerTop]] = ()
-    ) -> None:
-        self.session = main[0]
-        self._all = [main, *halves]
-        self._halves = list(halves)
-
-    def epoch(self, number: int) -> dict[str, float]:
-        for session, _ in reversed(self._all):
-            session.epoch(number)
-        return self.session.network.history[-1]
-
-    def set_targets(self, targets: np.ndarray) -> None:
-        for _, server in self._all:
-            server.set_targets(targets)
-
-    def predicted(self) -> np.ndarray:
-        """ŷ of all rows."""
-        if not self._halves:
-            return self.session.outputs()
-        one, two = (session for session, _ in self._halves)
-        outputs = one.outputs()
-        seen = np.unique(one.train)
-        outputs[seen] = two.outputs(seen)
-        return outputs
-
-    def checkpoint(self, folder: Path, epoch: int) -> None:
-        for number, (session, _) in reversed(list(enumerate(self._all))):
-            session.checkpoint(_part(folder, number), epoch)
-
-    def resume(self, folder: Path) -> int:
-        epoch = self.session.resume(folder)
-        if epoch:
-            for number, (session, _) in enumerate(self._all[1:], 1):
-                session.resume(_part(folder, number), epoch)
-        return epoch
 
 
 class InC(CrowdEstimator):
@@ -370,7 +279,7 @@ class InC(CrowdEstimator):
     def _resume(
         self, correction: Correction, classifier: Classifier, folder: Path, epoch: int
     ) -> None:
-        """ỹ as it was; T follows from what it was last estimated with."""
+        """ỹ and T as they were."""
         if epoch == 0:
             return
         state = read_file(folder / COORDINATOR / f"correction-{epoch}.fmw")
@@ -379,10 +288,7 @@ class InC(CrowdEstimator):
                 f"the checkpoint in {folder} was made with other settings: {state['params']}. "
                 "Mend: resume with the same ones, or start in another folder"
             )
-        correction.posterior, correction.weights = state["posterior"], state["weights"]
-        correction.calm = int(state["calm"])
-        if correction.weights is not None:
-            correction.labellers.m_step(correction.weights)
+        correction.take_up(state["posterior"], state["weights"], int(state["calm"]))
         if correction.posterior is not None:
             classifier.set_targets(correction.targets(self._targets))
 
@@ -406,7 +312,3 @@ class InC(CrowdEstimator):
         }
         self.standing_ = saved["standing"]
         self.evidence_error_ = saved["evidence_error"]
-
-
-def _part(folder: Path, number: int) -> Path:
-    return folder if number == 0 else folder / f"half-{number}"

@@ -22,6 +22,8 @@ from fedmend.methods.label_dp import Responses, response_matrix
 from fedmend.secure.sums import SumWorker
 
 LOG_FLOOR = -30.0
+FRACTION_BITS = 16
+"""Evidence is summed in fixed point: K parties' sum is within K · 2^-17 of the exact one."""
 MOST_CLASSES = 1000
 REVIEW = "label_review.csv"
 _SHELF = "methods.label_review"
@@ -107,11 +109,16 @@ class LabelWorker(SumWorker):
         return super().summand(name)
 
     def _evidence(self) -> np.ndarray:
+        """Whole numbers from 0, see `evidence_form`; a row without a vote says nothing."""
         if self.rule == "product":
-            return crowd.log_evidence(self._matrix, self._votes, LOG_FLOOR)
-        # Published: row y of T. Bayes: column y, as P(true | said) under even classes.
-        rows = self._matrix if self.rule == "row" else (self._matrix / self._matrix.sum(0)).T
-        return np.vstack([rows, np.zeros(len(rows))])[self._votes]
+            rows = np.log(np.maximum(self._matrix, np.exp(LOG_FLOOR))).T
+        else:
+            # Published: row y of T. Bayes: column y, as P(true | said) under even classes.
+            rows = self._matrix if self.rule == "row" else (self._matrix / self._matrix.sum(0)).T
+        # There are far fewer different rows than rows: what is rounded is the table.
+        low, _ = evidence_form(self.rule)
+        table = np.rint(np.vstack([rows, np.zeros(len(rows))]) * (1 << FRACTION_BITS)) - low
+        return np.take(table.astype(np.uint32), self._votes, axis=0, mode="wrap")
 
     # ------------------------------------------------------------------ what may be told
 
@@ -221,6 +228,13 @@ class LabelWorker(SumWorker):
                 )
             lookup[at] = number[plain]
         return lookup[codes]
+
+
+def evidence_form(rule: str) -> tuple[int, int]:
+    """Evidence e travels as round(e · 2^16) − low, a whole number in 0 … span: (low, span)."""
+    lowest, highest = (LOG_FLOOR, 0.0) if rule == "product" else (0.0, 1.0)
+    scale = 1 << FRACTION_BITS
+    return int(lowest * scale), int((highest - lowest) * scale)
 
 
 def label_review(site: Site, scope: str = "train") -> pd.DataFrame:

@@ -12,13 +12,11 @@ import numpy as np
 from fedmend.errors import ConfigError, DataError, FedmendWarning, Refused
 from fedmend.federation import Crew, Federation
 from fedmend.methods import crowd
-from fedmend.methods.inc_labels import LOG_FLOOR, LabelWorker
-from fedmend.secure.sums import Sum, SumSession
+from fedmend.methods.inc_labels import FRACTION_BITS, LabelWorker, evidence_form
+from fedmend.secure.sums import SumSession
 
 RULES = ("product", "row", "bayes")
 SECURE = ("he", "masks", "none")
-FRACTION_BITS = 16
-"""Evidence is summed in fixed point: K parties' sum is within K · 2^-17 of the exact one."""
 
 
 @dataclass(frozen=True)
@@ -153,10 +151,11 @@ class Labellers:
 
     def evidence(self) -> np.ndarray:
         """What all votes together say about each row's true class. **Shape** [n, C] float64."""
-        between = (LOG_FLOOR, 0.0) if self._rule == "product" else (0.0, 1.0)
-        summed: Sum = self._sums.sum("evidence", between=between, fraction_bits=FRACTION_BITS)
-        self.error_bound = summed.error_bound
-        return summed.values
+        low, span = evidence_form(self._rule)
+        whole = self._sums.sum("evidence", between=(0, span)).values
+        unit = 2.0**-FRACTION_BITS
+        self.error_bound = len(self.parties) * unit / 2
+        return (whole + len(self.parties) * low) * unit
 
     # ------------------------------------------------------------------ expertise
 

@@ -1,0 +1,124 @@
+"""The two stages of InC, step by step: a network under training, and EM over the labels.
+
+What `fedmend.methods.inc` puts together; formulas there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from fedmend.learn.server_top import ServerTop
+from fedmend.learn.session import Session
+from fedmend.methods import crowd
+from fedmend.methods.labellers import Labellers
+
+CALM_EPOCHS = 3
+LEAST = 1e-6
+"""Below this a network's probability is rounding, not evidence."""
+
+
+class Correction:
+    """Stage 2's EM, at the server: holds ŷ's successor ỹ and never a single vote.
+
+    counts: votes for each class [n, C]. posterior: ỹ, None before the first step. labels: its
+    likeliest classes, those of the votes before.
+    """
+
+    def __init__(self, labellers: Labellers, counts: np.ndarray, rule: str) -> None:
+        self.labellers = labellers
+        self.rule = rule
+        self.counts = counts
+        self.posterior: np.ndarray | None = None
+        self.labels = counts.argmax(1)
+        self.weights: np.ndarray | None = None
+        self.calm = 0
+
+    def step(self, predicted: np.ndarray) -> float:
+        """One M- and E-step; returns the share of corrected labels that changed."""
+        weights = self._weights(predicted)
+        if weights is not None:
+            self.labellers.m_step(weights)
+        self.weights = weights
+        evidence = self.labellers.evidence()
+        if self.rule == "product":
+            log_prior = np.maximum(predicted, LEAST, dtype=np.float64)
+            torch.from_numpy(log_prior).log_()
+            updated = crowd.combine(log_prior, evidence)
+        else:
+            updated = predicted + evidence
+            updated /= updated.sum(1, keepdims=True)
+        before = self.labels
+        self.posterior, self.labels = updated, updated.argmax(1)
+        return float((before != self.labels).mean())
+
+    def _weights(self, predicted: np.ndarray) -> np.ndarray | None:
+        """What the M-step counts rows by; None leaves T as it is (identity, at first)."""
+        if self.rule != "product":
+            return None if self.posterior is None else predicted
+        if self.posterior is not None:
+            return self.posterior
+        return (predicted + self.counts) / (1 + self.counts.sum(1, keepdims=True))
+
+    def targets(self, kind: str) -> np.ndarray:
+        assert self.posterior is not None
+        return self.posterior if kind == "soft" else crowd.hardened(self.posterior)
+
+    def take_up(self, posterior: np.ndarray | None, weights: np.ndarray | None, calm: int) -> None:
+        """Go on from what was kept; T follows from the weights it was last estimated with."""
+        self.posterior, self.weights, self.calm = posterior, weights, calm
+        if weights is not None:
+            self.labellers.m_step(weights)
+        if posterior is not None:
+            self.labels = posterior.argmax(1)
+
+
+class Classifier:
+    """The network under training; with crossfit also two helpers that see half of the rows each.
+
+    Then ŷ of a row comes from the helper that was not trained on it.
+    """
+
+    def __init__(
+        self, main: tuple[Session, ServerTop], halves: Sequence[tuple[Session, ServerTop]] = ()
+    ) -> None:
+        self.session = main[0]
+        self._all = [main, *halves]
+        self._halves = list(halves)
+
+    def epoch(self, number: int) -> dict[str, float]:
+        for session, _ in reversed(self._all):
+            session.epoch(number)
+        return self.session.network.history[-1]
+
+    def set_targets(self, targets: np.ndarray) -> None:
+        for _, server in self._all:
+            server.set_targets(targets)
+
+    def predicted(self) -> np.ndarray:
+        """ŷ of all rows."""
+        if not self._halves:
+            return self.session.outputs()
+        one, two = (session for session, _ in self._halves)
+        outputs = one.outputs()
+        seen = np.unique(one.train)
+        outputs[seen] = two.outputs(seen)
+        return outputs
+
+    def checkpoint(self, folder: Path, epoch: int) -> None:
+        for number, (session, _) in reversed(list(enumerate(self._all))):
+            session.checkpoint(_part(folder, number), epoch)
+
+    def resume(self, folder: Path) -> int:
+        epoch = self.session.resume(folder)
+        if epoch:
+            for number, (session, _) in enumerate(self._all[1:], 1):
+                session.resume(_part(folder, number), epoch)
+        return epoch
+
+
+def _part(folder: Path, number: int) -> Path:
+    return folder if number == 0 else folder / f"half-{number}"
