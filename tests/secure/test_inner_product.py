@@ -34,8 +34,9 @@ from fedmend.secure.bfv import DEGREE, Packing, choose_profile
 from fedmend.secure.channel import introduce
 from fedmend.secure.columns import Columns, IntegerColumns, column_provider
 from fedmend.secure.dealer import DealerWorker
-from fedmend.secure.exact import wrapping_product
+from fedmend.secure.exact import BLOCK_ROWS, Blocked, wrapping_product
 from fedmend.secure.inner_product import ProductSession, inner_products
+from fedmend.secure.keys import MaskBlocks
 from fedmend.secure.product_worker import signed
 from fedmend.secure.published import Paillier
 
@@ -211,9 +212,26 @@ def test_wrapping_product_is_exact_modulo_two_to_64(seed, n):
     pairs += [(small, small), (medium, left), (left, medium), (medium, medium), (small, medium)]
     for one, other in pairs:
         expected = one.astype(object) @ other.T.astype(object)
-        for bits in (52, 64):
+        for bits in (40, 47, 50, 51, 52, 64):
             found = wrapping_product(one, other, bits).astype(object)
             np.testing.assert_array_equal(found, expected % (1 << bits))
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.integers(1, 3000), st.integers(1, 4), st.integers(40, 52))
+def test_blocks_of_masks_are_a_factor(rows, columns, bits):
+    masks = MaskBlocks(bytes(32), 3, (columns, rows), BLOCK_ROWS)
+    whole = np.concatenate([block.copy() for block in masks], axis=1)
+    assert whole.shape == (columns, rows)
+    other = np.arange(2 * rows).reshape(2, rows) - rows
+    expected = wrapping_product(whole, other, bits)
+    np.testing.assert_array_equal(wrapping_product(masks, other, bits), expected)
+    np.testing.assert_array_equal(wrapping_product(other, masks, bits), expected.T)
+    np.testing.assert_array_equal(wrapping_product(other, masks, bits, 2 * rows), expected.T)
+    flat = Blocked(np.concatenate([block.ravel().copy() for block in masks]), (columns, rows))
+    np.testing.assert_array_equal(wrapping_product(flat, other, bits), expected)
+    with pytest.raises(ValueError, match="words"):
+        Blocked(flat.words[1:], (columns, rows))
 
 
 def test_wrapping_product_at_its_edges():
@@ -453,7 +471,7 @@ def test_dealer_messages_are_uniform():
         second = session.products(put(fed, "bob", right))
     np.testing.assert_array_equal(first, second)
     masked = [value for *_, kind, value in seen if kind == "masked"]
-    columns = [value for value in masked if value.shape == (3, 4000)]
+    columns = [value for value in masked if value.shape == (3 * 4000,)]
     shares = [value for value in masked if value.shape == (3, 3)]
     assert (len(columns), len(shares)) == (3, 4)
     for value in columns:

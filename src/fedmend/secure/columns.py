@@ -67,20 +67,25 @@ class IntegerColumns:
             )
         if values.size == 0:
             return
-        seen = max(int(values.max()), -int(values.min()))
+        # Column by column: one fits the cache, all of them do not.
+        for name, column in zip(self.names, values, strict=True):
+            self._check_bounds(name, column)
+
+    def _check_bounds(self, name: str, column: np.ndarray) -> None:
+        # The value itself stays here: an error crosses to the coordinator.
+        seen = max(int(column.max()), -int(column.min()))
         if seen > self.max_abs:
-            # The value itself stays here: an error crosses to the coordinator.
             raise DataError(
                 f"a value is larger than the bound {self.max_abs} that was agreed on",
-                column=self.names[int(np.abs(values).max(axis=1).argmax())],
+                column=name,
                 mend="give a larger bound, or scale the column down",
             )
         if self.rows * seen * seen > self.square_sum:
-            norms = np.array([float(row @ row) for row in values.astype(np.float64)])
-            if norms.max() > self.square_sum * (1 + 1e-9):
+            floats = column.astype(np.float64)
+            if floats @ floats > self.square_sum * (1 + 1e-9):
                 raise DataError(
                     f"a sum of squares is larger than the bound {self.square_sum}",
-                    column=self.names[int(norms.argmax())],
+                    column=name,
                     mend="give a larger bound, or scale the column down",
                 )
 

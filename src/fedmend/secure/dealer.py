@@ -26,8 +26,15 @@ import numpy as np
 
 from fedmend.errors import CryptoError
 from fedmend.federation.worker import exposed
-from fedmend.secure.exact import SHORT_BITS, wrapping_product
-from fedmend.secure.keys import KEY_BYTES, mask_stream
+from fedmend.secure.exact import (
+    BLOCK_ROWS,
+    LEAST_BITS,
+    SHORT_BITS,
+    Blocked,
+    blocks,
+    wrapping_product,
+)
+from fedmend.secure.keys import KEY_BYTES, MaskBlocks, mask_stream
 from fedmend.secure.product_worker import ProductWorker, signed
 
 if TYPE_CHECKING:
@@ -43,27 +50,30 @@ class DealerWorker(ProductWorker):
     def __init__(self, site: Site, scope: str = "train") -> None:
         super().__init__(site, scope)
         self._last = 0
-        self._masked: np.ndarray | None = None
+        self._masked: Blocked | None = None
 
     @exposed(kind="masked")
     def mask(self, other: str, role: str, number: int) -> np.ndarray:
         """This side's columns less a fresh uniform mask that `other` can make again."""
         self._advance(number)
         values = self.columns.values.view(np.uint64)
-        masked = self._stream(other, role, number, values.shape)
-        np.subtract(values, masked, out=masked)
+        masked = Blocked(np.empty(values.size, np.uint64), self.columns.values.shape)
+        masks = self._masks(other, role, number, values.shape)
+        for block, mask, room in zip(blocks(values), masks, masked, strict=True):
+            np.subtract(block, mask, out=room)
         if role == "changing":
             self._masked = masked
-        return masked
+        return masked.words
 
     @exposed(kind="control")
     def multiply_fixed(self, other: str, number: int, count: int, bits: int) -> None:
         """The fixed side's share: own columns with the other's mask, blinded."""
         self._advance(number)
         values = self.columns.values
-        mask = self._stream(other, "changing", number, (count, values.shape[1]))
-        blind = self._stream(other, "blind", number, (len(values), count))
-        self.keep_share(wrapping_product(values, mask, bits) + blind)
+        mask = self._masks(other, "changing", number, (count, values.shape[1]))
+        blind = self._blind(other, number, (len(values), count))
+        product = wrapping_product(values, mask, bits, self.columns.max_abs)
+        self.keep_share(product + blind)
 
     @exposed(kind="control")
     def multiply_changing(self, other: str, number: int, fixed: int, count: int, bits: int) -> None:
@@ -74,12 +84,18 @@ class DealerWorker(ProductWorker):
                 f"party {self.site.name!r} has masked nothing for product {number}. "
                 "Mend: ask for the product from its start"
             )
-        mask = self._stream(other, "fixed", fixed, (count, masked.shape[1]))
-        blind = self._stream(other, "blind", number, (count, len(masked)))
+        mask = self._masks(other, "fixed", fixed, (count, masked.shape[1]))
+        blind = self._blind(other, number, (count, masked.shape[0]))
         self.keep_share(wrapping_product(mask, masked, bits) - blind)
 
-    def _stream(self, other: str, role: str, number: int, shape: tuple[int, ...]) -> np.ndarray:
-        return mask_stream(self.shared_seed(other, f"products: {role}"), number, shape)
+    def _masks(self, other: str, role: str, number: int, shape: tuple[int, int]) -> MaskBlocks:
+        return MaskBlocks(self._seed(other, role), number, shape, BLOCK_ROWS)
+
+    def _blind(self, other: str, number: int, shape: tuple[int, int]) -> np.ndarray:
+        return mask_stream(self._seed(other, "blind"), number, shape)
+
+    def _seed(self, other: str, role: str) -> bytes:
+        return self.shared_seed(other, f"products: {role}")
 
     def _advance(self, number: int) -> None:
         if number <= self._last:
@@ -97,7 +113,7 @@ class DealerProducts:
         self.crew, self.fixed, self.changing = crew, fixed, changing
         self._number = 0
         self._fixed_number = 0
-        self._masked_fixed: np.ndarray | None = None
+        self._masked_fixed: Blocked | None = None
 
     def products(
         self,
@@ -110,11 +126,14 @@ class DealerProducts:
         a, b = self.crew[self.fixed], self.crew[self.changing]
         if self._masked_fixed is None:
             self._fixed_number = self._next()
-            self._masked_fixed = a.mask(self.changing, "fixed", self._fixed_number)
+            self._masked_fixed = _received(
+                a.mask(self.changing, "fixed", self._fixed_number), fixed, self.fixed
+            )
         number = self._next()
-        masked = b.mask(self.fixed, "changing", number)
-        # Masks are uniform in 64 bits; where the products fit 52, only those are multiplied.
-        bits = SHORT_BITS if largest.bit_length() < SHORT_BITS else 64
+        masked = _received(b.mask(self.fixed, "changing", number), changing, self.changing)
+        # Masks are uniform in 64 bits; where the products need fewer, only those are multiplied.
+        bits = max(largest.bit_length() + 1, LEAST_BITS)
+        bits = bits if bits <= SHORT_BITS else 64
         a.multiply_fixed(self.changing, number, len(changing["names"]), bits)
         b.multiply_changing(self.fixed, number, self._fixed_number, len(fixed["names"]), bits)
         own = wrapping_product(self._masked_fixed, masked, bits)
@@ -130,3 +149,13 @@ class DealerProducts:
     def _next(self) -> int:
         self._number += 1
         return self._number
+
+
+def _received(words: np.ndarray, facts: dict[str, Any], party: str) -> Blocked:
+    try:
+        return Blocked(words, (len(facts["names"]), facts["rows"]))
+    except ValueError as error:
+        raise CryptoError(
+            f"party {party!r} sent masked columns of another size: {error}. "
+            "Mend: the same version of fedmend at every party"
+        ) from error

@@ -16,7 +16,7 @@ import hmac
 import math
 import os
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Identity",
     "KeyRing",
+    "MaskBlocks",
     "derive_key",
     "fingerprint",
     "keyring",
@@ -248,23 +249,58 @@ def mask_stream(key: bytes, nonce: int | bytes, shape: int | tuple[int, ...]) ->
     >>> mask_stream(bytes(32), 0, 2)
     array([9910523521560253916, 9736928157321283757], dtype=uint64)
     """
+    sides = (shape,) if isinstance(shape, int) else tuple(shape)
+    nbytes = 8 * math.prod(sides)
+    fill = _keystream(key, nonce, nbytes)
+    room = np.empty(nbytes + _SPILL, np.uint8)
+    for at in range(0, nbytes, len(_ZEROS)):
+        fill(room[at:], min(len(_ZEROS), nbytes - at))
+    return _words(room[:nbytes]).reshape(sides)
+
+
+class MaskBlocks:
+    """A uniform matrix of uint64 [columns, rows] that is made anew, `rows_each` rows at a time.
+
+    It never lies in memory as a whole: a block fits the cache and is written over by the next.
+    """
+
+    def __init__(
+        self, key: bytes, nonce: int | bytes, shape: tuple[int, int], rows_each: int
+    ) -> None:
+        self.shape, self.rows_each = shape, rows_each
+        self._key, self._nonce = key, nonce
+
+    def __iter__(self) -> Iterator[np.ndarray]:
+        columns, rows = self.shape
+        fill = _keystream(self._key, self._nonce, 8 * columns * rows)
+        room = np.empty(8 * columns * self.rows_each + _SPILL, np.uint8)
+        for start in range(0, rows, self.rows_each):
+            count = min(self.rows_each, rows - start)
+            nbytes = 8 * columns * count
+            for at in range(0, nbytes, len(_ZEROS)):
+                fill(room[at:], min(len(_ZEROS), nbytes - at))
+            yield _words(room[:nbytes]).reshape(columns, count)
+
+
+_SPILL = 16  # update_into wants 15 bytes more than it writes
+
+
+def _keystream(key: bytes, nonce: int | bytes, nbytes: int) -> Callable[[np.ndarray, int], object]:
+    """A function that writes the next bytes of the AES-256-CTR keystream into an array."""
     from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
     if len(key) != KEY_BYTES:
         raise CryptoError(f"a stream needs a key of {KEY_BYTES} bytes, this has {len(key)}")
-    sides = (shape,) if isinstance(shape, int) else tuple(shape)
-    nbytes = 8 * math.prod(sides)
     if nbytes >> 4 >= 1 << 32:
         raise CryptoError(f"a stream of {nbytes:,} bytes is too long. Mend: one nonce per part")
     counter = _nonce(nonce) + bytes(16 - NONCE_BYTES)
     stream = Cipher(algorithms.AES(key), modes.CTR(counter)).encryptor()
-    # update_into wants 15 bytes more than it writes.
-    room = np.empty(nbytes + 16, np.uint8)
-    view, zeros = room.data, memoryview(_ZEROS)
-    for at in range(0, nbytes, len(_ZEROS)):
-        count = min(len(_ZEROS), nbytes - at)
-        stream.update_into(zeros[:count], view[at : at + count + 16])
-    return room[:nbytes].view("<u8").astype(np.uint64, copy=False).reshape(sides)
+    zeros = memoryview(_ZEROS)
+    return lambda room, count: stream.update_into(zeros[:count], room[: count + _SPILL].data)
+
+
+def _words(room: np.ndarray) -> np.ndarray:
+    return room.view("<u8").astype(np.uint64, copy=False)
 
 
 def uniform(shape: int | tuple[int, ...]) -> np.ndarray:
