@@ -197,7 +197,7 @@ def load_config(path: str | Path) -> Config:
     try:
         config = Config.model_validate(raw)
     except ValidationError as error:
-        problems += [_problem(each, raw) for each in error.errors()]
+        problems += [problem_of(each, raw) for each in error.errors()]
     problems += cross_problems(raw)
     if problems or config is None:
         raise ConfigError(list(dict.fromkeys(problems)), source=str(path))
@@ -248,7 +248,7 @@ _MUST_BE = {
 }
 
 
-def _problem(error: Any, raw: Mapping[str, Any]) -> str:
+def problem_of(error: Any, raw: Mapping[str, Any]) -> str:
     """One pydantic error as key, value and mend."""
     # A union names its branches in the location; only keys and positions are the file's own.
     location = [part for part in error["loc"] if not _is_branch(part)]

@@ -9,6 +9,7 @@
     ├── Refused              a party's policy does not allow this worker or kind of value
     ├── WireError            bytes that are not a value we admit
     ├── PartyFailed          a worker raised at its party (names party, worker, method, cause)
+    ├── PartyAbsent          a party or the server does not answer (killed, cut off, stalled)
     ├── CryptoError          a ciphertext, key or tag that does not check
     ├── NotFitted            predict or save before fit
     ├── ResumeError          a checkpoint that does not belong to this run
@@ -31,6 +32,7 @@ __all__ = [
     "FedmendWarning",
     "MissingExtra",
     "NotFitted",
+    "PartyAbsent",
     "PartyFailed",
     "PrivacyWarning",
     "ReadError",
@@ -148,6 +150,22 @@ class PartyFailed(FedmendError):
         self.party = party
         self.call = call
         super().__init__(f"party {party!r} failed in {call}: {type(cause).__name__}: {cause}")
+
+
+class PartyAbsent(FedmendError):
+    """A party does not answer; what it had in memory is lost, what it had kept is not."""
+
+    exit_code = 9
+
+    def __init__(self, party: str, reason: str, call: str = "") -> None:
+        self.party = party
+        self.reason = reason
+        self.call = call
+        during = f" during {call}" if call else ""
+        super().__init__(
+            f"party {party!r} is absent{during}: {reason}. "
+            "Mend: see that it runs ('fedmend party status' there), then 'fedmend run --resume'"
+        )
 
 
 class CryptoError(FedmendError):

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
@@ -18,6 +19,15 @@ if TYPE_CHECKING:
 __all__ = ["read_parties", "read_party", "split_by_id"]
 
 
+class File(Protocol):
+    """The file in which a party stands: its paths are relative to it."""
+
+    def at(self, path: str) -> Path: ...
+
+    @property
+    def labellers(self) -> list[str]: ...
+
+
 def read_parties(config: Config) -> list[Party]:
     """Every party with its training and its test table."""
     parties = []
@@ -30,7 +40,7 @@ def read_parties(config: Config) -> list[Party]:
     return parties
 
 
-def read_party(config: Config, party: PartySettings) -> tuple[Table, Table | None]:
+def read_party(config: File, party: PartySettings) -> tuple[Table, Table | None]:
     """A party's table, and its test table where it has one; errors name the party."""
     try:
         train = _read(config, party, party.data, party.sql, party.label)
@@ -47,7 +57,7 @@ def read_party(config: Config, party: PartySettings) -> tuple[Table, Table | Non
 
 
 def _read(
-    config: Config, party: PartySettings, data: str | None, sql: str | None, label: str | None
+    config: File, party: PartySettings, data: str | None, sql: str | None, label: str | None
 ) -> Table:
     from fedmend.data.readers import read, read_sql
 

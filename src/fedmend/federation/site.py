@@ -100,6 +100,11 @@ class Site:
         self.policy.admit_kind(self.name, f"{worker.worker_name()}.{method}", exposure.kind)
         return exposure
 
+    def exposure(self, handle: str, method: str) -> Exposure | None:
+        """What is declared of a method, whether or not it may be called; None if nothing is."""
+        worker = self._workers.get(handle)
+        return None if worker is None else worker.exposures.get(method)
+
     def call(self, handle: str, method: str, kwargs: Mapping[str, Any]) -> Any:
         """Run an exposed method. A refused kind is refused before the value exists."""
         self.admit(handle, method)

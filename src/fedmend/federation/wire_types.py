@@ -50,9 +50,10 @@ class Measure(NamedTuple):
 
 
 def is_tensor(value: Any) -> bool:
-    # torch is heavy: a value can only be a tensor if somebody has imported torch already.
-    torch = sys.modules.get("torch")
-    return torch is not None and isinstance(value, torch.Tensor)
+    # torch is heavy: a value can only be a tensor if somebody has imported torch already (and a
+    # thread that is just doing so has none yet).
+    tensor = getattr(sys.modules.get("torch"), "Tensor", None)
+    return tensor is not None and isinstance(value, tensor)
 
 
 def tensor_dtype(value: Any) -> str:

@@ -53,7 +53,7 @@ class LocalEngine:
         site = self.site(call.party)
         name = f"{call.label}.{call.method}"
         kwargs: dict[str, Any] = {}
-        for kind, group in _by_kind(call.kwargs, call.kinds).items():
+        for kind, group in by_kind(call.kwargs, call.kinds).items():
             kwargs |= self._cross(COORDINATOR, call.party, name, kind, group)
         try:
             value = site.call(call.handle, call.method, kwargs)
@@ -100,7 +100,7 @@ class LocalEngine:
         )
 
 
-def _by_kind(kwargs: Mapping[str, Any], kinds: Mapping[str, str]) -> dict[str, dict[str, Any]]:
+def by_kind(kwargs: Mapping[str, Any], kinds: Mapping[str, str]) -> dict[str, dict[str, Any]]:
     """Arguments grouped into one message per kind; a call without arguments is one control."""
     if not kinds or not kwargs:
         return {"control": dict(kwargs)}

@@ -1,0 +1,195 @@
+"""The one file that knows NVIDIA FLARE's Collab API (2.9): the job's two ends, and how it starts.
+
+A job is three small JSON files that name these two classes and nothing else: parties run the code
+they have installed. The classes stand on the allow list that provisioning writes into each kit,
+and the kits' authorization refuses jobs that bring code of their own.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import socket
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from nvflare.collab import collab
+from nvflare.collab.api.exceptions import CollabCallError, RunAborted
+
+from fedmend.errors import FedmendError
+from fedmend.federation.engines.flare.courier import SECONDS
+from fedmend.federation.engines.flare.host import Opener, PartyHost
+from fedmend.federation.engines.flare.link import ABSENT, OK, READY, Frame, Link
+
+logger = logging.getLogger(__name__)
+
+RELAY = f"{__name__}.CollabRelay"
+THREADS = 32
+
+
+class CollabParty:
+    """The job's object at a party. Subclasses say how the party's site is opened."""
+
+    def __init__(self) -> None:
+        self._host: PartyHost | None = None
+
+    def opener(self, kit: Path) -> Opener:
+        """How to make the site from the files of this kit."""
+        raise NotImplementedError
+
+    def patience(self, kit: Path) -> float:
+        """Seconds without a word from the coordinator after which the job ends here."""
+        return 180.0
+
+    @collab.init
+    def open(self) -> None:
+        kit = Path(collab.workspace.get_root_dir())
+        self._host = PartyHost(
+            collab.site_name,
+            self.opener(kit),
+            kit,
+            patience=self.patience(kit),
+            # FLARE has no way out for a job whose server is gone; the process has nothing open.
+            lost=lambda: os._exit(3),
+        )
+
+    @collab.publish
+    def ask(self, message: bytes) -> bytes:
+        assert self._host is not None
+        return self._host.answer(message, collab.caller)
+
+    @collab.final
+    def close(self) -> None:
+        if self._host is not None:
+            self._host.close("the job ended")
+
+
+class CollabRelay:
+    """The job's object at the server: hands bytes from the coordinator's link to the parties."""
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+
+    @collab.main
+    def run(self) -> None:
+        end = socket.socket(socket.AF_UNIX)
+        end.connect(self.address)
+        link = Link(end)
+        clients = {client.name: client for client in collab.clients}
+        link.send(Frame(0, READY, "", json.dumps(sorted(clients)).encode()))
+        pool = ThreadPoolExecutor(THREADS, "fedmend-relay")
+        try:
+            while (frame := link.receive()) is not None:
+                pool.submit(_hand_on, link, clients, frame)
+        finally:
+            link.close()
+            pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _hand_on(link: Link, clients: dict[str, Any], frame: Frame) -> None:
+    (seconds,) = SECONDS.unpack_from(frame.payload)
+    client = clients.get(frame.name)
+    try:
+        if client is None:
+            raise KeyError(frame.name)
+        status, payload = OK, client(timeout=seconds).ask(frame.payload[SECONDS.size :])
+    except KeyError:
+        status, payload = ABSENT, b"is not in the job"
+    except (CollabCallError, RunAborted) as error:
+        cause = getattr(error, "cause", error)
+        words = str(cause) if not isinstance(cause, TimeoutError) else f"no answer ({cause})"
+        status, payload = ABSENT, words.encode()
+    try:
+        link.send(Frame(frame.ticket, status, frame.name, payload))
+    except OSError:
+        logger.warning("the coordinator's process is gone")
+
+
+# ---------------------------------------------------------------- the job
+
+
+def write_job(
+    folder: Path, name: str, party_class: str, address: str, parties: Sequence[str]
+) -> Path:
+    """The job as FLARE wants it: names and settings, no code."""
+    job = folder / name
+    config = job / "app" / "config"
+    config.mkdir(parents=True)
+    server = {
+        "format_version": 2,
+        "workflows": [
+            {
+                "id": "controller",
+                "path": "nvflare.collab.runtime.controller.CollabController",
+                "args": {"server_obj_id": "_server", "collab_obj_ids": [], "props": {}},
+            }
+        ],
+        "components": [{"id": "_server", "path": RELAY, "args": {"address": address}}],
+        "task_data_filters": [],
+        "task_result_filters": [],
+    }
+    client = {
+        "format_version": 2,
+        "executors": [
+            {
+                "tasks": ["*"],
+                "executor": {
+                    "path": "nvflare.collab.runtime.executor.CollabExecutor",
+                    "args": {"client_obj_id": "_client", "collab_obj_ids": [], "props": {}},
+                },
+            }
+        ],
+        "components": [{"id": "_client", "path": party_class, "args": {}}],
+        "task_data_filters": [],
+        "task_result_filters": [],
+    }
+    meta = {
+        "name": name,
+        "resource_spec": {},
+        "min_clients": len(parties),
+        "mandatory_clients": list(parties),
+        "deploy_map": {"app": ["server", *parties]},
+    }
+    (config / "config_fed_server.json").write_text(json.dumps(server, indent=2))
+    (config / "config_fed_client.json").write_text(json.dumps(client, indent=2))
+    (job / "meta.json").write_text(json.dumps(meta, indent=2))
+    return job
+
+
+class Admin:
+    """The coordinator's login at the server: who is there, submit, status, abort."""
+
+    def __init__(self, kit: Path, user: str, timeout: float = 20.0) -> None:
+        from nvflare.fuel.flare_api.flare_api import new_secure_session
+
+        self._session = new_secure_session(user, str(kit), timeout=timeout)
+
+    def clients(self) -> list[str]:
+        """The parties that are connected now."""
+        return sorted(each.name for each in self._session.get_system_info().client_info)
+
+    def submit(self, job: Path) -> str:
+        return str(self._session.submit_job(str(job)))
+
+    def status(self, job_id: str) -> str:
+        return str(self._session.get_job_meta(job_id).get("status", ""))
+
+    def running(self) -> list[str]:
+        """Jobs that are not over."""
+        found = self._session.list_jobs()
+        return [each["job_id"] for each in found if not str(each["status"]).startswith("FINISHED")]
+
+    def abort(self, job_id: str) -> None:
+        try:
+            self._session.abort_job(job_id)
+        except Exception as error:  # FLARE raises whatever it finds; the job is over either way
+            logger.info("aborting job %s: %s", job_id, error)
+
+    def close(self) -> None:
+        self._session.close()
+
+
+__all__ = ["Admin", "CollabParty", "CollabRelay", "FedmendError", "write_job"]

@@ -1,0 +1,218 @@
+"""FlareEngine: the coordinator's half. The same face as the local engine, over the courier."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeout
+from typing import Any
+
+from fedmend._version import __version__
+from fedmend.errors import ConfigError, FedmendError, PartyAbsent, Refused
+from fedmend.federation import wire
+from fedmend.federation.engines import Call
+from fedmend.federation.engines.flare.courier import Courier
+from fedmend.federation.engines.flare.host import NOTHING, Hello
+from fedmend.federation.engines.flare.link import Link
+from fedmend.federation.engines.flare.messages import read_reply, request
+from fedmend.federation.engines.local import by_kind
+from fedmend.federation.ledger import COORDINATOR, Entry, Ledger
+from fedmend.federation.wire_types import VERSION as WIRE_VERSION
+
+logger = logging.getLogger(__name__)
+
+UNANSWERED = "unanswered"
+
+
+class FlareEngine:
+    """Sites in processes of their own; a call is a message there and one back.
+
+    hello: how this run introduces itself. call_timeout: seconds a party may work on one call.
+    stall_seconds: seconds without a sign of life after which a party counts as absent.
+    ended: called once when the engine closes, to end the job.
+    """
+
+    def __init__(
+        self,
+        link: Link,
+        names: Sequence[str],
+        hello: Hello,
+        *,
+        ledger: Ledger,
+        call_timeout: float = 3600.0,
+        stall_seconds: float = 60.0,
+        ended: Callable[[], None] | None = None,
+    ) -> None:
+        self._names = tuple(names)
+        self.hello = hello
+        self.ledger = ledger
+        self.call_timeout = call_timeout
+        self._ended = ended
+        self._closed = False
+        self._courier = Courier(link, self._names, stall_seconds=stall_seconds)
+        self._numbers = {name: itertools.count(1) for name in self._names}
+        self._sessions: dict[str, bytes] = {}
+        try:
+            self._say_hello()
+        except BaseException as error:
+            self.close(f"the run did not begin: {error}")
+            raise
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return self._names
+
+    @property
+    def absent(self) -> dict[str, str]:
+        """Parties that stopped answering, each with the reason."""
+        return self._courier.absent
+
+    # ------------------------------------------------------------------ what a federation asks
+
+    def start(self, party: str, worker: str, scope: str, params: dict[str, Any]) -> str:
+        self._known(party)
+        call = f"{worker}.start"
+        message = {"worker": worker, "scope": scope, "params": params}
+        self.ledger.record(COORDINATOR, party, call, "control", wire.measure(message))
+        handle = self._settle(party, call, "control", self._send(party, "start", **message))
+        return str(handle)
+
+    def call(self, call: Call) -> Any:
+        return self._finish(call, self._begin(call))
+
+    def call_all(self, calls: list[Call]) -> list[Any]:
+        """All requests leave before the first reply is awaited; errors wait for all to end."""
+        futures = [self._begin(call) for call in calls]
+        values: list[Any] = []
+        errors: list[Exception] = []
+        for call, future in zip(calls, futures, strict=True):
+            try:
+                values.append(self._finish(call, future))
+            except FedmendError as error:
+                errors.append(error)
+        if errors:
+            # Who is gone explains more than who complains about it.
+            errors.sort(key=lambda error: not isinstance(error, PartyAbsent))
+            for other in errors[1:]:
+                errors[0].add_note(f"also: {other}")
+            raise errors[0]
+        return values
+
+    def stop(self, party: str, handle: str) -> None:
+        if party in self.absent or self._closed:
+            return
+        try:
+            self._value(party, "stop", self._send(party, "stop", handle=handle))
+        except PartyAbsent as error:
+            logger.warning("%s", error)
+
+    def party_ledgers(self) -> dict[str, list[Entry]]:
+        """What every party has written down of this run so far; absent parties are left out."""
+        found = {}
+        for party in self._names:
+            if party in self.absent:
+                continue
+            entries = self._value(party, "ledger", self._send(party, "ledger"))
+            found[party] = [Entry(**entry) for entry in entries]
+        return found
+
+    def close(self, reason: str = "finished") -> None:
+        """Say goodbye to every party that is there, with the reason, and end the job."""
+        if self._closed:
+            return
+        self._closed = True
+        gone = self.absent
+        if gone and reason == "finished":
+            reason = "; ".join(f"{party} {words}" for party, words in gone.items())
+        farewells = [
+            (party, self._send(party, "bye", reason=reason))
+            for party in self._sessions
+            if party not in gone
+        ]
+        for party, future in farewells:
+            try:
+                future.result(10.0)
+            except (FedmendError, FutureTimeout):
+                logger.warning("party %r did not hear the end of the run", party)
+        self._courier.close()
+        if self._ended is not None:
+            self._ended()
+        self.ledger.close()
+
+    # ------------------------------------------------------------------ messages
+
+    def _say_hello(self) -> None:
+        greeting = request(
+            "hello",
+            version=__version__,
+            wire=WIRE_VERSION,
+            run=self.hello.run,
+            title=self.hello.title,
+            methods=list(self.hello.methods),
+            seed=self.hello.seed,
+            test_share=self.hello.test_share,
+        )
+        asked = {
+            party: self._courier.ask(party, greeting, self.call_timeout) for party in self._names
+        }
+        refusals: list[FedmendError] = []
+        for party, future in asked.items():
+            try:
+                self._sessions[party] = self._value(party, "hello", future)["session"]
+            except FedmendError as error:
+                refusals.append(error)
+        if refusals:
+            for other in refusals[1:]:
+                refusals[0].add_note(f"also: {other}")
+            raise refusals[0]
+
+    def _begin(self, call: Call) -> Future[bytes]:
+        self._known(call.party)
+        name = f"{call.label}.{call.method}"
+        for kind, group in by_kind(call.kwargs, call.kinds).items():
+            self.ledger.record(COORDINATOR, call.party, name, kind, wire.measure(group))
+        return self._send(
+            call.party, "call", handle=call.handle, method=call.method, kwargs=call.kwargs
+        )
+
+    def _finish(self, call: Call, future: Future[bytes]) -> Any:
+        name = f"{call.label}.{call.method}"
+        return self._settle(call.party, name, call.reply_kind, future)
+
+    def _send(self, party: str, operation: str, **content: Any) -> Future[bytes]:
+        number = next(self._numbers[party])
+        message = request(operation, session=self._sessions[party], number=number, **content)
+        return self._courier.ask(party, message, self.call_timeout)
+
+    def _settle(self, party: str, name: str, kind: str, future: Future[bytes]) -> Any:
+        """The value of a reply, noted as it crossed; refusals and silence are noted as well."""
+        try:
+            value = self._value(party, name, future)
+        except Refused:
+            self.ledger.record(party, COORDINATOR, name, kind, NOTHING, note="refused")
+            raise
+        except PartyAbsent:
+            self.ledger.record(party, COORDINATOR, name, kind, NOTHING, note=UNANSWERED)
+            raise
+        self.ledger.record(party, COORDINATOR, name, kind, wire.measure(value))
+        return value
+
+    def _value(self, party: str, name: str, future: Future[bytes]) -> Any:
+        try:
+            # The relay ends a call on time; this is for a relay that does not.
+            answer = future.result(self.call_timeout + 30.0)
+        except FutureTimeout:
+            raise PartyAbsent(
+                party, f"did not answer {name} within {self.call_timeout:.0f} s"
+            ) from None
+        except PartyAbsent as error:
+            raise PartyAbsent(party, error.reason, name) from error
+        return read_reply(answer, party, name)
+
+    def _known(self, party: str) -> None:
+        if party not in self._names:
+            raise ConfigError(
+                f"there is no party {party!r}. Mend: name one of {', '.join(self._names)}"
+            )

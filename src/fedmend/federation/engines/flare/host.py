@@ -1,0 +1,271 @@
+"""PartyHost: a Site behind messages. The party's half of the flare engine, without FLARE in it.
+
+Bytes come in, bytes go out; nothing that comes in can raise. The host keeps the party's own
+ledger and its events, admits one session, and takes every numbered request once.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import secrets
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from fedmend._version import __version__
+from fedmend.errors import FedmendError, Refused, WireError
+from fedmend.federation import wire
+from fedmend.federation.engines.flare.events import EVENTS_FILE, Events
+from fedmend.federation.engines.flare.messages import (
+    MAX_HELLO_BYTES,
+    error_reply,
+    field,
+    read_request,
+    reply,
+)
+from fedmend.federation.engines.local import by_kind
+from fedmend.federation.ledger import COORDINATOR, Ledger
+from fedmend.federation.policy import Policy
+from fedmend.federation.site import Site
+from fedmend.federation.wire_types import VERSION as WIRE_VERSION
+
+logger = logging.getLogger(__name__)
+
+LEDGER_FOLDER = "ledgers"
+RUN_FOLDER = "runs"
+
+
+@dataclass(frozen=True)
+class Hello:
+    """How a run introduces itself to a party: nothing in it is code or a path to follow.
+
+    run: names the party's folder for this run. title, methods: words for the party's screen.
+    seed, test_share: so that all parties set the same people aside.
+    """
+
+    run: str
+    title: str
+    methods: tuple[str, ...]
+    seed: int
+    test_share: float
+
+
+Opener = Callable[[Hello], Site]
+
+
+class PartyHost:
+    """One party's job process: opens its site on `hello`, and answers until `bye`.
+
+    opener: makes the Site from the party's own file, or raises `Refused`.
+    patience: seconds without a word from the coordinator after which `lost` is called.
+    """
+
+    def __init__(
+        self,
+        party: str,
+        opener: Opener,
+        folder: Path,
+        *,
+        patience: float = 180.0,
+        lost: Callable[[], None] | None = None,
+    ) -> None:
+        self.party = party
+        self.folder = folder
+        self.events = Events(folder / EVENTS_FILE)
+        self._opener = opener
+        self._policy = Policy()
+        self._site: Site | None = None
+        self._ledger: Ledger | None = None
+        self._session = b""
+        self._title = ""
+        self._taken = _Numbers()
+        self._busy = ""
+        self._heard = time.monotonic()
+        self._over = threading.Event()
+        # One thread for all work: torch keeps its thread teams per calling thread.
+        self._work = ThreadPoolExecutor(1, "fedmend-party")
+        self._patience, self._lost = patience, lost
+        threading.Thread(target=self._watch, name="fedmend-watch", daemon=True).start()
+
+    # ------------------------------------------------------------------ what comes in
+
+    def answer(self, message: bytes, caller: str = "server") -> bytes:
+        """The reply to a request; whatever is wrong with it is in the reply."""
+        self._heard = time.monotonic()
+        try:
+            if caller != "server":
+                raise Refused(self.party, f"{caller} is not the coordinator", "ask through it")
+            content = read_request(message)
+            operation = content["op"]
+            if operation == "ping":
+                return reply({"busy": self._busy})
+            if operation == "hello" and len(message) > MAX_HELLO_BYTES:
+                raise WireError(f"a hello of {len(message):,} bytes")
+            return self._work.submit(self._do, operation, content).result()
+        except Exception as error:
+            return self._sorry(error)
+
+    def close(self, reason: str) -> None:
+        """End the session: ledger to disk, workers gone."""
+        if self._over.is_set():
+            return
+        self._over.set()
+        self._site = None
+        if self._ledger is not None:
+            try:
+                self._ledger.close()
+            except OSError as error:
+                self.events.note(f"the ledger could not be closed: {error.strerror}", "error")
+            self.events.note(f"run {self._title!r} ended: {reason}")
+
+    # ------------------------------------------------------------------ what is done
+
+    def _do(self, operation: str, content: dict[str, Any]) -> bytes:
+        if operation == "hello":
+            return reply(self._hello(content))
+        site, ledger = self._admitted(content)
+        if operation == "start":
+            return reply(self._start(site, ledger, content))
+        if operation == "call":
+            return self._call(site, ledger, content)
+        if operation == "stop":
+            site.stop(field(content, "handle", str))
+            return reply(None)
+        if operation == "ledger":
+            return reply([asdict(entry) for entry in ledger.entries()])
+        self.close(field(content, "reason", str))
+        return reply(None)
+
+    def _hello(self, content: dict[str, Any]) -> dict[str, Any]:
+        if self._session:
+            raise Refused(self.party, "a session is open already", "start a new job")
+        theirs, wire_theirs = field(content, "version", str), field(content, "wire", int)
+        if (theirs, wire_theirs) != (__version__, WIRE_VERSION):
+            raise Refused(
+                self.party,
+                f"the coordinator runs fedmend {theirs} (wire {wire_theirs}), "
+                f"this party fedmend {__version__} (wire {WIRE_VERSION})",
+                "install the same fedmend version at all parties",
+            )
+        hello = Hello(
+            run=_plain_name(field(content, "run", str)),
+            title=field(content, "title", str)[:200],
+            methods=tuple(str(each)[:80] for each in field(content, "methods", list)[:50]),
+            seed=field(content, "seed", int),
+            test_share=field(content, "test_share", float),
+        )
+        words = f"the coordinator asks for a run {hello.title!r}: {', '.join(hello.methods)}"
+        self.events.note(words)
+        self._busy = "reading the table"
+        site = self._opener(hello)
+        self._busy = ""
+        self._policy, self._title = site.policy, hello.title
+        self._ledger = Ledger(self.folder / LEDGER_FOLDER / f"{hello.run}.jsonl")
+        self._site, self._session = site, secrets.token_bytes(16)
+        self.events.note(f"taking part in {hello.title!r} (session open)")
+        return {"party": self.party, "version": __version__, "session": self._session}
+
+    def _admitted(self, content: dict[str, Any]) -> tuple[Site, Ledger]:
+        """Site and ledger for a request of this session that has not been made before."""
+        if self._site is None or self._ledger is None:
+            raise Refused(self.party, "no session is open", "start the run anew (--resume)")
+        if not secrets.compare_digest(field(content, "session", bytes), self._session):
+            raise Refused(self.party, "the message belongs to another session", "say hello first")
+        number = field(content, "number", int)
+        if not self._taken.take(number):
+            raise Refused(self.party, f"message {number} came before (a replay)", "send it once")
+        return self._site, self._ledger
+
+    def _start(self, site: Site, ledger: Ledger, content: dict[str, Any]) -> str:
+        worker, scope = field(content, "worker", str), field(content, "scope", str)
+        params = field(content, "params", dict)
+        call = f"{worker}.start"
+        message = {"worker": worker, "scope": scope, "params": params}
+        ledger.record(COORDINATOR, self.party, call, "control", wire.measure(message))
+        self._busy = call
+        try:
+            handle = site.start(worker, scope, params)
+        except Refused:
+            ledger.record(self.party, COORDINATOR, call, "control", NOTHING, note="refused")
+            raise
+        finally:
+            self._busy = ""
+        ledger.record(self.party, COORDINATOR, call, "control", wire.measure(handle))
+        return handle
+
+    def _call(self, site: Site, ledger: Ledger, content: dict[str, Any]) -> bytes:
+        handle, method = field(content, "handle", str), field(content, "method", str)
+        kwargs = field(content, "kwargs", dict)
+        call = f"{handle.partition('#')[0]}.{method}"
+        exposure = site.exposure(handle, method)
+        takes, kind = (exposure.takes, exposure.kind) if exposure else ({}, "control")
+        for of_kind, group in by_kind(kwargs, takes).items():
+            ledger.record(COORDINATOR, self.party, call, of_kind, wire.measure(group))
+        self._busy = call
+        try:
+            value = site.call(handle, method, kwargs)
+        except Refused:
+            ledger.record(self.party, COORDINATOR, call, kind, NOTHING, note="refused")
+            raise
+        finally:
+            self._busy = ""
+        answer = reply(value)
+        ledger.record(self.party, COORDINATOR, call, kind, wire.measure(value))
+        return answer
+
+    def _sorry(self, error: Exception) -> bytes:
+        self._busy = ""
+        refused = isinstance(error, Refused)
+        if not isinstance(error, FedmendError):
+            logger.exception("a request could not be answered")
+        self.events.note(str(error), "refused" if refused else "error")
+        return error_reply(error, policy=self._policy)
+
+    # ------------------------------------------------------------------ nobody there
+
+    def _watch(self) -> None:
+        while not self._over.wait(1.0):
+            silent = time.monotonic() - self._heard
+            if silent > self._patience and not self._busy:
+                self.events.note(
+                    f"the coordinator has not been heard for {silent:.0f} s; the job ends here. "
+                    "Mend: nothing to do; the run goes on with 'fedmend run --resume'",
+                    "error",
+                )
+                self.close("the coordinator was lost")
+                if self._lost is not None:
+                    self._lost()
+
+
+NOTHING = wire.Measure("", "", 0, "")
+
+
+class _Numbers:
+    """Which numbers were taken; consecutive ones are forgotten below a floor."""
+
+    def __init__(self) -> None:
+        self._floor = 0
+        self._above: set[int] = set()
+
+    def take(self, number: int) -> bool:
+        if number <= self._floor or number in self._above or number > self._floor + 1_000_000:
+            return False
+        self._above.add(number)
+        while self._floor + 1 in self._above:
+            self._floor += 1
+            self._above.remove(self._floor)
+        return True
+
+
+def _plain_name(name: str) -> str:
+    """A run's name as a folder of the party's: nothing that leads anywhere else."""
+    if not name or len(name) > 100 or name.startswith(".") or os.sep in name or "\0" in name:
+        raise WireError(f"{name!r} is no name for a run")
+    if not all(letter.isalnum() or letter in "-_." for letter in name):
+        raise WireError(f"{name!r} is no name for a run")
+    return name

@@ -1,0 +1,251 @@
+"""Start-up kits: certificates and settings for the coordinator's server and for every party.
+
+FLARE's provisioner makes the certificate authority and the certificates. What we add to each kit
+closes it: only fedmend's two job classes may run, a job that brings code is refused, nobody gets
+a shell, and all files of the server stay inside its kit.
+
+    kits/coordinator/server   kits/coordinator/admin   kits/<party>   kits/ca (keep it to yourself)
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fedmend.errors import ConfigError, MissingExtra
+
+__all__ = ["ADMIN", "PARTY_CLASS", "Kits", "anchor_server", "make_kits"]
+
+ADMIN = "coordinator@fedmend.org"
+PARTY_CLASS = "fedmend.party_job.PartyJob"
+_RELAY_CLASS = "fedmend.federation.engines.flare.collab.CollabRelay"
+_CONTROLLER = "nvflare.collab.runtime.controller.CollabController"
+_EXECUTOR = "nvflare.collab.runtime.executor.CollabExecutor"
+_RIGHTS = {
+    "submit_job": "any",
+    "clone_job": "none",
+    "manage_job": "any",
+    "download_job": "none",
+    "view": "any",
+    "operate": "none",
+    "shell_commands": "none",
+    "byoc": "none",
+    "server-predeployed-flwr": "none",
+}
+_QUIET_LOG = {
+    "version": 1,
+    "disable_existing_loggers": False,
+    "formatters": {
+        "line": {
+            "()": "nvflare.fuel.utils.log_utils.BaseFormatter",
+            "fmt": "%(asctime)s %(levelname)s %(name)s: %(message)s",
+        }
+    },
+    "handlers": {
+        "file": {
+            "class": "logging.handlers.RotatingFileHandler",
+            "formatter": "line",
+            "filename": "log.txt",
+            "mode": "a",
+            "maxBytes": 5_000_000,
+            "backupCount": 2,
+        }
+    },
+    # FLARE writes several lines per call at INFO, which costs more than the call.
+    "loggers": {
+        "root": {"level": "WARNING", "handlers": ["file"]},
+        "fedmend": {"level": "INFO"},
+    },
+}
+
+
+@dataclass(frozen=True)
+class Kits:
+    """Where the kits of a federation are."""
+
+    folder: Path
+
+    @property
+    def server(self) -> Path:
+        return self.folder / "coordinator" / "server"
+
+    @property
+    def admin(self) -> Path:
+        return self.folder / "coordinator" / "admin"
+
+    def party(self, name: str) -> Path:
+        return self.folder / name
+
+    @property
+    def parties(self) -> list[str]:
+        """The parties that have a kit here."""
+        return sorted(
+            each.name
+            for each in self.folder.iterdir()
+            if (each / "startup/fed_client.json").is_file()
+        )
+
+
+def make_kits(
+    folder: Path,
+    parties: Sequence[str],
+    *,
+    host: str = "localhost",
+    port: int = 8102,
+    force: bool = False,
+) -> Kits:
+    """Provision a federation into `folder`; an authority that is there already is used again."""
+    problems = _problems(parties, host, port)
+    kits = Kits(folder)
+    present = [each for each in (kits.server, *map(kits.party, parties)) if each.exists()]
+    if present and not force:
+        problems.append(f"{present[0]} exists already. Mend: --force makes all kits anew")
+    if problems:
+        raise ConfigError(problems)
+    folder.mkdir(parents=True, exist_ok=True)
+    folder.chmod(0o700)
+    made = _run_provisioner(folder / "ca", parties, host, port)
+    for each in present:
+        shutil.rmtree(each)
+    shutil.rmtree(kits.admin, ignore_errors=True)
+    kits.server.parent.mkdir(exist_ok=True)
+    shutil.move(made / host, kits.server)
+    shutil.move(made / ADMIN, kits.admin)
+    for name in parties:
+        shutil.move(made / name, kits.party(name))
+        _close_party(kits.party(name))
+    _close_server(kits.server)
+    return kits
+
+
+def _problems(parties: Sequence[str], host: str, port: int) -> list[str]:
+    problems = []
+    for name in parties:
+        if not name.replace("-", "").replace("_", "").isalnum() or not name.isascii():
+            problems.append(
+                f"party {name!r}: a party of its own machine is named with letters, digits, '-' "
+                "and '_' only. Mend: rename it"
+            )
+        if name in ("ca", "coordinator", "server", host):
+            problems.append(f"party {name!r}: the name is taken. Mend: rename it")
+    if not 0 < port < 65536:
+        problems.append(f"flare.port must be between 1 and 65535, however: {port}")
+    return problems
+
+
+def _run_provisioner(state: Path, parties: Sequence[str], host: str, port: int) -> Path:
+    """Let FLARE make certificates and kits; returns the folder with one folder for each."""
+    try:
+        from nvflare.lighter.prov_utils import prepare_builders
+        from nvflare.lighter.provision import prepare_project
+        from nvflare.lighter.provisioner import Provisioner
+    except ImportError as error:
+        raise MissingExtra("nvflare", "flare", "a federation of several machines") from error
+
+    builders = "nvflare.lighter.impl"
+    project: dict[str, Any] = {
+        "api_version": 3,
+        "name": "fedmend",
+        "description": "a fedmend federation",
+        "participants": [
+            {"name": host, "type": "server", "org": "coordinator", "fed_learn_port": port},
+            *({"name": name, "type": "client", "org": _org(name)} for name in parties),
+            {"name": ADMIN, "type": "admin", "org": "coordinator", "role": "project_admin"},
+        ],
+        "builders": [
+            {
+                "path": f"{builders}.workspace.WorkspaceBuilder",
+                "args": {"template_file": ["master_template.yml"]},
+            },
+            {
+                "path": f"{builders}.static_file.StaticFileBuilder",
+                "args": {"config_folder": "config", "scheme": "grpc"},
+            },
+            {"path": f"{builders}.cert.CertBuilder", "args": {}},
+            {"path": f"{builders}.signature.SignatureBuilder", "args": {}},
+        ],
+    }
+    umask = os.umask(0o077)
+    try:
+        found = prepare_project(project)
+        provisioner = Provisioner(str(state), prepare_builders(project))
+        context = provisioner.provision(found, logger=_Silent())
+        if context.get("build_error"):
+            raise ConfigError("FLARE could not make the kits. Mend: see what it logged")
+        return Path(context["current_prod_dir"])
+    finally:
+        os.umask(umask)
+
+
+class _Silent:
+    """FLARE prints unless it is given something to tell."""
+
+    def debug(self, *words: Any) -> None: ...
+
+    info = warning = error = debug
+
+
+def _org(party: str) -> str:
+    return party.replace("-", "_")
+
+
+def _close_party(kit: Path) -> None:
+    resources = _default(kit, "resources.json")
+    resources["class_allow_list"] = [_EXECUTOR, PARTY_CLASS]
+    resources["class_list_enforcement_mode"] = "enforce"
+    resources["allow_log_streaming"] = False
+    resources["components"] = [
+        each for each in resources["components"] if each["id"] != "site_log_streamer"
+    ]
+    _write(kit / "local" / "resources.json", resources)
+    _close(kit)
+
+
+def _close_server(kit: Path) -> None:
+    resources = _default(kit, "resources.json")
+    resources["class_allow_list"] = [_CONTROLLER, _RELAY_CLASS]
+    resources["class_list_enforcement_mode"] = "enforce"
+    for each in resources["components"]:
+        if each["id"] == "job_scheduler":
+            each["args"]["max_jobs"] = 1
+    _write(kit / "local" / "resources.json", resources)
+    anchor_server(kit)
+    _close(kit)
+
+
+def anchor_server(kit: Path) -> None:
+    """Keep the server's files inside its kit, wherever the kit is now (FLARE's default is /tmp)."""
+    path = kit / "local" / "resources.json"
+    resources = json.loads(path.read_text(encoding="utf-8"))
+    for each in resources["components"]:
+        if each["id"] == "job_manager":
+            each["args"]["uri_root"] = str(kit.resolve() / "jobs")
+    storage = resources["snapshot_persistor"]["args"]["storage"]["args"]
+    storage["root_dir"] = str(kit.resolve() / "snapshots")
+    _write(path, resources)
+
+
+def _close(kit: Path) -> None:
+    """Rights and log of a kit; FLARE's shell scripts go, `fedmend` starts the processes."""
+    authorization = {"format_version": "1.0", "permissions": {"project_admin": _RIGHTS}}
+    _write(kit / "local" / "authorization.json", authorization)
+    _write(kit / "local" / "log_config.json", _QUIET_LOG)
+    for script in (*kit.glob("startup/*.sh"), kit / "readme.txt"):
+        script.unlink(missing_ok=True)
+
+
+def _default(kit: Path, name: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((kit / "local" / f"{name}.default").read_text("utf-8"))
+    return found
+
+
+def _write(path: Path, content: Any) -> None:
+    with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False) as file:
+        json.dump(content, file, indent=2)
+    os.replace(file.name, path)
