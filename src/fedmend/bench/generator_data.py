@@ -9,7 +9,7 @@ import pandas as pd
 
 from fedmend.data.datasets import load
 from fedmend.data.table import Table
-from fedmend.generate.base import quiet
+from fedmend.generate.given import quiet
 
 __all__ = ["PATTERNS", "Data", "prepared"]
 

@@ -5,6 +5,7 @@
 ['ctgan', 'tablegan', 'ctabgan', 'vae', 'tabddpm', 'gain', 'vgain', 'vfgain']
 """
 
-from fedmend.generate.base import Generator, generators, load, make
+from fedmend.generate.base import Generator
+from fedmend.generate.registry import generators, load, make
 
 __all__ = ["Generator", "generators", "load", "make"]

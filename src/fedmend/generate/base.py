@@ -16,74 +16,30 @@ What is sampled is complete: missing cells are gaps to be filled, never values t
 
 from __future__ import annotations
 
-import importlib
-import inspect
-import os
-import secrets
-import warnings
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
 import numpy as np
-import pandas as pd
 import torch
 from torch import nn
 
-from fedmend._suggest import did_you_mean
 from fedmend.data.schema import Schema
 from fedmend.data.table import Table
-from fedmend.errors import ConfigError, DataError, FedmendWarning, NotFitted
-from fedmend.federation import wire
+from fedmend.errors import ConfigError, DataError, NotFitted
 from fedmend.generate.encoder import Encoded, Encoder, Raw
+from fedmend.generate.files import read, write
+from fedmend.generate.given import Given, fill, given_rows, quiet
+from fedmend.generate.parameters import Parameters
 from fedmend.generate.progress import shown
+from fedmend.generate.registry import class_of
 from fedmend.generate.training import Progress, generator_for, pick_device, seed_parameters
 
-__all__ = ["Generator", "generators", "load", "make", "quiet"]
+__all__ = ["Generator"]
 
-_REGISTRY: dict[str, str] = {
-    "ctgan": "CTGAN",
-    "tablegan": "TableGAN",
-    "ctabgan": "CTABGAN",
-    "vae": "VAE",
-    "tabddpm": "TabDDPM",
-    "gain": "GAIN",
-    "vgain": "VGAIN",
-    "vfgain": "VFGAIN",
-}
-_FORMAT = "fedmend generator"
-_VERSION = 1
 MIN_ROWS = 10
 
-Given = Mapping[str, Any] | pd.DataFrame | Table
 
-
-def generators() -> list[str]:
-    """The names of all generators, for `make`."""
-    return list(_REGISTRY)
-
-
-def make(name: str, **params: Any) -> Generator:
-    """A generator by name: ``make("vae", epochs=100)``."""
-    return _class(name)(**params)
-
-
-def load(path: str | Path) -> Generator:
-    """The generator that `Generator.save` wrote, of whichever class."""
-    return Generator.load(path)
-
-
-def _class(name: str) -> type[Generator]:
-    if name not in _REGISTRY:
-        raise ConfigError(f"there is no generator {name!r}: {did_you_mean(name, _REGISTRY)}")
-    found: type[Generator] = getattr(
-        importlib.import_module(f"fedmend.generate.{name}"), _REGISTRY[name]
-    )
-    return found
-
-
-class Generator:
+class Generator(Parameters):
     """The interface and the table side of every generator.
 
     Constructor arguments are keyword-only and kept under their own names; ``seed`` and ``device``
@@ -94,38 +50,6 @@ class Generator:
     impute_draws: ClassVar[int] = 10
     seed: int
     device: str
-
-    # --- parameters ----------------------------------------------------------------
-
-    @classmethod
-    def _param_names(cls) -> list[str]:
-        return [name for name in inspect.signature(cls.__init__).parameters if name != "self"]
-
-    def get_params(self, deep: bool = True) -> dict[str, Any]:
-        """The constructor's arguments."""
-        return {name: getattr(self, name) for name in self._param_names()}
-
-    def set_params(self, **params: Any) -> Self:
-        """Change constructor arguments; unknown ones are refused, all in one message."""
-        known = self._param_names()
-        problems = [
-            f"{type(self).__name__} has no parameter {name!r}: {did_you_mean(name, known)}"
-            for name in params
-            if name not in known
-        ]
-        if problems:
-            raise ConfigError(problems)
-        for name, value in params.items():
-            setattr(self, name, value)
-        return self
-
-    def __repr__(self) -> str:
-        changed = [
-            f"{name}={getattr(self, name)!r}"
-            for name, parameter in inspect.signature(type(self).__init__).parameters.items()
-            if name != "self" and getattr(self, name) != parameter.default
-        ]
-        return f"{type(self).__name__}({', '.join(changed)})"
 
     # --- what a generator says of itself -----------------------------------------------
 
@@ -169,7 +93,9 @@ class Generator:
         self._prepare(table)
         if self.encoder_.width:
             rows = self.encoder_.encode(self.encoder_.raw(table.frame), self._numpy_rng("encode"))
-            with shown(f"{self.name}", progress) as tell:
+            # cuDNN's fastest convolutions sum in an order of their own each time.
+            steady = torch.backends.cudnn.flags(benchmark=False, deterministic=True)
+            with shown(f"{self.name}", progress) as tell, steady:
                 self._train(rows, tell)
         for module in self.modules_.values():
             module.eval()
@@ -242,7 +168,7 @@ class Generator:
             if n is None or n < 0:
                 raise ConfigError(f"n must be a whole number from 0, however: n={n!r}")
             return self._table(np.arange(n), self._rows(n, None, seed))
-        ids, frame = _given_rows(given, n, self.schema_)
+        ids, frame = given_rows(given, n, self.schema_)
         known = self.encoder_.raw(frame, strict=True)
         rows = self._rows(len(frame), known, seed)
         for name, numbers in known.items():
@@ -307,7 +233,7 @@ class Generator:
         for name in names:
             holes = gaps[name].to_numpy()
             if holes.any():
-                frame[name] = _fill(frame[name], holes, filled[name].array[holes[rows]])
+                frame[name] = fill(frame[name], holes, filled[name].array[holes[rows]])
         columns = [
             self.schema_[name] if name in names and bool(gaps[name].all()) else table.schema[name]
             for name in table.names
@@ -333,10 +259,9 @@ class Generator:
     def save(self, path: str | Path) -> Path:
         """Write the fitted generator into one file, whole or not at all. No pickle."""
         self._check_fitted()
-        data = wire.encode(
+        return write(
+            path,
             {
-                "format": _FORMAT,
-                "version": _VERSION,
                 "name": self.name,
                 "params": self.get_params(),
                 "label": self.label_,
@@ -347,31 +272,14 @@ class Generator:
                     for name, module in self.modules_.items()
                 },
                 "extra": self._extra() if self.modules_ else {},
-            }
+            },
         )
-        target = Path(path)
-        draft = target.with_name(f".{target.name}.{secrets.token_hex(4)}")
-        try:
-            draft.write_bytes(data)
-            os.replace(draft, target)
-        finally:
-            draft.unlink(missing_ok=True)
-        return target
 
     @classmethod
     def load(cls, path: str | Path) -> Self:
         """The generator that `save` wrote; on a subclass, only one of that class."""
-        values = wire.decode(Path(path).read_bytes())
-        if not isinstance(values, dict) or values.get("format") != _FORMAT:
-            raise DataError(
-                f"{path} holds no generator", mend="give the file that Generator.save wrote"
-            )
-        if values["version"] != _VERSION:
-            raise DataError(
-                f"{path} is of version {values['version']}, this fedmend reads {_VERSION}",
-                mend="fit the generator again, or install the fedmend that saved it",
-            )
-        made = _class(values["name"])(**values["params"])
+        values = read(path)
+        made = class_of(values["name"])(**values["params"])
         if not isinstance(made, cls):
             raise DataError(
                 f"{path} holds a {type(made).__name__}, not a {cls.__name__}",
@@ -395,82 +303,3 @@ class Generator:
             raise NotFitted(
                 f"this {type(self).__name__} is not fitted yet. Mend: call fit(table) first"
             )
-
-
-# --- helpers -------------------------------------------------------------------------------
-
-
-@contextmanager
-def quiet() -> Iterator[None]:
-    """Tables made here may have columns without any value; their sources have said so already."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", FedmendWarning)
-        yield
-
-
-def _given_rows(given: Given, n: int | None, schema: Schema) -> tuple[np.ndarray, pd.DataFrame]:
-    """Ids and checked cells of the known columns."""
-    if isinstance(given, Table):
-        ids, columns, rows = given.ids, given.frame, given.n_rows
-    else:
-        columns, rows = _given_frame(given, n)
-        ids = np.arange(rows)
-    if n is not None and n != rows:
-        raise DataError(
-            f"{rows} rows are given for n={n}", mend="leave n out, or give one value for all rows"
-        )
-    for name in columns.columns:
-        if name not in schema:
-            raise DataError(
-                "the generator knows no such column",
-                column=str(name),
-                mend=did_you_mean(str(name), schema.names),
-            )
-    with quiet():
-        checked = Table(ids, columns, schema=schema.select(columns.columns))
-    return ids, checked.frame
-
-
-def _given_frame(
-    given: Mapping[str, Any] | pd.DataFrame, n: int | None
-) -> tuple[pd.DataFrame, int]:
-    if isinstance(given, pd.DataFrame):
-        return given.reset_index(drop=True), len(given)
-    lists = {name: values for name, values in given.items() if not _is_single(values)}
-    sizes = {name: len(values) for name, values in lists.items()}
-    rows = next(iter(sizes.values()), n)
-    if rows is None:
-        raise ConfigError("given holds single values only. Mend: say how many rows: sample(n, …)")
-    for name, size in sizes.items():
-        if size != rows:
-            raise DataError(
-                f"{size} values are given for {rows} rows",
-                column=name,
-                mend="give one value, or one for each row",
-            )
-    columns = {
-        name: pd.Series([values] * rows) if name not in lists else pd.Series(values).array
-        for name, values in given.items()
-    }
-    return pd.DataFrame(columns, index=pd.RangeIndex(rows)), rows
-
-
-def _is_single(values: Any) -> bool:
-    return isinstance(values, str | bytes) or not hasattr(values, "__len__")
-
-
-def _fill(series: pd.Series, holes: np.ndarray, cells: Any) -> pd.Series:
-    """The series with the cells put into its holes; its dtype stays unless it had no value."""
-    cells = pd.Series(cells)
-    if holes.all():
-        return cells
-    filled = series.copy()
-    if isinstance(series.dtype, pd.CategoricalDtype):
-        known = series.dtype.categories
-        fresh = [value for value in cells.dropna().unique() if value not in known]
-        filled = filled.cat.add_categories(fresh) if fresh else filled
-        cells = cells.astype(object)
-    else:
-        cells = cells.astype(series.dtype)
-    filled[holes] = cells.array
-    return filled

@@ -51,8 +51,10 @@ class Conditions:
 
     def _weights(self, masses: torch.Tensor) -> torch.Tensor:
         """A probability for every category: columns alike, within a column by mass."""
-        totals = torch.zeros_like(masses).index_add_(0, self.column, masses)
-        return masses / totals[self.column].clamp(min=1e-12)
+        if not self.width:
+            return masses
+        member = F.one_hot(self.column).to(masses.dtype)  # a sum in the same order every time
+        return masses / (member @ (masses @ member)).clamp(min=1e-12)
 
     def draw(self, n: int, generator: torch.Generator) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Row numbers to train on, and the condition each was drawn for.

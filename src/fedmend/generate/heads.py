@@ -47,7 +47,8 @@ class Heads:
             peak = floor.to(logits.dtype).scatter_reduce(1, index, logits.detach(), "amax")
         shifted = logits - peak[:, self.span]
         total = shifted.exp() @ self._member.to(logits.dtype)
-        return (shifted - total.log()[:, self.span]) * self.softmax
+        # As a product: the gradient of an index is slow, and on CUDA not the same every time.
+        return (shifted - total.log() @ self._member.to(logits.dtype).T) * self.softmax
 
     def draw(self, log_scores: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
         """One category for every softmax span, as indicators; 0 at scalar coordinates.

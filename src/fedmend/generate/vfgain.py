@@ -27,8 +27,9 @@ import numpy as np
 from fedmend.data.table import Table
 from fedmend.errors import ConfigError, DataError, NotFitted
 from fedmend.federation import Federation
-from fedmend.generate.base import MIN_ROWS, Given
+from fedmend.generate.base import MIN_ROWS
 from fedmend.generate.context_gain import ContextGAIN
+from fedmend.generate.given import Given
 from fedmend.generate.progress import shown
 from fedmend.generate.training import History, Progress, held_out
 from fedmend.generate.vfgain_workers import ORDERS, ContextWorker, ImputerWorker

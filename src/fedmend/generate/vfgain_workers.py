@@ -18,8 +18,9 @@ from torch import Tensor, nn
 from fedmend.data.table import Table
 from fedmend.errors import DataError, NotFitted
 from fedmend.federation import Site, Worker, exposed
-from fedmend.generate.base import Generator, make
+from fedmend.generate.base import Generator
 from fedmend.generate.gain_parts import Duel, Rows
+from fedmend.generate.registry import make
 from fedmend.generate.training import EMA, batches, generator_for
 from fedmend.learn.features import BatchOrder
 from fedmend.learn.halves import BottomHalf, Settings
