@@ -99,6 +99,7 @@ class Overview:
     aligned: int | None
     label: dict[str, Any] | None
     torn: list[str]
+    shape: str = "vertical"
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON form."""
@@ -114,7 +115,9 @@ class Overview:
     def rows(self) -> list[list[str]]:
         """The table in text: a head, then a line for each party."""
         head = ["party", "rows", "known to all", "columns", "missing cells", "label"]
-        return [head, *(self._row(party) for party in self.parties)]
+        table = [head, *(self._row(party) for party in self.parties)]
+        # Nobody is known to two parties of a horizontal federation.
+        return [row[:2] + row[3:] for row in table] if self.shape == "horizontal" else table
 
     def _row(self, party: PartyOverview) -> list[str]:
         if party.withheld:
@@ -153,13 +156,32 @@ class Overview:
         return "\n".join([*lines, "", "What is torn:", *(f"  • {line}" for line in self.torn)])
 
 
-def overview(fed: Federation) -> Overview:
-    """Ask every party for its sizes, the label party for its label, and say what is torn."""
+def overview(fed: Federation, *, shape: str = "vertical") -> Overview:
+    """Ask every party for its sizes, the label party for its label, and say what is torn.
+
+    shape: "horizontal" where the parties have the same columns of different people.
+    """
     aligned = fed.alignment.aligned if fed.is_aligned else None
     parties = [_ask(fed, name) for name in fed.names]
     holders = [party.name for party in parties if party.labelled]
+    if shape == "horizontal":
+        told = {name: _ask_label(fed, name) for name in holders}
+        torn = torn_across(parties, told)
+        return Overview(parties, aligned, _together(told), torn, shape)
     label = _ask_label(fed, holders[0]) if len(holders) == 1 else None
     return Overview(parties, aligned, label, what_is_torn(parties, aligned, label))
+
+
+def _together(told: Mapping[str, dict[str, Any] | None]) -> dict[str, Any] | None:
+    """The label over all parties that tell its counts."""
+    known = [each for each in told.values() if each and "counts" in each]
+    if not known:
+        return None
+    counts: dict[str, int] = {}
+    for each in known:
+        for value, count in each["counts"].items():
+            counts[value] = counts.get(value, 0) + count
+    return {**known[0], "counts": dict(sorted(counts.items()))}
 
 
 def _ask(fed: Federation, name: str) -> PartyOverview:
@@ -181,6 +203,38 @@ def _ask_label(fed: Federation, name: str) -> dict[str, Any] | None:
 
 
 # ---------------------------------------------------------------- in words
+
+
+def torn_across(
+    parties: list[PartyOverview], labels: Mapping[str, dict[str, Any] | None]
+) -> list[str]:
+    """What is torn where the parties have the same columns: labels, classes, cells."""
+    told = [party for party in parties if not party.withheld]
+    rows = sum(party.rows for party in told)
+    labelled = sum(party.labelled_rows for party in told)
+    sentences = []
+    if rows and labelled < rows:
+        scarce = "Labels are scarce: " if labelled < SCARCE_LABELS * rows else ""
+        sentences.append(
+            f"{scarce}{labelled:,} of {rows:,} rows have one ({percent(labelled / rows)})."
+        )
+    sentences += [
+        f"{party.name} has no labelled row: it learns from the others' labels only."
+        for party in told
+        if not party.labelled_rows
+    ]
+    counts = {name: each["counts"] for name, each in labels.items() if each and "counts" in each}
+    classes = sorted({value for each in counts.values() for value in each})
+    sentences += [
+        f"{name} has labels of {len(each)} of the {len(classes)} classes only."
+        for name, each in counts.items()
+        if each and len(each) < len(classes)
+    ]
+    sentences += _cells_torn(told)
+    sentences += [
+        f"{party.name} withholds its sizes by its policy." for party in parties if party.withheld
+    ]
+    return sentences or ["Nothing: every row is complete and labelled."]
 
 
 def what_is_torn(

@@ -25,6 +25,7 @@ __all__ = ["comparison", "curves", "new_figure", "overlap", "standalone", "style
 INK, FAINT, GRID, TORN = "#010203", "#010204", "#010205", "#010206"
 SERIES = ("#020101", "#020102", "#020103", "#020104", "#020105", "#020106")
 LABEL = "#020107"
+MOST_BANDS = 24
 COLOURS: dict[str, tuple[str, str]] = {
     INK: ("--ink", "#1d2530"),
     FAINT: ("--faint", "#5d6875"),
@@ -142,8 +143,10 @@ def overlap(found: Overview) -> str:
     """The torn table: columns by party from left to right, rows from top to bottom.
 
     Filled is there, empty is what nobody can look up. The aligned rows are whole; below them
-    every party has rows that are linked to nobody.
+    every party has rows that are linked to nobody. Of a horizontal federation, see `stacked`.
     """
+    if found.shape == "horizontal":
+        return stacked(found)
     parties = [party for party in found.parties if not party.withheld and party.n_columns]
     bands = _bands(parties, found.aligned)
     with styled():
@@ -175,6 +178,35 @@ def overlap(found: Overview) -> str:
         axes.set_ylim(max(top, 0.1), -0.14)
         axes.axis("off")
         return to_svg(figure, "overlap", "Which rows have which columns, and what is missing")
+
+
+def stacked(found: Overview) -> str:
+    """The parties' rows one below the other, all with the same columns; yellow where labelled."""
+    parties = [party for party in found.parties if not party.withheld and party.rows]
+    total = sum(party.rows for party in parties) or 1
+    shown = parties[:MOST_BANDS]
+    with styled():
+        figure, (axes,) = new_figure(7.6, 0.7 + 0.3 * max(2, len(shown)))
+        top = 0.0
+        for number, party in enumerate(shown):
+            height = max(0.5, 4 * party.rows / total)
+            _block(axes, 0.0, top, 1.0, height, True, number)
+            labelled = height * party.labelled_rows / party.rows
+            if labelled:
+                _label_strip(axes, 0.0, top, labelled)
+            words = f"{party.name}  {party.rows:,} rows, {party.labelled_rows:,} labelled"
+            axes.text(-0.02, top + height / 2, words, ha="right", va="center", size=9)
+            top += height + 0.1
+        if len(parties) > len(shown):
+            words = f"and {len(parties) - len(shown)} more"
+            axes.text(-0.02, top + 0.2, words, ha="right", va="center", color=FAINT, size=9)
+            top += 0.5
+        columns = max((party.n_columns for party in parties), default=0)
+        axes.text(0.5, -0.15, f"the same {columns} columns + label", ha="center", size=9)
+        axes.set_xlim(-0.75, 1.0)
+        axes.set_ylim(max(top, 0.5), -0.6)
+        axes.axis("off")
+        return to_svg(figure, "overlap", "Which party has how many rows, and how many labelled")
 
 
 def _bands(
