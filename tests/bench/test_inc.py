@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 from fedmend.bench.harness import available, run_bench
-from fedmend.bench.inc_crowds import FilterBank
+from fedmend.bench.inc_crowds import FilterBank, cifar10n
 from fedmend.errors import ConfigError
 
 
@@ -24,15 +26,41 @@ def test_a_bundled_data_set() -> None:
             "cost": False,
         },
     )
-    methods = [row["method"] for row in result.rows]
-    assert methods == ["Clean", "MJ", "EM", "InC row", "InC product"]
-    ours = result.rows[-1]
-    assert ours["high-large corrected"] > result.rows[3]["high-large corrected"]
-    assert ours["low-small"] > 0.85
-    assert ours["low-small paper"] is None
+    methods = ["Clean", "MJ", "EM", "InC row", "InC product"]
+    accuracy, corrected = result.rows[:5], result.rows[5:]
+    assert [row["method"] for row in accuracy] == methods
+    assert [row["method"] for row in corrected] == ["Clean (ceiling)", *methods[1:]]
+    assert {row["of"] for row in accuracy} == {"accuracy"}
+    assert accuracy[-1]["low-small"] > 0.85
+    assert accuracy[-1]["low-small, paper"] is None
+    ceiling, row_rule, product = corrected[0], corrected[3], corrected[4]
+    assert row_rule["high-large"] < product["high-large"] <= ceiling["high-large"] + 0.01
     assert len(result.bars) == 2
     assert "inc" in available()
     assert "datasets=digits" in result.command
+
+
+def test_a_kept_fleet_is_not_trained_again(tmp_path: Path) -> None:
+    options = {
+        "datasets": "digits",
+        "models": "lr",
+        "methods": "MJ,InC product",
+        "settings": "low-small",
+        "rows": 300,
+        "epochs": 2,
+        "cost": False,
+        "keep": str(tmp_path),
+    }
+    first = run_bench("inc", quick=True, options=options | {"kinds": "symmetric"})
+    (kept,) = tmp_path.iterdir()
+    written = kept.read_text("utf-8")
+    both = run_bench("inc", quick=True, options=options)
+    assert both.rows[: len(first.rows)] == first.rows, "seconds included: taken, not trained"
+    assert kept.read_text("utf-8") == written
+    assert len(list(tmp_path.iterdir())) == 2, "the other kind of noise has a file of its own"
+    other = run_bench("inc", quick=True, options=options | {"epochs": 3, "kinds": "symmetric"})
+    assert len(list(tmp_path.iterdir())) == 3, "other settings are another fleet"
+    assert other.rows != first.rows
 
 
 def test_the_cost_of_protection() -> None:
@@ -73,3 +101,11 @@ def test_the_real_data_sets(name: str) -> None:
         options={"datasets": name, "models": "lr", "cost": False, "epochs": 2, "rows": 1000},
     )
     assert {row["method"] for row in result.rows} >= {"Clean", "MJ", "EM", "InC product"}
+
+
+@pytest.mark.real
+def test_some_of_the_sheets() -> None:
+    problem = cifar10n("cpu", rows=40, sheets=1, filters=4)
+    assert problem.train.shape == (40, 2 * 2 * 4)
+    assert problem.votes.shape == (40, 3)
+    assert (problem.votes == problem.y_train[:, None]).mean() > 0.6, "votes belong to the images"

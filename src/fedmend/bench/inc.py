@@ -32,6 +32,7 @@ HELP = "InC and its baselines on Letter, Covertype, Sensorless, LabelMe, CIFAR-1
 NOISY = ("letter", "covertype", "sensorless", "digits")
 CROWDS = ("labelme", "cifar10n")
 OURS, PUBLISHED = "InC product", "InC row"
+LIMIT = ("corrected", CLEAN)
 CORRECTION = {
     ("letter", "lr"): (0.995, 0.97, 0.97, 0.94),
     ("letter", "mlp"): (0.998, 0.99, 0.99, 0.98),
@@ -117,26 +118,34 @@ def _chosen(option: str, value: str | Sequence[str], known: Sequence[str] | Any)
 # ---------------------------------------------------------------------------------- showing
 
 
-def _rows(name: str, model: str, kind: str, ours: Finding) -> list[dict[str, Any]]:
-    """One row for each method, our numbers and the paper's side by side."""
-    paper = paper_table("accuracy", name, model.split("-")[0]) if kind == "symmetric" else {}
-    paper_corrected = paper_table("correction", name, model) if kind == "symmetric" else {}
-    found, outcomes = [], ours.outcomes
-    for method in dict.fromkeys(outcome.method for outcome in outcomes):
-        row: dict[str, Any] = {"data": name, "model": model, "noise": kind, "method": method}
-        theirs = {"InC row": "InC", "InC product": "InC"}.get(method, method)
-        for outcome in (each for each in outcomes if each.method == method):
-            setting = outcome.setting
-            row[setting] = float(outcome.accuracy.mean())
-            row[f"{setting} paper"] = paper.get((theirs, setting))
-            if outcome.correction is not None:
-                row[f"{setting} corrected"] = float(outcome.correction.mean())
-                row[f"{setting} corrected, paper"] = paper_corrected.get((theirs, setting))
-        spread = [each.accuracy.std() for each in outcomes if each.method == method]
-        row |= {"sd": float(np.mean(spread)), "seconds, all": ours.seconds}
-        row["redrawn"] = ours.redrawn
-        found.append(row)
-    return found
+def _rows(name: str, model: str, kind: str, found: Finding) -> list[dict[str, Any]]:
+    """Accuracy and corrected labels of each method, setting by setting, the paper's beside ours."""
+    rows = []
+    for measure in ("accuracy", "corrected"):
+        theirs = _paper(measure, name, model) if kind == "symmetric" else {}
+        for method in dict.fromkeys(outcome.method for outcome in found.outcomes):
+            own = [each for each in found.outcomes if each.method == method]
+            values = [_measured(each, measure) for each in own]
+            row: dict[str, Any] = {"data": name, "model": model, "noise": kind, "of": measure}
+            row["method"] = f"{CLEAN} (ceiling)" if (measure, method) == LIMIT else method
+            row |= {each.setting: float(v.mean()) for each, v in zip(own, values, strict=True)}
+            called = "InC" if method in (OURS, PUBLISHED) else method
+            row |= {f"{each.setting}, paper": theirs.get((called, each.setting)) for each in own}
+            row["sd"] = float(np.mean([value.std() for value in values]))
+            row |= {"seconds, all": found.seconds, "redrawn": found.redrawn}
+            rows.append(row)
+    return rows
+
+
+def _measured(outcome: Outcome, measure: str) -> np.ndarray:
+    return outcome.accuracy if measure == "accuracy" else outcome.correction
+
+
+def _paper(measure: str, name: str, model: str) -> dict[tuple[str, str], float]:
+    """The paper has one MLP; its corrected labels are those of LR."""
+    if measure == "corrected":
+        return paper_table("correction", name, model)
+    return paper_table("accuracy", name, model.split("-")[0])
 
 
 def _crowd_rows(name: str, model: str, found: Finding) -> list[dict[str, Any]]:
@@ -147,7 +156,7 @@ def _crowd_rows(name: str, model: str, found: Finding) -> list[dict[str, Any]]:
             "noise": HUMAN,
             "method": outcome.method,
             "accuracy": float(outcome.accuracy.mean()),
-            "corrected": None if outcome.correction is None else float(outcome.correction.mean()),
+            "corrected": float(outcome.correction.mean()),
             "sd": float(outcome.accuracy.std()),
             "seconds, all": found.seconds,
         }
@@ -187,7 +196,7 @@ def _bars(name: str, model: str, kind: str, outcomes: list[Outcome]) -> list[Bar
 def _symmetric_bars(name: str, model: str, setting: str, ours: Outcome, where: str) -> list[Bar]:
     bars = []
     number = list(SPANS).index(setting)
-    if (name, model) in CORRECTION and ours.correction is not None:
+    if (name, model) in CORRECTION:
         corrected = float(ours.correction.mean())
         bars.append(Bar.at_least(f"{where}: corrected", corrected, CORRECTION[name, model][number]))
     if model == "mlp-wide" and name in ("letter", "covertype"):

@@ -56,7 +56,7 @@ class Outcome:
     method: str
     setting: str
     accuracy: np.ndarray
-    correction: np.ndarray | None
+    correction: np.ndarray
 
 
 # ---------------------------------------------------------------------------------- votes
@@ -267,11 +267,18 @@ class MethodFleet:
     # ------------------------------------------------------------------ results
 
     def outcomes(self, test: Tensor, y_test: np.ndarray) -> list[Outcome]:
-        """Accuracy on test rows and of the corrected labels, for all but crossfit's helpers."""
+        """Accuracy on test rows and of the corrected labels, for all but crossfit's helpers.
+
+        Clean's corrected labels are a ceiling for this network: see `_ceiling`.
+        """
         truth = torch.from_numpy(y_test).to(self.fleet.device)
         same = self.fleet.outputs(test).argmax(-1) == truth[:, None]
-        right = same.float().mean(-1).cpu().numpy()  # [R, G]
-        found = [Outcome(CLEAN, setting, right[:, 0], None) for setting in self.settings]
+        right = same.double().mean(-1).cpu().numpy()  # [R, G]
+        ceiling = self._ceiling()
+        found = [
+            Outcome(CLEAN, setting, right[:, 0], ceiling[:, number])
+            for number, setting in enumerate(self.settings)
+        ]
         for method in self.methods:
             if method.recipe.part:
                 continue
@@ -281,6 +288,17 @@ class MethodFleet:
                 found.append(Outcome(method.name, setting, accuracy, correction[:, number]))
         return found
 
+    def _ceiling(self) -> np.ndarray:
+        """Labels by Bayes' rule from the true error rates and the network that saw the truth."""
+        truth = one_hot(self.truth, self.votes.classes).repeat_interleave(len(self.settings), 0)
+        predicted = self.fleet.outputs(groups=[0])[:, 0].repeat_interleave(len(self.settings), 0)
+        evidence = self.votes.evidence(self.votes.m_step(truth), "product")
+        best = (predicted.clamp_min(1e-6).log() + evidence).argmax(-1)
+        return self._by_setting((best == truth.argmax(-1)).double().mean(-1))
+
+    def _by_setting(self, values: Tensor) -> np.ndarray:
+        return values.cpu().numpy().reshape(-1, len(self.settings))
+
     def _correction(self, method: Method) -> np.ndarray:
         truth = self.truth.repeat_interleave(len(self.settings), 0)
         if method.posterior is None:  # Random takes labels as they come
@@ -289,8 +307,8 @@ class MethodFleet:
                 (1, 2)
             )
         else:
-            right = (method.posterior.argmax(-1) == truth).float().mean(-1)
-        return right.cpu().numpy().reshape(-1, len(self.settings))
+            right = (method.posterior.argmax(-1) == truth).double().mean(-1)
+        return self._by_setting(right)
 
 
 def count_groups(recipes: Mapping[str, Recipe], settings: int) -> int:

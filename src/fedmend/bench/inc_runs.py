@@ -94,7 +94,7 @@ def _read(path: Path) -> Finding:
             each["method"],
             each["setting"],
             np.asarray(each["accuracy"]),
-            None if each["correction"] is None else np.asarray(each["correction"]),
+            np.asarray(each["correction"]),
         )
         for each in kept["outcomes"]
     ]
