@@ -26,7 +26,12 @@ _HOOKS = ("check_params", "_check", "_config")
 def parameter_problems(where: str, estimator: Any, given: Mapping[str, Any]) -> Iterator[str]:
     """All that is wrong with the parameters given for an estimator, each with its mend."""
     known = estimator.get_params()
-    hints = get_type_hints(type(estimator).__init__)
+    hints = {
+        name: hint
+        for each in reversed(type(estimator).__mro__)
+        if "__init__" in vars(each)
+        for name, hint in get_type_hints(vars(each)["__init__"]).items()
+    }
     fitting = {}
     for key, value in given.items():
         if key == "seed":

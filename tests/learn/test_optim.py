@@ -78,3 +78,19 @@ def test_wrong_numbers_are_told_together() -> None:
     with pytest.raises(ConfigError) as caught:
         OptimizerSpec("adm", lr=0.0, weight_decay=-1.0)
     assert len(caught.value.problems) == 3
+
+
+def test_parameters_may_get_a_second_optimizer() -> None:
+    one, other = twins()
+    x = torch.randn(5, 4, dtype=torch.float64)
+    first = FlatOptimizer(list(one.parameters()), OptimizerSpec("sgd"))
+    (one(x) ** 2).mean().backward()
+    start = FlatOptimizer(list(one.parameters()), OptimizerSpec("sgd", lr=0.1))
+    plain = torch.optim.SGD(other.parameters(), 0.1, 0.9)
+    for module, optimizer in ((one, start), (other, plain)):
+        optimizer.zero_grad()
+        (module(x) ** 2).mean().backward()
+        optimizer.step()
+    assert first.values is not start.values
+    for a, b in zip(one.parameters(), other.parameters(), strict=True):
+        torch.testing.assert_close(a, b, rtol=0, atol=1e-15)

@@ -106,6 +106,7 @@ def _with_fill_row(
 class BatchOrder:
     """The order in which all halves walk through the training rows, from one seed per epoch.
 
+    shuffled: this epoch's row numbers, on the CPU.
     draws: how the images of the last batch handed out are augmented, alike at all parties.
     """
 
@@ -118,13 +119,14 @@ class BatchOrder:
         self.augment = augment
         self.draws: Weak | None = None
         self._draws: Weak | None = None
-        self._order = self.rows
+        self.shuffled = self._order = self.rows
         self._at = 0
         self._number = 0
 
     def start(self, seed: int) -> None:
         generator = torch.Generator().manual_seed(seed)
-        self._order = self._shuffled(generator).to(self.device)
+        self.shuffled = self._shuffled(generator)
+        self._order = self.shuffled.to(self.device)
         if self.augment:
             self._draws = draw_weak(len(self._order), generator, PAD).to(self.device)
         self._at = 0

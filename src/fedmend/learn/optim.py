@@ -59,6 +59,7 @@ class FlatOptimizer:
         for parameter in self._parameters:
             end = at + parameter.numel()
             parameter.data = self.values[at:end].view(parameter.shape)
+            parameter.grad = None  # another optimizer's, if it had one before
             at = end
         self.first = torch.zeros_like(self.values)
         self.second = torch.zeros_like(self.values[:0] if spec.name == "sgd" else self.values)

@@ -149,6 +149,9 @@ class Session:
             return
         usable = self.top.labelled() if self._chosen is None else self._chosen
         self._split(self.all_rows if usable is None else usable)
+        self._set_order()
+
+    def _set_order(self) -> None:
         self._batches = self.top.set_order(self.train)
         self.bottoms.set_order(self.train)
 
@@ -170,11 +173,17 @@ class Session:
                 mend="more labelled rows; LocalVFL and Local also use rows only one party has",
             )
         rng = np.random.default_rng([network.fed.seed, network.config.seed, 1])
-        shuffled = rng.permutation(usable)
-        held_out = round(share * len(usable))
+        pool = self._judges(usable)
+        shuffled = rng.permutation(pool)
+        held_out = round(share * len(pool))
         if share and held_out == 0:
             held_out = 1
-        self.train, self.validation = np.sort(shuffled[held_out:]), np.sort(shuffled[:held_out])
+        self.validation = np.sort(shuffled[:held_out])
+        self.train = np.setdiff1d(usable, self.validation)
+
+    def _judges(self, usable: np.ndarray) -> np.ndarray:
+        """The rows of which some are held out to judge by."""
+        return usable
 
     # ------------------------------------------------------------------ checkpoints
 

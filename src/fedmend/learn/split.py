@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from fedmend.data.encode import Encoder
 from fedmend.data.labels import LabelEncoder
@@ -117,6 +117,7 @@ class BottomWorker(SplitWorker):
     """A feature party without labels."""
 
     half: BottomHalf
+    half_type: ClassVar[type[BottomHalf]] = BottomHalf
 
     @exposed(kind="control")
     def create(self, net: dict[str, Any], settings: dict[str, Any]) -> int:
@@ -133,7 +134,7 @@ class BottomWorker(SplitWorker):
         if part is None:
             raise DataError("holds no bottom model", party=self.site.name, mend="fit the model")
         features = self._features(part, self._rows(segments), how)
-        self.half = BottomHalf(part.module, features, how, self.device)
+        self.half = self.half_type(part.module, features, how, self.device)
 
     @exposed(kind="control")
     def set_order(self, rows: np.ndarray) -> int:
@@ -197,6 +198,7 @@ class TopWorker(SplitWorker):
     """The label party: its labels, the top, and its own bottom when it has features."""
 
     half: TopHalf
+    half_type: ClassVar[type[TopHalf]] = TopHalf
 
     def __init__(self, site: Site, scope: str = "train", *, model: str) -> None:
         super().__init__(site, scope, model=model)
@@ -220,13 +222,17 @@ class TopWorker(SplitWorker):
         column = self.table.schema[self._label()]
         dtype = "float64" if how.precision == "float64" else "float32"
         labels = LabelEncoder(net["task"], dtype=dtype).fit(self.table.y, column, party=own)
-        spec = TopSpec(
-            tuple(widths), tuple(net["top"]), max(1, len(labels.classes_)), float(net["dropout"])
-        )
         weights = self.site.torch_generator(f"top {net['seed']}", "cpu")
-        module: Any = initialise(Top(spec), weights)
-        part.top = TopPart(names, labels, module)
+        module, kind = self._new_top(net, names, widths, max(1, len(labels.classes_)))
+        part.top = TopPart(names, labels, initialise(module, weights), kind)
         return self.about()
+
+    def _new_top(
+        self, net: Mapping[str, Any], names: list[str], widths: list[int], out: int
+    ) -> tuple[nn.Module, str]:
+        """The top's module without its weights, and its name among `parts.TOPS`."""
+        spec = TopSpec(tuple(widths), tuple(net["top"]), out, float(net["dropout"]))
+        return Top(spec), "top"
 
     @exposed(kind="control")
     def about(self) -> dict[str, Any]:
@@ -248,7 +254,7 @@ class TopWorker(SplitWorker):
         features = None
         if own is not None and part.bottom is not None:
             features = self._features(part.bottom, self._rows_used, how)
-        self.half = TopHalf(
+        self.half = self.half_type(
             top.module,
             how,
             self.device,

@@ -24,7 +24,7 @@ from fedmend.learn.features import Segments
 from fedmend.learn.halves import Settings
 from fedmend.learn.metrics import CLASSIFICATION, REGRESSION, better
 from fedmend.learn.server_top import ServerTop
-from fedmend.learn.session import Crews, Session, epoch_seed
+from fedmend.learn.session import STATE, Crews, Session, epoch_seed
 from fedmend.learn.split import BottomWorker, TopWorker
 
 __all__ = ["Progress", "SplitConfig", "SplitNetwork", "epoch_seed"]
@@ -40,6 +40,7 @@ class SplitConfig:
     validation: the share of training rows held out; 0 trains on all, for all epochs.
     patience: epochs without improvement of `metric` before training stops; None never stops.
     metric: what early stopping watches; None means log loss, or RMSE for regression.
+    options: what a method's own workers need to know besides, as wire values.
     """
 
     bottom: tuple[int, ...] = (64,)
@@ -55,6 +56,7 @@ class SplitConfig:
     metric: str | None = None
     seed: int = 0
     settings: Settings = field(default_factory=Settings)
+    options: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         problems = []
@@ -88,6 +90,7 @@ class SplitConfig:
             "missing_indicator": self.missing_indicator,
             "task": self.task,
             "seed": self.seed,
+            **self.options,
         }
 
     def fingerprint(self, rows: int, names: list[str]) -> str:
@@ -131,6 +134,8 @@ class SplitNetwork:
         self.classes: list[Any] = []
         self.history: list[dict[str, float]] = []
         self.best_epoch = 0
+        self.progress: Progress | None = None
+        self.resuming = False
         self._best = float("nan")
 
     @property
@@ -148,9 +153,11 @@ class SplitNetwork:
         resume: bool = False,
     ) -> SplitNetwork:
         """Train on these rows. With `resume`, go on from the checkpoint if there is one."""
+        folder = Path(checkpoint) if checkpoint is not None else None
+        self.progress = progress
+        self.resuming = resume and folder is not None and (folder / STATE).is_file()
         with self.session(segments) as session:
             epoch = 0
-            folder = Path(checkpoint) if checkpoint is not None else None
             if folder is not None and resume:
                 epoch = session.resume(folder)
             while epoch < self.config.epochs and not self._out_of_patience(epoch):

@@ -31,8 +31,21 @@ class Estimator:
 
     @classmethod
     def parameter_names(cls) -> list[str]:
-        signature = inspect.signature(cls.__init__)
-        return [name for name in signature.parameters if name != "self"]
+        return list(cls._parameters())
+
+    @classmethod
+    def _parameters(cls) -> dict[str, inspect.Parameter]:
+        """A class whose constructor takes ``**params`` takes its base's parameters besides."""
+        found: dict[str, inspect.Parameter] = {}
+        for each in cls.__mro__:
+            if "__init__" not in vars(each):
+                continue
+            own = inspect.signature(vars(each)["__init__"]).parameters
+            named = {name: p for name, p in own.items() if p.kind is not p.VAR_KEYWORD}
+            found = named | found
+            if len(named) == len(own):
+                break
+        return {name: p for name, p in found.items() if name != "self"}
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
         return {name: getattr(self, name) for name in self.parameter_names()}
@@ -52,7 +65,7 @@ class Estimator:
         return self
 
     def __repr__(self) -> str:
-        defaults = inspect.signature(type(self).__init__).parameters
+        defaults = self._parameters()
         changed = [
             f"{name}={value!r}"
             for name, value in self.get_params().items()
@@ -145,9 +158,7 @@ class SplitEstimator(Estimator):
                 f"label_party={label_party!r} is not in the federation. "
                 f"Mend: one of {', '.join(fed.names)}"
             )
-        network = self._network_type(
-            fed, parties=self._parties(fed, label_party), label_party=label_party, config=config
-        )
+        network = self._make_network(fed, self._parties(fed, label_party), label_party, config)
         network.fit(
             self._training_rows(fed, label_party),
             progress=progress,
@@ -156,6 +167,11 @@ class SplitEstimator(Estimator):
         )
         self._adopt(fed, network)
         return self
+
+    def _make_network(
+        self, fed: Federation, parties: list[str], label_party: str, config: SplitConfig
+    ) -> SplitNetwork:
+        return self._network_type(fed, parties=parties, label_party=label_party, config=config)
 
     def _config(self) -> SplitConfig:
         optimizer = OptimizerSpec(
@@ -185,7 +201,12 @@ class SplitEstimator(Estimator):
             metric=self.metric,
             seed=self.seed,
             settings=settings,
+            options=self._options(),
         )
+
+    def _options(self) -> dict[str, Any]:
+        """What the method's own workers are told besides the network's shape."""
+        return {}
 
     def _adopt(self, fed: Federation, network: SplitNetwork) -> None:
         self.fed_ = fed
@@ -310,9 +331,7 @@ class SplitEstimator(Estimator):
         """The other way round of `_save_more`."""
 
     def _saved_network(self, fed: Federation, saved: dict[str, Any]) -> SplitNetwork:
-        return self._network_type(
-            fed, parties=saved["parties"], label_party=saved["label_party"], config=self._config()
-        )
+        return self._make_network(fed, saved["parties"], saved["label_party"], self._config())
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], fed: Federation) -> Self:
