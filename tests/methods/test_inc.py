@@ -250,6 +250,48 @@ def test_a_class_nobody_votes_for(crowd_of: Make) -> None:
         InC(**QUICK, classes=("a", "b")).fit(crowd.fed)
 
 
+def test_parties_that_are_wrong_together_swap_the_classes(crowd_of: Make) -> None:
+    """Two classes, everybody mostly wrong: the votes agree, and nothing tells which way round."""
+    rng = np.random.default_rng(3)
+    truth = crowd_of(classes=("a", "b")).truth
+    votes = np.where(rng.random((300, 3)) < 0.2, truth[:, None], 1 - truth[:, None])
+    crowd = crowd_of(classes=("a", "b"), votes=votes)
+    model = InC(**QUICK).fit(crowd.fed)
+    assert accuracy(model, crowd.truth) < 0.1, "not half right: the other way round"
+    assert np.diag(model.expertise_["p0"]).min() > 0.6, "they seem right to each other"
+
+
+def test_one_good_party_keeps_two_inverters_from_swapping_the_classes(crowd_of: Make) -> None:
+    """As long as the parties together beat chance, T turns the inverters round."""
+    rng = np.random.default_rng(4)
+    truth = crowd_of().truth
+    right = np.where(rng.random((300, 2)) < 0.9, truth[:, None], (truth[:, None] + 1) % 3)
+    turned = np.where(rng.random((300, 1)) < 0.9, (truth[:, None] + 1) % 3, truth[:, None])
+    crowd = crowd_of(votes=np.hstack([right, turned]))
+    with pytest.warns(FedmendWarning, match="'p2' are right less often than by chance"):
+        model = InC(**QUICK).fit(crowd.fed)
+    assert accuracy(model, crowd.truth) > 0.97
+    np.testing.assert_array_equal(model.expertise_["p2"].argmax(1), [1, 2, 0])
+
+
+def test_ties_are_for_the_network_to_break(crowd_of: Make) -> None:
+    """Two parties, each wrong by itself in a quarter of the rows: every dissent is a tie."""
+    truth = crowd_of(rows=600).truth
+    votes = np.repeat(truth[:, None], 2, 1)
+    rng = np.random.default_rng(5)
+    kind = rng.integers(0, 4, 600)
+    for party in (0, 1):
+        wrong = kind == party + 1
+        votes[wrong, party] = (truth[wrong] + rng.integers(1, 3, wrong.sum())) % 3
+    crowd = crowd_of(rows=600, votes=votes, featureless=0)
+    tied = votes[:, 0] != votes[:, 1]
+    assert 0.45 < tied.mean() < 0.55
+    model = InC(**QUICK).fit(crowd.fed)
+    right = model.posterior_.argmax(1) == crowd.truth
+    assert right[~tied].mean() > 0.97
+    assert right[tied].mean() > 0.8, "by chance it would be half of them"
+
+
 def test_guessing_parties_are_warned_about(crowd_of: Make) -> None:
     crowd = crowd_of(rates=(0.5, 0.5, 0.5), classes=(0, 1))
     with pytest.warns(FedmendWarning, match="no better than chance.*Mend"):

@@ -69,6 +69,23 @@ def test_dawid_skene_over_parties_is_dawid_skene(crowd_of: Make, targets: str, f
     # evidence is summed in fixed point, and weights travel as float32
     np.testing.assert_allclose(model.posterior_, alone.posterior, atol=2e-3)
     assert abs(model.iterations_ - alone.iterations) <= 2
+    for number, party in enumerate(crowd.fed.names):
+        np.testing.assert_allclose(model.expertise_[party], alone.expertise[number], atol=2e-3)
+
+
+def test_dawid_skene_keeps_what_it_found_out_about_the_labellers(
+    crowd_of: Make, tmp_path: Path
+) -> None:
+    crowd = crowd_of()
+    model = EM(**QUICK | {"epochs": 1}).fit(crowd.fed)
+    believed = [model.standing_[party]["believed"] for party in crowd.fed.names]
+    assert believed == sorted(believed, reverse=True), "rates of error are .1, .25, .35"
+    model.save(tmp_path)
+    again = EM.load(tmp_path, crowd.fed)
+    np.testing.assert_array_equal(again.expertise_["p1"], model.expertise_["p1"])
+    assert again.standing_ == model.standing_
+    silent = EM(**QUICK | {"epochs": 1}, share_expertise=False).fit(crowd_of().fed)
+    assert silent.expertise_ == {}
 
 
 def test_random_takes_one_party_for_each_batch(crowd_of: Make, monkeypatch: Any) -> None:

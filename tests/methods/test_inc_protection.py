@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Iterator
+from types import FunctionType, ModuleType
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from fedmend.errors import PrivacyWarning, Refused
-from fedmend.federation import COORDINATOR, Policy
+from fedmend.federation import COORDINATOR, Policy, Site
 from fedmend.federation.engines.local import LocalEngine
 from fedmend.methods.baselines.inc_baselines import EM
 from fedmend.methods.inc import InC
@@ -108,6 +111,74 @@ def test_nothing_the_server_is_handed_tells_a_single_vote(crowd_of: Make, secure
     # and the comparison notices what it is there for
     said = np.eye(3)[votes[:, 0]].reshape(-1)
     assert abs(np.corrcoef(said * 0.7 - 3, said)[0, 1]) > 0.99
+
+
+@pytest.mark.parametrize("secure", ["he", "masks"])
+def test_the_servers_memory_holds_no_key_and_no_single_vote(
+    crowd_of: Make, monkeypatch: Any, secure: str
+) -> None:
+    """All that can be reached from the server's objects in stage 2, the parties' sides left out."""
+    from fedmend.methods.inc import Correction
+    from fedmend.secure.keys import Identity
+    from fedmend.secure.seal import Keys
+
+    corrections: list[Correction] = []
+    step = Correction.step
+
+    def noted(self: Correction, predicted: np.ndarray) -> float:
+        corrections[:] = [self]
+        return step(self, predicted)
+
+    monkeypatch.setattr(Correction, "step", noted)
+    crowd = crowd_of(rates=(0.3, 0.3, 0.3))
+    model = InC(**QUICK, secure=secure)
+    reached: list[Any] = []
+    everything: list[Any] = []
+
+    def look(stage: str, epoch: int, total: int, facts: dict[str, float]) -> None:
+        if stage == "correct":
+            reached[:] = _reachable([model, *corrections], stop=(LocalEngine, Site))
+            everything[:] = _reachable([model, *corrections], stop=())
+
+    model.fit(crowd.fed, progress=look)
+    arrays = [each for each in map(_plain_array, reached) if each is not None]
+    assert any(each.shape == (300, 3) for each in arrays), "vote counts and ỹ are there"
+    forms = [form for k in range(3) for form in (crowd.votes[:, k], np.eye(3)[crowd.votes[:, k]])]
+    for array in arrays:
+        assert not any(_same_partition(array, form) for form in forms)
+    assert _same_partition(np.eye(3)[crowd.votes[:, 1]] * 0.7 - 3, forms[3]), "it would notice"
+    for secret in (Identity, Keys) if secure == "he" else (Identity,):
+        assert not any(isinstance(each, secret) for each in reached)
+        assert any(isinstance(each, secret) for each in everything), "the parties have them"
+
+
+def _reachable(roots: list[Any], stop: tuple[type, ...]) -> list[Any]:
+    skipped = (type, ModuleType, FunctionType, *stop)
+    seen: dict[int, Any] = {}
+    queue = list(roots)
+    while queue:
+        each = queue.pop()
+        if id(each) in seen or isinstance(each, skipped):
+            continue
+        seen[id(each)] = each
+        queue += gc.get_referents(each)
+    return list(seen.values())
+
+
+def _plain_array(value: Any) -> np.ndarray | None:
+    if isinstance(value, torch.Tensor):
+        value = value.detach().cpu().numpy()
+    return value if isinstance(value, np.ndarray) and value.dtype.kind in "biuf" else None
+
+
+def _same_partition(array: np.ndarray, form: np.ndarray) -> bool:
+    """Whether one is a function of the other's values, entry by entry."""
+    if array.size != form.size:
+        return False
+    _, one = np.unique(array.reshape(-1), return_inverse=True)
+    _, two = np.unique(form.reshape(-1), return_inverse=True)
+    pairs = len(np.unique(one * (two.max() + 1) + two))
+    return pairs == one.max() + 1 == two.max() + 1
 
 
 def _arrays(value: Any) -> Iterator[np.ndarray]:

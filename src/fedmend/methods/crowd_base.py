@@ -22,7 +22,7 @@ from fedmend.learn.training import Progress, SplitConfig, SplitNetwork
 from fedmend.methods import crowd
 from fedmend.methods.base import SplitEstimator
 from fedmend.methods.inc_labels import LabelWorker
-from fedmend.methods.label_dp import keep_probability
+from fedmend.methods.label_dp import keep_probability, without_response
 from fedmend.methods.labellers import (
     SECURE,
     CrowdRoster,
@@ -30,6 +30,7 @@ from fedmend.methods.labellers import (
     crowd_roster,
     permitted,
     warn_if_below_chance,
+    warn_of_inverters,
 )
 
 POSTERIOR = "posterior.fmw"
@@ -218,6 +219,20 @@ class CrowdEstimator(SplitEstimator):
             "spent": labellers.epsilon_spent(),
         }
 
+    def _hear(self, labellers: Labellers, share_expertise: bool) -> None:
+        """What the parties tell in the end, where T was estimated."""
+        self.evidence_error_ = labellers.error_bound
+        self.expertise_: dict[str, np.ndarray] = {}
+        if share_expertise:
+            self.expertise_ = labellers.expertise()
+            if self.label_dp is not None:
+                self.expertise_ = {
+                    party: without_response(matrix, self.label_dp)
+                    for party, matrix in self.expertise_.items()
+                }
+        self.standing_ = labellers.standing()
+        warn_of_inverters(self.standing_, self.votes_)
+
     # ------------------------------------------------------------------ using
 
     @property
@@ -292,7 +307,14 @@ class CrowdEstimator(SplitEstimator):
     def _save_more(self, folder: Path) -> dict[str, Any]:
         assert self.classes_ is not None
         write_file(folder / COORDINATOR / POSTERIOR, {"posterior": self.posterior_})
-        return {
+        heard: dict[str, Any] = {}
+        if hasattr(self, "expertise_"):
+            heard = {
+                "expertise": {party: matrix.tolist() for party, matrix in self.expertise_.items()},
+                "standing": self.standing_,
+                "evidence_error": self.evidence_error_,
+            }
+        return heard | {
             "rows": self.n_rows_,
             "class_names": self.classes_.tolist(),
             "label_parties": self.label_parties_,
@@ -307,6 +329,12 @@ class CrowdEstimator(SplitEstimator):
         self.votes_ = saved["votes"]
         self.agreement_ = crowd.Agreement(**saved["agreement"])
         self.privacy_ = saved["privacy"]
+        if "expertise" in saved:
+            self.expertise_ = {
+                party: np.asarray(matrix) for party, matrix in saved["expertise"].items()
+            }
+            self.standing_ = saved["standing"]
+            self.evidence_error_ = saved["evidence_error"]
 
 
 def _text(path: str | os.PathLike[str] | None) -> str | None:

@@ -32,8 +32,7 @@ from fedmend.learn.training import Progress
 from fedmend.methods import crowd
 from fedmend.methods.crowd_base import CrowdEstimator
 from fedmend.methods.inc_stages import CALM_EPOCHS, Classifier, Correction
-from fedmend.methods.label_dp import without_response
-from fedmend.methods.labellers import RULES, CrowdRoster, Labellers, warn_of_inverters
+from fedmend.methods.labellers import RULES, CrowdRoster, Labellers
 
 logger = logging.getLogger(__name__)
 
@@ -182,7 +181,7 @@ class InC(CrowdEstimator):
             network = classifier.session.network
         assert correction.posterior is not None
         self.posterior_ = correction.posterior
-        self._hear(labellers)
+        self._hear(labellers, self.share_expertise)
         self._adopt(fed, network)
 
     def _correct(self, correction: Correction, classifier: Classifier) -> float:
@@ -195,20 +194,6 @@ class InC(CrowdEstimator):
             logger.info("correction ends: %.2g of the labels changed", changed)
         classifier.set_targets(correction.targets(self._targets))
         return changed
-
-    def _hear(self, labellers: Labellers) -> None:
-        """What the parties tell in the end."""
-        self.evidence_error_ = labellers.error_bound
-        self.expertise_: dict[str, np.ndarray] = {}
-        if self.share_expertise:
-            self.expertise_ = labellers.expertise()
-            if self.label_dp is not None:
-                self.expertise_ = {
-                    party: without_response(matrix, self.label_dp)
-                    for party, matrix in self.expertise_.items()
-                }
-        self.standing_ = labellers.standing()
-        warn_of_inverters(self.standing_, self.votes_)
 
     @property
     def _targets(self) -> str:
@@ -297,18 +282,3 @@ class InC(CrowdEstimator):
         names = ("posterior", "_targets", "crossfit", "tolerance", "label_dp")
         settings = [f"{name}={getattr(self, name)!r}" for name in names]
         return ", ".join([*settings, f"initial_epochs={self._first}"])
-
-    def _save_more(self, folder: Path) -> dict[str, Any]:
-        return super()._save_more(folder) | {
-            "expertise": {party: matrix.tolist() for party, matrix in self.expertise_.items()},
-            "standing": self.standing_,
-            "evidence_error": self.evidence_error_,
-        }
-
-    def _load_more(self, folder: Path, saved: dict[str, Any]) -> None:
-        super()._load_more(folder, saved)
-        self.expertise_ = {
-            party: np.asarray(matrix) for party, matrix in saved["expertise"].items()
-        }
-        self.standing_ = saved["standing"]
-        self.evidence_error_ = saved["evidence_error"]

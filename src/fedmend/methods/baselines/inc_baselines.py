@@ -66,7 +66,11 @@ class EM(CrowdEstimator):
     The parties estimate their matrices, the server adds up their evidence: no vote is shown.
 
     targets: "hard" (published) or "soft". fast: hard weights in the M-step.
-    em_iterations, em_tolerance: as in `crowd.dawid_skene`.
+    em_iterations, em_tolerance: as in `crowd.dawid_skene`. share_expertise: ask the label
+    parties for their T when done.
+
+    Fitted, besides the other estimators' attributes: `posterior_`, `corrected_`, `expertise_`,
+    `standing_` (as in `InC`), `iterations_`.
     """
 
     def __init__(
@@ -91,6 +95,7 @@ class EM(CrowdEstimator):
         fast: bool = False,
         em_iterations: int = 100,
         em_tolerance: float = 1e-5,
+        share_expertise: bool = True,
         secure: str = "he",
         key_holder: str | None = None,
         label_dp: float | None = None,
@@ -123,6 +128,7 @@ class EM(CrowdEstimator):
         self.fast = fast
         self.em_iterations = em_iterations
         self.em_tolerance = em_tolerance
+        self.share_expertise = share_expertise
 
     def _inferred(self, labellers: Labellers, counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         known = counts.sum(1, keepdims=True) > 0
@@ -137,6 +143,7 @@ class EM(CrowdEstimator):
             updated = crowd.combine(prior, labellers.evidence())
             moved = float((np.abs(updated - posterior) * known).max())
             posterior = updated
+        self._hear(labellers, self.share_expertise)
         targets = posterior if self.targets == "soft" else crowd.hardened(posterior)
         return targets * known, posterior
 
