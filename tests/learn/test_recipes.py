@@ -1,0 +1,209 @@
+"""Local methods with more than one set of weights: FedMatch, FedLoKe, FedDure."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from fedmend.learn.optim import OptimizerSpec
+from fedmend.learn.recipes import (
+    HIDDEN,
+    DureMethod,
+    LoKeMethod,
+    MatchMethod,
+    MatchServer,
+    Twin,
+    row_weights,
+)
+from fedmend.learn.rounds import (
+    InputBatch,
+    LocalMethod,
+    NetSpec,
+    Pool,
+    RoundSettings,
+    TableViews,
+    Update,
+    initial_weights,
+    method_of,
+    round_generator,
+)
+from fedmend.learn.rounds_trainer import Trainer
+
+SPEC = NetSpec("mlp", classes=3, numeric=4, hidden=(16,))
+CENTRES = np.random.default_rng(1).normal(size=(3, 4)) * 4.0
+
+
+def pool_of(n: int = 120, labelled: int = 12, seed: int = 0) -> Pool:
+    rng = np.random.default_rng(seed)
+    truth = rng.integers(0, 3, n)
+    x = torch.from_numpy(CENTRES[truth] + rng.normal(size=(n, 4))).float()
+    labels = np.where(np.arange(n) < labelled, truth, -1)
+    return Pool(TableViews(x, noise=0.1, drop=0.1), labels, truth=truth, name=f"client-{seed}")
+
+
+def trainer_of(method: LocalMethod, lr: float = 0.05, **settings: object) -> Trainer:
+    optimizer = OptimizerSpec("sgd", lr, 0.0, 0.9)
+    given = RoundSettings(2, 12, 24, 8, optimizer, **settings)  # type: ignore[arg-type]
+    return Trainer(SPEC, method, given, torch.device("cpu"))
+
+
+def train(
+    trainer: Trainer,
+    start: torch.Tensor,
+    state: dict[str, torch.Tensor],
+    number: int = 1,
+    extras: dict[str, torch.Tensor] | None = None,
+    seed: int = 0,
+) -> Update:
+    generator = round_generator(0, f"client-{seed}", number)
+    return trainer.train(pool_of(seed=seed), start, generator, state=state, extras=extras)
+
+
+def accuracy(trainer: Trainer, weights: torch.Tensor) -> float:
+    pool = pool_of(400, seed=99)
+    said = trainer.probabilities(pool.views, weights).argmax(1)
+    return float((said == pool.truth).float().mean())
+
+
+@pytest.fixture
+def start() -> torch.Tensor:
+    return initial_weights(SPEC, 0)
+
+
+@pytest.mark.parametrize(
+    "method", [MatchMethod(), LoKeMethod(), DureMethod(), DureMethod(sage=True)]
+)
+def test_rounds_learn_and_repeat(method: LocalMethod, start: torch.Tensor) -> None:
+    lr = 0.01 if method.name == "fedmatch" else 0.05
+
+    def three_rounds() -> tuple[torch.Tensor, float]:
+        trainer, state, weights = trainer_of(method_of(method.to_dict()), lr), {}, start
+        for number in (1, 2, 3):
+            update = train(trainer, weights, state, number)
+            weights = update.weights
+        return weights, accuracy(trainer, weights)
+
+    weights, score = three_rounds()
+    assert score > 0.85
+    assert torch.equal(three_rounds()[0], weights)
+
+
+# ---------------------------------------------------------------------------------- FedMatch
+
+
+def test_labelled_rows_train_sigma_and_unlabelled_ones_psi(start: torch.Tensor) -> None:
+    parameters = len(trainer_of(MatchMethod()).net.values)
+    extras = {"psi": torch.full((parameters,), 0.01)}
+    # Nothing is sure enough: psi stays where it was, and sigma alone moves.
+    update = train(trainer_of(MatchMethod(tau=1.0, l1=0, l2=0)), start, {}, extras=extras)
+    assert torch.equal(update.extras["psi"], extras["psi"])
+    assert (update.weights - start).abs().max() > 1e-3
+    # Labelled rows weigh nothing: sigma = weights - psi stays.
+    unlabelled = MatchMethod(tau=0.4, labelled_weight=0.0, l1=0, l2=0)
+    update = train(trainer_of(unlabelled), start, {}, extras=extras)
+    sigma = update.weights[:parameters] - update.extras["psi"]
+    torch.testing.assert_close(sigma, start[:parameters] - 0.01)
+    assert (update.extras["psi"] - 0.01).abs().max() > 1e-3
+
+
+def test_pulls_make_psi_sparse_and_like_sigma(start: torch.Tensor) -> None:
+    parameters = len(trainer_of(MatchMethod()).net.values)
+    extras = {"psi": torch.full((parameters,), 0.01)}
+    sparse = MatchMethod(tau=1.0, labelled_weight=0.0, l1=0.1, l2=0.0)
+    update = train(trainer_of(sparse), start, {}, extras=extras)
+    assert (update.extras["psi"] == 0).all()
+    near = MatchMethod(tau=1.0, labelled_weight=0.0, l1=0.0, l2=1000.0)
+    update = train(trainer_of(near), start, {}, extras=extras)
+    sigma = start[:parameters] - 0.01
+    torch.testing.assert_close(update.extras["psi"], sigma, atol=1e-4, rtol=1e-3)
+
+
+def test_the_server_sends_the_nearest_models(start: torch.Tensor) -> None:
+    server = MatchServer(helpers=2)
+    assert server.send(start) == {}
+    models = torch.stack([start + 3.0, start + 0.1, start - 0.2])
+    psi = [{"psi": torch.full((3,), float(value))} for value in (0, 2, 4)]
+    mean = server(models, [1, 1, 2], psi, start)
+    torch.testing.assert_close(mean, 0.25 * models[0] + 0.25 * models[1] + 0.5 * models[2])
+    sent = server.send(start)
+    assert sent["psi"].tolist() == [2.5, 2.5, 2.5]
+    assert torch.equal(sent["helpers"], models[[1, 2]])
+    other = MatchServer(helpers=2)
+    other.restore(server.state())
+    assert torch.equal(other.send(start)["helpers"], sent["helpers"])
+
+
+def test_helpers_labels_count(start: torch.Tensor) -> None:
+    teacher = train(trainer_of(LoKeMethod()), start, {}).weights
+    extras = {"helpers": torch.stack([teacher, teacher])}
+    trainer = trainer_of(MatchMethod(tau=0.3, labelled_weight=0.0, l2=0.0))
+    alone = train(trainer, start, {}, extras={})
+    helped = train(trainer, start, {}, extras=extras)
+    assert accuracy(trainer, helped.weights) > accuracy(trainer, alone.weights)
+
+
+# ---------------------------------------------------------------------------------- FedLoKe
+
+
+def test_the_staying_model_stays(start: torch.Tensor) -> None:
+    state: dict[str, torch.Tensor] = {}
+    trainer = trainer_of(LoKeMethod(entropy=0.0, keep=0.75))
+    update = train(trainer, start, state)
+    assert not update.extras
+    own = state["own"].clone()
+    assert update.measures[2] == 0  # nothing is below an entropy of zero
+    # Without teaching both train alike on labelled rows, and a copy stays behind.
+    torch.testing.assert_close(own, update.weights)
+    method = LoKeMethod(entropy=0.0, keep=0.75)
+    client = trainer.client(pool_of(), state, {})
+    trainer.net.load(start)
+    method.start(client)
+    torch.testing.assert_close(state["own"], 0.75 * own + 0.25 * start)
+
+
+# ---------------------------------------------------------------------------------- FedDure
+
+
+def test_row_weights_are_a_small_network() -> None:
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(3, HIDDEN), nn.ReLU(), nn.Linear(HIDDEN, 1), nn.Sigmoid())
+    flat = torch.cat(
+        [net[0].weight.T.reshape(-1), net[0].bias, net[2].weight.reshape(-1), net[2].bias]
+    )
+    table = torch.softmax(torch.randn(7, 3), 1)
+    torch.testing.assert_close(row_weights(flat, table), net(table)[:, 0])
+
+
+def test_a_trial_tells_helpful_labels_from_harmful_ones(start: torch.Tensor) -> None:
+    pool = pool_of(60, labelled=60)
+    trainer = trainer_of(DureMethod())
+    trainer.net.load(start)
+    client = trainer.client(pool, {}, {})
+    method = DureMethod()
+    method.start(client)
+    rows = torch.arange(60)
+    inputs = pool.views.plain(rows)
+    batch = InputBatch(inputs, pool.labels[rows], inputs, inputs)
+    right = nn.functional.one_hot(pool.labels, 3).float()
+    wrong = right.roll(1, 1)
+    worth, along = method._try(batch, inputs, right, torch.ones(60))
+    assert worth > 0
+    assert along.mean() > 0
+    method._twin = Twin(client)
+    method._twin.begin(start)
+    worth, along = method._try(batch, inputs, wrong, torch.ones(60))
+    assert worth < 0
+    assert along.mean() < 0
+
+
+def test_the_regulator_is_kept_with_the_client(start: torch.Tensor) -> None:
+    state: dict[str, torch.Tensor] = {}
+    trainer = trainer_of(DureMethod(tau=0.4))
+    train(trainer, start, state)
+    assert state["regulator_steps"] == 16
+    kept = state["regulator"].clone()
+    train(trainer, start, state, 2)
+    assert state["regulator_steps"] == 32
+    assert not torch.equal(kept, state["regulator"])
