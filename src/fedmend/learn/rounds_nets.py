@@ -1,0 +1,157 @@
+"""The clients' networks, and their weights as one vector.
+
+What travels between clients and server is one vector: all parameters in order, then the running
+statistics of batch norms. FedAvg is then a mean of vectors, and statistics are averaged as well.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from fedmend.errors import ConfigError
+from fedmend.learn.nets import Batch, Bottom, BottomSpec, ResNet8, SmallCNN, initialise
+from fedmend.learn.optim import FlatOptimizer, OptimizerSpec
+
+__all__ = ["KINDS", "FlatNet", "ImageNet", "NetSpec", "TableNet", "build_net", "initial_weights"]
+
+KINDS = ("mlp", "cnn", "resnet8")
+Inputs = tuple[Tensor, ...]
+"""What a network takes: (images,), or (numeric columns, codes of nominal columns)."""
+
+
+@dataclass(frozen=True)
+class NetSpec:
+    """A client network: "mlp" for tables, "cnn" or "resnet8" for images.
+
+    numeric, cardinalities, hidden: of a table's columns and of the layers between.
+    channels, width: of the images, and of the first convolution.
+    """
+
+    kind: str
+    classes: int
+    numeric: int = 0
+    cardinalities: tuple[int, ...] = ()
+    hidden: tuple[int, ...] = (64,)
+    channels: int = 0
+    width: int = 64
+
+    def __post_init__(self) -> None:
+        problems = []
+        if self.kind not in KINDS:
+            problems.append(f"net must be one of {', '.join(KINDS)}, however: {self.kind!r}")
+        if self.classes < 2:
+            problems.append(f"classes must be at least 2, however: {self.classes}")
+        if self.kind == "mlp" and self.numeric + len(self.cardinalities) == 0:
+            problems.append("an mlp needs a column. Mend: give the clients a feature")
+        if self.kind in KINDS[1:] and self.channels < 1:
+            problems.append(f"channels must be at least 1, however: {self.channels}")
+        if problems:
+            raise ConfigError(problems)
+
+    def to_dict(self) -> dict[str, Any]:
+        values = asdict(self)
+        return {**values, "cardinalities": list(self.cardinalities), "hidden": list(self.hidden)}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> NetSpec:
+        lists = {key: tuple(values[key]) for key in ("cardinalities", "hidden")}
+        return cls(**{**values, **lists})
+
+
+class TableNet(nn.Module):
+    """Numbers and embedded codes through linear layers. **Shape** [b, p], [b, q] to [b, K]."""
+
+    def __init__(self, spec: NetSpec) -> None:
+        super().__init__()
+        self.body = Bottom(
+            BottomSpec(spec.numeric, spec.cardinalities, hidden=spec.hidden, out=spec.classes)
+        )
+
+    def forward(self, numeric: Tensor, codes: Tensor) -> Tensor:
+        return self.body(Batch(numeric, codes))
+
+
+class ImageNet(nn.Module):
+    """Convolutions and a linear layer. **Shape** [b, C, H, W] to [b, K]."""
+
+    def __init__(self, spec: NetSpec) -> None:
+        super().__init__()
+        body = ResNet8 if spec.kind == "resnet8" else SmallCNN
+        self.body = body(spec.channels, spec.width)
+        self.head = nn.Linear(self.body.width, spec.classes)
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.head(self.body(images))
+
+
+def build_net(spec: NetSpec) -> nn.Module:
+    """The network without meaningful weights yet."""
+    return TableNet(spec) if spec.kind == "mlp" else ImageNet(spec)
+
+
+def initial_weights(spec: NetSpec, seed: int) -> Tensor:
+    """Where training starts, as one float32 vector.
+
+    Convolutions are normal with variance 2 / (k^2 out) (SAGE's authors), all else as torch has it.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    net = initialise(build_net(spec), generator)
+    with torch.no_grad():
+        for layer in net.modules():
+            if isinstance(layer, nn.Conv2d):
+                fan_out = layer.kernel_size[0] * layer.kernel_size[1] * layer.out_channels
+                layer.weight.normal_(0.0, math.sqrt(2.0 / fan_out), generator=generator)
+    pieces = [*net.parameters(), *_statistics(net)]
+    return torch.cat([piece.detach().reshape(-1) for piece in pieces])
+
+
+class FlatNet:
+    """A network whose weights are one vector, with an optimizer on it.
+
+    `load` and `flat` copy in and out; the tensors in use never move, so that a captured program can
+    be replayed with other weights.
+    """
+
+    def __init__(
+        self, spec: NetSpec, optimizer: OptimizerSpec, device: torch.device, dtype: torch.dtype
+    ) -> None:
+        self.spec = spec
+        self.module = build_net(spec).to(device, dtype)
+        self.optimizer = FlatOptimizer(list(self.module.parameters()), optimizer)
+        self.values = self.optimizer.values
+        statistics = _statistics(self.module)
+        self.statistics = torch.cat([*(each.reshape(-1) for each in statistics), self.values[:0]])
+        at = 0
+        for owner in self.module.modules():
+            for name, buffer in owner._buffers.items():
+                if buffer is not None and buffer.is_floating_point():
+                    owner._buffers[name] = self.statistics[at : at + buffer.numel()]
+                    at += buffer.numel()
+
+    def __len__(self) -> int:
+        return len(self.values) + len(self.statistics)
+
+    @torch.no_grad()
+    def load(self, flat: Tensor) -> None:
+        if flat.shape != (len(self),):
+            raise ConfigError(
+                f"weights of shape {list(flat.shape)} for a network of {len(self)}. "
+                "Mend: give every client the same network"
+            )
+        parameters = len(self.values)
+        self.values.copy_(flat[:parameters])
+        self.statistics.copy_(flat[parameters:])
+
+    def flat(self) -> Tensor:
+        """A copy of the weights, on the network's device."""
+        return torch.cat([self.values, self.statistics])
+
+
+def _statistics(net: nn.Module) -> list[Tensor]:
+    return [buffer for buffer in net.buffers() if buffer.is_floating_point()]
