@@ -362,6 +362,40 @@ def test_no_more_cuts_are_told_than_agreed_and_then_nothing_crosses():
     assert ((error - truth[ALIGNED:]) ** 2).mean() < 0.75
 
 
+def test_new_cuts_are_asked_for_by_the_first_trees_only():
+    a, b = joined()
+    fed = federation(a, b)
+    options = {**OPTIONS, "disclose": 1000, "trees": 10, "search": 0.3}
+
+    def crossed() -> int:
+        return sum(entry.count for entry in fed.ledger.entries() if entry.kind == "masked")
+
+    with TreeModels(fed, "bank", "telco", targets=["income", "plan"], **options) as models:
+        models.fit()
+        worker, before = booster(fed), crossed()
+        told = len(worker._known)
+        by_tree = [
+            {int(cut) for task in worker.boosting.tasks for output in task.outputs
+             for cut in output.trees[number].cut if cut >= 0}
+            for number in range(10)
+        ]  # fmt: skip
+        assert set.union(*by_tree[:3]) == set(worker._known)
+        assert all(len(cuts) for cuts in by_tree)
+        # the same targets again: their cuts are known
+        models.fit()
+        assert crossed() == before > 0
+        assert len(worker._known) == told
+    # other targets may look for cuts of their own
+    with TreeModels(fed, "bank", "telco", targets=["income", "churn"], **options) as models:
+        judge = board(fed, models)
+        judge.targets = ["income"]
+        models.fit()
+        before = crossed()
+        judge.targets = ["income", "churn"]
+        models.fit()
+        assert crossed() > before
+
+
 def test_masks_are_never_used_twice():
     a, b = joined()
     fed = federation(a, b)
@@ -416,8 +450,8 @@ def test_bad_calls_are_refused_with_a_mend():
     a, b = joined()
     fed = federation(a, b)
     with pytest.raises(ConfigError, match="trees must be at least 1") as found:
-        TreeModels(fed, "bank", "telco", trees=0, subsample=0.0, bins=1, disclose=-1)
-    assert len(found.value.problems) == 4
+        TreeModels(fed, "bank", "telco", trees=0, subsample=0.0, bins=1, disclose=-1, search=0)
+    assert len(found.value.problems) == 5
     with pytest.raises(DataError, match="no column varies"):
         TreeModels(federation(pd.DataFrame({"x": np.ones(N)}), b), "bank", "telco")
 

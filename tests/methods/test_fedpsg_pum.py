@@ -278,11 +278,15 @@ def test_types_ranges_and_categories_stay(mended: tuple[Federation, FedPSGPUM]) 
     before, after = site.tables["train"], site.tables[model.federation.dataset]
     assert after.schema == before.schema
     assert (after.frame.dtypes == before.frame.dtypes).all()
-    rows = after.frame.iloc[len(before) :]
+    rows = completed(fed, model).values
     for name in ("amount", "count", "w"):
         assert rows[name].between(before.frame[name].min(), before.frame[name].max()).all()
     for name in ("flag", "sort", "grade"):
         assert set(rows[name]) <= set(before.frame[name])
+    # what is trained on: all but the generated column
+    merged = after.frame.iloc[len(before) :].reset_index(drop=True)
+    assert merged["w"].isna().all()
+    assert all(merged[name].equals(rows[name]) for name in set(OF_B) - {"w"})
     # B's own rows are as they were.
     assert after.take(range(len(before))).equals(before)
 
@@ -496,6 +500,38 @@ def test_rows_that_two_of_three_know_are_joined_not_guessed() -> None:
     assert len(completed(fed, model, "bank", "shop")) == 80
 
 
+def test_columns_of_little_skill_are_missing_in_training() -> None:
+    fed = torn()
+    model = FedPSGPUM(**QUICK, min_skill=0.7).fit(fed)
+    made, lines = completed(fed, model), model.summary().set_index("column")
+    assert made.skill == pytest.approx(lines["skill"].to_dict())
+    assert made.skill["w"] == 0.0
+    assert made.skill["amount"] > 0.9
+    assert 0.2 < made.skill["flag"] < 0.7
+    table = fed.engine.site("telco").tables[model.federation.dataset]
+    missing = table.frame.iloc[-len(made) :].isna().all().to_dict()
+    assert missing == {name: made.skill[name] < 0.7 for name in OF_B}
+    whole = FedPSGPUM(**QUICK, min_skill=None).fit(fed)
+    table = fed.engine.site("telco").tables[whole.federation.dataset]
+    assert not table.frame.isna().any().any()
+    # no rows are held out where nobody asks for the skill
+    assert set(completed(fed, whole).skill.values()) == {0.0}
+
+
+def test_a_column_called_id_is_exported_beside_the_ids(tmp_path: Any) -> None:
+    frame = people().rename(columns={"amount": "id", "w": "id.origin"})
+    sides = {"bank": ["a", "b", "y"], "telco": ["id", "id.origin", "flag"]}
+    fed = torn(frame, sides)
+    model = FedPSGPUM(**QUICK).fit(fed)
+    for form in ("csv", "parquet"):
+        model.export(tmp_path / form, form)
+        found = next(tmp_path.rglob(f"completed.{form}"))
+        read = pd.read_csv(found) if form == "csv" else pd.read_parquet(found)
+        assert {"id_", "id", "id.origin", "id.origin_", "id.confidence"} <= set(read.columns)
+        assert len(read) == 200
+        assert set(read["id.origin_"]) <= set(ORIGINS)
+
+
 def test_string_ids_and_export(tmp_path: Any) -> None:
     fed = torn(ids="str")
     model = FedPSGPUM(**QUICK).fit(fed)
@@ -629,6 +665,12 @@ def test_missing_cells_on_both_sides() -> None:
         ({"draws": 0}, "draws must be"),
         ({"level": 1.0}, "level must lie"),
         ({"held_out": 1.0}, "held_out must lie"),
+        ({"strength": "max"}, "strength must be one of max-abs, mean, mean-abs"),
+        ({"protocol": "innerproduct"}, "protocol must be one of"),
+        ({"correlation_mode": "bvf"}, "correlation_mode must be one of"),
+        ({"mode": "dealers"}, "mode must be one of dealer, bfv, plain"),
+        ({"ordinal": "rank"}, "ordinal must be one of classes, ranks"),
+        ({"min_skill": 1.5}, "min_skill must be 1 at most"),
     ],
     ids=str,
 )

@@ -1,9 +1,10 @@
 """Boosting of many targets at the party that holds them; sums over A's bins come from outside.
 
 Of A's columns B knows what it was told: for every cut that some tree uses, on which side each row
-lies. `disclose` limits how many cuts that may be. They are spent on the largest gains, over the
-first twentieth of the trees; from then on trees choose among the cuts B knows and B's own columns,
-sums are computed at B, and nothing crosses any more.
+lies. `disclose` limits how many cuts that may be, and `search` for how many trees there may be new
+ones: they are spent on the largest gains, paced over the first half of these trees. From then on
+trees choose among the cuts B knows and B's own columns, sums are computed at B, and nothing crosses
+any more. (A later training of the same targets starts with the cuts that are known.)
 """
 
 from __future__ import annotations
@@ -30,13 +31,16 @@ class BoostSettings:
     patience: int
     colsample: float
     disclose: int | None
+    search: int
     seed: int
 
     def allowance(self, tree: int, known: int) -> int | None:
         """How many new cuts may be asked for at this tree; None for any number."""
         if self.disclose is None:
             return None
-        paced = self.disclose * (tree + 1) / max(1, self.trees // 20)
+        if tree >= self.search:
+            return 0
+        paced = self.disclose * (tree + 1) / max(1, self.search // 2)
         return max(0, int(min(self.disclose, paced)) - known)
 
 
@@ -115,7 +119,10 @@ def _shares(scores: np.ndarray) -> np.ndarray:
 
 
 class Boosting:
-    """All targets. `known` maps the number of a cut of A's to the rows that go left by it."""
+    """All targets. `known` maps the number of a cut of A's to the rows that go left by it.
+
+    settled: no cut besides the known ones is looked for.
+    """
 
     def __init__(
         self,
@@ -125,9 +132,11 @@ class Boosting:
         growth: Growth,
         settings: BoostSettings,
         known: dict[int, np.ndarray],
+        *,
+        settled: bool = False,
     ) -> None:
         self.cuts, self.own, self.growth, self.settings = cuts, own, growth, settings
-        self.known = known
+        self.known, self.settled = known, settled
         self._own_source = Source.of(own.table, len(cuts))
         self._columns = np.concatenate([cuts.columns, len(cuts.layouts) + own.table.columns])
         self.tasks = [self._task(name, column) for name, column in targets.items()]
@@ -158,9 +167,11 @@ class Boosting:
 
     @property
     def spent(self) -> bool:
-        """No cut is left to ask for: they are all known, or as many as were agreed."""
-        left = self.settings.allowance(self.settings.trees, len(self.known))
-        return left == 0 or len(self.known) == len(self.cuts)
+        """No cut is left to ask for: all are known, or as many as agreed, or the search is over."""
+        how = self.settings
+        if how.disclose is not None and (self.settled or len(self.known) >= how.disclose):
+            return True
+        return len(self.known) == len(self.cuts)
 
     @property
     def active(self) -> list[_Task]:
@@ -314,6 +325,7 @@ class Boosting:
             for at, output in enumerate(task.outputs):
                 output.finish(gradient[at], curvature[at], task.rows)
             task.judge(self._number, self.settings.patience)
+        self.settled = self.settled or self._number + 1 >= self.settings.search
         return len(self.active)
 
     def grow_at_home(self, sample: np.ndarray, length: int) -> None:

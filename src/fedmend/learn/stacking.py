@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-__all__ = ["class_weights", "member_errors", "value_weights"]
+__all__ = ["class_weights", "member_errors", "skill", "value_weights"]
 
 STEPS = 200
 FLOOR = 1e-12
@@ -73,3 +73,24 @@ def member_errors(
     errors = {name: float(((values - truth) ** 2).mean()) for name, values in outputs.items()}
     mean = float(train.mean()) if len(train) else 0.0
     return errors | {"mean": float(((truth - mean) ** 2).mean())}
+
+
+def skill(truth: np.ndarray, output: np.ndarray, train: np.ndarray) -> float:
+    """The share of the error of knowing nothing that an output spares; 1 is perfect, 0 useless.
+
+    Squared error against the mean of the values `train`, or log loss against the shares of the
+    classes among them.
+
+    >>> round(skill(np.array([0.0, 2.0]), np.array([0.5, 1.5]), np.array([1.0])), 2)
+    0.75
+    """
+    if truth.dtype.kind == "i":
+        classes = output.shape[1]
+        shares = (np.bincount(train, minlength=classes) + 0.5) / (len(train) + 0.5 * classes)
+        plain = float(-np.log(shares[truth]).mean())
+        told = output[np.arange(len(truth)), truth]
+        loss = float(-np.log(told.clip(FLOOR)).mean())
+    else:
+        mean = float(train.mean()) if len(train) else 0.0
+        plain, loss = float(((truth - mean) ** 2).mean()), float(((truth - output) ** 2).mean())
+    return 1.0 - loss / plain if plain > 0 else 0.0

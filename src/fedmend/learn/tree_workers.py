@@ -116,6 +116,7 @@ class TreeTargets(SumsWorker, BoardWorker):
         self._growth, self._settings = Growth(**growth), BoostSettings(**settings)
         self._known: dict[int, np.ndarray] = {}
         self._asked: list[int] = []
+        self._settled: set[str] = set()
         self._boosting: Boosting | None = None
 
     @property
@@ -136,6 +137,7 @@ class TreeTargets(SumsWorker, BoardWorker):
             self._growth,
             self._settings,
             self._known,
+            settled=self._settled >= set(board.learnt),
         )
         return self._needed()
 
@@ -200,7 +202,10 @@ class TreeTargets(SumsWorker, BoardWorker):
     @exposed(kind="count")
     def finish_tree(self) -> dict[str, Any]:
         """Tells how many targets go on, and whether sums over A's bins are needed for them."""
-        return {"active": self.boosting.finish_tree(), "needed": self._needed()}
+        active = self.boosting.finish_tree()
+        if self.boosting.settled:
+            self._settled |= {task.name for task in self.boosting.tasks}
+        return {"active": active, "needed": self._needed()}
 
     def _needed(self) -> bool:
         return not self.boosting.spent
@@ -247,7 +252,7 @@ class TreeTargets(SumsWorker, BoardWorker):
             self.boosting.cuts,
             self.boosting.own,
             replace(self._growth, depth=min(3, self._growth.depth)),
-            BoostSettings(SPREAD_TREES, 0.0, 1, 1.0, 0, self._settings.seed),
+            BoostSettings(SPREAD_TREES, 0.0, 1, 1.0, 0, 0, self._settings.seed),
             self._known,
         )
         used = [target.labelled for target in targets.values()]

@@ -53,7 +53,9 @@ class TreeModels(TargetModels):
     validation, patience: a share of each target's training rows is held out, and its trees stop
     when the loss there has not fallen for `patience` trees; 0.0 grows all trees.
     disclose: most cuts of A's of which B learns the sides, over the life of this object; None for
-    any number.
+    any number, whenever they pay.
+    search: the share of the trees that may ask for new cuts; the others choose among those that B
+    knows, for which nothing has to cross.
     """
 
     family = "tree"
@@ -78,12 +80,14 @@ class TreeModels(TargetModels):
         validation: float = 0.1,
         patience: int = 10,
         disclose: int | None = 128,
+        search: float = 0.1,
         seed: int = 0,
         **options: Any,
     ) -> None:
         growth = Growth(depth, learning_rate, l2, min_leaf, min_gain)
-        settings = BoostSettings(trees, validation, patience, colsample, disclose, seed)
-        _check(growth, settings, bins, subsample)
+        searching = max(1, round(search * trees))
+        settings = BoostSettings(trees, validation, patience, colsample, disclose, searching, seed)
+        _check(growth, settings, bins, subsample, search)
         self.trees, self.depth, self.subsample = trees, depth, subsample
         super().__init__(
             fed,
@@ -154,7 +158,9 @@ class TreeModels(TargetModels):
         return int(self.at_b.split())
 
 
-def _check(growth: Growth, settings: BoostSettings, bins: int, subsample: float) -> None:
+def _check(
+    growth: Growth, settings: BoostSettings, bins: int, subsample: float, search: float
+) -> None:
     problems = [
         f"{name} must be at least {least}, however: {value}"
         for name, value, least in (
@@ -172,6 +178,7 @@ def _check(growth: Growth, settings: BoostSettings, bins: int, subsample: float)
         for name, value, low in (
             ("subsample", subsample, "0"),
             ("colsample", settings.colsample, "0"),
+            ("search", search, "0"),
         )
         if not 0 < value <= 1
     ]

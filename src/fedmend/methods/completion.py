@@ -2,23 +2,18 @@
 
 B knows A's rows by handles alone: random numbers drawn from a key that only A and B share, in an
 order that A draws for the run. For every cell B keeps where it came from and how far it deserves
-trust. Nothing of this leaves B; what a coordinator sees are counts and means.
-(FedPSG-PUM, the merge after Process III.)
+trust. Nothing of this leaves B; what a coordinator sees are counts and means. (`merging.py` joins
+them to B's own rows.)
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
 
-from fedmend.data._parts import retyped
-from fedmend.data.restore import restore, restore_numbers
-from fedmend.data.schema import Column, Schema
-from fedmend.data.table import Table
-from fedmend.errors import AlignmentError, ConfigError, DataError, NotFitted
+from fedmend.errors import DataError, NotFitted
 from fedmend.federation.federation import AlignmentCounts, Federation
 from fedmend.federation.site import Alignment, Site
 from fedmend.federation.wire import Sealed
@@ -26,14 +21,10 @@ from fedmend.federation.worker import Worker, exposed
 from fedmend.secure.channel import SealingWorker, introduce
 from fedmend.secure.keys import mask_stream, secret_permutation
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
-__all__ = ["FORMATS", "ORIGINS", "Completion", "CompletionWorker", "completion_of", "open_rows"]
+__all__ = ["ORIGINS", "Completion", "CompletionWorker", "completion_of", "open_rows"]
 
 ORIGINS = ("observed", "predicted", "filled", "generated")
 OBSERVED, PREDICTED, FILLED, GENERATED = range(len(ORIGINS))
-FORMATS = ("parquet", "csv")
 
 
 @dataclass
@@ -41,19 +32,27 @@ class Completion:
     """B's columns for the rows that only one other party has, in that party's order of the run.
 
     handles: what B calls the rows. values, origins (positions in `ORIGINS`) and confidence (0 to
-    1): per column one entry a row.
+    1): per column one entry a row. skill: per column the share of the error of always saying the
+    mean, or the shares of the classes, that the predictions spared on rows held out; 0 for
+    generated columns.
     """
 
     handles: np.ndarray
     values: dict[str, pd.Series] = field(default_factory=dict)
     origins: dict[str, np.ndarray] = field(default_factory=dict)
     confidence: dict[str, np.ndarray] = field(default_factory=dict)
+    skill: dict[str, float] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.handles)
 
     def put(
-        self, name: str, values: pd.Series, origins: np.ndarray, confidence: np.ndarray
+        self,
+        name: str,
+        values: pd.Series,
+        origins: np.ndarray,
+        confidence: np.ndarray,
+        skill: float = 0.0,
     ) -> None:
         if not len(values) == len(origins) == len(confidence) == len(self):
             raise DataError(
@@ -62,6 +61,7 @@ class Completion:
         self.values[name] = values.reset_index(drop=True)
         self.origins[name] = np.asarray(origins, dtype=np.int8)
         self.confidence[name] = np.asarray(confidence, dtype=np.float64)
+        self.skill[name] = float(skill)
 
 
 def completion_key(run: str, a: str) -> str:
@@ -184,7 +184,7 @@ def open_rows(fed: Federation, a: str, run: str, *, seeded: bool) -> dict[str, F
 
 
 class CompletionWorker(Worker):
-    """B: collects its columns for A's rows, counts them, and writes them out where it may."""
+    """B: collects its columns for A's rows, and counts them."""
 
     def __init__(self, site: Site, scope: str = "train", *, run: str, a: str) -> None:
         super().__init__(site, scope)
@@ -209,7 +209,7 @@ class CompletionWorker(Worker):
 
     @exposed(kind="statistic")
     def summary(self) -> dict[str, dict[str, float]]:
-        """Per column how many cells came from where, and the mean confidence."""
+        """Per column how many cells came from where, the mean confidence, and the skill."""
         made = self.completion
         return {
             name: {
@@ -219,6 +219,7 @@ class CompletionWorker(Worker):
                     if number != OBSERVED
                 },
                 "confidence": float(made.confidence[name].mean()) if len(made) else float("nan"),
+                "skill": made.skill[name],
             }
             for name in made.values
         }
@@ -231,155 +232,3 @@ def _handles(numbers: np.ndarray, ids: np.ndarray) -> np.ndarray:
         # the table refuses ids that are not unique.
         return -1 - (numbers >> np.uint64(2)).astype(np.int64)
     return np.array([f"mended-{number:016x}" for number in numbers], dtype=object)
-
-
-# ---------------------------------------------------------------------------------- the merge
-
-
-class MergeWorker(Worker):
-    """Every party: its table of the mended federation, with the rows completed here at its end."""
-
-    def __init__(self, site: Site, scope: str = "train", *, run: str) -> None:
-        super().__init__(site, scope)
-        self.run = run
-
-    @exposed(kind="count")
-    def merge(self, dataset: str, scope: str, segments: list[list[str]]) -> dict[str, int]:
-        """Store the table `dataset` and its alignment: the aligned rows, then each party's.
-
-        Tells how many rows are aligned now, and how many are not.
-        """
-        own = self.alignment
-        aligned, tables, end = [own.aligned], [self.table], len(self.table)
-        unaligned = own.unaligned
-        for a, rows_scope in segments:
-            if a == self.site.name:
-                rows = self.site.alignments[rows_scope].unaligned
-                unaligned = np.setdiff1d(unaligned, rows)
-            else:
-                made = completion_of(self.site, self.run, a)
-                known = self.site.state.get(f"{self.run}:known:{a}")
-                rows = np.full(len(made), -1) if known is None else known.copy()
-                fresh = rows < 0
-                rows[fresh] = np.arange(end, end + len(made))
-                end += len(made)
-                unaligned = np.setdiff1d(unaligned, rows[~fresh])
-                tables.append(_completed_rows(self.table, made))
-            aligned.append(rows)
-        self.site.tables[dataset] = _stacked(tables)
-        self.site.alignments[scope] = Alignment(np.concatenate(aligned), unaligned)
-        return {
-            "aligned": len(self.site.alignments[scope].aligned),
-            "unaligned": len(unaligned),
-        }
-
-    @exposed(kind="prediction")
-    def export(self, path: str, format: str, parties: list[str]) -> int:
-        """Write own and completed rows, origin and confidence beside; tells how many rows.
-
-        The file stays in this party's folder. What is in it are guesses about other parties'
-        people, so a policy that lets no predictions out writes none either.
-        """
-        if format not in FORMATS:
-            raise ConfigError(f"format must be one of {', '.join(FORMATS)}, however: {format!r}")
-        parts = [_with_origin(self.table, None)]
-        for a in parties:
-            made = completion_of(self.site, self.run, a)
-            parts.append(_with_origin(_completed_rows(self.table, made), made))
-        table = _stacked(parts)
-        folder = self.site.folder(path)
-        folder.mkdir(parents=True, exist_ok=True)
-        target: Path = folder / f"completed.{format}"
-        table.to_csv(target) if format == "csv" else table.to_parquet(target)
-        return table.n_rows
-
-
-def merge(fed: Federation, run: str, sources: list[str], name: str) -> Federation:
-    """The mended federation: the completed rows of `sources` are aligned rows like the others."""
-    mended = fed.on(name)
-    rows = {a: fed.on(f"{fed.dataset}@{run}-{a}") for a in sources}
-    with fed.workers(MergeWorker, run=run) as crew:
-        counts = crew.merge(name, mended.scope, [[a, view.scope] for a, view in rows.items()])
-    aligned = {each["aligned"] for each in counts.values()}
-    if len(aligned) != 1:
-        raise AlignmentError(
-            f"the parties have {sorted(aligned)} rows after the merge. Mend: align and fit again"
-        )
-    unaligned = {party: each["unaligned"] for party, each in counts.items()}
-    mended.note_alignment(AlignmentCounts(aligned.pop(), unaligned))
-    return mended
-
-
-def _completed_rows(table: Table, made: Completion) -> Table:
-    """The completed rows with all columns of the table: no label, blocks at their mean."""
-    columns = {
-        name: made.values[name] if name in made.values else _nothing(table.schema[name], len(made))
-        for name in table.frame.columns
-    }
-    blocks = {
-        name: np.broadcast_to(
-            values.mean(axis=0).astype(values.dtype), (len(made), *values.shape[1:])
-        )
-        for name, values in table.blocks.items()
-    }
-    frame = pd.DataFrame(columns, index=pd.RangeIndex(len(made)))
-    return Table._trusted(made.handles, table.schema, table.label, frame, blocks)
-
-
-def _nothing(column: Column, rows: int) -> pd.Series:
-    if column.is_categorical:
-        return restore(column, np.full(rows, -1))
-    return restore_numbers(column, np.zeros(rows), np.ones(rows, dtype=bool))
-
-
-def _stacked(tables: list[Table]) -> Table:
-    """The rows of all tables, which have the same columns, one below the other."""
-    if len(tables) == 1:
-        return tables[0]
-    first = tables[0]
-    frame = pd.DataFrame(
-        {
-            name: _concatenated([table.frame[name] for table in tables])
-            for name in first.frame.columns
-        }
-    )
-    blocks = {
-        name: np.concatenate([table.blocks[name] for table in tables]) for name in first.blocks
-    }
-    ids = np.concatenate([table.ids for table in tables])
-    schema = retyped(first.schema, frame)
-    return Table(ids, frame, schema=schema, label=first.label, blocks=blocks)
-
-
-def _concatenated(parts: list[pd.Series]) -> pd.Series:
-    if isinstance(parts[0].dtype, pd.CategoricalDtype):
-        return pd.Series(
-            pd.Categorical(
-                [value for part in parts for value in part],
-                categories=parts[0].dtype.categories,
-                ordered=parts[0].dtype.ordered,
-            )
-        )
-    filled = [part for part in parts if len(part)] or parts[:1]
-    return pd.concat(filled, ignore_index=True)
-
-
-def _with_origin(table: Table, made: Completion | None) -> Table:
-    """The table with two more columns for every completed one."""
-    columns = dict(table.schema)
-    frame = {name: table.frame[name] for name in table.frame.columns}
-    for name, column in table.features.schema.items():
-        if column.is_block:
-            continue
-        origin, trust = f"{name}.origin", f"{name}.confidence"
-        columns[origin] = Column(origin, "nominal", ORIGINS, dtype="object")
-        columns[trust] = Column(trust, "continuous", dtype="float64")
-        if made is None:
-            numbers, confidence = np.zeros(table.n_rows, np.int64), np.ones(table.n_rows)
-        else:
-            numbers, confidence = made.origins[name], made.confidence[name]
-        frame[origin] = pd.Series(np.array(ORIGINS, dtype=object)[numbers])
-        frame[trust] = pd.Series(confidence)
-    return Table._trusted(
-        table.ids, Schema(columns.values()), table.label, pd.DataFrame(frame), table.blocks
-    )

@@ -15,19 +15,23 @@ import logging
 import secrets
 import warnings
 from collections.abc import Mapping, Sequence
-from typing import Any, Self
+from typing import Any, Self, get_args
 
 from fedmend.errors import ConfigError, DataError, FedmendWarning
 from fedmend.federation.engines.local import LocalEngine
 from fedmend.federation.federation import Federation
 from fedmend.generate import generators, make
-from fedmend.methods.completion import merge, open_rows
+from fedmend.learn.board import ORDINAL
+from fedmend.learn.targets import MODES
+from fedmend.methods.completion import open_rows
 from fedmend.methods.generation import GenerateWorker
 from fedmend.methods.mended import Completed, Mended
+from fedmend.methods.merging import merge
 from fedmend.methods.selftrain import SelfTraining
 from fedmend.methods.thresholds import critical_rho, cv_threshold
 from fedmend.methods.vfpum import FAMILIES, Outcome, Progress, cross_validated, vfpu_m
-from fedmend.secure.correlation import RankCorrelation, rank_correlation
+from fedmend.secure.correlation import RankCorrelation, Strength, rank_correlation
+from fedmend.secure.inner_product import Mode
 
 __all__ = ["FedPSGPUM"]
 
@@ -36,6 +40,9 @@ logger = logging.getLogger(__name__)
 ORDERS = ("predict-first", "generate-first")
 DIRECTIONS = ("a-to-b", "both")
 ROW_ORDERS = ("auto", "secret", "seeded")
+STRENGTHS: tuple[str, ...] = get_args(Strength)
+PROTOCOLS = ("inner-product", "published")
+CORRELATION_MODES: tuple[str, ...] = get_args(Mode)
 PAPER: dict[str, Any] = {
     "strength": "mean",
     "tau": 0.0,
@@ -48,6 +55,7 @@ PAPER: dict[str, Any] = {
     "confidence": "published",
     "generator": "ctgan",
     "condition": False,
+    "min_skill": None,
 }
 
 
@@ -70,6 +78,9 @@ class FedPSGPUM(Mended):
     generator, generator_params, condition, draws: of the weak columns; with a condition `draws`
     generated values a cell are averaged.
     ordinal: ordinal targets as "classes" or "ranks". clip: numbers stay in the observed range.
+    min_skill: completed columns enter `.federation` if their predictions spare at least this share
+    of the error of the mean (or of the classes' shares) on rows held out; below they are missing
+    there, as generated ones are, and only exported. None: all enter.
     row_order: of A's rows, as B numbers them: "secret", or "seeded" to repeat a simulation;
     "auto" is seeded where all parties are in one process.
     min_rows: fewest aligned rows.
@@ -105,6 +116,7 @@ class FedPSGPUM(Mended):
         draws: int = 10,
         ordinal: str = "classes",
         clip: bool = True,
+        min_skill: float | None = 0.1,
         row_order: str = "auto",
         min_rows: int = 10,
         seed: int = 0,
@@ -136,6 +148,7 @@ class FedPSGPUM(Mended):
         self.draws = draws
         self.ordinal = ordinal
         self.clip = clip
+        self.min_skill = min_skill
         self.row_order = row_order
         self.min_rows = min_rows
         self.seed = seed
@@ -164,7 +177,8 @@ class FedPSGPUM(Mended):
                     if view.alignment.unaligned[a]:
                         self.pairs_[a, b] = self._complete(view, crew[b], a, b, run, progress)
         self.fed_, self.run_ = fed, run
-        self.federation = merge(fed, run, list(views), f"{fed.dataset}-{run}")
+        name = f"{fed.dataset}-{run}"
+        self.federation = merge(fed, run, list(views), name, self.min_skill)
         return self
 
     def _complete(
@@ -292,6 +306,7 @@ class FedPSGPUM(Mended):
             self.held_out,
             self.clip,
             self.seed,
+            judged=self.min_skill is not None,
         )
 
     # ------------------------------------------------------------------ Process III
@@ -349,12 +364,19 @@ class FedPSGPUM(Mended):
             "order": (self.order, ORDERS),
             "row_order": (self.row_order, ROW_ORDERS),
             "generator": (self.generator, tuple(generators())),
+            "strength": (self.strength, STRENGTHS),
+            "protocol": (self.protocol, PROTOCOLS),
+            "correlation_mode": (self.correlation_mode, CORRELATION_MODES),
+            "mode": (self.mode, MODES),
+            "ordinal": (self.ordinal, ORDINAL),
         }
         problems += [
             f"{name} must be one of {', '.join(known)}, however: {given!r}"
             for name, (given, known) in choices.items()
             if given not in known
         ]
+        if self.min_skill is not None and not self.min_skill <= 1:
+            problems.append(f"min_skill must be 1 at most, or None, however: {self.min_skill}")
         families = self._families()
         if not families or not set(families) <= set(FAMILIES) or len(set(families)) < len(families):
             problems.append(

@@ -10,7 +10,7 @@ import pandas as pd
 from fedmend.errors import ConfigError, NotFitted
 from fedmend.federation.federation import Federation
 from fedmend.methods.base import Estimator
-from fedmend.methods.completion import FORMATS, MergeWorker
+from fedmend.methods.merging import FORMATS, MergeWorker
 from fedmend.methods.vfpum import Outcome
 from fedmend.secure.correlation import RankCorrelation
 

@@ -17,7 +17,7 @@ from fedmend.federation.site import Site
 from fedmend.federation.worker import Worker, exposed
 from fedmend.learn import pseudo
 from fedmend.learn.board import Board, TargetColumn, board_of
-from fedmend.learn.stacking import class_weights, member_errors, value_weights
+from fedmend.learn.stacking import class_weights, member_errors, skill, value_weights
 from fedmend.methods.completion import FILLED, PREDICTED, completion_of
 
 __all__ = ["CONFIDENCE", "SelfTraining", "SelfTrainingWorker"]
@@ -32,6 +32,7 @@ class SelfTraining:
     rounds, alpha, share: T, the confidence threshold, and the share k of the rows that pass it.
     confidence: the rule, one of `CONFIDENCE`. held_out: the share of aligned rows by which several
     families are weighed. kappa: of ``cdsc``. clip: keep numbers in the observed range.
+    judged: hold rows out to learn the skill of a single family too.
     """
 
     rounds: int = 5
@@ -42,6 +43,7 @@ class SelfTraining:
     held_out: float = 0.2
     clip: bool = True
     seed: int = 0
+    judged: bool = False
 
     @property
     def parts(self) -> int:
@@ -80,6 +82,7 @@ class SelfTrainingWorker(Worker):
         self._deviations: dict[str, np.ndarray] = {}
         self._weights: dict[str, dict[str, float]] = {}
         self._residuals: dict[str, float] = {}
+        self._skills: dict[str, float] = {}
         self._before: dict[str, np.ndarray] = {}
         self._held = np.zeros(0, np.int64)
         self._cells: dict[str, _Cells] = {}
@@ -159,13 +162,15 @@ class SelfTrainingWorker(Worker):
             if not members or not len(rows):
                 continue
             outputs = {family: values[rows] for family, values in members.items()}
-            train = np.setdiff1d(np.flatnonzero(target.labelled), rows)
-            errors[name] = member_errors(target.truth[rows], outputs, target.truth[train])
+            truth = target.truth[rows]
+            train = target.truth[np.setdiff1d(np.flatnonzero(target.labelled), rows)]
+            errors[name] = member_errors(truth, outputs, train)
             fit = class_weights if target.is_class else value_weights
-            self._weights[name] = weights = fit(target.truth[rows], outputs)
-            if not target.is_class:
-                stack = sum(weights[family] * values for family, values in outputs.items())
-                self._residuals[name] = float(np.sqrt(((stack - target.truth[rows]) ** 2).mean()))
+            self._weights[name] = weights = fit(truth, outputs)
+            stack = np.asarray(sum(weights[family] * each for family, each in outputs.items()))
+            self._skills[name] = skill(truth, stack, train)
+            if not target.is_class and len(members) > 1:
+                self._residuals[name] = float(np.sqrt(((stack - truth) ** 2).mean()))
         return errors
 
     def _combined(self, name: str, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -246,7 +251,8 @@ class SelfTrainingWorker(Worker):
             elif self.how.clip:
                 seen = target.truth[~np.isnan(target.truth)]
                 values = values.clip(seen.min(), seen.max())
-            made.put(name, target.decode(values), cells.origins, cells.confidence)
+            known = self._skills.get(name, 0.0)
+            made.put(name, target.decode(values), cells.origins, cells.confidence, known)
 
 
 @dataclass

@@ -186,7 +186,7 @@ def vfpu_m(
     try:
         if guessed:
             work.judge.guess(list(guessed))
-        if len(families) > 1 and work.active:
+        if (len(families) > 1 or how.judged) and work.active:
             work.judge.hold_out(0, how.parts)
             work.learn(work.active, "all")
             work.judge.attend(work.active)
