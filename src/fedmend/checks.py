@@ -54,6 +54,11 @@ def check_data(config: Config) -> Findings:
 
 
 def _check_party(config: Config, party: PartySettings, found: Findings) -> None:
+    if party.data is None and party.sql is None:
+        found.notes.append(
+            f"party {party.name!r} has its table elsewhere: 'fedmend party check' looks at it there"
+        )
+        return
     try:
         train, test = read_party(config, party)
     except FedmendError as error:

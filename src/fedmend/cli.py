@@ -7,10 +7,11 @@ import logging
 import sys
 import warnings
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from fedmend.cli_flare import add_commands, reconcile_run
 from fedmend.errors import ConfigError, FedmendError, FedmendWarning
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ app = typer.Typer(
 )
 
 ConfigPath = Annotated[Path, typer.Argument(help="the federation's file", metavar="FILE")]
+Engine = Literal["local", "flare"]
 Force = Annotated[bool, typer.Option("--force", help="replace what is there")]
 
 
@@ -138,6 +140,10 @@ def run(
     keep_failed: Annotated[
         bool, typer.Option("--keep-failed", help="keep FOLDER.part when the run fails")
     ] = False,
+    engine: Annotated[
+        Engine | None,
+        typer.Option("--engine", help="local: all here; flare: each party on its own machine"),
+    ] = None,
 ) -> None:
     """Read, align, train, score and report, into a run folder."""
     from fedmend.config import load_config
@@ -149,14 +155,21 @@ def run(
     console = _console()
     try:
         with TerminalListener(console) as listener:
-            record = execute(
-                plan_of(settings),
-                target,
-                resume=resume,
-                force=force,
-                keep_failed=keep_failed,
-                listener=listener,
-            )
+            if (engine or settings.run.engine) == "flare":
+                from fedmend.flare_run import execute_flare
+
+                record = execute_flare(
+                    settings, target, resume=resume, force=force, listener=listener
+                )
+            else:
+                record = execute(
+                    plan_of(settings),
+                    target,
+                    resume=resume,
+                    force=force,
+                    keep_failed=keep_failed,
+                    listener=listener,
+                )
     except KeyboardInterrupt:
         typer.echo(f"interrupted. Go on with: fedmend run {config} --resume", err=True)
         raise typer.Exit(130) from None
@@ -171,8 +184,18 @@ def ledger(
     party: Annotated[
         str | None, typer.Option("--party", help="only what this role received")
     ] = None,
+    reconcile: Annotated[
+        bool, typer.Option("--reconcile", help="compare with the parties' own ledgers")
+    ] = False,
+    own: Annotated[
+        list[str] | None,
+        typer.Option("--with", help="a party's own ledger to compare with", metavar="PARTY=FILE"),
+    ] = None,
 ) -> None:
     """Say in words what each role of a run got to see."""
+    if reconcile:
+        reconcile_run(run, own or [])
+        return
     from fedmend._suggest import did_you_mean
     from fedmend.federation.ledger import COORDINATOR, read_ledger
     from fedmend.report.page import LEDGER_FILE
@@ -255,6 +278,9 @@ def bench(
     show(result, _console())
     if json_file is not None:
         result.write_json(json_file)
+
+
+add_commands(app)
 
 
 # ---------------------------------------------------------------- errors

@@ -34,6 +34,7 @@ class RunSettings(_Settings):
     folder: str | None = None
     device: str = Field(default="cpu", pattern=r"^(cpu|cuda(:\d+)?)$")
     strict: bool = False
+    engine: Literal["local", "flare"] = "local"
 
     @property
     def all_seeds(self) -> list[int]:
@@ -123,6 +124,22 @@ class EvaluateSettings(_Settings):
     reference: str | None = None
 
 
+class FlareSettings(_Settings):
+    """``[flare]``: parties on machines of their own. The server runs beside the coordinator.
+
+    on_absent: what to do when a party stops answering. wait_seconds: for parties to connect, and
+    to come back. call_timeout: for one call. stall_seconds: without any sign of life.
+    """
+
+    host: str = Field(default="localhost", min_length=1)
+    port: int = Field(default=8102, gt=0, lt=65536)
+    kits: str = "kits"
+    on_absent: Literal["stop", "wait", "continue"] = "stop"
+    wait_seconds: float = Field(default=300, gt=0)
+    call_timeout: float = Field(default=3600, gt=0)
+    stall_seconds: float = Field(default=60, gt=0)
+
+
 class ReportSettings(_Settings):
     """``[report]``"""
 
@@ -140,6 +157,7 @@ class Config(_Settings):
     method: list[MethodSettings] = Field(default_factory=lambda: [MethodSettings(name="vfl")])
     evaluate: EvaluateSettings = Field(default_factory=EvaluateSettings)
     report: ReportSettings = Field(default_factory=ReportSettings)
+    flare: FlareSettings = Field(default_factory=FlareSettings)
 
     _source: Path = Path("federation.toml")
 
@@ -305,6 +323,7 @@ def _known_keys(location: list[Any]) -> list[str]:
         "complete": CompleteSettings,
         "evaluate": EvaluateSettings,
         "report": ReportSettings,
+        "flare": FlareSettings,
     }
     for part in location[:-1]:
         model = tables.get(str(part), model)

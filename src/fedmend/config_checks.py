@@ -80,7 +80,8 @@ def _party_sources(raw: Mapping[str, Any]) -> Iterator[str]:
         where = _where(party, number)
         if "data" in party and "sql" in party:
             yield f"{where} has both data and sql. Mend: keep one of them"
-        if "data" not in party and "sql" not in party:
+        # Parties on machines of their own say in their party.toml where their table is.
+        if "data" not in party and "sql" not in party and "flare" not in raw:
             yield f'{where} has no table. Mend: add data = "file.csv", or sql and uri'
         for key in ("sql", "test_sql"):
             if key in party and "uri" not in party:

@@ -115,6 +115,7 @@ class Plan:
     complete: Completing | None = None
     reference: str | None = None
     label_review: bool = False
+    federation: Callable[[Path], Federation] | None = None
 
     @property
     def trainings(self) -> list[Method]:
@@ -169,14 +170,7 @@ def execute(
     listener = listener or Listener()
     with _workplace(Path(folder), plan, resume, force, keep_failed) as work:
         began = time.perf_counter()
-        listener.stage("Reading the tables")
-        fed = Federation(
-            *plan.parties(),
-            seed=plan.seeds[0],
-            strict=plan.strict,
-            ledger=work / LEDGER_FILE,
-            device=plan.device,
-        )
+        fed = _federation(plan, work, listener)
         with fed, _few_threads(fed):
             found = _align_and_look(fed, plan, work, listener)
             test = fed.on("test")
@@ -223,6 +217,20 @@ def execute(
         for name in _SCRATCH:
             shutil.rmtree(work / name, ignore_errors=True)
     return record
+
+
+def _federation(plan: Plan, work: Path, listener: Listener) -> Federation:
+    if plan.federation is not None:
+        listener.stage("Asking the parties")
+        return plan.federation(work)
+    listener.stage("Reading the tables")
+    return Federation(
+        *plan.parties(),
+        seed=plan.seeds[0],
+        strict=plan.strict,
+        ledger=work / LEDGER_FILE,
+        device=plan.device,
+    )
 
 
 def _align_and_look(fed: Federation, plan: Plan, work: Path, listener: Listener) -> Overview:

@@ -61,6 +61,7 @@ def keep_alignment(fed: Federation, path: Path) -> None:
     """Let every party keep its side; a mark of ours says that all of them have."""
     with fed.workers(AlignmentKeeper) as crew:
         crew.save(str(path))
+    path.mkdir(parents=True, exist_ok=True)
     (path / f"{fed.scope}.kept").touch()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from fedmend.consent import ask
 from fedmend.federation import Site
 from fedmend.federation.engines.flare.collab import CollabParty
 from fedmend.federation.engines.flare.host import Hello, Opener
@@ -17,7 +18,10 @@ class PartyJob(CollabParty):
 
     def opener(self, kit: Path) -> Opener:
         def open_it(hello: Hello) -> Site:
-            return open_site(load_party(kit), hello, kit)
+            file = load_party(kit)
+            if file.approve == "ask":
+                ask(kit, hello, file.approve_seconds)
+            return open_site(file, hello, kit)
 
         return open_it
 

@@ -16,11 +16,14 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fedmend.errors import ConfigError, MissingExtra
 
-__all__ = ["ADMIN", "PARTY_CLASS", "Kits", "anchor_server", "make_kits"]
+if TYPE_CHECKING:
+    from fedmend.config import Config, PartySettings
+
+__all__ = ["ADMIN", "PARTY_CLASS", "Kits", "anchor_server", "make_kits", "provision"]
 
 ADMIN = "coordinator@fedmend.org"
 PARTY_CLASS = "fedmend.party_job.PartyJob"
@@ -92,6 +95,53 @@ class Kits:
         )
 
 
+def provision(config: Config, *, force: bool = False) -> Kits:
+    """The kits of a federation.toml, each party's with a party.toml to fill in."""
+    flare = config.flare
+    folder = config.at(flare.kits)
+    names = [party.name for party in config.party]
+    kits = make_kits(folder, names, host=flare.host, port=flare.port, force=force)
+    for party in config.party:
+        path = kits.party(party.name) / "party.toml"
+        if not path.exists():
+            path.write_text(_party_toml(config, party, path.parent), encoding="utf-8")
+    return kits
+
+
+def _party_toml(config: Config, party: PartySettings, kit: Path) -> str:
+    """A party's own file: what federation.toml already says, and what else can be said."""
+    lines = [
+        f"# What fedmend needs to know at {party.name}. This file stays here; nobody else sees it.",
+        f"name = {json.dumps(party.name)}",
+        "",
+        "# The table: a file (.csv, .csv.gz, .parquet; relative to this file), or a query.",
+    ]
+    if party.sql is not None:
+        lines += [f"sql = {json.dumps(party.sql)}", f"uri = {json.dumps(party.uri)}"]
+    else:
+        data = os.path.relpath(config.at(party.data), kit) if party.data else "table.csv"
+        lines += [f"data = {json.dumps(data)}", '# sql = "SELECT …"', '# uri = "postgresql://…"']
+    if party.test is not None:
+        lines.append(f"test = {json.dumps(os.path.relpath(config.at(party.test), kit))}")
+    lines.append(f"id = {json.dumps(party.id)}" if party.id else '# id = "customer"')
+    if party.label is not None:
+        lines.append(f"label = {json.dumps(party.label)}")
+    lines += [f"kinds.{name} = {json.dumps(kind)}" for name, kind in party.kinds.items()]
+    policy = party.policy.model_dump(exclude_none=True)
+    lines += [
+        "",
+        '# approve = "ask"          # ask on this screen before every run',
+        '# device = "cuda"',
+        "",
+        "[policy]",
+        *(f"{key} = {json.dumps(value)}" for key, value in policy.items()),
+        '# refuse = ["weights"]     # kinds that never leave, besides labels and rows',
+        '# workers = ["…"]          # only these may be started here',
+        "# min_intersection = 100   # take part in nothing with fewer shared ids",
+    ]
+    return "\n".join(lines) + "\n"
+
+
 def make_kits(
     folder: Path,
     parties: Sequence[str],
@@ -111,17 +161,22 @@ def make_kits(
     folder.mkdir(parents=True, exist_ok=True)
     folder.chmod(0o700)
     made = _run_provisioner(folder / "ca", parties, host, port)
-    for each in present:
-        shutil.rmtree(each)
-    shutil.rmtree(kits.admin, ignore_errors=True)
-    kits.server.parent.mkdir(exist_ok=True)
-    shutil.move(made / host, kits.server)
-    shutil.move(made / ADMIN, kits.admin)
+    _place(made / host, kits.server)
+    _place(made / ADMIN, kits.admin)
     for name in parties:
-        shutil.move(made / name, kits.party(name))
+        _place(made / name, kits.party(name))
         _close_party(kits.party(name))
     _close_server(kits.server)
+    shutil.rmtree(made)
     return kits
+
+
+def _place(made: Path, kit: Path) -> None:
+    """Put a new kit where it belongs; what a party keeps in the old one stays."""
+    kit.mkdir(parents=True, exist_ok=True)
+    for part in ("startup", "local"):
+        shutil.rmtree(kit / part, ignore_errors=True)
+        shutil.move(made / part, kit / part)
 
 
 def _problems(parties: Sequence[str], host: str, port: int) -> list[str]:
@@ -214,6 +269,8 @@ def _close_server(kit: Path) -> None:
     for each in resources["components"]:
         if each["id"] == "job_scheduler":
             each["args"]["max_jobs"] = 1
+    # A party that was killed is forgotten soon, so that it can come back under its name.
+    resources["servers"][0]["heart_beat_timeout"] = 30
     _write(kit / "local" / "resources.json", resources)
     anchor_server(kit)
     _close(kit)
@@ -236,8 +293,8 @@ def _close(kit: Path) -> None:
     authorization = {"format_version": "1.0", "permissions": {"project_admin": _RIGHTS}}
     _write(kit / "local" / "authorization.json", authorization)
     _write(kit / "local" / "log_config.json", _QUIET_LOG)
-    for script in (*kit.glob("startup/*.sh"), kit / "readme.txt"):
-        script.unlink(missing_ok=True)
+    for script in kit.glob("startup/*.sh"):
+        script.unlink()
 
 
 def _default(kit: Path, name: str) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
-from fedmend.errors import DataError
+from fedmend.errors import ConfigError, DataError
 from fedmend.federation import Party
 from fedmend.secure.identifiers import RULES
 
@@ -32,6 +32,12 @@ def read_parties(config: Config) -> list[Party]:
     """Every party with its training and its test table."""
     parties = []
     for settings in config.party:
+        if settings.data is None and settings.sql is None:
+            raise ConfigError(
+                f"party[{settings.name}] has no table here. Mend: --engine flare asks the parties, "
+                'or add data = "file.csv"',
+                source=str(config.source),
+            )
         train, test = read_party(config, settings)
         if test is None:
             train, test = split_by_id(train, config.evaluate.test_share, config.run.all_seeds[0])

@@ -239,15 +239,15 @@ class Federation:
             raise
         return Crew(self.engine, worker, handles)
 
-    def close(self) -> None:
-        """Stop the engine and bring the ledger to disk."""
-        self.engine.close()
+    def close(self, reason: str = "finished") -> None:
+        """Stop the engine and bring the ledger to disk; parties elsewhere are told the reason."""
+        self.engine.close(reason)
 
     def __enter__(self) -> Federation:
         return self
 
-    def __exit__(self, *exc: object) -> None:
-        self.close()
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        self.close("finished" if error is None else f"{type(error).__name__}: {error}"[:500])
 
     def __repr__(self) -> str:
         return f"Federation({', '.join(self._members)}; on {self.dataset!r})"

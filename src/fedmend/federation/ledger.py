@@ -174,5 +174,13 @@ def read_ledger(path: str | Path) -> list[Entry]:
     return entries
 
 
+def write_ledger(path: Path, entries: Iterable[Entry]) -> None:
+    """A copy of a ledger, whole or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(f"{path.name}.part")
+    part.write_text("".join(json.dumps(asdict(entry)) + "\n" for entry in entries), "utf-8")
+    part.replace(path)
+
+
 def total_crossings(entries: Iterable[Entry]) -> int:
     return sum(entry.count for entry in entries)

@@ -82,7 +82,7 @@ class LocalEngine:
     def stop(self, party: str, handle: str) -> None:
         self.site(party).stop(handle)
 
-    def close(self) -> None:
+    def close(self, reason: str = "finished") -> None:
         if self._pool is not None:
             self._pool.shutdown()
             self._pool = None

@@ -7,6 +7,8 @@ and the kits' authorization refuses jobs that bring code of their own.
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import logging
 import os
@@ -19,7 +21,6 @@ from typing import Any
 from nvflare.collab import collab
 from nvflare.collab.api.exceptions import CollabCallError, RunAborted
 
-from fedmend.errors import FedmendError
 from fedmend.federation.engines.flare.courier import SECONDS
 from fedmend.federation.engines.flare.host import Opener, PartyHost
 from fedmend.federation.engines.flare.link import ABSENT, OK, READY, Frame, Link
@@ -165,7 +166,8 @@ class Admin:
     def __init__(self, kit: Path, user: str, timeout: float = 20.0) -> None:
         from nvflare.fuel.flare_api.flare_api import new_secure_session
 
-        self._session = new_secure_session(user, str(kit), timeout=timeout)
+        with contextlib.redirect_stdout(io.StringIO()):  # FLARE prints that it connects
+            self._session = new_secure_session(user, str(kit), timeout=timeout)
 
     def clients(self) -> list[str]:
         """The parties that are connected now."""
@@ -192,4 +194,4 @@ class Admin:
         self._session.close()
 
 
-__all__ = ["Admin", "CollabParty", "CollabRelay", "FedmendError", "write_job"]
+__all__ = ["Admin", "CollabParty", "CollabRelay", "write_job"]

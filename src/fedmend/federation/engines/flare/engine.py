@@ -7,6 +7,7 @@ import logging
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
+from pathlib import Path
 from typing import Any
 
 from fedmend._version import __version__
@@ -18,12 +19,11 @@ from fedmend.federation.engines.flare.host import NOTHING, Hello
 from fedmend.federation.engines.flare.link import Link
 from fedmend.federation.engines.flare.messages import read_reply, request
 from fedmend.federation.engines.local import by_kind
-from fedmend.federation.ledger import COORDINATOR, Entry, Ledger
+from fedmend.federation.ledger import COORDINATOR, Entry, Ledger, write_ledger
+from fedmend.federation.reconcile import UNANSWERED
 from fedmend.federation.wire_types import VERSION as WIRE_VERSION
 
 logger = logging.getLogger(__name__)
-
-UNANSWERED = "unanswered"
 
 
 class FlareEngine:
@@ -49,6 +49,7 @@ class FlareEngine:
         self.hello = hello
         self.ledger = ledger
         self.call_timeout = call_timeout
+        self.ledgers: Path | None = None
         self._ended = ended
         self._closed = False
         self._courier = Courier(link, self._names, stall_seconds=stall_seconds)
@@ -122,6 +123,9 @@ class FlareEngine:
         """Say goodbye to every party that is there, with the reason, and end the job."""
         if self._closed:
             return
+        if self.ledgers is not None and reason == "finished":
+            for party, entries in self.party_ledgers().items():
+                write_ledger(self.ledgers / f"{party}.jsonl", entries)
         self._closed = True
         gone = self.absent
         if gone and reason == "finished":

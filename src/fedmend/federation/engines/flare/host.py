@@ -29,7 +29,7 @@ from fedmend.federation.engines.flare.messages import (
     reply,
 )
 from fedmend.federation.engines.local import by_kind
-from fedmend.federation.ledger import COORDINATOR, Ledger
+from fedmend.federation.ledger import COORDINATOR, Ledger, read_ledger
 from fedmend.federation.policy import Policy
 from fedmend.federation.site import Site
 from fedmend.federation.wire_types import VERSION as WIRE_VERSION
@@ -137,7 +137,9 @@ class PartyHost:
             site.stop(field(content, "handle", str))
             return reply(None)
         if operation == "ledger":
-            return reply([asdict(entry) for entry in ledger.entries()])
+            ledger.flush()
+            assert ledger.path is not None
+            return reply([asdict(entry) for entry in read_ledger(ledger.path)])
         self.close(field(content, "reason", str))
         return reply(None)
 

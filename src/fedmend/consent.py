@@ -1,0 +1,79 @@
+"""Asking the people at a party before a run: a question and an answer, as files in the kit."""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from fedmend.errors import ConfigError, Refused
+from fedmend.federation.engines.flare.host import Hello
+
+__all__ = ["Question", "ask", "give_answer", "open_question", "party_of"]
+
+_QUESTION = "question.json"
+_ANSWER = "answer.txt"
+
+
+@dataclass(frozen=True)
+class Question:
+    """What the coordinator asks for: a run, in its own words."""
+
+    run: str
+    title: str
+    methods: tuple[str, ...]
+    asked: float
+
+    @property
+    def words(self) -> str:
+        return f"run {self.title!r} with {', '.join(self.methods) or 'no named method'}"
+
+
+def ask(kit: Path, hello: Hello, seconds: float) -> None:
+    """Wait for this party's yes; a no, or silence, is `Refused`."""
+    question = Question(hello.run, hello.title, hello.methods, time.time())
+    (kit / _ANSWER).unlink(missing_ok=True)
+    (kit / _QUESTION).write_text(json.dumps(asdict(question)), encoding="utf-8")
+    deadline = time.monotonic() + seconds
+    try:
+        while time.monotonic() < deadline:
+            if (kit / _ANSWER).is_file():
+                if (kit / _ANSWER).read_text(encoding="utf-8").strip() == f"yes {hello.run}":
+                    return
+                raise Refused(party_of(kit), "the people there said no", "ask them why")
+            time.sleep(0.2)
+        raise Refused(
+            party_of(kit),
+            f"nobody there said yes within {seconds:.0f} s",
+            'ask them to watch their screen, or to set approve = "always" in party.toml',
+        )
+    finally:
+        (kit / _QUESTION).unlink(missing_ok=True)
+        (kit / _ANSWER).unlink(missing_ok=True)
+
+
+def open_question(kit: Path) -> Question | None:
+    """The question that waits for an answer at this kit."""
+    try:
+        content = json.loads((kit / _QUESTION).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return Question(content["run"], content["title"], tuple(content["methods"]), content["asked"])
+
+
+def give_answer(kit: Path, yes: bool) -> Question:
+    """Answer the open question."""
+    question = open_question(kit)
+    if question is None:
+        raise ConfigError(f"nothing waits for an answer at {kit}. Mend: wait until a run asks")
+    part = kit / f"{_ANSWER}.part"
+    part.write_text(f"{'yes' if yes else 'no'} {question.run}", encoding="utf-8")
+    part.replace(kit / _ANSWER)
+    return question
+
+
+def party_of(kit: Path) -> str:
+    """The party of a kit, by its folder's client file."""
+    content = json.loads((kit / "startup" / "fed_client.json").read_text(encoding="utf-8"))
+    return str(content["client"]["fqsn"])

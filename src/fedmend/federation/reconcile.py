@@ -1,0 +1,151 @@
+"""Comparing ledgers: what the coordinator wrote down against what a party did.
+
+Both sides write the same crossings, each at its own time and with its own windows; so crossings
+are counted by what they were, and the counts must be equal. A call that was never answered leaves
+a note at the coordinator, which explains a request the party did not see, an answer that did not
+arrive, and the second of loop entries that a killed process had not yet written.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from fedmend.federation.ledger import COORDINATOR, LOOP_KINDS, WINDOW_SECONDS, Entry
+
+__all__ = ["Difference", "reconcile"]
+
+UNANSWERED = "unanswered"
+CLOCK_SECONDS = 300.0
+
+
+class Crossing(NamedTuple):
+    """What a crossing was, without when."""
+
+    sender: str
+    receiver: str
+    call: str
+    kind: str
+    shape: str
+    dtype: str
+    bytes: int
+    sealed_for: str
+    note: str
+
+    @property
+    def route(self) -> tuple[str, str, str]:
+        return self.sender, self.receiver, self.call
+
+    @property
+    def words(self) -> str:
+        what = f"{self.kind} {self.shape} {self.dtype}".strip()
+        note = f", {self.note}" if self.note else ""
+        return f"{self.sender} → {self.receiver} {self.call}: {what}, {self.bytes:,} bytes{note}"
+
+
+@dataclass
+class Tally:
+    """How often, and from when until when."""
+
+    count: int = 0
+    first: float = float("inf")
+    last: float = 0.0
+    spans: list[tuple[float, int]] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One thing on which two ledgers differ. grade: "missing", "altered", "time", "explained"."""
+
+    party: str
+    grade: str
+    words: str
+
+
+def reconcile(
+    ours: Iterable[Entry], party: str, theirs: Iterable[Entry], *, clock: float = CLOCK_SECONDS
+) -> list[Difference]:
+    """Every difference between the coordinator's ledger and a party's; none when they agree."""
+    ours = [entry for entry in ours if party in (entry.sender, entry.receiver)]
+    silences = [entry for entry in ours if entry.note == UNANSWERED]
+    mine = _tallies(entry for entry in ours if entry.note != UNANSWERED)
+    other = _tallies(theirs)
+    more_here, more_there, found = [], [], []
+    for crossing in sorted({*mine, *other}):
+        here, there = mine.get(crossing, Tally()), other.get(crossing, Tally())
+        if here.count > there.count:
+            more_here.append((crossing, here, there))
+        elif there.count > here.count:
+            more_there.append((crossing, here, there))
+        elif abs(here.first - there.first) > clock or abs(here.last - there.last) > clock:
+            words = f"{crossing.words}: the times lie more than {clock:.0f} s apart"
+            found.append(Difference(party, "time", words))
+    open_calls: dict[str, int] = defaultdict(int)
+    for entry in silences:
+        open_calls[entry.call] += entry.count
+    for crossing, here, there in more_here:
+        grade = _grade_here(crossing, here, there, silences, open_calls)
+        twin = next((each for each in more_there if each[0].route == crossing.route), None)
+        if grade == "missing" and twin is not None:
+            more_there.remove(twin)
+            words = f"{COORDINATOR} has {crossing.words}; {party} has {twin[0].words}"
+            found.append(Difference(party, "altered", words))
+        else:
+            found.append(Difference(party, grade, _counts(crossing, here, there, party)))
+    for crossing, here, there in more_there:
+        answered = crossing.sender == party and open_calls[crossing.call] > 0
+        grade = "explained" if answered else "missing"
+        open_calls[crossing.call] -= answered * (there.count - here.count)
+        found.append(Difference(party, grade, _counts(crossing, here, there, party)))
+    return found
+
+
+def _grade_here(
+    crossing: Crossing,
+    here: Tally,
+    there: Tally,
+    silences: list[Entry],
+    open_calls: dict[str, int],
+) -> str:
+    """More here than there: a request that was not seen, or entries a killed process lost."""
+    lacking = here.count - there.count
+    if crossing.receiver != COORDINATOR and lacking <= open_calls[crossing.call]:
+        return "explained"
+    if crossing.kind not in LOOP_KINDS:
+        return "missing"
+    # Entries of the last window before a silence were in the memory of the process that died.
+    reach = 3 * WINDOW_SECONDS
+    lost = sum(
+        count
+        for until, count in here.spans
+        if any(-reach <= silence.time - until <= 600.0 for silence in silences)
+        and until > there.last - reach
+    )
+    return "explained" if lacking <= lost else "missing"
+
+
+def _tallies(entries: Iterable[Entry]) -> dict[Crossing, Tally]:
+    found: dict[Crossing, Tally] = {}
+    for entry in entries:
+        crossing = Crossing(
+            entry.sender,
+            entry.receiver,
+            entry.call,
+            entry.kind,
+            entry.shape,
+            entry.dtype,
+            entry.bytes,
+            entry.sealed_for,
+            entry.note,
+        )
+        tally = found.setdefault(crossing, Tally())
+        tally.count += entry.count
+        tally.first, tally.last = min(tally.first, entry.time), max(tally.last, entry.until)
+        tally.spans.append((entry.until, entry.count))
+    return found
+
+
+def _counts(crossing: Crossing, here: Tally, there: Tally, party: str) -> str:
+    return f"{crossing.words}: {here.count:,} at {COORDINATOR}, {there.count:,} at {party}"
