@@ -1,0 +1,217 @@
+"""One encoding for parties with the same columns: kinds, categories, means and scales agreed on.
+
+Every party tells its columns (kinds, categories, classes of the label) and, once these are agreed
+on, count, mean and variance of each number; rows stay where they are. The result is what an
+`Encoder` fitted on all rows together would be.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from fedmend.data.encode import Encoder
+from fedmend.data.schema import Column, Schema
+from fedmend.data.table import Table
+from fedmend.errors import DataError
+
+__all__ = ["common_classes", "common_encoder", "common_schema", "describe", "moments"]
+
+NUMBERS = ("continuous", "integer")
+FEW = ("binary", "nominal", "ordinal")
+
+
+# ---------------------------------------------------------------------------------- at a party
+
+
+def describe(table: Table) -> dict[str, Any]:
+    """A party's feature columns, its label's name and the classes that occur."""
+    classes: list[Any] = []
+    if table.label is not None:
+        column = table.schema[table.label]
+        if column.kind == "continuous" or column.is_block:
+            raise DataError(
+                f"clients learn classes, but the label is {column.kind}",
+                column=table.label,
+                mend=f"give its kind where the table is read: kinds={{{table.label!r}: 'nominal'}}",
+            )
+        present = table.y.dropna()
+        classes = [_scalar(value) for value in present.unique()]
+    schema = table.features.schema
+    return {"schema": schema.to_dict(), "label": table.label, "classes": classes}
+
+
+def moments(table: Table, schema: Schema) -> dict[str, list[list[float]]]:
+    """Count, mean and variance of the numbers in each column or image channel."""
+    found: dict[str, list[list[float]]] = {}
+    for name, column in schema.items():
+        if column.is_block:
+            values = table.blocks[name].astype(np.float64)
+            if table.blocks[name].dtype == np.uint8:
+                values /= 255.0
+            found[name] = [_moments(channel) for channel in values.swapaxes(0, 1)]
+        elif column.is_numeric:
+            series = table.frame[name]
+            found[name] = [_moments(series.to_numpy(np.float64, na_value=np.nan))]
+    return found
+
+
+def _moments(values: np.ndarray) -> list[float]:
+    present = values[~np.isnan(values)]
+    if not len(present):
+        return [0.0, 0.0, 0.0]
+    return [float(present.size), float(present.mean()), float(present.var())]
+
+
+def _scalar(value: Any) -> Any:
+    return value.item() if isinstance(value, np.generic) else value
+
+
+# ---------------------------------------------------------------------------------- together
+
+
+def common_schema(described: Mapping[str, Mapping[str, Any]]) -> Schema:
+    """The columns all parties have, with every category that occurs anywhere."""
+    schemas = {party: Schema.from_dict(each["schema"]) for party, each in described.items()}
+    first, reference = next(iter(schemas.items()))
+    for party, schema in schemas.items():
+        absent = [name for name in reference if name not in schema]
+        extra = [name for name in schema if name not in reference]
+        if absent or extra:
+            what = f"lacks {absent[0]!r}" if absent else f"has {extra[0]!r} besides"
+            raise DataError(
+                f"the columns are not those of party {first!r}: it {what}",
+                party=party,
+                mend="clients need the same feature columns; rename, drop or add them",
+            )
+    return Schema(
+        _merged({party: schema[name] for party, schema in schemas.items()}) for name in reference
+    )
+
+
+def _merged(columns: Mapping[str, Column]) -> Column:
+    first, reference = next(iter(columns.items()))
+    kinds = {column.kind for column in columns.values()}
+    shapes = {column.shape for column in columns.values()}
+    if len(kinds) == 1 and len(shapes) == 1 and not reference.is_categorical:
+        return reference
+    if kinds <= set(NUMBERS):
+        return Column(reference.name, "continuous")
+    if kinds <= set(FEW):
+        kind = reference.kind if len(kinds) == 1 else "nominal"
+        values = _union([column.categories or () for column in columns.values()], reference, kind)
+        kind = "nominal" if kind == "binary" and len(values) > 2 else kind
+        return Column(reference.name, kind, tuple(values), dtype=reference.dtype)
+    party, other = next(
+        (p, c) for p, c in columns.items() if c.kind != reference.kind or c.shape != reference.shape
+    )
+    raise DataError(
+        f"is {other.kind} here and {reference.kind} at party {first!r}",
+        party=party,
+        column=reference.name,
+        mend=f"give one kind where the tables are read: kinds={{{reference.name!r}: …}}",
+    )
+
+
+def _union(lists: Sequence[Sequence[Any]], column: Column, kind: str) -> list[Any]:
+    values: list[Any] = []
+    for each in lists:
+        values += [value for value in each if value not in values]
+    if kind == "ordinal":
+        longest = max(lists, key=len)
+        if len(longest) != len(values):
+            raise DataError(
+                "the parties know different steps of this order",
+                column=column.name,
+                value=values,
+                mend="give the same ordered categories at all parties",
+            )
+        return list(longest)
+    return _in_order(values, column.name)
+
+
+def common_classes(described: Mapping[str, Mapping[str, Any]]) -> tuple[str, list[Any]]:
+    """The label's name and its classes in order."""
+    labels = {each["label"] for each in described.values() if each["label"] is not None}
+    if len(labels) > 1:
+        raise DataError(
+            f"the parties' labels have different names: {', '.join(sorted(labels))}",
+            mend="give the label column one name",
+        )
+    classes: list[Any] = []
+    for each in described.values():
+        classes += [value for value in each["classes"] if value not in classes]
+    if len(classes) < 2:
+        raise DataError(
+            f"there are labels of {len(classes)} classes in all",
+            column=next(iter(labels), None),
+            value=classes,
+            mend="give labelled rows of two classes or more, at some party",
+        )
+    label = next(iter(labels))
+    return label, _in_order(classes, label)
+
+
+def _in_order(values: list[Any], column: str) -> list[Any]:
+    try:
+        return sorted(values)
+    except TypeError:
+        raise DataError(
+            "text at one party, numbers at another",
+            column=column,
+            value=values[:4],
+            mend="give the column one type at all parties",
+        ) from None
+
+
+def common_encoder(
+    schema: Schema, found: Mapping[str, Mapping[str, Sequence[Sequence[float]]]], dtype: str
+) -> dict[str, Any]:
+    """An encoder for all parties, as `Encoder.to_dict` has it."""
+    joined = {name: _joined([each[name] for each in found.values()]) for name in _measured(schema)}
+    coded = {
+        name: list(column.categories or ())
+        for name, column in schema.items()
+        if column.is_categorical
+    }
+    options = Encoder(ordinal="codes", binary="codes", dtype=dtype)
+    blocks = {}
+    scaled = []
+    for name, values in joined.items():
+        if schema[name].is_block:
+            blocks[name] = {"mean": [m for m, _ in values], "scale": [s for _, s in values]}
+        else:
+            scaled.append([name, values[0][0], values[0][1], False])
+    return {
+        "options": {
+            "ordinal": options.ordinal,
+            "binary": options.binary,
+            "unseen": options.unseen,
+            "missing_indicator": options.missing_indicator,
+            "dtype": dtype,
+        },
+        "schema": schema.to_dict(),
+        "scaled": scaled,
+        "coded": coded,
+        "blocks": blocks,
+    }
+
+
+def _measured(schema: Schema) -> list[str]:
+    return [name for name, column in schema.items() if column.is_block or column.is_numeric]
+
+
+def _joined(parts: Sequence[Sequence[Sequence[float]]]) -> list[tuple[float, float]]:
+    """Mean and standard deviation over all parties, one pair a channel."""
+    results = []
+    for channel in zip(*parts, strict=True):
+        count = sum(n for n, _, _ in channel)
+        mean = sum(n * m for n, m, _ in channel) / count if count else 0.0
+        spread = sum(n * (v + (m - mean) ** 2) for n, m, v in channel)
+        deviation = math.sqrt(spread / count) if count else 0.0
+        negligible = deviation <= 1e-12 * max(abs(mean), 1.0)
+        results.append((mean, 1.0 if negligible else deviation))
+    return results
