@@ -31,7 +31,7 @@ def add_commands(app: typer.Typer) -> None:
     """Hang the commands into the front door."""
     app.command()(provision)
     party = typer.Typer(help="A party on its own machine: check, start, status, stop.")
-    for command in (check, start, status, stop, allow, refuse):
+    for command in (check, start, status, stop, allow, refuse, keys):
         party.command()(command)
     app.add_typer(party, name="party", no_args_is_help=True)
     server = typer.Typer(help="The server beside the coordinator; 'run' starts it when needed.")
@@ -151,6 +151,22 @@ def refuse(kit: Kit) -> None:
     from fedmend.consent import give_answer
 
     typer.echo(f"refused: {give_answer(_daemon(kit, 'party').kit, False).words}")
+
+
+def keys(kit: Kit) -> None:
+    """Show this party's public key for its partners; make a lasting one if there is none."""
+    from fedmend.party_file import load_party
+    from fedmend.party_keys import own_identity
+
+    file = load_party(kit)
+    identity, path, new = own_identity(file.keys, file.at("."))
+    if new:
+        typer.echo(f"made {path}, encrypted; the password is needed whenever the party starts")
+    if file.keys.identity is None:
+        typer.echo(f'to use it, put into party.toml under [keys]: identity = "{path.name}"')
+    typer.echo("what your partners put into theirs, under [keys.pinned]:")
+    typer.echo(f'{file.name} = "{identity.public.hex()}"')
+    typer.echo(f"fingerprint, to compare by telephone: {identity.fingerprint}")
 
 
 # ---------------------------------------------------------------- server

@@ -17,6 +17,7 @@ from fedmend.config_checks import cross_problems
 from fedmend.errors import ConfigError
 from fedmend.federation import Site
 from fedmend.federation.engines.flare.host import RUN_FOLDER, Hello
+from fedmend.party_keys import KeySettings, install_keys
 from fedmend.reading import read_party, split_by_id
 
 __all__ = ["PARTY_FILE", "PartyFile", "install_workers", "load_party", "open_site"]
@@ -34,7 +35,8 @@ class PartyFile(PartySettings):
 
     approve: "ask" waits for a word of this party before every run. modules: further modules of
     this installation that define workers. patience: seconds without a word from the coordinator
-    after which a job ends here. threads: for tensor programs, all cores by default.
+    after which a job ends here. threads: for tensor programs, all cores by default. keys: lasting
+    keys of this party and its partners.
     """
 
     device: str = Field(default="cpu", pattern=r"^(cpu|cuda(:\d+)?)$")
@@ -43,6 +45,7 @@ class PartyFile(PartySettings):
     approve_seconds: float = Field(default=600, gt=0)
     modules: list[str] = Field(default_factory=list)
     patience: float = Field(default=180, gt=0)
+    keys: KeySettings = Field(default_factory=KeySettings)
 
     _source: Path = Path(PARTY_FILE)
 
@@ -97,7 +100,7 @@ def open_site(file: PartyFile, hello: Hello, folder: Path) -> Site:
     train, test = read_party(file, file)
     if test is None:
         train, test = split_by_id(train, hello.test_share, hello.seed)
-    return Site(
+    site = Site(
         file.name,
         {"train": train, "test": test},
         policy=file.policy.build(),
@@ -105,6 +108,8 @@ def open_site(file: PartyFile, hello: Hello, folder: Path) -> Site:
         device=file.device,
         home=folder / RUN_FOLDER / hello.run,
     )
+    install_keys(site, file.keys, file.at("."))
+    return site
 
 
 def install_workers(modules: list[str] | None = None) -> None:

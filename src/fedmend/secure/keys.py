@@ -148,7 +148,8 @@ class KeyRing:
     """A party's identity and the public keys it holds others to.
 
     pinned: public keys given in advance (32 bytes, or 64 hexadecimal digits as in a config file).
-    A party that is not in it is pinned at the first exchange; a key that changes is refused.
+    A party that is not in it is pinned at the first exchange, or refused with `only_pinned`; a key
+    that changes is refused.
     """
 
     def __init__(
@@ -156,8 +157,10 @@ class KeyRing:
         owner: str,
         identity: Identity | None = None,
         pinned: Mapping[str, bytes | str] | None = None,
+        only_pinned: bool = False,
     ) -> None:
         self.owner = owner
+        self.only_pinned = only_pinned
         self.identity = identity or Identity()
         self._lock = threading.Lock()
         self._pinned: dict[str, bytes] = {}
@@ -168,6 +171,12 @@ class KeyRing:
         """Remember the key of `party`, or refuse it if another one was remembered before."""
         public = check_public(public)
         with self._lock:
+            if self.only_pinned and party not in self._pinned:
+                raise CryptoError(
+                    f"party {self.owner!r} was given no key of {party!r} in advance, and takes "
+                    f"none from the coordinator ({fingerprint(public)} was sent). Mend: ask "
+                    f"{party!r} for its public key and pin it"
+                )
             known = self._pinned.setdefault(party, public)
         if not hmac.compare_digest(known, public):
             raise CryptoError(
@@ -192,13 +201,14 @@ def keyring(
     *,
     identity: Identity | None = None,
     pinned: Mapping[str, bytes | str] | None = None,
+    only_pinned: bool = False,
 ) -> KeyRing:
     """The key ring of a site; made at the first call, which may give an identity and known keys.
 
     Whoever builds a site from a party's own configuration calls this first, with the keys in it;
     otherwise the site gets a fresh identity and pins others when it first meets them.
     """
-    given = identity is not None or pinned is not None
+    given = identity is not None or pinned is not None or only_pinned
     ring = site.state.get(_STATE)
     if ring is not None and given:
         raise ConfigError(
@@ -206,7 +216,7 @@ def keyring(
         )
     if ring is None:
         # Two workers of one site may ask at once: setdefault keeps the first.
-        ring = site.state.setdefault(_STATE, KeyRing(site.name, identity, pinned))
+        ring = site.state.setdefault(_STATE, KeyRing(site.name, identity, pinned, only_pinned))
     return ring
 
 
