@@ -101,7 +101,7 @@ class CrossViewTop(JointTop):
         both = len(sides[0]) + len(sides[1]) - views.n
         aligned = [sides[0][:both], sides[1][:both]]
         self._remember(aligned)
-        total = self._between(aligned)
+        total = self._between(aligned, targets[:both])
         # Rows that only party `me` has, with the other side estimated.
         joined, labels = [self._joint(*aligned)], [targets[:both]]
         own_loss = [
@@ -132,28 +132,29 @@ class CrossViewTop(JointTop):
         guess = torch.where(sure, votes[0][1], torch.full_like(targets, -1))
         return torch.where(targets >= 0, targets, guess)
 
-    def _between(self, aligned: list[Tensor]) -> Tensor:
-        """What aligned rows teach about the halves and about estimates of them."""
+    def _between(self, aligned: list[Tensor], targets: Tensor) -> Tensor:
+        """What aligned rows teach about the halves, about estimates, and about who is alike."""
         h, t = self.cut, self.temperature
         common, orthogonal, label, representation = map(float, self.options["weights"])
-        first, second = aligned
-        total = common * F.mse_loss(first[:, h:], second[:, h:])
-        for side in aligned:
-            total = total + orthogonal * (side[:, :h] * side[:, h:]).sum(1).square().mean()
-        truth = self._joint(first, second).float().softmax(1).detach()
+        total = common * F.mse_loss(aligned[0][:, h:], aligned[1][:, h:])
+        known = targets >= 0
+        classes = F.one_hot(targets.clamp_min(0), self.spec.out).float()
         for me, other in ((0, 1), (1, 0)):
             own, rows = aligned[me], aligned[other].detach()
+            unique, shared = own[:, :h], own[:, h:]
+            cross = torch.linalg.matrix_norm((unique @ shared.T).float()) / len(own)
             guess = torch.cat(
                 [
-                    attend_others(own[:, :h], own[:, :h], rows[:, :h], t),
-                    attend_others(own[:, h:], rows[:, h:], rows[:, h:], t),
+                    attend_others(unique, unique, rows[:, :h], t),
+                    attend_others(shared, rows[:, h:], rows[:, h:], t),
                 ],
                 1,
             )
-            pair = (own, guess) if me == 0 else (guess, own)
-            seen = self._joint(*pair).float().softmax(1)
+            # The class that those most alike have: makes attention look at rows of one class.
+            given = (attend_others(unique, unique, classes, t) * classes).sum(1)
+            total = total + orthogonal * cross
             total = total + representation * F.mse_loss(guess, rows)
-            total = total + label * F.mse_loss(seen, truth)
+            total = total + label * weighted_mean(-given.clamp_min(1e-8).log(), known)
         return total
 
     @torch.no_grad()

@@ -8,7 +8,7 @@ the estimating, so that neither labels nor pseudo-labels leave it.
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 from fedmend.errors import ConfigError
 from fedmend.federation import Federation
@@ -18,8 +18,9 @@ from fedmend.learn.partial import Mix, PartialNetwork
 from fedmend.learn.training import SplitNetwork
 from fedmend.methods.base import SplitEstimator
 
-PAPER_THRESHOLDS = (0.8, 0.7, 0.7)
-PAPER_WEIGHTS = (0.1, 0.01, 100.0, 0.1)
+THRESHOLDS = (0.8, 0.7, 0.7)
+WEIGHTS = (0.1, 0.01, 1.0, 0.1)
+PAPER: dict[str, Any] = {"temperature": 0.7, "weights": (0.1, 0.01, 100.0, 0.1)}
 
 
 class CrossViewNetwork(PartialNetwork):
@@ -44,9 +45,9 @@ class FedCVT(SplitEstimator):
     def __init__(
         self,
         *,
-        temperature: float = 0.7,
-        thresholds: tuple[float, ...] = PAPER_THRESHOLDS,
-        weights: tuple[float, ...] = PAPER_WEIGHTS,
+        temperature: float = 0.1,
+        thresholds: tuple[float, ...] = THRESHOLDS,
+        weights: tuple[float, ...] = WEIGHTS,
         bank: int = 1024,
         **params: Any,
     ) -> None:
@@ -55,6 +56,11 @@ class FedCVT(SplitEstimator):
         self.thresholds = thresholds
         self.weights = weights
         self.bank = bank
+
+    @classmethod
+    def paper(cls, **changes: Any) -> Self:
+        """The authors' temperature and weights for tables."""
+        return cls(**PAPER | changes)
 
     def _parties(self, fed: Federation, label_party: str) -> list[str]:
         parties = super()._parties(fed, label_party)

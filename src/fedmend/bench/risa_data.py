@@ -1,0 +1,181 @@
+"""Torn data of `fedmend bench risa`: two sides of the same rows, of which a share is known to both.
+
+Images of CIFAR-10 are cut into a left and a right half, the labels are on the left. Of tables the
+label party has the numbers and its partner the categories. Of the rows that are not known to
+overlap both parties keep their side, under ids that cannot be linked (the paper's setting); test
+rows have both sides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+
+from fedmend.data import datasets
+from fedmend.data.scenario import split_image, tear_rows
+from fedmend.data.table import Table
+from fedmend.errors import ConfigError
+from fedmend.federation import Alignment, AlignmentCounts, Federation, Party
+from fedmend.federation.engines.local import LocalEngine
+
+LABELS, PARTNER = "active", "passive"
+PARTIES = (LABELS, PARTNER)
+TABLES = ("adult", "bank", "credit", "criteo-tiny")
+IMAGES = ("cifar10", "digits")
+NAMES = (*IMAGES, *TABLES)
+ALONE = "alone"
+"""The scope in which every party has its side of the test rows and nobody knows the other's."""
+
+
+@dataclass(frozen=True)
+class Sides:
+    """Both parties' sides of the same training and test rows."""
+
+    name: str
+    train: Mapping[str, Table]
+    test: Mapping[str, Table]
+
+    @property
+    def is_image(self) -> bool:
+        return bool(self.train[LABELS].blocks)
+
+    @property
+    def metric(self) -> str:
+        """What the paper reports: accuracy of images, AUC of tables (both in percent)."""
+        return "accuracy" if self.is_image else "auc"
+
+
+@dataclass(frozen=True)
+class World:
+    """A federation of two, and what only a simulation knows: labels of the partner's other rows."""
+
+    fed: Federation
+    overlap: int
+    partner_labels: np.ndarray
+    test_labels: np.ndarray
+
+
+@lru_cache(maxsize=2)
+def load_sides(name: str, seed: int, rows: int | None, test: int | None) -> Sides:
+    """A named data set cut in two; at most `rows` training and `test` test rows."""
+    if name not in NAMES:
+        raise ConfigError(f"there is no data set {name!r}. Mend: one of {', '.join(NAMES)}")
+    rng = np.random.default_rng([seed, 17])
+    if name == "cifar10":
+        train, held_out = datasets.load("cifar10"), datasets.load("cifar10-test")
+        train, held_out = _some(train, rows, rng), _some(held_out, test, rng)
+    else:
+        table = _digit_images() if name == "digits" else datasets.load(name)
+        train, held_out = _split(table, rows, test, rng)
+    if train.blocks:
+        (block,) = train.blocks
+        cut = [split_image(table, block, PARTIES) for table in (train, held_out)]
+        return Sides(name, cut[0], cut[1])
+    columns = columns_of(train)
+    sides = [
+        {
+            LABELS: table.select([*columns[LABELS], str(train.label)]),
+            PARTNER: table.select(columns[PARTNER]),
+        }
+        for table in (train, held_out)
+    ]
+    return Sides(name, sides[0], sides[1])
+
+
+def _digit_images() -> Table:
+    """Scikit-learn's digits as images, for a quick run without the data folder."""
+    table = datasets.load("digits")
+    pixels = table.frame[table.feature_names].to_numpy(np.uint8).reshape(-1, 1, 8, 8)
+    label = str(table.label)
+    return (
+        table.select([label])
+        .with_label(label)
+        .with_columns(blocks={"image": pixels * 15}, kinds={"image": "image"})
+    )
+
+
+def columns_of(table: Table) -> dict[str, list[str]]:
+    """Numbers to the label party, categories to its partner.
+
+    Of Credit also the monthly repayment states, which are codes written as numbers.
+    """
+    features = table.feature_names
+    codes = [
+        name
+        for name in features
+        if table.schema[name].is_categorical or (name.startswith("PAY_") and name[4:].isdigit())
+    ]
+    return {LABELS: [name for name in features if name not in codes], PARTNER: codes}
+
+
+def _some(table: Table, rows: int | None, rng: np.random.Generator) -> Table:
+    if rows is None or rows >= len(table):
+        return table
+    return table.take(np.sort(rng.permutation(len(table))[:rows]))
+
+
+def _split(
+    table: Table, rows: int | None, test: int | None, rng: np.random.Generator
+) -> tuple[Table, Table]:
+    """A fifth for testing (at most `test`), the rest for training (at most `rows`)."""
+    order = rng.permutation(len(table))
+    fifth = len(table) // 5
+    return (
+        table.take(order[fifth:][: rows or None]),
+        table.take(order[:fifth][: test or None]),
+    )
+
+
+def tear(sides: Sides, overlap: float, seed: int, device: str = "cpu") -> World:
+    """The federation in which a share `overlap` of the training rows is known to both parties."""
+    n = len(sides.train[LABELS])
+    common, kept = tear_rows(n, PARTIES, overlap=overlap, seed=seed)
+    rng = np.random.default_rng([seed, 23])
+    tables, alignments = {}, {}
+    for name in PARTIES:
+        # Every party's rows in an order of their own: positions must not link them either.
+        rows = np.concatenate([common, rng.permutation(kept[name])])
+        order = rng.permutation(len(rows))
+        taken = sides.train[name].take(rows[order])
+        place = np.argsort(order)
+        tables[name] = _renumbered(taken)
+        alignments[name] = Alignment(place[: len(common)], np.sort(place[len(common) :]))
+        if name == PARTNER:
+            truth = rows[order][alignments[name].unaligned]
+    fed = Federation(
+        *(
+            Party(name, tables[name], test=sides.test[name], alone=sides.test[name])
+            for name in PARTIES
+        ),
+        seed=seed,
+        device=device,
+    )
+    _align(fed, "train", alignments)
+    everyone = np.arange(len(sides.test[LABELS]))
+    nobody = np.zeros(0, np.int64)
+    _align(fed, "test", dict.fromkeys(PARTIES, Alignment(everyone, nobody)))
+    _align(fed, ALONE, dict.fromkeys(PARTIES, Alignment(nobody, everyone)))
+    y = sides.train[LABELS].y.to_numpy()
+    return World(fed, len(common), y[truth], sides.test[LABELS].y.to_numpy())
+
+
+def _renumbered(table: Table) -> Table:
+    return Table(
+        np.arange(len(table)),
+        table.frame,
+        schema=table.schema,
+        label=table.label,
+        blocks=table.blocks,
+    )
+
+
+def _align(fed: Federation, scope: str, alignments: Mapping[str, Alignment]) -> None:
+    assert isinstance(fed.engine, LocalEngine)
+    for name, alignment in alignments.items():
+        fed.engine.site(name).alignments[scope] = alignment
+    counts = {name: len(alignment.unaligned) for name, alignment in alignments.items()}
+    aligned = len(next(iter(alignments.values())).aligned)
+    fed.on(scope).note_alignment(AlignmentCounts(aligned, counts))

@@ -1,0 +1,160 @@
+"""The methods of `fedmend bench risa`, each with the settings it gets on tables and on images.
+
+Methods that train on aligned rows only see few rows in an epoch: they get smaller batches and more
+epochs, so that all have about as many updates. RISA is looked up when it is asked for.
+"""
+
+from __future__ import annotations
+
+import importlib
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from fedmend.errors import ConfigError
+from fedmend.methods.base import SplitEstimator
+from fedmend.methods.baselines.absent import AbsentPartner
+from fedmend.methods.baselines.fedcvt import FedCVT
+from fedmend.methods.baselines.few_shot import FewShotVFL
+from fedmend.methods.baselines.local import Local
+from fedmend.methods.baselines.local_vfl import LocalVFL
+from fedmend.methods.baselines.random_match import RandomMatch
+from fedmend.methods.baselines.sfhtl import SFHTL
+from fedmend.methods.baselines.ssl_vfl import SSLVFL
+from fedmend.methods.baselines.vfl import VFL
+
+LEAST_UPDATES = 1500
+
+
+@dataclass(frozen=True)
+class Size:
+    """What a method's settings depend on; `epochs` over all rows of the label party."""
+
+    image: bool
+    aligned: int
+    rows: int
+    epochs: int | None = None
+    device: str = "cpu"
+
+
+def shared(size: Size) -> dict[str, Any]:
+    """Settings of methods that train on all rows."""
+    if not size.image:
+        return {
+            "bottom": (64,),
+            "embedding": 32,
+            "top": (64,),
+            "batch_size": 256,
+            "epochs": size.epochs or 60,
+            "patience": 8,
+        }
+    small = size.rows < 20_000
+    return {
+        "bottom": (),
+        "embedding": 64 if small else 256,
+        "top": (64,) if small else (256,),
+        "conv": "cnn" if small else "resnet9",
+        "batch_size": 64 if small else 512,
+        "epochs": size.epochs or 20,
+        "optimizer": "sgd",
+        "lr": 0.05,
+        "weight_decay": 5e-4,
+        "schedule": "one-cycle",
+        "augment": "weak",
+        "precision": "bf16" if size.device.startswith("cuda") else "float32",
+        "validation": 0.0,
+    }
+
+
+def aligned_only(size: Size) -> dict[str, Any]:
+    """Settings of methods that train on aligned rows alone."""
+    settings = shared(size)
+    if not size.image:
+        batch = min(256, max(16, size.aligned // 10))
+        return settings | {"batch_size": batch, "epochs": 3 * settings["epochs"], "patience": 20}
+    batch = min(settings["batch_size"], 128 if size.aligned < 4000 else 512)
+    updates = max(settings["epochs"] * size.aligned / batch, _least(size))
+    return settings | {"batch_size": batch, "epochs": math.ceil(updates * batch / size.aligned)}
+
+
+def _least(size: Size) -> int:
+    """Fewest updates of a network on images; in proportion where the rows are a sample."""
+    return round(LEAST_UPDATES * min(1.0, size.rows / 50_000) * (size.epochs or 20) / 20)
+
+
+def _ssl(size: Size) -> SplitEstimator:
+    more = {"pretrain_epochs": max(1, (size.epochs or 20) // 2), "pretrain_batch": 512}
+    return SSLVFL(**aligned_only(size) | (more if size.image else {}))
+
+
+def _few_shot(size: Size) -> SplitEstimator:
+    settings = aligned_only(size)
+    if size.image:
+        # The head trains on embeddings that stand still: Adam, and no schedule.
+        settings |= {"epochs": 30, "batch_size": 64, "local_updates": 2 * _least(size), "rounds": 2}
+    else:
+        settings |= {"local_updates": 600}
+    return FewShotVFL(**settings)
+
+
+def _sfhtl(size: Size) -> SplitEstimator:
+    return SFHTL(**shared(size) | {"pretrain_epochs": 3 if size.image else 5})
+
+
+def _fedcvt(size: Size) -> SplitEstimator:
+    # Its losses on representations have no bound, and with plain SGD they run away (as in the
+    # publication: Adam).
+    adam = {"optimizer": "adam", "lr": 2e-3, "weight_decay": 1e-4}
+    return FedCVT(**shared(size) | (adam if size.image else {}))
+
+
+def _risa(size: Size, *, paper: bool = False, **changes: Any) -> SplitEstimator:
+    try:
+        cls = importlib.import_module("fedmend.methods.risa").RISA
+    except (ImportError, AttributeError) as error:
+        raise ConfigError("RISA is not installed here. Mend: leave it out of methods") from error
+    settings = shared(size)
+    if not size.image:
+        settings = {key: settings[key] for key in ("bottom", "embedding", "top")}
+        settings |= {"epochs": size.epochs} if size.epochs else {}
+    elif hasattr(cls, "for_images") and not paper:
+        return cls.for_images(**settings | changes)
+    build = cls.paper if paper else cls
+    return build(**settings | changes)
+
+
+def _with_settings(cls: type[SplitEstimator], **more: Any) -> Callable[[Size], SplitEstimator]:
+    return lambda size: cls(**shared(size) | more)
+
+
+METHODS: dict[str, Callable[[Size], SplitEstimator]] = {
+    "Local": _with_settings(Local),
+    "VFL": lambda size: VFL(**aligned_only(size)),
+    "LocalVFL": _with_settings(LocalVFL),
+    "RandomMatch": _with_settings(RandomMatch),
+    "SSLVFL": _ssl,
+    "SFHTL": _sfhtl,
+    "FedCVT": _fedcvt,
+    "FewShotVFL": _few_shot,
+    "AbsentMean": _with_settings(AbsentPartner),
+    "AbsentConcat": _with_settings(AbsentPartner, fusion="concat"),
+    "RISA": _risa,
+    "RISA paper()": lambda size: _risa(size, paper=True),
+}
+# The rows of the paper's Table III, beside VFL (nothing) and RISA paper() (everything).
+PLAIN = {"joint": 1.0, "fused_loss": 0.0, "select": None}
+METHODS |= {
+    "IMP": lambda size: _risa(size, paper=True, self_training="none", **PLAIN),
+    "IMP+ST": lambda size: _risa(size, paper=True, **PLAIN),
+    "IMP+EVFL": lambda size: _risa(size, paper=True, self_training="none"),
+}
+ABLATION = ("VFL", "IMP", "IMP+ST", "IMP+EVFL", "RISA paper()")
+BASELINES = tuple(name for name in METHODS if not name.startswith(("RISA", "IMP")))
+
+
+def make(method: str, size: Size, seed: int) -> SplitEstimator:
+    """An estimator ready to fit."""
+    if method not in METHODS:
+        raise ConfigError(f"there is no method {method!r}. Mend: one of {', '.join(METHODS)}")
+    return METHODS[method](size).set_params(seed=seed)

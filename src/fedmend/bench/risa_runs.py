@@ -1,0 +1,199 @@
+"""One run of `fedmend bench risa`, and many of them in parallel processes.
+
+A run is one method on one data set at one overlap with one seed. Its result is a JSON file, so
+that a stopped benchmark goes on where it was; several processes share one GPU.
+"""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedmend._json import write_json
+from fedmend.bench.risa_data import ALONE, LABELS, PARTNER, World, load_sides, tear
+from fedmend.bench.risa_methods import Size, make
+from fedmend.errors import FedmendError
+from fedmend.learn.metrics import average_ranks
+from fedmend.methods.base import SplitEstimator
+
+DECILES = 10
+
+
+@dataclass(frozen=True)
+class Part:
+    """One run. overlap: in percent. rows, test: at most so many (None: all)."""
+
+    data: str
+    method: str
+    overlap: float
+    seed: int
+    rows: int | None = None
+    test: int | None = None
+    epochs: int | None = None
+    device: str = "cpu"
+
+    @property
+    def file(self) -> str:
+        method = self.method.replace(" ", "-").replace("()", "")
+        return f"{self.data}.{method}.{self.overlap:g}.{self.seed}.json"
+
+
+def run_part(part: Part) -> dict[str, Any]:
+    """Fit and score one method; all shares in percent."""
+    sides = load_sides(part.data, part.seed, part.rows, part.test)
+    world = tear(sides, part.overlap / 100, part.seed, part.device)
+    rows = len(sides.train[LABELS])
+    size = Size(sides.is_image, world.overlap, rows, part.epochs, part.device)
+    model = make(part.method, size, part.seed)
+    began = time.perf_counter()
+    model.fit(world.fed)
+    _wait(part.device)
+    seconds = time.perf_counter() - began
+    scores = model.evaluate(world.fed.on("test"))
+    found = asdict(part) | {
+        "metric": sides.metric,
+        "value": 100 * scores[sides.metric],
+        "seconds": seconds,
+        "epochs run": len(model.history_),
+        "accuracy": 100 * scores["accuracy"],
+        "auc": 100 * scores["auc"],
+        "log_loss": scores["log_loss"],
+    }
+    return found | _one_sided(model, world, sides.metric) | _trust(model, world)
+
+
+def _one_sided(model: SplitEstimator, world: World, metric: str) -> dict[str, float]:
+    """The same test rows, known to one party only, for methods that predict those."""
+    found: dict[str, float] = {}
+    alone = world.fed.on(ALONE)
+    if "all" in model._kinds_of_rows:
+        found["label party's side"] = 100 * model.evaluate(alone, rows="all")[metric]
+    if model._one_party_rows:
+        outputs = model.predict_proba(alone, rows=PARTNER)
+        assert model.classes_ is not None
+        right = model.classes_[outputs.argmax(1)] == world.test_labels
+        found["partner's side, accuracy"] = 100 * float(right.mean())
+    return found
+
+
+def _trust(model: SplitEstimator, world: World) -> dict[str, Any]:
+    """What doubt is worth: errors by decile, ranking of errors, accuracy of the surest half."""
+    test = world.fed.on("test")
+    outputs = model.predict_proba(test)
+    assert model.classes_ is not None
+    wrong = model.classes_[outputs.argmax(1)] != world.test_labels
+    found: dict[str, Any] = {"trust": doubt_scores(wrong, 1 - outputs.max(1))}
+    if hasattr(model, "predict_uncertainty"):
+        found["uncertainty"] = doubt_scores(wrong, np.asarray(model.predict_uncertainty(test)))
+    if hasattr(model, "pseudo_accuracy"):
+        found["pseudo-labels"] = model.pseudo_accuracy({PARTNER: world.partner_labels})
+    return found
+
+
+def doubt_scores(wrong: np.ndarray, doubt: np.ndarray) -> dict[str, Any]:
+    """Error rate by decile of doubt, AUROC of doubt against error, accuracy where surest.
+
+    >>> doubt_scores(np.array([False, False, True, True]), np.array([0.1, 0.2, 0.8, 0.9]))["auroc"]
+    1.0
+    """
+    order = np.argsort(doubt, kind="stable")
+    ranks = average_ranks(doubt)
+    n_wrong = int(wrong.sum())
+    pairs = n_wrong * (len(wrong) - n_wrong)
+    above = float(ranks[wrong].sum()) - n_wrong * (n_wrong + 1) / 2
+    return {
+        "errors by decile": [float(wrong[part].mean()) for part in np.array_split(order, DECILES)]
+        if len(order) >= DECILES
+        else [],
+        "auroc": above / pairs if pairs else float("nan"),
+        "accuracy of the surest half": float(1 - wrong[order[: max(1, len(order) // 2)]].mean()),
+    }
+
+
+def _wait(device: str) -> None:
+    if device.startswith("cuda"):
+        import torch
+
+        torch.cuda.synchronize()
+
+
+# ---------------------------------------------------------------------------------- many
+
+
+def run_parts(
+    parts: Sequence[Part],
+    folder: Path,
+    processes: int,
+    tell: Callable[[int, int, dict[str, Any]], None] | None = None,
+) -> list[dict[str, Any]]:
+    """All parts, those with a file in `folder` from there; failures are kept and told, not raised.
+
+    A failed part is tried again by the next call.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    found = [kept for part in parts if (kept := _kept(part, folder)) is not None]
+    open_parts = [part for part in parts if _kept(part, folder) is None]
+    for result in _results(open_parts, processes):
+        if "failed" not in result:
+            write_json(folder / Part(**_key(result)).file, result)
+        found.append(result)
+        if tell is not None:
+            tell(len(found), len(parts), result)
+    return found
+
+
+def _results(parts: Sequence[Part], processes: int) -> Any:
+    if processes < 2 or len(parts) < 2:
+        yield from (_guarded(part) for part in parts)
+        return
+    context = multiprocessing.get_context("spawn")
+    threads = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+    before = {name: os.environ.get(name) for name in threads}
+    os.environ.update(threads)  # spawned processes read it when they start
+    try:
+        with ProcessPoolExecutor(min(processes, len(parts)), context, _one_thread) as pool:
+            for future in as_completed([pool.submit(_guarded, part) for part in parts]):
+                yield future.result()
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name)
+            else:
+                os.environ[name] = value
+
+
+def _one_thread() -> None:
+    import torch
+
+    torch.set_num_threads(1)
+    if torch.cuda.is_available():
+        torch.backends.cudnn.benchmark = True
+
+
+def _guarded(part: Part) -> dict[str, Any]:
+    try:
+        return run_part(part)
+    except (FedmendError, RuntimeError) as error:
+        return asdict(part) | {"failed": f"{type(error).__name__}: {error}"}
+
+
+def _kept(part: Part, folder: Path) -> dict[str, Any] | None:
+    path = folder / part.file
+    if not path.is_file():
+        return None
+    kept: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    same = all(kept.get(name) == value for name, value in asdict(part).items())
+    return kept if same else None
+
+
+def _key(result: dict[str, Any]) -> dict[str, Any]:
+    return {name: result[name] for name in Part.__dataclass_fields__}
