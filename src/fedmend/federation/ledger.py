@@ -97,11 +97,13 @@ class Ledger:
                 os.fsync(self._file.fileno())
 
     def close(self) -> None:
-        self.flush()
-        with self._lock:
-            if self._file is not None:
-                self._file.close()
-                self._file = None
+        try:
+            self.flush()
+        finally:
+            with self._lock:
+                file, self._file = self._file, None
+                if file is not None:
+                    file.close()
 
     def entries(self) -> list[Entry]:
         with self._lock:

@@ -1,0 +1,148 @@
+"""The flare engine with its parties in threads: link, courier, host and ledgers without FLARE."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+
+from fedmend.data.table import Table
+from fedmend.federation import Federation, Ledger, Party, Policy, Site, Worker, exposed
+from fedmend.federation.engines.flare.courier import SECONDS
+from fedmend.federation.engines.flare.engine import FlareEngine
+from fedmend.federation.engines.flare.host import Hello, PartyHost
+from fedmend.federation.engines.flare.link import ABSENT, OK, Frame, Link
+
+HELLO = Hello("a-run", "first run", ("VFL",), 0, 0.25)
+
+
+def table(offset: float = 0.0, label: bool = False) -> Table:
+    columns = {"x": np.arange(6) + offset, "z": [1.0, 2.0, 2.0, 3.0, 9.0, 4.0]}
+    if label:
+        columns["y"] = [0, 1, 0, 1, 0, 1]
+    return Table(np.arange(6), columns, label="y" if label else None)
+
+
+TABLES = {"bank": table(label=True), "telco": table(10.0)}
+
+
+class Probe(Worker):
+    """Does a little of everything that can go right or wrong at a party."""
+
+    def __init__(self, site, scope="train", *, scale=1.0):
+        super().__init__(site, scope)
+        self.scale = scale
+
+    @exposed(kind="embedding", takes={"gradient": "gradient"})
+    def step(self, gradient, rows=None):
+        return np.asarray(gradient, np.float32) * self.scale
+
+    @exposed(kind="statistic")
+    def sums(self):
+        return self.table.frame[["x", "z"]].sum().to_numpy()
+
+    @exposed(kind="label")
+    def labels(self):
+        return self.table.y.to_numpy()
+
+    @exposed(kind="control")
+    def sleep(self, seconds):
+        time.sleep(seconds)
+
+    @exposed(kind="control")
+    def fail(self):
+        raise ValueError("Ada Lovelace is not a number")
+
+    @exposed(kind="control")
+    def where(self):
+        return threading.current_thread().name
+
+
+class Wired:
+    """A federation whose parties are hosts behind a link; the relay is a thread."""
+
+    def __init__(self, folder, policies=None, **options):
+        self.hosts = {
+            name: PartyHost(name, self.opener(name, (policies or {}).get(name)), folder / name)
+            for name in TABLES
+        }
+        self.deaf: set[str] = set()
+        ours, theirs = socket.socketpair()
+        self.far = Link(theirs)
+        self.pool = ThreadPoolExecutor(16)
+        threading.Thread(target=self.relay, daemon=True).start()
+        self.ledger = Ledger(folder / "ledger.jsonl")
+        hello = options.pop("hello", HELLO)
+        try:
+            self.engine = FlareEngine(
+                Link(ours), list(TABLES), hello, ledger=self.ledger, **options
+            )
+        except Exception:
+            self.far.close()
+            raise
+        self.fed = Federation(engine=self.engine)
+
+    def opener(self, name, policy):
+        return lambda hello: Site(name, {"train": TABLES[name]}, policy=policy, seed=hello.seed)
+
+    def relay(self):
+        while (frame := self.far.receive()) is not None:
+            self.pool.submit(self.hand_on, frame)
+
+    def hand_on(self, frame):
+        if frame.name in self.deaf:
+            return
+        try:
+            answer = self.hosts[frame.name].answer(frame.payload[SECONDS.size :])
+            self.far.send(Frame(frame.ticket, OK, frame.name, answer))
+        except KeyError:
+            self.far.send(Frame(frame.ticket, ABSENT, frame.name, b"is not in the job"))
+        except OSError:
+            pass
+
+    def close(self):
+        self.engine.close()
+        for host in self.hosts.values():
+            host.close("the test ended")
+        self.far.close()
+        self.pool.shutdown()
+
+
+@pytest.fixture
+def wire_up(tmp_path):
+    made = []
+
+    def make(**options):
+        made.append(Wired(tmp_path, **options))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.close()
+
+
+@pytest.fixture
+def wired(wire_up):
+    return wire_up()
+
+
+@pytest.fixture
+def local():
+    with Federation(*(Party(name, TABLES[name]) for name in TABLES), strict=True) as fed:
+        yield fed
+
+
+@pytest.fixture
+def host(tmp_path):
+    made = PartyHost("bank", lambda hello: Site("bank", {"train": TABLES["bank"]}), tmp_path)
+    yield made
+    made.close("the test ended")
+
+
+@pytest.fixture
+def no_rows():
+    return Policy(refuse=frozenset({"statistic"}))

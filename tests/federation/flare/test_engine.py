@@ -1,0 +1,188 @@
+from __future__ import annotations
+
+import time
+
+import numpy as np
+import pytest
+import torch
+
+from fedmend.errors import ConfigError, PartyAbsent, PartyFailed, Refused, WireError
+from fedmend.federation import Each, Policy, Worker, exposed, read_ledger
+from fedmend.federation.reconcile import reconcile
+
+from .conftest import HELLO, Probe
+
+
+class Stranger(Worker):
+    @exposed(kind="control")
+    def hi(self):
+        return "hi"
+
+
+def exercise(fed):
+    """The same calls on any engine; what they gave."""
+    found = [fed.roster, fed.label_party]
+    with fed.workers(Probe, scale=Each({"bank": 2.0, "telco": 3.0})) as crew:
+        found.append({k: v.tolist() for k, v in crew.sums().items()})
+        for _ in range(5):
+            found.append(crew.step(torch.ones(4, 3), rows=[1, 2])["telco"].tolist())
+        found.append(crew["bank"].step(np.ones(2, np.float32)).tolist())
+        with pytest.raises(Refused, match="kind 'label'"):
+            crew["bank"].labels()
+    return found
+
+
+def crossings(ledger):
+    found = {}
+    for entry in ledger.entries():
+        key = (entry.sender, entry.receiver, entry.call, entry.kind, entry.shape, entry.bytes)
+        key += (entry.note,)
+        found[key] = found.get(key, 0) + entry.count
+    return found
+
+
+def test_results_and_ledger_equal_the_local_engine(wired, local):
+    assert exercise(wired.fed) == exercise(local)
+    assert crossings(wired.ledger) == crossings(local.ledger)
+
+
+def test_every_party_has_written_the_same(wired):
+    exercise(wired.fed)
+    theirs = wired.engine.party_ledgers()
+    assert set(theirs) == {"bank", "telco"}
+    for party, entries in theirs.items():
+        assert entries
+        assert reconcile(wired.ledger.entries(), party, entries) == []
+
+
+def test_the_ledgers_are_fetched_at_the_end(wire_up, tmp_path):
+    wired = wire_up()
+    wired.engine.ledgers = tmp_path / "ledgers"
+    exercise(wired.fed)
+    wired.fed.close()
+    for party in ("bank", "telco"):
+        copy = read_ledger(tmp_path / "ledgers" / f"{party}.jsonl")
+        assert copy == read_ledger(tmp_path / party / "ledgers" / "a-run.jsonl")
+        assert reconcile(read_ledger(tmp_path / "ledger.jsonl"), party, copy) == []
+
+
+def test_calls_to_all_run_at_once(wired):
+    with wired.fed.workers(Probe) as crew:
+        began = time.perf_counter()
+        crew.sleep(0.5)
+        assert time.perf_counter() - began < 0.95
+
+
+def test_all_work_of_a_party_is_done_by_one_thread(wired):
+    with wired.fed.workers(Probe) as crew:
+        assert len({crew["bank"].where() for _ in range(5)}) == 1
+
+
+def test_a_failure_names_party_and_call_and_keeps_what_was_said(wired, tmp_path):
+    with wired.fed.workers(Probe) as crew, pytest.raises(PartyFailed) as caught:
+        crew["telco"].fail()
+    assert str(caught.value).startswith("party 'telco' failed in Probe.fail: ValueError")
+    assert "Ada" not in str(caught.value)
+    assert "Ada" in (tmp_path / "telco" / "events.jsonl").read_text()
+
+
+def test_errors_of_several_parties_are_all_told(wired):
+    with wired.fed.workers(Probe) as crew, pytest.raises(PartyFailed) as caught:
+        crew.fail()
+    assert "telco" in caught.value.__notes__[0]
+
+
+def test_a_worker_off_the_list_is_refused(wire_up):
+    wired = wire_up(policies={"telco": Policy(workers=frozenset({"Probe"}))})
+    with pytest.raises(Refused, match="'telco' refused: the worker Stranger"):
+        wired.fed.workers(Stranger)
+    notes = [entry.note for entry in wired.ledger if entry.call == "Stranger.start"]
+    assert "refused" in notes
+
+
+def test_a_refused_kind_is_refused(wire_up):
+    wired = wire_up(policies={"bank": Policy(refuse=frozenset({"statistic"}))})
+    with wired.fed.workers(Probe) as crew:
+        assert crew["telco"].sums().sum() > 0
+        with pytest.raises(Refused, match="'bank' refused"):
+            crew.sums()
+
+
+def test_a_value_that_has_no_place_on_the_wire_does_not_leave(wired):
+    with wired.fed.workers(Probe) as crew, pytest.raises(WireError, match="has no place"):
+        crew["bank"].step({1, 2})
+
+
+def test_an_unknown_party_is_named(wired):
+    with pytest.raises(ConfigError, match="no party 'shop'"):
+        wired.engine.start("shop", "Probe", "train", {})
+
+
+def test_a_party_that_falls_silent_is_absent(wire_up):
+    wired = wire_up(stall_seconds=1.0)
+    crew = wired.fed.workers(Probe)
+    wired.deaf.add("telco")
+    began = time.perf_counter()
+    with pytest.raises(PartyAbsent, match="'telco' is absent during Probe.sums") as caught:
+        crew.sums()
+    assert time.perf_counter() - began < 5
+    assert caught.value.call == "Probe.sums"
+    assert set(wired.engine.absent) == {"telco"}
+    assert crew["bank"].sums().sum() > 0
+    with pytest.raises(PartyAbsent):
+        crew["telco"].sums()
+
+
+def test_a_slow_party_is_waited_for(wire_up):
+    wired = wire_up(stall_seconds=0.8)
+    with wired.fed.workers(Probe) as crew:
+        crew["bank"].sleep(2.0)
+    assert wired.engine.absent == {}
+
+
+def test_a_lost_job_makes_all_absent(wired):
+    crew = wired.fed.workers(Probe)
+    wired.far.close()
+    with pytest.raises(PartyAbsent, match="job's process at the server ended"):
+        crew.sums()
+    assert set(wired.engine.absent) == {"bank", "telco"}
+
+
+def test_an_unanswered_call_explains_itself_in_the_ledger(wire_up):
+    wired = wire_up(stall_seconds=1.0)
+    crew = wired.fed.workers(Probe)
+    crew.step(np.ones(3, np.float32))
+    wired.deaf.add("telco")
+    with pytest.raises(PartyAbsent):
+        crew.step(np.ones(3, np.float32))
+    assert "unanswered" in {entry.note for entry in wired.ledger}
+    wired.hosts["telco"].close("killed")
+    ledger = read_ledger(wired.hosts["telco"].folder / "ledgers" / "a-run.jsonl")
+    found = reconcile(wired.ledger.entries(), "telco", ledger)
+    assert {each.grade for each in found} == {"explained"}
+
+
+def test_the_end_is_told_with_its_reason(wire_up, tmp_path):
+    wired = wire_up(stall_seconds=1.0)
+    crew = wired.fed.workers(Probe)
+    wired.deaf.add("telco")
+    with pytest.raises(PartyAbsent), wired.fed:
+        crew.sums()
+    events = (tmp_path / "bank" / "events.jsonl").read_text()
+    assert "'telco' is absent during Probe.sums" in events
+
+
+def test_who_refuses_hello_ends_the_opening(wire_up, monkeypatch):
+    import fedmend.federation.engines.flare.engine as engine
+
+    monkeypatch.setattr(engine, "__version__", "9.9.9")
+    with pytest.raises(Refused, match=r"runs fedmend 9\.9\.9 .* this party fedmend") as caught:
+        wire_up()
+    assert "telco" in caught.value.__notes__[0]
+
+
+def test_the_seed_reaches_the_sites(wire_up):
+    from dataclasses import replace
+
+    wired = wire_up(hello=replace(HELLO, seed=5))
+    assert {host._site.seed for host in wired.hosts.values()} == {5}

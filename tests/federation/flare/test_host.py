@@ -1,0 +1,205 @@
+from __future__ import annotations
+
+import json
+import threading
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedmend._version import __version__
+from fedmend.errors import FedmendError, PartyFailed, Refused, WireError
+from fedmend.federation import Policy, Site, wire
+from fedmend.federation.engines.flare.host import PartyHost, _Numbers
+from fedmend.federation.engines.flare.messages import read_reply, request
+from fedmend.federation.wire_types import VERSION
+
+from .conftest import TABLES
+
+HELLO = {
+    "version": __version__,
+    "wire": VERSION,
+    "run": "r1",
+    "title": "first",
+    "methods": ["VFL"],
+    "seed": 0,
+    "test_share": 0.25,
+}
+
+
+def say(host, operation, **content):
+    return read_reply(host.answer(request(operation, **content)), "bank", operation)
+
+
+@pytest.fixture
+def session(host):
+    return say(host, "hello", **HELLO)["session"]
+
+
+def test_hello_start_call_bye(host, session):
+    handle = say(host, "start", session=session, number=1, worker="Probe", scope="train", params={})
+    value = say(host, "call", session=session, number=2, handle=handle, method="sums", kwargs={})
+    assert value.tolist() == TABLES["bank"].frame[["x", "z"]].sum().tolist()
+    assert say(host, "ping") == {"busy": ""}
+    say(host, "bye", session=session, number=3, reason="finished")
+    with pytest.raises(Refused, match="no session"):
+        say(host, "stop", session=session, number=4, handle=handle)
+    lines = (host.folder / "ledgers" / "r1.jsonl").read_text().splitlines()
+    assert [json.loads(line)["call"] for line in lines].count("Probe.sums") == 2
+
+
+def test_another_version_is_refused_with_both_named(host):
+    with pytest.raises(Refused, match=f"fedmend 0.0.0 .* fedmend {__version__}"):
+        say(host, "hello", **HELLO | {"version": "0.0.0"})
+    with pytest.raises(Refused, match=rf"wire {VERSION + 1}\).*wire {VERSION}\)"):
+        say(host, "hello", **HELLO | {"wire": VERSION + 1})
+
+
+@pytest.mark.parametrize(
+    "run", ["", "..", "../x", "a/b", "/etc", ".hidden", "x" * 200, "a b", "a\0b", "ä/"]
+)
+def test_a_run_cannot_name_a_place(host, run):
+    with pytest.raises(WireError, match="no name for a run"):
+        say(host, "hello", **HELLO | {"run": run})
+
+
+@pytest.mark.parametrize("part", sorted(HELLO))
+def test_a_hello_without_a_part_is_refused(host, part):
+    with pytest.raises(WireError, match=part):
+        say(host, "hello", **{key: value for key, value in HELLO.items() if key != part})
+
+
+def test_an_oversized_hello_is_refused(host):
+    with pytest.raises(WireError, match="a hello of"):
+        say(host, "hello", **HELLO | {"title": "x" * (2 << 20)})
+
+
+def test_one_session_only(host, session):
+    with pytest.raises(Refused, match="open already"):
+        say(host, "hello", **HELLO)
+
+
+def test_nothing_before_hello(host):
+    with pytest.raises(Refused, match="no session"):
+        say(host, "start", session=b"", number=1, worker="Probe", scope="train", params={})
+
+
+def test_a_replayed_message_is_refused_and_logged(host, session):
+    message = request("start", session=session, number=1, worker="Probe", scope="train", params={})
+    first = read_reply(host.answer(message), "bank", "start")
+    with pytest.raises(Refused, match="message 1 came before"):
+        read_reply(host.answer(message), "bank", "start")
+    assert first == "Probe#1"
+    assert "came before" in host.events.path.read_text()
+
+
+def test_a_message_of_another_session_is_refused(host, session):
+    for other in (b"\0" * 16, b"", session[:-1]):
+        with pytest.raises(Refused, match="another session"):
+            say(host, "stop", session=other, number=1, handle="Probe#1")
+
+
+def test_only_the_coordinator_may_ask(host):
+    with pytest.raises(Refused, match="telco is not the coordinator"):
+        read_reply(host.answer(request("ping"), caller="telco"), "bank", "ping")
+
+
+def test_unknown_workers_handles_and_methods(host, session):
+    def ask(number, operation, **content):
+        return say(host, operation, session=session, number=number, **content)
+
+    with pytest.raises(Refused, match="no worker 'Subprocess'"):
+        ask(1, "start", worker="Subprocess", scope="train", params={})
+    handle = ask(2, "start", worker="Probe", scope="train", params={})
+    with pytest.raises(Refused, match="not exposed"):
+        ask(3, "call", handle=handle, method="__init__", kwargs={})
+    with pytest.raises(Refused, match="no worker 'Probe#9'"):
+        ask(4, "call", handle="Probe#9", method="sums", kwargs={})
+    with pytest.raises(PartyFailed, match="TypeError"):
+        ask(5, "call", handle=handle, method="sums", kwargs={"more": 1})
+    with pytest.raises(PartyFailed):
+        ask(6, "start", worker="Probe", scope="train", params={"what": 1})
+
+
+def test_a_forbidden_kind_is_refused_before_the_value_exists(tmp_path):
+    policy = Policy(refuse=frozenset({"statistic"}))
+    host = PartyHost(
+        "bank", lambda _: Site("bank", {"train": TABLES["bank"]}, policy=policy), tmp_path
+    )
+    session = say(host, "hello", **HELLO)["session"]
+    handle = say(host, "start", session=session, number=1, worker="Probe", scope="train", params={})
+    with pytest.raises(Refused, match="kind 'statistic'"):
+        say(host, "call", session=session, number=2, handle=handle, method="sums", kwargs={})
+    host.close("done")
+    last = (tmp_path / "ledgers" / "r1.jsonl").read_text().splitlines()
+    assert any(json.loads(line)["note"] == "refused" for line in last)
+
+
+def test_a_full_disk_is_an_answer_not_a_crash(host):
+    ledger = host.folder / "ledgers" / "r1.jsonl"
+    ledger.parent.mkdir()
+    ledger.symlink_to("/dev/full")
+    session = say(host, "hello", **HELLO)["session"]
+    ask = {"session": session, "worker": "Nobody", "scope": "x", "params": {}}
+    with pytest.raises(PartyFailed, match="No space left on device"):
+        say(host, "start", number=1, **ask)
+    assert say(host, "ping") == {"busy": ""}
+    assert "No space left" in host.events.path.read_text()
+
+
+def test_a_coordinator_that_vanished_ends_the_job(tmp_path):
+    gone = threading.Event()
+    host = PartyHost(
+        "bank",
+        lambda _: Site("bank", {"train": TABLES["bank"]}),
+        tmp_path,
+        patience=0.3,
+        lost=gone.set,
+    )
+    say(host, "hello", **HELLO)
+    assert gone.wait(5)
+    assert "has not been heard" in (tmp_path / "events.jsonl").read_text()
+
+
+@settings(max_examples=80, deadline=None)
+@given(
+    st.one_of(
+        st.binary(max_size=80),
+        st.builds(
+            lambda op, extra: wire.encode({"op": op, **extra}),
+            st.sampled_from(["hello", "start", "call", "stop", "ledger", "bye", "rm"]),
+            st.dictionaries(
+                st.sampled_from(["session", "number", "handle", "method", "kwargs", "worker"]),
+                st.one_of(st.none(), st.integers(), st.text(max_size=5), st.binary(max_size=5)),
+            ),
+        ),
+    )
+)
+def test_whatever_comes_is_answered(message):
+    host = _SHARED.setdefault("host", None) or _shared_host()
+    with pytest.raises(FedmendError):
+        read_reply(host.answer(message), "bank", "x")
+
+
+_SHARED: dict = {}
+
+
+def _shared_host():
+    import tempfile
+    from pathlib import Path
+
+    _SHARED["host"] = PartyHost(
+        "bank", lambda _: Site("bank", {"train": TABLES["bank"]}), Path(tempfile.mkdtemp())
+    )
+    return _SHARED["host"]
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.permutations(range(1, 30)))
+def test_numbers_are_taken_once_in_any_order(order):
+    numbers = _Numbers()
+    assert all(numbers.take(number) for number in order)
+    assert not any(numbers.take(number) for number in order)
+    assert not numbers._above
+    assert not numbers.take(0)
+    assert not numbers.take(10**9)

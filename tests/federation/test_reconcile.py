@@ -1,0 +1,110 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedmend.federation import Entry
+from fedmend.federation.reconcile import reconcile
+
+
+def entry(call="W.step", kind="embedding", sender="bank", count=1, time=100.0, **more):
+    receiver = "coordinator" if sender == "bank" else "bank"
+    return Entry(
+        time, time, sender, receiver, call, kind, more.pop("shape", "4x3"), "float32",
+        more.pop("nbytes", 60), count, **more,
+    )  # fmt: skip
+
+
+BOTH = [
+    entry("W.start", "control", "coordinator"),
+    entry("W.start", "control"),
+    entry("W.step", "gradient", "coordinator", count=9),
+    entry("W.step", count=9),
+    entry("W.sums", "statistic"),
+]
+
+
+def grades(ours, theirs):
+    return sorted(each.grade for each in reconcile(ours, "bank", theirs))
+
+
+def test_equal_ledgers_agree_however_their_windows_fall():
+    theirs = [*BOTH[:2], *(replace(BOTH[2], count=3, time=101.0, until=102.0),) * 3, *BOTH[3:]]
+    assert grades(BOTH, theirs) == []
+
+
+def test_entries_of_other_parties_do_not_matter():
+    other = replace(BOTH[3], sender="telco")
+    assert grades([*BOTH, other], BOTH) == []
+
+
+@pytest.mark.parametrize("number", range(len(BOTH)))
+def test_a_missing_entry_is_found_on_either_side(number):
+    fewer = BOTH[:number] + BOTH[number + 1 :]
+    for ours, theirs in ((BOTH, fewer), (fewer, BOTH)):
+        (found,) = reconcile(ours, "bank", theirs)
+        assert found.grade == "missing"
+        assert BOTH[number].call in found.words
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"bytes": 61}, {"shape": "4x4"}, {"kind": "statistic"}, {"sealed_for": "x"}, {"note": "x"}],
+    ids=str,
+)
+def test_an_altered_entry_is_found(change):
+    theirs = [*BOTH[:3], replace(BOTH[3], **change), BOTH[4]]
+    (found,) = reconcile(BOTH, "bank", theirs)
+    assert found.grade == "altered"
+    assert "bank has" in found.words
+
+
+def test_an_altered_count_is_found():
+    theirs = [*BOTH[:3], replace(BOTH[3], count=8), BOTH[4]]
+    (found,) = reconcile(BOTH, "bank", theirs)
+    assert "9 at coordinator, 8 at bank" in found.words
+
+
+def test_an_altered_time_is_found():
+    theirs = [*BOTH[:4], replace(BOTH[4], time=9000.0, until=9000.0)]
+    assert grades(BOTH, theirs) == ["time"]
+
+
+SILENCE = entry("W.step", note="unanswered", shape="", nbytes=0, time=105.0)
+
+
+def test_a_call_that_was_not_answered_explains_the_request():
+    ours = [*BOTH, entry("W.step", "gradient", "coordinator", time=104.0), SILENCE]
+    assert grades(ours, BOTH) == ["explained"]
+
+
+def test_it_explains_an_answer_that_did_not_arrive():
+    request = entry("W.step", "gradient", "coordinator", time=104.0)
+    assert grades([*BOTH, request, SILENCE], [*BOTH, request, BOTH[3]]) == ["explained"]
+
+
+def test_it_does_not_explain_a_statistic_that_was_left_out():
+    assert grades([*BOTH, SILENCE], BOTH[:4]) == ["missing"]
+
+
+def test_it_does_not_explain_what_is_missing_from_long_before():
+    old = entry("W.old", "control", "coordinator", time=10.0, count=50)
+    new = entry("W.old", "control", "coordinator", time=100.0)
+    assert grades([*BOTH, old, new, SILENCE], [*BOTH, new]) == ["missing"]
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.integers(1, 5), min_size=1, max_size=6), st.data())
+def test_taking_any_crossing_out_is_noticed(counts, data):
+    ledger = [entry(f"W.m{number}", count=count) for number, count in enumerate(counts)]
+    at = data.draw(st.integers(0, len(ledger) - 1))
+    changed = list(ledger)
+    changed[at] = replace(
+        ledger[at], count=ledger[at].count + data.draw(st.sampled_from([-1, 1, 3]))
+    )
+    changed = [each for each in changed if each.count]
+    assert grades(ledger, ledger) == []
+    assert grades(ledger, changed) == ["missing"]
