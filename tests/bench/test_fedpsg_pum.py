@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ import pytest
 from sklearn.metrics import f1_score, mean_squared_error, r2_score
 
 from fedmend.bench.completion_scores import REFERENCES, reference, scores, tear_table
-from fedmend.bench.fedpsg_pum import run
+from fedmend.bench.fedpsg_pum import _bars, run
 from fedmend.data.table import Table
 from fedmend.errors import ConfigError
 
@@ -66,27 +67,74 @@ def test_references_beat_the_mean(table: Table, name: str) -> None:
     assert seeing["accuracy"] > blind["accuracy"] + 0.05
 
 
-def test_a_small_run(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fedmend.bench.fedpsg_pum.datasets.load", lambda name: table)
-    result = run(
-        data="bank", rows=300, test=100, shares=0.5, generator_epochs=1, epochs=2,
-        settings={"tree": {"trees": 5}},
-    )  # fmt: skip
+SMALL: dict[str, Any] = {
+    "data": "bank", "rows": 300, "test": 100, "shares": 0.5, "generator_epochs": 1, "epochs": 2,
+    "settings": {"tree": {"trees": 5}},
+}  # fmt: skip
+
+
+def test_a_small_run(table: Table, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("fedmend.bench.completion_runs.datasets.load", lambda name: table)
+    options = {**SMALL, "ablations": "model=linear", "kept": str(tmp_path)}
+    result = run(**options)
     methods = [row["method"] for row in result.rows]
-    assert methods[:3] == ["FedPSG-PUM", "paper()", "vae alone"]
-    assert methods[3:7] == list(REFERENCES)
-    assert sum(name.startswith("downstream: ") for name in methods) == 6
+    assert methods[:4] == [
+        "FedPSG-PUM", "downstream: FedPSG-PUM", "paper()", "downstream: paper()",
+    ]  # fmt: skip
+    assert methods[4:8] == list(REFERENCES)
+    assert methods[-2:] == ["vae alone", "model=linear"]
+    assert sum(name.startswith("downstream: ") for name in methods) == 7
     by_name: dict[str, dict[str, Any]] = {row["method"]: row for row in result.rows}
     assert by_name["FedPSG-PUM"]["rmse"] < by_name["mean/mode"]["rmse"]
-    assert by_name["FedPSG-PUM"]["mb"] > 0
+    assert by_name["FedPSG-PUM"]["mb"] > by_name["model=linear"]["mb"] > 0
     assert 0 <= by_name["downstream: oracle"]["auc"] <= 1
     assert {bar.name.split(": ")[0] for bar in result.bars} == {"bank, 0.5 missing"}
-    assert len(result.bars) == 5
+    assert len(result.bars) == 8
+    # what is kept is not measured again
+    monkeypatch.delattr("fedmend.bench.completion_runs.datasets.load")
+    assert run(**options).rows == result.rows
+
+
+@pytest.mark.slow
+def test_several_processes_and_no_training(tmp_path: Path) -> None:
+    """Spawned processes load a bundled table; one that cannot be torn is a line of its own."""
+    options = {**SMALL, "data": ["breast-cancer", "letters"], "parts": "references"}
+    result = run(**options, generators=(), trainings=0, processes=2, kept=str(tmp_path))
+    by_data: dict[str, list[dict[str, Any]]] = {}
+    for row in result.rows:
+        by_data.setdefault(row["data"], []).append(row)
+    assert [row["method"] for row in by_data["breast-cancer"]] == list(REFERENCES)
+    assert "letters" in by_data["letters"][0]["failed"]
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_bars_compare_the_seeds_that_both_have() -> None:
+    facts = {"data": "bank", "where": "random", "missing": 0.5}
+    lines = [
+        facts | {"seed": seed, "method": method, "rmse": value}
+        for method, values in {"FedPSG-PUM": [0.5, 0.6, 0.9], "knn": [0.4, 0.8]}.items()
+        for seed, value in enumerate(values)
+    ]
+    (bar,) = _bars(pd.DataFrame(lines))
+    assert bar.name == "bank, 0.5 missing: RMSE at most knn's (in the clear) (2 seeds)"
+    assert (bar.value, bar.target, bar.holds) == (pytest.approx(0.55), "<= 0.6000", True)
+
+
+def test_the_last_rows_are_the_last_of_the_file(table: Table) -> None:
+    case = tear_table(table, 0.3, rows=300, test=100, seed=0, where="last")
+    assert (np.diff(case.a.ids) > 0).all()
+    assert case.missing.tolist() == list(range(210, 300))
+    assert not set(case.a.ids) & set(case.test_a.ids)
 
 
 @pytest.mark.parametrize(
-    "options", [{"shares": 1.5}, {"where": "middle"}, {"parts": "all"}, {"data": ""}], ids=str
-)
+    "options",
+    [
+        {"shares": 1.5}, {"where": "middle"}, {"parts": "all"}, {"data": ""}, {"processes": 0},
+        {"ablations": "luck"}, {"parts": (), "generators": ()},
+    ],
+    ids=str,
+)  # fmt: skip
 def test_wrong_options(options: dict[str, Any]) -> None:
     with pytest.raises(ConfigError):
         run(**options)

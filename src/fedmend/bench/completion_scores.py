@@ -78,10 +78,15 @@ def _align(fed: Federation, alignments: dict[str, Alignment]) -> None:
 def tear_table(
     table: Table, share: float, *, rows: int, test: int, seed: int, where: str = "random"
 ) -> Scenario:
-    """Columns half and half within kinds; B loses a share of the rows, at random or the last."""
+    """Columns half and half within kinds; B loses a share of the rows, at random or the last.
+
+    The last rows are those that come last in the table's own order.
+    """
     rng = np.random.default_rng(seed)
     order = rng.permutation(len(table))[: rows + test]
     rows = min(rows, len(order) - test)
+    if where == "last":
+        order = np.concatenate([np.sort(order[:rows]), order[rows:]])
     sides = split_columns(table.take(order), ["a", "b"], seed=seed)
     count = round(share * rows)
     missing = rng.permutation(rows)[:count] if where == "random" else np.arange(rows - count, rows)

@@ -13,33 +13,25 @@ correlation, for the cost.
 from __future__ import annotations
 
 import logging
-import time
-from collections.abc import Callable, Iterable
-from functools import partial
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
-from fedmend.bench.completion_scores import REFERENCES, Scenario, reference, scores, tear_table
+from fedmend.bench.completion_runs import ABLATIONS, OURS, PAPER, PARTS, Cell, run_cells
 from fedmend.bench.harness import Bar, BenchResult
-from fedmend.data import datasets
-from fedmend.data.table import Table
 from fedmend.errors import ConfigError
-from fedmend.federation import Federation
-from fedmend.generate import make
-from fedmend.methods.baselines import VFL, Local, LocalVFL
-from fedmend.methods.completion import completion_of
-from fedmend.methods.fedpsg_pum import FedPSGPUM
+from fedmend.generate import generators as all_generators
 
 NAME = "fedpsg-pum"
 HELP = "FedPSG-PUM: completion error, downstream AUC and cost, beside references"
 
 logger = logging.getLogger(__name__)
 
-OURS, PAPER = "FedPSG-PUM", "paper()"
 NOT_PRIVATE = ("knn", "iterative", "boosted trees")
-PARTS = ("completion", "references", "downstream")
+ABLATION = "ablation: "
 
 
 def run(
@@ -50,200 +42,163 @@ def run(
     test: int = 4000,
     seeds: Any = 1,
     shares: Any = (0.1, 0.5, 0.9),
-    where: str = "random",
+    where: Any = "random",
     parts: Any = PARTS,
     generators: Any = ("vae",),
+    ablations: Any = (),
     generator_epochs: int = 30,
     epochs: int = 60,
+    trainings: int = 1,
     secure: bool = False,
     settings: dict[str, Any] | None = None,
+    processes: int = 1,
+    kept: str | None = None,
 ) -> BenchResult:
     """Measure, and say which promises hold.
 
-    seeds: how many, or which. where: rows missing at "random" or the "last" ones. parts: which of
-    completion (FedPSG-PUM, its paper preset, generators alone), references and downstream.
-    generator_epochs, epochs: of generators and of downstream training. settings: arguments for
-    FedPSGPUM in the place of its defaults (for ablations).
+    seeds: how many, or which. where: rows missing at "random" or the "last" ones of the file's
+    order, or both. parts: which of ours (FedPSG-PUM and training on its rows), paper, references
+    (completion in the clear) and baselines (training on other rows). generators: those that are
+    measured alone. ablations: variants of FedPSG-PUM by name, or "all".
+    generator_epochs, epochs, trainings: of generators; of downstream training, and how many of
+    those are averaged (0: none). settings: arguments for FedPSGPUM in the place of its defaults.
+    processes: how many measurements go on at a time. kept: a folder for their results, from which
+    a later run with the same options takes those that are there.
     """
-    names, parts = _listed(data), _listed(parts)
-    shares = [float(share) for share in _listed(shares)]
-    seeds = list(range(seeds)) if isinstance(seeds, int) else _listed(seeds)
-    own = dict(settings or {})
+    asked = _Asked(
+        _listed(data),
+        [float(share) for share in _listed(shares)],
+        list(range(seeds)) if isinstance(seeds, int) else _listed(seeds),
+        _listed(where),
+        _listed(parts),
+        _listed(generators),
+        list(ABLATIONS) if ablations == "all" else _listed(ablations),
+    )
+    asked.check(processes, trainings)
+    common: dict[str, Any] = {"rows": rows, "test": test, "epochs": epochs, "trainings": trainings}
+    common |= {"generator_epochs": generator_epochs, "secure": secure, "settings": settings or {}}
     if quick:
-        names, rows, test, shares, seeds = names[:1], min(rows, 1500), 500, [0.5], seeds[:1]
-        generator_epochs, epochs = min(generator_epochs, 2), min(epochs, 5)
-        own = {"tree": {"trees": 15}, **own}
-    _check(names, shares, where, parts)
-    table = []
-    for name in names:
-        whole = datasets.load(name)
-        for share in shares:
-            for seed in seeds:
-                case = tear_table(whole, share, rows=rows, test=test, seed=seed, where=where)
-                facts = {"data": name, "missing": share, "seed": seed}
-                work = _Work(case, seed, generator_epochs, epochs, secure, own)
-                for line in work.lines(parts, _listed(generators)):
-                    table.append(facts | line)
-                    logger.info("%s", table[-1])
+        asked.data, asked.shares, asked.seeds = asked.data[:1], [0.5], asked.seeds[:1]
+        common |= {"rows": min(rows, 1500), "test": 500, "epochs": min(epochs, 5)}
+        common |= {"generator_epochs": min(generator_epochs, 2)}
+        common["settings"] = {"tree": {"trees": 15}, **common["settings"]}
+    cells = asked.cells(common)
+    folder = Path(kept) if kept else None
+
+    def tell(cell: Cell, lines: list[dict[str, Any]]) -> None:
+        for line in lines:
+            logger.info("%s", line)
+
+    table = run_cells(cells, folder, processes, tell)
     return BenchResult(NAME, table, [] if quick else _bars(pd.DataFrame(table)))
 
 
-class _Work:
-    """All measurements of one torn table."""
+@dataclass
+class _Asked:
+    """What is to be measured."""
 
-    def __init__(
-        self,
-        case: Scenario,
-        seed: int,
-        generator_epochs: int,
-        epochs: int,
-        secure: bool,
-        own: dict[str, Any],
-    ) -> None:
-        self.case, self.seed, self.epochs = case, seed, epochs
-        self.generator = {"epochs": generator_epochs}
-        self.mode = {} if secure else {"correlation_mode": "dealer"}
-        self.own = own
+    data: list[str]
+    shares: list[float]
+    seeds: list[int]
+    where: list[str]
+    parts: list[str]
+    generators: list[str]
+    ablations: list[str]
 
-    def lines(self, parts: list[str], generators: list[str]) -> Iterable[dict[str, Any]]:
-        mended: FedPSGPUM | None = None
-        if "completion" in parts or "downstream" in parts:
-            params = {"generator_params": self.generator, "seed": self.seed}
-            ours = FedPSGPUM(**{**self.mode, **params, **self.own})
-            mended, line = self._fitted(OURS, ours)
-            yield line
-        if "completion" in parts:
-            # The published protocol gives the same order of columns at many times the cost.
-            paper = FedPSGPUM.paper(
-                protocol="inner-product", generator_params=self.generator, **self.mode
+    def cells(self, common: dict[str, Any]) -> list[Cell]:
+        """Seed by seed, so that a run that is cut short has all of its first seeds."""
+        parts = [part for part in PARTS if part in self.parts]
+        if not common["trainings"]:
+            parts = [part for part in parts if part != "baselines"]
+        parts += [f"generator: {name}" for name in self.generators]
+        parts += [f"{ABLATION}{name}" for name in self.ablations]
+        grid = product(self.seeds, self.where, self.shares, self.data, parts)
+        return [
+            Cell(data, where, share, int(seed), part, **common)
+            for seed, where, share, data, part in grid
+        ]
+
+    def check(self, processes: int, trainings: int) -> None:
+        problems = []
+        if not self.data:
+            problems.append("data names no data set")
+        if not self.shares or not all(0 < share < 1 for share in self.shares):
+            problems.append(f"shares must lie in (0, 1), however: {self.shares}")
+        for name, given, known in (
+            ("where", self.where, ("random", "last")),
+            ("parts", self.parts, PARTS),
+            ("generators", self.generators, tuple(all_generators())),
+            ("ablations", self.ablations, tuple(ABLATIONS)),
+        ):
+            if not set(given) <= set(known):
+                problems.append(f"{name} must be some of {', '.join(known)}, however: {given}")
+        if not self.parts and not self.generators and not self.ablations:
+            problems.append("parts, generators and ablations name nothing to measure")
+        if processes < 1 or trainings < 0:
+            problems.append(
+                "processes must be at least 1, trainings at least 0, however: "
+                f"{processes}, {trainings}"
             )
-            yield self._fitted(PAPER, paper)[1]
-            for name in generators:
-                yield self._completion(f"{name} alone", partial(self._generated, name))
-        if "references" in parts:
-            for name in REFERENCES:
-                yield self._completion(name, partial(reference, name, self.case))
-        if "downstream" in parts and mended is not None:
-            yield from self._downstream(mended)
-
-    # ------------------------------------------------------------------ completion
-
-    def _fitted(self, name: str, model: FedPSGPUM) -> tuple[FedPSGPUM, dict[str, Any]]:
-        fed = self.case.federation(seed=self.seed)
-        began = time.perf_counter()
-        model.fit(fed)
-        seconds = time.perf_counter() - began
-        return model, {
-            "method": name,
-            **scores(self.case, _completed(fed, model)),
-            "seconds": seconds,
-            "mb": fed.ledger.total_bytes() / 1e6,
-        }
-
-    def _completion(self, name: str, fill: Callable[[], pd.DataFrame]) -> dict[str, Any]:
-        began = time.perf_counter()
-        filled = fill()
-        seconds = time.perf_counter() - began
-        return {"method": name, **scores(self.case, filled), "seconds": seconds}
-
-    def _generated(self, name: str) -> pd.DataFrame:
-        own = self.case.b.take(self.case.known)
-        model = make(name, seed=self.seed, **self.generator).fit(own)
-        return model.sample(len(self.case.missing)).frame
-
-    # ------------------------------------------------------------------ downstream
-
-    def _downstream(self, mended: FedPSGPUM) -> Iterable[dict[str, Any]]:
-        """AUC on two-sided test rows of the joint model, by what it was trained on."""
-        torn = self.case.federation(seed=self.seed)
-        mean = self.case.federation(self._filled(reference("mean/mode", self.case)), self.seed)
-        oracle = self.case.federation(self.case.b, self.seed)
-        trained: dict[str, tuple[Any, Federation]] = {
-            "aligned only": (VFL, torn),
-            "a only": (Local, torn),
-            "zeros": (LocalVFL, torn),
-            "mean": (VFL, mean),
-            OURS: (VFL, mended.federation),
-            "oracle": (VFL, oracle),
-        }
-        for name, (method, fed) in trained.items():
-            began = time.perf_counter()
-            model = method(epochs=self.epochs, seed=self.seed).fit(fed)
-            auc = model.evaluate(fed.on("test"))["auc"]
-            yield {
-                "method": f"downstream: {name}",
-                "auc": auc,
-                "seconds": time.perf_counter() - began,
-            }
-
-    def _filled(self, values: pd.DataFrame) -> Table:
-        frame = self.case.b.frame.copy()
-        for name in self.case.columns:
-            column = frame[name].astype(object)
-            column.iloc[self.case.missing] = values[name].to_numpy(dtype=object)
-            kind = self.case.b.schema[name]
-            frame[name] = column.astype(float) if kind.is_numeric else column
-        kinds = {name: self.case.b.schema[name].kind for name in self.case.columns}
-        kinds = {name: "continuous" if kind == "integer" else kind for name, kind in kinds.items()}
-        return Table(self.case.b.ids, frame, kinds=kinds)
-
-
-def _completed(fed: Federation, model: FedPSGPUM) -> pd.DataFrame:
-    """B's guesses in the order of the missing rows; a simulation can look into both sites."""
-    sites: Any = fed.engine
-    made = completion_of(sites.site("b"), model.run_, "a")
-    rows = sites.site("a").alignments[f"{fed.dataset}@{model.run_}-a"].unaligned
-    frame = pd.DataFrame(made.values)
-    return frame.iloc[np.argsort(rows)].reset_index(drop=True)
+        if problems:
+            raise ConfigError(problems)
 
 
 # ---------------------------------------------------------------------------------- promises
 
 
 def _bars(table: pd.DataFrame) -> list[Bar]:
-    mean = table.groupby(["data", "missing", "method"])[["rmse", "auc"]].mean()
+    """The promises, over rows missing at random, as means over seeds that all compared have."""
+    if "where" not in table or not (table["where"] == "random").any():
+        return []
+    table = table[table["where"] == "random"].reindex(columns=[*table.columns, "rmse", "auc"])
+    table = table.loc[:, ~table.columns.duplicated()]
     bars = []
-    for data in dict.fromkeys(table["data"]):
-        for share in dict.fromkeys(table["missing"]):
-            rmse = mean.loc[(data, share), "rmse"].dropna()
-            auc = mean.loc[(data, share), "auc"].dropna()
-            at = f"{data}, {share:g} missing"
-            private = rmse.drop([OURS, *NOT_PRIVATE], errors="ignore")
-            if OURS in rmse and len(private):
-                best = private.idxmin()
-                bars.append(_at_most(f"{at}: RMSE below {best}'s", rmse[OURS], private[best]))
-            clear = rmse[[name for name in NOT_PRIVATE if name in rmse]]
-            if OURS in rmse and share == 0.5 and len(clear):
-                best = clear.idxmin()
-                bars.append(_at_most(f"{at}: RMSE at most {best}'s", rmse[OURS], clear[best]))
-            ours = f"downstream: {OURS}"
-            if ours in auc and share >= 0.5:
-                for other in ("aligned only", "zeros", "mean"):
-                    limit = auc[f"downstream: {other}"]
-                    name = f"{at}: downstream AUC above {other}"
-                    bars.append(Bar(name, float(auc[ours]), f"> {limit:.4f}", auc[ours] > limit))
+    cases = list(dict.fromkeys(zip(table["data"], table["missing"].astype(float), strict=True)))
+    for data, share in cases:
+        part = table[(table["data"] == data) & (table["missing"] == share)]
+        at = f"{data}, {share:g} missing"
+        bars += _completion_bars(at, share, part.pivot_table("rmse", "method", "seed"))
+        if share >= 0.5:
+            bars += _downstream_bars(at, part.pivot_table("auc", "method", "seed"))
     return bars
 
 
-def _at_most(name: str, value: float, limit: float) -> Bar:
-    return Bar(name, float(value), f"<= {limit:.4f}", bool(value <= limit))
+def _completion_bars(at: str, share: float, rmse: pd.DataFrame) -> list[Bar]:
+    """rmse: [method, seed]."""
+    if OURS not in rmse.index:
+        return []
+    rmse = rmse.drop([name for name in rmse.index if name in ABLATIONS])
+    bars = []
+    private = rmse.drop([OURS, *NOT_PRIVATE], errors="ignore")
+    for name in private.index:
+        bars.append(_paired(f"{at}: RMSE at most {name}'s", rmse, OURS, name, lower=True))
+    clear = rmse.loc[[name for name in NOT_PRIVATE if name in rmse.index]]
+    if share == 0.5 and len(clear):
+        best = str(clear.mean(axis=1).idxmin())
+        bars.append(_paired(f"{at}: RMSE at most {best}'s (in the clear)", rmse, OURS, best, True))
+    return bars
+
+
+def _downstream_bars(at: str, auc: pd.DataFrame) -> list[Bar]:
+    ours = f"downstream: {OURS}"
+    others = {name: f"downstream: {name}" for name in ("aligned only", "zeros", "mean", PAPER)}
+    return [
+        _paired(f"{at}: downstream AUC above {name}", auc, ours, line, lower=False)
+        for name, line in others.items()
+        if ours in auc.index and line in auc.index
+    ]
+
+
+def _paired(name: str, values: pd.DataFrame, ours: str, other: str, lower: bool) -> Bar:
+    """Means over the seeds that both have."""
+    both = values.loc[[ours, other]].dropna(axis=1)
+    mine, limit = (float(both.loc[line].to_numpy().mean()) for line in (ours, other))
+    sign = "<=" if lower else ">"
+    holds = mine <= limit if lower else mine > limit
+    return Bar(f"{name} ({both.shape[1]} seeds)", mine, f"{sign} {limit:.4f}", holds)
 
 
 def _listed(given: Any) -> list[Any]:
     if isinstance(given, str):
         return [each.strip() for each in given.split(",") if each.strip()]
     return list(given) if isinstance(given, (list, tuple)) else [given]
-
-
-def _check(names: list[str], shares: list[float], where: str, parts: list[str]) -> None:
-    problems = []
-    if not names:
-        problems.append("data names no data set")
-    if not shares or not all(0 < share < 1 for share in shares):
-        problems.append(f"shares must lie in (0, 1), however: {shares}")
-    if where not in ("random", "last"):
-        problems.append(f"where must be 'random' or 'last', however: {where!r}")
-    if not parts or not set(parts) <= set(PARTS):
-        problems.append(f"parts must be some of {', '.join(PARTS)}, however: {parts}")
-    if problems:
-        raise ConfigError(problems)
