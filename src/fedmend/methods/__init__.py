@@ -1,7 +1,57 @@
 """One file per published method, in the paper's order and words; and the baselines."""
 
-from fedmend.methods.baselines import EM, MJ, VFL, Clean, Local, LocalVFL, Random
+from fedmend.methods.baselines import (
+    EM,
+    MJ,
+    SFHTL,
+    SSLVFL,
+    VFL,
+    AbsentPartner,
+    Clean,
+    FedAvg,
+    FedCVT,
+    FedDB,
+    FedDure,
+    FedLabel,
+    FedLoKe,
+    FedMatch,
+    FedProx,
+    FewShotVFL,
+    FixMatch,
+    FlexMatch,
+    Local,
+    LocalVFL,
+    Random,
+    RandomMatch,
+)
 from fedmend.methods.fedpsg_pum import FedPSGPUM
 from fedmend.methods.inc import InC
+from fedmend.methods.sage import SAGE
 
-__all__ = ["EM", "MJ", "VFL", "Clean", "FedPSGPUM", "InC", "Local", "LocalVFL", "Random"]
+__all__ = [
+    "EM",
+    "MJ",
+    "SAGE",
+    "SFHTL",
+    "SSLVFL",
+    "VFL",
+    "AbsentPartner",
+    "Clean",
+    "FedAvg",
+    "FedCVT",
+    "FedDB",
+    "FedDure",
+    "FedLabel",
+    "FedLoKe",
+    "FedMatch",
+    "FedPSGPUM",
+    "FedProx",
+    "FewShotVFL",
+    "FixMatch",
+    "FlexMatch",
+    "InC",
+    "Local",
+    "LocalVFL",
+    "Random",
+    "RandomMatch",
+]
