@@ -53,6 +53,24 @@ def majority(counts: np.ndarray, rng: np.random.Generator) -> np.ndarray:
 # ---------------------------------------------------------------------------------- M-step
 
 
+class Sayings:
+    """One labeller's votes [n], sorted by class once: the M-step asks for them again and again."""
+
+    def __init__(self, votes: np.ndarray) -> None:
+        order = np.argsort(votes, kind="stable")
+        self._rows = order[np.searchsorted(votes[order], 0) :]  # -1 comes first
+        self._said, self._starts = np.unique(votes[self._rows], return_index=True)
+
+    def when(self, weights: np.ndarray) -> np.ndarray:
+        """How often each class is said when the true one is …; weights [n, C] -> [true, said]."""
+        counts = np.zeros((weights.shape[1], weights.shape[1]))
+        if len(self._said):
+            by_class = np.take(weights, self._rows, axis=0)
+            sums = np.add.reduceat(by_class, self._starts, axis=0, dtype=np.float64)
+            counts[:, self._said] = sums.T
+        return counts
+
+
 def expertise(
     weights: np.ndarray, votes: np.ndarray, *, smoothing: float = SMOOTHING
 ) -> np.ndarray:
@@ -60,13 +78,12 @@ def expertise(
 
     **Shape** weights [n, C], votes [n] -> [C, C], rows sum to 1.
     """
-    counts = np.zeros((weights.shape[1], weights.shape[1]))
-    order = np.argsort(votes, kind="stable")
-    order = order[np.searchsorted(votes[order], 0) :]  # -1 comes first
-    said, starts = np.unique(votes[order], return_index=True)
-    if len(said):
-        counts[:, said] = np.add.reduceat(weights[order], starts, axis=0, dtype=np.float64).T
-    counts += smoothing
+    return in_shares(Sayings(votes).when(weights), smoothing)
+
+
+def in_shares(counts: np.ndarray, smoothing: float = SMOOTHING) -> np.ndarray:
+    """Counts [true, said] as P(said | true)."""
+    counts = counts + smoothing
     return counts / counts.sum(1, keepdims=True)
 
 

@@ -41,6 +41,7 @@ class LabelWorker(SumWorker):
         self._classes: list[Any] = []
         self._epsilon: float | None = None
         self._votes = np.zeros(0, np.int64)
+        self._sayings = crowd.Sayings(self._votes)
         self._turn: np.ndarray | None = None
         self._matrix = np.zeros((0, 0))
         self._standing = {"believed": float("nan"), "by_chance": float("nan")}
@@ -77,18 +78,19 @@ class LabelWorker(SumWorker):
             votes = Responses(self.site, folder).of(self._about, votes, label_dp, self._classes)
             self._matrix = response_matrix(label_dp, len(classes))
         self._votes = votes[self.alignment.aligned]
+        self._sayings = crowd.Sayings(self._votes)
         return int((self._votes >= 0).sum())
 
     @exposed(kind="control", takes={"weights": "prediction"})
     def m_step(self, weights: np.ndarray) -> None:
         """Estimate this party's T from how far each row is believed to be of each class."""
-        self._matrix = crowd.expertise(weights, self._votes)
-        votes = self._votes[self._votes >= 0]
-        if len(votes):
-            said = np.bincount(votes, minlength=weights.shape[1]) / len(votes)
+        counts = self._sayings.when(weights)
+        self._matrix = crowd.in_shares(counts)
+        total = counts.sum()
+        if total:
             self._standing = {
-                "believed": float(weights[self._votes >= 0, votes].mean(dtype=np.float64)),
-                "by_chance": float(said @ crowd.class_shares(weights)),
+                "believed": float(np.trace(counts) / total),
+                "by_chance": float(counts.sum(0) @ counts.sum(1) / total**2),
             }
 
     @exposed(kind="control")
@@ -131,7 +133,8 @@ class LabelWorker(SumWorker):
     def standing(self) -> dict[str, float]:
         """How far, on average, this party's votes were believed when T was estimated.
 
-        Beside it, how far they would be if the party said the same things about random rows.
+        Beside it, how far they would be if the party said the same things about random ones of
+        the rows it labels.
         """
         return self._standing
 

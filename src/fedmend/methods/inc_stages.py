@@ -45,9 +45,9 @@ class Correction:
         self.weights = weights
         evidence = self.labellers.evidence()
         if self.rule == "product":
-            log_prior = np.maximum(predicted, LEAST, dtype=np.float64)
-            torch.from_numpy(log_prior).log_()
-            updated = crowd.combine(log_prior, evidence)
+            # float32 holds a log-probability to 2^-18, finer than the fixed point it came in.
+            log_prior = torch.from_numpy(predicted).float().clamp_min(LEAST).log_()
+            updated = crowd.combine(log_prior.numpy(), evidence.astype(np.float32))
         else:
             updated = predicted + evidence
             updated /= updated.sum(1, keepdims=True)
