@@ -13,7 +13,14 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from fedmend.learn.rounds_methods import Client, InputBatch, LocalMethod, divergence, joint_pass
+from fedmend.learn.rounds_methods import (
+    Client,
+    InputBatch,
+    LocalMethod,
+    divergence,
+    joint_pass,
+    mean_of,
+)
 from fedmend.learn.rounds_nets import FlatNet, Inputs
 from fedmend.learn.rules import KAPPA, LocalRule, Rule, SageRule, by_entropy, helpers_agree
 
@@ -111,7 +118,7 @@ class MatchMethod(LocalMethod):
                 divergence(other, seen).mean()
             )
         client.note(loss_labelled=labelled, loss_unlabelled=each, utilisation=labels.mask)
-        self._two_updates(client, self.labelled_weight * labelled.mean(), unlabelled)
+        self._two_updates(client, self.labelled_weight * mean_of(labelled), unlabelled)
 
     def _two_updates(self, client: Client, labelled: Tensor, unlabelled: Tensor) -> None:
         optimizer, psi = client.net.optimizer, client.state["psi"]
@@ -215,9 +222,9 @@ class LoKeMethod(LocalMethod):
         if batch.truth is not None:
             known = taught.mask & (batch.truth >= 0)
             client.note(known=known, right=known & (own.argmax(1) == batch.truth))
-        own_loss = F.cross_entropy(own_logits, batch.labels)
+        own_loss = mean_of(F.cross_entropy(own_logits, batch.labels, reduction="none"))
         own_loss = own_loss + (divergence(teaches.target, own_changed) * teaches.mask).mean()
-        client.update(labelled.mean() + each.mean())
+        client.update(mean_of(labelled) + each.mean())
         self._twin.update(own_loss)
 
     def finish(self, client: Client) -> dict[str, Tensor]:
@@ -282,7 +289,7 @@ class DureMethod(LocalMethod):
         each = divergence(labels.target, seen.strong_logits) * labels.mask
         client.note(loss_labelled=labelled, loss_unlabelled=each)
         client.note_labels(labels, local, seen)
-        client.update(labelled.mean() + (each * (weight.detach() + worth)).mean())
+        client.update(mean_of(labelled) + (each * (weight.detach() + worth)).mean())
         # Rows whose loss falls with the labelled one deserve more weight.
         gain = -(along * labels.mask * weight).mean()
         self._learn(client, torch.autograd.grad(gain, regulator)[0])
@@ -292,6 +299,8 @@ class DureMethod(LocalMethod):
     ) -> tuple[Tensor, Tensor]:
         """The twin's step: by how much its labelled loss falls, and each row's slope along it."""
         twin = self._twin
+        if not len(batch.labels):
+            return torch.zeros((), device=weak[0].device), torch.zeros_like(believed)
         with torch.no_grad():
             before = F.cross_entropy(twin(batch.labelled)[0], batch.labels)
         twin.update((divergence(target, twin(weak)[0]) * believed).mean())

@@ -1,0 +1,285 @@
+"""SAGE and its baselines over parties with the same columns and different people."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from sklearn.base import clone
+
+from fedmend.data import datasets, scenario
+from fedmend.data.table import Table
+from fedmend.errors import ConfigError, DataError, NotFitted, Refused, ResumeError
+from fedmend.federation import Federation, Party, Policy
+from fedmend.learn.clients_worker import pool_of
+from fedmend.methods.baselines.fssl import (
+    FedAvg,
+    FedDB,
+    FedLabel,
+    FedProx,
+    FixMatch,
+    FlexMatch,
+    even_mixture,
+)
+from fedmend.methods.baselines.fssl_twins import FedDure, FedLoKe, FedMatch
+from fedmend.methods.horizontal import HorizontalEstimator
+from fedmend.methods.sage import SAGE
+
+QUICK = {"rounds": 2, "epochs": 1, "steps_per_epoch": 4, "hidden": (16,)}
+BASELINES = [
+    FedAvg(**QUICK),
+    FedProx(**QUICK),
+    FixMatch(**QUICK),
+    FixMatch(labels="global", **QUICK),
+    FixMatch(prox=1e-3, **QUICK),
+    FlexMatch(**QUICK),
+    FlexMatch(sage=True, **QUICK),
+    FedLabel(**QUICK),
+    FedDB(**QUICK),
+    FedDB(sage=True, **QUICK),
+    FedMatch(**QUICK),
+    FedLoKe(**QUICK),
+    FedDure(**QUICK),
+    FedDure(sage=True, **QUICK),
+    SAGE(**QUICK),
+    SAGE(cpg=False, **QUICK),
+    SAGE(cdsc=False, **QUICK),
+]
+
+
+def frame_of(n: int, seed: int, labelled: int) -> pd.DataFrame:
+    """Three classes that numbers and a nominal column tell apart, a few cells missing."""
+    rng = np.random.default_rng(seed)
+    y = rng.integers(0, 3, n)
+    frame = pd.DataFrame(
+        {
+            "age": 40 + 12 * y + rng.normal(0, 4, n),
+            "pulse": 70 - 9 * y + rng.normal(0, 4, n),
+            "job": np.array(["clerk", "nurse", "smith"])[
+                np.where(rng.random(n) < 0.8, y, rng.integers(0, 3, n))
+            ],
+        }
+    )
+    frame.loc[rng.random(n) < 0.05, "age"] = np.nan
+    said = np.array(["cold", "cough", "flu"], dtype=object)[y]
+    said[labelled:] = None
+    frame["illness"] = said
+    return frame
+
+
+def clinics_of(labelled: tuple[int, ...] = (24, 24, 24), **options: Any) -> Federation:
+    parties = []
+    for number, count in enumerate(labelled):
+        frame, test = frame_of(90, number, count), frame_of(40, 100 + number, 40)
+        names = {"label": "illness", "kinds": {"illness": "nominal"}}
+        ids = 1000 * number + np.arange(130)
+        parties.append(
+            Party(
+                f"clinic-{number}",
+                Table(ids[:90], frame, **names),
+                test=Table(ids[90:], test, **names),
+                policy=options.pop(f"policy_{number}", None),
+            )
+        )
+    return Federation(*parties, strict=True, **options)
+
+
+@pytest.fixture
+def clinics() -> Federation:
+    return clinics_of()
+
+
+# ---------------------------------------------------------------------------------- all methods
+
+
+@pytest.mark.parametrize("model", BASELINES, ids=lambda model: repr(model)[:40])
+def test_every_method_runs_over_a_strict_federation(
+    model: HorizontalEstimator, clinics: Federation
+) -> None:
+    model = clone(model).fit(clinics)
+    assert [entry["round"] for entry in model.history_] == [1, 2]
+    scores = model.evaluate(clinics.on("test"))
+    assert set(scores) == {"accuracy", "f1", "log_loss"}
+    assert all(np.isfinite(value) for value in scores.values())
+    said = model.predict(clinics.on("test"))
+    assert list(said) == list(clinics.names)
+    assert set(np.concatenate(list(said.values()))) <= {"cold", "cough", "flu"}
+    kinds = {entry.kind for entry in clinics.ledger}
+    assert kinds <= {"control", "count", "statistic", "weights", "prediction"}
+
+
+def test_sage_learns_from_unlabelled_rows() -> None:
+    fed = clinics_of((9, 9, 9))
+    model = SAGE(rounds=25, watch="test").fit(fed)
+    assert model.evaluate(fed.on("test"))["accuracy"] > 0.85
+    last = model.history_[-1]
+    assert last["accuracy"] == model.score(fed.on("test"))
+    assert last["utilisation"] > 0.4
+    assert last["pseudo_accuracy"] > 0.8
+    assert {each["client"] for each in last["per_client"]} == set(fed.names)
+    assert model.history_[-1]["loss"] < model.history_[0]["loss"]
+
+
+def test_the_switches_are_the_methods_they_should_be(clinics: Federation) -> None:
+    bare = SAGE(cpg=False, cdsc=False, **QUICK).fit(clinics)
+    local = FixMatch(**QUICK).fit(clinics)
+    assert torch.equal(bare.clients_.weights, local.clients_.weights)
+    fixed = SAGE(mixing=1.0, cpg=False, **QUICK).fit(clinics)
+    assert torch.equal(fixed.clients_.weights, local.clients_.weights)
+    free = FedProx(prox=0.0, **QUICK).fit(clinics)
+    assert torch.equal(free.clients_.weights, FedAvg(**QUICK).fit(clinics).clients_.weights)
+
+
+@pytest.mark.parametrize("model", [SAGE(**QUICK), FedDB(**QUICK), FedMatch(**QUICK)])
+def test_the_simulator_gives_the_same_numbers(
+    model: HorizontalEstimator, clinics: Federation
+) -> None:
+    model = clone(model).fit(clinics)
+    common = model.clients_.common
+    pools = [
+        pool_of(clinics.engine.site(name).tables["train"], common, name) for name in clinics.names
+    ]
+    simulator = model.simulator(pools, model.clients_.net, device="cpu", mode="loop")
+    for entry in model.history_:
+        report = simulator.run_round()
+        assert report.loss == pytest.approx(entry["loss"], rel=1e-6)
+    torch.testing.assert_close(simulator.weights, model.clients_.weights, rtol=1e-5, atol=1e-7)
+
+
+# ---------------------------------------------------------------------------------- parties
+
+
+def test_a_party_without_labels_takes_part() -> None:
+    fed = clinics_of((30, 30, 1))
+    bare = fed.engine.site("clinic-2")
+    bare.tables["train"] = bare.tables["train"].drop("illness")
+    for model in (SAGE(**QUICK), FedMatch(**QUICK), FedLoKe(**QUICK), FedDure(**QUICK)):
+        fitted = model.fit(fed)
+        assert torch.isfinite(fitted.clients_.weights).all()
+        assert fitted.evaluate(fed.on("test"))["accuracy"] > 0.3
+
+
+def test_some_parties_are_drawn_for_each_round(clinics: Federation) -> None:
+    model = SAGE(per_round=2, **(QUICK | {"rounds": 4})).fit(clinics)
+    drawn = [tuple(entry["clients"]) for entry in model.history_]
+    assert {len(each) for each in drawn} == {2}
+    assert len(set(drawn)) > 1
+    assert SAGE(per_round=8, **QUICK).fit(clinics).history_[0]["clients"] == list(clinics.names)
+
+
+def test_a_policy_may_keep_weights_at_home() -> None:
+    fed = clinics_of(policy_1=Policy(refuse=frozenset({"weights"})))
+    with pytest.raises(Refused, match="weights"):
+        SAGE(**QUICK).fit(fed)
+
+
+def test_parties_with_other_columns_are_named(clinics: Federation) -> None:
+    site = clinics.engine.site("clinic-1")
+    site.tables["train"] = site.tables["train"].drop("pulse")
+    with pytest.raises(DataError, match="pulse"):
+        SAGE(**QUICK).fit(clinics)
+
+
+# ---------------------------------------------------------------------------------- keeping
+
+
+def test_a_saved_model_predicts_the_same_elsewhere(clinics: Federation, tmp_path: Any) -> None:
+    model = SAGE(**QUICK).fit(clinics)
+    model.save(tmp_path / "model")
+    said = model.predict_proba(clinics.on("test"))
+    back = SAGE.load(tmp_path / "model", clinics)
+    assert back.history_ == model.history_
+    for name, probabilities in back.predict_proba(clinics.on("test")).items():
+        np.testing.assert_array_equal(probabilities, said[name])
+    newcomer = Federation(Party("new", clinics.engine.site("clinic-0").tables["test"]))
+    there = SAGE.load(tmp_path / "model", newcomer)
+    np.testing.assert_allclose(there.predict_proba(newcomer)["new"], said["clinic-0"], rtol=1e-5)
+    moved = model.to(newcomer)
+    np.testing.assert_allclose(moved.predict_proba(newcomer)["new"], said["clinic-0"], rtol=1e-5)
+    with pytest.raises(ConfigError, match="holds a SAGE"):
+        FedAvg.load(tmp_path / "model", clinics)
+    with pytest.raises(ConfigError, match="another federation"):
+        model.predict(newcomer)
+
+
+@pytest.mark.parametrize("model", [SAGE(**QUICK), FlexMatch(**QUICK), FedLoKe(**QUICK)])
+def test_a_run_goes_on_where_it_stopped(model: HorizontalEstimator, tmp_path: Any) -> None:
+    whole = clone(model).set_params(rounds=7).fit(clinics_of())
+    clone(model).set_params(rounds=5).fit(clinics_of(), checkpoint=tmp_path / "kept")
+    calls: list[int] = []
+    resumed = clone(model).set_params(rounds=7)
+    resumed.fit(
+        clinics_of(),
+        checkpoint=tmp_path / "kept",
+        resume=True,
+        progress=lambda stage, done, total, facts: calls.append(done),
+    )
+    assert calls == [6, 7]
+    assert torch.equal(resumed.clients_.weights, whole.clients_.weights)
+    assert resumed.history_ == whole.history_
+    with pytest.raises(ResumeError, match="another run"):
+        clone(model).set_params(lr=0.2).fit(clinics_of(), checkpoint=tmp_path / "kept", resume=True)
+
+
+# ---------------------------------------------------------------------------------- parameters
+
+
+def test_all_mistakes_are_told_at_once() -> None:
+    with pytest.raises(ConfigError) as caught:
+        SAGE(tau=2.0, kappa=-1.0, rounds=0, net="vgg", drop=1.0, epochs=0)._check()
+    assert len(caught.value.problems) == 6
+    with pytest.raises(ConfigError, match="'local' or 'global'"):
+        FixMatch(labels="both")._check()
+    with pytest.raises(ConfigError, match="helpers"):
+        FedMatch(helpers=-1)._check()
+    with pytest.raises(ConfigError, match="keep"):
+        FedLoKe(keep=2.0)._check()
+    with pytest.raises(NotFitted):
+        SAGE().save("nowhere")
+    with pytest.raises(NotFitted):
+        SAGE().to(None)  # type: ignore[arg-type]
+
+
+def test_the_preset_holds_the_authors_values() -> None:
+    paper = SAGE.paper()
+    assert (paper.rounds, paper.per_round, paper.lr, paper.tau) == (300, 8, 0.1, 0.95)
+    assert (paper.labelled_batch, paper.unlabelled_batch, paper.epochs) == (128, 256, 5)
+    assert paper.carry_momentum and paper.net == "resnet8"
+    assert paper.kappa == pytest.approx(13.863, abs=1e-3)
+    assert SAGE.paper(rounds=3).rounds == 3
+    assert FedProx.paper().prox == 1e-3
+    assert "tau" in SAGE().get_params() and "rounds" in SAGE().get_params()
+
+
+def test_feddb_mixes_priors_to_an_even_one() -> None:
+    rng = np.random.default_rng(0)
+    for _ in range(5):
+        priors = rng.dirichlet(np.full(6, 0.5), 8)
+        shares = even_mixture(priors, np.ones(8))
+        assert shares.sum() == pytest.approx(1.0)
+        assert (shares >= 0).all()
+        best = np.linalg.norm(shares @ priors - 1 / 6)
+        others = rng.dirichlet(np.ones(8), 3000) @ priors
+        assert best <= np.linalg.norm(others - 1 / 6, axis=1).min() + 1e-3
+    # Where all are even already, the rows decide.
+    even = np.full((3, 4), 0.25)
+    np.testing.assert_allclose(even_mixture(even, np.array([1.0, 2.0, 1.0])), [0.25, 0.5, 0.25])
+
+
+# ---------------------------------------------------------------------------------- digits
+
+
+@pytest.mark.slow
+def test_five_clients_learn_digits_in_a_minute() -> None:
+    digits = datasets.load("digits")
+    train, test = scenario.split_rows({"all": digits}, 0.25, stratify="all")
+    clients = scenario.split_clients(train["all"], 5, alpha=0.5, labelled=10)
+    tests = scenario.split_clients(test["all"], 5, alpha=None, labelled=1.0)
+    fed = Federation(*(Party(name, clients[name], test=tests[name]) for name in clients))
+    sage = SAGE(rounds=15, watch="test").fit(fed)
+    labelled_only = FedAvg(rounds=15).fit(fed)
+    assert sage.score(fed.on("test")) > 0.88
+    assert sage.score(fed.on("test")) > labelled_only.score(fed.on("test"))
