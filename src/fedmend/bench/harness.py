@@ -46,6 +46,7 @@ REGISTRY: dict[str, str] = {
     "generators": "fedmend.bench.generators",
     "inc": "fedmend.bench.inc",
     "fedpsg-pum": "fedmend.bench.fedpsg_pum",
+    "sage": "fedmend.bench.sage",
     "risa": "fedmend.bench.risa",
 }
 

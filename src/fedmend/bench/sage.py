@@ -81,7 +81,7 @@ def run(
     clients: int = 20,
     per_round: int = 8,
     labelled: float | int = 500,
-    rows: int | None = None,
+    sheets: Sequence[int] = (1, 2, 3, 4, 5),
     seed: int = 0,
 ) -> BenchResult:
     """Train each method at each alpha; see docs/sage.md for what the options mean."""
@@ -105,7 +105,7 @@ def run(
                 split=split,
                 seed=seed,
                 all_labels=name == "FedAvg-SL",
-                rows=rows,
+                sheets=sheets,
             )
             curve = Curve(name, dataset, each, seed, {"split": split, "labelled": labelled})
             options = {"device": where, "mode": mode, "precision": precision}
@@ -191,7 +191,7 @@ def _round(simulator: Any, world: World) -> dict[str, Any]:
         "loss": report.loss,
         "utilisation": report.utilisation,
         "pseudo_accuracy": report.pseudo_accuracy,
-        "confidence_gap": report.confidence_gap,
+        "confidence_gap": report.confidence_gap if simulator.method.uses_world else None,
         "per_client": [dict(each) for each in report.per_client],
         "training": training,
     }

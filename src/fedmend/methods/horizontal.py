@@ -187,7 +187,7 @@ class HorizontalEstimator(Estimator):
             clients.load_checkpoint(folder / STATE)
             history = read_json(folder / HISTORY, "a checkpoint")[: clients.round]
         while clients.round < self.rounds:
-            entry = entry_of(clients.run_round())
+            entry = entry_of(clients.run_round(), clients.method)
             if self.watch is not None:
                 entry["accuracy"] = clients.evaluate(fed.on(self.watch))["accuracy"]
             history.append(entry)
@@ -345,24 +345,30 @@ class HorizontalEstimator(Estimator):
         return simulator
 
 
-def entry_of(report: RoundReport) -> dict[str, Any]:
+def entry_of(report: RoundReport, method: LocalMethod) -> dict[str, Any]:
     """A round's report as an entry of the history; what is not known is None."""
+    known: tuple[str, ...] = ()
+    if method.uses_unlabelled:
+        known = ("utilisation", "pseudo_accuracy")
+    known += ("confidence_gap",) if method.uses_world else ()
     return {
         "round": report.number,
         "clients": list(report.clients),
         "loss": _known(report.loss),
-        "utilisation": _known(report.utilisation),
-        "pseudo_accuracy": _known(report.pseudo_accuracy),
-        "confidence_gap": _known(report.confidence_gap),
-        "per_client": [_plain(each) for each in report.per_client],
+        **{key: _known(getattr(report, key)) for key in known},
+        "per_client": [_plain(each, known) for each in report.per_client],
     }
 
 
-def _plain(facts: dict[str, Any]) -> dict[str, Any]:
-    found = {key: _known(value) for key, value in facts.items()}
-    found["loss"] = _known(facts["loss_labelled"] + facts["loss_unlabelled"])
-    found["confidence_gap"] = found.pop("gap")
-    return found
+def _plain(facts: dict[str, Any], known: tuple[str, ...]) -> dict[str, Any]:
+    facts = facts | {
+        "loss": facts["loss_labelled"] + facts["loss_unlabelled"],
+        "confidence_gap": facts["gap"],
+    }
+    names = ("client", "rows", "steps", "loss", "loss_labelled", "loss_unlabelled", *known)
+    if "confidence_gap" in known:
+        names += ("confidence_local", "confidence_world")
+    return {name: _known(facts[name]) for name in names}
 
 
 def _known(value: Any) -> Any:
