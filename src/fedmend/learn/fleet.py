@@ -65,6 +65,19 @@ class FleetShape:
         return [True] * len(self.bottom) + [bool(self.top)] + [True] * len(self.top) + [False]
 
 
+@dataclass(frozen=True)
+class _Block:
+    """Worlds that take a step together: their rows, targets, and layers as views."""
+
+    worlds: slice
+    features: Tensor
+    targets: Tensor
+    first_row: Tensor
+    first_target: Tensor
+    weights: list[tuple[Tensor, Tensor]]
+    gradients: list[tuple[Tensor, Tensor]]
+
+
 class Fleet:
     """R worlds × G groups of networks, their targets, and one Adam over one flat vector.
 
@@ -104,10 +117,7 @@ class Fleet:
         )
         self._allocate(runs)
         self._steps: dict[int, Callable[[Tensor], None]] = {}
-        run = torch.arange(runs, device=self.device)
-        self._first_target = (run * self.rows)[:, None]
-        self._world_of = run // groups
-        self._first_row = torch.arange(self.worlds, device=self.device)[:, None] * self.rows
+        self._blocks = self._make_blocks()
         for world in range(self.worlds):
             self._start_world(world)
 
@@ -142,6 +152,28 @@ class Fleet:
                 weight = next(pieces).view(runs, fan_in, fan_out)
                 views.append((weight, next(pieces).view(runs, 1, fan_out)))
         self._masks = [self._mask(number) for number in range(len(self.shape.bottom) + 1)]
+
+    def _make_blocks(self) -> list[_Block]:
+        """On a GPU everything at once; on a CPU world by world, so that a step's values stay near.
+
+        (Arrays of some MB that come and go are also what an allocator is worst at.)
+        """
+        each = self.worlds if self.device.type == "cuda" else 1
+        blocks = []
+        for first in range(0, self.worlds, each):
+            runs = slice(first * self.groups, (first + each) * self.groups)
+            blocks.append(
+                _Block(
+                    slice(first, first + each),
+                    self.features[first : first + each].flatten(0, 1),
+                    self.targets[first : first + each].flatten(0, 2),
+                    torch.arange(each, device=self.device)[:, None] * self.rows,
+                    torch.arange(each * self.groups, device=self.device)[:, None] * self.rows,
+                    [(weight[runs], bias[runs]) for weight, bias in self._weights],
+                    [(weight[runs], bias[runs]) for weight, bias in self._weight_gradients],
+                )
+            )
+        return blocks
 
     def _mask(self, layer: int) -> Tensor:
         """Ones where a party's own part of a bottom layer is; the rest must stay zero."""
@@ -243,35 +275,40 @@ class Fleet:
     @torch.no_grad()
     def _step(self, rows: Tensor) -> None:
         """Forward, backward and Adam, written out: no graph is recorded. **Shape** rows [R, B]."""
-        runs, size = len(self._world_of), rows.shape[1]
-        batch = self.features.view(-1, self.features.shape[2]).index_select(
-            0, (rows + self._first_row).view(-1)
-        )
-        batch = batch.view(self.worlds, 1, size, -1).expand(-1, self.groups, -1, -1)
+        for block in self._blocks:
+            self._forward_and_back(block, rows[block.worlds])
+        self._optimizer.step()
+
+    def _forward_and_back(self, block: _Block, rows: Tensor) -> None:
+        worlds, size = rows.shape
+        runs = worlds * self.groups
+        batch = block.features.index_select(0, (rows + block.first_row).view(-1))
+        batch = batch.view(worlds, 1, size, -1).expand(-1, self.groups, -1, -1)
         inputs = [batch.reshape(runs, size, -1)]
-        for (weight, bias), rectify in zip(self._weights, self.shape.rectified(), strict=True):
+        for (weight, bias), rectify in zip(block.weights, self.shape.rectified(), strict=True):
             output = torch.baddbmm(bias, inputs[-1], weight)
             inputs.append(output.relu_() if rectify else output)
-        places = (rows.index_select(0, self._world_of) + self._first_target).view(-1)
-        targets = self.targets.view(-1, self.shape.classes).index_select(0, places)
-        targets = targets.view(runs, size, -1)
+        places = rows[:, None].expand(-1, self.groups, -1).reshape(runs, size)
+        places = (places + block.first_target).view(-1)
+        targets = block.targets.index_select(0, places).view(runs, size, -1)
         # The gradient of −Σ t log softmax(z) is softmax(z) Σt − t, also for rows without a target.
         gradient = torch.softmax(inputs.pop(), -1).mul_(targets.sum(-1, keepdim=True))
         gradient.sub_(targets).div_(size)
-        self._backward(inputs, gradient)
-        self._optimizer.step()
+        self._backward(block, inputs, gradient)
 
-    def _backward(self, inputs: list[Tensor], gradient: Tensor) -> None:
-        for number in reversed(range(len(self._weights))):
-            into, into_bias = self._weight_gradients[number]
+    def _backward(self, block: _Block, inputs: list[Tensor], gradient: Tensor) -> None:
+        for number in reversed(range(len(block.weights))):
+            into, into_bias = block.gradients[number]
             torch.bmm(inputs[number].transpose(1, 2), gradient, out=into)
             torch.sum(gradient, 1, keepdim=True, out=into_bias)
             if number < len(self._masks):
                 into.mul_(self._masks[number])
             if number:
-                gradient = torch.bmm(gradient, self._weights[number][0].transpose(1, 2))
+                gradient = torch.bmm(gradient, block.weights[number][0].transpose(1, 2))
                 if self.shape.rectified()[number - 1]:
-                    gradient = torch.ops.aten.threshold_backward(gradient, inputs[number], 0)
+                    torch.ops.aten.threshold_backward.grad_input(
+                        gradient, inputs[number], 0, grad_input=gradient
+                    )
 
     # ------------------------------------------------------------------ using
 
