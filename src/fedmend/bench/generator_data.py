@@ -51,7 +51,7 @@ def prepared(name: str, rows: int, seed: int, quick: bool = False) -> Data:
     order = rng.permutation(table.n_rows)
     rows = min(rows, table.n_rows // 2)
     test = table.take(order[rows : rows + _TEST_ROWS])
-    whole = test.take(np.arange(min(300 if quick else _GAP_ROWS, test.n_rows)))
+    whole = test.take(np.arange(min(200 if quick else _GAP_ROWS, test.n_rows)))
     features = [name for name in whole.names if name != whole.label]
     block = rng.permutation(features)[: len(features) // 2]
     gaps = {

@@ -171,7 +171,9 @@ class TabDDPM(Generator):
         observed = torch.from_numpy(rows.observed).to(device)
         fitted, scored = held_out(rows.n_rows, self.validation, self._numpy_rng("held out"))
         part = torch.from_numpy(fitted).to(device)
-        adam = torch.optim.AdamW(self.net_.parameters(), self.lr, weight_decay=self.weight_decay)
+        adam = torch.optim.AdamW(
+            self.net_.parameters(), self.lr, weight_decay=self.weight_decay, fused=True
+        )
         average = EMA(self.net_, self.ema)
 
         def step(number: int, batch: torch.Tensor) -> None:

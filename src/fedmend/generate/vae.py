@@ -146,7 +146,7 @@ class VAE(Generator):
         fitted, scored = held_out(rows.n_rows, self.validation, self._numpy_rng("held out"))
         part = torch.from_numpy(fitted).to(device)
         parameters = [*self.encode_.parameters(), *self.decode_.parameters()]
-        adam = torch.optim.Adam(parameters, self.lr, weight_decay=self.weight_decay)
+        adam = torch.optim.Adam(parameters, self.lr, weight_decay=self.weight_decay, fused=True)
 
         def step(number: int, batch: torch.Tensor) -> None:
             at = part[batch]
