@@ -70,7 +70,7 @@ def test_one_draw_serves_several_tensors_and_types() -> None:
 
 
 def test_pieces_of_draws_and_large_batches() -> None:
-    n = CHUNK + 5
+    n = CHUNK["cpu"] + 5
     images = torch.arange(n * 16, dtype=torch.float32).view(n, 1, 4, 4)
     draws = draw_weak(n, torch.Generator().manual_seed(2), pad=1)
     views = apply_weak(images, draws)

@@ -10,9 +10,8 @@ import torch
 from PIL import Image, ImageDraw, ImageEnhance, ImageOps
 
 from fedmend.errors import ConfigError
-from fedmend.learn.augment import apply_weak
+from fedmend.learn.augment import CHUNK, apply_weak
 from fedmend.learn.randaugment import (
-    CHUNK,
     OPERATIONS,
     apply_operation,
     apply_strong,
@@ -160,7 +159,7 @@ def test_draws_have_the_published_frequencies() -> None:
 
 
 def test_large_batches_are_taken_in_pieces() -> None:
-    n = CHUNK + 3
+    n = CHUNK["cpu"] + 3
     images = photographs()[torch.arange(n) % 26][:, :, :8, :8].contiguous()
     draws = draw_strong(n, torch.Generator().manual_seed(1), pad=1)
     views = apply_strong(images, draws)

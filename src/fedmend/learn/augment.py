@@ -17,9 +17,10 @@ from torch import Tensor
 
 from fedmend.errors import ConfigError
 
-__all__ = ["Weak", "apply_weak", "draw_weak"]
+__all__ = ["CHUNK", "Weak", "apply_weak", "draw_weak", "on_device", "take_pixels"]
 
-CHUNK = 8192
+CHUNK = {"cuda": 1 << 15, "cpu": 1 << 13}
+"""Images that are worked on at a time."""
 
 
 @dataclass(frozen=True)
@@ -40,9 +41,8 @@ class Weak:
         return Weak(self.flip[rows], self.shift[rows])
 
     def to(self, device: torch.device | str) -> Weak:
-        return Weak(
-            self.flip.to(device, non_blocking=True), self.shift.to(device, non_blocking=True)
-        )
+        where = torch.device(device)
+        return Weak(on_device(self.flip, where), on_device(self.shift, where))
 
 
 def draw_weak(n: int, generator: torch.Generator, pad: int = 4, *, flip: bool = True) -> Weak:
@@ -66,9 +66,10 @@ def apply_weak(images: Tensor, draws: Weak) -> Tensor:
     n, _, height, width = images.shape
     if len(draws) != n:
         raise ConfigError(f"draws for {len(draws)} images, but there are {n}")
-    if n > CHUNK:
+    chunk = CHUNK.get(images.device.type, 1 << 13)
+    if n > chunk:
         pieces = [
-            apply_weak(images[at : at + CHUNK], draws[at : at + CHUNK]) for at in range(0, n, CHUNK)
+            apply_weak(images[at : at + chunk], draws[at : at + chunk]) for at in range(0, n, chunk)
         ]
         return torch.cat(pieces)
     draws = draws.to(images.device)
@@ -76,6 +77,15 @@ def apply_weak(images: Tensor, draws: Weak) -> Tensor:
     columns = _reflected(draws.shift[:, 1], width)
     columns = torch.where(draws.flip[:, None], width - 1 - columns, columns)
     return take_pixels(images, rows[:, :, None] * width + columns[:, None, :])
+
+
+def on_device(values: Tensor, device: torch.device) -> Tensor:
+    """A copy on the device that nothing waits for; from page-locked memory to a GPU."""
+    if values.device == device:
+        return values
+    if device.type == "cuda" and values.device.type == "cpu":
+        values = values.pin_memory()
+    return values.to(device, non_blocking=True)
 
 
 def take_pixels(images: Tensor, places: Tensor) -> Tensor:

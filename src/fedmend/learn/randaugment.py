@@ -9,7 +9,7 @@ Nothing here runs over samples one by one. The operations form four families, ea
 program over the images that drew it: those that move pixels (one gather with a matrix of fixed
 point numbers per image, as Pillow computes), those that map each channel's values (one table of 256
 entries per image and channel), colour, and sharpness. Draws stay on the CPU, so that the sizes of
-the families are known without asking the device.
+the families are known without asking the device, which never has to be waited for.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from fedmend.errors import ConfigError
-from fedmend.learn.augment import Weak, apply_weak, draw_weak, take_pixels
+from fedmend.learn.augment import CHUNK, Weak, apply_weak, draw_weak, on_device, take_pixels
 
 __all__ = ["OPERATIONS", "Strong", "apply_operation", "apply_strong", "cutout", "draw_strong"]
 
@@ -45,11 +45,12 @@ OPERATIONS = (
 )
 MAGNITUDES = 10
 GREY = 127
-CHUNK = 8192
 
 _NUMBER = {name: number for number, name in enumerate(OPERATIONS)}
-_MOVES = ("rotate", "shear_x", "shear_y", "translate_x", "translate_y")
 _TABLES = ("autocontrast", "brightness", "contrast", "equalize", "posterize", "solarize")
+_MOVES = ("rotate", "shear_x", "shear_y", "translate_x", "translate_y")
+_SORTED = (*_TABLES, "color", "sharpness", *_MOVES, "identity")
+_RANK = torch.tensor([_SORTED.index(name) for name in OPERATIONS])
 
 
 @dataclass(frozen=True)
@@ -105,11 +106,11 @@ def apply_strong(images: Tensor, draws: Strong, *, square: float = 0.5) -> Tenso
     square: the cutout's side as a share of the image's width.
     """
     _check_images(images)
-    n = len(images)
-    if n > CHUNK:
+    n, chunk = len(images), CHUNK.get(images.device.type, 1 << 13)
+    if n > chunk:
         pieces = [
-            apply_strong(images[at : at + CHUNK], draws[at : at + CHUNK], square=square)
-            for at in range(0, n, CHUNK)
+            apply_strong(images[at : at + chunk], draws[at : at + chunk], square=square)
+            for at in range(0, n, chunk)
         ]
         return torch.cat(pieces)
     images = apply_weak(images, draws.weak)
@@ -143,7 +144,7 @@ def cutout(images: Tensor, centre: Tensor, side: int) -> Tensor:
     covers 17 pixels each way where it fits. **Shape** centre [n, 2], shares of the size.
     """
     height, width = images.shape[2:]
-    centre = centre.to(images.device)
+    centre = on_device(centre, images.device)
     hidden = torch.ones(1, 1, 1, dtype=torch.bool, device=images.device)
     for axis, size in ((0, height), (1, width)):
         first = (centre[:, axis] * size - side / 2).clamp_min(0.0).floor()
@@ -158,35 +159,44 @@ def cutout(images: Tensor, centre: Tensor, side: int) -> Tensor:
 
 
 def _apply(images: Tensor, operation: Tensor, magnitude: Tensor, negative: Tensor) -> None:
-    """One drawn operation per image, in place."""
-    device = images.device
-    places = operation * (2 * MAGNITUDES) + 2 * magnitude + negative
+    """One drawn operation per image, in place; all that is drawn is on the CPU.
 
-    def chosen(*names: str) -> tuple[Tensor, Tensor] | None:
-        wanted = torch.tensor([_NUMBER[name] for name in names])
-        rows = torch.isin(operation, wanted).nonzero()[:, 0]
-        if not len(rows):
-            return None
-        return rows.to(device, non_blocking=True), rows
+    Images are sorted by operation, so that one copy tells the device all it has to know.
+    """
+    rank = _RANK[operation]
+    order = torch.argsort(rank, stable=True)
+    counts = torch.bincount(rank, minlength=len(_SORTED))
+    ends = dict(zip(_SORTED, counts.cumsum(0).tolist(), strict=True))
+    place = operation * (2 * MAGNITUDES) + 2 * magnitude + negative
+    told = on_device(torch.stack([order, magnitude[order], place[order]]), images.device)
 
-    if (found := chosen(*_MOVES)) is not None:
-        rows, at = found
-        moves = _move_matrices(*images.shape[2:]).index_select(0, places[at]).to(device)
-        images[rows] = _move(images[rows], moves)
-    for name in _TABLES:
-        if (found := chosen(name)) is not None:
-            rows, at = found
+    def rows_of(first: str, last: str) -> slice:
+        before = _SORTED.index(first)
+        return slice(ends[_SORTED[before - 1]] if before else 0, ends[last])
+
+    mapped = rows_of(_TABLES[0], _TABLES[-1])
+    if mapped.stop > mapped.start:
+        rows = told[0, mapped]
+        picked = images[rows]
+        tables = [
+            _TABLE_MAKERS[name](picked[at], told[1, at])
+            .to(torch.uint8)
+            .expand(-1, len(images[0]), -1)
+            for name in _TABLES
+            if (at := rows_of(name, name)).stop > at.start
+        ]
+        images[rows] = _map_values(picked, torch.cat(tables))
+    for name, degenerate in (("color", _luminance), ("sharpness", _smooth)):
+        at = rows_of(name, name)
+        if at.stop > at.start:
+            rows = told[0, at]
             picked = images[rows]
-            table = _TABLE_MAKERS[name](picked, magnitude[at].to(device))
-            images[rows] = _map_values(picked, table)
-    if (found := chosen("color")) is not None and images.shape[1] == 3:
-        rows, at = found
-        picked = images[rows]
-        images[rows] = _blend(_luminance(picked), picked, _factor(magnitude[at]).to(device))
-    if (found := chosen("sharpness")) is not None:
-        rows, at = found
-        picked = images[rows]
-        images[rows] = _blend(_smooth(picked), picked, _factor(magnitude[at]).to(device))
+            images[rows] = _blend(degenerate(picked), picked, _factor(told[1, at]))
+    moved = rows_of(_MOVES[0], _MOVES[-1])
+    if moved.stop > moved.start:
+        rows = told[0, moved]
+        matrices = _move_matrices(*images.shape[2:], images.device)
+        images[rows] = _move(images[rows], matrices.index_select(0, told[2, moved]))
 
 
 def _factor(magnitude: Tensor) -> Tensor:
@@ -225,9 +235,7 @@ def _smooth(images: Tensor) -> Tensor:
 
 
 def _map_values(images: Tensor, table: Tensor) -> Tensor:
-    """Each channel's values through its own table. **Shape** table [n, C or 1, 256]."""
-    n, channels = images.shape[:2]
-    table = table.to(torch.uint8).expand(n, channels, 256)
+    """Each channel's values through its own table. **Shape** table [n, C, 256]."""
     return table.gather(2, images.flatten(2).long()).view_as(images)
 
 
@@ -311,14 +319,14 @@ def _move(images: Tensor, matrix: Tensor) -> Tensor:
 
 
 @lru_cache(maxsize=16)
-def _move_matrices(height: int, width: int) -> Tensor:
+def _move_matrices(height: int, width: int, device: torch.device) -> Tensor:
     """The fixed-point matrix of every operation, magnitude and direction, for images this size."""
     rows = []
     for name in OPERATIONS:
         for magnitude in range(MAGNITUDES):
             for sign in (1, -1):
                 rows.append(_fixed_point(_matrix(name, magnitude, sign, height, width)))
-    return torch.tensor(rows)
+    return torch.tensor(rows, device=device)
 
 
 def _matrix(name: str, v: int, sign: int, height: int, width: int) -> tuple[float, ...]:

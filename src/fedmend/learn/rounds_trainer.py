@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fedmend.learn.augment import on_device
 from fedmend.learn.rounds import Plan, Pool, RoundSettings, Update, make_plan
 from fedmend.learn.rounds_methods import MEASURES, Client, InputBatch, LocalMethod, mean_of
 from fedmend.learn.rounds_nets import FlatNet, Inputs, NetSpec
@@ -137,13 +138,13 @@ class Trainer:
         """The inputs of these steps, with a leading dimension for the step."""
         views, count = pool.views, last - first
         _, b, u = plan.shape
-        rows = pool.labelled[plan.labelled[first:last].reshape(-1)].to(self.device)
+        rows = on_device(pool.labelled[plan.labelled[first:last].reshape(-1)], self.device)
         labelled = _stepwise(views.weak(rows, plan.labelled_draws[first * b : last * b]), count)
         labels = pool.labels[rows].view(count, b)
         if not u:
             return InputBatch(labelled, labels)
         numbers = plan.unlabelled[first:last].reshape(-1)
-        rows = pool.unlabelled[numbers].to(self.device)
+        rows = on_device(pool.unlabelled[numbers], self.device)
         drawn = slice(first * u, last * u)
         weak = views.weak(rows, plan.weak_draws[drawn])
         world = None
@@ -155,7 +156,7 @@ class Trainer:
             _stepwise(weak, count),
             _stepwise(views.strong(rows, plan.strong_draws[drawn]), count),
             world,
-            numbers.to(self.device).view(count, u),
+            on_device(numbers, self.device).view(count, u),
             pool.truth[rows].view(count, u),
         )
 

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from fedmend.errors import ConfigError
-from fedmend.learn.augment import apply_weak, draw_weak
+from fedmend.learn.augment import apply_weak, draw_weak, on_device
 from fedmend.learn.randaugment import apply_strong, draw_strong
 from fedmend.learn.rounds_nets import Inputs
 
@@ -78,6 +78,11 @@ class ImageViews:
         self.flip = flip
         self.pad = images.shape[3] // 8 if pad is None else pad
         self.dtype = dtype
+        exact = torch.float64 if dtype == torch.float64 else torch.float32
+        deviation = torch.tensor(self.std, dtype=torch.float64).view(-1, 1, 1)
+        middle = torch.tensor(self.mean, dtype=torch.float64).view(-1, 1, 1)
+        self._factor = (1 / (255 * deviation)).to(images.device, exact)
+        self._offset = (-middle / deviation).to(images.device, exact)
 
     @property
     def n_rows(self) -> int:
@@ -109,16 +114,9 @@ class ImageViews:
         return (self._standardised(apply_strong(self.images[rows], draws)),)
 
     def _standardised(self, images: Tensor) -> Tensor:
-        shape = (1, -1, 1, 1)
-        scale = [1.0 / (255.0 * std) for std in self.std]
-        shift = [-mean / std for mean, std in zip(self.mean, self.std, strict=True)]
         # Half precision would round the values before they are scaled.
-        exact = torch.float64 if self.dtype == torch.float64 else torch.float32
-        values = images.to(exact, memory_format=torch.channels_last)
-        like = {"device": images.device, "dtype": exact}
-        factor = torch.tensor(scale, **like).view(shape)  # type: ignore[arg-type]
-        offset = torch.tensor(shift, **like).view(shape)  # type: ignore[arg-type]
-        return values.mul_(factor).add_(offset).to(self.dtype)
+        values = images.to(self._factor.dtype, memory_format=torch.channels_last)
+        return values.mul_(self._factor).add_(self._offset).to(self.dtype)
 
 
 @dataclass(frozen=True)
@@ -188,11 +186,11 @@ class TableViews:
 
     def weak(self, rows: Tensor, draws: Any) -> Inputs:
         numeric, codes = self.plain(rows)
-        return numeric + draws.added.to(numeric), codes
+        return numeric + on_device(draws.added.to(numeric.dtype), numeric.device), codes
 
     def strong(self, rows: Tensor, draws: Any) -> Inputs:
         numeric, codes = self.weak(rows, draws)
-        lost = draws.lost.to(numeric.device)
+        lost = on_device(draws.lost, numeric.device)
         if lost.shape[1] == 0:
             return numeric, codes
         numbers = numeric.shape[1]
