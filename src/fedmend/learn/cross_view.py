@@ -38,7 +38,7 @@ class CrossViewTop(JointTop):
     label, representation), bank: how many aligned rows are remembered for predicting."""
 
     bank: Tensor
-    filled: Tensor
+    rows_seen: Tensor
 
     def __init__(self, spec: JointSpec) -> None:
         super().__init__(spec)
@@ -56,15 +56,19 @@ class CrossViewTop(JointTop):
         self.temperature = float(self.options["temperature"])
         size = int(self.options["bank"])
         self.register_buffer("bank", torch.zeros(2, size, width))
-        self.register_buffer("filled", torch.zeros((), dtype=torch.int64))
-        self._at = 0
+        self.register_buffer("rows_seen", torch.zeros((), dtype=torch.int64))
+        self._seen = 0
+
+    def start_epoch(self, generator: torch.Generator) -> None:
+        super().start_epoch(generator)
+        self._seen = int(self.rows_seen)  # once an epoch: reading it makes a GPU wait
 
     # ------------------------------------------------------------------ predicting
 
     def outputs(self, views: Views) -> Tensor:
         a, b = views.values
         dense = [views.dense(a), views.dense(b)]
-        known = int(self.filled)
+        known = min(int(self.rows_seen), self.bank.shape[1])
         if known:
             bank = self.bank[:, :known].to(dense[0].dtype)
             for me, other in ((0, 1), (1, 0)):
@@ -161,11 +165,11 @@ class CrossViewTop(JointTop):
     def _remember(self, aligned: list[Tensor]) -> None:
         size = self.bank.shape[1]
         count = min(len(aligned[0]), size)
-        places = (torch.arange(count, device=self.bank.device) + self._at) % size
+        places = (torch.arange(count, device=self.bank.device) + self._seen) % size
         for party in (0, 1):
             self.bank[party].index_copy_(0, places, aligned[party][:count].to(self.bank.dtype))
-        self._at = (self._at + count) % size
-        self.filled.add_(count).clamp_(max=size)
+        self._seen += count
+        self.rows_seen.fill_(self._seen)
 
 
 def _mean_loss(outputs: Tensor, targets: Tensor) -> Tensor:

@@ -71,7 +71,9 @@ class Views:
 
 
 class JointTop(nn.Module):
-    """What all joint tops have."""
+    """What all joint tops have; `epochs_seen` is kept with the weights, for resumed trainings."""
+
+    epochs_seen: Tensor
 
     def __init__(self, spec: JointSpec) -> None:
         super().__init__()
@@ -79,9 +81,11 @@ class JointTop(nn.Module):
         self.options = dict(spec.options)
         self.epoch = 0
         self.generator: torch.Generator | None = None
+        self.register_buffer("epochs_seen", torch.zeros((), dtype=torch.int64))
 
     def start_epoch(self, generator: torch.Generator) -> None:
-        self.epoch += 1
+        self.epochs_seen += 1
+        self.epoch = int(self.epochs_seen)
         self.generator = generator
 
     def outputs(self, views: Views) -> Tensor:

@@ -176,5 +176,6 @@ def _weights(module: torch.nn.Module) -> dict[str, Any]:
 
 
 def _filled(module: Any, weights: dict[str, Any]) -> Any:
-    module.to(next(iter(weights.values())).dtype).load_state_dict(weights)
+    dtype = next(value.dtype for value in weights.values() if value.is_floating_point())
+    module.to(dtype).load_state_dict(weights)
     return module
