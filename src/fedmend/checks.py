@@ -15,6 +15,7 @@ from fedmend.data.table import Table
 from fedmend.errors import DataError, FedmendError, FedmendWarning
 from fedmend.reading import read_party
 from fedmend.secure.identifiers import RULES, describe_ids
+from fedmend.shapes import alike_problems
 
 if TYPE_CHECKING:
     from fedmend.config import Config, PartySettings
@@ -44,7 +45,9 @@ def check_data(config: Config) -> Findings:
             for each in caught
             if issubclass(each.category, FedmendWarning)
         ]
-    if len(found.tables) == len(config.party):
+    if config.horizontal and len(found.tables) == len(config.party):
+        found.problems += alike_problems(found.tables)
+    elif len(found.tables) == len(config.party):
         _check_overlap(config, found)
         _check_completion(config, found)
         if len(config.labellers) > 1:
@@ -81,6 +84,8 @@ def _check_party(config: Config, party: PartySettings, found: Findings) -> None:
 
 def _learns_alone_from(config: Config, party: str) -> bool:
     """Whether a method takes this party's labels for the truth."""
+    if config.horizontal:
+        return False
     alone = [method for method in config.method if method.name not in CROWD]
     if len(config.labellers) == 1:
         return True
@@ -194,7 +199,14 @@ def _check_overlap(config: Config, found: Findings) -> None:
                 f"parties {one!r} and {two!r} share no id ({styles}; compared as "
                 f"align.normalise = {rule!r} says). Mend: name the columns that hold the same ids"
                 + (', or normalise = "text"' if rule == "exact" else "")
+                + _other_shape(found.tables[one], found.tables[two])
             )
+
+
+def _other_shape(one: Table, two: Table) -> str:
+    if set(one.feature_names) != set(two.feature_names):
+        return ""
+    return '; or, as they have the same columns, run.shape = "horizontal" and a method for it'
 
 
 def _check_device(config: Config, found: Findings) -> None:

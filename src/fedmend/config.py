@@ -16,6 +16,7 @@ from fedmend._suggest import did_you_mean
 from fedmend.config_checks import METHODS, cross_problems
 from fedmend.errors import ConfigError
 from fedmend.federation.policy import Policy
+from fedmend.shapes import HORIZONTAL, shape_of
 
 __all__ = ["Config", "MethodSettings", "PartySettings", "load_config"]
 
@@ -35,6 +36,7 @@ class RunSettings(_Settings):
     device: str = Field(default="cpu", pattern=r"^(cpu|cuda(:\d+)?)$")
     strict: bool = False
     engine: Literal["local", "flare"] = "local"
+    shape: Literal["vertical", "horizontal"] | None = None
 
     @property
     def all_seeds(self) -> list[int]:
@@ -170,6 +172,11 @@ class Config(_Settings):
         return self._source.parent / path
 
     @property
+    def horizontal(self) -> bool:
+        """Whether the parties have the same columns of different people."""
+        return self.run.shape == "horizontal" or self.method[0].name in HORIZONTAL
+
+    @property
     def labellers(self) -> list[str]:
         """The parties with a label column."""
         return [party.name for party in self.party if party.label is not None]
@@ -210,6 +217,8 @@ def load_config(path: str | Path) -> Config:
     raw = _parse(path)
     if isinstance(raw.get("method"), dict):
         raw["method"] = [raw["method"]]
+    if "method" not in raw and shape_of(raw) == "horizontal":
+        raw["method"] = [{"name": "sage"}]
     problems: list[str] = []
     config: Config | None = None
     try:

@@ -17,6 +17,7 @@ from fedmend.federation.ledger import COORDINATOR
 from fedmend.federation.policy import Policy
 from fedmend.learn.metrics import CLASSIFICATION, REGRESSION
 from fedmend.parameters import parameter_problems
+from fedmend.shapes import HORIZONTAL, shape_of, shape_problems
 
 __all__ = [
     "COMPLETED",
@@ -47,7 +48,7 @@ METHODS: dict[str, tuple[str, str]] = {
     "majority": ("MJ", "several labellers: the majority of their votes is taken for the truth"),
     "dawid-skene": ("EM", "several labellers: the truth inferred from their votes alone"),
     "random-labeller": ("Random", "several labellers: each batch believes one, drawn at random"),
-}
+} | HORIZONTAL
 # Methods that learn from the labels of several parties.
 CROWD = ("inc", "majority", "dawid-skene", "random-labeller")
 COMPLETERS: dict[str, str] = {"fedpsg-pum": "FedPSGPUM"}
@@ -119,6 +120,8 @@ def _labels(raw: Mapping[str, Any]) -> Iterator[str]:
 
 def _labellers(raw: Mapping[str, Any]) -> Iterator[str]:
     """Every method finds the labels it needs: one party's, or those of several."""
+    if shape_of(raw) == "horizontal":
+        return
     holders = _holders(raw)
     told = ", ".join(holders)
     methods = _known_methods(raw) or ([] if "method" in raw else [{"name": "vfl"}])
@@ -285,6 +288,7 @@ def _metrics(raw: Mapping[str, Any]) -> Iterator[str]:
 _CHECKS: tuple[Callable[[Mapping[str, Any]], Iterator[str]], ...] = (
     _party_names,
     _party_sources,
+    shape_problems,
     _labels,
     _labellers,
     _reference,

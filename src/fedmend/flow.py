@@ -116,6 +116,7 @@ class Plan:
     reference: str | None = None
     label_review: bool = False
     federation: Callable[[Path], Federation] | None = None
+    horizontal: bool = False
 
     @property
     def trainings(self) -> list[Method]:
@@ -151,6 +152,7 @@ def plan_of(config: Config) -> Plan:
         complete=Completing.of(config),
         reference=config.evaluate.reference,
         label_review=config.report.label_review,
+        horizontal=config.horizontal,
     )
 
 
@@ -174,10 +176,8 @@ def execute(
         with fed, _few_threads(fed):
             found = _align_and_look(fed, plan, work, listener)
             test = fed.on("test")
-            crowd = any(method.name in CROWD for method in plan.methods)
-            several = len(fed.label_parties) > 1
-            reference = reference_of(test, plan.reference, crowd=crowd, several=several)
-            tested_on = _tested_on(test)
+            reference = _reference(fed, test, plan)
+            tested_on = _tested_on(test, plan)
             mended, mending = fed, None
             if plan.complete is not None:
                 mended, mending = complete(fed, plan.complete, plan.seeds[0], work, listener)
@@ -234,18 +234,28 @@ def _federation(plan: Plan, work: Path, listener: Listener) -> Federation:
 
 
 def _align_and_look(fed: Federation, plan: Plan, work: Path, listener: Listener) -> Overview:
-    if len(fed.names) > 1:
+    if len(fed.names) > 1 and not plan.horizontal:
         listener.stage("Finding the rows the parties share")
         for view in (fed, fed.on("test")):
             if not restore_alignment(view, work / "alignment"):
                 align(view, progress=listener.progress, **plan.align)
                 keep_alignment(view, work / "alignment")
-    found = overview(fed)
+    found = overview(fed, shape="horizontal" if plan.horizontal else "vertical")
     listener.overview(found)
     return found
 
 
-def _tested_on(test: Federation) -> str:
+def _reference(fed: Federation, test: Federation, plan: Plan) -> Reference:
+    if plan.horizontal and test.label_parties:
+        return Reference(tuple(test.label_parties), own=True)
+    crowd = any(method.name in CROWD for method in plan.methods)
+    several = len(fed.label_parties) > 1
+    return reference_of(test, plan.reference, crowd=crowd, several=several)
+
+
+def _tested_on(test: Federation, plan: Plan) -> str:
+    if plan.horizontal:
+        return f"the labelled test rows of {len(test.label_parties)} parties"
     if test.is_aligned:
         return f"{test.alignment.aligned:,} test rows known to all"
     return f"{test.roster[test.label_party]['rows']:,} test rows"
@@ -275,9 +285,12 @@ def _train(
     estimator = method_class(method.name)(**method.params)
     if "seed" in estimator.get_params():
         estimator.set_params(seed=seed)
+    if plan.horizontal and estimator.watch is None:
+        estimator.set_params(watch="test")
+    title = "rounds" if plan.horizontal else "epochs"
     estimator.fit(
         fed,
-        progress=lambda _, done, total, facts: listener.progress("epochs", done, total, facts),
+        progress=lambda _, done, total, facts: listener.progress(title, done, total, facts),
         checkpoint=work / "checkpoints" / slug,
         resume=resume,
     )

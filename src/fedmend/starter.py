@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import gzip
+import itertools
 import json
 import re
 from collections.abc import Sequence
@@ -14,6 +15,8 @@ from fedmend._suggest import did_you_mean
 from fedmend.errors import ConfigError
 
 __all__ = ["starter_text", "write_starter"]
+
+MOST_IDS = 100_000
 
 _HEAD = """\
 # A federation for fedmend. Paths are relative to this file.
@@ -87,6 +90,29 @@ name = "majority"            # the majority of their votes
 name = "dawid-skene"         # the truth inferred from their votes alone
 """
 
+_SHAPE = """\
+[run]
+shape = "horizontal"         # the same columns of different people
+"""
+
+_HORIZONTAL_TAIL = """\
+# One method, or several to compare. Each takes the parameters of its class.
+[[method]]
+name = "sage"                # rows without label get pseudo-labels
+# rounds = 50
+# per_round = 8              # parties in each round; all by default
+
+[[method]]
+name = "fedavg"              # the labelled rows only
+
+[evaluate]
+{metrics}
+test_share = 0.25            # of every party's rows, chosen by their id
+
+[report]
+title = {title}
+"""
+
 _REFERENCE = """\
 reference = "majority"       # or the name of the party whose test labels count
 """
@@ -129,6 +155,8 @@ def starter_text(
         _require(headers, id, label)
     names = _party_names(list(columns))
     several = sum(label in header for header in columns.values()) > 1
+    alike = bool(files) and len({frozenset(header) for header in columns.values()}) == 1
+    alike = alike and _strangers(files, id)
     parties = [
         _PARTY.format(
             name=_quoted(names[file]),
@@ -140,10 +168,13 @@ def starter_text(
         )
         for file, header in columns.items()
     ]
+    head = _HEAD.format(name=path.name)
+    if alike:
+        head = head.replace("[run]\n", _SHAPE)
     return (
-        _HEAD.format(name=path.name)
+        head
         + "".join(parties)
-        + _TAIL.format(
+        + (_HORIZONTAL_TAIL if alike else _TAIL).format(
             methods=_CROWD_METHODS if several else _METHODS,
             reference=_REFERENCE if several else "",
             metrics='# metrics = ["auc", "accuracy"]   # the first one decides; all by default',
@@ -182,6 +213,30 @@ def _header(file: Path) -> list[str]:
     if not header:
         raise ValueError("the file is empty")
     return header
+
+
+def _strangers(files: Sequence[Path], id: str) -> bool:
+    """Whether no two tables know the same people, as far as their first rows tell."""
+    seen: set[str] = set()
+    for file in files:
+        own = _first_ids(file, id)
+        if seen & own:
+            return False
+        seen |= own
+    return True
+
+
+def _first_ids(file: Path, id: str) -> set[str]:
+    if file.name.lower().endswith(".parquet"):
+        import pyarrow.parquet as pq
+
+        batches = pq.ParquetFile(file).iter_batches(MOST_IDS, columns=[id])
+        first = itertools.islice(batches, 1)
+        return {str(value) for batch in first for value in batch.column(0).to_pylist()}
+    opener: Any = gzip.open if file.name.lower().endswith(".gz") else open
+    with opener(file, "rt", encoding="utf-8-sig", newline="") as stream:
+        lines = csv.DictReader(stream)
+        return {str(line[id]) for line in itertools.islice(lines, MOST_IDS)}
 
 
 def _shared_column(headers: dict[Path, list[str]], label: str | None) -> str:
