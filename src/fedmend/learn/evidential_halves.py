@@ -1,0 +1,388 @@
+"""The halves of an evidential split network: batches of fixed make-up, and who knows which rows.
+
+Rows come in segments (rows known to all, then each party's own). A batch takes a fixed number of
+each, so that overlapping rows are never lost among the others, and so that every party knows the
+layout of a batch without being told: it embeds only the rows it has, and its mean row once.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedmend.learn.augment import Weak, draw_weak
+from fedmend.learn.evidential import (
+    JOINT,
+    EvidenceTop,
+    Objective,
+    consistency_loss,
+    total_loss,
+)
+from fedmend.learn.features import ALIGNED, PAD, Segments, augmented
+from fedmend.learn.halves import BottomHalf, Settings, TopHalf, _gradient, one_cycle
+from fedmend.learn.imputation import MeanRow, OwnRows, embed
+from fedmend.learn.nets import Batch, Bottom
+from fedmend.learn.optim import FlatOptimizer
+
+
+def batch_make_up(counts: Sequence[int], batch_size: int, least: float) -> tuple[list[int], int]:
+    """Rows of each segment in a batch, the first segment's at least a share `least`; and steps.
+
+    >>> batch_make_up([100, 900, 0], 100, 0.25)
+    ([25, 75, 0], 10)
+    """
+    total = sum(counts)
+    size = min(batch_size, total)
+    first = 0
+    if counts[0]:
+        first = max(round(size * counts[0] / total), math.ceil(least * size), min(2, size))
+    rest = total - counts[0]
+    if not rest:
+        first = size
+    left = size - first
+    sizes = [first]
+    for place, count in enumerate(counts[1:], 2):
+        later = sum(counts[place:])
+        share = left if not later else round((size - first) * count / rest)
+        share = min(left, max(share, 1) if count else 0)
+        sizes.append(share)
+        left -= share
+    return sizes, max(1, round(total / size))
+
+
+class Pools:
+    """Training rows by segment, dealt into batches from one seed per epoch.
+
+    A pool that a batch takes more of than its share goes round several times in an epoch.
+    """
+
+    def __init__(
+        self,
+        pools: Sequence[np.ndarray],
+        batch_size: int,
+        least: float,
+        device: torch.device,
+        *,
+        augment: bool = False,
+    ) -> None:
+        self._pools = [torch.from_numpy(np.ascontiguousarray(p, dtype=np.int64)) for p in pools]
+        self.sizes, self.steps = batch_make_up([len(p) for p in pools], batch_size, least)
+        self.device = device
+        self.augment = augment
+        self.draws: Weak | None = None
+        self._draws: Weak | None = None
+        self._numbers = torch.zeros((0, 0), dtype=torch.int64)
+        self._at = 0
+
+    @property
+    def batch_size(self) -> int:
+        return sum(self.sizes)
+
+    def start(self, seed: int) -> None:
+        generator = torch.Generator().manual_seed(seed)
+        columns = []
+        for pool, size in zip(self._pools, self.sizes, strict=True):
+            if not size:
+                continue
+            needed, found = self.steps * size, []
+            while needed > 0:
+                shuffled = pool[torch.randperm(len(pool), generator=generator)][:needed]
+                found.append(shuffled)
+                needed -= len(shuffled)
+            columns.append(torch.cat(found).view(self.steps, size))
+        self._numbers = torch.cat(columns, 1).to(self.device)
+        if self.augment:
+            rows = self.steps * self.batch_size
+            self._draws = draw_weak(rows, generator, PAD).to(self.device)
+        self._at = 0
+
+    def next(self) -> Tensor:
+        numbers = self._numbers[self._at]
+        if self._draws is not None:
+            at = self._at * self.batch_size
+            self.draws = self._draws[at : at + self.batch_size]
+        self._at += 1
+        return numbers
+
+    @property
+    def done(self) -> float:
+        """The share of this epoch's batches that were handed out."""
+        return self._at / self.steps
+
+    def places(self, mine: Sequence[bool]) -> Tensor:
+        """Where in a batch the rows of these segments stand."""
+        ends = np.cumsum(self.sizes)
+        pieces = [
+            np.arange(end - size, end)
+            for size, end, own in zip(self.sizes, ends, mine, strict=True)
+            if own
+        ]
+        return torch.from_numpy(np.concatenate([np.zeros(0, np.int64), *pieces])).to(self.device)
+
+
+class _Trained:
+    """What both halves add to theirs: pools, and a schedule that goes by shares of the training."""
+
+    settings: Settings
+    device: torch.device
+    optimizer: FlatOptimizer
+    module: Any
+    order: Any
+
+    def _prepare(self, segments: Segments, own: str | None) -> None:
+        self.segment_names = [str(name) for name, _ in segments]
+        self._mine = [name in (ALIGNED, own) for name in self.segment_names]
+        self._places = torch.zeros(0, dtype=torch.int64)
+        self._span = (0.0, 0.0)
+
+    def set_pools(self, pools: Sequence[np.ndarray], least: float) -> int:
+        """Train on these rows from now on; returns an epoch's number of batches."""
+        settings = self.settings
+        augment = settings.augment == "weak"
+        self.order = Pools(pools, settings.batch_size, least, self.device, augment=augment)
+        self._places = self.order.places(self._mine)
+        if not hasattr(self, "optimizer"):
+            self.optimizer = FlatOptimizer(list(self.module.parameters()), settings.optimizer)
+        return self.order.steps
+
+    def begin(self, span: tuple[float, float]) -> None:
+        """An epoch that goes from one share of the whole training to another."""
+        self._span = span
+
+    def _scale(self) -> float:
+        if self.settings.schedule == "constant":
+            return 1.0
+        start, end = self._span
+        return one_cycle(start + (end - start) * self.order.done)
+
+    def _known(self, rows: OwnRows, numbers: Tensor) -> Batch:
+        """This party's rows of a batch, their images flipped and shifted as drawn."""
+        batch = rows.batch(numbers)
+        draws = self.order.draws
+        if draws is None or not batch.blocks:
+            return batch
+        own = draws[self._places]
+        return batch._replace(blocks=tuple(augmented(block, own) for block in batch.blocks))
+
+
+class EvidenceBottomHalf(_Trained, BottomHalf):
+    """A party's bottom over the rows it has, and its mean row."""
+
+    def __init__(
+        self,
+        module: Bottom,
+        own: OwnRows,
+        mean: MeanRow,
+        segments: Segments,
+        name: str,
+        settings: Settings,
+        device: torch.device,
+        *,
+        strong: Callable[[Batch], Batch] | None = None,
+    ) -> None:
+        BottomHalf.__init__(self, module, own, settings, device)  # type: ignore[arg-type]
+        self._prepare(segments, name)
+        self.bottom = module
+        self.own = own
+        self.mean = mean.to(device, settings.dtype)
+        self.strong = strong
+        self._batch: Batch | None = None
+
+    def forward(self) -> Tensor:
+        """Embeddings of this party's rows of the next batch, and last of its mean row."""
+        self._numbers = self.order.next().index_select(0, self._places)
+        self._batch = self._known(self.own, self._numbers)
+        if self.strong is not None:
+            self._batch = self._with_strong_views(self._batch)
+        self._embedding = self._compute(self._numbers)
+        return self.settings.for_wire(self._embedding.detach())
+
+    def _with_strong_views(self, batch: Batch) -> Batch:
+        """The batch, and once more those of its rows that only this party has."""
+        assert self.strong is not None
+        overlapping = self.order.sizes[0]
+        own = Batch(
+            batch.numeric[overlapping:],
+            batch.codes[overlapping:],
+            tuple(block[overlapping:] for block in batch.blocks),
+        )
+        strong = self.strong(own)
+        return Batch(
+            torch.cat([batch.numeric, strong.numeric]),
+            torch.cat([batch.codes, strong.codes]),
+            tuple(
+                torch.cat([block, view])
+                for block, view in zip(batch.blocks, strong.blocks, strict=True)
+            ),
+        )
+
+    @torch.no_grad()
+    def embed(self, numbers: Tensor) -> Tensor:
+        """Embeddings of those of the rows that this party has, and last of its mean row."""
+        self.module.eval()
+        known = numbers[self.own.slot.index_select(0, numbers) >= 0]
+        self._batch = self.own.batch(known)
+        return self.settings.for_wire(self._compute(known))
+
+    def _compute(self, numbers: Tensor, draws: Weak | None = None) -> Tensor:
+        assert self._batch is not None
+        with self.settings.autocast(self.device):
+            return embed(self.bottom, self._batch, self.mean).to(self.settings.dtype)
+
+
+class EvidenceTopHalf(_Trained, TopHalf):
+    """The heads, with the bottom of the party they live at; targets are class numbers."""
+
+    def __init__(
+        self,
+        top: EvidenceTop,
+        how: Objective,
+        settings: Settings,
+        device: torch.device,
+        *,
+        names: Sequence[str],
+        segments: Segments,
+        label_party: str,
+        bottom: Bottom | None,
+        own: OwnRows | None,
+        mean: MeanRow | None,
+        watch: Callable[[Tensor, Tensor], None] | None = None,
+    ) -> None:
+        TopHalf.__init__(
+            self,
+            top,
+            settings,
+            device,
+            names=names,
+            own=label_party if bottom is not None else None,
+            bottom=bottom,
+        )
+        self._prepare(segments, label_party)
+        self.top = top
+        self.how = how
+        self.own_rows = own
+        self.mean = None if mean is None else mean.to(device, settings.dtype)
+        self.watch = watch
+        self._layout: list[tuple[Tensor, Tensor]] = []
+        self.epochs = 0
+
+    def set_pools(self, pools: Sequence[np.ndarray], least: float) -> int:
+        steps = super().set_pools(pools, least)
+        size = self.order.batch_size
+        self._layout = []
+        for party in self.names:
+            places = self.order.places([name in (ALIGNED, party) for name in self.segment_names])
+            index = torch.full((size,), len(places), dtype=torch.int64, device=self.device)
+            index[places] = torch.arange(len(places), device=self.device)
+            self._layout.append((index, index < len(places)))
+        return steps
+
+    def start_epoch(self, seed: int, dropout_seed: int) -> None:
+        super().start_epoch(seed, dropout_seed)
+        self.epochs += 1
+
+    def step(self, embeddings: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """One update; returns the gradient for each embedding that came in."""
+        assert self.targets is not None
+        numbers = self.order.next()
+        leaves = {
+            name: value.detach().to(self.device, self.settings.dtype).requires_grad_()
+            for name, value in embeddings.items()
+        }
+        self.optimizer.zero_grad()
+        with self.settings.autocast(self.device):
+            whole = [
+                self._own_side(numbers) if name == self.own else leaves[name] for name in self.names
+            ]
+            loss, fused = self._judge(whole, numbers)
+        loss.backward()
+        self.update()
+        self._loss += loss.detach() * len(numbers)
+        self._rows += len(numbers)
+        if self.watch is not None and fused is not None:
+            self.watch(numbers, fused)
+        return {name: self.settings.for_wire(_gradient(leaf)) for name, leaf in leaves.items()}
+
+    def _judge(self, whole: Sequence[Tensor], numbers: Tensor) -> tuple[Tensor, Tensor | None]:
+        """The loss of a batch, and the fused opinion on each of its rows."""
+        assert self.targets is not None
+        targets = self.targets.index_select(0, numbers)
+        overlapping = self.order.sizes[0] if self.segment_names[0] == ALIGNED else 0
+        if self.how.consistency:
+            total = targets.new_zeros((), dtype=self.settings.dtype)
+            for number, side in enumerate(whole):
+                own = (len(side) - 1 - overlapping) // 2
+                total = total + consistency_loss(
+                    self.top, self.how, number, side, overlapping, own, targets
+                )
+            return total, None
+        sides = [
+            side.index_select(0, index)
+            for side, (index, _) in zip(whole, self._layout, strict=True)
+        ]
+        return total_loss(
+            self.top,
+            self.how,
+            sides,
+            [side[-1] for side in whole],
+            [known for _, known in self._layout],
+            overlapping,
+            targets,
+            self._row_weights(numbers),
+            self.epochs,
+        )
+
+    def _row_weights(self, numbers: Tensor) -> Tensor:
+        if self.weights is None:
+            return torch.ones(len(numbers), dtype=self.settings.dtype, device=self.device)
+        return self.weights.index_select(0, numbers)
+
+    def _own_side(self, numbers: Tensor) -> Tensor:
+        assert self.own_rows is not None
+        assert self.mean is not None
+        assert isinstance(self._bottom, Bottom)
+        mine = numbers.index_select(0, self._places)
+        return embed(self._bottom, self._known(self.own_rows, mine), self.mean)
+
+    # ------------------------------------------------------------------ without training
+
+    @torch.no_grad()
+    def own_embedding(self, numbers: Tensor) -> Tensor:
+        """As `EvidenceBottomHalf.embed`, for the party the heads live at."""
+        assert self.own_rows is not None
+        assert self.mean is not None
+        assert isinstance(self._bottom, Bottom)
+        self.module.eval()
+        known = numbers[self.own_rows.slot.index_select(0, numbers) >= 0]
+        with self.settings.autocast(self.device):
+            found = embed(self._bottom, self.own_rows.batch(known), self.mean)
+        return found.to(self.settings.dtype)
+
+    @torch.no_grad()
+    def source_outputs(
+        self,
+        sides: Sequence[Tensor],
+        stand_ins: Sequence[Tensor],
+        known: Sequence[bool],
+        rows: int,
+    ) -> dict[str, Tensor]:
+        """Outputs of every source that has something to say on rows known to these parties."""
+        self.module.eval()
+        ready = [
+            side if has else stand_in[None].expand(rows, -1)
+            for side, stand_in, has in zip(sides, stand_ins, known, strict=True)
+        ]
+        found: dict[str, Tensor] = {}
+        with self.settings.autocast(self.device):
+            if self.top.spec.heads:
+                for number, name in enumerate(self.names):
+                    if known[number] or self.how.imputed:
+                        found[name] = self.top.head(number, ready[number])
+            if self.top.joint is not None:
+                found[JOINT] = self.top.together(ready)
+        return found

@@ -1,0 +1,109 @@
+"""Which rows without a label get one, and which imputed rows stay in the training.
+
+`Choice` gives labels to rows the self-training model is sure of (RISA, §II-C): where p >= tau, or
+where it reaches the threshold of its own class. `Watch` keeps the mean doubt about every row over
+some epochs (§II-D, last paragraph), by which rows are dropped later on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedmend.errors import ConfigError
+
+__all__ = ["MEASURES", "Choice", "Watch", "final_threshold"]
+
+MEASURES = ("uncertainty", "doubt")
+
+
+@dataclass(frozen=True)
+class Choice:
+    """When a row gets a label.
+
+    threshold: least probability of the likeliest class. per_class: classes that reach it rarely
+    get an easier one, in proportion to how often they do (FlexMatch), never below `floor`.
+    soft: the label is the whole prediction instead of its likeliest class.
+    """
+
+    threshold: float = 0.95
+    per_class: bool = False
+    floor: float = 0.5
+    soft: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("threshold", "floor"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise ConfigError(f"{name} must be in [0, 1], however: {getattr(self, name)}")
+
+    def thresholds(self, probabilities: np.ndarray) -> np.ndarray:
+        """The threshold of every class [K]."""
+        classes = probabilities.shape[1]
+        flat = np.full(classes, self.threshold)
+        if not self.per_class or not len(probabilities):
+            return flat
+        sure = probabilities.max(1) >= self.threshold
+        reached = np.bincount(probabilities.argmax(1)[sure], minlength=classes).astype(float)
+        # How well a class is learnt, from 0 to 1, warped so that few are let in at first.
+        learnt = reached / max(1.0, reached.max())
+        return np.maximum(flat * learnt / (2.0 - learnt), min(self.floor, self.threshold))
+
+    def labels(self, probabilities: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Labels of all rows (class numbers, or soft [n, K]), and which rows get theirs."""
+        likeliest = probabilities.argmax(1)
+        limit = self.thresholds(probabilities)[likeliest]
+        mask = probabilities.max(1) >= limit
+        return (probabilities if self.soft else likeliest), mask
+
+
+def final_threshold(last: float, done: float) -> float:
+    """tau_t = tau_0^(t / T): from one down to `last`.
+
+    >>> final_threshold(0.25, 0.5)
+    0.5
+    """
+    return float(last**done)
+
+
+class Watch:
+    """Mean uncertainty and mean doubt (1 - the probability of the row's label) of every row."""
+
+    def __init__(self, rows: int, device: torch.device) -> None:
+        self._sums = torch.zeros((2, rows), device=device)
+        self._seen = torch.zeros(rows, device=device)
+
+    def add(self, numbers: Tensor, fused: Tensor, targets: Tensor) -> None:
+        """fused: belief and uncertainty [n, K + 1]; targets: class numbers or soft labels."""
+        u = fused[:, -1]
+        p = fused[:, :-1] + u[:, None] / (fused.shape[1] - 1)
+        if targets.is_floating_point():
+            targets = targets.argmax(1)
+        right = p.gather(1, targets[:, None])[:, 0]
+        self._sums[0].index_add_(0, numbers, u.float())
+        self._sums[1].index_add_(0, numbers, 1.0 - right.float())
+        self._seen.index_add_(0, numbers, torch.ones_like(u, dtype=torch.float32))
+
+    def below(self, rows: np.ndarray, limit: float, measure: str) -> np.ndarray:
+        """Of these rows those whose mean is at most the limit; rows never seen stay."""
+        if measure not in MEASURES:
+            raise ConfigError(f"select must be one of {', '.join(MEASURES)}, however: {measure!r}")
+        at = torch.from_numpy(np.ascontiguousarray(rows)).to(self._seen.device)
+        mean = self._sums[MEASURES.index(measure)][at] / self._seen[at].clamp_min(1.0)
+        keep = (mean <= limit) | (self._seen[at] == 0)
+        return rows[keep.cpu().numpy()]
+
+    def clear(self) -> None:
+        self._sums.zero_()
+        self._seen.zero_()
+
+    def to_wire(self) -> dict[str, Any]:
+        return {"sums": self._sums, "seen": self._seen}
+
+    def take(self, saved: Mapping[str, Any]) -> None:
+        self._sums.copy_(saved["sums"])
+        self._seen.copy_(saved["seen"])

@@ -1,0 +1,233 @@
+"""RISA's stages, top to bottom: self-training of f_ST, then evidential training with selection."""
+
+from __future__ import annotations
+
+import logging
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from fedmend.errors import DataError
+from fedmend.learn.evidential import Objective
+from fedmend.learn.evidential_session import EvidenceNetwork, EvidenceSession
+from fedmend.learn.features import ALIGNED
+from fedmend.learn.metrics import better
+from fedmend.learn.selection import final_threshold
+from fedmend.learn.session import STATE
+from fedmend.learn.training import Progress
+
+if TYPE_CHECKING:
+    from fedmend.methods.risa import RISA
+
+logger = logging.getLogger(__name__)
+
+SELF_TRAINING = ("consistency", "views", "published", "none")
+# Fewer held-out rows than this say little about whom to trust.
+HELD_OUT = 100
+
+
+class Stages:
+    """One fit of `network`; `segments` are the overlapping rows, then each party's own.
+
+    calibration: how far each source is trusted, by kind of row. selection: what every selection
+    dropped. chosen: per passive party the rows that got a label.
+    """
+
+    def __init__(
+        self,
+        model: RISA,
+        network: EvidenceNetwork,
+        segments: list[list[object]],
+        progress: Progress | None,
+        checkpoint: str | os.PathLike[str] | None,
+        resume: bool,
+    ) -> None:
+        self.model = model
+        self.network = network
+        self.segments = segments
+        self.progress = progress
+        self.folder = Path(checkpoint) if checkpoint is not None else None
+        self.resumed = resume
+        self.calibration: dict[str, Any] = {}
+        self.selection: list[dict[str, Any]] = []
+        self.chosen: dict[str, np.ndarray] = {}
+
+    def run(self) -> None:
+        teacher = None
+        done = self.resumed and self.folder is not None and (self.folder / "train" / STATE).exists()
+        if self.model.self_training != "none" and not done:
+            teacher = self.self_train()
+        self.train(teacher)
+        if teacher is not None:
+            teacher.drop()
+
+    # ------------------------------------------------------------------ stage 1
+
+    def self_train(self) -> EvidenceNetwork:
+        """f_ST learns from overlapping rows, then labels passive rows of which it is sure."""
+        model, passive = self.model, self.network.passive
+        consistent = model.self_training == "consistency"
+        objective = Objective(
+            activation="softmax",
+            fused=0.0,
+            party=1.0,
+            joint=1.0,
+            view_dropout=model.self_training == "views",
+            consistency=model.consistency if consistent else 0.0,
+        )
+        how = replace(self.network.how, heads=consistent, joint=not consistent, objective=objective)
+        epochs = model.self_epochs or model.epochs
+        teacher = EvidenceNetwork(
+            self.network.fed,
+            parties=passive if consistent else self.network.parties,
+            label_party=self.network.label_party,
+            config=self.network.config,
+            how=how,
+        )
+        with teacher.session(self.segments) as session:
+            pools, held_out = self._labelled(session)
+            for number, (name, (start, end)) in enumerate(session.spans.items()):
+                if name != ALIGNED:
+                    own = consistent and name in passive
+                    pools[number] = np.arange(start, end) if own else np.zeros(0, np.int64)
+            session.set_pools(pools)
+            for epoch in range(self._resume(session, "self-train") + 1, epochs + 1):
+                loss = session.epoch(epoch, epochs)
+                self._after(session, "self-train", epoch, epochs, {"loss": loss})
+            session.finish()
+            if model.calibrate and len(held_out):
+                session.judge(held_out, ALIGNED, [ALIGNED, *teacher.parties])
+                session.top.calibrate(held_out, False)
+            self._make_labels(session)
+        return teacher
+
+    def _make_labels(self, session: EvidenceSession) -> None:
+        model = self.model
+        choice = {
+            "threshold": model.threshold,
+            "per_class": model.per_class,
+            "soft": model.soft,
+        }
+        for name in self.network.passive:
+            start, end = session.spans[name]
+            session.judge(np.arange(start, end), name)
+            self.chosen[name] = session.top.make_labels(name, start, choice)
+            logger.info("%s: %d of %d rows got a label", name, len(self.chosen[name]), end - start)
+
+    # ------------------------------------------------------------------ stage 2
+
+    def train(self, teacher: EvidenceNetwork | None) -> None:
+        """Evidential training on overlapping rows, the label party's own, and labelled ones."""
+        model, network = self.model, self.network
+        with network.session(self.segments) as session:
+            pools, held_out = self._labelled(session)
+            for number, (name, (start, _)) in enumerate(session.spans.items()):
+                if teacher is not None and name in self.chosen:
+                    session.top.take_labels(teacher.model, name, start)
+                    pools[number] = self.chosen[name]
+            session.set_pools(pools)
+            for epoch in range(self._resume(session, "train") + 1, model.epochs + 1):
+                loss = session.epoch(epoch, model.epochs)
+                network.history.append({"epoch": epoch, "loss": loss})
+                stop = self._out_of_patience(session, held_out, epoch)
+                self._select(session, epoch)
+                self._after(session, "train", epoch, model.epochs, network.history[-1])
+                if stop:
+                    break
+            if model.patience is not None and len(held_out):
+                session.bottoms.restore_best()
+                session.top.restore_best()
+            else:
+                network.best_epoch = len(network.history)
+            session.finish()
+            if model.calibrate and len(held_out):
+                session.judge(held_out, ALIGNED, [ALIGNED, *network.parties])
+                self.calibration = session.top.calibrate(held_out, model.guard)
+
+    def _out_of_patience(self, session: EvidenceSession, held_out: np.ndarray, epoch: int) -> bool:
+        model, network = self.model, self.network
+        if model.patience is None or not len(held_out):
+            return False
+        session.judge(held_out, ALIGNED)
+        scores = session.top.metrics([ALIGNED], held_out)
+        network.history[-1] |= {f"val_{name}": value for name, value in scores.items()}
+        watched = f"val_{model.metric or 'log_loss'}"
+        best = network.history[network.best_epoch - 1][watched] if network.best_epoch else np.nan
+        if better(model.metric or "log_loss", network.history[-1][watched], best):
+            network.best_epoch = epoch
+            session.bottoms.keep_best()
+            session.top.keep_best()
+        return epoch - network.best_epoch >= model.patience
+
+    def _select(self, session: EvidenceSession, epoch: int) -> None:
+        """Drop imputed rows of which the network has been too unsure since the last time."""
+        model = self.model
+        if model.select is None or epoch % model.select_every or epoch == model.epochs:
+            return
+        limit = final_threshold(model.final_threshold, epoch / model.epochs)
+        pools = list(session.pools)
+        for number, (name, (start, _)) in enumerate(session.spans.items()):
+            if name == ALIGNED or not len(pools[number]):
+                continue
+            if name == self.network.label_party and not model.select_own:
+                continue
+            kept = session.top.keep_sure(pools[number], limit, model.select, name, start)
+            facts = {"before": len(pools[number]), "after": len(kept)}
+            self.selection.append({"epoch": epoch, "party": name, "limit": limit} | facts)
+            pools[number] = kept
+        session.top.forget_doubt()
+        session.set_pools(pools)
+
+    # ------------------------------------------------------------------ both
+
+    def _labelled(self, session: EvidenceSession) -> tuple[list[np.ndarray], np.ndarray]:
+        """Labelled rows by segment, without those held out; and the overlapping ones held out."""
+        labelled = session.top.labelled()
+        pools = [
+            labelled[(labelled >= start) & (labelled < end)]
+            for start, end in session.spans.values()
+        ]
+        overlapping, share = pools[0], self.model.validation
+        if len(overlapping) < 2:
+            raise DataError(
+                f"{len(overlapping)} overlapping rows with a label: nothing ties the sides",
+                party=self.network.label_party,
+                mend="more common rows; Local trains on one party's columns",
+            )
+        if not share:
+            return pools, np.zeros(0, np.int64)
+        count = min(max(round(share * len(overlapping)), HELD_OUT), len(overlapping) // 3)
+        rng = np.random.default_rng([self.network.fed.seed, self.model.seed, 1])
+        shuffled = rng.permutation(overlapping)
+        pools[0] = np.sort(shuffled[count:])
+        return pools, np.sort(shuffled[:count])
+
+    def _after(
+        self,
+        session: EvidenceSession,
+        stage: str,
+        epoch: int,
+        epochs: int,
+        facts: dict[str, float],
+    ) -> None:
+        if self.folder is not None:
+            network = self.network
+            session.checkpoint(
+                self.folder / stage, epoch, selection=self.selection, best=network.best_epoch
+            )
+        if self.progress is not None:
+            self.progress(stage, epoch, epochs, facts)
+
+    def _resume(self, session: EvidenceSession, stage: str) -> int:
+        """The epoch after which the stage goes on; 0 from its beginning."""
+        if self.folder is None or not self.resumed:
+            return 0
+        saved = session.resume(self.folder / stage)
+        if saved is None:
+            return 0
+        self.selection = saved["selection"]
+        self.network.best_epoch = saved["best"]
+        return int(saved["epoch"])
