@@ -23,7 +23,7 @@ from fedmend.learn.rounds import (
 )
 from fedmend.learn.rounds_nets import FlatNet
 from fedmend.learn.simulator import Simulator
-from fedmend.learn.simulator_resnet import fast_eval, fast_train, folded_pass
+from fedmend.learn.simulator_resnet import fast_eval, fast_train
 from fedmend.learn.simulator_stacked import StackedNet
 
 NET = NetSpec("mlp", 3, numeric=4, cardinalities=(5, 6), hidden=(8, 6))
@@ -207,25 +207,17 @@ def test_five_clients_of_digits_converge_in_a_minute() -> None:
 # ---------------------------------------------------------------------------------- fast passes
 
 
-def test_folded_batch_norms_change_nothing_but_rounding() -> None:
-    torch.manual_seed(0)
-    net = build_net(NetSpec("resnet8", 10, channels=3, width=8))
-    images = torch.randn(64, 3, 16, 16)
-    for _ in range(3):
-        net(images)  # running statistics that are not the initial ones
-    net.eval()
-    with torch.no_grad():
-        expected = net(images)
-        found = folded_pass(net)(images)
-    assert float((found - expected).abs().max()) < 0.05 * float(expected.abs().max())
-    assert float((found - expected).abs().mean()) < 0.01 * float(expected.abs().mean())
-
-
 def test_fast_passes_are_for_resnets_in_half_precision_on_a_gpu() -> None:
     net = build_net(NetSpec("resnet8", 10, channels=3, width=4))
     for device, precision in ((torch.device("cpu"), "bf16"), (torch.device("cuda"), "float32")):
         assert fast_train(net, device, precision) is None
         assert fast_eval(net, device, precision) is None
+
+
+def test_holding_weak_views_needs_the_fast_pass() -> None:
+    settings = RoundSettings(**{**SMALL.__dict__, "hold_weak": True})
+    with pytest.raises(ConfigError, match="hold_weak is for resnet8 in bf16 on a GPU"):
+        simulate(PseudoMethod("sage"), settings, rounds=0)
 
 
 def test_half_precision_on_a_cpu_follows_float32() -> None:

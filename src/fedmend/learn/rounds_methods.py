@@ -195,7 +195,7 @@ def joint_pass(client: Client, batch: InputBatch) -> StepBatch:
         return StepBatch(labelled, batch.labels, none, none, none, rows, rows)
     assert batch.rows is not None
     assert batch.truth is not None
-    labelled, weak, strong = client.forward(batch.labelled, batch.weak, batch.strong)
+    labelled, weak, strong = client.forward(batch.labelled, batch.weak, batch.strong, constant=1)
     weak = weak.detach()
     world = torch.softmax(weak, 1) if batch.world is None else batch.world
     return StepBatch(labelled, batch.labels, weak, strong, world, batch.rows, batch.truth)

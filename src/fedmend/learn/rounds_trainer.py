@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fedmend.errors import ConfigError
 from fedmend.learn.augment import on_device
 from fedmend.learn.rounds import Plan, Pool, RoundSettings, Update, make_plan
 from fedmend.learn.rounds_methods import MEASURES, Client, InputBatch, LocalMethod, mean_of
@@ -51,6 +52,11 @@ class Trainer:
             parameter.requires_grad_(False)
         self.capture = device.type == "cuda" and method.captured and capture is not False
         self._fast = fast_train(self.net.module, device, settings.precision)
+        if settings.hold_weak and self._fast is None:
+            raise ConfigError(
+                "hold_weak is for resnet8 in bf16 on a GPU, however: "
+                f"{spec.kind}, {settings.precision}, {device.type}. Mend: hold_weak=False"
+            )
         self._world_loaded: Tensor | None = None
         self._eval: Any = None
         self._sums = torch.zeros(len(MEASURES), device=device)
@@ -162,16 +168,26 @@ class Trainer:
 
     # ------------------------------------------------------------------ steps
 
-    def forward(self, *views: Inputs) -> tuple[Tensor, ...]:
-        """Logits of each of these inputs, from one pass in training mode over all of them."""
-        joined = views[0] if len(views) == 1 else tuple(map(torch.cat, zip(*views, strict=True)))
+    def forward(self, *views: Inputs, constant: int | None = None) -> tuple[Tensor, ...]:
+        """Logits of each of these inputs, from one pass in training mode over all of them.
+
+        constant: the number of an input of whose logits no gradient will be asked; with
+        `hold_weak` it is held constant altogether.
+        """
+        order = list(range(len(views)))
+        if constant is not None and self.settings.hold_weak:
+            order.append(order.pop(constant))
+        sizes = [len(views[number][0]) for number in order]
+        held = sizes[-1] if order != sorted(order) else 0
+        parts = [views[number] for number in order]
+        joined = parts[0] if len(parts) == 1 else tuple(map(torch.cat, zip(*parts, strict=True)))
         if self._fast is not None:
-            logits = self._fast(*joined)
+            logits = self._fast(joined[0], sum(sizes) - held)
         else:
             with self._autocast():
                 logits = self.net.module(*joined)
-        pieces = logits.to(self.settings.dtype).split([len(view[0]) for view in views])
-        return tuple(pieces)
+        pieces = dict(zip(order, logits.to(self.settings.dtype).split(sizes), strict=True))
+        return tuple(pieces[number] for number in range(len(views)))
 
     def _autocast(self) -> AbstractContextManager[Any]:
         if self.settings.precision != "bf16":

@@ -1,19 +1,21 @@
-"""Batch norm, addition and ReLU of channels-last images in as few passes over memory as they need.
+"""Triton kernels for ResNet-8: batch norm, addition and ReLU in few passes, and the first layer.
 
 At ResNet-8's sizes a GPU spends as long on batch norms and ReLUs as on convolutions, all of it
-waiting for memory. Here a layer is four kernels: moments, normalise (with the sum and the ReLU),
-and their two backwards. The mathematics is that of `relu(batch_norm(x) + residual)` over the batch,
-running statistics included; sums are taken in float32.
+waiting for memory; and cuDNN's convolutions are slow for three input channels. Tensors are
+channels-last, so that a layer is a matrix of rows (pixels) by channels, a power of two of them.
+Sums are taken in float32. The mathematics is that of the plain network.
 
-Triton is only imported where a GPU runs this; `available()` says whether it can.
+`counted` rows of `rows` have a gradient: a batch may end in rows that take part in the statistics
+but are held constant.
+
+Triton is imported where there is one; `available()` says whether these kernels can run.
 """
+# mypy: disable-error-code="no-untyped-def"
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 try:
     import triton
@@ -21,7 +23,15 @@ try:
 except ImportError:  # a machine without a GPU needs no Triton
     triton = None
 
-__all__ = ["available", "norm_relu"]
+__all__ = [
+    "Norm",
+    "available",
+    "norm_backward",
+    "norm_forward",
+    "normalise",
+    "stem",
+    "stem_backward",
+]
 
 PROGRAMS = 528
 TILE = 4096
@@ -35,13 +45,15 @@ def available() -> bool:
 if triton is not None:
 
     @triton.jit
-    def _moments(x, partial, rows, each, C: tl.constexpr, BLOCK: tl.constexpr):
+    def _moments(
+        x, partial, rows, each, C: tl.constexpr, BLOCK: tl.constexpr, STAGES: tl.constexpr
+    ):
         program = tl.program_id(0)
         column = tl.arange(0, C)
         total = tl.zeros([BLOCK, C], tl.float32)
         squares = tl.zeros([BLOCK, C], tl.float32)
         last = tl.minimum((program + 1) * each, rows)
-        for at in range(program * each, last, BLOCK):
+        for at in tl.range(program * each, last, BLOCK, num_stages=STAGES):
             row = at + tl.arange(0, BLOCK)
             place = row[:, None] * C + column[None, :]
             value = tl.load(x + place, mask=row[:, None] < last, other=0.0).to(tl.float32)
@@ -53,8 +65,6 @@ if triton is not None:
     @triton.jit
     def _settle(
         partial,
-        weight,
-        bias,
         mean,
         inverse,
         running_mean,
@@ -119,6 +129,7 @@ if triton is not None:
     def _backward_sums(
         x,
         gradient,
+        second,
         out,
         passed,
         partial,
@@ -126,12 +137,14 @@ if triton is not None:
         bias,
         mean,
         inverse,
-        rows,
+        counted,
         each,
         C: tl.constexpr,
         BLOCK: tl.constexpr,
-        ADD: tl.constexpr,
+        TWO: tl.constexpr,
+        PASS: tl.constexpr,
         RELU: tl.constexpr,
+        STAGES: tl.constexpr,
     ):
         program = tl.program_id(0)
         column = tl.arange(0, C)
@@ -141,19 +154,22 @@ if triton is not None:
         shift = tl.load(bias + column)[None, :] - middle * scale
         total = tl.zeros([BLOCK, C], tl.float32)
         along = tl.zeros([BLOCK, C], tl.float32)
-        last = tl.minimum((program + 1) * each, rows)
-        for at in range(program * each, last, BLOCK):
+        last = tl.minimum((program + 1) * each, counted)
+        for at in tl.range(program * each, last, BLOCK, num_stages=STAGES):
             row = at + tl.arange(0, BLOCK)
             place = row[:, None] * C + column[None, :]
             there = row[:, None] < last
             value = tl.load(x + place, mask=there, other=0.0).to(tl.float32)
             slope = tl.load(gradient + place, mask=there, other=0.0).to(tl.float32)
+            if TWO:
+                slope += tl.load(second + place, mask=there, other=0.0).to(tl.float32)
             if RELU:
-                if ADD:
+                if PASS:
+                    # With a residual the sign is only in the output.
                     slope = tl.where(tl.load(out + place, mask=there, other=0.0) > 0, slope, 0.0)
                 else:
                     slope = tl.where(value * scale + shift > 0, slope, 0.0)
-            if ADD:
+            if PASS:
                 tl.store(passed + place, slope.to(passed.dtype.element_ty), mask=there)
             total += slope
             along += slope * ((value - middle) * narrow)
@@ -186,6 +202,7 @@ if triton is not None:
     def _backward(
         x,
         gradient,
+        second,
         result,
         weight,
         bias,
@@ -194,19 +211,23 @@ if triton is not None:
         weight_gradient,
         bias_gradient,
         rows,
+        counted,
         C: tl.constexpr,
         BLOCK: tl.constexpr,
+        TWO: tl.constexpr,
         RELU: tl.constexpr,
     ):
         row = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
         column = tl.arange(0, C)
         place = row[:, None] * C + column[None, :]
-        there = row[:, None] < rows
+        there = row[:, None] < counted
         middle = tl.load(mean + column)[None, :]
         narrow = tl.load(inverse + column)[None, :]
         scale = tl.load(weight + column)[None, :] * narrow
         value = tl.load(x + place, mask=there, other=0.0).to(tl.float32)
         slope = tl.load(gradient + place, mask=there, other=0.0).to(tl.float32)
+        if TWO:
+            slope += tl.load(second + place, mask=there, other=0.0).to(tl.float32)
         if RELU:
             shift = tl.load(bias + column)[None, :] - middle * scale
             slope = tl.where(value * scale + shift > 0, slope, 0.0)
@@ -215,88 +236,248 @@ if triton is not None:
         slope = scale * (slope - common - (value - middle) * narrow * along)
         tl.store(result + place, slope.to(result.dtype.element_ty), mask=there)
 
+    @triton.jit
+    def _patches(
+        x, row, there, H: tl.constexpr, W: tl.constexpr, IN: tl.constexpr, K: tl.constexpr
+    ):
+        """The 3 x 3 neighbourhoods of these pixels, zeros outside: [rows, K], K >= 9 IN."""
+        k = tl.arange(0, K)
+        channel, right, down = k % IN, (k // IN) % 3 - 1, k // (3 * IN) - 1
+        image = row // (H * W)
+        y = ((row // W) % H)[:, None] + down[None, :]
+        z = (row % W)[:, None] + right[None, :]
+        inside = (y >= 0) & (y < H) & (z >= 0) & (z < W) & (k < 9 * IN)[None, :] & there[:, None]
+        place = ((image[:, None] * H + y) * W + z) * IN + channel[None, :]
+        return tl.load(x + place, mask=inside, other=0.0)
 
-class _NormRelu(torch.autograd.Function):
-    """x, residual: channels-last [n, C, H, W], C a power of two; weight, bias float32."""
+    @triton.jit
+    def _stem(
+        x,
+        weight,
+        out,
+        rows,
+        H: tl.constexpr,
+        W: tl.constexpr,
+        IN: tl.constexpr,
+        K: tl.constexpr,
+        C: tl.constexpr,
+        BLOCK: tl.constexpr,
+    ):
+        row = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+        there = row < rows
+        column = tl.arange(0, C)
+        patches = _patches(x, row, there, H, W, IN, K)
+        filters = tl.load(weight + tl.arange(0, K)[:, None] * C + column[None, :])
+        value = tl.dot(patches, filters)
+        place = row[:, None] * C + column[None, :]
+        tl.store(out + place, value.to(out.dtype.element_ty), mask=there[:, None])
 
-    @staticmethod
-    def forward(
-        ctx: Any,
-        x: Tensor,
-        residual: Tensor | None,
-        weight: Tensor,
-        bias: Tensor,
-        running: tuple[Tensor, Tensor],
-        momentum: float,
-        eps: float,
-        relu: bool,
-    ) -> Tensor:
-        rows, channels = x.numel() // x.shape[1], x.shape[1]
-        block = max(1, TILE // channels)
-        each = -(-rows // (PROGRAMS * block)) * block
-        programs = -(-rows // each)
-        like = {"device": x.device, "dtype": torch.float32}
-        partial = torch.empty(programs, 2, channels, **like)
-        mean, inverse = torch.empty(channels, **like), torch.empty(channels, **like)
-        out = torch.empty_like(x)
-        _moments[(programs,)](x, partial, rows, each, channels, block, num_warps=8)
-        columns = min(16, channels)
-        _settle[(channels // columns,)](
-            *(partial, weight, bias, mean, inverse, *running),
-            *(rows, momentum, eps, programs, channels, columns, 128),
-            num_warps=4,
-        )
-        add = residual is not None
-        _normalise[(-(-rows // block),)](
-            *(x, residual if add else x, out, weight, bias, mean, inverse),
-            *(rows, channels, block, add, relu),
-            num_warps=8,
-        )
-        ctx.save_for_backward(x, out if add else None, weight, bias, mean, inverse)
-        ctx.sizes = (rows, channels, block, each, programs)
-        ctx.add, ctx.relu = add, relu
-        return out
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Any, ...]:  # type: ignore[override]
-        x, out, weight, bias, mean, inverse = ctx.saved_tensors
-        rows, channels, block, each, programs = ctx.sizes
-        gradient = gradient.contiguous(memory_format=torch.channels_last)
-        partial = torch.empty(programs, 2, channels, device=x.device, dtype=torch.float32)
-        passed = torch.empty_like(gradient) if ctx.add else None
-        _backward_sums[(programs,)](
-            *(x, gradient, out if ctx.add else x, passed if ctx.add else x, partial),
-            *(weight, bias, mean, inverse, rows, each, channels, block, ctx.add, ctx.relu),
-            num_warps=8,
-        )
-        weight_gradient, bias_gradient = torch.empty_like(weight), torch.empty_like(bias)
-        columns = min(16, channels)
-        _settle_backward[(channels // columns,)](
-            *(partial, weight_gradient, bias_gradient, programs, channels, columns, 128),
-            num_warps=4,
-        )
-        result = torch.empty_like(x)
-        _backward[(-(-rows // block),)](
-            *(x, passed if ctx.add else gradient, result, weight, bias, mean, inverse),
-            *(weight_gradient, bias_gradient, rows, channels, block),
-            ctx.relu and not ctx.add,
-            num_warps=8,
-        )
-        return result, passed, weight_gradient, bias_gradient, None, None, None, None
+    @triton.jit
+    def _stem_backward(
+        x,
+        value_of,
+        gradient,
+        second,
+        partial,
+        weight,
+        bias,
+        mean,
+        inverse,
+        weight_gradient,
+        bias_gradient,
+        rows,
+        counted,
+        each,
+        H: tl.constexpr,
+        W: tl.constexpr,
+        IN: tl.constexpr,
+        K: tl.constexpr,
+        C: tl.constexpr,
+        BLOCK: tl.constexpr,
+    ):
+        program = tl.program_id(0)
+        column = tl.arange(0, C)
+        middle = tl.load(mean + column)[None, :]
+        narrow = tl.load(inverse + column)[None, :]
+        scale = tl.load(weight + column)[None, :] * narrow
+        shift = tl.load(bias + column)[None, :] - middle * scale
+        common = tl.load(bias_gradient + column)[None, :] / rows
+        along = tl.load(weight_gradient + column)[None, :] / rows
+        total = tl.zeros([K, C], tl.float32)
+        last = tl.minimum((program + 1) * each, counted)
+        for at in range(program * each, last, BLOCK):
+            row = at + tl.arange(0, BLOCK)
+            there = row < last
+            place = row[:, None] * C + column[None, :]
+            value = tl.load(value_of + place, mask=there[:, None], other=0.0).to(tl.float32)
+            slope = tl.load(gradient + place, mask=there[:, None], other=0.0).to(tl.float32)
+            slope += tl.load(second + place, mask=there[:, None], other=0.0).to(tl.float32)
+            slope = tl.where(value * scale + shift > 0, slope, 0.0)
+            slope = scale * (slope - common - (value - middle) * narrow * along)
+            patches = _patches(x, row, there, H, W, IN, K)
+            total += tl.dot(tl.trans(patches), slope.to(patches.dtype))
+        place = tl.arange(0, K)[:, None] * C + column[None, :]
+        tl.store(partial + program * K * C + place, total)
 
 
-def norm_relu(
-    x: Tensor, norm: nn.BatchNorm2d, residual: Tensor | None = None, *, relu: bool = True
+# ---------------------------------------------------------------------------------- launching
+
+Norm = tuple[Tensor, Tensor, Tensor, Tensor]
+"""A batch norm's weight and bias, and the mean and inverse deviation it normalised with."""
+
+
+def _sizes(x: Tensor, rows: int) -> tuple[int, int, int]:
+    """Rows of a tile, rows of a program, and how many programs share the rows."""
+    block = max(1, TILE // x.shape[1])
+    each = -(-rows // (PROGRAMS * block)) * block
+    return block, each, -(-rows // each)
+
+
+def norm_forward(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor,
+    running: tuple[Tensor, Tensor],
+    momentum: float,
+    eps: float,
+    residual: Tensor | None = None,
+    *,
+    relu: bool = True,
+) -> tuple[Tensor, Norm]:
+    """`relu(batch_norm(x) + residual)` in training mode, and what the backward pass needs."""
+    rows, channels = x.numel() // x.shape[1], x.shape[1]
+    block, each, programs = _sizes(x, rows)
+    partial = torch.empty(programs, 2, channels, device=x.device, dtype=torch.float32)
+    mean, inverse = torch.empty_like(weight), torch.empty_like(weight)
+    _moments[(programs,)](x, partial, rows, each, channels, block, 3, num_warps=8)
+    columns = min(16, channels)
+    _settle[(channels // columns,)](
+        *(partial, mean, inverse, *running, rows, momentum, eps),
+        *(programs, channels, columns, 128),
+        num_warps=4,
+    )
+    norm = (weight, bias, mean, inverse)
+    return normalise(x, norm, residual, relu=relu), norm
+
+
+def normalise(
+    x: Tensor, norm: Norm, residual: Tensor | None = None, *, relu: bool = True
 ) -> Tensor:
-    """`relu(norm(x) + residual)` in training mode, on a GPU. **Shape** channels-last [n, C, H, W].
+    """`relu((x - mean) * inverse * weight + bias + residual)`."""
+    rows, channels = x.numel() // x.shape[1], x.shape[1]
+    block = max(1, TILE // channels)
+    out = torch.empty_like(x)
+    add = residual is not None
+    _normalise[(-(-rows // block),)](
+        *(x, residual if add else x, out, *norm, rows, channels, block, add, relu), num_warps=8
+    )
+    return out
 
-    `num_batches_tracked` is left alone: the running statistics are moving averages here.
+
+def _backward_moments(
+    x: Tensor,
+    norm: Norm,
+    gradient: Tensor,
+    second: Tensor | None,
+    out: Tensor | None,
+    counted: int,
+    relu: bool,
+) -> tuple[Tensor | None, Tensor, Tensor]:
+    """Gradients of the residual, of weight and of bias."""
+    channels = x.shape[1]
+    block, each, programs = _sizes(x, counted)
+    two, passes = second is not None, out is not None
+    partial = torch.empty(programs, 2, channels, device=x.device, dtype=torch.float32)
+    passed = torch.empty_like(gradient) if passes else None
+    _backward_sums[(programs,)](
+        *(x, gradient, second if two else x, out if passes else x, passed if passes else x),
+        *(partial, *norm, counted, each, channels, block, two, passes, relu, 2),
+        num_warps=8,
+    )
+    weight_gradient, bias_gradient = torch.empty_like(norm[0]), torch.empty_like(norm[1])
+    columns = min(16, channels)
+    _settle_backward[(channels // columns,)](
+        *(partial, weight_gradient, bias_gradient, programs, channels, columns, 128), num_warps=4
+    )
+    return passed, weight_gradient, bias_gradient
+
+
+def norm_backward(
+    x: Tensor,
+    norm: Norm,
+    gradient: Tensor,
+    second: Tensor | None = None,
+    out: Tensor | None = None,
+    *,
+    relu: bool = True,
+) -> tuple[Tensor, Tensor | None, Tensor, Tensor]:
+    """Gradients of x, of the residual, of weight and of bias.
+
+    gradient, second: their sum came in, for the first images of the batch or all of them; the
+    results are for as many. out: the layer's output, if there was a residual.
     """
-    assert norm.running_mean is not None
-    assert norm.running_var is not None
-    running = (norm.running_mean, norm.running_var)
-    momentum = 0.1 if norm.momentum is None else norm.momentum
-    x = x.contiguous(memory_format=torch.channels_last)
-    if residual is not None:
-        residual = residual.contiguous(memory_format=torch.channels_last)
-    return _NormRelu.apply(x, residual, norm.weight, norm.bias, running, momentum, norm.eps, relu)
+    channels = x.shape[1]
+    rows, counted = x.numel() // channels, gradient.numel() // channels
+    two, passes = second is not None, out is not None
+    passed, weight_gradient, bias_gradient = _backward_moments(
+        x, norm, gradient, second, out, counted, relu
+    )
+    result = torch.empty_like(gradient)
+    block = max(1, TILE // channels)
+    _backward[(-(-counted // block),)](
+        *(x, passed if passes else gradient, second if two else x, result, *norm),
+        *(weight_gradient, bias_gradient, rows, counted, channels, block),
+        *(two and not passes, relu and not passes),
+        num_warps=8,
+    )
+    return result, passed, weight_gradient, bias_gradient
+
+
+# ---------------------------------------------------------------------------------- first layer
+
+
+def stem(images: Tensor, weight: Tensor) -> Tensor:
+    """A 3 x 3 convolution of few channels, as a matrix product over gathered neighbourhoods.
+
+    **Shape** images channels-last [n, IN, H, W], weight [C, IN, 3, 3]; 9 IN at most 32.
+    """
+    n, channels, height, width = images.shape
+    filters = torch.zeros(32, len(weight), device=images.device, dtype=images.dtype)
+    filters[: 9 * channels] = weight.permute(2, 3, 1, 0).reshape(9 * channels, -1)
+    out = torch.empty(
+        (n, len(weight), height, width),
+        device=images.device,
+        dtype=images.dtype,
+        memory_format=torch.channels_last,
+    )
+    rows = n * height * width
+    _stem[(-(-rows // 128),)](
+        *(images, filters, out, rows, height, width, channels, 32, len(weight), 128), num_warps=4
+    )
+    return out
+
+
+def stem_backward(
+    images: Tensor, value: Tensor, norm: Norm, gradient: Tensor, second: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Gradients of the stem's filters and of its batch norm's weight and bias.
+
+    The gradient of the stem's output is needed for nothing else, and never written down.
+    """
+    channels = value.shape[1]
+    rows, counted = value.numel() // channels, gradient.numel() // channels
+    _, weight_gradient, bias_gradient = _backward_moments(
+        value, norm, gradient, second, None, counted, True
+    )
+    height, width = images.shape[2:]
+    each = -(-counted // (PROGRAMS * 64)) * 64
+    programs = -(-counted // each)
+    partial = torch.empty(programs, 32, channels, device=images.device, dtype=torch.float32)
+    _stem_backward[(programs,)](
+        *(images, value, gradient, second, partial, *norm, weight_gradient, bias_gradient),
+        *(rows, counted, each, height, width, images.shape[1], 32, channels, 64),
+        num_warps=4,
+    )
+    taken = 9 * images.shape[1]
+    filters = partial.sum(0)[:taken].view(3, 3, images.shape[1], channels).permute(3, 2, 0, 1)
+    return filters, weight_gradient, bias_gradient

@@ -1,13 +1,15 @@
-"""ResNet-8 in half precision on a GPU: the network of `nets.py`, run with fused kernels.
+"""ResNet-8 in half precision on a GPU: the network of `nets.py`, run by kernels of its own.
 
-Training passes join batch norm, addition and ReLU (`simulator_kernels.py`); in eval mode batch
-norms are folded into the convolutions. Both compute what the plain network computes, but for
-rounding; anywhere else `fast_train` and `fast_eval` give None, and the plain network is run.
+The training pass joins batch norm, addition and ReLU (`simulator_kernels.py`) and goes backwards by
+hand, so that gradients of two branches are summed where they are used. In eval mode batch norms
+use the same kernels. All compute what the plain network computes, but for rounding; anywhere else
+`fast_train` and `fast_eval` give None, and the plain network is run.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -17,96 +19,203 @@ from fedmend.learn import simulator_kernels as kernels
 from fedmend.learn.nets import ResidualBlock, ResNet8
 from fedmend.learn.rounds_nets import ImageNet
 
-__all__ = ["fast_eval", "fast_train", "folded_pass", "fused_pass"]
+__all__ = ["eval_pass", "fast_eval", "fast_train", "train_pass"]
 
 HALF = torch.bfloat16
 LAST = torch.channels_last
 
-Pass = Callable[[Tensor], Tensor]
+TrainPass = Callable[[Tensor, int], Tensor]
+EvalPass = Callable[[Tensor], Tensor]
 
 
-def fast_train(module: nn.Module, device: torch.device, precision: str) -> Pass | None:
-    """The training pass of this network by fused kernels, where there is one."""
+def fast_train(module: nn.Module, device: torch.device, precision: str) -> TrainPass | None:
+    """The training pass of this network by kernels of its own, where there is one.
+
+    It takes images and how many of them, from the first, have a gradient.
+    """
+    if not _applies(module, device, precision):
+        return None
+    assert isinstance(module, ImageNet)
+    return lambda images, counted: train_pass(module, images, counted)
+
+
+def fast_eval(module: nn.Module, device: torch.device, precision: str) -> EvalPass | None:
+    """The eval pass of this network, with the weights it has now."""
+    if not _applies(module, device, precision):
+        return None
+    assert isinstance(module, ImageNet)
+    return eval_pass(module)
+
+
+def _applies(module: nn.Module, device: torch.device, precision: str) -> bool:
     body = getattr(module, "body", None)
-    if not _applies(body, device, precision) or not kernels.available():
-        return None
-    assert isinstance(module, ImageNet)
-    return lambda images: fused_pass(module, images)
+    if not isinstance(body, ResNet8) or device.type != "cuda" or precision != "bf16":
+        return False
+    # The kernels' matrices of pixels by channels are powers of two wide.
+    width = body.width // 4
+    return kernels.available() and width >= 16 and width & (width - 1) == 0
 
 
-def fast_eval(module: nn.Module, device: torch.device, precision: str) -> Pass | None:
-    """The eval pass of this network with folded batch norms; its weights are read now."""
-    if not _applies(getattr(module, "body", None), device, precision):
-        return None
-    assert isinstance(module, ImageNet)
-    return folded_pass(module)
+def train_pass(net: ImageNet, images: Tensor, counted: int | None = None) -> Tensor:
+    """Logits in training mode. **Shape** [n, C, H, W] to float32 [n, K].
+
+    counted: the first so many images have a gradient; the others take part in batch norms'
+    statistics as constants.
+    """
+    images = images.to(HALF).contiguous(memory_format=LAST)
+    counted = len(images) if counted is None else counted
+    features = _Body.apply(images, net.body, counted, *net.body.parameters())
+    return net.head(features)
 
 
-def _applies(body: nn.Module | None, device: torch.device, precision: str) -> bool:
-    return isinstance(body, ResNet8) and device.type == "cuda" and precision == "bf16"
+# ---------------------------------------------------------------------------------- training
 
 
-def fused_pass(net: ImageNet, images: Tensor) -> Tensor:
-    """Logits in training mode. **Shape** [n, C, H, W] to float32 [n, K]."""
-    body = net.body
-    assert isinstance(body, ResNet8)
-    convolution, norm = body.stem[0], body.stem[1]
-    assert isinstance(norm, nn.BatchNorm2d)
-    x = kernels.norm_relu(_convolve(images, convolution), norm)
-    for block in body.blocks:
-        assert isinstance(block, ResidualBlock)
-        inner = kernels.norm_relu(_convolve(x, block.first), block.first_norm)
-        inner = _convolve(inner, block.second)
-        shortcut = x
-        if isinstance(block.shortcut, nn.Sequential):
-            projection, norm = block.shortcut
-            assert isinstance(norm, nn.BatchNorm2d)
-            shortcut = kernels.norm_relu(_convolve(x, projection), norm, relu=False)
-        x = kernels.norm_relu(inner, block.second_norm, shortcut)
-    return net.head(x.mean((2, 3), dtype=torch.float32))
+class _Body(torch.autograd.Function):
+    """Everything up to the global average, forwards and backwards."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, images: Tensor, body: ResNet8, counted: int, *parameters: Tensor
+    ) -> Tensor:
+        weight = body.stem[0].weight
+        raw = kernels.stem(images, weight)
+        x, norm = _norm(raw, body.stem[1])
+        kept: list[Any] = [(images, raw, norm)]
+        for block in body.blocks:
+            assert isinstance(block, ResidualBlock)
+            x, saved = _block_forward(block, x)
+            kept.append(saved)
+        ctx.body, ctx.counted, ctx.kept = body, counted, kept
+        ctx.shape = x.shape
+        return x.mean((2, 3), dtype=torch.float32)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Any, ...]:  # type: ignore[override]
+        _, channels, height, width = ctx.shape
+        n = ctx.counted
+        slope = (gradient[:n] / (height * width)).to(HALF).view(n, channels, 1, 1)
+        slope = slope.expand(n, channels, height, width).contiguous(memory_format=LAST)
+        found: dict[Tensor, Tensor] = {}
+        second: Tensor | None = None
+        for block, saved in zip(reversed(ctx.body.blocks), reversed(ctx.kept[1:]), strict=True):
+            slope, second = _block_backward(block, saved, slope, second, found)
+        images, raw, norm = ctx.kept[0]
+        assert second is not None
+        convolution, first_norm = ctx.body.stem[0], ctx.body.stem[1]
+        found[convolution.weight], found[first_norm.weight], found[first_norm.bias] = (
+            kernels.stem_backward(images, raw, norm, slope, second)
+        )
+        ctx.kept = None
+        return (None, None, None, *(found[parameter] for parameter in ctx.body.parameters()))
 
 
-def _convolve(x: Tensor, layer: nn.Module) -> Tensor:
-    assert isinstance(layer, nn.Conv2d)
+def _block_forward(block: ResidualBlock, x: Tensor) -> tuple[Tensor, tuple[Any, ...]]:
+    first = _convolve(x, block.first)
+    inner, first_norm = _norm(first, block.first_norm)
+    second = _convolve(inner, block.second)
+    shortcut, projected, shortcut_norm = x, None, None
+    if isinstance(block.shortcut, nn.Sequential):
+        projected = _convolve(x, block.shortcut[0])
+        shortcut, shortcut_norm = _norm(projected, block.shortcut[1], relu=False)
+    out, second_norm = _norm(second, block.second_norm, shortcut)
+    return out, (x, first, first_norm, inner, second, second_norm, projected, shortcut_norm, out)
+
+
+def _block_backward(
+    block: ResidualBlock,
+    saved: tuple[Any, ...],
+    slope: Tensor,
+    other: Tensor | None,
+    found: dict[Tensor, Tensor],
+) -> tuple[Tensor, Tensor]:
+    """Two gradients of the block's input, to be added up; those of its weights go to `found`."""
+    x, first, first_norm, inner, second, second_norm, projected, shortcut_norm, out = saved
+
+    def norm(value: Tensor, with_: Any, layer: Any, *slopes: Any, **options: Any) -> Any:
+        result, passed, weight, bias = kernels.norm_backward(value, with_, *slopes, **options)
+        found[layer.weight], found[layer.bias] = weight, bias
+        return result, passed
+
+    def convolution(slope: Tensor, value: Tensor, layer: Any) -> Tensor:
+        result, found[layer.weight] = _convolve_backward(slope, value, layer)
+        return result
+
+    slope, passed = norm(second, second_norm, block.second_norm, slope, other, out)
+    slope = convolution(slope, inner, block.second)
+    slope, _ = norm(first, first_norm, block.first_norm, slope)
+    slope = convolution(slope, x, block.first)
+    if isinstance(block.shortcut, nn.Sequential):
+        passed, _ = norm(projected, shortcut_norm, block.shortcut[1], passed, relu=False)
+        passed = convolution(passed, x, block.shortcut[0])
+    return slope, passed
+
+
+def _norm(
+    x: Tensor, layer: Any, residual: Tensor | None = None, *, relu: bool = True
+) -> tuple[Tensor, kernels.Norm]:
+    running = (layer.running_mean, layer.running_var)
+    return kernels.norm_forward(
+        *(x, layer.weight, layer.bias, running, layer.momentum, layer.eps, residual), relu=relu
+    )
+
+
+def _convolve(x: Tensor, layer: Any) -> Tensor:
     weight = layer.weight.to(HALF, memory_format=LAST)
-    return F.conv2d(x.to(HALF), weight, None, layer.stride, layer.padding)
+    return F.conv2d(x, weight, None, layer.stride, layer.padding)
+
+
+def _convolve_backward(slope: Tensor, x: Tensor, layer: Any) -> tuple[Tensor, Tensor]:
+    """Gradients of the input and of the filters, of as many images as have one."""
+    weight = layer.weight.to(HALF, memory_format=LAST)
+    stride, padding = list(layer.stride), list(layer.padding)
+    result, filters, _ = torch.ops.aten.convolution_backward(
+        *(slope, x[: len(slope)], weight, None, stride, padding, [1, 1], False, [0, 0], 1),
+        [True, True, False],
+    )
+    return result.contiguous(memory_format=LAST), filters.float()
+
+
+# ---------------------------------------------------------------------------------- eval
 
 
 @torch.no_grad()
-def folded_pass(net: ImageNet) -> Pass:
-    """The network in eval mode, with each batch norm inside the convolution before it."""
+def eval_pass(net: ImageNet) -> EvalPass:
+    """The network in eval mode; what depends on the weights is worked out now."""
     body = net.body
     assert isinstance(body, ResNet8)
-    stem = _folded(body.stem[0], body.stem[1])
-    blocks = []
-    for block in body.blocks:
-        assert isinstance(block, ResidualBlock)
-        shortcut = block.shortcut
-        projection = None
-        if isinstance(shortcut, nn.Sequential):
-            projection = _folded(shortcut[0], shortcut[1])
-        first = _folded(block.first, block.first_norm)
-        blocks.append((first, _folded(block.second, block.second_norm), projection))
-    weight, bias = net.head.weight.clone(), net.head.bias.clone()
+    filters = {
+        layer: layer.weight.to(HALF, memory_format=LAST)
+        for layer in body.modules()
+        if isinstance(layer, nn.Conv2d)
+    }
+    norms = {
+        layer: (layer.weight, layer.bias, layer.running_mean, _inverse(layer))
+        for layer in body.modules()
+        if isinstance(layer, nn.BatchNorm2d)
+    }
+
+    def convolve(x: Tensor, layer: Any) -> Tensor:
+        return F.conv2d(x, filters[layer], None, layer.stride, layer.padding)
 
     @torch.no_grad()
     def run(images: Tensor) -> Tensor:
-        x = stem(images.to(HALF)).relu_()
-        for first, second, projection in blocks:
-            inner = second(first(x).relu_())
-            x = inner.add_(x if projection is None else projection(x)).relu_()
-        return F.linear(x.mean((2, 3), dtype=torch.float32), weight, bias)
+        images = images.to(HALF).contiguous(memory_format=LAST)
+        x = kernels.normalise(kernels.stem(images, body.stem[0].weight), norms[body.stem[1]])
+        for block in body.blocks:
+            assert isinstance(block, ResidualBlock)
+            inner = kernels.normalise(convolve(x, block.first), norms[block.first_norm])
+            shortcut = x
+            if isinstance(block.shortcut, nn.Sequential):
+                projected = convolve(x, block.shortcut[0])
+                shortcut = kernels.normalise(projected, norms[block.shortcut[1]], relu=False)
+            inner = convolve(inner, block.second)
+            x = kernels.normalise(inner, norms[block.second_norm], shortcut)
+        return net.head(x.mean((2, 3), dtype=torch.float32))
 
     return run
 
 
-def _folded(layer: nn.Module, norm: nn.Module) -> Pass:
-    assert isinstance(layer, nn.Conv2d)
-    assert isinstance(norm, nn.BatchNorm2d)
-    assert norm.running_mean is not None
-    assert norm.running_var is not None
-    scale = norm.weight / torch.sqrt(norm.running_var + norm.eps)
-    weight = (layer.weight * scale.view(-1, 1, 1, 1)).to(HALF, memory_format=LAST)
-    bias = (norm.bias - norm.running_mean * scale).to(HALF)
-    stride, padding = layer.stride, layer.padding
-    return lambda x: F.conv2d(x, weight, bias, stride, padding)
+def _inverse(layer: nn.BatchNorm2d) -> Tensor:
+    assert layer.running_var is not None
+    return torch.rsqrt(layer.running_var + layer.eps)
