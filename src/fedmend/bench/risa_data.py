@@ -26,6 +26,7 @@ PARTIES = (LABELS, PARTNER)
 TABLES = ("adult", "bank", "credit", "criteo-tiny")
 IMAGES = ("cifar10", "digits")
 NAMES = (*IMAGES, *TABLES)
+RARE = 10
 ALONE = "alone"
 """The scope in which every party has its side of the test rows and nobody knows the other's."""
 
@@ -70,6 +71,8 @@ def load_sides(name: str, seed: int, rows: int | None, test: int | None) -> Side
     else:
         table = _digit_images() if name == "digits" else datasets.load(name)
         train, held_out = _split(table, rows, test, rng)
+        if name.startswith("criteo"):
+            train, held_out = pool_rare(train, held_out)
     if train.blocks:
         (block,) = train.blocks
         cut = [split_image(table, block, PARTIES) for table in (train, held_out)]
@@ -95,6 +98,29 @@ def _digit_images() -> Table:
         .with_label(label)
         .with_columns(blocks={"image": pixels * 15}, kinds={"image": "image"})
     )
+
+
+def pool_rare(train: Table, held_out: Table, least: int = RARE) -> tuple[Table, Table]:
+    """Categories with fewer than `least` training rows become one, as is usual for clicks."""
+    frames = [train.frame.copy(), held_out.frame.copy()]
+    for name in train.schema.of_kind("nominal"):
+        if name == train.label:
+            continue
+        counts = frames[0][name].value_counts()
+        common = counts.index[counts >= least]
+        for frame in frames:
+            kept = frame[name].isin(common) | frame[name].isna()
+            frame[name] = frame[name].astype(object).where(kept, "rare").map(_text)
+    kinds = {name: train.schema[name].kind for name in train.names}
+    first, second = (
+        Table(table.ids, frame, kinds=kinds, label=train.label)
+        for table, frame in zip((train, held_out), frames, strict=True)
+    )
+    return first, second
+
+
+def _text(value: object) -> object:
+    return value if value is None or value != value else str(value)
 
 
 def columns_of(table: Table) -> dict[str, list[str]]:

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fedmend.errors import ConfigError
+from fedmend.errors import ConfigError, DataError
 from fedmend.federation import exposed
 from fedmend.learn.augment import Weak
 from fedmend.learn.features import ALIGNED, ALL, BatchOrder, Features, Segments
@@ -329,6 +329,12 @@ class PartialSession(Session):
         network = self.network
         mix: Mix = network.mix  # type: ignore[attr-defined]
         groups = self._groups(mix)
+        if len(groups[0]) < 2:
+            raise DataError(
+                f"{len(groups[0])} aligned rows to train on",
+                party=network.label_party,
+                mend="Local trains on one party's rows alone; align on ids that both sides use",
+            )
         size = network.config.settings.batch_size
         counts, batches = make_up([len(group) for group in groups], size, mix.least)
         self._batches = self.top.set_groups(groups, counts, batches)
