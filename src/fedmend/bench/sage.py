@@ -69,7 +69,7 @@ def run(
     quick: bool = False,
     *,
     dataset: str = "cifar10",
-    methods: str | Sequence[str] = "SAGE",
+    methods: str | Sequence[str] | None = None,
     alpha: float | Sequence[float] = 0.5,
     rounds: int = 300,
     minutes: float | None = None,
@@ -88,8 +88,7 @@ def run(
     if quick:
         dataset, rounds, clients, per_round, labelled = "digits", min(rounds, 6), 6, 3, 10
         device, precision = "cpu", "float32"
-        methods = "FixMatch-LPL,SAGE" if methods == "SAGE" else methods
-    names = _names(methods)
+    names = _names(methods or ("FixMatch-LPL,SAGE" if quick else "SAGE"))
     alphas = [float(each) for each in (alpha if isinstance(alpha, Sequence) else [alpha])]
     where = ("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device
     until = None if minutes is None else time.monotonic() + 60 * minutes

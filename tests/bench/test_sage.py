@@ -1,0 +1,101 @@
+"""The benchmark of SAGE: tables of the paper, runs that go on, what the rows and bars say."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fedmend.bench import sage
+from fedmend.bench.harness import run_bench
+from fedmend.bench.sage import Curve, run
+from fedmend.bench.sage_data import paper_accuracy, world_of
+from fedmend.bench.sage_methods import RECIPES
+from fedmend.errors import ConfigError
+
+
+def curve_of(method: str, accuracies: list[float], alpha: float = 0.5, **more: float) -> Curve:
+    rounds = [
+        {"round": number, "accuracy": value, "training": 2.0, "pseudo_accuracy": 0.9} | more
+        for number, value in enumerate(accuracies, 1)
+    ]
+    return Curve(method, "cifar10", alpha, 0, {}, rounds=rounds)
+
+
+def test_the_papers_table_is_there() -> None:
+    table = paper_accuracy("cifar10", 0.5)
+    assert table["SAGE"] == 88.05
+    assert table["FixMatch-LPL"] == 84.36
+    assert set(table) <= set(RECIPES)
+    assert paper_accuracy("digits", 0.5) == {}
+
+
+def test_every_recipe_has_the_authors_settings() -> None:
+    for name, recipe in RECIPES.items():
+        estimator = recipe(rounds=7)
+        estimator._check()
+        assert estimator.rounds == 7, name
+        assert estimator.unlabelled_batch == 256
+    assert RECIPES["FedProx+FixMatch"]().prox == 1e-3
+    assert RECIPES["CPG only"]().cdsc is False
+
+
+def test_rows_and_bars() -> None:
+    ours = curve_of("SAGE", [0.5, 0.72, 0.81, 0.885], utilisation=0.8)
+    rival = curve_of("FixMatch-LPL", [0.5, 0.6, 0.7], utilisation=0.7)
+    row = sage._row(ours)
+    assert row["best"] == pytest.approx(88.5) and row["paper"] == 88.05
+    assert (row["to 70 %"], row["to 80 %"], row["to 85 %"]) == (2, 3, 4)
+    assert sage._row(rival)["to 80 %"] is None
+    bars = {bar.name: bar for bar in sage._bars([ours, rival])}
+    assert bars["SAGE, alpha .5, best of 4 rounds"].holds
+    beside = bars["SAGE beside FixMatch-LPL, alpha 0.5, round 3"]
+    assert beside.value == pytest.approx(81.0) and beside.holds
+    assert bars["rows used, beside FixMatch-LPL's"].holds
+    assert sage._bars([rival]) == []
+
+
+def test_a_world_shares_its_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = world_of("digits", 0.5, clients=4, labelled=5, split="paired", seed=1)
+    assert len({id(pool.views) for pool in world.pools}) == 1
+    rows = np.concatenate([pool.unlabelled.numpy() for pool in world.pools])
+    assert len(set(rows.tolist())) == len(rows) == 1797 - 450
+    assert sum(len(pool.labelled) for pool in world.pools) == 50
+    full = world_of("digits", 0.5, clients=4, labelled=5, split="paired", seed=1, all_labels=True)
+    assert sum(len(pool.labelled) for pool in full.pools) == len(rows)
+    with pytest.raises(ConfigError, match="cifar10, fashion-mnist, digits"):
+        world_of("cifar", 0.5, clients=4, labelled=5, split="paired", seed=1)
+
+
+def test_a_run_goes_on_from_its_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    options = {"methods": ["SAGE"]}
+    whole = run(quick=True, rounds=4, folder=str(tmp_path / "whole"), **options)
+    run(quick=True, rounds=2, folder=str(tmp_path / "parts"), **options)
+    kept = tmp_path / "parts" / "digits-sage-0.5-0.json"
+    assert len(json.loads(kept.read_text())["rounds"]) == 2
+    on = run(quick=True, rounds=4, folder=str(tmp_path / "parts"), **options)
+    assert on.rows[0]["rounds"] == 4
+    assert on.rows[0]["last"] == whole.rows[0]["last"]
+    # Out of time: nothing more is done, and what there is is shown.
+    late = run(quick=True, rounds=6, minutes=-1.0, folder=str(tmp_path / "parts"), **options)
+    assert late.rows[0]["rounds"] == 4
+
+
+def test_quick_compares_sage_with_fixmatch() -> None:
+    result = run_bench("sage", quick=True, options={"rounds": 2})
+    assert [row["method"] for row in result.rows] == ["FixMatch-LPL", "SAGE"]
+    assert all(row["last"] > 30 for row in result.rows)
+    assert result.rows[1]["gap"] is not None and result.rows[0]["gap"] is None
+    with pytest.raises(ConfigError, match="did you mean 'FedDure'"):
+        run(quick=True, methods="FedDur")
+
+
+@pytest.mark.real
+def test_cifar_is_dealt_out_as_the_authors_do() -> None:
+    world = world_of("cifar10", 0.5, clients=20, labelled=100, split="paired", seed=0, sheets=[1])
+    assert {len(pool.labelled) for pool in world.pools} == {50}
+    assert {len(pool.unlabelled) for pool in world.pools} == {500}
+    assert world.net.kind == "resnet8" and world.published is not None
+    assert len(world.labels) == 10_000
