@@ -5,8 +5,15 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from scipy.optimize import minimize
+from sklearn.metrics import r2_score
 
-from fedmend.learn.stacking import class_weights, member_errors, value_weights
+from fedmend.learn.stacking import (
+    class_weights,
+    member_errors,
+    shrinkage,
+    skill,
+    value_weights,
+)
 
 
 def best(loss: object, count: int) -> np.ndarray:
@@ -53,3 +60,36 @@ def test_member_errors() -> None:
     classes = member_errors(np.array([0, 1, 1]), {"a": np.eye(2)[[0, 1, 0]]}, np.array([0, 0, 1]))
     assert classes["a"] == pytest.approx(1 / 3)
     assert classes["mean"] == pytest.approx(2 / 3)
+
+
+def test_what_says_nothing_is_shrunk_and_what_says_enough_is_left() -> None:
+    rng = np.random.default_rng(0)
+    truth, noise = rng.normal(size=500), rng.normal(size=500)
+    assert shrinkage(truth, noise) < 0.15
+    assert shrinkage(truth, -truth) == 0.0
+    assert shrinkage(truth, 0.5 * truth) == 1.0
+    assert shrinkage(truth, np.zeros(500)) == 1.0
+    # one wild row among many good ones does not decide
+    good = truth + 0.3 * noise
+    wild = good.copy()
+    wild[0] = 40.0
+    slope = float(truth @ wild / (wild @ wild))
+    assert slope < 0.35
+    assert shrinkage(truth, wild) > slope + 0.15
+
+
+def test_skill_is_the_share_of_error_spared() -> None:
+    rng = np.random.default_rng(1)
+    truth = rng.normal(size=400)
+    assert skill(truth, truth, truth) == 1.0
+    assert skill(truth, np.full(400, truth.mean()), truth) == pytest.approx(0.0)
+    output = truth + 0.5 * rng.normal(size=400)
+    assert skill(truth, output, truth) == pytest.approx(r2_score(truth, output))
+    classes = rng.integers(0, 3, size=400)
+    shares = np.bincount(classes) / 400
+    flat = np.tile(shares, (400, 1))
+    assert skill(classes, flat, classes) == pytest.approx(0.0, abs=1e-4)
+    assert skill(classes, np.eye(3)[classes], classes) == pytest.approx(1.0)
+    sure_and_wrong = np.eye(3)[(classes + 1) % 3]
+    assert skill(classes, sure_and_wrong, classes) < -5
+    assert skill(np.ones(5), np.ones(5), np.ones(5)) == 0.0

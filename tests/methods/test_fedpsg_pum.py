@@ -518,6 +518,25 @@ def test_columns_of_little_skill_are_missing_in_training() -> None:
     assert set(completed(fed, whole).skill.values()) == {0.0}
 
 
+def test_generated_numbers_that_say_nothing_become_the_mean() -> None:
+    fed = torn(people(600), aligned=300)
+    loose, tried = (
+        completed(fed, FedPSGPUM(**{**QUICK, "draws": 3}, min_skill=skill).fit(fed))
+        for skill in (None, 0.1)
+    )
+    own = fed.engine.site("telco").tables["train"].frame["w"]
+    # without a trial the mean of three draws; with one, hardly more than the mean
+    assert loose.trial == {}
+    assert set(tried.trial) == {"amount", "count", "flag", "sort", "grade"}
+    assert len(tried.trial_rows) == len(tried.trial["amount"]) == 60
+    assert loose.values["w"].std() > 0.15 * own.std()
+    assert tried.values["w"].std() < 0.5 * loose.values["w"].std()
+    assert tried.values["w"].mean() == pytest.approx(own.mean(), abs=0.2 * own.std())
+    # the trial's predictions are of rows that the models had not seen, and good all the same
+    truth = fed.engine.site("telco").tables["train"].frame["amount"].iloc[tried.trial_rows]
+    assert np.corrcoef(tried.trial["amount"], truth)[0, 1] > 0.9
+
+
 def test_a_column_called_id_is_exported_beside_the_ids(tmp_path: Any) -> None:
     frame = people().rename(columns={"amount": "id", "w": "id.origin"})
     sides = {"bank": ["a", "b", "y"], "telco": ["id", "id.origin", "flag"]}

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-__all__ = ["class_weights", "member_errors", "skill", "value_weights"]
+__all__ = ["class_weights", "member_errors", "shrinkage", "skill", "value_weights"]
 
 STEPS = 200
 FLOOR = 1e-12
@@ -40,6 +40,23 @@ def value_weights(truth: np.ndarray, outputs: Mapping[str, np.ndarray]) -> dict[
                 weights = np.zeros(len(names))
                 weights[list(chosen)] = solved
     return {name: float(weight) for name, weight in zip(names, weights, strict=True)}
+
+
+def shrinkage(truth: np.ndarray, output: np.ndarray) -> float:
+    """How far an output of mean 0 should be believed, from 0 to 1: the slope of the truth on it.
+
+    One standard error (which allows for outlying rows) is added: what is not clearly too much is
+    left as it is.
+
+    >>> shrinkage(np.array([1.0, -1.0, 1.0, -1.0]), np.array([2.0, -2.0, 2.0, -2.0]))
+    0.5
+    """
+    size = float((output**2).sum())
+    if size == 0:
+        return 1.0
+    slope = float((truth * output).sum()) / size
+    error = float(np.sqrt(((output * (truth - slope * output)) ** 2).sum())) / size
+    return float(np.clip(slope + error, 0.0, 1.0))
 
 
 def class_weights(truth: np.ndarray, outputs: Mapping[str, np.ndarray]) -> dict[str, float]:

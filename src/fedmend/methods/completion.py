@@ -34,7 +34,8 @@ class Completion:
     handles: what B calls the rows. values, origins (positions in `ORIGINS`) and confidence (0 to
     1): per column one entry a row. skill: per column the share of the error of always saying the
     mean, or the shares of the classes, that the predictions spared on rows held out; 0 for
-    generated columns.
+    generated columns. trial: what was predicted, without their help, for some rows of B's own, at
+    `trial_rows` of its table.
     """
 
     handles: np.ndarray
@@ -42,6 +43,8 @@ class Completion:
     origins: dict[str, np.ndarray] = field(default_factory=dict)
     confidence: dict[str, np.ndarray] = field(default_factory=dict)
     skill: dict[str, float] = field(default_factory=dict)
+    trial: dict[str, pd.Series] = field(default_factory=dict)
+    trial_rows: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
 
     def __len__(self) -> int:
         return len(self.handles)

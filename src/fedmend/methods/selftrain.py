@@ -17,7 +17,13 @@ from fedmend.federation.site import Site
 from fedmend.federation.worker import Worker, exposed
 from fedmend.learn import pseudo
 from fedmend.learn.board import Board, TargetColumn, board_of
-from fedmend.learn.stacking import class_weights, member_errors, skill, value_weights
+from fedmend.learn.stacking import (
+    class_weights,
+    member_errors,
+    shrinkage,
+    skill,
+    value_weights,
+)
 from fedmend.methods.completion import FILLED, PREDICTED, completion_of
 
 __all__ = ["CONFIDENCE", "SelfTraining", "SelfTrainingWorker"]
@@ -83,6 +89,7 @@ class SelfTrainingWorker(Worker):
         self._weights: dict[str, dict[str, float]] = {}
         self._residuals: dict[str, float] = {}
         self._skills: dict[str, float] = {}
+        self._trial: dict[str, np.ndarray] = {}
         self._before: dict[str, np.ndarray] = {}
         self._held = np.zeros(0, np.int64)
         self._cells: dict[str, _Cells] = {}
@@ -166,12 +173,22 @@ class SelfTrainingWorker(Worker):
             train = target.truth[np.setdiff1d(np.flatnonzero(target.labelled), rows)]
             errors[name] = member_errors(truth, outputs, train)
             fit = class_weights if target.is_class else value_weights
-            self._weights[name] = weights = fit(truth, outputs)
-            stack = np.asarray(sum(weights[family] * each for family, each in outputs.items()))
+            self._weights[name] = fit(truth, outputs)
+            if not target.is_class and len(members) > 1:
+                self._shrink(name, rows, truth)
+            whole = self._combined(name, self._held)[0]
+            self._trial[name] = whole.argmax(axis=1) if target.is_class else whole
+            stack = whole[np.isin(self._held, rows)]
             self._skills[name] = skill(truth, stack, train)
             if not target.is_class and len(members) > 1:
                 self._residuals[name] = float(np.sqrt(((stack - truth) ** 2).mean()))
         return errors
+
+    def _shrink(self, name: str, rows: np.ndarray, truth: np.ndarray) -> None:
+        """Let the weights sum to less than 1 where the stack says more than it knows."""
+        share = shrinkage(truth, self._combined(name, rows)[0])
+        weights = self._weights[name]
+        self._weights[name] = {family: share * weight for family, weight in weights.items()}
 
     def _combined(self, name: str, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """The stack's outputs for these rows, and its members [K, n] or [K, n, C]."""
@@ -253,6 +270,9 @@ class SelfTrainingWorker(Worker):
                 values = values.clip(seen.min(), seen.max())
             known = self._skills.get(name, 0.0)
             made.put(name, target.decode(values), cells.origins, cells.confidence, known)
+            if name in self._trial:
+                made.trial[name] = target.decode(self._trial[name])
+                made.trial_rows = self.alignment.aligned[self._held]
 
 
 @dataclass
