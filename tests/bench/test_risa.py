@@ -27,7 +27,7 @@ from fedmend.bench.risa_data import (
     tear,
 )
 from fedmend.bench.risa_methods import BASELINES, METHODS, Size, aligned_only, make, shared
-from fedmend.bench.risa_runs import Part, doubt_scores, run_part, run_parts
+from fedmend.bench.risa_runs import Part, doubt_scores, pseudo_scores, run_part, run_parts
 from fedmend.data.table import Table
 from fedmend.errors import ConfigError
 
@@ -159,6 +159,23 @@ def test_deciles_go_from_sure_to_doubtful() -> None:
     found = doubt_scores(np.arange(100) >= 85, doubt)
     assert found["errors by decile"] == pytest.approx([0.0] * 8 + [0.5, 1.0])
     assert found["accuracy of the surest half"] == 1.0
+
+
+def test_pseudo_labels_are_compared_with_the_truth() -> None:
+    classes = np.array(["a", "b"])
+    told = {
+        "label": np.array([0, 1, 1, 0]),
+        "chosen": np.array([True, True, True, False]),
+        "kept": np.array([True, True, False, False]),
+    }
+    found = pseudo_scores(told, classes, np.array(["a", "b", "a", "b"]))
+    assert found == {
+        "rows before": 3,
+        "before": pytest.approx(2 / 3),
+        "rows after": 2,
+        "after": 1.0,
+    }
+    assert pseudo_scores({}, classes, np.array(["a"])) == {}
 
 
 # ------------------------------------------------------------------ runs

@@ -118,8 +118,8 @@ def _risa(size: Size, *, paper: bool = False, **changes: Any) -> SplitEstimator:
     if not size.image:
         settings = {key: settings[key] for key in ("bottom", "embedding", "top")}
         settings |= {"epochs": size.epochs} if size.epochs else {}
-    elif hasattr(cls, "for_images") and not paper:
-        return cls.for_images(**settings | changes)
+    elif not paper:
+        settings.pop("validation")  # held-out aligned rows are what its trust rests on
     build = cls.paper if paper else cls
     return build(**settings | changes)
 

@@ -94,8 +94,25 @@ def _trust(model: SplitEstimator, world: World) -> dict[str, Any]:
     found: dict[str, Any] = {"trust": doubt_scores(wrong, 1 - outputs.max(1))}
     if hasattr(model, "predict_uncertainty"):
         found["uncertainty"] = doubt_scores(wrong, np.asarray(model.predict_uncertainty(test)))
-    if hasattr(model, "pseudo_accuracy"):
-        found["pseudo-labels"] = model.pseudo_accuracy({PARTNER: world.partner_labels})
+    if hasattr(model, "pseudo_labels"):
+        found["pseudo-labels"] = pseudo_scores(
+            model.pseudo_labels(PARTNER), model.classes_, world.partner_labels
+        )
+    return found
+
+
+def pseudo_scores(
+    told: dict[str, np.ndarray], classes: np.ndarray, truth: np.ndarray
+) -> dict[str, Any]:
+    """How many of the partner's rows were labelled, and how many rightly, before and after
+    selection: {} where the method made no labels."""
+    if not told:
+        return {}
+    right = classes[told["label"]] == truth
+    found: dict[str, Any] = {}
+    for name, rows in (("before", told["chosen"]), ("after", told["kept"])):
+        found[f"rows {name}"] = int(rows.sum())
+        found[name] = float(right[rows].mean()) if rows.any() else None
     return found
 
 
