@@ -47,6 +47,7 @@ REGISTRY: dict[str, str] = {
     "inc": "fedmend.bench.inc",
     "fedpsg-pum": "fedmend.bench.fedpsg_pum",
     "sage": "fedmend.bench.sage",
+    "sage-speed": "fedmend.bench.sage_speed",
     "risa": "fedmend.bench.risa",
 }
 
