@@ -9,10 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from fedmend.learn.fleet import Fleet
 from fedmend.methods.crowd import SMOOTHING
@@ -102,7 +104,21 @@ class Votes:
             table = matrices
         else:
             table = (matrices / matrices.sum(-2, keepdim=True)).transpose(-1, -2)
-        return torch.bmm(self.said, table.flatten(1, 2))
+        table = table.flatten(1, 2)  # [E, K·C, C]
+        if self.said.device.type == "cuda":
+            return torch.bmm(self.said, table)
+        silent = table.new_zeros(len(table), 1, self.classes)
+        rows = torch.cat([table, silent], 1).flatten(0, 1)
+        return F.embedding_bag(self._places, rows, mode="sum").view_as(self.counts)
+
+    @cached_property
+    def _places(self) -> Tensor:
+        """Where each vote's row of evidence is, all draws below each other. **Shape** [E·N, K]."""
+        labeller = torch.arange(self.labellers, device=self.numbers.device) * self.classes
+        width = self.labellers * self.classes
+        places = torch.where(self.numbers >= 0, self.numbers + labeller, width)
+        draw = torch.arange(len(places), device=places.device) * (width + 1)
+        return (places + draw[:, None, None]).flatten(0, 1)
 
 
 def dawid_skene(votes: Votes, iterations: int = 100, tolerance: float = 1e-5) -> Tensor:
@@ -113,7 +129,7 @@ def dawid_skene(votes: Votes, iterations: int = 100, tolerance: float = 1e-5) ->
         prior = (prior / prior.sum(-1, keepdim=True)).log()
         matrices = votes.m_step(posterior)
         updated = torch.softmax(prior + votes.evidence(matrices, "product"), -1)
-        moved = float((updated - posterior).abs().max())
+        moved = float((updated - posterior).abs_().amax())
         posterior = updated
         if moved < tolerance:
             break

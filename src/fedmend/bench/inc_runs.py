@@ -12,7 +12,7 @@ import json
 import logging
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -107,28 +107,56 @@ def _problem(name: str, rows: int | None) -> Problem:
 
 
 def _noisy(plan: Plan, device: str) -> Finding:
-    """A data set with noise put on."""
+    """A data set with noise put on: one fleet on a GPU, on a CPU seed after seed.
+
+    A CPU has no use for larger arrays, and its caches have none for arrays of all seeds.
+    """
     problem = _problem(plan.data, plan.rows)
-    worlds = make_worlds(problem, range(plan.seeds), device)
+    began = time.perf_counter()
+    together = plan.seeds if device.startswith("cuda") else 1
+    parts = [
+        _fleet(plan, problem, list(range(first, min(first + together, plan.seeds))), device)
+        for first in range(0, plan.seeds, together)
+    ]
+    outcomes = _joined([part for part, _ in parts])
+    redrawn = sum(again for _, again in parts)
+    return Finding(outcomes, _seconds_since(began, device), redrawn, device)
+
+
+def _fleet(
+    plan: Plan, problem: Problem, seeds: list[int], device: str
+) -> tuple[list[Outcome], int]:
+    """What comes out for these seeds, and how many draws of votes were thrown away."""
+    worlds = make_worlds(problem, seeds, device)
     drawn = [
         [draw_votes(y, problem.classes, setting, plan.kind, seed) for setting in plan.settings]
-        for seed, y in enumerate(worlds.y_train)
+        for seed, y in zip(seeds, worlds.y_train, strict=True)
     ]
     votes = np.stack([np.stack([votes for votes, _ in each]) for each in drawn])
-    redrawn = sum(again for each in drawn for _, again in each)
-    began = time.perf_counter()
     recipes = plan.recipes()
     fleet = Fleet(
         FleetShape(worlds.columns, problem.classes, (), **MODELS[plan.model]),
         worlds.train,
         count_groups(recipes, len(plan.settings)),
         batch_size=max(2, worlds.train.shape[1] // 100),
-        seeds=[(0, seed) for seed in range(plan.seeds)],
+        seeds=[(0, seed) for seed in seeds],
     )
-    runs = MethodFleet(fleet, votes, worlds.y_train, plan.settings, recipes)
+    runs = MethodFleet(fleet, votes, worlds.y_train, plan.settings, recipes, seed=seeds[0])
     runs.train(plan.epochs)
-    outcomes = runs.outcomes(worlds.test, worlds.y_test)
-    return Finding(outcomes, _seconds_since(began, device), redrawn, device)
+    redrawn = sum(again for each in drawn for _, again in each)
+    return runs.outcomes(worlds.test, worlds.y_test), redrawn
+
+
+def _joined(parts: Sequence[list[Outcome]]) -> list[Outcome]:
+    """Outcomes of different seeds, method by method and setting by setting."""
+    return [
+        replace(
+            same[0],
+            accuracy=np.concatenate([each.accuracy for each in same]),
+            correction=np.concatenate([each.correction for each in same]),
+        )
+        for same in zip(*parts, strict=True)
+    ]
 
 
 def _humans(plan: Plan, device: str) -> Finding:

@@ -26,10 +26,10 @@ from torch import Tensor, nn
 from fedmend.errors import ConfigError
 from fedmend.learn.features import batch_sizes
 from fedmend.learn.nets import Bottom, BottomSpec, Top, TopSpec, initialise
-from fedmend.learn.optim import OptimizerSpec
+from fedmend.learn.optim import FlatOptimizer, OptimizerSpec
 from fedmend.learn.session import epoch_seed
 
-CHUNK_BYTES = {"cpu": 1 << 25, "cuda": 1 << 31}
+CHUNK_BYTES = {"cpu": 1 << 20, "cuda": 1 << 31}
 
 
 @dataclass(frozen=True)
@@ -65,17 +65,38 @@ class FleetShape:
         return [True] * len(self.bottom) + [bool(self.top)] + [True] * len(self.top) + [False]
 
 
+class _Space:
+    """Where a step on so many rows keeps what it computes.
+
+    Asking for this memory at every step costs a CPU more than the arithmetic. values: what goes
+    into each layer and comes out of the last; gradients: of what comes out of each layer.
+    """
+
+    def __init__(self, runs: int, rows: int, widths: Sequence[int], like: Tensor) -> None:
+        self.values = [like.new_empty(runs, rows, width) for width in widths]
+        self.gradients = [like.new_empty(runs, rows, width) for width in widths[1:]]
+        self.targets = like.new_empty(runs, rows, widths[-1])
+
+
 @dataclass(frozen=True)
 class _Block:
     """Worlds that take a step together: their rows, targets, and layers as views."""
 
     worlds: slice
+    widths: Sequence[int]
     features: Tensor
     targets: Tensor
     first_row: Tensor
     first_target: Tensor
     weights: list[tuple[Tensor, Tensor]]
     gradients: list[tuple[Tensor, Tensor]]
+    spaces: dict[int, _Space]
+
+    def space(self, rows: int) -> _Space:
+        if rows not in self.spaces:
+            runs = len(self.first_target)
+            self.spaces[rows] = _Space(runs, rows, self.widths, self.features)
+        return self.spaces[rows]
 
 
 class Fleet:
@@ -129,22 +150,12 @@ class Fleet:
         for fan_in, fan_out in pairwise(widths):
             sizes += [runs * fan_in * fan_out, runs * fan_out]
         zeros = torch.zeros(sum(sizes), device=self.device, dtype=self.dtype)
-        self.values, self.gradient = nn.Parameter(zeros), zeros.clone()
-        self.values.grad = self.gradient
-        spec = self.spec
-        self._optimizer = torch.optim.Adam(
-            [self.values],
-            spec.lr,
-            spec.betas,
-            spec.eps,
-            spec.weight_decay,
-            fused=True,
-            capturable=self.device.type == "cuda",
-        )
+        self._optimizer = FlatOptimizer([nn.Parameter(zeros)], self.spec)
+        self.values, self.gradient = self._optimizer.values, self._optimizer.gradient
         self._weights: list[tuple[Tensor, Tensor]] = []
         self._weight_gradients: list[tuple[Tensor, Tensor]] = []
         for flat, views in (
-            (self.values.detach(), self._weights),
+            (self.values, self._weights),
             (self.gradient, self._weight_gradients),
         ):
             pieces = iter(flat.split(sizes))
@@ -154,23 +165,24 @@ class Fleet:
         self._masks = [self._mask(number) for number in range(len(self.shape.bottom) + 1)]
 
     def _make_blocks(self) -> list[_Block]:
-        """On a GPU everything at once; on a CPU world by world, so that a step's values stay near.
-
-        (Arrays of some MB that come and go are also what an allocator is worst at.)
-        """
+        """On a GPU everything at once; on a CPU world by world: a step stays in the cache."""
         each = self.worlds if self.device.type == "cuda" else 1
+        widths = self.shape.widths()
+        spaces: dict[int, _Space] = {}  # blocks take turns
         blocks = []
         for first in range(0, self.worlds, each):
             runs = slice(first * self.groups, (first + each) * self.groups)
             blocks.append(
                 _Block(
                     slice(first, first + each),
+                    widths,
                     self.features[first : first + each].flatten(0, 1),
                     self.targets[first : first + each].flatten(0, 2),
                     torch.arange(each, device=self.device)[:, None] * self.rows,
                     torch.arange(each * self.groups, device=self.device)[:, None] * self.rows,
                     [(weight[runs], bias[runs]) for weight, bias in self._weights],
                     [(weight[runs], bias[runs]) for weight, bias in self._weight_gradients],
+                    spaces,
                 )
             )
         return blocks
@@ -245,8 +257,8 @@ class Fleet:
         if self.device.type != "cuda":
             return self._step
         numbers = torch.zeros(self.worlds, size, dtype=torch.int64, device=self.device)
-        values = self.values.detach().clone()
-        moments = {key: each.clone() for key, each in self._moments().items()}
+        values = self.values.clone()
+        moments = {key: each.clone() for key, each in self._optimizer.state().items()}
         stream = torch.cuda.Stream(self.device)
         stream.wait_stream(torch.cuda.current_stream(self.device))
         with torch.cuda.stream(stream):
@@ -256,21 +268,14 @@ class Fleet:
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
             self._step(numbers)
-        self.values.data.copy_(values)
-        for key, moment in self._moments().items():
-            if key in moments:
-                moment.copy_(moments[key])
-            else:
-                moment.zero_()
+        self.values.copy_(values)
+        self._optimizer.restore(moments)
 
         def replay(rows: Tensor) -> None:
             numbers.copy_(rows)
             graph.replay()
 
         return replay
-
-    def _moments(self) -> dict[str, Tensor]:
-        return self._optimizer.state[self.values]
 
     @torch.no_grad()
     def _step(self, rows: Tensor) -> None:
@@ -282,32 +287,36 @@ class Fleet:
     def _forward_and_back(self, block: _Block, rows: Tensor) -> None:
         worlds, size = rows.shape
         runs = worlds * self.groups
+        space = block.space(size)
         batch = block.features.index_select(0, (rows + block.first_row).view(-1))
         batch = batch.view(worlds, 1, size, -1).expand(-1, self.groups, -1, -1)
-        inputs = [batch.reshape(runs, size, -1)]
-        for (weight, bias), rectify in zip(block.weights, self.shape.rectified(), strict=True):
-            output = torch.baddbmm(bias, inputs[-1], weight)
-            inputs.append(output.relu_() if rectify else output)
+        space.values[0].view(worlds, self.groups, size, -1).copy_(batch)
+        for number, rectify in enumerate(self.shape.rectified()):
+            weight, bias = block.weights[number]
+            output = torch.baddbmm(bias, space.values[number], weight, out=space.values[number + 1])
+            if rectify:
+                output.relu_()
         places = rows[:, None].expand(-1, self.groups, -1).reshape(runs, size)
         places = (places + block.first_target).view(-1)
-        targets = block.targets.index_select(0, places).view(runs, size, -1)
+        torch.index_select(block.targets, 0, places, out=space.targets.view(-1, self.shape.classes))
         # The gradient of −Σ t log softmax(z) is softmax(z) Σt − t, also for rows without a target.
-        gradient = torch.softmax(inputs.pop(), -1).mul_(targets.sum(-1, keepdim=True))
-        gradient.sub_(targets).div_(size)
-        self._backward(block, inputs, gradient)
+        gradient = torch.softmax(space.values[-1], -1, out=space.gradients[-1])
+        gradient.mul_(space.targets.sum(-1, keepdim=True)).sub_(space.targets).div_(size)
+        self._backward(block, space)
 
-    def _backward(self, block: _Block, inputs: list[Tensor], gradient: Tensor) -> None:
+    def _backward(self, block: _Block, space: _Space) -> None:
         for number in reversed(range(len(block.weights))):
-            into, into_bias = block.gradients[number]
-            torch.bmm(inputs[number].transpose(1, 2), gradient, out=into)
-            torch.sum(gradient, 1, keepdim=True, out=into_bias)
+            gradient, into = space.gradients[number], block.gradients[number]
+            torch.bmm(space.values[number].transpose(1, 2), gradient, out=into[0])
+            torch.sum(gradient, 1, keepdim=True, out=into[1])
             if number < len(self._masks):
-                into.mul_(self._masks[number])
+                into[0].mul_(self._masks[number])
             if number:
-                gradient = torch.bmm(gradient, block.weights[number][0].transpose(1, 2))
+                before = space.gradients[number - 1]
+                torch.bmm(gradient, block.weights[number][0].transpose(1, 2), out=before)
                 if self.shape.rectified()[number - 1]:
                     torch.ops.aten.threshold_backward.grad_input(
-                        gradient, inputs[number], 0, grad_input=gradient
+                        before, space.values[number], 0, grad_input=before
                     )
 
     # ------------------------------------------------------------------ using
@@ -328,7 +337,7 @@ class Fleet:
             self.worlds, len(chosen), n, self.shape.classes, device=self.device, dtype=self.dtype
         )
         per_row = self.worlds * len(chosen) * max(self.shape.widths()) * features.element_size()
-        chunk = max(64, CHUNK_BYTES.get(self.device.type, 1 << 25) // max(per_row, 1))
+        chunk = max(64, CHUNK_BYTES.get(self.device.type, 1 << 20) // max(per_row, 1))
         for at in range(0, n, chunk):
             hidden = features[:, None, at : at + chunk]
             for (weight, bias), rectify in zip(weights, self.shape.rectified(), strict=True):
