@@ -81,7 +81,7 @@ def server_up(kits: Kits) -> Iterator[None]:
     daemon = Daemon(kits.server)
     started = daemon.running() is None
     if started:
-        daemon.start()
+        daemon.start(owned=True)
     try:
         yield
     finally:

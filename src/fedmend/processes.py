@@ -62,6 +62,7 @@ class Daemon:
         self.role = role_of(self.kit)
         self.events = Events(self.kit / EVENTS_FILE)
         self._stop = threading.Event()
+        self._started: subprocess.Popen[bytes] | None = None
 
     # ------------------------------------------------------------------ from outside
 
@@ -74,12 +75,16 @@ class Daemon:
             return None
         return found if _is_alive(found.supervisor, found.since) else None
 
-    def start(self, *, seconds: float = 20.0) -> Running:
-        """Start a supervisor in the background, and wait until FLARE's process is up."""
+    def start(self, *, seconds: float = 60.0, owned: bool = False) -> Running:
+        """Start a supervisor in the background, and wait until FLARE's process is up.
+
+        owned: it ends when the process that calls this is gone, however that ended.
+        """
         self._refuse_second()
+        owner = [str(os.getpid())] if owned else []
         with (self.kit / OUTPUT_FILE).open("ab") as output:
-            process = subprocess.Popen(
-                [sys.executable, "-m", "fedmend.processes", str(self.kit)],
+            self._started = process = subprocess.Popen(
+                [sys.executable, "-m", "fedmend.processes", str(self.kit), *owner],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
@@ -93,6 +98,8 @@ class Daemon:
             if process.poll() is not None:
                 break
             time.sleep(0.1)
+        process.terminate()
+        process.wait()
         raise ConfigError(
             f"the process of {self.kit.name} did not start. Mend: see {self.kit / OUTPUT_FILE}"
         )
@@ -112,6 +119,9 @@ class Daemon:
             left = []
         for process in left:
             process.kill()
+        if self._started is not None:
+            self._started.wait()
+            self._started = None
         (self.kit / PROCESS_FILE).unlink(missing_ok=True)
         return True
 
@@ -133,9 +143,13 @@ class Daemon:
 
     # ------------------------------------------------------------------ from inside
 
-    def supervise(self, tick: Callable[[], None] | None = None) -> None:
-        """Keep FLARE's process up until told to stop; `tick` is called twice a second."""
+    def supervise(self, tick: Callable[[], None] | None = None, owner: int = 0) -> None:
+        """Keep FLARE's process up until told to stop; `tick` is called twice a second.
+
+        owner: a process without which this one has no purpose.
+        """
         self._refuse_second()
+        owner_since = _born(owner) if owner else 0.0
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: self._stop.set())
         self._end_orphan()
@@ -149,6 +163,8 @@ class Daemon:
                 while not self._stop.wait(0.5) and child.poll() is None:
                     if tick is not None:
                         tick()
+                    if owner and not _is_alive(owner, owner_since):
+                        self._stop.set()
                 if self._stop.is_set():
                     _end_processes(child.pid)
                     child.wait()
@@ -163,10 +179,6 @@ class Daemon:
                 self._stop.wait(1.0)
         finally:
             (self.kit / PROCESS_FILE).unlink(missing_ok=True)
-
-    def stop_soon(self) -> None:
-        """Let `supervise` come to its end."""
-        self._stop.set()
 
     def _give_up(self, code: int) -> None:
         words = f"FLARE's process ended {QUICK_DEATHS} times at once (code {code}); giving up"
@@ -285,4 +297,4 @@ def _psutil() -> Any:
 
 
 if __name__ == "__main__":
-    Daemon(Path(sys.argv[1])).supervise()
+    Daemon(Path(sys.argv[1])).supervise(owner=int(sys.argv[2]) if len(sys.argv) > 2 else 0)

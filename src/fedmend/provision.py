@@ -268,7 +268,7 @@ def _close_server(kit: Path) -> None:
     resources["class_list_enforcement_mode"] = "enforce"
     for each in resources["components"]:
         if each["id"] == "job_scheduler":
-            each["args"]["max_jobs"] = 1
+            each["args"]["max_jobs"] = 100  # one for each party
     # A party that was killed is forgotten soon, so that it can come back under its name.
     resources["servers"][0]["heart_beat_timeout"] = 30
     _write(kit / "local" / "resources.json", resources)

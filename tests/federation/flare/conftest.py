@@ -15,7 +15,7 @@ from fedmend.federation import Federation, Ledger, Party, Policy, Site, Worker, 
 from fedmend.federation.engines.flare.courier import SECONDS
 from fedmend.federation.engines.flare.engine import FlareEngine
 from fedmend.federation.engines.flare.host import Hello, PartyHost
-from fedmend.federation.engines.flare.link import ABSENT, OK, Frame, Link
+from fedmend.federation.engines.flare.link import OK, Frame, Link
 
 HELLO = Hello("a-run", "first run", ("VFL",), 0, 0.25)
 
@@ -71,26 +71,30 @@ class Wired:
             for name in TABLES
         }
         self.deaf: set[str] = set()
-        ours, theirs = socket.socketpair()
-        self.far = Link(theirs)
         self.pool = ThreadPoolExecutor(16)
-        threading.Thread(target=self.relay, daemon=True).start()
+        self.far, near = {}, {}
+        for name in TABLES:
+            ours, theirs = socket.socketpair()
+            near[name], self.far[name] = Link(ours), Link(theirs)
+            threading.Thread(target=self.relay, args=(name,), daemon=True).start()
         self.ledger = Ledger(folder / "ledger.jsonl")
         hello = options.pop("hello", HELLO)
         try:
-            self.engine = FlareEngine(
-                Link(ours), list(TABLES), hello, ledger=self.ledger, **options
-            )
+            self.engine = FlareEngine(near, hello, ledger=self.ledger, **options)
         except Exception:
-            self.far.close()
+            self.hang_up()
             raise
         self.fed = Federation(engine=self.engine)
 
     def opener(self, name, policy):
         return lambda hello: Site(name, {"train": TABLES[name]}, policy=policy, seed=hello.seed)
 
-    def relay(self):
-        while (frame := self.far.receive()) is not None:
+    def hang_up(self, *names):
+        for name in names or self.far:
+            self.far[name].close()
+
+    def relay(self, name):
+        while (frame := self.far[name].receive()) is not None:
             self.pool.submit(self.hand_on, frame)
 
     def hand_on(self, frame):
@@ -98,9 +102,7 @@ class Wired:
             return
         try:
             answer = self.hosts[frame.name].answer(frame.payload[SECONDS.size :])
-            self.far.send(Frame(frame.ticket, OK, frame.name, answer))
-        except KeyError:
-            self.far.send(Frame(frame.ticket, ABSENT, frame.name, b"is not in the job"))
+            self.far[frame.name].send(Frame(frame.ticket, OK, frame.name, answer))
         except OSError:
             pass
 
@@ -108,7 +110,7 @@ class Wired:
         self.engine.close()
         for host in self.hosts.values():
             host.close("the test ended")
-        self.far.close()
+        self.hang_up()
         self.pool.shutdown()
 
 

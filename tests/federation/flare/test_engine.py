@@ -140,10 +140,19 @@ def test_a_slow_party_is_waited_for(wire_up):
     assert wired.engine.absent == {}
 
 
-def test_a_lost_job_makes_all_absent(wired):
+def test_a_job_that_ends_makes_its_party_absent(wired):
     crew = wired.fed.workers(Probe)
-    wired.far.close()
-    with pytest.raises(PartyAbsent, match="job's process at the server ended"):
+    wired.hang_up("telco")
+    with pytest.raises(PartyAbsent, match="'telco' is absent.*its job ended"):
+        crew.sums()
+    assert set(wired.engine.absent) == {"telco"}
+    assert crew["bank"].sums().sum() > 0
+
+
+def test_a_lost_server_makes_all_absent(wired):
+    crew = wired.fed.workers(Probe)
+    wired.hang_up()
+    with pytest.raises(PartyAbsent, match="jobs of all parties ended at once"):
         crew.sums()
     assert set(wired.engine.absent) == {"bank", "telco"}
 

@@ -13,7 +13,8 @@ import json
 import logging
 import os
 import socket
-from collections.abc import Sequence
+import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -82,12 +83,20 @@ class CollabRelay:
         clients = {client.name: client for client in collab.clients}
         link.send(Frame(0, READY, "", json.dumps(sorted(clients)).encode()))
         pool = ThreadPoolExecutor(THREADS, "fedmend-relay")
+        threading.Thread(target=_end_when_aborted, args=(collab.context, link), daemon=True).start()
         try:
             while (frame := link.receive()) is not None:
                 pool.submit(_hand_on, link, clients, frame)
         finally:
             link.close()
             pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _end_when_aborted(context: Any, link: Link) -> None:
+    """FLARE aborts a job whose party died; whoever waits at the link must hear of it."""
+    while not context.is_aborted():
+        time.sleep(0.2)
+    link.close()
 
 
 def _hand_on(link: Link, clients: dict[str, Any], frame: Frame) -> None:
@@ -99,9 +108,12 @@ def _hand_on(link: Link, clients: dict[str, Any], frame: Frame) -> None:
         status, payload = OK, client(timeout=seconds).ask(frame.payload[SECONDS.size :])
     except KeyError:
         status, payload = ABSENT, b"is not in the job"
-    except (CollabCallError, RunAborted) as error:
-        cause = getattr(error, "cause", error)
-        words = str(cause) if not isinstance(cause, TimeoutError) else f"no answer ({cause})"
+    except RunAborted:
+        return  # the link closes, and says it all
+    except CollabCallError as error:
+        words = f"no answer within {seconds:.0f} s"
+        if not isinstance(error.cause, TimeoutError):
+            words = str(error.cause)
         status, payload = ABSENT, words.encode()
     try:
         link.send(Frame(frame.ticket, status, frame.name, payload))
@@ -112,10 +124,8 @@ def _hand_on(link: Link, clients: dict[str, Any], frame: Frame) -> None:
 # ---------------------------------------------------------------- the job
 
 
-def write_job(
-    folder: Path, name: str, party_class: str, address: str, parties: Sequence[str]
-) -> Path:
-    """The job as FLARE wants it: names and settings, no code."""
+def write_job(folder: Path, name: str, party_class: str, address: str, party: str) -> Path:
+    """The job of one party as FLARE wants it: names and settings, no code."""
     job = folder / name
     config = job / "app" / "config"
     config.mkdir(parents=True)
@@ -150,9 +160,9 @@ def write_job(
     meta = {
         "name": name,
         "resource_spec": {},
-        "min_clients": len(parties),
-        "mandatory_clients": list(parties),
-        "deploy_map": {"app": ["server", *parties]},
+        "min_clients": 1,
+        "mandatory_clients": [party],
+        "deploy_map": {"app": ["server", party]},
     }
     (config / "config_fed_server.json").write_text(json.dumps(server, indent=2))
     (config / "config_fed_client.json").write_text(json.dumps(client, indent=2))

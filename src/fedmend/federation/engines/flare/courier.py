@@ -1,44 +1,50 @@
-"""The courier: the coordinator's end of the link. Requests go out with a ticket, replies come back.
+"""The courier: the coordinator's end of every link. Requests go out, replies come back.
 
 A party that does not answer is absent: when the relay says so, when it has been silent for too
-long (pings go to every party all the time, also while it works), or when the link itself is gone.
+long (pings go to every party all the time, also while it works), or when its link is gone.
 """
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import logging
 import struct
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping
 from concurrent.futures import Future
 
 from fedmend.errors import PartyAbsent, WireError
-from fedmend.federation.engines.flare.link import ABSENT, OK, Frame, Link
+from fedmend.federation.engines.flare.link import OK, Frame, Link
 from fedmend.federation.engines.flare.messages import request
 
 logger = logging.getLogger(__name__)
 
 SECONDS = struct.Struct("<d")
 BEAT = 2.0
+GRACE = 1.0
 SLOW = 30.0
 
 
 class Courier:
-    """Carries requests to parties over one link, and knows who is there."""
+    """Carries requests to parties, each over its own link, and knows who is there."""
 
-    def __init__(self, link: Link, names: Sequence[str], *, stall_seconds: float) -> None:
-        self._link = link
+    def __init__(self, links: Mapping[str, Link], *, stall_seconds: float) -> None:
+        self._links = dict(links)
         self._stall = stall_seconds
         self._tickets = itertools.count(1)
         self._open: dict[int, tuple[str, Future[bytes], float]] = {}
         self._lock = threading.Lock()
-        self._heard = dict.fromkeys(names, time.monotonic())
+        self._heard = dict.fromkeys(links, time.monotonic())
         self._absent: dict[str, str] = {}
         self._pings: dict[int, str] = {}
+        self._ended: set[str] = set()
         self._over = threading.Event()
-        threading.Thread(target=self._receive, name="fedmend-receive", daemon=True).start()
+        for party in links:
+            threading.Thread(
+                target=self._receive, args=(party,), name="fedmend-receive", daemon=True
+            ).start()
         threading.Thread(target=self._beat, name="fedmend-beat", daemon=True).start()
 
     @property
@@ -58,50 +64,59 @@ class Courier:
         if reason is not None:
             future.set_exception(PartyAbsent(party, reason))
             return future
-        try:
-            self._link.send(Frame(ticket, OK, party, SECONDS.pack(seconds) + payload))
-        except OSError as error:
-            self._all_absent(f"the link to the job broke: {error.strerror}")
+        self._send(Frame(ticket, OK, party, SECONDS.pack(seconds) + payload))
         return future
 
     def close(self) -> None:
         self._over.set()
-        self._link.close()
+        for link in self._links.values():
+            link.close()
 
     # ------------------------------------------------------------------ threads
 
-    def _receive(self) -> None:
+    def _receive(self, party: str) -> None:
+        link = self._links[party]
         while True:
             try:
-                frame = self._link.receive()
+                frame = link.receive()
             except WireError as error:
                 logger.error("%s", error)
                 frame = None
             if frame is None:
-                if not self._over.is_set():
-                    self._all_absent(
-                        "the job's process at the server ended (server killed, stopped, or the "
-                        "job aborted)"
-                    )
-                return
+                break
             with self._lock:
-                pinged = self._pings.pop(frame.ticket, None)
-                party, future, _ = self._open.pop(frame.ticket, ("", None, 0.0))
-                if frame.status == OK and (pinged or party):
-                    self._heard[pinged or party] = time.monotonic()
-            if frame.status == ABSENT and party:
-                self._gone(party, frame.payload.decode())
-            if future is not None and not future.done():
+                self._pings.pop(frame.ticket, None)
+                _, future, _ = self._open.pop(frame.ticket, ("", None, 0.0))
                 if frame.status == OK:
+                    self._heard[party] = time.monotonic()
+            if frame.status == OK:
+                if future is not None and not future.done():
                     future.set_result(frame.payload)
-                else:
-                    future.set_exception(PartyAbsent(party, frame.payload.decode()))
+            elif future is not None:
+                self._gone(party, frame.payload.decode())
+                future.set_exception(PartyAbsent(party, frame.payload.decode()))
+        if not self._over.is_set():
+            self._gone(party, self._why_gone(party))
+
+    def _why_gone(self, party: str) -> str:
+        """A party's job ended. When those of all end at once, it was the server."""
+        with self._lock:
+            self._ended.add(party)
+        time.sleep(GRACE)
+        if len(self._ended) == len(self._links) > 1:
+            return "the jobs of all parties ended at once (the server was killed or stopped)"
+        return "its job ended (its process died, or somebody stopped it)"
 
     def _beat(self) -> None:
         told: set[int] = set()
-        while not self._over.wait(min(BEAT, self._stall / 4)):
+        beat, last = min(BEAT, self._stall / 4), time.monotonic()
+        while not self._over.wait(beat):
             now = time.monotonic()
+            # If this very process stood still, the silence was ours.
+            asleep, last = max(0.0, now - last - 2 * beat), now
             with self._lock:
+                if asleep:
+                    self._heard = {party: heard + asleep for party, heard in self._heard.items()}
                 waiting = set(self._pings.values())
                 due = [p for p in self._heard if p not in waiting and p not in self._absent]
                 silent = [
@@ -128,11 +143,12 @@ class Courier:
         ticket = next(self._tickets)
         with self._lock:
             self._pings[ticket] = party
-        try:
-            payload = SECONDS.pack(self._stall) + request("ping")
-            self._link.send(Frame(ticket, OK, party, payload))
-        except OSError as error:
-            self._all_absent(f"the link to the job broke: {error.strerror}")
+        self._send(Frame(ticket, OK, party, SECONDS.pack(self._stall) + request("ping")))
+
+    def _send(self, frame: Frame) -> None:
+        # A link that is gone is noticed by the thread that listens to it.
+        with contextlib.suppress(OSError):
+            self._links[frame.name].send(frame)
 
     # ------------------------------------------------------------------ absence
 
@@ -144,7 +160,3 @@ class Courier:
         for future in futures:
             if not future.done():
                 future.set_exception(PartyAbsent(party, reason))
-
-    def _all_absent(self, reason: str) -> None:
-        for party in list(self._heard):
-            self._gone(party, reason)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
 from pathlib import Path
@@ -29,15 +29,15 @@ logger = logging.getLogger(__name__)
 class FlareEngine:
     """Sites in processes of their own; a call is a message there and one back.
 
-    hello: how this run introduces itself. call_timeout: seconds a party may work on one call.
+    links: one to each party. hello: how this run introduces itself.
+    call_timeout: seconds a party may work on one call.
     stall_seconds: seconds without a sign of life after which a party counts as absent.
-    ended: called once when the engine closes, to end the job.
+    ended: called once when the engine closes, to end the jobs.
     """
 
     def __init__(
         self,
-        link: Link,
-        names: Sequence[str],
+        links: Mapping[str, Link],
         hello: Hello,
         *,
         ledger: Ledger,
@@ -45,14 +45,14 @@ class FlareEngine:
         stall_seconds: float = 60.0,
         ended: Callable[[], None] | None = None,
     ) -> None:
-        self._names = tuple(names)
+        self._names = tuple(links)
         self.hello = hello
         self.ledger = ledger
         self.call_timeout = call_timeout
         self.ledgers: Path | None = None
         self._ended = ended
         self._closed = False
-        self._courier = Courier(link, self._names, stall_seconds=stall_seconds)
+        self._courier = Courier(links, stall_seconds=stall_seconds)
         self._numbers = {name: itertools.count(1) for name in self._names}
         self._sessions: dict[str, bytes] = {}
         try:
@@ -120,7 +120,7 @@ class FlareEngine:
         return found
 
     def close(self, reason: str = "finished") -> None:
-        """Say goodbye to every party that is there, with the reason, and end the job."""
+        """Say goodbye to every party that is there, with the reason, and end the jobs."""
         if self._closed:
             return
         if self.ledgers is not None and reason == "finished":

@@ -231,8 +231,13 @@ class PartyHost:
     # ------------------------------------------------------------------ nobody there
 
     def _watch(self) -> None:
+        last = time.monotonic()
         while not self._over.wait(1.0):
-            silent = time.monotonic() - self._heard
+            now = time.monotonic()
+            # A machine that slept has heard nobody; that is not the coordinator's silence.
+            self._heard += max(0.0, now - last - 2.0)
+            last = now
+            silent = now - self._heard
             if silent > self._patience and not self._busy:
                 self.events.note(
                     f"the coordinator has not been heard for {silent:.0f} s; the job ends here. "

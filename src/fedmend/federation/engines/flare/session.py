@@ -1,12 +1,14 @@
-"""Opening a flare engine: wait for the parties, submit the job, and take the relay's call.
+"""Opening a flare engine: wait for the parties, submit their jobs, and take the relays' calls.
 
-The coordinator's process listens on a socket file that only its user can open; the job's process
-at the server, which runs on the same machine, connects to it.
+Every party has a job of its own: FLARE aborts a job when a party of it dies, and the others must
+live to hear of it. For each job the coordinator's process listens on a socket file that only its
+user can open; the job's process at the server, on the same machine, connects to it.
 """
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import logging
 import re
@@ -15,11 +17,11 @@ import socket
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
-from fedmend.errors import MissingExtra, PartyAbsent
+from fedmend.errors import ConfigError, MissingExtra, PartyAbsent
 from fedmend.federation.engines.flare.engine import FlareEngine
 from fedmend.federation.engines.flare.host import Hello
 from fedmend.federation.engines.flare.link import READY, Link
@@ -31,7 +33,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 SERVER = "server"
-JOB_SECONDS = 120.0
+JOB_SECONDS = 90.0
+LOCK_FILE = "run.lock"
 Waiting = Callable[[list[str]], None]
 
 
@@ -59,34 +62,23 @@ def open_engine(
     ledger: Ledger,
     waiting: Waiting | None = None,
 ) -> FlareEngine:
-    """Start a job with these parties and say hello to them. `waiting` is told who is missing."""
-    admin = _login(reach)
-    scratch = Path(tempfile.mkdtemp(prefix="fedmend-"))
-    ears = socket.socket(socket.AF_UNIX)
-    job_id = ""
+    """Start the parties' jobs and say hello to them. `waiting` is told who is missing."""
+    opening = _Opening(reach, hello, waiting)
     try:
-        _wait_for(admin, parties, reach.wait_seconds, waiting)
-        _clean_up(admin)
-        address = scratch / "relay"
-        ears.bind(str(address))
-        ears.listen(1)
-        job_id = _submit(admin, scratch, reach, hello, str(address), parties)
-        link = _relay(admin, ears, job_id)
+        links = opening.links(parties)
         return FlareEngine(
-            link,
-            parties,
+            links,
             hello,
             ledger=ledger,
             call_timeout=reach.call_timeout,
             stall_seconds=reach.stall_seconds,
-            ended=lambda: _end(admin, job_id),
+            ended=opening.end,
         )
     except BaseException:
-        _end(admin, job_id)
+        opening.end()
         raise
     finally:
-        ears.close()
-        shutil.rmtree(scratch, ignore_errors=True)
+        opening.tidy()
 
 
 def connected(reach: Reach) -> list[str]:
@@ -96,6 +88,166 @@ def connected(reach: Reach) -> list[str]:
         return admin.clients()
     finally:
         admin.close()
+
+
+@dataclass
+class _Job:
+    """One party's job: its number at the server, where its relay will call, and the link then."""
+
+    party: str
+    ears: socket.socket
+    id: str = ""
+    link: Link | None = None
+    refused: str = ""
+
+
+@dataclass
+class _Opening:
+    """What is open while an engine is being opened, and what its end must close."""
+
+    reach: Reach
+    hello: Hello
+    waiting: Waiting | None
+    jobs: list[_Job] = field(default_factory=list)
+    scratch: Path = field(default_factory=lambda: Path(tempfile.mkdtemp(prefix="fedmend-")))
+    lock: TextIO | None = None
+    admin: Any = None
+
+    def links(self, parties: Sequence[str]) -> dict[str, Link]:
+        """A link to every party; jobs that do not start are tried again while there is time."""
+        self.lock = _lock(self.reach.admin)
+        self.admin = _login(self.reach)
+        deadline = time.monotonic() + self.reach.wait_seconds
+        self._clean_up()
+        left = list(parties)
+        while left:
+            self._wait_for(left, deadline)
+            tried = [self._submit(party) for party in left]
+            self._take_calls(tried)
+            failed = [job for job in tried if job.link is None]
+            if failed and time.monotonic() > deadline:
+                raise PartyAbsent(
+                    failed[0].party,
+                    f"its job did not start (FLARE says {failed[0].refused or 'nothing'}); "
+                    "log.txt in its kit and in the server's says why",
+                )
+            left = [job.party for job in failed]
+        found = {job.party: job.link for job in self.jobs if job.link is not None}
+        return {party: found[party] for party in parties}
+
+    def _clean_up(self) -> None:
+        """A job whose coordinator or server died stays listed as running."""
+        for stale in self.admin.running():
+            logger.info("ending the stale job %s", stale)
+            self.admin.abort(stale)
+
+    def _wait_for(self, parties: Sequence[str], deadline: float) -> None:
+        told: list[str] = []
+        while True:
+            there = self.admin.clients()
+            missing = [name for name in parties if name not in there]
+            if not missing:
+                return
+            if missing != told and self.waiting is not None:
+                self.waiting(missing)
+            told = missing
+            if time.monotonic() > deadline:
+                also = f", nor {', '.join(missing[1:])}" if missing[1:] else ""
+                others = f" (there are {', '.join(there)})" if there else ""
+                raise PartyAbsent(
+                    missing[0],
+                    f"not connected to the server within {self.reach.wait_seconds:.0f} s"
+                    f"{also}{others}",
+                )
+            time.sleep(0.5)
+
+    def _submit(self, party: str) -> _Job:
+        from fedmend.federation.engines.flare.collab import write_job
+
+        ears = socket.socket(socket.AF_UNIX)
+        job = _Job(party, ears)
+        self.jobs.append(job)
+        address = self.scratch / str(len(self.jobs))
+        ears.bind(str(address))
+        ears.listen(1)
+        ears.settimeout(0.2)
+        name = re.sub(r"[^A-Za-z0-9_-]", "-", f"{self.hello.run}-{party}-{len(self.jobs)}")
+        path = write_job(self.scratch, name, self.reach.party_class, str(address), party)
+        job.id = self.admin.submit(path)
+        return job
+
+    def _take_calls(self, jobs: Sequence[_Job]) -> None:
+        """Wait until every job's relay has called, or its job is over."""
+        deadline = time.monotonic() + JOB_SECONDS
+        asked = 0.0
+        while open_ := [job for job in jobs if job.link is None and not job.refused]:
+            for job in open_:
+                with contextlib.suppress(TimeoutError):
+                    job.link = _greet(job.ears, job.party)
+            if time.monotonic() - asked < 1.0:
+                continue
+            asked = time.monotonic()
+            for job in open_:
+                status = self.admin.status(job.id)
+                if job.link is None and status.startswith(("FINISHED", "ABANDONED", "FAILED")):
+                    job.refused = status
+                elif job.link is None and asked > deadline:
+                    job.refused = f"{status}, and nothing happens"
+                    self.admin.abort(job.id)
+
+    def tidy(self) -> None:
+        """Nobody calls any more."""
+        for job in self.jobs:
+            job.ears.close()
+        shutil.rmtree(self.scratch, ignore_errors=True)
+
+    def end(self) -> None:
+        """The relays end by themselves when their links close; whatever is left is aborted."""
+        for job in self.jobs:
+            if job.link is not None:
+                job.link.close()
+        try:
+            if self.admin is not None:
+                self._see_jobs_end()
+                self.admin.close()
+        except Exception as error:  # the server may be the one that is gone
+            logger.info("logging out: %s", error)
+        if self.lock is not None:
+            self.lock.close()
+
+    def _see_jobs_end(self) -> None:
+        open_ = [job.id for job in self.jobs if job.id and not job.refused]
+        deadline = time.monotonic() + 10.0
+        while open_ and time.monotonic() < deadline:
+            open_ = [each for each in open_ if not self.admin.status(each).startswith("FINISHED")]
+            time.sleep(0.3 if open_ else 0.0)
+        for each in open_:
+            self.admin.abort(each)
+
+
+def _greet(ears: socket.socket, party: str) -> Link | None:
+    """The link to a job's process that calls; None when it is the wrong one."""
+    end, _ = ears.accept()
+    end.settimeout(None)
+    link = Link(end)
+    frame = link.receive()
+    if frame is None or frame.status != READY or party not in json.loads(frame.payload):
+        link.close()
+        return None
+    return link
+
+
+def _lock(admin: Path) -> TextIO:
+    """One run at a time: whatever else is listed as running is then known to be stale."""
+    file = (admin / LOCK_FILE).open("w")
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        file.close()
+        raise ConfigError(
+            "another run uses these kits now. Mend: wait until it ends, or stop it"
+        ) from None
+    return file
 
 
 def _login(reach: Reach) -> Admin:
@@ -111,81 +263,3 @@ def _login(reach: Reach) -> Admin:
             if time.monotonic() > deadline:
                 raise PartyAbsent(SERVER, f"the FLARE server cannot be reached: {error}") from error
             time.sleep(1.0)
-
-
-def _wait_for(
-    admin: Admin, parties: Sequence[str], seconds: float, waiting: Waiting | None
-) -> None:
-    deadline = time.monotonic() + seconds
-    told: list[str] = []
-    while True:
-        there = admin.clients()
-        missing = [name for name in parties if name not in there]
-        if not missing:
-            return
-        if missing != told and waiting is not None:
-            waiting(missing)
-        told = missing
-        if time.monotonic() > deadline:
-            others = f" (there are {', '.join(there)})" if there else ""
-            raise PartyAbsent(
-                missing[0],
-                f"not connected to the server within {seconds:.0f} s"
-                + (f", nor {', '.join(missing[1:])}" if missing[1:] else "")
-                + others,
-            )
-        time.sleep(0.5)
-
-
-def _clean_up(admin: Admin) -> None:
-    """A job whose process died stays listed as running, and would block the next one."""
-    for stale in admin.running():
-        logger.info("ending the stale job %s", stale)
-        admin.abort(stale)
-
-
-def _submit(
-    admin: Admin, scratch: Path, reach: Reach, hello: Hello, address: str, parties: Sequence[str]
-) -> str:
-    from fedmend.federation.engines.flare.collab import write_job
-
-    name = re.sub(r"[^A-Za-z0-9_-]", "-", hello.run)
-    return admin.submit(write_job(scratch, name, reach.party_class, address, parties))
-
-
-def _relay(admin: Admin, ears: socket.socket, job_id: str) -> Link:
-    """The link to the job's process, once it runs; a job that fails before is named."""
-    deadline = time.monotonic() + JOB_SECONDS
-    ears.settimeout(1.0)
-    while True:
-        with contextlib.suppress(TimeoutError):
-            end, _ = ears.accept()
-            break
-        status = admin.status(job_id)
-        if status.startswith(("FINISHED", "ABANDONED", "FAILED")) or time.monotonic() > deadline:
-            raise PartyAbsent(
-                SERVER,
-                f"the job did not start (FLARE says {status or 'nothing'}): a party refused it, "
-                "or lost the connection; log.txt in the kits of server and parties says why",
-            )
-    end.settimeout(None)
-    link = Link(end)
-    frame = link.receive()
-    if frame is None or frame.status != READY:
-        raise PartyAbsent(SERVER, "the job's process ended at once")
-    logger.info("job %s runs with %s", job_id, ", ".join(json.loads(frame.payload)))
-    return link
-
-
-def _end(admin: Any, job_id: str) -> None:
-    """The relay ends by itself when the link closes; whatever is left is aborted."""
-    try:
-        if job_id:
-            deadline = time.monotonic() + 10.0
-            while time.monotonic() < deadline and not admin.status(job_id).startswith("FINISHED"):
-                time.sleep(0.5)
-            if not admin.status(job_id).startswith("FINISHED"):
-                admin.abort(job_id)
-        admin.close()
-    except Exception as error:  # the server may be the one that is gone
-        logger.info("logging out: %s", error)

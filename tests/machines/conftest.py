@@ -1,0 +1,172 @@
+"""A real federation: server and two parties as processes, mutual TLS on loopback.
+
+One is started for all tests of this folder; processes are ended by their ids.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+pytest.importorskip("nvflare", reason="the flare engine needs nvflare")
+
+from fedmend.config import load_config
+from fedmend.flare_run import execute_flare, over_flare
+from fedmend.flow import Listener, execute, plan_of
+from fedmend.processes import Daemon
+from fedmend.provision import Kits, provision
+
+HERE = Path(__file__).parent
+TOML = """
+[[party]]
+name = "bank"
+data = "bank.csv"
+id = "id"
+label = "y"
+
+[[party]]
+name = "telco"
+data = "telco.csv"
+id = "id"
+
+[align]
+order = "seeded"
+
+[[method]]
+name = "vfl"
+epochs = {epochs}
+
+[flare]
+port = {port}
+wait_seconds = 60
+stall_seconds = {stall}
+on_absent = "{on_absent}"
+"""
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def write_tables(folder: Path) -> None:
+    rng = np.random.default_rng(7)
+    people, x = np.arange(320), rng.normal(size=(320, 4))
+    x[:, 2:] += x[:, :2]
+    y = np.where(x.sum(1) + 0.3 * rng.normal(size=320) > 0, "yes", "no")
+    bank = pd.DataFrame({"id": people, "a": x[:, 0], "b": x[:, 1], "y": y})
+    telco = pd.DataFrame({"id": people, "c": x[:, 2], "d": x[:, 3]})
+    bank.iloc[:300].to_csv(folder / "bank.csv", index=False)
+    telco.iloc[20:].to_csv(folder / "telco.csv", index=False)
+
+
+class World:
+    """Server and parties of one federation, and how to run something on them."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.port = free_port()
+        write_tables(folder)
+        self.kits = provision(self.config())
+        for name in ("bank", "telco"):
+            path = self.kits.party(name) / "party.toml"
+            path.write_text('threads = 1\nmodules = ["machine_probe"]\n' + path.read_text())
+        self.server = Daemon(self.kits.server)
+        self.parties = {name: Daemon(self.kits.party(name)) for name in ("bank", "telco")}
+
+    def config(self, *, epochs: int = 2, on_absent: str = "stop", stall: float = 10.0):
+        path = self.folder / "federation.toml"
+        path.write_text(
+            TOML.format(epochs=epochs, port=self.port, stall=stall, on_absent=on_absent)
+        )
+        return load_config(path)
+
+    def up(self) -> None:
+        """Start whatever is not running."""
+        for daemon in (self.server, *self.parties.values()):
+            if daemon.running() is None:
+                daemon.start(owned=True)
+
+    def down(self) -> None:
+        for daemon in (*self.parties.values(), self.server):
+            daemon.stop()
+
+    def run(self, name: str, *, resume=False, listener=None, **options):
+        """A run over the machines, into a folder of this name."""
+        self.up()
+        config = self.config(**options)
+        return execute_flare(config, self.folder / name, resume=resume, listener=listener)
+
+    def run_here(self, name: str, **options):
+        """The same run with all parties in this process."""
+        return execute(plan_of(self.config(**options)), self.folder / name)
+
+    def open(self, run: str, **options):
+        self.up()
+        return over_flare(self.kits.folder, run=run, stall_seconds=10.0, **options)
+
+    def job_process(self, name: str):
+        """The process in which a party's job runs now."""
+        import psutil
+
+        child = psutil.Process(self.parties[name].running().child)
+        for process in child.children(recursive=True):
+            if "worker_process" in " ".join(process.cmdline()):
+                return process
+        raise AssertionError(f"{name} runs no job")
+
+    def events(self, name: str) -> str:
+        return (self.kits.party(name) / "events.jsonl").read_text()
+
+
+class Strike(Listener):
+    """Does something once, at a given epoch of the first training."""
+
+    def __init__(self, epoch: int, blow) -> None:
+        self.epoch, self.blow, self.struck = epoch, blow, False
+        self.stages: list[str] = []
+
+    def stage(self, words):
+        self.stages.append(words)
+
+    def progress(self, title, done, total, facts=None):
+        if title == "epochs" and done >= self.epoch and not self.struck:
+            self.struck = True
+            self.blow()
+
+
+@pytest.fixture(scope="session")
+def world(tmp_path_factory):
+    before = os.environ.get("PYTHONPATH", "")
+    os.environ["PYTHONPATH"] = f"{HERE}{os.pathsep}{before}".rstrip(os.pathsep)
+    made = World(tmp_path_factory.mktemp("world"))
+    try:
+        made.up()
+        yield made
+    finally:
+        made.down()
+        os.environ["PYTHONPATH"] = before
+
+
+@pytest.fixture
+def fresh_world(world):
+    """The world, put right again after a fault."""
+    yield world
+    world.up()
+
+
+def wait_until(met, seconds: float = 30.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not met():
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.2)
+
+
+__all__ = ["Kits", "Strike", "World", "wait_until"]

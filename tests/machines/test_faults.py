@@ -1,0 +1,193 @@
+"""Faults: a run stops with the cause named on every side, and goes on with the same numbers."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+
+import psutil
+import pytest
+
+from fedmend.errors import PartyAbsent, PartyFailed
+
+from .conftest import Strike, wait_until
+from .machine_probe import MachineProbe
+
+pytestmark = pytest.mark.xdist_group("machines")
+EPOCHS = 6
+
+
+@pytest.fixture(scope="module")
+def undisturbed(world):
+    """What the run gives when nothing happens to it."""
+    return world.run_here("undisturbed", epochs=EPOCHS)
+
+
+def same(record, undisturbed):
+    for ours, theirs in zip(record.methods, undisturbed.methods, strict=True):
+        for name, value in theirs.scores.items():
+            assert ours.scores[name] == pytest.approx(value, abs=1e-6)
+
+
+def kill(process: psutil.Process) -> None:
+    process.send_signal(signal.SIGKILL)
+
+
+def test_a_job_killed_at_a_party_stops_the_run_and_resume_finishes_it(fresh_world, undisturbed):
+    world = fresh_world
+    strike = Strike(2, lambda: kill(world.job_process("telco")))
+    with pytest.raises(PartyAbsent, match="party 'telco' is absent during") as caught:
+        world.run("killed", listener=strike, epochs=EPOCHS)
+    assert "fedmend run --resume" in str(caught.value)
+    assert "'telco' is absent" in world.events("bank")
+    assert (world.folder / "killed.part").is_dir()
+    record = world.run("killed", resume=True, epochs=EPOCHS)
+    same(record, undisturbed)
+    assert not (world.folder / "killed.part").exists()
+
+
+@pytest.mark.slow
+def test_a_party_killed_outright_comes_back_and_the_run_waits(fresh_world, undisturbed):
+    world = fresh_world
+
+    def blow():
+        running = world.parties["telco"].running()
+        job = world.job_process("telco")
+        for pid in (running.child, job.pid):
+            kill(psutil.Process(pid))
+
+    strike = Strike(2, blow)
+    record = world.run("waited", listener=strike, epochs=EPOCHS, on_absent="wait")
+    same(record, undisturbed)
+    assert any("telco is absent" in words for words in strike.stages)
+    assert "FLARE's process ended (code -9); starting it again" in world.events("telco")
+
+
+@pytest.mark.slow
+def test_a_run_continues_without_the_party_when_told_so(fresh_world):
+    world = fresh_world
+
+    def blow():
+        # In a thread of the run: the supervisor, too, so that the party stays away.
+        world.parties["telco"].stop()
+
+    strike = Strike(2, blow)
+    record = world.run("alone", listener=strike, epochs=EPOCHS, on_absent="continue")
+    assert any("starting over without it" in words for words in strike.stages)
+    assert [party["name"] for party in record.overview["parties"]] == ["bank"]
+
+
+@pytest.mark.slow
+def test_a_server_killed_and_restarted(fresh_world, undisturbed):
+    world = fresh_world
+
+    def blow():
+        top = psutil.Process(world.server.running().child)
+        for process in (*top.children(recursive=True), top):
+            kill(process)
+
+    with pytest.raises(PartyAbsent, match="jobs of all parties ended at once"):
+        world.run("server", listener=Strike(2, blow), epochs=EPOCHS)
+    wait_until(lambda: (found := world.server.running()) is not None and found.child, 20)
+    record = world.run("server", resume=True, epochs=EPOCHS)
+    same(record, undisturbed)
+
+
+@pytest.mark.slow
+def test_a_stalled_party_is_named(fresh_world, undisturbed):
+    world = fresh_world
+    stopped = []
+
+    def blow():
+        process = world.job_process("telco")
+        process.send_signal(signal.SIGSTOP)
+        stopped.append(process)
+
+    try:
+        with pytest.raises(PartyAbsent, match=r"has not answered for \d+ s"):
+            world.run("stalled", listener=Strike(2, blow), epochs=EPOCHS, stall=4.0)
+    finally:
+        for process in stopped:
+            process.send_signal(signal.SIGCONT)
+    assert "'telco' is absent" in world.events("bank")
+    record = world.run("stalled", resume=True, epochs=EPOCHS)
+    same(record, undisturbed)
+
+
+@pytest.mark.slow
+def test_a_slow_party_is_waited_for(world):
+    with world.open("slow") as fed, fed.workers(MachineProbe) as crew:
+        began = time.monotonic()
+        crew["telco"].sleep(15.0)
+        assert time.monotonic() - began >= 15.0
+        assert fed.engine.absent == {}
+
+
+@pytest.mark.slow
+def test_a_full_disk_at_a_party_is_named_and_nothing_else_breaks(world, small_disk):
+    home = world.kits.party("telco") / "runs" / "full"
+    home.parent.mkdir(exist_ok=True)
+    home.symlink_to(small_disk)
+    with world.open("full") as fed, fed.workers(MachineProbe) as crew:
+        with pytest.raises(
+            PartyFailed, match="'telco' failed in MachineProbe.fill: OSError: No sp"
+        ):
+            crew["telco"].fill("block")
+        assert crew["telco"].pid() > 0
+    assert "No space left on device" in world.events("telco")
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """A file system of 64 kB."""
+    import subprocess
+
+    place = tmp_path / "small"
+    place.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(place)]
+    if os.geteuid() or subprocess.run(mount, capture_output=True).returncode:
+        pytest.skip("a small file system can only be mounted by root")
+    yield place
+    subprocess.run(["umount", str(place)], check=True)
+
+
+@pytest.mark.slow
+def test_the_coordinator_killed_leaves_no_job_behind(fresh_world, undisturbed):
+    """The relay sees the link close; the parties' jobs end, and the run can be resumed."""
+    import subprocess
+    import sys
+
+    world = fresh_world
+    world.up()
+    world.config(epochs=200)
+    run = subprocess.Popen(
+        [
+            *(sys.executable, "-m", "fedmend", "run", str(world.folder / "federation.toml")),
+            *("--engine", "flare", "--folder", str(world.folder / "orphan")),
+        ],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        wait_until(lambda: "orphan" in world.events("telco") or _has_job(world), 60)
+        wait_until(lambda: (world.folder / "orphan.part" / "checkpoints").is_dir(), 60)
+    finally:
+        run.kill()
+        run.wait()
+    wait_until(lambda: not _has_job(world), 40)
+    world.config(epochs=200)
+
+
+def _has_job(world) -> bool:
+    try:
+        world.job_process("telco")
+    except AssertionError:
+        return False
+    return True
+
+
+def test_threads_end_with_the_engine(world):
+    before = {thread.name for thread in threading.enumerate()}
+    assert not {name for name in before if name.startswith(("fedmend-beat", "fedmend-receive"))}

@@ -1,0 +1,143 @@
+"""Whole runs over real processes and mutual TLS: the same numbers as in one process."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+import fedmend as fm
+from fedmend.cli import main
+from fedmend.errors import ConfigError, Refused
+from fedmend.federation import read_ledger
+from fedmend.federation.reconcile import reconcile
+
+from .machine_probe import MachineProbe
+
+pytestmark = pytest.mark.xdist_group("machines")
+
+
+@pytest.fixture(scope="module")
+def record(world):
+    return world.run("first")
+
+
+def test_scores_equal_those_of_one_process(world, record):
+    here = world.run_here("here")
+    for ours, theirs in zip(record.methods, here.methods, strict=True):
+        assert ours.scores.keys() == theirs.scores.keys()
+        for name, value in ours.scores.items():
+            assert value == pytest.approx(theirs.scores[name], abs=1e-6)
+        assert ours.history == theirs.history
+        assert (ours.crossings, ours.bytes) == (theirs.crossings, theirs.bytes)
+
+
+def test_the_coordinator_has_no_part_of_the_parties(world, record):
+    run = world.folder / "first"
+    model = {path.name for path in run.rglob("*") if path.is_file()}
+    assert "model.json" in model
+    assert not [path for path in run.rglob("*") if path.name in ("bank", "telco")]
+    kept = world.kits.party("telco") / "runs" / (run / "run.name").read_text()
+    assert any(kept.rglob("*"))
+
+
+def test_all_ledgers_agree(world, record, capsys):
+    run = world.folder / "first"
+    main_without_exit(["ledger", str(run), "--reconcile"])
+    assert capsys.readouterr().out == "bank: agrees\ntelco: agrees\n"
+
+
+def test_an_entry_taken_out_of_a_ledger_is_found(world, record, tmp_path):
+    run = world.folder / "first"
+    name = (run / "run.name").read_text()
+    own = world.kits.party("telco") / "ledgers" / f"{name}.jsonl"
+    lines = own.read_text().splitlines(keepends=True)
+    at = next(n for n, line in enumerate(lines) if '"PairWorker.keep"' in line)
+    less, other = tmp_path / "less.jsonl", tmp_path / "other.jsonl"
+    less.write_text("".join(lines[:at] + lines[at + 1 :]))
+    entry = json.loads(lines[at])
+    other.write_text(
+        "".join([*lines[:at], json.dumps(entry | {"bytes": 1}) + "\n", *lines[at + 1 :]])
+    )
+    for path, grade in ((less, "missing"), (other, "altered")):
+        (found,) = reconcile(read_ledger(run / "ledger.jsonl"), "telco", read_ledger(path))
+        assert found.grade == grade
+        with pytest.raises(SystemExit) as ended:
+            main(["ledger", str(run), "--reconcile", "--with", f"telco={path}"])
+        assert ended.value.code == ConfigError.exit_code
+
+
+def test_each_party_saw_what_it_was_asked_for(world, record):
+    for name in ("bank", "telco"):
+        assert "asks for a run 'bank and telco': VFL" in world.events(name)
+        assert "ended: finished" in world.events(name)
+
+
+def main_without_exit(arguments):
+    try:
+        main(arguments)
+    except SystemExit as ended:
+        assert not ended.code
+
+
+# ---------------------------------------------------------------- a federation in hand
+
+
+@pytest.fixture(scope="module")
+def fed(world, record):
+    with world.open("hand", seed=3) as fed:
+        yield fed
+
+
+def test_tensors_of_all_sizes_come_back(fed):
+    with fed.workers(MachineProbe) as crew:
+        for shape in ((0,), (3, 2), (256, 32), (1024, 1024)):
+            sent = np.random.default_rng(0).normal(size=shape).astype(np.float32)
+            for back in crew.echo(sent).values():
+                assert np.array_equal(back, sent)
+
+
+def test_sites_are_processes_of_their_own(fed, world):
+    with fed.workers(MachineProbe) as crew:
+        pids = crew.pid()
+    assert len(set(pids.values())) == 2
+    assert pids["bank"] == world.job_process("bank").pid
+
+
+def test_labels_are_refused(fed, world):
+    with fed.workers(MachineProbe) as crew, pytest.raises(Refused, match="kind 'label'"):
+        crew["bank"].labels()
+    assert "kind 'label'" in world.events("bank")
+
+
+def test_fedpsg_pum_completes_rows_as_in_one_process(fed, world, make_local):
+    def mend(federation):
+        fm.align(federation, order="seeded")
+        return fm.FedPSGPUM(seed=3, rounds=2).fit(federation).summary()
+
+    over, here = mend(fed), mend(make_local(seed=3))
+    assert over.shape == here.shape
+    for name in over.columns:
+        if over[name].dtype.kind == "f":
+            assert np.allclose(over[name], here[name], atol=1e-6, equal_nan=True)
+        else:
+            assert over[name].tolist() == here[name].tolist()
+
+
+@pytest.fixture
+def make_local(world):
+    from fedmend.reading import split_by_id
+
+    def make(seed):
+        tables = {
+            "bank": fm.read(world.folder / "bank.csv", id="id", label="y"),
+            "telco": fm.read(world.folder / "telco.csv", id="id"),
+        }
+        parties = []
+        for name, table in tables.items():
+            train, test = split_by_id(table, 0.25, seed)
+            parties.append(fm.Party(name, train, test=test))
+        return fm.Federation(*parties, seed=seed)
+
+    return make
