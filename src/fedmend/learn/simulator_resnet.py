@@ -3,21 +3,25 @@
 The training pass joins batch norm, addition and ReLU (`simulator_kernels.py`) and goes backwards by
 hand, so that gradients of two branches are summed where they are used. In eval mode batch norms
 use the same kernels. All compute what the plain network computes, but for rounding; anywhere else
-`fast_train` and `fast_eval` give None, and the plain network is run.
+`fast_train` and `fast_eval` give None, and the plain network is run. So it is, with a warning,
+where the kernels cannot be compiled.
 """
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from fedmend.errors import FedmendWarning
 from fedmend.learn import simulator_kernels as kernels
 from fedmend.learn.nets import ResidualBlock, ResNet8
-from fedmend.learn.rounds_nets import ImageNet
+from fedmend.learn.rounds_nets import ImageNet, NetSpec
 
 __all__ = ["eval_pass", "fast_eval", "fast_train", "train_pass"]
 
@@ -53,7 +57,34 @@ def _applies(module: nn.Module, device: torch.device, precision: str) -> bool:
         return False
     # The kernels' matrices of pixels by channels are powers of two wide.
     width = body.width // 4
-    return kernels.available() and width >= 16 and width & (width - 1) == 0
+    stem: Any = body.stem[0]
+    return (
+        kernels.available()
+        and width >= 16
+        and width & (width - 1) == 0
+        and _compile(stem.in_channels)
+    )
+
+
+@cache
+def _compile(channels: int) -> bool:
+    """Can the kernels be compiled here? A small network tries."""
+    net = ImageNet(NetSpec("resnet8", 2, channels=channels, width=16)).cuda()
+    try:
+        images = torch.zeros(2, channels, 8, 8, device="cuda")
+        train_pass(net, images).sum().backward()
+        eval_pass(net)(images)
+        torch.cuda.synchronize()
+    except Exception as error:
+        warnings.warn(
+            f"the fast kernels of ResNet-8 do not run here ({type(error).__name__}: {error}); the "
+            "plain network is used. Mend: install the Triton that belongs to this torch, and a C "
+            "compiler",
+            FedmendWarning,
+            stacklevel=2,
+        )
+        return False
+    return True
 
 
 def train_pass(net: ImageNet, images: Tensor, counted: int | None = None) -> Tensor:
@@ -75,9 +106,7 @@ class _Body(torch.autograd.Function):
     """Everything up to the global average, forwards and backwards."""
 
     @staticmethod
-    def forward(
-        ctx: Any, images: Tensor, body: ResNet8, counted: int, *parameters: Tensor
-    ) -> Tensor:
+    def forward(ctx: Any, images: Tensor, body: Any, counted: int, *parameters: Tensor) -> Tensor:
         weight = body.stem[0].weight
         raw = kernels.stem(images, weight)
         x, norm = _norm(raw, body.stem[1])
@@ -91,7 +120,7 @@ class _Body(torch.autograd.Function):
         return x.mean((2, 3), dtype=torch.float32)
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Any, ...]:  # type: ignore[override]
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Any, ...]:
         _, channels, height, width = ctx.shape
         n = ctx.counted
         slope = (gradient[:n] / (height * width)).to(HALF).view(n, channels, 1, 1)
@@ -182,14 +211,13 @@ def _convolve_backward(slope: Tensor, x: Tensor, layer: Any) -> tuple[Tensor, Te
 @torch.no_grad()
 def eval_pass(net: ImageNet) -> EvalPass:
     """The network in eval mode; what depends on the weights is worked out now."""
-    body = net.body
-    assert isinstance(body, ResNet8)
+    body: Any = net.body
     filters = {
         layer: layer.weight.to(HALF, memory_format=LAST)
         for layer in body.modules()
         if isinstance(layer, nn.Conv2d)
     }
-    norms = {
+    norms: dict[Any, Any] = {
         layer: (layer.weight, layer.bias, layer.running_mean, _inverse(layer))
         for layer in body.modules()
         if isinstance(layer, nn.BatchNorm2d)
