@@ -53,6 +53,11 @@ def workshop(tmp_path):
     return Workshop(tmp_path)
 
 
+@pytest.fixture(scope="session")
+def make_workshop():
+    return Workshop
+
+
 def frame_of(n: int = 240, seed: int = 0, task: str = "binary") -> pd.DataFrame:
     rng = np.random.default_rng(seed)
     frame = pd.DataFrame(rng.normal(size=(n, 5)), columns=list("abcde"))

@@ -178,6 +178,42 @@ def run(
 
 
 @app.command()
+def predict(
+    run: Annotated[Path, typer.Argument(help="a finished run's folder", metavar="RUN")],
+    rows: Annotated[
+        list[str] | None,
+        typer.Option("--with", help="new rows of a party", metavar="PARTY=FILE"),
+    ] = None,
+    method: Annotated[
+        str | None, typer.Option("--method", help="a method of the run; the best by default")
+    ] = None,
+    out: Annotated[
+        Path, typer.Option("--out", help="a folder for the predictions", metavar="DIR")
+    ] = Path("predictions"),
+) -> None:
+    """Predict new rows with a run's model: rows all parties know, and rows one of them knows."""
+    from fedmend.predicting import predict_run
+
+    for done in predict_run(run, _files_by_party(rows or []), out, method=method):
+        typer.echo(
+            f"{done.path}: {done.shared + done.alone:,} rows by {done.method}, "
+            f"{done.shared:,} of them known to the others too"
+        )
+
+
+def _files_by_party(pairs: list[str]) -> dict[str, Path]:
+    found: dict[str, Path] = {}
+    for pair in pairs:
+        party, equals, file = pair.partition("=")
+        if not equals or not file:
+            raise ConfigError(f"--with {pair!r} names no file. Mend: --with bank=rows.csv")
+        if party in found:
+            raise ConfigError(f"--with names {party!r} twice. Mend: one file for each party")
+        found[party] = Path(file)
+    return found
+
+
+@app.command()
 def ledger(
     run: Annotated[Path, typer.Argument(help="a run folder, or its ledger.jsonl")],
     as_json: Annotated[bool, typer.Option("--json", help="totals as JSON")] = False,

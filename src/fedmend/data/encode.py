@@ -233,6 +233,17 @@ class Encoder:
             )
         return Table._trusted(checked, retyped(schema, frame), None, frame, blocks)
 
+    def empty_table(self) -> Table:
+        """A table of the columns this encoder knows, without a row."""
+        width = len(self.numeric_names)
+        numbers = np.zeros((0, width), dtype=self.dtype)
+        codes = np.zeros((0, len(self._coded)), dtype=np.int64)
+        blocks = {
+            name: np.zeros((0, *shape), dtype=self.dtype)
+            for name, shape in self.block_shapes.items()
+        }
+        return self.inverse(Encoded(numbers, np.zeros((0, width), dtype=bool), codes, blocks))
+
     def _check_arrays(self, encoded: Encoded) -> None:
         found = (encoded.numeric.shape[1], encoded.codes.shape[1], sorted(encoded.blocks))
         expected = (len(self.numeric_names), len(self._coded), sorted(self._blocks))
