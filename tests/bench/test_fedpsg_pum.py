@@ -81,7 +81,7 @@ def test_a_small_run(table: Table, monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
     assert methods[:4] == [
         "FedPSG-PUM", "downstream: FedPSG-PUM", "paper()", "downstream: paper()",
     ]  # fmt: skip
-    assert methods[4:8] == list(REFERENCES)
+    assert methods[9:13] == list(REFERENCES)
     assert methods[-2:] == ["vae alone", "model=linear"]
     assert sum(name.startswith("downstream: ") for name in methods) == 7
     by_name: dict[str, dict[str, Any]] = {row["method"]: row for row in result.rows}
@@ -98,14 +98,22 @@ def test_a_small_run(table: Table, monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
 @pytest.mark.slow
 def test_several_processes_and_no_training(tmp_path: Path) -> None:
     """Spawned processes load a bundled table; one that cannot be torn is a line of its own."""
-    options = {**SMALL, "data": ["breast-cancer", "letters"], "parts": "references"}
-    result = run(**options, generators=(), trainings=0, processes=2, kept=str(tmp_path))
+    options = {**SMALL, "data": ["breast-cancer", "letters"], "references": "knn,mean/mode"}
+    result = run(**options, parts=(), generators=(), trainings=0, processes=2, kept=str(tmp_path))
     by_data: dict[str, list[dict[str, Any]]] = {}
     for row in result.rows:
         by_data.setdefault(row["data"], []).append(row)
-    assert [row["method"] for row in by_data["breast-cancer"]] == list(REFERENCES)
+    assert [row["method"] for row in by_data["breast-cancer"]] == ["knn", "mean/mode"]
     assert "letters" in by_data["letters"][0]["failed"]
-    assert len(list(tmp_path.iterdir())) == 1
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_fewer_columns_cross_less(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fedmend.bench.completion_runs.datasets.load", lambda name: table)
+    options = {**SMALL, "parts": "ours", "references": (), "generators": (), "trainings": 0}
+    few, all_of_them = (run(**options, columns=columns).rows for columns in (4, 0))
+    assert len(few) == len(all_of_them) == 1
+    assert few[0]["mb"] < 0.8 * all_of_them[0]["mb"]
 
 
 def test_bars_compare_the_seeds_that_both_have() -> None:
@@ -131,7 +139,8 @@ def test_the_last_rows_are_the_last_of_the_file(table: Table) -> None:
     "options",
     [
         {"shares": 1.5}, {"where": "middle"}, {"parts": "all"}, {"data": ""}, {"processes": 0},
-        {"ablations": "luck"}, {"parts": (), "generators": ()},
+        {"ablations": "luck"}, {"parts": (), "generators": (), "references": ()},
+        {"references": "luck"},
     ],
     ids=str,
 )  # fmt: skip

@@ -22,7 +22,7 @@ import numpy as np
 import pandas as pd
 
 from fedmend._json import write_json
-from fedmend.bench.completion_scores import REFERENCES, Scenario, reference, scores, tear_table
+from fedmend.bench.completion_scores import Scenario, reference, scores, tear_table
 from fedmend.data import datasets
 from fedmend.data.table import Table
 from fedmend.errors import FedmendError, FedmendWarning
@@ -35,7 +35,7 @@ from fedmend.methods.fedpsg_pum import FedPSGPUM
 __all__ = ["ABLATIONS", "OURS", "PAPER", "PARTS", "Cell", "run_cell", "run_cells"]
 
 OURS, PAPER = "FedPSG-PUM", "paper()"
-PARTS = ("ours", "paper", "references", "baselines")
+PARTS = ("ours", "paper", "baselines")
 ROUNDS = {"rounds": 3, "alpha": 0.5}
 ABLATIONS: dict[str, dict[str, Any]] = {
     "default": {},
@@ -65,7 +65,8 @@ ABLATIONS: dict[str, dict[str, Any]] = {
 class Cell:
     """One measurement.
 
-    part: one of `PARTS`, ``generator: NAME`` or ``ablation: NAME``. where: which rows are missing.
+    part: ours, paper, baselines, ``reference: NAME``, ``generator: NAME`` or ``ablation: NAME``.
+    where: which rows are missing. columns: so many of the table's columns, drawn; 0 for all.
     generator_epochs, epochs, trainings: of generators; of downstream training, and how many of
     those are averaged. secure: homomorphic encryption for the correlation too. settings: for
     FedPSGPUM in the place of its defaults.
@@ -83,6 +84,7 @@ class Cell:
     trainings: int
     secure: bool = False
     settings: dict[str, Any] = field(default_factory=dict)
+    columns: int = 0
 
     @property
     def facts(self) -> dict[str, Any]:
@@ -98,6 +100,10 @@ class Cell:
 def run_cell(cell: Cell) -> list[dict[str, Any]]:
     """The lines of one measurement."""
     table = datasets.load(cell.data)
+    if cell.columns:
+        drawn = np.random.default_rng(cell.seed).permutation(table.feature_names)[: cell.columns]
+        label = [table.label] if table.label else []
+        table = table.select([*drawn.tolist(), *label])
     case = tear_table(
         table, cell.missing, rows=cell.rows, test=cell.test, seed=cell.seed, where=cell.where
     )
@@ -105,8 +111,8 @@ def run_cell(cell: Cell) -> list[dict[str, Any]]:
     makers: dict[str, Callable[[], Iterable[dict[str, Any]]]] = {
         "ours": work.ours,
         "paper": work.paper,
-        "references": work.references,
         "baselines": work.baselines,
+        "reference": lambda: [work.completion(name, partial(reference, name, case))],
         "generator": lambda: [work.completion(f"{name} alone", partial(work.generated, name))],
         "ablation": lambda: [work.fitted(name, work.model(**ABLATIONS[name]))[1]],
     }
@@ -143,10 +149,6 @@ class _Work:
         yield line
         if self.cell.trainings:
             yield self._trained(PAPER, VFL, mended.federation)
-
-    def references(self) -> Iterable[dict[str, Any]]:
-        for name in REFERENCES:
-            yield self.completion(name, partial(reference, name, self.case))
 
     # ------------------------------------------------------------------ completion
 

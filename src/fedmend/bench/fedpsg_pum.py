@@ -21,6 +21,7 @@ from typing import Any
 import pandas as pd
 
 from fedmend.bench.completion_runs import ABLATIONS, OURS, PAPER, PARTS, Cell, run_cells
+from fedmend.bench.completion_scores import REFERENCES
 from fedmend.bench.harness import Bar, BenchResult
 from fedmend.errors import ConfigError
 from fedmend.generate import generators as all_generators
@@ -44,12 +45,14 @@ def run(
     shares: Any = (0.1, 0.5, 0.9),
     where: Any = "random",
     parts: Any = PARTS,
+    references: Any = REFERENCES,
     generators: Any = ("vae",),
     ablations: Any = (),
     generator_epochs: int = 30,
     epochs: int = 60,
     trainings: int = 1,
     secure: bool = False,
+    columns: int = 0,
     settings: dict[str, Any] | None = None,
     processes: int = 1,
     kept: str | None = None,
@@ -57,9 +60,10 @@ def run(
     """Measure, and say which promises hold.
 
     seeds: how many, or which. where: rows missing at "random" or the "last" ones of the file's
-    order, or both. parts: which of ours (FedPSG-PUM and training on its rows), paper, references
-    (completion in the clear) and baselines (training on other rows). generators: those that are
-    measured alone. ablations: variants of FedPSG-PUM by name, or "all".
+    order, or both. parts: which of ours (FedPSG-PUM and training on its rows), paper, and baselines
+    (training on other rows). references: completion in the clear. generators: those that are
+    measured alone. ablations: variants of FedPSG-PUM by name, or "all". columns: so many of each
+    table's columns, drawn; 0 for all.
     generator_epochs, epochs, trainings: of generators; of downstream training, and how many of
     those are averaged (0: none). settings: arguments for FedPSGPUM in the place of its defaults.
     processes: how many measurements go on at a time. kept: a folder for their results, from which
@@ -71,12 +75,14 @@ def run(
         list(range(seeds)) if isinstance(seeds, int) else _listed(seeds),
         _listed(where),
         _listed(parts),
+        _listed(references),
         _listed(generators),
         list(ABLATIONS) if ablations == "all" else _listed(ablations),
     )
     asked.check(processes, trainings)
     common: dict[str, Any] = {"rows": rows, "test": test, "epochs": epochs, "trainings": trainings}
     common |= {"generator_epochs": generator_epochs, "secure": secure, "settings": settings or {}}
+    common["columns"] = columns
     if quick:
         asked.data, asked.shares, asked.seeds = asked.data[:1], [0.5], asked.seeds[:1]
         common |= {"rows": min(rows, 1500), "test": 500, "epochs": min(epochs, 5)}
@@ -102,6 +108,7 @@ class _Asked:
     seeds: list[int]
     where: list[str]
     parts: list[str]
+    references: list[str]
     generators: list[str]
     ablations: list[str]
 
@@ -110,6 +117,7 @@ class _Asked:
         parts = [part for part in PARTS if part in self.parts]
         if not common["trainings"]:
             parts = [part for part in parts if part != "baselines"]
+        parts += [f"reference: {name}" for name in self.references]
         parts += [f"generator: {name}" for name in self.generators]
         parts += [f"{ABLATION}{name}" for name in self.ablations]
         grid = product(self.seeds, self.where, self.shares, self.data, parts)
@@ -127,13 +135,14 @@ class _Asked:
         for name, given, known in (
             ("where", self.where, ("random", "last")),
             ("parts", self.parts, PARTS),
+            ("references", self.references, REFERENCES),
             ("generators", self.generators, tuple(all_generators())),
             ("ablations", self.ablations, tuple(ABLATIONS)),
         ):
             if not set(given) <= set(known):
                 problems.append(f"{name} must be some of {', '.join(known)}, however: {given}")
-        if not self.parts and not self.generators and not self.ablations:
-            problems.append("parts, generators and ablations name nothing to measure")
+        if not [*self.parts, *self.references, *self.generators, *self.ablations]:
+            problems.append("parts, references, generators and ablations name nothing to measure")
         if processes < 1 or trainings < 0:
             problems.append(
                 "processes must be at least 1, trainings at least 0, however: "
