@@ -183,6 +183,40 @@ def test_parties_with_other_columns_are_named(clinics: Federation) -> None:
         SAGE(**QUICK).fit(clinics)
 
 
+# ---------------------------------------------------------------------------------- secure
+
+
+@pytest.mark.parametrize("mode", ["masks", "he"])
+def test_the_coordinator_may_learn_the_average_only(mode: str) -> None:
+    rounds = QUICK | {"hidden": (8,), "per_round": 2, "rounds": 3 if mode == "masks" else 1}
+    fed, clear = clinics_of(), clinics_of()
+    hidden = SAGE(secure=mode, **rounds).fit(fed)
+    plain = SAGE(**rounds).fit(clear)
+    torch.testing.assert_close(
+        hidden.clients_.weights, plain.clients_.weights, rtol=1e-4, atol=1e-6
+    )
+    assert [entry["clients"] for entry in hidden.history_] == [
+        entry["clients"] for entry in plain.history_
+    ]
+    # Weights go to the parties, and never come back.
+    sent = [entry for entry in fed.ledger if entry.kind == "weights"]
+    assert sent and all(entry.sender == "coordinator" for entry in sent)
+    assert any(entry.kind in ("masked", "ciphertext") for entry in fed.ledger)
+    assert hidden.evaluate(fed.on("test"))["accuracy"] == pytest.approx(
+        plain.evaluate(clear.on("test"))["accuracy"], abs=0.02
+    )
+
+
+def test_what_secure_averaging_cannot_do_is_told(clinics: Federation) -> None:
+    for model in (FedDB(secure="masks"), FedMatch(secure="he"), SAGE(secure="aes")):
+        with pytest.raises(ConfigError, match="secure"):
+            model._check()
+    with pytest.raises(ConfigError, match="carry_momentum"):
+        SAGE(secure="masks", carry_momentum=True)._check()
+    with pytest.raises(ConfigError, match="at least two"):
+        SAGE(secure="masks", per_round=1, **QUICK).fit(clinics)
+
+
 # ---------------------------------------------------------------------------------- keeping
 
 

@@ -18,6 +18,7 @@ import numpy as np
 from fedmend.errors import ConfigError, DataError, NotFitted
 from fedmend.federation import Federation
 from fedmend.learn.clients import FederatedClients
+from fedmend.learn.clients_hidden import HiddenClients
 from fedmend.learn.optim import OptimizerSpec
 from fedmend.learn.parts import read_file, read_json, write_file, write_json
 from fedmend.learn.rounds import (
@@ -37,6 +38,7 @@ STATE = "rounds.fmw"
 HISTORY = "history.json"
 # Rounds between two checkpoints.
 KEEP_EVERY = 5
+SECURE = ("none", "masks", "he")
 NETS = ("auto", "mlp", "cnn", "resnet8")
 
 
@@ -51,6 +53,8 @@ class HorizontalEstimator(Estimator):
     prox: FedProx's pull towards the round's common model.
     noise, drop: strong views of table rows, standard deviations of noise and share of cells lost;
     flip: images may be mirrored.
+    secure: "none" (the coordinator sees every party's weights), or "masks" or "he": it learns their
+    average only, by a secure sum. Not for methods that look at single updates (FedDB, FedMatch).
     watch: a further table of the parties ("test") on which accuracy is told after every round.
     """
 
@@ -77,6 +81,7 @@ class HorizontalEstimator(Estimator):
         drop: float = 0.4,
         flip: bool = True,
         precision: str = "float32",
+        secure: str = "none",
         watch: str | None = None,
         seed: int = 0,
     ) -> None:
@@ -98,6 +103,7 @@ class HorizontalEstimator(Estimator):
         self.drop = drop
         self.flip = flip
         self.precision = precision
+        self.secure = secure
         self.watch = watch
         self.seed = seed
 
@@ -156,6 +162,15 @@ class HorizontalEstimator(Estimator):
                 f"noise must not be negative and drop lie in [0, 1), however: {self.noise} and "
                 f"{self.drop}"
             )
+        if self.secure not in SECURE:
+            problems.append(f"secure must be one of {', '.join(SECURE)}, however: {self.secure!r}")
+        elif self.secure != "none" and self._aggregate() is not None:
+            problems.append(
+                f"secure = {self.secure!r}: {type(self).__name__} looks at single parties' "
+                "updates. Mend: secure='none', or another method"
+            )
+        if self.secure != "none" and self.carry_momentum:
+            problems.append("secure and carry_momentum: momentum would go from party to party")
         for make in (self._settings, self._method):
             try:
                 make()
@@ -204,7 +219,10 @@ class HorizontalEstimator(Estimator):
     def _clients(self, fed: Federation, common: dict[str, Any] | None = None) -> FederatedClients:
         server = self._aggregate()
         send = getattr(server, "send", None)
-        clients = FederatedClients(
+        options: dict[str, Any] = {}
+        if self.secure != "none":
+            options["mode"] = self.secure
+        clients: FederatedClients = (HiddenClients if options else FederatedClients)(
             fed,
             self._method(),
             self._settings(),
@@ -218,6 +236,7 @@ class HorizontalEstimator(Estimator):
             drop=self.drop,
             flip=self.flip,
             common=common,
+            **options,
         )
         return clients
 
