@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
-from fedmend.data import Encoded, Encoder, Table
+from fedmend.data import Column, Encoded, Encoder, Table
+from fedmend.data.blocks import BlockScaler
 from fedmend.errors import DataError, FedmendWarning, NotFitted
 
 
@@ -357,3 +358,19 @@ def test_a_large_table_is_encoded_and_comes_back():
     encoded = encoder.transform(table)
     assert encoded.numeric.shape == (n, 50) and encoded.codes.shape == (n, 4)
     assert encoder.inverse(encoded).frame[list(flags)].equals(table.frame[list(flags)])
+
+
+def test_bytes_are_scaled_like_any_other_image() -> None:
+    """The short ways for uint8 (counting, float32) give what the long way gives."""
+    images = np.random.default_rng(0).integers(0, 256, (50, 3, 4, 6), dtype=np.uint8)
+    images[:, 2] = 7
+    images[0, 2, 0, 0] = 8
+    column = Column("i", "image", shape=(3, 4, 6), dtype="uint8")
+    found = BlockScaler.fit(column, images)
+    plain = images.astype(np.float64) / 255
+    np.testing.assert_allclose(found.mean.ravel(), plain.mean((0, 2, 3)), rtol=1e-12)
+    np.testing.assert_allclose(found.scale.ravel(), plain.std((0, 2, 3)), rtol=1e-9)
+    exact = found.transform(images, "float64")
+    np.testing.assert_allclose(found.transform(images, "float32"), exact, rtol=2e-6, atol=2e-6)
+    assert found.transform(images, "float32").dtype == np.float32
+    np.testing.assert_array_equal(found.inverse(found.transform(images, "float32")), images)
