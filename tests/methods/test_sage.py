@@ -239,7 +239,9 @@ def test_a_saved_model_predicts_the_same_elsewhere(clinics: Federation, tmp_path
         model.predict(newcomer)
 
 
-@pytest.mark.parametrize("model", [SAGE(**QUICK), FlexMatch(**QUICK), FedLoKe(**QUICK)])
+@pytest.mark.parametrize(
+    "model", [SAGE(**QUICK), FlexMatch(**QUICK), FedLoKe(**QUICK), FedMatch(**QUICK)]
+)
 def test_a_run_goes_on_where_it_stopped(model: HorizontalEstimator, tmp_path: Any) -> None:
     whole = clone(model).set_params(rounds=7).fit(clinics_of())
     clone(model).set_params(rounds=5).fit(clinics_of(), checkpoint=tmp_path / "kept")

@@ -48,6 +48,8 @@ from fedmend.learn.rounds import (
     average,
     draw_clients,
     initial_weights,
+    restore_server,
+    server_state,
 )
 
 __all__ = ["ClientWorker", "FederatedClients"]
@@ -218,6 +220,7 @@ class FederatedClients:
             "round": self.round,
             "weights": self.weights,
             "momentum": self.momentum,
+            "server": server_state(self._aggregate),
         }
 
     def restore(self, saved: Mapping[str, Any]) -> None:
@@ -229,6 +232,7 @@ class FederatedClients:
             )
         self.round, self.weights = int(saved["round"]), saved["weights"]
         self.momentum = saved["momentum"]
+        restore_server(self._aggregate, saved["server"])
 
     def save_checkpoint(self, path: str | os.PathLike[str]) -> Path:
         """Write the coordinator's part here; the parties keep theirs on their own disks."""

@@ -54,7 +54,9 @@ __all__ = [
     "initial_weights",
     "make_plan",
     "method_of",
+    "restore_server",
     "round_generator",
+    "server_state",
 ]
 
 PRECISIONS = ("float32", "float64", "bf16")
@@ -329,6 +331,20 @@ def average(
         return old.clone()
     share = (share / share.sum()).to(weights.device)
     return torch.mv(weights.T, share)
+
+
+def server_state(aggregate: Any) -> dict[str, Tensor]:
+    """What an aggregate keeps between rounds, if it keeps something (`state` and `restore`)."""
+    kept = aggregate.state() if hasattr(aggregate, "state") else {}
+    return {key: value.detach().cpu() for key, value in kept.items()}
+
+
+def restore_server(
+    aggregate: Any, saved: Mapping[str, Tensor], device: torch.device | str = "cpu"
+) -> None:
+    """Give an aggregate back what it kept."""
+    if hasattr(aggregate, "restore"):
+        aggregate.restore({key: value.to(device) for key, value in saved.items()})
 
 
 def _rows(given: Any, default: Tensor) -> Tensor:

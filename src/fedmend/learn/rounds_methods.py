@@ -278,6 +278,9 @@ def method_of(value: LocalMethod | Mapping[str, Any]) -> LocalMethod:
     name = given.pop("name", None)
     known = LocalMethod._registry
     if name not in known:
+        from fedmend.learn import recipes  # noqa: F401  # methods of more than one model register
+
+    if name not in known:
         raise ConfigError(f"{name!r} is not a local method: {did_you_mean(str(name), known)}")
     return known[name](**given)
 

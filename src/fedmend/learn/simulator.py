@@ -37,7 +37,9 @@ from fedmend.learn.rounds import (
     average,
     draw_clients,
     initial_weights,
+    restore_server,
     round_generator,
+    server_state,
 )
 from fedmend.learn.rounds_trainer import Trainer
 from fedmend.learn.rounds_views import ImageViews, Views
@@ -189,6 +191,7 @@ class Simulator:
             "weights": self.weights.cpu(),
             "momentum": momentum,
             "states": {name: _on_cpu(state) for name, state in self.states.items() if state},
+            "server": server_state(self._aggregate),
         }
 
     def restore(self, saved: Mapping[str, Any]) -> None:
@@ -205,6 +208,7 @@ class Simulator:
         self.states = {name: {} for name in self.pools}
         for name, state in saved["states"].items():
             self.states[name] = {key: value.to(self.device) for key, value in state.items()}
+        restore_server(self._aggregate, saved["server"], self.device)
 
     def save_checkpoint(self, path: str | os.PathLike[str]) -> Path:
         """Write a checkpoint, whole or not at all."""
