@@ -30,7 +30,7 @@ EPOCHS = 4
 
 def cost_rows(device: str, quick: bool = False) -> list[dict[str, Any]]:
     """Seconds of an epoch, split and in one piece."""
-    rows = 400 if quick else 50_000 if device.startswith("cuda") else 2_000
+    rows = 400 if quick else 20_000 if device.startswith("cuda") else 2_000
     size = Size(True, rows, rows, EPOCHS, device)
     sides = _noise(rows)
     alone = one_piece_epochs(sides, size)

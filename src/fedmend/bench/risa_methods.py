@@ -24,7 +24,7 @@ from fedmend.methods.baselines.sfhtl import SFHTL
 from fedmend.methods.baselines.ssl_vfl import SSLVFL
 from fedmend.methods.baselines.vfl import VFL
 
-LEAST_UPDATES = 1500
+LEAST_UPDATES = 1000
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ def _least(size: Size) -> int:
 
 
 def _ssl(size: Size) -> SplitEstimator:
-    more = {"pretrain_epochs": max(1, (size.epochs or 20) // 2), "pretrain_batch": 512}
+    more = {"pretrain_epochs": max(1, (size.epochs or 20) // 3), "pretrain_batch": 512}
     return SSLVFL(**aligned_only(size) | (more if size.image else {}))
 
 
@@ -92,7 +92,7 @@ def _few_shot(size: Size) -> SplitEstimator:
     settings = aligned_only(size)
     if size.image:
         # The head trains on embeddings that stand still: Adam, and no schedule.
-        settings |= {"epochs": 30, "batch_size": 64, "local_updates": 2 * _least(size), "rounds": 2}
+        settings |= {"epochs": 30, "batch_size": 64, "local_updates": _least(size), "rounds": 2}
     else:
         settings |= {"local_updates": 600}
     return FewShotVFL(**settings)
