@@ -181,13 +181,13 @@ def server_start(kits: KitsFolder = Path("kits")) -> None:
 def server_status(kits: KitsFolder = Path("kits")) -> None:
     """Whether the server runs, and which parties are connected."""
     from fedmend.federation.engines.flare.session import Reach, connected
-    from fedmend.provision import ADMIN, PARTY_CLASS, Kits
+    from fedmend.provision import Kits
 
     daemon = _daemon(_server_kit(kits), "server")
     if daemon.running() is None:
         typer.echo("not running")
         raise typer.Exit(1)
-    there = connected(Reach(Kits(kits).admin, ADMIN, PARTY_CLASS, wait_seconds=10.0))
+    there = connected(Reach(Kits(kits).admin, wait_seconds=10.0))
     for party in Kits(kits).parties:
         typer.echo(f"{party}: {'connected' if party in there else 'not connected'}")
 

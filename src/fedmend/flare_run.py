@@ -10,7 +10,7 @@ import contextlib
 import logging
 import re
 import secrets
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,61 +18,20 @@ from typing import TYPE_CHECKING, Any
 from fedmend.config import Config
 from fedmend.errors import ConfigError, PartyAbsent
 from fedmend.federation import Federation
-from fedmend.federation.engines.flare.host import Hello
-from fedmend.federation.engines.flare.session import Reach, open_engine
-from fedmend.federation.ledger import Ledger
 from fedmend.flow import Listener, Plan, execute, plan_of
 from fedmend.processes import Daemon
-from fedmend.provision import ADMIN, PARTY_CLASS, Kits
+from fedmend.provision import Kits
 from fedmend.report.page import LEDGER_FILE
 
 if TYPE_CHECKING:
     from fedmend.report.record import RunRecord
 
-__all__ = ["LEDGERS_FOLDER", "execute_flare", "over_flare", "server_up"]
+__all__ = ["LEDGERS_FOLDER", "execute_flare", "server_up"]
 
 logger = logging.getLogger(__name__)
 
 LEDGERS_FOLDER = "ledgers"
 RUN_NAME = "run.name"
-
-
-def over_flare(
-    kits: str | Path,
-    *,
-    parties: list[str] | None = None,
-    run: str = "interactive",
-    title: str = "",
-    methods: tuple[str, ...] = (),
-    seed: int = 0,
-    test_share: float = 0.25,
-    ledger: Ledger | str | Path | None = None,
-    ledgers: Path | None = None,
-    wait_seconds: float = 60.0,
-    call_timeout: float = 3600.0,
-    stall_seconds: float = 60.0,
-    waiting: Callable[[list[str]], None] | None = None,
-) -> Federation:
-    """A federation whose parties run elsewhere, through the kits that `fedmend provision` made.
-
-    The server must be up (`fedmend server start`), and so must the parties. run: the parties keep
-    models and checkpoints under this name. ledgers: where the parties' ledgers are put at the end.
-    """
-    found = Kits(Path(kits))
-    names = parties if parties is not None else found.parties
-    if not (found.admin / "startup").is_dir():
-        raise ConfigError(
-            f"{kits} holds no kit of the coordinator. Mend: 'fedmend provision' makes the kits"
-        )
-    engine = open_engine(
-        Reach(found.admin, ADMIN, PARTY_CLASS, wait_seconds, call_timeout, stall_seconds),
-        names,
-        Hello(run, title or run, methods, seed, test_share),
-        ledger=ledger if isinstance(ledger, Ledger) else Ledger(ledger),
-        waiting=waiting,
-    )
-    engine.ledgers = ledgers
-    return Federation(engine=engine, seed=seed)
 
 
 @contextlib.contextmanager
@@ -119,7 +78,7 @@ def _plan(config: Config, kits: Kits, listener: Listener) -> Plan:
     plan = plan_of(config)
 
     def federation(work: Path) -> Federation:
-        return over_flare(
+        return Federation.over_flare(
             kits.folder,
             parties=[party.name for party in config.party],
             run=_run_name(work),

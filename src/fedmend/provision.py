@@ -14,20 +14,17 @@ import os
 import shutil
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedmend.errors import ConfigError, MissingExtra
+from fedmend.federation.engines.flare.kits import ADMIN, PARTY_CLASS, RELAY_CLASS, Kits
 
 if TYPE_CHECKING:
     from fedmend.config import Config, PartySettings
 
-__all__ = ["ADMIN", "PARTY_CLASS", "Kits", "anchor_server", "make_kits", "provision"]
+__all__ = ["Kits", "anchor_server", "make_kits", "provision"]
 
-ADMIN = "coordinator@fedmend.org"
-PARTY_CLASS = "fedmend.party_job.PartyJob"
-_RELAY_CLASS = "fedmend.federation.engines.flare.collab.CollabRelay"
 _CONTROLLER = "nvflare.collab.runtime.controller.CollabController"
 _EXECUTOR = "nvflare.collab.runtime.executor.CollabExecutor"
 _RIGHTS = {
@@ -66,33 +63,6 @@ _QUIET_LOG = {
         "fedmend": {"level": "INFO"},
     },
 }
-
-
-@dataclass(frozen=True)
-class Kits:
-    """Where the kits of a federation are."""
-
-    folder: Path
-
-    @property
-    def server(self) -> Path:
-        return self.folder / "coordinator" / "server"
-
-    @property
-    def admin(self) -> Path:
-        return self.folder / "coordinator" / "admin"
-
-    def party(self, name: str) -> Path:
-        return self.folder / name
-
-    @property
-    def parties(self) -> list[str]:
-        """The parties that have a kit here."""
-        return sorted(
-            each.name
-            for each in self.folder.iterdir()
-            if (each / "startup/fed_client.json").is_file()
-        )
 
 
 def provision(config: Config, *, force: bool = False) -> Kits:
@@ -264,7 +234,7 @@ def _close_party(kit: Path) -> None:
 
 def _close_server(kit: Path) -> None:
     resources = _default(kit, "resources.json")
-    resources["class_allow_list"] = [_CONTROLLER, _RELAY_CLASS]
+    resources["class_allow_list"] = [_CONTROLLER, RELAY_CLASS]
     resources["class_list_enforcement_mode"] = "enforce"
     for each in resources["components"]:
         if each["id"] == "job_scheduler":

@@ -17,7 +17,8 @@ import pytest
 pytest.importorskip("nvflare", reason="the flare engine needs nvflare")
 
 from fedmend.config import load_config
-from fedmend.flare_run import execute_flare, over_flare
+from fedmend.federation import Federation
+from fedmend.flare_run import execute_flare
 from fedmend.flow import Listener, execute, plan_of
 from fedmend.processes import Daemon
 from fedmend.provision import Kits, provision
@@ -110,7 +111,7 @@ class World:
 
     def open(self, run: str, **options):
         self.up()
-        return over_flare(self.kits.folder, run=run, stall_seconds=10.0, **options)
+        return Federation.over_flare(self.kits.folder, run=run, stall_seconds=10.0, **options)
 
     def job_process(self, name: str):
         """The process in which a party's job runs now."""

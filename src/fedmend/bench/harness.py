@@ -41,6 +41,7 @@ __all__ = [
 REGISTRY: dict[str, str] = {
     "split": "fedmend.bench.split",
     "psi": "fedmend.bench.psi",
+    "engine": "fedmend.bench.engine",
     "correlation": "fedmend.bench.correlation",
     "sums": "fedmend.bench.sums",
     "generators": "fedmend.bench.generators",

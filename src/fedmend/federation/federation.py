@@ -10,7 +10,7 @@ ranks.add(Each({"bank": 1, "telco": 2}))   # a different argument for each
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -131,6 +131,51 @@ class Federation:
         self._members: tuple[str, ...] = engine.names
         self._alignments: dict[str, AlignmentCounts] = {}
         self._rosters: dict[str, dict[str, dict[str, Any]]] = {}
+
+    @classmethod
+    def over_flare(
+        cls,
+        kits: str | os.PathLike[str],
+        *,
+        parties: Sequence[str] | None = None,
+        run: str = "interactive",
+        title: str = "",
+        methods: Sequence[str] = (),
+        seed: int = 0,
+        test_share: float = 0.25,
+        ledger: Ledger | str | os.PathLike[str] | None = None,
+        ledgers: Path | None = None,
+        wait_seconds: float = 60.0,
+        call_timeout: float = 3600.0,
+        stall_seconds: float = 60.0,
+        waiting: Callable[[list[str]], None] | None = None,
+    ) -> Federation:
+        """A federation whose parties run elsewhere, by the kits that `fedmend provision` made.
+
+        The server must be up (`fedmend server start`), and so must the parties; `waiting` is told
+        who is not there yet. run: under which name the parties keep models and checkpoints.
+        title, methods: what they are shown. ledgers: where their ledgers are put at the end.
+        """
+        from fedmend.federation.engines.flare.host import Hello
+        from fedmend.federation.engines.flare.kits import Kits
+        from fedmend.federation.engines.flare.session import Reach, open_engine
+
+        found = Kits(Path(kits))
+        if not (found.admin / "startup").is_dir():
+            raise ConfigError(
+                f"{kits} holds no kit of the coordinator. Mend: 'fedmend provision' makes the kits"
+            )
+        if not isinstance(ledger, Ledger):
+            ledger = Ledger(Path(ledger) if ledger is not None else None)
+        engine = open_engine(
+            Reach(found.admin, wait_seconds, call_timeout, stall_seconds),
+            list(parties) if parties is not None else found.parties,
+            Hello(run, title or run, tuple(methods), seed, test_share),
+            ledger=ledger,
+            waiting=waiting,
+        )
+        engine.ledgers = ledgers
+        return cls(engine=engine, seed=seed)
 
     # ------------------------------------------------------------------ who is here
 

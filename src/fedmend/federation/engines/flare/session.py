@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 from fedmend.errors import ConfigError, MissingExtra, PartyAbsent
 from fedmend.federation.engines.flare.engine import FlareEngine
 from fedmend.federation.engines.flare.host import Hello
+from fedmend.federation.engines.flare.kits import ADMIN, PARTY_CLASS
 from fedmend.federation.engines.flare.link import READY, Link
 from fedmend.federation.ledger import Ledger
 
@@ -42,13 +43,10 @@ Waiting = Callable[[list[str]], None]
 class Reach:
     """How the server is reached, and how long anything is waited for.
 
-    admin: the coordinator's own kit. user: its name at the server. party_class: the class that
-    a job names for the parties. wait_seconds: for parties that are not connected yet.
+    admin: the coordinator's own kit. wait_seconds: for parties that are not connected yet.
     """
 
     admin: Path
-    user: str
-    party_class: str
     wait_seconds: float = 60.0
     call_timeout: float = 3600.0
     stall_seconds: float = 60.0
@@ -172,7 +170,7 @@ class _Opening:
         ears.listen(1)
         ears.settimeout(0.2)
         name = re.sub(r"[^A-Za-z0-9_-]", "-", f"{self.hello.run}-{party}-{len(self.jobs)}")
-        path = write_job(self.scratch, name, self.reach.party_class, str(address), party)
+        path = write_job(self.scratch, name, PARTY_CLASS, str(address), party)
         job.id = self.admin.submit(path)
         return job
 
@@ -258,7 +256,7 @@ def _login(reach: Reach) -> Admin:
     deadline = time.monotonic() + reach.wait_seconds
     while True:
         try:
-            return Admin(reach.admin, reach.user)
+            return Admin(reach.admin, ADMIN)
         except Exception as error:  # FLARE raises a dozen kinds for "not there (yet)"
             if time.monotonic() > deadline:
                 raise PartyAbsent(SERVER, f"the FLARE server cannot be reached: {error}") from error

@@ -1,0 +1,113 @@
+"""Rounds over real processes: parties with the same columns and different people."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+pytest.importorskip("nvflare", reason="the flare engine needs nvflare")
+
+import torch
+
+from fedmend.config import load_config
+from fedmend.federation import Federation, Party
+from fedmend.methods.baselines.fssl_twins import FedMatch
+from fedmend.methods.sage import SAGE
+from fedmend.reading import read_parties
+
+from . import conftest
+
+pytestmark = pytest.mark.xdist_group("machines")
+
+TOML = """
+[[party]]
+name = "bank"
+data = "bank.csv"
+id = "id"
+label = "y"
+
+[[party]]
+name = "telco"
+data = "telco.csv"
+id = "id"
+label = "y"
+
+[[method]]
+name = "sage"
+rounds = 3
+epochs = 1
+steps_per_epoch = 4
+hidden = [8]
+
+[flare]
+port = {port}
+wait_seconds = 60
+"""
+QUICK = {"rounds": 2, "epochs": 1, "steps_per_epoch": 4, "hidden": (8,), "seed": 3}
+
+
+def write_clients(folder: Path) -> None:
+    for number, name in enumerate(("bank", "telco")):
+        rng = np.random.default_rng(number)
+        x = rng.normal(size=(160, 3))
+        y = np.where(x.sum(1) > 0, "yes", "no").astype(object)
+        y[rng.random(160) < 0.6] = None
+        frame = pd.DataFrame(x, columns=list("abc"))
+        frame.insert(0, "id", 1000 * number + np.arange(160))
+        frame["y"] = y
+        frame.to_csv(folder / f"{name}.csv", index=False)
+
+
+class Clients(conftest.World):
+    """The same machines, with tables of the same columns."""
+
+    def config(self, **options):
+        path = self.folder / "federation.toml"
+        path.write_text(TOML.format(port=self.port))
+        return load_config(path)
+
+
+@pytest.fixture(scope="module")
+def clients(tmp_path_factory):
+    patch = pytest.MonkeyPatch()
+    patch.setattr(conftest, "write_tables", write_clients)
+    made = Clients(tmp_path_factory.mktemp("clients"))
+    for name in ("bank", "telco"):
+        path = made.kits.party(name) / "party.toml"
+        path.write_text(path.read_text().replace('modules = ["machine_probe"]\n', ""))
+    try:
+        made.up()
+        yield made
+    finally:
+        made.down()
+        patch.undo()
+
+
+def test_a_run_gives_the_numbers_of_one_process(clients):
+    over, here = clients.run("over"), clients.run_here("here")
+    assert over.methods[0].scores == pytest.approx(here.methods[0].scores, abs=1e-6)
+    assert [e["clients"] for e in over.methods[0].history] == [["bank", "telco"]] * 3
+
+
+def test_weights_and_masked_sums_cross_between_machines(clients):
+    def local() -> Federation:
+        config = clients.config()
+        parties = read_parties(config)
+        return Federation(*(Party(p.name, **_tables(p)) for p in parties), seed=0)
+
+    with clients.open("hand", seed=0) as fed:
+        hidden = SAGE(secure="masks", **QUICK).fit(fed)
+        matched = FedMatch(**QUICK).fit(fed)
+        clear = SAGE(**QUICK).fit(local())
+        torch.testing.assert_close(
+            hidden.clients_.weights, clear.clients_.weights, rtol=1e-4, atol=1e-6
+        )
+        same = FedMatch(**QUICK).fit(local())
+        torch.testing.assert_close(matched.clients_.weights, same.clients_.weights)
+
+
+def _tables(party: Party) -> dict:
+    return {"table": party.tables["train"], "test": party.tables["test"]}
