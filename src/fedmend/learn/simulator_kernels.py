@@ -477,6 +477,7 @@ def stem_backward(
         *(images, value, gradient, second, partial, *norm, weight_gradient, bias_gradient),
         *(rows, counted, each, height, width, images.shape[1], 32, channels, 64),
         num_warps=4,
+        num_stages=2,
     )
     taken = 9 * images.shape[1]
     filters = partial.sum(0)[:taken].view(3, 3, images.shape[1], channels).permute(3, 2, 0, 1)
