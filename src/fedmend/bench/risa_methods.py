@@ -91,7 +91,7 @@ def _ssl(size: Size) -> SplitEstimator:
 def _few_shot(size: Size) -> SplitEstimator:
     settings = aligned_only(size)
     if size.image:
-        # The head trains on embeddings that stand still: Adam, and no schedule.
+        # Epochs are those of the head, on embeddings that stand still.
         settings |= {"epochs": 30, "batch_size": 64, "local_updates": _least(size), "rounds": 2}
     else:
         settings |= {"local_updates": 600}

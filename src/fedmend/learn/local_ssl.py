@@ -83,7 +83,9 @@ class LocalLearner:
         """All updates of a round; the share of unlabelled rows that were used, in the last ones."""
         self.bottom.train()
         given = torch.from_numpy(labels).to(self.device)
-        known = _Endless(labelled, self.how.labelled, self.views.generator)
+        # Whoever has labels for all rows fills the batch with them.
+        size = self.how.labelled + (0 if len(unlabelled) else self.how.unlabelled)
+        known = _Endless(labelled, size, self.views.generator)
         others = _Endless(unlabelled, self.how.unlabelled, self.views.generator)
         used = torch.ones((), device=self.device)
         for step in range(self.how.steps):
