@@ -296,19 +296,25 @@ def fit_sources(
 
     Chosen is between all sources, the joint head, and the `anchor` (the party whose opinion must
     not get worse by adding others'), by cross-validated log loss: the others' trust is then zero.
+    The anchor stands unless another choice is better by more than half a standard error.
     """
     outputs = {name: values.double() for name, values in outputs.items()}
     choices = {"all": list(outputs)}
     for name in (JOINT, anchor):
         if name in outputs and len(outputs) > 1:
             choices[str(name)] = [str(name)]
-    losses: dict[str, float] = {}
+    found: dict[str, Tensor] = {}
     chosen = "all"
     if len(choices) > 1 and len(targets) >= 2 * folds:
         for choice, names in choices.items():
             some = {name: outputs[name] for name in names}
-            losses[choice] = _cross_validated(how, some, targets, folds)
-        chosen = min(losses, key=lambda choice: losses[choice])
+            found[choice] = _cross_validated(how, some, targets, folds)
+        chosen = min(found, key=lambda choice: float(found[choice].mean()))
+        if anchor in found and chosen != anchor:
+            gain = found[anchor] - found[chosen]
+            if float(gain.mean()) < 0.5 * float(gain.std()) / len(gain) ** 0.5:
+                chosen = anchor
+    losses = {choice: float(each.mean()) for choice, each in found.items()}
     used = choices[chosen]
     theta = _fit(how, {name: outputs[name] for name in used}, targets)
     temperature, trust = dict.fromkeys(outputs, 1.0), dict.fromkeys(outputs, 0.0)
@@ -351,7 +357,7 @@ def _fit(how: Objective, outputs: Mapping[str, Tensor], targets: Tensor) -> Tens
     return minimise(value, start)
 
 
-def minimise(function: Callable[[Tensor], Tensor], start: Tensor, steps: int = 40) -> Tensor:
+def minimise(function: Callable[[Tensor], Tensor], start: Tensor, steps: int = 20) -> Tensor:
     """BFGS with backtracking, for a handful of numbers.
 
     torch.optim's L-BFGS would do, but importing torch.optim takes seconds.
@@ -374,7 +380,7 @@ def minimise(function: Callable[[Tensor], Tensor], start: Tensor, steps: int = 4
         while True:
             there = point + length * way.view_as(point)
             new, new_slope = at(there)
-            if new <= found + 1e-4 * length * (slope @ way) or length < 1e-6:
+            if new <= found + 1e-4 * length * (slope @ way) or length < 1e-3:
                 break
             length /= 2
         if not new < found:
@@ -385,19 +391,20 @@ def minimise(function: Callable[[Tensor], Tensor], start: Tensor, steps: int = 4
             inverse = left @ inverse @ left.T + torch.outer(move, move) / curve
         gained = float(found - new)
         point, found, slope = there, new, new_slope
-        if gained < 1e-7:
+        if gained < 1e-6:
             break
     return point
 
 
 def _cross_validated(
     how: Objective, outputs: Mapping[str, Tensor], targets: Tensor, folds: int
-) -> float:
+) -> Tensor:
+    """Every row's loss, with numbers fitted on the other folds."""
     number = torch.arange(len(targets)) % folds
-    total = 0.0
+    losses = torch.zeros(len(targets), dtype=torch.float64)
     for fold in range(folds):
         out, test = number != fold, number == fold
         theta = _fit(how, {k: v[out] for k, v in outputs.items()}, targets[out])
-        losses = _fused_loss(how, {k: v[test] for k, v in outputs.items()}, targets[test], theta)
-        total += float(losses.sum())
-    return total / len(targets)
+        some = {k: v[test] for k, v in outputs.items()}
+        losses[test] = _fused_loss(how, some, targets[test], theta)
+    return losses

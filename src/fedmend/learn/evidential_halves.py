@@ -29,6 +29,10 @@ from fedmend.learn.imputation import MeanRow, OwnRows, embed
 from fedmend.learn.nets import Batch, Bottom
 from fedmend.learn.optim import FlatOptimizer
 
+# Overlapping rows are shown at most so often in an epoch, however few there are: learnt by heart
+# they would be of no use.
+MOST_PASSES = 4
+
 
 def batch_make_up(counts: Sequence[int], batch_size: int, least: float) -> tuple[list[int], int]:
     """Rows of each segment in a batch, the first segment's at least a share `least`; and steps.
@@ -38,9 +42,11 @@ def batch_make_up(counts: Sequence[int], batch_size: int, least: float) -> tuple
     """
     total = sum(counts)
     size = min(batch_size, total)
+    steps = max(1, round(total / size))
     first = 0
     if counts[0]:
-        first = max(round(size * counts[0] / total), math.ceil(least * size), min(2, size))
+        wanted = min(math.ceil(least * size), math.ceil(MOST_PASSES * counts[0] / steps))
+        first = max(round(size * counts[0] / total), wanted, min(2, size))
     rest = total - counts[0]
     if not rest:
         first = size
@@ -52,7 +58,7 @@ def batch_make_up(counts: Sequence[int], batch_size: int, least: float) -> tuple
         share = min(left, max(share, 1) if count else 0)
         sizes.append(share)
         left -= share
-    return sizes, max(1, round(total / size))
+    return sizes, steps
 
 
 class Pools:
@@ -125,6 +131,21 @@ class Pools:
         return torch.from_numpy(np.concatenate([np.zeros(0, np.int64), *pieces])).to(self.device)
 
 
+def _rows(batch: Batch, some: slice) -> Batch:
+    return Batch(
+        batch.numeric[some], batch.codes[some], tuple(block[some] for block in batch.blocks)
+    )
+
+
+def _joined(one: Batch, other: Batch) -> Batch:
+    blocks = zip(one.blocks, other.blocks, strict=True)
+    return Batch(
+        torch.cat([one.numeric, other.numeric]),
+        torch.cat([one.codes, other.codes]),
+        tuple(torch.cat(pair) for pair in blocks),
+    )
+
+
 class _Trained:
     """What both halves add to theirs: pools, and a schedule that goes by shares of the training."""
 
@@ -191,35 +212,45 @@ class EvidenceBottomHalf(_Trained, BottomHalf):
         self.own = own
         self.mean = mean.to(device, settings.dtype)
         self.strong = strong
+        self._learnt_from = torch.zeros(0, dtype=torch.int64)
         self._batch: Batch | None = None
 
     def forward(self) -> Tensor:
         """Embeddings of this party's rows of the next batch, and last of its mean row."""
         self._numbers = self.order.next().index_select(0, self._places)
         self._batch = self._known(self.own, self._numbers)
-        if self.strong is not None:
-            self._batch = self._with_strong_views(self._batch)
-        self._embedding = self._compute(self._numbers)
-        return self.settings.for_wire(self._embedding.detach())
+        if self.strong is None:
+            self._embedding = self._compute(self._numbers)
+            return self.settings.for_wire(self._embedding.detach())
+        return self._forward_views(self._batch, self.strong)
 
-    def _with_strong_views(self, batch: Batch) -> Batch:
-        """The batch, and once more those of its rows that only this party has."""
-        assert self.strong is not None
+    def _forward_views(self, batch: Batch, strong: Callable[[Batch], Batch]) -> Tensor:
+        """Overlapping rows, then weak and strong views of this party's own, then the mean row.
+
+        Nothing is learnt from weak views: their embeddings are made without a graph.
+        """
         overlapping = self.order.sizes[0]
-        own = Batch(
-            batch.numeric[overlapping:],
-            batch.codes[overlapping:],
-            tuple(block[overlapping:] for block in batch.blocks),
+        own = _rows(batch, slice(overlapping, None))
+        with torch.no_grad(), self.settings.autocast(self.device):
+            weak = self.bottom(own).to(self.settings.dtype)
+        self._batch = _joined(_rows(batch, slice(0, overlapping)), strong(own))
+        self._embedding = self._compute(batch.numeric)
+        self._learnt_from = torch.cat(
+            [
+                torch.arange(overlapping, device=self.device),
+                torch.arange(overlapping + len(weak), overlapping + 2 * len(weak) + 1).to(
+                    self.device
+                ),
+            ]
         )
-        strong = self.strong(own)
-        return Batch(
-            torch.cat([batch.numeric, strong.numeric]),
-            torch.cat([batch.codes, strong.codes]),
-            tuple(
-                torch.cat([block, view])
-                for block, view in zip(batch.blocks, strong.blocks, strict=True)
-            ),
-        )
+        made = self._embedding.detach()
+        whole = torch.cat([made[:overlapping], weak, made[overlapping:]])
+        return self.settings.for_wire(whole)
+
+    def backward(self, gradient: Tensor) -> None:
+        if self.strong is not None:
+            gradient = gradient.to(self.device).index_select(0, self._learnt_from)
+        super().backward(gradient)
 
     @torch.no_grad()
     def embed(self, numbers: Tensor) -> Tensor:

@@ -61,6 +61,13 @@ class EvidenceWorker(SplitWorker):
         load_part(self.site, self.model, path)
 
     @exposed(kind="control")
+    def start_from(self, other: str) -> None:
+        """Begin with the bottom of another model this party has a part of."""
+        mine, theirs = self._part().bottom, part_of(self.site, other).bottom
+        if mine is not None and theirs is not None:
+            mine.module.load_state_dict(theirs.module.state_dict())
+
+    @exposed(kind="control")
     def drop(self) -> None:
         """Forget a model that only served to train another."""
         drop_part(self.site, self.model)

@@ -46,6 +46,7 @@ class RISA(SplitEstimator):
     self_training: how f_ST learns: "consistency" (every passive party's head on its own; strong
     views of its unlabelled rows must agree with weak ones at least `consistency` sure), "views"
     (a joint head, with view dropout), "published" (without) or "none" (no labels are made up).
+    warm_start: passive parties go on from f_ST's bottoms.
     threshold, per_class, soft: when a passive row gets a label, and whether it is a soft one.
     select: "doubt", "uncertainty" (published) or None; every `select_every` epochs, imputed rows
     above final_threshold^(t/T) leave the training; with select_own also those of the label party.
@@ -78,6 +79,7 @@ class RISA(SplitEstimator):
         self_training: str = "consistency",
         self_epochs: int | None = None,
         consistency: float = 0.95,
+        warm_start: bool = False,
         threshold: float = 0.95,
         per_class: bool = True,
         soft: bool = True,
@@ -112,6 +114,7 @@ class RISA(SplitEstimator):
         self.self_training = self_training
         self.self_epochs = self_epochs
         self.consistency = consistency
+        self.warm_start = warm_start
         self.threshold = threshold
         self.per_class = per_class
         self.soft = soft
@@ -153,6 +156,28 @@ class RISA(SplitEstimator):
         }
         return cls(**published | changes)
 
+    @classmethod
+    def for_images(cls, **changes: Any) -> Self:
+        """For photographs: augmented, self-trained by consistency, a one-cycle schedule of SGD."""
+        preset: dict[str, Any] = {
+            "bottom": (),
+            "embedding": 256,
+            "top": (256,),
+            "conv": "resnet9",
+            "batch_size": 512,
+            "epochs": 40,
+            "self_epochs": 20,
+            "optimizer": "sgd",
+            "lr": 0.05,
+            "weight_decay": 5e-4,
+            "augment": "weak",
+            "min_overlap": 0.25,
+            "per_class": False,
+            "soft": False,
+            "self_training": "consistency",
+        }
+        return cls(**preset | changes)
+
     # ------------------------------------------------------------------ fitting
 
     def fit(
@@ -165,7 +190,7 @@ class RISA(SplitEstimator):
     ) -> Self:
         """Self-train, then train; `progress(stage, done, total, metrics)` is told."""
         label_party, parties = self._who(fed)
-        network = self._network(fed, parties, label_party, self._config())
+        network = self._make_network(fed, parties, label_party, self._config())
         stages = Stages(
             self, network, self._training_rows(fed, label_party), progress, checkpoint, resume
         )
@@ -196,7 +221,7 @@ class RISA(SplitEstimator):
         counts, parties = fed.alignment, self._who(fed)[1]
         return [[ALIGNED, counts.aligned], *([name, counts.unaligned[name]] for name in parties)]
 
-    def _network(
+    def _make_network(
         self, fed: Federation, parties: list[str], label_party: str, config: SplitConfig
     ) -> EvidenceNetwork:
         self._check()
@@ -295,6 +320,9 @@ class RISA(SplitEstimator):
         return [[ALL, fed.only(party).roster[party]["rows"]]]
 
     # ------------------------------------------------------------------ keeping
+
+    def _saved_network(self, fed: Federation, saved: dict[str, Any]) -> Any:
+        return self._make_network(fed, saved["parties"], saved["label_party"], self._config())
 
     def _save_more(self, folder: Path) -> dict[str, Any]:
         return {"calibration": self.calibration_, "selection": self.selection_}

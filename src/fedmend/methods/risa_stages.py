@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 SELF_TRAINING = ("consistency", "views", "published", "none")
-# Fewer held-out rows than this say little about whom to trust.
-HELD_OUT = 100
+# Fewer held-out rows say little about whom to trust, more say nothing new.
+HELD_OUT = (100, 1000)
 
 
 class Stages:
@@ -124,6 +124,8 @@ class Stages:
         model, network = self.model, self.network
         with network.session(self.segments) as session:
             pools, held_out = self._labelled(session)
+            if teacher is not None and model.warm_start:
+                session.bottoms.start_from(teacher.model)
             for number, (name, (start, _)) in enumerate(session.spans.items()):
                 if teacher is not None and name in self.chosen:
                     session.top.take_labels(teacher.model, name, start)
@@ -199,7 +201,8 @@ class Stages:
             )
         if not share:
             return pools, np.zeros(0, np.int64)
-        count = min(max(round(share * len(overlapping)), HELD_OUT), len(overlapping) // 3)
+        least, most = HELD_OUT
+        count = min(max(round(share * len(overlapping)), least), most, len(overlapping) // 3)
         rng = np.random.default_rng([self.network.fed.seed, self.model.seed, 1])
         shuffled = rng.permutation(overlapping)
         pools[0] = np.sort(shuffled[count:])

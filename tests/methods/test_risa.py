@@ -1,0 +1,349 @@
+"""RISA through strict federations: what crosses, what is learnt, every kind of row, keeping."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from sklearn.base import clone
+
+from fedmend.data.scenario import split_columns, split_rows, tear
+from fedmend.data.table import Table
+from fedmend.errors import ConfigError, DataError, NotFitted, Refused, ResumeError
+from fedmend.federation import Alignment, AlignmentCounts, Federation, Party, Policy
+from fedmend.methods.baselines.local import Local
+from fedmend.methods.risa import RISA
+
+QUICK: dict[str, Any] = {
+    "bottom": (16,),
+    "embedding": 8,
+    "top": (16,),
+    "batch_size": 64,
+    "lr": 1e-2,
+    "epochs": 6,
+}
+
+
+def frame_of(rows: int, seed: int = 0) -> pd.DataFrame:
+    rng = np.random.default_rng(seed)
+    frame = pd.DataFrame(rng.normal(size=(rows, 5)), columns=list("abcde"))
+    frame["city"] = rng.choice(["Ulm", "Bonn", "Kiel"], rows)
+    signal = frame["a"] + 1.5 * frame["d"] + (frame["city"] == "Ulm") * 1.5
+    frame["y"] = np.array(["low", "mid", "high"])[np.digitize(signal, [-0.5, 1.0])]
+    return frame
+
+
+def torn(
+    overlap: float = 0.3,
+    rows: int = 600,
+    *,
+    columns: dict[str, list[str]] | None = None,
+    policies: dict[str, Policy] | None = None,
+    **options: Any,
+) -> Federation:
+    """Rows known to all, and every party's side of the rest under ids of its own."""
+    columns = columns or {"bank": ["a", "b"], "telco": ["c", "d", "city"], "shop": ["e"]}
+    whole = Table.from_frame(frame_of(rows + 200), label="y", kinds={"y": "nominal"})
+    sides = split_columns(whole, columns, label_party="bank")
+    train, test = split_rows(sides, 200 / (rows + 200), seed=1)
+    tables = tear(train, overlap=overlap, label_party="bank", seed=2)
+    parties = [
+        Party(name, tables[name], test=test[name], policy=(policies or {}).get(name))
+        for name in columns
+    ]
+    fed = Federation(*parties, **{"strict": True} | options)
+    for dataset, by_party in (("train", tables), ("test", test)):
+        common = sorted(set.intersection(*(set(t.ids.tolist()) for t in by_party.values())))
+        counts = {}
+        for name, table in by_party.items():
+            place = {each: position for position, each in enumerate(table.ids.tolist())}
+            aligned = np.array([place[each] for each in common], np.int64)
+            others = np.setdiff1d(np.arange(len(table)), aligned)
+            fed.engine.site(name).alignments[dataset] = Alignment(aligned, others)  # type: ignore[attr-defined]
+            counts[name] = len(others)
+        fed.on(dataset).note_alignment(AlignmentCounts(len(common), counts))
+    return fed
+
+
+@pytest.fixture(scope="module")
+def fed() -> Federation:
+    return torn()
+
+
+@pytest.fixture(scope="module")
+def model(fed: Federation) -> RISA:
+    return RISA(**QUICK, self_epochs=4, threshold=0.6, consistency=0.7, select_every=2).fit(fed)
+
+
+# ---------------------------------------------------------------------------------- learning
+
+
+def test_it_learns_what_no_party_knows_alone(fed: Federation, model: RISA) -> None:
+    scores = model.evaluate(fed.on("test"))
+    alone = Local(**QUICK | {"epochs": 20}).fit(fed).evaluate(fed.on("test"), rows="all")
+    assert scores["accuracy"] > alone["accuracy"] + 0.05
+    p = model.predict_proba(fed.on("test"))
+    np.testing.assert_allclose(p.sum(1), 1.0, atol=1e-4)
+    assert model.classes_.tolist() == ["high", "low", "mid"]
+    assert model.score(fed.on("test")) == pytest.approx(scores["accuracy"])
+    assert (model.classes_[p.argmax(1)] == model.predict(fed.on("test"))).all()
+
+
+def test_the_paper_trains_as_published(fed: Federation) -> None:
+    paper = RISA.paper(**QUICK, threshold=0.5, final_threshold=0.6).fit(fed)
+    assert paper.network_.how.objective.fusion == "yager"  # type: ignore[attr-defined]
+    assert paper.calibration_ == {}
+    assert {entry["party"] for entry in paper.selection_} <= {"bank", "telco", "shop"}
+    assert paper.evaluate(fed.on("test"))["accuracy"] > 0.4
+
+
+def test_the_same_seed_gives_the_same_model(fed: Federation) -> None:
+    found = [
+        RISA(**QUICK | {"epochs": 2}, self_epochs=2, seed=3).fit(fed).predict_proba(fed.on("test"))
+        for _ in range(2)
+    ]
+    np.testing.assert_array_equal(*found)
+
+
+@pytest.mark.parametrize("self_training", ["views", "published", "none"])
+def test_ways_to_self_train(fed: Federation, self_training: str) -> None:
+    model = RISA(**QUICK | {"epochs": 2}, self_training=self_training, threshold=0.4).fit(fed)
+    made = model.pseudo_labels("telco")
+    assert bool(made) == (self_training != "none")
+    assert np.isfinite(model.predict_proba(fed.on("test"))).all()
+
+
+def test_a_tiny_overlap_never_hurts_much_and_no_mean_is_a_single_row() -> None:
+    tiny = torn(overlap=0.02, strict=False)
+    assert tiny.alignment.aligned < 15
+    model = RISA(**QUICK).fit(tiny)
+    alone = Local(**QUICK | {"epochs": 20}).fit(tiny)
+    ours = model.evaluate(tiny.on("test"))["accuracy"]
+    theirs = alone.evaluate(tiny.on("test"), rows="all")["accuracy"]
+    assert ours > theirs - 0.08
+
+
+def test_without_overlap_it_says_so() -> None:
+    with pytest.raises(DataError, match=r"0 overlapping rows.*bank.*Local|bank.*0 overlapping"):
+        RISA(**QUICK).fit(torn(overlap=0.0, rows=100))
+
+
+# ---------------------------------------------------------------------------------- made-up labels
+
+
+def test_labels_are_made_up_only_above_the_threshold(fed: Federation, model: RISA) -> None:
+    made = model.pseudo_labels("telco")
+    assert len(made["label"]) == fed.alignment.unaligned["telco"]
+    assert (made["sure"][made["chosen"]] >= 0.5).all()
+    assert not (made["kept"] & ~made["chosen"]).any()
+    strict = RISA(**QUICK | {"epochs": 1}, self_epochs=1, threshold=1.0, per_class=False).fit(fed)
+    assert not strict.pseudo_labels("telco")["chosen"].any()
+    with pytest.raises(ConfigError, match="bank"):
+        model.pseudo_labels("bank")
+
+
+def test_selection_drops_rows_and_never_overlapping_ones(fed: Federation) -> None:
+    model = RISA.paper(**QUICK, threshold=0.3, select_every=1, final_threshold=0.05).fit(fed)
+    limits = [entry["limit"] for entry in model.selection_ if entry["party"] == "bank"]
+    assert limits == sorted(limits, reverse=True)
+    assert all(entry["after"] <= entry["before"] for entry in model.selection_)
+    assert any(entry["after"] < entry["before"] for entry in model.selection_)
+    assert "aligned" not in {entry["party"] for entry in model.selection_}
+
+
+# ------------------------------------------------------------------------------ rows of all kinds
+
+
+def test_every_kind_of_row_is_predicted(fed: Federation, model: RISA) -> None:
+    counts = fed.alignment
+    for rows, wanted in {
+        "aligned": counts.aligned,
+        "all": counts.aligned + counts.unaligned["bank"],
+        "bank": counts.unaligned["bank"],
+        "telco": counts.unaligned["telco"],
+        "shop": counts.unaligned["shop"],
+    }.items():
+        p = model.predict_proba(fed, rows=rows)
+        u = model.predict_uncertainty(fed, rows=rows)
+        assert p.shape == (wanted, 3)
+        assert u.shape == (wanted,)
+        assert ((u > 0) & (u <= 1 + 1e-6)).all()
+    with pytest.raises(ConfigError, match="rows='nobody'"):
+        model.predict(fed, rows="nobody")
+    with pytest.raises(DataError, match="telco"):
+        model.evaluate(fed, rows="telco")
+
+
+def test_all_rows_come_in_the_order_of_the_table(fed: Federation, model: RISA) -> None:
+    everything = model.predict_proba(fed, rows="all")
+    alignment = fed.engine.site("bank").alignments["train"]  # type: ignore[attr-defined]
+    np.testing.assert_allclose(
+        everything[alignment.aligned], model.predict_proba(fed, rows="aligned"), atol=1e-5
+    )
+    np.testing.assert_allclose(
+        everything[alignment.unaligned], model.predict_proba(fed, rows="bank"), atol=1e-5
+    )
+
+
+def calls(fed: Federation, receiver: str) -> int:
+    return sum(e.count for e in fed.ledger.entries() if e.receiver == receiver)
+
+
+def test_rows_of_one_party_are_predicted_without_the_others(fed: Federation, model: RISA) -> None:
+    before = {e.receiver: calls(fed, e.receiver) for e in fed.ledger.entries()}
+    model.predict_proba(fed, rows="bank")
+    assert {name for name in fed.names if calls(fed, name) > before[name]} == {"bank"}
+    alone = fed.only("bank").on("test")
+    assert model.predict_proba(alone, rows="all").shape == (200, 3)
+    assert model.evaluate(alone, rows="all")["accuracy"] > 0.3
+
+
+def test_who_carried_a_decision(fed: Federation, model: RISA) -> None:
+    found = model.contributions(fed.on("test"))
+    assert list(found.columns) == ["bank", "telco", "shop"]
+    np.testing.assert_allclose(found.sum(axis=1), 1.0, atol=1e-4)
+    assert found.mean()["telco"] > found.mean()["shop"]  # shop's column says nothing
+    only = model.contributions(fed, rows="telco")
+    np.testing.assert_allclose(only["telco"], 1.0, atol=1e-4)
+
+
+def test_uncertainty_is_worth_something(fed: Federation, model: RISA) -> None:
+    found = model.uncertainty_report(fed.on("test"))
+    assert found["rows"] == 200
+    assert found["auroc"] > 0.55
+    assert found["calibration_error"] < 0.25
+    assert set(model.calibration_) == {"aligned", "bank", "telco", "shop"}
+
+
+# ---------------------------------------------------------------------------------- what crosses
+
+
+def test_labels_and_made_up_labels_stay_with_the_label_party(fed: Federation, model: RISA) -> None:
+    kinds = {entry.kind for entry in fed.ledger.entries() if entry.sender in ("telco", "shop")}
+    assert kinds <= {"control", "embedding", "count", "statistic"}
+    shown = {entry.kind for entry in fed.ledger.entries() if entry.receiver in ("telco", "shop")}
+    assert shown <= {"control", "gradient"}
+    sent = {entry.kind for entry in fed.ledger.entries() if entry.sender == "bank"}
+    assert not sent & {"label", "row"}
+
+
+def test_a_party_that_lets_no_embedding_out_stops_it() -> None:
+    shy = torn(rows=120, policies={"telco": Policy(refuse=frozenset({"embedding"}))})
+    with pytest.raises(Refused, match="telco"):
+        RISA(**QUICK).fit(shy)
+
+
+# ---------------------------------------------------------------------------------- keeping
+
+
+def test_save_and_load(fed: Federation, model: RISA, tmp_path: Path) -> None:
+    model.save(tmp_path / "model")
+    other = torn()
+    again = RISA.load(tmp_path / "model", other)
+    for rows in ("aligned", "all", "telco"):
+        np.testing.assert_allclose(
+            again.predict_proba(other.on("train"), rows=rows),
+            model.predict_proba(fed, rows=rows),
+            atol=1e-5,
+        )
+    assert again.get_params() == model.get_params()
+    assert again.calibration_ == model.calibration_
+    assert repr(again) == repr(model)
+    with pytest.raises(ConfigError, match="another federation"):
+        model.predict(other)
+    with pytest.raises(ConfigError, match="RISA"):
+        Local.load(tmp_path / "model", other)
+
+
+@pytest.mark.parametrize("stop", [("self-train", 2), ("train", 3)])
+def test_a_run_that_broke_off_goes_on_as_if_nothing_had_happened(
+    tmp_path: Path, stop: tuple[str, int]
+) -> None:
+    options = QUICK | {"epochs": 4, "self_epochs": 3, "threshold": 0.4, "select_every": 2}
+    whole = RISA(**options).fit(torn(rows=200, strict=False))
+
+    class Broken(Exception):
+        pass
+
+    def progress(stage: str, done: int, total: int, facts: dict[str, float]) -> None:
+        if (stage, done) == stop:
+            raise Broken
+
+    fed = torn(rows=200, strict=False)
+    with pytest.raises(Broken):
+        RISA(**options).fit(fed, progress=progress, checkpoint=tmp_path / "c")
+    fresh = torn(rows=200, strict=False)
+    again = RISA(**options).fit(fresh, checkpoint=tmp_path / "c", resume=True)
+    wanted = whole.predict_proba(whole.fed_.on("test"))
+    np.testing.assert_allclose(again.predict_proba(fresh.on("test")), wanted, atol=1e-5)
+    losses = [entry["loss"] for entry in whole.history_]
+    assert [entry["loss"] for entry in again.history_] == pytest.approx(losses)
+    with pytest.raises(ResumeError):
+        RISA(**options | {"lr": 1e-3}).fit(fresh, checkpoint=tmp_path / "c", resume=True)
+
+
+def test_it_is_an_estimator() -> None:
+    model = RISA(epochs=3, fusion="yager", bottom=(8,))
+    assert clone(model).get_params() == model.get_params()
+    assert "fusion='yager'" in repr(model)
+    assert model.set_params(threshold=0.7).threshold == 0.7
+    with pytest.raises(ConfigError, match=r"did you mean 'threshold'|Did you mean 'threshold'"):
+        model.set_params(treshold=0.7)
+    with pytest.raises(NotFitted):
+        RISA().predict(torn(rows=60))
+
+
+# ---------------------------------------------------------------------------------- bad input
+
+
+@pytest.mark.parametrize(
+    ("wrong", "word"),
+    [
+        ({"self_training": "yes"}, "self_training"),
+        ({"select": "entropy"}, "select"),
+        ({"threshold": 0.0}, "threshold"),
+        ({"fusion": "vote"}, "vote"),
+        ({"activation": "tanh"}, "tanh"),
+        ({"joint": 0.0, "party_loss": 0.0}, "nothing would be trained"),
+        ({"min_mean_rows": 1}, "a mean of one row"),
+        ({"min_overlap": 1.0}, "min_overlap"),
+        ({"label_party": "post"}, "post"),
+        ({"nominal": "median"}, "median"),
+    ],
+)
+def test_wrong_parameters_are_named(wrong: dict[str, Any], word: str) -> None:
+    with pytest.raises(ConfigError, match=word):
+        RISA(**QUICK | wrong).fit(torn(rows=60))
+
+
+def test_numbers_to_predict_are_refused(make_fed: Any, make_frame: Any) -> None:
+    with pytest.raises(DataError, match=r"bank.*classes"):
+        RISA(**QUICK).fit(make_fed(make_frame(task="regression"), aligned=100))
+
+
+def test_a_label_party_without_features_and_rows_without_labels() -> None:
+    frame = frame_of(300)
+    frame.loc[frame.index[:60], "y"] = None
+    ids = np.arange(300)
+    fed = Federation(
+        Party("clinic", Table(ids, frame[["y"]], label="y", kinds={"y": "nominal"})),
+        Party("bank", Table(ids, frame[["a", "b"]])),
+        Party("telco", Table(ids, frame[["d", "city"]])),
+        strict=True,
+    )
+    for name in fed.names:
+        fed.engine.site(name).alignments["train"] = Alignment(ids, np.zeros(0, np.int64))  # type: ignore[attr-defined]
+    fed.note_alignment(AlignmentCounts(300, dict.fromkeys(fed.names, 0)))
+    model = RISA(**QUICK | {"epochs": 20}, self_training="none").fit(fed)
+    assert model.evaluate(fed)["accuracy"] > 0.5
+    assert list(model.contributions(fed).columns) == ["bank", "telco"]
+
+
+def test_a_federation_of_one_needs_local() -> None:
+    table = Table.from_frame(frame_of(60), label="y", kinds={"y": "nominal"})
+    fed = Federation(Party("bank", table))
+    with pytest.raises(DataError, match="RISA needs a partner"):
+        RISA().fit(fed)
