@@ -130,6 +130,7 @@ def make_kits(
         raise ConfigError(problems)
     folder.mkdir(parents=True, exist_ok=True)
     folder.chmod(0o700)
+    _forget_certificates(folder / "ca")
     made = _run_provisioner(folder / "ca", parties, host, port)
     _place(made / host, kits.server)
     _place(made / ADMIN, kits.admin)
@@ -147,6 +148,13 @@ def _place(made: Path, kit: Path) -> None:
     for part in ("startup", "local"):
         shutil.rmtree(kit / part, ignore_errors=True)
         shutil.move(made / part, kit / part)
+
+
+def _forget_certificates(authority: Path) -> None:
+    """FLARE hands out the certificates it made before; only the authority's own is to stay."""
+    for path in authority.glob("*/state/cert.json"):
+        known = json.loads(path.read_text(encoding="utf-8"))
+        _write(path, {key: value for key, value in known.items() if key.startswith("root_")})
 
 
 def _problems(parties: Sequence[str], host: str, port: int) -> list[str]:

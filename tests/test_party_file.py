@@ -1,0 +1,110 @@
+from __future__ import annotations
+
+import pytest
+
+from fedmend.errors import ConfigError, ReadError
+from fedmend.federation import Worker
+from fedmend.federation.engines.flare.host import Hello
+from fedmend.party_file import install_workers, load_party, open_site
+from fedmend.reading import split_by_id
+
+HELLO = Hello("r1", "first", ("VFL",), 4, 0.3)
+
+
+@pytest.fixture
+def party(workshop):
+    workshop.write()
+
+    def write(text=""):
+        path = workshop.folder / "party.toml"
+        path.write_text(
+            f'name = "bank"\ndata = "bank.csv"\nid = "customer"\nlabel = "default"\n{text}'
+        )
+        return path
+
+    return write
+
+
+def test_a_site_is_opened_as_a_run_in_one_process_would(party, workshop):
+    import fedmend as fm
+
+    site = open_site(load_party(party()), HELLO, workshop.folder)
+    table = fm.read(workshop.folder / "bank.csv", id="customer", label="default")
+    train, test = split_by_id(table, 0.3, 4)
+    assert site.tables["train"].equals(train)
+    assert site.tables["test"].equals(test)
+    assert (site.name, site.seed) == ("bank", 4)
+    assert site.home == workshop.folder / "runs" / "r1"
+
+
+def test_a_test_table_of_its_own_is_taken(party, workshop):
+    workshop.bank.head(10).to_csv(workshop.folder / "later.csv", index=False)
+    site = open_site(load_party(party('test = "later.csv"\n')), HELLO, workshop.folder)
+    assert (len(site.tables["train"]), len(site.tables["test"])) == (160, 10)
+    assert site.tables["test"].label == "default"
+
+
+def test_the_policy_is_the_partys(party):
+    file = load_party(party('[policy]\nrefuse = ["gradient"]\nworkers = ["PairWorker"]\n'))
+    policy = file.policy.build()
+    assert "gradient" not in policy.may_leave
+    assert policy.workers == frozenset({"PairWorker"})
+
+
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [
+        ("approve = 'perhaps'\n", ["approve", "'always'"]),
+        ("threads = 0\n", ["threads"]),
+        ("patience = -1\n", ["patience"]),
+        ("shape = 1\n", ["shape", "is not known"]),
+        ("device = 'tpu'\n", ["device"]),
+        ("[policy]\nrefuse = ['labels']\n", ["labels", "Did you mean 'label'"]),
+        ("sql = 'x'\n", ["both data and sql"]),
+    ],
+)
+def test_what_is_wrong_is_named(party, text, parts):
+    with pytest.raises(ConfigError) as caught:
+        load_party(party(text))
+    assert all(part in str(caught.value) for part in parts)
+
+
+def test_all_problems_come_at_once(party):
+    with pytest.raises(ConfigError) as caught:
+        load_party(party("threads = 0\npatience = -1\nshape = 1\n"))
+    assert len(caught.value.problems) == 3
+
+
+def test_no_file_and_no_toml(tmp_path):
+    with pytest.raises(ConfigError, match="no such file"):
+        load_party(tmp_path)
+    (tmp_path / "party.toml").write_text("name = ")
+    with pytest.raises(ConfigError, match="cannot be read"):
+        load_party(tmp_path)
+
+
+def test_a_table_that_is_not_there_names_the_party(party, workshop):
+    path = party()
+    (workshop.folder / "bank.csv").unlink()
+    with pytest.raises(ReadError, match="party 'bank'"):
+        open_site(load_party(path), HELLO, workshop.folder)
+
+
+def test_every_worker_of_the_installation_is_known():
+    install_workers()
+    known = Worker.installed()
+    for name in ("PairWorker", "AlignmentKeeper", "RosterWorker", "MergeWorker"):
+        assert name in known
+    modules = {
+        each.__module__.split(".")[1] for each in known.values() if "fedmend." in each.__module__
+    }
+    assert {"secure", "learn", "methods", "kept"} <= modules
+
+
+def test_a_module_of_the_partys_own_is_imported(tmp_path, monkeypatch):
+    (tmp_path / "own_workers.py").write_text(
+        "from fedmend.federation import Worker\nclass OwnWorker(Worker):\n    '''mine'''\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    install_workers(["own_workers"])
+    assert "OwnWorker" in Worker.installed()
