@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import sys
@@ -175,6 +176,20 @@ def run(
         raise typer.Exit(130) from None
     console.print(comparison_table(record))
     console.print(f"Report: {_escaped(str(target / 'report.html'))}", highlight=False)
+
+
+@app.command()
+def watch(
+    run: Annotated[Path, typer.Argument(help="a run's folder, going on or done", metavar="RUN")],
+    port: Annotated[int, typer.Option("--port", help="on 127.0.0.1; any free one by default")] = 0,
+) -> None:
+    """Show a run's report in the browser while it trains; Ctrl-C ends it."""
+    from fedmend.watching import WatchServer
+
+    with WatchServer(run, port) as server:
+        typer.echo(f"{server.address} (Ctrl-C ends it)")
+        with contextlib.suppress(KeyboardInterrupt):
+            server.serve()
 
 
 @app.command()

@@ -28,7 +28,7 @@ from fedmend.secure.align import align
 
 if TYPE_CHECKING:
     from fedmend.config import Config
-    from fedmend.flow import Listener
+    from fedmend.listening import Listener
 
 __all__ = ["EXPORT_FOLDER", "Completing", "complete"]
 

@@ -31,9 +31,11 @@ from fedmend.config_checks import (
 from fedmend.errors import ConfigError, ResumeError
 from fedmend.federation import Federation, Party
 from fedmend.kept import keep_alignment, restore_alignment
+from fedmend.listening import Listener
+from fedmend.live import LiveListener
 from fedmend.reading import read_parties
 from fedmend.report.labelling import Labelling
-from fedmend.report.mending import Mending
+from fedmend.report.uncertainty import Uncertainty
 from fedmend.report.overview import Overview, overview
 from fedmend.report.page import LEDGER_FILE, write_report
 from fedmend.report.record import MethodRun, RunRecord
@@ -52,27 +54,6 @@ MODEL_FOLDER = "model"
 REVIEW_FOLDER = "labels"
 SMALL_ROWS = 50_000
 _SCRATCH = ("alignment", "checkpoints", "completion", "results")
-
-
-class Listener:
-    """Hears how a run goes on; the command line draws it, the library stays silent."""
-
-    def stage(self, words: str) -> None:
-        """A stage begins."""
-
-    def overview(self, found: Overview) -> None:
-        """The overview is there."""
-
-    def progress(
-        self, title: str, done: int, total: int, facts: dict[str, float] | None = None
-    ) -> None:
-        """A part of a stage is done: rows of an alignment, epochs of a training."""
-
-    def mended(self, found: Mending) -> None:
-        """Rows were completed."""
-
-    def scored(self, run: MethodRun) -> None:
-        """A method was trained and scored."""
 
 
 @dataclass(frozen=True)
@@ -169,8 +150,10 @@ def execute(
     listener: Listener | None = None,
 ) -> RunRecord:
     """Run a plan into a folder. Returns the record; the folder holds it with everything else."""
-    listener = listener or Listener()
     with _workplace(Path(folder), plan, resume, force, keep_failed) as work:
+        listener = LiveListener(
+            work, listener or Listener(), plan.title, plan.settings, plan.metrics, plan.seeds
+        )
         began = time.perf_counter()
         fed = _federation(plan, work, listener)
         with fed, _few_threads(fed):
@@ -216,6 +199,7 @@ def execute(
         write_report(work)
         for name in _SCRATCH:
             shutil.rmtree(work / name, ignore_errors=True)
+        listener.finish()
     return record
 
 
@@ -311,6 +295,7 @@ def _train(
         bytes=crossed,
         about=method.about,
         labelling=_labelling(estimator, plan, method, work) if seed == plan.seeds[0] else None,
+        uncertainty=_uncertainty(estimator, fed) if seed == plan.seeds[0] else None,
     )
     write_json(stored, asdict(run))
     listener.scored(run)
@@ -323,6 +308,13 @@ def _labelling(estimator: Any, plan: Plan, method: Method, work: Path) -> dict[s
         return None
     path = work / REVIEW_FOLDER / method.slug if plan.label_review else None
     return Labelling.of(estimator, estimator.review_labels(path=path)).to_dict()
+
+
+def _uncertainty(estimator: Any, fed: Federation) -> dict[str, Any] | None:
+    """What a method's uncertainty is worth, where it has one."""
+    if not hasattr(estimator, "uncertainty_report"):
+        return None
+    return Uncertainty.of(estimator, fed.on("test")).to_dict()
 
 
 def _chosen(scores: dict[str, float], metrics: Sequence[str]) -> dict[str, float]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import threading
 
 import pytest
 
@@ -107,3 +108,48 @@ def test_dark_light_and_print_colours(browser, record, entries, tmp_path):
     assert dark == ("rgba(20, 24, 29, 1)", "rgba(230, 233, 237, 1)")
     # Paper is white, whatever the screen was.
     assert look("print", "dark")[0] == light[0]
+
+
+def test_the_live_page_follows_a_run(browser, record, tmp_path):
+    from selenium.webdriver.support.wait import WebDriverWait
+
+    from fedmend.listening import Listener
+    from fedmend.live import LiveListener
+    from fedmend.report.overview import Overview
+    from fedmend.watching import WatchServer
+
+    part = tmp_path / "run.part"
+    part.mkdir()
+    run = LiveListener(part, Listener(), record.title, {}, [record.metric], [0])
+    run.stage("Finding the rows the parties share")
+    run.overview(Overview.from_dict(record.overview))
+
+    def told(words):
+        WebDriverWait(browser, 15).until(
+            lambda page: words in page.find_element("id", "live").text,
+            browser.find_element("id", "live").text,
+        )
+
+    with WatchServer(tmp_path / "run") as server:
+        thread = threading.Thread(target=server.serve)
+        thread.start()
+        try:
+            browser.get(server.address)
+            told("Finding the rows")
+            assert browser.find_element("id", "overview").is_displayed()
+            run.stage("Training VFL")
+            told("Training VFL")
+            run.scored(record.methods[0])
+            WebDriverWait(browser, 15).until(
+                lambda page: record.methods[0].title in page.find_element("id", "comparison").text
+            )
+            # The run ends: its folder takes its name, and the page becomes the report.
+            write_report(record, part / "report.html", ledger=[])
+            run.finish()
+            part.rename(tmp_path / "run")
+            told("finished")
+        finally:
+            server.stop()
+            thread.join()
+    severe = [line for line in browser.get_log("browser") if line["level"] == "SEVERE"]
+    assert severe == []

@@ -1,0 +1,33 @@
+"""Who hears how a run goes on: nobody, the terminal, the live page, or several at once."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from fedmend.report.mending import Mending
+    from fedmend.report.overview import Overview
+    from fedmend.report.record import MethodRun
+
+__all__ = ["Listener"]
+
+
+class Listener:
+    """Hears how a run goes on; the command line draws it, the library stays silent."""
+
+    def stage(self, words: str) -> None:
+        """A stage begins."""
+
+    def overview(self, found: Overview) -> None:
+        """The overview is there."""
+
+    def progress(
+        self, title: str, done: int, total: int, facts: dict[str, float] | None = None
+    ) -> None:
+        """A part of a stage is done: rows of an alignment, epochs of a training."""
+
+    def mended(self, found: Mending) -> None:
+        """Rows were completed."""
+
+    def scored(self, run: MethodRun) -> None:
+        """A method was trained and scored."""

@@ -1,0 +1,133 @@
+"""What a run tells while it goes on: ``live.json`` in its folder, for `fedmend watch`.
+
+The file holds the record as far as it goes, the curve of the present training included. It is
+written whole, at most once a second, and is gone when the report is there.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fedmend._json import write_json
+from fedmend.listening import Listener
+from fedmend.report.mending import Mending
+from fedmend.report.overview import Overview
+from fedmend.report.record import MethodRun, RunRecord
+
+__all__ = ["LIVE_FILE", "LiveListener", "LiveState", "read_live"]
+
+LIVE_FILE = "live.json"
+SECONDS = 1.0
+
+
+@dataclass(frozen=True)
+class LiveState:
+    """Where a run stands: the stage in words, how far it is, and the record so far."""
+
+    stage: str
+    done: int
+    total: int
+    title: str
+    record: RunRecord
+
+
+class LiveListener(Listener):
+    """Keeps the file, and passes everything on to another listener."""
+
+    def __init__(
+        self,
+        folder: Path,
+        then: Listener,
+        title: str,
+        settings: Mapping[str, Any],
+        metrics: Sequence[str],
+        seeds: Sequence[int],
+    ) -> None:
+        self.path = folder / LIVE_FILE
+        self.then = then
+        self.record = RunRecord(
+            title=title,
+            methods=[],
+            metric=metrics[0] if metrics else "auc",
+            settings=dict(settings),
+            seeds=list(seeds),
+        )
+        self._stage = ""
+        self._progress = ("", 0, 0)
+        self._curve: list[dict[str, Any]] = []
+        self._written = 0.0
+
+    def stage(self, words: str) -> None:
+        self._stage, self._progress, self._curve = words, ("", 0, 0), []
+        self._write()
+        self.then.stage(words)
+
+    def overview(self, found: Overview) -> None:
+        self.record.overview = found.to_dict()
+        self._write()
+        self.then.overview(found)
+
+    def progress(
+        self, title: str, done: int, total: int, facts: dict[str, float] | None = None
+    ) -> None:
+        self._progress = (title, done, total)
+        if facts:
+            self._curve.append({"epoch": done, **facts})
+        if time.monotonic() - self._written >= SECONDS:
+            self._write()
+        self.then.progress(title, done, total, facts)
+
+    def mended(self, found: Mending) -> None:
+        self.record.mending = found.to_dict()
+        self._write()
+        self.then.mended(found)
+
+    def scored(self, run: MethodRun) -> None:
+        self.record.methods.append(run)
+        if self.record.metric not in run.scores:
+            names = [*run.scores, self.record.metric]
+            self.record.metric = next(
+                (n for n in ("auc", "accuracy", "rmse") if n in names), names[0]
+            )
+        self._curve = []
+        self._write()
+        self.then.scored(run)
+
+    def finish(self) -> None:
+        """The report tells everything now."""
+        self.path.unlink(missing_ok=True)
+
+    def _write(self) -> None:
+        self._written = time.monotonic()
+        title, done, total = self._progress
+        methods = list(self.record.methods)
+        if self._curve:
+            name = self._stage.removeprefix("Training ").partition(", seed")[0]
+            methods.append(MethodRun(name, name, 0, {}, self._curve, {}, 0.0))
+        record = RunRecord.from_dict({**self.record.to_dict(), "methods": []})
+        record.methods = methods
+        write_json(
+            self.path,
+            {
+                "stage": self._stage,
+                "title": title,
+                "done": done,
+                "total": total,
+                "record": record.to_dict(),
+            },
+        )
+
+
+def read_live(folder: Path) -> LiveState | None:
+    """Where the run in this folder stands; None if it tells nothing (any more)."""
+    try:
+        stored = json.loads((folder / LIVE_FILE).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    stored["record"] = RunRecord.from_dict(stored["record"])
+    return LiveState(**stored)

@@ -1,0 +1,119 @@
+"""The live page: what a run tells while it trains, served on loopback."""
+
+from __future__ import annotations
+
+import json
+import threading
+import urllib.error
+import urllib.request
+from contextlib import contextmanager
+
+import pytest
+
+from fedmend.config import load_config
+from fedmend.errors import ConfigError
+from fedmend.flow import execute, plan_of
+from fedmend.listening import Listener
+from fedmend.live import LIVE_FILE, read_live
+from fedmend.watching import WatchServer
+
+
+@contextmanager
+def watching(run):
+    with WatchServer(run) as server:
+        thread = threading.Thread(target=server.serve)
+        thread.start()
+        try:
+            yield server
+        finally:
+            server.stop()
+            thread.join()
+
+
+def get(url, host=None):
+    request = urllib.request.Request(url, headers={"Host": host} if host else {})
+    with urllib.request.urlopen(request, timeout=10) as answer:
+        return answer.read().decode()
+
+
+class Watcher(Listener):
+    """Looks at the page in the middle of the second training."""
+
+    def __init__(self, run):
+        self.run, self.stages, self.seen = run, [], None
+
+    def stage(self, words):
+        self.stages.append(words)
+
+    def progress(self, title, done, total, facts=None):
+        trainings = [each for each in self.stages if each.startswith("Training")]
+        if len(trainings) == 2 and done == 2 and self.seen is None:
+            with watching(self.run) as server:
+                self.seen = (json.loads(get(server.address + "state")), get(server.address))
+            self.live = read_live(self.run.with_name(self.run.name + ".part"))
+
+
+@pytest.fixture
+def watched(workshop):
+    workshop.write('[[method]]\nname = "local"\nepochs = 2\n')
+    watcher = Watcher(workshop.run)
+    record = execute(plan_of(load_config(workshop.config)), workshop.run, listener=watcher)
+    return workshop, watcher, record
+
+
+def test_the_page_of_a_run_that_is_going_on(watched):
+    _, watcher, record = watched
+    state, page = watcher.seen
+    assert state["finished"] is False
+    assert 'id="live"' in page and "Training Local" in page
+    assert 'id="overview"' in page and "What is torn" in page
+    # the first method is scored already, the second one's curve has begun
+    assert [run.title for run in watcher.live.record.methods][:1] == ["VFL"]
+    assert watcher.live.record.methods[0].scores == record.methods[0].scores
+    assert watcher.live.stage == "Training Local"
+
+
+def test_a_finished_run_shows_its_report(watched):
+    workshop, _, _ = watched
+    assert not (workshop.run / LIVE_FILE).exists()
+    with watching(workshop.run) as server:
+        assert server.address.startswith("http://127.0.0.1:")
+        assert json.loads(get(server.address + "state"))["finished"] is True
+        page = get(server.address)
+    report = (workshop.run / "report.html").read_text()
+    assert report.partition("<main>")[2].partition("</main>")[0] in page
+
+
+def test_only_this_machine_by_its_own_name(watched):
+    workshop, _, _ = watched
+    with watching(workshop.run) as server:
+        for url, host, code in [
+            (server.address, "evil.example:80", 403),
+            (server.address + "ledger.jsonl", None, 404),
+            (server.address + "../federation.toml", None, 404),
+        ]:
+            with pytest.raises(urllib.error.HTTPError) as caught:
+                get(url, host)
+            assert caught.value.code == code
+            caught.value.close()
+
+
+def test_a_run_that_has_told_nothing_yet(workshop):
+    part = workshop.run.with_name("federation.part")
+    part.mkdir(parents=True)
+    with watching(workshop.run) as server:
+        assert "has not told anything yet" in get(server.address)
+        (part / LIVE_FILE).write_text('{"stage": "half')
+        assert "has not told anything yet" in get(server.address)
+
+
+def test_no_such_run(tmp_path):
+    with pytest.raises(ConfigError, match="there is no run in"):
+        WatchServer(tmp_path / "nothing")
+
+
+def test_a_taken_port(tmp_path):
+    with WatchServer(tmp_path) as first:
+        port = int(first.address.rpartition(":")[2].strip("/"))
+        with pytest.raises(ConfigError, match=f"port {port} cannot be used"):
+            WatchServer(tmp_path, port)
