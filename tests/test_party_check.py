@@ -1,0 +1,206 @@
+from __future__ import annotations
+
+import datetime
+import json
+import socket
+import ssl
+import threading
+
+import pytest
+
+pytest.importorskip("nvflare", reason="the flare engine needs nvflare")
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import rsa
+from cryptography.x509.oid import NameOID
+
+from fedmend.cli import main
+from fedmend.config import load_config
+from fedmend.errors import ConfigError
+from fedmend.party_check import check_party
+from fedmend.provision import make_kits, provision
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+@pytest.fixture
+def kits(workshop):
+    workshop.write(f"[flare]\nport = {free_port()}\n")
+    return provision(load_config(workshop.config))
+
+
+def graded(kit, **options):
+    found = {}
+    for check in check_party(kit, **options):
+        found.setdefault(check.name, []).append((check.grade, check.words))
+    return found
+
+
+def the(found, name):
+    ((grade, words),) = found[name]
+    return grade, words
+
+
+class Server:
+    """A TLS server with the server's kit, as strict as FLARE's; says one byte to whom it admits."""
+
+    def __init__(self, kits):
+        startup = kits.server / "startup"
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(startup / "server.crt", startup / "server.key")
+        context.load_verify_locations(startup / "rootCA.pem")
+        context.verify_mode = ssl.CERT_REQUIRED
+        content = json.loads((startup / "fed_server.json").read_text())
+        port = int(content["servers"][0]["service"]["target"].rpartition(":")[2])
+        self.ears = socket.create_server(("127.0.0.1", port))
+        self.context = context
+        self.thread = threading.Thread(target=self.serve, daemon=True)
+        self.thread.start()
+
+    def serve(self):
+        while True:
+            try:
+                plain, _ = self.ears.accept()
+            except OSError:
+                return
+            try:
+                with self.context.wrap_socket(plain, server_side=True) as end:
+                    end.sendall(b"h")
+                    end.recv(1)
+            except OSError:
+                plain.close()
+
+    def close(self):
+        self.ears.shutdown(socket.SHUT_RDWR)
+        self.ears.close()
+        self.thread.join(5)
+
+
+@pytest.fixture
+def server(kits):
+    made = Server(kits)
+    yield made
+    made.close()
+
+
+def test_a_kit_that_is_in_order(kits, server, capsys):
+    found = graded(kits.party("bank"))
+    assert {grade for each in found.values() for grade, _ in each} == {"ok"}
+    assert the(found, "table") == ("ok", "160 rows, 2 columns, label default")
+    assert the(found, "schema")[1] == "1 continuous, 1 nominal, 1 binary"
+    with pytest.raises(SystemExit) as ended:
+        main(["party", "check", str(kits.party("bank"))])
+    assert not ended.value.code
+    assert "no problems" in capsys.readouterr().out
+
+
+def test_nobody_listens(kits):
+    grade, words = the(graded(kits.party("bank"), seconds=1.0), "server")
+    assert grade == "problem"
+    assert "cannot be reached: Connection refused" in words
+
+
+def test_every_problem_is_told_at_once(kits, workshop, capsys):
+    (workshop.folder / "bank.csv").unlink()
+    with pytest.raises(SystemExit) as ended:
+        main(["party", "check", str(kits.party("bank"))])
+    assert ended.value.code == ConfigError.exit_code
+    err = capsys.readouterr().err
+    assert "server:" in err
+    assert "table:" in err
+
+
+def test_a_certificate_of_another_federation(kits, server, tmp_path):
+    other = make_kits(tmp_path / "other", ["bank"], port=9999)
+    for name in ("client.crt", "client.key"):
+        source = other.party("bank") / "startup" / name
+        (kits.party("bank") / "startup" / name).write_bytes(source.read_bytes())
+    found = graded(kits.party("bank"))
+    assert "not signed by this federation's authority" in the(found, "certificate")[1]
+    assert the(found, "server")[0] == "problem"
+    assert "not to this certificate" in the(found, "server")[1]
+
+
+def test_the_certificate_of_another_party(kits):
+    for name in ("client.crt", "client.key"):
+        source = kits.party("telco") / "startup" / name
+        (kits.party("bank") / "startup" / name).write_bytes(source.read_bytes())
+    grade, words = the(graded(kits.party("bank"), seconds=1.0), "certificate")
+    assert (grade, "'telco'" in words, "'bank'" in words) == ("problem", True, True)
+
+
+def test_a_key_of_somebody_else(kits):
+    source = kits.party("telco") / "startup" / "client.key"
+    (kits.party("bank") / "startup" / "client.key").write_bytes(source.read_bytes())
+    assert "belongs to another" in the(graded(kits.party("bank"), seconds=1.0), "certificate")[1]
+
+
+@pytest.mark.parametrize(
+    ("first", "last", "words"), [(-20, -10, "expired"), (5, 10, "set the clock")]
+)
+def test_a_certificate_out_of_its_time(kits, server, first, last, words):
+    sign_anew(kits, "bank", first, last)
+    found = graded(kits.party("bank"))
+    grade, told = the(found, "clock")
+    assert grade == "problem"
+    assert words in told
+    assert the(found, "server")[0] == "problem"
+
+
+def sign_anew(kits, party, first, last):
+    """A certificate by the federation's own authority, valid from and until days from now."""
+    (state,) = (kits.folder / "ca").glob("*/state/cert.json")
+    known = json.loads(state.read_text())
+    root = x509.load_pem_x509_certificate(known["root_cert"].encode())
+    root_key = serialization.load_pem_private_key(known["root_pri_key"].encode(), None)
+    key = rsa.generate_private_key(65537, 2048)
+    now = datetime.datetime.now(datetime.UTC)
+    made = (
+        x509.CertificateBuilder()
+        .subject_name(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, party)]))
+        .issuer_name(root.subject)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now + datetime.timedelta(days=first))
+        .not_valid_after(now + datetime.timedelta(days=last))
+        .sign(root_key, hashes.SHA256())
+    )
+    startup = kits.party(party) / "startup"
+    (startup / "client.crt").write_bytes(made.public_bytes(serialization.Encoding.PEM))
+    (startup / "client.key").write_bytes(
+        key.private_bytes(
+            serialization.Encoding.PEM,
+            serialization.PrivateFormat.TraditionalOpenSSL,
+            serialization.NoEncryption(),
+        )
+    )
+
+
+def test_an_open_key_is_noted(kits):
+    (kits.party("bank") / "startup" / "client.key").chmod(0o644)
+    grade, words = the(graded(kits.party("bank"), seconds=1.0), "key")
+    assert (grade, "chmod 600" in words) == ("note", True)
+
+
+def test_a_party_toml_of_somebody_else(kits):
+    path = kits.party("bank") / "party.toml"
+    path.write_text(path.read_text().replace('name = "bank"', 'name = "telco"'))
+    assert the(graded(kits.party("bank"), seconds=1.0), "party.toml")[0] == "problem"
+
+
+def test_a_test_table_without_a_column(kits, workshop):
+    workshop.bank.drop(columns="job").to_csv(workshop.folder / "later.csv", index=False)
+    path = kits.party("bank") / "party.toml"
+    path.write_text('test = "../../later.csv"\n' + path.read_text())
+    found = graded(kits.party("bank"), seconds=1.0)["schema"]
+    assert ("problem", "the test table lacks job. Mend: give both the same columns") in found
+
+
+def test_something_that_is_no_kit(tmp_path):
+    with pytest.raises(ConfigError, match="is no start-up kit"):
+        check_party(tmp_path)
