@@ -20,7 +20,7 @@ from fedmend.reading import read_parties
 
 from . import conftest
 
-pytestmark = pytest.mark.xdist_group("machines")
+pytestmark = [pytest.mark.xdist_group("machines"), pytest.mark.slow]
 
 TOML = """
 [[party]]
