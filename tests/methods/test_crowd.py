@@ -36,6 +36,21 @@ def test_m_step_by_hand() -> None:
     np.testing.assert_allclose(matrix, [[1 / 2.5, 1.5 / 2.5], [0.0, 1.0]])
 
 
+@pytest.mark.parametrize("n_classes", [3, crowd.FEW_CLASSES + 6])
+def test_m_step_counts_whatever_the_number_of_classes(
+    n_classes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(crowd, "PIECE", 100)
+    rng = np.random.default_rng(0)
+    weights = rng.dirichlet(np.ones(n_classes), 350).astype(np.float32)
+    votes = rng.integers(-1, n_classes - 1, 350)  # the last class is never said
+    counts = crowd.Sayings(votes).when(weights)
+    for said in range(n_classes):
+        expected = weights[votes == said].sum(0, dtype=np.float64)
+        np.testing.assert_allclose(counts[:, said], expected, rtol=1e-5, atol=1e-9)
+    assert (crowd.Sayings(np.full(350, -1)).when(weights) == 0).all(), "nobody said anything"
+
+
 def test_e_step_by_hand() -> None:
     matrix = np.array([[0.9, 0.1], [0.3, 0.7]])
     evidence = crowd.log_evidence(matrix, np.array([0, 1, -1]))

@@ -18,6 +18,11 @@ SMOOTHING = 1e-2
 """Added to every count, so that nothing is impossible only because it was never seen."""
 
 
+FEW_CLASSES = 64
+"""Up to here multiplying by one-hot votes is faster than sorting rows by vote."""
+PIECE = 1 << 14
+
+
 def one_hot(votes: np.ndarray, n_classes: int) -> np.ndarray:
     """Rows of zeros and a one, all zeros for a missing vote. **Shape** [n] -> [n, C] int8."""
     said = np.zeros((len(votes), n_classes), np.int8)
@@ -54,20 +59,36 @@ def majority(counts: np.ndarray, rng: np.random.Generator) -> np.ndarray:
 
 
 class Sayings:
-    """One labeller's votes [n], sorted by class once: the M-step asks for them again and again."""
+    """One labeller's votes [n], prepared once: the M-step asks for them again and again."""
 
     def __init__(self, votes: np.ndarray) -> None:
-        order = np.argsort(votes, kind="stable")
-        self._rows = order[np.searchsorted(votes[order], 0) :]  # -1 comes first
-        self._said, self._starts = np.unique(votes[self._rows], return_index=True)
+        self._votes = votes
+        self._one_hot: np.ndarray | None = None
+        self._rows: np.ndarray | None = None
 
     def when(self, weights: np.ndarray) -> np.ndarray:
         """How often each class is said when the true one is …; weights [n, C] -> [true, said]."""
+        if weights.shape[1] <= FEW_CLASSES:
+            return self._by_product(weights)
+        return self._by_sorting(weights)
+
+    def _by_product(self, weights: np.ndarray) -> np.ndarray:
+        if self._one_hot is None:
+            self._one_hot = one_hot(self._votes, weights.shape[1]).astype(weights.dtype)
         counts = np.zeros((weights.shape[1], weights.shape[1]))
-        if len(self._said):
+        for at in range(0, len(weights), PIECE):  # so that float32 does not add up for too long
+            counts += weights[at : at + PIECE].T @ self._one_hot[at : at + PIECE]
+        return counts
+
+    def _by_sorting(self, weights: np.ndarray) -> np.ndarray:
+        if self._rows is None:
+            order = np.argsort(self._votes, kind="stable")
+            self._rows = order[np.searchsorted(self._votes[order], 0) :]  # -1 comes first
+        counts = np.zeros((weights.shape[1], weights.shape[1]))
+        said, starts = np.unique(self._votes[self._rows], return_index=True)
+        if len(said):
             by_class = np.take(weights, self._rows, axis=0)
-            sums = np.add.reduceat(by_class, self._starts, axis=0, dtype=np.float64)
-            counts[:, self._said] = sums.T
+            counts[:, said] = np.add.reduceat(by_class, starts, axis=0, dtype=np.float64).T
         return counts
 
 

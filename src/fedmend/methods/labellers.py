@@ -155,13 +155,15 @@ class Labellers:
         whole = self._sums.sum("evidence", between=(0, span)).values
         unit = 2.0**-FRACTION_BITS
         self.error_bound = len(self.parties) * unit / 2
-        return (whole + len(self.parties) * low) * unit
+        evidence = whole * unit
+        evidence += len(self.parties) * low * unit
+        return evidence
 
     # ------------------------------------------------------------------ expertise
 
     def m_step(self, weights: np.ndarray) -> None:
         """Every party estimates its T anew."""
-        sent = weights.astype(np.float32)
+        sent = weights.astype(np.float32, copy=False)
         self._ask_all("m_step", sent)
 
     def expertise(self) -> dict[str, np.ndarray]:
