@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from fedmend.methods import (
         EM,
         MJ,
+        RISA,
         SAGE,
         SFHTL,
         SSLVFL,
@@ -86,6 +87,7 @@ _HOME = {
     "Policy": "fedmend.federation",
     "Random": "fedmend.methods",
     "RandomMatch": "fedmend.methods",
+    "RISA": "fedmend.methods",
     "SAGE": "fedmend.methods",
     "SFHTL": "fedmend.methods",
     "SSLVFL": "fedmend.methods",
@@ -109,6 +111,7 @@ _MODULES = {"data": "fedmend.data", "errors": "fedmend.errors"} | {
 __all__ = [
     "EM",
     "MJ",
+    "RISA",
     "SAGE",
     "SFHTL",
     "SSLVFL",

@@ -42,6 +42,7 @@ METHODS: dict[str, tuple[str, str]] = {
     "sfhtl": ("SFHTL", "all rows of all parties; missing sides estimated, labels where sure"),
     "fedcvt": ("FedCVT", "two parties, all rows; attention estimates missing sides"),
     "few-shot-vfl": ("FewShotVFL", "parties train almost alone, with a handful of messages"),
+    "risa": ("RISA", "all rows of all parties, missing sides imputed, trusted by evidence"),
     "absent-partner": ("AbsentPartner", "one model for complete rows and rows of one party"),
     "clean": ("Clean", "one party's labels, taken for the truth; other labels are not looked at"),
     "inc": ("InC", "several labellers, whose labels are corrected while the model learns"),

@@ -35,10 +35,10 @@ from fedmend.listening import Listener
 from fedmend.live import LiveListener
 from fedmend.reading import read_parties
 from fedmend.report.labelling import Labelling
-from fedmend.report.uncertainty import Uncertainty
 from fedmend.report.overview import Overview, overview
 from fedmend.report.page import LEDGER_FILE, write_report
 from fedmend.report.record import MethodRun, RunRecord
+from fedmend.report.uncertainty import Uncertainty
 from fedmend.scoring import Reference, measure, reference_of
 from fedmend.secure.align import align
 

@@ -119,7 +119,11 @@ def _risa(size: Size, *, paper: bool = False, **changes: Any) -> SplitEstimator:
         settings = {key: settings[key] for key in ("bottom", "embedding", "top")}
         settings |= {"epochs": size.epochs} if size.epochs else {}
     elif not paper:
-        settings.pop("validation")  # held-out aligned rows are what its trust rests on
+        # Its own schedule, and held-out aligned rows, on which its trust rests.
+        kept = ("bottom", "embedding", "top", "conv", "batch_size", "precision")
+        settings = {key: settings[key] for key in kept}
+        settings |= {"epochs": size.epochs, "self_epochs": size.epochs} if size.epochs else {}
+        return cls.for_images(**settings | changes)
     build = cls.paper if paper else cls
     return build(**settings | changes)
 

@@ -341,6 +341,15 @@ class EvidenceTopWorker(EvidenceWorker):
     def forget_doubt(self) -> None:
         self.watch.clear()
 
+    @exposed(kind="count")
+    def made_up(self, party: str) -> dict[str, int]:
+        """How many rows a party has of its own, how many got a label, and how many kept it."""
+        found = self._heads().pseudo.get(party)
+        if found is None:
+            return {}
+        chosen, kept = int(found["chosen"].sum()), int(found["kept"].sum())
+        return {"rows": len(found["label"]), "chosen": chosen, "kept": kept}
+
     @exposed(kind="prediction")
     def pseudo_labels(self, party: str) -> dict[str, np.ndarray]:
         """What was made up for a party's own rows, in the order of its unaligned rows."""
@@ -455,6 +464,12 @@ class EvidenceTopWorker(EvidenceWorker):
             back = np.argsort(self._rows_used, kind="stable")
             p, u = p[back], u[back]
         return {"probability": p, "uncertainty": u}
+
+    @exposed(kind="statistic")
+    def carried(self, kind: str, known: list[str]) -> dict[str, float]:
+        """The mean of `contributions` over the rows, by party."""
+        mean = self.contributions(kind, known).mean(0)
+        return dict(zip(self._heads().names, mean.tolist(), strict=True))
 
     @exposed(kind="prediction")
     def contributions(self, kind: str, known: list[str]) -> np.ndarray:

@@ -26,11 +26,13 @@ from fedmend.methods.baselines import (
 )
 from fedmend.methods.fedpsg_pum import FedPSGPUM
 from fedmend.methods.inc import InC
+from fedmend.methods.risa import RISA
 from fedmend.methods.sage import SAGE
 
 __all__ = [
     "EM",
     "MJ",
+    "RISA",
     "SAGE",
     "SFHTL",
     "SSLVFL",

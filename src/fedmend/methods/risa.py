@@ -269,6 +269,11 @@ class RISA(SplitEstimator):
                 problems.append(f"{name} must be at least 1, however: {value}")
         if not self.joint and not self.fused_loss and not self.party_loss:
             problems.append("joint, party_loss and fused_loss are all 0: nothing would be trained")
+        for made in (self._config, self._how):
+            try:
+                made()
+            except ConfigError as error:
+                problems += error.problems
         if problems:
             raise ConfigError(problems)
 
@@ -291,11 +296,25 @@ class RISA(SplitEstimator):
                 found.append(session.top.contributions(kind, known))
         return pd.DataFrame(np.concatenate(found), columns=names)
 
+    def carried(self, fed: Federation) -> dict[str, float]:
+        """The mean of `contributions` over the rows known to all; no single row's leave."""
+        network, segments, _ = self._ready(fed, ALIGNED)
+        with network.judged(fed, segments, explain=True) as session:  # type: ignore[attr-defined]
+            (kind,) = session.judge_all()
+            return dict(session.top.carried(kind, list(network.parties)))
+
     def uncertainty_report(self, fed: Federation, *, rows: str | None = None) -> dict[str, Any]:
         """What the uncertainty is worth, computed at the label party (see `learn.calibration`)."""
         network, segments, _ = self._ready(fed, rows)
         with network.judged(fed, segments) as session:  # type: ignore[attr-defined]
             return dict(session.top.uncertainty_report(session.judge_all()))
+
+    def made_up(self) -> dict[str, dict[str, int]]:
+        """By passive party: its own rows, those that got a label in training, that kept it."""
+        network, _, _ = self._ready(self.fed_, ALIGNED)
+        with network.judged(self.fed_, []) as session:  # type: ignore[attr-defined]
+            found = {party: dict(session.top.made_up(party)) for party in network.passive}
+        return {party: counts for party, counts in found.items() if counts}
 
     def pseudo_labels(self, party: str) -> dict[str, np.ndarray]:
         """What the training made up for a passive party's own rows, in the order of its table.

@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from fedmend.federation.ledger import Entry, read_ledger
-from fedmend.report import maps, plots, rounds, words
+from fedmend.report import maps, plots, rounds, uncertainty, words
 from fedmend.report.labelling import Labelling
 from fedmend.report.mending import ORIGIN_WORDS, Mending
 from fedmend.report.overview import Overview, percent
 from fedmend.report.record import RunRecord, Summary, better_is_higher
+from fedmend.report.uncertainty import Uncertainty
 
 __all__ = ["render", "write_report"]
 
@@ -110,6 +111,10 @@ def render(record: RunRecord, entries: Sequence[Entry]) -> str:
             for title, found, picture in _labellings(record)
         ],
         rounds=in_rounds,
+        uncertainties=[
+            {"title": title, "found": found, "picture": Markup(picture) if picture else None}
+            for title, found, picture in _uncertainties(record)
+        ],
         **{name: Markup(svg) if svg else None for name, svg in pictures.items()},
     )
 
@@ -123,6 +128,17 @@ def _labellings(record: RunRecord) -> list[tuple[str, Labelling, str | None]]:
     found = [(run.title, Labelling(**run.labelling)) for run in record.methods if run.labelling]
     return [
         (title, each, maps.expertise(each, number)) for number, (title, each) in enumerate(found)
+    ]
+
+
+def _uncertainties(record: RunRecord) -> list[tuple[str, Uncertainty, str | None]]:
+    """What the uncertainty of each method that has one is worth."""
+    found = [
+        (run.title, Uncertainty(**run.uncertainty)) for run in record.methods if run.uncertainty
+    ]
+    return [
+        (title, each, uncertainty.picture(each, number))
+        for number, (title, each) in enumerate(found)
     ]
 
 

@@ -39,6 +39,7 @@ class MethodRun:
     bytes: int = 0
     about: str = ""
     labelling: dict[str, Any] | None = None
+    uncertainty: dict[str, Any] | None = None
 
 
 @dataclass(frozen=True)

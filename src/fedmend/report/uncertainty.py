@@ -1,0 +1,140 @@
+"""What a method's uncertainty is worth, and which party carried its decisions.
+
+Everything here was computed at the label party over the test rows: histograms, rates and means.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from fedmend._json import plain
+from fedmend.report import plots
+from fedmend.report.overview import percent
+
+if TYPE_CHECKING:
+    from fedmend.federation import Federation
+    from fedmend.methods.risa import RISA
+
+__all__ = ["Uncertainty", "picture"]
+
+
+@dataclass(frozen=True)
+class Uncertainty:
+    """What is known of one method's uncertainty.
+
+    worth: as `fedmend.learn.calibration.describe` tells it. carried: by party the mean share of
+    decisions on rows known to all. trust: by kind of row and source. made_up: by passive party how
+    many rows got a label, kept it, and how many there are.
+    """
+
+    worth: dict[str, Any]
+    carried: dict[str, float] = field(default_factory=dict)
+    trust: dict[str, dict[str, float]] = field(default_factory=dict)
+    made_up: dict[str, dict[str, int]] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, model: RISA, test: Federation) -> Uncertainty:
+        """Of a fitted model, on the test rows known to all parties."""
+        content = {
+            "worth": model.uncertainty_report(test, rows="aligned"),
+            "carried": model.carried(test),
+            "trust": {kind: found["trust"] for kind, found in model.calibration_.items()},
+            "made_up": model.made_up(),
+        }
+        return cls(**plain(content))
+
+    def sentences(self) -> list[str]:
+        """What was found, in words."""
+        lines = []
+        auroc, selective = self.worth["auroc"], self.worth["selective"]
+        if auroc is not None:
+            how = "well" if auroc >= 0.75 else "somewhat" if auroc >= 0.6 else "hardly"
+            lines.append(
+                f"Uncertainty tells wrong answers from right ones {how}: of one wrong and one "
+                f"right answer, the wrong one is the less certain in {percent(auroc)} of cases."
+            )
+        half = next((each for each in selective if each["share"] == 0.5), None)
+        if half is not None:
+            lines.append(
+                f"Answering all rows, {percent(1 - self.worth['error'])} are right; answering the "
+                f"surer half only, {percent(half['accuracy'])}."
+            )
+        for party, found in self.made_up.items():
+            lines.append(
+                f"Of {found['rows']:,} rows that only {party} has, {found['chosen']:,} were sure "
+                f"enough to get a label in training; {found['kept']:,} kept it to the end."
+            )
+        distrusted = [
+            source for source, value in self.trust.get("aligned", {}).items() if value == 0
+        ]
+        if distrusted:
+            lines.append(
+                f"On rows held out from training, listening to {' and '.join(distrusted)} as well "
+                "made predictions no better, so nobody listens to them."
+            )
+        return lines
+
+    def table(self) -> list[list[str]]:
+        """A head, and a line for each party: its share of decisions, and how far it is trusted."""
+        head = ["party", "carried", "trusted"]
+        trust = self.trust.get("aligned", {})
+        return [
+            head,
+            *(
+                [party, percent(share), percent(trust[party]) if party in trust else "–"]
+                for party, share in self.carried.items()
+            ),
+        ]
+
+    def to_dict(self) -> dict[str, Any]:
+        """The JSON form."""
+        return asdict(self)
+
+
+def picture(found: Uncertainty, number: int = 0) -> str | None:
+    """Histogram of uncertainty (right and wrong answers), reliability, error by decile."""
+    worth = found.worth
+    if not worth["rows"]:
+        return None
+    with plots.styled():
+        figure, axes = plots.new_figure(7.6, 2.6, 3)
+        _histogram(axes[0], worth["histogram"])
+        _reliability(axes[1], worth["reliability"])
+        deciles = [each["error"] for each in worth["deciles"]]
+        axes[2].bar(range(1, len(deciles) + 1), deciles, color=plots.SERIES[1], width=0.8)
+        axes[2].set(xlabel="tenth of rows, surest first", title="share of errors")
+        for each in axes:
+            each.title.set_size(10)
+        return plots.to_svg(figure, f"uncertainty{number}", "What the uncertainty is worth")
+
+
+def _histogram(axes: Any, bins: Mapping[str, Sequence[float]]) -> None:
+    edges = bins["edges"]
+    width = edges[1] - edges[0]
+    left = edges[:-1]
+    axes.bar(left, bins["right"], width, align="edge", color=plots.SERIES[0], label="right")
+    axes.bar(
+        left,
+        bins["wrong"],
+        width,
+        align="edge",
+        bottom=bins["right"],
+        color=plots.SERIES[1],
+        label="wrong",
+    )
+    axes.set(xlabel="uncertainty", title="rows", xlim=(0, 1))
+    axes.legend(frameon=False, fontsize=8)
+
+
+def _reliability(axes: Any, bins: Sequence[Mapping[str, float]]) -> None:
+    axes.plot([0, 1], [0, 1], color=plots.GRID, linewidth=1)
+    axes.plot(
+        [each["confidence"] for each in bins],
+        [each["accuracy"] for each in bins],
+        marker="o",
+        markersize=3.5,
+        color=plots.SERIES[0],
+    )
+    axes.set(xlabel="how sure", title="share that is right", xlim=(0, 1), ylim=(0, 1.02))
