@@ -19,6 +19,8 @@ from fedmend.learn.randaugment import (
     draw_strong,
 )
 
+DIRECTED = ("rotate", "shear_x", "shear_y", "translate_x", "translate_y")
+
 
 def pillow(image: Image.Image, name: str, v: int, sign: int) -> Image.Image:
     """What FixMatch's published code does with Pillow."""
@@ -64,7 +66,7 @@ def photographs(height: int = 32, width: int = 32) -> torch.Tensor:
     rng = np.random.default_rng(0)
     pieces = []
     for photograph in load_sample_images().images:
-        for _ in range(12):
+        for _ in range(6):
             top = rng.integers(0, photograph.shape[0] - 4 * height)
             left = rng.integers(0, photograph.shape[1] - 4 * width)
             stride = int(rng.integers(1, 5))
@@ -81,7 +83,7 @@ def photographs(height: int = 32, width: int = 32) -> torch.Tensor:
 def digits() -> torch.Tensor:
     from sklearn.datasets import load_digits
 
-    images = load_digits().images[:40]
+    images = load_digits().images[:10]
     return torch.from_numpy((images * 15.9).astype(np.uint8))[:, None]
 
 
@@ -99,8 +101,9 @@ def as_array(image: Image.Image) -> np.ndarray:
 @pytest.mark.parametrize("images", [photographs, digits], ids=["photographs", "digits"])
 def test_each_operation_is_pillows(name, images) -> None:
     batch = images()
-    for v in range(1, 10):
-        for sign in (1, -1):
+    plain = name in ("autocontrast", "equalize", "identity")
+    for v in (1,) if plain else range(1, 10):
+        for sign in (1, -1) if name in DIRECTED else (1,):
             magnitude = torch.full((len(batch),), v)
             ours = apply_operation(batch, name, magnitude, torch.full_like(magnitude, sign < 0))
             for image, mine in zip(batch, ours, strict=True):
@@ -160,7 +163,7 @@ def test_draws_have_the_published_frequencies() -> None:
 
 def test_large_batches_are_taken_in_pieces() -> None:
     n = CHUNK["cpu"] + 3
-    images = photographs()[torch.arange(n) % 26][:, :, :8, :8].contiguous()
+    images = photographs()[torch.arange(n) % 14][:, :, :8, :8].contiguous()
     draws = draw_strong(n, torch.Generator().manual_seed(1), pad=1)
     views = apply_strong(images, draws)
     last = torch.arange(n - 5, n)

@@ -54,7 +54,7 @@ class Size:
 
 
 PAPER = Size(2500, 32, 64, 128, 8)
-TINY = Size(160, 16, 16, 16, 2)
+TINY = Size(48, 16, 16, 8, 2)
 
 
 def run(quick: bool = False, device: str = "auto", rounds: int = 3) -> BenchResult:
