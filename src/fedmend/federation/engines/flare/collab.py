@@ -13,6 +13,7 @@ import json
 import logging
 import os
 import socket
+import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -74,6 +75,8 @@ class CollabRelay:
 
     def __init__(self, address: str) -> None:
         self.address = address
+        # FLARE would load torch for tensors of its own; here only bytes pass, one process a party.
+        sys.modules.setdefault("nvflare.app_opt.pt.decomposers", None)  # type: ignore[arg-type]
 
     @collab.main
     def run(self) -> None:

@@ -1,0 +1,204 @@
+"""Who may connect, what a job may be, and what a party answers to a coordinator gone bad."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import socket
+import ssl
+import time
+from pathlib import Path
+
+import pytest
+
+from fedmend.errors import Refused, WireError
+from fedmend.federation import wire
+from fedmend.federation.engines.flare.collab import Admin, write_job
+from fedmend.federation.engines.flare.kits import ADMIN, PARTY_CLASS
+from fedmend.federation.engines.flare.messages import read_reply, request
+from fedmend.party_check import check_party
+from fedmend.processes import Daemon
+from fedmend.provision import make_kits
+
+from .machine_probe import MachineProbe
+from .test_party_check import sign_anew
+
+pytestmark = pytest.mark.xdist_group("machines")
+
+
+def handshake(port: int, root: Path, pair: tuple[Path, Path] | None = None) -> bytes:
+    """What the server says first to whom it admits; an error to others."""
+    context = ssl.create_default_context(cafile=str(root))
+    context.set_alpn_protocols(["h2"])
+    if pair is not None:
+        context.load_cert_chain(*pair)
+    with (
+        socket.create_connection(("localhost", port), timeout=10) as plain,
+        context.wrap_socket(plain, server_hostname="localhost") as secure,
+    ):
+        return secure.recv(1)
+
+
+@pytest.fixture
+def root(world):
+    return world.kits.party("bank") / "startup" / "rootCA.pem"
+
+
+def pair_of(kit: Path) -> tuple[Path, Path]:
+    return kit / "startup" / "client.crt", kit / "startup" / "client.key"
+
+
+def test_a_party_of_the_federation_is_admitted(world, root):
+    assert handshake(world.port, root, pair_of(world.kits.party("bank")))
+
+
+def refused(world, root, pair=None) -> bool:
+    try:
+        return not handshake(world.port, root, pair)
+    except (ssl.SSLError, ConnectionError):
+        return True
+
+
+def test_no_certificate_no_connection(world, root):
+    assert refused(world, root)
+
+
+def test_a_foreign_certificate_is_refused(world, root, tmp_path):
+    other = make_kits(tmp_path / "other", ["bank"], port=world.port)
+    assert refused(world, root, pair_of(other.party("bank")))
+
+
+def test_an_expired_certificate_is_refused(world, root, tmp_path):
+    copy = type(world.kits)(tmp_path / "kits")
+    shutil.copytree(world.kits.folder / "ca", copy.folder / "ca")
+    shutil.copytree(world.kits.party("bank") / "startup", copy.party("bank") / "startup")
+    sign_anew(copy, "bank", -20, -10)
+    assert refused(world, root, pair_of(copy.party("bank")))
+    found = {check.name: check for check in check_party(copy.party("bank"))}
+    assert "expired" in found["clock"].words
+
+
+def test_the_server_listens_on_loopback_only(world):
+    import psutil
+
+    pids = [world.server.running().child]
+    pids += [daemon.running().child for daemon in world.parties.values()]
+    for pid in pids:
+        top = psutil.Process(pid)
+        for process in (top, *top.children(recursive=True)):
+            for each in process.net_connections(kind="tcp"):
+                if each.status == psutil.CONN_LISTEN:
+                    assert each.laddr.ip in ("127.0.0.1", "::1"), each
+
+
+def test_a_party_cannot_take_anothers_name(world, tmp_path):
+    """The bank's certificate under the name of a party that is not connected."""
+    thief = tmp_path / "thief"
+    shutil.copytree(world.kits.party("bank") / "startup", thief / "startup")
+    shutil.copytree(world.kits.party("bank") / "local", thief / "local")
+    path = thief / "startup" / "fed_client.json"
+    content = json.loads(path.read_text())
+    content["client"]["fqsn"] = "shop"
+    path.write_text(json.dumps(content))
+    daemon = Daemon(thief)
+    daemon.start(owned=True)
+    admin = Admin(world.kits.admin, ADMIN)
+    try:
+        deadline = time.monotonic() + 12.0
+        while time.monotonic() < deadline:
+            assert "shop" not in admin.clients()
+            time.sleep(1.0)
+    finally:
+        admin.close()
+        daemon.stop()
+
+
+# ---------------------------------------------------------------- jobs
+
+
+@pytest.fixture
+def admin(world):
+    made = Admin(world.kits.admin, ADMIN)
+    yield made
+    for job in made.running():
+        made.abort(job)
+    made.close()
+
+
+def outcome(admin, job) -> str:
+    """How a job ends, or why it is not even taken."""
+    try:
+        job_id = admin.submit(job)
+    except Exception as error:
+        return f"not taken: {error}"
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        status = admin.status(job_id)
+        if status.startswith("FINISHED"):
+            return status
+        time.sleep(0.5)
+    return "still running"
+
+
+def test_a_job_that_brings_code_is_refused(world, admin, tmp_path):
+    job = write_job(tmp_path, "code", PARTY_CLASS, str(tmp_path / "nobody"), "bank")
+    (job / "app" / "custom").mkdir()
+    mark = tmp_path / "ran"
+    (job / "app" / "custom" / "evil.py").write_text(f"open({str(mark)!r}, 'w')\n")
+    config = job / "app" / "config" / "config_fed_client.json"
+    config.write_text(config.read_text().replace(PARTY_CLASS, "evil.Party"))
+    found = outcome(admin, job)
+    assert found != "FINISHED:COMPLETED"
+    assert found != "still running"
+    assert not mark.exists()
+
+
+def test_a_job_that_names_another_class_is_refused(world, admin, tmp_path):
+    job = write_job(tmp_path, "class", "subprocess.Popen", str(tmp_path / "nobody"), "bank")
+    mark = tmp_path / "ran"
+    config = job / "app" / "config" / "config_fed_client.json"
+    content = json.loads(config.read_text())
+    content["components"][0]["args"] = {"args": ["touch", str(mark)]}
+    config.write_text(json.dumps(content))
+    found = outcome(admin, job)
+    assert found not in ("FINISHED:COMPLETED", "still running")
+    assert not mark.exists()
+
+
+# ---------------------------------------------------------------- messages
+
+
+def test_malformed_and_replayed_messages_are_answered_and_nothing_crashes(world):
+    with world.open("bad") as fed:
+        courier, session = fed.engine._courier, fed.engine._sessions["bank"]
+
+        def ask(message):
+            return read_reply(courier.ask("bank", message, 20.0).result(30), "bank", "x")
+
+        for message in (b"", b"FMW", b"\0" * 100, wire.encode([1]), request("ping")[:-1]):
+            with pytest.raises(WireError):
+                ask(message)
+        with pytest.raises(Refused, match="another session"):
+            ask(request("stop", session=b"\0" * 16, number=10**5, handle="x"))
+        once = request(
+            *("start",),
+            session=session,
+            number=next(fed.engine._numbers["bank"]),
+            worker="MachineProbe",
+            scope="train",
+            params={},
+        )
+        assert ask(once).startswith("MachineProbe#")
+        with pytest.raises(Refused, match="came before"):
+            ask(once)
+        with pytest.raises(Refused, match="no worker 'Shell' is installed"):
+            fed.engine.start("bank", "Shell", "train", {})
+        head = bytearray(wire.encode(b""))
+        head[4:12] = (1 << 40).to_bytes(8, "little")
+        with pytest.raises(WireError, match="over the limit"):
+            ask(bytes(head))
+        with fed.workers(MachineProbe) as crew:
+            assert crew["bank"].pid() > 0
+    events = world.events("bank")
+    assert "came before" in events
+    assert "over the limit" in events

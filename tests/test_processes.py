@@ -1,0 +1,127 @@
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+
+import psutil
+import pytest
+
+pytest.importorskip("nvflare", reason="the flare engine needs nvflare")
+
+from fedmend.cli import main
+from fedmend.errors import ConfigError
+from fedmend.processes import Daemon, role_of
+from fedmend.provision import make_kits
+
+
+@pytest.fixture(scope="module")
+def kits(tmp_path_factory):
+    return make_kits(tmp_path_factory.mktemp("made") / "kits", ["bank"], port=9124)
+
+
+@pytest.fixture
+def daemon(kits):
+    made = Daemon(kits.party("bank"))
+    yield made
+    made.stop()
+
+
+def said(arguments, capsys):
+    try:
+        main(arguments)
+    except SystemExit as ended:
+        return ended.code or 0, capsys.readouterr().out
+    return 0, capsys.readouterr().out
+
+
+def test_start_status_and_stop(daemon, capsys):
+    assert daemon.running() is None
+    assert daemon.stop() is False
+    found = daemon.start(owned=True)
+    assert psutil.pid_exists(found.child)
+    assert not daemon.is_connected()  # there is no server
+    code, out = said(["party", "status", str(daemon.kit)], capsys)
+    assert code == 0
+    assert "not connected" in out
+    with pytest.raises(ConfigError, match="runs already"):
+        Daemon(daemon.kit).start()
+    assert daemon.stop() is True
+    assert not psutil.pid_exists(found.supervisor)
+    assert not psutil.pid_exists(found.child)
+    code, out = said(["party", "status", str(daemon.kit)], capsys)
+    assert (code, out.splitlines()[0]) == (1, "not running")
+
+
+def test_a_process_that_dies_is_started_again(daemon):
+    first = daemon.start(owned=True)
+    psutil.Process(first.child).kill()
+    deadline = time.monotonic() + 30
+    while (now := daemon.running()) is None or now.child in (0, first.child):
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    assert now.supervisor == first.supervisor
+    assert "starting it again" in daemon.events.path.read_text()
+
+
+def test_an_orphan_of_a_killed_supervisor_is_ended(daemon):
+    first = daemon.start(owned=True)
+    psutil.Process(first.supervisor).kill()
+    daemon._started.wait()
+    assert daemon.running() is None
+    second = Daemon(daemon.kit)
+    try:
+        found = second.start(owned=True)
+        assert found.child != first.child
+        assert not psutil.pid_exists(first.child) or (
+            psutil.Process(first.child).status() == psutil.STATUS_ZOMBIE
+        )
+    finally:
+        second.stop()
+
+
+def test_an_owned_process_ends_with_its_owner(kits):
+    code = (
+        "import sys, pathlib\n"
+        "from fedmend.processes import Daemon\n"
+        "print(Daemon(pathlib.Path(sys.argv[1])).start(owned=True).supervisor)\n"
+    )
+    owner = subprocess.run(
+        [sys.executable, "-c", code, str(kits.party("bank"))],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    deadline = time.monotonic() + 20
+    while psutil.pid_exists(int(owner.stdout)):
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+def test_a_process_id_of_somebody_else_is_not_taken_for_ours(daemon):
+    path = daemon.kit / "process.json"
+    path.write_text(json.dumps({"supervisor": os.getpid(), "child": 0, "since": 12345.0}))
+    assert daemon.running() is None
+    path.write_text("{")
+    assert daemon.running() is None
+    path.unlink()
+
+
+def test_what_old_jobs_left_is_removed(daemon):
+    stale = daemon.kit / "0b0e3f5e-0000-4000-8000-123456789abc"
+    stale.mkdir()
+    kept = daemon.kit / "runs" / "r1"
+    kept.mkdir(parents=True)
+    daemon.start(owned=True)
+    daemon.stop()
+    assert not stale.exists()
+    assert kept.exists()
+
+
+def test_kits_are_not_mixed_up(kits, capsys):
+    assert role_of(kits.server) == "server"
+    with pytest.raises(SystemExit):
+        main(["party", "start", str(kits.server)])
+    assert "is the kit of a server" in capsys.readouterr().err
