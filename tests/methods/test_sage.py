@@ -319,3 +319,35 @@ def test_five_clients_learn_digits_in_a_minute() -> None:
     labelled_only = FedAvg(rounds=15).fit(fed)
     assert sage.score(fed.on("test")) > 0.88
     assert sage.score(fed.on("test")) > labelled_only.score(fed.on("test"))
+
+
+def test_a_column_may_have_two_values_here_and_more_there() -> None:
+    rng = np.random.default_rng(0)
+
+    def party(name: str, start: int, rooms: list[int], flags: list[float]) -> Party:
+        rows = 60
+        frame = pd.DataFrame(
+            {
+                "rooms": rng.choice(rooms, rows),
+                "flag": rng.choice(flags, rows),
+                "size": rng.normal(size=rows),
+            }
+        )
+        frame["y"] = np.where(frame["rooms"] + frame["size"] > 1.0, "big", "small")
+        return Party(name, Table(start + np.arange(rows), frame, label="y"))
+
+    fed = Federation(
+        party("a", 0, [0, 1], [0.0, 1.0]),
+        party("b", 100, [0, 1, 2, 3], [0.5, 1.5, 2.5]),
+        party("c", 200, [2], [1.0]),
+        strict=True,
+    )
+    model = SAGE(**QUICK).fit(fed)
+    assert model.clients_.net.numeric == 3
+    together = np.concatenate(
+        [fed.engine.site(n).tables["train"].frame["rooms"] for n in fed.names]
+    )
+    scaled = {
+        name: (mean, scale) for name, mean, scale, _ in model.clients_.common["encoder"]["scaled"]
+    }
+    assert scaled["rooms"] == pytest.approx((together.mean(), together.std()))

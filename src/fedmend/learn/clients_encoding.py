@@ -98,7 +98,7 @@ def _merged(columns: Mapping[str, Column]) -> Column:
     shapes = {column.shape for column in columns.values()}
     if len(kinds) == 1 and len(shapes) == 1 and not reference.is_categorical:
         return reference
-    if kinds <= set(NUMBERS):
+    if kinds & set(NUMBERS) and all(_is_number(column) for column in columns.values()):
         return Column(reference.name, "continuous")
     if kinds <= set(FEW):
         kind = reference.kind if len(kinds) == 1 else "nominal"
@@ -114,6 +114,12 @@ def _merged(columns: Mapping[str, Column]) -> Column:
         column=reference.name,
         mend=f"give one kind where the tables are read: kinds={{{reference.name!r}: …}}",
     )
+
+
+def _is_number(column: Column) -> bool:
+    """A column of two numbers is binary, though it may have more of them elsewhere."""
+    numbers = all(isinstance(value, (int, float)) for value in column.categories or ())
+    return column.kind in NUMBERS or (column.kind == "binary" and numbers)
 
 
 def _union(lists: Sequence[Sequence[Any]], column: Column, kind: str) -> list[Any]:
