@@ -80,7 +80,8 @@ class TerminalListener(Listener):
         scores = ", ".join(
             f"{pretty(name)} {value:.3f}" for name, value in run.scores.items() if value is not None
         )
-        epochs = f", {len(run.history)} epochs" if run.history else ""
+        what = "rounds" if run.history and "round" in run.history[0] else "epochs"
+        epochs = f", {len(run.history)} {what}" if run.history else ""
         self.console.print(
             f"  {escape(scores)} [dim]({run.seconds:.1f} s{epochs})[/]", highlight=False
         )
