@@ -99,10 +99,13 @@ def accuracy(made: LocalLearner, features: Features, y: np.ndarray) -> float:
 
 def test_unlabelled_rows_help_and_join() -> None:
     made, labelled, y, unlabelled, features = learner()
-    used = made.run(labelled, y[labelled], unlabelled)
+    made.start(labelled, y[labelled], unlabelled)
+    made.advance(100)
+    used = made.advance(1000)
     with_others = accuracy(made, features, y)
     alone, labelled, y, _, features = learner()
-    alone.run(labelled, y[labelled], np.zeros(0, np.int64))
+    alone.start(labelled, y[labelled], np.zeros(0, np.int64))
+    alone.advance(1000)
     assert used > 0.5
     assert with_others >= accuracy(alone, features, y) - 0.02
     assert with_others > 0.85

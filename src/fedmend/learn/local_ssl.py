@@ -79,28 +79,35 @@ class LocalLearner:
         parameters = [*self.bottom.parameters(), *self.head.parameters()]
         self.optimizer = FlatOptimizer(parameters, settings.optimizer)
 
-    def run(self, labelled: np.ndarray, labels: np.ndarray, unlabelled: np.ndarray) -> float:
-        """All updates of a round; the share of unlabelled rows that were used, in the last ones."""
-        self.bottom.train()
-        given = torch.from_numpy(labels).to(self.device)
+    def start(self, labelled: np.ndarray, labels: np.ndarray, unlabelled: np.ndarray) -> None:
+        """Take these rows, and be ready for a round's updates."""
+        self._labelled, self._unlabelled = labelled, unlabelled
+        self._labels = torch.from_numpy(labels).to(self.device)
         # Whoever has labels for all rows fills the batch with them.
         size = self.how.labelled + (0 if len(unlabelled) else self.how.unlabelled)
-        known = _Endless(labelled, size, self.views.generator)
-        others = _Endless(unlabelled, self.how.unlabelled, self.views.generator)
-        used = torch.ones((), device=self.device)
-        for step in range(self.how.steps):
-            at = known.next()
-            rows = torch.from_numpy(labelled[at]).to(self.device)
-            more = torch.from_numpy(unlabelled[others.next()]).to(self.device)
+        self._known = _Endless(labelled, size, self.views.generator)
+        self._others = _Endless(unlabelled, self.how.unlabelled, self.views.generator)
+        self._used = torch.ones((), device=self.device)
+        self._step = 0
+
+    def advance(self, updates: int) -> float:
+        """Some of the round's updates; the share of unlabelled rows used in the last ones."""
+        self.bottom.train()
+        for _ in range(min(updates, self.how.steps - self._step)):
+            at = self._known.next()
+            rows = torch.from_numpy(self._labelled[at]).to(self.device)
+            more = torch.from_numpy(self._unlabelled[self._others.next()]).to(self.device)
+            labels = self._labels[torch.from_numpy(at).to(self.device)]
             self.optimizer.zero_grad()
             with self.settings.autocast(self.device):
-                loss, share = self._loss(rows, given[torch.from_numpy(at).to(self.device)], more)
+                loss, share = self._loss(rows, labels, more)
             loss.backward()
             if self.settings.schedule == "one-cycle":
-                self.optimizer.scale = one_cycle((step + 0.5) / self.how.steps)
+                self.optimizer.scale = one_cycle((self._step + 0.5) / self.how.steps)
             self.optimizer.step()
-            used.lerp_(share, 0.05)
-        return float(used)
+            self._used.lerp_(share, 0.05)
+            self._step += 1
+        return float(self._used)
 
     def _loss(self, rows: Tensor, labels: Tensor, unlabelled: Tensor) -> tuple[Tensor, Tensor]:
         outputs = self._head(self.views.weak(rows))
@@ -139,16 +146,16 @@ class _Endless:
 class LocalWorker(SplitWorker):
     """A feature party that trains its bottom alone, between two exchanges."""
 
-    @exposed(kind="statistic", takes={"gradient": "gradient"})
-    def learn(
+    @exposed(kind="control", takes={"gradient": "gradient"})
+    def begin(
         self,
         classes: int,
         how: dict[str, Any],
         settings: dict[str, Any],
         seed: int,
         gradient: Tensor | None = None,
-    ) -> float:
-        """Train on all own rows; the share of unlabelled rows that joined in the end.
+    ) -> None:
+        """Get ready to train on all own rows.
 
         gradient: of the aligned rows' embeddings [n, d]; a party with labels of its own needs none.
         """
@@ -162,8 +169,13 @@ class LocalWorker(SplitWorker):
         features = self._features(part.bottom, np.arange(len(self.table)), own)
         training = LocalTraining(**how)
         views = RowViews(features, generator, training.corruption)
-        learner = LocalLearner(part.bottom.module, views, classes, training, own)
-        return learner.run(labelled, labels, unlabelled)
+        self.learner = LocalLearner(part.bottom.module, views, classes, training, own)
+        self.learner.start(labelled, labels, unlabelled)
+
+    @exposed(kind="statistic")
+    def advance(self, updates: int) -> float:
+        """Train on; the share of unlabelled rows that join by now."""
+        return self.learner.advance(updates)
 
     def _labelled(
         self, gradient: Tensor | None, classes: int, generator: torch.Generator

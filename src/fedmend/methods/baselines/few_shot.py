@@ -27,6 +27,8 @@ from fedmend.methods.base import SplitEstimator
 
 logger = logging.getLogger(__name__)
 
+STRIDE = 50
+
 
 class FewShotNetwork(SplitNetwork):
     """The coordinator's half: rounds of exchange, local training, exchange, head."""
@@ -55,9 +57,7 @@ class FewShotNetwork(SplitNetwork):
                 )
             self.joined = {}
             for number in range(1, self.rounds + 1):
-                self._round(number, session)
-                if progress is not None:
-                    progress("local training", number, self.rounds, dict(self.joined))
+                self._round(number, session, progress)
             self._send_up(session)
             self._head(session, self.rounds + 1, progress)
         return self
@@ -67,7 +67,7 @@ class FewShotNetwork(SplitNetwork):
     def _send_up(self, session: Session) -> None:
         session.top.hold(session.bottoms.embed(session.all_rows))
 
-    def _round(self, number: int, session: Session) -> None:
+    def _round(self, number: int, session: Session, progress: Progress | None) -> None:
         """Embeddings up, gradients down, and every party alone."""
         self._send_up(session)
         if number > 1:
@@ -76,13 +76,14 @@ class FewShotNetwork(SplitNetwork):
         settings = self.config.settings.to_dict()
         seed = epoch_seed(self.fed.seed, self.config.seed, number)
         with self.fed.workers(LocalWorker, parties=self.parties, model=self.model) as crew:
-            self.joined = crew.learn(
-                len(self.classes),
-                dict(vars(self.local)),
-                settings,
-                seed,
-                Each(gradients_for(gradients, self.parties)),
-            )
+            given = Each(gradients_for(gradients, self.parties))
+            crew.begin(len(self.classes), dict(vars(self.local)), settings, seed, given)
+            total = self.local.steps
+            for done in range(0, total, STRIDE):
+                self.joined = crew.advance(STRIDE)
+                if progress is not None:
+                    at = (number - 1) * total + min(done + STRIDE, total)
+                    progress("local training", at, self.rounds * total, dict(self.joined))
 
     def _head(self, session: Session, number: int, progress: Progress | None) -> None:
         """A fresh head on the embeddings the label party holds."""
