@@ -14,6 +14,7 @@ from fedmend.data.scenario import split_columns, split_rows, tear
 from fedmend.data.table import Table
 from fedmend.errors import ConfigError, DataError, NotFitted, Refused, ResumeError
 from fedmend.federation import Alignment, AlignmentCounts, Federation, Party, Policy
+from fedmend.learn.evidential_parts import part_of as evidence_part
 from fedmend.methods.baselines.local import Local
 from fedmend.methods.risa import RISA
 
@@ -129,6 +130,20 @@ def test_a_tiny_overlap_never_hurts_much_and_no_mean_is_a_single_row() -> None:
 def test_without_overlap_it_says_so() -> None:
     with pytest.raises(DataError, match=r"0 overlapping rows.*bank.*Local|bank.*0 overlapping"):
         RISA(**QUICK).fit(torn(overlap=0.0, rows=100))
+
+
+def test_bottoms_of_one_shape_can_be_shared() -> None:
+    alike = torn(columns={"bank": ["a", "b"], "telco": ["c", "d"]}, rows=200)
+    shared = RISA(**QUICK | {"epochs": 2}, self_training="none", share_every=2).fit(alike)
+    weights = [
+        evidence_part(alike.engine.site(name), shared.network_.model).bottom.module.state_dict()  # type: ignore[attr-defined, union-attr]
+        for name in alike.names
+    ]
+    for key, value in weights[0].items():
+        np.testing.assert_array_equal(value, weights[1][key])
+    assert "weights" in {entry.kind for entry in alike.ledger.entries()}
+    with pytest.raises(ConfigError, match="share_every"):
+        RISA(**QUICK | {"epochs": 1}, self_training="none", share_every=2).fit(torn(rows=100))
 
 
 # ---------------------------------------------------------------------------------- made-up labels

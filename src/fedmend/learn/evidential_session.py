@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 from fedmend.errors import ConfigError, ResumeError
 from fedmend.federation import Crew, Each, Federation
@@ -35,7 +36,8 @@ class How:
 
     heads, joint: whether parties have heads of their own, and whether there is a joint one.
     least_overlap: the least share of overlapping rows in a batch. min_mean_rows: fewest rows in
-    a mean row. nominal: "mean" or "mode" of nominal columns in it.
+    a mean row. nominal: "mean" or "mode" of nominal columns in it. share_every: after so many
+    steps bottoms of like shape are averaged over the parties; 0 is never.
     """
 
     objective: Objective = field(default_factory=Objective)
@@ -44,6 +46,7 @@ class How:
     least_overlap: float = 0.0
     min_mean_rows: int = 10
     nominal: str = "mean"
+    share_every: int = 0
 
     def __post_init__(self) -> None:
         problems = []
@@ -56,6 +59,8 @@ class How:
                 f"min_mean_rows must be at least 2 (a mean of one row is that row), "
                 f"however: {self.min_mean_rows}"
             )
+        if self.share_every < 0:
+            problems.append(f"share_every must not be negative, however: {self.share_every}")
         if problems:
             raise ConfigError(problems)
 
@@ -249,10 +254,41 @@ class EvidenceSession:
         done = [(number - 1) / epochs, number / epochs]
         self.top.start_epoch(seed, done)
         embeddings = self.bottoms.step(epoch=seed, done=done)
-        for _ in range(self._steps - 1):
-            embeddings = self.bottoms.step(Each(self.top.step(embeddings)))
+        every = self.network.how.share_every
+        for step in range(1, self._steps):
+            if every and step % every == 0:
+                self.bottoms.finish(Each(self.top.step(embeddings)))
+                self.share()
+                embeddings = self.bottoms.step()
+            else:
+                embeddings = self.bottoms.step(Each(self.top.step(embeddings)))
         self.bottoms.finish(Each(self.top.step(embeddings)))
+        if every:
+            self.share()
         return float(self.top.loss())
+
+    def share(self) -> None:
+        """All parties go on with the mean of their bottoms (FedAvg), which must be alike."""
+        found = self.bottoms.bottom_weights()
+        own = self.top.bottom_weights()
+        if own:
+            found[self.network.label_party] = own
+        first = next(iter(found.values()))
+        for name, weights in found.items():
+            shapes = [{k: tuple(v.shape) for k, v in each.items()} for each in (first, weights)]
+            if shapes[0] != shapes[1]:
+                raise ConfigError(
+                    f"share_every averages bottoms of one shape, but that of {name!r} differs. "
+                    "Mend: share_every=0, or give the parties columns or images alike"
+                )
+        mean = {
+            key: value
+            if not value.is_floating_point()
+            else torch.stack([weights[key].to(value.device) for weights in found.values()]).mean(0)
+            for key, value in first.items()
+        }
+        self.bottoms.take_bottom(mean)
+        self.top.take_bottom(mean)
 
     def judge(self, rows: np.ndarray, segment: str, kinds: list[str] | None = None) -> None:
         """Let the label party judge these rows, all of one segment, as rows of these kinds."""

@@ -67,6 +67,18 @@ class EvidenceWorker(SplitWorker):
         if mine is not None and theirs is not None:
             mine.module.load_state_dict(theirs.module.state_dict())
 
+    @exposed(kind="weights")
+    def bottom_weights(self) -> dict[str, Tensor]:
+        """This party's bottom, to be averaged with others of the same shape."""
+        part = self._part().bottom
+        return {} if part is None else {k: v.clone() for k, v in part.module.state_dict().items()}
+
+    @exposed(kind="control", takes={"weights": "weights"})
+    def take_bottom(self, weights: dict[str, Tensor]) -> None:
+        part = self._part().bottom
+        if part is not None:
+            part.module.load_state_dict(weights)
+
     @exposed(kind="control")
     def drop(self) -> None:
         """Forget a model that only served to train another."""

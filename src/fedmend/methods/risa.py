@@ -54,6 +54,8 @@ class RISA(SplitEstimator):
     worse there than the label party alone.
     min_overlap: least share of overlapping rows in a batch. min_mean_rows: fewest rows in a mean.
     nominal: "mean" or "mode" of nominal columns in a mean row.
+    share_every: for sides of like shape (halves of images): bottoms are averaged over the parties
+    every so many steps, so weights cross; 0 is never.
     """
 
     _kinds_of_rows: ClassVar[tuple[str, ...]] = (ALIGNED, ALL)
@@ -92,6 +94,7 @@ class RISA(SplitEstimator):
         min_overlap: float = 0.125,
         min_mean_rows: int = 10,
         nominal: str = "mean",
+        share_every: int = 0,
         **params: Any,
     ) -> None:
         super().__init__(
@@ -127,6 +130,7 @@ class RISA(SplitEstimator):
         self.min_overlap = min_overlap
         self.min_mean_rows = min_mean_rows
         self.nominal = nominal
+        self.share_every = share_every
 
     @classmethod
     def paper(cls, **changes: Any) -> Self:
@@ -247,6 +251,7 @@ class RISA(SplitEstimator):
             least_overlap=self.min_overlap,
             min_mean_rows=self.min_mean_rows,
             nominal=self.nominal,
+            share_every=self.share_every,
         )
 
     def _check(self) -> None:

@@ -78,7 +78,13 @@ class Stages:
             view_dropout=model.self_training == "views",
             consistency=model.consistency if consistent else 0.0,
         )
-        how = replace(self.network.how, heads=consistent, joint=not consistent, objective=objective)
+        how = replace(
+            self.network.how,
+            heads=consistent,
+            joint=not consistent,
+            objective=objective,
+            share_every=0,
+        )
         epochs = model.self_epochs or model.epochs
         teacher = EvidenceNetwork(
             self.network.fed,
