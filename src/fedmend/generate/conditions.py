@@ -48,6 +48,7 @@ class Conditions:
         self.starts = (self.counts.cumsum(0) - self.counts).long()
         by_log = sampling == "log-frequency"
         self.drawn_by = self._weights(self.counts.log1p() if by_log else self.counts)
+        self._any = bool(self.counts.any())
 
     def _weights(self, masses: torch.Tensor) -> torch.Tensor:
         """A probability for every category: columns alike, within a column by mass."""
@@ -62,7 +63,7 @@ class Conditions:
         A column is drawn evenly, a category by its frequency or the logarithm of it, a row evenly
         among those that hold the category. Where no category is held at all, any row will do.
         """
-        if not self.drawn_by.any():
+        if not self._any:
             rows = torch.randint(self.n_rows, (n,), generator=generator, device=self.device)
             return rows, None
         wanted = torch.multinomial(self.drawn_by, n, replacement=True, generator=generator)

@@ -29,6 +29,7 @@ class Heads:
             for wanted in ("softmax", "tanh", "sigmoid", "linear")
         )
         self.scalar = ~self.softmax
+        self._kinds = set(kinds)  # asked of a tensor, CUDA would stop for the answer
         self.span = torch.tensor(numbers, dtype=torch.int64, device=device)
         self.n_spans = len(encoder.spans)
         widths = [span.stop - span.start for span in encoder.spans]
@@ -80,9 +81,9 @@ class Heads:
         if gumbel is not None:
             scores = (logits + self._gumbel(logits, generator)) / gumbel
         result = torch.where(self.softmax, self.log_softmax(scores).exp(), logits)
-        if bool(self.tanh.any()):
+        if "tanh" in self._kinds:
             result = torch.where(self.tanh, logits.tanh(), result)
-        if bool(self.sigmoid.any()):
+        if "sigmoid" in self._kinds:
             result = torch.where(self.sigmoid, logits.sigmoid(), result)
         return result
 
