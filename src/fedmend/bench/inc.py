@@ -93,7 +93,7 @@ def run(
         limit = 30.0 if device.startswith("cuda") else 180.0
         bars.append(Bar.at_most("Letter table, LR and MLP, symmetric, seconds", whole, limit))
     if cost and inc_cost.possible():
-        shape = (2000, 4, 1) if quick else (16_000, 10, 9)
+        shape = (2000, 4, 1) if quick else (16_000, 20, 10)
         more, promises = inc_cost.measure(*shape)
         out, bars = out + more, bars + promises
     elif cost:
