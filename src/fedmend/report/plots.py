@@ -278,7 +278,7 @@ def curves(record: RunRecord) -> str | None:
             for run in runs:
                 _line(each, run, key, titles)
             each.set_title(words, loc="left", fontsize=10, color=INK)
-            each.set_xlabel("epoch")
+            each.set_xlabel("round" if all("round" in r.history[0] for r in runs) else "epoch")
             each.xaxis.set_major_locator(MaxNLocator(integer=True))
         handles, names = axes[0].get_legend_handles_labels()
         if not handles:
