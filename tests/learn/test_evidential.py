@@ -11,17 +11,9 @@ from scipy.optimize import minimize
 
 from fedmend.errors import ConfigError
 from fedmend.learn import evidence as ev
-from fedmend.learn.evidential import (
-    JOINT,
-    Calibration,
-    EvidenceTop,
-    EvidenceTopSpec,
-    Objective,
-    fit_sources,
-    minimise,
-    total_loss,
-)
-from fedmend.learn.evidential_halves import MOST_PASSES, Pools, batch_make_up
+from fedmend.learn.evidential import JOINT, EvidenceTop, EvidenceTopSpec, Objective, total_loss
+from fedmend.learn.pools import MOST_PASSES, Pools, batch_make_up
+from fedmend.learn.trust import Calibration, fit_sources, minimise
 
 CPU = torch.device("cpu")
 

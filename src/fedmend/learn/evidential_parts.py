@@ -13,9 +13,10 @@ from torch import Tensor
 from fedmend.data.labels import LabelEncoder
 from fedmend.errors import DataError, NotFitted
 from fedmend.federation.site import Site
-from fedmend.learn.evidential import Calibration, EvidenceTop, EvidenceTopSpec, Objective
+from fedmend.learn.evidential import EvidenceTop, EvidenceTopSpec, Objective
 from fedmend.learn.imputation import MeanRow
 from fedmend.learn.parts import FILE, BottomPart, read_file, write_file
+from fedmend.learn.trust import Calibration
 
 __all__ = ["EvidencePart", "HeadsPart", "load_part", "new_part", "part_of", "save_part"]
 

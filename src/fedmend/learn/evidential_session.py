@@ -21,7 +21,8 @@ import torch
 from fedmend.errors import ConfigError, ResumeError
 from fedmend.federation import Crew, Each, Federation
 from fedmend.learn.evidential import Objective
-from fedmend.learn.evidential_workers import EvidenceBottomWorker, EvidenceTopWorker
+from fedmend.learn.evidential_heads import EvidenceTopWorker
+from fedmend.learn.evidential_workers import EvidenceBottomWorker
 from fedmend.learn.features import ALIGNED, ALL, Segments, batch_sizes
 from fedmend.learn.parts import read_json, write_json
 from fedmend.learn.session import PREDICT_ROWS, STATE, epoch_seed

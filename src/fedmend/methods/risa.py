@@ -199,7 +199,7 @@ class RISA(SplitEstimator):
             self, network, self._training_rows(fed, label_party), progress, checkpoint, resume
         )
         stages.run()
-        self._adopt(fed, network)  # type: ignore[arg-type]
+        self._adopt(fed, network)
         self.calibration_ = stages.calibration
         self.selection_ = stages.selection
         return self
@@ -227,7 +227,7 @@ class RISA(SplitEstimator):
 
     def _make_network(
         self, fed: Federation, parties: list[str], label_party: str, config: SplitConfig
-    ) -> EvidenceNetwork:
+    ) -> Any:
         self._check()
         return EvidenceNetwork(
             fed, parties=parties, label_party=label_party, config=config, how=self._how()

@@ -106,7 +106,7 @@ def picture(found: Uncertainty, number: int = 0) -> str | None:
         axes[2].bar(range(1, len(deciles) + 1), deciles, color=plots.SERIES[1], width=0.8)
         axes[2].set(xlabel="tenth of rows, surest first", title="share of errors")
         for each in axes:
-            each.title.set_size(10)
+            each.title.set_fontsize(10)
         return plots.to_svg(figure, f"uncertainty{number}", "What the uncertainty is worth")
 
 
