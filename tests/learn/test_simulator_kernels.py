@@ -151,4 +151,4 @@ def test_half_precision_follows_float32() -> None:
     for logits in (ours, theirs):
         logits.square().mean().backward()
     for mine, other in zip(net.parameters(), plain.parameters(), strict=True):
-        assert float((mine.grad - other.grad).norm()) < 0.25 * float(other.grad.norm()) + 1e-4
+        assert float((mine.grad - other.grad).norm()) < 0.4 * float(other.grad.norm()) + 1e-4
