@@ -7,8 +7,9 @@ BIN    := $(VENV)/bin
 STAMP  := .stamps/setup
 JOBS   ?= 2
 BENCH  ?= split
-# Two processes with one thread each are quicker than two that fight for the cores.
-PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS)
+# Two processes with one thread each are quicker than two that fight for the cores. Tests of one
+# group (those over real server and party processes) stay in one of them.
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) --dist loadgroup
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test test-slow lint format types docs bench clean

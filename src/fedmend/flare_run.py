@@ -119,8 +119,9 @@ def _after(
         listener.stage(f"{error.party} is absent ({error.reason}); waiting for it")
         return config, True, False
     rest = [party for party in config.party if party.name != error.party]
-    if not rest or not any(party.label is not None for party in rest):
-        error.add_note("flare.on_absent = 'continue', but nobody with labels is left")
+    if len(rest) < 2 or not any(party.label is not None for party in rest):
+        names = ", ".join(party.name for party in rest)
+        error.add_note(f"on_absent = 'continue', but {names} cannot go on without {error.party}")
         raise error
     listener.stage(f"{error.party} is absent ({error.reason}); starting over without it")
     left: dict[str, Any] = {"party": rest}

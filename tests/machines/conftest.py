@@ -49,6 +49,12 @@ wait_seconds = 60
 stall_seconds = {stall}
 on_absent = "{on_absent}"
 """
+SHOP = """
+[[party]]
+name = "shop"
+data = "shop.csv"
+id = "id"
+"""
 
 
 def free_port() -> int:
@@ -66,26 +72,30 @@ def write_tables(folder: Path) -> None:
     telco = pd.DataFrame({"id": people, "c": x[:, 2], "d": x[:, 3]})
     bank.iloc[:300].to_csv(folder / "bank.csv", index=False)
     telco.iloc[20:].to_csv(folder / "telco.csv", index=False)
+    shop = pd.DataFrame({"id": people, "e": x[:, 3] - x[:, 0] + rng.normal(size=320)})
+    shop.iloc[10:310].to_csv(folder / "shop.csv", index=False)
 
 
 class World:
     """Server and parties of one federation, and how to run something on them."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, names: tuple[str, ...] = ("bank", "telco")) -> None:
         self.folder = folder
+        self.names = names
         self.port = free_port()
         write_tables(folder)
         self.kits = provision(self.config())
-        for name in ("bank", "telco"):
+        for name in names:
             path = self.kits.party(name) / "party.toml"
             path.write_text('threads = 1\nmodules = ["machine_probe"]\n' + path.read_text())
         self.server = Daemon(self.kits.server)
-        self.parties = {name: Daemon(self.kits.party(name)) for name in ("bank", "telco")}
+        self.parties = {name: Daemon(self.kits.party(name)) for name in names}
 
     def config(self, *, epochs: int = 2, on_absent: str = "stop", stall: float = 10.0):
         path = self.folder / "federation.toml"
         path.write_text(
             TOML.format(epochs=epochs, port=self.port, stall=stall, on_absent=on_absent)
+            + (SHOP if "shop" in self.names else "")
         )
         return load_config(path)
 
@@ -144,16 +154,33 @@ class Strike(Listener):
 
 
 @pytest.fixture(scope="session")
-def world(tmp_path_factory):
+def probe_path():
+    """Parties find the tests' worker on their path."""
     before = os.environ.get("PYTHONPATH", "")
     os.environ["PYTHONPATH"] = f"{HERE}{os.pathsep}{before}".rstrip(os.pathsep)
+    yield
+    os.environ["PYTHONPATH"] = before
+
+
+@pytest.fixture(scope="session")
+def world(tmp_path_factory, probe_path):
     made = World(tmp_path_factory.mktemp("world"))
     try:
         made.up()
         yield made
     finally:
         made.down()
-        os.environ["PYTHONPATH"] = before
+
+
+@pytest.fixture
+def three(tmp_path, probe_path):
+    """A federation of three, for one test."""
+    made = World(tmp_path, ("bank", "telco", "shop"))
+    try:
+        made.up()
+        yield made
+    finally:
+        made.down()
 
 
 @pytest.fixture
