@@ -146,6 +146,19 @@ def test_bottoms_of_one_shape_can_be_shared() -> None:
         RISA(**QUICK | {"epochs": 1}, self_training="none", share_every=2).fit(torn(rows=100))
 
 
+def test_rows_completed_by_another_method_are_imputed_rows() -> None:
+    """They are never held out to judge by, and may be dropped; overlapping ones may not."""
+    fed = torn(rows=300, strict=False)
+    counts = fed.alignment
+    completed = counts.aligned // 2
+    fed.note_alignment(AlignmentCounts(counts.aligned, counts.unaligned, completed))
+    model = RISA(**QUICK, self_training="none", select_every=1, final_threshold=0.01).fit(fed)
+    dropped = [entry for entry in model.selection_ if entry["party"] == "aligned"]
+    assert dropped[0]["before"] == completed
+    assert all(entry["before"] <= completed for entry in dropped)
+    assert dropped[-1]["after"] < completed
+
+
 # ---------------------------------------------------------------------------------- made-up labels
 
 
@@ -166,7 +179,7 @@ def test_selection_drops_rows_and_never_overlapping_ones(fed: Federation) -> Non
     assert limits == sorted(limits, reverse=True)
     assert all(entry["after"] <= entry["before"] for entry in model.selection_)
     assert any(entry["after"] < entry["before"] for entry in model.selection_)
-    assert "aligned" not in {entry["party"] for entry in model.selection_}
+    assert "aligned" not in {entry["party"] for entry in model.selection_}  # none was completed
 
 
 # ------------------------------------------------------------------------------ rows of all kinds

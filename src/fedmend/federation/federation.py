@@ -68,10 +68,14 @@ class Party:
 
 @dataclass(frozen=True)
 class AlignmentCounts:
-    """What the coordinator knows of an alignment: how many rows, never which."""
+    """What the coordinator knows of an alignment: how many rows, never which.
+
+    completed: how many of the aligned rows, the last ones, have sides that a method made up.
+    """
 
     aligned: int
     unaligned: Mapping[str, int]
+    completed: int = 0
 
 
 class RosterWorker(Worker):

@@ -110,7 +110,9 @@ def merge(
             f"the parties have {sorted(aligned)} rows after the merge. Mend: align and fit again"
         )
     unaligned = {party: each["unaligned"] for party, each in counts.items()}
-    mended.note_alignment(AlignmentCounts(aligned.pop(), unaligned))
+    total = aligned.pop()
+    completed = fed.alignment.completed + total - fed.alignment.aligned
+    mended.note_alignment(AlignmentCounts(total, unaligned, completed))
     return mended
 
 

@@ -49,6 +49,7 @@ class Stages:
         self.network = network
         self.segments = segments
         self.progress = progress
+        self.completed = network.fed.alignment.completed
         self.folder = Path(checkpoint) if checkpoint is not None else None
         self.resumed = resume
         self.calibration: dict[str, Any] = {}
@@ -177,15 +178,18 @@ class Stages:
             return
         limit = final_threshold(model.final_threshold, epoch / model.epochs)
         pools = list(session.pools)
-        for number, (name, (start, _)) in enumerate(session.spans.items()):
-            if name == ALIGNED or not len(pools[number]):
-                continue
+        for number, (name, (start, end)) in enumerate(session.spans.items()):
             if name == self.network.label_party and not model.select_own:
                 continue
-            kept = session.top.keep_sure(pools[number], limit, model.select, name, start)
-            facts = {"before": len(pools[number]), "after": len(kept)}
+            # Of the rows known to all only those are imputed whose sides a method completed.
+            imputed = pools[number] >= (end - self.completed if name == ALIGNED else start)
+            asked = pools[number][imputed]
+            if not len(asked):
+                continue
+            kept = session.top.keep_sure(asked, limit, model.select, name, start)
+            facts = {"before": len(asked), "after": len(kept)}
             self.selection.append({"epoch": epoch, "party": name, "limit": limit} | facts)
-            pools[number] = kept
+            pools[number] = np.concatenate([pools[number][~imputed], kept])
         session.top.forget_doubt()
         session.set_pools(pools)
 
@@ -198,7 +202,8 @@ class Stages:
             labelled[(labelled >= start) & (labelled < end)]
             for start, end in session.spans.values()
         ]
-        overlapping, share = pools[0], self.model.validation
+        known = session.spans[ALIGNED][1] - self.completed
+        overlapping, share = pools[0][pools[0] < known], self.model.validation
         if len(overlapping) < 2:
             raise DataError(
                 f"{len(overlapping)} overlapping rows with a label: nothing ties the sides",
@@ -210,9 +215,9 @@ class Stages:
         least, most = HELD_OUT
         count = min(max(round(share * len(overlapping)), least), most, len(overlapping) // 3)
         rng = np.random.default_rng([self.network.fed.seed, self.model.seed, 1])
-        shuffled = rng.permutation(overlapping)
-        pools[0] = np.sort(shuffled[count:])
-        return pools, np.sort(shuffled[:count])
+        held_out = np.sort(rng.permutation(overlapping)[:count])
+        pools[0] = np.setdiff1d(pools[0], held_out)
+        return pools, held_out
 
     def _after(
         self,
