@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -75,7 +75,7 @@ class AlignmentCounts:
 
     aligned: int
     unaligned: Mapping[str, int]
-    completed: int = 0
+    completed: int = field(default=0, compare=False)
 
 
 class RosterWorker(Worker):
