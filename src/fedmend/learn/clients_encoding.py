@@ -32,13 +32,13 @@ def describe(table: Table) -> dict[str, Any]:
     classes: list[Any] = []
     if table.label is not None:
         column = table.schema[table.label]
-        if column.kind == "continuous" or column.is_block:
+        present = table.y.dropna()
+        if len(present) and column.kind == "continuous":
             raise DataError(
                 f"clients learn classes, but the label is {column.kind}",
                 column=table.label,
                 mend=f"give its kind where the table is read: kinds={{{table.label!r}: 'nominal'}}",
             )
-        present = table.y.dropna()
         classes = [_scalar(value) for value in present.unique()]
     schema = table.features.schema
     return {"schema": schema.to_dict(), "label": table.label, "classes": classes}
