@@ -107,7 +107,7 @@ def test_a_stalled_party_is_named(fresh_world, undisturbed):
         for process in stopped:
             process.send_signal(signal.SIGCONT)
     assert "'telco' is absent" in world.events("bank")
-    record = world.run("stalled", resume=True, epochs=EPOCHS)
+    record = world.run("stalled", resume=True, epochs=EPOCHS, stall=4.0)
     same(record, undisturbed)
 
 
