@@ -57,21 +57,18 @@ def _applies(module: nn.Module, device: torch.device, precision: str) -> bool:
         return False
     # The kernels' matrices of pixels by channels are powers of two wide.
     width = body.width // 4
+    if not kernels.available() or width < 16 or width & (width - 1):
+        return False
     stem: Any = body.stem[0]
-    return (
-        kernels.available()
-        and width >= 16
-        and width & (width - 1) == 0
-        and _compile(stem.in_channels)
-    )
+    return _compile(stem.in_channels, width)
 
 
 @cache
-def _compile(channels: int) -> bool:
-    """Can the kernels be compiled here? A small network tries."""
-    net = ImageNet(NetSpec("resnet8", 2, channels=channels, width=16)).cuda()
+def _compile(channels: int, width: int) -> bool:
+    """Can the kernels be compiled here? A network of the same layers tries, on small images."""
+    net = ImageNet(NetSpec("resnet8", 2, channels=channels, width=width)).cuda()
     try:
-        images = torch.zeros(2, channels, 8, 8, device="cuda")
+        images = torch.zeros(32, channels, 8, 8, device="cuda")
         train_pass(net, images).sum().backward()
         eval_pass(net)(images)
         torch.cuda.synchronize()
