@@ -403,3 +403,19 @@ def test_wrong_parameters_are_told_together(
 def test_fedcvts_paper_settings() -> None:
     model = FedCVT.paper(epochs=3)
     assert (model.temperature, model.weights[2], model.epochs) == (0.7, 100.0, 3)
+
+
+@pytest.mark.parametrize("method", [LocalVFL, RandomMatch, AbsentPartner])
+def test_aligned_rows_judge_where_there_are_enough(method: type[SplitEstimator]) -> None:
+    settings = QUICK | MORE.get(method, {}) | {"validation": 0.15}
+    for aligned, expected in ((240, True), (100, False)):
+        fed = torn(440, aligned)
+        model = method(**settings)
+        config = model._config()
+        network = model._make_network(fed, ["bank", "telco"], "bank", config)
+        with network.session(model._training_rows(fed, "bank")) as session:
+            held_out = session.validation
+            assert bool((held_out < aligned).all()) is expected
+            assert not np.intersect1d(held_out, session.train).size
+            rows = len(session.train) + len(held_out)
+            assert rows == aligned + (440 - aligned) // 2

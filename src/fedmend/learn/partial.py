@@ -22,11 +22,9 @@ from fedmend.learn.augment import Weak
 from fedmend.learn.features import ALIGNED, ALL, BatchOrder, Features, Segments
 from fedmend.learn.halves import BottomHalf, Settings, TopHalf
 from fedmend.learn.joint import JOINT_TOPS, JointSpec, Views
-from fedmend.learn.session import Session
+from fedmend.learn.session import AlignedJudges
 from fedmend.learn.split import BottomWorker, TopWorker
 from fedmend.learn.training import SplitNetwork
-
-ENOUGH_TO_JUDGE = 30
 
 # ---------------------------------------------------------------------------------- batches
 
@@ -309,21 +307,8 @@ class Mix:
             raise ConfigError(f"least must be between 0 and 1, however: {self.least}")
 
 
-class PartialSession(Session):
-    """A session whose batches mix aligned rows, the label party's others, and unlabelled ones.
-
-    Held out are aligned rows, as far as there are enough of them: on rows of one party alone it
-    does not show what the others are worth.
-    """
-
-    def _judges(self, usable: np.ndarray) -> np.ndarray:
-        at, aligned = 0, np.zeros(0, np.int64)
-        for name, count in self._segments:
-            if name == ALIGNED:
-                aligned = usable[(usable >= at) & (usable < at + int(str(count)))]
-            at += int(str(count))
-        enough = self.network.config.validation * len(aligned) >= ENOUGH_TO_JUDGE
-        return aligned if enough else usable
+class PartialSession(AlignedJudges):
+    """A session whose batches mix aligned rows, the label party's others, and unlabelled ones."""
 
     def _set_order(self) -> None:
         network = self.network

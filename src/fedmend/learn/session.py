@@ -14,7 +14,7 @@ import numpy as np
 
 from fedmend.errors import DataError, ResumeError
 from fedmend.federation import Crew, Each, Federation
-from fedmend.learn.features import Segments, batch_sizes
+from fedmend.learn.features import ALIGNED, Segments, batch_sizes
 from fedmend.learn.parts import read_json, write_json
 
 if TYPE_CHECKING:
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 PREDICT_ROWS = 4096
+ENOUGH_TO_JUDGE = 30
 STATE = "training.json"
 
 
@@ -218,3 +219,19 @@ class Session:
         self.top.load_checkpoint(str(folder), epoch)
         self.network.take_progress_state(state)
         return epoch
+
+
+class AlignedJudges(Session):
+    """A session that holds out aligned rows, as far as there are enough of them.
+
+    On rows of one party alone it does not show what the others are worth.
+    """
+
+    def _judges(self, usable: np.ndarray) -> np.ndarray:
+        at, aligned = 0, np.zeros(0, np.int64)
+        for name, count in self._segments:
+            if name == ALIGNED:
+                aligned = usable[(usable >= at) & (usable < at + int(str(count)))]
+            at += int(str(count))
+        enough = self.network.config.validation * len(aligned) >= ENOUGH_TO_JUDGE
+        return aligned if enough else usable

@@ -13,6 +13,7 @@ import numpy as np
 
 from fedmend.federation import Federation
 from fedmend.learn.features import ALIGNED, ALL, Segments
+from fedmend.learn.session import AlignedJudges
 from fedmend.learn.split import BottomWorker
 from fedmend.learn.training import SplitNetwork
 from fedmend.methods.base import SplitEstimator
@@ -43,6 +44,7 @@ class RandomMatchNetwork(SplitNetwork):
     """A split network whose passive parties answer for rows they do not know."""
 
     bottom_worker = RandomMatchWorker
+    session_type = AlignedJudges
 
 
 class RandomMatch(SplitEstimator):
