@@ -63,14 +63,18 @@ def test_a_kept_fleet_is_not_trained_again(tmp_path: Path) -> None:
     assert other.rows != first.rows
 
 
-def test_the_cost_of_protection() -> None:
+@pytest.mark.parametrize("network", ["LR", "default"])
+def test_the_cost_of_protection(network: str) -> None:
     from fedmend.bench.inc_cost import measure
 
-    rows, bars = measure(rows=300, epochs=2, rounds=1)
+    rows, bars = measure(300, 2, 1, network)
     assert [row["method"] for row in rows] == ["Clean", "InC none", "InC masks", "InC he"]
     crossed = {row["method"]: row["MB crossed"] for row in rows}
     assert crossed["InC he"] > crossed["InC masks"] > crossed["Clean"] > 0
-    assert [bar.name for bar in bars] == ["cost: InC with masks / Clean", "cost: masks / none"]
+    assert [bar.name for bar in bars] == [
+        f"{network}: InC with masks / Clean",
+        f"{network}: masks / none",
+    ]
 
 
 @pytest.mark.parametrize(

@@ -93,9 +93,10 @@ def run(
         limit = 30.0 if device.startswith("cuda") else 180.0
         bars.append(Bar.at_most("Letter table, LR and MLP, symmetric, seconds", whole, limit))
     if cost and inc_cost.possible():
-        shape = (2000, 4, 1) if quick else (16_000, 20, 10)
-        more, promises = inc_cost.measure(*shape)
-        out, bars = out + more, bars + promises
+        for network in ("LR",) if quick else ("LR", "MLP", "default"):
+            shape = (2000, 4, 1) if quick else (16_000, 20, 4 if network == "default" else 8)
+            more, promises = inc_cost.measure(*shape, network)
+            out, bars = out + more, bars + promises
     elif cost:
         logger.warning("cost not measured: cryptography or tenseal is not installed")
     return BenchResult(NAME, out, bars, device=device_name(device))

@@ -43,6 +43,7 @@ class LabelWorker(SumWorker):
         self._votes = np.zeros(0, np.int64)
         self._sayings = crowd.Sayings(self._votes)
         self._turn: np.ndarray | None = None
+        self._room = np.empty((0, 0), np.uint32)
         self._matrix = np.zeros((0, 0))
         self._standing = {"believed": float("nan"), "by_chance": float("nan")}
 
@@ -120,7 +121,10 @@ class LabelWorker(SumWorker):
         # There are far fewer different rows than rows: what is rounded is the table.
         low, _ = evidence_form(self.rule)
         table = np.rint(np.vstack([rows, np.zeros(len(rows))]) * (1 << FRACTION_BITS)) - low
-        return np.take(table.astype(np.uint32), self._votes, axis=0, mode="wrap")
+        shape = (len(self._votes), len(self._classes))
+        if self._room.shape != shape:
+            self._room = np.empty(shape, np.uint32)  # fresh memory costs more than filling it
+        return np.take(table.astype(np.uint32), self._votes, 0, out=self._room, mode="wrap")
 
     # ------------------------------------------------------------------ what may be told
 
