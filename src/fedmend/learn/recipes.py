@@ -103,8 +103,7 @@ class MatchMethod(LocalMethod):
 
     def step(self, client: Client, batch: InputBatch) -> None:
         weak, strong = _views(batch)
-        logits, seen, changed = client.forward(batch.labelled, weak, strong)
-        labelled = F.cross_entropy(logits, batch.labels, reduction="none")
+        seen, changed = client.forward(weak, strong)
         local = torch.softmax(seen, 1)
         with torch.no_grad():
             helpers = [torch.softmax(helper(weak)[0], 1) for helper in self._helpers]
@@ -117,17 +116,23 @@ class MatchMethod(LocalMethod):
             unlabelled = unlabelled + self.helper_weight / len(others) * (
                 divergence(other, seen).mean()
             )
-        client.note(loss_labelled=labelled, loss_unlabelled=each, utilisation=labels.mask)
-        self._two_updates(client, self.labelled_weight * mean_of(labelled), unlabelled)
-
-    def _two_updates(self, client: Client, labelled: Tensor, unlabelled: Tensor) -> None:
-        optimizer, psi = client.net.optimizer, client.state["psi"]
-        lr, momentum = optimizer.spec.lr, optimizer.spec.momentum
+        client.note(loss_unlabelled=each, utilisation=labels.mask)
+        optimizer = client.net.optimizer
         optimizer.zero_grad()
-        unlabelled.backward(retain_graph=True)
+        unlabelled.backward()
         slope = optimizer.gradient.clone()
         optimizer.zero_grad()
-        labelled.backward()
+        if len(batch.labels):
+            (logits,) = client.forward(batch.labelled)
+            labelled = F.cross_entropy(logits, batch.labels, reduction="none")
+            client.note(loss_labelled=labelled)
+            (self.labelled_weight * labelled.mean()).backward()
+        self._two_updates(client, slope)
+
+    def _two_updates(self, client: Client, slope: Tensor) -> None:
+        """Psi down the unlabelled loss and its pulls, sigma down the labelled loss."""
+        optimizer, psi = client.net.optimizer, client.state["psi"]
+        lr, momentum = optimizer.spec.lr, optimizer.spec.momentum
         with torch.no_grad():
             sigma = client.net.values - psi
             step = client.state["psi_momentum"].mul_(momentum).add_(slope)
