@@ -13,6 +13,7 @@ import torch
 from sklearn.base import clone
 from sklearn.metrics import adjusted_rand_score
 
+from fedmend.bench.risa_data import load_sides, tear
 from fedmend.data.table import Table
 from fedmend.errors import ConfigError, DataError, NotFitted, Refused
 from fedmend.federation import Alignment, AlignmentCounts, Federation, Party, Policy
@@ -419,3 +420,28 @@ def test_aligned_rows_judge_where_there_are_enough(method: type[SplitEstimator])
             assert not np.intersect1d(held_out, session.train).size
             rows = len(session.train) + len(held_out)
             assert rows == aligned + (440 - aligned) // 2
+
+
+@all_methods
+def test_images(method: type[SplitEstimator], tmp_path: Path) -> None:
+    """Halves of digits: convolutions, the same flips and shifts on both sides, saved and loaded."""
+    sides = load_sides("digits", 0, 160, 40)
+    fed = tear(sides, 0.4, seed=0).fed
+    options: dict[str, Any] = {
+        "augment": "weak",
+        "schedule": "one-cycle",
+        "epochs": 2,
+        "bottom": (),
+        "validation": 0.0,
+    }
+    small = {"pretrain_epochs": 1} if method in (SSLVFL, SFHTL) else {}
+    small |= {"local_updates": 4} if method is FewShotVFL else {}
+    model = make(method, **options | small).fit(fed)
+    test = fed.on("test")
+    outputs = model.predict_proba(test)
+    assert outputs.shape == (40, 10)
+    assert np.isfinite(outputs).all()
+    model.save(tmp_path / "model")
+    fresh = tear(sides, 0.4, seed=0).fed
+    loaded = method.load(tmp_path / "model", fresh)
+    np.testing.assert_allclose(loaded.predict_proba(fresh.on("test")), outputs, atol=1e-5)
