@@ -17,6 +17,7 @@ from fedmend.methods import crowd
 from fedmend.methods.labellers import Labellers
 
 CALM_EPOCHS = 3
+PREDICT_ROWS = 1 << 15
 LEAST = 1e-6
 """Below this a network's probability is rounding, not evidence."""
 
@@ -101,11 +102,11 @@ class Classifier:
     def predicted(self) -> np.ndarray:
         """ŷ of all rows."""
         if not self._halves:
-            return self.session.outputs()
+            return _outputs(self.session, self.session.all_rows)
         one, two = (session for session, _ in self._halves)
-        outputs = one.outputs()
+        outputs = _outputs(one, one.all_rows)
         seen = np.unique(one.train)
-        outputs[seen] = two.outputs(seen)
+        outputs[seen] = _outputs(two, seen)
         return outputs
 
     def checkpoint(self, folder: Path, epoch: int) -> None:
@@ -118,6 +119,14 @@ class Classifier:
             for number, (session, _) in enumerate(self._all[1:], 1):
                 session.resume(_part(folder, number), epoch)
         return epoch
+
+
+def _outputs(session: Session, rows: np.ndarray) -> np.ndarray:
+    """As `session.outputs`, in larger pieces: this is asked for in every epoch."""
+    for at in range(0, len(rows), PREDICT_ROWS):
+        chunk = rows[at : at + PREDICT_ROWS]
+        session.top.predict_chunk(chunk, session.bottoms.embed(chunk))
+    return session.top.predictions()
 
 
 def _part(folder: Path, number: int) -> Path:
