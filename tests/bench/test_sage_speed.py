@@ -8,6 +8,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from fedmend.bench import sage_speed
 from fedmend.bench.sage_speed import PAPER, TINY, PlainLoop, matmul_rate, step_flops
+from fedmend.errors import ConfigError
 from fedmend.learn.rounds import NetSpec, RoundSettings, build_net
 
 
@@ -47,6 +48,11 @@ def test_the_plain_loop_learns() -> None:
     assert loop.measure(2) > 0
     moved = zip(before, loop.net.parameters(), strict=True)
     assert all(bool((old != new).any()) for old, new in moved)
+
+
+def test_unknown_parts_are_refused() -> None:
+    with pytest.raises(ConfigError, match="parts must be images, tables or both, however: 'both'"):
+        sage_speed.run(quick=True, device="cpu", parts="both")
 
 
 @pytest.mark.slow

@@ -125,6 +125,17 @@ def test_the_network_and_all_its_gradients_are_the_plain_ones(exactly) -> None:
     close((eval_pass(net)(images), plain(images)), atol=1e-3)
 
 
+def test_one_pass_can_be_gone_back_through_twice(exactly) -> None:
+    """FedMatch asks one network for the gradients of two losses."""
+    net, _, images = nets()
+    logits = train_pass(net, images)
+    logits[:, 0].sum().backward(retain_graph=True)
+    first = [parameter.grad.clone() for parameter in net.parameters()]
+    logits[:, 0].sum().backward()
+    for once, parameter in zip(first, net.parameters(), strict=True):
+        assert torch.allclose(parameter.grad, 2 * once, atol=1e-4, rtol=1e-4)
+
+
 @pytest.mark.skipif(DEVICE == "cuda", reason="TF32 would blur the comparison")
 def test_rows_held_constant_have_no_gradient_but_count_in_statistics(exactly) -> None:
     net, plain, images = nets()

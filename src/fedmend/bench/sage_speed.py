@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fedmend.bench.harness import Bar, BenchResult, device_name
+from fedmend.errors import ConfigError
 from fedmend.learn.halves import resolve_device
 from fedmend.learn.optim import OptimizerSpec
 from fedmend.learn.rounds import (
@@ -57,12 +58,21 @@ PAPER = Size(2500, 32, 64, 128, 8)
 TINY = Size(48, 16, 16, 8, 2)
 
 
-def run(quick: bool = False, device: str = "auto", rounds: int = 3) -> BenchResult:
+def run(
+    quick: bool = False, device: str = "auto", rounds: int = 3, parts: str = "images,tables"
+) -> BenchResult:
     """Measure; `quick`, or no GPU, takes a tiny network for the images."""
     where = resolve_device(device)
     size = TINY if quick or where.type != "cuda" else PAPER
-    rows, bars = _images(size, where, rounds)
-    for clients, batch in ((8, 32), (20, 32)):
+    wanted = [part.strip() for part in parts.split(",")]
+    unknown = [part for part in wanted if part not in ("images", "tables")]
+    if unknown:
+        raise ConfigError(f"parts must be images, tables or both, however: {unknown[0]!r}")
+    rows: list[dict[str, Any]] = []
+    bars: list[Bar] = []
+    if "images" in wanted:
+        rows, bars = _images(size, where, rounds)
+    for clients, batch in ((8, 32), (20, 32)) if "tables" in wanted else ():
         table, bar = _tables(clients, batch, rounds)
         rows += table
         bars.append(bar)
@@ -267,11 +277,14 @@ def _tables(clients: int, batch: int, rounds: int) -> tuple[list[dict[str, Any]]
         mode: Simulator(pools, spec, PseudoMethod("sage"), settings, device="cpu", mode=mode)
         for mode in times
     }
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # layers this small are not worth more, in either way
     for turn in range(rounds + 1):
         for mode, simulator in simulators.items():
             ms = _round_ms(simulator)
             if turn:  # the first warms up
                 times[mode].append(ms)
+    torch.set_num_threads(threads)
     medians = {mode: statistics.median(values) for mode, values in times.items()}
     what = f"mlp 32-64-5, {clients} clients, batch {5 * batch}"
     rows = [

@@ -7,7 +7,7 @@ is left for a step is one pass forward and back. On a GPU that step is captured 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import fields
 from typing import Any
 
@@ -87,10 +87,12 @@ class Trainer:
         client = self.client(pool, own, extras or {})
         self._look_at(start)
         self.method.start(client)
-        plan = make_plan(pool, self.settings, self.method, generator)
+        with self._few_threads():
+            plan = make_plan(pool, self.settings, self.method, generator)
         self.net.module.train()
         for first, last in self.chunks(plan):
-            many = self.inputs(pool, plan, start, first, last)
+            with self._few_threads():
+                many = self.inputs(pool, plan, start, first, last)
             for step in range(last - first):
                 if self.capture:
                     self._replay(client, pick(many, step))
@@ -107,6 +109,20 @@ class Trainer:
             self._sums / max(1, plan.steps),
             {key: value.clone() for key, value in told.items()},
         )
+
+    @contextmanager
+    def _few_threads(self) -> Iterator[None]:
+        """One thread on the CPU while a GPU trains: what is left for it is many small calls, and
+        a team of threads waits for its slowest member in every one of them."""
+        if self.device.type != "cuda":
+            yield
+            return
+        threads = torch.get_num_threads()
+        torch.set_num_threads(1)
+        try:
+            yield
+        finally:
+            torch.set_num_threads(threads)
 
     def rows_of(self, pool: Pool) -> int:
         """How many rows a client's update stands for."""

@@ -132,7 +132,6 @@ class _Body(torch.autograd.Function):
         found[convolution.weight], found[first_norm.weight], found[first_norm.bias] = (
             kernels.stem_backward(images, raw, norm, slope, second)
         )
-        ctx.kept = None
         return (None, None, None, *(found[parameter] for parameter in ctx.body.parameters()))
 
 
