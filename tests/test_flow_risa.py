@@ -12,7 +12,7 @@ from fedmend.flow import execute, plan_of
 
 
 def test_a_run_with_risa(workshop) -> None:
-    workshop.write(method='name = "risa"\nepochs = 2\nself_epochs = 1\nthreshold = 0.5')
+    workshop.write(method='name = "risa"\nepochs = 2\nself_training = "views"\nthreshold = 0.5')
     execute(plan_of(load_config(workshop.config)), workshop.run)
     stored = json.loads((workshop.run / "metrics.json").read_text(encoding="utf-8"))
     (method,) = stored["methods"]

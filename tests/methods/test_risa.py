@@ -76,7 +76,8 @@ def fed() -> Federation:
 
 @pytest.fixture(scope="module")
 def model(fed: Federation) -> RISA:
-    return RISA(**QUICK, self_epochs=4, threshold=0.6, consistency=0.7, select_every=2).fit(fed)
+    how = {"self_training": "consistency", "self_epochs": 4, "threshold": 0.6, "consistency": 0.7}
+    return RISA(**QUICK, **how, per_class=True, select_every=2).fit(fed)
 
 
 # ---------------------------------------------------------------------------------- learning
@@ -103,7 +104,9 @@ def test_the_paper_trains_as_published(fed: Federation) -> None:
 
 def test_the_same_seed_gives_the_same_model(fed: Federation) -> None:
     found = [
-        RISA(**QUICK | {"epochs": 2}, self_epochs=2, seed=3).fit(fed).predict_proba(fed.on("test"))
+        RISA(**QUICK | {"epochs": 2}, self_training="consistency", seed=3)
+        .fit(fed)
+        .predict_proba(fed.on("test"))
         for _ in range(2)
     ]
     np.testing.assert_array_equal(*found)
@@ -167,7 +170,8 @@ def test_labels_are_made_up_only_above_the_threshold(fed: Federation, model: RIS
     assert len(made["label"]) == fed.alignment.unaligned["telco"]
     assert (made["sure"][made["chosen"]] >= 0.5).all()
     assert not (made["kept"] & ~made["chosen"]).any()
-    strict = RISA(**QUICK | {"epochs": 1}, self_epochs=1, threshold=1.0, per_class=False).fit(fed)
+    quick = QUICK | {"epochs": 1, "self_training": "consistency"}
+    strict = RISA(**quick, threshold=1.0).fit(fed)
     assert not strict.pseudo_labels("telco")["chosen"].any()
     with pytest.raises(ConfigError, match="bank"):
         model.pseudo_labels("bank")
@@ -291,6 +295,7 @@ def test_a_run_that_broke_off_goes_on_as_if_nothing_had_happened(
     tmp_path: Path, stop: tuple[str, int]
 ) -> None:
     options = QUICK | {"epochs": 4, "self_epochs": 3, "threshold": 0.4, "select_every": 2}
+    options |= {"self_training": "consistency"}
     whole = RISA(**options).fit(torn(rows=200, strict=False))
 
     class Broken(Exception):

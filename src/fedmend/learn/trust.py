@@ -75,36 +75,33 @@ def fit_sources(
 
     Chosen is between all sources, the joint head, and the `anchor` (the party whose opinion must
     not get worse by adding others'), by cross-validated log loss: the others' trust is then zero.
-    The anchor stands unless another choice is better by more than half a standard error.
+    Few rows can tell one number, not two for each source: with fewer than `FEW` all sources of a
+    choice share one temperature and nothing else is fitted.
     """
     outputs = {name: values.double() for name, values in outputs.items()}
     choices = {"all": list(outputs)}
     for name in (JOINT, anchor):
         if name in outputs and len(outputs) > 1:
             choices[str(name)] = [str(name)]
-    found: dict[str, Tensor] = {}
+    found: dict[str, float] = {}
     chosen = "all"
     if len(choices) > 1 and len(targets) >= 2 * folds:
         for choice, names in choices.items():
             some = {name: outputs[name] for name in names}
             found[choice] = _cross_validated(how, some, targets, folds)
-        chosen = min(found, key=lambda choice: float(found[choice].mean()))
-        if anchor in found and chosen != anchor:
-            gain = found[anchor] - found[chosen]
-            if float(gain.mean()) < 0.5 * float(gain.std()) / len(gain) ** 0.5:
-                chosen = anchor
-    losses = {choice: float(each.mean()) for choice, each in found.items()}
+        chosen = min(found, key=lambda choice: found[choice])
     used = choices[chosen]
     theta = _fit(how, {name: outputs[name] for name in used}, targets)
     temperature, trust = dict.fromkeys(outputs, 1.0), dict.fromkeys(outputs, 0.0)
     for index, name in enumerate(used):
         temperature[name] = float(theta[index, 0].exp())
         trust[name] = float(theta[index, 1].sigmoid())
-    return Trusted(temperature, trust, losses)
+    return Trusted(temperature, trust, found)
 
 
 # logit(trust) starts, and is held, here: a source is trusted unless it proves otherwise.
 _TRUSTED = 3.0
+FEW = 150
 
 
 def _fused_loss(
@@ -128,6 +125,14 @@ def _double_opinion(how: Objective, outputs: Tensor, temperature: Tensor) -> ev.
 def _fit(how: Objective, outputs: Mapping[str, Tensor], targets: Tensor) -> Tensor:
     start = torch.tensor([[0.0, _TRUSTED]], dtype=torch.float64).repeat(len(outputs), 1)
     held = torch.tensor([1.0, 4.0], dtype=torch.float64)
+    if len(targets) < FEW:
+        fixed = torch.tensor([[1.0, 0.0]], dtype=torch.float64)
+
+        def shared(log: Tensor) -> Tensor:
+            losses = _fused_loss(how, outputs, targets, start + log * fixed)
+            return (losses.sum() + 0.5 * (log**2).sum()) / max(1, len(targets))
+
+        return start + minimise(shared, torch.zeros((1, 1), dtype=torch.float64)) * fixed
 
     def value(theta: Tensor) -> Tensor:
         prior = 0.5 * ((theta - start) ** 2 / held).sum()
@@ -177,8 +182,8 @@ def minimise(function: Callable[[Tensor], Tensor], start: Tensor, steps: int = 2
 
 def _cross_validated(
     how: Objective, outputs: Mapping[str, Tensor], targets: Tensor, folds: int
-) -> Tensor:
-    """Every row's loss, with numbers fitted on the other folds."""
+) -> float:
+    """The mean loss of rows under numbers fitted on the other folds."""
     number = torch.arange(len(targets)) % folds
     losses = torch.zeros(len(targets), dtype=torch.float64)
     for fold in range(folds):
@@ -186,4 +191,4 @@ def _cross_validated(
         theta = _fit(how, {k: v[out] for k, v in outputs.items()}, targets[out])
         some = {k: v[test] for k, v in outputs.items()}
         losses[test] = _fused_loss(how, some, targets[test], theta)
-    return losses
+    return float(losses.mean())

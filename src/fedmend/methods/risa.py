@@ -6,9 +6,9 @@
 4. *Select*: every E epochs, drop imputed rows of too much doubt, tau_t = tau_0^(t/T).
 
 `RISA.paper()` is the publication. The default departs where it loses (docs/risa.md): a joint head
-beside the parties' own, passive parties self-train by consistency of views, every head has a loss
-of its own, a batch always holds overlapping rows, and held-out overlapping rows decide how far
-each source is trusted: never so far that the label party's own opinion would have done better.
+beside the parties' own, every head has a loss of its own, and held-out overlapping rows decide how
+far each source is trusted: not so far that the label party's own opinion would have done better.
+`RISA.for_images()` self-trains by consistency of views; on tables made-up labels gain nothing.
 """
 
 from __future__ import annotations
@@ -64,26 +64,27 @@ class RISA(SplitEstimator):
     def __init__(
         self,
         *,
-        epochs: int = 12,
+        epochs: int = 20,
         batch_size: int = 256,
-        lr: float = 2e-3,
+        lr: float = 3e-3,
+        weight_decay: float = 1e-3,
         schedule: str = "one-cycle",
         patience: int | None = None,
         fusion: str = "dempster",
         activation: str = "exp",
         loss: str = "nll",
         joint: float = 1.0,
-        party_loss: float = 0.1,
+        party_loss: float = 0.3,
         fused_loss: float = 0.0,
         kl: float = 0.0,
         imputed_opinions: bool = False,
-        view_dropout: bool = True,
-        self_training: str = "consistency",
+        view_dropout: bool = False,
+        self_training: str = "none",
         self_epochs: int | None = None,
         consistency: float = 0.95,
         warm_start: bool = False,
         threshold: float = 0.95,
-        per_class: bool = True,
+        per_class: bool = False,
         soft: bool = True,
         select: str | None = "doubt",
         select_every: int = 5,
@@ -91,7 +92,7 @@ class RISA(SplitEstimator):
         final_threshold: float = 0.5,
         calibrate: bool = True,
         guard: bool = True,
-        min_overlap: float = 0.125,
+        min_overlap: float = 0.0,
         min_mean_rows: int = 10,
         nominal: str = "mean",
         share_every: int = 0,
@@ -101,6 +102,7 @@ class RISA(SplitEstimator):
             epochs=epochs,
             batch_size=batch_size,
             lr=lr,
+            weight_decay=weight_decay,
             schedule=schedule,
             patience=patience,
             **params,
@@ -169,13 +171,16 @@ class RISA(SplitEstimator):
             "top": (256,),
             "conv": "resnet9",
             "batch_size": 512,
-            "epochs": 40,
-            "self_epochs": 20,
+            "epochs": 30,
+            "self_epochs": 15,
             "optimizer": "sgd",
-            "lr": 0.05,
+            "lr": 0.1,
             "weight_decay": 5e-4,
             "augment": "weak",
-            "min_overlap": 0.25,
+            "view_dropout": True,
+            "party_loss": 0.1,
+            "min_overlap": 0.125,
+            "threshold": 0.8,
             "per_class": False,
             "soft": False,
             "self_training": "consistency",
