@@ -12,7 +12,7 @@ from fedmend.bench import sage
 from fedmend.bench.harness import run_bench
 from fedmend.bench.sage import Curve, run
 from fedmend.bench.sage_data import paper_accuracy, world_of
-from fedmend.bench.sage_methods import RECIPES
+from fedmend.bench.sage_methods import RECIPES, estimator_of
 from fedmend.errors import ConfigError
 
 
@@ -33,13 +33,16 @@ def test_the_papers_table_is_there() -> None:
 
 
 def test_every_recipe_has_the_authors_settings() -> None:
-    for name, recipe in RECIPES.items():
-        estimator = recipe(rounds=7)
+    for name in RECIPES:
+        estimator = estimator_of(name, "paper", rounds=7)
         estimator._check()
         assert estimator.rounds == 7, name
         assert estimator.unlabelled_batch == 256
-    assert RECIPES["FedProx+FixMatch"]().prox == 1e-3
-    assert RECIPES["CPG only"]().cdsc is False
+        assert estimator_of(name, "default").unlabelled_batch == 64
+    assert estimator_of("FedProx+FixMatch", "paper").get_params()["prox"] == 1e-3
+    assert estimator_of("CPG only", "paper").get_params()["cdsc"] is False
+    with pytest.raises(ConfigError, match="settings"):
+        estimator_of("SAGE", "best")
 
 
 def test_rows_and_bars() -> None:

@@ -7,6 +7,7 @@ several sittings at a GPU.
 
 from __future__ import annotations
 
+import itertools
 import json
 import time
 from collections.abc import Sequence
@@ -77,38 +78,40 @@ def run(
     device: str = "auto",
     mode: str = "auto",
     precision: str = "bf16",
+    settings: str = "paper",
     split: str = "paired",
     clients: int = 20,
     per_round: int = 8,
     labelled: float | int = 500,
     sheets: Sequence[int] = (1, 2, 3, 4, 5),
-    seed: int = 0,
+    seed: int | Sequence[int] = 0,
 ) -> BenchResult:
     """Train each method at each alpha; see docs/sage.md for what the options mean."""
     if quick:
-        dataset, rounds, clients, per_round, labelled = "digits", min(rounds, 6), 6, 3, 10
-        device, precision = "cpu", "float32"
+        dataset, rounds, clients, per_round, labelled = "digits", min(rounds, 6), 5, 5, 10
+        device, precision, settings, split = "cpu", "float32", "default", "plain"
     names = _names(methods or ("FixMatch-LPL,SAGE" if quick else "SAGE"))
     alphas = [float(each) for each in (alpha if isinstance(alpha, Sequence) else [alpha])]
     where = ("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device
     until = None if minutes is None else time.monotonic() + 60 * minutes
     home = Path(folder) if folder is not None else None
     curves = []
-    for each in alphas:
-        for name in names:
-            world = world_of(
-                dataset,
-                each,
-                clients=clients,
-                labelled=labelled,
-                split=split,
-                seed=seed,
-                all_labels=name == "FedAvg-SL",
-                sheets=sheets,
-            )
-            curve = Curve(name, dataset, each, seed, {"split": split, "labelled": labelled})
-            options = {"device": where, "mode": mode, "precision": precision}
-            curves.append(_train(curve, world, rounds, per_round, until, home, options))
+    facts = {"settings": settings, "split": split, "labelled": labelled}
+    options = {"device": where, "mode": mode, "precision": precision}
+    seeds = list(seed) if isinstance(seed, Sequence) else [seed]
+    for each, name, number in itertools.product(alphas, names, seeds):
+        world = world_of(
+            dataset,
+            each,
+            clients=clients,
+            labelled=labelled,
+            split=split,
+            seed=number,
+            all_labels=name == "FedAvg-SL",
+            sheets=sheets,
+        )
+        curve = Curve(name, dataset, each, number, facts)
+        curves.append(_train(curve, world, rounds, per_round, until, home, options))
     result = BenchResult(NAME, [_row(curve) for curve in curves], _bars(curves))
     result.device = device_name(where)
     return result
@@ -141,10 +144,15 @@ def _train(
     options: dict[str, Any],
 ) -> Curve:
     """Rounds until all are done or time is up; kept in the folder as it goes."""
-    from fedmend.bench.sage_methods import RECIPES
+    from fedmend.bench.sage_methods import estimator_of
 
-    estimator = RECIPES[curve.method](
-        rounds=rounds, per_round=per_round, seed=curve.seed, precision=options["precision"]
+    estimator = estimator_of(
+        curve.method,
+        curve.settings["settings"],
+        rounds=rounds,
+        per_round=per_round,
+        seed=curve.seed,
+        precision=options["precision"],
     )
     simulator = estimator.simulator(
         world.pools, world.net, device=options["device"], mode=options["mode"]
@@ -225,6 +233,7 @@ def _row(curve: Curve) -> dict[str, Any]:
     row: dict[str, Any] = {
         "method": curve.method,
         "alpha": curve.alpha,
+        "seed": curve.seed,
         "rounds": len(curve.rounds),
         "last": 100 * accuracies[-1] if accuracies else None,
         "best": 100 * max(accuracies) if accuracies else None,

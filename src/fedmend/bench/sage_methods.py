@@ -1,35 +1,44 @@
-"""The rows of SAGE's Table 1, Table 3 and Table 4, as estimators with the authors' settings."""
+"""The rows of SAGE's Table 1, Table 3 and Table 4, as estimators."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
+from typing import Any
 
+from fedmend.errors import ConfigError
 from fedmend.methods.baselines.fssl import FedAvg, FedDB, FedLabel, FedProx, FixMatch, FlexMatch
 from fedmend.methods.baselines.fssl_twins import FedDure, FedLoKe, FedMatch
 from fedmend.methods.horizontal import HorizontalEstimator
 from fedmend.methods.sage import SAGE
 
-__all__ = ["RECIPES"]
+__all__ = ["RECIPES", "SETTINGS", "estimator_of"]
 
-RECIPES: dict[str, Callable[..., HorizontalEstimator]] = {
-    "FedAvg": FedAvg.paper,
-    "FedProx": FedProx.paper,
-    "FedAvg-SL": FedAvg.paper,
-    "FixMatch-LPL": FixMatch.paper,
-    "FixMatch-GPL": partial(FixMatch.paper, labels="global"),
-    "FedProx+FixMatch": partial(FixMatch.paper, prox=1e-3),
-    "FedAvg+FlexMatch": FlexMatch.paper,
-    "FedMatch": FedMatch.paper,
-    "FedLabel": FedLabel.paper,
-    "FedLoke": FedLoKe.paper,
-    "FedDure": FedDure.paper,
-    "FedDB": FedDB.paper,
-    "SAGE": SAGE.paper,
+RECIPES: dict[str, tuple[type[HorizontalEstimator], dict[str, Any]]] = {
+    "FedAvg": (FedAvg, {}),
+    "FedProx": (FedProx, {}),
+    "FedAvg-SL": (FedAvg, {}),
+    "FixMatch-LPL": (FixMatch, {}),
+    "FixMatch-GPL": (FixMatch, {"labels": "global"}),
+    "FedProx+FixMatch": (FixMatch, {"prox": 1e-3}),
+    "FedAvg+FlexMatch": (FlexMatch, {}),
+    "FedMatch": (FedMatch, {}),
+    "FedLabel": (FedLabel, {}),
+    "FedLoke": (FedLoKe, {}),
+    "FedDure": (FedDure, {}),
+    "FedDB": (FedDB, {}),
+    "SAGE": (SAGE, {}),
     # The ablation: without the soft correction, and without the global model's labels.
-    "CPG only": partial(SAGE.paper, cdsc=False),
-    "CDSC only": partial(SAGE.paper, cpg=False),
-    "FlexMatch+SAGE": partial(FlexMatch.paper, sage=True),
-    "FedDure+SAGE": partial(FedDure.paper, sage=True),
-    "FedDB+SAGE": partial(FedDB.paper, sage=True),
+    "CPG only": (SAGE, {"cdsc": False}),
+    "CDSC only": (SAGE, {"cpg": False}),
+    "FlexMatch+SAGE": (FlexMatch, {"sage": True}),
+    "FedDure+SAGE": (FedDure, {"sage": True}),
+    "FedDB+SAGE": (FedDB, {"sage": True}),
 }
+SETTINGS = ("paper", "default")
+
+
+def estimator_of(name: str, settings: str, **changes: Any) -> HorizontalEstimator:
+    """A method with the authors' settings, or with the estimators' own defaults."""
+    if settings not in SETTINGS:
+        raise ConfigError(f"settings must be one of {', '.join(SETTINGS)}, however: {settings!r}")
+    cls, own = RECIPES[name]
+    return (cls.paper if settings == "paper" else cls)(**own, **changes)
