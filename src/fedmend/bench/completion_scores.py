@@ -124,6 +124,8 @@ def _by_column(name: str, case: Scenario, seed: int) -> pd.DataFrame:
             continue
         target = values.to_numpy(float) if kind.is_numeric else values.astype(str).to_numpy()
         model = _model(name, kind.is_numeric, seed)
+        if hasattr(model, "early_stopping") and values.value_counts().min() < 2:
+            model.early_stopping = kind.is_numeric and "auto"  # it cannot stratify a single row
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             guess = model.fit(features[seen], target).predict(features[missing])  # type: ignore[attr-defined]

@@ -43,6 +43,8 @@ ROW_ORDERS = ("auto", "secret", "seeded")
 STRENGTHS: tuple[str, ...] = get_args(Strength)
 PROTOCOLS = ("inner-product", "published")
 CORRELATION_MODES: tuple[str, ...] = get_args(Mode)
+# A's columns say next to nothing of weak columns: longer training adds nothing to them.
+GENERATOR: dict[str, dict[str, Any]] = {"vae": {"epochs": 30}}
 PAPER: dict[str, Any] = {
     "strength": "mean",
     "tau": 0.0,
@@ -76,7 +78,8 @@ class FedPSGPUM(Mended):
     order: "predict-first" or "generate-first" (all generated, then the strong ones predicted with
     the generated columns as B's own).
     generator, generator_params, condition, draws: of the weak columns; with a condition `draws`
-    generated values a cell are averaged.
+    generated values a cell are averaged. generator_params: None for the generator's
+    own defaults, but 30 epochs of "vae".
     ordinal: ordinal targets as "classes" or "ranks". clip: numbers stay in the observed range.
     min_skill: completed columns enter `.federation` if their predictions spare at least this share
     of the error of the mean (or of the classes' shares) on rows held out; below they are missing
@@ -314,7 +317,10 @@ class FedPSGPUM(Mended):
     def _generate(
         self, view: Federation, at_b: Any, done: Completed, names: list[str], *, condition: bool
     ) -> None:
-        params = {"seed": self.seed, **(self.generator_params or {})}
+        given = self.generator_params
+        if given is None:
+            given = GENERATOR.get(self.generator, {})
+        params = {"seed": self.seed, **given}
         if self.generator != "vfgain":
             at_b.generate(names, self.generator, params, condition, self.draws)
             return
