@@ -126,6 +126,18 @@ def test_a_checkpoint_of_another_run_is_refused(tmp_path) -> None:
         other.load_checkpoint(tmp_path / "none.fmw")
 
 
+def test_shared_views_are_moved_once() -> None:
+    views = ImageViews(torch.zeros(40, 3, 8, 8, dtype=torch.uint8))
+    shared = [
+        Pool(views, torch.arange(40) % 4, unlabelled=torch.arange(at, at + 20), name=f"c{at}")
+        for at in (0, 20)
+    ]
+    settings = RoundSettings(precision="bf16")  # other inputs than float32, so views must change
+    net = NetSpec("cnn", 4, channels=3, width=4)
+    pools = Simulator(shared, net, Supervised(), settings, device="cpu").pools
+    assert pools["c0"].views is pools["c20"].views is not views
+
+
 def test_aggregation_and_extras_are_the_callers() -> None:
     asked: list[str] = []
 

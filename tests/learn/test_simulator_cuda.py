@@ -16,6 +16,7 @@ from fedmend.learn.rounds import (
     RoundSettings,
     Supervised,
     TableViews,
+    round_generator,
 )
 from fedmend.learn.simulator import Simulator
 
@@ -124,3 +125,19 @@ def test_a_run_goes_on_from_a_checkpoint(tmp_path) -> None:
     second.run_round()
     second.run_round()
     assert torch.allclose(second.weights.cpu(), whole, atol=1e-9)
+
+
+def test_a_clients_round_never_waits_for_the_gpu() -> None:
+    """So that the CPU can prepare the next client while the GPU trains this one."""
+    net = NetSpec("resnet8", 4, channels=3, width=16)
+    settings = RoundSettings(**{**SMALL.__dict__, "precision": "bf16"})
+    simulator = Simulator(image_pools(), net, PseudoMethod("sage"), settings, device="cuda")
+    simulator.run_round()  # captures, and makes what is kept
+    start = simulator.weights.clone()
+    pool = next(iter(simulator.pools.values()))
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        update = simulator.trainer.train(pool, start, round_generator(0, pool.name, 9))
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert bool(torch.isfinite(update.weights).all())

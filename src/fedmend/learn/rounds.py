@@ -169,13 +169,23 @@ class Pool:
             raise DataError("the client has no rows", party=name, mend="leave it out")
         self.truth = self.labels if truth is None else torch.as_tensor(truth, dtype=torch.int64)
 
-    def to(self, device: torch.device, settings: RoundSettings) -> Pool:
+    def to(
+        self,
+        device: torch.device,
+        settings: RoundSettings,
+        moved: dict[int, Views] | None = None,
+    ) -> Pool:
+        """The same rows on a device. `moved` keeps views that pools share from moving twice."""
         images = isinstance(self.views, ImageViews)
-        moved = object.__new__(Pool)
-        moved.__dict__.update(self.__dict__)
-        moved.views = self.views.to(device, settings.image_dtype if images else settings.dtype)
-        moved.labels, moved.truth = self.labels.to(device), self.truth.to(device)
-        return moved
+        moved = {} if moved is None else moved
+        if id(self.views) not in moved:
+            dtype = settings.image_dtype if images else settings.dtype
+            moved[id(self.views)] = self.views.to(device, dtype)
+        pool = object.__new__(Pool)
+        pool.__dict__.update(self.__dict__)
+        pool.views = moved[id(self.views)]
+        pool.labels, pool.truth = self.labels.to(device), self.truth.to(device)
+        return pool
 
 
 @dataclass(frozen=True)

@@ -79,7 +79,8 @@ class Simulator:
         self.settings = settings or RoundSettings()
         self.net, self.method, self.per_round, self.seed = net, method, per_round, seed
         self.device = resolve_device(device)
-        self.pools = {pool.name: pool.to(self.device, self.settings) for pool in pools}
+        moved: dict[int, Views] = {}
+        self.pools = {pool.name: pool.to(self.device, self.settings, moved) for pool in pools}
         self._check(pools, mode)
         self.mode = mode
         if mode == "auto":
