@@ -191,3 +191,13 @@ def test_wrong_objectives_are_all_named() -> None:
     with pytest.raises(ConfigError) as caught:
         Objective(fusion="vote", activation="tanh", loss="hinge", fused=-1)
     assert all(word in str(caught.value) for word in ("vote", "tanh", "hinge", "fused"))
+
+
+def test_few_rows_fit_one_temperature_for_all(judged) -> None:
+    outputs, y = judged
+    some = {"bank": outputs["bank"][:60], "telco": outputs["telco"][:60]}
+    found = fit_sources(Objective(fusion="dempster", activation="exp"), some, y[:60], anchor="bank")
+    used = [name for name, trust in found.trust.items() if trust > 0]
+    assert len({found.temperature[name] for name in used}) == 1
+    assert {round(found.trust[name], 6) for name in used} == {round(1 / (1 + np.exp(-3.0)), 6)}
+    assert set(found.losses) == {"all", "bank"}
