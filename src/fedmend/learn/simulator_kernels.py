@@ -1,9 +1,9 @@
-"""Triton kernels for ResNet-8: batch norm, addition and ReLU in few passes, and the first layer.
+"""Triton kernels for ResNet-8: batch norm, addition and ReLU in few passes over memory.
 
 At ResNet-8's sizes a GPU spends as long on batch norms and ReLUs as on convolutions, all of it
-waiting for memory; and cuDNN's convolutions are slow for three input channels. Tensors are
-channels-last, so that a layer is a matrix of rows (pixels) by channels, a power of two of them.
-Sums are taken in float32. The mathematics is that of the plain network.
+waiting for memory. Tensors are channels-last, so that a layer is a matrix of rows (pixels) by
+channels, a power of two of them. Sums are taken in float32. The mathematics is that of the plain
+network. (The first layer: `simulator_stem.py`.)
 
 `counted` rows of `rows` have a gradient: a batch may end in rows that take part in the statistics
 but are held constant.
@@ -23,19 +23,10 @@ try:
 except ImportError:  # a machine without a GPU needs no Triton
     triton = None
 
-__all__ = [
-    "Norm",
-    "available",
-    "norm_backward",
-    "norm_forward",
-    "normalise",
-    "stem",
-    "stem_backward",
-]
+__all__ = ["Norm", "available", "backward_moments", "norm_backward", "norm_forward", "normalise"]
 
-# Four programs for each of an H200's 132 processors; the first layer's leave room for three.
+# Four programs for each of an H200's 132 processors.
 PROGRAMS = 528
-STEM_PROGRAMS = 396
 TILE = 4096
 
 
@@ -238,89 +229,6 @@ if triton is not None:
         slope = scale * (slope - common - (value - middle) * narrow * along)
         tl.store(result + place, slope.to(result.dtype.element_ty), mask=there)
 
-    @triton.jit
-    def _patches(
-        x, row, there, H: tl.constexpr, W: tl.constexpr, IN: tl.constexpr, K: tl.constexpr
-    ):
-        """The 3 x 3 neighbourhoods of these pixels, zeros outside: [rows, K], K >= 9 IN."""
-        k = tl.arange(0, K)
-        channel, right, down = k % IN, (k // IN) % 3 - 1, k // (3 * IN) - 1
-        image = row // (H * W)
-        y = ((row // W) % H)[:, None] + down[None, :]
-        z = (row % W)[:, None] + right[None, :]
-        inside = (y >= 0) & (y < H) & (z >= 0) & (z < W) & (k < 9 * IN)[None, :] & there[:, None]
-        place = ((image[:, None] * H + y) * W + z) * IN + channel[None, :]
-        return tl.load(x + place, mask=inside, other=0.0)
-
-    @triton.jit
-    def _stem(
-        x,
-        weight,
-        out,
-        rows,
-        H: tl.constexpr,
-        W: tl.constexpr,
-        IN: tl.constexpr,
-        K: tl.constexpr,
-        C: tl.constexpr,
-        BLOCK: tl.constexpr,
-    ):
-        row = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-        there = row < rows
-        column = tl.arange(0, C)
-        patches = _patches(x, row, there, H, W, IN, K)
-        filters = tl.load(weight + tl.arange(0, K)[:, None] * C + column[None, :])
-        value = tl.dot(patches, filters)
-        place = row[:, None] * C + column[None, :]
-        tl.store(out + place, value.to(out.dtype.element_ty), mask=there[:, None])
-
-    @triton.jit
-    def _stem_backward(
-        x,
-        value_of,
-        gradient,
-        second,
-        partial,
-        weight,
-        bias,
-        mean,
-        inverse,
-        weight_gradient,
-        bias_gradient,
-        rows,
-        counted,
-        each,
-        H: tl.constexpr,
-        W: tl.constexpr,
-        IN: tl.constexpr,
-        K: tl.constexpr,
-        C: tl.constexpr,
-        BLOCK: tl.constexpr,
-    ):
-        program = tl.program_id(0)
-        column = tl.arange(0, C)
-        middle = tl.load(mean + column)[None, :]
-        narrow = tl.load(inverse + column)[None, :]
-        scale = tl.load(weight + column)[None, :] * narrow
-        shift = tl.load(bias + column)[None, :] - middle * scale
-        common = tl.load(bias_gradient + column)[None, :] / rows
-        along = tl.load(weight_gradient + column)[None, :] / rows
-        total = tl.zeros([K, C], tl.float32)
-        last = tl.minimum((program + 1) * each, counted)
-        for at in range(program * each, last, BLOCK):
-            row = at + tl.arange(0, BLOCK)
-            there = row < last
-            place = row[:, None] * C + column[None, :]
-            value = tl.load(value_of + place, mask=there[:, None], other=0.0).to(tl.float32)
-            slope = tl.load(gradient + place, mask=there[:, None], other=0.0).to(tl.float32)
-            slope += tl.load(second + place, mask=there[:, None], other=0.0).to(tl.float32)
-            slope = tl.where(value * scale + shift > 0, slope, 0.0)
-            slope = scale * (slope - common - (value - middle) * narrow * along)
-            patches = _patches(x, row, there, H, W, IN, K)
-            total += tl.dot(tl.trans(patches), slope.to(patches.dtype))
-        place = tl.arange(0, K)[:, None] * C + column[None, :]
-        tl.store(partial + program * K * C + place, total)
-
 
 # ---------------------------------------------------------------------------------- launching
 
@@ -376,7 +284,7 @@ def normalise(
     return out
 
 
-def _backward_moments(
+def backward_moments(
     x: Tensor,
     norm: Norm,
     gradient: Tensor,
@@ -421,7 +329,7 @@ def norm_backward(
     channels = x.shape[1]
     rows, counted = x.numel() // channels, gradient.numel() // channels
     two, passes = second is not None, out is not None
-    passed, weight_gradient, bias_gradient = _backward_moments(
+    passed, weight_gradient, bias_gradient = backward_moments(
         x, norm, gradient, second, out, counted, relu
     )
     result = torch.empty_like(gradient)
@@ -433,54 +341,3 @@ def norm_backward(
         num_warps=8,
     )
     return result, passed, weight_gradient, bias_gradient
-
-
-# ---------------------------------------------------------------------------------- first layer
-
-
-def stem(images: Tensor, weight: Tensor) -> Tensor:
-    """A 3 x 3 convolution of few channels, as a matrix product over gathered neighbourhoods.
-
-    **Shape** images channels-last [n, IN, H, W], weight [C, IN, 3, 3]; 9 IN at most 32.
-    """
-    n, channels, height, width = images.shape
-    filters = torch.zeros(32, len(weight), device=images.device, dtype=images.dtype)
-    filters[: 9 * channels] = weight.permute(2, 3, 1, 0).reshape(9 * channels, -1)
-    out = torch.empty(
-        (n, len(weight), height, width),
-        device=images.device,
-        dtype=images.dtype,
-        memory_format=torch.channels_last,
-    )
-    rows = n * height * width
-    _stem[(-(-rows // 128),)](
-        *(images, filters, out, rows, height, width, channels, 32, len(weight), 128), num_warps=4
-    )
-    return out
-
-
-def stem_backward(
-    images: Tensor, value: Tensor, norm: Norm, gradient: Tensor, second: Tensor
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Gradients of the stem's filters and of its batch norm's weight and bias.
-
-    The gradient of the stem's output is needed for nothing else, and never written down.
-    """
-    channels = value.shape[1]
-    rows, counted = value.numel() // channels, gradient.numel() // channels
-    _, weight_gradient, bias_gradient = _backward_moments(
-        value, norm, gradient, second, None, counted, True
-    )
-    height, width = images.shape[2:]
-    each = -(-counted // (STEM_PROGRAMS * 64)) * 64
-    programs = -(-counted // each)
-    partial = torch.empty(programs, 32, channels, device=images.device, dtype=torch.float32)
-    _stem_backward[(programs,)](
-        *(images, value, gradient, second, partial, *norm, weight_gradient, bias_gradient),
-        *(rows, counted, each, height, width, images.shape[1], 32, channels, 64),
-        num_warps=4,
-        num_stages=2,
-    )
-    taken = 9 * images.shape[1]
-    filters = partial.sum(0)[:taken].view(3, 3, images.shape[1], channels).permute(3, 2, 0, 1)
-    return filters, weight_gradient, bias_gradient

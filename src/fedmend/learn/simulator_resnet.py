@@ -22,6 +22,7 @@ from fedmend.errors import FedmendWarning
 from fedmend.learn import simulator_kernels as kernels
 from fedmend.learn.nets import ResidualBlock, ResNet8
 from fedmend.learn.rounds_nets import ImageNet, NetSpec
+from fedmend.learn.simulator_stem import stem, stem_backward
 
 __all__ = ["eval_pass", "fast_eval", "fast_train", "train_pass"]
 
@@ -59,8 +60,8 @@ def _applies(module: nn.Module, device: torch.device, precision: str) -> bool:
     width = body.width // 4
     if not kernels.available() or width < 16 or width & (width - 1):
         return False
-    stem: Any = body.stem[0]
-    return _compile(stem.in_channels, width)
+    first: Any = body.stem[0]
+    return _compile(first.in_channels, width)
 
 
 @cache
@@ -105,7 +106,7 @@ class _Body(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, images: Tensor, body: Any, counted: int, *parameters: Tensor) -> Tensor:
         weight = body.stem[0].weight
-        raw = kernels.stem(images, weight)
+        raw = stem(images, weight)
         x, norm = _norm(raw, body.stem[1])
         kept: list[Any] = [(images, raw, norm)]
         for block in body.blocks:
@@ -129,8 +130,8 @@ class _Body(torch.autograd.Function):
         images, raw, norm = ctx.kept[0]
         assert second is not None
         convolution, first_norm = ctx.body.stem[0], ctx.body.stem[1]
-        found[convolution.weight], found[first_norm.weight], found[first_norm.bias] = (
-            kernels.stem_backward(images, raw, norm, slope, second)
+        found[convolution.weight], found[first_norm.weight], found[first_norm.bias] = stem_backward(
+            images, raw, norm, slope, second
         )
         return (None, None, None, *(found[parameter] for parameter in ctx.body.parameters()))
 
@@ -225,7 +226,7 @@ def eval_pass(net: ImageNet) -> EvalPass:
     @torch.no_grad()
     def run(images: Tensor) -> Tensor:
         images = images.to(HALF).contiguous(memory_format=LAST)
-        x = kernels.normalise(kernels.stem(images, body.stem[0].weight), norms[body.stem[1]])
+        x = kernels.normalise(stem(images, body.stem[0].weight), norms[body.stem[1]])
         for block in body.blocks:
             assert isinstance(block, ResidualBlock)
             inner = kernels.normalise(convolve(x, block.first), norms[block.first_norm])
