@@ -83,8 +83,10 @@ def fit_sources(
     for name in (JOINT, anchor):
         if name in outputs and len(outputs) > 1:
             choices[str(name)] = [str(name)]
+    if len(targets) < FEW and len(choices) == 3:
+        del choices["all"]  # its weights would be guesses, and the joint head has seen all sides
     found: dict[str, float] = {}
-    chosen = "all"
+    chosen = "all" if "all" in choices else str(anchor)
     if len(choices) > 1 and len(targets) >= 2 * folds:
         for choice, names in choices.items():
             some = {name: outputs[name] for name in names}
