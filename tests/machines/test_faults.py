@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import threading
 import time
 
 import psutil
@@ -181,10 +180,3 @@ def _has_job(world) -> bool:
     except AssertionError:
         return False
     return True
-
-
-def test_threads_end_with_the_engine(world):
-    def left():
-        return [thread for thread in threading.enumerate() if thread.name.startswith("fedmend-")]
-
-    wait_until(lambda: not left(), 10)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import json
 import shutil
 import socket
@@ -88,7 +89,9 @@ def test_the_server_listens_on_loopback_only(world):
         for process in (top, *top.children(recursive=True)):
             for each in process.net_connections(kind="tcp"):
                 if each.status == psutil.CONN_LISTEN:
-                    assert each.laddr.ip in ("127.0.0.1", "::1"), each
+                    address = ipaddress.ip_address(each.laddr.ip)
+                    address = getattr(address, "ipv4_mapped", None) or address
+                    assert address.is_loopback, each
 
 
 def test_a_party_cannot_take_anothers_name(world, tmp_path):

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import threading
 import time
 
 import numpy as np
@@ -195,3 +196,17 @@ def test_the_seed_reaches_the_sites(wire_up):
 
     wired = wire_up(hello=replace(HELLO, seed=5))
     assert {host._site.seed for host in wired.hosts.values()} == {5}
+
+
+def test_threads_end_with_the_engine(wired):
+    def ours():
+        names = ("fedmend-receive", "fedmend-beat")
+        return [thread for thread in threading.enumerate() if thread.name in names]
+
+    wired.fed.workers(Probe)
+    assert len(ours()) >= 3
+    wired.close()
+    deadline = time.monotonic() + 10
+    while ours():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
