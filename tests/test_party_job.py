@@ -1,0 +1,70 @@
+from __future__ import annotations
+
+import json
+import threading
+import time
+
+import pytest
+
+pytest.importorskip("nvflare", reason="the flare engine needs nvflare")
+
+from fedmend.consent import give_answer, open_question
+from fedmend.errors import Refused
+from fedmend.federation.engines.flare.host import Hello
+from fedmend.party_job import PartyJob
+
+HELLO = Hello("r1", "spring run", ("VFL",), 0, 0.25)
+
+
+@pytest.fixture
+def kit(workshop):
+    workshop.write()
+    (workshop.folder / "startup").mkdir()
+    client = {"client": {"fqsn": "bank"}}
+    (workshop.folder / "startup" / "fed_client.json").write_text(json.dumps(client))
+
+    def make(text=""):
+        (workshop.folder / "party.toml").write_text(
+            f'name = "bank"\ndata = "bank.csv"\nid = "customer"\nlabel = "default"\n{text}'
+        )
+        return workshop.folder
+
+    return make
+
+
+def answer_soon(folder, yes):
+    def answer():
+        while open_question(folder) is None:
+            time.sleep(0.05)
+        give_answer(folder, yes)
+
+    thread = threading.Thread(target=answer)
+    thread.start()
+    return thread
+
+
+def test_the_site_is_that_of_the_partys_own_file(kit):
+    folder = kit("patience = 7\n")
+    site = PartyJob().opener(folder)(HELLO)
+    assert site.name == "bank"
+    assert set(site.tables) == {"train", "test"}
+    assert PartyJob().patience(folder) == 7
+
+
+def test_a_party_that_wants_to_be_asked_is_asked(kit):
+    folder = kit('approve = "ask"\n')
+    thread = answer_soon(folder, True)
+    assert PartyJob().opener(folder)(HELLO).name == "bank"
+    thread.join()
+    thread = answer_soon(folder, False)
+    with pytest.raises(Refused, match="said no"):
+        PartyJob().opener(folder)(HELLO)
+    thread.join()
+
+
+def test_the_file_is_read_anew_for_every_run(kit):
+    job = PartyJob()
+    opener = job.opener(kit())
+    assert "weights" in opener(HELLO).policy.may_leave
+    kit('[policy]\nrefuse = ["weights"]\n')
+    assert "weights" not in opener(HELLO).policy.may_leave
