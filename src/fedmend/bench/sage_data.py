@@ -57,6 +57,8 @@ def world_of(
         )
     if dataset == "digits":
         return _digits(alpha, clients, labelled, split, seed, all_labels)
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
     if dataset == "cifar10":
         table, test = datasets.load("cifar10", batches=sheets), datasets.load("cifar10-test")
         mean, std = CIFAR_MEAN, CIFAR_STD
