@@ -5,6 +5,7 @@ One is started for all tests of this folder; processes are ended by their ids.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import time
@@ -129,8 +130,9 @@ class World:
 
         child = psutil.Process(self.parties[name].running().child)
         for process in child.children(recursive=True):
-            if "worker_process" in " ".join(process.cmdline()):
-                return process
+            with contextlib.suppress(psutil.Error):  # it may be ending just now
+                if "worker_process" in " ".join(process.cmdline()):
+                    return process
         raise AssertionError(f"{name} runs no job")
 
     def events(self, name: str) -> str:
