@@ -409,8 +409,8 @@ def test_fedcvts_paper_settings() -> None:
 @pytest.mark.parametrize("method", [LocalVFL, RandomMatch, AbsentPartner])
 def test_aligned_rows_judge_where_there_are_enough(method: type[SplitEstimator]) -> None:
     settings = QUICK | MORE.get(method, {}) | {"validation": 0.15}
-    for aligned, expected in ((240, True), (100, False)):
-        fed = torn(440, aligned)
+    for aligned, expected in ((1400, True), (100, False)):
+        fed = torn(1600, aligned)
         model = method(**settings)
         config = model._config()
         network = model._make_network(fed, ["bank", "telco"], "bank", config)
@@ -419,7 +419,7 @@ def test_aligned_rows_judge_where_there_are_enough(method: type[SplitEstimator])
             assert bool((held_out < aligned).all()) is expected
             assert not np.intersect1d(held_out, session.train).size
             rows = len(session.train) + len(held_out)
-            assert rows == aligned + (440 - aligned) // 2
+            assert rows == aligned + (1600 - aligned) // 2
 
 
 @all_methods

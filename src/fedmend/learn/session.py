@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 PREDICT_ROWS = 4096
-ENOUGH_TO_JUDGE = 30
+ENOUGH_TO_JUDGE = 200
 STATE = "training.json"
 
 
