@@ -168,7 +168,9 @@ def test_calibration_cools_the_overconfident_and_distrusts_noise(judged) -> None
     how = Objective(fusion="dempster", activation="exp")
     found = fit_sources(how, outputs, y, anchor="bank")
     raw = ev.loss(Calibration().fuse(how, "aligned", outputs), y).mean()
-    made = Calibration({"aligned": found.temperature}, {"aligned": found.trust})
+    made = Calibration(
+        {"aligned": found.temperature}, {"aligned": found.trust}, {"aligned": found.centre}
+    )
     fitted = ev.loss(made.fuse(how, "aligned", outputs), y).mean()
     alone = ev.loss(how.opinion(outputs["bank"]), y).mean()
     assert float(fitted) < float(raw)
@@ -201,3 +203,17 @@ def test_few_rows_fit_one_temperature_for_all(judged) -> None:
     assert len({found.temperature[name] for name in used}) == 1
     assert {round(found.trust[name], 6) for name in used} == {round(1 / (1 + np.exp(-3.0)), 6)}
     assert set(found.losses) == {"all", "bank"}
+
+
+def test_a_temperature_draws_towards_what_is_usual() -> None:
+    """Of a class nine rows in ten have, an overconfident source must not be cooled to evens."""
+    rng = np.random.default_rng(1)
+    y = torch.from_numpy((rng.random(600) < 0.1).astype(int))
+    noise = rng.normal(size=600) * 3
+    logits = torch.from_numpy(np.stack([2.2 + noise, -noise], 1))
+    how = Objective(fusion="dempster", activation="exp")
+    found = fit_sources(how, {"bank": logits}, y)
+    made = Calibration({"a": found.temperature}, {"a": found.trust}, {"a": found.centre})
+    p = ev.probability(made.fuse(how, "a", {"bank": logits}))[:, 1]
+    assert found.temperature["bank"] > 2
+    assert float(p.mean()) < 0.3

@@ -98,6 +98,7 @@ class Judging:
                 anchor=anchor if guard and anchor in outputs else None,
             )
             heads.calibration.temperature[kind] = found.temperature
+            heads.calibration.centre[kind] = found.centre
             heads.calibration.trust[kind] = found.trust
             report[kind] = {
                 "temperature": found.temperature,

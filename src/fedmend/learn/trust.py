@@ -29,10 +29,13 @@ class Calibration:
     """Temperature and trust of every source, by kind of row.
 
     temperature, trust: kind of row -> source -> value. A source that is not named has 1 and 1.
+    centre: its mean outputs, towards which a temperature above 1 draws: to what is usual, not to
+    all classes alike.
     """
 
     temperature: dict[str, dict[str, float]] = field(default_factory=dict)
     trust: dict[str, dict[str, float]] = field(default_factory=dict)
+    centre: dict[str, dict[str, list[float]]] = field(default_factory=dict)
 
     def fuse(self, how: Objective, kind: str, outputs: Mapping[str, Tensor]) -> ev.Opinion:
         """The opinion on rows of one kind, from each source's outputs."""
@@ -40,27 +43,31 @@ class Calibration:
         for source, values in outputs.items():
             temperature = self.temperature.get(kind, {}).get(source, 1.0)
             trust = self.trust.get(kind, {}).get(source, 1.0)
-            opinions.append(ev.discount(how.opinion(values, temperature), trust))
+            centre = values.new_tensor(self.centre.get(kind, {}).get(source, [0.0]))
+            drawn = values + (temperature - 1.0) * centre
+            opinions.append(ev.discount(how.opinion(drawn, temperature), trust))
         return ev.fuse(opinions, how.fusion)
 
     def to_wire(self) -> dict[str, Any]:
-        return {"temperature": self.temperature, "trust": self.trust}
+        return {"temperature": self.temperature, "trust": self.trust, "centre": self.centre}
 
     @classmethod
     def from_wire(cls, saved: Mapping[str, Any]) -> Calibration:
         return cls(
             {key: dict(value) for key, value in saved["temperature"].items()},
             {key: dict(value) for key, value in saved["trust"].items()},
+            {key: dict(value) for key, value in saved["centre"].items()},
         )
 
 
 @dataclass(frozen=True)
 class Trusted:
-    """What held-out rows say of the sources: temperature, trust, and every choice's loss."""
+    """What held-out rows say of the sources: temperature, trust, centre, every choice's loss."""
 
     temperature: dict[str, float]
     trust: dict[str, float]
     losses: dict[str, float]
+    centre: dict[str, list[float]]
 
 
 def fit_sources(
@@ -98,7 +105,8 @@ def fit_sources(
     for index, name in enumerate(used):
         temperature[name] = float(theta[index, 0].exp())
         trust[name] = float(theta[index, 1].sigmoid())
-    return Trusted(temperature, trust, found)
+    centre = {name: values.mean(0).tolist() for name, values in outputs.items()}
+    return Trusted(temperature, trust, found, centre)
 
 
 # logit(trust) starts, and is held, here: a source is trusted unless it proves otherwise.
@@ -117,7 +125,7 @@ def _fused_loss(
 
 
 def _double_opinion(how: Objective, outputs: Tensor, temperature: Tensor) -> ev.Opinion:
-    scaled = outputs / temperature
+    scaled = (outputs + (temperature - 1.0) * outputs.mean(0)) / temperature
     if how.activation == "softmax":
         belief = scaled.softmax(-1)
         return ev.Opinion(belief, torch.zeros_like(belief[..., :1]))
