@@ -55,8 +55,9 @@ if TYPE_CHECKING:
         Random,
         RandomMatch,
     )
-    from fedmend.report import overview
-    from fedmend.secure import align, rank_correlation, secure_sum
+    from fedmend.report.overview import overview
+    from fedmend.secure import rank_correlation, secure_sum
+    from fedmend.secure.align import align
 
 _HOME = {
     "AbsentPartner": "fedmend.methods",

@@ -11,7 +11,6 @@ from typing import Literal
 
 from pydantic import Field, ValidationError
 
-import fedmend
 from fedmend.config import PartySettings, problem_of
 from fedmend.config_checks import cross_problems
 from fedmend.errors import ConfigError
@@ -114,7 +113,7 @@ def open_site(file: PartyFile, hello: Hello, folder: Path) -> Site:
 
 def install_workers(modules: list[str] | None = None) -> None:
     """Import every module of this installation that may define workers."""
-    root = Path(fedmend.__file__).parent
+    root = Path(__file__).parent
     for room in _ROOMS:
         if not (root / room).is_dir():
             continue

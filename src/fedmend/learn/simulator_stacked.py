@@ -197,7 +197,7 @@ def _stack(each: Sequence[InputBatch]) -> InputBatch:
 
     def joined(values: tuple[Inputs | Tensor | None, ...]) -> Inputs | Tensor | None:
         if isinstance(values[0], tuple):
-            return tuple(torch.stack(parts, 1) for parts in zip(*values, strict=True))  # type: ignore[arg-type]
+            return tuple(torch.stack(parts, 1) for parts in zip(*values, strict=True))
         return None if values[0] is None else torch.stack(values, 1)  # type: ignore[arg-type]
 
     names = InputBatch.__dataclass_fields__

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from fedmend import errors
 from fedmend.errors import DataError, FedmendError, PartyFailed, Refused, WireError
 from fedmend.federation import wire
 from fedmend.federation.policy import Policy
@@ -107,12 +106,22 @@ def _place(error: BaseException) -> str:
     return place
 
 
+def _kinds() -> dict[str, type[FedmendError]]:
+    """fedmend's own kinds of errors, by name: no other class is ever made from a reply."""
+    found: dict[str, type[FedmendError]] = {}
+    todo = [FedmendError]
+    while todo:
+        kind = todo.pop()
+        if kind.__module__ == FedmendError.__module__:
+            found[kind.__name__] = kind
+        todo += kind.__subclasses__()
+    return found
+
+
 def rebuild(content: dict[str, Any], party: str, call: str) -> FedmendError:
     """The error of a reply, of its own type; what is unknown here becomes a PartyFailed."""
     name, text = str(content.get("type")), str(content.get("text"))
-    kind = getattr(errors, name, None)
-    if not (isinstance(kind, type) and issubclass(kind, FedmendError)):
-        kind = PartyFailed
+    kind = _kinds().get(name, PartyFailed)
     if issubclass(kind, DataError):
         return kind(
             text,
