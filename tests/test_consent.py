@@ -6,7 +6,7 @@ import threading
 import pytest
 
 from fedmend.cli import main
-from fedmend.consent import ask, give_answer, open_question, party_of
+from fedmend.deploy.consent import ask, give_answer, open_question, party_of
 from fedmend.errors import ConfigError, Refused
 from fedmend.federation.engines.flare.host import Hello
 

@@ -8,10 +8,10 @@ import pytest
 
 pytest.importorskip("nvflare", reason="the flare engine needs nvflare")
 
-from fedmend.consent import give_answer, open_question
+from fedmend.deploy.consent import give_answer, open_question
+from fedmend.deploy.party_job import PartyJob
 from fedmend.errors import Refused
 from fedmend.federation.engines.flare.host import Hello
-from fedmend.party_job import PartyJob
 
 HELLO = Hello("r1", "spring run", ("VFL",), 0, 0.25)
 

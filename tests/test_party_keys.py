@@ -9,10 +9,10 @@ from typer.testing import CliRunner
 
 from fedmend.cli import app
 from fedmend.data.table import Table
+from fedmend.deploy.party_file import load_party
+from fedmend.deploy.party_keys import KeySettings, install_keys, own_identity
 from fedmend.errors import ConfigError, CryptoError
 from fedmend.federation import Alignment, AlignmentCounts, Federation, Party
-from fedmend.party_file import load_party
-from fedmend.party_keys import KeySettings, install_keys, own_identity
 from fedmend.secure.correlation import rank_correlation
 from fedmend.secure.keys import Identity, keyring
 

@@ -6,11 +6,11 @@ import json
 import pytest
 from rich.console import Console
 
-from fedmend.consent import open_question
+from fedmend.deploy.consent import open_question
+from fedmend.deploy.party_screen import PartyScreen
 from fedmend.federation.engines.flare.events import Events
 from fedmend.federation.ledger import Ledger
 from fedmend.federation.wire import measure
-from fedmend.party_screen import PartyScreen
 
 
 @pytest.fixture

@@ -12,9 +12,9 @@ import pytest
 pytest.importorskip("nvflare", reason="the flare engine needs nvflare")
 
 from fedmend.cli import main
+from fedmend.deploy.processes import Daemon, role_of
+from fedmend.deploy.provision import make_kits
 from fedmend.errors import ConfigError
-from fedmend.processes import Daemon, role_of
-from fedmend.provision import make_kits
 
 
 @pytest.fixture(scope="module")
@@ -85,7 +85,7 @@ def test_an_orphan_of_a_killed_supervisor_is_ended(daemon):
 def test_an_owned_process_ends_with_its_owner(kits):
     code = (
         "import sys, pathlib\n"
-        "from fedmend.processes import Daemon\n"
+        "from fedmend.deploy.processes import Daemon\n"
         "print(Daemon(pathlib.Path(sys.argv[1])).start(owned=True).supervisor)\n"
     )
     owner = subprocess.run(

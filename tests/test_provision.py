@@ -12,11 +12,11 @@ from cryptography.x509.oid import NameOID
 
 from fedmend.cli import main
 from fedmend.config import load_config
+from fedmend.deploy.party_file import load_party
+from fedmend.deploy.processes import role_of, server_address
+from fedmend.deploy.provision import make_kits, provision
 from fedmend.errors import ConfigError
 from fedmend.federation.engines.flare.kits import PARTY_CLASS, RELAY_CLASS
-from fedmend.party_file import load_party
-from fedmend.processes import role_of, server_address
-from fedmend.provision import make_kits, provision
 
 
 @pytest.fixture(scope="module")

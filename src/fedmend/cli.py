@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from fedmend.cli_flare import add_commands, reconcile_run
+from fedmend.deploy.commands import add_commands, reconcile_run
 from fedmend.errors import ConfigError, FedmendError, FedmendWarning
 
 if TYPE_CHECKING:
@@ -157,7 +157,7 @@ def run(
     try:
         with TerminalListener(console) as listener:
             if (engine or settings.run.engine) == "flare":
-                from fedmend.flare_run import execute_flare
+                from fedmend.deploy.flare_run import execute_flare
 
                 record = execute_flare(
                     settings, target, resume=resume, force=force, listener=listener

@@ -9,7 +9,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from fedmend.bench import sage_speed
 from fedmend.bench.sage_speed import PAPER, TINY, PlainLoop, matmul_rate, step_flops
 from fedmend.errors import ConfigError
-from fedmend.learn.rounds import NetSpec, RoundSettings, build_net
+from fedmend.learn.clients.rounds import NetSpec, RoundSettings, build_net
 
 
 def test_flops_are_those_torch_counts() -> None:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedmend.learn.bins import CutTable, bin_categories, bin_numbers
+from fedmend.learn.columns.bins import CutTable, bin_categories, bin_numbers
 
 numbers = st.lists(st.one_of(st.integers(-3, 3), st.just(float("nan"))), min_size=1, max_size=60)
 categories = st.lists(st.integers(-1, 5), min_size=1, max_size=60)

@@ -13,11 +13,11 @@ from fedmend.data.encode import Encoder
 from fedmend.data.table import Table
 from fedmend.errors import ConfigError, DataError, Refused, ResumeError
 from fedmend.federation import Federation, Party, Policy
-from fedmend.learn.clients import FederatedClients
-from fedmend.learn.clients_worker import pool_of
+from fedmend.learn.clients.federated import FederatedClients
+from fedmend.learn.clients.rounds import PseudoMethod, RoundSettings, Supervised
+from fedmend.learn.clients.simulator import Simulator
+from fedmend.learn.clients.worker import pool_of
 from fedmend.learn.optim import OptimizerSpec
-from fedmend.learn.rounds import PseudoMethod, RoundSettings, Supervised
-from fedmend.learn.simulator import Simulator
 
 SMALL = RoundSettings(
     epochs=2,

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from fedmend.data.encode import Encoder
 from fedmend.data.table import Table
 from fedmend.errors import DataError
-from fedmend.learn.clients_encoding import (
+from fedmend.learn.clients.encoding import (
     common_classes,
     common_encoder,
     common_schema,

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedmend.errors import ConfigError
-from fedmend.learn import evidence as ev
+from fedmend.learn.evidence import opinions as ev
 
 finite = st.floats(-60, 60, width=32)
 

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from scipy.optimize import minimize
 
 from fedmend.errors import ConfigError
-from fedmend.learn import evidence as ev
-from fedmend.learn.evidential import JOINT, EvidenceTop, EvidenceTopSpec, Objective, total_loss
-from fedmend.learn.pools import MOST_PASSES, Pools, batch_make_up
-from fedmend.learn.trust import Calibration, fit_sources, minimise
+from fedmend.learn.evidence import opinions as ev
+from fedmend.learn.evidence.pools import MOST_PASSES, Pools, batch_make_up
+from fedmend.learn.evidence.top import JOINT, EvidenceTop, EvidenceTopSpec, Objective, total_loss
+from fedmend.learn.evidence.trust import Calibration, fit_sources, minimise
 
 CPU = torch.device("cpu")
 

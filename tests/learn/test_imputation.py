@@ -10,7 +10,7 @@ import torch
 from fedmend.data.encode import Encoder
 from fedmend.data.table import Table
 from fedmend.errors import ConfigError, DataError
-from fedmend.learn.imputation import MeanRow, OwnRows, embed, mean_row
+from fedmend.learn.evidence.imputation import MeanRow, OwnRows, embed, mean_row
 from fedmend.learn.nets import Batch, Bottom, BottomSpec, initialise
 
 CPU = torch.device("cpu")

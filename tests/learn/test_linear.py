@@ -19,10 +19,10 @@ from fedmend.errors import (
 )
 from fedmend.federation import Alignment, AlignmentCounts, Federation, Party, Policy
 from fedmend.federation.policy import KINDS
-from fedmend.learn import ridge
-from fedmend.learn.board import board_of, indicators
-from fedmend.learn.linear import LinearModels
-from fedmend.learn.rotation import rotate, secret_rotation
+from fedmend.learn.columns import ridge
+from fedmend.learn.columns.board import board_of, indicators
+from fedmend.learn.columns.linear import LinearModels
+from fedmend.learn.columns.rotation import rotate, secret_rotation
 
 N, ALIGNED = 320, 200
 
@@ -329,7 +329,7 @@ def test_a_target_whose_equations_fail_leaves_the_others_alone(monkeypatch):
             raise np.linalg.LinAlgError("singular")
         return solve(moments, target, own, penalty, alpha)
 
-    monkeypatch.setattr("fedmend.learn.linear_workers.solve_ridge", failing)
+    monkeypatch.setattr("fedmend.learn.columns.linear_workers.solve_ridge", failing)
     with LinearModels(fed, "bank", "telco", targets=["income", "rate", "visits"]) as models:
         report = models.fit()
         models.predict()

@@ -11,7 +11,7 @@ from PIL import Image, ImageDraw, ImageEnhance, ImageOps
 
 from fedmend.errors import ConfigError
 from fedmend.learn.augment import CHUNK, apply_weak
-from fedmend.learn.randaugment import (
+from fedmend.learn.clients.randaugment import (
     OPERATIONS,
     apply_operation,
     apply_strong,

@@ -7,8 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from fedmend.learn.optim import OptimizerSpec
-from fedmend.learn.recipes import (
+from fedmend.learn.clients.recipes import (
     HIDDEN,
     DureMethod,
     LoKeMethod,
@@ -17,7 +16,7 @@ from fedmend.learn.recipes import (
     Twin,
     row_weights,
 )
-from fedmend.learn.rounds import (
+from fedmend.learn.clients.rounds import (
     InputBatch,
     LocalMethod,
     NetSpec,
@@ -29,7 +28,8 @@ from fedmend.learn.rounds import (
     method_of,
     round_generator,
 )
-from fedmend.learn.rounds_trainer import Trainer
+from fedmend.learn.clients.trainer import Trainer
+from fedmend.learn.optim import OptimizerSpec
 
 SPEC = NetSpec("mlp", classes=3, numeric=4, hidden=(16,))
 CENTRES = np.random.default_rng(1).normal(size=(3, 4)) * 4.0

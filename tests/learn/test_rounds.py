@@ -11,8 +11,9 @@ from torch import nn
 from torch.nn import functional as F
 
 from fedmend.errors import ConfigError, DataError
-from fedmend.learn.optim import OptimizerSpec
-from fedmend.learn.rounds import (
+from fedmend.learn.clients.local_methods import divergence
+from fedmend.learn.clients.networks import FlatNet
+from fedmend.learn.clients.rounds import (
     ImageViews,
     LocalMethod,
     NetSpec,
@@ -29,10 +30,9 @@ from fedmend.learn.rounds import (
     method_of,
     round_generator,
 )
-from fedmend.learn.rounds_methods import divergence
-from fedmend.learn.rounds_nets import FlatNet
-from fedmend.learn.rounds_trainer import Trainer, pick
-from fedmend.learn.rules import SageRule
+from fedmend.learn.clients.rules import SageRule
+from fedmend.learn.clients.trainer import Trainer, pick
+from fedmend.learn.optim import OptimizerSpec
 
 CPU = torch.device("cpu")
 SMALL = RoundSettings(

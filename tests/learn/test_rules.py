@@ -11,8 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedmend.errors import ConfigError
-from fedmend.learn.pseudo import PseudoLabels, cdsc, cpg
-from fedmend.learn.rules import (
+from fedmend.learn.clients.rules import (
     KAPPA,
     RULES,
     FedDBRule,
@@ -28,6 +27,7 @@ from fedmend.learn.rules import (
     helpers_agree,
     rule_of,
 )
+from fedmend.learn.pseudo import PseudoLabels, cdsc, cpg
 
 # Rows: both sure and agreed; only local; only global; neither; both sure, differing.
 LOCAL = torch.tensor([[0.97, 0.02, 0.01], [0.98, 0.01, 0.01], [0.5, 0.3, 0.2], [0.4, 0.3, 0.3],

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedmend.errors import ConfigError
-from fedmend.learn.selection import Choice, Watch, final_threshold
+from fedmend.learn.evidence.selection import Choice, Watch, final_threshold
 
 CPU = torch.device("cpu")
 

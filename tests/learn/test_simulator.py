@@ -10,8 +10,9 @@ import torch
 from sklearn.datasets import load_digits
 
 from fedmend.errors import ConfigError, DataError, ResumeError
-from fedmend.learn.optim import OptimizerSpec
-from fedmend.learn.rounds import (
+from fedmend.learn.clients.networks import FlatNet
+from fedmend.learn.clients.resnet import fast_eval, fast_train
+from fedmend.learn.clients.rounds import (
     ImageViews,
     NetSpec,
     Pool,
@@ -21,10 +22,9 @@ from fedmend.learn.rounds import (
     TableViews,
     build_net,
 )
-from fedmend.learn.rounds_nets import FlatNet
-from fedmend.learn.simulator import Simulator
-from fedmend.learn.simulator_resnet import fast_eval, fast_train
-from fedmend.learn.simulator_stacked import StackedNet
+from fedmend.learn.clients.simulator import Simulator
+from fedmend.learn.clients.stacked import StackedNet
+from fedmend.learn.optim import OptimizerSpec
 
 NET = NetSpec("mlp", 3, numeric=4, cardinalities=(5, 6), hidden=(8, 6))
 SMALL = RoundSettings(

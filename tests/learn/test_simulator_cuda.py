@@ -6,9 +6,8 @@ import pytest
 import torch
 
 from fedmend.learn.augment import apply_weak, draw_weak
-from fedmend.learn.optim import OptimizerSpec
-from fedmend.learn.randaugment import OPERATIONS, apply_operation, apply_strong, draw_strong
-from fedmend.learn.rounds import (
+from fedmend.learn.clients.randaugment import OPERATIONS, apply_operation, apply_strong, draw_strong
+from fedmend.learn.clients.rounds import (
     ImageViews,
     NetSpec,
     Pool,
@@ -18,7 +17,8 @@ from fedmend.learn.rounds import (
     TableViews,
     round_generator,
 )
-from fedmend.learn.simulator import Simulator
+from fedmend.learn.clients.simulator import Simulator
+from fedmend.learn.optim import OptimizerSpec
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 

@@ -14,11 +14,11 @@ if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")
 pytest.importorskip("triton")
 
-from fedmend.learn import simulator_resnet
-from fedmend.learn.rounds import NetSpec, build_net
-from fedmend.learn.simulator_kernels import norm_backward, norm_forward
-from fedmend.learn.simulator_resnet import eval_pass, train_pass
-from fedmend.learn.simulator_stem import stem, stem_backward
+from fedmend.learn.clients import resnet as simulator_resnet
+from fedmend.learn.clients.kernels import norm_backward, norm_forward
+from fedmend.learn.clients.resnet import eval_pass, train_pass
+from fedmend.learn.clients.rounds import NetSpec, build_net
+from fedmend.learn.clients.stem import stem, stem_backward
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 LAST = torch.channels_last

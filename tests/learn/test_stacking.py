@@ -7,7 +7,7 @@ import pytest
 from scipy.optimize import minimize
 from sklearn.metrics import r2_score
 
-from fedmend.learn.stacking import (
+from fedmend.learn.columns.stacking import (
     class_weights,
     member_errors,
     shrinkage,

@@ -13,10 +13,10 @@ from fedmend.data.table import Table
 from fedmend.errors import ConfigError, CryptoError, DataError, PrivacyWarning, Refused
 from fedmend.federation import Alignment, AlignmentCounts, Federation, Party, Policy
 from fedmend.federation.policy import KINDS
-from fedmend.learn.bins import bin_categories, bin_numbers
-from fedmend.learn.board import board_of
-from fedmend.learn.grow import quantise
-from fedmend.learn.trees import TreeModels
+from fedmend.learn.columns.bins import bin_categories, bin_numbers
+from fedmend.learn.columns.board import board_of
+from fedmend.learn.columns.grow import quantise
+from fedmend.learn.columns.trees import TreeModels
 
 N, ALIGNED = 420, 260
 CITIES = ["Bonn", "Kiel", "Ulm"]

@@ -18,11 +18,11 @@ import pytest
 pytest.importorskip("nvflare", reason="the flare engine needs nvflare")
 
 from fedmend.config import load_config
+from fedmend.deploy.flare_run import execute_flare
+from fedmend.deploy.processes import Daemon
+from fedmend.deploy.provision import Kits, provision
 from fedmend.federation import Federation
-from fedmend.flare_run import execute_flare
 from fedmend.flow import Listener, execute, plan_of
-from fedmend.processes import Daemon
-from fedmend.provision import Kits, provision
 
 HERE = Path(__file__).parent
 TOML = """

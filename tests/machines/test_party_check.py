@@ -17,9 +17,9 @@ from cryptography.x509.oid import NameOID
 
 from fedmend.cli import main
 from fedmend.config import load_config
+from fedmend.deploy.party_check import check_party
+from fedmend.deploy.provision import make_kits, provision
 from fedmend.errors import ConfigError
-from fedmend.party_check import check_party
-from fedmend.provision import make_kits, provision
 
 
 def free_port():

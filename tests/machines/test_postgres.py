@@ -10,7 +10,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from fedmend.party_check import check_party
+from fedmend.deploy.party_check import check_party
 
 from .conftest import free_port
 

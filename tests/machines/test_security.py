@@ -12,14 +12,14 @@ from pathlib import Path
 
 import pytest
 
+from fedmend.deploy.party_check import check_party
+from fedmend.deploy.processes import Daemon
+from fedmend.deploy.provision import make_kits
 from fedmend.errors import Refused, WireError
 from fedmend.federation import wire
 from fedmend.federation.engines.flare.collab import Admin, write_job
 from fedmend.federation.engines.flare.kits import ADMIN, PARTY_CLASS
 from fedmend.federation.engines.flare.messages import read_reply, request
-from fedmend.party_check import check_party
-from fedmend.processes import Daemon
-from fedmend.provision import make_kits
 
 from .machine_probe import MachineProbe
 from .test_party_check import sign_anew

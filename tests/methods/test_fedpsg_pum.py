@@ -599,7 +599,7 @@ def test_a_target_with_one_value() -> None:
 
 
 def test_a_column_that_fails_is_reported_and_generated(monkeypatch: pytest.MonkeyPatch) -> None:
-    from fedmend.learn.linear_workers import LinearTargets
+    from fedmend.learn.columns.linear_workers import LinearTargets
 
     begin = LinearTargets._make_groups
 

@@ -14,7 +14,7 @@ from fedmend.data.scenario import split_columns, split_rows, tear
 from fedmend.data.table import Table
 from fedmend.errors import ConfigError, DataError, NotFitted, Refused, ResumeError
 from fedmend.federation import Alignment, AlignmentCounts, Federation, Party, Policy
-from fedmend.learn.evidential_parts import part_of as evidence_part
+from fedmend.learn.evidence.parts import part_of as evidence_part
 from fedmend.methods.baselines.local import Local
 from fedmend.methods.risa import RISA
 

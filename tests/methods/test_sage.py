@@ -14,7 +14,7 @@ from fedmend.data import datasets, scenario
 from fedmend.data.table import Table
 from fedmend.errors import ConfigError, DataError, NotFitted, Refused, ResumeError
 from fedmend.federation import Federation, Party, Policy
-from fedmend.learn.clients_worker import pool_of
+from fedmend.learn.clients.worker import pool_of
 from fedmend.methods.baselines.fssl import (
     FedAvg,
     FedDB,

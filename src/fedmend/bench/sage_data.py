@@ -13,7 +13,7 @@ import torch
 from fedmend.data import datasets
 from fedmend.data.clients import client_names, client_rows
 from fedmend.errors import ConfigError
-from fedmend.learn.rounds import ImageViews, NetSpec, Pool, TableViews
+from fedmend.learn.clients.rounds import ImageViews, NetSpec, Pool, TableViews
 
 __all__ = ["PAPER_ROUNDS", "World", "paper_accuracy", "world_of"]
 

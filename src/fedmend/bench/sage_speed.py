@@ -21,9 +21,7 @@ from torch.nn import functional as F
 
 from fedmend.bench.harness import Bar, BenchResult, device_name
 from fedmend.errors import ConfigError
-from fedmend.learn.halves import resolve_device
-from fedmend.learn.optim import OptimizerSpec
-from fedmend.learn.rounds import (
+from fedmend.learn.clients.rounds import (
     ImageViews,
     NetSpec,
     Pool,
@@ -32,8 +30,10 @@ from fedmend.learn.rounds import (
     TableViews,
     build_net,
 )
-from fedmend.learn.rules import SageRule
-from fedmend.learn.simulator import Simulator
+from fedmend.learn.clients.rules import SageRule
+from fedmend.learn.clients.simulator import Simulator
+from fedmend.learn.halves import resolve_device
+from fedmend.learn.optim import OptimizerSpec
 
 NAME = "sage-speed"
 HELP = "a client's training step in the simulator beside a plain loop, and the card's arithmetic"

@@ -21,8 +21,8 @@ from fedmend.errors import ConfigError, DataError, FedmendWarning
 from fedmend.federation.engines.local import LocalEngine
 from fedmend.federation.federation import Federation
 from fedmend.generate import generators, make
-from fedmend.learn.board import ORDINAL
-from fedmend.learn.targets import MODES
+from fedmend.learn.columns.board import ORDINAL
+from fedmend.learn.columns.targets import MODES
 from fedmend.methods.completion import open_rows
 from fedmend.methods.generation import GenerateWorker
 from fedmend.methods.mended import Completed, Mended

@@ -17,11 +17,9 @@ import numpy as np
 
 from fedmend.errors import ConfigError, DataError, NotFitted
 from fedmend.federation import Federation
-from fedmend.learn.clients import FederatedClients
-from fedmend.learn.clients_hidden import HiddenClients
-from fedmend.learn.optim import OptimizerSpec
-from fedmend.learn.parts import read_file, read_json, write_file, write_json
-from fedmend.learn.rounds import (
+from fedmend.learn.clients.federated import FederatedClients
+from fedmend.learn.clients.hidden import HiddenClients
+from fedmend.learn.clients.rounds import (
     Aggregate,
     LocalMethod,
     NetSpec,
@@ -29,7 +27,9 @@ from fedmend.learn.rounds import (
     RoundReport,
     RoundSettings,
 )
-from fedmend.learn.simulator import Simulator
+from fedmend.learn.clients.simulator import Simulator
+from fedmend.learn.optim import OptimizerSpec
+from fedmend.learn.parts import read_file, read_json, write_file, write_json
 from fedmend.learn.training import Progress
 from fedmend.methods.base import MANIFEST, Estimator
 

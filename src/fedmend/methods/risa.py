@@ -23,10 +23,10 @@ import pandas as pd
 
 from fedmend.errors import ConfigError, DataError
 from fedmend.federation import Federation
-from fedmend.learn.evidential import Objective
-from fedmend.learn.evidential_session import EvidenceNetwork, How
+from fedmend.learn.evidence.selection import MEASURES
+from fedmend.learn.evidence.session import EvidenceNetwork, How
+from fedmend.learn.evidence.top import Objective
 from fedmend.learn.features import ALIGNED, ALL
-from fedmend.learn.selection import MEASURES
 from fedmend.learn.training import Progress, SplitConfig
 from fedmend.methods.base import SplitEstimator
 from fedmend.methods.risa_stages import SELF_TRAINING, Stages

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fedmend.errors import DataError
-from fedmend.learn.evidential import Objective
-from fedmend.learn.evidential_session import EvidenceNetwork, EvidenceSession
+from fedmend.learn.evidence.selection import final_threshold
+from fedmend.learn.evidence.session import EvidenceNetwork, EvidenceSession
+from fedmend.learn.evidence.top import Objective
 from fedmend.learn.features import ALIGNED
 from fedmend.learn.metrics import better
-from fedmend.learn.selection import final_threshold
 from fedmend.learn.session import STATE
 from fedmend.learn.training import Progress
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from fedmend.learn.rounds import LocalMethod, PseudoMethod
-from fedmend.learn.rules import KAPPA, SageRule
+from fedmend.learn.clients.rounds import LocalMethod, PseudoMethod
+from fedmend.learn.clients.rules import KAPPA, SageRule
 from fedmend.methods.horizontal import HorizontalEstimator
 
 __all__ = ["SAGE"]

@@ -16,8 +16,8 @@ from fedmend.errors import ConfigError
 from fedmend.federation.site import Site
 from fedmend.federation.worker import Worker, exposed
 from fedmend.learn import pseudo
-from fedmend.learn.board import Board, TargetColumn, board_of
-from fedmend.learn.stacking import (
+from fedmend.learn.columns.board import Board, TargetColumn, board_of
+from fedmend.learn.columns.stacking import (
     class_weights,
     member_errors,
     shrinkage,

@@ -26,7 +26,7 @@ from typing import Any
 
 from fedmend.errors import DataError, PartyFailed
 from fedmend.federation.federation import Federation
-from fedmend.learn.targets import TargetModels
+from fedmend.learn.columns.targets import TargetModels
 from fedmend.methods.selftrain import SelfTraining, SelfTrainingWorker
 
 __all__ = ["FAMILIES", "Outcome", "cross_validated", "vfpu_m"]
@@ -40,14 +40,14 @@ FAMILIES = ("linear", "tree", "neural")
 def family_of(name: str) -> type[TargetModels]:
     """The models of a family; imported when it is used."""
     if name == "linear":
-        from fedmend.learn.linear import LinearModels
+        from fedmend.learn.columns.linear import LinearModels
 
         return LinearModels
     if name == "tree":
-        from fedmend.learn.trees import TreeModels
+        from fedmend.learn.columns.trees import TreeModels
 
         return TreeModels
-    from fedmend.learn.neural import NeuralModels
+    from fedmend.learn.columns.neural import NeuralModels
 
     return NeuralModels
 

@@ -24,9 +24,9 @@ __all__ = ["Uncertainty", "picture"]
 class Uncertainty:
     """What is known of one method's uncertainty.
 
-    worth: as `fedmend.learn.calibration.describe` tells it. carried: by party the mean share of
-    decisions on rows known to all. trust: by kind of row and source. made_up: by passive party how
-    many rows got a label, kept it, and how many there are.
+    worth: as `fedmend.learn.evidence.calibration.describe` tells it. carried: by party the mean
+    share of decisions on rows known to all. trust: by kind of row and source. made_up: by passive
+    party how many rows got a label, kept it, and how many there are.
     """
 
     worth: dict[str, Any]

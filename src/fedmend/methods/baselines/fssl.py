@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from fedmend.errors import ConfigError
-from fedmend.learn.rounds import Aggregate, LocalMethod, PseudoMethod, Supervised
-from fedmend.learn.rules import (
+from fedmend.learn.clients.rounds import Aggregate, LocalMethod, PseudoMethod, Supervised
+from fedmend.learn.clients.rules import (
     KAPPA,
     FedDBRule,
     FedLabelRule,

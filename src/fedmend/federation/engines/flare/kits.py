@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ADMIN = "coordinator@fedmend.org"
-PARTY_CLASS = "fedmend.party_job.PartyJob"
+PARTY_CLASS = "fedmend.deploy.party_job.PartyJob"
 RELAY_CLASS = "fedmend.federation.engines.flare.collab.CollabRelay"
 
 

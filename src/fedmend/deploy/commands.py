@@ -1,0 +1,247 @@
+"""The commands of a federation of several machines: provision, party, server."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from fedmend.errors import ConfigError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from fedmend.deploy.processes import Daemon
+
+__all__ = ["add_commands", "reconcile_run"]
+
+Kit = Annotated[
+    Path, typer.Argument(help="the start-up kit, for instance kits/bank", metavar="KIT")
+]
+KitsFolder = Annotated[Path, typer.Argument(help="the folder of all kits", metavar="KITS")]
+Detach = Annotated[bool, typer.Option("--detach", help="run in the background")]
+
+_GRADES = {"ok": "[green]ok[/]", "note": "[yellow]note[/]", "problem": "[red]problem[/]"}
+
+
+def add_commands(app: typer.Typer) -> None:
+    """Hang the commands into the front door."""
+    app.command()(provision)
+    party = typer.Typer(help="A party on its own machine: check, start, status, stop.")
+    for command in (check, start, status, stop, allow, refuse, keys):
+        party.command()(command)
+    app.add_typer(party, name="party", no_args_is_help=True)
+    server = typer.Typer(help="The server beside the coordinator; 'run' starts it when needed.")
+    server.command("start")(server_start)
+    server.command("status")(server_status)
+    server.command("stop")(server_stop)
+    app.add_typer(server, name="server", no_args_is_help=True)
+
+
+def _console() -> Console:
+    from rich.console import Console
+
+    return Console(soft_wrap=True, highlight=False)
+
+
+# ---------------------------------------------------------------- provision
+
+
+def provision(
+    config: Annotated[Path, typer.Argument(help="the federation's file", metavar="FILE")] = Path(
+        "federation.toml"
+    ),
+    force: Annotated[
+        bool, typer.Option("--force", help="make all kits anew; tables and models stay")
+    ] = False,
+) -> None:
+    """Make a start-up kit for every party and for the coordinator: certificates and settings."""
+    from fedmend.config import load_config
+    from fedmend.deploy.provision import provision as make
+
+    settings = load_config(config)
+    kits = make(settings, force=force)
+    for party in settings.party:
+        typer.echo(f"{kits.party(party.name)}: give it to {party.name}, by a way you trust")
+    typer.echo(f"{kits.folder / 'coordinator'} and {kits.folder / 'ca'}: keep them to yourself")
+    typer.echo("Next, at each party: fill in party.toml, then fedmend party check KIT")
+
+
+# ---------------------------------------------------------------- party
+
+
+def check(kit: Kit) -> None:
+    """Test certificate, clock, reachability, table and schema; change nothing."""
+    from rich.markup import escape
+
+    from fedmend.deploy.party_check import check_party
+
+    found = check_party(kit)
+    console = _console()
+    for each in found:
+        console.print(f"{_GRADES[each.grade]:<8} {each.name}: {escape(each.words)}")
+    problems = [f"{each.name}: {each.words}" for each in found if each.grade == "problem"]
+    if problems:
+        raise ConfigError(problems, source=str(kit))
+    console.print(f"no problems. Next: fedmend party start {kit}")
+
+
+def start(kit: Kit, detach: Detach = False) -> None:
+    """Take part: connect to the server, and show on this screen what is asked for."""
+    from fedmend.deploy.party_file import load_party
+    from fedmend.deploy.party_screen import PartyScreen, keyboard_answer
+
+    daemon = _daemon(kit, "party")
+    file = load_party(kit)
+    if detach:
+        found = daemon.start()
+        typer.echo(f"{file.name} runs in the background (process {found.supervisor})")
+        return
+    console = _console()
+    answer = keyboard_answer if sys.stdin.isatty() else None
+    screen = PartyScreen(daemon.kit, console, answer)
+    console.print(
+        f"{file.name} is starting; Ctrl-C ends it. Nothing leaves but what is shown here."
+    )
+    daemon.supervise(screen.tick)
+    screen.tick()
+    console.print(f"{file.name} has ended")
+
+
+def status(kit: Kit) -> None:
+    """Whether the party runs and is connected, and what happened last."""
+    from fedmend.deploy.consent import open_question
+    from fedmend.federation.engines.flare.events import EVENTS_FILE, read_events
+
+    daemon = _daemon(kit, "party")
+    found = daemon.running()
+    if found is None:
+        typer.echo("not running")
+    else:
+        connected = "connected" if daemon.is_connected() else "not connected"
+        since = time.strftime("%Y-%m-%d %H:%M", time.localtime(found.since))
+        typer.echo(f"running since {since} (process {found.supervisor}), {connected}")
+    question = open_question(daemon.kit)
+    if question is not None:
+        typer.echo(f"waiting for an answer: {question.words} (fedmend party allow | refuse)")
+    for event, _ in list(read_events(daemon.kit / EVENTS_FILE))[-5:]:
+        clock = time.strftime("%H:%M:%S", time.localtime(event.time))
+        typer.echo(f"{clock}  {event.words}")
+    if found is None:
+        raise typer.Exit(1)
+
+
+def stop(kit: Kit) -> None:
+    """End the party's process, and the job it may be in."""
+    typer.echo("stopped" if _daemon(kit, "party").stop() else "was not running")
+
+
+def allow(kit: Kit) -> None:
+    """Say yes to the run that asks (approve = "ask")."""
+    from fedmend.deploy.consent import give_answer
+
+    typer.echo(f"allowed: {give_answer(_daemon(kit, 'party').kit, True).words}")
+
+
+def refuse(kit: Kit) -> None:
+    """Say no to the run that asks (approve = "ask")."""
+    from fedmend.deploy.consent import give_answer
+
+    typer.echo(f"refused: {give_answer(_daemon(kit, 'party').kit, False).words}")
+
+
+def keys(kit: Kit) -> None:
+    """Show this party's public key for its partners; make a lasting one if there is none."""
+    from fedmend.deploy.party_file import load_party
+    from fedmend.deploy.party_keys import own_identity
+
+    file = load_party(kit)
+    identity, path, new = own_identity(file.keys, file.at("."))
+    if new:
+        typer.echo(f"made {path}, encrypted; the password is needed whenever the party starts")
+    if file.keys.identity is None:
+        typer.echo(f'to use it, put into party.toml under [keys]: identity = "{path.name}"')
+    typer.echo("what your partners put into theirs, under [keys.pinned]:")
+    typer.echo(f'{file.name} = "{identity.public.hex()}"')
+    typer.echo(f"fingerprint, to compare by telephone: {identity.fingerprint}")
+
+
+# ---------------------------------------------------------------- server
+
+
+def server_start(kits: KitsFolder = Path("kits")) -> None:
+    """Start the server in the background."""
+    found = _daemon(_server_kit(kits), "server").start()
+    typer.echo(f"the server runs in the background (process {found.supervisor})")
+
+
+def server_status(kits: KitsFolder = Path("kits")) -> None:
+    """Whether the server runs, and which parties are connected."""
+    from fedmend.deploy.provision import Kits
+    from fedmend.federation.engines.flare.session import Reach, connected
+
+    daemon = _daemon(_server_kit(kits), "server")
+    if daemon.running() is None:
+        typer.echo("not running")
+        raise typer.Exit(1)
+    there = connected(Reach(Kits(kits).admin, wait_seconds=10.0))
+    for party in Kits(kits).parties:
+        typer.echo(f"{party}: {'connected' if party in there else 'not connected'}")
+
+
+def server_stop(kits: KitsFolder = Path("kits")) -> None:
+    """End the server, and the job it may be running."""
+    typer.echo("stopped" if _daemon(_server_kit(kits), "server").stop() else "was not running")
+
+
+def _server_kit(kits: Path) -> Path:
+    from fedmend.deploy.provision import Kits
+
+    return Kits(kits).server
+
+
+def _daemon(kit: Path, role: str) -> Daemon:
+    from fedmend.deploy.processes import Daemon
+
+    found = Daemon(kit)
+    if found.role != role:
+        raise ConfigError(f"{kit} is the kit of a {found.role}. Mend: name the one of a {role}")
+    return found
+
+
+# ---------------------------------------------------------------- ledgers
+
+
+def reconcile_run(run: Path, own: list[str]) -> None:
+    """Compare the ledger of a run with those of its parties, and name every difference."""
+    from fedmend.deploy.flare_run import LEDGERS_FOLDER
+    from fedmend.federation.ledger import read_ledger
+    from fedmend.federation.reconcile import reconcile
+    from fedmend.report.page import LEDGER_FILE
+
+    theirs = {path.stem: path for path in sorted((run / LEDGERS_FOLDER).glob("*.jsonl"))}
+    for pair in own:
+        party, equals, file = pair.partition("=")
+        if not equals:
+            raise ConfigError(f"--with {pair!r} names no party. Mend: --with bank=ledger.jsonl")
+        theirs[party] = Path(file)
+    if not theirs:
+        raise ConfigError(
+            f"{run} holds no ledger of a party. Mend: --with bank=FILE, the copy that the bank "
+            "has in ledgers/ of its kit"
+        )
+    ours = read_ledger(run / LEDGER_FILE if run.is_dir() else run)
+    wrong = []
+    for party, path in theirs.items():
+        found = reconcile(ours, party, read_ledger(path))
+        problems = [each for each in found if each.grade != "explained"]
+        typer.echo(f"{party}: {len(problems)} differences" if problems else f"{party}: agrees")
+        for each in found:
+            if each.grade == "explained":
+                typer.echo(f"  explained by a call that was not answered: {each.words}")
+        wrong += [f"{each.party}, {each.grade}: {each.words}" for each in problems]
+    if wrong:
+        raise ConfigError(wrong, source=str(run))

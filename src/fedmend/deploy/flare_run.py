@@ -1,0 +1,129 @@
+"""A run over flare: the plan of a federation.toml with its parties on machines of their own.
+
+The server is started for the run when nobody has started it. When a party stops answering, the
+run stops, waits for it and goes on, or starts over without it, as ``flare.on_absent`` says.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import re
+import secrets
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fedmend.config import Config
+from fedmend.deploy.processes import Daemon
+from fedmend.deploy.provision import Kits
+from fedmend.errors import ConfigError, PartyAbsent
+from fedmend.federation import Federation
+from fedmend.flow import Listener, Plan, execute, plan_of
+from fedmend.report.page import LEDGER_FILE
+
+if TYPE_CHECKING:
+    from fedmend.report.record import RunRecord
+
+__all__ = ["LEDGERS_FOLDER", "execute_flare", "server_up"]
+
+logger = logging.getLogger(__name__)
+
+LEDGERS_FOLDER = "ledgers"
+RUN_NAME = "run.name"
+
+
+@contextlib.contextmanager
+def server_up(kits: Kits) -> Iterator[None]:
+    """The server runs inside; it ends afterwards if it was not running before."""
+    daemon = Daemon(kits.server)
+    started = daemon.running() is None
+    if started:
+        daemon.start(owned=True)
+    try:
+        yield
+    finally:
+        if started:
+            daemon.stop()
+
+
+def execute_flare(
+    config: Config,
+    folder: Path,
+    *,
+    resume: bool = False,
+    force: bool = False,
+    listener: Listener | None = None,
+) -> RunRecord:
+    """Run a federation.toml with its parties elsewhere; see :func:`fedmend.flow.execute`."""
+    listener = listener or Listener()
+    kits = Kits(config.at(config.flare.kits))
+    if not kits.server.is_dir():
+        raise ConfigError(
+            f"there are no kits in {kits.folder}. Mend: fedmend provision {config.source}"
+        )
+    with server_up(kits):
+        while True:
+            try:
+                plan = _plan(config, kits, listener)
+                return execute(
+                    plan, folder, resume=resume, force=force, keep_failed=True, listener=listener
+                )
+            except PartyAbsent as error:
+                config, resume, force = _after(error, config, listener, resume)
+
+
+def _plan(config: Config, kits: Kits, listener: Listener) -> Plan:
+    plan = plan_of(config)
+
+    def federation(work: Path) -> Federation:
+        return Federation.over_flare(
+            kits.folder,
+            parties=[party.name for party in config.party],
+            run=_run_name(work),
+            title=config.title,
+            methods=tuple(method.title for method in plan.trainings),
+            seed=plan.seeds[0],
+            test_share=config.evaluate.test_share,
+            ledger=work / LEDGER_FILE,
+            ledgers=work / LEDGERS_FOLDER,
+            wait_seconds=config.flare.wait_seconds,
+            call_timeout=config.flare.call_timeout,
+            stall_seconds=config.flare.stall_seconds,
+            waiting=lambda missing: listener.stage(f"Waiting for {', '.join(missing)}"),
+        )
+
+    return replace(plan, federation=federation)
+
+
+def _run_name(work: Path) -> str:
+    """The name under which the parties keep their part of this run; the same when resumed."""
+    path = work / RUN_NAME
+    if not path.is_file():
+        slug = re.sub(r"[^A-Za-z0-9_-]", "-", work.name.removesuffix(".part"))[:60]
+        path.write_text(f"{slug}-{secrets.token_hex(4)}", encoding="utf-8")
+    return path.read_text(encoding="utf-8")
+
+
+def _after(
+    error: PartyAbsent, config: Config, listener: Listener, resume: bool
+) -> tuple[Config, bool, bool]:
+    """What to do about an absent party: config, resume and force of the next attempt, or raise."""
+    how = config.flare.on_absent
+    # Without a call, the party was waited for already, and did not come.
+    if how == "stop" or (how == "wait" and not error.call):
+        raise error
+    logger.warning("%s", error)
+    if how == "wait":
+        listener.stage(f"{error.party} is absent ({error.reason}); waiting for it")
+        return config, True, False
+    rest = [party for party in config.party if party.name != error.party]
+    if len(rest) < 2 or not any(party.label is not None for party in rest):
+        names = ", ".join(party.name for party in rest)
+        error.add_note(f"on_absent = 'continue', but {names} cannot go on without {error.party}")
+        raise error
+    listener.stage(f"{error.party} is absent ({error.reason}); starting over without it")
+    left: dict[str, Any] = {"party": rest}
+    fewer = config.model_copy(update=left)
+    return fewer, False, True

@@ -1,0 +1,211 @@
+"""``fedmend party check``: certificate, clock, reachability, table and schema, before anyone waits.
+
+Every check is made and told, whether or not an earlier one failed.
+"""
+
+from __future__ import annotations
+
+import datetime
+import shutil
+import socket
+import ssl
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fedmend._version import __version__
+from fedmend.deploy.consent import party_of
+from fedmend.deploy.party_file import PartyFile, load_party
+from fedmend.deploy.processes import role_of, server_address
+from fedmend.errors import FedmendError, FedmendWarning
+from fedmend.reading import read_party
+
+if TYPE_CHECKING:
+    from cryptography.x509 import Certificate
+
+__all__ = ["Check", "check_party"]
+
+SOON_DAYS = 30
+LITTLE_SPACE = 1 << 30
+
+
+@dataclass(frozen=True)
+class Check:
+    """One thing looked at: "ok", "note" or "problem", and what was found."""
+
+    name: str
+    grade: str
+    words: str
+
+
+def check_party(kit: Path, *, seconds: float = 5.0) -> list[Check]:
+    """Look at everything a party needs; nothing is changed, nothing leaves."""
+    role_of(kit)
+    found = list(_versions())
+    found += _certificate(kit)
+    found.append(_reach(kit, seconds))
+    try:
+        file = load_party(kit)
+    except FedmendError as error:
+        found.append(Check("party.toml", "problem", str(error)))
+    else:
+        found += _file(kit, file)
+        found += _table(file)
+    found.append(_space(kit))
+    return found
+
+
+def _versions() -> Iterator[Check]:
+    try:
+        import nvflare
+
+        yield Check("versions", "ok", f"fedmend {__version__}, nvflare {nvflare.__version__}")
+    except ImportError:
+        yield Check(
+            "versions", "problem", "nvflare is not here. Mend: pip install 'fedmend[flare]'"
+        )
+
+
+# ---------------------------------------------------------------- certificate and clock
+
+
+def _certificate(kit: Path) -> Iterator[Check]:
+    from cryptography import x509
+
+    startup = kit / "startup"
+    try:
+        own = x509.load_pem_x509_certificate((startup / "client.crt").read_bytes())
+        root = x509.load_pem_x509_certificate((startup / "rootCA.pem").read_bytes())
+    except (OSError, ValueError) as error:
+        yield Check("certificate", "problem", f"cannot be read: {error}. Mend: ask for a new kit")
+        return
+    yield from _identity(kit, own, root)
+    yield from _dates(own)
+    mode = (startup / "client.key").stat().st_mode & 0o077
+    if mode:
+        words = f"client.key can be read by others (mode {mode:03o}). Mend: chmod 600 client.key"
+        yield Check("key", "note", words)
+
+
+def _identity(kit: Path, own: Certificate, root: Certificate) -> Iterator[Check]:
+    from cryptography.exceptions import InvalidSignature
+    from cryptography.hazmat.primitives.serialization import (
+        Encoding,
+        PublicFormat,
+        load_pem_private_key,
+    )
+    from cryptography.x509.oid import NameOID
+
+    name = str(own.subject.get_attributes_for_oid(NameOID.COMMON_NAME)[0].value)
+    try:
+        own.verify_directly_issued_by(root)
+    except (InvalidSignature, ValueError, TypeError):
+        words = f"of {name!r} is not signed by this federation's authority. Mend: ask for a new kit"
+        yield Check("certificate", "problem", words)
+        return
+    key = load_pem_private_key((kit / "startup" / "client.key").read_bytes(), None).public_key()
+    form = (Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
+    if key.public_bytes(*form) != own.public_key().public_bytes(*form):
+        yield Check("certificate", "problem", "client.key belongs to another one. Mend: a new kit")
+    elif name != party_of(kit):
+        words = f"is for {name!r}, the kit for {party_of(kit)!r}. Mend: ask for a new kit"
+        yield Check("certificate", "problem", words)
+    else:
+        yield Check("certificate", "ok", f"of {name!r}, signed by this federation's authority")
+
+
+def _dates(own: Certificate) -> Iterator[Check]:
+    now = datetime.datetime.now(datetime.UTC)
+    first, last = own.not_valid_before_utc, own.not_valid_after_utc
+    if now < first:
+        words = f"this machine says {now:%Y-%m-%d %H:%M}, the kit was made {first:%Y-%m-%d %H:%M} "
+        yield Check("clock", "problem", words + "(UTC). Mend: set the clock")
+    elif now > last:
+        words = f"expired on {last:%Y-%m-%d}; this machine says {now:%Y-%m-%d}. Mend: ask for a "
+        yield Check("clock", "problem", words + "new kit, or set the clock")
+    else:
+        days = (last - now).days
+        grade = "note" if days < SOON_DAYS else "ok"
+        words = f"{now:%Y-%m-%d %H:%M} UTC, within the certificate's time ({days} days left)"
+        yield Check("clock", grade, words)
+
+
+# ---------------------------------------------------------------- the server
+
+
+def _reach(kit: Path, seconds: float) -> Check:
+    """A whole handshake with both certificates; the server's first bytes say it accepted ours."""
+    startup = kit / "startup"
+    host, port = server_address(kit)
+    try:
+        context = ssl.create_default_context(cafile=str(startup / "rootCA.pem"))
+        context.load_cert_chain(startup / "client.crt", startup / "client.key")
+        context.set_alpn_protocols(["h2"])
+        with (
+            socket.create_connection((host, port), timeout=seconds) as plain,
+            context.wrap_socket(plain, server_hostname=host) as secure,
+        ):
+            if not secure.recv(1):
+                raise ConnectionError("it closed the connection")
+    except ssl.SSLError as error:
+        words = f"{host}:{port} answers, but not to this certificate: {error.reason or error}. "
+        return Check("server", "problem", words + "Mend: take both kits from one provisioning")
+    except OSError as error:
+        words = f"{host}:{port} cannot be reached: {error.strerror or error}. Mend: is it up, and "
+        return Check("server", "problem", words + "is the way free (name, port, firewall)?")
+    return Check("server", "ok", f"{host}:{port} answers over mutual TLS")
+
+
+# ---------------------------------------------------------------- the party's own things
+
+
+def _file(kit: Path, file: PartyFile) -> Iterator[Check]:
+    if file.name != party_of(kit):
+        words = f"name = {file.name!r}, but the kit is for {party_of(kit)!r}. Mend: name = "
+        yield Check("party.toml", "problem", words + repr(party_of(kit)))
+    else:
+        policy = file.policy.build()
+        yield Check("party.toml", "ok", f"lets out {', '.join(sorted(policy.may_leave))}")
+    if file.device != "cpu":
+        import torch
+
+        if not torch.cuda.is_available():
+            words = f'device = {file.device!r}, but torch sees no GPU. Mend: device = "cpu"'
+            yield Check("device", "problem", words)
+
+
+def _table(file: PartyFile) -> Iterator[Check]:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", FedmendWarning)
+        try:
+            train, test = read_party(file, file)
+        except FedmendError as error:
+            yield Check("table", "problem", str(error))
+            return
+    label = f", label {train.label}" if train.label else ""
+    more = f"; test table of {len(test):,}" if test is not None else ""
+    words = f"{len(train):,} rows, {len(train.feature_names)} columns{label}{more}"
+    yield Check("table", "ok", words)
+    kinds: dict[str, int] = {}
+    for column in train.schema.values():
+        kinds[column.kind] = kinds.get(column.kind, 0) + 1
+    yield Check("schema", "ok", ", ".join(f"{count} {kind}" for kind, count in kinds.items()))
+    if test is not None:
+        absent = [name for name in train.feature_names if name not in test.names]
+        if absent:
+            words = (
+                f"the test table lacks {', '.join(absent[:5])}. Mend: give both the same columns"
+            )
+            yield Check("schema", "problem", words)
+    for each in caught:
+        if issubclass(each.category, FedmendWarning):
+            yield Check("table", "note", str(each.message))
+
+
+def _space(kit: Path) -> Check:
+    free = shutil.disk_usage(kit).free
+    grade = "note" if free < LITTLE_SPACE else "ok"
+    mend = ". Mend: make room, models and ledger are kept here" if grade == "note" else ""
+    return Check("disk", grade, f"{free / (1 << 30):.1f} GB free{mend}")

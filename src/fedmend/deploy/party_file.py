@@ -1,0 +1,133 @@
+"""party.toml: a party's own file. Where its table is, and what it lets out; nobody else sees it."""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import pkgutil
+import tomllib
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field, ValidationError
+
+from fedmend.config import PartySettings, problem_of
+from fedmend.config_checks import cross_problems
+from fedmend.deploy.party_keys import KeySettings, install_keys
+from fedmend.errors import ConfigError
+from fedmend.federation import Site
+from fedmend.federation.engines.flare.host import RUN_FOLDER, Hello
+from fedmend.reading import read_party, split_by_id
+
+__all__ = ["PARTY_FILE", "PartyFile", "install_workers", "load_party", "open_site"]
+
+logger = logging.getLogger(__name__)
+
+PARTY_FILE = "party.toml"
+# Rooms and modules with workers in them; what is imported is known, and nothing else can be asked.
+_ROOMS = ("secure", "learn", "generate", "methods", "report", "audit")
+_MODULES = ("kept", "predicting", "scoring")
+
+
+class PartyFile(PartySettings):
+    """A whole party.toml.
+
+    approve: "ask" waits for a word of this party before every run. modules: further modules of
+    this installation that define workers. patience: seconds without a word from the coordinator
+    after which a job ends here. threads: for tensor programs, all cores by default. keys: lasting
+    keys of this party and its partners.
+    """
+
+    device: str = Field(default="cpu", pattern=r"^(cpu|cuda(:\d+)?)$")
+    threads: int | None = Field(default=None, ge=1)
+    approve: Literal["always", "ask"] = "always"
+    approve_seconds: float = Field(default=600, gt=0)
+    modules: list[str] = Field(default_factory=list)
+    patience: float = Field(default=180, gt=0)
+    keys: KeySettings = Field(default_factory=KeySettings)
+
+    _source: Path = Path(PARTY_FILE)
+
+    def at(self, path: str) -> Path:
+        """A path of the file, which is relative to the file itself."""
+        return self._source.parent / path
+
+    @property
+    def labellers(self) -> list[str]:
+        """This party cannot know who else has labels."""
+        return []
+
+
+def load_party(path: Path) -> PartyFile:
+    """Read and check a party.toml; all its problems come in one ConfigError."""
+    path = path / PARTY_FILE if path.is_dir() else path
+    try:
+        raw = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ConfigError(
+            "there is no such file. Mend: 'fedmend provision' writes one into every kit",
+            source=str(path),
+        ) from None
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise ConfigError(
+            f"cannot be read: {error}. Mend: it must be TOML in UTF-8", source=str(path)
+        ) from error
+    problems: list[str] = []
+    found: PartyFile | None = None
+    try:
+        found = PartyFile.model_validate(raw)
+    except ValidationError as error:
+        problems += [problem_of(each, raw) for each in error.errors()]
+    # The checks of a federation.toml that look at one party.
+    about_others = ("no party has a label",)
+    problems += [
+        each for each in cross_problems({"party": [raw]}) if not each.startswith(about_others)
+    ]
+    if problems or found is None:
+        raise ConfigError(list(dict.fromkeys(problems)), source=str(path))
+    found._source = path
+    return found
+
+
+def open_site(file: PartyFile, hello: Hello, folder: Path) -> Site:
+    """This party's site for a run: tables read, test rows set aside, workers known."""
+    install_workers(file.modules)
+    if file.threads is not None:
+        import torch
+
+        torch.set_num_threads(file.threads)
+    train, test = read_party(file, file)
+    if test is None:
+        train, test = split_by_id(train, hello.test_share, hello.seed)
+    site = Site(
+        file.name,
+        {"train": train, "test": test},
+        policy=file.policy.build(),
+        seed=hello.seed,
+        device=file.device,
+        home=folder / RUN_FOLDER / hello.run,
+    )
+    install_keys(site, file.keys, file.at("."))
+    return site
+
+
+def install_workers(modules: list[str] | None = None) -> None:
+    """Import every module of this installation that may define workers."""
+    root = Path(__file__).parent.parent
+    for room in _ROOMS:
+        if not (root / room).is_dir():
+            continue
+        package = importlib.import_module(f"fedmend.{room}")
+        for found in pkgutil.walk_packages(package.__path__, f"fedmend.{room}."):
+            if not found.name.rpartition(".")[2].startswith("_"):
+                _import(found.name)
+    for name in (*(f"fedmend.{each}" for each in _MODULES), *(modules or ())):
+        importlib.import_module(name)
+
+
+def _import(name: str) -> None:
+    try:
+        importlib.import_module(name)
+    except ImportError as error:
+        # An optional package is missing; whoever asks for this module's workers is told so.
+        logger.warning("%s cannot be used here: %s", name, error)

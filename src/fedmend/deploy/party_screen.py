@@ -1,0 +1,100 @@
+"""A party's screen: what the coordinator asks for, what leaves, and a question when one is due."""
+
+from __future__ import annotations
+
+import json
+import select
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fedmend.deploy.consent import give_answer, open_question
+from fedmend.federation.engines.flare.events import EVENTS_FILE, read_events
+from fedmend.federation.engines.flare.host import LEDGER_FOLDER
+from fedmend.federation.ledger import Entry
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+__all__ = ["PartyScreen"]
+
+_COLOURS = {"info": "default", "refused": "yellow", "error": "red"}
+
+
+class PartyScreen:
+    """Prints the kit's events and ledger lines as they are written.
+
+    answer: how a question is answered here; None where nobody sits.
+    """
+
+    def __init__(
+        self, kit: Path, console: Console, answer: Callable[[], bool | None] | None = None
+    ) -> None:
+        self.kit = kit
+        self.console = console
+        self._answer = answer
+        self._asked = ""
+        self._events_at = _size(kit / EVENTS_FILE)
+        self._ledgers = {path: _size(path) for path in (kit / LEDGER_FOLDER).glob("*.jsonl")}
+
+    def tick(self) -> None:
+        """Show what is new."""
+        for event, offset in read_events(self.kit / EVENTS_FILE, self._events_at):
+            self._events_at = offset
+            self._line(event.time, event.words, _COLOURS.get(event.level, "default"))
+        for path in sorted((self.kit / LEDGER_FOLDER).glob("*.jsonl")):
+            self._ledgers[path] = self._show_ledger(path, self._ledgers.get(path, 0))
+        self._question()
+
+    def _show_ledger(self, path: Path, offset: int) -> int:
+        with path.open("rb") as file:
+            file.seek(offset)
+            for line in file:
+                if not line.endswith(b"\n"):
+                    break
+                offset += len(line)
+                entry = Entry(**json.loads(line))
+                self._line(entry.time, _words(entry), "yellow" if entry.note else "dim")
+        return offset
+
+    def _question(self) -> None:
+        question = open_question(self.kit)
+        if question is None:
+            self._asked = ""
+            return
+        if question.run != self._asked:
+            self._asked = question.run
+            how = "[y/N] " if self._answer else "(fedmend party allow | refuse)"
+            self._line(question.asked, f"may the coordinator {question.words}? {how}", "bold")
+        if self._answer is not None:
+            said = self._answer()
+            if said is not None:
+                give_answer(self.kit, said)
+
+    def _line(self, when: float, words: str, style: str) -> None:
+        clock = time.strftime("%H:%M:%S", time.localtime(when))
+        self.console.print(
+            f"{clock}  {words}", style=style, markup=False, highlight=False, soft_wrap=True
+        )
+
+
+def keyboard_answer() -> bool | None:
+    """A line typed by now: yes or no; None while nothing was typed."""
+    ready, _, _ = select.select([sys.stdin], [], [], 0)
+    if not ready:
+        return None
+    return sys.stdin.readline().strip().lower() in ("y", "yes")
+
+
+def _words(entry: Entry) -> str:
+    times = f" ×{entry.count:,}" if entry.count > 1 else ""
+    what = f"{entry.kind} {entry.shape} {entry.dtype}".strip()
+    note = f" ({entry.note})" if entry.note else ""
+    arrow = "→" if entry.receiver == "coordinator" else "←"
+    return f"{arrow} {entry.call}: {what}, {entry.bytes:,} bytes{times}{note}"
+
+
+def _size(path: Path) -> int:
+    return path.stat().st_size if path.is_file() else 0

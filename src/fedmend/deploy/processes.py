@@ -1,0 +1,300 @@
+"""The long-lived process of a kit: FLARE's server or client, kept up by a supervisor of ours.
+
+The supervisor starts FLARE's process, starts it again when it dies, and ends it with everything it
+started. A file in the kit says who it is; a process id alone could by now be somebody else's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fedmend.deploy.consent import party_of
+from fedmend.deploy.provision import anchor_server
+from fedmend.errors import ConfigError, MissingExtra
+from fedmend.federation.engines.flare.events import EVENTS_FILE, Events
+
+__all__ = ["Daemon", "Running", "role_of"]
+
+PROCESS_FILE = "process.json"
+OUTPUT_FILE = "output.txt"
+QUICK_DEATHS = 5
+_JOB_FOLDER = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+
+
+@dataclass(frozen=True)
+class Running:
+    """A supervisor that is up, and FLARE's process under it (0 while it is being restarted)."""
+
+    supervisor: int
+    child: int
+    since: float
+
+
+def role_of(kit: Path) -> str:
+    """ "party" or "server", by what the kit holds."""
+    for role, name in (("party", "fed_client.json"), ("server", "fed_server.json")):
+        if (kit / "startup" / name).is_file():
+            return role
+    raise ConfigError(
+        f"{kit} is no start-up kit. Mend: name a folder that 'fedmend provision' made, "
+        "for instance kits/bank"
+    )
+
+
+class Daemon:
+    """The process of one kit."""
+
+    def __init__(self, kit: Path) -> None:
+        self.kit = kit.resolve()
+        self.role = role_of(self.kit)
+        self.events = Events(self.kit / EVENTS_FILE)
+        self._stop = threading.Event()
+        self._started: subprocess.Popen[bytes] | None = None
+
+    # ------------------------------------------------------------------ from outside
+
+    def running(self) -> Running | None:
+        """Who runs this kit now; None when nobody does."""
+        try:
+            known = json.loads((self.kit / PROCESS_FILE).read_text(encoding="utf-8"))
+            found = Running(known["supervisor"], known["child"], known["since"])
+        except (OSError, ValueError, KeyError):
+            return None
+        return found if _is_alive(found.supervisor, found.since) else None
+
+    def start(self, *, seconds: float = 60.0, owned: bool = False) -> Running:
+        """Start a supervisor in the background, and wait until FLARE's process is up.
+
+        owned: it ends when the process that calls this is gone, however that ended.
+        """
+        self._refuse_second()
+        owner = [str(os.getpid())] if owned else []
+        with (self.kit / OUTPUT_FILE).open("ab") as output:
+            self._started = process = subprocess.Popen(
+                [sys.executable, "-m", "fedmend.deploy.processes", str(self.kit), *owner],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
+            )
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline:
+            found = self.running()
+            if found is not None and found.child:
+                return found
+            if process.poll() is not None:
+                break
+            time.sleep(0.1)
+        process.terminate()
+        process.wait()
+        raise ConfigError(
+            f"the process of {self.kit.name} did not start. Mend: see {self.kit / OUTPUT_FILE}"
+        )
+
+    def stop(self, *, seconds: float = 20.0) -> bool:
+        """End the supervisor and all below it; False when nothing ran."""
+        found = self.running()
+        if found is None:
+            return False
+        psutil = _psutil()
+        try:
+            supervisor = psutil.Process(found.supervisor)
+            below = supervisor.children(recursive=True)
+            supervisor.send_signal(signal.SIGTERM)
+            _, left = psutil.wait_procs([supervisor, *below], timeout=seconds)
+        except psutil.NoSuchProcess:
+            left = []
+        for process in left:
+            process.kill()
+        if self._started is not None:
+            self._started.wait()
+            self._started = None
+        (self.kit / PROCESS_FILE).unlink(missing_ok=True)
+        return True
+
+    def is_connected(self) -> bool:
+        """Whether the party's process has its connection to the server."""
+        found = self.running()
+        if found is None or not found.child:
+            return False
+        _, port = server_address(self.kit)
+        psutil = _psutil()
+        try:
+            connections = psutil.Process(found.child).net_connections(kind="tcp")
+        except psutil.Error:
+            return False
+        return any(
+            each.status == psutil.CONN_ESTABLISHED and each.raddr and each.raddr.port == port
+            for each in connections
+        )
+
+    # ------------------------------------------------------------------ from inside
+
+    def supervise(self, tick: Callable[[], None] | None = None, owner: int = 0) -> None:
+        """Keep FLARE's process up until told to stop; `tick` is called twice a second.
+
+        owner: a process without which this one has no purpose.
+        """
+        self._refuse_second()
+        owner_since = _born(owner) if owner else 0.0
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_: self._stop.set())
+        self._end_orphan()
+        self._clean()
+        quick = 0
+        try:
+            while not self._stop.is_set():
+                began = time.monotonic()
+                child = self._spawn()
+                self._remember(child.pid)
+                while not self._stop.wait(0.5) and child.poll() is None:
+                    if tick is not None:
+                        tick()
+                    if owner and not _is_alive(owner, owner_since):
+                        self._stop.set()
+                if self._stop.is_set():
+                    _end_processes(child.pid)
+                    child.wait()
+                    break
+                quick = quick + 1 if time.monotonic() - began < 60 else 0
+                self._remember(0)
+                if quick >= QUICK_DEATHS:
+                    self._give_up(child.returncode)
+                self.events.note(
+                    f"FLARE's process ended (code {child.returncode}); starting it again", "error"
+                )
+                self._stop.wait(1.0)
+        finally:
+            (self.kit / PROCESS_FILE).unlink(missing_ok=True)
+
+    def _give_up(self, code: int) -> None:
+        words = f"FLARE's process ended {QUICK_DEATHS} times at once (code {code}); giving up"
+        self.events.note(words, "error")
+        raise ConfigError(f"{words}. Mend: see log.txt and {OUTPUT_FILE} in {self.kit}")
+
+    def _spawn(self) -> subprocess.Popen[bytes]:
+        if self.role == "server":
+            anchor_server(self.kit)
+            module, config = "server.server_train", "fed_server.json"
+            names = ["org=coordinator"]
+        else:
+            module, config = "client.client_train", "fed_client.json"
+            party = party_of(self.kit)
+            names = [f"uid={party}", f"org={party.replace('-', '_')}"]
+        with (self.kit / OUTPUT_FILE).open("ab") as output:
+            return subprocess.Popen(
+                [
+                    *(sys.executable, "-u", "-m", f"nvflare.private.fed.app.{module}"),
+                    *("-m", str(self.kit), "-s", config, "--set", "secure_train=true"),
+                    *(*names, "config_folder=config"),
+                ],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+            )
+
+    def _remember(self, child: int) -> None:
+        me = os.getpid()
+        content = {
+            "supervisor": me,
+            "child": child,
+            "since": _born(me),
+            "child_since": _born(child) if child else 0.0,
+        }
+        part = self.kit / f"{PROCESS_FILE}.part"
+        part.write_text(json.dumps(content), encoding="utf-8")
+        part.replace(self.kit / PROCESS_FILE)
+
+    def _refuse_second(self) -> None:
+        found = self.running()
+        if found is not None and found.supervisor != os.getpid():
+            raise ConfigError(
+                f"{self.kit.name} runs already (process {found.supervisor}). "
+                f"Mend: 'fedmend {self.role} stop' first"
+            )
+
+    def _end_orphan(self) -> None:
+        """A supervisor that was killed leaves FLARE's process behind, under the same name."""
+        try:
+            known = json.loads((self.kit / PROCESS_FILE).read_text(encoding="utf-8"))
+            child, since = known["child"], known["child_since"]
+        except (OSError, ValueError, KeyError):
+            return
+        if child and _is_alive(child, since):
+            self.events.note(f"ending process {child}, left by a supervisor that was killed")
+            _end_processes(child)
+
+    def _clean(self) -> None:
+        """Remove what jobs of earlier processes left in the kit."""
+        for each in self.kit.iterdir():
+            if each.is_dir() and _JOB_FOLDER.fullmatch(each.name):
+                shutil.rmtree(each, ignore_errors=True)
+        if self.role == "server":
+            for name in ("jobs", "snapshots"):
+                shutil.rmtree(self.kit / name, ignore_errors=True)
+
+
+def server_address(kit: Path) -> tuple[str, int]:
+    """Host and port of the server, as a party's kit has them."""
+    content = json.loads((kit / "startup" / "fed_client.json").read_text(encoding="utf-8"))
+    host, _, port = content["servers"][0]["service"]["target"].rpartition(":")
+    return host, int(port)
+
+
+def _is_alive(pid: int, since: float) -> bool:
+    psutil = _psutil()
+    try:
+        process = psutil.Process(pid)
+        return abs(process.create_time() - since) < 1.0 and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def _born(pid: int) -> float:
+    psutil = _psutil()
+    try:
+        return float(psutil.Process(pid).create_time())
+    except psutil.NoSuchProcess:
+        return 0.0
+
+
+def _end_processes(pid: int) -> None:
+    """End a process and the job processes below it."""
+    psutil = _psutil()
+    try:
+        top = psutil.Process(pid)
+        processes = [*top.children(recursive=True), top]
+    except psutil.NoSuchProcess:
+        return
+    for process in processes:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.terminate()
+    _, left = psutil.wait_procs(processes, timeout=5.0)
+    for process in left:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.kill()
+
+
+def _psutil() -> Any:
+    try:
+        import psutil
+    except ImportError as error:
+        raise MissingExtra("psutil", "flare", "a federation of several machines") from error
+    return psutil
+
+
+if __name__ == "__main__":
+    Daemon(Path(sys.argv[1])).supervise(owner=int(sys.argv[2]) if len(sys.argv) > 2 else 0)

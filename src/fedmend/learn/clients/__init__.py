@@ -1,0 +1,1 @@
+"""Horizontal training: clients with the same columns, their rounds, and the simulator."""

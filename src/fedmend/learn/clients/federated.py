@@ -1,0 +1,300 @@
+"""Horizontal federated training over a federation: the same columns, different people.
+
+    clients = FederatedClients(fed, PseudoMethod("sage"), RoundSettings(epochs=1))
+    for _ in range(20):
+        report = clients.run_round()
+    clients.evaluate(fed.on("test"))
+
+A round: some parties are drawn, each trains the common model on its own rows, and the weights that
+come back are averaged. The numbers are those of `Simulator` on the same rows and seed.
+
+What each role learns
+- The coordinator: names and kinds of the columns, the categories and classes that occur, count,
+  mean and variance of each number, every drawn party's weights after its round, and means over a
+  round's rows (losses, shares of pseudo-labels). Weights say much about the rows they were
+  trained on.
+- A party: the common encoding, and the averaged weights. With `carry_momentum` also the previous
+  party's momentum.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import secrets
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedmend.data.encode import Encoder
+from fedmend.errors import ConfigError, DataError, ResumeError
+from fedmend.federation import Crew, Each, Federation
+from fedmend.learn.clients.encoding import common_classes, common_encoder, common_schema
+from fedmend.learn.clients.rounds import (
+    Aggregate,
+    LocalMethod,
+    NetSpec,
+    RoundReport,
+    RoundSettings,
+    Update,
+    average,
+    draw_clients,
+    initial_weights,
+    restore_server,
+    server_state,
+)
+from fedmend.learn.clients.worker import ClientWorker
+from fedmend.learn.parts import read_file, write_file
+
+__all__ = ["ClientWorker", "FederatedClients"]
+
+
+class FederatedClients:
+    """The coordinator's half: what is common to all, rounds, evaluation, checkpoints.
+
+    net: "auto" (tables "mlp", images "resnet8"), "mlp", "cnn", "resnet8", or a NetSpec;
+    hidden, width: of its layers. per_round: parties drawn for a round, None for all.
+    aggregate, extras: as for `Simulator`. noise, drop: strong views of table rows; flip: images
+    may be mirrored. common: `common` of earlier clients, to go on with their encoding and network.
+    """
+
+    def __init__(
+        self,
+        fed: Federation,
+        method: LocalMethod,
+        settings: RoundSettings | None = None,
+        *,
+        net: str | NetSpec = "auto",
+        hidden: Sequence[int] = (64,),
+        width: int = 64,
+        per_round: int | None = None,
+        seed: int | None = None,
+        aggregate: Aggregate | None = None,
+        extras: Callable[[str], dict[str, Tensor]] | None = None,
+        noise: float = 0.1,
+        drop: float = 0.2,
+        flip: bool = True,
+        common: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.fed, self.method = fed, method
+        self.settings = settings or RoundSettings()
+        self.per_round = per_round
+        self.seed = fed.seed if seed is None else seed
+        draw_clients(fed.names, per_round, self.seed, 0)
+        self.run = f"clients-{secrets.token_hex(6)}"
+        self._crews: dict[str, Crew] = {}
+        self._aggregate = aggregate or average
+        self._extras = extras
+        if common is None:
+            views = {"noise": noise, "drop": drop, "flip": flip}
+            common = self._agree(views, net, hidden, width)
+        self.common = {
+            **common,
+            "settings": self.settings.to_dict(),
+            "method": method.to_dict(),
+            "seed": self.seed,
+        }
+        self.net = NetSpec.from_dict(self.common["net"])
+        self.weights = initial_weights(self.net, self.seed).to(self.settings.dtype)
+        self.momentum: dict[str, Tensor] | None = None
+        self.round = 0
+
+    @property
+    def classes(self) -> list[Any]:
+        """The label's values, in the order of the probabilities."""
+        return list(self.common["classes"])
+
+    # ------------------------------------------------------------------ what is common
+
+    def _agree(
+        self, views: dict[str, Any], net: str | NetSpec, hidden: Sequence[int], width: int
+    ) -> dict[str, Any]:
+        with self.fed.workers(ClientWorker, run=self.run) as crew:
+            described = crew.columns()
+            schema = common_schema(described)
+            label, classes = common_classes(described)
+            found = crew.moments(schema.to_dict())
+        dtype = "float64" if self.settings.precision == "float64" else "float32"
+        encoder = common_encoder(schema, found, dtype)
+        spec = _net_for(Encoder.from_dict(encoder), net, hidden, width, len(classes))
+        return {
+            "encoder": encoder,
+            "label": label,
+            "classes": classes,
+            "net": spec.to_dict(),
+            "views": views,
+        }
+
+    def _crew(self, fed: Federation) -> Crew:
+        """Prepared workers on the rows of this federation, kept for the next time."""
+        if fed.scope not in self._crews:
+            crew = fed.workers(ClientWorker, run=self.run)
+            self._crews[fed.scope] = crew
+            crew.prepare(self.common)
+        return self._crews[fed.scope]
+
+    # ------------------------------------------------------------------ rounds
+
+    def run_round(self) -> RoundReport:
+        """Draw parties, let them train, average what they send back."""
+        number = self.round + 1
+        names = draw_clients(self.fed.names, self.per_round, self.seed, number)
+        updates = self._train(names, number)
+        weights = torch.stack([update.weights for update in updates])
+        rows = [update.rows for update in updates]
+        extras = [update.extras for update in updates]
+        self.weights = self._aggregate(weights, rows, extras, self.weights)
+        self.round = number
+        return RoundReport.of(number, updates)
+
+    def _train(self, names: Sequence[str], number: int) -> list[Update]:
+        crew = self._crew(self.fed)
+        calls = {name: self._extras(name) if self._extras else None for name in names}
+        if not self.settings.carry_momentum:
+            drawn = Crew(self.fed.engine, ClientWorker, {n: crew._handles[n] for n in names})
+            done = drawn.train_round(self.weights, number, Each(calls))
+            return [_update(name, done[name]) for name in names]
+        updates = []
+        for name in names:
+            answer = crew[name].train_round(self.weights, number, calls[name], self.momentum)
+            self.momentum = answer["momentum"]
+            updates.append(_update(name, answer))
+        return updates
+
+    # ------------------------------------------------------------------ using
+
+    def evaluate(self, fed: Federation | None = None) -> dict[str, float]:
+        """Accuracy, macro F1 and log loss over the labelled rows of all parties together."""
+        found = self._crew(fed or self.fed).confusion(self.weights)
+        counts = sum(each["counts"] for each in found.values())
+        rows = int(np.sum(counts))
+        if not rows:
+            raise DataError(
+                "no party has a labelled row here", mend="give tables with labels to evaluate on"
+            )
+        return {
+            "accuracy": float(np.trace(counts)) / rows,
+            "f1": _macro_f1(np.asarray(counts)),
+            "log_loss": sum(each["log_loss"] for each in found.values()) / rows,
+            "rows": float(rows),
+        }
+
+    def probabilities(self, fed: Federation | None = None) -> dict[str, np.ndarray]:
+        """Each party's rows in its own order. **Shape** [n, K] each."""
+        return self._crew(fed or self.fed).predict(self.weights)
+
+    def close(self) -> None:
+        """Stop the workers."""
+        for crew in self._crews.values():
+            crew.stop()
+        self._crews.clear()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    # ------------------------------------------------------------------ checkpoints
+
+    def fingerprint(self) -> str:
+        """What must be the same for a run to go on from a checkpoint."""
+        facts = {"common": self.common, "per_round": self.per_round, "parties": self.fed.names}
+        return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
+
+    def checkpoint(self) -> dict[str, Any]:
+        """The coordinator's part of a run, as wire values."""
+        return {
+            "run": self.fingerprint(),
+            "round": self.round,
+            "weights": self.weights,
+            "momentum": self.momentum,
+            "server": server_state(self._aggregate),
+        }
+
+    def restore(self, saved: Mapping[str, Any]) -> None:
+        """Go on from a checkpoint of this run."""
+        if saved.get("run") != self.fingerprint():
+            raise ResumeError(
+                "the checkpoint belongs to another run (other parties, columns, method, settings "
+                "or seed). Mend: give the same ones, or start afresh"
+            )
+        self.round, self.weights = int(saved["round"]), saved["weights"]
+        self.momentum = saved["momentum"]
+        restore_server(self._aggregate, saved["server"])
+
+    def save_checkpoint(self, path: str | os.PathLike[str]) -> Path:
+        """Write the coordinator's part here; the parties keep theirs on their own disks."""
+        self._crew(self.fed).save_state(_parties_part(path))
+        write_file(Path(path), self.checkpoint())
+        return Path(path)
+
+    def load_checkpoint(self, path: str | os.PathLike[str]) -> None:
+        """Read a checkpoint, at the parties too, and go on from it."""
+        self.restore(read_file(Path(path)))
+        self._crew(self.fed).load_state(_parties_part(path))
+
+
+def _parties_part(path: str | os.PathLike[str]) -> str:
+    return f"{os.fspath(path)}.parties"
+
+
+def _update(name: str, answer: Mapping[str, Any]) -> Update:
+    return Update(
+        name,
+        answer["weights"],
+        int(answer["rows"]),
+        int(answer["steps"]),
+        answer["measures"],
+        answer["extras"],
+    )
+
+
+def _net_for(
+    encoder: Encoder, net: str | NetSpec, hidden: Sequence[int], width: int, classes: int
+) -> NetSpec:
+    """The network these columns call for."""
+    shapes = encoder.block_shapes
+    columns = len(encoder.numeric_names) + len(encoder.code_names)
+    if isinstance(net, NetSpec):
+        return net
+    if not shapes:
+        if net not in ("auto", "mlp"):
+            raise ConfigError(f"net={net!r} is for images, but the clients have columns only")
+        return NetSpec(
+            "mlp",
+            classes,
+            numeric=len(encoder.numeric_names),
+            cardinalities=encoder.cardinalities,
+            hidden=tuple(hidden),
+        )
+    if len(shapes) > 1 or columns:
+        raise ConfigError(
+            f"clients learn from columns or from one image, however: {', '.join(encoder.schema)}. "
+            "Mend: drop the others"
+        )
+    (name, shape), *_ = shapes.items()
+    if len(shape) != 3 or shape[0] not in (1, 3):
+        raise ConfigError(f"the block {name!r} of shape {shape} is no image of 1 or 3 channels")
+    if net == "mlp":
+        raise ConfigError("net='mlp' is for columns, but the clients have images")
+    kind = "resnet8" if net == "auto" else net
+    return NetSpec(kind, classes, channels=shape[0], width=width)
+
+
+def _macro_f1(counts: np.ndarray) -> float:
+    """The mean F1 over the classes that occur or are predicted. **Shape** [truth, predicted]."""
+    hit = np.diag(counts).astype(np.float64)
+    sizes = counts.sum(0) + counts.sum(1)
+    return float((2 * hit[sizes > 0] / sizes[sizes > 0]).mean())

@@ -1,0 +1,210 @@
+"""A party's side of horizontal training: its rows, encoded as agreed, and rounds on them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedmend.data.encode import Encoder
+from fedmend.data.schema import Schema
+from fedmend.errors import ConfigError, DataError
+from fedmend.federation.worker import Worker, exposed
+from fedmend.learn.clients.encoding import describe, moments
+from fedmend.learn.clients.rounds import (
+    ImageViews,
+    NetSpec,
+    Pool,
+    RoundSettings,
+    TableViews,
+    method_of,
+    round_generator,
+)
+from fedmend.learn.clients.row_views import Views
+from fedmend.learn.clients.trainer import Trainer
+from fedmend.learn.halves import resolve_device
+from fedmend.learn.parts import read_file, write_file
+
+if TYPE_CHECKING:
+    from fedmend.data.table import Table
+    from fedmend.federation.site import Site
+
+__all__ = ["ClientWorker", "pool_of", "views_of"]
+
+STATE = "client.fmw"
+
+
+class ClientWorker(Worker):
+    """A party's side. What its method keeps between rounds stays with the party, by `run`."""
+
+    parallel_inside = True
+
+    def __init__(self, site: Site, scope: str = "train", *, run: str) -> None:
+        super().__init__(site, scope)
+        self.run = run
+        self._trainer: Trainer | None = None
+        self._pool: Pool | None = None
+        self._seed = 0
+
+    @exposed(kind="statistic")
+    def columns(self) -> dict[str, Any]:
+        """The columns' names, kinds and categories, and the label's classes."""
+        return describe(self.table)
+
+    @exposed(kind="statistic")
+    def moments(self, schema: Any) -> dict[str, Any]:
+        """Count, mean and variance of every number and of every image channel."""
+        return moments(self.table, Schema.from_dict(schema))
+
+    @exposed(kind="count")
+    def prepare(self, common: dict[str, Any]) -> dict[str, int]:
+        """Encode the rows and build the network; how many rows there are, and labelled ones."""
+        settings = RoundSettings.from_dict(common["settings"])
+        device = resolve_device(self.site.device)
+        pool = pool_of(self.table, common, self.site.name)
+        self._pool = pool.to(device, settings)
+        self._seed = int(common["seed"])
+        net = NetSpec.from_dict(common["net"])
+        self._trainer = Trainer(net, method_of(common["method"]), settings, device)
+        return {"rows": len(pool.unlabelled), "labelled": len(pool.labelled)}
+
+    @exposed(
+        kind="weights", takes={"weights": "weights", "extras": "weights", "momentum": "weights"}
+    )
+    def train_round(
+        self,
+        weights: Tensor,
+        number: int,
+        extras: dict[str, Any] | None = None,
+        momentum: dict[str, Any] | None = None,
+    ) -> dict[str, Any]:
+        """Train on the party's own rows from these weights; gives back where that led."""
+        trainer, pool = self._ready()
+        if momentum is not None:
+            trainer.net.optimizer.restore(momentum)
+        start = weights.to(trainer.device, trainer.settings.dtype)
+        generator = round_generator(self._seed, pool.name, number)
+        kept = self.site.state.setdefault(self._key, {})
+        update = trainer.train(pool, start, generator, state=kept, extras=extras)
+        carries = trainer.settings.carry_momentum
+        return {
+            "weights": update.weights.cpu(),
+            "rows": update.rows,
+            "steps": update.steps,
+            "measures": update.measures.cpu(),
+            "extras": {key: value.cpu() for key, value in update.extras.items()},
+            "momentum": _on_cpu(trainer.net.optimizer.state()) if carries else {},
+        }
+
+    @exposed(kind="statistic", takes={"weights": "weights"})
+    def confusion(self, weights: Tensor) -> dict[str, Any]:
+        """How often which class was predicted for which, and the summed log loss."""
+        _, pool = self._ready()
+        probabilities = self._probabilities(weights)[pool.labelled]
+        truth = pool.labels.cpu().numpy()[pool.labelled]
+        classes = probabilities.shape[1]
+        counts = np.zeros((classes, classes), np.int64)
+        np.add.at(counts, (truth, probabilities.argmax(1)), 1)
+        given = probabilities[np.arange(len(truth)), truth].astype(np.float64)
+        losses = -np.log(np.clip(given, np.finfo(np.float64).eps, 1.0))
+        return {"counts": counts, "log_loss": float(losses.sum())}
+
+    @exposed(kind="prediction", takes={"weights": "weights"})
+    def predict(self, weights: Tensor) -> np.ndarray:
+        """Probabilities of all rows, in the table's order. **Shape** [n, K]."""
+        return self._probabilities(weights)
+
+    @exposed(kind="control")
+    def save_state(self, path: str) -> None:
+        """Keep on the party's own disk what the method keeps between rounds."""
+        write_file(self.site.folder(path) / STATE, self.site.state.get(self._key, {}))
+
+    @exposed(kind="control")
+    def load_state(self, path: str) -> None:
+        """Go on with what was kept."""
+        kept = read_file(self.site.folder(path) / STATE, self.site.name)
+        device = resolve_device(self.site.device)
+        self.site.state[self._key] = {key: value.to(device) for key, value in kept.items()}
+
+    @exposed(kind="control")
+    def forget(self) -> None:
+        """Drop what the method kept between rounds."""
+        self.site.state.pop(self._key, None)
+
+    @property
+    def _key(self) -> str:
+        return f"{self.run}:client"
+
+    def _probabilities(self, weights: Tensor) -> np.ndarray:
+        trainer, pool = self._ready()
+        start = weights.to(trainer.device, trainer.settings.dtype)
+        return trainer.probabilities(pool.views, start).float().cpu().numpy()
+
+    def _ready(self) -> tuple[Trainer, Pool]:
+        if self._trainer is None or self._pool is None:
+            raise ConfigError("the client is not prepared. Mend: call prepare(…) first")
+        return self._trainer, self._pool
+
+
+def _on_cpu(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {key: value.detach().cpu().clone() for key, value in tensors.items()}
+
+
+# ---------------------------------------------------------------------------------- rows
+
+
+def pool_of(table: Table, common: Mapping[str, Any], party: str) -> Pool:
+    """A party's rows as a client's, encoded as all parties agreed."""
+    labels = np.full(len(table), -1, np.int64)
+    if table.label is not None:
+        present = table.y.notna().to_numpy()
+        given = table.y[present]
+        numbers = given.map({value: at for at, value in enumerate(common["classes"])})
+        unknown = numbers.isna().to_numpy()
+        if unknown.any():
+            raise DataError(
+                "a label that was not there in training",
+                party=party,
+                column=table.label,
+                value=given[unknown].iloc[0],
+                mend=f"the known classes are {common['classes'][:10]}; correct or drop those rows",
+            )
+        labels[present] = numbers.to_numpy(np.int64)
+    return Pool(views_of(table, common, party), labels, name=party)
+
+
+def views_of(table: Table, common: Mapping[str, Any], party: str) -> Views:
+    """A table's rows as views: its one image block, or its columns."""
+    options = common["views"]
+    encoder = Encoder.from_dict(common["encoder"])
+    if not encoder.block_shapes:
+        encoded = encoder.transform(table, party)
+        return TableViews(
+            torch.from_numpy(encoded.numeric),
+            torch.from_numpy(encoded.codes),
+            noise=options["noise"],
+            drop=options["drop"],
+        )
+    (name,) = encoder.block_shapes
+    scaler = common["encoder"]["blocks"][name]
+    images = table.blocks[name]
+    if images.dtype != np.uint8:
+        low, high = float(images.min()), float(images.max())
+        if low < 0 or high > 1:
+            raise DataError(
+                "images must be bytes, or numbers from 0 to 1",
+                party=party,
+                column=name,
+                value=low if low < 0 else high,
+                mend="give the block as uint8",
+            )
+        images = np.rint(images * 255.0).astype(np.uint8)
+    return ImageViews(
+        torch.from_numpy(np.ascontiguousarray(images)),
+        scaler["mean"],
+        scaler["scale"],
+        flip=options["flip"],
+    )

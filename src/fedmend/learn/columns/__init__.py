@@ -1,0 +1,1 @@
+"""Models that learn the columns of another party: linear, trees, neural, and their stacking."""

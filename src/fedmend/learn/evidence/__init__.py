@@ -1,0 +1,1 @@
+"""Evidential split training: opinions, how they are fused, and whom to trust."""

@@ -1,0 +1,269 @@
+"""The label party's worker of an evidential network: labels, heads, labels made up, selection."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedmend.data.labels import LabelEncoder
+from fedmend.errors import DataError
+from fedmend.federation import Site, exposed
+from fedmend.learn.evidence.halves import EvidenceTopHalf
+from fedmend.learn.evidence.judging import Judging
+from fedmend.learn.evidence.parts import HeadsPart, new_part, part_of
+from fedmend.learn.evidence.selection import Choice, Watch
+from fedmend.learn.evidence.top import EvidenceTop, EvidenceTopSpec, Objective
+from fedmend.learn.evidence.workers import EvidenceWorker
+from fedmend.learn.features import Segments
+from fedmend.learn.halves import Settings
+from fedmend.learn.nets import initialise
+from fedmend.learn.parts import read_file, write_file
+from fedmend.learn.split import _numbers
+
+
+class EvidenceTopWorker(Judging, EvidenceWorker):
+    """The label party: its labels, the heads, and its own bottom when it has features."""
+
+    half: EvidenceTopHalf
+
+    def __init__(self, site: Site, scope: str = "train", *, model: str) -> None:
+        super().__init__(site, scope, model=model)
+        self._rows_used = np.zeros(0, np.int64)
+        self._outputs: dict[str, list[dict[str, Tensor]]] = {}
+        self._segments: Segments = []
+
+    # ------------------------------------------------------------------ setting up
+
+    @exposed(kind="control")
+    def create(
+        self,
+        net: dict[str, Any],
+        settings: dict[str, Any],
+        objective: dict[str, Any],
+        names: list[str],
+        widths: list[int],
+    ) -> dict[str, Any]:
+        """Make fresh heads (and an own bottom); returns the task and the classes' names."""
+        settled, own = Settings.from_dict(settings), self.site.name
+        part = new_part(self.site, self.model)
+        widths = list(widths)
+        if own in names:
+            part.bottom = self._new_bottom(net, settled)
+            widths[names.index(own)] = part.bottom.module.spec.out
+        column = self.table.schema[self._label()]
+        labels = LabelEncoder(net["task"]).fit(self.table.y, column, party=own)
+        if labels.task == "regression":
+            raise DataError(
+                "is a number to be predicted; evidence is for classes",
+                party=own,
+                column=column.name,
+                mend="use LocalVFL, or task='multiclass' if these numbers are classes",
+            )
+        spec = EvidenceTopSpec(
+            tuple(widths),
+            tuple(net["top"]),
+            len(labels.classes_),
+            float(net["dropout"]),
+            heads=bool(net["heads"]),
+            joint=bool(net["joint"]),
+        )
+        weights = self.site.torch_generator(f"top {net['seed']}", "cpu")
+        module: Any = initialise(EvidenceTop(spec), weights)
+        part.heads = HeadsPart(list(names), labels, module, Objective.from_dict(objective))
+        return self.about()
+
+    @exposed(kind="control")
+    def about(self) -> dict[str, Any]:
+        part = self._heads()
+        return {
+            "task": part.labels.task,
+            "classes": list(part.labels.classes_),
+            "names": part.names,
+        }
+
+    @exposed(kind="control")
+    def attach(
+        self, segments: list[Any], settings: dict[str, Any], how: dict[str, Any], train: bool
+    ) -> int:
+        """Take these rows; returns how many there are."""
+        settled, part, heads = Settings.from_dict(settings), self._part(), self._heads()
+        self._segments = segments
+        self._rows_used = self._rows(segments)
+        own = None
+        if part.bottom is not None:
+            own = self._own(part, segments, settled, how)
+        self.half = EvidenceTopHalf(
+            heads.module,
+            heads.how,
+            settled,
+            self.device,
+            names=heads.names,
+            segments=segments,
+            label_party=self.site.name,
+            bottom=part.bottom.module if part.bottom is not None else None,
+            own=own,
+            mean=part.mean,
+            watch=self._watch if train else None,
+        )
+        if train:
+            targets = self._targets()
+            self.half.set_targets(targets)
+            self.watch = Watch(len(targets), self.device)
+        return len(self._rows_used)
+
+    @exposed(kind="control")
+    def labelled(self) -> np.ndarray:
+        """The row numbers that have a label."""
+        return np.flatnonzero(self._targets() >= 0)
+
+    @exposed(kind="control")
+    def set_pools(self, pools: list[np.ndarray], least: float) -> int:
+        return self.half.set_pools(pools, least)
+
+    # ------------------------------------------------------------------ training
+
+    @exposed(kind="control")
+    def start_epoch(self, epoch: int, done: list[float]) -> None:
+        self.half.start_epoch(epoch, self._dropout_seed(epoch))
+        self.half.begin((done[0], done[1]))
+
+    @exposed(kind="gradient", takes={"embeddings": "embedding"})
+    def step(self, embeddings: dict[str, Tensor]) -> dict[str, Tensor]:
+        return self.half.step(embeddings)
+
+    @exposed(kind="statistic")
+    def loss(self) -> float:
+        return self.half.take_loss()
+
+    def _watch(self, numbers: Tensor, fused: Tensor) -> None:
+        assert self.half.targets is not None
+        self.watch.add(numbers, fused, self.half.targets.index_select(0, numbers))
+
+    # ------------------------------------------------------------------ labels made up
+
+    @exposed(kind="control")
+    def make_labels(self, party: str, first: int, choice: dict[str, Any]) -> np.ndarray:
+        """Labels for rows of a passive party, where the model is sure; those rows' numbers.
+
+        The rows collected last (kind `party`) are numbered from `first` on.
+        """
+        p, _ = self._judged(party)
+        chosen = Choice(**choice)
+        target, mask = chosen.labels(p)
+        self._heads().pseudo[party] = {
+            "target": target,
+            "label": p.argmax(1),
+            "sure": p.max(1),
+            "chosen": mask.copy(),
+            "kept": mask.copy(),
+        }
+        return first + np.flatnonzero(mask)
+
+    def _set_made_up(self, numbers: np.ndarray, target: np.ndarray, soft: bool) -> None:
+        half = self.half
+        assert half.targets is not None
+        at = _numbers(numbers, self.device)
+        if soft and not half.targets.is_floating_point():
+            known = half.targets >= 0
+            classes = len(self._heads().labels.classes_)
+            hard = torch.nn.functional.one_hot(half.targets.clamp_min(0), classes)
+            half.targets = hard.to(half.settings.dtype) * known[:, None]
+        half.targets[at] = torch.from_numpy(target).to(self.device, half.targets.dtype)
+
+    @exposed(kind="control")
+    def take_labels(self, other: str, party: str, first: int) -> None:
+        """The labels that another model, f_ST, made up for a party's rows."""
+        made = part_of(self.site, other).heads
+        assert made is not None
+        found = made.pseudo[party]
+        numbers = first + np.flatnonzero(found["chosen"])
+        target = found["target"][found["chosen"]]
+        self._set_made_up(numbers, target, target.ndim == 2)
+        self._heads().pseudo[party] = found
+
+    @exposed(kind="control")
+    def keep_sure(
+        self, rows: np.ndarray, limit: float, measure: str, party: str, first: int
+    ) -> np.ndarray:
+        """Of these imputed rows those whose mean doubt since last asked is at most `limit`."""
+        kept = self.watch.below(rows, limit, measure)
+        made_up = self._heads().pseudo.get(party)
+        if made_up is not None:
+            mask = np.zeros_like(made_up["chosen"])
+            mask[kept - first] = True
+            made_up["kept"] = mask
+        return kept
+
+    @exposed(kind="control")
+    def forget_doubt(self) -> None:
+        self.watch.clear()
+
+    @exposed(kind="count")
+    def made_up(self, party: str) -> dict[str, int]:
+        """How many rows a party has of its own, how many got a label, and how many kept it."""
+        found = self._heads().pseudo.get(party)
+        if found is None:
+            return {}
+        chosen, kept = int(found["chosen"].sum()), int(found["kept"].sum())
+        return {"rows": len(found["label"]), "chosen": chosen, "kept": kept}
+
+    @exposed(kind="prediction")
+    def pseudo_labels(self, party: str) -> dict[str, np.ndarray]:
+        """What was made up for a party's own rows, in the order of its unaligned rows."""
+        return self._heads().pseudo.get(party, {})
+
+    # ------------------------------------------------------------------ its labels
+
+    def _targets(self) -> np.ndarray:
+        """Class numbers of the attached rows; -1 where there is no label, or it is not known."""
+        labels = self._heads().labels
+        rows = self._rows_used
+        found = np.full(len(rows), -1, np.int64)
+        own = rows >= 0
+        encoded = labels.transform(self.table.frame[self._label()], party=self.site.name)
+        found[own] = encoded[rows[own]]
+        return found
+
+    def _label(self) -> str:
+        part = new_part(self.site, self.model).heads
+        if part is not None and part.labels.column_ is not None:
+            name = part.labels.column_.name
+            if name in self.table.names:
+                return name
+        if self.table.label is None:
+            raise DataError(
+                f"the table {self.scope!r} has no label column",
+                party=self.site.name,
+                mend="name it where the table is read: fm.read(path, id=…, label=…)",
+            )
+        return self.table.label
+
+    def _heads(self) -> HeadsPart:
+        part = self._part().heads
+        if part is None:
+            raise DataError("holds no heads", party=self.site.name, mend="fit the model first")
+        return part
+
+    # ------------------------------------------------------------------ checkpoints
+
+    @exposed(kind="control")
+    def save_checkpoint(self, path: str, epoch: int) -> None:
+        state = self.half.checkpoint() | {
+            "targets": self.half.targets,
+            "watch": self.watch.to_wire(),
+            "pseudo": self._heads().pseudo,
+        }
+        write_file(self._checkpoint(path, epoch), state)
+        self._checkpoint(path, epoch - 2).unlink(missing_ok=True)
+
+    @exposed(kind="control")
+    def load_checkpoint(self, path: str, epoch: int) -> None:
+        saved = read_file(self._checkpoint(path, epoch), self.site.name)
+        self.half.restore(saved)
+        self.half.epochs = epoch
+        self.half.targets = saved["targets"].to(self.device)
+        self.watch.take(saved["watch"])
+        self._heads().pseudo = saved["pseudo"]

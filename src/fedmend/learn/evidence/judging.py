@@ -1,0 +1,181 @@
+"""What the label party does with embeddings when nothing is trained: judge rows, and tell."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedmend.federation import exposed
+from fedmend.learn import metrics
+from fedmend.learn.evidence.calibration import describe
+from fedmend.learn.evidence.halves import EvidenceTopHalf
+from fedmend.learn.evidence.opinions import probability
+from fedmend.learn.evidence.parts import HeadsPart
+from fedmend.learn.evidence.trust import fit_sources, subsets
+from fedmend.learn.features import ALIGNED
+from fedmend.learn.split import _numbers
+
+_WITHOUT = "without "
+
+
+class Judging:
+    """The part of `EvidenceTopWorker` that collects outputs of rows and makes opinions of them."""
+
+    half: EvidenceTopHalf
+    device: torch.device
+    _rows_used: np.ndarray
+    _outputs: dict[str, list[dict[str, Tensor]]]
+
+    def _heads(self) -> HeadsPart:
+        raise NotImplementedError
+
+    def _targets(self) -> np.ndarray:
+        raise NotImplementedError
+
+    @exposed(kind="control", takes={"embeddings": "embedding"})
+    def take_chunk(
+        self,
+        rows: np.ndarray,
+        known: list[str],
+        kinds: list[str],
+        embeddings: dict[str, Tensor] | None = None,
+        explain: bool = False,
+    ) -> None:
+        """Judge rows that the parties `known` know, as rows of each of `kinds`.
+
+        explain: also as if each party had not known them, for `contributions`.
+        """
+        numbers, heads = _numbers(rows, self.device), self._heads()
+        sides, stand_ins = [], []
+        for name in heads.names:
+            given = (embeddings or {}).get(name)
+            if name == self.half.own:
+                given = self.half.own_embedding(numbers)
+            if given is None:
+                stand_in = heads.stand_ins[name].to(self.device, self.half.settings.dtype)
+                given = stand_in[None]
+            given = given.to(self.device, self.half.settings.dtype)
+            sides.append(given[:-1])
+            stand_ins.append(given[-1])
+        who = dict(subsets(heads.names))
+        cases = {
+            kind: [name in who[kind] and name in known for name in heads.names] for kind in kinds
+        }
+        if explain:
+            cases |= {
+                _WITHOUT + party: [name in known and name != party for name in heads.names]
+                for party in known
+            }
+        for case, has in cases.items():
+            found = self.half.source_outputs(sides, stand_ins, has, len(rows))
+            self._outputs.setdefault(case, []).append(found)
+
+    @exposed(kind="control", takes={"embeddings": "embedding"})
+    def keep_stand_ins(self, embeddings: dict[str, Tensor]) -> None:
+        """Keep what stands in for each party, so that rows can be judged without asking it."""
+        stand_ins = {name: value[-1].detach().clone() for name, value in embeddings.items()}
+        if self.half.own is not None:
+            nobody = torch.zeros(0, dtype=torch.int64, device=self.device)
+            stand_ins[self.half.own] = self.half.own_embedding(nobody)[-1].clone()
+        self._heads().stand_ins = stand_ins
+
+    @exposed(kind="statistic")
+    def calibrate(self, rows: np.ndarray, guard: bool) -> dict[str, Any]:
+        """Fit temperature and trust on the collected outputs of these held-out rows."""
+        heads = self._heads()
+        targets = torch.from_numpy(self._targets()[rows])
+        report = {}
+        for kind, _ in subsets(heads.names):
+            outputs = self._collected(kind)
+            anchor = self.half.own if kind == ALIGNED else kind
+            found = fit_sources(
+                heads.how,
+                {name: value.cpu() for name, value in outputs.items()},
+                targets,
+                anchor=anchor if guard and anchor in outputs else None,
+            )
+            heads.calibration.temperature[kind] = found.temperature
+            heads.calibration.centre[kind] = found.centre
+            heads.calibration.trust[kind] = found.trust
+            report[kind] = {
+                "temperature": found.temperature,
+                "trust": found.trust,
+                "losses": found.losses,
+            }
+        return report
+
+    @exposed(kind="statistic")
+    def metrics(self, kinds: list[str], rows: np.ndarray | None = None) -> dict[str, float]:
+        """Metrics of the collected rows against their labels; unlabelled rows left out.
+
+        rows: their numbers, where not all attached rows were collected.
+        """
+        targets, p, _ = self._against_labels(kinds, rows)
+        return metrics.classification(targets, p)
+
+    @exposed(kind="statistic")
+    def uncertainty_report(self, kinds: list[str]) -> dict[str, Any]:
+        """How much the uncertainty is worth on the collected rows that have a label."""
+        targets, p, u = self._against_labels(kinds, None)
+        return describe(p, u, targets)
+
+    def _against_labels(
+        self, kinds: list[str], rows: np.ndarray | None
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        targets = self._targets() if rows is None else self._targets()[rows]
+        judged = [self._judged(kind) for kind in kinds]
+        p, u = (np.concatenate(pieces) for pieces in zip(*judged, strict=True))
+        known = targets >= 0
+        return targets[known], p[known], u[known]
+
+    @exposed(kind="prediction")
+    def predictions(self, kinds: list[str], table_order: bool = False) -> dict[str, np.ndarray]:
+        """Probabilities [n, C] and uncertainty [n] of the collected rows.
+
+        In the order of the rows' numbers, or in that of this party's table.
+        """
+        judged = [self._judged(kind) for kind in kinds]
+        p, u = (np.concatenate(pieces) for pieces in zip(*judged, strict=True))
+        if table_order:
+            back = np.argsort(self._rows_used, kind="stable")
+            p, u = p[back], u[back]
+        return {"probability": p, "uncertainty": u}
+
+    @exposed(kind="statistic")
+    def carried(self, kind: str, known: list[str]) -> dict[str, float]:
+        """The mean of `contributions` over the rows, by party."""
+        mean = self.contributions(kind, known).mean(0)
+        return dict(zip(self._heads().names, mean.tolist(), strict=True))
+
+    @exposed(kind="prediction")
+    def contributions(self, kind: str, known: list[str]) -> np.ndarray:
+        """Which share of the decision each party carries [n, M], rows summing to one.
+
+        How much the likeliest class loses without a party, beside what it loses without others.
+        """
+        p, _ = self._judged(kind)
+        best = p.argmax(1)[:, None]
+        lost = np.zeros((len(p), len(self._heads().names)), np.float32)
+        for number, name in enumerate(self._heads().names):
+            if name in known:
+                without, _ = self._judged(_WITHOUT + name, calibrated_as=kind)
+                lost[:, number] = np.take_along_axis(p - without, best, 1)[:, 0].clip(1e-6)
+        return lost / lost.sum(1, keepdims=True).clip(1e-12)
+
+    def _judged(self, kind: str, calibrated_as: str | None = None) -> tuple[np.ndarray, np.ndarray]:
+        heads = self._heads()
+        outputs = self._collected(kind)
+        if not outputs:
+            return np.zeros((0, len(heads.labels.classes_)), np.float32), np.zeros(0, np.float32)
+        fused = heads.calibration.fuse(heads.how, calibrated_as or kind, outputs)
+        return probability(fused).cpu().numpy(), fused.uncertainty[:, 0].cpu().numpy()
+
+    def _collected(self, kind: str) -> dict[str, Tensor]:
+        """The outputs of all chunks since last asked, by source."""
+        chunks = self._outputs.pop(kind, [])
+        if not chunks:
+            return {}
+        return {name: torch.cat([chunk[name] for chunk in chunks]) for name in chunks[0]}

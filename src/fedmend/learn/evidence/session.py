@@ -1,0 +1,356 @@
+"""The coordinator's half of evidential split training: sessions, and the network they train.
+
+network = EvidenceNetwork(fed, parties=[…], label_party="bank", config=…, how=…)
+with network.session(segments) as session:
+    session.set_pools([...])            # training rows by segment
+    for epoch in range(1, 31):
+        session.epoch(epoch, 30)
+    session.calibrate(held_out)
+"""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from fedmend.errors import ConfigError, ResumeError
+from fedmend.federation import Crew, Each, Federation
+from fedmend.learn.evidence.heads import EvidenceTopWorker
+from fedmend.learn.evidence.top import Objective
+from fedmend.learn.evidence.workers import EvidenceBottomWorker
+from fedmend.learn.features import ALIGNED, ALL, Segments, batch_sizes
+from fedmend.learn.parts import read_json, write_json
+from fedmend.learn.session import PREDICT_ROWS, STATE, epoch_seed
+from fedmend.learn.training import SplitConfig
+
+__all__ = ["EvidenceNetwork", "EvidenceSession", "How"]
+
+
+@dataclass(frozen=True)
+class How:
+    """How an evidential network is built and trained, beyond what any split network is.
+
+    heads, joint: whether parties have heads of their own, and whether there is a joint one.
+    least_overlap: the least share of overlapping rows in a batch. min_mean_rows: fewest rows in
+    a mean row. nominal: "mean" or "mode" of nominal columns in it. share_every: after so many
+    steps bottoms of like shape are averaged over the parties; 0 is never.
+    """
+
+    objective: Objective = field(default_factory=Objective)
+    heads: bool = True
+    joint: bool = False
+    least_overlap: float = 0.0
+    min_mean_rows: int = 10
+    nominal: str = "mean"
+    share_every: int = 0
+
+    def __post_init__(self) -> None:
+        problems = []
+        if not self.heads and not self.joint:
+            problems.append("there must be heads or a joint head")
+        if not 0 <= self.least_overlap < 1:
+            problems.append(f"min_overlap must be in [0, 1), however: {self.least_overlap}")
+        if self.min_mean_rows < 2:
+            problems.append(
+                f"min_mean_rows must be at least 2 (a mean of one row is that row), "
+                f"however: {self.min_mean_rows}"
+            )
+        if self.share_every < 0:
+            problems.append(f"share_every must not be negative, however: {self.share_every}")
+        if problems:
+            raise ConfigError(problems)
+
+    def worker(self) -> dict[str, Any]:
+        """What the workers need to know, as wire values."""
+        return {
+            "min_mean_rows": self.min_mean_rows,
+            "nominal": self.nominal,
+            "consistency": self.objective.consistency > 0,
+        }
+
+
+class EvidenceNetwork:
+    """An evidential split model over `parties`, its heads at `label_party`.
+
+    history: one dict per epoch; best_epoch: the one whose weights are kept.
+    """
+
+    def __init__(
+        self,
+        fed: Federation,
+        *,
+        parties: list[str],
+        label_party: str,
+        config: SplitConfig,
+        how: How,
+        model: str | None = None,
+    ) -> None:
+        self.fed = fed
+        self.parties = parties
+        self.label_party = label_party
+        self.config = config
+        self.how = how
+        self.model = model or f"evidence-{secrets.token_hex(6)}"
+        self.task = ""
+        self.classes: list[Any] = []
+        self.history: list[dict[str, float]] = []
+        self.best_epoch = 0
+
+    @property
+    def passive(self) -> list[str]:
+        return [name for name in self.parties if name != self.label_party]
+
+    def session(self, segments: Segments) -> EvidenceSession:
+        """A training under way."""
+        return EvidenceSession(self, self.fed, segments, train=True)
+
+    # ------------------------------------------------------------------ using it
+
+    def judged(
+        self, fed: Federation, segments: Segments, *, explain: bool = False
+    ) -> EvidenceSession:
+        """A session, to be entered, in which the label party judges rows that it is given."""
+        return EvidenceSession(self, fed, segments, train=False, explain=explain)
+
+    def evaluate(self, fed: Federation, segments: Segments) -> dict[str, float]:
+        """Metrics over these rows, computed at the label party."""
+        with self.judged(fed, segments) as session:
+            return dict(session.top.metrics(session.judge_all()))
+
+    def predict(
+        self, fed: Federation, segments: Segments, *, table_order: bool = False
+    ) -> np.ndarray:
+        """Probabilities [n, C]."""
+        return self.opinions(fed, segments, table_order=table_order)[0]
+
+    def opinions(
+        self, fed: Federation, segments: Segments, *, table_order: bool = False
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Probabilities [n, C] and uncertainty [n]."""
+        with self.judged(fed, segments) as session:
+            found = session.top.predictions(session.judge_all(), table_order)
+        return found["probability"], found["uncertainty"]
+
+    # ------------------------------------------------------------------ keeping it
+
+    def save(self, path: str) -> None:
+        """Every party saves its own part under this name."""
+        with _Crews(self, self.fed, self.passive) as (bottoms, top):
+            bottoms.save(path)
+            top.save(path)
+
+    def load(self, path: str) -> EvidenceNetwork:
+        with _Crews(self, self.fed, self.passive) as (bottoms, top):
+            bottoms.load(path)
+            top.load(path)
+            about = top.about()
+            self.task, self.classes = about["task"], about["classes"]
+        return self
+
+    def drop(self) -> None:
+        """Let every party forget its part."""
+        with _Crews(self, self.fed, self.passive) as (bottoms, top):
+            bottoms.drop()
+            top.drop()
+
+
+class _Crews:
+    """Workers at the label party and at some passive ones, then stopped."""
+
+    def __init__(self, network: EvidenceNetwork, fed: Federation, passive: list[str]) -> None:
+        self.network = network
+        self.fed = fed
+        self.passive = passive
+
+    def __enter__(self) -> tuple[Crew, Any]:
+        network = self.network
+        self._bottoms = self.fed.workers(
+            EvidenceBottomWorker, parties=self.passive, model=network.model
+        )
+        self._top = self.fed.workers(
+            EvidenceTopWorker, parties=[network.label_party], model=network.model
+        )
+        return self._bottoms, self._top[network.label_party]
+
+    def __exit__(self, *exc: object) -> None:
+        self._bottoms.stop()
+        self._top.stop()
+
+
+class EvidenceSession:
+    """Workers attached to rows numbered 0..n-1, segment after segment.
+
+    spans: per segment the numbers it begins with and ends before.
+    """
+
+    def __init__(
+        self,
+        network: EvidenceNetwork,
+        fed: Federation,
+        segments: Segments,
+        *,
+        train: bool,
+        explain: bool = False,
+    ) -> None:
+        self.network = network
+        self.segments = [[str(name), int(str(count))] for name, count in segments]
+        self.spans: dict[str, tuple[int, int]] = {}
+        self.n_rows = 0
+        for name, count in segments:
+            self.spans[str(name)] = (self.n_rows, self.n_rows + int(str(count)))
+            self.n_rows += int(str(count))
+        self.pools: list[np.ndarray] = []
+        self._trains = train
+        self._explain = explain
+        # Nobody who has none of the rows is asked anything: the label party has their stand-ins.
+        asked = [name for name in network.passive if train or self._has_rows(name)]
+        self._crews = _Crews(network, fed, asked)
+        self._steps = 0
+
+    def __enter__(self) -> EvidenceSession:
+        self.bottoms, self.top = self._crews.__enter__()
+        try:
+            self._begin()
+        except BaseException:
+            self._crews.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._crews.__exit__(*exc)
+
+    def _begin(self) -> None:
+        network = self.network
+        settings, how = network.config.settings.to_dict(), network.how.worker()
+        if self._trains:
+            net = network.config.net() | {"heads": network.how.heads, "joint": network.how.joint}
+            made = self.bottoms.create(net, settings)
+            widths = [made.get(name, 0) for name in network.parties]
+            objective = network.how.objective.to_dict()
+            about = self.top.create(net, settings, objective, list(network.parties), widths)
+            network.task, network.classes = about["task"], about["classes"]
+        self.top.attach(self.segments, settings, how, self._trains)
+        self.bottoms.attach(self.segments, settings, how)
+
+    def _has_rows(self, party: str) -> bool:
+        return ALIGNED in self.spans or party in self.spans
+
+    # ------------------------------------------------------------------ training
+
+    def set_pools(self, pools: list[np.ndarray]) -> None:
+        """The rows to train on from now on, by segment."""
+        self.pools = pools
+        least = self.network.how.least_overlap
+        self._steps = int(self.top.set_pools(pools, least))
+        self.bottoms.set_pools(pools, least)
+
+    def epoch(self, number: int, epochs: int) -> float:
+        """One pass over the training rows; returns the mean loss."""
+        seed = epoch_seed(self.network.fed.seed, self.network.config.seed, number)
+        done = [(number - 1) / epochs, number / epochs]
+        self.top.start_epoch(seed, done)
+        embeddings = self.bottoms.step(epoch=seed, done=done)
+        every = self.network.how.share_every
+        for step in range(1, self._steps):
+            if every and step % every == 0:
+                self.bottoms.finish(Each(self.top.step(embeddings)))
+                self.share()
+                embeddings = self.bottoms.step()
+            else:
+                embeddings = self.bottoms.step(Each(self.top.step(embeddings)))
+        self.bottoms.finish(Each(self.top.step(embeddings)))
+        if every:
+            self.share()
+        return float(self.top.loss())
+
+    def share(self) -> None:
+        """All parties go on with the mean of their bottoms (FedAvg), which must be alike."""
+        found = self.bottoms.bottom_weights()
+        own = self.top.bottom_weights()
+        if own:
+            found[self.network.label_party] = own
+        first = next(iter(found.values()))
+        for name, weights in found.items():
+            shapes = [{k: tuple(v.shape) for k, v in each.items()} for each in (first, weights)]
+            if shapes[0] != shapes[1]:
+                raise ConfigError(
+                    f"share_every averages bottoms of one shape, but that of {name!r} differs. "
+                    "Mend: share_every=0, or give the parties columns or images alike"
+                )
+        mean = {
+            key: value
+            if not value.is_floating_point()
+            else torch.stack([weights[key].to(value.device) for weights in found.values()]).mean(0)
+            for key, value in first.items()
+        }
+        self.bottoms.take_bottom(mean)
+        self.top.take_bottom(mean)
+
+    def judge(self, rows: np.ndarray, segment: str, kinds: list[str] | None = None) -> None:
+        """Let the label party judge these rows, all of one segment, as rows of these kinds."""
+        network = self.network
+        kind = network.label_party if segment == ALL else segment
+        known = list(network.parties) if segment == ALIGNED else [kind]
+        asked = [name for name in self.bottoms if self._trains or name in known]
+        at = 0
+        for size in batch_sizes(len(rows), PREDICT_ROWS):
+            chunk = rows[at : at + size]
+            embeddings = {name: self.bottoms[name].embed(chunk) for name in asked}
+            self.top.take_chunk(chunk, known, kinds or [kind], embeddings, self._explain)
+            at += size
+
+    def judge_all(self) -> list[str]:
+        """Let the label party judge all rows; returns their kinds, in order."""
+        for segment, (start, end) in self.spans.items():
+            self.judge(np.arange(start, end), segment)
+        label_party = self.network.label_party
+        return [label_party if segment == ALL else segment for segment in self.spans]
+
+    def finish(self) -> None:
+        """What stands in for each party from now on."""
+        nobody = np.zeros(0, np.int64)
+        self.top.keep_stand_ins(self.bottoms.embed(nobody))
+
+    # ------------------------------------------------------------------ checkpoints
+
+    @property
+    def _mark(self) -> str:
+        network = self.network
+        how = [f"{key}={value}" for key, value in sorted(asdict(network.how).items())]
+        return network.config.fingerprint(self.n_rows, [*network.parties, *how])
+
+    def checkpoint(self, folder: Path, epoch: int, **facts: Any) -> None:
+        """Everything needed to go on after this epoch; `facts` are the method's own (JSON)."""
+        self.bottoms.save_checkpoint(str(folder), epoch)
+        self.top.save_checkpoint(str(folder), epoch)
+        network = self.network
+        state = {
+            "fingerprint": self._mark,
+            "epoch": epoch,
+            "history": network.history,
+            "pools": [pool.tolist() for pool in self.pools],
+        }
+        write_json(folder / STATE, state | facts)
+
+    def resume(self, folder: Path) -> dict[str, Any] | None:
+        """Go back to where a checkpoint was made; its facts, or None where there is none."""
+        path = folder / STATE
+        if not path.is_file():
+            return None
+        state: dict[str, Any] = read_json(path, "the checkpoint")
+        if state["fingerprint"] != self._mark:
+            raise ResumeError(
+                f"the checkpoint in {folder} was made with other settings, parties or rows. "
+                "Mend: resume with the same ones, or start in another folder"
+            )
+        self.set_pools([np.asarray(pool, np.int64) for pool in state["pools"]])
+        epoch = int(state["epoch"])
+        self.bottoms.load_checkpoint(str(folder), epoch)
+        self.top.load_checkpoint(str(folder), epoch)
+        self.network.history = state["history"]
+        return state

@@ -1,0 +1,160 @@
+"""Evidential split training at the parties: bottoms that embed what they know, heads that judge.
+
+As in `split.py`, the top lives at the label party with that party's own bottom, embeddings go up
+and gradients come down. New is that a party only embeds rows it has: for all others its mean row
+stands in, embedded once a batch. Labels, made-up labels of passive rows and opinions on rows stay
+at the label party; row numbers that take part in the training are said to all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedmend.errors import DataError
+from fedmend.federation import exposed
+from fedmend.learn.evidence.halves import EvidenceBottomHalf
+from fedmend.learn.evidence.imputation import OwnRows, mean_row
+from fedmend.learn.evidence.parts import (
+    EvidencePart,
+    drop_part,
+    load_part,
+    new_part,
+    part_of,
+    save_part,
+)
+from fedmend.learn.features import ALIGNED, Segments
+from fedmend.learn.halves import Settings
+from fedmend.learn.nets import Batch
+from fedmend.learn.split import SplitWorker, _numbers
+
+
+class EvidenceWorker(SplitWorker):
+    """What bottoms and heads have in common: own rows, the mean row, parts on disk."""
+
+    @exposed(kind="control")
+    def save(self, path: str) -> None:
+        save_part(self.site, self.model, path)
+
+    @exposed(kind="control")
+    def load(self, path: str) -> None:
+        load_part(self.site, self.model, path)
+
+    @exposed(kind="control")
+    def start_from(self, other: str) -> None:
+        """Begin with the bottom of another model this party has a part of."""
+        mine, theirs = self._part().bottom, part_of(self.site, other).bottom
+        if mine is not None and theirs is not None:
+            mine.module.load_state_dict(theirs.module.state_dict())
+
+    @exposed(kind="weights")
+    def bottom_weights(self) -> dict[str, Tensor]:
+        """This party's bottom, to be averaged with others of the same shape."""
+        part = self._part().bottom
+        return {} if part is None else {k: v.clone() for k, v in part.module.state_dict().items()}
+
+    @exposed(kind="control", takes={"weights": "weights"})
+    def take_bottom(self, weights: dict[str, Tensor]) -> None:
+        part = self._part().bottom
+        if part is not None:
+            part.module.load_state_dict(weights)
+
+    @exposed(kind="control")
+    def drop(self) -> None:
+        """Forget a model that only served to train another."""
+        drop_part(self.site, self.model)
+
+    def _part(self) -> EvidencePart:
+        return part_of(self.site, self.model)
+
+    def _own(
+        self, part: EvidencePart, segments: Segments, settings: Settings, how: Mapping[str, Any]
+    ) -> OwnRows:
+        """This party's rows among the numbered ones; when it trains, its mean row as well."""
+        assert part.bottom is not None
+        rows = self._rows(segments)
+        present = np.unique(rows[rows >= 0])
+        table = self.table if len(present) == len(self.table) else self.table.take(present)
+        encoded = part.bottom.encoder.transform(table, party=self.site.name)
+        placed = np.where(rows >= 0, np.searchsorted(present, rows), -1)
+        if part.mean is None:
+            overlapping = [int(str(count)) for name, count in segments if name == ALIGNED]
+            part.mean = mean_row(
+                encoded,
+                placed[: sum(overlapping)],
+                least=int(how["min_mean_rows"]),
+                nominal=str(how["nominal"]),
+                party=self.site.name,
+            )
+        return OwnRows(encoded, placed, self.device, settings.dtype)
+
+
+class EvidenceBottomWorker(EvidenceWorker):
+    """A feature party without labels."""
+
+    half: EvidenceBottomHalf
+
+    @exposed(kind="control")
+    def create(self, net: dict[str, Any], settings: dict[str, Any]) -> int:
+        """Make a fresh bottom; returns the width of its embedding."""
+        part = new_part(self.site, self.model)
+        part.bottom = self._new_bottom(net, Settings.from_dict(settings))
+        return part.bottom.module.spec.out
+
+    @exposed(kind="control")
+    def attach(self, segments: list[Any], settings: dict[str, Any], how: dict[str, Any]) -> None:
+        """Take these rows, and be ready to embed them."""
+        settled, part = Settings.from_dict(settings), self._part()
+        if part.bottom is None:
+            raise DataError("holds no bottom model", party=self.site.name, mend="fit the model")
+        own = self._own(part, segments, settled, how)
+        assert part.mean is not None
+        self.half = EvidenceBottomHalf(
+            part.bottom.module,
+            own,
+            part.mean,
+            segments,
+            self.site.name,
+            settled,
+            self.device,
+            strong=self._strong_views(own) if how["consistency"] else None,
+        )
+
+    def _strong_views(self, own: OwnRows) -> Callable[[Batch], Batch]:
+        self._drawn = torch.Generator(self.device)
+        return lambda batch: own.strong_view(batch, self._drawn)
+
+    @exposed(kind="control")
+    def set_pools(self, pools: list[np.ndarray], least: float) -> int:
+        return self.half.set_pools(pools, least)
+
+    @exposed(kind="embedding", takes={"gradient": "gradient"})
+    def step(
+        self,
+        gradient: Tensor | None = None,
+        epoch: int | None = None,
+        done: list[float] | None = None,
+    ) -> Tensor:
+        """Learn from the last batch's gradient; hand out the next batch's embeddings."""
+        if gradient is not None:
+            self.half.backward(gradient)
+        if epoch is not None and done is not None:
+            self.half.start_epoch(epoch, self._dropout_seed(epoch))
+            self.half.begin((done[0], done[1]))
+            if self.half.strong is not None:
+                self._drawn.manual_seed(self._dropout_seed(epoch) ^ 0x57)
+        return self.half.forward()
+
+    @exposed(kind="control", takes={"gradient": "gradient"})
+    def finish(self, gradient: Tensor) -> None:
+        """Learn from the last gradient, with no embedding to follow."""
+        self.half.backward(gradient)
+
+    @exposed(kind="embedding")
+    def embed(self, rows: np.ndarray) -> Tensor:
+        """Embeddings of those of the rows it has, and last of its mean row; no training."""
+        return self.half.embed(_numbers(rows, self.device))
