@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from fedmend.learn.columns.bins import CutTable, bin_categories, bin_numbers
@@ -34,6 +34,7 @@ def test_ordered_bins_keep_the_order_and_are_not_small(values, most, least):
 
 @settings(max_examples=100, deadline=None)
 @given(categories, st.integers(1, 5))
+@example([0, -1, -1], 2)
 def test_categories_share_a_bin_only_if_they_are_rare(values, least):
     codes = np.array(values)
     binned = bin_categories(codes, least)

@@ -72,7 +72,7 @@ def bin_categories(
     """Category numbers [n] (-1: missing); those with fewer than `least` rows share one bin.
 
     Missing cells, if fewer than `least`, go with the rare ones; and so does the rarest of the
-    others, if the rare ones together are still fewer.
+    others, if the rare ones together are still fewer; without any other, all missing cells do.
     """
     seen = codes if fitted_on is None else codes[fitted_on]
     absent = codes < 0
@@ -84,6 +84,8 @@ def bin_categories(
         rarest = frequent[np.argmin(counts[frequent])]
         frequent = frequent[frequent != rarest]
         rare |= codes == rarest
+    elif 0 < rare.sum() < least:
+        rare |= absent
     found = np.searchsorted(frequent, codes).astype(np.int16)
     bins = len(frequent) + bool(rare.any())
     found[rare] = len(frequent)
