@@ -109,6 +109,22 @@ class SplitWorker(Worker):
             settings.dtype,
         )
 
+    def _label_column(self, known: LabelEncoder | None) -> str:
+        """The column that a model has learnt, where this table has it, or the table's label."""
+        if (
+            known is not None
+            and known.column_ is not None
+            and known.column_.name in self.table.names
+        ):
+            return known.column_.name
+        if self.table.label is None:
+            raise DataError(
+                f"the table {self.scope!r} has no label column",
+                party=self.site.name,
+                mend="name it where the table is read: fm.read(path, id=…, label=…)",
+            )
+        return self.table.label
+
     def _dropout_seed(self, seed: int) -> int:
         return seed ^ zlib.crc32(self.site.name.encode())
 
@@ -327,17 +343,7 @@ class TopWorker(SplitWorker):
 
     def _label(self) -> str:
         part = part_of(self.site, self.model).top
-        if part is not None and part.labels.column_ is not None:
-            name = part.labels.column_.name
-            if name in self.table.names:
-                return name
-        if self.table.label is None:
-            raise DataError(
-                f"the table {self.scope!r} has no label column",
-                party=self.site.name,
-                mend="name it where the table is read: fm.read(path, id=…, label=…)",
-            )
-        return self.table.label
+        return self._label_column(part.labels if part is not None else None)
 
     def _part_top(self) -> TopPart:
         part = part_of(self.site, self.model).top

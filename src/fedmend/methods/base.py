@@ -73,6 +73,22 @@ class Estimator:
         ]
         return f"{type(self).__name__}({', '.join(changed)})"
 
+    @classmethod
+    def _of_manifest(cls, path: str | os.PathLike[str]) -> tuple[Self, dict[str, Any]]:
+        """An unfitted estimator as it was saved, and what else the manifest says."""
+        saved = read_json(Path(path) / MANIFEST, "a saved model")
+        if saved["method"] != cls.__name__:
+            raise ConfigError(
+                f"{path} holds a {saved['method']}, not a {cls.__name__}. "
+                f"Mend: fm.{saved['method']}.load(…)"
+            )
+        # JSON has no tuples; no parameter is a list.
+        params = {
+            name: tuple(value) if isinstance(value, list) else value
+            for name, value in saved["params"].items()
+        }
+        return cls(**params), saved
+
 
 class SplitEstimator(Estimator):
     """A split network behind fit / predict / predict_proba / score / save / load.
@@ -336,23 +352,13 @@ class SplitEstimator(Estimator):
     @classmethod
     def load(cls, path: str | os.PathLike[str], fed: Federation) -> Self:
         """A saved model, its parts at the parties of `fed`."""
-        saved = read_json(Path(path) / MANIFEST, "a saved model")
-        if saved["method"] != cls.__name__:
-            raise ConfigError(
-                f"{path} holds a {saved['method']}, not a {cls.__name__}. "
-                f"Mend: fm.{saved['method']}.load(…)"
-            )
+        model, saved = cls._of_manifest(path)
         absent = [name for name in saved["parties"] if name not in fed.names]
         if absent:
             raise ConfigError(
                 f"the model has a part at party {absent[0]!r}, which is not in the federation. "
                 f"Mend: the model's parties are {', '.join(saved['parties'])}"
             )
-        params: dict[str, Any] = {
-            name: tuple(value) if isinstance(value, list) else value
-            for name, value in saved["params"].items()
-        }
-        model = cls(**params)
         network = model._saved_network(fed, saved).load(str(path))
         network.history = saved["history"]
         network.best_epoch = saved["best_epoch"]

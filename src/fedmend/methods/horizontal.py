@@ -311,17 +311,7 @@ class HorizontalEstimator(Estimator):
     def load(cls, path: str | os.PathLike[str], fed: Federation) -> Self:
         """A saved model for the parties of `fed`, whoever they are: all have the same columns."""
         folder = Path(path)
-        saved = read_json(folder / MANIFEST, "a saved model")
-        if saved["method"] != cls.__name__:
-            raise ConfigError(
-                f"{path} holds a {saved['method']}, not a {cls.__name__}. "
-                f"Mend: fm.{saved['method']}.load(…)"
-            )
-        params: dict[str, Any] = {
-            name: tuple(value) if isinstance(value, list) else value
-            for name, value in saved["params"].items()
-        }
-        model = cls(**params)
+        model, saved = cls._of_manifest(folder)
         kept = read_file(folder / MODEL)
         clients = model._clients(fed, kept["common"])
         if clients.weights.shape != kept["weights"].shape:

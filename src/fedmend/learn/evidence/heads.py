@@ -229,17 +229,7 @@ class EvidenceTopWorker(Judging, EvidenceWorker):
 
     def _label(self) -> str:
         part = new_part(self.site, self.model).heads
-        if part is not None and part.labels.column_ is not None:
-            name = part.labels.column_.name
-            if name in self.table.names:
-                return name
-        if self.table.label is None:
-            raise DataError(
-                f"the table {self.scope!r} has no label column",
-                party=self.site.name,
-                mend="name it where the table is read: fm.read(path, id=…, label=…)",
-            )
-        return self.table.label
+        return self._label_column(part.labels if part is not None else None)
 
     def _heads(self) -> HeadsPart:
         part = self._part().heads
