@@ -80,7 +80,9 @@ def write_tables(folder: Path) -> None:
 class World:
     """Server and parties of one federation, and how to run something on them."""
 
-    def __init__(self, folder: Path, names: tuple[str, ...] = ("bank", "telco")) -> None:
+    def __init__(
+        self, folder: Path, names: tuple[str, ...] = ("bank", "telco"), *, probe: bool = True
+    ) -> None:
         self.folder = folder
         self.names = names
         self.port = free_port()
@@ -88,7 +90,8 @@ class World:
         self.kits = provision(self.config())
         for name in names:
             path = self.kits.party(name) / "party.toml"
-            path.write_text('threads = 1\nmodules = ["machine_probe"]\n' + path.read_text())
+            modules = 'modules = ["machine_probe"]\n' if probe else ""
+            path.write_text("threads = 1\n" + modules + path.read_text())
         self.server = Daemon(self.kits.server)
         self.parties = {name: Daemon(self.kits.party(name)) for name in names}
 

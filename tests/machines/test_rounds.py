@@ -74,10 +74,7 @@ class Clients(conftest.World):
 def clients(tmp_path_factory):
     patch = pytest.MonkeyPatch()
     patch.setattr(conftest, "write_tables", write_clients)
-    made = Clients(tmp_path_factory.mktemp("clients"))
-    for name in ("bank", "telco"):
-        path = made.kits.party(name) / "party.toml"
-        path.write_text(path.read_text().replace('modules = ["machine_probe"]\n', ""))
+    made = Clients(tmp_path_factory.mktemp("clients"), probe=False)
     try:
         made.up()
         yield made
