@@ -9,6 +9,7 @@ import contextlib
 import os
 import socket
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -81,12 +82,19 @@ class World:
     """Server and parties of one federation, and how to run something on them."""
 
     def __init__(
-        self, folder: Path, names: tuple[str, ...] = ("bank", "telco"), *, probe: bool = True
+        self,
+        folder: Path,
+        names: tuple[str, ...] = ("bank", "telco"),
+        *,
+        tables: Callable[[Path], None] = write_tables,
+        toml: str | None = None,
+        probe: bool = True,
     ) -> None:
         self.folder = folder
+        self.toml = toml
         self.names = names
         self.port = free_port()
-        write_tables(folder)
+        tables(folder)
         self.kits = provision(self.config())
         for name in names:
             path = self.kits.party(name) / "party.toml"
@@ -98,7 +106,9 @@ class World:
     def config(self, *, epochs: int = 2, on_absent: str = "stop", stall: float = 10.0):
         path = self.folder / "federation.toml"
         path.write_text(
-            TOML.format(epochs=epochs, port=self.port, stall=stall, on_absent=on_absent)
+            self.toml.format(port=self.port)
+            if self.toml
+            else TOML.format(epochs=epochs, port=self.port, stall=stall, on_absent=on_absent)
             + (SHOP if "shop" in self.names else "")
         )
         return load_config(path)

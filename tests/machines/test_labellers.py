@@ -10,7 +10,6 @@ import pytest
 
 pytest.importorskip("nvflare", reason="the flare engine needs nvflare")
 
-from fedmend.config import load_config
 
 from . import conftest
 
@@ -52,7 +51,7 @@ wait_seconds = 60
 
 
 def write_labels(folder: Path) -> None:
-    conftest_tables(folder)
+    conftest.write_tables(folder)
     bank, telco = (pd.read_csv(folder / f"{name}.csv") for name in ("bank", "telco"))
     known = bank.set_index("id")["y"]
     said = telco["id"].map(known).fillna("no").to_numpy(dtype=object)
@@ -61,29 +60,16 @@ def write_labels(folder: Path) -> None:
     telco.to_csv(folder / "telco.csv", index=False)
 
 
-conftest_tables = conftest.write_tables
-
-
-class Labellers(conftest.World):
-    """The same machines, with a label column at both."""
-
-    def config(self, **options):
-        path = self.folder / "federation.toml"
-        path.write_text(TOML.format(port=self.port))
-        return load_config(path)
-
-
 @pytest.fixture(scope="module")
 def labellers(tmp_path_factory):
-    patch = pytest.MonkeyPatch()
-    patch.setattr(conftest, "write_tables", write_labels)
-    made = Labellers(tmp_path_factory.mktemp("labellers"), probe=False)
+    made = conftest.World(
+        tmp_path_factory.mktemp("labellers"), tables=write_labels, toml=TOML, probe=False
+    )
     try:
         made.up()
         yield made
     finally:
         made.down()
-        patch.undo()
 
 
 def test_both_methods_give_the_numbers_of_one_process(labellers):

@@ -12,7 +12,6 @@ pytest.importorskip("nvflare", reason="the flare engine needs nvflare")
 
 import torch
 
-from fedmend.config import load_config
 from fedmend.federation import Federation, Party
 from fedmend.methods.baselines.fssl_twins import FedMatch
 from fedmend.methods.sage import SAGE
@@ -61,26 +60,16 @@ def write_clients(folder: Path) -> None:
         frame.to_csv(folder / f"{name}.csv", index=False)
 
 
-class Clients(conftest.World):
-    """The same machines, with tables of the same columns."""
-
-    def config(self, **options):
-        path = self.folder / "federation.toml"
-        path.write_text(TOML.format(port=self.port))
-        return load_config(path)
-
-
 @pytest.fixture(scope="module")
 def clients(tmp_path_factory):
-    patch = pytest.MonkeyPatch()
-    patch.setattr(conftest, "write_tables", write_clients)
-    made = Clients(tmp_path_factory.mktemp("clients"), probe=False)
+    made = conftest.World(
+        tmp_path_factory.mktemp("clients"), tables=write_clients, toml=TOML, probe=False
+    )
     try:
         made.up()
         yield made
     finally:
         made.down()
-        patch.undo()
 
 
 def test_a_run_gives_the_numbers_of_one_process(clients):
