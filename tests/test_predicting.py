@@ -147,3 +147,46 @@ def test_a_missing_column_names_party_and_column(shop):
     with pytest.raises(DataError, match="income") as caught:
         predict_run(shop.run, {"bank": shop.new["bank"]}, shop.out, method="local")
     assert "bank" in str(caught.value)
+
+
+def run_of(folder, tables, columns, rest):
+    """A run of these frames; `columns` is the label line of each party."""
+    text = ""
+    for name, frame in tables.items():
+        frame.to_csv(folder / f"{name}.csv", index=False)
+        text += f'[[party]]\nname = "{name}"\ndata = "{name}.csv"\nid = "id"\n{columns[name]}\n'
+    config = folder / "federation.toml"
+    config.write_text(text + rest)
+    execute(plan_of(load_config(config)), folder / "run")
+    return folder / "run", {name: folder / f"{name}.csv" for name in tables}
+
+
+def test_a_regression_has_numbers_only(tmp_path):
+    x = np.random.default_rng(0).normal(size=(150, 3))
+    bank = pd.DataFrame({"id": np.arange(150), "a": x[:, 0], "y": 3 * x.sum(1) + 10})
+    telco = pd.DataFrame({"id": np.arange(150), "b": x[:, 1]})
+    run, tables = run_of(
+        tmp_path,
+        {"bank": bank, "telco": telco},
+        {"bank": 'label = "y"', "telco": ""},
+        '[[method]]\nname = "vfl"\nepochs = 20\n',
+    )
+    (done,) = predict_run(run, tables, tmp_path / "out")
+    found = pd.read_csv(done.path)
+    assert list(found.columns) == ["id", "known_to", "prediction"]
+    assert np.corrcoef(found["prediction"], bank["y"])[0, 1] > 0.5
+
+
+def test_parties_with_the_same_columns_each_get_their_own_rows(tmp_path):
+    tables = {}
+    for number, name in enumerate(("north", "south")):
+        x = np.random.default_rng(number).normal(size=(120, 3))
+        frame = pd.DataFrame(x, columns=list("abc"))
+        frame.insert(0, "id", 1000 * number + np.arange(120))
+        tables[name] = frame.assign(y=np.where(x.sum(1) > 0, "yes", "no"))
+    rest = '[run]\nshape = "horizontal"\n[[method]]\nname = "fedavg"\nrounds = 5\nepochs = 1\n'
+    run, files = run_of(tmp_path, tables, dict.fromkeys(tables, 'label = "y"'), rest)
+    for done in predict_run(run, files, tmp_path / "out"):
+        found = pd.read_csv(done.path)
+        assert found["id"].tolist() == tables[done.party]["id"].tolist()
+        assert (found["prediction"] == tables[done.party]["y"]).mean() > 0.6
