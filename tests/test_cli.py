@@ -298,7 +298,7 @@ def test_a_column_all_missing_is_noted_and_trained_without(call, workshop):
 
 
 def test_a_nominal_value_unseen_in_training_is_scored_all_the_same(call, workshop):
-    from fedmend.reading import split_by_id
+    from fedmend.flow.reading import split_by_id
 
     workshop.write()
     table = fm.read("bank.csv", id="customer")

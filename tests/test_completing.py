@@ -5,12 +5,12 @@ import json
 import pandas as pd
 import pytest
 
-from fedmend.completing import STAGE
 from fedmend.config import load_config
 from fedmend.errors import DataError
 from fedmend.federation import read_ledger
 from fedmend.flow import Listener, execute, plan_of
-from fedmend.kept import keep_completion, restore_completion
+from fedmend.flow.completing import STAGE
+from fedmend.flow.kept import keep_completion, restore_completion
 from fedmend.report.mending import Mending
 from fedmend.report.record import RunRecord
 

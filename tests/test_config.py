@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from fedmend.config import load_config, without_password
-from fedmend.config_checks import METHODS, method_class
+from fedmend.config.catalogue import METHODS, method_class
 from fedmend.errors import ConfigError
 
 

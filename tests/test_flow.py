@@ -13,7 +13,7 @@ from fedmend.data.table import Table
 from fedmend.errors import AlignmentError, ConfigError, DataError, ResumeError
 from fedmend.federation import read_ledger
 from fedmend.flow import Listener, execute, plan_of
-from fedmend.reading import read_parties, split_by_id
+from fedmend.flow.reading import read_parties, split_by_id
 from fedmend.report.record import RunRecord
 
 STRICT = "[run]\nstrict = true\n"

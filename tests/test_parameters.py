@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from fedmend.config_checks import COMPLETERS, METHODS, completer_class, method_class
-from fedmend.parameters import parameter_problems, type_words
+from fedmend.config.catalogue import COMPLETERS, METHODS, completer_class, method_class
+from fedmend.config.parameters import parameter_problems, type_words
 
 CLASSES = [*map(method_class, METHODS), *map(completer_class, COMPLETERS)]
 

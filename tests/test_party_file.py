@@ -6,7 +6,7 @@ from fedmend.deploy.party_file import install_workers, load_party, open_site
 from fedmend.errors import ConfigError, ReadError
 from fedmend.federation import Worker
 from fedmend.federation.engines.flare.host import Hello
-from fedmend.reading import split_by_id
+from fedmend.flow.reading import split_by_id
 
 HELLO = Hello("r1", "first", ("VFL",), 4, 0.3)
 

@@ -11,9 +11,9 @@ from fedmend.config import load_config
 from fedmend.errors import DataError
 from fedmend.federation import Federation, read_ledger
 from fedmend.flow import execute, plan_of
-from fedmend.reading import read_parties
+from fedmend.flow.reading import read_parties
+from fedmend.flow.scoring import Reference, measure, reference_of
 from fedmend.report.labelling import Labelling
-from fedmend.scoring import Reference, measure, reference_of
 
 NAMES = ("clinic", "lab", "ward")
 RATES = (0.05, 0.2, 0.4)

@@ -12,12 +12,12 @@ import pytest
 from fedmend.checks import check_data
 from fedmend.cli import main
 from fedmend.config import load_config
+from fedmend.config.shapes import HORIZONTAL, alike_problems, shape_of
+from fedmend.config.starter import starter_text
 from fedmend.data.table import Table
 from fedmend.errors import ConfigError
 from fedmend.flow import execute, plan_of
 from fedmend.report.record import RunRecord
-from fedmend.shapes import HORIZONTAL, alike_problems, shape_of
-from fedmend.starter import starter_text
 
 
 def frame_of(n: int, seed: int, labelled: float = 0.4) -> pd.DataFrame:

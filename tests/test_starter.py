@@ -5,8 +5,8 @@ import gzip
 import pytest
 
 from fedmend.config import load_config
+from fedmend.config.starter import write_starter
 from fedmend.errors import ConfigError
-from fedmend.starter import write_starter
 
 
 def test_the_example_is_a_valid_file(tmp_path):

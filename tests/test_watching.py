@@ -13,7 +13,7 @@ import pytest
 from fedmend.config import load_config
 from fedmend.errors import ConfigError
 from fedmend.flow import execute, plan_of
-from fedmend.listening import Listener
+from fedmend.flow.listening import Listener
 from fedmend.live import LIVE_FILE, read_live
 from fedmend.watching import WatchServer
 

@@ -10,12 +10,12 @@ import itertools
 import warnings
 from typing import TYPE_CHECKING
 
-from fedmend.config_checks import CROWD, MAJORITY
+from fedmend.config.catalogue import CROWD, MAJORITY
+from fedmend.config.shapes import alike_problems
 from fedmend.data.table import Table
 from fedmend.errors import DataError, FedmendError, FedmendWarning
-from fedmend.reading import read_party
+from fedmend.flow.reading import read_party
 from fedmend.secure.identifiers import RULES, describe_ids
-from fedmend.shapes import alike_problems
 
 if TYPE_CHECKING:
     from fedmend.config import Config, PartySettings

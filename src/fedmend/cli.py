@@ -104,7 +104,7 @@ def init(
     force: Force = False,
 ) -> None:
     """Write a commented federation.toml, from given tables or as an example."""
-    from fedmend.starter import write_starter
+    from fedmend.config.starter import write_starter
 
     path = write_starter(out, tables or [], id=id, label=label, force=force)
     typer.echo(f"wrote {path}. Next: fedmend check {path}")

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from fedmend._json import write_json
-from fedmend.listening import Listener
+from fedmend.flow.listening import Listener
 from fedmend.report.mending import Mending
 from fedmend.report.overview import Overview
 from fedmend.report.record import MethodRun, RunRecord

@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedmend.config_checks import method_class, slug_of
+from fedmend.config.catalogue import method_class, slug_of
+from fedmend.config.shapes import HORIZONTAL
 from fedmend.errors import AlignmentError, ConfigError, DataError
 from fedmend.federation import Alignment, AlignmentCounts, Federation, Party
 from fedmend.federation.worker import Worker, exposed
 from fedmend.learn.features import ALIGNED
 from fedmend.report.record import RunRecord, better_is_higher
-from fedmend.shapes import HORIZONTAL
 
 if TYPE_CHECKING:
     from fedmend.config import Config, PartySettings

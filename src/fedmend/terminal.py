@@ -12,7 +12,7 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemaining
 from rich.table import Table
 
 from fedmend.federation import Entry
-from fedmend.listening import Listener
+from fedmend.flow.listening import Listener
 from fedmend.report.mending import Mending
 from fedmend.report.overview import Overview
 from fedmend.report.plots import pretty

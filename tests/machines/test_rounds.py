@@ -13,9 +13,9 @@ pytest.importorskip("nvflare", reason="the flare engine needs nvflare")
 import torch
 
 from fedmend.federation import Federation, Party
+from fedmend.flow.reading import read_parties
 from fedmend.methods.baselines.fssl_twins import FedMatch
 from fedmend.methods.sage import SAGE
-from fedmend.reading import read_parties
 
 from . import conftest
 

@@ -129,7 +129,7 @@ def test_fedpsg_pum_completes_rows_as_in_one_process(fed, world, make_local):
 
 @pytest.fixture
 def make_local(world):
-    from fedmend.reading import split_by_id
+    from fedmend.flow.reading import split_by_id
 
     def make(seed):
         tables = {

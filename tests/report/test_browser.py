@@ -113,7 +113,7 @@ def test_dark_light_and_print_colours(browser, record, entries, tmp_path):
 def test_the_live_page_follows_a_run(browser, record, tmp_path):
     from selenium.webdriver.support.wait import WebDriverWait
 
-    from fedmend.listening import Listener
+    from fedmend.flow.listening import Listener
     from fedmend.live import LiveListener
     from fedmend.report.overview import Overview
     from fedmend.watching import WatchServer

@@ -20,7 +20,7 @@ from fedmend.deploy.consent import party_of
 from fedmend.deploy.party_file import PartyFile, load_party
 from fedmend.deploy.processes import role_of, server_address
 from fedmend.errors import FedmendError, FedmendWarning
-from fedmend.reading import read_party
+from fedmend.flow.reading import read_party
 
 if TYPE_CHECKING:
     from cryptography.x509 import Certificate

@@ -12,12 +12,12 @@ from typing import Literal
 from pydantic import Field, ValidationError
 
 from fedmend.config import PartySettings, problem_of
-from fedmend.config_checks import cross_problems
+from fedmend.config.checks import cross_problems
 from fedmend.deploy.party_keys import KeySettings, install_keys
 from fedmend.errors import ConfigError
 from fedmend.federation import Site
 from fedmend.federation.engines.flare.host import RUN_FOLDER, Hello
-from fedmend.reading import read_party, split_by_id
+from fedmend.flow.reading import read_party, split_by_id
 
 __all__ = ["PARTY_FILE", "PartyFile", "install_workers", "load_party", "open_site"]
 
@@ -25,8 +25,10 @@ logger = logging.getLogger(__name__)
 
 PARTY_FILE = "party.toml"
 # Rooms and modules with workers in them; what is imported is known, and nothing else can be asked.
-_ROOMS = ("secure", "learn", "generate", "methods", "report", "audit")
-_MODULES = ("kept", "predicting", "scoring")
+_ROOMS = (
+    "secure", "learn", "generate", "methods", "report", "audit", "preflight", "predict", "flow",
+)  # fmt: skip
+_MODULES = ("predicting",)
 
 
 class PartyFile(PartySettings):

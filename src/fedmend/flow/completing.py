@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedmend._json import write_json
-from fedmend.config_checks import completer_class
+from fedmend.config.catalogue import completer_class
 from fedmend.federation import Federation
-from fedmend.kept import (
+from fedmend.flow.kept import (
     keep_alignment,
     keep_completion,
     restore_alignment,
@@ -28,7 +28,7 @@ from fedmend.secure.align import align
 
 if TYPE_CHECKING:
     from fedmend.config import Config
-    from fedmend.listening import Listener
+    from fedmend.flow.listening import Listener
 
 __all__ = ["EXPORT_FOLDER", "Completing", "complete"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from fedmend.config_checks import MAJORITY
+from fedmend.config.catalogue import MAJORITY
 from fedmend.errors import DataError
 from fedmend.federation import Federation
 

@@ -19,8 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedmend._json import write_json
-from fedmend.completing import Completing, complete
-from fedmend.config_checks import (
+from fedmend.config.catalogue import (
     COMPLETED,
     CROWD,
     METHODS,
@@ -30,16 +29,17 @@ from fedmend.config_checks import (
 )
 from fedmend.errors import ConfigError, ResumeError
 from fedmend.federation import Federation, Party
-from fedmend.kept import keep_alignment, restore_alignment
-from fedmend.listening import Listener
+from fedmend.flow.completing import Completing, complete
+from fedmend.flow.kept import keep_alignment, restore_alignment
+from fedmend.flow.listening import Listener
+from fedmend.flow.reading import read_parties
+from fedmend.flow.scoring import Reference, measure, reference_of
 from fedmend.live import LiveListener
-from fedmend.reading import read_parties
 from fedmend.report.labelling import Labelling
 from fedmend.report.overview import Overview, overview
 from fedmend.report.page import LEDGER_FILE, write_report
 from fedmend.report.record import MethodRun, RunRecord
 from fedmend.report.uncertainty import Uncertainty
-from fedmend.scoring import Reference, measure, reference_of
 from fedmend.secure.align import align
 
 if TYPE_CHECKING:

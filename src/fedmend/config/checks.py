@@ -6,58 +6,30 @@ stand beside those of single values instead of after them.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from fedmend._suggest import did_you_mean
+from fedmend.config.catalogue import (
+    COMPLETED,
+    COMPLETERS,
+    CROWD,
+    MAJORITY,
+    METHODS,
+    METRICS,
+    completer_class,
+    method_class,
+    slug_of,
+    uses_completed_rows,
+)
+from fedmend.config.parameters import parameter_problems
+from fedmend.config.shapes import shape_of, shape_problems
 from fedmend.data.schema import KINDS as COLUMN_KINDS
 from fedmend.errors import ConfigError
 from fedmend.federation.ledger import COORDINATOR
 from fedmend.federation.policy import Policy
-from fedmend.learn.metrics import CLASSIFICATION, REGRESSION
-from fedmend.parameters import parameter_problems
-from fedmend.shapes import HORIZONTAL, shape_of, shape_problems
 
-__all__ = [
-    "COMPLETED",
-    "COMPLETERS",
-    "CROWD",
-    "MAJORITY",
-    "METHODS",
-    "METRICS",
-    "completer_class",
-    "cross_problems",
-    "method_class",
-    "slug_of",
-    "uses_completed_rows",
-]
-
-METHODS: dict[str, tuple[str, str]] = {
-    "local": ("Local", "the label party alone, with its own columns"),
-    "vfl": ("VFL", "all parties together, on the rows known to all"),
-    "local-vfl": ("LocalVFL", "all parties and all labelled rows, zeros where a side is missing"),
-    "random-match": ("RandomMatch", "all labelled rows, a stranger's side where one is missing"),
-    "ssl-vfl": ("SSLVFL", "bottoms pre-trained on all rows without labels, then as vfl"),
-    "sfhtl": ("SFHTL", "all rows of all parties; missing sides estimated, labels where sure"),
-    "fedcvt": ("FedCVT", "two parties, all rows; attention estimates missing sides"),
-    "few-shot-vfl": ("FewShotVFL", "parties train almost alone, with a handful of messages"),
-    "risa": ("RISA", "all rows of all parties, missing sides imputed, trusted by evidence"),
-    "absent-partner": ("AbsentPartner", "one model for complete rows and rows of one party"),
-    "clean": ("Clean", "one party's labels, taken for the truth; other labels are not looked at"),
-    "inc": ("InC", "several labellers, whose labels are corrected while the model learns"),
-    "majority": ("MJ", "several labellers: the majority of their votes is taken for the truth"),
-    "dawid-skene": ("EM", "several labellers: the truth inferred from their votes alone"),
-    "random-labeller": ("Random", "several labellers: each batch believes one, drawn at random"),
-} | HORIZONTAL
-# Methods that learn from the labels of several parties.
-CROWD = ("inc", "majority", "dawid-skene", "random-labeller")
-COMPLETERS: dict[str, str] = {"fedpsg-pum": "FedPSGPUM"}
-# How methods trained on the completed federation are shown.
-COMPLETED = " + completed rows"
-# What evaluate.reference is called when the parties' votes decide.
-MAJORITY = "majority"
-METRICS = (*CLASSIFICATION, *REGRESSION)
+__all__ = ["cross_problems"]
 
 
 def cross_problems(raw: Mapping[str, Any]) -> list[str]:
@@ -237,11 +209,6 @@ def _methods(raw: Mapping[str, Any]) -> Iterator[str]:
             )
 
 
-def slug_of(title: str) -> str:
-    """A title as the name of a file."""
-    return re.sub(r"[^A-Za-z0-9]+", "-", title).strip("-").lower()
-
-
 def _complete(raw: Mapping[str, Any]) -> Iterator[str]:
     complete = raw.get("complete")
     if not isinstance(complete, dict):
@@ -273,11 +240,6 @@ def _complete(raw: Mapping[str, Any]) -> Iterator[str]:
         )
 
 
-def uses_completed_rows(method: str) -> bool:
-    """Whether other parties' columns for a row matter to a method at all."""
-    return method != "local"
-
-
 def _metrics(raw: Mapping[str, Any]) -> Iterator[str]:
     evaluate = raw.get("evaluate")
     metrics = evaluate.get("metrics") if isinstance(evaluate, dict) else None
@@ -300,19 +262,3 @@ _CHECKS: tuple[Callable[[Mapping[str, Any]], Iterator[str]], ...] = (
     _complete,
     _metrics,
 )
-
-
-def method_class(name: str) -> Any:
-    """The estimator of a method's name."""
-    import fedmend
-
-    if name not in METHODS:
-        raise ConfigError(f"{name!r} is not a method: {did_you_mean(name, METHODS)}")
-    return getattr(fedmend, METHODS[name][0])
-
-
-def completer_class(name: str) -> Any:
-    """The class that completes rows under this name."""
-    import fedmend
-
-    return getattr(fedmend, COMPLETERS[name])

@@ -1,24 +1,17 @@
-"""federation.toml: what a run is, checked as a whole before anything starts.
-
-Every problem found is in one :class:`ConfigError`, each naming key, value and mend.
-"""
+"""The tables of a federation.toml, their keys and defaults."""
 
 from __future__ import annotations
 
-import tomllib
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
-from fedmend._suggest import did_you_mean
-from fedmend.config_checks import METHODS, cross_problems
-from fedmend.errors import ConfigError
+from fedmend.config.catalogue import METHODS
+from fedmend.config.shapes import HORIZONTAL
 from fedmend.federation.policy import Policy
-from fedmend.shapes import HORIZONTAL, shape_of
 
-__all__ = ["Config", "MethodSettings", "PartySettings", "load_config"]
+__all__ = ["TABLES", "Config", "MethodSettings", "PartySettings", "without_password"]
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")]
 
@@ -208,132 +201,14 @@ def without_password(uri: str) -> str:
     return f"{scheme}://{login.partition(':')[0]}:***@{host}"
 
 
-# ---------------------------------------------------------------- reading
-
-
-def load_config(path: str | Path) -> Config:
-    """Read and check a federation.toml; all its problems come in one ConfigError."""
-    path = Path(path)
-    raw = _parse(path)
-    if isinstance(raw.get("method"), dict):
-        raw["method"] = [raw["method"]]
-    if "method" not in raw and shape_of(raw) == "horizontal":
-        raw["method"] = [{"name": "sage"}]
-    problems: list[str] = []
-    config: Config | None = None
-    try:
-        config = Config.model_validate(raw)
-    except ValidationError as error:
-        problems += [problem_of(each, raw) for each in error.errors()]
-    problems += cross_problems(raw)
-    if problems or config is None:
-        raise ConfigError(list(dict.fromkeys(problems)), source=str(path))
-    config._source = path
-    return config
-
-
-def _parse(path: Path) -> dict[str, Any]:
-    try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        mend = "'fedmend init' writes one to start from"
-        raise ConfigError(f"there is no such file. Mend: {mend}", source=str(path)) from None
-    except OSError as error:
-        raise ConfigError(
-            f"cannot be read: {error.strerror}. Mend: name a federation.toml that you may read",
-            source=str(path),
-        ) from error
-    except UnicodeDecodeError as error:
-        raise ConfigError(
-            f"is not UTF-8 (byte {error.start}). Mend: save it as UTF-8", source=str(path)
-        ) from error
-    except tomllib.TOMLDecodeError as error:
-        raise ConfigError(
-            f"is not TOML: {error}. Mend: text needs quotes, lists need [ ]", source=str(path)
-        ) from error
-
-
-# ---------------------------------------------------------------- problems of single values
-
-_EXAMPLES = {
-    "name": '"bank"', "data": '"bank.csv"', "id": '"customer"', "label": '"default"',
-    "party": "[[party]] with a name and data", "seed": "0", "seeds": "[0, 1, 2]",
-    "test_share": "0.25", "metrics": '["auc", "accuracy"]', "minimum": "10", "device": '"cpu"',
-    "strict": "true", "folder": '"runs/first"', "min_intersection": "10", "title": '"Our run"',
-    "reference": '"bank"', "export": "true", "also_unmended": "true", "label_review": "true",
-}  # fmt: skip
-_MUST_BE = {
-    "int_type": "a whole number",
-    "int_from_float": "a whole number",
-    "float_type": "a number",
-    "bool_type": "true or false",
-    "string_type": "text in quotes",
-    "list_type": "a list in [ ]",
-    "dict_type": "a table",
-    "model_type": "a table",
-    "model_attributes_type": "a table",
+TABLES: dict[str, type[BaseModel]] = {
+    "run": RunSettings,
+    "party": PartySettings,
+    "policy": PolicySettings,
+    "align": AlignSettings,
+    "complete": CompleteSettings,
+    "evaluate": EvaluateSettings,
+    "report": ReportSettings,
+    "flare": FlareSettings,
 }
-
-
-def problem_of(error: Any, raw: Mapping[str, Any]) -> str:
-    """One pydantic error as key, value and mend."""
-    # A union names its branches in the location; only keys and positions are the file's own.
-    location = [part for part in error["loc"] if not _is_branch(part)]
-    key, last = key_name(location, raw), str(location[-1])
-    kind, value, context = error["type"], error["input"], error.get("ctx", {})
-    if kind == "missing":
-        return f"{key} is missing. Mend: add {last} = {_EXAMPLES.get(last, '…')}"
-    if kind == "extra_forbidden":
-        return f"{key} = {value!r} is not known: {did_you_mean(last, _known_keys(location))}"
-    if kind == "literal_error":
-        wanted = f"one of {context['expected']}"
-    elif kind == "string_pattern_mismatch":
-        wanted = {
-            "device": "'cpu', 'cuda' or 'cuda:0'",
-            "name": "letters, digits, '-', '_' and '.'",
-        }.get(last, "another text")
-    elif kind in _MUST_BE:
-        wanted = _MUST_BE[kind]
-    elif kind == "too_short":
-        return f"{key} is empty. Mend: give {_EXAMPLES.get(last, 'at least one')}"
-    else:
-        wanted = str(error["msg"]).removeprefix("Input should be ").lower()
-    mend = f"for instance {last} = {_EXAMPLES[last]}" if last in _EXAMPLES else f"give {wanted}"
-    return f"{key} must be {wanted}, however: {value!r}. Mend: {mend}"
-
-
-def _is_branch(part: Any) -> bool:
-    return isinstance(part, str) and (part in ("str", "int") or part.startswith(("list[", "dict[")))
-
-
-def key_name(location: list[Any], raw: Mapping[str, Any]) -> str:
-    """``party[bank].data``: entries of lists are named by their name where they have one."""
-    text, here = "", raw
-    for part in location:
-        try:
-            here = here[part]
-        except (KeyError, IndexError, TypeError):
-            here = {}
-        if isinstance(part, int):
-            name = here.get("name") if isinstance(here, Mapping) else None
-            text += f"[{name if isinstance(name, str) else part + 1}]"
-        else:
-            text += f".{part}" if text else str(part)
-    return text
-
-
-def _known_keys(location: list[Any]) -> list[str]:
-    model: type[BaseModel] = Config
-    tables: dict[str, type[BaseModel]] = {
-        "run": RunSettings,
-        "party": PartySettings,
-        "policy": PolicySettings,
-        "align": AlignSettings,
-        "complete": CompleteSettings,
-        "evaluate": EvaluateSettings,
-        "report": ReportSettings,
-        "flare": FlareSettings,
-    }
-    for part in location[:-1]:
-        model = tables.get(str(part), model)
-    return list(model.model_fields)
+"""What stands under which name."""

@@ -1,0 +1,59 @@
+"""Reading a federation.toml: every problem found is in one ConfigError."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from fedmend.config.checks import cross_problems
+from fedmend.config.problems import problem_of
+from fedmend.config.settings import Config
+from fedmend.config.shapes import shape_of
+from fedmend.errors import ConfigError
+
+__all__ = ["load_config"]
+
+
+def load_config(path: str | Path) -> Config:
+    """Read and check a federation.toml; all its problems come in one ConfigError."""
+    path = Path(path)
+    raw = _parse(path)
+    if isinstance(raw.get("method"), dict):
+        raw["method"] = [raw["method"]]
+    if "method" not in raw and shape_of(raw) == "horizontal":
+        raw["method"] = [{"name": "sage"}]
+    problems: list[str] = []
+    config: Config | None = None
+    try:
+        config = Config.model_validate(raw)
+    except ValidationError as error:
+        problems += [problem_of(each, raw) for each in error.errors()]
+    problems += cross_problems(raw)
+    if problems or config is None:
+        raise ConfigError(list(dict.fromkeys(problems)), source=str(path))
+    config._source = path
+    return config
+
+
+def _parse(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        mend = "'fedmend init' writes one to start from"
+        raise ConfigError(f"there is no such file. Mend: {mend}", source=str(path)) from None
+    except OSError as error:
+        raise ConfigError(
+            f"cannot be read: {error.strerror}. Mend: name a federation.toml that you may read",
+            source=str(path),
+        ) from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(
+            f"is not UTF-8 (byte {error.start}). Mend: save it as UTF-8", source=str(path)
+        ) from error
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(
+            f"is not TOML: {error}. Mend: text needs quotes, lists need [ ]", source=str(path)
+        ) from error
