@@ -1,0 +1,151 @@
+"""Corrected labels as the labels of a federation, so that any method can learn from them.
+
+InC (and every method for several labellers) leaves for each aligned row how far each class is
+believed. Sent back to one label party, these become its label column in a further table of the
+federation: the likeliest class where rows are known to all, its own label elsewhere. The other
+labellers' columns are not in that table, so that one party labels, as most methods need it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from fedmend.data.table import Table
+from fedmend.errors import ConfigError, DataError, NotFitted
+from fedmend.federation import Alignment, Federation, Site, Worker, exposed
+from fedmend.methods.crowd_base import CrowdEstimator
+
+__all__ = ["CorrectedLabelWorker", "CorrectedLabels", "correct_labels", "label_trust"]
+
+_SHELF = "methods.corrected"
+
+
+class CorrectedLabelWorker(Worker):
+    """Stores a party's table of the federation whose labels are corrected."""
+
+    @exposed(kind="count", takes={"posterior": "prediction"})
+    def adopt(
+        self, dataset: str, scope: str, posterior: np.ndarray, classes: list[Any], least: float
+    ) -> dict[str, int]:
+        """This party's labels give way to the likeliest classes of the aligned rows.
+
+        A row whose likeliest class has a probability below `least` loses its label. Told is how
+        many labels are others than before, were missing before, and are missing now.
+        """
+        name, table = self._label(), self.table
+        rows = self.alignment.aligned
+        if posterior.shape != (len(rows), len(classes)):
+            raise DataError(
+                f"{len(posterior):,} corrected labels came for {len(rows):,} aligned rows",
+                party=self.site.name,
+                column=name,
+                mend="correct the labels of the federation they were learnt from",
+            )
+        own = table.frame[name].to_numpy(dtype=object)
+        values = np.where(pd.isna(own), None, own)
+        before = values[rows].copy()
+        likeliest, trust = posterior.argmax(1), posterior.max(1)
+        pool = np.empty(len(classes), object)
+        pool[:] = classes
+        values[rows] = np.where(trust >= least, pool[likeliest], None)
+        self.site.tables[dataset] = _relabelled(table, name, values)
+        shelf = self.site.state.setdefault(_SHELF, {})
+        shelf[dataset] = np.ones(len(table))
+        shelf[dataset][rows] = trust
+        self._store_alignment(scope)
+        after = values[rows]
+        known = np.array([value is not None for value in before], dtype=bool)
+        kept = np.array([value is not None for value in after], dtype=bool)
+        same = np.array([a == b for a, b in zip(before, after, strict=True)], dtype=bool)
+        return {
+            "rows": len(rows),
+            "changed": int((known & kept & ~same).sum()),
+            "filled": int((~known & kept).sum()),
+            "dropped": int((known & ~kept).sum()),
+        }
+
+    @exposed(kind="control")
+    def release(self, dataset: str, scope: str) -> None:
+        """This party's table without its label column, if it has one."""
+        table = self.table
+        self.site.tables[dataset] = table if table.label is None else table.drop(table.label)
+        self._store_alignment(scope)
+
+    def _store_alignment(self, scope: str) -> None:
+        own = self.alignment
+        self.site.alignments[scope] = Alignment(own.aligned, own.unaligned)
+
+    def _label(self) -> str:
+        if self.table.label is None:
+            raise DataError(
+                f"the table {self.scope!r} has no label column to correct",
+                party=self.site.name,
+                mend="send the corrected labels to a party that labels",
+            )
+        return self.table.label
+
+
+def _relabelled(table: Table, name: str, values: np.ndarray) -> Table:
+    series = pd.Series(values, name=name, dtype=object)
+    return table.with_columns({name: series}, kinds={name: "nominal"})
+
+
+def label_trust(site: Site, dataset: str) -> np.ndarray | None:
+    """At the party: how far each label of a corrected table is believed; None for other tables.
+
+    **Shape** [rows of the table]; 1 where the label is the party's own.
+    """
+    found = site.state.get(_SHELF, {}).get(dataset)
+    return None if found is None else np.asarray(found)
+
+
+@dataclass(frozen=True)
+class CorrectedLabels:
+    """A federation with corrected labels, and what became of the old ones."""
+
+    federation: Federation
+    to: str
+    rows: int
+    changed: int
+    filled: int
+    dropped: int
+
+
+def correct_labels(
+    fed: Federation,
+    model: CrowdEstimator,
+    *,
+    to: str | None = None,
+    least: float = 0.0,
+    name: str | None = None,
+) -> CorrectedLabels:
+    """The federation on which `to` alone labels, with the labels that `model` has corrected.
+
+    to: one of the model's label parties, the first by default. least: labels believed less than
+    this are left out. name: of the further table; by default that of `fed` with "-corrected".
+    """
+    if not hasattr(model, "posterior_"):
+        raise NotFitted(f"{type(model).__name__} is not fitted. Mend: call fit(fed) first")
+    to = model.label_parties_[0] if to is None else to
+    if to not in model.label_parties_:
+        raise ConfigError(
+            f"to={to!r} is no label party of the model. "
+            f"Mend: one of {', '.join(model.label_parties_)}"
+        )
+    if not 0 <= least < 1:
+        raise ConfigError(f"least must lie in 0 … 1, however: {least}. Mend: 0 keeps all labels")
+    assert model.classes_ is not None
+    dataset = name or f"{fed.dataset}-corrected"
+    corrected = fed.on(dataset)
+    posterior = model.posterior_.astype(np.float32)
+    with fed.workers(CorrectedLabelWorker) as crew:
+        for party in fed.names:
+            if party != to:
+                crew[party].release(dataset, corrected.scope)
+        facts = crew[to].adopt(dataset, corrected.scope, posterior, model.classes_.tolist(), least)
+    corrected.note_alignment(fed.alignment)
+    return CorrectedLabels(corrected, to, **facts)

@@ -1,0 +1,91 @@
+"""Corrected labels as the labels of a federation, against the votes and the truth."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import fedmend as fm
+from fedmend.errors import ConfigError, NotFitted, Refused
+from fedmend.federation import Policy
+from fedmend.methods.corrected import correct_labels, label_trust
+
+
+@pytest.fixture(scope="module")
+def fitted(crowd_of: Any) -> Any:
+    crowd = crowd_of(rows=300, rates=(0.3, 0.1, 0.15), missing=0.2, strict=True)
+    model = fm.MJ(epochs=1, secure="masks").fit(crowd.fed)
+    return crowd, model
+
+
+def labels_in_order(fed: Any, party: str) -> np.ndarray:
+    site = fed.engine.site(party)
+    table = site.tables[fed.dataset]
+    return table.y.to_numpy(dtype=object)[site.alignments[fed.scope].aligned]
+
+
+def test_one_party_labels_with_the_corrected_classes(fitted: Any) -> None:
+    crowd, model = fitted
+    done = correct_labels(crowd.fed, model, to="p0")
+    assert done.federation.label_parties == ["p0"] and crowd.fed.label_parties != ["p0"]
+    now, before = labels_in_order(done.federation, "p0"), labels_in_order(crowd.fed, "p0")
+    assert now.tolist() == model.corrected_.tolist()
+    known = np.array([isinstance(each, str) for each in before])
+    assert done.rows == 300 and done.dropped == 0
+    assert done.changed == int((known & (before != now)).sum()) > 0
+    assert done.filled == int((~known).sum()) > 0
+    truth = np.array(["a", "b", "c"])[crowd.truth]
+    assert (now == truth).mean() > (before[known] == truth[known]).mean() + 0.05
+
+
+def test_features_stay_and_labels_of_others_are_no_features(fitted: Any) -> None:
+    crowd, model = fitted
+    done = correct_labels(crowd.fed, model, to="p1", name="other")
+    for party, facts in crowd.fed.roster.items():
+        assert done.federation.roster[party]["features"] == facts["features"]
+    assert done.federation.alignment == crowd.fed.alignment
+
+
+def test_doubtful_labels_are_left_out_and_the_trust_is_kept(fitted: Any) -> None:
+    crowd, model = fitted
+    done = correct_labels(crowd.fed, model, to="p0", least=0.9, name="sure")
+    sure = model.posterior_.max(1) >= 0.9
+    now = labels_in_order(done.federation, "p0")
+    assert [each is not None for each in now] == sure.tolist()
+    site = crowd.fed.engine.site("p0")
+    trust = label_trust(site, "sure")
+    assert trust is not None
+    np.testing.assert_allclose(
+        trust[site.alignments["sure"].aligned], model.posterior_.max(1), rtol=1e-6
+    )
+    assert label_trust(site, "train") is None
+
+
+def test_a_method_of_one_label_learns_from_them(fitted: Any) -> None:
+    crowd, model = fitted
+    done = correct_labels(crowd.fed, model, to="p0", name="learn")
+    vfl = fm.VFL(epochs=15, lr=0.01, patience=None).fit(done.federation)
+    found = vfl.predict(crowd.fed.on("test"))
+    assert (found == np.array(["a", "b", "c"])[crowd.test_truth]).mean() > 0.8
+
+
+def test_what_cannot_be(fitted: Any) -> None:
+    crowd, model = fitted
+    with pytest.raises(ConfigError, match="to='nobody' is no label party of the model. Mend"):
+        correct_labels(crowd.fed, model, to="nobody")
+    with pytest.raises(ConfigError, match="least must lie in"):
+        correct_labels(crowd.fed, model, least=1.5)
+    with pytest.raises(NotFitted):
+        correct_labels(crowd.fed, fm.InC())
+
+
+def test_a_party_that_tells_no_counts_is_told_nothing(crowd_of: Any) -> None:
+    policy = {"p0": Policy(refuse=["count"])}
+    crowd = crowd_of(rows=60, policy=policy, strict=True)
+    model = fm.MJ()
+    model.posterior_ = np.full((60, 3), 1 / 3)
+    model.label_parties_, model.classes_ = ["p0", "p1"], np.array(["a", "b", "c"])
+    with pytest.raises(Refused, match="p0"):
+        correct_labels(crowd.fed, model, to="p0")
