@@ -15,6 +15,7 @@ from scipy.stats import ks_2samp
 from fedmend.bench import generator_peers
 from fedmend.bench.generator_bars import bars as bars_of
 from fedmend.bench.generator_book import Book, means
+from fedmend.bench.generator_data import prepared
 from fedmend.bench.generator_imputers import BASELINES
 from fedmend.bench.generator_scores import (
     column_shapes,
@@ -107,6 +108,19 @@ def test_imputation_error_counts_gaps_only(tables: tuple[Table, Table]) -> None:
     filled.loc[300:, "age"] = 0
     error = imputation_error(truth, filled, gaps, schema)
     assert error == {"rmse": pytest.approx(1.0), "accuracy": pytest.approx(0.5)}
+
+
+def test_gaps_are_in_rows_that_nobody_learns_from() -> None:
+    data = prepared("breast-cancer", 200, seed=3)
+    assert not set(data.train.ids) & set(data.whole.ids)
+    block = data.gaps["block"]
+    features = len(data.whole.names) - 1
+    assert (block.sum(axis=1) == features // 2).all()
+    assert not block[:, data.whole.names.index(str(data.whole.label))].any()
+    assert len(np.unique(block, axis=0)) == 5  # other columns in every fifth of the rows
+    assert data.gaps["20%"].mean() == pytest.approx(0.2, abs=0.02)
+    torn = data.torn("block").frame
+    assert (torn.isna().to_numpy() == block).all()
 
 
 @pytest.mark.parametrize("name", list(BASELINES))

@@ -11,11 +11,13 @@ from fedmend.data.datasets import load
 from fedmend.data.table import Table
 from fedmend.generate.given import quiet
 
-__all__ = ["PATTERNS", "Data", "prepared"]
+__all__ = ["GAPS", "PATTERNS", "Data", "prepared"]
 
 PATTERNS = ("20%", "block")
 _TEST_ROWS = 10_000
-_GAP_ROWS = 1_000
+_GAP_ROWS = 2_000
+_BLOCKS = 5
+GAPS = f"{_GAP_ROWS} rows, {_BLOCKS} blocks"
 
 
 @dataclass(frozen=True)
@@ -52,13 +54,23 @@ def prepared(name: str, rows: int, seed: int, quick: bool = False) -> Data:
     rows = min(rows, table.n_rows // 2)
     test = table.take(order[rows : rows + _TEST_ROWS])
     whole = test.take(np.arange(min(200 if quick else _GAP_ROWS, test.n_rows)))
-    features = [name for name in whole.names if name != whole.label]
-    block = rng.permutation(features)[: len(features) // 2]
     gaps = {
         "20%": rng.random((whole.n_rows, len(whole.names))) < 0.2,
-        "block": np.tile(np.isin(whole.names, block), (whole.n_rows, 1)),
+        "block": _blocks(whole, rng),
     }
     return Data(name, table.take(order[:rows]), test, whole, gaps)
+
+
+def _blocks(table: Table, rng: np.random.Generator) -> np.ndarray:
+    """Half of the features missing: one half in the first fifth of the rows, others in the next.
+
+    A single half would leave it to chance which columns are judged: of Credit's, one category.
+    """
+    gaps = np.zeros((table.n_rows, len(table.names)), dtype=bool)
+    features = [n for n, name in enumerate(table.names) if name != table.label]
+    for rows in np.array_split(np.arange(table.n_rows), _BLOCKS):
+        gaps[np.ix_(rows, rng.permutation(features)[: len(features) // 2])] = True
+    return gaps
 
 
 def _without_gaps(table: Table) -> Table:

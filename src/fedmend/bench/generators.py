@@ -24,7 +24,7 @@ from fedmend._suggest import did_you_mean
 from fedmend.bench import generator_peers
 from fedmend.bench.generator_bars import bars
 from fedmend.bench.generator_book import Book, means
-from fedmend.bench.generator_data import Data, prepared
+from fedmend.bench.generator_data import GAPS, Data, prepared
 from fedmend.bench.generator_peers import Asked
 from fedmend.bench.generator_rows import REFERENCES, Place, Row, ours, reference, theirs
 from fedmend.bench.harness import BenchResult, device_name
@@ -71,7 +71,8 @@ def run(
         sets, rows = sets[:1], min(rows, 1_000)
     place = Place(str(pick_device(device)), threads)
     asked = Asked(peers_python or sys.executable, peer_seconds, forest)
-    book = Book(Path(parts) if parts else None, {"rows": rows, "quick": quick})
+    terms = {"rows": rows, "quick": quick, "gaps": GAPS}
+    book = Book(Path(parts) if parts else None, terms)
     plain = (REFERENCES if imputation else REFERENCES[:1]) if references else ()
     table: list[Row] = []
     with place.entered():
