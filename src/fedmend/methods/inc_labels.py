@@ -7,6 +7,7 @@ if the party lets statistics out.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +22,11 @@ from fedmend.methods import crowd
 from fedmend.methods.label_dp import Responses, response_matrix
 from fedmend.secure.sums import SumWorker
 
-LOG_FLOOR = -30.0
-FRACTION_BITS = 16
-"""Evidence is summed in fixed point: K parties' sum is within K · 2^-17 of the exact one."""
+LOG_FLOOR = -15.0
+MOST_BITS = 16
+NARROW_RING = 1 << 16
+NARROW_ERROR = 0.01
+"""Evidence travels in 16-bit sums if they then are this close to the exact ones."""
 MOST_CLASSES = 1000
 REVIEW = "label_review.csv"
 _SHELF = "methods.label_review"
@@ -32,18 +35,21 @@ _SHELF = "methods.label_review"
 class LabelWorker(SumWorker):
     """A party's labels for the aligned rows.
 
-    rule: how a vote becomes evidence, "product", "row" or "bayes".
+    rule: how a vote becomes evidence, "product", "row" or "bayes". labellers: how many are summed.
     """
 
-    def __init__(self, site: Site, scope: str = "train", *, rule: str = "product") -> None:
+    def __init__(
+        self, site: Site, scope: str = "train", *, rule: str = "product", labellers: int = 2
+    ) -> None:
         super().__init__(site, scope)
         self.rule = rule
+        self._form = EvidenceForm.of(rule, labellers)
         self._classes: list[Any] = []
         self._epsilon: float | None = None
         self._votes = np.zeros(0, np.int64)
         self._sayings = crowd.Sayings(self._votes)
         self._turn: np.ndarray | None = None
-        self._room = np.empty((0, 0), np.uint32)
+        self._room = np.empty((0, 0), self._form.dtype)
         self._matrix = np.zeros((0, 0))
         self._standing = {"believed": float("nan"), "by_chance": float("nan")}
 
@@ -112,19 +118,18 @@ class LabelWorker(SumWorker):
         return super().summand(name)
 
     def _evidence(self) -> np.ndarray:
-        """Whole numbers from 0, see `evidence_form`; a row without a vote says nothing."""
+        """Whole numbers from 0, see `EvidenceForm`; a row without a vote says nothing."""
         if self.rule == "product":
             rows = np.log(np.maximum(self._matrix, np.exp(LOG_FLOOR))).T
         else:
             # Published: row y of T. Bayes: column y, as P(true | said) under even classes.
             rows = self._matrix if self.rule == "row" else (self._matrix / self._matrix.sum(0)).T
         # There are far fewer different rows than rows: what is rounded is the table.
-        low, _ = evidence_form(self.rule)
-        table = np.rint(np.vstack([rows, np.zeros(len(rows))]) * (1 << FRACTION_BITS)) - low
+        table = self._form.encode(np.vstack([rows, np.zeros(len(rows))]))
         shape = (len(self._votes), len(self._classes))
         if self._room.shape != shape:
-            self._room = np.empty(shape, np.uint32)  # fresh memory costs more than filling it
-        return np.take(table.astype(np.uint32), self._votes, 0, out=self._room, mode="wrap")
+            self._room = np.empty(shape, table.dtype)  # fresh memory costs more than filling it
+        return np.take(table, self._votes, 0, out=self._room, mode="wrap")
 
     # ------------------------------------------------------------------ what may be told
 
@@ -237,11 +242,49 @@ class LabelWorker(SumWorker):
         return lookup[codes]
 
 
-def evidence_form(rule: str) -> tuple[int, int]:
-    """Evidence e travels as round(e · 2^16) − low, a whole number in 0 … span: (low, span)."""
-    lowest, highest = (LOG_FLOOR, 0.0) if rule == "product" else (0.0, 1.0)
-    scale = 1 << FRACTION_BITS
-    return int(lowest * scale), int((highest - lowest) * scale)
+@dataclass(frozen=True)
+class EvidenceForm:
+    """Evidence e travels as round(e · 2^bits) − low, a whole number in 0 … span.
+
+    The sum over K labellers is within K · 2^-(bits + 1) of the exact one.
+    """
+
+    low: int
+    span: int
+    bits: int
+
+    @classmethod
+    def of(cls, rule: str, labellers: int) -> EvidenceForm:
+        """As fine as 16-bit sums can be, where that is fine enough; otherwise 16 fraction bits.
+
+        >>> EvidenceForm.of("product", 4).bits, EvidenceForm.of("product", 59).bits
+        (10, 16)
+        """
+        lowest, highest = (LOG_FLOOR, 0.0) if rule == "product" else (0.0, 1.0)
+        room = (NARROW_RING - 1) / (labellers * (highest - lowest))
+        bits = min(MOST_BITS, int(np.log2(room))) if room >= 1 else 0
+        if labellers * 2.0 ** -(bits + 1) > NARROW_ERROR:
+            bits = MOST_BITS
+        scale = 1 << bits
+        return cls(int(lowest * scale), int((highest - lowest) * scale), bits)
+
+    @property
+    def dtype(self) -> np.dtype:
+        return np.dtype(np.uint16 if self.span < NARROW_RING else np.uint32)
+
+    def encode(self, evidence: np.ndarray) -> np.ndarray:
+        return (np.rint(evidence * (1 << self.bits)) - self.low).astype(self.dtype)
+
+    def decode(self, total: np.ndarray, labellers: int) -> np.ndarray:
+        """The sum of so many labellers' evidence: float32 where that holds it exactly."""
+        exact = labellers * self.span < 1 << 24
+        evidence = total.astype(np.float32 if exact else np.float64)
+        evidence *= 2.0**-self.bits
+        evidence += labellers * self.low * 2.0**-self.bits
+        return evidence
+
+    def error(self, labellers: int) -> float:
+        return labellers * 2.0 ** -(self.bits + 1)
 
 
 def label_review(site: Site, scope: str = "train") -> pd.DataFrame:

@@ -46,9 +46,8 @@ class Correction:
         self.weights = weights
         evidence = self.labellers.evidence()
         if self.rule == "product":
-            # float32 holds a log-probability to 2^-18, finer than the fixed point it came in.
-            log_prior = torch.from_numpy(predicted).float().clamp_min(LEAST).log_()
-            updated = crowd.combine(log_prior.numpy(), evidence.astype(np.float32))
+            # float32 holds a log-probability to 2^-19, finer than the fixed point it came in.
+            updated = crowd.combine(_log(predicted), evidence.astype(np.float32, copy=False))
         else:
             updated = predicted + evidence
             updated /= updated.sum(1, keepdims=True)
@@ -119,6 +118,10 @@ class Classifier:
             for number, (session, _) in enumerate(self._all[1:], 1):
                 session.resume(_part(folder, number), epoch)
         return epoch
+
+
+def _log(predicted: np.ndarray) -> np.ndarray:
+    return torch.from_numpy(predicted).float().clamp_min(LEAST).log_().numpy()
 
 
 def _outputs(session: Session, rows: np.ndarray) -> np.ndarray:

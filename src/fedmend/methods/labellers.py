@@ -12,7 +12,7 @@ import numpy as np
 from fedmend.errors import ConfigError, DataError, FedmendWarning, Refused
 from fedmend.federation import Crew, Federation
 from fedmend.methods import crowd
-from fedmend.methods.inc_labels import FRACTION_BITS, LabelWorker, evidence_form
+from fedmend.methods.inc_labels import EvidenceForm, LabelWorker
 from fedmend.secure.sums import SumSession
 
 RULES = ("product", "row", "bayes")
@@ -79,6 +79,7 @@ class Labellers:
         self.classes: list[Any] = []
         self.error_bound = 0.0
         self._rule = rule
+        self._form = EvidenceForm.of(rule, len(parties))
         self._mode: Any = secure
         self._key_holder = key_holder
 
@@ -86,7 +87,9 @@ class Labellers:
         everyone = list(self.parties)
         if self._key_holder is not None and self._key_holder not in everyone:
             everyone.append(self._key_holder)
-        self._crew = self.fed.workers(LabelWorker, parties=everyone, rule=self._rule)
+        self._crew = self.fed.workers(
+            LabelWorker, parties=everyone, rule=self._rule, labellers=len(self.parties)
+        )
         try:
             self._sums = SumSession(
                 self._crew, mode=self._mode, parties=self.parties, key_holder=self._key_holder
@@ -151,13 +154,9 @@ class Labellers:
 
     def evidence(self) -> np.ndarray:
         """What all votes together say about each row's true class. **Shape** [n, C] float64."""
-        low, span = evidence_form(self._rule)
-        whole = self._sums.sum("evidence", between=(0, span)).values
-        unit = 2.0**-FRACTION_BITS
-        self.error_bound = len(self.parties) * unit / 2
-        evidence = whole * unit
-        evidence += len(self.parties) * low * unit
-        return evidence
+        total = self._sums.sum("evidence", between=(0, self._form.span)).values
+        self.error_bound = self._form.error(len(self.parties))
+        return self._form.decode(total, len(self.parties))
 
     # ------------------------------------------------------------------ expertise
 
