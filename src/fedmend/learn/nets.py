@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from fedmend.errors import ConfigError
+from fedmend.learn.whitened import PassingConv, WhitenedNet
 
 
 class Batch(NamedTuple):
@@ -31,7 +32,7 @@ class BottomSpec:
     """Everything that fixes a bottom's layers.
 
     hidden: widths of the hidden layers; () makes the bottom linear.
-    conv: "cnn", "resnet" (8 layers) or "resnet9", for image blocks.
+    conv: "cnn", "resnet" (8 layers), "resnet9" or "whitened", for image blocks.
     """
 
     numeric: int
@@ -114,6 +115,17 @@ class Bottom(nn.Module):
         if joined == 0:
             raise ConfigError("a bottom model needs a column. Mend: give the party a feature")
         self.body = mlp(joined, spec.hidden, spec.out, spec.dropout)
+
+    @property
+    def learns_from_images(self) -> bool:
+        """Whether `fit_images` has something to do."""
+        return any(isinstance(net, WhitenedNet) for net in self.convolutions)
+
+    def fit_images(self, blocks: Sequence[Tensor]) -> None:
+        """Layers that are not trained learn what images look like, from some of the party's."""
+        for net, block in zip(self.convolutions, blocks, strict=True):
+            if isinstance(net, WhitenedNet):
+                net.fit(block)
 
     def forward(self, batch: Batch) -> Tensor:
         pieces = [batch.numeric] if batch.numeric.shape[1] else []
@@ -259,16 +271,17 @@ class FlatBlock(nn.Module):
         return block.flatten(1)
 
 
-CONVOLUTIONS: dict[str, type[SmallCNN | ResNet8 | ResNet9]] = {
+CONVOLUTIONS: dict[str, type[SmallCNN | ResNet8 | ResNet9 | WhitenedNet]] = {
     "cnn": SmallCNN,
     "resnet": ResNet8,
     "resnet9": ResNet9,
+    "whitened": WhitenedNet,
 }
 
 
 def _block_net(
     shape: tuple[int, ...], spec: BottomSpec
-) -> SmallCNN | ResNet8 | ResNet9 | FlatBlock:
+) -> SmallCNN | ResNet8 | ResNet9 | WhitenedNet | FlatBlock:
     if len(shape) != 3:
         return FlatBlock(shape)
     if spec.conv not in CONVOLUTIONS:
@@ -294,6 +307,8 @@ def initialise(module: nn.Module, generator: torch.Generator) -> nn.Module:
             layer.weight.uniform_(-bound, bound, generator=generator)
             if layer.bias is not None:
                 layer.bias.uniform_(-bound, bound, generator=generator)
+            if isinstance(layer, PassingConv):
+                layer.pass_on()
         elif isinstance(layer, nn.Embedding):
             layer.weight.normal_(0.0, 0.3, generator=generator)
             layer.weight[0] = 0.0

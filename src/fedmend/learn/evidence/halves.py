@@ -132,14 +132,8 @@ class EvidenceBottomHalf(_Trained, BottomHalf):
             weak = self.bottom(own).to(self.settings.dtype)
         self._batch = _joined(_rows(batch, slice(0, overlapping)), strong(own))
         self._embedding = self._compute(batch.numeric)
-        self._learnt_from = torch.cat(
-            [
-                torch.arange(overlapping, device=self.device),
-                torch.arange(overlapping + len(weak), overlapping + 2 * len(weak) + 1).to(
-                    self.device
-                ),
-            ]
-        )
+        learnt = torch.arange(overlapping + len(weak) + 1, device=self.device)
+        self._learnt_from = learnt + len(weak) * (learnt >= overlapping)
         made = self._embedding.detach()
         whole = torch.cat([made[:overlapping], weak, made[overlapping:]])
         return self.settings.for_wire(whole)
