@@ -66,7 +66,7 @@ def load_sides(name: str, seed: int, rows: int | None, test: int | None) -> Side
         raise ConfigError(f"there is no data set {name!r}. Mend: one of {', '.join(NAMES)}")
     rng = np.random.default_rng([seed, 17])
     if name == "cifar10":
-        train, held_out = datasets.load("cifar10"), datasets.load("cifar10-test")
+        train, held_out = _cifar10()
         train, held_out = _some(train, rows, rng), _some(held_out, test, rng)
     else:
         table = _digit_images() if name == "digits" else datasets.load(name)
@@ -86,6 +86,12 @@ def load_sides(name: str, seed: int, rows: int | None, test: int | None) -> Side
         for table in (train, held_out)
     ]
     return Sides(name, sides[0], sides[1])
+
+
+@lru_cache(maxsize=1)
+def _cifar10() -> tuple[Table, Table]:
+    """The same for all seeds, and slow to read."""
+    return datasets.load("cifar10"), datasets.load("cifar10-test")
 
 
 def _digit_images() -> Table:

@@ -24,6 +24,7 @@ from fedmend.learn.views import jittered
 __all__ = ["NOMINAL", "MeanRow", "OwnRows", "embed", "mean_row"]
 
 NOMINAL = ("mean", "mode")
+_ROWS_AT_ONCE = 4096
 
 
 @dataclass(frozen=True)
@@ -74,21 +75,28 @@ def mean_row(
             party=party,
             mend=f"at least {least} rows, or a smaller min_mean_rows",
         )
-    used = encoded if len(rows) == len(encoded) else encoded.take(rows)
     shares = []
-    for column, cardinality in enumerate(used.cardinalities):
-        counts = np.bincount(used.codes[:, column], minlength=cardinality).astype(np.float64)
+    for column, cardinality in enumerate(encoded.cardinalities):
+        counts = np.bincount(encoded.codes[rows, column], minlength=cardinality).astype(np.float64)
         if nominal == "mode":
             counts = (np.arange(cardinality) == counts.argmax()).astype(np.float64)
         shares.append(torch.from_numpy(counts / counts.sum()))
     return MeanRow(
-        torch.from_numpy(used.numeric.mean(0, dtype=np.float64)),
+        torch.from_numpy(encoded.numeric[rows].mean(0, dtype=np.float64)),
         tuple(shares),
-        tuple(
-            torch.from_numpy(np.asarray(block.mean(0, dtype=np.float64)))
-            for block in used.blocks.values()
-        ),
+        tuple(torch.from_numpy(_mean_block(block, rows)) for block in encoded.blocks.values()),
     )
+
+
+def _mean_block(block: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    """The mean over some rows, some thousand at a time, without a copy of all of them."""
+    weights = (np.bincount(rows, minlength=len(block)) / len(rows)).astype(block.dtype)
+    total = np.zeros(block.shape[1:], np.float64)
+    for at in range(0, len(block), _ROWS_AT_ONCE):
+        part = block[at : at + _ROWS_AT_ONCE]
+        flat = weights[at : at + _ROWS_AT_ONCE] @ part.reshape(len(part), -1)
+        total += flat.reshape(total.shape)
+    return total
 
 
 def embed(bottom: Bottom, batch: Batch, mean: MeanRow) -> Tensor:

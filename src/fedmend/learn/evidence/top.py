@@ -197,6 +197,8 @@ def total_loss(
         if how.joint:
             total = total + how.joint * weighted(losses, counts)
         opinions.append(given)
+    if not how.fused:
+        opinions = [ev.Opinion(*(part.detach() for part in given)) for given in opinions]
     fused = ev.fuse(opinions, how.fusion)
     if how.fused:
         total = total + how.fused * weighted(how.rows_loss(fused, targets, epoch), weights)
