@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 
 import fedmend as fm
-from fedmend.errors import ConfigError, NotFitted, Refused
+from fedmend.data.crowds import annotators
+from fedmend.data.table import Table
+from fedmend.errors import ConfigError, DataError, NotFitted, Refused
 from fedmend.federation import Policy
 from fedmend.methods.corrected import correct_labels, label_trust
 
@@ -89,3 +91,44 @@ def test_a_party_that_tells_no_counts_is_told_nothing(crowd_of: Any) -> None:
     model.label_parties_, model.classes_ = ["p0", "p1"], np.array(["a", "b", "c"])
     with pytest.raises(Refused, match="p0"):
         correct_labels(crowd.fed, model, to="p0")
+
+
+def test_labels_learnt_among_the_labellers_serve_a_federation_with_fewer_common_rows() -> None:
+    """Two parties label all of the bank's rows; the telco knows a tenth of them."""
+    rng = np.random.default_rng(0)
+    truth = rng.integers(0, 2, 400)
+    x = 2 * truth[:, None] + rng.normal(size=(400, 3))
+    said = annotators(truth, rates=[0.35, 0.1, 0.1], missing=0.2, seed=1)
+    said_words = np.array(["no", "yes", None], object)[said]
+    ids = np.arange(400)
+    bank = Table(ids, {"x": x[:, 0], "y": said_words[:, 0]}, label="y")
+    telco = Table(np.r_[ids[:40], 1000 + ids], {"z": np.r_[x[:40, 1], x[:, 2]]})
+    others = [fm.Party(f"r{k}", Table(ids, {"y": said_words[:, k]}, label="y")) for k in (1, 2)]
+    fed = fm.Federation(fm.Party("bank", bank), fm.Party("telco", telco), *others, strict=True)
+    labellers, pair = fed.only("bank", "r1", "r2"), fed.only("bank", "telco")
+    for view in (labellers, pair):
+        fm.align(view)
+    model = fm.InC(epochs=6, batch_size=32, lr=0.02, secure="masks").fit(labellers)
+    done = correct_labels(labellers, model, to="bank", into=pair)
+    assert done.rows == 400 and done.federation.names == ("bank", "telco")
+    assert done.federation.alignment == pair.alignment
+    labels = fed.engine.site("bank").tables[done.federation.dataset].y.to_numpy(dtype=object)
+    assert (labels == np.array(["no", "yes"])[truth]).mean() > 0.9
+    assert fm.VFL(epochs=2, batch_size=16).fit(done.federation).network_.label_party == "bank"
+    with pytest.raises(ConfigError, match="takes no part"):
+        correct_labels(labellers, model, to="r1", into=pair)
+
+
+def test_labels_of_other_rows_are_refused() -> None:
+    ids = np.arange(60)
+    votes = np.array(["no", "yes"])[ids % 2]
+    bank = Table(ids, {"x": ids * 1.0, "y": votes}, label="y")
+    other = Table(ids, {"y": votes}, label="y")
+    fed = fm.Federation(
+        fm.Party("bank", bank, later=bank.take(ids[:50])), fm.Party("r1", other, later=other)
+    )
+    for view in (fed, fed.on("later")):
+        fm.align(view)
+    model = fm.MJ(epochs=1, secure="masks").fit(fed)
+    with pytest.raises(DataError, match="bank.*do not list the same rows"):
+        correct_labels(fed, model, to="bank", into=fed.on("later"))

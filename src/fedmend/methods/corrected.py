@@ -15,11 +15,17 @@ import numpy as np
 import pandas as pd
 
 from fedmend.data.table import Table
-from fedmend.errors import ConfigError, DataError, NotFitted
+from fedmend.errors import AlignmentError, ConfigError, DataError, NotFitted
 from fedmend.federation import Alignment, Federation, Site, Worker, exposed
 from fedmend.methods.crowd_base import CrowdEstimator
 
-__all__ = ["CorrectedLabelWorker", "CorrectedLabels", "correct_labels", "label_trust"]
+__all__ = [
+    "CorrectedLabelWorker",
+    "CorrectedLabels",
+    "correct_labels",
+    "keep_trust",
+    "label_trust",
+]
 
 _SHELF = "methods.corrected"
 
@@ -29,15 +35,22 @@ class CorrectedLabelWorker(Worker):
 
     @exposed(kind="count", takes={"posterior": "prediction"})
     def adopt(
-        self, dataset: str, scope: str, posterior: np.ndarray, classes: list[Any], least: float
+        self,
+        dataset: str,
+        scope: str,
+        learnt_in: str,
+        posterior: np.ndarray,
+        classes: list[Any],
+        least: float,
     ) -> dict[str, int]:
-        """This party's labels give way to the likeliest classes of the aligned rows.
+        """This party's labels give way to the likeliest classes of the rows they were learnt for.
 
-        A row whose likeliest class has a probability below `least` loses its label. Told is how
-        many labels are others than before, were missing before, and are missing now.
+        learnt_in: the scope whose aligned rows these are. A row whose likeliest class has a
+        probability below `least` loses its label. Told is how many labels are others than before,
+        were missing before, and are missing now.
         """
         name, table = self._label(), self.table
-        rows = self.alignment.aligned
+        rows = self._rows_of(learnt_in)[: len(posterior)]
         if posterior.shape != (len(rows), len(classes)):
             raise DataError(
                 f"{len(posterior):,} corrected labels came for {len(rows):,} aligned rows",
@@ -53,9 +66,9 @@ class CorrectedLabelWorker(Worker):
         pool[:] = classes
         values[rows] = np.where(trust >= least, pool[likeliest], None)
         self.site.tables[dataset] = _relabelled(table, name, values)
-        shelf = self.site.state.setdefault(_SHELF, {})
-        shelf[dataset] = np.ones(len(table))
-        shelf[dataset][rows] = trust
+        everywhere = np.ones(len(table))
+        everywhere[rows] = trust
+        keep_trust(self.site, dataset, everywhere)
         self._store_alignment(scope)
         after = values[rows]
         known = np.array([value is not None for value in before], dtype=bool)
@@ -74,6 +87,17 @@ class CorrectedLabelWorker(Worker):
         table = self.table
         self.site.tables[dataset] = table if table.label is None else table.drop(table.label)
         self._store_alignment(scope)
+
+    def _rows_of(self, scope: str) -> np.ndarray:
+        """The aligned rows of another scope, whose table must list the same rows as this one's."""
+        theirs = self.site.table_of(scope)
+        if not np.array_equal(theirs.ids, self.table.ids):
+            raise DataError(
+                f"the tables {scope!r} and {self.scope!r} do not list the same rows",
+                party=self.site.name,
+                mend="correct the labels of the rows they were learnt for",
+            )
+        return self.site.alignments[scope].aligned
 
     def _store_alignment(self, scope: str) -> None:
         own = self.alignment
@@ -103,6 +127,11 @@ def label_trust(site: Site, dataset: str) -> np.ndarray | None:
     return None if found is None else np.asarray(found)
 
 
+def keep_trust(site: Site, dataset: str, trust: np.ndarray) -> None:
+    """At the party: note how far each label of a table is believed."""
+    site.state.setdefault(_SHELF, {})[dataset] = trust
+
+
 @dataclass(frozen=True)
 class CorrectedLabels:
     """A federation with corrected labels, and what became of the old ones."""
@@ -122,11 +151,20 @@ def correct_labels(
     to: str | None = None,
     least: float = 0.0,
     name: str | None = None,
+    into: Federation | None = None,
 ) -> CorrectedLabels:
     """The federation on which `to` alone labels, with the labels that `model` has corrected.
 
+    fed: the federation `model` was fitted on, or the same without or with completed rows, which
+    come last: completed rows of which the model knows nothing keep their labels.
     to: one of the model's label parties, the first by default. least: labels believed less than
-    this are left out. name: of the further table; by default that of `fed` with "-corrected".
+    this are left out. name: of the further table; by default the present one with "-corrected".
+    into: the federation whose labels these become, by default `fed`. Where labellers have more
+    rows in common with each other than with everybody else, let the model learn from those:
+
+        labellers = fed.only("bank", "registry")
+        inc = InC().fit(labellers)
+        correct_labels(labellers, inc, into=fed.only("bank", "telco")).federation
     """
     if not hasattr(model, "posterior_"):
         raise NotFitted(f"{type(model).__name__} is not fitted. Mend: call fit(fed) first")
@@ -138,14 +176,29 @@ def correct_labels(
         )
     if not 0 <= least < 1:
         raise ConfigError(f"least must lie in 0 … 1, however: {least}. Mend: 0 keeps all labels")
+    aligned, known = fed.alignment.aligned, len(model.posterior_)
+    real = aligned - fed.alignment.completed
+    if known < real:
+        raise AlignmentError(
+            f"the model corrected {known:,} labels, and {real:,} rows of {fed.scope!r} are "
+            "aligned. Mend: give the federation that the model was fitted on"
+        )
     assert model.classes_ is not None
-    dataset = name or f"{fed.dataset}-corrected"
-    corrected = fed.on(dataset)
+    into = fed if into is None else into
+    if to not in into.names:
+        raise ConfigError(
+            f"to={to!r} takes no part in the federation that is to have the labels. "
+            f"Mend: one of {', '.join(into.names)}"
+        )
+    dataset = name or f"{into.dataset}-corrected"
+    corrected = into.on(dataset)
     posterior = model.posterior_.astype(np.float32)
-    with fed.workers(CorrectedLabelWorker) as crew:
-        for party in fed.names:
+    with into.workers(CorrectedLabelWorker) as crew:
+        for party in into.names:
             if party != to:
                 crew[party].release(dataset, corrected.scope)
-        facts = crew[to].adopt(dataset, corrected.scope, posterior, model.classes_.tolist(), least)
-    corrected.note_alignment(fed.alignment)
+        facts = crew[to].adopt(
+            dataset, corrected.scope, fed.scope, posterior, model.classes_.tolist(), least
+        )
+    corrected.note_alignment(into.alignment)
     return CorrectedLabels(corrected, to, **facts)
