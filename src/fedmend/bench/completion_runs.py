@@ -171,9 +171,22 @@ class _Work:
         return {"method": name, **scores(self.case, filled), "seconds": seconds}
 
     def generated(self, name: str) -> pd.DataFrame:
+        if name == "vfgain":  # learns from both parties, so it cannot be fitted at b by itself
+            fed = self.case.federation(seed=self.seed)
+            params = {"generator_params": self.length(name)}
+            model = self.model(tau=1.0, generator=name, condition=False, draws=1, **params)
+            return completed(fed, model.fit(fed))
         own = self.case.b.take(self.case.known).features
-        model = make(name, seed=self.seed, **self.generator).fit(own)
-        return model.sample(len(self.case.missing)).frame
+        alone = make(name, seed=self.seed, **self.length(name)).fit(own)
+        return alone.sample(len(self.case.missing)).frame
+
+    def length(self, name: str) -> dict[str, int]:
+        """`generator_epochs` in the words of a generator: some count steps instead."""
+        known = make(name).get_params()
+        if "epochs" in known:
+            return self.generator
+        batches = -(-len(self.case.known) // int(known["batch_size"]))
+        return {"steps": self.cell.generator_epochs * batches}
 
     # ------------------------------------------------------------------ downstream
 
