@@ -8,6 +8,7 @@ import pytest
 from fedmend._json import plain
 from fedmend.report import maps
 from fedmend.report.mending import Mending
+from fedmend.report.page import render
 
 
 def test_round_trip(mending):
@@ -25,6 +26,22 @@ def test_groups_in_words(mending):
         "tower failed (one class only) and was generated instead.",
     ]
     assert mending.words == "The rows known to all grew from 30 to 90. It took 4 seconds."
+
+
+def test_columns_that_are_not_trained_on_are_named(mending, full_record, entries):
+    (pair,) = mending.pairs
+    calls = replace(pair.columns[0], skill=0.7)
+    plan = replace(pair.columns[1], skill=0.05)
+    told = replace(pair, columns=[calls, plan, *pair.columns[2:]], min_skill=0.1)
+    assert [told.trained_on(column) for column in told.columns] == [True, False, False, False]
+    assert told.sentences()[-1] == (
+        "The completed cells of plan <x>, tower and noise are not trained on: they say too little "
+        "about a person (skill below 0.10)."
+    )
+    full_record.mending = replace(mending, pairs=[told]).to_dict()
+    page = render(full_record, entries)
+    assert "<td>0.70</td><td>yes</td>" in page and "<td>0.05</td><td>no</td>" in page
+    assert all(pair.trained_on(column) for column in pair.columns)
 
 
 def test_no_strong_column_and_very_many(mending):

@@ -28,7 +28,10 @@ ORIGIN_WORDS = {
 
 @dataclass(frozen=True)
 class MendedColumn:
-    """One column of B for A's rows."""
+    """One column of B for A's rows.
+
+    skill: the share of the error that predictions spare on rows held out; None if not measured.
+    """
 
     name: str
     kind: str
@@ -39,6 +42,7 @@ class MendedColumn:
     generated: int
     confidence: float | None
     why: str = ""
+    skill: float | None = None
 
     @property
     def cells(self) -> int:
@@ -50,7 +54,10 @@ class MendedColumn:
 
 @dataclass(frozen=True)
 class MendedPair:
-    """B's columns for rows of A that B lacks."""
+    """B's columns for rows of A that B lacks.
+
+    min_skill: columns with less are not trained on; None: all are.
+    """
 
     rows_of: str
     columns_of: str
@@ -62,9 +69,12 @@ class MendedPair:
     of_b: list[str]
     rho: list[list[float | None]]
     columns: list[MendedColumn]
+    min_skill: float | None = None
 
     @classmethod
-    def of(cls, done: Completed, rule: str, observed: int) -> MendedPair:
+    def of(
+        cls, done: Completed, rule: str, observed: int, min_skill: float | None = None
+    ) -> MendedPair:
         order = done.correlation.order
         columns = [_column(done, name) for name in order]
         return cls(
@@ -78,7 +88,12 @@ class MendedPair:
             of_b=list(order),
             rho=plain(done.correlation.matrix[order].to_numpy()),
             columns=columns,
+            min_skill=min_skill,
         )
+
+    def trained_on(self, column: MendedColumn) -> bool:
+        """Whether models learn from this column's completed cells."""
+        return self.min_skill is None or (column.skill or 0.0) >= self.min_skill
 
     def group(self, name: str) -> list[MendedColumn]:
         return [column for column in self.columns if column.group == name]
@@ -110,6 +125,12 @@ class MendedPair:
         lines += [
             f"{column.name} failed ({column.why}) and was generated instead." for column in failed
         ]
+        unused = [column for column in self.columns if not self.trained_on(column)]
+        if unused:
+            lines.append(
+                f"The completed cells of {_listed(unused)} are not trained on: they say too little "
+                f"about a person (skill below {self.min_skill:.2f})."
+            )
         return lines
 
 
@@ -129,8 +150,9 @@ class Mending:
     @classmethod
     def of(cls, method: str, model: Mended, *, rows: Mapping[str, int], **costs: Any) -> Mending:
         """From a fitted completion; ``rows``: how many rows each party has of its own."""
-        rule = _rule(model.get_params())
-        pairs = [MendedPair.of(done, rule, rows[b]) for (_, b), done in model.pairs_.items()]
+        params = model.get_params()
+        rule, least = _rule(params), params.get("min_skill")
+        pairs = [MendedPair.of(done, rule, rows[b], least) for (_, b), done in model.pairs_.items()]
         before = model.fed_.alignment.aligned
         return cls(method, pairs, before, model.federation.alignment.aligned, **costs)
 
@@ -172,6 +194,7 @@ def _column(done: Completed, name: str) -> MendedColumn:
         generated=int(cells["generated"]),
         confidence=confidence if math.isfinite(confidence) else None,
         why=done.outcome.failed.get(name, ""),
+        skill=float(cells["skill"]) if group == "strong" else None,
     )
 
 
