@@ -15,50 +15,25 @@ import logging
 import secrets
 import warnings
 from collections.abc import Mapping, Sequence
-from typing import Any, Self, get_args
+from typing import Any, Self
 
 from fedmend.errors import ConfigError, DataError, FedmendWarning
 from fedmend.federation.engines.local import LocalEngine
 from fedmend.federation.federation import Federation
-from fedmend.generate import generators, make
-from fedmend.learn.columns.board import ORDINAL
-from fedmend.learn.columns.targets import MODES
+from fedmend.generate import make
 from fedmend.methods.completion import open_rows
+from fedmend.methods.fedpsg_choices import GENERATOR, PAPER, problems
 from fedmend.methods.generation import GenerateWorker
 from fedmend.methods.mended import Completed, Mended
 from fedmend.methods.merging import merge
 from fedmend.methods.selftrain import SelfTraining
 from fedmend.methods.thresholds import critical_rho, cv_threshold
-from fedmend.methods.vfpum import FAMILIES, Outcome, Progress, cross_validated, vfpu_m
-from fedmend.secure.correlation import RankCorrelation, Strength, rank_correlation
-from fedmend.secure.inner_product import Mode
+from fedmend.methods.vfpum import Outcome, Progress, cross_validated, vfpu_m
+from fedmend.secure.correlation import RankCorrelation, rank_correlation
 
 __all__ = ["FedPSGPUM"]
 
 logger = logging.getLogger(__name__)
-
-ORDERS = ("predict-first", "generate-first")
-DIRECTIONS = ("a-to-b", "both")
-ROW_ORDERS = ("auto", "secret", "seeded")
-STRENGTHS: tuple[str, ...] = get_args(Strength)
-PROTOCOLS = ("inner-product", "published")
-CORRELATION_MODES: tuple[str, ...] = get_args(Mode)
-# A's columns say next to nothing of weak columns: longer training adds nothing to them.
-GENERATOR: dict[str, dict[str, Any]] = {"vae": {"epochs": 30}}
-PAPER: dict[str, Any] = {
-    "strength": "mean",
-    "tau": 0.0,
-    "protocol": "published",
-    "model": "linear",
-    "linear": {"alpha": 0.1},
-    "rounds": 5,
-    "alpha": 0.0,
-    "k": 0.25,
-    "confidence": "published",
-    "generator": "ctgan",
-    "condition": False,
-    "min_skill": None,
-}
 
 
 class FedPSGPUM(Mended):
@@ -364,43 +339,9 @@ class FedPSGPUM(Mended):
         return found
 
     def _check(self) -> None:
-        problems = self._self_training().problems()
-        choices = {
-            "direction": (self.direction, DIRECTIONS),
-            "order": (self.order, ORDERS),
-            "row_order": (self.row_order, ROW_ORDERS),
-            "generator": (self.generator, tuple(generators())),
-            "strength": (self.strength, STRENGTHS),
-            "protocol": (self.protocol, PROTOCOLS),
-            "correlation_mode": (self.correlation_mode, CORRELATION_MODES),
-            "mode": (self.mode, MODES),
-            "ordinal": (self.ordinal, ORDINAL),
-        }
-        problems += [
-            f"{name} must be one of {', '.join(known)}, however: {given!r}"
-            for name, (given, known) in choices.items()
-            if given not in known
-        ]
-        if self.min_skill is not None and not self.min_skill <= 1:
-            problems.append(f"min_skill must be 1 at most, or None, however: {self.min_skill}")
-        families = self._families()
-        if not families or not set(families) <= set(FAMILIES) or len(set(families)) < len(families):
-            problems.append(
-                f"model must be one or several of {', '.join(FAMILIES)}, however: {self.model!r}"
-            )
-        if isinstance(self.tau, str):
-            if self.tau not in ("significance", "cv"):
-                problems.append(
-                    f"tau must be a number, 'significance' or 'cv', however: {self.tau!r}"
-                )
-        elif not -1 <= self.tau <= 1:
-            problems.append(f"tau must lie in [-1, 1], however: {self.tau}")
-        if not 0 < self.level < 1:
-            problems.append(f"level must lie in (0, 1), however: {self.level}")
-        if self.draws < 1:
-            problems.append(f"draws must be at least 1, however: {self.draws}")
-        if problems:
-            raise ConfigError(problems)
+        found = problems(self.get_params(), self._families(), self._self_training())
+        if found:
+            raise ConfigError(found)
 
 
 def _three(progress: Progress | None, stage: str) -> Any:
