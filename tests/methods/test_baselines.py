@@ -90,10 +90,17 @@ def test_rows_the_others_do_not_know_are_predicted_in_table_order(
     assert (model.classes_[everyone.argmax(1)] == y).mean() == model.score(fed, rows="all") > 0.6
 
 
-def test_vfl_says_who_can_predict_the_others(fed: Federation) -> None:
+def test_a_model_tells_probabilities_doubt_and_who_decided(fed: Federation) -> None:
     model = VFL(**QUICK).fit(fed)
-    with pytest.raises(ConfigError, match=r"rows='all'. Mend: LocalVFL or Local"):
-        model.predict(fed, rows="all")
+    told = model.predict_table(fed)
+    np.testing.assert_allclose(told[["p(no)", "p(yes)"]], model.predict_proba(fed), atol=1e-6)
+    assert (told["prediction"] == model.predict(fed)).all()
+    assert told["uncertainty"].between(0, 1).all()
+    np.testing.assert_allclose(told.filter(like="share(").sum(1), 1, atol=1e-5)
+    own = model.predict_table(fed, rows="bank")
+    assert (own["share(bank)"] == 1).all() and "share(telco)" not in own
+    with pytest.raises(ConfigError, match="known to different parties. Mend: ask for 'aligned'"):
+        model.predict_table(fed, rows="all")
 
 
 @all_methods

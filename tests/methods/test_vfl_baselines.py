@@ -184,10 +184,15 @@ def test_rows_only_the_partner_has(method: type[SplitEstimator], fitted: Fitted)
 
 
 @pytest.mark.parametrize("method", [SSLVFL, FewShotVFL])
-def test_methods_for_aligned_rows_say_so(method: type[SplitEstimator], fitted: Fitted) -> None:
+def test_methods_of_aligned_rows_guess_the_absent_side(
+    method: type[SplitEstimator], fitted: Fitted
+) -> None:
     model, fed = fitted[method]
-    with pytest.raises(ConfigError, match=r"rows of kind aligned, however: rows='all'"):
-        model.predict(fed, rows="all")
+    whole = model.predict_proba(fed, rows="all")
+    assert len(whole) == len(fed.engine.site("bank").tables["train"])
+    np.testing.assert_allclose(whole.sum(1), 1, atol=1e-5)
+    with pytest.raises(ConfigError, match=r"aligned, all, bank, telco, however: rows='some'"):
+        model.predict(fed, rows="some")
 
 
 @all_methods

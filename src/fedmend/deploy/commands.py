@@ -31,7 +31,7 @@ def add_commands(app: typer.Typer) -> None:
     """Hang the commands into the front door."""
     app.command()(provision)
     party = typer.Typer(help="A party on its own machine: check, start, status, stop.")
-    for command in (check, start, status, stop, allow, refuse, keys):
+    for command in (check, start, status, stop, allow, refuse, keys, predict, adopt):
         party.command()(command)
     app.add_typer(party, name="party", no_args_is_help=True)
     server = typer.Typer(help="The server beside the coordinator; 'run' starts it when needed.")
@@ -167,6 +167,32 @@ def keys(kit: Kit) -> None:
     typer.echo("what your partners put into theirs, under [keys.pinned]:")
     typer.echo(f'{file.name} = "{identity.public.hex()}"')
     typer.echo(f"fingerprint, to compare by telephone: {identity.fingerprint}")
+
+
+def predict(
+    kit: Kit,
+    rows: Annotated[Path, typer.Argument(help="a file of new rows", metavar="ROWS")],
+    out: Annotated[
+        Path, typer.Option("--out", help="a folder for the predictions", metavar="DIR")
+    ] = Path("predictions"),
+    run: Annotated[str | None, typer.Option("--run", help="which run's model")] = None,
+    method: Annotated[str | None, typer.Option("--method", help="which of its models")] = None,
+) -> None:
+    """Predict own rows alone, with what this party keeps of a model; nobody is asked."""
+    from fedmend.predict.commands import party_predict
+
+    party_predict(kit, rows, out, run, method)
+
+
+def adopt(
+    kit: Kit,
+    model: Annotated[Path, typer.Argument(help="a run's folder, or its model/", metavar="RUN")],
+    run: Annotated[str | None, typer.Option("--run", help="under which name it is kept")] = None,
+) -> None:
+    """Take this party's part of a model that was made in one process into its kit."""
+    from fedmend.predict.commands import adopt as take
+
+    take(kit, model, run)
 
 
 # ---------------------------------------------------------------- server

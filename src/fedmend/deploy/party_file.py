@@ -13,6 +13,7 @@ from pydantic import Field, ValidationError
 
 from fedmend.config import PartySettings, problem_of
 from fedmend.config.checks import cross_problems
+from fedmend.data.table import Table
 from fedmend.deploy.party_keys import KeySettings, install_keys
 from fedmend.errors import ConfigError
 from fedmend.federation import Site
@@ -28,7 +29,6 @@ PARTY_FILE = "party.toml"
 _ROOMS = (
     "secure", "learn", "generate", "methods", "report", "audit", "preflight", "predict", "flow",
 )  # fmt: skip
-_MODULES = ("predicting",)
 
 
 class PartyFile(PartySettings):
@@ -37,7 +37,7 @@ class PartyFile(PartySettings):
     approve: "ask" waits for a word of this party before every run. modules: further modules of
     this installation that define workers. patience: seconds without a word from the coordinator
     after which a job ends here. threads: for tensor programs, all cores by default. keys: lasting
-    keys of this party and its partners.
+    keys of this party and its partners. new: a file of rows to predict with a trained model.
     """
 
     device: str = Field(default="cpu", pattern=r"^(cpu|cuda(:\d+)?)$")
@@ -47,6 +47,7 @@ class PartyFile(PartySettings):
     modules: list[str] = Field(default_factory=list)
     patience: float = Field(default=180, gt=0)
     keys: KeySettings = Field(default_factory=KeySettings)
+    new: str | None = None
 
     _source: Path = Path(PARTY_FILE)
 
@@ -103,7 +104,7 @@ def open_site(file: PartyFile, hello: Hello, folder: Path) -> Site:
         train, test = split_by_id(train, hello.test_share, hello.seed)
     site = Site(
         file.name,
-        {"train": train, "test": test},
+        {"train": train, "test": test, "new": _new_rows(file, train)},
         policy=file.policy.build(),
         seed=hello.seed,
         device=file.device,
@@ -111,6 +112,15 @@ def open_site(file: PartyFile, hello: Hello, folder: Path) -> Site:
     )
     install_keys(site, file.keys, file.at("."))
     return site
+
+
+def _new_rows(file: PartyFile, train: Table) -> Table:
+    """The rows to predict, read as the training rows were; none where none are named."""
+    if file.new is None:
+        return train.features.take([])
+    from fedmend.predict.rows import read_rows
+
+    return read_rows(file.at(file.new), file, train.features.schema)
 
 
 def install_workers(modules: list[str] | None = None) -> None:
@@ -123,7 +133,7 @@ def install_workers(modules: list[str] | None = None) -> None:
         for found in pkgutil.walk_packages(package.__path__, f"fedmend.{room}."):
             if not found.name.rpartition(".")[2].startswith("_"):
                 _import(found.name)
-    for name in (*(f"fedmend.{each}" for each in _MODULES), *(modules or ())):
+    for name in modules or ():
         importlib.import_module(name)
 
 

@@ -24,7 +24,27 @@ ALL = "all"
 
 
 Segments = Sequence[Sequence[object]]
-"""Pairs of a name and a count of rows: "aligned", "all" (of the only party), or a party's own."""
+"""Pairs of a name and a count of rows: "aligned", "all" (of the only party), or a party's own.
+
+"aligned@bank+telco" are rows that these parties know and others do not.
+"""
+
+
+def among(parties: Sequence[str]) -> str:
+    """The segment of aligned rows that only these parties know.
+
+    >>> among(["bank", "telco"])
+    'aligned@bank+telco'
+    """
+    return f"{ALIGNED}@{'+'.join(parties)}"
+
+
+def is_known(segment: object, party: str) -> bool:
+    """Whether a party knows the rows of a segment."""
+    name, _, some = str(segment).partition("@")
+    if name == ALIGNED:
+        return not some or party in some.split("+")
+    return segment in (ALL, party)
 
 
 def own_rows(
@@ -35,7 +55,7 @@ def own_rows(
     for name, count in segments:
         if name == ALL:
             pieces.append(np.arange(n_rows))
-        elif name == ALIGNED and alignment is not None:
+        elif str(name).startswith(ALIGNED) and is_known(name, party) and alignment is not None:
             pieces.append(alignment.aligned)
         elif name == party and alignment is not None:
             pieces.append(alignment.unaligned)

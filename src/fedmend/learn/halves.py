@@ -286,6 +286,28 @@ class TopHalf(_Half):
         }
         return self._outputs(ready, numbers)
 
+    @torch.no_grad()
+    def embedded(
+        self, embeddings: Mapping[str, Tensor], numbers: Tensor, known: Sequence[str]
+    ) -> dict[str, Tensor]:
+        """The embeddings of the parties that know these rows, this party's own included."""
+        self.module.eval()
+        found = {}
+        for name in (each for each in self.names if each in known):
+            if name == self.own:
+                with self.settings.autocast(self.device):
+                    found[name] = self._own_embedding(numbers).to(self.settings.dtype)
+            else:
+                found[name] = embeddings[name].to(self.device, self.settings.dtype)
+        return found
+
+    @torch.no_grad()
+    def outputs_of(self, pieces: Mapping[str, Tensor]) -> Tensor:
+        """What the top makes of an embedding of every party."""
+        self.module.eval()
+        with self.settings.autocast(self.device):
+            return self._top([pieces[name] for name in self.names]).to(self.settings.dtype)
+
     def _outputs(
         self, embeddings: Mapping[str, Tensor], numbers: Tensor, draws: Weak | None = None
     ) -> Tensor:

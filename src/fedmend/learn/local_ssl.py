@@ -25,6 +25,7 @@ from fedmend.learn.halves import Settings, one_cycle
 from fedmend.learn.nets import Bottom, initialise, mlp
 from fedmend.learn.optim import FlatOptimizer
 from fedmend.learn.parts import part_of
+from fedmend.learn.sides import Sides
 from fedmend.learn.split import SplitWorker, TopWorker
 from fedmend.learn.views import RowViews
 
@@ -268,6 +269,13 @@ class HeadWorker(TopWorker):
         """Go back to the weights that did best on the held-out rows."""
         if self._best is not None:
             self._part_top().module.load_state_dict(self._best[1])
+
+    @exposed(kind="control")
+    def learn_held_sides(self, rows: np.ndarray) -> None:
+        """What to expect of a party that does not know a row, from these of the held ones."""
+        at = torch.from_numpy(rows).to(self.half.device)
+        named = zip(self.half.names, self._held, strict=True)
+        self._part_top().sides = Sides.of({name: each[at] for name, each in named})
 
     def _head_loss(self, rows: Tensor) -> Tensor:
         assert self.half.targets is not None

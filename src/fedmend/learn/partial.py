@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from fedmend.errors import ConfigError, DataError
 from fedmend.federation import exposed
 from fedmend.learn.augment import Weak
-from fedmend.learn.features import ALIGNED, ALL, BatchOrder, Features, Segments
+from fedmend.learn.features import ALIGNED, BatchOrder, Features, Segments, is_known
 from fedmend.learn.halves import BottomHalf, Settings, TopHalf
 from fedmend.learn.joint import JOINT_TOPS, JointSpec, Views
 from fedmend.learn.session import AlignedJudges
@@ -111,10 +111,7 @@ class Presence:
 
 def presence(party: str, segments: Segments) -> np.ndarray:
     """Which numbered rows a party has, as anybody can tell from the segments."""
-    pieces = [
-        np.full(int(str(count)), name in (ALIGNED, ALL) or name == party)
-        for name, count in segments
-    ]
+    pieces = [np.full(int(str(count)), is_known(name, party)) for name, count in segments]
     return np.concatenate(pieces) if pieces else np.zeros(0, bool)
 
 
@@ -229,7 +226,9 @@ class PartialTopHalf(TopHalf):
                 if len(here)
                 else numbers.new_zeros((0, self._width(self.own)), dtype=self.settings.dtype)
             )
-        pieces = {name: values[name].to(self.settings.dtype) for name in self.names}
+        # Who is not in the federation has none of the rows.
+        nothing = {name: numbers.new_zeros((0, self._width(name))) for name in self.names}
+        pieces = {name: (nothing | values)[name].to(self.settings.dtype) for name in self.names}
         return Views(len(numbers), pieces, dict(at))
 
     def _width(self, name: str) -> int:
@@ -345,4 +344,5 @@ class PartialNetwork(SplitNetwork):
     bottom_worker = PartialBottomWorker
     top_worker = PartialTopWorker
     session_type = PartialSession
+    stand_ins = "own"
     mix = Mix()

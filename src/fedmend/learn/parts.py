@@ -21,8 +21,10 @@ from fedmend.errors import DataError, NotFitted, WireError
 from fedmend.federation import wire
 from fedmend.federation.site import Site
 from fedmend.learn.nets import Bottom, BottomSpec, Top, TopSpec
+from fedmend.learn.sides import Sides
 
 FILE = "part.fmw"
+MANIFEST = "model.json"
 
 
 @dataclass
@@ -53,13 +55,15 @@ TOPS: dict[str, tuple[Callable[[Any], Any], type[Any]]] = {"top": (Top, TopSpec)
 class TopPart:
     """`names` are the feature parties in the order of the top's inputs.
 
-    kind: the name of the module's class among `TOPS`.
+    kind: the name of the module's class among `TOPS`. sides: what stands in for a party that
+    does not know a row, where the top has learnt that.
     """
 
     names: list[str]
     labels: LabelEncoder
     module: Any
     kind: str = "top"
+    sides: Sides | None = None
 
     def to_wire(self) -> dict[str, Any]:
         return {
@@ -68,6 +72,7 @@ class TopPart:
             "labels": self.labels.to_dict(),
             "spec": self.module.spec.to_dict(),
             "weights": _weights(self.module),
+            "sides": self.sides.to_wire() if self.sides else None,
         }
 
     @classmethod
@@ -76,7 +81,9 @@ class TopPart:
         build, spec = TOPS[kind]
         module = build(spec.from_dict(saved["spec"]))
         labels = LabelEncoder.from_dict(saved["labels"])
-        return cls(list(saved["names"]), labels, _filled(module, saved["weights"]), kind)
+        # Models of earlier versions have no sides.
+        sides = Sides.from_wire(saved["sides"]) if saved.get("sides") else None
+        return cls(list(saved["names"]), labels, _filled(module, saved["weights"]), kind, sides)
 
 
 @dataclass

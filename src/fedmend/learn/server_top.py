@@ -79,6 +79,7 @@ class ServerTop:
             "task": self._top.labels.task,
             "classes": list(self._top.labels.classes_),
             "names": self._top.names,
+            "sides": self._top.sides is not None,
         }
 
     def attach(self, segments: list[Any], settings: dict[str, Any], train: bool) -> int:
@@ -92,7 +93,7 @@ class ServerTop:
             assert targets is not None
             half.set_targets(targets.astype(np.float64), self.weights)
         self.half = half
-        self.side = TopSide(half, self._top.labels)
+        self.side = TopSide(half, self._top)
         return rows
 
     def labelled(self) -> np.ndarray | None:
@@ -113,8 +114,22 @@ class ServerTop:
     def loss(self) -> float:
         return self._attached.take_loss()
 
-    def predict_chunk(self, rows: np.ndarray, embeddings: Mapping[str, Tensor]) -> None:
-        self.side.predict_chunk(embeddings, torch.from_numpy(rows).to(self.device))
+    def predict_chunk(
+        self,
+        rows: np.ndarray,
+        embeddings: Mapping[str, Tensor],
+        known: Sequence[str] | None = None,
+    ) -> None:
+        self.side.predict_chunk(embeddings, torch.from_numpy(rows).to(self.device), known)
+
+    def give_top(self) -> dict[str, Any]:
+        return self._top.to_wire()
+
+    def see(self, rows: np.ndarray, embeddings: Mapping[str, Tensor]) -> None:
+        self.side.see(embeddings, torch.from_numpy(rows).to(self.device))
+
+    def learn_sides(self, fixed: Mapping[str, Tensor]) -> None:
+        self.side.learn_sides(fixed)
 
     def metrics(self, rows: np.ndarray | None = None) -> dict[str, float]:
         """Against the likeliest class of the soft labels: agreement, not truth."""

@@ -14,8 +14,9 @@ import numpy as np
 
 from fedmend.errors import DataError, ResumeError
 from fedmend.federation import Crew, Each, Federation
-from fedmend.learn.features import ALIGNED, Segments, batch_sizes
+from fedmend.learn.features import ALIGNED, ALL, Segments, batch_sizes, is_known
 from fedmend.learn.parts import read_json, write_json
+from fedmend.learn.sides import MOST_ROWS
 
 if TYPE_CHECKING:
     from fedmend.learn.training import SplitNetwork
@@ -35,14 +36,19 @@ def epoch_seed(run_seed: int, seed: int, epoch: int) -> int:
 class Crews:
     """Bottom workers at the passive parties and the top worker at the label party, then stopped."""
 
-    def __init__(self, network: SplitNetwork, fed: Federation) -> None:
+    def __init__(
+        self, network: SplitNetwork, fed: Federation, asked: list[str] | None = None
+    ) -> None:
         self.fed = fed
         self.network = network
+        # Who is not in the federation is not asked; the top has something to stand in.
+        passive = [name for name in network.passive if name in fed.names]
+        self.asked = passive if asked is None else [name for name in passive if name in asked]
 
     def __enter__(self) -> tuple[Crew, Any]:
         network = self.network
         self._bottoms = self.fed.workers(
-            network.bottom_worker, parties=network.passive, model=network.model
+            network.bottom_worker, parties=self.asked, model=network.model
         )
         self._top: Crew | None = None
         if network.label_party is None:
@@ -80,7 +86,9 @@ class Session:
         self._segments = [list(segment) for segment in segments]
         self._trains = train
         self._chosen = rows
-        self._crews = Crews(network, fed)
+        guesses = not train and network.guesses(fed)
+        self._spans = self._guessed_spans() if guesses else None
+        self._crews = Crews(network, fed, self._asked())
         self._batches = 0
 
     def __enter__(self) -> Session:
@@ -123,14 +131,71 @@ class Session:
 
     def run(self, rows: np.ndarray) -> None:
         """Let the top collect its outputs for these row numbers, in chunks."""
-        at = 0
-        for size in batch_sizes(len(rows), PREDICT_ROWS):
-            chunk = rows[at : at + size]
+        everything: list[tuple[int, int, list[str] | None]] = [(0, self.n_rows, None)]
+        for start, end, known in self._spans or everything:
+            inside = rows if known is None else rows[(rows >= start) & (rows < end)]
+            at = 0
+            for size in batch_sizes(len(inside), PREDICT_ROWS):
+                self._predict(inside[at : at + size], known)
+                at += size
+
+    def _predict(self, chunk: np.ndarray, known: list[str] | None) -> None:
+        if known is None or set(known) == set(self.network.parties):
             if len(self.bottoms):
                 self.top.predict_chunk(chunk, self.bottoms.embed(chunk))
             else:
                 self.top.predict_chunk(chunk)
+            return
+        embeddings = {
+            name: self.bottoms[name].embed(chunk) for name in self.bottoms if name in known
+        }
+        self.top.predict_chunk(chunk, embeddings, known)
+
+    def learn_sides(self) -> None:
+        """Let the top learn what to expect of a party that does not know a row.
+
+        From training rows that all parties know: it has their embeddings, and nothing is sent
+        that the training did not send.
+        """
+        network = self.network
+        rows = self._of_all(self.train)
+        if len(network.parties) < 2 or network.stand_ins == "own" or len(rows) < 2:
+            return
+        if len(rows) > MOST_ROWS:
+            rows = np.sort(np.random.default_rng(0).permutation(rows)[:MOST_ROWS])
+        at = 0
+        for size in batch_sizes(len(rows), PREDICT_ROWS):
+            chunk = rows[at : at + size]
+            self.top.see(chunk, self.bottoms.embed(chunk))
             at += size
+        self.top.learn_sides(self.bottoms.stand_in() if network.stand_ins == "fixed" else {})
+        network.has_sides = True
+
+    def _of_all(self, rows: np.ndarray) -> np.ndarray:
+        at, found = 0, [np.zeros(0, np.int64)]
+        for name, count in self._segments:
+            end = at + int(str(count))
+            if name == ALIGNED:
+                found.append(rows[(rows >= at) & (rows < end)])
+            at = end
+        return np.concatenate(found)
+
+    def _guessed_spans(self) -> list[tuple[int, int, list[str] | None]]:
+        """(start, end, who knows them) of each segment's row numbers."""
+        network, at = self.network, 0
+        spans: list[tuple[int, int, list[str] | None]] = []
+        for name, count in self._segments:
+            end = at + int(str(count))
+            whose = network.label_party if name == ALL else name
+            spans.append((at, end, [each for each in network.parties if is_known(whose, each)]))
+            at = end
+        return spans
+
+    def _asked(self) -> list[str] | None:
+        """The passive parties with rows in this session; None asks all."""
+        if self._spans is None:
+            return None
+        return list(dict.fromkeys(name for _, _, known in self._spans for name in known or ()))
 
     def outputs(self, rows: np.ndarray | None = None) -> np.ndarray:
         """Probabilities (or values) of these rows, by default of all, as the model is now."""

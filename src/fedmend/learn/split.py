@@ -9,7 +9,7 @@ sums of several parties' votes, the same `TopSide` runs there.)
 from __future__ import annotations
 
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -25,6 +25,7 @@ from fedmend.learn.features import ALL, Features, Segments, own_rows
 from fedmend.learn.halves import BottomHalf, Settings, TopHalf, resolve_device
 from fedmend.learn.nets import Bottom, BottomSpec, Top, TopSpec, initialise
 from fedmend.learn.parts import (
+    MANIFEST,
     BottomPart,
     TopPart,
     load_part,
@@ -33,7 +34,12 @@ from fedmend.learn.parts import (
     read_file,
     save_part,
     write_file,
+    write_json,
 )
+from fedmend.learn.sides import Sides
+
+LOOKED_AT = 2000
+"""Images from which a bottom learns what images look like."""
 
 
 class SplitWorker(Worker):
@@ -54,6 +60,11 @@ class SplitWorker(Worker):
     @exposed(kind="control")
     def load(self, path: str) -> None:
         load_part(self.site, self.model, path)
+
+    @exposed(kind="control")
+    def save_manifest(self, path: str, manifest: dict[str, Any]) -> None:
+        """What this party needs to know of the model to load it without anybody else."""
+        write_json(self.site.folder(path) / MANIFEST, manifest)
 
     @exposed(kind="control")
     def keep_best(self) -> None:
@@ -90,7 +101,13 @@ class SplitWorker(Worker):
             conv=str(net["conv"]),
         )
         weights = self.site.torch_generator(f"bottom {net['seed']}", "cpu")
-        return BottomPart(encoder, initialise(Bottom(spec), weights))  # type: ignore[arg-type]
+        bottom = Bottom(spec)
+        initialise(bottom, weights)
+        if bottom.learns_from_images:
+            some = np.linspace(0, len(self.table) - 1, min(LOOKED_AT, len(self.table)))
+            seen = encoder.transform(self.table.take(some.astype(np.int64)), party=self.site.name)
+            bottom.fit_images([torch.from_numpy(block) for block in seen.blocks.values()])
+        return BottomPart(encoder, bottom)
 
     def _rows(self, segments: Segments) -> np.ndarray:
         alignment = self.site.alignments.get(self.scope)
@@ -175,20 +192,59 @@ class BottomWorker(SplitWorker):
         """Embeddings of the rows of these numbers, without training."""
         return self.half.embed(_numbers(rows, self.device))
 
+    @exposed(kind="control", takes={"part": "weights"})
+    def take_top(self, part: dict[str, Any]) -> None:
+        """A copy of the top, with which this party can predict alone."""
+        part_of(self.site, self.model).top = TopPart.from_wire(part)
+
+    @exposed(kind="embedding")
+    def stand_in(self) -> Tensor:
+        """The embedding [d] with which this party stands in for rows that it does not know."""
+        part = part_of(self.site, self.model).bottom
+        assert part is not None
+        return fill_embedding(self, part, self.half.settings)
+
 
 class TopSide:
     """The top half with its outputs and metrics; at the label party, or at the coordinator."""
 
-    def __init__(self, half: TopHalf, labels: LabelEncoder) -> None:
+    def __init__(self, half: TopHalf, part: TopPart) -> None:
         self.half = half
-        self.labels = labels
+        self.part = part
+        self.labels = part.labels
         self._outputs: list[np.ndarray] = []
+        self._seen: list[dict[str, Tensor]] = []
 
-    def predict_chunk(self, embeddings: Mapping[str, Tensor], numbers: Tensor) -> None:
-        outputs = self.half.outputs(embeddings, numbers)
-        if self.labels.task != "regression":
-            outputs = outputs.softmax(1)
+    def predict_chunk(
+        self,
+        embeddings: Mapping[str, Tensor],
+        numbers: Tensor,
+        known: Sequence[str] | None = None,
+    ) -> None:
+        """known: who knows these rows, where the others' sides are to be guessed."""
+        if known is None:
+            outputs = self._told(self.half.outputs(embeddings, numbers))
+        else:
+            assert self.part.sides is not None
+            there = self.half.embedded(embeddings, numbers, known)
+            draws = self.part.sides.draws(there)
+            outputs = torch.stack([self._told(self.half.outputs_of(each)) for each in draws]).mean(
+                0
+            )
         self._outputs.append(outputs.cpu().numpy())
+
+    def _told(self, outputs: Tensor) -> Tensor:
+        return outputs if self.labels.task == "regression" else outputs.softmax(1)
+
+    def see(self, embeddings: Mapping[str, Tensor], numbers: Tensor) -> None:
+        """Embeddings of rows that all parties know, to learn their sides from."""
+        self._seen.append(self.half.embedded(embeddings, numbers, self.half.names))
+
+    def learn_sides(self, fixed: Mapping[str, Tensor]) -> None:
+        """From what was seen; `fixed` stand in for their parties as they are."""
+        seen = {name: torch.cat([each[name] for each in self._seen]) for name in self.half.names}
+        self.part.sides = Sides.of(seen, fixed)
+        self._seen = []
 
     def take_outputs(self) -> np.ndarray:
         """Probabilities [n, C], or values [n] in the label's own units; collected once."""
@@ -257,6 +313,7 @@ class TopWorker(SplitWorker):
             "task": part.labels.task,
             "classes": list(part.labels.classes_),
             "names": part.names,
+            "sides": part.sides is not None,
         }
 
     @exposed(kind="control")
@@ -279,7 +336,7 @@ class TopWorker(SplitWorker):
             bottom=part.bottom.module if part.bottom is not None and own else None,
             features=features,
         )
-        self.side = TopSide(self.half, top.labels)
+        self.side = TopSide(self.half, top)
         if train:
             self.half.set_targets(self._targets())
         return len(self._rows_used)
@@ -316,8 +373,22 @@ class TopWorker(SplitWorker):
         return self.half.take_loss()
 
     @exposed(kind="control", takes={"embeddings": "embedding"})
-    def predict_chunk(self, rows: np.ndarray, embeddings: dict[str, Tensor] | None = None) -> None:
-        self.side.predict_chunk(embeddings or {}, _numbers(rows, self.device))
+    def predict_chunk(
+        self,
+        rows: np.ndarray,
+        embeddings: dict[str, Tensor] | None = None,
+        known: list[str] | None = None,
+    ) -> None:
+        self.side.predict_chunk(embeddings or {}, _numbers(rows, self.device), known)
+
+    @exposed(kind="control", takes={"embeddings": "embedding"})
+    def see(self, rows: np.ndarray, embeddings: dict[str, Tensor]) -> None:
+        """Embeddings of aligned rows, after the training."""
+        self.side.see(embeddings, _numbers(rows, self.device))
+
+    @exposed(kind="control", takes={"fixed": "embedding"})
+    def learn_sides(self, fixed: dict[str, Tensor]) -> None:
+        self.side.learn_sides(fixed)
 
     @exposed(kind="statistic")
     def metrics(self, rows: np.ndarray | None = None) -> dict[str, float]:
@@ -333,6 +404,11 @@ class TopWorker(SplitWorker):
         ordered = np.empty_like(outputs)
         ordered[self._rows_used] = outputs
         return ordered
+
+    @exposed(kind="weights")
+    def give_top(self) -> dict[str, Any]:
+        """The top with its classes and sides, for a party that may predict alone."""
+        return self._part_top().to_wire()
 
     def _targets(self) -> np.ndarray:
         labels = self._part_top().labels
@@ -350,6 +426,15 @@ class TopWorker(SplitWorker):
         if part is None:
             raise DataError("holds no top model", party=self.site.name, mend="fit the model first")
         return part
+
+
+def fill_embedding(worker: SplitWorker, part: BottomPart, settings: Settings) -> Tensor:
+    """What a bottom makes of the row that stands in for an unknown one: [d]."""
+    features = worker._features(part, np.array([-1]), settings)
+    row = features.batch(torch.zeros(1, dtype=torch.int64, device=worker.device))
+    part.module.eval()
+    with torch.no_grad(), settings.autocast(worker.device):
+        return part.module(row)[0].to(settings.dtype)
 
 
 def _numbers(rows: np.ndarray, device: torch.device) -> Tensor:

@@ -106,7 +106,14 @@ class SplitNetwork:
     are kept.
 
     Methods with a protocol of their own put in their workers and their session.
+
+    stand_ins: what is put in the place of a party that does not know a row: "guessed" from those
+    that do (`learn.sides`), "fixed" where the top was trained with the party's fill row, "asked"
+    of the party itself as long as it is there, or its "own" business where the top can do without.
+    has_sides: whether the top has learnt them.
     """
+
+    stand_ins: ClassVar[str] = "guessed"
 
     bottom_worker: ClassVar[type[BottomWorker]] = BottomWorker
     top_worker: ClassVar[type[TopWorker]] = TopWorker
@@ -134,6 +141,7 @@ class SplitNetwork:
         self.classes: list[Any] = []
         self.history: list[dict[str, float]] = []
         self.best_epoch = 0
+        self.has_sides = False
         self.progress: Progress | None = None
         self.resuming = False
         self._best = float("nan")
@@ -141,6 +149,12 @@ class SplitNetwork:
     @property
     def passive(self) -> list[str]:
         return [name for name in self.parties if name != self.label_party]
+
+    def guesses(self, fed: Federation) -> bool:
+        """Whether the top stands in for parties that do not know a row, without asking them."""
+        if self.stand_ins == "asked" and all(name in fed.names for name in self.parties):
+            return False
+        return self.has_sides and self.stand_ins != "own"
 
     # ------------------------------------------------------------------ training
 
@@ -171,6 +185,7 @@ class SplitNetwork:
             if len(session.validation):
                 session.bottoms.restore_best()
                 session.top.restore_best()
+            session.learn_sides()
         return self
 
     def session(self, segments: Segments, rows: np.ndarray | None = None) -> Session:
@@ -227,7 +242,11 @@ class SplitNetwork:
             return dict(session.top.metrics())
 
     def predict(
-        self, fed: Federation, segments: Segments, *, table_order: bool = False
+        self,
+        fed: Federation,
+        segments: Segments,
+        *,
+        table_order: bool = False,
     ) -> np.ndarray:
         """Probabilities [n, C], or values [n] for regression."""
         with self.session_type(self, fed, segments, train=False) as session:
@@ -240,10 +259,23 @@ class SplitNetwork:
             bottoms.save(path)
             top.save(path)
 
+    def hand_out(self, path: str, party: str, manifest: dict[str, Any]) -> None:
+        """Let a party keep, beside its part under this name, what it needs to predict alone."""
+        if party == self.label_party:
+            with Crews(self, self.fed, []) as (_, top):
+                top.save_manifest(path, manifest)
+            return
+        with Crews(self, self.fed, [party]) as (bottoms, top):
+            at_party = bottoms[party]
+            at_party.take_top(top.give_top())
+            at_party.save(path)
+            at_party.save_manifest(path, manifest)
+
     def load(self, path: str) -> SplitNetwork:
         with Crews(self, self.fed) as (bottoms, top):
             bottoms.load(path)
             top.load(path)
             about = top.about()
             self.task, self.classes = about["task"], about["classes"]
+            self.has_sides = bool(about["sides"])
         return self

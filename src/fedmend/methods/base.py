@@ -10,20 +10,22 @@ import difflib
 import inspect
 import os
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 
-from fedmend.errors import ConfigError, DataError, NotFitted
+from fedmend.errors import ConfigError, DataError, NotFitted, Refused
 from fedmend.federation import Federation
 from fedmend.learn.features import ALIGNED, ALL
 from fedmend.learn.halves import Settings
 from fedmend.learn.optim import OptimizerSpec
-from fedmend.learn.parts import read_json, write_json
+from fedmend.learn.parts import MANIFEST, read_json, write_json
 from fedmend.learn.training import Progress, SplitConfig, SplitNetwork
 
-MANIFEST = "model.json"
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 class Estimator:
@@ -103,8 +105,6 @@ class SplitEstimator(Estimator):
     schedule: "constant", or "one-cycle" (which for SGD comes with Nesterov's momentum).
     """
 
-    _kinds_of_rows: ClassVar[tuple[str, ...]] = (ALIGNED,)
-    _one_party_rows: ClassVar[bool] = False
     _network_type: ClassVar[type[SplitNetwork]] = SplitNetwork
 
     def __init__(
@@ -247,9 +247,10 @@ class SplitEstimator(Estimator):
     def predict_proba(self, fed: Federation, *, rows: str | None = None) -> np.ndarray:
         """Class probabilities [n, C], columns in the order of `classes_`.
 
-        rows: "aligned" (in the common order) or, where the method can, "all" rows of the label
-        party (in the order of its table), or a party's name: the rows only that party has (in
-        the order of its table). By default aligned ones where there is an alignment.
+        rows: "aligned" (in the common order), "all" rows of the label party (in the order of its
+        table), or a party's name: the rows only that party has (in the order of its table). By
+        default aligned ones where there is an alignment. What a party that does not know a row
+        would have said is guessed from those that do, or handled as the method has learnt it.
         """
         outputs = self._outputs(fed, rows)
         if self.task_ == "regression":
@@ -262,6 +263,19 @@ class SplitEstimator(Estimator):
         if self.classes_ is None:
             return outputs
         return self.classes_[outputs.argmax(1)]
+
+    def predict_table(self, fed: Federation, *, rows: str | None = None) -> pd.DataFrame:
+        """One line for each row: prediction, p(class), uncertainty, and each party's share.
+
+        uncertainty: 0 is certain, 1 knows nothing. share(party): which part of the decision would
+        be lost without the party; only those that know the rows have one. A regression has no
+        probabilities. rows: as in `predict_proba`, but for "all".
+        """
+        from fedmend.methods.outlook import outlook
+
+        if rows is None:
+            rows = ALIGNED if fed.is_aligned else ALL
+        return outlook(self, fed, rows)
 
     def evaluate(self, fed: Federation, *, rows: str | None = None) -> dict[str, float]:
         """All metrics, computed at the label party: only they leave it."""
@@ -295,26 +309,24 @@ class SplitEstimator(Estimator):
                 "Party(name, table, test=…) and fed.on('test')"
             )
         if rows is None:
-            rows = ALIGNED if fed.is_aligned or ALL not in self._kinds_of_rows else ALL
-        if self._one_party_rows and rows in self.network_.parties:
+            rows = ALIGNED if fed.is_aligned else ALL
+        if rows in self.network_.parties:
             return self.network_, [[rows, fed.alignment.unaligned[rows]]], False
-        if rows not in self._kinds_of_rows:
+        if rows == ALIGNED or rows.startswith(f"{ALIGNED}@"):
+            return self.network_, [[rows, fed.alignment.aligned]], False
+        if rows != ALL:
             raise ConfigError(
                 f"{type(self).__name__} can predict rows of kind "
-                f"{', '.join(self._row_kinds())}, however: rows={rows!r}"
-                + ("" if ALL in self._kinds_of_rows else ". Mend: LocalVFL or Local predict all")
+                f"{', '.join([ALIGNED, ALL, *self.network_.parties])}, "
+                f"however: rows={rows!r}. Mend: one of these"
             )
-        if rows == ALIGNED:
-            return self.network_, [[ALIGNED, fed.alignment.aligned]], False
         return self.network_, self._all_rows(fed), True
 
-    def _row_kinds(self) -> list[str]:
-        parties = self.network_.parties if self._one_party_rows else []
-        return [*self._kinds_of_rows, *parties]
-
     def _all_rows(self, fed: Federation) -> list[list[object]]:
-        """All rows of the label party, as segments."""
+        """All rows of the label party, as segments; alone it knows all of them."""
         party = str(self.network_.label_party)
+        if not fed.is_aligned and fed.names == (party,):
+            return [[ALL, fed.roster[party]["rows"]]]
         return [[ALIGNED, fed.alignment.aligned], [party, fed.alignment.unaligned[party]]]
 
     # ------------------------------------------------------------------ keeping
@@ -339,6 +351,32 @@ class SplitEstimator(Estimator):
             | self._save_more(folder),
         )
 
+    def hand_out(
+        self, path: str | os.PathLike[str], parties: Sequence[str] | None = None
+    ) -> dict[str, str]:
+        """Let parties predict their own rows alone, with what they keep of the model at `path`.
+
+        The label party has all it needs. Others, if named, are given a copy of the top, where the
+        label party's policy lets "weights" out. Returns who cannot predict alone, and why.
+        """
+        if not hasattr(self, "network_"):
+            raise NotFitted(f"{type(self).__name__} is not fitted. Mend: call fit(fed) first")
+        folder, network = Path(path), self.network_
+        saved = read_json(folder / MANIFEST, "a saved model") | {"alone": True}
+        without: dict[str, str] = {}
+        for party in dict.fromkeys([network.label_party, *(parties or [])]):
+            if party is None:
+                continue
+            if party not in network.parties:
+                if party != network.label_party:
+                    without[party] = f"{type(self).__name__} uses no column of {party}"
+                continue
+            try:
+                network.hand_out(str(folder), party, saved | {"label_party": party})
+            except Refused as error:
+                without[party] = str(error)
+        return without
+
     def _save_more(self, folder: Path) -> dict[str, Any]:
         """What a method keeps besides its network; JSON values go into the manifest."""
         return {}
@@ -354,7 +392,7 @@ class SplitEstimator(Estimator):
         """A saved model, its parts at the parties of `fed`."""
         model, saved = cls._of_manifest(path)
         absent = [name for name in saved["parties"] if name not in fed.names]
-        if absent:
+        if absent and not saved.get("alone"):
             raise ConfigError(
                 f"the model has a part at party {absent[0]!r}, which is not in the federation. "
                 f"Mend: the model's parties are {', '.join(saved['parties'])}"

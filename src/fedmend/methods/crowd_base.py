@@ -146,6 +146,7 @@ class CrowdEstimator(SplitEstimator):
                     progress("train", number, self.epochs, network.history[-1])
                 if folder is not None:
                     session.checkpoint(folder, number)
+            session.learn_sides()
         self._adopt(fed, network)
 
     def _inferred(
@@ -297,10 +298,23 @@ class CrowdEstimator(SplitEstimator):
             told = permitted(crew, asking, "suspicious")
         return {party: told.get(party) for party in asking}
 
+    def _all_rows(self, fed: Federation) -> list[list[object]]:
+        if self.network_.label_party is None:
+            raise ConfigError(
+                f"rows='all' are those of one label party, and {type(self).__name__} has several. "
+                f"Mend: rows='aligned', or a party's own: {', '.join(self.network_.parties)}"
+            )
+        return super()._all_rows(fed)
+
     # ------------------------------------------------------------------ keeping
 
     def _saved_network(self, fed: Federation, saved: dict[str, Any]) -> SplitNetwork:
         self.n_rows_ = int(saved["rows"])
+        if saved.get("alone"):
+            party = saved["label_party"]
+            return SplitNetwork(
+                fed, parties=saved["parties"], label_party=party, config=self._config()
+            )
         server = self._server(fed, saved["class_names"])
         return SplitNetwork(fed, parties=saved["parties"], server=server, config=self._config())
 
@@ -324,7 +338,8 @@ class CrowdEstimator(SplitEstimator):
         }
 
     def _load_more(self, folder: Path, saved: dict[str, Any]) -> None:
-        self.posterior_ = read_file(folder / COORDINATOR / POSTERIOR)["posterior"]
+        if not saved.get("alone"):
+            self.posterior_ = read_file(folder / COORDINATOR / POSTERIOR)["posterior"]
         self.label_parties_ = saved["label_parties"]
         self.votes_ = saved["votes"]
         self.agreement_ = crowd.Agreement(**saved["agreement"])

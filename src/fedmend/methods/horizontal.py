@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from fedmend.errors import ConfigError, DataError, NotFitted
-from fedmend.federation import Federation
+from fedmend.federation import Federation, Worker, exposed
 from fedmend.learn.clients.federated import FederatedClients
 from fedmend.learn.clients.hidden import HiddenClients
 from fedmend.learn.clients.rounds import (
@@ -40,6 +40,16 @@ HISTORY = "history.json"
 KEEP_EVERY = 5
 SECURE = ("none", "masks", "he")
 NETS = ("auto", "mlp", "cnn", "resnet8")
+
+
+class ModelKeeper(Worker):
+    """A party's own copy of the common model."""
+
+    @exposed(kind="control", takes={"model": "weights"})
+    def keep(self, path: str, model: dict[str, Any], manifest: dict[str, Any]) -> None:
+        folder = self.site.folder(path)
+        write_file(folder / MODEL, model)
+        write_json(folder / MANIFEST, manifest)
 
 
 class HorizontalEstimator(Estimator):
@@ -306,6 +316,21 @@ class HorizontalEstimator(Estimator):
                 "history": self.history_,
             },
         )
+
+    def hand_out(
+        self, path: str | os.PathLike[str], parties: Sequence[str] | None = None
+    ) -> dict[str, str]:
+        """Let parties, by default all, keep the model saved at `path` in folders of their own.
+
+        Every round has sent it to them anyway. Returns who cannot predict alone: nobody.
+        """
+        folder = Path(path)
+        kept = read_file(folder / MODEL)
+        saved = read_json(folder / MANIFEST, "a saved model") | {"alone": True}
+        asked = [each for each in self.fed_.names if parties is None or each in parties]
+        with self.fed_.workers(ModelKeeper, parties=asked) as crew:
+            crew.keep(str(folder), kept, saved)
+        return {}
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], fed: Federation) -> Self:

@@ -178,6 +178,7 @@ class InC(CrowdEstimator):
                     classifier.checkpoint(folder, epoch)
             if correction.calm < CALM_EPOCHS or correction.posterior is None:
                 correction.step(classifier.predicted())
+            classifier.session.learn_sides()
             network = classifier.session.network
         assert correction.posterior is not None
         self.posterior_ = correction.posterior

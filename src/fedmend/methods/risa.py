@@ -16,7 +16,7 @@ from __future__ import annotations
 import logging
 import os
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
 import numpy as np
 import pandas as pd
@@ -26,7 +26,7 @@ from fedmend.federation import Federation
 from fedmend.learn.evidence.selection import MEASURES
 from fedmend.learn.evidence.session import EvidenceNetwork, How
 from fedmend.learn.evidence.top import Objective
-from fedmend.learn.features import ALIGNED, ALL
+from fedmend.learn.features import ALIGNED, ALL, is_known
 from fedmend.learn.training import Progress, SplitConfig
 from fedmend.methods.base import SplitEstimator
 from fedmend.methods.risa_stages import SELF_TRAINING, Stages
@@ -41,7 +41,8 @@ class RISA(SplitEstimator):
     "softplus" (published) or "relu".
     joint, party_loss, fused_loss: weights of the joint head's loss (0: no such head), of each
     party's own, and of the fused opinion's (the only published one). kl: of evidence for wrong
-    classes. imputed_opinions: stand-ins have opinions (published).
+    classes. smoothing: the share of every label that is spread over all classes.
+    imputed_opinions: stand-ins have opinions (published).
     view_dropout: the joint head also learns overlapping rows with sides taken away.
     self_training: how f_ST learns: "consistency" (every passive party's head on its own; strong
     views of its unlabelled rows must agree with weak ones at least `consistency` sure), "views"
@@ -58,8 +59,6 @@ class RISA(SplitEstimator):
     every so many steps, so weights cross; 0 is never.
     """
 
-    _kinds_of_rows: ClassVar[tuple[str, ...]] = (ALIGNED, ALL)
-    _one_party_rows: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -77,6 +76,7 @@ class RISA(SplitEstimator):
         party_loss: float = 0.3,
         fused_loss: float = 0.0,
         kl: float = 0.0,
+        smoothing: float = 0.0,
         imputed_opinions: bool = False,
         view_dropout: bool = False,
         self_training: str = "none",
@@ -114,6 +114,7 @@ class RISA(SplitEstimator):
         self.party_loss = party_loss
         self.fused_loss = fused_loss
         self.kl = kl
+        self.smoothing = smoothing
         self.imputed_opinions = imputed_opinions
         self.view_dropout = view_dropout
         self.self_training = self_training
@@ -249,6 +250,7 @@ class RISA(SplitEstimator):
             imputed=self.imputed_opinions,
             view_dropout=self.view_dropout,
             kl=self.kl,
+            smoothing=self.smoothing,
         )
         return How(
             objective=objective,
@@ -302,7 +304,7 @@ class RISA(SplitEstimator):
         for name, count in segments:
             with network.judged(fed, [[name, count]], explain=True) as session:  # type: ignore[attr-defined]
                 (kind,) = session.judge_all()
-                known = names if kind == ALIGNED else [kind]
+                known = [each for each in names if is_known(kind if name == ALL else name, each)]
                 found.append(session.top.contributions(kind, known))
         return pd.DataFrame(np.concatenate(found), columns=names)
 

@@ -215,6 +215,11 @@ class EvidenceTopWorker(Judging, EvidenceWorker):
         """What was made up for a party's own rows, in the order of its unaligned rows."""
         return self._heads().pseudo.get(party, {})
 
+    @exposed(kind="weights")
+    def give_top(self) -> dict[str, Any]:
+        """The heads with classes and stand-ins, for a party that may predict alone."""
+        return self._heads().to_wire()
+
     # ------------------------------------------------------------------ its labels
 
     def _targets(self) -> np.ndarray:

@@ -23,7 +23,7 @@ from fedmend.federation import Crew, Each, Federation
 from fedmend.learn.evidence.heads import EvidenceTopWorker
 from fedmend.learn.evidence.top import Objective
 from fedmend.learn.evidence.workers import EvidenceBottomWorker
-from fedmend.learn.features import ALIGNED, ALL, Segments, batch_sizes
+from fedmend.learn.features import ALL, Segments, batch_sizes, is_known
 from fedmend.learn.parts import read_json, write_json
 from fedmend.learn.session import PREDICT_ROWS, STATE, epoch_seed
 from fedmend.learn.training import SplitConfig
@@ -144,6 +144,18 @@ class EvidenceNetwork:
             bottoms.save(path)
             top.save(path)
 
+    def hand_out(self, path: str, party: str, manifest: dict[str, Any]) -> None:
+        """Let a party keep, beside its part under this name, what it needs to predict alone."""
+        asked = [] if party == self.label_party else [party]
+        with _Crews(self, self.fed, asked) as (bottoms, top):
+            if not asked:
+                top.save_manifest(path, manifest)
+                return
+            at_party = bottoms[party]
+            at_party.take_top(top.give_top())
+            at_party.save(path)
+            at_party.save_manifest(path, manifest)
+
     def load(self, path: str) -> EvidenceNetwork:
         with _Crews(self, self.fed, self.passive) as (bottoms, top):
             bottoms.load(path)
@@ -165,7 +177,8 @@ class _Crews:
     def __init__(self, network: EvidenceNetwork, fed: Federation, passive: list[str]) -> None:
         self.network = network
         self.fed = fed
-        self.passive = passive
+        # Who is not in the federation is not asked: the label party has stand-ins.
+        self.passive = [name for name in passive if name in fed.names]
 
     def __enter__(self) -> tuple[Crew, Any]:
         network = self.network
@@ -238,7 +251,7 @@ class EvidenceSession:
         self.bottoms.attach(self.segments, settings, how)
 
     def _has_rows(self, party: str) -> bool:
-        return ALIGNED in self.spans or party in self.spans
+        return any(is_known(segment, party) for segment in self.spans)
 
     # ------------------------------------------------------------------ training
 
@@ -294,8 +307,9 @@ class EvidenceSession:
     def judge(self, rows: np.ndarray, segment: str, kinds: list[str] | None = None) -> None:
         """Let the label party judge these rows, all of one segment, as rows of these kinds."""
         network = self.network
-        kind = network.label_party if segment == ALL else segment
-        known = list(network.parties) if segment == ALIGNED else [kind]
+        kind = network.label_party if segment == ALL else segment.partition("@")[0]
+        whose = network.label_party if segment == ALL else segment
+        known = [name for name in network.parties if is_known(whose, name)]
         asked = [name for name in self.bottoms if self._trains or name in known]
         at = 0
         for size in batch_sizes(len(rows), PREDICT_ROWS):
@@ -309,7 +323,9 @@ class EvidenceSession:
         for segment, (start, end) in self.spans.items():
             self.judge(np.arange(start, end), segment)
         label_party = self.network.label_party
-        return [label_party if segment == ALL else segment for segment in self.spans]
+        return [
+            label_party if segment == ALL else segment.partition("@")[0] for segment in self.spans
+        ]
 
     def finish(self) -> None:
         """What stands in for each party from now on."""

@@ -21,6 +21,7 @@ from fedmend.learn.evidence.halves import EvidenceBottomHalf
 from fedmend.learn.evidence.imputation import OwnRows, mean_row
 from fedmend.learn.evidence.parts import (
     EvidencePart,
+    HeadsPart,
     drop_part,
     load_part,
     new_part,
@@ -104,6 +105,11 @@ class EvidenceBottomWorker(EvidenceWorker):
         part = new_part(self.site, self.model)
         part.bottom = self._new_bottom(net, Settings.from_dict(settings))
         return part.bottom.module.spec.out
+
+    @exposed(kind="control", takes={"part": "weights"})
+    def take_top(self, part: dict[str, Any]) -> None:
+        """A copy of the heads, with which this party can predict alone."""
+        self._part().heads = HeadsPart.from_wire(part)
 
     @exposed(kind="control")
     def attach(self, segments: list[Any], settings: dict[str, Any], how: dict[str, Any]) -> None:

@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 
 from fedmend.errors import ConfigError
 from fedmend.federation import Federation
-from fedmend.learn.features import ALIGNED, ALL
+from fedmend.learn.features import ALIGNED
 from fedmend.learn.partial import PartialNetwork
 from fedmend.learn.training import SplitNetwork
 from fedmend.methods.base import SplitEstimator
@@ -27,8 +27,6 @@ class AbsentPartner(SplitEstimator):
     fusion: "mean" (LASER-VFL) or "concat" (PlugVFL); drop: how often "concat" leaves a party out.
     """
 
-    _kinds_of_rows: ClassVar[tuple[str, ...]] = (ALIGNED, ALL)
-    _one_party_rows: ClassVar[bool] = True
     _network_type: ClassVar[type[SplitNetwork]] = PartialNetwork
 
     def __init__(self, *, fusion: str = "mean", drop: float = 0.3, **params: Any) -> None:

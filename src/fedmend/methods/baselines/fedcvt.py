@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Self
 from fedmend.errors import ConfigError
 from fedmend.federation import Federation
 from fedmend.learn import cross_view as cross_view  # the top must be known where models load
-from fedmend.learn.features import ALIGNED, ALL
+from fedmend.learn.features import ALIGNED
 from fedmend.learn.partial import Mix, PartialNetwork
 from fedmend.learn.training import SplitNetwork
 from fedmend.methods.base import SplitEstimator
@@ -38,8 +38,6 @@ class FedCVT(SplitEstimator):
     the label party, with which rows of one party are predicted.
     """
 
-    _kinds_of_rows: ClassVar[tuple[str, ...]] = (ALIGNED, ALL)
-    _one_party_rows: ClassVar[bool] = True
     _network_type: ClassVar[type[SplitNetwork]] = CrossViewNetwork
 
     def __init__(

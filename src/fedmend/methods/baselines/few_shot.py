@@ -60,6 +60,8 @@ class FewShotNetwork(SplitNetwork):
                 self._round(number, session, progress)
             self._send_up(session)
             self._head(session, self.rounds + 1, progress)
+            session.top.learn_held_sides(session.train)
+            self.has_sides = True
         return self
 
     joined: dict[str, float]

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 from fedmend.errors import DataError
 from fedmend.federation import Federation
-from fedmend.learn.features import ALIGNED, ALL
+from fedmend.learn.features import ALL
 from fedmend.methods.base import SplitEstimator
 
 
 class Local(SplitEstimator):
     """The label party's own model. Needs no alignment, and nothing of a row leaves the party."""
-
-    _kinds_of_rows: ClassVar[tuple[str, ...]] = (ALIGNED, ALL)
 
     def _parties(self, fed: Federation, label_party: str) -> list[str]:
         if not fed.roster[label_party]["features"]:

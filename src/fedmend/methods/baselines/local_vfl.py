@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 from fedmend.federation import Federation
-from fedmend.learn.features import ALIGNED, ALL
+from fedmend.learn.features import ALIGNED
 from fedmend.learn.session import AlignedJudges
 from fedmend.learn.training import SplitNetwork
 from fedmend.methods.base import SplitEstimator
@@ -19,12 +19,12 @@ class LocalVFLNetwork(SplitNetwork):
     """A split network judged by aligned rows, where enough of them can be held out."""
 
     session_type = AlignedJudges
+    stand_ins = "fixed"
 
 
 class LocalVFL(SplitEstimator):
     """Uses every labelled row, and predicts for people the other parties do not know."""
 
-    _kinds_of_rows: ClassVar[tuple[str, ...]] = (ALIGNED, ALL)
     _network_type: ClassVar[type[SplitNetwork]] = LocalVFLNetwork
 
     def _training_rows(self, fed: Federation, label_party: str) -> list[list[object]]:

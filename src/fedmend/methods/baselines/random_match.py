@@ -12,7 +12,7 @@ from typing import ClassVar
 import numpy as np
 
 from fedmend.federation import Federation
-from fedmend.learn.features import ALIGNED, ALL, Segments
+from fedmend.learn.features import ALIGNED, Segments
 from fedmend.learn.session import AlignedJudges
 from fedmend.learn.split import BottomWorker
 from fedmend.learn.training import SplitNetwork
@@ -45,6 +45,7 @@ class RandomMatchNetwork(SplitNetwork):
 
     bottom_worker = RandomMatchWorker
     session_type = AlignedJudges
+    stand_ins = "asked"
 
 
 class RandomMatch(SplitEstimator):
@@ -53,7 +54,6 @@ class RandomMatch(SplitEstimator):
     Rows without a partner are predicted with a stranger's other side too.
     """
 
-    _kinds_of_rows: ClassVar[tuple[str, ...]] = (ALIGNED, ALL)
     _network_type: ClassVar[type[SplitNetwork]] = RandomMatchNetwork
 
     def _training_rows(self, fed: Federation, label_party: str) -> list[list[object]]:

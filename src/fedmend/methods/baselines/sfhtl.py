@@ -18,7 +18,7 @@ from typing import Any, ClassVar
 from fedmend.errors import ConfigError, DataError
 from fedmend.federation import Federation
 from fedmend.learn.contrastive import PretrainedSession, Pretraining
-from fedmend.learn.features import ALIGNED, ALL
+from fedmend.learn.features import ALIGNED
 from fedmend.learn.partial import Mix, PartialNetwork, PartialSession
 from fedmend.learn.training import SplitConfig, SplitNetwork
 from fedmend.methods.base import SplitEstimator
@@ -53,8 +53,6 @@ class SFHTL(SplitEstimator):
     after `warmup` epochs. map_weight, pseudo_weight: of those losses beside the labelled rows'.
     """
 
-    _kinds_of_rows: ClassVar[tuple[str, ...]] = (ALIGNED, ALL)
-    _one_party_rows: ClassVar[bool] = True
     _network_type: ClassVar[type[SplitNetwork]] = TransferNetwork
 
     def __init__(

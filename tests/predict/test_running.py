@@ -10,14 +10,20 @@ import pytest
 
 import fedmend as fm
 from fedmend.config import load_config
-from fedmend.errors import ConfigError, DataError
+from fedmend.errors import ConfigError, DataError, FedmendWarning
 from fedmend.flow import execute, plan_of
-from fedmend.predicting import predict_run
+from fedmend.predict import predict_run
 from fedmend.report.record import RunRecord
 
-METHODS = (
-    '[[method]]\nname = "local"\nepochs = 2\n\n[[method]]\nname = "absent-partner"\nepochs = 2\n'
-)
+METHODS = """
+[[method]]
+name = "local"
+epochs = 2
+
+[[method]]
+name = "local-vfl"
+epochs = 2
+"""
 
 
 @pytest.fixture(scope="module")
@@ -58,6 +64,9 @@ def test_every_row_gets_a_prediction_at_the_party_that_knows_it(shop):
     assert list(bank.index) == list(range(1, 31))  # in the order of the table
     assert (bank.loc[11:, "known_to"] == "bank telco").all()
     assert (bank.loc[:10, "known_to"] == "bank").all()
+    assert (bank["used"] == bank["known_to"]).all()
+    np.testing.assert_allclose(bank.loc[11:, ["share(bank)", "share(telco)"]].sum(1), 1, atol=1e-5)
+    assert (bank.loc[:10, "share(bank)"] == 1).all()
     assert list(telco.index) == list(range(31, 41)) and (telco["known_to"] == "telco").all()
     for each in (bank, telco):
         np.testing.assert_allclose(each["p(no)"] + each["p(yes)"], 1, atol=1e-6)
@@ -79,7 +88,7 @@ def test_common_rows_get_what_the_model_says_in_python(shop):
 
 @pytest.mark.filterwarnings("ignore:column .* cells are missing")
 def test_a_party_alone_predicts_with_the_absent_one_at_its_mean(shop):
-    (bank,) = predict_run(shop.run, {"bank": shop.new["bank"]}, shop.out, method="vfl")
+    (bank,) = predict_run(shop.run, {"bank": shop.new["bank"]}, shop.out, method="local-vfl")
     assert (bank.shared, bank.alone) == (0, 30)
     # the same as a telco all of whose columns are missing
     telco = pd.read_csv(shop.new["telco"]).assign(
@@ -93,7 +102,7 @@ def test_a_party_alone_predicts_with_the_absent_one_at_its_mean(shop):
     }
     fed = fm.Federation(*(fm.Party(name, table) for name, table in tables.items()))
     fm.align(fed, mode="same-order")
-    loaded = fm.VFL.load(shop.run / "model" / "vfl", fed)
+    loaded = fm.LocalVFL.load(shop.run / "model" / "localvfl", fed)
     np.testing.assert_allclose(
         read(bank)[["p(no)", "p(yes)"]], loaded.predict_proba(fed), atol=1e-6
     )
@@ -142,11 +151,71 @@ def test_bad_requests(shop, change, problem):
     assert not list(shop.out.glob("*/*"))
 
 
-def test_a_missing_column_names_party_and_column(shop):
-    pd.read_csv(shop.new["bank"]).drop(columns="income").to_csv(shop.new["bank"], index=False)
-    with pytest.raises(DataError, match="income") as caught:
+def change(path, edit):
+    frame = pd.read_csv(path)
+    (edit(frame) if edit(frame) is not None else frame).to_csv(path, index=False)
+
+
+BAD = [
+    (lambda f: f.drop(columns="income"), "'bank'.*'income'.*lack it.*Mend: add it"),
+    (lambda f: f.assign(income="much"), "'bank'.*'income'.*'much'.*Mend"),
+    (lambda f: f.iloc[:0], "'bank'.*no rows.*Mend"),
+    (lambda f: f.assign(customer=1), "'bank'.*Mend"),
+    (lambda f: f.drop(columns="customer"), "'bank'.*customer.*Mend"),
+]
+
+
+@pytest.mark.parametrize(("edit", "problem"), BAD)
+def test_bad_rows_name_party_column_value_and_mend(shop, edit, problem):
+    change(shop.new["bank"], edit)
+    with pytest.raises(DataError, match=problem):
         predict_run(shop.run, {"bank": shop.new["bank"]}, shop.out, method="local")
-    assert "bank" in str(caught.value)
+    assert not shop.out.exists()
+
+
+def test_an_empty_file(shop):
+    shop.new["bank"].write_text("")
+    with pytest.raises(DataError, match="'bank'.*Mend"):
+        predict_run(shop.run, {"bank": shop.new["bank"]}, shop.out, method="local")
+
+
+def test_categories_never_seen_and_further_columns_are_told(shop):
+    change(shop.new["bank"], lambda f: f.assign(job="pilot", shoes=44))
+    with pytest.warns(FedmendWarning) as noted:
+        (bank,) = predict_run(shop.run, {"bank": shop.new["bank"]}, shop.out, method="local")
+    told = " ".join(str(each.message) for each in noted)
+    assert "'bank'" in told and "'job' has 'pilot' in 30 rows" in told and "'shoes'" in told
+    assert len(read(bank)) == 30
+
+
+@pytest.mark.filterwarnings("ignore:.*cells are missing")
+def test_one_row_with_an_empty_cell(shop):
+    change(shop.new["bank"], lambda f: f.iloc[:1].assign(income=np.nan, job="nurse"))
+    (bank,) = predict_run(shop.run, {"bank": shop.new["bank"]}, shop.out, method="local")
+    assert len(read(bank)) == 1
+
+
+def test_rows_of_which_the_model_uses_no_column_are_counted(shop):
+    done = predict_run(shop.run, shop.new, shop.out, method="local")
+    assert [(each.party, each.shared, each.alone, each.skipped) for each in done] == [
+        ("bank", 20, 10, 0),
+        ("telco", 0, 0, 10),
+    ]
+    assert done[1].path is None and (read(done[0])["used"] == "bank").all()
+
+
+def test_a_party_that_keeps_out_of_small_intersections(shop):
+    """Its policy refuses, so that everybody's rows are predicted alone."""
+    config = shop.run / "federation.toml"
+    before = config.read_text()
+    config.write_text(
+        before.replace('name = "telco"', 'name = "telco"\npolicy = {min_intersection = 90}')
+    )
+    try:
+        done = predict_run(shop.run, shop.new, shop.out, method="vfl")
+    finally:
+        config.write_text(before)
+    assert [(each.shared, each.alone) for each in done] == [(0, 30), (0, 30)]
 
 
 def run_of(folder, tables, columns, rest):
@@ -173,7 +242,8 @@ def test_a_regression_has_numbers_only(tmp_path):
     )
     (done,) = predict_run(run, tables, tmp_path / "out")
     found = pd.read_csv(done.path)
-    assert list(found.columns) == ["id", "known_to", "prediction"]
+    shares = [f"share({name})" for name in ("bank", "telco")]
+    assert list(found.columns) == ["id", "known_to", "used", "prediction", *shares]
     assert np.corrcoef(found["prediction"], bank["y"])[0, 1] > 0.5
 
 

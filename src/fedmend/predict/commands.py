@@ -1,0 +1,111 @@
+"""``fedmend predict``, ``party predict`` and ``party adopt``: which way to go, and what to say."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import typer
+
+from fedmend.errors import ConfigError
+from fedmend.predict.alone import predict_alone
+from fedmend.predict.asking import Predicted
+from fedmend.predict.models import MODEL_FOLDER, RUNS_FOLDER, chosen
+from fedmend.predict.running import check_out, party_settings, predict_run, run_config
+
+__all__ = ["adopt", "party_predict", "predict_command"]
+
+
+def predict_command(
+    run: Path,
+    rows: Mapping[str, Path],
+    out: Path,
+    *,
+    method: str | None,
+    alone: str | None,
+    parts: Mapping[str, Path],
+    kits: Path | None,
+) -> None:
+    """``fedmend predict RUN``."""
+    if kits is not None:
+        from fedmend.predict.machines import predict_over_machines
+
+        if rows or parts or alone is not None:
+            raise ConfigError(
+                "over machines the rows and parts are at the parties. Mend: leave out --with, "
+                '--part and --alone; every party says new = "rows.csv" in its party.toml'
+            )
+        _tell(predict_over_machines(run, kits, out, method=method))
+        return
+    if alone is None:
+        _tell(predict_run(run, rows, out, method=method, parts=parts))
+        return
+    if set(rows) != {alone}:
+        raise ConfigError(f"--alone {alone} predicts its rows only. Mend: --with {alone}=rows.csv")
+    settings = party_settings(run_config(run), rows)[alone]
+    model = chosen(run, method)
+    check_out(out)
+    folder = parts[alone] if alone in parts else model.folder / alone
+    _tell([predict_alone(folder, settings, rows[alone], out)])
+
+
+def party_predict(kit: Path, rows: Path, out: Path, run: str | None, method: str | None) -> None:
+    """``fedmend party predict KIT ROWS``."""
+    from fedmend.deploy.party_file import load_party
+
+    party = load_party(kit)
+    kept = sorted((kit / RUNS_FOLDER).glob(f"{run or '*'}/{method or '*'}/model.json"))
+    if not kept:
+        asked = "".join(f" {each!r}" for each in (run, method) if each)
+        raise ConfigError(
+            f"{kit} holds no model{asked} that can decide alone. Mend: for a party without "
+            f'labels [predict] alone = ["{party.name}"] in the federation.toml of the run; '
+            "fedmend party adopt takes a part that was handed over"
+        )
+    if len(kept) > 1:
+        told = ", ".join(f"--run {each.parts[-3]} --method {each.parts[-2]}" for each in kept)
+        raise ConfigError(f"{kit} holds several models. Mend: one of {told}")
+    check_out(out)
+    _tell([predict_alone(kept[0].parent, party, rows, out, device=party.device)])
+
+
+def adopt(kit: Path, model: Path, run: str | None) -> None:
+    """``fedmend party adopt KIT MODEL``: take a part that was made elsewhere into the kit."""
+    import shutil
+
+    from fedmend.deploy.party_file import load_party
+    from fedmend.learn.parts import FILE
+    from fedmend.predict.models import run_name
+
+    party = load_party(kit)
+    inside = model / MODEL_FOLDER if (model / MODEL_FOLDER).is_dir() else model
+    found = sorted({*inside.glob(f"{party.name}/"), *inside.glob(f"*/{party.name}/")})
+    found = [each for each in found if (each / FILE).is_file()]
+    if not found:
+        raise ConfigError(
+            f"{model} holds no part of {party.name!r}. Mend: name a run's folder or its model/"
+        )
+    source = model if inside != model else model.parent.parent
+    name = run or run_name(source)
+    for each in found:
+        target = kit / RUNS_FOLDER / name / each.parent.name
+        target.mkdir(parents=True, exist_ok=True)
+        for file in each.iterdir():
+            shutil.copy2(file, target / file.name)
+        typer.echo(f"{target}: {party.name}'s part of {each.parent.name}")
+
+
+def _tell(found: list[Predicted]) -> None:
+    for done in found:
+        rows = done.shared + done.alone
+        where = done.path or f"{done.party} (on its own machine)"
+        if rows:
+            typer.echo(
+                f"{where}: {rows:,} rows by {done.method}, "
+                f"{done.shared:,} of them known to the others too"
+            )
+        if done.skipped:
+            typer.echo(
+                f"{done.party}: {done.skipped:,} rows not predicted, since {done.method} uses "
+                f"no column of {done.party}"
+            )

@@ -1,0 +1,244 @@
+"""``fedmend serve``: predictions as JSON over HTTP, on this machine alone.
+
+    POST /predict   {"bank": [{"customer": 7, "income": 1.2, …}], "telco": [{"customer": 7, …}]}
+    GET  /          what the model expects of each party
+
+Rows of several parties are one person where their ids agree. One request at a time is answered;
+what it brings is bounded, and nothing of it is kept.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import signal
+import threading
+import warnings
+from collections.abc import Mapping
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+from fedmend._json import plain
+from fedmend.errors import ConfigError, DataError, FedmendError, FedmendWarning
+from fedmend.predict.models import chosen
+from fedmend.predict.rows import rows_of_records
+from fedmend.predict.running import party_settings, predict_tables, run_config
+
+__all__ = ["MOST_BYTES", "MOST_ROWS", "PredictServer", "serve_run"]
+
+logger = logging.getLogger(__name__)
+
+LOOPBACK = "127.0.0.1"
+MOST_BYTES = 4_000_000
+MOST_ROWS = 10_000
+SECONDS = 30.0
+
+
+class PredictServer:
+    """A run's model behind a port of loopback; use it as a context."""
+
+    def __init__(self, run: Path, method: str | None = None, port: int = 0) -> None:
+        self.config = run_config(run)
+        self.model = chosen(run, method)
+        absent = [
+            name
+            for name in self.model.parties
+            if not self.model.horizontal and not (self.model.folder / name).is_dir()
+        ]
+        if absent:
+            raise DataError(
+                "keeps its part of the model to itself",
+                party=absent[0],
+                mend="fedmend party predict at the party, or fedmend predict --engine flare",
+            )
+        # torch keeps its threads per caller, and a model is small: one question at a time.
+        self._lock = threading.Lock()
+        try:
+            self._server = ThreadingHTTPServer((LOOPBACK, port), _handler(self))
+        except OSError as error:
+            raise ConfigError(
+                f"port {port} cannot be used: {error.strerror}. Mend: --port another one"
+            ) from error
+        self._server.daemon_threads = True
+
+    @property
+    def address(self) -> str:
+        return f"http://{LOOPBACK}:{self._server.server_port}/"
+
+    def serve(self) -> None:
+        """Answer until stopped."""
+        self._server.serve_forever(poll_interval=0.1)
+
+    def stop(self) -> None:
+        """End `serve` in another thread."""
+        self._server.shutdown()
+
+    def __enter__(self) -> PredictServer:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._server.server_close()
+
+    # ------------------------------------------------------------------ answers
+
+    def about(self) -> dict[str, Any]:
+        """What the model expects, by party."""
+        known = {party.name: party for party in self.config.party}
+        expected = {}
+        for name in self.model.manifest["parties"]:
+            schema = self.model.schema(name)
+            columns = {} if schema is None else {each: schema[each].kind for each in schema}
+            expected[name] = {"id": known[name].id, "columns": columns}
+        return {
+            "method": self.model.title,
+            "label_party": self.model.label_party,
+            "parties": expected,
+            "most_rows": MOST_ROWS,
+            "most_bytes": MOST_BYTES,
+        }
+
+    def predict(self, asked: Any) -> dict[str, Any]:
+        """Predictions of rows by party, as the files of ``fedmend predict`` have them."""
+        records = _records(asked)
+        known = party_settings(self.config, records)
+        with self._lock, warnings.catch_warnings(record=True) as noted:
+            warnings.simplefilter("always", FedmendWarning)
+            given = {
+                name: rows_of_records(rows, known[name], self.model.schema(name))
+                for name, rows in records.items()
+            }
+            with predict_tables(self.model, given, self.config) as (done, crew):
+                answers = {
+                    each.party: _by_row(crew[each.party].answers(), given[each.party].ids)
+                    for each in done
+                    if each.shared or each.alone
+                }
+        notes = [str(each.message) for each in noted if issubclass(each.category, FedmendWarning)]
+        return {"method": self.model.title, "predictions": answers, "notes": notes}
+
+
+def _by_row(columns: dict[str, list[Any]], ids: Any) -> list[dict[str, Any]]:
+    rows = columns.pop("row")
+    return [
+        {"id": ids[row], **{name: values[at] for name, values in columns.items()}}
+        for at, row in enumerate(rows)
+    ]
+
+
+def _records(asked: Any) -> dict[str, list[Mapping[str, Any]]]:
+    """The rows of a request, or what is wrong with it."""
+    if not isinstance(asked, dict) or not asked:
+        raise DataError(
+            "a request is rows by party", mend='{"bank": [{"customer": 7, "income": 1.2}]}'
+        )
+    for party, rows in asked.items():
+        if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+            raise DataError(
+                "rows are a list of objects", party=str(party), mend='[{"customer": 7, …}]'
+            )
+        if len(rows) > MOST_ROWS:
+            raise DataError(
+                f"{len(rows):,} rows in one request",
+                party=str(party),
+                mend=f"at most {MOST_ROWS:,}; fedmend predict takes files of any size",
+            )
+        for row in rows:
+            for column, value in row.items():
+                if isinstance(value, (dict, list)):
+                    raise DataError(
+                        "a cell is a number, a text, true, false or null",
+                        party=str(party),
+                        column=str(column),
+                        value=value,
+                        mend="one value for each column",
+                    )
+    return asked
+
+
+def serve_run(run: Path, method: str | None, port: int) -> None:
+    """Serve until interrupted or told to end (SIGTERM)."""
+    import typer
+
+    with PredictServer(run, method, port) as server:
+        ended = threading.Event()
+
+        def end(*_: object) -> None:
+            if not ended.is_set():
+                ended.set()
+                # Not in the main thread: `shutdown` waits for the loop that it would interrupt.
+                threading.Thread(target=server.stop).start()
+
+        before = {each: signal.signal(each, end) for each in (signal.SIGINT, signal.SIGTERM)}
+        typer.echo(f"{server.address} answers with {server.model.title} (Ctrl-C ends it)")
+        try:
+            server.serve()
+        finally:
+            for each, handler in before.items():
+                signal.signal(each, handler)
+        typer.echo("ended")
+
+
+def _handler(server: PredictServer) -> type[BaseHTTPRequestHandler]:
+    class Handler(BaseHTTPRequestHandler):
+        timeout = SECONDS
+
+        def do_GET(self) -> None:
+            if not self._is_for_us():
+                return
+            if self.path == "/":
+                self._send(HTTPStatus.OK, server.about())
+            else:
+                self._send(HTTPStatus.NOT_FOUND, {"error": "GET / or POST /predict"})
+
+        def do_POST(self) -> None:
+            if not self._is_for_us():
+                return
+            if self.path != "/predict":
+                self._send(HTTPStatus.NOT_FOUND, {"error": "GET / or POST /predict"})
+                return
+            length = self.headers.get("Content-Length", "")
+            if not length.isdigit():
+                self._send(HTTPStatus.LENGTH_REQUIRED, {"error": "Content-Length is missing"})
+                return
+            if int(length) > MOST_BYTES:
+                self.close_connection = True
+                self._send(
+                    HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
+                    {"error": f"{int(length):,} bytes, at most {MOST_BYTES:,}"},
+                )
+                return
+            try:
+                answer = server.predict(json.loads(self.rfile.read(int(length))))
+            except (ValueError, RecursionError) as error:
+                self._send(HTTPStatus.BAD_REQUEST, {"error": f"this is no JSON: {error}"})
+            except FedmendError as error:
+                self._send(HTTPStatus.UNPROCESSABLE_ENTITY, {"error": str(error)})
+            except Exception:
+                logger.exception("a request could not be answered")
+                words = "a fault in fedmend. Mend: its log says more"
+                self._send(HTTPStatus.INTERNAL_SERVER_ERROR, {"error": words})
+            else:
+                self._send(HTTPStatus.OK, answer)
+
+        def _is_for_us(self) -> bool:
+            # A page elsewhere could point a name of its own at this machine, or post from a form.
+            host = (self.headers.get("Host") or "").rpartition(":")[0]
+            if host in (LOOPBACK, "localhost") and self.headers.get("Origin") is None:
+                return True
+            self._send(HTTPStatus.FORBIDDEN, {"error": "for this machine only"})
+            return False
+
+        def _send(self, status: HTTPStatus, content: Any) -> None:
+            data = json.dumps(plain(content), ensure_ascii=False).encode()
+            self.send_response(status)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(data)))
+            self.end_headers()
+            self.wfile.write(data)
+
+        def log_message(self, format: str, *args: Any) -> None:
+            """Silent."""
+
+    return Handler
