@@ -78,7 +78,8 @@ def test_methods_are_trained_without_and_with_completed_rows(torn):
 
     # The folder is whole, the completed tables stayed with the parties.
     assert sorted(each.name for each in torn.run.iterdir()) == [
-        "federation.toml", "ledger.jsonl", "metrics.json", "model", "report.html",
+        "federation.toml", "ledger.jsonl", "manifest.json", "metrics.json", "model", "report.html",
+        "stages",
     ]  # fmt: skip
     assert RunRecord.load(torn.run).to_dict() == record.to_dict()
     assert 'id="mended"' in (torn.run / "report.html").read_text()
@@ -107,13 +108,13 @@ def test_a_finished_completion_is_not_lost(torn):
     with pytest.raises(KeyboardInterrupt):
         run(torn, listener=Watching("Training VFL + completed rows"))
     part = torn.run.with_name("federation.part")
-    kept = json.loads((part / "completion" / "completion.json").read_text())
+    kept = json.loads((part / "stages" / "complete" / "completion.json").read_text())
     listener = Watching()
     record = run(torn, resume=True, listener=listener)
-    assert listener.stages[2:] == ["Training VFL + completed rows", "Writing the report"]
+    assert listener.stages[1:] == ["Training VFL + completed rows", "Writing the report"]
     assert record.mending == kept["mending"]
     assert [each["epoch"] for each in record.methods[2].history] == [1, 2]
-    assert not (torn.run / "completion").exists()
+    assert (torn.run / "stages" / "complete" / "telco").is_dir(), "kept at the party"
     straight = run(torn, force=True)
     # Fixed point with fresh masks: the same to many digits, not to the last.
     assert record.methods[2].scores == pytest.approx(straight.methods[2].scores, abs=1e-5)

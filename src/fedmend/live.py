@@ -15,6 +15,7 @@ from typing import Any
 
 from fedmend._json import write_json
 from fedmend.flow.listening import Listener
+from fedmend.flow.manifest import StageEntry
 from fedmend.report.mending import Mending
 from fedmend.report.overview import Overview
 from fedmend.report.record import MethodRun, RunRecord
@@ -86,6 +87,20 @@ class LiveListener(Listener):
         self.record.mending = found.to_dict()
         self._write()
         self.then.mended(found)
+
+    def corrected(self, found: dict[str, Any]) -> None:
+        self.record.correction = found
+        self._write()
+        self.then.corrected(found)
+
+    def chose(self, choice: dict[str, Any]) -> None:
+        self.record.choice = choice
+        self._write()
+        self.then.chose(choice)
+
+    def done(self, entry: StageEntry) -> None:
+        self._write()
+        self.then.done(entry)
 
     def scored(self, run: MethodRun) -> None:
         self.record.methods.append(run)

@@ -13,6 +13,7 @@ from rich.table import Table
 
 from fedmend.federation import Entry
 from fedmend.flow.listening import Listener
+from fedmend.flow.manifest import StageEntry
 from fedmend.report.mending import Mending
 from fedmend.report.overview import Overview
 from fedmend.report.plots import pretty
@@ -74,6 +75,20 @@ class TerminalListener(Listener):
         self._end_bar()
         bullets(self.console, [line for pair in found.pairs for line in pair.sentences()])
         self.console.print(f"  {found.words}", highlight=False)
+
+    def corrected(self, found: dict[str, Any]) -> None:
+        self._end_bar()
+        self.console.print(f"  {escape(found['says'])}", highlight=False)
+
+    def chose(self, choice: dict[str, Any]) -> None:
+        self._end_bar()
+        bullets(self.console, choice["why"])
+
+    def done(self, entry: StageEntry) -> None:
+        if entry.reused:
+            self._end_bar()
+            what = f"{entry.stage} {entry.title}".rstrip()
+            self.console.print(f"[dim]· {escape(what)}: as before[/]", highlight=False)
 
     def scored(self, run: MethodRun) -> None:
         self._end_bar()

@@ -11,8 +11,10 @@ from fedmend.errors import ConfigError
 from fedmend.learn.metrics import CLASSIFICATION, REGRESSION
 
 __all__ = [
+    "AUTO",
     "COMPLETED",
     "COMPLETERS",
+    "CORRECTED",
     "CROWD",
     "MAJORITY",
     "METHODS",
@@ -43,8 +45,11 @@ METHODS: dict[str, tuple[str, str]] = {
 # Methods that learn from the labels of several parties.
 CROWD = ("inc", "majority", "dawid-skene", "random-labeller")
 COMPLETERS: dict[str, str] = {"fedpsg-pum": "FedPSGPUM"}
-# How methods trained on the completed federation are shown.
+# A method chosen by cross-validation.
+AUTO = "auto"
+# How methods trained on a mended federation are shown.
 COMPLETED = " + completed rows"
+CORRECTED = " + corrected labels"
 # What evaluate.reference is called when the parties' votes decide.
 MAJORITY = "majority"
 METRICS = (*CLASSIFICATION, *REGRESSION)

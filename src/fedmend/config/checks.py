@@ -11,17 +11,18 @@ from typing import Any
 
 from fedmend._suggest import did_you_mean
 from fedmend.config.catalogue import (
+    AUTO,
     COMPLETED,
-    COMPLETERS,
+    CORRECTED,
     CROWD,
     MAJORITY,
     METHODS,
     METRICS,
-    completer_class,
     method_class,
     slug_of,
     uses_completed_rows,
 )
+from fedmend.config.mending_checks import holders_of, known_methods, mending_problems, tables_of
 from fedmend.config.parameters import parameter_problems
 from fedmend.config.shapes import shape_of, shape_problems
 from fedmend.data.schema import KINDS as COLUMN_KINDS
@@ -37,17 +38,12 @@ def cross_problems(raw: Mapping[str, Any]) -> list[str]:
     return [problem for check in _CHECKS for problem in check(raw)]
 
 
-def _tables(raw: Mapping[str, Any], key: str) -> list[dict[str, Any]]:
-    found = raw.get(key)
-    return [each for each in found if isinstance(each, dict)] if isinstance(found, list) else []
-
-
 def _where(party: Mapping[str, Any], number: int) -> str:
     return f"party[{party.get('name', number)}]"
 
 
 def _party_names(raw: Mapping[str, Any]) -> Iterator[str]:
-    names = [party.get("name") for party in _tables(raw, "party")]
+    names = [party.get("name") for party in tables_of(raw, "party")]
     for name in dict.fromkeys(names):
         if names.count(name) > 1 and name is not None:
             yield f"party[{name}].name = {name!r} is given {names.count(name)} times. Mend: rename"
@@ -56,7 +52,7 @@ def _party_names(raw: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _party_sources(raw: Mapping[str, Any]) -> Iterator[str]:
-    for number, party in enumerate(_tables(raw, "party"), 1):
+    for number, party in enumerate(tables_of(raw, "party"), 1):
         where = _where(party, number)
         if "data" in party and "sql" in party:
             yield f"{where} has both data and sql. Mend: keep one of them"
@@ -72,22 +68,8 @@ def _party_sources(raw: Mapping[str, Any]) -> Iterator[str]:
             yield f"{where}.label = {party['label']!r} is the id too. Mend: name two columns"
 
 
-def _holders(raw: Mapping[str, Any]) -> list[str]:
-    """The parties with a label column."""
-    parties = _tables(raw, "party")
-    return [
-        str(party.get("name", number))
-        for number, party in enumerate(parties, 1)
-        if "label" in party
-    ]
-
-
-def _known_methods(raw: Mapping[str, Any]) -> list[dict[str, Any]]:
-    return [each for each in _tables(raw, "method") if each.get("name") in METHODS]
-
-
 def _labels(raw: Mapping[str, Any]) -> Iterator[str]:
-    if _tables(raw, "party") and not _holders(raw):
+    if tables_of(raw, "party") and not holders_of(raw):
         yield 'no party has a label. Mend: add label = "column" to the party that has it'
 
 
@@ -95,9 +77,9 @@ def _labellers(raw: Mapping[str, Any]) -> Iterator[str]:
     """Every method finds the labels it needs: one party's, or those of several."""
     if shape_of(raw) == "horizontal":
         return
-    holders = _holders(raw)
+    holders = holders_of(raw)
     told = ", ".join(holders)
-    methods = _known_methods(raw) or ([] if "method" in raw else [{"name": "vfl"}])
+    methods = known_methods(raw) or ([] if "method" in raw else [{"name": "vfl"}])
     for method in methods:
         where, party = f"method[{method['name']}]", method.get("label_party")
         if method["name"] in CROWD:
@@ -113,16 +95,17 @@ def _labellers(raw: Mapping[str, Any]) -> Iterator[str]:
                     yield f"{where}.label_parties: {name!r} has no label: {hint}"
         elif isinstance(party, str) and holders and party not in holders:
             yield f"{where}.label_party = {party!r} has no label: {did_you_mean(party, holders)}"
-        elif party is None and len(holders) > 1:
+        elif party is None and len(holders) > 1 and "correct" not in raw:
             yield (
                 f"several parties have a label: {told}; {where} learns from one of them. Mend: "
-                f'label_party = "{holders[0]}", or a method for several: {", ".join(CROWD)}'
+                f'label_party = "{holders[0]}", a method for several ({", ".join(CROWD)}), or '
+                "[correct], which makes one label of them"
             )
 
 
 def _reference(raw: Mapping[str, Any]) -> Iterator[str]:
     """All methods must be measured against the same labels."""
-    evaluate, holders = raw.get("evaluate"), _holders(raw)
+    evaluate, holders = raw.get("evaluate"), holders_of(raw)
     reference = evaluate.get("reference") if isinstance(evaluate, dict) else None
     if isinstance(reference, str) and holders and reference not in (*holders, MAJORITY):
         hint = did_you_mean(reference, [*holders, MAJORITY])
@@ -132,7 +115,7 @@ def _reference(raw: Mapping[str, Any]) -> Iterator[str]:
             f"evaluate.reference = {MAJORITY!r}, but only {holders[0]} has a label. "
             "Mend: leave it out"
         )
-    methods = _known_methods(raw)
+    methods = known_methods(raw)
     told = {method.get("label_party") for method in methods if method["name"] not in CROWD}
     if reference is None and len(told - {None}) > 1:
         yield (
@@ -142,7 +125,7 @@ def _reference(raw: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _test_tables(raw: Mapping[str, Any]) -> Iterator[str]:
-    parties = _tables(raw, "party")
+    parties = tables_of(raw, "party")
     with_test = [party for party in parties if "test" in party or "test_sql" in party]
     if with_test and len(with_test) < len(parties):
         for number, party in enumerate(parties, 1):
@@ -160,7 +143,7 @@ def _test_tables(raw: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _column_kinds(raw: Mapping[str, Any]) -> Iterator[str]:
-    for number, party in enumerate(_tables(raw, "party"), 1):
+    for number, party in enumerate(tables_of(raw, "party"), 1):
         kinds = party.get("kinds")
         for column, kind in kinds.items() if isinstance(kinds, dict) else ():
             if isinstance(kind, str) and kind not in COLUMN_KINDS:
@@ -169,7 +152,7 @@ def _column_kinds(raw: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _policies(raw: Mapping[str, Any]) -> Iterator[str]:
-    for number, party in enumerate(_tables(raw, "party"), 1):
+    for number, party in enumerate(tables_of(raw, "party"), 1):
         policy = party.get("policy")
         if not isinstance(policy, dict):
             continue
@@ -186,17 +169,22 @@ def _policies(raw: Mapping[str, Any]) -> Iterator[str]:
 
 def _methods(raw: Mapping[str, Any]) -> Iterator[str]:
     titles: list[str] = []
-    for number, method in enumerate(_tables(raw, "method"), 1):
+    for number, method in enumerate(tables_of(raw, "method"), 1):
         name = method.get("name")
         if not isinstance(name, str):
             continue
+        if name == AUTO:
+            continue
         if name not in METHODS:
-            yield f"method[{number}].name = {name!r} is not a method: {did_you_mean(name, METHODS)}"
+            hint = did_you_mean(name, [*METHODS, AUTO])
+            yield f"method[{number}].name = {name!r} is not a method: {hint}"
             continue
         shown = str(method.get("title") or METHODS[name][0])
         titles.append(shown)
         if "complete" in raw and uses_completed_rows(name):
             titles.append(shown + COMPLETED)
+        if "correct" in raw and name not in CROWD:
+            titles.append(shown + CORRECTED)
         params = {key: value for key, value in method.items() if key not in ("name", "title")}
         yield from parameter_problems(f"method[{name}]", method_class(name)(), params)
     # Files are named after titles, so that they must differ in more than signs.
@@ -207,37 +195,6 @@ def _methods(raw: Mapping[str, Any]) -> Iterator[str]:
                 f"method: {slugs.count(slug)} methods are shown as {titles[slugs.index(slug)]!r}. "
                 'Mend: give each its own title = "…"'
             )
-
-
-def _complete(raw: Mapping[str, Any]) -> Iterator[str]:
-    complete = raw.get("complete")
-    if not isinstance(complete, dict):
-        return
-    name = complete.get("name", "fedpsg-pum")
-    if isinstance(name, str) and name not in COMPLETERS:
-        yield f"complete.name = {name!r} does not complete rows: {did_you_mean(name, COMPLETERS)}"
-    elif isinstance(name, str):
-        own = ("name", "also_unmended", "export", "export_format", "pairs")
-        params = {key: value for key, value in complete.items() if key not in own}
-        yield from parameter_problems("complete", completer_class(name)(), params)
-    names = [str(party.get("name")) for party in _tables(raw, "party")]
-    source = complete.get("source")
-    if isinstance(source, str) and source not in names:
-        yield f"complete.source = {source!r} is not a party: {did_you_mean(source, names)}"
-    if len(names) == 1:
-        yield "complete needs two parties, one to complete the other's rows. Mend: remove it"
-    align = raw.get("align")
-    if isinstance(align, dict) and align.get("mode") == "same-order":
-        yield (
-            'complete and align.mode = "same-order": all parties know all rows, so there is '
-            'nothing to complete. Mend: remove complete, or mode = "ecdh"'
-        )
-    methods = _known_methods(raw)
-    if methods and not any(uses_completed_rows(method["name"]) for method in methods):
-        yield (
-            "complete: no method uses completed rows, because local looks at one party's own. "
-            'Mend: add [[method]] name = "vfl"'
-        )
 
 
 def _metrics(raw: Mapping[str, Any]) -> Iterator[str]:
@@ -259,6 +216,6 @@ _CHECKS: tuple[Callable[[Mapping[str, Any]], Iterator[str]], ...] = (
     _column_kinds,
     _policies,
     _methods,
-    _complete,
+    mending_problems,
     _metrics,
 )

@@ -10,6 +10,7 @@ from pydantic import ValidationError
 
 from fedmend.config.checks import cross_problems
 from fedmend.config.problems import problem_of
+from fedmend.config.recipe import RecipeUnknown, with_recipe
 from fedmend.config.settings import Config
 from fedmend.config.shapes import shape_of
 from fedmend.errors import ConfigError
@@ -17,15 +18,26 @@ from fedmend.errors import ConfigError
 __all__ = ["load_config"]
 
 
-def load_config(path: str | Path) -> Config:
-    """Read and check a federation.toml; all its problems come in one ConfigError."""
+def load_config(path: str | Path, *, recipe: str | None = None) -> Config:
+    """Read and check a federation.toml; all its problems come in one ConfigError.
+
+    recipe: a recipe's name, in place of the one that the file names.
+    """
     path = Path(path)
     raw = _parse(path)
+    problems: list[str] = []
+    if isinstance(raw.get("method"), str):
+        raw["method"] = {"name": raw["method"]}
     if isinstance(raw.get("method"), dict):
         raw["method"] = [raw["method"]]
+    asked = recipe or raw.get("recipe")
+    if isinstance(asked, str):
+        try:
+            raw = with_recipe(raw, asked)
+        except RecipeUnknown as unknown:
+            problems.append(str(unknown))
     if "method" not in raw and shape_of(raw) == "horizontal":
         raw["method"] = [{"name": "sage"}]
-    problems: list[str] = []
     config: Config | None = None
     try:
         config = Config.model_validate(raw)

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from fedmend.config.catalogue import METHODS
+from fedmend.config.catalogue import AUTO, METHODS
 from fedmend.config.shapes import HORIZONTAL
 from fedmend.federation.policy import Policy
 
@@ -30,6 +30,10 @@ class RunSettings(_Settings):
     strict: bool = False
     engine: Literal["local", "flare"] = "local"
     shape: Literal["vertical", "horizontal"] | None = None
+    leave_out: list[Literal["diagnose", "complete", "correct", "train", "evaluate", "report"]] = (
+        Field(default_factory=list)
+    )
+    keep_stages: bool = True
 
     @property
     def all_seeds(self) -> list[int]:
@@ -90,7 +94,7 @@ class MethodSettings(BaseModel):
 
     @property
     def shown_as(self) -> str:
-        return self.title or METHODS[self.name][0]
+        return self.title or (AUTO if self.name == AUTO else METHODS[self.name][0])
 
 
 class CompleteSettings(BaseModel):
@@ -109,6 +113,32 @@ class CompleteSettings(BaseModel):
     @property
     def params(self) -> dict[str, Any]:
         return dict(self.model_extra or {})
+
+
+class CorrectSettings(BaseModel):
+    """``[correct]``: make one party's labels of what several parties say, before training.
+
+    Besides its own keys it takes any parameter of the estimator.
+    """
+
+    model_config = ConfigDict(extra="allow", strict=True)
+    name: str = "inc"
+    to: str | None = None
+    labellers: list[str] | None = Field(default=None, min_length=2)
+    among: Literal["all", "labellers"] = "all"
+    least: float = Field(default=0.0, ge=0, lt=1)
+    rows: Literal["aligned", "completed"] = "aligned"
+    also_uncorrected: bool = False
+
+    @property
+    def params(self) -> dict[str, Any]:
+        return dict(self.model_extra or {})
+
+
+class PredictSettings(_Settings):
+    """``[predict]``: which parties get what they need to predict their own rows alone."""
+
+    alone: list[str] = Field(default_factory=list)
 
 
 class EvaluateSettings(_Settings):
@@ -145,12 +175,15 @@ class ReportSettings(_Settings):
 class Config(_Settings):
     """A whole federation.toml."""
 
+    recipe: str | None = None
     run: RunSettings = Field(default_factory=RunSettings)
     party: list[PartySettings] = Field(min_length=1)
     align: AlignSettings = Field(default_factory=AlignSettings)
     complete: CompleteSettings | None = None
+    correct: CorrectSettings | None = None
     method: list[MethodSettings] = Field(default_factory=lambda: [MethodSettings(name="vfl")])
     evaluate: EvaluateSettings = Field(default_factory=EvaluateSettings)
+    predict: PredictSettings = Field(default_factory=PredictSettings)
     report: ReportSettings = Field(default_factory=ReportSettings)
     flare: FlareSettings = Field(default_factory=FlareSettings)
 
@@ -207,6 +240,8 @@ TABLES: dict[str, type[BaseModel]] = {
     "policy": PolicySettings,
     "align": AlignSettings,
     "complete": CompleteSettings,
+    "correct": CorrectSettings,
+    "predict": PredictSettings,
     "evaluate": EvaluateSettings,
     "report": ReportSettings,
     "flare": FlareSettings,

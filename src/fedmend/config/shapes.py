@@ -52,7 +52,7 @@ def shape_problems(raw: Mapping[str, Any]) -> Iterator[str]:
     listed = methods if isinstance(methods, list) else [methods] if methods else []
     for method in listed:
         name = method.get("name") if isinstance(method, dict) else None
-        if not isinstance(name, str):
+        if not isinstance(name, str) or name == "auto":
             continue
         if shape == "vertical" and name in HORIZONTAL:
             yield (
@@ -69,6 +69,7 @@ def shape_problems(raw: Mapping[str, Any]) -> Iterator[str]:
     for table, why in (
         ("align", "nobody is known to two parties, so there is nothing to align"),
         ("complete", "all parties have the same columns, so there is nothing to complete"),
+        ("correct", "nobody is known to two parties, so that no row has two labels"),
     ):
         if table in raw:
             yield f'[{table}] and shape = "horizontal": {why}. Mend: remove [{table}]'

@@ -1,6 +1,19 @@
 """The stages of a run: from a federation.toml to a folder with models and a report."""
 
 from fedmend.flow.listening import Listener
-from fedmend.flow.stages import CONFIG_FILE, Method, Plan, execute, plan_of
+from fedmend.flow.manifest import Manifest, StageEntry, read_manifest
+from fedmend.flow.plan import Method, Plan, plan_of
+from fedmend.flow.stages import execute
+from fedmend.flow.workplace import CONFIG_FILE
 
-__all__ = ["CONFIG_FILE", "Listener", "Method", "Plan", "execute", "plan_of"]
+__all__ = [
+    "CONFIG_FILE",
+    "Listener",
+    "Manifest",
+    "Method",
+    "Plan",
+    "StageEntry",
+    "execute",
+    "plan_of",
+    "read_manifest",
+]

@@ -1,8 +1,7 @@
 """The stage of a run that completes rows: fits the completion once, keeps it, reports it.
 
-The completed tables are at the parties. While a run is unfinished each party keeps its own in its
-folder of the run, so that a resumed run does not complete again; a finished run has them only if
-they were to be exported.
+The completed tables are at the parties. Each party keeps its own in its folder of the run, so that
+a run that goes on does not complete again.
 """
 
 from __future__ import annotations
@@ -30,9 +29,11 @@ if TYPE_CHECKING:
     from fedmend.config import Config
     from fedmend.flow.listening import Listener
 
-__all__ = ["EXPORT_FOLDER", "Completing", "complete"]
+__all__ = ["EXPORT_FOLDER", "FOLDER", "Completing", "complete", "completed_before"]
 
 EXPORT_FOLDER = "completed"
+FOLDER = "stages/complete"
+PAIRS_FOLDER = "stages/pairs"
 STAGE = "Completing rows that another party lacks"
 _KEPT = "completion.json"
 
@@ -73,15 +74,10 @@ class Completing:
 def complete(
     fed: Federation, how: Completing, seed: int, work: Path, listener: Listener
 ) -> tuple[Federation, Mending]:
-    """The federation with the completed rows, and what was mended; from before if it is kept."""
-    kept = work / "completion"
-    if (kept / _KEPT).is_file():
-        stored = json.loads((kept / _KEPT).read_text(encoding="utf-8"))
-        mended = fed.on(stored["dataset"])
-        restore_completion(mended, kept)
-        return mended, Mending.from_dict(stored["mending"])
+    """The federation with the completed rows, and what was mended; both are kept in the run."""
+    kept = work / FOLDER
     if how.pairs and len(fed.names) > 2:
-        _align_pairs(fed, how, work / "alignment", listener)
+        _align_pairs(fed, how, work / PAIRS_FOLDER, listener)
     listener.stage(STAGE)
     crossings, crossed = len(fed.ledger), fed.ledger.total_bytes()
     began = time.perf_counter()
@@ -99,6 +95,15 @@ def complete(
     keep_completion(model.federation, kept)
     write_json(kept / _KEPT, {"dataset": model.federation.dataset, "mending": found.to_dict()})
     return model.federation, found
+
+
+def completed_before(fed: Federation, work: Path) -> tuple[Federation, Mending]:
+    """What :func:`complete` has kept."""
+    kept = work / FOLDER
+    stored = json.loads((kept / _KEPT).read_text(encoding="utf-8"))
+    mended = fed.on(stored["dataset"])
+    restore_completion(mended, kept)
+    return mended, Mending.from_dict(stored["mending"])
 
 
 def _align_pairs(fed: Federation, how: Completing, kept: Path, listener: Listener) -> None:

@@ -1,4 +1,4 @@
-"""Alignments and completed tables kept at the parties, so that a resumed run goes on with them.
+"""Alignments and mended tables kept at the parties, so that a run can go on with them.
 
 The common order of aligned rows comes from fresh secrets; aligned anew, row 17 would be somebody
 else, and a checkpoint's validation rows would turn into training rows.
@@ -6,13 +6,16 @@ else, and a checkpoint's validation rows would turn into training rows.
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
 
+from fedmend._json import write_json
 from fedmend.errors import ResumeError
 from fedmend.federation import AlignmentCounts, Federation, Worker, exposed
 from fedmend.federation.site import Alignment
+from fedmend.methods.corrected import keep_trust, label_trust
 
 __all__ = [
     "AlignmentKeeper",
@@ -74,43 +77,61 @@ def restore_alignment(fed: Federation, path: Path) -> bool:
     return True
 
 
-def _note(fed: Federation, counts: dict[str, dict[str, int]]) -> None:
+def _note(fed: Federation, counts: dict[str, dict[str, int]], completed: int = 0) -> None:
     aligned = {each["aligned"] for each in counts.values()}
     if len(aligned) != 1:
         raise ResumeError("the parties kept different alignments. Mend: start anew with --force")
     unaligned = {party: each["unaligned"] for party, each in counts.items()}
-    fed.note_alignment(AlignmentCounts(aligned.pop(), unaligned))
+    fed.note_alignment(AlignmentCounts(aligned.pop(), unaligned, completed))
 
 
-# ---------------------------------------------------------------- completed tables
+# ---------------------------------------------------------------- mended tables
 
 
 class CompletionKeeper(AlignmentKeeper):
-    """Writes this party's completed table, with its alignment, into its own folder, and back."""
+    """Writes this party's mended table, with its alignment, into its own folder, and back."""
 
     @exposed(kind="control")
     def save_table(self, path: str) -> None:
         self.save(path)
-        self.table.to_parquet(self._table_file(path), id=ID)
+        target = self._table_file(path)
+        part = target.with_name(f"{self.scope}.part.parquet")
+        self.table.to_parquet(part, id=ID)
+        part.replace(target)
+        trust = label_trust(self.site, self._dataset)
+        if trust is not None:
+            np.save(self._trust_file(path), trust, allow_pickle=False)
 
     @exposed(kind="count")
     def load_table(self, path: str) -> dict[str, int]:
         from fedmend.data.readers import read
 
-        self.site.tables[self.scope] = read(self._table_file(path), id=ID)
+        self.site.tables[self._dataset] = read(self._table_file(path), id=ID)
+        if self._trust_file(path).is_file():
+            trust = np.load(self._trust_file(path), allow_pickle=False)
+            keep_trust(self.site, self._dataset, trust)
         return self.load(path)
+
+    @property
+    def _dataset(self) -> str:
+        return self.scope.partition("@")[0]
+
+    def _trust_file(self, path: str) -> Path:
+        return self.site.folder(path) / f"{self.scope}.trust.npy"
 
     def _table_file(self, path: str) -> Path:
         return self.site.folder(path) / f"{self.scope}.parquet"
 
 
 def keep_completion(fed: Federation, path: Path) -> None:
-    """Let every party keep its table of a completed federation."""
+    """Let every party keep its table of a mended federation; here, what is said of it."""
     with fed.workers(CompletionKeeper) as crew:
         crew.save_table(str(path))
+    write_json(path / f"{fed.scope}.json", {"completed": fed.alignment.completed})
 
 
 def restore_completion(fed: Federation, path: Path) -> None:
     """Take back what :func:`keep_completion` kept."""
+    stored = json.loads((path / f"{fed.scope}.json").read_text(encoding="utf-8"))
     with fed.workers(CompletionKeeper) as crew:
-        _note(fed, crew.load_table(str(path)))
+        _note(fed, crew.load_table(str(path)), int(stored["completed"]))

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from fedmend.flow.manifest import StageEntry
     from fedmend.report.mending import Mending
     from fedmend.report.overview import Overview
     from fedmend.report.record import MethodRun
@@ -28,6 +29,15 @@ class Listener:
 
     def mended(self, found: Mending) -> None:
         """Rows were completed."""
+
+    def corrected(self, found: dict[str, Any]) -> None:
+        """Labels were corrected."""
+
+    def chose(self, choice: dict[str, Any]) -> None:
+        """A method was chosen by cross-validation."""
+
+    def done(self, entry: StageEntry) -> None:
+        """A stage is done, or taken up from before."""
 
     def scored(self, run: MethodRun) -> None:
         """A method was trained and scored."""

@@ -1,143 +1,74 @@
-"""The stages of a run: read, align, overview, complete, train, score, report — into one folder.
+"""A run: align, diagnose, complete, correct, choose, train, evaluate, report — into one folder.
 
-A run works in ``<folder>.part`` and takes its name only when everything is written, so that a
-run folder is whole or not there. An interrupted run leaves its ``.part``, from which ``resume``
-goes on; one that failed leaves nothing unless asked to.
+Every stage leaves its result as files of the run folder (what is the parties' own in their own
+folders) and an entry in ``manifest.json``. A run that goes on does again what its changed
+settings or tables touch, and takes up the rest.
 """
 
 from __future__ import annotations
 
 import json
-import logging
 import os
 import shutil
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from fedmend._json import write_json
-from fedmend.config.catalogue import (
-    COMPLETED,
-    CROWD,
-    METHODS,
-    method_class,
-    slug_of,
-    uses_completed_rows,
-)
-from fedmend.errors import ConfigError, ResumeError
-from fedmend.federation import Federation, Party
-from fedmend.flow.completing import Completing, complete
+from fedmend.config.catalogue import CROWD
+from fedmend.federation import Federation
+from fedmend.flow import completing, correcting
+from fedmend.flow.choosing import Choice, candidates_of, choose, main_metric
+from fedmend.flow.completing import complete, completed_before
+from fedmend.flow.correcting import correct, corrected_before
 from fedmend.flow.kept import keep_alignment, restore_alignment
 from fedmend.flow.listening import Listener
-from fedmend.flow.reading import read_parties
-from fedmend.flow.scoring import Reference, measure, reference_of
-from fedmend.live import LiveListener
-from fedmend.report.labelling import Labelling
+from fedmend.flow.plan import Method, Plan
+from fedmend.flow.scoring import Reference, reference_of
+from fedmend.flow.steps import Steps, in_stage
+from fedmend.flow.training import CHECKPOINTS, Training
+from fedmend.flow.workplace import Workplace, workplace
+from fedmend.report.mending import Mending
 from fedmend.report.overview import Overview, overview
-from fedmend.report.page import LEDGER_FILE, write_report
-from fedmend.report.record import MethodRun, RunRecord
-from fedmend.report.uncertainty import Uncertainty
+from fedmend.report.page import LEDGER_FILE, REPORT_FILE, write_report
+from fedmend.report.record import RECORD_FILE, MethodRun, RunRecord
 from fedmend.secure.align import align
 
-if TYPE_CHECKING:
-    from fedmend.config import Config
+__all__ = ["execute"]
 
-__all__ = ["Listener", "Method", "Plan", "execute", "plan_of"]
-
-logger = logging.getLogger(__name__)
-
-CONFIG_FILE = "federation.toml"
-MODEL_FOLDER = "model"
-REVIEW_FOLDER = "labels"
 SMALL_ROWS = 50_000
-_SCRATCH = ("alignment", "checkpoints", "completion", "results")
-
-
-@dataclass(frozen=True)
-class Method:
-    """A method of the comparison: its name in METHODS, how it is shown, its parameters.
-
-    completed: trained on the federation with the completed rows.
-    """
-
-    name: str
-    title: str
-    params: dict[str, Any] = field(default_factory=dict)
-    completed: bool = False
-
-    @property
-    def slug(self) -> str:
-        return slug_of(self.title) or self.name
-
-    @property
-    def about(self) -> str:
-        words = METHODS[self.name][1]
-        return f"{words}; completed rows included" if self.completed else words
+ALIGN_FOLDER = "stages/align"
+OVERVIEW_FILE = "stages/diagnose/overview.json"
+CHOICE_FILE = "stages/choose/choice.json"
 
 
 @dataclass
-class Plan:
-    """Everything a run needs, wherever it came from: a federation.toml or the demo."""
+class Found:
+    """What the stages have found so far.
 
-    title: str
-    parties: Callable[[], list[Party]]
-    methods: Sequence[Method]
-    seeds: Sequence[int] = (0,)
-    metrics: Sequence[str] = ()
-    device: str = "cpu"
-    strict: bool = False
-    align: dict[str, Any] = field(default_factory=dict)
-    settings: dict[str, Any] = field(default_factory=dict)
-    config_text: str = ""
-    extras: Callable[[Path], None] | None = None
-    complete: Completing | None = None
-    reference: str | None = None
-    label_review: bool = False
-    federation: Callable[[Path], Federation] | None = None
-    horizontal: bool = False
+    fed: all parties, whose labels several may have. base: those whom methods of one label need.
+    views: the base by (corrected labels, completed rows). products: what each of them is made of,
+    as hashes.
+    """
 
-    @property
-    def trainings(self) -> list[Method]:
-        """The methods as they are trained: without and with completed rows."""
-        if self.complete is None:
-            return list(self.methods)
-        found = []
-        for method in self.methods:
-            able = uses_completed_rows(method.name)
-            if self.complete.also_unmended or not able:
-                found.append(method)
-            if able:
-                found.append(replace(method, title=method.title + COMPLETED, completed=True))
-        return found
+    fed: Federation
+    base: Federation
+    views: dict[tuple[bool, bool], Federation] = field(default_factory=dict)
+    products: dict[tuple[bool, bool], dict[str, str]] = field(default_factory=dict)
+    overview: Overview | None = None
+    mending: Mending | None = None
+    correction: dict[str, Any] | None = None
+    choice: Choice | None = None
+    test: dict[str, str] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
 
-
-# ---------------------------------------------------------------- from the file to a plan
-
-
-def plan_of(config: Config) -> Plan:
-    """The plan of a federation.toml."""
-    return Plan(
-        title=config.title,
-        parties=lambda: read_parties(config),
-        methods=[Method(each.name, each.shown_as, each.params) for each in config.method],
-        seeds=config.run.all_seeds,
-        metrics=config.evaluate.metrics,
-        device=config.run.device,
-        strict=config.run.strict,
-        align=config.align.model_dump(exclude_none=True),
-        settings=config.shown(),
-        config_text=config.source.read_text(encoding="utf-8"),
-        complete=Completing.of(config),
-        reference=config.evaluate.reference,
-        label_review=config.report.label_review,
-        horizontal=config.horizontal,
-    )
-
-
-# ---------------------------------------------------------------- running it
+    def view_of(self, method: Method) -> Federation | None:
+        """The federation a method is trained on; None if there is none for it."""
+        if method.name in CROWD and self.base.names != self.fed.names:
+            return None if method.completed else self.fed
+        return self.views[method.corrected, method.completed]
 
 
 def execute(
@@ -147,58 +78,35 @@ def execute(
     resume: bool = False,
     force: bool = False,
     keep_failed: bool = False,
+    start: str | None = None,
     listener: Listener | None = None,
 ) -> RunRecord:
-    """Run a plan into a folder. Returns the record; the folder holds it with everything else."""
-    with _workplace(Path(folder), plan, resume, force, keep_failed) as work:
+    """Run a plan into a folder. Returns the record; the folder holds it with everything else.
+
+    resume: go on with an unfinished run, or do again what changed settings touch of a finished
+    one. start: the stage from which everything is done again.
+    """
+    from fedmend.live import LiveListener  # which hears the stages of this room
+
+    with workplace(
+        Path(folder), plan, resume=resume, force=force, keep_failed=keep_failed, start=start
+    ) as place:
         listener = LiveListener(
-            work, listener or Listener(), plan.title, plan.settings, plan.metrics, plan.seeds
+            place.folder,
+            listener or Listener(),
+            plan.title,
+            plan.settings,
+            plan.metrics,
+            plan.seeds,
         )
-        began = time.perf_counter()
-        fed = _federation(plan, work, listener)
+        fed = _federation(plan, place.folder, listener)
         with fed, _few_threads(fed):
-            found = _align_and_look(fed, plan, work, listener)
-            test = fed.on("test")
-            reference = _reference(fed, test, plan)
-            tested_on = _tested_on(test, plan)
-            mended, mending = fed, None
-            if plan.complete is not None:
-                mended, mending = complete(fed, plan.complete, plan.seeds[0], work, listener)
-                listener.mended(mending)
-            runs = [
-                _train(
-                    mended if method.completed else fed,
-                    plan,
-                    method,
-                    seed,
-                    reference,
-                    work,
-                    resume,
-                    listener,
-                )
-                for method in plan.trainings
-                for seed in plan.seeds
-            ]
-        record = RunRecord(
-            title=plan.title,
-            methods=runs,
-            metric=_main_metric(plan, runs),
-            overview=found.to_dict(),
-            evaluated_on=tested_on,
-            measured_against=reference.words,
-            mending=mending.to_dict() if mending else None,
-            device=plan.device,
-            seeds=list(plan.seeds),
-            settings=plan.settings,
-            seconds=time.perf_counter() - began,
-        )
-        listener.stage("Writing the report")
-        record.save(work)
-        if plan.extras is not None:
-            plan.extras(work)
-        write_report(work)
-        for name in _SCRATCH:
-            shutil.rmtree(work / name, ignore_errors=True)
+            steps = Steps(fed, place, listener)
+            found = _mend(plan, steps)
+            runs, reference = _train(plan, steps, found)
+            tested_on = _tested_on(fed.on("test"), plan) if runs else "nothing"
+        record = _record(plan, place, found, runs, reference, tested_on)
+        _report(plan, place, steps, record, listener)
         listener.finish()
     return record
 
@@ -217,27 +125,248 @@ def _federation(plan: Plan, work: Path, listener: Listener) -> Federation:
     )
 
 
-def _align_and_look(fed: Federation, plan: Plan, work: Path, listener: Listener) -> Overview:
+# ---------------------------------------------------------------- before the trainings
+
+
+def _mend(plan: Plan, steps: Steps) -> Found:
+    """Everything before the trainings."""
+    fed = steps.fed
+    base = fed if plan.correct is None else plan.correct.trains_on(fed)
+    found = Found(fed, base, views={(False, False): base})
+    tables = steps.tables()
+    found.products[False, False] = dict(tables)
+    found.test = {name: value for name, value in tables.items() if name.endswith("/test")}
     if len(fed.names) > 1 and not plan.horizontal:
-        listener.stage("Finding the rows the parties share")
-        for view in (fed, fed.on("test")):
-            if not restore_alignment(view, work / "alignment"):
-                align(view, progress=listener.progress, **plan.align)
-                keep_alignment(view, work / "alignment")
-    found = overview(fed, shape="horizontal" if plan.horizontal else "vertical")
-    listener.overview(found)
+        _align(plan, steps, found, tables)
+    if "diagnose" not in plan.leave_out:
+        _diagnose(plan, steps, found)
+    if plan.complete is not None:
+        _complete(plan, steps, found)
+    if plan.correct is not None:
+        _correct(plan, steps, found)
     return found
 
 
-def _reference(fed: Federation, test: Federation, plan: Plan) -> Reference:
+def _align(plan: Plan, steps: Steps, found: Found, tables: dict[str, str]) -> None:
+    fed, kept, listener = steps.fed, steps.place / ALIGN_FOLDER, steps.listener
+    views = {view.scope: view for view in (fed, fed.on("test"), found.base)}
+    if plan.correct is not None:
+        source = plan.correct.learns_on(fed)
+        views[source.scope] = source
+
+    def make(_: str) -> None:
+        listener.stage("Finding the rows the parties share")
+        for view in views.values():
+            with in_stage("align", f"the table {view.scope!r}"):
+                align(view, progress=listener.progress, **plan.align)
+            keep_alignment(view, kept)
+
+    def take_up() -> None:
+        for view in views.values():
+            restore_alignment(view, kept)
+
+    _, entry = steps.do(
+        "align",
+        make,
+        take_up,
+        settings={**plan.align, "among": sorted(views)},
+        inputs=tables,
+        paths=[ALIGN_FOLDER],
+        says=lambda _: f"{fed.alignment.aligned:,} rows are known to all parties",
+    )
+    found.products[False, False] = {**tables, "align": entry.product}
+    found.test["align"] = entry.product
+
+
+def _diagnose(plan: Plan, steps: Steps, found: Found) -> None:
+    stored = steps.place / OVERVIEW_FILE
+    shape = "horizontal" if plan.horizontal else "vertical"
+
+    def make(_: str) -> Overview:
+        looked = overview(steps.fed, shape=shape)
+        write_json(stored, looked.to_dict())
+        return looked
+
+    found.overview, _ = steps.do(
+        "diagnose",
+        make,
+        lambda: Overview.from_dict(json.loads(stored.read_text(encoding="utf-8"))),
+        settings={"shape": shape},
+        inputs=found.products[False, False],
+        paths=[OVERVIEW_FILE],
+        says=lambda looked: " ".join(looked.torn),
+    )
+    steps.listener.overview(found.overview)
+
+
+def _complete(plan: Plan, steps: Steps, found: Found) -> None:
+    how, work = plan.complete, steps.place.folder
+    assert how is not None
+    paths = [completing.FOLDER, completing.PAIRS_FOLDER]
+    (mended, found.mending), entry = steps.do(
+        "complete",
+        lambda _: complete(found.base, how, plan.seeds[0], work, steps.listener),
+        lambda: completed_before(found.base, work),
+        title=how.name,
+        settings={
+            "name": how.name,
+            "params": how.params,
+            "seed": plan.seeds[0],
+            "pairs": how.pairs,
+            "align": how.align,
+            "export": how.export,
+        },
+        inputs=found.products[False, False],
+        paths=[*paths, completing.EXPORT_FOLDER] if how.export else paths,
+        says=lambda made: made[1].words,
+    )
+    found.views[False, True] = mended
+    found.products[False, True] = {"complete": entry.product}
+    steps.listener.mended(found.mending)
+
+
+def _correct(plan: Plan, steps: Steps, found: Found) -> None:
+    how, work = plan.correct, steps.place.folder
+    assert how is not None
+    torn = {completed: view for (_, completed), view in found.views.items()}
+    source = torn[True] if how.rows == "completed" else how.learns_on(steps.fed)
+    inputs = {name: value for own in found.products.values() for name, value in own.items()}
+    (views, found.correction), entry = steps.do(
+        "correct",
+        lambda mark: correct(
+            source,
+            torn,
+            how,
+            plan.seeds[0],
+            work,
+            steps.listener,
+            work / CHECKPOINTS / f"correct-{mark[:8]}",
+        ),
+        lambda: corrected_before(found.base, work),
+        title=how.name,
+        settings={
+            "name": how.name,
+            "params": how.params,
+            "labellers": how.labellers,
+            "to": how.to,
+            "among": how.among,
+            "least": how.least,
+            "rows": how.rows,
+            "seed": plan.seeds[0],
+        },
+        inputs=inputs,
+        paths=[correcting.FOLDER],
+        says=lambda made: str(made[1]["says"]),
+    )
+    for completed, view in views.items():
+        found.views[True, completed] = view
+        found.products[True, completed] = {"correct": entry.product}
+    steps.listener.corrected(found.correction)
+
+
+# ---------------------------------------------------------------- choose, train, evaluate
+
+
+def _train(plan: Plan, steps: Steps, found: Found) -> tuple[list[MethodRun], Reference | None]:
+    methods = plan.trainings
+    if not methods and plan.choose is None:
+        return [], None
+    reference = None
+    if "evaluate" not in plan.leave_out or plan.choose is not None:
+        with in_stage("evaluate"):
+            reference = _reference(steps.fed, plan)
+    if plan.choose is not None:
+        assert reference is not None
+        methods = [*methods, _choose(plan, steps, found, reference)]
+    runs = []
+    for method in methods:
+        fed = found.view_of(method)
+        if fed is None:
+            found.notes.append(
+                f"{method.title} was left out: rows are completed among the parties with columns, "
+                "and this method needs the parties that only label"
+            )
+            continue
+        inputs = found.products[method.corrected, method.completed]
+        for seed in plan.seeds:
+            training = Training(steps, plan, method, seed, fed, inputs)
+            trained, entry = training.train()
+            if "evaluate" in plan.leave_out or reference is None:
+                run = training.run(trained)
+            else:
+                run = training.evaluate(trained, entry, reference, found.test)
+            steps.listener.scored(run)
+            runs.append(run)
+    return runs, reference
+
+
+def _choose(plan: Plan, steps: Steps, found: Found, reference: Reference) -> Method:
+    how, stored = plan.choose, steps.place / CHOICE_FILE
+    assert how is not None
+
+    def make(_: str) -> Choice:
+        candidates = candidates_of(
+            steps.fed,
+            how,
+            horizontal=plan.horizontal,
+            completed=plan.complete is not None,
+            corrected=plan.correct is not None,
+        )
+        choice = choose(
+            found.views,
+            candidates,
+            how,
+            reference=reference,
+            metrics=list(plan.metrics),
+            horizontal=plan.horizontal,
+            seed=plan.seeds[0],
+            listener=steps.listener,
+        )
+        write_json(stored, choice.to_dict())
+        return choice
+
+    inputs = {name: value for own in found.products.values() for name, value in own.items()}
+    found.choice, _ = steps.do(
+        "choose",
+        make,
+        lambda: Choice.from_dict(json.loads(stored.read_text(encoding="utf-8"))),
+        settings={
+            "candidates": how.candidates,
+            "folds": how.folds,
+            "budget": how.budget,
+            "params": how.params,
+            "metrics": list(plan.metrics),
+            "seed": plan.seeds[0],
+        },
+        inputs=inputs,
+        paths=[CHOICE_FILE],
+        says=lambda choice: choice.why[0],
+    )
+    choice = found.choice
+    steps.listener.chose(choice.to_dict())
+    return Method(
+        choice.name,
+        f"{choice.title} (auto)",
+        how.params_of(choice.name),
+        completed=choice.completed,
+        corrected=choice.corrected,
+    )
+
+
+def _reference(fed: Federation, plan: Plan) -> Reference:
+    test = fed.on("test")
     if plan.horizontal and test.label_parties:
         return Reference(tuple(test.label_parties), own=True)
-    crowd = any(method.name in CROWD for method in plan.methods)
+    crowd = any(method.name in CROWD for method in plan.methods) or plan.correct is not None
     several = len(fed.label_parties) > 1
-    return reference_of(test, plan.reference, crowd=crowd, several=several)
+    if plan.choose is not None and several:
+        crowd = True
+    return reference_of(test, plan.reference, crowd=crowd and several, several=several)
 
 
 def _tested_on(test: Federation, plan: Plan) -> str:
+    if "evaluate" in plan.leave_out:
+        return "nothing: the run leaves evaluation out"
     if plan.horizontal:
         return f"the labelled test rows of {len(test.label_parties)} parties"
     if test.is_aligned:
@@ -245,95 +374,57 @@ def _tested_on(test: Federation, plan: Plan) -> str:
     return f"{test.roster[test.label_party]['rows']:,} test rows"
 
 
-def _train(
-    fed: Federation,
+# ---------------------------------------------------------------- report
+
+
+def _record(
     plan: Plan,
-    method: Method,
-    seed: int,
-    reference: Reference,
-    work: Path,
-    resume: bool,
-    listener: Listener,
-) -> MethodRun:
-    """Fit and score one method under one seed, or take its result from before."""
-    slug = f"{method.slug}-{seed}"
-    stored = work / "results" / f"{slug}.json"
-    if resume and stored.is_file():
-        run = MethodRun(**json.loads(stored.read_text(encoding="utf-8")))
-        listener.scored(run)
-        return run
-    several = f", seed {seed}" if len(plan.seeds) > 1 else ""
-    listener.stage(f"Training {method.title}{several}")
-    crossings, crossed = len(fed.ledger), fed.ledger.total_bytes()
-    began = time.perf_counter()
-    estimator = method_class(method.name)(**method.params)
-    if "seed" in estimator.get_params():
-        estimator.set_params(seed=seed)
-    if plan.horizontal and estimator.watch is None:
-        estimator.set_params(watch="test")
-    title = "rounds" if plan.horizontal else "epochs"
-    estimator.fit(
-        fed,
-        progress=lambda _, done, total, facts: listener.progress(title, done, total, facts),
-        checkpoint=work / "checkpoints" / slug,
-        resume=resume,
+    place: Workplace,
+    found: Found,
+    runs: Sequence[MethodRun],
+    reference: Reference | None,
+    tested_on: str,
+) -> RunRecord:
+    scores = runs[0].scores if runs else {}
+    return RunRecord(
+        title=plan.title,
+        methods=list(runs),
+        metric=main_metric(list(plan.metrics), scores) if scores else "auc",
+        overview=found.overview.to_dict() if found.overview else None,
+        evaluated_on=tested_on,
+        measured_against=reference.words if reference else "",
+        mending=found.mending.to_dict() if found.mending else None,
+        correction=found.correction,
+        choice=found.choice.to_dict() if found.choice else None,
+        recipe=plan.recipe,
+        device=plan.device,
+        seeds=list(plan.seeds),
+        settings=plan.settings,
+        notes=found.notes,
+        seconds=place.manifest.seconds,
     )
-    seconds = time.perf_counter() - began
-    scores = measure(estimator, fed.on("test"), reference)
-    crossings, crossed = len(fed.ledger) - crossings, fed.ledger.total_bytes() - crossed
-    if seed == plan.seeds[0]:
-        estimator.save(work / MODEL_FOLDER / method.slug)
-    run = MethodRun(
-        name=method.name,
-        title=method.title,
-        seed=seed,
-        params=estimator.get_params(),
-        history=list(estimator.history_),
-        scores=_chosen(scores, plan.metrics),
-        seconds=seconds,
-        crossings=crossings,
-        bytes=crossed,
-        about=method.about,
-        labelling=_labelling(estimator, plan, method, work) if seed == plan.seeds[0] else None,
-        uncertainty=_uncertainty(estimator, fed) if seed == plan.seeds[0] else None,
-    )
-    write_json(stored, asdict(run))
-    listener.scored(run)
-    return run
 
 
-def _labelling(estimator: Any, plan: Plan, method: Method, work: Path) -> dict[str, Any] | None:
-    """What a method found out about the labellers; each may keep the review of its own labels."""
-    if not hasattr(estimator, "expertise_"):
-        return None
-    path = work / REVIEW_FOLDER / method.slug if plan.label_review else None
-    return Labelling.of(estimator, estimator.review_labels(path=path)).to_dict()
-
-
-def _uncertainty(estimator: Any, fed: Federation) -> dict[str, Any] | None:
-    """What a method's uncertainty is worth, where it has one."""
-    if not hasattr(estimator, "uncertainty_report"):
-        return None
-    return Uncertainty.of(estimator, fed.on("test")).to_dict()
-
-
-def _chosen(scores: dict[str, float], metrics: Sequence[str]) -> dict[str, float]:
-    if not metrics:
-        return dict(scores)
-    wrong = [metric for metric in metrics if metric not in scores]
-    if wrong:
-        raise ConfigError(
-            f"evaluate.metrics: {wrong[0]!r} does not fit this label. "
-            f"Mend: choose from {', '.join(scores)}"
-        )
-    return {metric: scores[metric] for metric in metrics}
-
-
-def _main_metric(plan: Plan, runs: Sequence[MethodRun]) -> str:
-    if plan.metrics:
-        return plan.metrics[0]
-    names = list(runs[0].scores)
-    return next((name for name in ("auc", "accuracy", "rmse") if name in names), names[0])
+def _report(
+    plan: Plan, place: Workplace, steps: Steps, record: RunRecord, listener: Listener
+) -> None:
+    """Write what people look at; quick, so that it is always done anew."""
+    work = place.folder
+    record.save(work)
+    if plan.extras is not None:
+        plan.extras(work)
+    if "report" not in plan.leave_out:
+        listener.stage("Writing the report")
+        steps.done.append(("report", ""))
+        with in_stage("report"):
+            place.manifest.report(work, [RECORD_FILE, LEDGER_FILE], lambda: write_report(work))
+    place.manifest.keep_only(steps.done)
+    shutil.rmtree(work / CHECKPOINTS, ignore_errors=True)
+    if not plan.keep_stages:
+        for name in ("stages", "seeds"):
+            shutil.rmtree(work / name, ignore_errors=True)
+    if "report" in plan.leave_out:
+        (work / REPORT_FILE).unlink(missing_ok=True)
 
 
 @contextmanager
@@ -352,53 +443,3 @@ def _few_threads(fed: Federation) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
-
-
-# ---------------------------------------------------------------- the folder
-
-
-@contextmanager
-def _workplace(
-    folder: Path, plan: Plan, resume: bool, force: bool, keep_failed: bool
-) -> Iterator[Path]:
-    """``<folder>.part`` to work in; renamed when all went well, removed when something failed."""
-    work = folder.with_name(folder.name + ".part")
-    if folder.exists() and not (force and _is_ours(folder)):
-        raise ConfigError(
-            f"{folder} exists already. Mend: name another folder, or --force to replace a run"
-        )
-    resumed = resume and work.is_dir()
-    if resumed:
-        _same_plan(work, plan)
-    elif work.exists() and not force:
-        raise ConfigError(
-            f"an unfinished run is in {work}. Mend: --resume goes on with it, --force starts anew"
-        )
-    else:
-        shutil.rmtree(work, ignore_errors=True)
-        work.mkdir(parents=True)
-        (work / CONFIG_FILE).write_text(plan.config_text, encoding="utf-8")
-    try:
-        yield work
-    except Exception:
-        # A resumed run holds hours of somebody's work, whatever went wrong now.
-        if not (keep_failed or resumed):
-            shutil.rmtree(work, ignore_errors=True)
-        raise
-    if folder.exists():
-        shutil.rmtree(folder)
-    work.rename(folder)
-
-
-def _is_ours(folder: Path) -> bool:
-    """Only what looks like a run is ever replaced."""
-    return folder.is_dir() and ((folder / LEDGER_FILE).is_file() or not any(folder.iterdir()))
-
-
-def _same_plan(work: Path, plan: Plan) -> None:
-    config = work / CONFIG_FILE
-    if not config.is_file() or config.read_text(encoding="utf-8") != plan.config_text:
-        raise ResumeError(
-            f"the unfinished run in {work} was started with other settings. "
-            f"Mend: bring them back (they are in {config}), or --force to start anew"
-        )

@@ -89,9 +89,10 @@ class CorrectedLabelWorker(Worker):
         self._store_alignment(scope)
 
     def _rows_of(self, scope: str) -> np.ndarray:
-        """The aligned rows of another scope, whose table must list the same rows as this one's."""
+        """The aligned rows of another scope, whose table must begin with the same rows."""
         theirs = self.site.table_of(scope)
-        if not np.array_equal(theirs.ids, self.table.ids):
+        # Completed rows stand below a party's own.
+        if not np.array_equal(theirs.ids, self.table.ids[: len(theirs)]):
             raise DataError(
                 f"the tables {scope!r} and {self.scope!r} do not list the same rows",
                 party=self.site.name,
@@ -192,7 +193,7 @@ def correct_labels(
         )
     dataset = name or f"{into.dataset}-corrected"
     corrected = into.on(dataset)
-    posterior = model.posterior_.astype(np.float32)
+    posterior = model.posterior_[:aligned].astype(np.float32)
     with into.workers(CorrectedLabelWorker) as crew:
         for party in into.names:
             if party != to:

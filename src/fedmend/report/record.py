@@ -68,6 +68,9 @@ class RunRecord:
     evaluated_on: str = "the test rows"
     measured_against: str = ""
     mending: dict[str, Any] | None = None
+    correction: dict[str, Any] | None = None
+    choice: dict[str, Any] | None = None
+    recipe: str | None = None
     device: str = "cpu"
     seeds: list[int] = field(default_factory=lambda: [0])
     settings: dict[str, Any] = field(default_factory=dict)

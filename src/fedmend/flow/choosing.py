@@ -1,0 +1,333 @@
+"""``method = "auto"``: cross-validation over the methods that fit a federation's tears.
+
+All candidates train on the first fold, then all on the second, and so on, until the folds or the
+time are at their end; candidates are compared on the folds that they all have. What is chosen is
+then trained on all rows, like a method that the file names.
+"""
+
+from __future__ import annotations
+
+import logging
+import statistics
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from fedmend.config.catalogue import (
+    AUTO,
+    COMPLETED,
+    CORRECTED,
+    CROWD,
+    METHODS,
+    method_class,
+    uses_completed_rows,
+)
+from fedmend.config.shapes import HORIZONTAL
+from fedmend.errors import ConfigError, FedmendError
+from fedmend.federation import Federation
+from fedmend.flow.folds import fold, forget, horizontal_fold
+from fedmend.flow.scoring import Reference, measure
+from fedmend.report.record import better_is_higher
+
+if TYPE_CHECKING:
+    from fedmend.config import Config
+    from fedmend.flow.listening import Listener
+
+__all__ = ["Candidate", "Choice", "Choosing", "candidates_of", "choose", "main_metric"]
+
+logger = logging.getLogger(__name__)
+
+FEW_ROWS = 40
+"""With fewer aligned rows the folds say more about chance than about methods."""
+
+
+@dataclass(frozen=True)
+class Choosing:
+    """How a method is chosen.
+
+    candidates: names of methods, or None for those that fit. folds: of the cross-validation.
+    budget: seconds for all of it; the first fold of every candidate is always finished.
+    params: for every candidate that has such a parameter.
+    """
+
+    candidates: tuple[str, ...] | None = None
+    folds: int = 3
+    budget: float = 120.0
+    params: dict[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, config: Config) -> Choosing | None:
+        """As a federation.toml has it."""
+        asked = next((each for each in config.method if each.name == AUTO), None)
+        if asked is None:
+            return None
+        params = asked.params
+        own = {key: params.pop(key) for key in ("candidates", "folds", "budget") if key in params}
+        if "candidates" in own:
+            own["candidates"] = tuple(own["candidates"])
+        return cls(**own, params=params)
+
+    def params_of(self, name: str) -> dict[str, Any]:
+        """What of the shared parameters this method knows."""
+        known = method_class(name)().get_params()
+        return {key: value for key, value in self.params.items() if key in known}
+
+
+@dataclass
+class Candidate:
+    """A method on one of the federations there are, and how it did in each fold."""
+
+    name: str
+    completed: bool = False
+    corrected: bool = False
+    values: list[float] = field(default_factory=list)
+    seconds: float = 0.0
+    skipped: str = ""
+
+    @property
+    def title(self) -> str:
+        return METHODS[self.name][0] + CORRECTED * self.corrected + COMPLETED * self.completed
+
+    def to_dict(self, folds: int) -> dict[str, Any]:
+        """The JSON form, over the folds that all have."""
+        values = self.values[:folds]
+        return {
+            "name": self.name,
+            "title": self.title,
+            "completed": self.completed,
+            "corrected": self.corrected,
+            "values": values,
+            "mean": statistics.fmean(values) if values else None,
+            "sd": statistics.stdev(values) if len(values) > 1 else None,
+            "seconds": self.seconds,
+            "skipped": self.skipped,
+        }
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What was chosen, and why."""
+
+    name: str
+    completed: bool
+    corrected: bool
+    metric: str
+    folds: int
+    rows: int
+    candidates: list[dict[str, Any]]
+    why: list[str]
+    seconds: float = 0.0
+
+    @property
+    def title(self) -> str:
+        return Candidate(self.name, self.completed, self.corrected).title
+
+    def to_dict(self) -> dict[str, Any]:
+        """The JSON form."""
+        return {**vars(self), "chosen": self.title}
+
+    @classmethod
+    def from_dict(cls, stored: Mapping[str, Any]) -> Choice:
+        """The choice of a JSON form."""
+        return cls(**{key: value for key, value in stored.items() if key != "chosen"})
+
+
+# ---------------------------------------------------------------- what fits
+
+
+def candidates_of(
+    fed: Federation, how: Choosing, *, horizontal: bool, completed: bool, corrected: bool
+) -> list[Candidate]:
+    """The methods worth trying here, the cheapest first.
+
+    completed, corrected: whether there are completed rows and corrected labels.
+    """
+    if how.candidates is not None:
+        names: tuple[str, ...] = how.candidates
+    elif horizontal:
+        names = ("fedavg", "fixmatch", "sage")
+    elif not corrected and len(fed.label_parties) > 1:
+        names = ("majority", "dawid-skene", "inc")
+    else:
+        names = ("local", "vfl", *_for_torn_rows(fed))
+    found = []
+    for name in names:
+        labels = corrected and name not in CROWD
+        found.append(Candidate(name, corrected=labels))
+        if completed and uses_completed_rows(name):
+            found.append(Candidate(name, completed=True, corrected=labels))
+    return found
+
+
+def _for_torn_rows(fed: Federation) -> tuple[str, ...]:
+    """Rows that one party alone has are worth methods that use them."""
+    if not fed.is_aligned or not any(fed.alignment.unaligned.values()):
+        return ()
+    return ("local-vfl", "risa")
+
+
+# ---------------------------------------------------------------- trying them
+
+
+def choose(
+    views: Mapping[tuple[bool, bool], Federation],
+    candidates: list[Candidate],
+    how: Choosing,
+    *,
+    reference: Reference,
+    metrics: list[str],
+    horizontal: bool,
+    seed: int,
+    listener: Listener,
+) -> Choice:
+    """The candidate that does best on held-out rows.
+
+    views: the federation by (corrected, completed).
+    """
+    began = time.perf_counter()
+    listener.stage("Choosing a method by cross-validation")
+    plain = views[False, False]
+    rows = _rows(plain, horizontal)
+    names: list[str] = []
+    for number in range(how.folds):
+        _one_fold(
+            number, views, candidates, how, reference, metrics, horizontal, seed, listener, names
+        )
+        spent = time.perf_counter() - began
+        if number + 1 < how.folds and spent * (number + 2) / (number + 1) > how.budget:
+            break
+    able = [each for each in candidates if each.values]
+    if not able:
+        told = "; ".join(f"{each.title}: {each.skipped}" for each in candidates)
+        raise ConfigError(f'method "auto" found no method that can be trained here ({told})')
+    metric = names[0]
+    folds = min(len(each.values) for each in able)
+    sign = 1 if better_is_higher(metric) else -1
+    best = max(able, key=lambda each: sign * statistics.fmean(each.values[:folds]))
+    return Choice(
+        name=best.name,
+        completed=best.completed,
+        corrected=best.corrected,
+        metric=metric,
+        folds=folds,
+        rows=rows,
+        candidates=[each.to_dict(folds) for each in candidates],
+        why=_why(best, able, metric, folds, rows, how, horizontal),
+        seconds=time.perf_counter() - began,
+    )
+
+
+def _rows(fed: Federation, horizontal: bool) -> int:
+    if horizontal:
+        return sum(int(facts["rows"]) for facts in fed.roster.values())
+    if fed.is_aligned:
+        return fed.alignment.aligned
+    raise ConfigError(
+        'method "auto" compares methods on rows that several parties know, and here is one party. '
+        'Mend: name = "local"'
+    )
+
+
+def _one_fold(
+    number: int,
+    views: Mapping[tuple[bool, bool], Federation],
+    candidates: list[Candidate],
+    how: Choosing,
+    reference: Reference,
+    metrics: list[str],
+    horizontal: bool,
+    seed: int,
+    listener: Listener,
+    names: list[str],
+) -> None:
+    """Train and score every candidate on one fold."""
+    made: dict[tuple[bool, bool], tuple[Federation, Federation, list[str]]] = {}
+    for at, candidate in enumerate(candidates):
+        if candidate.skipped:
+            continue
+        view = (candidate.corrected, candidate.completed)
+        if view not in made:
+            made[view] = (
+                horizontal_fold(views[view], number, how.folds)
+                if horizontal
+                else fold(views[view], number, how.folds, seed)
+            )
+        train, held, _ = made[view]
+        began = time.perf_counter()
+        try:
+            scores = _score(candidate, how, train, held, reference, seed)
+        except FedmendError as error:
+            candidate.skipped = str(error)
+            logger.warning("%s cannot be trained here: %s", candidate.title, error)
+            continue
+        candidate.seconds += time.perf_counter() - began
+        if not names:
+            names.append(main_metric(metrics, scores))
+        candidate.values.append(float(scores[names[0]]))
+        done = number * len(candidates) + at + 1
+        listener.progress(f"fold {number + 1}", done, how.folds * len(candidates))
+    for view, (_, _, tables) in made.items():
+        forget(views[view], tables)
+
+
+def _score(
+    candidate: Candidate,
+    how: Choosing,
+    train: Federation,
+    held: Federation,
+    reference: Reference,
+    seed: int,
+) -> dict[str, float]:
+    estimator = method_class(candidate.name)(**how.params_of(candidate.name))
+    if "seed" in estimator.get_params():
+        estimator.set_params(seed=seed)
+    estimator.fit(train)
+    if candidate.corrected or candidate.name in HORIZONTAL:
+        reference = Reference(tuple(held.label_parties), own=True)
+    return measure(estimator, held, reference)
+
+
+def main_metric(metrics: list[str], scores: Mapping[str, float]) -> str:
+    """The metric that decides: the first asked for, or what is usual."""
+    if metrics:
+        return metrics[0]
+    names = list(scores)
+    return next((name for name in ("auc", "accuracy", "rmse") if name in names), names[0])
+
+
+# ---------------------------------------------------------------- saying why
+
+
+def _why(
+    best: Candidate,
+    able: list[Candidate],
+    metric: str,
+    folds: int,
+    rows: int,
+    how: Choosing,
+    horizontal: bool,
+) -> list[str]:
+    mean = {id(each): statistics.fmean(each.values[:folds]) for each in able}
+    what = "rows of all parties" if horizontal else "rows known to all parties"
+    lines = [
+        f"{best.title} was chosen: {METHODS[best.name][1]}. On held-out {what} its {metric} was "
+        f"{mean[id(best)]:.3f} on average over {folds} of {how.folds} folds."
+    ]
+    others = [each for each in able if each is not best]
+    if others:
+        sign = 1 if better_is_higher(metric) else -1
+        second = max(others, key=lambda each: sign * mean[id(each)])
+        gap = abs(mean[id(best)] - mean[id(second)])
+        lines.append(f"Next came {second.title} with {mean[id(second)]:.3f}.")
+        spread = statistics.stdev(best.values[:folds]) if folds > 1 else float("inf")
+        if gap < spread:
+            lines.append("The difference is within what folds differ by, so that either would do.")
+    if folds < how.folds:
+        lines.append(f"The time budget of {how.budget:g} s ended the comparison early.")
+    if rows < FEW_ROWS:
+        lines.append(f"{rows} rows are too few to tell methods apart with any certainty.")
+    skipped = [each.title for each in able if each.skipped]
+    if skipped:
+        lines.append(f"{', '.join(skipped)} could not be trained in every fold.")
+    return lines
