@@ -8,7 +8,7 @@ from pathlib import Path
 import fedmend
 
 HOUSE = Path(fedmend.__file__).parent
-FLOORS = ["data", "federation", "secure", "learn", "generate", "methods"]
+FLOORS = ["data", "federation", "secure", "learn", "generate", "methods", "preflight"]
 UPPER = {"report", "bench", "audit"}
 GROUND = {"errors", "_suggest", "_json", "_version"}
 

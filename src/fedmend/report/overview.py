@@ -7,11 +7,11 @@ is shown as withheld.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from fedmend.errors import Refused
+from fedmend.errors import AlignmentError, DataError, Refused
 from fedmend.federation import Federation, Worker, exposed
 
 __all__ = ["Overview", "OverviewWorker", "PartyOverview", "overview"]
@@ -93,13 +93,22 @@ class PartyOverview:
 
 @dataclass(frozen=True)
 class Overview:
-    """The federation at a glance; ``print`` it, or take :meth:`to_dict` for a report."""
+    """The federation at a glance; ``print`` it, or take :meth:`to_dict` for a report.
+
+    agreement: how far several labellers agree. skew: how unevenly parties with the same columns
+    share the classes. curve: what overlap is worth, if it was asked for. advice: which methods
+    mend the tears, at what cost. All four in JSON form.
+    """
 
     parties: list[PartyOverview]
     aligned: int | None
     label: dict[str, Any] | None
     torn: list[str]
     shape: str = "vertical"
+    agreement: dict[str, Any] | None = None
+    skew: dict[str, Any] | None = None
+    curve: dict[str, Any] | None = None
+    advice: dict[str, Any] | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON form."""
@@ -153,35 +162,100 @@ class Overview:
         lines.insert(1, "  ".join("─" * width for width in widths))
         if self.label is not None:
             lines += ["", f"Label {self.label_in_words()}"]
-        return "\n".join([*lines, "", "What is torn:", *(f"  • {line}" for line in self.torn)])
+        for title, sentences in self.sections():
+            lines += ["", f"{title}:", *(f"  • {line}" for line in sentences)]
+        return "\n".join(lines)
+
+    def sections(self) -> list[tuple[str, list[str]]]:
+        """What there is to say, below titles."""
+        parts = [
+            ("What is torn", self.torn),
+            ("How far the labellers agree", (self.agreement or {}).get("words", [])),
+            ("How the classes are shared", (self.skew or {}).get("words", [])),
+            ("What overlap is worth", (self.curve or {}).get("words", [])),
+            ("What would mend it", (self.advice or {}).get("words", [])),
+        ]
+        return [(title, sentences) for title, sentences in parts if sentences]
 
 
-def overview(fed: Federation, *, shape: str = "vertical") -> Overview:
+def overview(
+    fed: Federation,
+    *,
+    shape: str = "vertical",
+    curve: bool | Mapping[str, Any] = False,
+    progress: Callable[[str, int, int], None] | None = None,
+) -> Overview:
     """Ask every party for its sizes, the label party for its label, and say what is torn.
 
-    shape: "horizontal" where the parties have the same columns of different people.
+    shape: "horizontal" where the parties have the same columns of different people. curve: train
+    on growing parts of the aligned rows to see what more of them would be worth (a minute or
+    less); settings of `fedmend.preflight.learning_curve` may be given instead of True.
     """
+    from fedmend.report.advice import advise
+
     aligned = fed.alignment.aligned if fed.is_aligned else None
     parties = [_ask(fed, name) for name in fed.names]
     holders = [party.name for party in parties if party.labelled]
     if shape == "horizontal":
-        told = {name: _ask_label(fed, name) for name in holders}
-        torn = torn_across(parties, told)
-        return Overview(parties, aligned, _together(told), torn, shape)
-    label = _ask_label(fed, holders[0]) if len(holders) == 1 else None
-    return Overview(parties, aligned, label, what_is_torn(parties, aligned, label))
+        skew, label = _shared_classes(fed, holders)
+        torn = torn_across(parties, skew)
+        found = Overview(parties, aligned, label, torn, shape, skew=skew)
+    else:
+        label = _ask_label(fed, holders[0]) if len(holders) == 1 else None
+        found = Overview(
+            parties,
+            aligned,
+            label,
+            what_is_torn(parties, aligned, label),
+            agreement=_agreement(fed, holders) if len(holders) > 1 and aligned else None,
+            curve=_curve(fed, curve, progress) if curve and aligned else None,
+        )
+    return replace(found, advice=advise(found).to_dict())
 
 
-def _together(told: Mapping[str, dict[str, Any] | None]) -> dict[str, Any] | None:
-    """The label over all parties that tell its counts."""
-    known = [each for each in told.values() if each and "counts" in each]
-    if not known:
+def _shared_classes(
+    fed: Federation, holders: list[str]
+) -> tuple[dict[str, Any] | None, dict[str, Any] | None]:
+    """How unevenly the classes are shared, and the label over all parties that tell."""
+    from fedmend.preflight.skew import label_skew
+
+    told = list(holders)
+    while told:
+        try:
+            found = label_skew(fed, told)
+        except Refused as refusal:
+            if refusal.party not in told:
+                return None, None
+            told.remove(refusal.party)
+        except DataError:
+            return None, None
+        else:
+            return found.to_dict(), {"name": found.label, "counts": found.pooled}
+    return None, None
+
+
+def _agreement(fed: Federation, holders: list[str]) -> dict[str, Any] | None:
+    """How far the labellers agree; None where one of them does not let it be known."""
+    from fedmend.preflight.agreement import label_agreement
+
+    try:
+        return label_agreement(fed, holders).to_dict()
+    except (AlignmentError, DataError, Refused):
         return None
-    counts: dict[str, int] = {}
-    for each in known:
-        for value, count in each["counts"].items():
-            counts[value] = counts.get(value, 0) + count
-    return {**known[0], "counts": dict(sorted(counts.items()))}
+
+
+def _curve(
+    fed: Federation,
+    asked: bool | Mapping[str, Any],
+    progress: Callable[[str, int, int], None] | None,
+) -> dict[str, Any]:
+    from fedmend.preflight.curve import learning_curve
+
+    settings = dict(asked) if isinstance(asked, Mapping) else {}
+    try:
+        return learning_curve(fed, progress=progress, **settings).to_dict()
+    except (DataError, Refused) as error:
+        return {"words": [f"No learning curve: {error}"]}
 
 
 def _ask(fed: Federation, name: str) -> PartyOverview:
@@ -205,9 +279,7 @@ def _ask_label(fed: Federation, name: str) -> dict[str, Any] | None:
 # ---------------------------------------------------------------- in words
 
 
-def torn_across(
-    parties: list[PartyOverview], labels: Mapping[str, dict[str, Any] | None]
-) -> list[str]:
+def torn_across(parties: list[PartyOverview], skew: Mapping[str, Any] | None) -> list[str]:
     """What is torn where the parties have the same columns: labels, classes, cells."""
     told = [party for party in parties if not party.withheld]
     rows = sum(party.rows for party in told)
@@ -223,12 +295,11 @@ def torn_across(
         for party in told
         if not party.labelled_rows
     ]
-    counts = {name: each["counts"] for name, each in labels.items() if each and "counts" in each}
-    classes = sorted({value for each in counts.values() for value in each})
+    shared = skew or {"parties": {}, "pooled": {}}
     sentences += [
-        f"{name} has labels of {len(each)} of the {len(classes)} classes only."
-        for name, each in counts.items()
-        if each and len(each) < len(classes)
+        f"{name} has labels of {each['classes']} of the {len(shared['pooled'])} classes only."
+        for name, each in shared["parties"].items()
+        if 0 < each["classes"] < len(shared["pooled"])
     ]
     sentences += _cells_torn(told)
     sentences += [

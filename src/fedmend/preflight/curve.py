@@ -1,0 +1,367 @@
+"""What overlap is worth: a learning curve on the aligned rows, and where it leads.
+
+A small split network is trained on growing shares of the aligned rows and scored on others that
+were set aside, several times with other draws. Through the errors goes a power law,
+error(n) = floor + a * n^-b (Hestness et al. 2017), which says what twice the rows would bring. How
+sure that is comes from drawing the repeats anew (bootstrap), made wider because all repeats draw
+from the same people (Nadeau and Bengio 2003). Beside it stands what the label party reaches alone
+with all its labelled rows, on the same people.
+
+The work is bounded by counting training steps beforehand, not by a clock: the same call gives the
+same curve.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+
+from fedmend.errors import ConfigError, DataError
+from fedmend.federation import Federation
+from fedmend.learn.features import ALIGNED, Segments
+from fedmend.learn.halves import Settings
+from fedmend.learn.optim import OptimizerSpec
+from fedmend.learn.session import Session
+from fedmend.learn.training import SplitConfig, SplitNetwork
+
+__all__ = ["Curve", "Point", "learning_curve", "power_law"]
+
+logger = logging.getLogger(__name__)
+
+Progress = Callable[[str, int, int], None]
+
+SMALLEST = 0.125
+LEAST_ROWS = 80
+LEAST_TRAINED = 24
+MODEL = "preflight-curve"
+# Training steps of two parties in a second, on one core of an x86 server (docs/benchmarks.md).
+STEPS_A_SECOND = 800
+_EPOCHS = 30
+_BATCHES = ((32, 1000), (64, 5000), (256, 1_000_000))  # batch size, for so many rows at most
+_DRAWS = 400
+_EXPONENTS = np.linspace(0.1, 1.5, 57)
+_TAIL = 10  # per cent on either side: an interval of 80 %
+
+
+@dataclass(frozen=True)
+class Point:
+    """A score at a number of rows, and its 80 % interval."""
+
+    rows: int
+    score: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class Curve:
+    """The score by aligned rows, and where it leads.
+
+    metric: "auc", or "rmse" for numbers. points: measured. twice: with twice the aligned rows, as
+    the power law has it. gain: by how much that is better, with its 80 % interval (low, high).
+    alone: the label party without the others, on all its labelled rows.
+    """
+
+    metric: str
+    points: list[Point]
+    twice: Point
+    gain: tuple[float, float, float]
+    alone: Point | None
+    label_party: str
+    repeats: int
+    held_out: int
+    settings: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def now(self) -> Point:
+        return self.points[-1]
+
+    @property
+    def words(self) -> list[str]:
+        name = {"auc": "AUC", "rmse": "RMSE"}[self.metric]
+        now, twice = self.now, self.twice
+        sentences = [
+            f"Trained on {now.rows:,} shared rows, the parties together reach {name} "
+            f"{_number(now.score)} ({_number(now.low)} to {_number(now.high)})."
+        ]
+        if self.alone is not None:
+            sentences.append(
+                f"{self.label_party} alone, with {self.alone.rows:,} rows of its own, reaches "
+                f"{_number(self.alone.score)} ({_number(self.alone.low)} to "
+                f"{_number(self.alone.high)})."
+            )
+        gain, low, high = self.gain
+        sentences.append(
+            f"Twice as many shared rows would bring it to about {_number(twice.score)} "
+            f"({_number(twice.low)} to {_number(twice.high)}): "
+            + (
+                f"a gain of about {_number(gain)}, in 8 of 10 cases {_number(low)} to "
+                f"{_number(high)}."
+                if self.worth_it
+                else "whether that is a gain cannot be told from these rows."
+            )
+        )
+        return sentences
+
+    @property
+    def worth_it(self) -> bool:
+        """Whether more shared rows surely bring something."""
+        return self.gain[1] > 0
+
+    def to_dict(self) -> dict[str, Any]:
+        """The JSON form."""
+        return asdict(self) | {"now": asdict(self.now), "words": self.words}
+
+
+def _number(value: float) -> str:
+    return f"{value:.3f}" if abs(value) < 10 else f"{value:,.4g}"
+
+
+class _SomeRows(SplitNetwork):
+    """A split network trained on chosen rows, and scored on others of the same segments."""
+
+    chosen: np.ndarray | None = None
+
+    def session(self, segments: Segments, rows: np.ndarray | None = None) -> Session:
+        return super().session(segments, self.chosen if rows is None else rows)
+
+    def score(self, segments: Segments, rows: np.ndarray) -> dict[str, float]:
+        with self.session_type(self, self.fed, segments, train=False) as session:
+            session.run(rows)
+            return dict(session.top.metrics(rows))
+
+
+def learning_curve(
+    fed: Federation,
+    *,
+    label_party: str | None = None,
+    sizes: int = 4,
+    repeats: int = 6,
+    held_out: float = 0.25,
+    seconds: float = 60.0,
+    seed: int = 0,
+    progress: Progress | None = None,
+) -> Curve:
+    """What the aligned rows are worth, and what twice as many would be.
+
+    sizes: how many numbers of rows are tried, from an eighth of those that are not held out to
+    all of them. seconds: about how long it may take on one core; with many rows, fewer are used.
+    """
+    _check(sizes, repeats, held_out, seconds)
+    owner = label_party or fed.label_party
+    parties = [name for name in fed.names if fed.roster[name]["features"]]
+    usable = _labelled(fed, parties, owner)
+    most = _most_rows(seconds, repeats, sizes, len(parties))
+    rng = np.random.default_rng([fed.seed, seed, 7])
+    if len(usable) > most / (1 - held_out):
+        usable = rng.permutation(usable)[: int(most / (1 - held_out))]
+    aside = round(held_out * len(usable))
+    tried = _sizes(sizes, len(usable) - aside)
+    together = np.zeros((repeats, len(tried)))
+    alone: list[float] = []
+    metric, rows_alone = "auc", 0
+    for repeat in range(repeats):
+        drawn = rng.permutation(usable)
+        held, pool = np.sort(drawn[:aside]), drawn[aside:]
+        for number, size in enumerate(tried):
+            scores = _fit(fed, parties, owner, pool[:size], held, [seed, repeat, number])
+            metric = "auc" if "auc" in scores else "rmse"
+            together[repeat, number] = scores[metric]
+            if progress is not None:
+                progress("learning curve", repeat * len(tried) + number + 1, repeats * len(tried))
+        if owner in parties:
+            found, rows_alone = _alone(fed, owner, held, most, [seed, repeat])
+            alone.append(found[metric])
+    wider = float(np.sqrt(1 + repeats * aside / max(1, len(usable) - aside)))
+    points, twice, gain = _read(tried, together, metric, wider, rng)
+    return Curve(
+        metric,
+        points,
+        twice,
+        gain,
+        _point(rows_alone, np.array(alone), wider, rng) if alone else None,
+        owner,
+        repeats,
+        aside,
+        {"sizes": sizes, "seconds": seconds, "seed": seed},
+    )
+
+
+def _sizes(count: int, rows: int) -> list[int]:
+    """So many numbers of rows, in equal ratios, up to all of them."""
+    least = min(rows, max(LEAST_TRAINED, SMALLEST * rows))
+    return sorted({round(each) for each in np.geomspace(least, rows, count)})
+
+
+def _check(sizes: int, repeats: int, held_out: float, seconds: float) -> None:
+    problems = []
+    if sizes < 3:
+        problems.append(f"sizes must be at least 3, however: {sizes}")
+    if repeats < 2:
+        problems.append(f"repeats must be at least 2, however: {repeats}")
+    if not 0 < held_out < 1:
+        problems.append(f"held_out must be in (0, 1), however: {held_out}")
+    if not seconds > 0:
+        problems.append(f"seconds must be positive, however: {seconds}")
+    if problems:
+        raise ConfigError([f"learning_curve: {each}" for each in problems])
+
+
+# ---------------------------------------------------------------- training
+
+
+def _config(rows: int, seed: Sequence[int]) -> SplitConfig:
+    batch = next(batch for batch, limit in _BATCHES if rows <= limit)
+    number = int(np.random.SeedSequence(list(seed)).generate_state(1)[0] % 2**31)
+    # Strong decay and no early stopping: with few rows a held-out fifth of them judges badly.
+    return SplitConfig(
+        bottom=(32,),
+        embedding=16,
+        top=(32,),
+        epochs=_EPOCHS,
+        validation=0.0,
+        patience=None,
+        seed=number,
+        settings=Settings(batch, OptimizerSpec("adam", 3e-3, 3e-2)),
+    )
+
+
+def _network(
+    fed: Federation, parties: list[str], owner: str, rows: int, seed: Sequence[int]
+) -> _SomeRows:
+    config = _config(rows, seed)
+    return _SomeRows(fed, parties=parties, label_party=owner, config=config, model=MODEL)
+
+
+def _fit(
+    fed: Federation,
+    parties: list[str],
+    owner: str,
+    rows: np.ndarray,
+    held: np.ndarray,
+    seed: Sequence[int],
+) -> dict[str, float]:
+    segments = [[ALIGNED, fed.alignment.aligned]]
+    network = _network(fed, parties, owner, len(rows), seed)
+    network.chosen = np.sort(rows)
+    network.fit(segments)
+    return network.score(segments, held)
+
+
+def _alone(
+    fed: Federation, owner: str, held: np.ndarray, most: int, seed: Sequence[int]
+) -> tuple[dict[str, float], int]:
+    """The label party's own columns, on all its labelled rows but the held-out ones."""
+    segments = [
+        [ALIGNED, fed.alignment.aligned],
+        [owner, fed.alignment.unaligned[owner]],
+    ]
+    network = _network(fed, [owner], owner, most, [*seed, 99])
+    with network.session(segments) as session:
+        rows = np.setdiff1d(np.union1d(session.train, session.validation), held)
+    rows = np.random.default_rng([fed.seed, *seed]).permutation(rows)[:most]
+    network = _network(fed, [owner], owner, len(rows), [*seed, 99])
+    network.chosen = np.sort(rows)
+    network.fit(segments)
+    return network.score(segments, held), len(rows)
+
+
+def _labelled(fed: Federation, parties: list[str], owner: str) -> np.ndarray:
+    """The aligned rows that have a label, by their numbers."""
+    segments = [[ALIGNED, fed.alignment.aligned]]
+    with _network(fed, parties, owner, 100, [0]).session(segments) as session:
+        usable = np.union1d(session.train, session.validation)
+    if len(usable) < LEAST_ROWS:
+        raise DataError(
+            f"{len(usable)} aligned rows with a label are too few for a learning curve",
+            party=owner,
+            mend=f"{LEAST_ROWS} or more of them, or leave the curve out",
+        )
+    return usable
+
+
+def _most_rows(seconds: float, repeats: int, sizes: int, parties: int) -> int:
+    """So many training rows that all steps together fit the time."""
+    steps = seconds * STEPS_A_SECOND * 2 / max(2, parties)
+    trained = repeats * _EPOCHS * float(np.geomspace(SMALLEST, 1, sizes).sum())
+    most = LEAST_ROWS
+    for batch, limit in _BATCHES:
+        most = max(most, min(limit, int(steps * batch / trained)))
+    return most
+
+
+# ---------------------------------------------------------------- reading the curve
+
+
+def power_law(rows: np.ndarray, errors: np.ndarray) -> tuple[float, float, float]:
+    """floor, a and b of error(n) = floor + a * n^-b, all at least 0, by least squares.
+
+    >>> n = np.array([100, 200, 400, 800])
+    >>> floor, a, b = power_law(n, 0.1 + 2.0 * n**-0.5)
+    >>> round(floor, 3), round(a, 2), round(b, 2)
+    (0.1, 2.0, 0.5)
+    """
+    floor, a, b = _power_laws(np.asarray(rows, dtype=np.float64), np.asarray(errors)[None, :])[0]
+    return float(floor), float(a), float(b)
+
+
+def _power_laws(rows: np.ndarray, errors: np.ndarray) -> np.ndarray:
+    """The laws of many curves at once. **Shape** rows [n], errors [m, n] -> [m, 3]"""
+    shapes = rows[None, :] ** -_EXPONENTS[:, None]
+    centred = shapes - shapes.mean(1, keepdims=True)
+    mean = errors.mean(1, keepdims=True)
+    slope = (errors - mean) @ centred.T / (centred**2).sum(1)
+    level = mean - slope * shapes.mean(1)
+    # A floor below 0 is set to 0; a curve that rises is taken for a flat one.
+    through = errors @ shapes.T / (shapes**2).sum(1)
+    below = level < 0
+    level, slope = np.where(below, 0.0, level), np.where(below, through, slope)
+    rises = slope < 0
+    level, slope = np.where(rises, mean, level), np.where(rises, 0.0, slope)
+    fitted = level[:, :, None] + slope[:, :, None] * shapes[None, :, :]
+    off = ((errors[:, None, :] - fitted) ** 2).sum(2)
+    best = off.argmin(1)
+    at = np.arange(len(errors))
+    return np.stack([level[at, best], slope[at, best], _EXPONENTS[best]], axis=1)
+
+
+def _read(
+    sizes: Sequence[int], scores: np.ndarray, metric: str, wider: float, rng: np.random.Generator
+) -> tuple[list[Point], Point, tuple[float, float, float]]:
+    """The measured points, the one at twice the most rows, and the gain between the last two.
+
+    wider: by what factor intervals are. **Shape** scores [repeats, sizes]
+    """
+    points = [_point(size, scores[:, at], wider, rng) for at, size in enumerate(sizes)]
+    errors = 1 - scores if metric == "auc" else scores
+    n = np.array(sizes, dtype=np.float64)
+    twice = 2 * n[-1]
+
+    draws = rng.integers(0, len(errors), size=(_DRAWS, len(errors)))
+    laws = _power_laws(n, np.vstack([errors.mean(0), errors[draws].mean(1)]))
+    floor, a, b = laws.T
+    # The law on both sides, not the last measurement: what lies between is the law's.
+    led = np.stack([floor + a * twice**-b, a * (n[-1] ** -b - twice**-b)], axis=1)
+    middle, drawn = led[0], led[1:]
+    ends = np.percentile(drawn, [_TAIL, 100 - _TAIL], axis=0)
+    (low, least), (high, most) = middle + wider * (ends - middle)
+    error, gain = map(float, middle)
+    bounds = (gain, max(0.0, float(least)), float(most))
+    if metric == "auc":
+        point = Point(int(twice), 1 - error, 1 - float(high), min(1.0, 1 - float(low)))
+    else:
+        point = Point(int(twice), error, max(0.0, float(low)), float(high))
+    return points, point, bounds
+
+
+def _point(rows: int, scores: np.ndarray, wider: float, rng: np.random.Generator) -> Point:
+    """The mean over repeats, and the interval of such means."""
+    draws = rng.integers(0, len(scores), size=(_DRAWS, len(scores)))
+    middle = float(scores.mean())
+    ends = np.percentile(scores[draws].mean(1), [_TAIL, 100 - _TAIL])
+    low, high = middle + wider * (ends - middle)
+    return Point(int(rows), middle, float(low), float(high))

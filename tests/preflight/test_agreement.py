@@ -1,0 +1,168 @@
+"""Agreement of labellers: equal to what one computes with all labels in one place."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sklearn.metrics import cohen_kappa_score
+
+from fedmend.errors import AlignmentError, DataError, Refused
+from fedmend.federation import COORDINATOR, Policy
+from fedmend.preflight.agreement import alpha_of, called, kappa_of, label_agreement
+
+CLASSES = ["cold", "cough", "flu"]
+
+
+def said(rng, truth, error):
+    wrong = rng.random(len(truth)) < error
+    return [
+        str(rng.choice(CLASSES)) if off else each for each, off in zip(truth, wrong, strict=True)
+    ]
+
+
+def crowd(n=200, errors=(0.1, 0.3, 0.6), seed=0):
+    rng = np.random.default_rng(seed)
+    truth = rng.choice(CLASSES, n, p=[0.5, 0.3, 0.2]).tolist()
+    return {f"doctor-{number}": said(rng, truth, error) for number, error in enumerate(errors)}
+
+
+def krippendorff(votes):
+    """Alpha as it is defined, over units [n][labellers] with None where one gave no label."""
+    values = sorted({each for unit in votes for each in unit if each is not None})
+    coincidences = np.zeros((len(values), len(values)))
+    for unit in votes:
+        given = [each for each in unit if each is not None]
+        for one, two in itertools.permutations(range(len(given)), 2):
+            at = values.index(given[one]), values.index(given[two])
+            coincidences[at] += 1 / (len(given) - 1)
+    each = coincidences.sum(1)
+    total = each.sum()
+    differ = total - np.trace(coincidences)
+    return 1 - (total - 1) * differ / (total**2 - (each**2).sum())
+
+
+@pytest.mark.parametrize("mode", ["dealer", "bfv"])
+def test_equal_to_the_labels_in_one_place(labellers, mode):
+    votes = crowd()
+    found = label_agreement(labellers(votes), mode=mode)
+    assert len(found.pairs) == 3
+    for pair in found.pairs:
+        one, two = votes[pair.one], votes[pair.two]
+        assert pair.rows == 200
+        assert pair.agree == pytest.approx(np.mean([a == b for a, b in zip(one, two, strict=True)]))
+        assert pair.kappa == pytest.approx(cohen_kappa_score(one, two))
+        assert pair.low < pair.kappa < pair.high
+    units = list(zip(*votes.values(), strict=True))
+    assert found.alpha == pytest.approx(krippendorff(units))
+    assert found.lowest == min(pair.kappa for pair in found.pairs)
+    worst = min(found.pairs, key=lambda pair: pair.kappa)
+    assert found.words[0] == worst.words and f"kappa {worst.kappa:.2f}" in worst.words
+
+
+def test_rows_that_only_one_labels_are_left_out(labellers):
+    votes = crowd(errors=(0.1, 0.4))
+    votes["doctor-0"][:50] = [None] * 50
+    votes["doctor-1"][150:] = [None] * 50
+    (pair,) = label_agreement(labellers(votes)).pairs
+    one, two = votes["doctor-0"][50:150], votes["doctor-1"][50:150]
+    assert pair.rows == 100
+    assert pair.kappa == pytest.approx(cohen_kappa_score(one, two))
+
+
+def test_nobody_in_common_and_one_class(labellers):
+    apart = {"a": ["x"] * 5 + [None] * 5, "b": [None] * 5 + ["x"] * 5}
+    found = label_agreement(labellers(apart), classes=["x", "y"])
+    assert found.pairs[0].kappa is None and found.alpha is None
+    assert found.words == ["a and b label no row in common: whether they agree is unknown."]
+    same = label_agreement(labellers({"a": ["x"] * 9, "b": ["x"] * 9}), classes=["x", "y"])
+    assert same.words == [
+        "a and b give the same label to 100 % of 9 rows; all these labels are of one class."
+    ]
+
+
+def test_no_label_and_no_row_crosses(labellers):
+    fed = labellers(crowd())
+    label_agreement(fed)
+    kinds = {entry.kind for entry in fed.ledger.entries()}
+    assert not kinds & {"label", "row"}
+    # nothing that one labeller sends to another can be read on the way
+    to_parties = [
+        entry
+        for entry in fed.ledger.entries()
+        if COORDINATOR not in (entry.sender, entry.receiver) and entry.kind != "control"
+    ]
+    assert all(entry.sealed_for for entry in to_parties)
+
+
+def test_who_refuses_statistics_takes_no_part(labellers):
+    fed = labellers(crowd(), **{"doctor-1": Policy(refuse={"statistic"})})
+    with pytest.raises(Refused, match="doctor-1.*statistic"):
+        label_agreement(fed)
+
+
+def test_too_few_rows_for_a_party(labellers):
+    fed = labellers(crowd(), **{"doctor-2": Policy(min_intersection=500)})
+    with pytest.raises(AlignmentError, match="doctor-2.*500"):
+        label_agreement(fed)
+
+
+def test_one_labeller_is_told_so(labellers):
+    with pytest.raises(DataError, match="1 of the parties label"):
+        label_agreement(labellers(crowd()), ["doctor-0"])
+
+
+def variance_by_delta(counts):
+    """The variance of kappa from its derivatives, taken numerically."""
+    rows = counts.sum()
+    shares = (counts / rows).ravel()
+    size = len(counts)
+
+    def kappa(p):
+        p = p.reshape(size, size)
+        observed, chance = np.trace(p), p.sum(1) @ p.sum(0)
+        return (observed - chance) / (1 - chance)
+
+    step = 1e-6
+    slope = np.array(
+        [
+            (kappa(shares + step * unit) - kappa(shares - step * unit)) / (2 * step)
+            for unit in np.eye(size * size)
+        ]
+    )
+    return (slope**2 @ shares - (slope @ shares) ** 2) / rows
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(st.integers(1, 40), min_size=9, max_size=9))
+def test_standard_error_is_that_of_the_delta_method(cells):
+    counts = np.array(cells).reshape(3, 3)
+    kappa, low, high = kappa_of(counts)
+    error = np.sqrt(variance_by_delta(counts))
+    assert low == pytest.approx(max(-1, kappa - 1.96 * error), abs=1e-6)
+    assert high == pytest.approx(min(1, kappa + 1.96 * error), abs=1e-6)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(2, 5), st.integers(5, 40), st.integers(0, 10**6))
+def test_alpha_from_pairs_is_alpha_where_all_label_all(many, n, seed):
+    rng = np.random.default_rng(seed)
+    votes = rng.integers(0, 3, (n, many))
+    tables = {}
+    for one, two in itertools.combinations(range(many), 2):
+        counts = np.zeros((3, 3))
+        np.add.at(counts, (votes[:, one], votes[:, two]), 1)
+        tables[str(one), str(two)] = counts
+    if len(np.unique(votes)) > 1:
+        assert alpha_of(tables) == pytest.approx(krippendorff(votes.tolist()))
+
+
+@pytest.mark.parametrize(
+    ("kappa", "word"),
+    [(-0.3, "no better than chance"), (0.55, "moderate"), (0.8, "substantial"), (1.0, "almost")],
+)
+def test_words(kappa, word):
+    assert called(kappa).startswith(word)

@@ -1,0 +1,121 @@
+"""The learning curve: repeatable, bounded, and right about curves that are known."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedmend.data.table import Table
+from fedmend.errors import ConfigError, DataError
+from fedmend.federation import Federation, Party
+from fedmend.preflight import curve
+from fedmend.preflight.curve import learning_curve, power_law
+from fedmend.secure.align import align
+
+QUICK = {"sizes": 3, "repeats": 2, "seconds": 20.0}
+
+
+def bank_and_telco(n=160, task="binary", extra=0, labelled=1.0, seed=0):
+    """Half of what decides is at each; `extra` people only the bank knows."""
+    rng = np.random.default_rng(seed)
+    own, other = rng.normal(size=(2, n + extra))
+    signal = own + other
+    y = np.where(signal > 0, "yes", "no") if task == "binary" else 100 + 10 * signal
+    y = pd.Series(y, dtype=object if task == "binary" else float)
+    y[rng.random(len(y)) > labelled] = None
+    bank = pd.DataFrame({"id": np.arange(n + extra), "income": own, "y": y})
+    telco = pd.DataFrame({"id": np.arange(n), "calls": other[:n]})
+    fed = Federation(
+        Party("bank", Table.from_frame(bank, id="id", label="y")),
+        Party("telco", Table.from_frame(telco, id="id")),
+        strict=True,
+    )
+    align(fed)
+    return fed
+
+
+def test_together_is_better_than_alone_and_the_same_call_gives_the_same():
+    fed = bank_and_telco(extra=60)
+    found = learning_curve(fed, **QUICK)
+    assert [point.rows for point in found.points] == [24, 54, 120]
+    assert found.twice.rows == 240 and found.held_out == 40
+    assert found.alone is not None and found.alone.rows == 180
+    assert found.now.score > found.alone.score
+    assert found.twice.low <= found.twice.score <= found.twice.high
+    assert learning_curve(bank_and_telco(extra=60), **QUICK) == found
+    told = []
+    learning_curve(fed, progress=lambda *what: told.append(what), **QUICK)
+    assert told[-1] == ("learning curve", 6, 6)
+    assert found.words[1].startswith("bank alone, with 180 rows of its own, reaches 0.")
+
+
+def test_numbers_are_measured_by_their_error():
+    found = learning_curve(bank_and_telco(task="regression"), **QUICK)
+    assert found.metric == "rmse"
+    assert found.points[0].score > found.now.score
+    assert "RMSE" in found.words[0]
+
+
+def test_rows_without_label_do_not_count():
+    found = learning_curve(bank_and_telco(n=200, labelled=0.6), **QUICK)
+    assert 80 < found.now.rows + found.held_out < 140
+
+
+def test_too_few_rows_are_told():
+    with pytest.raises(DataError, match=r"bank.*50 aligned rows with a label are too few"):
+        learning_curve(bank_and_telco(n=50))
+
+
+def test_only_what_training_sends_crosses():
+    fed = bank_and_telco()
+    before = len(fed.ledger.entries())
+    learning_curve(fed, **QUICK)
+    kinds = {entry.kind for entry in fed.ledger.entries()[before:]}
+    assert kinds <= {"control", "count", "statistic", "embedding", "gradient"}
+
+
+def test_bad_settings_are_listed_together():
+    with pytest.raises(ConfigError) as caught:
+        learning_curve(bank_and_telco(), sizes=2, repeats=1, held_out=1.0, seconds=0)
+    assert len(caught.value.problems) == 4
+
+
+def test_the_work_is_bounded_beforehand():
+    assert curve._most_rows(60, 6, 4, 2) > curve._most_rows(10, 6, 4, 2)
+    assert curve._most_rows(60, 6, 4, 2) > curve._most_rows(60, 6, 4, 5)
+    assert curve._most_rows(1e-3, 6, 4, 2) == curve.LEAST_ROWS
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.floats(0, 0.4), st.floats(0.2, 5), st.floats(0.15, 1.4))
+def test_a_power_law_is_found_again(floor, a, b):
+    rows = np.array([50, 100, 200, 400, 800.0])
+    errors = floor + a * rows**-b
+    found = power_law(rows, errors)
+    for n in (400, 1600):
+        expected = floor + a * n**-b
+        assert found[0] + found[1] * n ** -found[2] == pytest.approx(expected, abs=0.02 * errors[0])
+
+
+def test_a_flat_or_rising_error_promises_nothing():
+    rows = np.array([100, 200, 400])
+    for errors in ([0.2, 0.2, 0.2], [0.1, 0.2, 0.3]):
+        floor, a, b = power_law(rows, np.array(errors))
+        assert a * (400.0**-b - 800.0**-b) == pytest.approx(0)
+        assert floor == pytest.approx(0.2)
+
+
+def test_the_interval_holds_what_is_true_of_noisy_curves():
+    rng = np.random.default_rng(1)
+    sizes = [100, 200, 400, 800]
+    truth = 0.9 - 1.5 * np.array([*sizes, 1600]) ** -0.5
+    inside = 0
+    for _ in range(60):
+        scores = truth[:-1] + rng.normal(0, 0.01, (6, 4))
+        _, twice, gain = curve._read(sizes, scores, "auc", 1.0, rng)
+        inside += twice.low <= truth[-1] <= twice.high
+        assert gain[1] <= gain[0] <= gain[2]
+    assert inside >= 36  # of 60; bootstrap means of six are a little narrow

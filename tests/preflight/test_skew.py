@@ -1,0 +1,103 @@
+"""Class skew: equal to what one computes with all labels in one place, and no counts leave."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedmend.data.table import Table
+from fedmend.errors import DataError, Refused
+from fedmend.federation import Federation, Party, Policy
+from fedmend.preflight.skew import by_chance, distance, label_skew
+
+
+def clinics(labels: dict[str, list], **policies: Policy) -> Federation:
+    parties = []
+    for number, (name, said) in enumerate(labels.items()):
+        frame = pd.DataFrame(
+            {"age": np.arange(len(said)) + 0.5, "y": pd.Series(said, dtype=object)}
+        )
+        ids = np.arange(len(said)) + 1000 * number
+        table = Table(ids, frame, label="y", kinds={"y": "nominal"})
+        parties.append(Party(name, table, policy=policies.get(name)))
+    return Federation(*parties, strict=True)
+
+
+LABELS = {
+    "north": ["flu"] * 90 + ["cold"] * 10,
+    "south": ["flu"] * 10 + ["cold"] * 90 + [None] * 5,
+    "west": ["flu"] * 50 + ["cold"] * 50,
+}
+
+
+@pytest.mark.parametrize("parties", [["north", "south", "west"], ["north", "south"]])
+def test_equal_to_the_labels_in_one_place(parties):
+    found = label_skew(clinics({name: LABELS[name] for name in parties}))
+    everyone = pd.Series([each for name in parties for each in LABELS[name]])
+    pooled = everyone.value_counts(normalize=True)
+    assert found.pooled == everyone.value_counts().to_dict()
+    assert found.label == "y"
+    for name in parties:
+        own = pd.Series(LABELS[name]).value_counts(normalize=True)
+        expected = own.sub(pooled, fill_value=0).abs().sum() / 2
+        assert found.parties[name].distance == pytest.approx(expected)
+        assert found.parties[name].rows == 100
+    assert found.notable == ["north", "south"]
+    assert "north and south have clearly other shares" in found.words[0]
+    assert "40 % of its labels would have to change" in found.words[0]
+
+
+def test_of_three_parties_no_counts_leave():
+    fed = clinics(LABELS)
+    label_skew(fed)
+    calls = {entry.call for entry in fed.ledger.entries()}
+    assert "ClassWorker.masked" in calls and "ClassWorker.counts" not in calls
+    assert not {entry.kind for entry in fed.ledger.entries()} & {"label", "row"}
+
+
+def test_a_party_may_refuse():
+    with pytest.raises(Refused, match="south"):
+        label_skew(clinics(LABELS, south=Policy(refuse={"statistic"})))
+
+
+def test_even_shares_are_said_to_be_even():
+    even = {name: ["flu", "cold"] * 40 for name in ("a", "b", "c")}
+    found = label_skew(clinics(even))
+    assert found.words == ["The classes are shared alike among the parties."]
+    assert found.mean == 0
+
+
+def test_labels_that_are_numbers_are_no_classes():
+    frame = pd.DataFrame({"x": range(1500), "y": np.arange(1500) + 0.25})
+    fed = Federation(Party("a", Table.from_frame(frame, label="y")), strict=True)
+    with pytest.raises(DataError, match="1500 different labels"):
+        label_skew(fed)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.integers(0, 50), min_size=3, max_size=3), st.integers(0, 10**6))
+def test_distance_is_a_distance(counts, seed):
+    one = np.array(counts)
+    two = np.random.default_rng(seed).integers(1, 50, 3)
+    found = distance(one, two)
+    if not one.sum():
+        assert found is None
+        return
+    assert 0 <= found <= 1
+    assert found == pytest.approx(distance(two, one))
+    assert distance(one, 7 * one) == pytest.approx(0)
+
+
+def test_chance_is_what_drawing_at_random_brings():
+    rng = np.random.default_rng(0)
+    pooled = np.array([500, 300, 200])
+    people = np.repeat(np.arange(3), pooled)
+    drawn = [
+        distance(np.bincount(rng.choice(people, 60, replace=False), minlength=3), pooled)
+        for _ in range(2000)
+    ]
+    assert by_chance(pooled, 60) == pytest.approx(np.mean(drawn), rel=0.05)
+    assert by_chance(pooled, 0) is None
