@@ -353,28 +353,31 @@ class SplitEstimator(Estimator):
 
     def hand_out(
         self, path: str | os.PathLike[str], parties: Sequence[str] | None = None
-    ) -> dict[str, str]:
+    ) -> list[str]:
         """Let parties predict their own rows alone, with what they keep of the model at `path`.
 
         The label party has all it needs. Others, if named, are given a copy of the top, where the
-        label party's policy lets "weights" out. Returns who cannot predict alone, and why.
+        label party's policy lets "weights" out. Returns a sentence for each that cannot.
         """
         if not hasattr(self, "network_"):
             raise NotFitted(f"{type(self).__name__} is not fitted. Mend: call fit(fed) first")
         folder, network = Path(path), self.network_
         saved = read_json(folder / MANIFEST, "a saved model") | {"alone": True}
-        without: dict[str, str] = {}
+        without: list[str] = []
         for party in dict.fromkeys([network.label_party, *(parties or [])]):
             if party is None:
                 continue
             if party not in network.parties:
                 if party != network.label_party:
-                    without[party] = f"{type(self).__name__} uses no column of {party}"
+                    without.append(
+                        f"{party} cannot predict alone: {type(self).__name__} uses none of its "
+                        "columns"
+                    )
                 continue
             try:
                 network.hand_out(str(folder), party, saved | {"label_party": party})
             except Refused as error:
-                without[party] = str(error)
+                without.append(f"{party} cannot predict alone: {error}")
         return without
 
     def _save_more(self, folder: Path) -> dict[str, Any]:

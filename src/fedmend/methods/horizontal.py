@@ -319,7 +319,7 @@ class HorizontalEstimator(Estimator):
 
     def hand_out(
         self, path: str | os.PathLike[str], parties: Sequence[str] | None = None
-    ) -> dict[str, str]:
+    ) -> list[str]:
         """Let parties, by default all, keep the model saved at `path` in folders of their own.
 
         Every round has sent it to them anyway. Returns who cannot predict alone: nobody.
@@ -330,7 +330,7 @@ class HorizontalEstimator(Estimator):
         asked = [each for each in self.fed_.names if parties is None or each in parties]
         with self.fed_.workers(ModelKeeper, parties=asked) as crew:
             crew.keep(str(folder), kept, saved)
-        return {}
+        return []
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], fed: Federation) -> Self:

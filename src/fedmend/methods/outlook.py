@@ -99,4 +99,5 @@ def shares(
 def entropy(probabilities: np.ndarray) -> np.ndarray:
     """How undecided a row is: 0 is one class for certain, 1 all of them alike."""
     safe = np.clip(probabilities, 1e-12, 1.0)
-    return -(safe * np.log(safe)).sum(1) / np.log(max(2, probabilities.shape[1]))
+    nats = -(safe * np.log(safe)).sum(1)
+    return (nats / np.log(max(2, probabilities.shape[1]))).clip(0.0, 1.0)
