@@ -115,8 +115,8 @@ class Training:
             "notes": [],
         }
         estimator.save(self.work / self.model)
-        if self.first and plan.alone and hasattr(estimator, "hand_out"):
-            told["notes"] = list(estimator.hand_out(self.work / self.model, parties=plan.alone))
+        if self.first:
+            told["notes"] = estimator.hand_out(self.work / self.model, parties=plan.alone)
         write_json(stored, told)
         self._estimator = estimator
         return _read(stored)
