@@ -18,6 +18,9 @@ from fedmend.errors import ConfigError, FedmendError, FedmendWarning
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from fedmend.checks import Findings
+    from fedmend.config import Config
+
 __all__ = ["app", "main"]
 
 app = typer.Typer(
@@ -32,6 +35,7 @@ app = typer.Typer(
 
 ConfigPath = Annotated[Path, typer.Argument(help="the federation's file", metavar="FILE")]
 Engine = Literal["local", "flare"]
+Stage = Literal["align", "diagnose", "complete", "correct", "choose", "train", "evaluate", "report"]
 Force = Annotated[bool, typer.Option("--force", help="replace what is there")]
 
 
@@ -111,8 +115,24 @@ def init(
 
 
 @app.command()
-def check(config: ConfigPath = Path("federation.toml")) -> None:
-    """List every problem of a federation.toml and its tables; train nothing."""
+def check(
+    config: ConfigPath = Path("federation.toml"),
+    curve: Annotated[
+        bool, typer.Option("--curve", help="train on parts of the shared rows: what are more worth")
+    ] = False,
+    problems: Annotated[
+        bool, typer.Option("--problems", help="list problems only, without looking further")
+    ] = False,
+    write: Annotated[
+        Path | None,
+        typer.Option("--write", help="write the file that follows the advice", metavar="FILE"),
+    ] = None,
+    as_json: Annotated[
+        Path | None, typer.Option("--json", help="write all that was found", metavar="FILE")
+    ] = None,
+    force: Force = False,
+) -> None:
+    """List every problem of a federation.toml and its tables, what is torn, and what mends it."""
     from fedmend.checks import check_data
     from fedmend.config import load_config
 
@@ -123,11 +143,41 @@ def check(config: ConfigPath = Path("federation.toml")) -> None:
         console.print(f"[yellow]note[/] {_escaped(note)}", highlight=False)
     if found.problems:
         raise ConfigError(found.problems, source=str(config))
-    for party, table in found.tables.items():
-        label = f", label {table.label}" if table.label else ""
-        facts = f"{len(table):,} rows, {len(table.feature_names)} columns{label}"
-        console.print(f"{_escaped(party)}: {_escaped(facts)}", highlight=False)
-    console.print(f"[green]no problems[/]. Next: fedmend run {_escaped(str(config))}")
+    if not problems:
+        _look(settings, found, console, curve=curve, write=write, as_json=as_json, force=force)
+    following = write or config
+    console.print(f"[green]no problems[/]. Next: fedmend run {_escaped(str(following))}")
+
+
+def _look(
+    settings: Config,
+    found: Findings,
+    console: Console,
+    *,
+    curve: bool,
+    write: Path | None,
+    as_json: Path | None,
+    force: bool,
+) -> None:
+    """What is torn, and what would mend it; on the terminal and as files."""
+    from fedmend._json import write_json
+    from fedmend.checks import look
+    from fedmend.config.mended import write_mended
+    from fedmend.terminal import TerminalListener, show_overview
+
+    with TerminalListener(console) as listener:
+        seen = look(settings, found, curve=curve, progress=listener.progress)
+    if seen is None:
+        for party, table in found.tables.items():
+            facts = f"{len(table):,} rows, {len(table.feature_names)} columns"
+            console.print(f"{_escaped(party)}: {facts}", highlight=False)
+        return
+    show_overview(console, seen)
+    if as_json is not None:
+        write_json(as_json, seen.to_dict())
+    if write is not None:
+        path = write_mended(settings, seen.advice or {}, write, force=force)
+        console.print(f"wrote {_escaped(str(path))}", highlight=False)
 
 
 @app.command()
@@ -136,7 +186,17 @@ def run(
     folder: Annotated[
         Path | None, typer.Option("--folder", help="the run folder, instead of the file's")
     ] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="go on with an unfinished run")] = False,
+    resume: Annotated[
+        bool,
+        typer.Option("--resume", help="go on with a run: do what is unfinished or has changed"),
+    ] = False,
+    start: Annotated[
+        Stage | None,
+        typer.Option("--from", help="go on with a run, from this stage on", metavar="STAGE"),
+    ] = None,
+    recipe: Annotated[
+        str | None, typer.Option("--recipe", help="stages by name, instead of the file's")
+    ] = None,
     force: Force = False,
     keep_failed: Annotated[
         bool, typer.Option("--keep-failed", help="keep FOLDER.part when the run fails")
@@ -146,12 +206,12 @@ def run(
         typer.Option("--engine", help="local: all here; flare: each party on its own machine"),
     ] = None,
 ) -> None:
-    """Read, align, train, score and report, into a run folder."""
+    """Align, diagnose, complete, correct labels, train, evaluate and report, into a run folder."""
     from fedmend.config import load_config
     from fedmend.flow import execute, plan_of
     from fedmend.terminal import TerminalListener, comparison_table
 
-    settings = load_config(config)
+    settings = load_config(config, recipe=recipe)
     target = folder or settings.folder
     console = _console()
     try:
@@ -160,7 +220,7 @@ def run(
                 from fedmend.deploy.flare_run import execute_flare
 
                 record = execute_flare(
-                    settings, target, resume=resume, force=force, listener=listener
+                    settings, target, resume=resume, force=force, start=start, listener=listener
                 )
             else:
                 record = execute(
@@ -169,13 +229,16 @@ def run(
                     resume=resume,
                     force=force,
                     keep_failed=keep_failed,
+                    start=start,
                     listener=listener,
                 )
     except KeyboardInterrupt:
         typer.echo(f"interrupted. Go on with: fedmend run {config} --resume", err=True)
         raise typer.Exit(130) from None
-    console.print(comparison_table(record))
-    console.print(f"Report: {_escaped(str(target / 'report.html'))}", highlight=False)
+    if record.methods:
+        console.print(comparison_table(record))
+    if (target / "report.html").is_file():
+        console.print(f"Report: {_escaped(str(target / 'report.html'))}", highlight=False)
 
 
 @app.command()
@@ -403,7 +466,8 @@ def main(arguments: list[str] | None = None) -> None:
 def _tell(error: Exception) -> int:
     """Say what went wrong; the exit code."""
     if isinstance(error, FedmendError):
-        sys.stderr.write(f"error: {error}\n")
+        notes = "".join(f"{note}\n" for note in getattr(error, "__notes__", ()))
+        sys.stderr.write(f"error: {error}\n{notes}")
         return error.exit_code
     sys.stderr.write(
         f"unexpected error: {type(error).__name__}: {error}\n"

@@ -54,6 +54,7 @@ def execute_flare(
     *,
     resume: bool = False,
     force: bool = False,
+    start: str | None = None,
     listener: Listener | None = None,
 ) -> RunRecord:
     """Run a federation.toml with its parties elsewhere; see :func:`fedmend.flow.execute`."""
@@ -68,10 +69,17 @@ def execute_flare(
             try:
                 plan = _plan(config, kits, listener)
                 return execute(
-                    plan, folder, resume=resume, force=force, keep_failed=True, listener=listener
+                    plan,
+                    folder,
+                    resume=resume,
+                    force=force,
+                    keep_failed=True,
+                    start=start,
+                    listener=listener,
                 )
             except PartyAbsent as error:
                 config, resume, force = _after(error, config, listener, resume)
+                start = None  # what was to be done again is no longer in the manifest
 
 
 def _plan(config: Config, kits: Kits, listener: Listener) -> Plan:
@@ -83,7 +91,7 @@ def _plan(config: Config, kits: Kits, listener: Listener) -> Plan:
             parties=[party.name for party in config.party],
             run=_run_name(work),
             title=config.title,
-            methods=tuple(method.title for method in plan.trainings),
+            methods=tuple(plan.shown_methods()),
             seed=plan.seeds[0],
             test_share=config.evaluate.test_share,
             ledger=work / LEDGER_FILE,
@@ -94,7 +102,7 @@ def _plan(config: Config, kits: Kits, listener: Listener) -> Plan:
             waiting=lambda missing: listener.stage(f"Waiting for {', '.join(missing)}"),
         )
 
-    return replace(plan, federation=federation)
+    return replace(plan, federation=federation, engine="flare")
 
 
 def _run_name(work: Path) -> str:

@@ -1,0 +1,88 @@
+"""A federation on disk with every tear: few people in common, and labellers who disagree."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from fedmend.config import load_config
+from fedmend.flow import Listener, execute, plan_of, read_manifest
+
+RUN = "[run]\nseeds = [0, 1]\n"
+COMPLETE = (
+    '[complete]\nmodel = "linear"\ncorrelation_mode = "dealer"\ndraws = 1\ntau = 0.2\n'
+    "generator_params = {epochs = 1}\nalso_unmended = false\n"
+)
+CORRECT = '[correct]\nepochs = 6\nlr = 0.02\nsecure = "masks"\n'
+VFL = '[[method]]\nname = "vfl"\nepochs = 3\npatience = 3\n'
+EVALUATE = '[evaluate]\nreference = "bank"\nmetrics = ["auc", "accuracy"]\n'
+ALL = RUN + COMPLETE + CORRECT + VFL + EVALUATE
+
+
+class Stopping(Listener):
+    """Hears a run, and stops it like a user would: in a stage, or as soon as one is done."""
+
+    def __init__(self, inside: str = "", after: str = "") -> None:
+        self.inside, self.after = inside, after
+        self.words: list[str] = []
+        self.made: list[tuple[str, str]] = []
+        self.reused: list[tuple[str, str]] = []
+
+    def stage(self, words):
+        self.words.append(words)
+
+    def progress(self, title, done, total, facts=None):
+        if self.inside and self.words[-1].startswith(self.inside) and done >= 2:
+            raise KeyboardInterrupt
+
+    def done(self, entry):
+        (self.reused if entry.reused else self.made).append((entry.stage, entry.unit))
+        if entry.stage == self.after and not entry.reused:
+            raise KeyboardInterrupt
+
+    def made_stages(self) -> list[str]:
+        return list(dict.fromkeys(stage for stage, _ in self.made))
+
+
+class World:
+    """The workshop with a second labeller, and its runs."""
+
+    def __init__(self, workshop) -> None:
+        self.workshop = workshop
+        self.folder, self.config, self.run_folder = workshop.folder, workshop.config, workshop.run
+        rng = np.random.default_rng(3)
+        truth = workshop.bank.set_index("customer")["default"]
+        wrong = rng.random(len(truth)) < 0.3
+        said = np.where(wrong, np.where(truth == "yes", "no", "yes"), truth)
+        workshop.telco["y"] = pd.Series(said, truth.index).reindex(workshop.telco["customer"]).array
+
+    def write(self, text: str) -> None:
+        self.workshop.write(text, method="")
+        content = self.config.read_text().replace('"telco.csv"', '"telco.csv"\nlabel = "y"')
+        self.config.write_text(content)
+
+    def run(self, text: str | None = None, **options):
+        if text is not None:
+            self.write(text)
+        return execute(plan_of(load_config(self.config)), self.run_folder, **options)
+
+    @property
+    def manifest(self):
+        return read_manifest(self.run_folder)
+
+    @property
+    def part(self):
+        return self.run_folder.with_name("federation.part")
+
+
+@pytest.fixture
+def world(workshop):
+    return World(workshop)
+
+
+@pytest.fixture(scope="module")
+def finished(make_workshop, tmp_path_factory):
+    """A whole run that nobody stopped: its world and its record. Not to be changed."""
+    world = World(make_workshop(tmp_path_factory.mktemp("finished")))
+    return world, world.run(ALL)
