@@ -2,25 +2,32 @@
 
 Each table is read on its own. That the parties share rows is looked at here only because whoever
 runs `check` has all the files at hand; a run finds it out by private set intersection.
+
+Where nothing is wrong, `look` goes on as a run would: it aligns, asks the parties, and says what is
+torn and what would mend it.
 """
 
 from __future__ import annotations
 
 import itertools
 import warnings
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from fedmend.config.catalogue import CROWD, MAJORITY
 from fedmend.config.shapes import alike_problems
 from fedmend.data.table import Table
 from fedmend.errors import DataError, FedmendError, FedmendWarning
+from fedmend.federation import Federation, Party
 from fedmend.flow.reading import read_party
+from fedmend.report.overview import Overview, overview
+from fedmend.secure.align import align
 from fedmend.secure.identifiers import RULES, describe_ids
 
 if TYPE_CHECKING:
     from fedmend.config import Config, PartySettings
 
-__all__ = ["Findings", "check_data"]
+__all__ = ["Findings", "check_data", "look"]
 
 
 class Findings:
@@ -54,6 +61,27 @@ def check_data(config: Config) -> Findings:
             _check_labellers(config, found)
     _check_device(config, found)
     return found
+
+
+def look(
+    config: Config,
+    found: Findings,
+    *,
+    curve: bool = False,
+    progress: Callable[[str, int, int], None] | None = None,
+) -> Overview | None:
+    """The federation at a glance, with its whole tables; None where a table is elsewhere."""
+    if found.problems or len(found.tables) < len(config.party):
+        return None
+    parties = [
+        Party(party.name, found.tables[party.name], policy=party.policy.build())
+        for party in config.party
+    ]
+    shape = "horizontal" if config.horizontal else "vertical"
+    with Federation(*parties, seed=config.run.all_seeds[0], device=config.run.device) as fed:
+        if len(parties) > 1 and not config.horizontal:
+            align(fed, progress=progress, **config.align.model_dump(exclude_none=True))
+        return overview(fed, shape=shape, curve=curve, progress=progress)
 
 
 def _check_party(config: Config, party: PartySettings, found: Findings) -> None:

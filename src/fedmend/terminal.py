@@ -134,9 +134,10 @@ def show_overview(console: Console, found: Overview) -> None:
     console.print(plain_table(head, rows))
     if found.label is not None:
         console.print(f"Label {escape(found.label_in_words())}\n", highlight=False)
-    console.print("[bold]What is torn[/]")
-    bullets(console, found.torn)
-    console.print()
+    for title, sentences in found.sections():
+        console.print(f"[bold]{title}[/]")
+        bullets(console, sentences)
+        console.print()
 
 
 def show_ledger(

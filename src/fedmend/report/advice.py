@@ -7,8 +7,8 @@ that stand in the overview; what they recommend is a place to begin, compared wi
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from fedmend.preflight.costs import Cost, Facts, estimate
@@ -56,13 +56,14 @@ class Tear:
 class Advice:
     """The tears, the widest first, and the settings that mend them.
 
-    complete: the table [complete], or None. methods: the tables [[method]], those recommended
-    first and what they are compared with after them. whole: what all of it takes.
+    complete, correct: the tables of these names, or None. methods: the tables [[method]], those
+    recommended first and what they are compared with after them. whole: what all of it takes.
     """
 
     tears: list[Tear]
     methods: list[dict[str, Any]]
     complete: dict[str, Any] | None = None
+    correct: dict[str, Any] | None = None
     whole: Cost = field(default_factory=lambda: Cost(0.0, 0))
 
     @property
@@ -82,7 +83,11 @@ class Advice:
         return {
             "tears": [asdict(tear) | {"sentence": tear.sentence} for tear in self.tears],
             "words": self.words,
-            "settings": {"complete": self.complete, "methods": self.methods},
+            "settings": {
+                "correct": self.correct,
+                "complete": self.complete,
+                "methods": self.methods,
+            },
             "seconds": self.whole.seconds,
             "bytes": self.whole.bytes,
         }
@@ -106,7 +111,7 @@ def advise(found: Overview) -> Advice:
     if not found.aligned:
         return Advice([], [])
     if len(facts.labellers) > 1:
-        return _several_labellers(found, facts)
+        return _several_labellers(found, told, facts)
     return _one_labeller(found, told, facts)
 
 
@@ -180,26 +185,45 @@ def _scarce_labels(found: Overview, told: list[PartyOverview], facts: Facts) -> 
     )  # fmt: skip
 
 
-def _several_labellers(found: Overview, facts: Facts) -> Advice:
+def _several_labellers(found: Overview, told: list[PartyOverview], facts: Facts) -> Advice:
     lowest = (found.agreement or {}).get("lowest")
+    owner = _owner_of_labels(told)
+    few = (found.aligned or 0) < FEW_SHARED * owner.rows
     tears = []
     if lowest is None or lowest < AGREED:
-        seen = (
-            "whether they agree is not known."
-            if lowest is None
-            else f"two of them agree with a kappa of {lowest:.2f} only."
-        )
-        tears.append(
-            _tear(
-                "disagreement",
-                "Labellers who disagree",
-                f"{', '.join(facts.labellers)} label; {seen}",
-                "inc corrects the labels while it learns, and tells each which are doubtful",
-                ["inc"],
-                facts,
-            )
-        )
-    return _with_costs(tears, ["inc", "majority"] if tears else ["majority", "inc"], None, facts)
+        tears.append(_disagreement(facts, lowest))
+    if not few:
+        names = ["inc", "majority"] if tears else ["majority", "inc"]
+        return _with_costs(tears, names, None, facts)
+    # Labels first, on all rows that the labellers know; then one party labels, as anywhere.
+    correct = {"name": "inc", "to": owner.name, "among": "labellers"}
+    columns = [party for party in told if party.n_columns or party.name == owner.name]
+    one = replace(facts, labellers=(owner.name,))
+    tears += _few_shared(found, columns, one)
+    tears += _unlinked_partner(found, columns, one)
+    return replace(_with_costs(tears, ["risa", "vfl"], None, one, ["inc"]), correct=correct)
+
+
+def _owner_of_labels(told: list[PartyOverview]) -> PartyOverview:
+    """The labeller that the corrected labels go to: one with columns, and with the most rows."""
+    labellers = [party for party in told if party.labelled]
+    return max(labellers, key=lambda party: (party.n_columns > 0, party.rows))
+
+
+def _disagreement(facts: Facts, lowest: float | None) -> Tear:
+    seen = (
+        "whether they agree is not known."
+        if lowest is None
+        else f"two of them agree with a kappa of {lowest:.2f} only."
+    )
+    return _tear(
+        "disagreement",
+        "Labellers who disagree",
+        f"{', '.join(facts.labellers)} label; {seen}",
+        "inc corrects the labels while it learns, and tells each which are doubtful",
+        ["inc"],
+        facts,
+    )
 
 
 # ---------------------------------------------------------------- the same columns, other people
@@ -247,17 +271,23 @@ def _tear(name: str, title: str, words: str, mend: str, methods: list[str], fact
 
 
 def _with_costs(
-    tears: list[Tear], names: list[str], complete: dict[str, Any] | None, facts: Facts
+    tears: list[Tear],
+    names: list[str],
+    complete: dict[str, Any] | None,
+    facts: Facts,
+    before: Sequence[str] = (),
 ) -> Advice:
-    extra = [method for tear in tears for method in tear.methods if method not in names]
-    chosen = [*(name for name in dict.fromkeys(extra) if name != "fedpsg-pum"), *names]
-    whole = _sum(chosen, facts)
+    """before: methods that run before the training, such as a correction of labels."""
+    mends = [method for tear in tears for method in tear.methods]
+    extra = [name for name in mends if name not in (*names, *before, "fedpsg-pum")]
+    chosen = [*dict.fromkeys(extra), *names]
+    whole = _sum([*before, *chosen], facts)
     if facts.aligned is not None:
         whole += estimate("align", facts)
     if complete is not None:
         whole += estimate("fedpsg-pum", facts)
         whole += _sum([name for name in chosen if name != "local"], facts.completed())
-    return Advice(tears, [{"name": name} for name in chosen], complete, whole)
+    return Advice(tears, [{"name": name} for name in chosen], complete, whole=whole)
 
 
 def _sum(methods: list[str], facts: Facts) -> Cost:

@@ -1,0 +1,207 @@
+"""The advice: which tears are seen, what is recommended, and that a file of it is valid."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from fedmend.config.catalogue import METHODS
+from fedmend.data.table import Table
+from fedmend.federation import Federation, Party, Policy
+from fedmend.preflight.costs import RATES, Facts, estimate, units
+from fedmend.report.advice import advise, in_bytes, in_time
+from fedmend.report.overview import Overview, PartyOverview, overview
+
+COLUMNS = {"continuous": 4}
+
+
+def party(name, rows, labelled=0, columns=COLUMNS):
+    return PartyOverview(
+        name, rows, dict(columns), labelled=labelled > 0, labelled_rows=labelled, unaligned=0
+    )
+
+
+def advice_of(parties, aligned, **more):
+    return advise(Overview(parties, aligned, None, ["…"], **more))
+
+
+def names(advice):
+    return [method["name"] for method in advice.methods]
+
+
+def tears(advice):
+    return [tear.name for tear in advice.tears]
+
+
+def test_nothing_torn_needs_nothing_but_training():
+    found = advice_of([party("bank", 500, 500), party("telco", 500)], 500)
+    assert tears(found) == [] and names(found) == ["vfl", "local"]
+    assert found.complete is None and found.correct is None
+    assert found.words[-1].startswith("To begin with: vfl, local; about ")
+
+
+def test_few_people_in_common():
+    found = advice_of([party("bank", 1000, 1000), party("telco", 900)], 100)
+    assert tears(found) == ["few-shared", "missing-block", "unlabelled-partner"]
+    assert names(found)[0] == "risa" and found.complete is not None
+    assert "100 of bank's 1,000 rows are shared" in found.words[0]
+    assert "900 rows lack telco's 4 columns" in found.words[1]
+    assert "telco has 800 rows that nobody labels" in found.words[2]
+
+
+def test_too_few_shared_rows_to_complete_from():
+    found = advice_of([party("bank", 1000, 1000), party("telco", 900)], 30)
+    assert "missing-block" not in tears(found) and found.complete is None
+
+
+def test_scarce_labels():
+    found = advice_of([party("bank", 500, 60), party("telco", 500)], 500)
+    assert tears(found) == ["scarce-labels"] and "ssl-vfl" in names(found)
+
+
+def test_labellers_who_disagree():
+    doctors = [party("a", 400, 400, {}), party("b", 400, 380, {}), party("lab", 400)]
+    found = advice_of(doctors, 400, agreement={"lowest": 0.41})
+    assert tears(found) == ["disagreement"] and names(found) == ["inc", "majority"]
+    assert "kappa of 0.41" in found.words[0]
+    agreed = advice_of(doctors, 400, agreement={"lowest": 0.97})
+    assert tears(agreed) == [] and names(agreed)[0] == "majority"
+
+
+def test_labellers_who_disagree_and_few_people_in_common():
+    parties = [party("bank", 900, 900), party("agency", 900, 900, {}), party("telco", 700)]
+    found = advice_of(parties, 90, agreement={"lowest": 0.5})
+    assert found.correct == {"name": "inc", "to": "bank", "among": "labellers"}
+    assert {"disagreement", "few-shared", "unlabelled-partner"} <= set(tears(found))
+    assert names(found) == ["risa", "vfl"]
+
+
+def test_clients():
+    clinics = [party(name, 100, 10) for name in ("north", "south", "west")]
+    skew = {"notable": ["north"], "parties": {}, "pooled": {}}
+    found = advice_of(clinics, None, shape="horizontal", skew=skew)
+    assert tears(found) == ["scarce-labels", "skewed-clients"]
+    assert names(found) == ["sage", "fixmatch", "fedprox", "fedavg"]
+    labelled = [party(name, 100, 100) for name in ("north", "south")]
+    assert names(advice_of(labelled, None, shape="horizontal")) == ["fedavg"]
+
+
+@pytest.mark.parametrize(
+    ("parties", "aligned"),
+    [
+        ([party("bank", 100), party("telco", 100)], 50),
+        ([party("bank", 100, 100), party("telco", 100)], None),
+        ([party("bank", 100, 100), party("telco", 100)], 0),
+    ],
+)
+def test_without_labels_or_shared_rows_there_is_no_advice(parties, aligned):
+    found = advice_of(parties, aligned)
+    assert (found.tears, found.methods, found.words) == ([], [], [])
+
+
+def test_one_party_trains_alone():
+    assert names(advice_of([party("solo", 100, 100)], None)) == ["local"]
+
+
+def test_everything_that_is_recommended_exists():
+    advices = [
+        advice_of([party("bank", 1000, 100), party("telco", 900)], 100),
+        advice_of([party("a", 9, 9), party("b", 9, 9)], 9),
+        advice_of([party("a", 99, 9)], None, shape="horizontal", skew={"notable": ["a"]}),
+    ]
+    for found in advices:
+        assert set(names(found)) <= set(METHODS) & set(RATES)
+
+
+# ---------------------------------------------------------------- costs
+
+
+def test_costs_grow_with_rows_and_parties():
+    few = Facts({"a": 100, "b": 100}, {"a": 3, "b": 3}, ("a",), 50)
+    many = Facts({"a": 1000, "b": 1000}, {"a": 3, "b": 3}, ("a",), 500)
+    three = Facts({"a": 100, "b": 100, "c": 100}, {"a": 3, "b": 3, "c": 3}, ("a",), 50)
+    for method in RATES:
+        assert units(method, many) >= 10 * units(method, few)
+        assert estimate(method, many).seconds >= estimate(method, few).seconds
+        assert estimate(method, three).bytes >= estimate(method, few).bytes
+    assert few.completed().shared == 100
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0.2, "under 1 s"), (14.6, "10 s"), (87, "90 s"), (200, "3 min"), (9000, "2 h")],
+)
+def test_time_in_words(seconds, text):
+    assert in_time(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("size", "text"), [(3000, "3 kB"), (48e6, "50 MB"), (2.2e9, "2 GB"), (5e12, "5 TB")]
+)
+def test_bytes_in_words(size, text):
+    assert in_bytes(size) == text
+
+
+# ---------------------------------------------------------------- from a federation
+
+
+def doctors(policy=None):
+    rng = np.random.default_rng(0)
+    truth = rng.choice(["flu", "cold"], 60)
+    parties = []
+    for number, error in enumerate((0.0, 0.4, 0.4)):
+        wrong = rng.random(60) < error
+        said = np.where(wrong, np.where(truth == "flu", "cold", "flu"), truth)
+        frame = pd.DataFrame({"y": said})
+        table = Table(np.arange(60), frame, label="y")
+        parties.append(Party(f"dr-{number}", table, policy=policy if number == 1 else None))
+    fever = pd.DataFrame({"fever": rng.normal(size=60)})
+    parties.append(Party("lab", Table(np.arange(60), fever)))
+    return Federation(*parties, strict=True)
+
+
+def test_overview_says_how_far_labellers_agree():
+    from fedmend.secure.align import align
+
+    fed = doctors()
+    align(fed)
+    found = overview(fed)
+    assert found.agreement is not None and len(found.agreement["pairs"]) == 3
+    assert found.agreement["lowest"] < 0.5
+    text = str(found)
+    assert "How far the labellers agree:" in text and "What would mend it:" in text
+    assert "inc corrects the labels" in text
+    assert Overview.from_dict(found.to_dict()) == found
+
+
+def test_a_labeller_may_keep_its_agreement_to_itself():
+    from fedmend.secure.align import align
+
+    fed = doctors(Policy(refuse={"statistic"}))
+    align(fed)
+    found = overview(fed)
+    assert found.agreement is None
+    assert "whether they agree is not known" in str(found)
+
+
+def test_overview_of_clients_has_their_skew():
+    tables = []
+    for number, share in enumerate((0.9, 0.1, 0.5)):
+        labels = ["a"] * int(100 * share) + ["b"] * int(100 * (1 - share))
+        frame = pd.DataFrame({"x": np.arange(len(labels)) * 0.5, "y": labels})
+        tables.append(Table(np.arange(len(labels)) + 1000 * number, frame, label="y"))
+    fed = Federation(*(Party(f"c{n}", table) for n, table in enumerate(tables)), strict=True)
+    found = overview(fed, shape="horizontal")
+    assert found.skew is not None and found.skew["notable"] == ["c0", "c1"]
+    assert "The classes are shared unevenly" in str(found)
+    assert [method["name"] for method in found.advice["settings"]["methods"]] == [
+        "fedprox",
+        "fedavg",
+    ]
+
+
+def test_a_curve_that_cannot_be_drawn_says_why(torn):
+    found = overview(torn(), curve=True)
+    assert found.curve is not None
+    assert "4 aligned rows with a label are too few" in found.curve["words"][0]
