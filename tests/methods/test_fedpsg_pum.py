@@ -219,6 +219,26 @@ def test_rounds_end_when_nothing_qualifies_or_nothing_is_left() -> None:
     assert set(made.origins["flag"]) == {ORIGINS.index("predicted")}
 
 
+def test_numbers_are_judged_by_as_many_folds_as_asked_for() -> None:
+    """The held-out error is that of least squares by plain cross-validation."""
+    frame = people()
+    fed = torn(frame)
+    outcome, made, _ = run_vfpu_m(fed, ["amount", "flag"], rounds=1, judged=True, folds=5)
+    known = frame[:80]  # in the order in which the two are aligned
+    target = ((known.amount - known.amount.mean()) / known.amount.std(ddof=0)).to_numpy()
+    design = np.column_stack([known.a, known.b, np.ones(80)])
+    order = fed.engine.site("telco").rng("held-out rows 0").permutation(80)
+    squares = np.zeros(80)
+    for part in range(5):
+        held = np.isin(np.arange(80), order[part::5])
+        weights = np.linalg.lstsq(design[~held], target[~held], rcond=None)[0]
+        squares[held] = (design[held] @ weights - target[held]) ** 2
+    assert outcome.errors["amount"]["linear"] == pytest.approx(squares.mean(), rel=1e-4)
+    assert made.skill["amount"] == pytest.approx(1 - squares.mean(), abs=0.05)
+    # classes by one fold: 16 rows, so the share of wrong ones is a number of sixteenths
+    assert (16 * outcome.errors["flag"]["linear"]).is_integer()
+
+
 @pytest.mark.parametrize("rule", ["probability", "spread", "cpg", "cdsc", "evidential"])
 def test_every_rule_loses_no_row_and_takes_none_twice(rule: str) -> None:
     fed = torn()
@@ -684,6 +704,7 @@ def test_missing_cells_on_both_sides() -> None:
         ({"draws": 0}, "draws must be"),
         ({"level": 1.0}, "level must lie"),
         ({"held_out": 1.0}, "held_out must lie"),
+        ({"folds": 0}, "folds must be at least 1"),
         ({"strength": "max"}, "strength must be one of max-abs, mean, mean-abs"),
         ({"protocol": "innerproduct"}, "protocol must be one of"),
         ({"correlation_mode": "bvf"}, "correlation_mode must be one of"),

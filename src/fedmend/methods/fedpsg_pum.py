@@ -48,6 +48,8 @@ class FedPSGPUM(Mended):
     model: "linear", "tree", "neural", or several of them, which are then stacked.
     linear, tree, neural: arguments for the families.
     rounds, alpha, k, confidence: of the self-training (T, threshold, share, rule).
+    held_out, folds: the share of aligned rows by which several models are weighed, and how many
+    such shares at most, one after the other, for numeric columns.
     own_columns: strong columns of B help to predict each other, by their current guesses.
     chain: columns one after the other, strongest first, each finished one helping the next.
     order: "predict-first" or "generate-first" (all generated, then the strong ones predicted with
@@ -85,6 +87,7 @@ class FedPSGPUM(Mended):
         confidence: str = "spread",
         kappa: float = 1.0,
         held_out: float = 0.2,
+        folds: int = 3,
         own_columns: bool = False,
         chain: bool = False,
         order: str = "predict-first",
@@ -117,6 +120,7 @@ class FedPSGPUM(Mended):
         self.confidence = confidence
         self.kappa = kappa
         self.held_out = held_out
+        self.folds = folds
         self.own_columns = own_columns
         self.chain = chain
         self.order = order
@@ -285,6 +289,7 @@ class FedPSGPUM(Mended):
             self.clip,
             self.seed,
             judged=self.min_skill is not None,
+            folds=self.folds,
         )
 
     # ------------------------------------------------------------------ Process III

@@ -37,7 +37,8 @@ class SelfTraining:
 
     rounds, alpha, share: T, the confidence threshold, and the share k of the rows that pass it.
     confidence: the rule, one of `CONFIDENCE`. held_out: the share of aligned rows by which several
-    families are weighed. kappa: of ``cdsc``. clip: keep numbers in the observed range.
+    families are weighed; up to `folds` such shares, one after the other, for numbers. kappa: of
+    ``cdsc``. clip: keep numbers in the observed range.
     judged: hold rows out to learn the skill of a single family too.
     """
 
@@ -50,6 +51,7 @@ class SelfTraining:
     clip: bool = True
     seed: int = 0
     judged: bool = False
+    folds: int = 1
 
     @property
     def parts(self) -> int:
@@ -72,6 +74,8 @@ class SelfTraining:
             found.append(f"kappa must not be negative, however: {self.kappa}")
         if not 0 < self.held_out < 1:
             found.append(f"held_out must lie in (0, 1), however: {self.held_out}")
+        if self.folds < 1:
+            found.append(f"folds must be at least 1, however: {self.folds}")
         return found
 
 
@@ -89,7 +93,9 @@ class SelfTrainingWorker(Worker):
         self._weights: dict[str, dict[str, float]] = {}
         self._residuals: dict[str, float] = {}
         self._skills: dict[str, float] = {}
+        self._tried: dict[str, list[_Try]] = {}
         self._trial: dict[str, np.ndarray] = {}
+        self._trial_rows = np.zeros(0, np.int64)
         self._before: dict[str, np.ndarray] = {}
         self._held = np.zeros(0, np.int64)
         self._cells: dict[str, _Cells] = {}
@@ -154,48 +160,61 @@ class SelfTrainingWorker(Worker):
             labels = self.board[name].labels
             labels[self._held] = -1 if labels.dtype.kind == "i" else np.nan
 
+    @exposed(kind="control")
+    def give_back(self) -> None:
+        """Remember what was predicted for the rows held out, and let them be training rows."""
+        for name in self.board.learnt:
+            self.board.release(name)
+            members = self._members[name]
+            outputs = {family: values[self._held] for family, values in members.items()}
+            if outputs:
+                self._tried.setdefault(name, []).append(_Try(self._held, outputs))
+
     @exposed(kind="statistic")
     def weigh(self) -> dict[str, dict[str, float]]:
-        """Weigh the families by the held-out rows, give these back; tells their mean errors.
+        """Weigh the families by all rows that were held out so far; tells their mean errors.
 
         Squared error in units of the column's variance, or the share of wrong classes; under
         ``mean``, the error of always saying the mean or the commonest class.
         """
         errors = {}
         for name in self.board.learnt:
-            target, members = self.board[name], self._members[name]
-            self.board.release(name)
-            rows = self._held[target.labelled[self._held]]
-            if not members or not len(rows):
+            target, tried = self.board[name], self._tried.get(name, [])
+            tests = [each.at(target.labelled[each.rows]) for each in tried]
+            if not sum(len(each.rows) for each in tests):
                 continue
-            outputs = {family: values[rows] for family, values in members.items()}
-            truth = target.truth[rows]
-            train = target.truth[np.setdiff1d(np.flatnonzero(target.labelled), rows)]
+            outputs = _joined(tests)
+            truth = np.concatenate([target.truth[each.rows] for each in tests])
+            train = target.truth[np.setdiff1d(np.flatnonzero(target.labelled), tests[0].rows)]
             errors[name] = member_errors(truth, outputs, train)
             fit = class_weights if target.is_class else value_weights
             self._weights[name] = fit(truth, outputs)
-            if not target.is_class and len(members) > 1:
-                self._shrink(name, rows, truth)
-            whole = self._combined(name, self._held)[0]
-            self._trial[name] = whole.argmax(axis=1) if target.is_class else whole
-            stack = whole[np.isin(self._held, rows)]
+            if not target.is_class and len(outputs) > 1:
+                self._shrink(name, truth, outputs)
+            first = self._stack(name, tried[0].outputs)
+            self._trial[name] = first.argmax(axis=1) if target.is_class else first
+            self._trial_rows = tried[0].rows
+            stack = self._stack(name, outputs)
             self._skills[name] = skill(truth, stack, train)
-            if not target.is_class and len(members) > 1:
+            if not target.is_class and len(outputs) > 1:
                 self._residuals[name] = float(np.sqrt(((stack - truth) ** 2).mean()))
         return errors
 
-    def _shrink(self, name: str, rows: np.ndarray, truth: np.ndarray) -> None:
+    def _shrink(self, name: str, truth: np.ndarray, outputs: dict[str, np.ndarray]) -> None:
         """Let the weights sum to less than 1 where the stack says more than it knows."""
-        share = shrinkage(truth, self._combined(name, rows)[0])
+        share = shrinkage(truth, self._stack(name, outputs))
         weights = self._weights[name]
         self._weights[name] = {family: share * weight for family, weight in weights.items()}
+
+    def _stack(self, name: str, members: dict[str, np.ndarray]) -> np.ndarray:
+        weights = self._weights.get(name) or dict.fromkeys(members, 1.0 / len(members))
+        whole = sum(weights.get(family, 0.0) * values for family, values in members.items())
+        return np.asarray(whole)
 
     def _combined(self, name: str, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """The stack's outputs for these rows, and its members [K, n] or [K, n, C]."""
         members = {family: values[rows] for family, values in self._members[name].items()}
-        weights = self._weights.get(name) or dict.fromkeys(members, 1.0 / len(members))
-        stack = sum(weights.get(family, 0.0) * values for family, values in members.items())
-        return np.asarray(stack), np.stack(list(members.values()))
+        return self._stack(name, members), np.stack(list(members.values()))
 
     # ------------------------------------------------------------------ Algorithm 2, lines 7-19
 
@@ -272,7 +291,24 @@ class SelfTrainingWorker(Worker):
             made.put(name, target.decode(values), cells.origins, cells.confidence, known)
             if name in self._trial:
                 made.trial[name] = target.decode(self._trial[name])
-                made.trial_rows = self.alignment.aligned[self._held]
+                made.trial_rows = self.alignment.aligned[self._trial_rows]
+
+
+@dataclass(frozen=True)
+class _Try:
+    """What the families said of rows that they had not learnt from."""
+
+    rows: np.ndarray
+    outputs: dict[str, np.ndarray]
+
+    def at(self, kept: np.ndarray) -> _Try:
+        return _Try(self.rows[kept], {key: each[kept] for key, each in self.outputs.items()})
+
+
+def _joined(tests: list[_Try]) -> dict[str, np.ndarray]:
+    """The outputs of the families that took part in all of them."""
+    names = [name for name in tests[0].outputs if all(name in each.outputs for each in tests)]
+    return {name: np.concatenate([each.outputs[name] for each in tests]) for name in names}
 
 
 @dataclass
