@@ -103,26 +103,26 @@ def test_run_again_resume_and_force(call, workshop):
 
 
 def test_interrupt_says_how_to_go_on(call, workshop, monkeypatch):
-    from fedmend.flow import stages
+    from fedmend.flow import mending
 
     def stop(*_, **__):
         raise KeyboardInterrupt
 
     workshop.write()
-    monkeypatch.setattr(stages, "overview", stop)
+    monkeypatch.setattr(mending, "overview", stop)
     code, _, err = call("run")
     assert code == 130 and "fedmend run federation.toml --resume" in err
     assert workshop.leftovers() == ["federation.part"]
 
 
 def test_unexpected_errors_are_told_apart_and_traced_on_request(call, workshop, monkeypatch):
-    from fedmend.flow import stages
+    from fedmend.flow import mending
 
     def fault(*_, **__):
         raise ZeroDivisionError("by zero")
 
     workshop.write()
-    monkeypatch.setattr(stages, "overview", fault)
+    monkeypatch.setattr(mending, "overview", fault)
     code, _, err = call("run")
     assert code == 1 and "unexpected error: ZeroDivisionError: by zero" in err
     assert "Traceback" not in err and "--debug" in err

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import statistics
 import time
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -24,7 +25,7 @@ from fedmend.config.catalogue import (
     uses_completed_rows,
 )
 from fedmend.config.shapes import HORIZONTAL
-from fedmend.errors import ConfigError, FedmendError
+from fedmend.errors import ConfigError, FedmendError, FedmendWarning
 from fedmend.federation import Federation
 from fedmend.flow.folds import fold, forget, horizontal_fold
 from fedmend.flow.scoring import Reference, measure
@@ -282,10 +283,13 @@ def _score(
     estimator = method_class(candidate.name)(**how.params_of(candidate.name))
     if "seed" in estimator.get_params():
         estimator.set_params(seed=seed)
-    estimator.fit(train)
     if candidate.corrected or candidate.name in HORIZONTAL:
         reference = Reference(tuple(held.label_parties), own=True)
-    return measure(estimator, held, reference)
+    with warnings.catch_warnings():
+        # What a part of the rows gives reason to is told when all of them are trained on.
+        warnings.simplefilter("ignore", FedmendWarning)
+        estimator.fit(train)
+        return measure(estimator, held, reference)
 
 
 def main_metric(metrics: list[str], scores: Mapping[str, float]) -> str:

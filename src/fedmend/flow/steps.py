@@ -57,8 +57,8 @@ class Steps:
 
         make: gets the fingerprint. paths: files and folders of the run in which the result is.
         """
-        settings = plain(dict(settings))
-        mark = fingerprint(stage, settings, inputs)
+        told = plain(dict(settings))
+        mark = fingerprint(stage, told, inputs)
         self.done.append((stage, unit))
         before = self.place.manifest.find(stage, unit)
         with in_stage(stage, title):
@@ -71,7 +71,7 @@ class Steps:
                     return result, before
                 logger.warning("what %s %s left was changed: it is done again", stage, unit)
             self.place.manifest.forget(stage, unit)
-            entry = StageEntry(stage, unit, title, now(), fingerprint=mark, settings=settings)
+            entry = StageEntry(stage, unit, title, now(), fingerprint=mark, settings=told)
             entry.inputs = dict(inputs)
             ledger = self.fed.ledger
             crossings, crossed, began = len(ledger), ledger.total_bytes(), time.perf_counter()

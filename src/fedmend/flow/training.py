@@ -193,8 +193,8 @@ class Training:
         if self.first and hasattr(estimator, "expertise_"):
             suspicious = estimator.review_labels(path=review if self._reviews else None)
             told["labelling"] = Labelling.of(estimator, suspicious).to_dict()
-        if self.first and hasattr(estimator, "uncertainty_report"):
-            told["uncertainty"] = Uncertainty.of(estimator, test).to_dict()
+        if self.first and (found := Uncertainty.of(estimator, test)) is not None:
+            told["uncertainty"] = found.to_dict()
         write_json(stored, told)
         return _read(stored)
 

@@ -58,8 +58,8 @@ class CorrectedLabelWorker(Worker):
                 column=name,
                 mend="correct the labels of the federation they were learnt from",
             )
-        own = table.frame[name].to_numpy(dtype=object)
-        values = np.where(pd.isna(own), None, own)
+        values = table.frame[name].to_numpy(dtype=object, copy=True)
+        values[pd.isna(values)] = None
         before = values[rows].copy()
         likeliest, trust = posterior.argmax(1), posterior.max(1)
         pool = np.empty(len(classes), object)

@@ -1,0 +1,198 @@
+"""`method = "auto"`: cross-validation inside the federation, and the choice in words."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+import fedmend as fm
+from fedmend.config import load_config
+from fedmend.data.table import Table
+from fedmend.errors import ConfigError
+from fedmend.federation import Federation, Party
+from fedmend.flow import execute, plan_of
+from fedmend.flow.choosing import Choice, Choosing, candidates_of, choose
+from fedmend.flow.folds import fold, forget, horizontal_fold
+from fedmend.flow.listening import Listener
+from fedmend.flow.scoring import Reference
+
+from .conftest import Stopping
+
+AUTO = '[[method]]\nname = "auto"\nepochs = 3\nfolds = 2\nbudget = 60\n'
+
+
+def run(workshop, text, **options):
+    workshop.write(text, method="")
+    return execute(plan_of(load_config(workshop.config)), workshop.run, **options)
+
+
+def aligned_ids(view, party):
+    site = view.engine.site(party)
+    table = site.tables[view.dataset]
+    return table.ids[site.alignments[view.scope].aligned], set(table.ids.tolist())
+
+
+def test_folds_hold_out_every_aligned_row_once_and_nowhere_else(make_fed) -> None:
+    fed = make_fed(aligned=100)
+    held_out = []
+    for number in range(3):
+        train, held, names = fold(fed, number, 3, seed=5)
+        ids = {party: aligned_ids(held, party)[0].tolist() for party in fed.names}
+        assert ids["bank"] == ids["telco"] == ids["shop"], "the same people in the same order"
+        kept = {party: aligned_ids(train, party) for party in fed.names}
+        assert kept["bank"][0].tolist() == kept["telco"][0].tolist()
+        for party in fed.names:
+            assert not kept[party][1] & set(ids["bank"]), "in no training table of any party"
+        assert len(kept["bank"][1]) == 240 - len(ids["bank"]), "own rows stay"
+        assert train.alignment.aligned + held.alignment.aligned == 100
+        held_out += ids["bank"]
+        forget(fed, names)
+        assert names[0] not in fed.engine.site("bank").tables
+    everyone = aligned_ids(fed, "bank")[0].tolist()
+    assert sorted(held_out) == sorted(everyone)
+
+
+def test_fold_equals_cross_validation_in_one_piece(make_fed, make_frame) -> None:
+    """A linear model trained on a fold is the one trained on those people alone."""
+    frame = make_frame(200)
+    fed = make_fed(frame, columns={"bank": ["a", "b", "y"], "telco": ["c", "d"]})
+    train, held, _ = fold(fed, 0, 4, seed=1)
+    model = fm.VFL(epochs=3, validation=0.0, patience=None).fit(train)
+    people = aligned_ids(held, "bank")[0]
+    truth = frame.loc[people, "y"].to_numpy()
+    found = model.predict(held)
+    assert model.evaluate(held)["accuracy"] == pytest.approx((found == truth).mean())
+
+
+def test_horizontal_folds_are_each_partys_own() -> None:
+    rng = np.random.default_rng(0)
+
+    def table(first):
+        ids = np.arange(first, first + 30)
+        return Table(ids, {"x": rng.normal(size=30), "y": rng.choice(["a", "b"], 30)}, label="y")
+
+    fed = Federation(Party("a", table(0)), Party("b", table(100)), strict=True)
+    seen: dict[str, list[int]] = {"a": [], "b": []}
+    for number in range(3):
+        train, held, _ = horizontal_fold(fed, number, 3)
+        for party in seen:
+            site = fed.engine.site(party)
+            out = site.tables[held.dataset].ids.tolist()
+            assert not set(out) & set(site.tables[train.dataset].ids.tolist())
+            seen[party] += out
+    assert sorted(seen["a"]) == list(range(30)) and sorted(seen["b"]) == list(range(100, 130))
+
+
+def test_candidates_fit_the_tears(make_fed) -> None:
+    def names(fed, **options):
+        flags = {"horizontal": False, "completed": False, "corrected": False} | options
+        return [each.title for each in candidates_of(fed, Choosing(), **flags)]
+
+    assert names(make_fed(aligned=100)) == ["Local", "VFL", "LocalVFL", "RISA"]
+    assert names(make_fed()) == ["Local", "VFL"], "nobody is unaligned"
+    assert names(make_fed(), horizontal=True) == ["FedAvg", "FixMatch", "SAGE"]
+    assert names(make_fed(aligned=100), completed=True, corrected=True) == [
+        "Local + corrected labels",
+        "VFL + corrected labels",
+        "VFL + corrected labels + completed rows",
+        "LocalVFL + corrected labels",
+        "LocalVFL + corrected labels + completed rows",
+        "RISA + corrected labels",
+        "RISA + corrected labels + completed rows",
+    ]
+
+
+def test_the_best_on_held_out_rows_is_chosen(make_fed, make_frame) -> None:
+    """The label depends on the telco's column, so that the bank alone cannot win."""
+    frame = make_frame(240)
+    frame["y"] = np.where(frame["d"] > 0, "yes", "no")
+    fed = make_fed(frame, columns={"bank": ["a", "b", "y"], "telco": ["c", "d"]})
+    how = Choosing(candidates=("local", "vfl"), folds=3, params={"epochs": 15, "bottom": [8]})
+    candidates = candidates_of(fed, how, horizontal=False, completed=False, corrected=False)
+    choice = choose(
+        {(False, False): fed}, candidates, how, reference=Reference(("bank",), own=True),
+        metrics=["auc"], horizontal=False, seed=0, listener=Listener(),
+    )  # fmt: skip
+    assert choice.title == "VFL" and choice.folds == 3 and choice.metric == "auc"
+    local, vfl = choice.candidates
+    assert vfl["mean"] > 0.9 > local["mean"] and len(vfl["values"]) == 3
+    assert "VFL was chosen: all parties together" in choice.why[0]
+    assert "Next came Local" in choice.why[1]
+    assert Choice.from_dict(json.loads(json.dumps(choice.to_dict()))) == choice
+
+
+def test_the_budget_ends_it_after_a_whole_fold(make_fed) -> None:
+    fed = make_fed(aligned=120)
+    how = Choosing(candidates=("local", "vfl"), folds=5, budget=1e-6, params={"epochs": 1})
+    candidates = candidates_of(fed, how, horizontal=False, completed=False, corrected=False)
+    choice = choose(
+        {(False, False): fed}, candidates, how, reference=Reference(("bank",), own=True),
+        metrics=[], horizontal=False, seed=0, listener=Listener(),
+    )  # fmt: skip
+    assert choice.folds == 1
+    assert any("time budget" in line for line in choice.why)
+
+
+def test_from_the_file_to_the_record(workshop) -> None:
+    listener = Stopping()
+    record = run(workshop, AUTO, listener=listener)
+    assert record.choice["chosen"] in ("Local", "VFL", "LocalVFL", "RISA")
+    (trained,) = record.methods
+    assert trained.title == f"{record.choice['chosen']} (auto)"
+    assert trained.params["epochs"] == 3, "shared parameters are those of the training too"
+    assert [each["title"] for each in record.choice["candidates"]] == [
+        "Local", "VFL", "LocalVFL", "RISA",
+    ]  # fmt: skip
+    assert ("choose", "") in listener.made
+    again = Stopping()
+    record = run(workshop, AUTO, resume=True, listener=again)
+    assert again.made == []
+    other = Stopping()
+    run(workshop, AUTO.replace("folds = 2", "folds = 3"), resume=True, listener=other)
+    assert other.made_stages()[0] == "choose"
+
+
+def test_method_may_be_one_word(workshop) -> None:
+    workshop.write("", method="")
+    text = 'method = "auto"\n' + workshop.config.read_text()
+    workshop.config.write_text(text)
+    plan = plan_of(load_config(workshop.config))
+    assert plan.choose == Choosing() and plan.methods == [] and plan.trainings == []
+
+
+def test_beside_other_methods_and_with_corrected_labels(world) -> None:
+    auto = '[[method]]\nname = "auto"\ncandidates = ["local", "vfl"]\nepochs = 2\nfolds = 2\n'
+    correct = '[correct]\nepochs = 4\nsecure = "masks"\n'
+    record = world.run(correct + auto + '[[method]]\nname = "vfl"\nepochs = 2\n')
+    titles = [each.title for each in record.methods]
+    assert titles[0] == "VFL + corrected labels"
+    assert titles[1] == record.choice["chosen"] + " (auto)"
+    assert record.choice["chosen"].endswith("+ corrected labels")
+
+
+def test_several_labellers_without_correction(world) -> None:
+    record = world.run('[[method]]\nname = "auto"\nepochs = 2\nfolds = 2\nsecure = "masks"\n')
+    assert record.choice["chosen"] in ("MJ", "EM", "InC")
+    assert record.measured_against.startswith("the majority")
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ('candidates = ["vlf"]', "'vlf' is not a method: did you mean 'vfl'"),
+        ('candidates = ["sage"]', "'sage' is for the other shape"),
+        ("candidates = []", "candidates must be a list of methods"),
+        ("folds = 1", "folds must be a whole number from 2, however: 1"),
+        ("budget = 0", "budget must be seconds above 0"),
+        ("epoch = 3", "epoch = 3 is not known"),
+        ('epochs = "three"', "epochs must be a whole number"),
+    ],
+)
+def test_what_is_wrong_with_it_is_told(workshop, line, said) -> None:
+    workshop.write(f'[[method]]\nname = "auto"\n{line}\n', method="")
+    with pytest.raises(ConfigError) as caught:
+        load_config(workshop.config)
+    told = str(caught.value)
+    assert said in told and ("Mend" in told or "did you mean" in told)
