@@ -55,6 +55,8 @@ if TYPE_CHECKING:
         Random,
         RandomMatch,
     )
+    from fedmend.methods.corrected import correct_labels
+    from fedmend.methods.recipes import recipe
     from fedmend.report.overview import overview
     from fedmend.secure import rank_correlation, secure_sum
     from fedmend.secure.align import align
@@ -97,12 +99,14 @@ _HOME = {
     "VFL": "fedmend.methods",
     "Worker": "fedmend.federation",
     "align": "fedmend.secure",
+    "correct_labels": "fedmend.methods.corrected",
     "exposed": "fedmend.federation",
     "generators": "fedmend.generate",
     "overview": "fedmend.report",
     "rank_correlation": "fedmend.secure",
     "read": "fedmend.data",
     "read_sql": "fedmend.data",
+    "recipe": "fedmend.methods.recipes",
     "secure_sum": "fedmend.secure",
 }
 _MODULES = {"data": "fedmend.data", "errors": "fedmend.errors"} | {
@@ -148,6 +152,7 @@ __all__ = [
     "Worker",
     "__version__",
     "align",
+    "correct_labels",
     "data",
     "datasets",
     "errors",
@@ -157,6 +162,7 @@ __all__ = [
     "rank_correlation",
     "read",
     "read_sql",
+    "recipe",
     "scenario",
     "secure_sum",
 ]

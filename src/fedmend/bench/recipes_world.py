@@ -108,7 +108,7 @@ def _votes(truth: np.ndarray, shape: Shape) -> np.ndarray:
     said = annotators(
         codes, rates=shape.rates, missing=shape.missing, n_classes=len(classes), seed=shape.seed
     )
-    pool = np.append(np.asarray(classes, object), None)
+    pool = np.array([*classes.tolist(), None], object)
     return pool[said]
 
 

@@ -1,0 +1,39 @@
+"""Named recipes: every stage and every parameter in them exists."""
+
+from __future__ import annotations
+
+import pytest
+
+import fedmend as fm
+from fedmend.config.catalogue import COMPLETERS, CROWD, METHODS, completer_class, method_class
+from fedmend.errors import ConfigError
+from fedmend.methods.recipes import RECIPES, recipe
+
+OF_THE_FLOW = {"name", "among", "to", "labellers", "least", "rows", "also_uncorrected"}
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_a_recipe_names_methods_and_parameters_that_exist(name: str) -> None:
+    found = recipe(name)
+    assert found.name == name and len(found.words) > 40
+    assert set(found.tables) <= {"correct", "complete", "method"}
+    correct, complete = found.tables.get("correct"), found.tables.get("complete")
+    if correct is not None:
+        assert correct["name"] in CROWD
+        method_class(correct["name"])(**{k: v for k, v in correct.items() if k not in OF_THE_FLOW})
+    if complete is not None:
+        assert complete["name"] in COMPLETERS
+        completer_class(complete["name"])(**{k: v for k, v in complete.items() if k != "name"})
+    for method in found.tables["method"]:
+        assert method["name"] in METHODS
+        method_class(method["name"])(**{k: v for k, v in method.items() if k != "name"})
+
+
+def test_the_stages_are_in_order() -> None:
+    assert recipe("correct-complete-vfl").stages == ["inc", "fedpsg-pum", "vfl"]
+    assert fm.recipe("complete-vfl").stages == ["fedpsg-pum", "vfl"]
+
+
+def test_an_unknown_recipe_says_which_was_meant() -> None:
+    with pytest.raises(ConfigError, match="did you mean 'correct-local-vfl'"):
+        recipe("corect-localvfl")
