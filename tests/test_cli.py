@@ -76,7 +76,7 @@ def test_init_check_run_ledger(call, workshop):
     workshop.config.write_text(text.replace('name = "local-vfl"', 'epochs = 2\nname = "local-vfl"'))
     code, out, err = call("check")
     assert (code, err) == (0, "")
-    assert "bank: 160 rows, 2 columns, label default" in out and "no problems" in out
+    assert "100 of bank's 160 rows" in out and "no problems" in out
     code, out, err = call("run")
     assert (code, err) == (0, ""), err
     assert "What is torn" in out and "LocalVFL" in out and "report.html" in out
