@@ -50,6 +50,7 @@ REGISTRY: dict[str, str] = {
     "sage": "fedmend.bench.sage",
     "sage-speed": "fedmend.bench.sage_speed",
     "risa": "fedmend.bench.risa",
+    "recipes": "fedmend.bench.recipes",
     "preflight": "fedmend.bench.preflight",
 }
 

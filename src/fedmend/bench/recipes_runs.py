@@ -28,6 +28,7 @@ from fedmend.methods.corrected import correct_labels
 from fedmend.methods.crowd_base import CrowdEstimator
 from fedmend.methods.fedpsg_pum import FedPSGPUM
 from fedmend.methods.inc import InC
+from fedmend.methods.recipes import CORRECT
 from fedmend.secure.align import align
 
 OWN, MAJORITY, SKENE, CORRECTED = "own", "majority", "Dawid–Skene", "InC"
@@ -37,7 +38,7 @@ LEARNERS = ("Local", "VFL", "LocalVFL", "RISA")
 ALONE_LINES = ("InC alone", "InC on the labellers' rows", "oracle")
 # SAGE's rule within VFPU-M: rows join when their confidence and its trend agree.
 SAGE_RULES: dict[str, Any] = {"rounds": 3, "alpha": 0.5, "confidence": "cpg"}
-INC: dict[str, Any] = {"epochs": 40, "batch_size": 256, "crossfit": True, "secure": "masks"}
+INC = {key: value for key, value in CORRECT.items() if key not in ("name", "among")}
 
 
 @dataclass(frozen=True)
@@ -158,7 +159,8 @@ class Bench:
         if stages[1] not in self._kept:
             model: CrowdEstimator
             if labels == CORRECTED:
-                model = InC(**INC | ({"epochs": self.epochs} if self.epochs else {}))
+                fewer = {"epochs": self.epochs, "initial_epochs": None} if self.epochs else {}
+                model = InC(**{**INC, **fewer, "secure": "masks"})
             else:
                 model = {MAJORITY: MJ, SKENE: EM}[labels](epochs=1, secure="masks")
             with self._measured(stages[1]):
