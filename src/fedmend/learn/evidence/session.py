@@ -282,7 +282,10 @@ class EvidenceSession:
         return float(self.top.loss())
 
     def share(self) -> None:
-        """All parties go on with the mean of their bottoms (FedAvg), which must be alike."""
+        """All parties go on with the mean of their bottoms, which must be alike (FedAvg).
+
+        A bottom counts by the rows that its party trains on.
+        """
         found = self.bottoms.bottom_weights()
         own = self.top.bottom_weights()
         if own:
@@ -295,10 +298,20 @@ class EvidenceSession:
                     f"share_every averages bottoms of one shape, but that of {name!r} differs. "
                     "Mend: share_every=0, or give the parties columns or images alike"
                 )
+        rows = [
+            sum(
+                len(p) for p, seg in zip(self.pools, self.spans, strict=True) if is_known(seg, name)
+            )
+            for name in found
+        ]
+        shares = torch.tensor(rows, dtype=torch.float64) / sum(rows)
         mean = {
             key: value
             if not value.is_floating_point()
-            else torch.stack([weights[key].to(value.device) for weights in found.values()]).mean(0)
+            else sum(
+                weights[key].to(value.device) * float(share)
+                for weights, share in zip(found.values(), shares, strict=True)
+            )
             for key, value in first.items()
         }
         self.bottoms.take_bottom(mean)
