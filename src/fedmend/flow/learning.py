@@ -45,6 +45,7 @@ def learn(plan: Plan, steps: Steps, found: Found) -> tuple[list[MethodRun], Refe
         for seed in plan.seeds:
             training = Training(steps, plan, method, seed, fed, inputs)
             trained, entry = training.train()
+            found.notes += [note for note in trained["notes"] if note not in found.notes]
             if "evaluate" in plan.leave_out or reference is None:
                 run = training.run(trained)
             else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -141,7 +142,7 @@ def plan_of(config: Config) -> Plan:
         strict=config.run.strict,
         align=config.align.model_dump(exclude_none=True),
         settings=config.shown(),
-        config_text=config.source.read_text(encoding="utf-8"),
+        config_text=_text(config),
         complete=None if "complete" in out else Completing.of(config),
         correct=None if "correct" in out else Correcting.of(config),
         choose=None if "train" in out else Choosing.of(config),
@@ -154,3 +155,14 @@ def plan_of(config: Config) -> Plan:
         keep_stages=config.run.keep_stages,
         alone=config.predict.alone,
     )
+
+
+def _text(config: Config) -> str:
+    """The file as the run folder keeps it: with the recipe that the run was asked for."""
+    text = config.source.read_text(encoding="utf-8")
+    if config.recipe is None:
+        return text
+    line = f'recipe = "{config.recipe}"\n'
+    if re.search(r"(?m)^\s*recipe\s*=", text):
+        return re.sub(r"(?m)^\s*recipe\s*=.*\n?", line, text, count=1)
+    return line + text
