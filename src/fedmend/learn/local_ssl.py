@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -198,6 +198,8 @@ class LocalWorker(SplitWorker):
 
 class HeadWorker(TopWorker):
     """The label party, with a top that trains on embeddings it was sent once."""
+
+    soft_targets: ClassVar[bool] = False
 
     @exposed(kind="control", takes={"embeddings": "embedding"})
     def hold(self, embeddings: dict[str, Tensor]) -> None:

@@ -259,6 +259,7 @@ class PartialTopWorker(TopWorker):
 
     half: PartialTopHalf
     half_type: ClassVar[type[TopHalf]] = PartialTopHalf
+    soft_targets: ClassVar[bool] = False
 
     @exposed(kind="control")
     def attach(self, segments: list[Any], settings: dict[str, Any], train: bool) -> int:

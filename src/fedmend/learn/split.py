@@ -21,6 +21,7 @@ from fedmend.data.labels import LabelEncoder
 from fedmend.errors import DataError
 from fedmend.federation import Site, Worker, exposed
 from fedmend.learn import metrics
+from fedmend.learn.belief import believed, label_trust
 from fedmend.learn.features import ALL, Features, Segments, own_rows
 from fedmend.learn.halves import BottomHalf, Settings, TopHalf, resolve_device
 from fedmend.learn.nets import Bottom, BottomSpec, Top, TopSpec, initialise
@@ -271,6 +272,7 @@ class TopWorker(SplitWorker):
 
     half: TopHalf
     half_type: ClassVar[type[TopHalf]] = TopHalf
+    soft_targets: ClassVar[bool] = True
 
     def __init__(self, site: Site, scope: str = "train", *, model: str) -> None:
         super().__init__(site, scope, model=model)
@@ -338,7 +340,7 @@ class TopWorker(SplitWorker):
         )
         self.side = TopSide(self.half, top)
         if train:
-            self.half.set_targets(self._targets())
+            self.half.set_targets(self._training_targets())
         return len(self._rows_used)
 
     @exposed(kind="control")
@@ -416,6 +418,14 @@ class TopWorker(SplitWorker):
         targets = encoded[self._rows_used]
         targets[self._rows_used < 0] = np.nan if targets.dtype.kind == "f" else -1
         return targets
+
+    def _training_targets(self) -> np.ndarray:
+        """As `_targets`, softened by how far the labels are believed where that is known."""
+        targets = self._targets()
+        trust = label_trust(self.site, self.scope.partition("@")[0])
+        if trust is None or not self.soft_targets or targets.dtype.kind == "f":
+            return targets
+        return believed(targets, trust[self._rows_used], len(self._part_top().labels.classes_))
 
     def _label(self) -> str:
         part = part_of(self.site, self.model).top

@@ -16,7 +16,8 @@ import pandas as pd
 
 from fedmend.data.table import Table
 from fedmend.errors import AlignmentError, ConfigError, DataError, NotFitted
-from fedmend.federation import Alignment, Federation, Site, Worker, exposed
+from fedmend.federation import Alignment, Federation, Worker, exposed
+from fedmend.learn.belief import keep_trust, label_trust
 from fedmend.methods.crowd_base import CrowdEstimator
 
 __all__ = [
@@ -26,8 +27,6 @@ __all__ = [
     "keep_trust",
     "label_trust",
 ]
-
-_SHELF = "methods.corrected"
 
 
 class CorrectedLabelWorker(Worker):
@@ -117,20 +116,6 @@ class CorrectedLabelWorker(Worker):
 def _relabelled(table: Table, name: str, values: np.ndarray) -> Table:
     series = pd.Series(values, name=name, dtype=object)
     return table.with_columns({name: series}, kinds={name: "nominal"})
-
-
-def label_trust(site: Site, dataset: str) -> np.ndarray | None:
-    """At the party: how far each label of a corrected table is believed; None for other tables.
-
-    **Shape** [rows of the table]; 1 where the label is the party's own.
-    """
-    found = site.state.get(_SHELF, {}).get(dataset)
-    return None if found is None else np.asarray(found)
-
-
-def keep_trust(site: Site, dataset: str, trust: np.ndarray) -> None:
-    """At the party: note how far each label of a table is believed."""
-    site.state.setdefault(_SHELF, {})[dataset] = trust
 
 
 @dataclass(frozen=True)
