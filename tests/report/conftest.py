@@ -9,10 +9,12 @@ import pytest
 from fedmend.data.table import Table
 from fedmend.federation import AlignmentCounts, Entry, Federation, Party, Policy, Worker, exposed
 from fedmend.federation.site import Alignment
+from fedmend.learn.evidence.calibration import describe
 from fedmend.report.labelling import Labelling
 from fedmend.report.mending import MendedColumn, MendedPair, Mending
 from fedmend.report.overview import overview
 from fedmend.report.record import MethodRun, RunRecord
+from fedmend.report.uncertainty import Uncertainty
 
 
 class FirstRowsWorker(Worker):
@@ -159,3 +161,69 @@ def full_record(record, mending, labelling):
     record.measured_against = "the labels of clinic"
     record.methods[0].labelling = labelling.to_dict()
     return record
+
+
+@pytest.fixture
+def correction(labelling):
+    return {
+        "method": "InC", "parties": ["clinic", "archive", "ward"], "to": "clinic", "rows": 100,
+        "rows_of": "aligned", "changed": 8, "filled": 3, "dropped": 2, "seconds": 70.0,
+        "bytes": 5_000, "labelling": labelling.to_dict(),
+    }  # fmt: skip
+
+
+@pytest.fixture
+def choice():
+    return {
+        "metric": "auc", "chosen": "VFL <1>", "why": ["VFL <1> was chosen: it did best."],
+        "candidates": [
+            {"title": "Local", "mean": 0.7, "sd": 0.01, "seconds": 1.0, "skipped": ""},
+            {"title": "VFL <1>", "mean": 0.8, "sd": 0.02, "seconds": 2.0, "skipped": ""},
+            {"title": "RISA", "mean": None, "sd": None, "seconds": 0.0, "skipped": "no time left"},
+        ],
+    }  # fmt: skip
+
+
+@pytest.fixture
+def advice():
+    return {
+        "tears": [
+            {"title": "Few people <in> common", "words": "30 of 90.", "mend": "risa trains on all",
+             "methods": ["risa"], "seconds": 4.0, "bytes": 2_000_000},
+        ],
+        "words": ["Few people <in> common: …", "To begin with: risa."],
+    }  # fmt: skip
+
+
+CURVE = {
+    "metric": "auc",
+    "points": [
+        {"rows": 50, "score": 0.7, "low": 0.66, "high": 0.74},
+        {"rows": 100, "score": 0.75, "low": 0.73, "high": 0.77},
+    ],
+    "twice": {"rows": 200, "score": 0.78, "low": 0.75, "high": 0.81},
+    "alone": {"rows": 300, "score": 0.69, "low": 0.68, "high": 0.7},
+    "words": ["Twice as many would bring about 0.78."],
+}
+
+
+@pytest.fixture
+def whole(full_record, correction, choice, advice):
+    """A record with something in every section a vertical run can have."""
+    rng = np.random.default_rng(0)
+    p = rng.dirichlet([1, 1], 200)
+    y = (rng.random(200) < p[:, 1]).astype(int)
+    for run in full_record.methods:
+        run.uncertainty = Uncertainty(describe(p, 2 * (1 - p.max(1)), y)).to_dict()
+    full_record.correction, full_record.choice = correction, choice
+    full_record.overview |= {
+        "advice": advice,
+        "curve": CURVE,
+        "agreement": {"words": ["Two agree."], "pairs": []},
+    }
+    return full_record
+
+
+@pytest.fixture
+def curve():
+    return CURVE

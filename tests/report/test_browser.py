@@ -10,7 +10,7 @@ import pytest
 
 from fedmend.report.page import write_report
 
-SECTIONS = ["summary", "overview", "comparison", "curves", "ledger", "settings"]
+SECTIONS = ["summary", "overview", "comparison", "curves", "costs", "ledger", "settings"]
 FLAGS = [
     "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
     "--disable-background-networking", "--disable-component-update", "--disable-sync",
@@ -81,6 +81,62 @@ def test_mending_and_labellers_show(browser, full_record, entries, tmp_path):
         assert browser.execute_script(
             "return document.documentElement.scrollWidth <= window.innerWidth"
         ), width
+
+
+def test_every_section_and_the_keyboard(browser, whole, entries, tmp_path):
+    """Tab goes through links, tables and folded parts; Enter follows and unfolds them."""
+    from selenium.webdriver.common.action_chains import ActionChains
+    from selenium.webdriver.common.keys import Keys
+
+    from fedmend.report.page import CHAPTERS
+    from fedmend.report.stages import stages_of
+
+    told = [{"stage": name, "seconds": 2.0, "bytes": 900} for name in ("align", "train")]
+    path = write_report(whole, tmp_path / "r.html", ledger=entries, stages=stages_of(told))
+    browser.get(path.as_uri())
+    severe = [line for line in browser.get_log("browser") if line["level"] == "SEVERE"]
+    assert severe == []
+    for section in CHAPTERS:
+        if section != "rounds":
+            element = browser.find_element("id", section)
+            assert element.is_displayed() and element.size["height"] > 100, section
+    for svg in browser.find_elements("css selector", "section > figure svg"):
+        assert svg.size["height"] > 60 and svg.size["width"] > 300
+        # nothing is drawn beyond the page
+        assert svg.get_attribute("aria-label")
+
+    def press(key):
+        ActionChains(browser).send_keys(key).perform()
+        return browser.switch_to.active_element
+
+    seen = []
+    for _ in range(60):
+        here = press(Keys.TAB)
+        seen.append((here.tag_name, here.get_attribute("href") or here.get_attribute("aria-label")))
+        if here.tag_name == "summary":
+            break
+    assert seen[0][1].endswith("#summary")  # past the head with one step
+    links = [each[1].rpartition("#")[2] for each in seen[1:] if each[0] == "a"]
+    assert links == [name for name in CHAPTERS if name != "rounds"]
+    assert ("div", "Scores of all methods") in seen
+    folded = here.find_element("xpath", "..")
+    assert folded.get_attribute("open") is None
+    press(Keys.ENTER)
+    assert folded.get_attribute("open") is not None
+    for width in (1000, 400):
+        browser.set_window_size(width, 1200)
+        assert browser.execute_script(
+            "return document.documentElement.scrollWidth <= window.innerWidth"
+        ), width
+
+
+def test_folded_parts_print(browser, whole, entries, tmp_path):
+    path = write_report(whole, tmp_path / "r.html", ledger=entries)
+    browser.get(path.as_uri())
+    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print"})
+    inside = browser.find_element("css selector", "#flows table")
+    assert inside.size["height"] > 50
+    assert not browser.find_element("css selector", "nav").is_displayed()
 
 
 def test_report_asks_the_network_for_nothing(browser, record, entries, tmp_path):

@@ -69,7 +69,7 @@ def test_no_strong_column_and_very_many(mending):
 def test_correlations_show_the_figures_and_the_line(mending):
     svg = maps.correlations(mending.pairs[0])
     text = list(ElementTree.fromstring(svg).itertext())
-    assert ".80" in text and "−.60" in text and "strong" in text and "weak" in text
+    assert ".80" in text and "−.60" in text and " threshold 0.30" in text
     assert "var(--s1)" in svg and "var(--s2)" in svg and "#0201" not in svg
 
 

@@ -63,6 +63,6 @@ def test_in_the_page(found: Uncertainty) -> None:
     run = MethodRun("risa", "RISA", 0, {}, [], {"auc": 0.8}, 1.0, uncertainty=found.to_dict())
     page = render(RunRecord("t", [run], "auc"), [])
     assert 'id="uncertainty"' in page
-    assert "How sure, and because of whom" in page
+    assert "How sure, and do unsure rows err more" in page
     without = render(RunRecord("t", [replace(run, uncertainty=None)], "auc"), [])
     assert 'id="uncertainty"' not in without

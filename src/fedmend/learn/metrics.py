@@ -84,3 +84,10 @@ def log_loss(y: np.ndarray, probabilities: np.ndarray) -> float:
         return float("nan")
     given = probabilities[np.arange(len(y)), y].astype(np.float64)
     return float(-np.log(np.clip(given, np.finfo(np.float64).eps, 1.0)).mean())
+
+
+def normalised_entropy(probabilities: np.ndarray) -> np.ndarray:
+    """How undecided a row is: 0 is one class for certain, 1 all of them alike."""
+    safe = np.clip(probabilities, 1e-12, 1.0)
+    nats = -(safe * np.log(safe)).sum(1)
+    return (nats / np.log(max(2, probabilities.shape[1]))).clip(0.0, 1.0)

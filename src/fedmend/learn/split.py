@@ -22,6 +22,7 @@ from fedmend.errors import DataError
 from fedmend.federation import Site, Worker, exposed
 from fedmend.learn import metrics
 from fedmend.learn.belief import believed, label_trust
+from fedmend.learn.evidence.calibration import describe
 from fedmend.learn.features import ALL, Features, Segments, own_rows
 from fedmend.learn.halves import BottomHalf, Settings, TopHalf, resolve_device
 from fedmend.learn.nets import Bottom, BottomSpec, Top, TopSpec, initialise
@@ -396,6 +397,14 @@ class TopWorker(SplitWorker):
     def metrics(self, rows: np.ndarray | None = None) -> dict[str, float]:
         targets = self._targets()
         return self.side.metrics(targets if rows is None else targets[rows])
+
+    @exposed(kind="statistic")
+    def uncertainty_report(self) -> dict[str, Any]:
+        """What the entropy of the collected outputs is worth, against the labels there are."""
+        targets, outputs = self._targets(), self.side.take_outputs()
+        known = targets >= 0
+        undecided = metrics.normalised_entropy(outputs[known])
+        return describe(outputs[known], undecided, targets[known])
 
     @exposed(kind="prediction")
     def predictions(self, table_order: bool = False) -> np.ndarray:

@@ -241,6 +241,12 @@ class SplitNetwork:
             session.run(session.all_rows)
             return dict(session.top.metrics())
 
+    def uncertainty_report(self, fed: Federation, segments: Segments) -> dict[str, Any]:
+        """What the entropy of the predictions is worth, computed at the label party."""
+        with self.session_type(self, fed, segments, train=False) as session:
+            session.run(session.all_rows)
+            return dict(session.top.uncertainty_report())
+
     def predict(
         self,
         fed: Federation,

@@ -288,6 +288,20 @@ class SplitEstimator(Estimator):
             )
         return network.evaluate(fed, segments)
 
+    def uncertainty_report(self, fed: Federation, *, rows: str | None = None) -> dict[str, Any]:
+        """Whether undecided rows err more, and whether probabilities can be taken at their word.
+
+        Computed at the label party (see `fedmend.learn.evidence.calibration.describe`); only
+        rates and histograms leave it.
+        """
+        network, segments, _ = self._ready(fed, rows)
+        if self.task_ == "regression" or network.label_party is None:
+            raise DataError(
+                "uncertainty is judged for classes, at the one party that has the labels",
+                mend="evaluate(fed) for anything else",
+            )
+        return network.uncertainty_report(fed, segments)
+
     def score(self, fed: Federation, *, rows: str | None = None) -> float:
         """Accuracy, or R² for regression."""
         scores = self.evaluate(fed, rows=rows)

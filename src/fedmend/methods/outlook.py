@@ -15,12 +15,13 @@ import pandas as pd
 
 from fedmend.errors import ConfigError
 from fedmend.learn.features import ALL, among, is_known
+from fedmend.learn.metrics import normalised_entropy
 
 if TYPE_CHECKING:
     from fedmend.federation import Federation
     from fedmend.methods.base import SplitEstimator
 
-__all__ = ["entropy", "frame_of", "outlook", "shares"]
+__all__ = ["frame_of", "outlook", "shares"]
 
 LEAST = 1e-6
 
@@ -47,7 +48,7 @@ def outlook(model: SplitEstimator, fed: Federation, rows: str) -> pd.DataFrame:
         found = {name: carried[name].to_numpy() for name in known}
     else:
         outputs = network.predict(fed, segments)
-        undecided = None if model.classes_ is None else entropy(outputs)
+        undecided = None if model.classes_ is None else normalised_entropy(outputs)
         found = shares(model, fed, segments, known, outputs)
     classes = None if model.classes_ is None else model.classes_.tolist()
     return frame_of(classes, outputs, undecided, found)
@@ -94,10 +95,3 @@ def shares(
         lost[:, number] = change.clip(LEAST)
     carried = lost / lost.sum(1, keepdims=True)
     return {name: carried[:, number] for number, name in enumerate(known)}
-
-
-def entropy(probabilities: np.ndarray) -> np.ndarray:
-    """How undecided a row is: 0 is one class for certain, 1 all of them alike."""
-    safe = np.clip(probabilities, 1e-12, 1.0)
-    nats = -(safe * np.log(safe)).sum(1)
-    return (nats / np.log(max(2, probabilities.shape[1]))).clip(0.0, 1.0)

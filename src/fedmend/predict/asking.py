@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 from fedmend.errors import AlignmentError, DataError, Refused
 from fedmend.federation import AlignmentCounts, Crew, Federation
 from fedmend.learn.features import ALIGNED, among
-from fedmend.methods.outlook import entropy, frame_of
+from fedmend.learn.metrics import normalised_entropy
+from fedmend.methods.outlook import frame_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -147,7 +148,7 @@ def ask_horizontal(model: Any, fed: Federation, crew: Crew, title: str) -> list[
     found = []
     for party, outputs in model.predict_proba(fed).items():
         crew[party].claim(party)
-        table = frame_of(model.classes_.tolist(), outputs, entropy(outputs), {})
+        table = frame_of(model.classes_.tolist(), outputs, normalised_entropy(outputs), {})
         crew[party].take(party, party, party, _columns(table))
         found.append(Predicted(party, title, 0, len(outputs), None))
     return found

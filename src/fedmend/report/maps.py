@@ -98,16 +98,15 @@ def correlations(pair: MendedPair, number: int = 0) -> str:
         if column.strength is not None and column.strength > pair.threshold
     )
     with styled():
-        figure, (axes,) = new_figure(7.6, 1.5 + 0.24 * len(rows))
+        figure, (above, axes) = new_figure(
+            7.6, 2.5 + 0.24 * len(rows), rows=2, heights=(1.0, 0.35 + 0.24 * len(rows))
+        )
+        _strengths(above, pair, len(names), strong)
         _cells(axes, values)
-        if len(names) * len(rows) <= 80:
+        if len(names) * len(rows) <= 120:
             _numbers(axes, values)
         if 0 < strong < len(names):
-            axes.plot([strong, strong], [-0.25, len(rows) + 0.25], color=INK, lw=1.4, clip_on=False)
-        for words, side, at in (("strong", "right", strong), ("weak", "left", strong)):
-            if (words == "strong" and strong) or (words == "weak" and strong < len(names)):
-                shift = -0.12 if side == "right" else 0.12
-                axes.text(at + shift, -0.35, words, ha=side, va="bottom", size=9, color=FAINT)
+            axes.plot([strong, strong], [-0.1, len(rows) + 0.25], color=INK, lw=1.4, clip_on=False)
         _bare(axes)
         axes.set_xticks([x + 0.5 for x in range(len(names))], [_short(name) for name in names])
         _slanted(axes, long=max(map(len, names)) * len(names) > 72)
@@ -116,6 +115,23 @@ def correlations(pair: MendedPair, number: int = 0) -> str:
         )
         title = f"Correlation of {pair.rows_of}'s columns with {pair.columns_of}'s"
         return to_svg(figure, f"correlations{number}", title)
+
+
+def _strengths(axes: Axes, pair: MendedPair, shown: int, strong: int) -> None:
+    """Above the table: how strong each column of B is, and the threshold."""
+    values = [abs(each.strength or 0.0) for each in pair.columns[:shown]]
+    for x, value in enumerate(values):
+        colour, alpha = (SERIES[0], 0.78) if x < strong else (FAINT, 0.35)
+        axes.bar(x + 0.5, value, 0.82, color=colour, alpha=alpha, lw=0)
+    axes.axhline(pair.threshold, color=INK, lw=1.2, ls=(0, (4, 3)))
+    words = f"threshold {pair.threshold:.2f}"
+    axes.text(shown, pair.threshold, f" {words}", va="center", size=9, clip_on=False)
+    _bare(axes)
+    axes.set_xlim(0, shown)
+    axes.set_ylim(0, max([*values, pair.threshold]) * 1.15 or 1.0)
+    axes.set_xticks([])
+    axes.set_yticks([])
+    axes.set_ylabel("strongest\ncorrelation", rotation=0, ha="right", va="center", fontsize=9)
 
 
 def _strongest_rows(pair: MendedPair) -> list[int]:

@@ -2,23 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
 from fedmend.federation.ledger import Entry, read_ledger
-from fedmend.report import maps, plots, rounds, uncertainty, words
+from fedmend.report import choosing, correcting, maps, plots, rounds, uncertainty, words, worth
 from fedmend.report.labelling import Labelling
 from fedmend.report.mending import ORIGIN_WORDS, Mending
 from fedmend.report.overview import Overview, percent
 from fedmend.report.record import RunRecord, Summary, better_is_higher
+from fedmend.report.stages import Stage, human_seconds, read_stages
+from fedmend.report.stages import picture as stage_picture
 from fedmend.report.uncertainty import Uncertainty
 
-__all__ = ["render", "write_report"]
+__all__ = ["CHAPTERS", "chapters", "render", "write_report"]
 
 REPORT_FILE = "report.html"
 LEDGER_FILE = "ledger.jsonl"
+CHAPTERS = {
+    "overview": "What is torn",
+    "advice": "What would mend it",
+    "mended": "What was mended",
+    "corrected": "Labels",
+    "choice": "Why this method",
+    "comparison": "Comparison",
+    "labellers": "Who labels how well",
+    "uncertainty": "How sure",
+    "rounds": "Round by round",
+    "curves": "Training",
+    "costs": "What it took",
+    "ledger": "Who saw what",
+    "settings": "Settings",
+}
+"""The sections in their order, and what they are called in the head of the page."""
 
 
 def write_report(
@@ -26,6 +44,7 @@ def write_report(
     path: str | Path | None = None,
     *,
     ledger: Iterable[Entry] | None = None,
+    stages: Sequence[Stage] = (),
 ) -> Path:
     """Write the report of a run folder, or of a record with the entries of its ledger."""
     if isinstance(source, RunRecord):
@@ -37,107 +56,237 @@ def write_report(
         record = RunRecord.load(folder)
         entries = list(ledger) if ledger is not None else read_ledger(folder / LEDGER_FILE)
         path = path or folder / REPORT_FILE
+        stages = stages or read_stages(folder)
     path = Path(path)
     part = path.with_name(path.name + ".part")
-    part.write_text(render(record, entries), encoding="utf-8")
+    part.write_text(render(record, entries, stages), encoding="utf-8")
     part.replace(path)
     return path
 
 
-def render(record: RunRecord, entries: Sequence[Entry]) -> str:
+def render(record: RunRecord, entries: Sequence[Entry], stages: Sequence[Stage] = ()) -> str:
     """The page as text."""
-    from jinja2 import Environment, select_autoescape
+    from jinja2 import Environment, PackageLoader, select_autoescape
     from markupsafe import Markup
 
-    environment = Environment(autoescape=select_autoescape(default=True), trim_blocks=True)
+    environment = Environment(
+        loader=PackageLoader("fedmend.report", "templates"),
+        autoescape=select_autoescape(default=True),
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
     environment.filters |= {
         "bytes": words.human_bytes,
+        "seconds": human_seconds,
         "pretty": plots.pretty,
         "score": _score,
         "series": plots.method_series,
         "percent": percent,
     }
     templates = resources.files("fedmend.report") / "templates"
-    template = environment.from_string((templates / "report.html").read_text(encoding="utf-8"))
     found = Overview.from_dict(record.overview) if record.overview else None
-    mending = Mending.from_dict(record.mending) if record.mending else None
-    best = record.best()
-    in_rounds = rounds.rounds_of(record)
-    pictures = {
-        "overlap": plots.overlap(found) if found else None,
-        "comparison": plots.comparison(record),
-        "curves": plots.curves(record),
-        "rounds_picture": rounds.picture(in_rounds, record.titles()),
+    context = {
+        **_about_tears(record, found),
+        **_about_methods(record),
+        **_about_costs(record, entries, stages),
+        **_about_ledger(entries, found),
     }
-    return template.render(
+    pictures = {name: Markup(svg) if svg else None for name, svg in _pictures(record, found)}
+    return environment.get_template("report.html").render(
         css=Markup((templates / "report.css").read_text(encoding="utf-8")),
         record=record,
         started=record.started[:16],
         cards=_cards(record, found, entries),
-        overview=found,
-        overview_rows=found.rows() if found else [],
-        label_words=found.label_in_words() if found else "",
-        has_label=bool(found and any(party.labelled for party in found.parties)),
-        summaries=record.summaries(),
-        metric_names=record.metric_names(),
-        best=best.title if best and len(record.summaries()) > 1 else None,
-        higher=better_is_higher(record.metric),
-        many_seeds=len(record.seeds) > 1,
-        seeds=len(record.seeds),
-        validation=any(
-            key.startswith("val_") for run in record.methods for step in run.history for key in step
-        ),
-        verdict=words.verdict(entries),
-        clear=any(flow.exposure == "clear" for flow in words.flows(entries)),
-        seen=words.what_was_seen(entries, _roles(found)),
-        flows=words.flows(entries),
-        exposures=words.EXPOSURES,
+        chapters=chapters(record, found),
         settings=list(_flat(record.settings)),
-        mending=mending,
-        mended_pairs=[
+        stages_picture=_marked(stage_picture(stages)),
+        **context,
+        **pictures,
+    )
+
+
+def chapters(record: RunRecord, found: Overview | None = None) -> list[tuple[str, str]]:
+    """The sections this record has something for, and what they are called in the head."""
+    able = {
+        "advice": bool(found and found.advice),
+        "mended": bool(record.mending),
+        "corrected": bool(record.correction),
+        "choice": bool(record.choice),
+        "labellers": any(run.labelling for run in record.methods),
+        "uncertainty": any(run.uncertainty for run in record.methods),
+        "rounds": bool(rounds.rounds_of(record)),
+    }
+    return [(name, title) for name, title in CHAPTERS.items() if able.get(name, True)]
+
+
+# ---------------------------------------------------------------- what the sections show
+
+
+def _about_tears(record: RunRecord, found: Overview | None) -> dict[str, Any]:
+    mending = Mending.from_dict(record.mending) if record.mending else None
+    corrected = record.correction
+    skills = correcting.skills_of(corrected) if corrected else None
+    titles = {
+        "agreement": "How far the labellers agree",
+        "skew": "How the classes are shared",
+        "curve": "What more shared rows would be worth",
+    }
+    advice = (found.advice if found else None) or {}
+    closing = list(advice.get("words") or [])[len(advice.get("tears") or []) :]
+    return {
+        "overview": found,
+        "overview_rows": found.rows() if found else [],
+        "label_words": found.label_in_words() if found else "",
+        "has_label": bool(found and any(party.labelled for party in found.parties)),
+        "preflight": [
+            (title, getattr(found, name)) for name, title in titles.items() if getattr(found, name)
+        ]
+        if found
+        else [],
+        "closing": " ".join(closing),
+        "mending": mending,
+        "mended_pairs": [
             {
                 "pair": pair,
-                "correlations": Markup(maps.correlations(pair, number)),
-                "provenance": Markup(maps.provenance(pair, number)),
+                "correlations": _marked(maps.correlations(pair, number)),
+                "provenance": _marked(maps.provenance(pair, number)),
                 "hidden": max(0, len(pair.of_b) - maps.MOST_COLUMNS),
             }
             for number, pair in enumerate(mending.pairs)
         ]
         if mending
         else [],
-        origin_words=ORIGIN_WORDS,
-        labellings=[
-            {"title": title, "found": found, "picture": Markup(picture) if picture else None}
-            for title, found, picture in _labellings(record)
+        "origin_words": ORIGIN_WORDS,
+        "correction_words": correcting.sentences(corrected) if corrected else [],
+        "correction_skills": skills,
+        "correction_picture": _marked(maps.expertise(skills, 99) if skills else None),
+    }
+
+
+def _about_methods(record: RunRecord) -> dict[str, Any]:
+    best = record.best()
+    told = _uncertainties(record)
+    return {
+        "summaries": record.summaries(),
+        "abouts": _abouts(record),
+        "metric_names": record.metric_names(),
+        "best": best.title if best and len(record.summaries()) > 1 else None,
+        "higher": better_is_higher(record.metric),
+        "many_seeds": len(record.seeds) > 1,
+        "seeds": len(record.seeds),
+        "validation": any(
+            key.startswith("val_") for run in record.methods for step in run.history for key in step
+        ),
+        "choice_table": choosing.table(record.choice) if record.choice else [],
+        "labellings": _labellings(record),
+        "rounds": rounds.rounds_of(record),
+        "uncertainties": told,
+        "uncertainty_table": uncertainty.overall([(each["title"], each["found"]) for each in told]),
+        "shares_told": any(each["found"].carried for each in told),
+    }
+
+
+def _about_costs(
+    record: RunRecord, entries: Sequence[Entry], stages: Sequence[Stage]
+) -> dict[str, Any]:
+    crossed = words.human_bytes(sum(entry.total_bytes for entry in entries))
+    messages = sum(entry.count for entry in entries)
+    took = sum(each.seconds for each in stages) or record.seconds
+    began = f"{human_seconds(took)} on {record.device}" if took else f"On {record.device}"
+    head = ["stage", "time", "messages", "crossed", "what came out"]
+    return {
+        "cost_words": f"{began}; {messages:,} messages with {crossed} crossed in all.",
+        "stages": stages,
+        "stage_table": [
+            head,
+            *(
+                [
+                    each.words,
+                    human_seconds(each.seconds),
+                    f"{each.crossings:,}",
+                    words.human_bytes(each.bytes),
+                    each.note,
+                ]
+                for each in stages
+            ),
         ],
-        rounds=in_rounds,
-        uncertainties=[
-            {"title": title, "found": found, "picture": Markup(picture) if picture else None}
-            for title, found, picture in _uncertainties(record)
+        "cost_table": [
+            ["method", "training", "messages", "crossed"],
+            *(
+                [
+                    each.title,
+                    human_seconds(each.seconds),
+                    f"{each.crossings:,}",
+                    words.human_bytes(each.bytes),
+                ]
+                for each in record.summaries()
+            ),
         ],
-        **{name: Markup(svg) if svg else None for name, svg in pictures.items()},
-    )
+    }
+
+
+def _about_ledger(entries: Sequence[Entry], found: Overview | None) -> dict[str, Any]:
+    flows = words.flows(entries)
+    return {
+        "verdict": words.verdict(entries),
+        "clear": any(flow.exposure == "clear" for flow in flows),
+        "seen": words.what_was_seen(entries, _roles(found)),
+        "flows": flows,
+        "refusals": [
+            f"{words.name_of(flow.sender)} refused: {flow.words}." for flow in flows if flow.refused
+        ],
+        "exposures": words.EXPOSURES,
+    }
+
+
+def _pictures(record: RunRecord, found: Overview | None) -> Iterator[tuple[str, str | None]]:
+    yield "overlap", plots.overlap(found) if found else None
+    yield "worth", worth.picture(found.curve) if found and found.curve else None
+    yield "comparison", plots.comparison(record)
+    yield "curves", plots.curves(record)
+    yield "rounds_picture", rounds.picture(rounds.rounds_of(record), record.titles())
+    yield "choice_picture", choosing.picture(record.choice) if record.choice else None
+
+
+def _marked(svg: str | None) -> Any:
+    from markupsafe import Markup
+
+    return Markup(svg) if svg else None
+
+
+def _abouts(record: RunRecord) -> dict[str, str]:
+    """What each method does; of a variant of a method that stood before only what is different."""
+    told: set[str] = set()
+    found = {}
+    for each in record.summaries():
+        first, *more = each.about.split("; ")
+        found[each.title] = "; ".join(more) if first in told and more else each.about
+        told.add(first)
+    return found
 
 
 def _roles(found: Overview | None) -> list[str]:
     return [party.name for party in found.parties] if found else []
 
 
-def _labellings(record: RunRecord) -> list[tuple[str, Labelling, str | None]]:
+def _labellings(record: RunRecord) -> list[dict[str, Any]]:
     """What each method found out about the labellers."""
     found = [(run.title, Labelling(**run.labelling)) for run in record.methods if run.labelling]
     return [
-        (title, each, maps.expertise(each, number)) for number, (title, each) in enumerate(found)
+        {"title": title, "found": each, "picture": _marked(maps.expertise(each, number))}
+        for number, (title, each) in enumerate(found)
     ]
 
 
-def _uncertainties(record: RunRecord) -> list[tuple[str, Uncertainty, str | None]]:
-    """What the uncertainty of each method that has one is worth."""
+def _uncertainties(record: RunRecord) -> list[dict[str, Any]]:
+    """What the uncertainty of each method is worth, the best method first."""
     found = [
         (run.title, Uncertainty(**run.uncertainty)) for run in record.methods if run.uncertainty
     ]
+    best = record.best()
+    found.sort(key=lambda each: best is None or each[0] != best.title)
     return [
-        (title, each, uncertainty.picture(each, number))
+        {"title": title, "found": each, "picture": _marked(uncertainty.picture(each, number))}
         for number, (title, each) in enumerate(found)
     ]
 
@@ -195,6 +344,6 @@ def _flat(settings: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, 
         elif isinstance(value, list) and value and all(isinstance(item, Mapping) for item in value):
             for number, item in enumerate(value, 1):
                 yield from _flat(item, f"{name}[{item.get('name', number)}].")
-        elif value is not None:
+        elif value is not None and value != []:
             text = ", ".join(map(str, value)) if isinstance(value, list) else str(value)
             yield name, text

@@ -26,6 +26,7 @@ INK, FAINT, GRID, TORN = "#010203", "#010204", "#010205", "#010206"
 SERIES = ("#020101", "#020102", "#020103", "#020104", "#020105", "#020106")
 LABEL = "#020107"
 MOST_BANDS = 24
+LABEL_STRIP = 0.022
 COLOURS: dict[str, tuple[str, str]] = {
     INK: ("--ink", "#1d2530"),
     FAINT: ("--faint", "#5d6875"),
@@ -63,7 +64,11 @@ STYLE: dict[Any, Any] = {
 
 
 def new_figure(
-    width: float, height: float, columns: int = 1, rows: int = 1
+    width: float,
+    height: float,
+    columns: int = 1,
+    rows: int = 1,
+    heights: Sequence[float] | None = None,
 ) -> tuple[Figure, list[Axes]]:
     """An empty figure, see-through, with its axes line by line."""
     # Figure and canvas without pyplot: no global state, no display, no warning in threads.
@@ -73,7 +78,7 @@ def new_figure(
     figure = Figure(figsize=(width, height), layout="constrained")
     FigureCanvasSVG(figure)
     figure.patch.set_alpha(0)
-    axes = list(figure.subplots(rows, columns, squeeze=False).ravel())
+    axes = list(figure.subplots(rows, columns, squeeze=False, height_ratios=heights).ravel())
     for each in axes:
         each.patch.set_alpha(0)
     return figure, axes
@@ -147,7 +152,11 @@ def overlap(found: Overview) -> str:
     """
     if found.shape == "horizontal":
         return stacked(found)
-    parties = [party for party in found.parties if not party.withheld and party.n_columns]
+    parties = [
+        party
+        for party in found.parties
+        if not party.withheld and (party.n_columns or party.labelled)
+    ]
     bands = _bands(parties, found.aligned)
     with styled():
         figure, (axes,) = new_figure(7.6, 1.0 + 2.9 * min(1.0, 0.4 + 0.2 * len(bands)))
@@ -158,7 +167,8 @@ def overlap(found: Overview) -> str:
                 there = owner is None or owner is party
                 _block(axes, lefts[number], top, widths[number], height, there, number)
                 if party.labelled and there:
-                    _label_strip(axes, lefts[number], top, height)
+                    strip = LABEL_STRIP if party.n_columns else widths[number]
+                    _label_strip(axes, lefts[number], top, height, strip)
             words = "known to all" if owner is None else f"only at {owner.name}"
             if found.aligned is None:
                 words = f"at {owner.name if owner else ''}"
@@ -172,7 +182,7 @@ def overlap(found: Overview) -> str:
             axes.text(centre, -0.085, party.name, ha="center", weight="bold", color=_colour(number))
             noun = "column" if party.n_columns == 1 else "columns"
             label = " + label" if party.labelled else ""
-            words = f"{party.n_columns} {noun}{label}"
+            words = f"{party.n_columns} {noun}{label}" if party.n_columns else "labels"
             axes.text(centre, -0.028, words, ha="center", color=FAINT, size=9)
         axes.set_xlim(-0.3, 1.0)
         axes.set_ylim(max(top, 0.1), -0.14)
@@ -227,8 +237,8 @@ def _bands(
 
 def _columns(parties: Sequence[PartyOverview]) -> tuple[list[float], list[float]]:
     gap = 0.015
-    shares = [max(party.n_columns, 1) for party in parties]
-    raw = [max(0.12, share / sum(shares)) for share in shares]
+    total = sum(party.n_columns for party in parties) or 1
+    raw = [max(0.12, party.n_columns / total) if party.n_columns else 0.07 for party in parties]
     scale = (1.0 - gap * (len(raw) - 1)) / sum(raw)
     widths = [width * scale for width in raw]
     lefts = [sum(widths[:number]) + gap * number for number in range(len(widths))]
@@ -249,10 +259,12 @@ def _block(
     axes.add_patch(patch)
 
 
-def _label_strip(axes: Axes, left: float, top: float, height: float) -> None:
+def _label_strip(
+    axes: Axes, left: float, top: float, height: float, width: float = LABEL_STRIP
+) -> None:
     from matplotlib.patches import Rectangle
 
-    axes.add_patch(Rectangle((left, top), 0.022, height, facecolor=LABEL, lw=0))
+    axes.add_patch(Rectangle((left, top), width, height, facecolor=LABEL, lw=0))
 
 
 # ---------------------------------------------------------------- curves
@@ -273,7 +285,7 @@ def curves(record: RunRecord) -> str | None:
 
     titles = list(dict.fromkeys(run.title for run in record.methods))
     with styled():
-        figure, axes = new_figure(7.6, 2.9, len(panels))
+        figure, axes = new_figure(7.6, 2.8 + 0.06 * len(titles), len(panels))
         for each, (key, words) in zip(axes, panels, strict=True):
             for run in runs:
                 _line(each, run, key, titles)
@@ -283,8 +295,10 @@ def curves(record: RunRecord) -> str | None:
         handles, names = axes[0].get_legend_handles_labels()
         if not handles:
             handles, names = axes[-1].get_legend_handles_labels()
+        longest = max((len(name) for name in names), default=1)
+        across = max(1, min(len(names), 90 // (longest + 6)))
         figure.legend(
-            handles, names, loc="outside lower left", ncols=len(names), frameon=False, fontsize=9
+            handles, names, loc="outside lower left", ncols=across, frameon=False, fontsize=9
         )
         return to_svg(figure, "curves", "Training and validation curves of every method")
 

@@ -15,7 +15,6 @@ from fedmend.report.overview import percent
 
 if TYPE_CHECKING:
     from fedmend.federation import Federation
-    from fedmend.methods.risa import RISA
 
 __all__ = ["Uncertainty", "picture"]
 
@@ -35,14 +34,24 @@ class Uncertainty:
     made_up: dict[str, dict[str, int]] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, model: RISA, test: Federation) -> Uncertainty:
-        """Of a fitted model, on the test rows known to all parties."""
+    def of(cls, model: Any, test: Federation) -> Uncertainty | None:
+        """Of a fitted model, on the test rows known to all parties; None where nothing is told.
+
+        That is the case for numbers, and where no single party has the labels.
+        """
+        network = getattr(model, "network_", None)
+        party = getattr(network, "label_party", None)
+        if party is None or model.task_ == "regression" or not test.roster[party]["labelled"]:
+            return None
         content = {
-            "worth": model.uncertainty_report(test, rows="aligned"),
-            "carried": model.carried(test),
-            "trust": {kind: found["trust"] for kind, found in model.calibration_.items()},
-            "made_up": model.made_up(),
+            "worth": model.uncertainty_report(test, rows="aligned" if test.is_aligned else None)
         }
+        if hasattr(model, "calibration_"):
+            content |= {
+                "carried": model.carried(test),
+                "trust": {kind: found["trust"] for kind, found in model.calibration_.items()},
+                "made_up": model.made_up(),
+            }
         return cls(**plain(content))
 
     def sentences(self) -> list[str]:
@@ -91,6 +100,29 @@ class Uncertainty:
     def to_dict(self) -> dict[str, Any]:
         """The JSON form."""
         return asdict(self)
+
+
+def overall(methods: Sequence[tuple[str, Uncertainty]]) -> list[list[str]]:
+    """A head, and a line for each method: what its probabilities and its doubts are worth."""
+    head = ["method", "right", "surer half right", "calibration error", "doubts ahead of errors"]
+    lines = []
+    for title, found in methods:
+        worth = found.worth
+        half = next((each for each in worth["selective"] if each["share"] == 0.5), None)
+        lines.append(
+            [
+                title,
+                _share(None if worth["error"] is None else 1 - worth["error"]),
+                _share(half["accuracy"] if half else None),
+                _share(worth["calibration_error"]),
+                _share(worth["auroc"]),
+            ]
+        )
+    return [head, *lines]
+
+
+def _share(value: float | None) -> str:
+    return "–" if value is None else percent(value)
 
 
 def picture(found: Uncertainty, number: int = 0) -> str | None:

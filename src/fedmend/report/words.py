@@ -60,9 +60,14 @@ class Flow:
     @property
     def exposure(self) -> str:
         """``nothing``, ``totals``, ``signals`` or ``clear``, as the receiver sees it."""
-        if self.refused or (self.sealed_for and self.sealed_for != self.receiver):
+        if self.refused or self.passed_on:
             return "nothing"
         return KIND_WORDS[self.kind][2] if self.kind in KIND_WORDS else "signals"
+
+    @property
+    def passed_on(self) -> bool:
+        """Whether it was sealed for somebody else than who received it."""
+        return bool(self.sealed_for) and self.sealed_for != self.receiver
 
     @property
     def words(self) -> str:
@@ -103,12 +108,49 @@ class Saw:
         noun = "message" if self.crossings == 1 else "messages"
         return f"{role} {verb} {self.crossings:,} {noun}, {human_bytes(self.bytes)} in all."
 
+    def graded(self) -> list[tuple[str, str]]:
+        """What came, by what it can tell: (exposure, words), the most telling first.
+
+        Who sent it is said where it matters: of what tells nothing only the sums are.
+        """
+        senders = {sender for sender, _ in self.lines}
+        found: dict[str, dict[tuple[str, str], list[Flow]]] = {}
+        for sender, group in self.lines:
+            for flow in group:
+                if flow.refused:
+                    continue
+                whom = "" if flow.exposure == "nothing" or len(senders) == 1 else sender
+                kind = "" if flow.passed_on else flow.kind
+                found.setdefault(flow.exposure, {}).setdefault((kind, whom), []).append(flow)
+        return [
+            (
+                exposure,
+                _joined([_together(whom, flows) for (_, whom), flows in found[exposure].items()])
+                + ".",
+            )
+            for exposure in reversed(EXPOSURES)
+            if exposure in found
+        ]
+
     def sentences(self) -> list[str]:
         """One sentence for each sender."""
         return [
             f"From {name_of(sender, start=False)}: {_joined([flow.words for flow in group])}."
             for sender, group in self.lines
         ]
+
+
+def _together(sender: str, group: Sequence[Flow]) -> str:
+    """Flows of one kind: ``580 batches of embeddings from sizes (4.0 MB)``."""
+    crossings, size = sum(each.crossings for each in group), sum(each.bytes for each in group)
+    whom = f" from {name_of(sender, start=False)}" if sender else ""
+    if group[0].passed_on:
+        noun = "sealed value" if crossings == 1 else "sealed values"
+        return f"{crossings:,} {noun}{whom} passed on unread ({human_bytes(size)})"
+    kind = group[0].kind
+    unknown = (f"value of kind {kind!r}", f"values of kind {kind!r}", "")
+    one, many, _ = KIND_WORDS.get(kind, unknown)
+    return f"{crossings:,} {one if crossings == 1 else many}{whom} ({human_bytes(size)})"
 
 
 def name_of(role: str, *, start: bool = True) -> str:
