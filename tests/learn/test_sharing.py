@@ -1,0 +1,83 @@
+"""Bottoms of like shape, averaged by the rows they train on; and what a party does with images."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from fedmend.data.encode import Encoder
+from fedmend.data.table import Table
+from fedmend.federation import Alignment, AlignmentCounts, Federation, Party
+from fedmend.learn.evidence.imputation import OwnRows, mean_row
+from fedmend.learn.evidence.parts import part_of
+from fedmend.learn.evidence.session import EvidenceNetwork, How
+from fedmend.learn.training import SplitConfig
+
+
+def halves(rows: int, overlap: int) -> Federation:
+    """Images at two parties: the first rows are known to both, the rest to each alone."""
+    rng = np.random.default_rng(0)
+    tables = {}
+    for name in ("left", "right"):
+        frame = {"y": np.arange(rows) % 3} if name == "left" else {}
+        tables[name] = Table(
+            np.arange(rows),
+            frame,
+            label="y" if frame else None,
+            kinds={"y": "nominal"} if frame else None,
+            blocks={"image": rng.integers(0, 256, (rows, 3, 4, 4), dtype=np.uint8)},
+        )
+    fed = Federation(*(Party(name, table) for name, table in tables.items()), strict=True)
+    known, others = np.arange(overlap), np.arange(overlap, rows)
+    for name in tables:
+        fed.engine.site(name).alignments["train"] = Alignment(known, others)  # type: ignore[attr-defined]
+    fed.note_alignment(AlignmentCounts(overlap, dict.fromkeys(tables, rows - overlap)))
+    return fed
+
+
+def test_a_bottom_counts_by_the_rows_it_trains_on() -> None:
+    fed = halves(40, 10)
+    config = SplitConfig(bottom=(), embedding=3, top=(), conv="whitened")
+    network = EvidenceNetwork(
+        fed, parties=["left", "right"], label_party="left", config=config, how=How(joint=True)
+    )
+    with network.session([["aligned", 10], ["left", 30], ["right", 30]]) as session:
+        session.set_pools([np.arange(10), np.arange(10, 40), np.arange(40, 45)])
+        before = [
+            {
+                key: value.clone()
+                for key, value in part_of(fed.engine.site(name), network.model)  # type: ignore[attr-defined]
+                .bottom.module.state_dict()  # type: ignore[union-attr]
+                .items()
+            }
+            for name in ("left", "right")
+        ]
+        session.share()
+        for name in ("left", "right"):
+            bottom = part_of(fed.engine.site(name), network.model).bottom  # type: ignore[attr-defined]
+            assert bottom is not None
+            for key, value in bottom.module.state_dict().items():
+                left, right = (each[key] for each in before)
+                expected = (40 * left + 15 * right) / 55 if value.is_floating_point() else left
+                torch.testing.assert_close(value, expected)
+
+
+@pytest.mark.parametrize("rows", [[], [3, 1, 3, 7], list(range(12))])
+def test_rows_in_any_order_and_their_mean(rows: list[int]) -> None:
+    images = np.random.default_rng(1).integers(0, 256, (12, 3, 5, 4), dtype=np.uint8)
+    table = Table(np.arange(12), {"city": list("abcabcabcabc")}, blocks={"image": images})
+    encoded = Encoder().fit(table).transform(table)
+    placed = np.full(20, -1)
+    at = np.arange(len(rows)) + 4
+    placed[at] = rows
+    own = OwnRows(encoded, placed, torch.device("cpu"), torch.float32)
+    batch = own.batch(torch.from_numpy(at))
+    np.testing.assert_array_equal(batch.blocks[0], encoded.blocks["image"][rows])
+    np.testing.assert_array_equal(batch.codes, encoded.codes[rows])
+    if rows:
+        mean = mean_row(encoded, np.array(rows), least=2)
+        expected = encoded.blocks["image"][rows].astype(np.float64).mean(0)
+        np.testing.assert_allclose(mean.blocks[0], expected, atol=1e-6)
+        shares = np.bincount(encoded.codes[rows, 0], minlength=encoded.cardinalities[0])
+        np.testing.assert_allclose(mean.codes[0], shares / len(rows))
