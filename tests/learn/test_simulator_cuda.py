@@ -127,6 +127,7 @@ def test_a_run_goes_on_from_a_checkpoint(tmp_path) -> None:
     assert torch.allclose(second.weights.cpu(), whole, atol=1e-9)
 
 
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode")
 def test_a_clients_round_never_waits_for_the_gpu() -> None:
     """So that the CPU can prepare the next client while the GPU trains this one."""
     net = NetSpec("resnet8", 4, channels=3, width=16)
@@ -135,8 +136,8 @@ def test_a_clients_round_never_waits_for_the_gpu() -> None:
     simulator.run_round()  # captures, and makes what is kept
     start = simulator.weights.clone()
     pool = next(iter(simulator.pools.values()))
-    torch.cuda.set_sync_debug_mode("error")
     try:
+        torch.cuda.set_sync_debug_mode("error")
         update = simulator.trainer.train(pool, start, round_generator(0, pool.name, 9))
     finally:
         torch.cuda.set_sync_debug_mode("default")
