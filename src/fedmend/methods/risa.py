@@ -6,8 +6,10 @@
 4. *Select*: every E epochs, drop imputed rows of too much doubt, tau_t = tau_0^(t/T).
 
 `RISA.paper()` is the publication. The default departs where it loses (docs/risa.md): a joint head
-beside the parties' own, every head has a loss of its own, and held-out overlapping rows decide how
-far each source is trusted: not so far that the label party's own opinion would have done better.
+beside the parties' own, every head has a loss of its own, columns of passive parties add up to
+evidence of their own, several members learn without a part of the overlapping rows each, and how
+they judge the rows they have not seen decides how far each source is trusted: not so far that the
+label party's own opinion would have done better.
 `RISA.for_images()` self-trains by consistency of views; on tables made-up labels gain nothing.
 """
 
@@ -37,8 +39,12 @@ logger = logging.getLogger(__name__)
 class RISA(SplitEstimator):
     """Evidential split training with imputed rows.
 
-    fusion: "dempster", "yager" (published) or "average". activation: of evidence: "exp",
+    fusion: "pool", "dempster", "yager" (published) or "average". activation: of evidence: "exp",
     "softplus" (published) or "relu".
+    members: so many networks, each of which learns without a part of the overlapping rows; with 1
+    a share `validation` of those is held out from all training.
+    additive: with fusion="pool" and several members, columns of passive parties add up to
+    evidence of their own.
     joint, party_loss, fused_loss: weights of the joint head's loss (0: no such head), of each
     party's own, and of the fused opinion's (the only published one). kl: of evidence for wrong
     classes. smoothing: the share of every label that is spread over all classes.
@@ -51,14 +57,13 @@ class RISA(SplitEstimator):
     threshold, per_class, soft: when a passive row gets a label, and whether it is a soft one.
     select: "doubt", "uncertainty" (published) or None; every `select_every` epochs, imputed rows
     above final_threshold^(t/T) leave the training; with select_own also those of the label party.
-    calibrate, guard: temperature and trust of each source from held-out overlapping rows; never
+    calibrate, guard: trust of each source from overlapping rows it has not learnt from; never
     worse there than the label party alone.
     min_overlap: least share of overlapping rows in a batch. min_mean_rows: fewest rows in a mean.
     nominal: "mean" or "mode" of nominal columns in a mean row.
     share_every: for sides of like shape (halves of images): bottoms are averaged over the parties
     every so many steps, so weights cross; 0 is never.
     """
-
 
     def __init__(
         self,
@@ -69,8 +74,10 @@ class RISA(SplitEstimator):
         weight_decay: float = 1e-3,
         schedule: str = "one-cycle",
         patience: int | None = None,
-        fusion: str = "dempster",
+        fusion: str = "pool",
         activation: str = "exp",
+        members: int = 5,
+        additive: bool = True,
         loss: str = "nll",
         joint: float = 1.0,
         party_loss: float = 0.3,
@@ -109,6 +116,8 @@ class RISA(SplitEstimator):
         )
         self.fusion = fusion
         self.activation = activation
+        self.members = members
+        self.additive = additive
         self.loss = loss
         self.joint = joint
         self.party_loss = party_loss
@@ -144,6 +153,8 @@ class RISA(SplitEstimator):
         published: dict[str, Any] = {
             "fusion": "yager",
             "activation": "softplus",
+            "members": 1,
+            "additive": False,
             "joint": 0.0,
             "party_loss": 0.0,
             "fused_loss": 1.0,
@@ -167,6 +178,9 @@ class RISA(SplitEstimator):
     def for_images(cls, **changes: Any) -> Self:
         """For photographs: augmented, self-trained by consistency, a one-cycle schedule of SGD."""
         preset: dict[str, Any] = {
+            "fusion": "dempster",
+            "members": 1,
+            "additive": False,
             "bottom": (),
             "embedding": 256,
             "top": (256,),
@@ -259,6 +273,7 @@ class RISA(SplitEstimator):
             min_mean_rows=self.min_mean_rows,
             nominal=self.nominal,
             share_every=self.share_every,
+            members=self.members,
         )
 
     def _check(self) -> None:

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fedmend.errors import DataError
+from fedmend.learn.evidence.additive_workers import learn_additive
+from fedmend.learn.evidence.committee import deal
 from fedmend.learn.evidence.selection import final_threshold
 from fedmend.learn.evidence.session import EvidenceNetwork, EvidenceSession
 from fedmend.learn.evidence.top import Objective
@@ -85,6 +87,7 @@ class Stages:
             joint=not consistent,
             objective=objective,
             share_every=0,
+            members=1,
         )
         epochs = model.self_epochs or model.epochs
         teacher = EvidenceNetwork(
@@ -95,7 +98,7 @@ class Stages:
             how=how,
         )
         with teacher.session(self.segments) as session:
-            pools, held_out = self._labelled(session)
+            pools, held_out = self._labelled(session, hold_out=True)
             for number, (name, (start, end)) in enumerate(session.spans.items()):
                 if name != ALIGNED:
                     own = consistent and name in passive
@@ -154,7 +157,17 @@ class Stages:
             session.finish()
             if model.calibrate and len(held_out):
                 session.judge(held_out, ALIGNED, [ALIGNED, *network.parties])
+                additive = self._add(session, held_out)
                 self.calibration = session.top.calibrate(held_out, model.guard)
+                for kind, found in additive.items():
+                    self.calibration[kind]["ridge"] = found
+
+    def _add(self, session: EvidenceSession, rows: np.ndarray) -> dict[str, float]:
+        """Passive parties' columns add up to evidence; by kind of row how strongly it is held."""
+        model = self.model
+        if not model.additive or model.fusion != "pool" or model.members < 2:
+            return {}
+        return learn_additive(session, rows, model.members)
 
     def _out_of_patience(self, session: EvidenceSession, held_out: np.ndarray, epoch: int) -> bool:
         model, network = self.model, self.network
@@ -195,8 +208,13 @@ class Stages:
 
     # ------------------------------------------------------------------ both
 
-    def _labelled(self, session: EvidenceSession) -> tuple[list[np.ndarray], np.ndarray]:
-        """Labelled rows by segment, without those held out; and the overlapping ones held out."""
+    def _labelled(
+        self, session: EvidenceSession, *, hold_out: bool = False
+    ) -> tuple[list[np.ndarray], np.ndarray]:
+        """Labelled rows by segment, without those held out; and the overlapping ones to judge by.
+
+        These are held out from all training or, where there are several members, from one each.
+        """
         labelled = session.top.labelled()
         pools = [
             labelled[(labelled >= start) & (labelled < end)]
@@ -210,11 +228,14 @@ class Stages:
                 party=self.network.label_party,
                 mend="more common rows; Local trains on one party's columns",
             )
+        rng = np.random.default_rng([self.network.fed.seed, self.model.seed, 1])
+        if self.model.members > 1 and not hold_out:
+            session.top.set_unseen(overlapping, deal(overlapping, self.model.members, rng))
+            return pools, overlapping
         if not share:
             return pools, np.zeros(0, np.int64)
         least, most = HELD_OUT
         count = min(max(round(share * len(overlapping)), least), most, len(overlapping) // 3)
-        rng = np.random.default_rng([self.network.fed.seed, self.model.seed, 1])
         held_out = np.sort(rng.permutation(overlapping)[:count])
         pools[0] = np.setdiff1d(pools[0], held_out)
         return pools, held_out

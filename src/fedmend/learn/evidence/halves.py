@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from fedmend.learn.augment import Weak
+from fedmend.learn.evidence.committee import BottomCommittee
 from fedmend.learn.evidence.imputation import MeanRow, OwnRows, embed
 from fedmend.learn.evidence.pools import Pools
 from fedmend.learn.evidence.top import (
@@ -93,7 +94,7 @@ class EvidenceBottomHalf(_Trained, BottomHalf):
 
     def __init__(
         self,
-        module: Bottom,
+        module: Bottom | BottomCommittee,
         own: OwnRows,
         mean: MeanRow,
         segments: Segments,
@@ -158,7 +159,10 @@ class EvidenceBottomHalf(_Trained, BottomHalf):
 
 
 class EvidenceTopHalf(_Trained, TopHalf):
-    """The heads, with the bottom of the party they live at; targets are class numbers."""
+    """The heads, with the bottom of the party they live at; targets are class numbers.
+
+    unseen: by row the member that does not learn from it, or -1; None where all learn from all.
+    """
 
     def __init__(
         self,
@@ -170,7 +174,7 @@ class EvidenceTopHalf(_Trained, TopHalf):
         names: Sequence[str],
         segments: Segments,
         label_party: str,
-        bottom: Bottom | None,
+        bottom: Bottom | BottomCommittee | None,
         own: OwnRows | None,
         mean: MeanRow | None,
         watch: Callable[[Tensor, Tensor], None] | None = None,
@@ -190,6 +194,7 @@ class EvidenceTopHalf(_Trained, TopHalf):
         self.own_rows = own
         self.mean = None if mean is None else mean.to(device, settings.dtype)
         self.watch = watch
+        self.unseen: Tensor | None = None
         self._layout: list[tuple[Tensor, Tensor]] = []
         self.epochs = 0
 
@@ -224,7 +229,7 @@ class EvidenceTopHalf(_Trained, TopHalf):
             loss, fused = self._judge(whole, numbers)
         loss.backward()
         self.update()
-        self._loss += loss.detach() * len(numbers)
+        self._loss += loss.detach() * len(numbers) / self.top.spec.members
         self._rows += len(numbers)
         if self.watch is not None and fused is not None:
             self.watch(numbers, fused)
@@ -247,17 +252,30 @@ class EvidenceTopHalf(_Trained, TopHalf):
             side.index_select(0, index)
             for side, (index, _) in zip(whole, self._layout, strict=True)
         ]
-        return total_loss(
-            self.top,
-            self.how,
-            sides,
-            [side[-1] for side in whole],
-            [known for _, known in self._layout],
-            overlapping,
-            targets,
-            self._row_weights(numbers),
-            self.epochs,
-        )
+        weights = self._row_weights(numbers)
+        found = [
+            total_loss(
+                self.top,
+                self.how,
+                [self.top.own(side, member) for side in sides],
+                [self.top.own(side[-1], member) for side in whole],
+                [known for _, known in self._layout],
+                overlapping,
+                targets,
+                self._seen(weights, numbers, member),
+                self.epochs,
+                member,
+            )
+            for member in range(self.top.spec.members)
+        ]
+        # Every member's weights get the gradient of its own loss, so losses add up.
+        total = torch.stack([loss for loss, _ in found]).sum()
+        return total, torch.stack([fused for _, fused in found]).mean(0)
+
+    def _seen(self, weights: Tensor, numbers: Tensor, member: int) -> Tensor:
+        if self.unseen is None:
+            return weights
+        return weights * (self.unseen.index_select(0, numbers) != member)
 
     def _row_weights(self, numbers: Tensor) -> Tensor:
         if self.weights is None:
@@ -267,7 +285,7 @@ class EvidenceTopHalf(_Trained, TopHalf):
     def _own_side(self, numbers: Tensor) -> Tensor:
         assert self.own_rows is not None
         assert self.mean is not None
-        assert isinstance(self._bottom, Bottom)
+        assert isinstance(self._bottom, (Bottom, BottomCommittee))
         mine = numbers.index_select(0, self._places)
         return embed(self._bottom, self._known(self.own_rows, mine), self.mean)
 
@@ -278,7 +296,7 @@ class EvidenceTopHalf(_Trained, TopHalf):
         """As `EvidenceBottomHalf.embed`, for the party the heads live at."""
         assert self.own_rows is not None
         assert self.mean is not None
-        assert isinstance(self._bottom, Bottom)
+        assert isinstance(self._bottom, (Bottom, BottomCommittee))
         self.module.eval()
         known = numbers[self.own_rows.slot.index_select(0, numbers) >= 0]
         with self.settings.autocast(self.device):
@@ -291,20 +309,35 @@ class EvidenceTopHalf(_Trained, TopHalf):
         sides: Sequence[Tensor],
         stand_ins: Sequence[Tensor],
         known: Sequence[bool],
-        rows: int,
+        numbers: Tensor,
     ) -> dict[str, Tensor]:
-        """Outputs of every source that has something to say on rows known to these parties."""
+        """Outputs of every source that has something to say on rows known to these parties.
+
+        Of a row that a member has not seen in training that member's, else the members' mean.
+        """
         self.module.eval()
+        rows, top = len(numbers), self.top
         ready = [
             side if has else stand_in[None].expand(rows, -1)
             for side, stand_in, has in zip(sides, stand_ins, known, strict=True)
         ]
-        found: dict[str, Tensor] = {}
+        found: dict[str, list[Tensor]] = {}
         with self.settings.autocast(self.device):
-            if self.top.spec.heads:
-                for number, name in enumerate(self.names):
-                    if known[number] or self.how.imputed:
-                        found[name] = self.top.head(number, ready[number])
-            if self.top.joint is not None:
-                found[JOINT] = self.top.together(ready)
-        return found
+            for member in range(top.spec.members):
+                mine = [top.own(side, member) for side in ready]
+                if top.spec.heads:
+                    for number, name in enumerate(self.names):
+                        if known[number] or self.how.imputed:
+                            output = top.head(number, mine[number], member)
+                            found.setdefault(name, []).append(output)
+                if top.spec.joint:
+                    found.setdefault(JOINT, []).append(top.together(mine, member))
+        return {name: self._agreed(torch.stack(each), numbers) for name, each in found.items()}
+
+    def _agreed(self, outputs: Tensor, numbers: Tensor) -> Tensor:
+        mean = outputs.mean(0)
+        if self.unseen is None:
+            return mean
+        member = self.unseen.index_select(0, numbers)
+        rows = torch.arange(len(numbers), device=self.device)
+        return torch.where(member[:, None] < 0, mean, outputs[member.clamp_min(0), rows])

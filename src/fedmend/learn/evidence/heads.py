@@ -11,6 +11,7 @@ from torch import Tensor
 from fedmend.data.labels import LabelEncoder
 from fedmend.errors import DataError
 from fedmend.federation import Site, exposed
+from fedmend.learn.evidence.additive_workers import AdditiveLabels
 from fedmend.learn.evidence.halves import EvidenceTopHalf
 from fedmend.learn.evidence.judging import Judging
 from fedmend.learn.evidence.parts import HeadsPart, new_part, part_of
@@ -24,7 +25,7 @@ from fedmend.learn.parts import read_file, write_file
 from fedmend.learn.split import _numbers
 
 
-class EvidenceTopWorker(Judging, EvidenceWorker):
+class EvidenceTopWorker(AdditiveLabels, Judging, EvidenceWorker):
     """The label party: its labels, the heads, and its own bottom when it has features."""
 
     half: EvidenceTopHalf
@@ -33,6 +34,7 @@ class EvidenceTopWorker(Judging, EvidenceWorker):
         super().__init__(site, scope, model=model)
         self._rows_used = np.zeros(0, np.int64)
         self._outputs: dict[str, list[dict[str, Tensor]]] = {}
+        self.added: dict[str, dict[str, Tensor]] = {}
         self._segments: Segments = []
 
     # ------------------------------------------------------------------ setting up
@@ -69,6 +71,7 @@ class EvidenceTopWorker(Judging, EvidenceWorker):
             float(net["dropout"]),
             heads=bool(net["heads"]),
             joint=bool(net["joint"]),
+            members=int(net["members"]),
         )
         weights = self.site.torch_generator(f"top {net['seed']}", "cpu")
         module: Any = initialise(EvidenceTop(spec), weights)
@@ -122,6 +125,13 @@ class EvidenceTopWorker(Judging, EvidenceWorker):
     @exposed(kind="control")
     def set_pools(self, pools: list[np.ndarray], least: float) -> int:
         return self.half.set_pools(pools, least)
+
+    @exposed(kind="control")
+    def set_unseen(self, rows: np.ndarray, members: np.ndarray) -> None:
+        """Which member does not learn from each of these rows."""
+        unseen = torch.full((len(self._rows_used),), -1, dtype=torch.int64)
+        unseen[torch.from_numpy(rows)] = torch.from_numpy(members)
+        self.half.unseen = unseen.to(self.device)
 
     # ------------------------------------------------------------------ training
 

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from fedmend.data.encode import Encoded
 from fedmend.errors import ConfigError, DataError
+from fedmend.learn.evidence.committee import BottomCommittee
 from fedmend.learn.nets import Batch, Bottom
 from fedmend.learn.views import jittered
 
@@ -99,11 +100,13 @@ def _mean_block(block: np.ndarray, rows: np.ndarray) -> np.ndarray:
     return total
 
 
-def embed(bottom: Bottom, batch: Batch, mean: MeanRow) -> Tensor:
+def embed(bottom: Bottom | BottomCommittee, batch: Batch, mean: MeanRow) -> Tensor:
     """Embeddings of the rows and, last, of the mean row. **Shape** [n + 1, width].
 
     The mean row goes through batch norm together with the real rows, as one of many.
     """
+    if isinstance(bottom, BottomCommittee):
+        return torch.cat([embed(member, batch, mean) for member in bottom.members], 1)  # type: ignore[arg-type]
     pieces = []
     if bottom.spec.numeric:
         pieces.append(torch.cat([batch.numeric, mean.numeric[None]]))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -10,11 +11,13 @@ from torch import Tensor
 
 from fedmend.federation import exposed
 from fedmend.learn import metrics
+from fedmend.learn.evidence.additive import ALONE
 from fedmend.learn.evidence.calibration import describe
 from fedmend.learn.evidence.halves import EvidenceTopHalf
 from fedmend.learn.evidence.opinions import probability
-from fedmend.learn.evidence.parts import HeadsPart
-from fedmend.learn.evidence.trust import fit_sources, subsets
+from fedmend.learn.evidence.parts import EvidencePart, HeadsPart
+from fedmend.learn.evidence.top import JOINT
+from fedmend.learn.evidence.trust import COLUMNS, Trusted, fit_pool, fit_sources, subsets
 from fedmend.learn.features import ALIGNED
 from fedmend.learn.split import _numbers
 
@@ -28,6 +31,8 @@ class Judging:
     device: torch.device
     _rows_used: np.ndarray
     _outputs: dict[str, list[dict[str, Tensor]]]
+    added: dict[str, dict[str, Tensor]]
+    _part: Callable[[], EvidencePart]
 
     def _heads(self) -> HeadsPart:
         raise NotImplementedError
@@ -49,17 +54,19 @@ class Judging:
         explain: also as if each party had not known them, for `contributions`.
         """
         numbers, heads = _numbers(rows, self.device), self._heads()
-        sides, stand_ins = [], []
-        for name in heads.names:
+        sides, stand_ins, added = [], [], {}
+        for name, width in zip(heads.names, heads.module.spec.widths, strict=True):
             given = (embeddings or {}).get(name)
             if name == self.half.own:
-                given = self.half.own_embedding(numbers)
+                given = self._own_side(numbers)
             if given is None:
                 stand_in = heads.stand_ins[name].to(self.device, self.half.settings.dtype)
                 given = stand_in[None]
             given = given.to(self.device, self.half.settings.dtype)
-            sides.append(given[:-1])
-            stand_ins.append(given[-1])
+            sides.append(given[:-1, :width])
+            stand_ins.append(given[-1, :width])
+            if given.shape[1] > width:
+                added[name] = given[:-1, width:].float().chunk(2, 1)
         who = dict(subsets(heads.names))
         cases = {
             kind: [name in who[kind] and name in known for name in heads.names] for kind in kinds
@@ -70,8 +77,21 @@ class Judging:
                 for party in known
             }
         for case, has in cases.items():
-            found = self.half.source_outputs(sides, stand_ins, has, len(rows))
+            found = self.half.source_outputs(sides, stand_ins, has, numbers)
+            together = ALIGNED in (case, kinds[0])
+            for name, (aligned, alone) in added.items():
+                if has[heads.names.index(name)]:
+                    found[name + COLUMNS] = aligned if together else alone
             self._outputs.setdefault(case, []).append(found)
+
+    def _own_side(self, numbers: Tensor) -> Tensor:
+        """This party's embeddings and, where it has learnt that, what its columns add up to."""
+        found = self.half.own_embedding(numbers)
+        scores, own = self._part().scores, self.half.own_rows
+        if scores is None or own is None:
+            return found
+        added = scores.of(own.batch(numbers[own.slot.index_select(0, numbers) >= 0])).to(found)
+        return torch.cat([found, torch.cat([added, added.new_zeros(1, added.shape[1])])], 1)
 
     @exposed(kind="control", takes={"embeddings": "embedding"})
     def keep_stand_ins(self, embeddings: dict[str, Tensor]) -> None:
@@ -89,23 +109,47 @@ class Judging:
         targets = torch.from_numpy(self._targets()[rows])
         report = {}
         for kind, _ in subsets(heads.names):
-            outputs = self._collected(kind)
+            outputs = {name: value.cpu() for name, value in self._collected(kind).items()}
             anchor = self.half.own if kind == ALIGNED else kind
-            found = fit_sources(
-                heads.how,
-                {name: value.cpu() for name, value in outputs.items()},
-                targets,
-                anchor=anchor if guard and anchor in outputs else None,
-            )
+            anchor = anchor if guard and anchor in outputs else None
+            if heads.how.fusion == "pool":
+                found = self._pooled(kind, outputs, targets, anchor)
+            else:
+                found = fit_sources(heads.how, outputs, targets, anchor=anchor)
             heads.calibration.temperature[kind] = found.temperature
             heads.calibration.centre[kind] = found.centre
             heads.calibration.trust[kind] = found.trust
+            if found.bias:
+                heads.calibration.bias[kind] = found.bias
             report[kind] = {
                 "temperature": found.temperature,
                 "trust": found.trust,
                 "losses": found.losses,
             }
         return report
+
+    def _pooled(
+        self, kind: str, outputs: dict[str, Tensor], targets: Tensor, anchor: str | None
+    ) -> Trusted:
+        """Powers of a pool; a party's columns speak for it where they have been learnt."""
+        together = kind == ALIGNED
+        for name, scores in self.added.items():
+            if together or name == kind:
+                outputs[name + COLUMNS] = scores[ALIGNED if together else ALONE].cpu()
+            if together:
+                outputs.pop(name, None)
+        leading = [name for name in outputs if name.endswith(COLUMNS)]
+        if (together or not leading) and self._leader(kind) in outputs:
+            leading.append(self._leader(kind))
+        if not leading:
+            leading = [JOINT] if JOINT in outputs else list(outputs)
+        if anchor in leading and len(leading) == 1 and not together:
+            anchor = None
+        held = {name: 1.0 for name in leading}
+        return fit_pool(self._heads().how, outputs, targets, held=held, anchor=anchor)
+
+    def _leader(self, kind: str) -> str:
+        return str(self.half.own if kind == ALIGNED else kind)
 
     @exposed(kind="statistic")
     def metrics(self, kinds: list[str], rows: np.ndarray | None = None) -> dict[str, float]:

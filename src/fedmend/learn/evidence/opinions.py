@@ -7,9 +7,10 @@ the probability p = alpha / S = b + u / K (RISA, §II-D). Opinions of several pa
     yager      b = b1 b2 + b1 u2 + b2 u1,  u = u1 u2 + C  (reduced Yager, Eq. 3: conflict is doubt)
     dempster   the same with conflict normalised away: b and u1 u2 over 1 - C
     average    the mean of b and of u
+    pool       p is the product of every p to the power of its weight; conflict is doubt
 
-with the conflict C = sum_{i != j} b1_i b2_j. Dempster's rule and the average do not depend on the
-order of parties; Yager's does from three parties on, and is applied left to right.
+with the conflict C = sum_{i != j} b1_i b2_j. Yager's rule depends on the order of parties from
+three of them on, and is applied left to right; the others do not.
 
 All functions are plain torch on tensors [..., K] and [..., 1], without division by anything that
 can be zero, so that they are safe at u -> 0 and u -> 1, gradients included.
@@ -42,13 +43,15 @@ __all__ = [
     "kl_to_uniform",
     "loss",
     "opinion",
+    "pool",
     "probability",
     "vacuous",
+    "weighed",
     "yager",
 ]
 
 ACTIVATIONS = ("softplus", "relu", "exp")
-RULES = ("yager", "dempster", "average")
+RULES = ("yager", "dempster", "average", "pool")
 LOSSES = ("nll", "digamma", "mse")
 
 # exp(±12): far beyond any evidence worth having, and squares of it are still floats.
@@ -87,6 +90,18 @@ def opinion(found: Tensor) -> Opinion:
     classes = found.shape[-1]
     strength = found.sum(-1, keepdim=True) + classes
     return Opinion(found / strength, classes / strength)
+
+
+def weighed(scores: Tensor) -> Opinion:
+    """The least that weights of evidence amount to: nothing speaks for the unlikeliest class.
+
+    Scores that are all alike are vacuous; alpha / S is their softmax.
+
+    >>> weighed(torch.tensor([1.0, 1.0]))
+    Opinion(belief=tensor([0., 0.]), uncertainty=tensor([1.]))
+    """
+    above = (scores - scores.amin(-1, keepdim=True)).clamp_max(2 * _REACH)
+    return opinion(above.expm1())
 
 
 def vacuous(like: Tensor) -> Opinion:
@@ -158,12 +173,44 @@ def average(opinions: Sequence[Opinion]) -> Opinion:
     )
 
 
+def pool(
+    opinions: Sequence[Opinion],
+    weights: Sequence[float] | None = None,
+    bias: Tensor | None = None,
+) -> Opinion:
+    """Logarithmic pool: log p adds up by weight. Without weights the geometric mean.
+
+    Discounting works on log-odds, so it leaves the order of rows alone; a vacuous opinion changes
+    nothing. What is unknown or contradicts itself is uncertain, as in Yager's rule taken once
+    over all opinions, whatever their order; beyond K times the least probability it cannot be, as
+    beliefs are not negative.
+    """
+    if weights is None:
+        weights = [1.0 / len(opinions)] * len(opinions)
+    first, classes = opinions[0], opinions[0].belief.shape[-1]
+    tiny = torch.finfo(first.belief.dtype).tiny * 1e6
+    total = torch.zeros_like(first.belief) if bias is None else bias.expand_as(first.belief)
+    plausible, unknown = torch.ones_like(first.belief), torch.ones_like(first.uncertainty)
+    for given, weight in zip(opinions, weights, strict=True):
+        total = total + weight * probability(given).clamp_min(tiny).log()
+        heard = discount(given, min(1.0, weight))
+        plausible = plausible * (heard.belief + heard.uncertainty)
+        unknown = unknown * heard.uncertainty
+    p = total.softmax(-1)
+    doubt = 1.0 - (plausible - unknown).sum(-1, keepdim=True)
+    least = classes * p.amin(-1, keepdim=True)
+    uncertainty = torch.minimum(doubt.clamp_min(tiny), least)
+    return Opinion(p - uncertainty / classes, uncertainty)
+
+
 def fuse(opinions: Sequence[Opinion], rule: str = "yager") -> Opinion:
     """All opinions in one, left to right (Eq. 4)."""
     if not opinions:
         raise ConfigError("there is no opinion to fuse. Mend: give at least one")
     if rule == "average":
         return average(opinions)
+    if rule == "pool":
+        return pool(opinions)
     if rule not in RULES:
         raise ConfigError(f"fusion must be one of {', '.join(RULES)}, however: {rule!r}")
     return reduce(yager if rule == "yager" else dempster, opinions)

@@ -10,9 +10,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedmend.data.encode import Encoder
 from fedmend.data.labels import LabelEncoder
 from fedmend.errors import DataError, NotFitted
 from fedmend.federation.site import Site
+from fedmend.learn.evidence.additive import Scores
+from fedmend.learn.evidence.committee import bottom_of
 from fedmend.learn.evidence.imputation import MeanRow
 from fedmend.learn.evidence.top import EvidenceTop, EvidenceTopSpec, Objective
 from fedmend.learn.evidence.trust import Calibration
@@ -66,26 +69,36 @@ class HeadsPart:
 
 @dataclass
 class EvidencePart:
-    """Everything one party holds of one model."""
+    """Everything one party holds of one model; scores: its additive evidence."""
 
     bottom: BottomPart | None = None
     mean: MeanRow | None = None
     heads: HeadsPart | None = None
+    scores: Scores | None = None
 
     def to_wire(self) -> dict[str, Any]:
         return {
             "bottom": self.bottom.to_wire() if self.bottom else None,
             "mean": self.mean.to_wire() if self.mean else None,
             "heads": self.heads.to_wire() if self.heads else None,
+            "scores": self.scores.to_wire() if self.scores else None,
         }
 
     @classmethod
     def from_wire(cls, saved: Mapping[str, Any]) -> EvidencePart:
         return cls(
-            BottomPart.from_wire(saved["bottom"]) if saved["bottom"] else None,
+            _bottom(saved["bottom"]) if saved["bottom"] else None,
             MeanRow.from_wire(saved["mean"]) if saved["mean"] else None,
             HeadsPart.from_wire(saved["heads"]) if saved["heads"] else None,
+            # Models of earlier versions have none.
+            Scores.from_wire(saved["scores"]) if saved.get("scores") else None,
         )
+
+
+def _bottom(saved: Mapping[str, Any]) -> BottomPart:
+    module = bottom_of(saved["spec"])
+    module.to(next(iter(saved["weights"].values())).dtype).load_state_dict(saved["weights"])
+    return BottomPart(Encoder.from_dict(saved["encoder"]), module)  # type: ignore[arg-type]
 
 
 def part_of(site: Site, model: str) -> EvidencePart:

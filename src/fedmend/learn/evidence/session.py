@@ -38,7 +38,8 @@ class How:
     heads, joint: whether parties have heads of their own, and whether there is a joint one.
     least_overlap: the least share of overlapping rows in a batch. min_mean_rows: fewest rows in
     a mean row. nominal: "mean" or "mode" of nominal columns in it. share_every: after so many
-    steps bottoms of like shape are averaged over the parties; 0 is never.
+    steps bottoms of like shape are averaged over the parties; 0 is never. members: so many
+    networks side by side, each of which learns without a part of the overlapping rows.
     """
 
     objective: Objective = field(default_factory=Objective)
@@ -48,9 +49,12 @@ class How:
     min_mean_rows: int = 10
     nominal: str = "mean"
     share_every: int = 0
+    members: int = 1
 
     def __post_init__(self) -> None:
         problems = []
+        if self.members < 1:
+            problems.append(f"members must be at least 1, however: {self.members}")
         if not self.heads and not self.joint:
             problems.append("there must be heads or a joint head")
         if not 0 <= self.least_overlap < 1:
@@ -64,6 +68,10 @@ class How:
             problems.append(f"share_every must not be negative, however: {self.share_every}")
         if problems:
             raise ConfigError(problems)
+
+    def net(self) -> dict[str, Any]:
+        """What the modules are built from, besides what any split network's are."""
+        return {"heads": self.heads, "joint": self.joint, "members": self.members}
 
     def worker(self) -> dict[str, Any]:
         """What the workers need to know, as wire values."""
@@ -241,7 +249,7 @@ class EvidenceSession:
         network = self.network
         settings, how = network.config.settings.to_dict(), network.how.worker()
         if self._trains:
-            net = network.config.net() | {"heads": network.how.heads, "joint": network.how.joint}
+            net = network.config.net() | network.how.net()
             made = self.bottoms.create(net, settings)
             widths = [made.get(name, 0) for name in network.parties]
             objective = network.how.objective.to_dict()

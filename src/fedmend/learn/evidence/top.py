@@ -33,7 +33,10 @@ JOINT = "joint"
 
 @dataclass(frozen=True)
 class EvidenceTopSpec:
-    """Heads over embeddings of the given widths (party order), with `out` classes."""
+    """Heads over embeddings of the given widths (party order), with `out` classes.
+
+    members: so many networks side by side, each with its share of every width.
+    """
 
     widths: tuple[int, ...]
     hidden: tuple[int, ...] = (64,)
@@ -41,6 +44,7 @@ class EvidenceTopSpec:
     dropout: float = 0.0
     heads: bool = True
     joint: bool = True
+    members: int = 1
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -57,18 +61,27 @@ class EvidenceTop(nn.Module):
     def __init__(self, spec: EvidenceTopSpec) -> None:
         super().__init__()
         self.spec = spec
-        widths = spec.widths if spec.heads else ()
-        self.heads = nn.ModuleList(mlp(w, spec.hidden, spec.out, spec.dropout) for w in widths)
-        self.joint = (
-            mlp(sum(spec.widths), spec.hidden, spec.out, spec.dropout) if spec.joint else None
+        widths = [width // spec.members for width in spec.widths]
+        shape = (spec.hidden, spec.out, spec.dropout)
+        self.heads = nn.ModuleList(
+            mlp(width, *shape) for width in widths * spec.members if spec.heads
         )
+        joint = [mlp(sum(widths), *shape) for _ in range(spec.members if spec.joint else 0)]
+        self.joint = nn.ModuleList(joint) if spec.members > 1 else next(iter(joint), None)
 
-    def head(self, party: int, embedding: Tensor) -> Tensor:
-        return self.heads[party](self._ready(embedding)).float()
+    def head(self, party: int, embedding: Tensor, member: int = 0) -> Tensor:
+        """A party's own head, given that member's embedding."""
+        head = self.heads[member * len(self.spec.widths) + party]
+        return head(self._ready(embedding)).float()
 
-    def together(self, embeddings: Sequence[Tensor]) -> Tensor:
-        assert self.joint is not None
-        return self.joint(self._ready(torch.cat(tuple(embeddings), 1))).float()
+    def together(self, embeddings: Sequence[Tensor], member: int = 0) -> Tensor:
+        joint = self.joint[member] if isinstance(self.joint, nn.ModuleList) else self.joint
+        assert joint is not None
+        return joint(self._ready(torch.cat(tuple(embeddings), 1))).float()
+
+    def own(self, embedding: Tensor, member: int) -> Tensor:
+        """A member's columns of what a party embeds for all of them."""
+        return embedding.chunk(self.spec.members, -1)[member]
 
     def _ready(self, embedding: Tensor) -> Tensor:
         return torch.relu(embedding) if self.spec.hidden else embedding
@@ -166,6 +179,7 @@ def total_loss(
     targets: Tensor,
     weights: Tensor,
     epoch: int,
+    member: int = 0,
 ) -> tuple[Tensor, Tensor]:
     """The loss of a batch, and each row's fused opinion as [n, K + 1] without gradient.
 
@@ -177,19 +191,19 @@ def total_loss(
     opinions: list[ev.Opinion] = []
     for party in range(len(sides) if top.spec.heads else 0):
         known = present[party]
-        given = how.opinion(top.head(party, sides[party]))
+        given = how.opinion(top.head(party, sides[party], member))
         if how.party:
             losses = how.rows_loss(given, targets, epoch)
             total = total + how.party * weighted(losses, weights * known)
         if not how.imputed:
             given = ev.discount(given, known[:, None].to(given.belief.dtype))
         opinions.append(given)
-    if top.joint is not None:
-        given = how.opinion(top.together(sides))
+    if top.spec.joint:
+        given = how.opinion(top.together(sides, member))
         losses, counts = how.rows_loss(given, targets, epoch), weights
         if how.view_dropout and overlapping and len(sides) > 1:
             torn = _torn(sides, stand_ins, overlapping)
-            again = how.opinion(top.together(torn))
+            again = how.opinion(top.together(torn, member))
             copies = len(torn[0]) // overlapping
             wanted = targets[:overlapping].repeat(copies, *[1] * (targets.ndim - 1))
             losses = torch.cat([losses, how.rows_loss(again, wanted, epoch)])

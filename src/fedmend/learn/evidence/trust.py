@@ -1,7 +1,8 @@
 """How far each source of an opinion is trusted, learnt from held-out overlapping rows.
 
 Every source (a party's head, the joint head) gets a temperature and a trust, Shafer's discount,
-separately for rows known to all and for rows of each party.
+separately for rows known to all and for rows of each party. In a logarithmic pool (`fit_pool`)
+trust is the power to which a source's probabilities are taken.
 """
 
 from __future__ import annotations
@@ -16,7 +17,18 @@ from torch import Tensor
 from fedmend.learn.evidence import opinions as ev
 from fedmend.learn.evidence.top import JOINT, Objective
 
-__all__ = ["Calibration", "Trusted", "fit_sources", "minimise", "subsets"]
+__all__ = [
+    "COLUMNS",
+    "Calibration",
+    "Trusted",
+    "fit_pool",
+    "fit_sources",
+    "minimise",
+    "subsets",
+]
+
+COLUMNS = " columns"
+"""Behind a party's name: the source that its additive evidence is."""
 
 
 def subsets(names: Sequence[str]) -> list[tuple[str, tuple[str, ...]]]:
@@ -30,15 +42,18 @@ class Calibration:
 
     temperature, trust: kind of row -> source -> value. A source that is not named has 1 and 1.
     centre: its mean outputs, towards which a temperature above 1 draws: to what is usual, not to
-    all classes alike.
+    all classes alike. bias: of a pool, by kind of row what is added to log p.
     """
 
     temperature: dict[str, dict[str, float]] = field(default_factory=dict)
     trust: dict[str, dict[str, float]] = field(default_factory=dict)
     centre: dict[str, dict[str, list[float]]] = field(default_factory=dict)
+    bias: dict[str, list[float]] = field(default_factory=dict)
 
     def fuse(self, how: Objective, kind: str, outputs: Mapping[str, Tensor]) -> ev.Opinion:
         """The opinion on rows of one kind, from each source's outputs."""
+        if how.fusion == "pool" and kind in self.trust:
+            return self._pooled(how, kind, outputs)
         opinions = []
         for source, values in outputs.items():
             temperature = self.temperature.get(kind, {}).get(source, 1.0)
@@ -48,8 +63,18 @@ class Calibration:
             opinions.append(ev.discount(how.opinion(drawn, temperature), trust))
         return ev.fuse(opinions, how.fusion)
 
+    def _pooled(self, how: Objective, kind: str, outputs: Mapping[str, Tensor]) -> ev.Opinion:
+        opinions = [source_opinion(how, name, values) for name, values in outputs.items()]
+        powers = [self.trust[kind].get(name, 0.0) for name in outputs]
+        return ev.pool(opinions, powers, opinions[0].belief.new_tensor(self.bias[kind]))
+
     def to_wire(self) -> dict[str, Any]:
-        return {"temperature": self.temperature, "trust": self.trust, "centre": self.centre}
+        return {
+            "temperature": self.temperature,
+            "trust": self.trust,
+            "centre": self.centre,
+            "bias": self.bias,
+        }
 
     @classmethod
     def from_wire(cls, saved: Mapping[str, Any]) -> Calibration:
@@ -57,7 +82,13 @@ class Calibration:
             {key: dict(value) for key, value in saved["temperature"].items()},
             {key: dict(value) for key, value in saved["trust"].items()},
             {key: dict(value) for key, value in saved["centre"].items()},
+            dict(saved.get("bias", {})),  # models of earlier versions have none
         )
+
+
+def source_opinion(how: Objective, source: str, outputs: Tensor) -> ev.Opinion:
+    """What a source's outputs amount to: evidence of a head, or weights of evidence."""
+    return ev.weighed(outputs) if source.endswith(COLUMNS) else how.opinion(outputs)
 
 
 @dataclass(frozen=True)
@@ -68,6 +99,7 @@ class Trusted:
     trust: dict[str, float]
     losses: dict[str, float]
     centre: dict[str, list[float]]
+    bias: list[float] = field(default_factory=list)
 
 
 def fit_sources(
@@ -202,3 +234,74 @@ def _cross_validated(
         some = {k: v[test] for k, v in outputs.items()}
         losses[test] = _fused_loss(how, some, targets[test], theta)
     return float(losses.mean())
+
+
+# ---------------------------------------------------------------------------------- pools
+
+# How far the power of a source may be from where it is held, in rows' worth of evidence.
+_HELD = 0.25
+
+
+def fit_pool(
+    how: Objective,
+    outputs: Mapping[str, Tensor],
+    targets: Tensor,
+    *,
+    held: Mapping[str, float],
+    anchor: str | None = None,
+    folds: int = 5,
+) -> Trusted:
+    """Powers of a logarithmic pool, and a constant, that make the rows most likely.
+
+    held: where each source's power is held unless rows say otherwise. anchor: who stands alone
+    where the pool of all does not do better in cross-validation.
+    """
+    logs = {
+        name: ev.probability(source_opinion(how, name, values.double())).clamp_min(1e-12).log()
+        for name, values in outputs.items()
+    }
+    stacked = torch.stack(list(logs.values()), 1)
+    start = torch.tensor([held.get(name, 0.0) for name in logs], dtype=torch.float64)
+    losses: dict[str, float] = {}
+    if anchor in logs and len(logs) > 1:
+        alone = logs[str(anchor)].log_softmax(-1)
+        losses[str(anchor)] = -float(alone.gather(1, targets[:, None]).mean())
+        losses["all"] = _pool_validated(stacked, targets, start, folds)
+    powers, bias = _pooled(stacked, targets, start)
+    trust = dict(zip(logs, powers.tolist(), strict=True))
+    if losses and losses["all"] >= losses[str(anchor)]:
+        trust = {name: float(name == anchor) for name in logs}
+        bias = torch.zeros_like(bias)
+    ones = dict.fromkeys(logs, 1.0)
+    return Trusted(ones, trust, losses, {}, bias.tolist())
+
+
+def _pooled(stacked: Tensor, targets: Tensor, start: Tensor) -> tuple[Tensor, Tensor]:
+    """Powers [sources] and a constant [classes] of the pool of `stacked` [n, sources, classes]."""
+    sources, classes = stacked.shape[1:]
+
+    def value(theta: Tensor) -> Tensor:
+        powers, bias = theta[:sources].clamp_min(0.0), theta[sources:]
+        found = (stacked * powers[:, None]).sum(1) + bias
+        lost = torch.nn.functional.cross_entropy(found, targets, reduction="sum")
+        moved = (theta[:sources] - start) / _HELD
+        return (lost + 0.5 * (moved**2).sum() + 0.5 * (bias**2).sum()) / len(targets)
+
+    begin = torch.cat([start + 0.02, torch.zeros(classes, dtype=torch.float64)])
+    theta = minimise(value, begin, steps=50)
+    return theta[:sources].clamp_min(0.0), theta[sources:]
+
+
+def _pool_validated(stacked: Tensor, targets: Tensor, start: Tensor, folds: int) -> float:
+    """The mean loss of rows under powers fitted on the other folds."""
+    if len(targets) < 2 * folds:
+        return float("inf")
+    number = torch.arange(len(targets)) % folds
+    lost = 0.0
+    for fold in range(folds):
+        powers, bias = _pooled(stacked[number != fold], targets[number != fold], start)
+        found = (stacked[number == fold] * powers[:, None]).sum(1) + bias
+        lost += float(
+            torch.nn.functional.cross_entropy(found, targets[number == fold], reduction="sum")
+        )
+    return lost / len(targets)

@@ -17,6 +17,8 @@ from torch import Tensor
 
 from fedmend.errors import DataError
 from fedmend.federation import exposed
+from fedmend.learn.evidence.additive_workers import AdditiveParty
+from fedmend.learn.evidence.committee import BottomCommittee
 from fedmend.learn.evidence.halves import EvidenceBottomHalf
 from fedmend.learn.evidence.imputation import OwnRows, mean_row
 from fedmend.learn.evidence.parts import (
@@ -30,7 +32,8 @@ from fedmend.learn.evidence.parts import (
 )
 from fedmend.learn.features import ALIGNED, Segments
 from fedmend.learn.halves import Settings
-from fedmend.learn.nets import Batch
+from fedmend.learn.nets import Batch, Bottom
+from fedmend.learn.parts import BottomPart
 from fedmend.learn.split import SplitWorker, _numbers
 
 
@@ -49,8 +52,11 @@ class EvidenceWorker(SplitWorker):
     def start_from(self, other: str) -> None:
         """Begin with the bottom of another model this party has a part of."""
         mine, theirs = self._part().bottom, part_of(self.site, other).bottom
-        if mine is not None and theirs is not None:
-            mine.module.load_state_dict(theirs.module.state_dict())
+        if mine is None or theirs is None:
+            return
+        module: Any = mine.module
+        for each in module.members if isinstance(module, BottomCommittee) else [module]:
+            each.load_state_dict(theirs.module.state_dict())
 
     @exposed(kind="weights")
     def bottom_weights(self) -> dict[str, Tensor]:
@@ -71,6 +77,20 @@ class EvidenceWorker(SplitWorker):
 
     def _part(self) -> EvidencePart:
         return part_of(self.site, self.model)
+
+    def _new_bottom(self, net: Mapping[str, Any], settings: Settings) -> BottomPart:
+        """A fresh bottom, or several side by side, each with weights of its own."""
+        members = int(net.get("members", 1))
+        if members == 1:
+            return super()._new_bottom(net, settings)
+        made = [
+            super(EvidenceWorker, self)._new_bottom(
+                {**net, "seed": f"{net['seed']} member {member}"}, settings
+            )
+            for member in range(members)
+        ]
+        bottoms: list[Bottom] = [each.module for each in made]
+        return BottomPart(made[0].encoder, BottomCommittee(bottoms))  # type: ignore[arg-type]
 
     def _own(
         self, part: EvidencePart, segments: Segments, settings: Settings, how: Mapping[str, Any]
@@ -94,7 +114,7 @@ class EvidenceWorker(SplitWorker):
         return OwnRows(encoded, placed, self.device, settings.dtype)
 
 
-class EvidenceBottomWorker(EvidenceWorker):
+class EvidenceBottomWorker(AdditiveParty, EvidenceWorker):
     """A feature party without labels."""
 
     half: EvidenceBottomHalf
@@ -162,5 +182,15 @@ class EvidenceBottomWorker(EvidenceWorker):
 
     @exposed(kind="embedding")
     def embed(self, rows: np.ndarray) -> Tensor:
-        """Embeddings of those of the rows it has, and last of its mean row; no training."""
-        return self.half.embed(_numbers(rows, self.device))
+        """Embeddings of those of the rows it has, and last of its mean row; no training.
+
+        Behind the embeddings what its columns add up to, where it has learnt that.
+        """
+        numbers = _numbers(rows, self.device)
+        found = self.half.embed(numbers)
+        scores = self._part().scores
+        if scores is None:
+            return found
+        known = numbers[self.half.own.slot.index_select(0, numbers) >= 0]
+        added = scores.of(self.half.own.batch(known)).to(found)
+        return torch.cat([found, torch.cat([added, added.new_zeros(1, added.shape[1])])], 1)
