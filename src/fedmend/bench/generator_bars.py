@@ -44,8 +44,10 @@ def _ctgan_bars(name: str, by: dict[str, Row]) -> list[Bar]:
     ours, theirs = by["ctgan"], by["ctgan CTGAN"]
     found = [Bar.at_least(f"{name}: fidelity of ctgan", fidelity(ours), fidelity(theirs) - 0.01)]
     if ours.get("on") == theirs.get("on"):  # seconds of two machines are no comparison
-        title = f"{name}: seconds to fit ctgan"
-        found.append(Bar.at_most(title, ours["fit s"], theirs["fit s"]))
+        # CPU seconds: what else the machine did at the time is no merit of either.
+        clock = "fit CPU s" if str(ours.get("on")).startswith("cpu") else "fit s"
+        title = f"{name}: {'CPU ' * clock.startswith('fit C')}seconds to fit ctgan"
+        found.append(Bar.at_most(title, ours[clock], theirs[clock]))
     return found
 
 
