@@ -81,7 +81,7 @@ def test_the_matrix_of_cuts_gives_the_sums_on_the_left(data):
                               for s in (0, 1)])  # fmt: skip
     assert (sums == by_indicators).all()
     totals = np.array([weights[slot == s].sum() for s in (0, 1)])
-    lefts = np.concatenate([sums, totals[:, None]], axis=1) @ table.matrix.T
+    lefts = table.lefts(sums.astype(np.int64), totals.astype(np.int64))
     for cut in range(len(table)):
         left = table.goes_left(cut, codes)
         for s in (0, 1):

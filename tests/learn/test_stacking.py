@@ -37,6 +37,18 @@ def test_value_weights_are_the_best_mixture(seed: int) -> None:
     np.testing.assert_allclose(found, expected, atol=1e-4)
 
 
+def test_one_outlier_does_not_decide_the_weights() -> None:
+    rng = np.random.default_rng(0)
+    truth = rng.normal(size=200)
+    outputs = {"good": truth + 0.2 * rng.normal(size=200), "poor": 2 * rng.normal(size=200)}
+    clean = value_weights(truth, outputs)
+    truth[0], outputs["poor"][0], outputs["good"][0] = 60.0, 55.0, 0.0
+    assert value_weights(truth, outputs)["good"] < 0.6 < clean["good"]
+    assert value_weights(truth, outputs, within=3.0)["good"] == pytest.approx(
+        clean["good"], abs=0.05
+    )
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_class_weights_are_the_best_mixture(seed: int) -> None:
     rng = np.random.default_rng(seed)

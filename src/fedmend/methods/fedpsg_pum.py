@@ -87,7 +87,7 @@ class FedPSGPUM(Mended):
         confidence: str = "spread",
         kappa: float = 1.0,
         held_out: float = 0.2,
-        folds: int = 3,
+        folds: int = 2,
         own_columns: bool = False,
         chain: bool = False,
         order: str = "predict-first",

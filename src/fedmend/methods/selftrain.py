@@ -28,6 +28,7 @@ from fedmend.methods.completion import FILLED, PREDICTED, completion_of
 
 __all__ = ["CONFIDENCE", "SelfTraining", "SelfTrainingWorker"]
 
+OUTLYING = 3.0  # standard deviations from where on a number's size does not count for weights
 CONFIDENCE = ("published", "probability", "spread", "cpg", "cdsc", "evidential")
 
 
@@ -187,8 +188,10 @@ class SelfTrainingWorker(Worker):
             truth = np.concatenate([target.truth[each.rows] for each in tests])
             train = target.truth[np.setdiff1d(np.flatnonzero(target.labelled), tests[0].rows)]
             errors[name] = member_errors(truth, outputs, train)
-            fit = class_weights if target.is_class else value_weights
-            self._weights[name] = fit(truth, outputs)
+            if target.is_class:
+                self._weights[name] = class_weights(truth, outputs)
+            else:
+                self._weights[name] = value_weights(truth, outputs, within=OUTLYING)
             if not target.is_class and len(outputs) > 1:
                 self._shrink(name, truth, outputs)
             first = self._stack(name, tried[0].outputs)

@@ -116,6 +116,7 @@ class CutTable:
                 self.column.append(number)
                 self._lefts.append(left)
         self.stored = start
+        self._place_plain_cuts()
         self.columns = np.array(self.column, dtype=np.int64)
         self.matrix = np.zeros((len(self.column), start + 1))
         for cut, (number, left) in enumerate(zip(self.column, self._lefts, strict=True)):
@@ -124,8 +125,36 @@ class CutTable:
             self.matrix[cut, first:last] = left[:-1] - 1.0 * left[-1]
             self.matrix[cut, -1] = float(left[-1])
 
+    def _place_plain_cuts(self) -> None:
+        """Of cuts that send the first bins of a column to the left: where these begin and end."""
+        plain, begins, ends = [], [], []
+        for cut, number in enumerate(self.column):
+            kind, _, missing = self.layouts[number]
+            if kind == ORDERED and not missing:
+                first = self.bounds[number][0]
+                plain.append(cut)
+                begins.append(first)
+                ends.append(first + int(self._lefts[cut].sum()))
+        self._plain = np.array(plain, dtype=np.int64)
+        self._begins, self._ends = np.array(begins, np.int64), np.array(ends, np.int64)
+        self._others = np.setdiff1d(np.arange(len(self.column)), self._plain)
+
     def __len__(self) -> int:
         return len(self.column)
+
+    def lefts(self, sums: np.ndarray, totals: np.ndarray) -> np.ndarray:
+        """Sums on the left of every cut, int64 [nodes, cuts], from those of the stored bins.
+
+        Exact, since all sums are below 2^46.
+        """
+        out = np.empty((len(sums), len(self)), dtype=np.int64)
+        so_far = np.zeros((len(sums), self.stored + 1), dtype=np.int64)
+        np.cumsum(sums, axis=1, out=so_far[:, 1:])
+        out[:, self._plain] = so_far[:, self._ends] - so_far[:, self._begins]
+        if len(self._others):
+            whole = np.concatenate([sums, totals[:, None]], axis=1).astype(np.float64)
+            out[:, self._others] = (whole @ self.matrix[self._others].T).astype(np.int64)
+        return out
 
     def goes_left(self, cut: int, codes: np.ndarray) -> np.ndarray:
         """Which rows go left, from the bin numbers [columns, n]."""

@@ -220,7 +220,7 @@ class Boosting:
             self._sides = np.zeros((len(rows), len(cuts)))
             for at, cut in enumerate(cuts):
                 self._sides[:, at] = self.known[int(cut)][rows]
-        return Source(np.eye(len(cuts), len(cuts) + 1), cuts)
+        return Source(None, cuts)
 
     # ------------------------------------------------------------------ a level
 

@@ -57,22 +57,21 @@ class Tree:
 
 @dataclass(repr=False)
 class Source:
-    """Where a part of the sums comes from: `matrix` turns them into sums left of each cut.
+    """Where a part of the sums comes from: those of a table's bins, or of the rows left of a cut.
 
     cuts: the numbers of these cuts among all.
     """
 
-    matrix: np.ndarray
+    table: CutTable | None
     cuts: np.ndarray
 
     @classmethod
     def of(cls, table: CutTable, first: int) -> Source:
-        return cls(table.matrix, np.arange(first, first + len(table)))
+        return cls(table, np.arange(first, first + len(table)))
 
     def lefts(self, sums: np.ndarray, totals: np.ndarray) -> np.ndarray:
-        """int64 [nodes, cuts]; exact, since all sums are below 2^46."""
-        whole = np.concatenate([sums, totals[:, None]], axis=1).astype(np.float64)
-        return (whole @ self.matrix.T).astype(np.int64)
+        """int64 [nodes, cuts]."""
+        return sums if self.table is None else self.table.lefts(sums, totals)
 
 
 @dataclass(repr=False)

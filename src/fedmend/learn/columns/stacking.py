@@ -17,16 +17,20 @@ STEPS = 200
 FLOOR = 1e-12
 
 
-def value_weights(truth: np.ndarray, outputs: Mapping[str, np.ndarray]) -> dict[str, float]:
+def value_weights(
+    truth: np.ndarray, outputs: Mapping[str, np.ndarray], within: float = np.inf
+) -> dict[str, float]:
     """Weights >= 0 that sum to 1, with the least squared error (for few members).
 
-    Without the sum, a few outlying held-out rows decide how far all predictions are shrunk.
+    Without the sum, a few outlying held-out rows decide how far all predictions are shrunk. And a
+    few outlying rows would decide the weights as well, so numbers beyond ±`within` count as that.
 
     >>> value_weights(np.array([1.0, 2.5]), {"a": np.array([1.0, 2.0]), "b": np.array([1.0, 4.0])})
     {'a': 0.75, 'b': 0.25}
     """
     names = list(outputs)
-    members = np.stack([outputs[name] for name in names], axis=1)
+    truth = truth.clip(-within, within)
+    members = np.stack([outputs[name] for name in names], axis=1).clip(-within, within)
     best, weights = np.inf, np.full(len(names), 1.0 / len(names))
     # With so few members every set of them that may be used is tried.
     for size in range(1, len(names) + 1):
