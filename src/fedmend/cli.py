@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import logging
 import sys
@@ -247,12 +246,11 @@ def watch(
     port: Annotated[int, typer.Option("--port", help="on 127.0.0.1; any free one by default")] = 0,
 ) -> None:
     """Show a run's report in the browser while it trains; Ctrl-C ends it."""
-    from fedmend.watching import WatchServer
+    from fedmend.live import WatchServer
+    from fedmend.live.loopback import serve_until_told
 
     with WatchServer(run, port) as server:
-        typer.echo(f"{server.address} (Ctrl-C ends it)")
-        with contextlib.suppress(KeyboardInterrupt):
-            server.serve()
+        serve_until_told(server, lambda: typer.echo(f"{server.address} (Ctrl-C ends it)"))
 
 
 @app.command()

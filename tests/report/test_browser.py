@@ -170,9 +170,8 @@ def test_the_live_page_follows_a_run(browser, record, tmp_path):
     from selenium.webdriver.support.wait import WebDriverWait
 
     from fedmend.flow.listening import Listener
-    from fedmend.live import LiveListener
+    from fedmend.live import LiveListener, WatchServer
     from fedmend.report.overview import Overview
-    from fedmend.watching import WatchServer
 
     part = tmp_path / "run.part"
     part.mkdir()

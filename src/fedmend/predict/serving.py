@@ -11,17 +11,17 @@ from __future__ import annotations
 
 import json
 import logging
-import signal
 import threading
 import warnings
 from collections.abc import Mapping
 from http import HTTPStatus
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
 from fedmend._json import plain
-from fedmend.errors import ConfigError, DataError, FedmendError, FedmendWarning
+from fedmend.errors import DataError, FedmendError, FedmendWarning
+from fedmend.live.loopback import LoopbackServer, is_from_here, serve_until_told
 from fedmend.predict.models import chosen
 from fedmend.predict.rows import rows_of_records
 from fedmend.predict.running import party_settings, predict_tables, run_config
@@ -30,13 +30,12 @@ __all__ = ["MOST_BYTES", "MOST_ROWS", "PredictServer", "serve_run"]
 
 logger = logging.getLogger(__name__)
 
-LOOPBACK = "127.0.0.1"
 MOST_BYTES = 4_000_000
 MOST_ROWS = 10_000
 SECONDS = 30.0
 
 
-class PredictServer:
+class PredictServer(LoopbackServer):
     """A run's model behind a port of loopback; use it as a context."""
 
     def __init__(self, run: Path, method: str | None = None, port: int = 0) -> None:
@@ -55,31 +54,7 @@ class PredictServer:
             )
         # torch keeps its threads per caller, and a model is small: one question at a time.
         self._lock = threading.Lock()
-        try:
-            self._server = ThreadingHTTPServer((LOOPBACK, port), _handler(self))
-        except OSError as error:
-            raise ConfigError(
-                f"port {port} cannot be used: {error.strerror}. Mend: --port another one"
-            ) from error
-        self._server.daemon_threads = True
-
-    @property
-    def address(self) -> str:
-        return f"http://{LOOPBACK}:{self._server.server_port}/"
-
-    def serve(self) -> None:
-        """Answer until stopped."""
-        self._server.serve_forever(poll_interval=0.1)
-
-    def stop(self) -> None:
-        """End `serve` in another thread."""
-        self._server.shutdown()
-
-    def __enter__(self) -> PredictServer:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self._server.server_close()
+        super().__init__(port, _handler(self))
 
     # ------------------------------------------------------------------ answers
 
@@ -162,21 +137,11 @@ def serve_run(run: Path, method: str | None, port: int) -> None:
     import typer
 
     with PredictServer(run, method, port) as server:
-        ended = threading.Event()
-
-        def end(*_: object) -> None:
-            if not ended.is_set():
-                ended.set()
-                # Not in the main thread: `shutdown` waits for the loop that it would interrupt.
-                threading.Thread(target=server.stop).start()
-
-        before = {each: signal.signal(each, end) for each in (signal.SIGINT, signal.SIGTERM)}
-        typer.echo(f"{server.address} answers with {server.model.title} (Ctrl-C ends it)")
-        try:
-            server.serve()
-        finally:
-            for each, handler in before.items():
-                signal.signal(each, handler)
+        title = server.model.title
+        serve_until_told(
+            server,
+            lambda: typer.echo(f"{server.address} answers with {title} (Ctrl-C ends it)"),
+        )
         typer.echo("ended")
 
 
@@ -223,9 +188,8 @@ def _handler(server: PredictServer) -> type[BaseHTTPRequestHandler]:
                 self._send(HTTPStatus.OK, answer)
 
         def _is_for_us(self) -> bool:
-            # A page elsewhere could point a name of its own at this machine, or post from a form.
-            host = (self.headers.get("Host") or "").rpartition(":")[0]
-            if host in (LOOPBACK, "localhost") and self.headers.get("Origin") is None:
+            # A page elsewhere could post from a form; whoever sends an origin is a page.
+            if is_from_here(self.headers) and self.headers.get("Origin") is None:
                 return True
             self._send(HTTPStatus.FORBIDDEN, {"error": "for this machine only"})
             return False

@@ -243,7 +243,7 @@ def expertise(found: Labelling, number: int = 0) -> str | None:
             believed = "" if right is None else f", {100 * right:.0f} %"
             each.set_title(f"{_short(party, 14)}{believed}", fontsize=10, color=INK, loc="left")
             ticks = range(len(found.classes)) if len(found.classes) <= 12 else []
-            names = [_short(found.classes[at], 8) for at in ticks]
+            names = [_short(found.classes[at], 11 if len(found.classes) < 4 else 8) for at in ticks]
             each.set_xticks([at + 0.5 for at in ticks], names, fontsize=8)
             _slanted(each, long=sum(map(len, names)) > 24)
             each.set_yticks([at + 0.5 for at in ticks], names, fontsize=8)

@@ -285,7 +285,9 @@ def curves(record: RunRecord) -> str | None:
 
     titles = list(dict.fromkeys(run.title for run in record.methods))
     with styled():
-        figure, axes = new_figure(7.6, 2.8 + 0.06 * len(titles), len(panels))
+        longest = max(len(title) for title in titles)
+        across = max(1, min(len(titles), 104 // (longest + 8)))
+        figure, axes = new_figure(7.6, 2.7 + 0.19 * -(-len(titles) // across), len(panels))
         for each, (key, words) in zip(axes, panels, strict=True):
             for run in runs:
                 _line(each, run, key, titles)
@@ -295,8 +297,6 @@ def curves(record: RunRecord) -> str | None:
         handles, names = axes[0].get_legend_handles_labels()
         if not handles:
             handles, names = axes[-1].get_legend_handles_labels()
-        longest = max((len(name) for name in names), default=1)
-        across = max(1, min(len(names), 90 // (longest + 6)))
         figure.legend(
             handles, names, loc="outside lower left", ncols=across, frameon=False, fontsize=9
         )

@@ -104,7 +104,7 @@ class Uncertainty:
 
 def overall(methods: Sequence[tuple[str, Uncertainty]]) -> list[list[str]]:
     """A head, and a line for each method: what its probabilities and its doubts are worth."""
-    head = ["method", "right", "surer half right", "calibration error", "doubts ahead of errors"]
+    head = ["method", "right", "surer half right", "calibration error", "doubt finds errors"]
     lines = []
     for title, found in methods:
         worth = found.worth

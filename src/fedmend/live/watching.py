@@ -5,17 +5,17 @@ from __future__ import annotations
 import html
 import json
 from http import HTTPStatus
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
 from fedmend.errors import ConfigError, FedmendError
-from fedmend.live import LIVE_FILE, LiveState, read_live
+from fedmend.live.loopback import LoopbackServer, is_from_here
+from fedmend.live.state import LIVE_FILE, LiveState, read_live
 from fedmend.report.page import LEDGER_FILE, REPORT_FILE, render
+from fedmend.report.stages import read_stages
 
 __all__ = ["WatchServer", "live_page"]
-
-LOOPBACK = "127.0.0.1"
 
 # Asks every second whether there is news, and puts the new page in place of the old one; where a
 # reader has scrolled to and what is unfolded stays.
@@ -45,7 +45,7 @@ _SCRIPT = """
 """
 
 
-class WatchServer:
+class WatchServer(LoopbackServer):
     """Serves one run's page on loopback; use it as a context, or `serve` until interrupted."""
 
     def __init__(self, run: Path, port: int = 0) -> None:
@@ -54,38 +54,11 @@ class WatchServer:
             raise ConfigError(
                 f"there is no run in {run}. Mend: name a run's folder, finished or not"
             )
-        try:
-            self._server = ThreadingHTTPServer((LOOPBACK, port), _handler(self))
-        except OSError as error:
-            raise ConfigError(
-                f"port {port} cannot be used: {error.strerror}. Mend: --port another one"
-            ) from error
-        self._server.daemon_threads = True
+        super().__init__(port, _handler(self))
 
     @property
     def _part(self) -> Path:
         return self.run.with_name(self.run.name + ".part")
-
-    @property
-    def address(self) -> str:
-        return f"http://{LOOPBACK}:{self._server.server_port}/"
-
-    def serve(self) -> None:
-        """Answer until interrupted."""
-        self._server.serve_forever(poll_interval=0.2)
-
-    def __enter__(self) -> WatchServer:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()
-
-    def stop(self) -> None:
-        """End `serve` in another thread."""
-        self._server.shutdown()
-
-    def close(self) -> None:
-        self._server.server_close()
 
     # ------------------------------------------------------------------ what is served
 
@@ -108,7 +81,7 @@ class WatchServer:
         found = read_live(self._part)
         if found is None:
             return _with_banner(_EMPTY, "the run has not told anything yet", state["version"])
-        return live_page(found, self._part / LEDGER_FILE, state["version"])
+        return live_page(found, self._part, state["version"])
 
 
 _EMPTY = (
@@ -117,22 +90,25 @@ _EMPTY = (
 )
 
 
-def live_page(found: LiveState, ledger: Path, version: str) -> str:
-    """The page of a run that is going on."""
+def live_page(found: LiveState, folder: Path, version: str) -> str:
+    """The page of a run that is going on in a folder: stages, ledger and record so far."""
     from fedmend.federation.ledger import read_ledger
 
     try:
-        entries = read_ledger(ledger)
+        entries = read_ledger(folder / LEDGER_FILE)
     except FedmendError:
         entries = []  # its last line is being written
-    told = found.stage
+    told, share = found.stage, None
     if found.total:
         told += f": {found.title}, {found.done:,} of {found.total:,}"
-    return _with_banner(render(found.record, entries), told, version)
+        share = min(1.0, found.done / found.total)
+    page = render(found.record, entries, read_stages(folder))
+    return _with_banner(page, told, version, share)
 
 
-def _with_banner(text: str, words: str, version: str) -> str:
-    banner = f'<p id="live" class="note" role="status">{html.escape(words)}</p>'
+def _with_banner(text: str, words: str, version: str, share: float | None = None) -> str:
+    bar = "" if share is None else f'<progress max="1" value="{share:.3f}"></progress>'
+    banner = f'<p id="live" class="note" role="status">{html.escape(words)}{bar}</p>'
     script = _SCRIPT % json.dumps(version)
     return text.replace("<body>", f"<body>{banner}", 1).replace("</body>", f"{script}</body>", 1)
 
@@ -140,9 +116,7 @@ def _with_banner(text: str, words: str, version: str) -> str:
 def _handler(server: WatchServer) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            # A page elsewhere could point a name of its own at this machine and read along.
-            host = (self.headers.get("Host") or "").rpartition(":")[0]
-            if host not in (LOOPBACK, "localhost"):
+            if not is_from_here(self.headers):
                 self.send_error(HTTPStatus.FORBIDDEN)
             elif self.path == "/":
                 self._send(server.page(), "text/html; charset=utf-8")

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
+import sys
 import threading
+import time
 import urllib.error
 import urllib.request
 from contextlib import contextmanager
@@ -14,8 +18,7 @@ from fedmend.config import load_config
 from fedmend.errors import ConfigError
 from fedmend.flow import execute, plan_of
 from fedmend.flow.listening import Listener
-from fedmend.live import LIVE_FILE, read_live
-from fedmend.watching import WatchServer
+from fedmend.live import LIVE_FILE, WatchServer, read_live
 
 
 @contextmanager
@@ -117,3 +120,69 @@ def test_a_taken_port(tmp_path):
         port = int(first.address.rpartition(":")[2].strip("/"))
         with pytest.raises(ConfigError, match=f"port {port} cannot be used"):
             WatchServer(tmp_path, port)
+
+
+def test_stages_that_are_done_show_while_the_run_goes_on(watched):
+    _, watcher, _ = watched
+    _, page = watcher.seen
+    assert 'id="costs"' in page and "Finding the rows that are known to all" in page
+
+
+def test_how_far_a_stage_is(watched, tmp_path):
+    from fedmend.live import LiveState
+    from fedmend.live.watching import live_page
+
+    _, watcher, record = watched
+    page = live_page(LiveState("Training <b>", 3, 12, "epochs", record), tmp_path, "1")
+    assert "Training &lt;b&gt;: epochs, 3 of 12" in page
+    assert '<progress max="1" value="0.250">' in page
+
+
+def ask(address):
+    return json.loads(get(address + "state"))
+
+
+def test_a_run_and_a_watcher_in_processes_of_their_own(workshop):
+    """The page follows the run to its end; the watcher ends when told, the run is not disturbed."""
+    workshop.write('[[method]]\nname = "local"\nepochs = 400\npatience = 400\n')
+    command = [sys.executable, "-m", "fedmend"]
+    run = subprocess.Popen(
+        [*command, "run", str(workshop.config)], stdout=subprocess.DEVNULL, cwd=workshop.folder
+    )
+    watch = None
+    try:
+        part = workshop.run.with_name(workshop.run.name + ".part")
+        until(lambda: (part / LIVE_FILE).is_file() or run.poll() is not None)
+        watch = subprocess.Popen(
+            [*command, "watch", str(workshop.run)], stdout=subprocess.PIPE, text=True
+        )
+        address = watch.stdout.readline().split()[0]
+        assert address.startswith("http://127.0.0.1:")
+        versions, stages = set(), set()
+
+        def looked() -> bool:
+            state = ask(address)
+            versions.add(state["version"])
+            stages.add(get(address).partition('id="live"')[2][:200])
+            return state["finished"]
+
+        until(looked)
+        assert run.wait(30) == 0
+        assert len(versions) > 1 and len(stages) > 1
+        assert "finished" in get(address)
+        watch.send_signal(signal.SIGTERM)
+        assert watch.wait(20) == 0
+    finally:
+        for process in (run, watch):
+            if process is not None and process.poll() is None:
+                process.kill()
+                process.wait()
+        if watch is not None:
+            watch.stdout.close()
+
+
+def until(met, seconds=120.0):
+    deadline = time.monotonic() + seconds
+    while not met():
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.2)

@@ -1,0 +1,76 @@
+"""Small servers for this machine alone: where they listen, whom they answer, how they end."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Callable
+from email.message import Message
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Self
+
+from fedmend.errors import ConfigError
+
+__all__ = ["LOOPBACK", "LoopbackServer", "is_from_here", "serve_until_told"]
+
+LOOPBACK = "127.0.0.1"
+
+
+class LoopbackServer:
+    """A server on loopback; use it as a context, and `serve` until it is stopped."""
+
+    def __init__(self, port: int, handler: type[BaseHTTPRequestHandler]) -> None:
+        try:
+            self._server = ThreadingHTTPServer((LOOPBACK, port), handler)
+        except (OSError, OverflowError) as error:
+            raise ConfigError(
+                f"port {port} cannot be used: {getattr(error, 'strerror', None) or error}. "
+                "Mend: --port another one"
+            ) from error
+        self._server.daemon_threads = True
+
+    @property
+    def address(self) -> str:
+        return f"http://{LOOPBACK}:{self._server.server_port}/"
+
+    def serve(self) -> None:
+        """Answer until stopped."""
+        self._server.serve_forever(poll_interval=0.1)
+
+    def stop(self) -> None:
+        """End `serve` in another thread."""
+        self._server.shutdown()
+
+    def close(self) -> None:
+        self._server.server_close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+
+def is_from_here(headers: Message) -> bool:
+    """A page elsewhere could point a name of its own at this machine and read along."""
+    host = (headers.get("Host") or "").rpartition(":")[0]
+    return host in (LOOPBACK, "localhost")
+
+
+def serve_until_told(server: LoopbackServer, tell: Callable[[], None]) -> None:
+    """Serve until Ctrl-C or SIGTERM; `tell` is called when both would be heard."""
+    ended = threading.Event()
+
+    def end(*_: object) -> None:
+        if not ended.is_set():
+            ended.set()
+            # Not in the main thread: `shutdown` waits for the loop that it would interrupt.
+            threading.Thread(target=server.stop).start()
+
+    before = {each: signal.signal(each, end) for each in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        tell()
+        server.serve()
+    finally:
+        for each, handler in before.items():
+            signal.signal(each, handler)
