@@ -132,7 +132,7 @@ def test_how_far_a_stage_is(watched, tmp_path):
     from fedmend.live import LiveState
     from fedmend.live.watching import live_page
 
-    _, watcher, record = watched
+    _, _, record = watched
     page = live_page(LiveState("Training <b>", 3, 12, "epochs", record), tmp_path, "1")
     assert "Training &lt;b&gt;: epochs, 3 of 12" in page
     assert '<progress max="1" value="0.250">' in page

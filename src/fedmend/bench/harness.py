@@ -52,6 +52,7 @@ REGISTRY: dict[str, str] = {
     "risa": "fedmend.bench.risa",
     "recipes": "fedmend.bench.recipes",
     "preflight": "fedmend.bench.preflight",
+    "one-sided": "fedmend.bench.one_sided",
 }
 
 
