@@ -1,0 +1,112 @@
+"""All stages of a run over real processes: complete, correct, choose, and going on with it."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("nvflare", reason="the flare engine needs nvflare")
+
+from fedmend.flow import Listener, read_manifest
+
+from . import conftest
+from .test_labellers import write_labels
+
+pytestmark = [pytest.mark.xdist_group("machines"), pytest.mark.slow]
+
+TOML = """
+[[party]]
+name = "bank"
+data = "bank.csv"
+id = "id"
+label = "y"
+
+[[party]]
+name = "telco"
+data = "telco.csv"
+id = "id"
+label = "y"
+
+[align]
+order = "seeded"
+
+[complete]
+model = "linear"
+correlation_mode = "dealer"
+draws = 1
+tau = 0.2
+also_unmended = false
+generator_params = {{epochs = 1}}
+
+[correct]
+epochs = 4
+secure = "masks"
+
+[[method]]
+name = "vfl"
+epochs = 2
+
+[[method]]
+name = "auto"
+candidates = ["local", "vfl"]
+folds = 2
+epochs = 2
+
+[evaluate]
+reference = "bank"
+metrics = ["auc"]
+
+[flare]
+port = {port}
+wait_seconds = 60
+"""
+STAGES = ["align", "diagnose", "complete", "correct", "choose", "train", "evaluate", "report"]
+
+
+class Hearing(Listener):
+    def __init__(self, stop_after: str = "") -> None:
+        self.stop_after, self.made = stop_after, []
+
+    def done(self, entry):
+        if not entry.reused:
+            self.made.append(entry.stage)
+            if entry.stage == self.stop_after:
+                raise KeyboardInterrupt
+
+
+@pytest.fixture(scope="module")
+def machines(tmp_path_factory):
+    made = conftest.World(
+        tmp_path_factory.mktemp("stages"), tables=write_labels, toml=TOML, probe=False
+    )
+    try:
+        made.up()
+        yield made
+    finally:
+        made.down()
+
+
+def test_every_stage_over_machines_stopped_and_resumed(machines):
+    with pytest.raises(KeyboardInterrupt):
+        machines.run("over", listener=Hearing(stop_after="correct"))
+    heard = Hearing()
+    over = machines.run("over", resume=True, listener=heard)
+    assert set(heard.made) == {"choose", "train", "evaluate"}
+    here = machines.run_here("here")
+    assert [run.title for run in over.methods] == [run.title for run in here.methods]
+    assert over.choice["chosen"] == here.choice["chosen"]
+    assert over.correction["changed"] == here.correction["changed"] > 0
+    for ours, theirs in zip(over.methods, here.methods, strict=True):
+        assert ours.scores == pytest.approx(theirs.scores, abs=1e-3)
+    manifest = read_manifest(machines.folder / "over")
+    assert manifest.engine == "flare"
+    assert list(dict.fromkeys(each.stage for each in manifest.entries)) == STAGES
+    assert {"stages/align@bank", "stages/align@telco"} <= set(manifest.find("align").outputs)
+    assert not list((machines.folder / "over" / "stages").rglob("bank"))
+
+
+def test_a_finished_run_goes_on_with_other_settings(machines):
+    machines.toml = TOML.replace('["auc"]', '["accuracy"]')
+    heard = Hearing()
+    record = machines.run("over", resume=True, listener=heard)
+    assert set(heard.made) == {"evaluate"}
+    assert all(list(run.scores) == ["accuracy"] for run in record.methods)
