@@ -8,7 +8,7 @@ piece (the tests compare weights).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -21,8 +21,9 @@ from torch.nn import functional as F
 from fedmend.errors import ConfigError
 from fedmend.learn.augment import Weak
 from fedmend.learn.features import BatchOrder, Features
-from fedmend.learn.nets import seed_dropout
+from fedmend.learn.nets import Batch, seed_dropout
 from fedmend.learn.optim import FlatOptimizer, OptimizerSpec
+from fedmend.learn.recorded import EmbedStep, Recorded, can_record
 
 PRECISIONS = ("float32", "float64", "bf16")
 AUGMENTATIONS = ("none", "weak")
@@ -74,10 +75,10 @@ class Settings:
     def dtype(self) -> torch.dtype:
         return torch.float64 if self.precision == "float64" else torch.float32
 
-    def autocast(self, device: torch.device) -> AbstractContextManager[Any]:
+    def autocast(self, device: torch.device, *, cache: bool = True) -> AbstractContextManager[Any]:
         if self.precision != "bf16":
             return nullcontext()
-        return torch.autocast(device.type, torch.bfloat16)
+        return torch.autocast(device.type, torch.bfloat16, cache_enabled=cache)
 
     def for_wire(self, tensor: Tensor) -> Tensor:
         target = WIRE_TYPES[self.wire]
@@ -180,6 +181,7 @@ class BottomHalf(_Half):
     ) -> None:
         super().__init__(module, settings, device)
         self.features = features
+        self._embed = recorded_embedding(module, settings, device)
         self._numbers: Tensor | None = None
         self._draws: Weak | None = None
         self._embedding: Tensor | None = None
@@ -213,8 +215,11 @@ class BottomHalf(_Half):
         return self.settings.for_wire(self._compute(numbers))
 
     def _compute(self, numbers: Tensor, draws: Weak | None = None) -> Tensor:
+        batch = self.features.batch(numbers, draws)
+        if self._embed is not None and torch.is_grad_enabled():
+            return self._embed(batch.numeric, batch.codes, *batch.blocks)
         with self.settings.autocast(self.device):
-            return self.module(self.features.batch(numbers, draws)).to(self.settings.dtype)
+            return self.module(batch).to(self.settings.dtype)
 
 
 class TopHalf(_Half):
@@ -240,6 +245,7 @@ class TopHalf(_Half):
         super().__init__(nn.ModuleDict(modules), settings, device)
         self._top = top
         self._bottom = bottom
+        self._embed = None if bottom is None else recorded_embedding(bottom, settings, device)
         self.names = list(names)
         self.own = own
         self.features = features
@@ -321,7 +327,10 @@ class TopHalf(_Half):
     def _own_embedding(self, numbers: Tensor, draws: Weak | None = None) -> Tensor:
         assert self._bottom is not None
         assert self.features is not None
-        return self._bottom(self.features.batch(numbers, draws))
+        batch = self.features.batch(numbers, draws)
+        if self._embed is not None and torch.is_grad_enabled():
+            return self._embed(batch.numeric, batch.codes, *batch.blocks)
+        return self._bottom(batch)
 
     def _loss_of(self, outputs: Tensor, numbers: Tensor) -> Tensor:
         assert self.targets is not None
@@ -338,6 +347,18 @@ class TopHalf(_Half):
             return loss
         weights = self.weights.index_select(0, numbers)
         return (loss * weights).sum() / weights.sum().clamp_min(1e-12)
+
+
+def recorded_embedding(
+    bottom: nn.Module,
+    settings: Settings,
+    device: torch.device,
+    embed: Callable[[Batch], Tensor] | None = None,
+) -> Recorded | None:
+    """A bottom's training steps as replays, where that is possible."""
+    if not can_record(device, bottom):
+        return None
+    return Recorded(lambda: EmbedStep(bottom, settings, device, embed), on=True)
 
 
 def _gradient(leaf: Tensor) -> Tensor:
