@@ -54,12 +54,12 @@ def shared(size: Size) -> dict[str, Any]:
         "bottom": (),
         "embedding": 64 if small else 256,
         "top": (64,) if small else (256,),
-        "conv": "cnn" if small else "resnet9",
-        "batch_size": 64 if small else 512,
-        "epochs": size.epochs or 20,
+        "conv": "cnn" if small else "whitened",
+        "batch_size": 64 if small else 1024,
+        "epochs": size.epochs or 30,
         "optimizer": "sgd",
-        "lr": 0.05,
-        "weight_decay": 5e-4,
+        "lr": 0.05 if small else 0.4,
+        "weight_decay": 5e-4 if small else 2e-3,
         "schedule": "one-cycle",
         "augment": "weak",
         "precision": "bf16" if size.device.startswith("cuda") else "float32",
@@ -75,7 +75,10 @@ def aligned_only(size: Size) -> dict[str, Any]:
         return settings | {"batch_size": batch, "epochs": 3 * settings["epochs"], "patience": 20}
     batch = min(settings["batch_size"], 128 if size.aligned < 4000 else 512)
     updates = max(settings["epochs"] * size.aligned / batch, _least(size))
-    return settings | {"batch_size": batch, "epochs": math.ceil(updates * batch / size.aligned)}
+    # A step on fewer rows is noisier, and goes less far.
+    lr = settings["lr"] * math.sqrt(batch / settings["batch_size"])
+    epochs = math.ceil(updates * batch / size.aligned)
+    return settings | {"batch_size": batch, "epochs": epochs, "lr": lr}
 
 
 def _least(size: Size) -> int:
@@ -93,6 +96,7 @@ def _few_shot(size: Size) -> SplitEstimator:
     if size.image:
         # Epochs are those of the head, on embeddings that stand still.
         settings |= {"epochs": 30, "batch_size": 64, "local_updates": _least(size), "rounds": 2}
+        settings |= {"lr": shared(size)["lr"] / 4}
     else:
         settings |= {"local_updates": 600}
     return FewShotVFL(**settings)
@@ -120,7 +124,7 @@ def _risa(size: Size, *, paper: bool = False, **changes: Any) -> SplitEstimator:
         settings |= {"epochs": size.epochs} if size.epochs else {}
     elif not paper:
         # Its own schedule, and held-out aligned rows, on which its trust rests.
-        kept = ("bottom", "embedding", "top", "conv", "batch_size", "precision")
+        kept = ("bottom", "embedding", "top", "conv", "batch_size", "lr", "precision")
         settings = {key: settings[key] for key in kept}
         settings |= {"epochs": size.epochs, "self_epochs": size.epochs} if size.epochs else {}
         return cls.for_images(**settings | changes)
