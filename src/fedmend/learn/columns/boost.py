@@ -277,16 +277,18 @@ class Boosting:
         at = 0
         for _, output in self._open():
             count = len(output.asked)
-            places, slot = output.slots()
-            own = self.own.table.sums(
-                self.own.codes,
-                output.rows[places],
-                slot,
-                count,
-                output.numbers[places].astype(np.float64),
-            )
-            output.take([a_sums[at : at + count], own.astype(np.int64)])
+            output.take([a_sums[at : at + count], self._own_sums(output)])
             at += count
+
+    def _own_sums(self, output: Output) -> np.ndarray:
+        """Sums over B's own bins of the asked nodes, int64 [nodes, stored]."""
+        if not self.own.names:
+            return np.zeros((len(output.asked), 0), dtype=np.int64)
+        places, slot = output.slots()
+        weights = output.numbers[places].astype(np.float64)
+        rows = output.rows[places]
+        sums = self.own.table.sums(self.own.codes, rows, slot, len(output.asked), weights)
+        return sums.astype(np.int64)
 
     def _best(self, output: Output, gains: np.ndarray, cuts: np.ndarray) -> list[tuple[float, int]]:
         """Per open node the best gain and its cut, -1 where none pays."""
