@@ -141,10 +141,11 @@ MOST_TO_CHOOSE = 4000
 rows there are."""
 
 
-def learn_additive(session: Any, rows: np.ndarray, folds: int) -> dict[str, float]:
+def learn_additive(session: Any, rows: np.ndarray, folds: int) -> dict[str, float | None]:
     """Let passive parties learn what their columns add up to, on the rows judged last.
 
-    Returns by kind of row the ridge that was chosen; {} where nobody has columns.
+    Returns by kind of row the ridge that was chosen, None where columns had better say nothing;
+    {} where nobody has columns.
     """
     widths = session.bottoms.additive_columns(rows)
     parties = [name for name, width in widths.items() if width]
@@ -162,7 +163,7 @@ def learn_additive(session: Any, rows: np.ndarray, folds: int) -> dict[str, floa
     session.top.additive_finish(scores)
     for name in parties:
         session.bottoms[name].additive_keep(len(last) - 1, 2 * len(last) - 1)
-    return chosen
+    return {group: ridge if np.isfinite(ridge) else None for group, ridge in chosen.items()}
 
 
 def _learn(

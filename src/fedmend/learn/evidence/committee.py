@@ -7,6 +7,7 @@ a party's bottoms stand side by side in one module, and their embeddings in one 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,9 +16,66 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fedmend.learn.nets import Batch, Bottom, BottomSpec
+from fedmend.learn.nets import (
+    Batch,
+    Bottom,
+    BottomSpec,
+    SeededDropout,
+    embedding_width,
+    initialise,
+)
 
-__all__ = ["BottomCommittee", "CommitteeSpec", "bottom_of", "deal"]
+__all__ = [
+    "BottomCommittee",
+    "CommitteeSpec",
+    "MemberLinear",
+    "bottom_of",
+    "deal",
+    "draw",
+    "members_mlp",
+]
+
+
+class MemberLinear(nn.Module):
+    """A linear layer of each member, all at once. **Shape** [members, n, width] in and out."""
+
+    def __init__(self, members: int, width: int, out: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(members, width, out))
+        self.bias = nn.Parameter(torch.zeros(members, 1, out))
+
+    def forward(self, values: Tensor) -> Tensor:
+        return torch.baddbmm(self.bias, values, self.weight)
+
+    @torch.no_grad()
+    def draw(self, generator: torch.Generator) -> None:
+        """As `nets.initialise` draws linear layers."""
+        bound = 1.0 / math.sqrt(self.weight.shape[1])
+        self.weight.uniform_(-bound, bound, generator=generator)
+        self.bias.uniform_(-bound, bound, generator=generator)
+
+
+def members_mlp(
+    members: int, width: int, hidden: Sequence[int], out: int, dropout: float = 0.0
+) -> nn.Sequential:
+    """As `nets.mlp`, of each member."""
+    layers: list[nn.Module] = []
+    for size in hidden:
+        layers += [MemberLinear(members, width, size), nn.ReLU()]
+        if dropout:
+            layers.append(SeededDropout(dropout))
+        width = size
+    layers.append(MemberLinear(members, width, out))
+    return nn.Sequential(*layers)
+
+
+def draw(module: nn.Module, generator: torch.Generator) -> nn.Module:
+    """Fresh weights of every layer, members' included."""
+    initialise(module, generator)
+    for layer in module.modules():
+        if isinstance(layer, MemberLinear):
+            layer.draw(generator)
+    return module
 
 
 @dataclass(frozen=True)
@@ -31,20 +89,78 @@ class CommitteeSpec:
     def out(self) -> int:
         return self.member.out * self.members
 
+    @property
+    def numeric(self) -> int:
+        return self.member.numeric
+
     def to_dict(self) -> dict[str, Any]:
         return {"member": self.member.to_dict(), "members": self.members}
+
+
+class Beside(nn.Module):
+    """Networks of one input, their outputs one after the other."""
+
+    def __init__(self, nets: Sequence[nn.Module]) -> None:
+        super().__init__()
+        self.nets = nn.ModuleList(nets)
+        self.width: int = nets[0].width  # type: ignore[assignment]
+
+    def forward(self, values: Tensor) -> Tensor:
+        return torch.cat([net(values) for net in self.nets], 1)
 
 
 class BottomCommittee(nn.Module):
     """Bottoms side by side; their embeddings one after the other."""
 
-    def __init__(self, members: Sequence[Bottom]) -> None:
+    def __init__(self, spec: CommitteeSpec) -> None:
         super().__init__()
-        self.spec = CommitteeSpec(members[0].spec, len(members))
-        self.members = nn.ModuleList(members)
+        self.spec = spec
+        one = spec.member
+        self.widths = [embedding_width(cardinality) for cardinality in one.cardinalities]
+        self.tables = nn.ModuleList(
+            nn.Embedding(cardinality, width * spec.members)
+            for cardinality, width in zip(one.cardinalities, self.widths, strict=True)
+        )
+        # Each member's own network for each block, as a bottom has it.
+        nets = [Bottom(one).convolutions for _ in range(spec.members if one.block_shapes else 0)]
+        self.convolutions = nn.ModuleList(Beside(each) for each in zip(*nets, strict=True))
+        joined = one.numeric + sum(self.widths)
+        joined += sum(each.width for each in self.convolutions)  # type: ignore[misc]
+        self.body = members_mlp(spec.members, joined, one.hidden, one.out, one.dropout)
+
+    def joined(self, numeric: Tensor, others: Sequence[Tensor]) -> Tensor:
+        """Embeddings of rows, given their numbers and what tables and networks make of the rest."""
+        rows, members = len(numeric), self.spec.members
+        pieces = [numeric[:, None].expand(-1, members, -1)]
+        pieces += [each.view(rows, members, -1) for each in others]
+        found = self.body(torch.cat(pieces, 2).transpose(0, 1))
+        return found.transpose(0, 1).reshape(rows, -1)
+
+    @torch.no_grad()
+    def take(self, other: Bottom) -> None:
+        """Let every member begin with the weights of one bottom."""
+        found = other.state_dict()
+        self.take_networks(other)
+        for name, mine in self.state_dict().items():
+            if name.startswith("convolutions"):
+                continue
+            theirs = found[name]
+            if name.startswith("tables"):
+                mine.copy_(theirs.repeat(1, self.spec.members))
+            else:
+                mine.copy_(theirs.T.expand_as(mine))
+
+    def take_networks(self, other: Bottom) -> None:
+        """Let every member begin with the networks of one bottom for its blocks."""
+        for net, theirs in zip(self.convolutions, other.convolutions, strict=True):
+            for each in net.nets:  # type: ignore[union-attr]
+                each.load_state_dict(theirs.state_dict())
 
     def forward(self, batch: Batch) -> Tensor:
-        return torch.cat([member(batch) for member in self.members], 1)
+        columns = batch.codes.unbind(1)
+        others = [table(column) for table, column in zip(self.tables, columns, strict=True)]
+        others += [net(block) for net, block in zip(self.convolutions, batch.blocks, strict=True)]
+        return self.joined(batch.numeric, others)
 
 
 def bottom_of(spec: Mapping[str, Any]) -> Bottom | BottomCommittee:
@@ -52,7 +168,7 @@ def bottom_of(spec: Mapping[str, Any]) -> Bottom | BottomCommittee:
     if "members" not in spec:
         return Bottom(BottomSpec.from_dict(spec))
     one = BottomSpec.from_dict(spec["member"])
-    return BottomCommittee([Bottom(one) for _ in range(int(spec["members"]))])
+    return BottomCommittee(CommitteeSpec(one, int(spec["members"])))
 
 
 def deal(rows: np.ndarray, members: int, rng: np.random.Generator) -> np.ndarray:

@@ -16,6 +16,7 @@ from fedmend.learn.augment import Weak
 from fedmend.learn.evidence.committee import BottomCommittee
 from fedmend.learn.evidence.imputation import MeanRow, OwnRows, embed
 from fedmend.learn.evidence.pools import Pools
+from fedmend.learn.evidence.steps import JudgeStep, MeanStep, ViewsStep, loose
 from fedmend.learn.evidence.top import (
     JOINT,
     EvidenceTop,
@@ -27,6 +28,7 @@ from fedmend.learn.features import ALIGNED, Segments, augmented
 from fedmend.learn.halves import BottomHalf, Settings, TopHalf, _gradient, one_cycle
 from fedmend.learn.nets import Batch, Bottom
 from fedmend.learn.optim import FlatOptimizer
+from fedmend.learn.recorded import Recorded, can_record
 
 
 def _rows(batch: Batch, some: slice) -> Batch:
@@ -110,6 +112,10 @@ class EvidenceBottomHalf(_Trained, BottomHalf):
         self.own = own
         self.mean = mean.to(device, settings.dtype)
         self.strong = strong
+        self._embed = None
+        if can_record(device, module):
+            step = ViewsStep if strong is not None else MeanStep
+            self._embed = Recorded(lambda: step(module, self.mean, settings, device), on=True)
         self._learnt_from = torch.zeros(0, dtype=torch.int64)
         self._batch: Batch | None = None
 
@@ -129,10 +135,14 @@ class EvidenceBottomHalf(_Trained, BottomHalf):
         """
         overlapping = self.order.sizes[0]
         own = _rows(batch, slice(overlapping, None))
-        with torch.no_grad(), self.settings.autocast(self.device):
-            weak = self.bottom(own).to(self.settings.dtype)
         self._batch = _joined(_rows(batch, slice(0, overlapping)), strong(own))
-        self._embedding = self._compute(batch.numeric)
+        if self._embed is not None:
+            weak, self._embedding = self._embed(*loose(own), *loose(self._batch))
+        else:
+            with torch.no_grad(), self.settings.autocast(self.device):
+                weak = self.bottom(own).to(self.settings.dtype)
+            self._embedding = self._compute(batch.numeric)
+        assert self._embedding is not None
         learnt = torch.arange(overlapping + len(weak) + 1, device=self.device)
         self._learnt_from = learnt + len(weak) * (learnt >= overlapping)
         made = self._embedding.detach()
@@ -154,6 +164,8 @@ class EvidenceBottomHalf(_Trained, BottomHalf):
 
     def _compute(self, numbers: Tensor, draws: Weak | None = None) -> Tensor:
         assert self._batch is not None
+        if self._embed is not None and self.strong is None and torch.is_grad_enabled():
+            return self._embed(*loose(self._batch))
         with self.settings.autocast(self.device):
             return embed(self.bottom, self._batch, self.mean).to(self.settings.dtype)
 
@@ -197,6 +209,9 @@ class EvidenceTopHalf(_Trained, TopHalf):
         self.unseen: Tensor | None = None
         self._layout: list[tuple[Tensor, Tensor]] = []
         self.epochs = 0
+        # A weight that grows from epoch to epoch would be recorded as it is in the first.
+        on = can_record(device, bottom, top) and not how.kl
+        self._step = Recorded(lambda: JudgeStep(self), on)
 
     def set_pools(self, pools: Sequence[np.ndarray], least: float) -> int:
         steps = super().set_pools(pools, least)
@@ -207,6 +222,7 @@ class EvidenceTopHalf(_Trained, TopHalf):
             index = torch.full((size,), len(places), dtype=torch.int64, device=self.device)
             index[places] = torch.arange(len(places), device=self.device)
             self._layout.append((index, index < len(places)))
+        self._step.forget()
         return steps
 
     def start_epoch(self, seed: int, dropout_seed: int) -> None:
@@ -221,12 +237,10 @@ class EvidenceTopHalf(_Trained, TopHalf):
             name: value.detach().to(self.device, self.settings.dtype).requires_grad_()
             for name, value in embeddings.items()
         }
+        given = [leaves[name] for name in self.names if name != self.own]
         self.optimizer.zero_grad()
-        with self.settings.autocast(self.device):
-            whole = [
-                self._own_side(numbers) if name == self.own else leaves[name] for name in self.names
-            ]
-            loss, fused = self._judge(whole, numbers)
+        loss, *more = self._step(numbers, *given, *loose(self._own_batch(numbers)))
+        fused = more[0] if more else None
         loss.backward()
         self.update()
         self._loss += loss.detach() * len(numbers) / self.top.spec.members
@@ -235,7 +249,7 @@ class EvidenceTopHalf(_Trained, TopHalf):
             self.watch(numbers, fused)
         return {name: self.settings.for_wire(_gradient(leaf)) for name, leaf in leaves.items()}
 
-    def _judge(self, whole: Sequence[Tensor], numbers: Tensor) -> tuple[Tensor, Tensor | None]:
+    def judge(self, whole: Sequence[Tensor], numbers: Tensor) -> tuple[Tensor, Tensor | None]:
         """The loss of a batch, and the fused opinion on each of its rows."""
         assert self.targets is not None
         targets = self.targets.index_select(0, numbers)
@@ -252,42 +266,42 @@ class EvidenceTopHalf(_Trained, TopHalf):
             side.index_select(0, index)
             for side, (index, _) in zip(whole, self._layout, strict=True)
         ]
-        weights = self._row_weights(numbers)
-        found = [
-            total_loss(
-                self.top,
-                self.how,
-                [self.top.own(side, member) for side in sides],
-                [self.top.own(side[-1], member) for side in whole],
-                [known for _, known in self._layout],
-                overlapping,
-                targets,
-                self._seen(weights, numbers, member),
-                self.epochs,
-                member,
-            )
-            for member in range(self.top.spec.members)
-        ]
-        # Every member's weights get the gradient of its own loss, so losses add up.
-        total = torch.stack([loss for loss, _ in found]).sum()
-        return total, torch.stack([fused for _, fused in found]).mean(0)
-
-    def _seen(self, weights: Tensor, numbers: Tensor, member: int) -> Tensor:
-        if self.unseen is None:
-            return weights
-        return weights * (self.unseen.index_select(0, numbers) != member)
+        total, fused = total_loss(
+            self.top,
+            self.how,
+            sides,
+            [side[-1] for side in whole],
+            [known for _, known in self._layout],
+            overlapping,
+            targets,
+            self._row_weights(numbers),
+            self.epochs,
+        )
+        return total, fused if fused.ndim == 2 else fused.mean(0)
 
     def _row_weights(self, numbers: Tensor) -> Tensor:
-        if self.weights is None:
-            return torch.ones(len(numbers), dtype=self.settings.dtype, device=self.device)
-        return self.weights.index_select(0, numbers)
+        """How far rows count [n]; with several members for each of them [members, n]."""
+        found = torch.ones(len(numbers), dtype=self.settings.dtype, device=self.device)
+        if self.weights is not None:
+            found = self.weights.index_select(0, numbers)
+        if self.top.spec.members == 1:
+            return found
+        members = torch.arange(self.top.spec.members, device=self.device)[:, None]
+        if self.unseen is None:
+            return found.expand(len(members), -1)
+        return found * (self.unseen.index_select(0, numbers) != members)
 
-    def _own_side(self, numbers: Tensor) -> Tensor:
+    def _own_batch(self, numbers: Tensor) -> Batch | None:
+        """This party's rows of a batch; None where it has no columns."""
+        if self.own is None:
+            return None
         assert self.own_rows is not None
+        return self._known(self.own_rows, numbers.index_select(0, self._places))
+
+    def embed_own(self, batch: Batch) -> Tensor:
         assert self.mean is not None
         assert isinstance(self._bottom, (Bottom, BottomCommittee))
-        mine = numbers.index_select(0, self._places)
-        return embed(self._bottom, self._known(self.own_rows, mine), self.mean)
+        return embed(self._bottom, batch, self.mean)
 
     # ------------------------------------------------------------------ without training
 
@@ -316,25 +330,23 @@ class EvidenceTopHalf(_Trained, TopHalf):
         Of a row that a member has not seen in training that member's, else the members' mean.
         """
         self.module.eval()
-        rows, top = len(numbers), self.top
         ready = [
-            side if has else stand_in[None].expand(rows, -1)
+            side if has else stand_in[None].expand(len(numbers), -1)
             for side, stand_in, has in zip(sides, stand_ins, known, strict=True)
         ]
-        found: dict[str, list[Tensor]] = {}
+        found: dict[str, Tensor] = {}
         with self.settings.autocast(self.device):
-            for member in range(top.spec.members):
-                mine = [top.own(side, member) for side in ready]
-                if top.spec.heads:
-                    for number, name in enumerate(self.names):
-                        if known[number] or self.how.imputed:
-                            output = top.head(number, mine[number], member)
-                            found.setdefault(name, []).append(output)
-                if top.spec.joint:
-                    found.setdefault(JOINT, []).append(top.together(mine, member))
-        return {name: self._agreed(torch.stack(each), numbers) for name, each in found.items()}
+            if self.top.spec.heads:
+                for number, name in enumerate(self.names):
+                    if known[number] or self.how.imputed:
+                        found[name] = self.top.head(number, ready[number])
+            if self.top.spec.joint:
+                found[JOINT] = self.top.together(ready)
+        return {name: self._agreed(outputs, numbers) for name, outputs in found.items()}
 
     def _agreed(self, outputs: Tensor, numbers: Tensor) -> Tensor:
+        if outputs.ndim == 2:
+            return outputs
         mean = outputs.mean(0)
         if self.unseen is None:
             return mean

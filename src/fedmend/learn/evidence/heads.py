@@ -12,6 +12,7 @@ from fedmend.data.labels import LabelEncoder
 from fedmend.errors import DataError
 from fedmend.federation import Site, exposed
 from fedmend.learn.evidence.additive_workers import AdditiveLabels
+from fedmend.learn.evidence.committee import draw
 from fedmend.learn.evidence.halves import EvidenceTopHalf
 from fedmend.learn.evidence.judging import Judging
 from fedmend.learn.evidence.parts import HeadsPart, new_part, part_of
@@ -20,7 +21,6 @@ from fedmend.learn.evidence.top import EvidenceTop, EvidenceTopSpec, Objective
 from fedmend.learn.evidence.workers import EvidenceWorker
 from fedmend.learn.features import Segments
 from fedmend.learn.halves import Settings
-from fedmend.learn.nets import initialise
 from fedmend.learn.parts import read_file, write_file
 from fedmend.learn.split import _numbers
 
@@ -74,7 +74,7 @@ class EvidenceTopWorker(AdditiveLabels, Judging, EvidenceWorker):
             members=int(net["members"]),
         )
         weights = self.site.torch_generator(f"top {net['seed']}", "cpu")
-        module: Any = initialise(EvidenceTop(spec), weights)
+        module: Any = draw(EvidenceTop(spec), weights)
         part.heads = HeadsPart(list(names), labels, module, Objective.from_dict(objective))
         return self.about()
 

@@ -105,21 +105,21 @@ def embed(bottom: Bottom | BottomCommittee, batch: Batch, mean: MeanRow) -> Tens
 
     The mean row goes through batch norm together with the real rows, as one of many.
     """
-    if isinstance(bottom, BottomCommittee):
-        return torch.cat([embed(member, batch, mean) for member in bottom.members], 1)  # type: ignore[arg-type]
-    pieces = []
-    if bottom.spec.numeric:
-        pieces.append(torch.cat([batch.numeric, mean.numeric[None]]))
+    numeric = torch.cat([batch.numeric, mean.numeric[None]])
+    others = []
     for number, table in enumerate(bottom.tables):
         weights = table.weight
         assert isinstance(weights, Tensor)
         stand_in = (mean.codes[number].to(weights.dtype) @ weights)[None]
-        pieces.append(torch.cat([table(batch.codes[:, number]), stand_in]))
-    for net, block, stand_in in zip(bottom.convolutions, batch.blocks, mean.blocks, strict=True):
-        images = torch.cat([block, stand_in[None].to(block.dtype)])
+        others.append(torch.cat([table(batch.codes[:, number]), stand_in]))
+    for net, block, mean_block in zip(bottom.convolutions, batch.blocks, mean.blocks, strict=True):
+        images = torch.cat([block, mean_block[None].to(block.dtype)])
         if images.ndim == 4 and images.is_cuda:
             images = images.contiguous(memory_format=torch.channels_last)
-        pieces.append(net(images))
+        others.append(net(images))
+    if isinstance(bottom, BottomCommittee):
+        return bottom.joined(numeric, others)
+    pieces = [numeric, *others] if bottom.spec.numeric else others
     return bottom.body(pieces[0] if len(pieces) == 1 else torch.cat(pieces, 1))
 
 

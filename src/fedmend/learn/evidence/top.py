@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from fedmend.errors import ConfigError
 from fedmend.learn.evidence import opinions as ev
+from fedmend.learn.evidence.committee import members_mlp
 from fedmend.learn.nets import mlp
 
 __all__ = [
@@ -56,35 +57,38 @@ class EvidenceTopSpec:
 
 
 class EvidenceTop(nn.Module):
-    """Outputs of every head, before they become evidence."""
+    """Outputs of every head, before they become evidence.
+
+    **Shape** of outputs [n, K]; of several members [members, n, K].
+    """
 
     def __init__(self, spec: EvidenceTopSpec) -> None:
         super().__init__()
         self.spec = spec
         widths = [width // spec.members for width in spec.widths]
-        shape = (spec.hidden, spec.out, spec.dropout)
-        self.heads = nn.ModuleList(
-            mlp(width, *shape) for width in widths * spec.members if spec.heads
-        )
-        joint = [mlp(sum(widths), *shape) for _ in range(spec.members if spec.joint else 0)]
-        self.joint = nn.ModuleList(joint) if spec.members > 1 else next(iter(joint), None)
+        self.heads = nn.ModuleList(self._net(width) for width in widths if spec.heads)
+        self.joint = self._net(sum(widths)) if spec.joint else None
 
-    def head(self, party: int, embedding: Tensor, member: int = 0) -> Tensor:
-        """A party's own head, given that member's embedding."""
-        head = self.heads[member * len(self.spec.widths) + party]
-        return head(self._ready(embedding)).float()
+    def _net(self, width: int) -> nn.Module:
+        spec = self.spec
+        if spec.members == 1:
+            return mlp(width, spec.hidden, spec.out, spec.dropout)
+        return members_mlp(spec.members, width, spec.hidden, spec.out, spec.dropout)
 
-    def together(self, embeddings: Sequence[Tensor], member: int = 0) -> Tensor:
-        joint = self.joint[member] if isinstance(self.joint, nn.ModuleList) else self.joint
-        assert joint is not None
-        return joint(self._ready(torch.cat(tuple(embeddings), 1))).float()
+    def head(self, party: int, embedding: Tensor) -> Tensor:
+        return self.heads[party](self._ready([embedding])).float()
 
-    def own(self, embedding: Tensor, member: int) -> Tensor:
-        """A member's columns of what a party embeds for all of them."""
-        return embedding.chunk(self.spec.members, -1)[member]
+    def together(self, embeddings: Sequence[Tensor]) -> Tensor:
+        assert self.joint is not None
+        return self.joint(self._ready(embeddings)).float()
 
-    def _ready(self, embedding: Tensor) -> Tensor:
-        return torch.relu(embedding) if self.spec.hidden else embedding
+    def _ready(self, embeddings: Sequence[Tensor]) -> Tensor:
+        """Embeddings side by side, of every member those of its own bottoms."""
+        members = self.spec.members
+        if members > 1:
+            embeddings = [each.unflatten(1, (members, -1)).transpose(0, 1) for each in embeddings]
+        joined = embeddings[0] if len(embeddings) == 1 else torch.cat(tuple(embeddings), -1)
+        return torch.relu(joined) if self.spec.hidden else joined
 
 
 # ---------------------------------------------------------------------------------- objective
@@ -165,8 +169,11 @@ class Objective:
 
 
 def weighted(losses: Tensor, weights: Tensor) -> Tensor:
-    """The mean loss, rows counted by their weight; zero where no row counts."""
-    return (losses * weights).sum() / weights.sum().clamp_min(1e-6)
+    """The mean loss, rows counted by their weight; zero where no row counts.
+
+    Members' losses add up: the weights of each get the gradient of its own.
+    """
+    return ((losses * weights).sum(-1) / weights.sum(-1).clamp_min(1e-6)).sum()
 
 
 def total_loss(
@@ -179,7 +186,6 @@ def total_loss(
     targets: Tensor,
     weights: Tensor,
     epoch: int,
-    member: int = 0,
 ) -> tuple[Tensor, Tensor]:
     """The loss of a batch, and each row's fused opinion as [n, K + 1] without gradient.
 
@@ -191,7 +197,7 @@ def total_loss(
     opinions: list[ev.Opinion] = []
     for party in range(len(sides) if top.spec.heads else 0):
         known = present[party]
-        given = how.opinion(top.head(party, sides[party], member))
+        given = how.opinion(top.head(party, sides[party]))
         if how.party:
             losses = how.rows_loss(given, targets, epoch)
             total = total + how.party * weighted(losses, weights * known)
@@ -199,15 +205,15 @@ def total_loss(
             given = ev.discount(given, known[:, None].to(given.belief.dtype))
         opinions.append(given)
     if top.spec.joint:
-        given = how.opinion(top.together(sides, member))
+        given = how.opinion(top.together(sides))
         losses, counts = how.rows_loss(given, targets, epoch), weights
         if how.view_dropout and overlapping and len(sides) > 1:
             torn = _torn(sides, stand_ins, overlapping)
-            again = how.opinion(top.together(torn, member))
+            again = how.opinion(top.together(torn))
             copies = len(torn[0]) // overlapping
             wanted = targets[:overlapping].repeat(copies, *[1] * (targets.ndim - 1))
-            losses = torch.cat([losses, how.rows_loss(again, wanted, epoch)])
-            counts = torch.cat([counts, weights[:overlapping].repeat(copies)])
+            losses = torch.cat([losses, how.rows_loss(again, wanted, epoch)], -1)
+            counts = torch.cat([counts, *[weights[..., :overlapping]] * copies], -1)
         if how.joint:
             total = total + how.joint * weighted(losses, counts)
         opinions.append(given)

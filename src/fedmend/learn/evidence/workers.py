@@ -18,7 +18,7 @@ from torch import Tensor
 from fedmend.errors import DataError
 from fedmend.federation import exposed
 from fedmend.learn.evidence.additive_workers import AdditiveParty
-from fedmend.learn.evidence.committee import BottomCommittee
+from fedmend.learn.evidence.committee import BottomCommittee, CommitteeSpec, draw
 from fedmend.learn.evidence.halves import EvidenceBottomHalf
 from fedmend.learn.evidence.imputation import OwnRows, mean_row
 from fedmend.learn.evidence.parts import (
@@ -32,7 +32,7 @@ from fedmend.learn.evidence.parts import (
 )
 from fedmend.learn.features import ALIGNED, Segments
 from fedmend.learn.halves import Settings
-from fedmend.learn.nets import Batch, Bottom
+from fedmend.learn.nets import Batch
 from fedmend.learn.parts import BottomPart
 from fedmend.learn.split import SplitWorker, _numbers
 
@@ -54,9 +54,10 @@ class EvidenceWorker(SplitWorker):
         mine, theirs = self._part().bottom, part_of(self.site, other).bottom
         if mine is None or theirs is None:
             return
-        module: Any = mine.module
-        for each in module.members if isinstance(module, BottomCommittee) else [module]:
-            each.load_state_dict(theirs.module.state_dict())
+        if isinstance(mine.module, BottomCommittee):
+            mine.module.take(theirs.module)
+        else:
+            mine.module.load_state_dict(theirs.module.state_dict())
 
     @exposed(kind="weights")
     def bottom_weights(self) -> dict[str, Tensor]:
@@ -79,18 +80,17 @@ class EvidenceWorker(SplitWorker):
         return part_of(self.site, self.model)
 
     def _new_bottom(self, net: Mapping[str, Any], settings: Settings) -> BottomPart:
-        """A fresh bottom, or several side by side, each with weights of its own."""
-        members = int(net.get("members", 1))
-        if members == 1:
-            return super()._new_bottom(net, settings)
-        made = [
-            super(EvidenceWorker, self)._new_bottom(
-                {**net, "seed": f"{net['seed']} member {member}"}, settings
-            )
-            for member in range(members)
-        ]
-        bottoms: list[Bottom] = [each.module for each in made]
-        return BottomPart(made[0].encoder, BottomCommittee(bottoms))  # type: ignore[arg-type]
+        """A fresh bottom, or those of several members side by side."""
+        part = super()._new_bottom(net, settings)
+        members = int(net["members"])
+        if members > 1:
+            module = BottomCommittee(CommitteeSpec(part.module.spec, members))
+            weights = self.site.torch_generator(f"bottoms {net['seed']}", "cpu")
+            draw(module, weights)
+            # What images look like is learnt once, and so are the layers that rest on it.
+            module.take_networks(part.module)
+            part.module = module  # type: ignore[assignment]
+        return part
 
     def _own(
         self, part: EvidencePart, segments: Segments, settings: Settings, how: Mapping[str, Any]
