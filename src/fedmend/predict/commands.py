@@ -10,7 +10,7 @@ import typer
 from fedmend.errors import ConfigError
 from fedmend.predict.alone import predict_alone
 from fedmend.predict.asking import Predicted
-from fedmend.predict.models import MODEL_FOLDER, RUNS_FOLDER, chosen
+from fedmend.predict.models import MODEL_FOLDER, RUNS_FOLDER, chosen, part_in_kit
 from fedmend.predict.running import check_out, party_settings, predict_run, run_config
 
 __all__ = ["adopt", "party_predict", "predict_command"]
@@ -45,7 +45,7 @@ def predict_command(
     settings = party_settings(run_config(run), rows)[alone]
     model = chosen(run, method)
     check_out(out)
-    folder = parts[alone] if alone in parts else model.folder / alone
+    folder = part_in_kit(parts[alone], model) if alone in parts else model.folder / alone
     _tell([predict_alone(folder, settings, rows[alone], out)])
 
 

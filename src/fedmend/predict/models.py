@@ -30,6 +30,7 @@ __all__ = [
     "chosen",
     "encoder_of",
     "name_of_class",
+    "part_in_kit",
     "run_name",
     "schema_of",
 ]
@@ -153,7 +154,9 @@ def assembled(model: KeptModel, parts: Mapping[str, Path]) -> Iterator[KeptModel
 
 
 def part_in_kit(kit: Path, model: KeptModel) -> Path:
-    """Where a kit keeps the part of a model."""
+    """Where a kit keeps the part of a model; the part's own folder may be named as well."""
+    if (kit / FILE).is_file():
+        return kit
     kept = kit / RUNS_FOLDER / model.run / model.folder.name
     if not (kept / FILE).is_file():
         raise DataError(
