@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 import pytest
+import scipy.stats
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -98,6 +99,23 @@ def test_a_power_law_is_found_again(floor, a, b):
     for n in (400, 1600):
         expected = floor + a * n**-b
         assert found[0] + found[1] * n ** -found[2] == pytest.approx(expected, abs=0.02 * errors[0])
+
+
+def test_every_row_has_its_turn():
+    held = [curve._in_turn(np.arange(103), 25, repeat, [0, 0])[0] for repeat in range(8)]
+    for turns in (held[:4], held[4:]):
+        together = np.concatenate(turns)
+        assert len(together) == len(set(together.tolist())) == 100
+    kept, rest = curve._in_turn(np.arange(103), 25, 5, [0, 0])
+    assert set(kept.tolist()) | set(rest.tolist()) == set(range(103))
+    assert len(kept) + len(rest) == 103
+
+
+@pytest.mark.parametrize("repeats", [4, 6, 8, 20])
+def test_intervals_are_widened_by_t_and_by_shared_people(repeats):
+    student = scipy.stats.t.ppf(0.9, repeats - 1) / scipy.stats.norm.ppf(0.9)
+    expected = student * np.sqrt(repeats / (repeats - 1)) * np.sqrt(1 + repeats / 3)
+    assert curve._wider(repeats, 1 / 3) == pytest.approx(expected, rel=0.01)
 
 
 def test_a_flat_or_rising_error_promises_nothing():

@@ -175,6 +175,18 @@ def test_overview_says_how_far_labellers_agree():
     assert Overview.from_dict(found.to_dict()) == found
 
 
+def test_parties_without_columns_are_not_said_to_be_lacked():
+    from fedmend.report.overview import what_is_torn
+
+    parties = [party("bank", 90, 90), party("agency", 80, 80, {}), party("telco", 70)]
+    torn = what_is_torn(parties, 20, None)
+    assert torn[:3] == [
+        "70 of bank's 90 rows (78 %) are not known to all: they lack telco's 4 continuous columns.",
+        "60 of agency's 80 rows (75 %) are not known to all.",
+        "50 of telco's 70 rows (71 %) are not known to all: they lack bank's 4 continuous columns.",
+    ]
+
+
 def test_a_labeller_may_keep_its_agreement_to_itself():
     from fedmend.secure.align import align
 

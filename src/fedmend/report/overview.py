@@ -334,15 +334,17 @@ def _rows_torn(parties: list[PartyOverview], aligned: int | None) -> list[str]:
     sentences = []
     for party in parties:
         rest = party.rows - aligned
-        if rest <= 0:
+        others = [other for other in parties if other is not party and other.n_columns]
+        if rest <= 0 or not others:
             continue
-        others = [other for other in parties if other is not party]
-        lacking = " and ".join(f"{other.name}'s {columns_in_words(other)}" for other in others)
-        linked = f"not linked to {others[0].name}" if len(others) == 1 else "not known to all"
-        sentences.append(
-            f"{rest:,} of {party.name}'s {party.rows:,} rows ({percent(rest / party.rows)}) "
-            f"are {linked}: they lack {lacking}."
-        )
+        linked = f"not linked to {others[0].name}" if len(parties) == 2 else "not known to all"
+        rows = f"{rest:,} of {party.name}'s {party.rows:,} rows ({percent(rest / party.rows)})"
+        if party.n_columns:
+            lacking = " and ".join(f"{other.name}'s {columns_in_words(other)}" for other in others)
+            sentences.append(f"{rows} are {linked}: they lack {lacking}.")
+        else:
+            # A party with labels only: its other rows are labels for which there are no columns.
+            sentences.append(f"{rows} are {linked}.")
     return sentences
 
 

@@ -1,0 +1,282 @@
+"""Every command and every example of the documentation is run, or says why not and what tests it.
+
+A page's blocks are run in their order, in one folder, as a reader would: `sh` line by line,
+`python` in one scope. A how-to's `toml` block is its federation.toml. What is not run stands in
+not_run.toml, with a reason and with the test that looks at it; an entry that no longer fits fails.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+import shlex
+import tomllib
+from contextlib import redirect_stdout
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from fedmend.cli import main
+from fedmend.config import load_config
+
+ROOT = Path(__file__).parents[2]
+NOT_RUN = tomllib.loads((Path(__file__).parent / "not_run.toml").read_text(encoding="utf-8"))
+DOCS = sorted(
+    path.relative_to(ROOT).as_posix()
+    for path in (ROOT / "docs").rglob("*.md")
+    if "decisions" not in path.parts and "api" not in path.parts
+)
+PAGES = ["README.md", *DOCS]
+SHELL, PYTHON, SHOWN = {"sh", "bash", "console", "shell"}, {"python", "py"}, {"text", "json"}
+FENCE = re.compile(r"^( *)```([a-z]*)\n(.*?)^ *```", re.MULTILINE | re.DOTALL)
+
+
+@dataclass(frozen=True)
+class Block:
+    page: str
+    language: str
+    text: str
+
+    @property
+    def commands(self) -> list[str]:
+        """The lines of a shell block without comments."""
+        lines = [re.sub(r"\s+#.*$", "", line).strip() for line in self.text.splitlines()]
+        return [line for line in lines if line and not line.startswith("#")]
+
+
+def blocks(page: str) -> list[Block]:
+    text = (ROOT / page).read_text(encoding="utf-8")
+    return [Block(page, found[2], found[3]) for found in FENCE.finditer(text)]
+
+
+EVERY = [block for page in PAGES for block in blocks(page)]
+
+
+def why_not(page: str, what: str) -> dict[str, str] | None:
+    """The entry that excuses a command, or a Python block by its beginning."""
+    for entry in NOT_RUN["entry"]:
+        if page in entry["pages"] and any(what.startswith(each) for each in entry["begins"]):
+            return dict(entry)
+    return None
+
+
+# ---------------------------------------------------------------- nothing slips through
+
+
+def test_every_block_says_what_it_is() -> None:
+    known = SHELL | PYTHON | SHOWN | {"toml", ""}
+    for block in EVERY:
+        assert block.language in known, f"{block.page}: ```{block.language}"
+        if block.language == "":
+            looks_like_a_command = re.match(r"\s*(\$|fedmend|make|pip|python\S* -m)\s", block.text)
+            assert not looks_like_a_command, f"{block.page}: mark it as sh: {block.text[:60]!r}"
+
+
+def test_every_excuse_is_needed_and_names_a_test() -> None:
+    for entry in NOT_RUN["entry"]:
+        assert len(entry["reason"]) > 10
+        for tested in entry.get("tested", []):
+            assert (ROOT / tested).exists(), tested
+        for page in entry["pages"]:
+            everything = [
+                what
+                for block in EVERY
+                if block.page == page
+                for what in (block.commands if block.language in SHELL else [block.text])
+            ]
+            used = [each for each in entry["begins"] if any(w.startswith(each) for w in everything)]
+            assert used, f"{page}: nothing begins with {entry['begins']}"
+    for entry in NOT_RUN["entry"]:
+        for begin in entry["begins"]:
+            found = any(
+                what.startswith(begin)
+                for block in EVERY
+                if block.page in entry["pages"]
+                for what in (block.commands if block.language in SHELL else [block.text])
+            )
+            assert found, f"no page of {entry['pages']} has {begin!r}"
+
+
+def test_most_of_it_is_run() -> None:
+    """The excuses stay the exception on the pages for people who begin."""
+    for page in PAGES:
+        if page.startswith("docs/how-to/") and page != "docs/how-to/across-machines.md":
+            for block in blocks(page):
+                what = block.commands if block.language in SHELL else [block.text]
+                assert all(why_not(page, each) is None for each in what), page
+
+
+# ---------------------------------------------------------------- what the pages assume is there
+
+
+def customers(folder: Path) -> dict[str, Any]:
+    """The bank and the telco of the short examples: tables, new rows, and a federation of them."""
+    import fedmend as fm
+
+    rng = np.random.default_rng(7)
+    n, ids = 150, np.arange(1000, 1150)
+    income, calls = rng.normal(size=(2, n))
+    frame = pd.DataFrame({"customer": ids, "income": income, "age": rng.integers(20, 70, n)})
+    frame["default"] = np.where(income + calls > 0, "yes", "no")
+    telco = pd.DataFrame({"customer": ids, "calls": calls, "minutes": rng.normal(size=n)})
+    frame["tenure"], telco["tenure"] = rng.integers(0, 20, (2, n))
+    tables = {"bank": frame.iloc[:110], "telco": telco.iloc[30:130]}
+    for name, table in tables.items():
+        table.to_csv(folder / f"{name}.csv", index=False)
+        table.to_parquet(folder / f"{name}.parquet", index=False)
+    later = {"bank": frame.iloc[120:].drop(columns="default"), "telco": telco.iloc[120:]}
+    for name, table in later.items():
+        table.to_csv(folder / f"new_{name}.csv", index=False)
+    later["bank"].to_csv(folder / "new.csv", index=False)
+    frame.iloc[120:].to_csv(folder / "bank-test.csv", index=False)
+    later["telco"].to_csv(folder / "telco-test.csv", index=False)
+    kept = {
+        name: fm.Table.from_frame(
+            table.reset_index(drop=True), id="customer", label="default" if name == "bank" else None
+        )
+        for name, table in tables.items()
+    }
+    test = {
+        "bank": fm.Table.from_frame(
+            frame.iloc[120:].reset_index(drop=True), id="customer", label="default"
+        ),
+        "telco": fm.Table.from_frame(telco.iloc[120:].reset_index(drop=True), id="customer"),
+    }
+    fed = fm.Federation(*(fm.Party(name, kept[name], test=test[name]) for name in kept))
+    fm.align(fed)
+    fm.align(fed.on("test"))
+    return {"fm": fm, "fed": fed}
+
+
+QUICK = (
+    '[[party]]\nname = "bank"\ndata = "bank.csv"\nid = "customer"\nlabel = "default"\n\n'
+    '[[party]]\nname = "telco"\ndata = "telco.csv"\nid = "customer"\n\n'
+    '[[method]]\nname = "vfl"\nepochs = 2\n'
+)
+
+
+def with_a_run(folder: Path) -> dict[str, Any]:
+    """The same, with a federation.toml and a finished run of it."""
+    scope = customers(folder)
+    (folder / "federation.toml").write_text(QUICK)
+    assert command("fedmend run", scope) == 0
+    return scope
+
+
+def cities(folder: Path) -> dict[str, Any]:
+    """A table with a column of cities, further rows of it, and one with gaps."""
+    from fedmend import Table
+
+    rng = np.random.default_rng(1)
+    frame = pd.DataFrame({"age": rng.normal(40, 9, 60), "city": rng.choice(["Rome", "Oslo"], 60)})
+    gaps = frame.mask(rng.random(frame.shape) < 0.2)
+    made = {name: Table.from_frame(each) for name, each in (("table", frame), ("gaps", gaps))}
+    return {
+        "table": made["table"],
+        "other_table": Table.from_frame(frame[["city"]].iloc[:5]),
+        "table_with_gaps": made["gaps"],
+    }
+
+
+PREPARED = {
+    "README.md": customers,
+    "docs/index.md": customers,
+    "docs/alignment.md": customers,
+    "docs/federation.md": customers,
+    "docs/generators.md": cities,
+    "docs/cli.md": with_a_run,
+    "docs/predict.md": with_a_run,
+    "docs/fedpsg-pum.md": customers,
+    "docs/report.md": with_a_run,
+    "docs/split-training.md": customers,
+    "docs/vfl-baselines.md": customers,
+}
+# Where the commands of a page are alternatives and not a story: what one of them made, the next
+# must not find.
+REPLACED = {"docs/cli.md": ("federation.toml", "mended.toml", "predictions", "runs/recipe")}
+
+
+# ---------------------------------------------------------------- running
+
+
+def command(line: str, scope: dict[str, Any]) -> int:
+    words = shlex.split(line)
+    assert words[0] == "fedmend", f"only fedmend's own commands are run: {line}"
+    printed = io.StringIO()
+    try:
+        with redirect_stdout(printed):
+            main(words[1:])
+    except SystemExit as stopped:
+        code = stopped.code if isinstance(stopped.code, int) else int(stopped.code is not None)
+    else:
+        code = 0
+    scope["printed"] = printed.getvalue()
+    return code
+
+
+def runnable(page: str) -> bool:
+    return any(
+        why_not(page, what) is None
+        for block in blocks(page)
+        if block.language in SHELL | PYTHON
+        for what in (block.commands if block.language in SHELL else [block.text])
+    )
+
+
+@pytest.fixture
+def in_a_hurry(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fewer epochs and repeats where a page leaves them at their defaults."""
+    from fedmend.generate.tabddpm import TabDDPM
+    from fedmend.methods.fedpsg_pum import FedPSGPUM
+    from fedmend.preflight.curve import learning_curve
+
+    less: list[tuple[Any, dict[str, Any]]] = [
+        (FedPSGPUM.__init__, {"generator_params": {"epochs": 2}, "model": "linear"}),
+        (learning_curve, {"sizes": 3, "repeats": 2}),
+        (TabDDPM.__init__, {"steps": 100, "sampling_steps": 5}),
+    ]
+    for function, defaults in less:
+        for name, value in defaults.items():
+            monkeypatch.setitem(function.__kwdefaults__, name, value)
+
+
+@pytest.mark.usefixtures("in_a_hurry")
+@pytest.mark.parametrize("page", [page for page in PAGES if runnable(page)])
+@pytest.mark.filterwarnings("ignore::fedmend.errors.FedmendWarning")
+def test_page(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    monkeypatch.chdir(tmp_path)
+    scope: dict[str, Any] = PREPARED[page](tmp_path) if page in PREPARED else {}
+    ran = 0
+    for block in blocks(page):
+        if block.language == "toml" and "how-to" in page:
+            Path("federation.toml").write_text(block.text, encoding="utf-8")
+            load_config("federation.toml")
+        elif block.language in PYTHON and why_not(page, block.text) is None:
+            exec(compile(block.text, page, "exec"), scope)
+            ran += 1
+        elif block.language in SHELL:
+            for line in block.commands:
+                if why_not(page, line) is not None:
+                    continue
+                clear_the_way(page, line)
+                code = command(line, scope)
+                assert code == 0, f"{line}\n{scope['printed']}\n{capsys.readouterr().err}"
+                ran += 1
+    assert ran
+
+
+def clear_the_way(page: str, line: str) -> None:
+    """Remove what an alternative before this one has made, where this one makes it too."""
+    import shutil
+
+    for name in REPLACED.get(page, ()):
+        if name == "federation.toml" and not line.startswith("fedmend init"):
+            continue
+        path = Path(name)
+        shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(missing_ok=True)
+    if page in REPLACED and not line.startswith("fedmend init"):
+        Path("federation.toml").write_text(QUICK)
