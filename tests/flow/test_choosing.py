@@ -196,3 +196,22 @@ def test_what_is_wrong_with_it_is_told(workshop, line, said) -> None:
         load_config(workshop.config)
     told = str(caught.value)
     assert said in told and ("Mend" in told or "did you mean" in told)
+
+
+def test_a_horizontal_federation(workshop, make_frame) -> None:
+    frame = make_frame(160).drop(columns="city")
+    frame.insert(0, "id", range(160))
+    frame.loc[frame.index % 3 > 0, "y"] = None
+    for number, name in enumerate(("north", "south")):
+        frame.iloc[number * 80 : number * 80 + 80].to_csv(
+            workshop.folder / f"{name}.csv", index=False
+        )
+    party = '[[party]]\nname = "{0}"\ndata = "{0}.csv"\nid = "id"\nlabel = "y"\n'
+    workshop.config.write_text(
+        '[run]\nshape = "horizontal"\n' + party.format("north") + party.format("south")
+        + '[[method]]\nname = "auto"\ncandidates = ["fedavg", "fixmatch"]\nrounds = 3\nfolds = 2\n'
+    )  # fmt: skip
+    record = execute(plan_of(load_config(workshop.config)), workshop.run)
+    assert record.choice["chosen"] in ("FedAvg", "FixMatch")
+    assert record.choice["folds"] == 2 and "rows of all parties" in record.choice["why"][0]
+    assert record.methods[0].params["rounds"] == 3

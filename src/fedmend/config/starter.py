@@ -20,8 +20,10 @@ MOST_IDS = 100_000
 
 _HEAD = """\
 # A federation for fedmend. Paths are relative to this file.
-#   fedmend check {name}     lists every problem, and trains nothing
-#   fedmend run {name}       reads, aligns, trains, scores, and writes a report
+#   fedmend check {name}     lists every problem, what is torn and what would mend it
+#   fedmend run {name}       aligns, mends, trains, evaluates, and writes a report
+
+# recipe = "complete-vfl"    # mending stages and methods by name, below what this file says
 
 [run]
 seed = 0
@@ -56,7 +58,7 @@ mode = "ecdh"                # private set intersection: nobody learns the other
 # also_unmended = true       # train without the completed rows too, to compare
 # export = true              # every completing party keeps its table, origins beside
 
-# One method, or several to compare. Each takes the parameters of its class.
+{correct}# One method, or several to compare. Each takes the parameters of its class.
 {methods}
 [evaluate]
 {metrics}
@@ -76,6 +78,16 @@ name = "vfl"                 # all parties, on the rows known to all
 
 [[method]]
 name = "local-vfl"           # all parties, and the label party's other rows too
+
+# [[method]]
+# name = "auto"              # whichever does best on held-out rows; the report says why
+"""
+
+_CORRECT = """\
+# [correct]                  # make one label of all labels, for methods that learn from one
+# to = {to}
+# also_uncorrected = true    # train on its own labels too, to compare
+
 """
 
 _CROWD_METHODS = """\
@@ -154,7 +166,8 @@ def starter_text(
         id = id if id is not None else _shared_column(headers, label)
         _require(headers, id, label)
     names = _party_names(list(columns))
-    several = sum(label in header for header in columns.values()) > 1
+    holders = [names[file] for file, header in columns.items() if label in header]
+    several = len(holders) > 1
     alike = bool(files) and len({frozenset(header) for header in columns.values()}) == 1
     alike = alike and _strangers(files, id)
     parties = [
@@ -176,6 +189,7 @@ def starter_text(
         + "".join(parties)
         + (_HORIZONTAL_TAIL if alike else _TAIL).format(
             methods=_CROWD_METHODS if several else _METHODS,
+            correct=_CORRECT.format(to=_quoted(holders[0])) if several else "",
             reference=_REFERENCE if several else "",
             metrics='# metrics = ["auc", "accuracy"]   # the first one decides; all by default',
             title=_quoted(" and ".join(names.values())),
