@@ -16,10 +16,10 @@ from fedmend.report.record import RunRecord
 def short(monkeypatch):
     """The demo with few epochs and one seed: its story, not its figures."""
     text = demo.CONFIG.replace("seeds = [0, 1, 2]", "seeds = [0]")
-    text = text.replace("epochs = 40", "epochs = 4").replace("epochs = 30", "epochs = 2")
+    text = text.replace("epochs = 40", "epochs = 4")
     text = text.replace("epochs = 20 }", "epochs = 1 }")
-    for name in ("local", "vfl"):
-        text = text.replace(f'name = "{name}"', f'epochs = 3\nname = "{name}"')
+    for name in ("local", "vfl", "risa"):
+        text = text.replace(f'name = "{name}"', f'epochs = 2\nname = "{name}"')
     monkeypatch.setattr(demo, "CONFIG", text)
 
 

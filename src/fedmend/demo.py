@@ -93,7 +93,6 @@ name = "vfl"                 # both, on the rows known to both
 
 [[method]]
 name = "risa"                # both, on all rows, with evidence
-epochs = 30
 
 [evaluate]
 metrics = ["auc", "accuracy"]
