@@ -116,6 +116,16 @@ def test_fewer_columns_cross_less(table: Table, monkeypatch: pytest.MonkeyPatch)
     assert few[0]["mb"] < 0.8 * all_of_them[0]["mb"]
 
 
+@pytest.mark.parametrize("name", ["gain", pytest.param("vfgain", marks=pytest.mark.slow)])
+def test_generators_that_count_steps_are_measured_alone(
+    name: str, table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fedmend.bench.completion_runs.datasets.load", lambda name: table)
+    rows = run(**SMALL, parts=(), references="mean/mode", generators=name, trainings=0).rows
+    assert [row["method"] for row in rows] == ["mean/mode", f"{name} alone"]
+    assert rows[1]["rmse"] > rows[0]["rmse"] > 0
+
+
 def test_bars_compare_the_seeds_that_both_have() -> None:
     facts = {"data": "bank", "where": "random", "missing": 0.5}
     lines = [
