@@ -164,15 +164,14 @@ def copying(
     encode = _scaler(train, schema)
     base, fresh, made = encode(train), encode(hold_out), encode(synthetic)
     equal = min(len(base), len(fresh))
-    to_train = closest_distances(made, base[:equal])
+    to_all = closest_distances(made, base)
+    to_train = to_all if equal == len(base) else closest_distances(made, base[:equal])
     to_fresh = closest_distances(made, fresh[:equal])
-    ratio = np.median(closest_distances(made, base)) / max(
-        float(np.median(closest_distances(fresh, base))), 1e-9
-    )
+    strangers = max(float(np.median(closest_distances(fresh, base))), 1e-9)
     return {
-        "dcr": float(ratio),
+        "dcr": float(np.median(to_all)) / strangers,
         "dcr share": float(np.mean(to_train < to_fresh) + 0.5 * np.mean(to_train == to_fresh)),
-        "copies": float(np.mean(closest_distances(made, base) < 1e-6)),
+        "copies": float(np.mean(to_all < 1e-6)),
     }
 
 

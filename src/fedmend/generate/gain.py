@@ -51,7 +51,7 @@ class GAIN(Generator):
     def __init__(
         self,
         *,
-        hidden: int = 128,
+        hidden: int = 256,
         blocks: int = 1,
         dropout: float = 0.1,
         refine: int = 3,
@@ -60,7 +60,7 @@ class GAIN(Generator):
         alpha: float = 100.0,
         noise: float = 0.01,
         blank: float = 0.1,
-        steps: int = 5000,
+        steps: int = 6000,
         batch_size: int = 128,
         lr: float = 1e-3,
         patience: int = 15,

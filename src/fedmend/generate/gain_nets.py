@@ -53,12 +53,6 @@ class Layout:
         """Number of columns that have coordinates."""
         return len(self.scalars) + len(self.groups)
 
-    @property
-    def order(self) -> np.ndarray:
-        """Brings "scalars first, then groups" back into the order of the columns."""
-        at = [*self.scalars, *(start for start, _ in self.groups)]
-        return np.argsort(self.owner[at])
-
 
 class Guess(NamedTuple):
     """What the generator says of rows.
@@ -98,7 +92,8 @@ class Imputer(nn.Module):
     knots: Tensor
     stepped: Tensor
     owner: Tensor
-    order: Tensor
+    member: Tensor
+    grouped: Tensor
     scalars: Tensor
     scalar_columns: Tensor
 
@@ -118,7 +113,11 @@ class Imputer(nn.Module):
         self.register_buffer("knots", torch.zeros(scalars, bins * KNOTS + 1))
         self.register_buffer("stepped", torch.zeros(scalars, dtype=torch.bool))
         self._index("owner", layout.owner)
-        self._index("order", layout.order)
+        member = F.one_hot(self.owner, layout.columns).to(torch.get_default_dtype())
+        self.register_buffer("member", member, persistent=False)
+        grouped = torch.ones(layout.width, dtype=torch.bool)
+        grouped[list(layout.scalars)] = False
+        self.register_buffer("grouped", grouped, persistent=False)
         self._index("scalars", np.array(layout.scalars, np.int64))
         self._index("scalar_columns", layout.owner[list(layout.scalars)])
 
@@ -184,18 +183,24 @@ class Imputer(nn.Module):
         """Standardised numbers, and probabilities for groups. **Shape**: (n, width)"""
         if not self.layout.groups:
             return cells
-        made = cells.clone()
-        for start, stop in self.layout.groups:
-            made[:, start:stop] = cells[:, start:stop].softmax(1)
-        return made
+        return torch.where(self.grouped, self._log_probabilities(cells).exp(), cells)
+
+    def _log_probabilities(self, cells: Tensor) -> Tensor:
+        """Log-softmax within every group, all at once; 0 at numbers. **Shape**: (n, width)"""
+        with torch.no_grad():
+            lowest = cells.new_full((len(cells), self.member.shape[1]), -torch.inf)
+            peak = lowest.scatter_reduce(1, self.owner.expand(len(cells), -1), cells, "amax")
+        shifted = cells - peak[:, self.owner]
+        # As products: the gradient of an index is slow, and on CUDA not the same every time.
+        return shifted - (shifted.exp() @ self.member).log() @ self.member.T
 
     def cell_losses(self, guess: Guess, values: Tensor) -> Tensor:
         """Squared error (numbers) or cross-entropy (groups). **Shape**: (n, columns)"""
-        parts = [(guess.cells[:, self.scalars] - values[:, self.scalars]).square()]
-        for start, stop in self.layout.groups:
-            told = guess.cells[:, start:stop].log_softmax(1)
-            parts.append(-(told * values[:, start:stop]).sum(1, keepdim=True))
-        return torch.cat(parts, 1)[:, self.order]
+        wrong = (guess.cells - values).square()
+        if self.layout.groups:
+            unlikely = -self._log_probabilities(guess.cells) * values
+            wrong = torch.where(self.grouped, unlikely, wrong)
+        return wrong @ self.member
 
     def share_losses(self, guess: Guess, bins: Tensor) -> Tensor:
         """Cross-entropy of the shares. **Shape**: bins (n, scalars) -> (n, scalars)"""
