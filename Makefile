@@ -28,7 +28,7 @@ $(STAMP): requirements.lock pyproject.toml
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
 	@mkdir -p $(@D) && touch $@
 
-demo: setup ## the two-hospital story: overview, three methods, demo-run/report.html
+demo: setup ## the whole flow on real data: look, align, mend, train, predict, demo-run/report.html
 	$(BIN)/fedmend demo --out demo-run
 
 test: setup lint types ## lint, types, tests and docs: what CI runs
