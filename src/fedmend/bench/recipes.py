@@ -45,6 +45,7 @@ SINGLE = (
 NAMED = {
     "correct-complete-vfl": "InC → FedPSG-PUM → VFL",
     "correct-local-vfl": "InC → LocalVFL",
+    "correct-risa": "InC → RISA",
     "complete-vfl": "FedPSG-PUM → VFL",
 }
 MEASURES = ("auc", "auc, bank alone", "labels right", "seconds", "mb")

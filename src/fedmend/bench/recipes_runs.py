@@ -19,22 +19,22 @@ import numpy as np
 
 from fedmend._json import write_json
 from fedmend.bench.recipes_world import ALONE, BANK, Shape, World, make_world
-from fedmend.bench.risa_methods import Size, make, shared
 from fedmend.errors import FedmendError, FedmendWarning
 from fedmend.federation import Federation
 from fedmend.learn import metrics
-from fedmend.methods.baselines import EM, MJ, VFL
+from fedmend.methods.baselines import EM, MJ, VFL, Local, LocalVFL
 from fedmend.methods.corrected import correct_labels
 from fedmend.methods.crowd_base import CrowdEstimator
 from fedmend.methods.fedpsg_pum import FedPSGPUM
 from fedmend.methods.inc import InC
-from fedmend.methods.recipes import CORRECT
+from fedmend.methods.recipes import CORRECT, TRAIN
+from fedmend.methods.risa import RISA
 from fedmend.secure.align import align
 
 OWN, MAJORITY, SKENE, CORRECTED = "own", "majority", "Dawid–Skene", "InC"
 LABELS = (OWN, MAJORITY, SKENE, CORRECTED)
 COMPLETIONS = ("none", "FedPSG-PUM", "FedPSG-PUM cpg")
-LEARNERS = ("Local", "VFL", "LocalVFL", "RISA")
+LEARNERS: dict[str, Any] = {"Local": Local, "VFL": VFL, "LocalVFL": LocalVFL, "RISA": RISA}
 ALONE_LINES = ("InC alone", "InC on the labellers' rows", "oracle")
 # SAGE's rule within VFPU-M: rows join when their confidence and its trend agree.
 SAGE_RULES: dict[str, Any] = {"rounds": 3, "alpha": 0.5, "confidence": "cpg"}
@@ -73,7 +73,7 @@ def all_lines() -> list[str]:
     found += list(ALONE_LINES)
     for labels in LABELS:
         for completion in COMPLETIONS:
-            learners = LEARNERS if completion == "none" else ("VFL", "RISA")
+            learners = tuple(LEARNERS) if completion == "none" else ("VFL", "RISA")
             found += [combined(labels, completion, learner) for learner in learners]
     return list(dict.fromkeys(found))
 
@@ -121,7 +121,7 @@ class Bench:
         if labels != OWN:
             fed, more = self._labelled(labels, fed)
             stages += more
-        model = self._learner(learner, fed, completion)
+        model = self._learner(learner, fed)
         with self._measured("training"):
             model.fit(fed)
         found = self._scored(model, [*stages, "training"])
@@ -174,23 +174,30 @@ class Bench:
                 align(fed)
         return stage
 
-    def _learner(self, learner: str, fed: Federation, completion: str) -> Any:
-        size = self._size(fed)
-        if learner == "VFL" and completion != "none":
-            return VFL(**shared(size), seed=self.shape.seed)  # all of the bank's rows are aligned
-        return make(learner, size, self.shape.seed)
+    def _learner(self, learner: str, fed: Federation) -> Any:
+        """All learners train alike but RISA, whose own defaults are known to be better for it."""
+        if learner == "RISA":
+            fewer = {"epochs": self.epochs} if self.epochs else {}
+            return RISA(**fewer, seed=self.shape.seed)
+        return LEARNERS[learner](**self._training(fed, learner), seed=self.shape.seed)
+
+    def _training(self, fed: Federation, learner: str = "VFL") -> dict[str, Any]:
+        settings = TRAIN | ({"epochs": self.epochs} if self.epochs else {})
+        aligned = fed.alignment.aligned
+        if learner == "VFL" and 4 * aligned < self.shape.rows:
+            # On few rows smaller batches, so that there are about as many updates.
+            batch = min(256, max(16, aligned // 10))
+            return settings | {"batch_size": batch, "epochs": 2 * settings["epochs"]}
+        return settings
 
     def _oracle(self) -> dict[str, Any]:
         """True labels, and all rows known to both."""
         pair = make_world(self.shape, mended=True).columns
         align(pair)
-        model = VFL(**shared(self._size(pair)), seed=self.shape.seed)
+        model = VFL(**self._training(pair), seed=self.shape.seed)
         with self._measured("training", pair):
             model.fit(pair)
         return self._scored(model, ["training"], pair) | {"labels right": 1.0}
-
-    def _size(self, fed: Federation) -> Size:
-        return Size(False, fed.alignment.aligned, self.shape.rows, self.epochs)
 
     # ------------------------------------------------------------------ measuring
 
