@@ -149,6 +149,8 @@ METHODS: dict[str, Callable[[Size], SplitEstimator]] = {
     "AbsentConcat": _with_settings(AbsentPartner, fusion="concat"),
     "RISA": _risa,
     "RISA paper()": lambda size: _risa(size, paper=True),
+    # For sides of like shape: bottoms are averaged over the parties, so their weights cross.
+    "RISA shared": lambda size: _risa(size, self_training="none", share_every=10),
 }
 # The rows of the paper's Table III, beside VFL (nothing) and RISA paper() (everything).
 PLAIN = {"joint": 1.0, "fused_loss": 0.0, "select": None}

@@ -72,12 +72,10 @@ def run_part(part: Part) -> dict[str, Any]:
 
 
 def _one_sided(model: SplitEstimator, world: World, metric: str) -> dict[str, float]:
-    """The same test rows, known to one party only, for methods that predict those."""
-    found: dict[str, float] = {}
+    """The same test rows, known to one party only."""
     alone = world.fed.on(ALONE)
-    if "all" in model._kinds_of_rows:
-        found["label party's side"] = 100 * model.evaluate(alone, rows="all")[metric]
-    if model._one_party_rows:
+    found = {"label party's side": 100 * model.evaluate(alone, rows="all")[metric]}
+    if PARTNER in model.network_.parties:
         outputs = model.predict_proba(alone, rows=PARTNER)
         assert model.classes_ is not None
         right = model.classes_[outputs.argmax(1)] == world.test_labels

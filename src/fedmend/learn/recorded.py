@@ -77,7 +77,7 @@ class Recorded:
             # Autocast is the step's own affair: weights cast before would not be cast in a replay.
             with torch.autocast(device.type, enabled=False, cache_enabled=False):
                 torch.cuda.make_graphed_callables(step, samples, allow_unused_input=True)
-        except RuntimeError as error:
+        except (RuntimeError, AssertionError) as error:
             logger.warning("steps are not recorded on %s, and so slower: %s", device, error)
             self._on = False
         finally:

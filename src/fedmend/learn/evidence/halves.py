@@ -146,7 +146,7 @@ class EvidenceBottomHalf(_Trained, BottomHalf):
         learnt = torch.arange(overlapping + len(weak) + 1, device=self.device)
         self._learnt_from = learnt + len(weak) * (learnt >= overlapping)
         made = self._embedding.detach()
-        whole = torch.cat([made[:overlapping], weak, made[overlapping:]])
+        whole = torch.cat([made[:overlapping], weak.detach(), made[overlapping:]])
         return self.settings.for_wire(whole)
 
     def backward(self, gradient: Tensor) -> None:
@@ -240,7 +240,7 @@ class EvidenceTopHalf(_Trained, TopHalf):
         given = [leaves[name] for name in self.names if name != self.own]
         self.optimizer.zero_grad()
         loss, *more = self._step(numbers, *given, *loose(self._own_batch(numbers)))
-        fused = more[0] if more else None
+        fused = more[0].detach() if more else None
         loss.backward()
         self.update()
         self._loss += loss.detach() * len(numbers) / self.top.spec.members
