@@ -79,7 +79,7 @@ class PredictionWorker(Worker):
         file = self.site.folder(path) / PREDICTIONS_FILE
         file.parent.mkdir(parents=True, exist_ok=True)
         beside = file.with_name(f".{file.name}.part")
-        self._frame().to_csv(beside, index=False)
+        self._frame().to_csv(beside, index=False, float_format="%.7g")
         beside.replace(file)
 
     @exposed(kind="prediction")

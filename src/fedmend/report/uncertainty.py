@@ -156,7 +156,8 @@ def _histogram(axes: Any, bins: Mapping[str, Sequence[float]]) -> None:
         color=plots.SERIES[1],
         label="wrong",
     )
-    axes.set(xlabel="uncertainty", title="rows", xlim=(0, 1))
+    most = max(right + wrong for right, wrong in zip(bins["right"], bins["wrong"], strict=True))
+    axes.set(xlabel="uncertainty", title="rows", xlim=(0, 1), ylim=(0, 1.3 * most or 1.0))
     axes.legend(frameon=False, fontsize=8)
 
 
