@@ -129,6 +129,50 @@ def test_at_the_edges(rule: str, u: float, v: float) -> None:
     assert bool(torch.isfinite(other.grad).all())
 
 
+def test_a_pool_by_hand() -> None:
+    one = ev.Opinion(torch.tensor([0.6, 0.2]), torch.tensor([0.2]))
+    other = ev.Opinion(torch.tensor([0.1, 0.5]), torch.tensor([0.4]))
+    # p is (.7, .3) and (.3, .7): they cancel out, and what is left contradicts itself.
+    found = ev.pool([one, other], [1.0, 1.0])
+    torch.testing.assert_close(ev.probability(found), torch.tensor([0.5, 0.5]))
+    torch.testing.assert_close(found.uncertainty, ev.yager(one, other).uncertainty)
+    half = ev.pool([one, other], [1.0, 0.5])
+    odds = 7 / 3 * (3 / 7) ** 0.5
+    torch.testing.assert_close(ev.probability(half)[0], torch.tensor(odds / (1 + odds)))
+    shifted = ev.pool([one], [1.0], torch.tensor([0.0, np.log(7 / 3)], dtype=torch.float32))
+    torch.testing.assert_close(ev.probability(shifted), torch.tensor([0.5, 0.5]))
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(rows_of(), min_size=1, max_size=4), st.lists(st.floats(0, 2), min_size=4))
+def test_a_pool_needs_no_order_and_heeds_nobody_who_knows_nothing(
+    sources: list[list[float]], powers: list[float]
+) -> None:
+    outputs = torch.tensor(sources, dtype=torch.float64).clamp(-8, 8)
+    given_ = [ev.opinion(ev.evidence(row, "exp")) for row in outputs]
+    weights = powers[: len(given_)]
+    found = ev.pool(given_, weights)
+    assert float(mass(found)) == pytest.approx(1.0)
+    assert float(found.belief.min()) >= -1e-12
+    back = ev.pool(given_[::-1], weights[::-1])
+    torch.testing.assert_close(back.belief, found.belief)
+    torch.testing.assert_close(back.uncertainty, found.uncertainty)
+    more = ev.pool([*given_, ev.vacuous(given_[0].belief)], [*weights, 1.0])
+    torch.testing.assert_close(more.belief, found.belief)
+    logs = sum(w * ev.probability(each).log() for w, each in zip(weights, given_, strict=True))
+    torch.testing.assert_close(ev.probability(found), torch.as_tensor(logs).softmax(-1))
+
+
+@settings(max_examples=40, deadline=None)
+@given(rows_of())
+def test_weights_of_evidence_are_the_least_that_explains_them(row: list[float]) -> None:
+    scores = torch.tensor(row, dtype=torch.float64).clamp(-10, 10)
+    found = ev.weighed(scores)
+    torch.testing.assert_close(ev.probability(found), scores.softmax(-1))
+    assert float(found.belief.min()) == 0.0
+    assert float(mass(found)) == pytest.approx(1.0)
+
+
 def test_total_contradiction_is_not_knowing() -> None:
     sure = ev.Opinion(torch.tensor([1.0, 0.0]), torch.tensor([0.0]))
     contrary = ev.Opinion(torch.tensor([0.0, 1.0]), torch.tensor([0.0]))

@@ -14,6 +14,7 @@ from fedmend.data.scenario import split_columns, split_rows, tear
 from fedmend.data.table import Table
 from fedmend.errors import ConfigError, DataError, NotFitted, Refused, ResumeError
 from fedmend.federation import Alignment, AlignmentCounts, Federation, Party, Policy
+from fedmend.learn.evidence.additive import RIDGES
 from fedmend.learn.evidence.parts import part_of as evidence_part
 from fedmend.methods.baselines.local import Local
 from fedmend.methods.risa import RISA
@@ -128,6 +129,34 @@ def test_a_tiny_overlap_never_hurts_much_and_no_mean_is_a_single_row() -> None:
     ours = model.evaluate(tiny.on("test"))["accuracy"]
     theirs = alone.evaluate(tiny.on("test"), rows="all")["accuracy"]
     assert ours > theirs - 0.08
+
+
+def test_columns_add_up_to_evidence_where_overlapping_rows_are_few() -> None:
+    few = torn(overlap=0.1, strict=False)
+    quick = QUICK | {"epochs": 8}
+    added = RISA(**quick).fit(few)
+    trust = added.calibration_["aligned"]["trust"]
+    assert trust["telco columns"] > 0.5
+    assert "telco" not in trust  # its columns speak for it
+    assert added.calibration_["telco"]["trust"]["telco columns"] > 0.5
+    assert added.calibration_["aligned"]["ridge"] in RIDGES
+    plain = RISA(**quick, additive=False).fit(few)
+    assert "telco columns" not in plain.calibration_["aligned"]["trust"]
+    ours, theirs = (m.evaluate(few.on("test"))["log_loss"] for m in (added, plain))
+    assert ours < theirs - 0.02
+    shares = added.contributions(few.on("test")).mean()
+    assert shares["telco"] > shares["shop"]
+
+
+def test_members_see_all_but_a_part_of_the_overlapping_rows(fed: Federation) -> None:
+    model = RISA(**QUICK | {"epochs": 2}, members=3).fit(fed)
+    site = fed.engine.site("telco")  # type: ignore[attr-defined]
+    part = evidence_part(site, model.network_.model)
+    assert part.bottom.module.spec.members == 3  # type: ignore[union-attr]
+    assert part.scores is not None
+    one = RISA(**QUICK | {"epochs": 2}, members=1).fit(fed)
+    assert evidence_part(site, one.network_.model).scores is None
+    assert np.isfinite(one.predict_proba(fed.on("test"))).all()
 
 
 def test_without_overlap_it_says_so() -> None:
@@ -342,6 +371,7 @@ def test_it_is_an_estimator() -> None:
         ({"activation": "tanh"}, "tanh"),
         ({"joint": 0.0, "party_loss": 0.0}, "nothing would be trained"),
         ({"min_mean_rows": 1}, "a mean of one row"),
+        ({"members": 0}, "members"),
         ({"min_overlap": 1.0}, "min_overlap"),
         ({"label_party": "post"}, "post"),
         ({"nominal": "median"}, "median"),

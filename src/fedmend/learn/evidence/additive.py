@@ -29,7 +29,7 @@ __all__ = ["ALONE", "RIDGES", "Columns", "Ridge", "Scores", "Sum", "models_of"]
 STEPS = 10
 """A number is cut at its deciles, or between its values where it has few of them."""
 FEW_VALUES = 12
-MOST_COLUMNS = 2000
+MOST_COLUMNS = 1000
 FARTHEST = 4.0
 """Standard deviations beyond which a number says no more."""
 
@@ -171,14 +171,14 @@ class Ridge:
 
 def _rotated(matrix: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Rows in coordinates in which X'X is diagonal, the way back, and the diagonal."""
-    values = matrix.double()
-    wide = values.shape[1] > values.shape[0]
-    spectrum, vectors = torch.linalg.eigh(values @ values.T if wide else values.T @ values)
-    kept = spectrum > 1e-9 * spectrum.clamp_min(0).amax().clamp_min(1e-12)
-    spectrum, vectors = spectrum[kept], vectors[:, kept]
+    wide = matrix.shape[1] > matrix.shape[0]
+    products = matrix @ matrix.T if wide else matrix.T @ matrix
+    spectrum, vectors = torch.linalg.eigh(products.double())
+    kept = spectrum > 1e-6 * spectrum.clamp_min(0).amax().clamp_min(1e-12)
+    spectrum, vectors = spectrum[kept].to(matrix), vectors[:, kept].to(matrix)
     if wide:
-        vectors = values.T @ (vectors / spectrum.sqrt())
-    return (values @ vectors).to(matrix), vectors.to(matrix), spectrum.to(matrix)
+        vectors = matrix.T @ (vectors / spectrum.sqrt())
+    return matrix @ vectors, vectors, spectrum
 
 
 # ---------------------------------------------------------------------------------- labels

@@ -148,7 +148,7 @@ class BottomCommittee(nn.Module):
             if name.startswith("tables"):
                 mine.copy_(theirs.repeat(1, self.spec.members))
             else:
-                mine.copy_(theirs.T.expand_as(mine))
+                mine.copy_(theirs.mT if theirs.ndim == 2 else theirs[None])
 
     def take_networks(self, other: Bottom) -> None:
         """Let every member begin with the networks of one bottom for its blocks."""
