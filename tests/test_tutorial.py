@@ -2,49 +2,111 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shlex
+import signal
+import socket
 import subprocess
 import sys
+import urllib.request
 from pathlib import Path
 
 import pandas as pd
 import pytest
 
+from fedmend.cli import main
+
 TUTORIAL = Path(__file__).parent.parent / "docs" / "tutorial.md"
-# Serves until it is interrupted; tests/test_watching.py looks at it.
-STAYS = "fedmend watch"
+# Stay until they are interrupted: tests/test_watching.py looks at the first, the second is below.
+WATCH, SERVE, ASK = "fedmend watch", "fedmend serve", "curl"
 
 
 def blocks() -> list[tuple[str, str]]:
     return re.findall(r"^```(python|sh)\n(.*?)^```", TUTORIAL.read_text(), re.M | re.S)
 
 
+class Reader:
+    """Does what the page says, in a folder of its own."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.ran: list[str] = []
+        self.server: subprocess.Popen[str] | None = None
+        self.answer: dict = {}
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self.port = free.getsockname()[1]
+
+    def run(self, words: list[str]) -> None:
+        try:
+            main(words)
+        except SystemExit as stopped:
+            assert not stopped.code, words
+
+    def line(self, line: str) -> None:
+        self.ran.append(" ".join(line.split()[:2]))
+        line = line.replace("8400", str(self.port))
+        if line.startswith(SERVE):
+            self.server = subprocess.Popen(
+                [sys.executable, "-m", *shlex.split(line)],
+                env={**os.environ, "OMP_NUM_THREADS": "1"},
+                stdout=subprocess.PIPE,
+                text=True,
+            )
+            assert self.server.stdout is not None
+            assert str(self.port) in self.server.stdout.readline()
+        elif line.startswith(ASK):
+            self.ask(shlex.split(line))
+        elif not line.startswith(WATCH):
+            assert line.startswith("fedmend ")
+            self.run(shlex.split(line)[1:])
+
+    def ask(self, words: list[str]) -> None:
+        """What curl would send, without needing it."""
+        url = next(word for word in words if word.startswith("http://"))
+        content = words[words.index("-d") + 1]
+        assert content.startswith("@")
+        body = (self.folder / content[1:]).read_bytes()
+        with urllib.request.urlopen(url, data=body, timeout=60) as reply:
+            self.answer = json.load(reply)
+
+    def end(self) -> None:
+        if self.server is not None:
+            self.server.send_signal(signal.SIGTERM)
+            self.server.communicate(timeout=30)
+
+
+@pytest.fixture
+def reader(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    found = Reader(tmp_path)
+    yield found
+    found.end()
+
+
 @pytest.mark.filterwarnings("ignore::fedmend.errors.FedmendWarning")
-def test_word_by_word(tmp_path):
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    ran = []
+def test_word_by_word(reader, tmp_path):
     for language, text in blocks():
         if language == "python":
-            commands = [[sys.executable, "-c", text]]
+            exec(compile(text, "docs/tutorial.md", "exec"), {})
         else:
-            commands = [
-                [sys.executable, "-m", *shlex.split(line)]
-                for line in text.splitlines()
-                if not line.startswith(STAYS)
-            ]
-        for command in commands:
-            done = subprocess.run(
-                command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
-            )
-            assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
-            ran.append(command[2])
-    assert ran.count("fedmend") == 6 and len(ran) == 8
-    assert (tmp_path / "runs" / "federation" / "report.html").is_file()
+            for line in text.splitlines():
+                reader.line(line)
+    assert reader.ran == [
+        "fedmend init", "fedmend check", "fedmend run", "fedmend watch", "fedmend ledger",
+        "fedmend predict", "fedmend predict", "fedmend serve", "curl -s",
+    ]  # fmt: skip
+    assert (tmp_path / "runs" / "mended" / "report.html").is_file()
     later = pd.read_csv(tmp_path / "looks-later.csv")
     for folder, known_to in (("predictions", "looks sizes"), ("predictions-alone", "looks")):
         found = pd.read_csv(tmp_path / folder / "looks" / "predictions.csv")
         assert found["id"].tolist() == later["patient"].tolist()
         assert set(found["known_to"]) == {known_to}
         assert found["uncertainty"].between(0, 1).all()
+    served = reader.answer["predictions"]["looks"]
+    assert [row["id"] for row in served] == later["patient"].head(2).tolist()
+    for row, alone in zip(served, found.to_dict("records"), strict=False):
+        assert row["prediction"] == alone["prediction"]
+        assert row["p(malignant)"] == pytest.approx(alone["p(malignant)"], abs=1e-4)

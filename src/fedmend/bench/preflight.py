@@ -35,7 +35,7 @@ CROWD = ("inc", "majority")
 HORIZONTAL = ("sage", "fedavg", "fedprox", "fixmatch")
 LABELLERS, CLIENTS = 3, 5
 ERRORS = (0.1, 0.2, 0.35)
-SCORED, REALLY = 3000, 4
+SCORED, REALLY = 3000, 8
 
 
 @dataclass(frozen=True)
@@ -189,11 +189,18 @@ def _curve_row(cell: Cell) -> dict[str, Any]:
         "gain from": found.gain[1],
         "gain to": found.gain[2],
         "real gain": gain,
-        "gain inside": found.gain[1] <= gain <= found.gain[2],
+        "gain inside": found.gain[1] <= max(0.0, gain) <= found.gain[2],
         "sizes": " ".join(str(point.rows) for point in found.points),
         "scores": " ".join(f"{point.score:.4f}" for point in found.points),
         "seconds": seconds,
+        "noise of the real gain": _noise(scores, now),
     }
+
+
+def _noise(scores: dict[int, list[float]], now: int) -> float:
+    """The standard error of the real gain over its repeats."""
+    gains = np.array(scores[2 * now]) - np.array(scores[now])
+    return float(gains.std(ddof=1) / np.sqrt(len(gains)))
 
 
 # ---------------------------------------------------------------- costs
@@ -254,7 +261,7 @@ def _labellers(table: Table, seed: int) -> dict[str, Table]:
         said = table.y.to_numpy(copy=True)
         wrong = rng.random(len(said)) < error
         others = {value: [each for each in values if each != value] for value in values}
-        said[wrong] = [rng.choice(others[value]) for value in said[wrong]]
+        said[wrong] = [others[value][rng.integers(len(others[value]))] for value in said[wrong]]
         frame = table.frame[[label]].assign(**{label: said})
         tables[f"labeller-{number + 1}"] = Table(table.ids, frame, label=label)
     return tables

@@ -3,7 +3,7 @@
 A small split network is trained on growing shares of the aligned rows and scored on others that
 were set aside, in turns, so that every row is set aside as often as any other. Through the errors
 goes a power law, error(n) = floor + a * n^-b (Hestness et al. 2017), which says what twice the rows
-would bring. How sure that is comes from drawing the repeats anew (bootstrap), made wider because
+would bring. How sure that is comes from drawing repeats and sizes anew (bootstrap), wider because
 all repeats draw from the same people (Nadeau and Bengio 2003) and because there are few of them
 (Student's t). Beside it stands what the label party reaches alone with all its labelled rows, on
 the same people.
@@ -339,21 +339,29 @@ def power_law(rows: np.ndarray, errors: np.ndarray) -> tuple[float, float, float
     return float(floor), float(a), float(b)
 
 
-def _power_laws(rows: np.ndarray, errors: np.ndarray) -> np.ndarray:
-    """The laws of many curves at once. **Shape** rows [n], errors [m, n] -> [m, 3]"""
+def _power_laws(
+    rows: np.ndarray, errors: np.ndarray, weights: np.ndarray | None = None
+) -> np.ndarray:
+    """The laws of many curves at once.
+
+    weights: how much each point of each curve counts. **Shape** rows [n], errors [m, n] -> [m, 3]
+    """
+    weights = np.ones_like(errors) if weights is None else weights
+    weights = weights / weights.sum(1, keepdims=True)
     shapes = rows[None, :] ** -_EXPONENTS[:, None]
-    centred = shapes - shapes.mean(1, keepdims=True)
-    mean = errors.mean(1, keepdims=True)
-    slope = (errors - mean) @ centred.T / (centred**2).sum(1)
-    level = mean - slope * shapes.mean(1)
+    mean = (weights * errors).sum(1, keepdims=True)
+    middle = weights @ shapes.T
+    spread = weights @ (shapes**2).T
+    together = (weights * errors) @ shapes.T
+    slope = (together - mean * middle) / np.maximum(spread - middle**2, 1e-300)
+    level = mean - slope * middle
     # A floor below 0 is set to 0; a curve that rises is taken for a flat one.
-    through = errors @ shapes.T / (shapes**2).sum(1)
     below = level < 0
-    level, slope = np.where(below, 0.0, level), np.where(below, through, slope)
+    level, slope = np.where(below, 0.0, level), np.where(below, together / spread, slope)
     rises = slope < 0
     level, slope = np.where(rises, mean, level), np.where(rises, 0.0, slope)
     fitted = level[:, :, None] + slope[:, :, None] * shapes[None, :, :]
-    off = ((errors[:, None, :] - fitted) ** 2).sum(2)
+    off = (weights[:, None, :] * (errors[:, None, :] - fitted) ** 2).sum(2)
     best = off.argmin(1)
     at = np.arange(len(errors))
     return np.stack([level[at, best], slope[at, best], _EXPONENTS[best]], axis=1)
@@ -372,7 +380,9 @@ def _read(
     twice = 2 * n[-1]
 
     draws = rng.integers(0, len(errors), size=(_DRAWS, len(errors)))
-    laws = _power_laws(n, np.vstack([errors.mean(0), errors[draws].mean(1)]))
+    # Which sizes count how much is drawn too: the law is a guess about the curve's form.
+    weights = np.vstack([np.ones(len(n)), rng.exponential(size=(_DRAWS, len(n)))])
+    laws = _power_laws(n, np.vstack([errors.mean(0), errors[draws].mean(1)]), weights)
     floor, a, b = laws.T
     # The law on both sides, not the last measurement: what lies between is the law's.
     led = np.stack([floor + a * twice**-b, a * (n[-1] ** -b - twice**-b)], axis=1)
