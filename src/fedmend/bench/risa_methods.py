@@ -83,7 +83,8 @@ def aligned_only(size: Size) -> dict[str, Any]:
 
 def _least(size: Size) -> int:
     """Fewest updates of a network on images; in proportion where the rows are a sample."""
-    return round(LEAST_UPDATES * min(1.0, size.rows / 50_000) * (size.epochs or 20) / 20)
+    share = min(1.0, size.rows / 50_000) * (size.epochs or 20) / 20
+    return max(1, round(LEAST_UPDATES * share))
 
 
 def _ssl(size: Size) -> SplitEstimator:
