@@ -9,6 +9,7 @@ any more. (A later training of the same targets starts with the cuts that are kn
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -243,9 +244,13 @@ class Boosting:
         """Rounded gradients and curvatures, one wanted node each: int64 [nodes, sampled rows]."""
         wanted = self._wanted[start:stop]
         out = np.zeros((len(wanted), len(self._rows)), dtype=np.int64)
-        for at, (output, node) in enumerate(wanted):
-            inside = output.node[output.rows] == node
-            out[at, self._position[output.rows[inside]]] = output.numbers[inside]
+        first = 0
+        for _, group in itertools.groupby(wanted, key=lambda each: id(each[0])):
+            outputs, nodes = zip(*group, strict=True)
+            output = outputs[0]
+            at, slot = output.slots(list(nodes))
+            out[first + slot, self._position[output.rows[at]]] = output.numbers[at]
+            first += len(nodes)
         return out
 
     def take_sums(self, sums: np.ndarray) -> None:
@@ -284,7 +289,7 @@ class Boosting:
         """Sums over B's own bins of the asked nodes, int64 [nodes, stored]."""
         if not self.own.names:
             return np.zeros((len(output.asked), 0), dtype=np.int64)
-        places, slot = output.slots()
+        places, slot = output.slots(output.asked)
         weights = output.numbers[places].astype(np.float64)
         rows = output.rows[places]
         sums = self.own.table.sums(self.own.codes, rows, slot, len(output.asked), weights)

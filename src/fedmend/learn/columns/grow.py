@@ -125,10 +125,10 @@ class Output:
         self.totals = {node: int(sums[node]) for node in self.open}
         return self.asked
 
-    def slots(self) -> tuple[np.ndarray, np.ndarray]:
-        """Positions (among `rows`) in one of the asked nodes, and which of them."""
+    def slots(self, nodes: list[int]) -> tuple[np.ndarray, np.ndarray]:
+        """Positions (among `rows`) in one of these nodes, and in which of them."""
         place = np.full(len(self.cut), -1)
-        place[self.asked] = np.arange(len(self.asked))
+        place[nodes] = np.arange(len(nodes))
         slot = place[self.node[self.rows]]
         at = np.flatnonzero(slot >= 0)
         return at, slot[at]
@@ -172,12 +172,15 @@ class Output:
 
     def split(self, decided: dict[int, int], goes_left: Callable[[int], np.ndarray]) -> int:
         """Send the rows of the decided nodes down; tells how many nodes are open now."""
-        opened: list[int] = []
-        for node, cut in decided.items():
-            rows = np.flatnonzero(self.node == node)
-            self.node[rows] = 2 * node + ~goes_left(cut)[rows]
-            self.cut[node] = cut
-            opened += [2 * node, 2 * node + 1]
+        if decided:
+            place = np.full(len(self.cut), -1)
+            place[list(decided)] = np.arange(len(decided))
+            at = place[self.node]
+            lefts = np.stack([goes_left(cut) for cut in decided.values()])
+            below = 2 * self.node + ~lefts[at, np.arange(len(at))]
+            self.node = np.where(at >= 0, below, self.node)
+            self.cut[list(decided)] = list(decided.values())
+        opened = [child for node in decided for child in (2 * node, 2 * node + 1)]
         self.open = opened if opened and opened[0] < 1 << self.growth.depth else []
         return len(self.open)
 
