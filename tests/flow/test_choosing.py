@@ -13,7 +13,7 @@ from fedmend.data.table import Table
 from fedmend.errors import ConfigError
 from fedmend.federation import Federation, Party
 from fedmend.flow import execute, plan_of
-from fedmend.flow.choosing import Choice, Choosing, candidates_of, choose
+from fedmend.flow.choosing import Choice, Choosing, Contest, candidates_of
 from fedmend.flow.folds import fold, forget, horizontal_fold
 from fedmend.flow.listening import Listener
 from fedmend.flow.scoring import Reference
@@ -26,6 +26,11 @@ AUTO = '[[method]]\nname = "auto"\nepochs = 3\nfolds = 2\nbudget = 60\n'
 def run(workshop, text, **options):
     workshop.write(text, method="")
     return execute(plan_of(load_config(workshop.config)), workshop.run, **options)
+
+
+def contest(fed, how, metrics) -> Contest:
+    own = Reference(("bank",), own=True)
+    return Contest({(False, False): fed}, how, own, metrics, False, 0, Listener())
 
 
 def aligned_ids(view, party):
@@ -111,10 +116,7 @@ def test_the_best_on_held_out_rows_is_chosen(make_fed, make_frame) -> None:
     fed = make_fed(frame, columns={"bank": ["a", "b", "y"], "telco": ["c", "d"]})
     how = Choosing(candidates=("local", "vfl"), folds=3, params={"epochs": 15, "bottom": [8]})
     candidates = candidates_of(fed, how, horizontal=False, completed=False, corrected=False)
-    choice = choose(
-        {(False, False): fed}, candidates, how, reference=Reference(("bank",), own=True),
-        metrics=["auc"], horizontal=False, seed=0, listener=Listener(),
-    )  # fmt: skip
+    choice = contest(fed, how, ["auc"]).run(candidates)
     assert choice.title == "VFL" and choice.folds == 3 and choice.metric == "auc"
     local, vfl = choice.candidates
     assert vfl["mean"] > 0.9 > local["mean"] and len(vfl["values"]) == 3
@@ -127,10 +129,7 @@ def test_the_budget_ends_it_after_a_whole_fold(make_fed) -> None:
     fed = make_fed(aligned=120)
     how = Choosing(candidates=("local", "vfl"), folds=5, budget=1e-6, params={"epochs": 1})
     candidates = candidates_of(fed, how, horizontal=False, completed=False, corrected=False)
-    choice = choose(
-        {(False, False): fed}, candidates, how, reference=Reference(("bank",), own=True),
-        metrics=[], horizontal=False, seed=0, listener=Listener(),
-    )  # fmt: skip
+    choice = contest(fed, how, []).run(candidates)
     assert choice.folds == 1
     assert any("time budget" in line for line in choice.why)
 

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from fedmend.config import Config
     from fedmend.flow.listening import Listener
 
-__all__ = ["Candidate", "Choice", "Choosing", "candidates_of", "choose", "main_metric"]
+__all__ = ["Candidate", "Choice", "Choosing", "Contest", "candidates_of", "main_metric"]
 
 logger = logging.getLogger(__name__)
 
@@ -171,125 +171,135 @@ def _for_torn_rows(fed: Federation) -> tuple[str, ...]:
 # ---------------------------------------------------------------- trying them
 
 
-def choose(
-    views: Mapping[tuple[bool, bool], Federation],
-    candidates: list[Candidate],
-    how: Choosing,
-    *,
-    reference: Reference,
-    metrics: list[str],
-    horizontal: bool,
-    seed: int,
-    listener: Listener,
-) -> Choice:
-    """The candidate that does best on held-out rows.
+@dataclass
+class Contest:
+    """Cross-validation of candidates on the same folds.
 
-    views: the federation by (corrected, completed).
+    views: the federation by (corrected, completed). reference: whose labels count. metrics: the
+    first decides, or what is usual where there is none.
     """
-    began = time.perf_counter()
-    listener.stage("Choosing a method by cross-validation")
-    plain = views[False, False]
-    rows = _rows(plain, horizontal)
-    names: list[str] = []
-    for number in range(how.folds):
-        _one_fold(
-            number, views, candidates, how, reference, metrics, horizontal, seed, listener, names
-        )
-        spent = time.perf_counter() - began
-        if number + 1 < how.folds and spent * (number + 2) / (number + 1) > how.budget:
-            break
-    able = [each for each in candidates if each.values]
-    if not able:
-        told = "; ".join(f"{each.title}: {each.skipped}" for each in candidates)
-        raise ConfigError(f'method "auto" found no method that can be trained here ({told})')
-    metric = names[0]
-    folds = min(len(each.values) for each in able)
-    sign = 1 if better_is_higher(metric) else -1
-    best = max(able, key=lambda each: sign * statistics.fmean(each.values[:folds]))
-    return Choice(
-        name=best.name,
-        completed=best.completed,
-        corrected=best.corrected,
-        metric=metric,
-        folds=folds,
-        rows=rows,
-        candidates=[each.to_dict(folds) for each in candidates],
-        why=_why(best, able, metric, folds, rows, how, horizontal),
-        seconds=time.perf_counter() - began,
-    )
 
+    views: Mapping[tuple[bool, bool], Federation]
+    how: Choosing
+    reference: Reference
+    metrics: list[str]
+    horizontal: bool
+    seed: int
+    listener: Listener
+    metric: str = ""
 
-def _rows(fed: Federation, horizontal: bool) -> int:
-    if horizontal:
-        return sum(int(facts["rows"]) for facts in fed.roster.values())
-    if fed.is_aligned:
-        return fed.alignment.aligned
-    raise ConfigError(
-        'method "auto" compares methods on rows that several parties know, and here is one party. '
-        'Mend: name = "local"'
-    )
-
-
-def _one_fold(
-    number: int,
-    views: Mapping[tuple[bool, bool], Federation],
-    candidates: list[Candidate],
-    how: Choosing,
-    reference: Reference,
-    metrics: list[str],
-    horizontal: bool,
-    seed: int,
-    listener: Listener,
-    names: list[str],
-) -> None:
-    """Train and score every candidate on one fold."""
-    made: dict[tuple[bool, bool], tuple[Federation, Federation, list[str]]] = {}
-    for at, candidate in enumerate(candidates):
-        if candidate.skipped:
-            continue
-        view = (candidate.corrected, candidate.completed)
-        if view not in made:
-            made[view] = (
-                horizontal_fold(views[view], number, how.folds)
-                if horizontal
-                else fold(views[view], number, how.folds, seed)
-            )
-        train, held, _ = made[view]
+    def run(self, candidates: list[Candidate]) -> Choice:
+        """The candidate that does best on held-out rows."""
         began = time.perf_counter()
-        try:
-            scores = _score(candidate, how, train, held, reference, seed)
-        except FedmendError as error:
-            candidate.skipped = str(error)
-            logger.warning("%s cannot be trained here: %s", candidate.title, error)
-            continue
-        candidate.seconds += time.perf_counter() - began
-        if not names:
-            names.append(main_metric(metrics, scores))
-        candidate.values.append(float(scores[names[0]]))
-        done = number * len(candidates) + at + 1
-        listener.progress(f"fold {number + 1}", done, how.folds * len(candidates))
-    for view, (_, _, tables) in made.items():
-        forget(views[view], tables)
+        self.listener.stage("Choosing a method by cross-validation")
+        rows = self._rows()
+        for number in range(self.how.folds):
+            self._one_fold(number, candidates)
+            spent = time.perf_counter() - began
+            another = spent * (number + 2) / (number + 1)
+            if number + 1 < self.how.folds and another > self.how.budget:
+                break
+        able = [each for each in candidates if each.values]
+        if not able:
+            told = "; ".join(f"{each.title}: {each.skipped}" for each in candidates)
+            raise ConfigError(
+                f'method "auto" found no method that can be trained here ({told}). '
+                "Mend: what these say, or name a method"
+            )
+        folds = min(len(each.values) for each in able)
+        sign = 1 if better_is_higher(self.metric) else -1
+        best = max(able, key=lambda each: sign * statistics.fmean(each.values[:folds]))
+        return Choice(
+            name=best.name,
+            completed=best.completed,
+            corrected=best.corrected,
+            metric=self.metric,
+            folds=folds,
+            rows=rows,
+            candidates=[each.to_dict(folds) for each in candidates],
+            why=self._why(best, able, folds, rows),
+            seconds=time.perf_counter() - began,
+        )
 
+    def _rows(self) -> int:
+        fed = self.views[False, False]
+        if self.horizontal:
+            return sum(int(facts["rows"]) for facts in fed.roster.values())
+        if fed.is_aligned:
+            return fed.alignment.aligned
+        raise ConfigError(
+            'method "auto" compares methods on rows that several parties know, and here is one '
+            'party. Mend: name = "local"'
+        )
 
-def _score(
-    candidate: Candidate,
-    how: Choosing,
-    train: Federation,
-    held: Federation,
-    reference: Reference,
-    seed: int,
-) -> dict[str, float]:
-    estimator = method_class(candidate.name)(**how.params_of(candidate.name))
-    if "seed" in estimator.get_params():
-        estimator.set_params(seed=seed)
-    if candidate.corrected or candidate.name in HORIZONTAL:
-        reference = Reference(tuple(held.label_parties), own=True)
-    with warnings.catch_warnings():
-        # What a part of the rows gives reason to is told when all of them are trained on.
-        warnings.simplefilter("ignore", FedmendWarning)
-        estimator.fit(train)
-        return measure(estimator, held, reference)
+    def _one_fold(self, number: int, candidates: list[Candidate]) -> None:
+        """Train and score every candidate on one fold."""
+        made: dict[tuple[bool, bool], tuple[Federation, Federation, list[str]]] = {}
+        for at, candidate in enumerate(candidates):
+            if candidate.skipped:
+                continue
+            view = (candidate.corrected, candidate.completed)
+            if view not in made:
+                made[view] = self._fold(self.views[view], number)
+            train, held, _ = made[view]
+            began = time.perf_counter()
+            try:
+                scores = self._score(candidate, train, held)
+            except FedmendError as error:
+                candidate.skipped = str(error)
+                logger.warning("%s cannot be trained here: %s", candidate.title, error)
+                continue
+            candidate.seconds += time.perf_counter() - began
+            self.metric = self.metric or main_metric(self.metrics, scores)
+            candidate.values.append(float(scores[self.metric]))
+            done = number * len(candidates) + at + 1
+            total = self.how.folds * len(candidates)
+            self.listener.progress(f"fold {number + 1}", done, total)
+        for view, (_, _, tables) in made.items():
+            forget(self.views[view], tables)
+
+    def _fold(self, fed: Federation, number: int) -> tuple[Federation, Federation, list[str]]:
+        if self.horizontal:
+            return horizontal_fold(fed, number, self.how.folds)
+        return fold(fed, number, self.how.folds, self.seed)
+
+    def _score(self, candidate: Candidate, train: Federation, held: Federation) -> dict[str, float]:
+        estimator = method_class(candidate.name)(**self.how.params_of(candidate.name))
+        if "seed" in estimator.get_params():
+            estimator.set_params(seed=self.seed)
+        reference = self.reference
+        if candidate.corrected or candidate.name in HORIZONTAL:
+            reference = Reference(tuple(held.label_parties), own=True)
+        with warnings.catch_warnings():
+            # What a part of the rows gives reason to is told when all of them are trained on.
+            warnings.simplefilter("ignore", FedmendWarning)
+            estimator.fit(train)
+            return measure(estimator, held, reference)
+
+    def _why(self, best: Candidate, able: list[Candidate], folds: int, rows: int) -> list[str]:
+        """The choice in words."""
+        mean = {id(each): statistics.fmean(each.values[:folds]) for each in able}
+        what = "rows of all parties" if self.horizontal else "rows known to all parties"
+        lines = [
+            f"{best.title} was chosen: {METHODS[best.name][1]}. On held-out {what} its "
+            f"{self.metric} was {mean[id(best)]:.3f} on average over {folds} of {self.how.folds} "
+            "folds."
+        ]
+        others = [each for each in able if each is not best]
+        if others:
+            sign = 1 if better_is_higher(self.metric) else -1
+            second = max(others, key=lambda each: sign * mean[id(each)])
+            lines.append(f"Next came {second.title} with {mean[id(second)]:.3f}.")
+            spread = statistics.stdev(best.values[:folds]) if folds > 1 else float("inf")
+            if abs(mean[id(best)] - mean[id(second)]) < spread:
+                lines.append(
+                    "The difference is within what folds differ by, so that either would do."
+                )
+        if folds < self.how.folds:
+            lines.append(f"The time budget of {self.how.budget:g} s ended the comparison early.")
+        if rows < FEW_ROWS:
+            lines.append(f"{rows} rows are too few to tell methods apart with any certainty.")
+        return lines
 
 
 def main_metric(metrics: list[str], scores: Mapping[str, float]) -> str:
@@ -298,40 +308,3 @@ def main_metric(metrics: list[str], scores: Mapping[str, float]) -> str:
         return metrics[0]
     names = list(scores)
     return next((name for name in ("auc", "accuracy", "rmse") if name in names), names[0])
-
-
-# ---------------------------------------------------------------- saying why
-
-
-def _why(
-    best: Candidate,
-    able: list[Candidate],
-    metric: str,
-    folds: int,
-    rows: int,
-    how: Choosing,
-    horizontal: bool,
-) -> list[str]:
-    mean = {id(each): statistics.fmean(each.values[:folds]) for each in able}
-    what = "rows of all parties" if horizontal else "rows known to all parties"
-    lines = [
-        f"{best.title} was chosen: {METHODS[best.name][1]}. On held-out {what} its {metric} was "
-        f"{mean[id(best)]:.3f} on average over {folds} of {how.folds} folds."
-    ]
-    others = [each for each in able if each is not best]
-    if others:
-        sign = 1 if better_is_higher(metric) else -1
-        second = max(others, key=lambda each: sign * mean[id(each)])
-        gap = abs(mean[id(best)] - mean[id(second)])
-        lines.append(f"Next came {second.title} with {mean[id(second)]:.3f}.")
-        spread = statistics.stdev(best.values[:folds]) if folds > 1 else float("inf")
-        if gap < spread:
-            lines.append("The difference is within what folds differ by, so that either would do.")
-    if folds < how.folds:
-        lines.append(f"The time budget of {how.budget:g} s ended the comparison early.")
-    if rows < FEW_ROWS:
-        lines.append(f"{rows} rows are too few to tell methods apart with any certainty.")
-    skipped = [each.title for each in able if each.skipped]
-    if skipped:
-        lines.append(f"{', '.join(skipped)} could not be trained in every fold.")
-    return lines

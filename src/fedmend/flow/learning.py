@@ -7,7 +7,7 @@ import json
 from fedmend._json import write_json
 from fedmend.config.catalogue import CROWD
 from fedmend.federation import Federation
-from fedmend.flow.choosing import Choice, candidates_of, choose
+from fedmend.flow.choosing import Choice, Contest, candidates_of
 from fedmend.flow.mending import Found
 from fedmend.flow.plan import Method, Plan
 from fedmend.flow.scoring import Reference, reference_of
@@ -67,16 +67,16 @@ def _choose(plan: Plan, steps: Steps, found: Found, reference: Reference) -> Met
             completed=plan.complete is not None,
             corrected=plan.correct is not None,
         )
-        choice = choose(
+        contest = Contest(
             found.views,
-            candidates,
             how,
-            reference=reference,
-            metrics=list(plan.metrics),
-            horizontal=plan.horizontal,
-            seed=plan.seeds[0],
-            listener=steps.listener,
+            reference,
+            list(plan.metrics),
+            plan.horizontal,
+            plan.seeds[0],
+            steps.listener,
         )
+        choice = contest.run(candidates)
         write_json(stored, choice.to_dict())
         return choice
 
