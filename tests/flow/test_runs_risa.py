@@ -20,7 +20,7 @@ def test_a_run_with_risa(workshop) -> None:
     assert set(method["uncertainty"]["carried"]) == {"bank", "telco"}
     assert abs(sum(method["uncertainty"]["carried"].values()) - 1) < 1e-3
     page = (workshop.run / "report.html").read_text(encoding="utf-8")
-    assert "How sure, and because of whom" in page
+    assert "How sure, and do unsure rows err more" in page
 
 
 def test_wrong_parameters_are_found_before_anything_starts(workshop) -> None:
