@@ -11,6 +11,7 @@ from fedmend.errors import ConfigError, DataError
 from fedmend.predict import predict_run
 from fedmend.predict.commands import predict_command
 from fedmend.predict.models import chosen
+from fedmend.report.record import RunRecord
 
 VERTICAL = [
     "local", "vfl", "local-vfl", "random-match", "ssl-vfl", "sfhtl", "fedcvt", "few-shot-vfl",
@@ -177,3 +178,18 @@ def test_three_parties_know_some_of_the_rows_each(three, new_people, tmp_path, m
     assert sorted(found.index) == ids.tolist()  # everybody once
     for parties, people in who.items():
         assert (found.loc[people, "known_to"] == parties).all()
+
+
+# ---------------------------------------------------------------- what doubt is worth
+
+
+def test_every_method_of_one_truth_says_what_its_doubt_is_worth(vertical, horizontal):
+    for run in (vertical, horizontal):
+        for method in RunRecord.load(run).methods:
+            worth = method.uncertainty["worth"]
+            assert worth["rows"] > 5 and len(worth["deciles"]) == 10, method.title
+        assert 'id="uncertainty"' in (run / "report.html").read_text()
+
+
+def test_where_votes_are_the_truth_nothing_is_said(crowded):
+    assert all(method.uncertainty is None for method in RunRecord.load(crowded).methods)

@@ -259,6 +259,16 @@ class CrowdEstimator(SplitEstimator):
         with fed.workers(LabelWorker, parties=[party]) as crew:
             return dict(crew[party].metrics(probabilities, self.classes_.tolist()))
 
+    def uncertainty_report(
+        self, fed: Federation, *, rows: str | None = None, against: str | None = None
+    ) -> dict[str, Any]:
+        """As of other methods, against the labels of one party, computed there."""
+        party = against or fed.label_party
+        probabilities = self.predict_proba(fed, rows=rows)
+        assert self.classes_ is not None
+        with fed.workers(LabelWorker, parties=[party]) as crew:
+            return dict(crew[party].uncertainty_report(probabilities, self.classes_.tolist()))
+
     def _against_majority(
         self, fed: Federation, holders: list[str], probabilities: np.ndarray
     ) -> dict[str, float]:

@@ -281,6 +281,13 @@ class HorizontalEstimator(Estimator):
         scores = self._ready(fed).evaluate(fed)
         return {name: value for name, value in scores.items() if name != "rows"}
 
+    def uncertainty_report(self, fed: Federation) -> dict[str, Any]:
+        """Whether undecided rows err more, and whether probabilities can be taken at their word.
+
+        From counts of labelled rows that every party tells (see `fedmend.learn.tallies`).
+        """
+        return self._ready(fed).uncertainty_report(fed)
+
     def score(self, fed: Federation) -> float:
         """Accuracy."""
         return self.evaluate(fed)["accuracy"]

@@ -17,6 +17,7 @@ import pandas as pd
 from fedmend.errors import DataError, NotFitted
 from fedmend.federation import Site, exposed
 from fedmend.learn import metrics
+from fedmend.learn.evidence.calibration import describe
 from fedmend.learn.parts import write_whole
 from fedmend.methods import crowd
 from fedmend.methods.label_dp import Responses, response_matrix
@@ -159,6 +160,16 @@ class LabelWorker(SumWorker):
         votes = self._numbered(self.table.frame[name], name)[self.alignment.aligned]
         known = votes >= 0
         return metrics.classification(votes[known], probabilities[known])
+
+    @exposed(kind="statistic", takes={"probabilities": "prediction"})
+    def uncertainty_report(self, probabilities: np.ndarray, classes: list[Any]) -> dict[str, Any]:
+        """What the entropy of such predictions is worth, against this party's own labels."""
+        name = self._label()
+        self._classes = list(classes)
+        votes = self._numbered(self.table.frame[name], name)[self.alignment.aligned]
+        known = votes >= 0
+        undecided = metrics.normalised_entropy(probabilities[known])
+        return describe(probabilities[known], undecided, votes[known])
 
     # ------------------------------------------------------------------ what comes back
 

@@ -109,6 +109,8 @@ def picture(methods: Sequence[Rounds], titles: Sequence[str] | None = None) -> s
                     x, y = zip(*points, strict=True)
                     each.plot(x, y, mark + "-", color=colour, lw=1.5, ms=4, label=method.title)
             each.set_title(words, loc="left", fontsize=10, color=plots.INK)
+            if key != "confidence_gap":
+                each.set_ylim(top=min(each.get_ylim()[1], 1.02))  # shares end at one
             each.set_xlabel("round")
             each.xaxis.set_major_locator(MaxNLocator(integer=True))
         for spare in axes[len(panels) :]:

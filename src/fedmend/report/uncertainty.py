@@ -37,15 +37,19 @@ class Uncertainty:
     def of(cls, model: Any, test: Federation) -> Uncertainty | None:
         """Of a fitted model, on the test rows known to all parties; None where nothing is told.
 
-        That is the case for numbers, and where no single party has the labels.
+        That is the case for numbers, and where the labels of test rows are a matter of votes.
         """
-        network = getattr(model, "network_", None)
-        party = getattr(network, "label_party", None)
-        if party is None or model.task_ == "regression" or not test.roster[party]["labelled"]:
+        if model.task_ == "regression":
             return None
-        content = {
-            "worth": model.uncertainty_report(test, rows="aligned" if test.is_aligned else None)
-        }
+        if not hasattr(model, "network_"):
+            return cls(**plain({"worth": model.uncertainty_report(test)}))
+        party = model.network_.label_party
+        if party is None and len(test.label_parties) != 1:
+            return None
+        if party is not None and not test.roster[party]["labelled"]:
+            return None
+        rows = "aligned" if test.is_aligned else None
+        content = {"worth": model.uncertainty_report(test, rows=rows)}
         if hasattr(model, "calibration_"):
             content |= {
                 "carried": model.carried(test),
@@ -87,15 +91,18 @@ class Uncertainty:
 
     def table(self) -> list[list[str]]:
         """A head, and a line for each party: its share of decisions, and how far it is trusted."""
-        head = ["party", "carried", "trusted"]
-        trust = self.trust.get("aligned", {})
-        return [
-            head,
-            *(
-                [party, percent(share), percent(trust[party]) if party in trust else "–"]
-                for party, share in self.carried.items()
-            ),
-        ]
+        from fedmend.learn.evidence.trust import COLUMNS  # which needs torch
+
+        lines = [["party", "carried", "trusted"]]
+        for party, share in self.carried.items():
+            # A party speaks by its head or by what its columns add up to, at full weight at most.
+            found = [
+                value
+                for source, value in self.trust.get("aligned", {}).items()
+                if source in (party, party + COLUMNS)
+            ]
+            lines.append([party, percent(share), percent(min(1.0, max(found))) if found else "–"])
+        return lines
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON form."""

@@ -51,6 +51,7 @@ from fedmend.learn.clients.rounds import (
 )
 from fedmend.learn.clients.worker import ClientWorker
 from fedmend.learn.parts import read_file, write_file
+from fedmend.learn.tallies import describe_tallies
 
 __all__ = ["ClientWorker", "FederatedClients"]
 
@@ -184,6 +185,11 @@ class FederatedClients:
             "log_loss": sum(each["log_loss"] for each in found.values()) / rows,
             "rows": float(rows),
         }
+
+    def uncertainty_report(self, fed: Federation | None = None) -> dict[str, Any]:
+        """Whether undecided rows err more, from the parties' counts of labelled rows."""
+        found = self._crew(fed or self.fed).tallies(self.weights)
+        return describe_tallies(list(found.values()))
 
     def probabilities(self, fed: Federation | None = None) -> dict[str, np.ndarray]:
         """Each party's rows in its own order. **Shape** [n, K] each."""

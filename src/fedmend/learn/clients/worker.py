@@ -27,6 +27,7 @@ from fedmend.learn.clients.row_views import Views
 from fedmend.learn.clients.trainer import Trainer
 from fedmend.learn.halves import resolve_device
 from fedmend.learn.parts import read_file, write_file
+from fedmend.learn.tallies import tally
 
 if TYPE_CHECKING:
     from fedmend.data.table import Table
@@ -111,6 +112,13 @@ class ClientWorker(Worker):
         given = probabilities[np.arange(len(truth)), truth].astype(np.float64)
         losses = -np.log(np.clip(given, np.finfo(np.float64).eps, 1.0))
         return {"counts": counts, "log_loss": float(losses.sum())}
+
+    @exposed(kind="statistic", takes={"weights": "weights"})
+    def tallies(self, weights: Tensor) -> dict[str, np.ndarray]:
+        """How many labelled rows are right and wrong, by how undecided the model is."""
+        _, pool = self._ready()
+        probabilities = self._probabilities(weights)[pool.labelled]
+        return tally(probabilities, pool.labels.cpu().numpy()[pool.labelled])
 
     @exposed(kind="prediction", takes={"weights": "weights"})
     def predict(self, weights: Tensor) -> np.ndarray:
