@@ -113,13 +113,12 @@ def trained(method: str, device: str, rows: int) -> np.ndarray:
     elif method == "absent":
         model = AbsentPartner(**common | {"epochs": 2, "optimizer": "sgd", "validation": 0.0})
     else:
-        how = "consistency" if "consistency" in method else "none"
-        more = {"epochs": 3, "self_epochs": 2, "self_training": how, "threshold": 0.1, "lr": 0.01}
+        more = {"epochs": 3, "self_epochs": 2, "threshold": 0.1, "lr": 0.01}
         model = RISA.for_images(**common | more | {"select_every": 2, "final_threshold": 0.8})
     return np.asarray(model.fit(world.fed).predict_proba(world.fed.on("test")))
 
 
-METHODS = ["vfl", "absent", "risa", "risa consistency"]
+METHODS = ["vfl", "absent", "risa"]
 
 
 @pytest.mark.parametrize("method", METHODS)
