@@ -52,10 +52,10 @@ def make_federation(rows: int, seed: int = 0) -> Federation:
 def measure(
     rows: int, epochs: int, rounds: int, network: str = "LR"
 ) -> tuple[list[dict[str, Any]], list[Bar]]:
-    """Interleaved rounds after a short warm-up, and the quickest of each model's.
+    """Interleaved rounds after a short warm-up; the quickest of each epoch, added up.
 
-    The machine's other work comes and goes and only ever adds to a time; the processor's time
-    beside it shows by how much. Encryption, which costs most, takes part in every fifth round.
+    The machine's other work comes and goes and only ever adds to a time, seldom to the same epoch
+    in every round. Encryption, which costs most, takes part in every fifth round.
     """
     net = _network(network, rows)
     models: dict[str, Any] = {
@@ -65,22 +65,23 @@ def measure(
         "InC he": InC(**net, secure="he"),
     }
     for model in models.values():
-        _seconds(model.set_params(epochs=2), make_federation(500))
+        _laps(model.set_params(epochs=2), make_federation(500))
         model.set_params(epochs=epochs)
-    seconds: dict[str, list[tuple[float, float]]] = {name: [] for name in models}
+    laps: dict[str, list[np.ndarray]] = {name: [] for name in models}
     sent: dict[str, float] = {}
     for number in range(rounds):
         for name in _turned(list(models), number):
             if name == "InC he" and number % 5:
                 continue
             fed = make_federation(rows)
-            seconds[name].append(_seconds(models[name], fed))
+            laps[name].append(_laps(models[name], fed))
             sent[name] = fed.ledger.total_bytes() / 1e6
-    best = {name: min(wall for wall, _ in values) for name, values in seconds.items()}
-    cpu = {name: min(own for _, own in values) for name, values in seconds.items()}
+    quickest = {name: np.min(values, axis=0).sum(0) for name, values in laps.items()}
+    best = {name: float(wall) for name, (wall, _) in quickest.items()}
+    cpu = {name: float(own) for name, (_, own) in quickest.items()}
     rows_out = [
         {
-            "data": f"cost, {rows:,} × {COLUMNS}, {epochs} epochs, {len(seconds[name])} rounds",
+            "data": f"cost, {rows:,} × {COLUMNS}, {epochs} epochs, {len(laps[name])} rounds",
             "model": network,
             "method": name,
             "seconds": best[name],
@@ -112,14 +113,22 @@ def _network(name: str, rows: int) -> dict[str, Any]:
     }
 
 
-def _seconds(model: Any, fed: Federation) -> tuple[float, float]:
-    """By the clock, and the processor's."""
+def _laps(model: Any, fed: Federation) -> np.ndarray:
+    """How long each epoch took, by the clock and the processor's. **Shape** [epochs + 1, 2].
+
+    The first one holds what comes before it, the last what comes after all.
+    """
     gc.collect()  # what the last model left is not this one's to clear away
-    began, worked = time.perf_counter(), time.process_time()
+    marks = [(time.perf_counter(), time.process_time())]
+
+    def lap(*_: object) -> None:
+        marks.append((time.perf_counter(), time.process_time()))
+
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", PrivacyWarning)
-        model.fit(fed)
-    return time.perf_counter() - began, time.process_time() - worked
+        model.fit(fed, progress=lap)
+    lap()
+    return np.diff(np.array(marks), axis=0)
 
 
 def _turned(names: list[str], by: int) -> list[str]:
