@@ -170,6 +170,8 @@ def overlap(found: Overview) -> str:
                     strip = LABEL_STRIP if party.n_columns else widths[number]
                     _label_strip(axes, lefts[number], top, height, strip)
             words = "known to all" if owner is None else f"only at {owner.name}"
+            if owner is not None and len(parties) > 2:
+                words = f"{owner.name}'s, not known to all"
             if found.aligned is None:
                 words = f"at {owner.name if owner else ''}"
             axes.text(-0.02, top + height / 2 - 0.028, f"{rows:,} rows", ha="right", va="center")
@@ -179,12 +181,17 @@ def overlap(found: Overview) -> str:
             top += height + 0.025
         for number, party in enumerate(parties):
             centre = lefts[number] + widths[number] / 2
-            axes.text(centre, -0.085, party.name, ha="center", weight="bold", color=_colour(number))
+            narrow = not party.n_columns
+            size, weight = (9, "normal") if narrow else (10, "bold")
+            colour = _colour(number)
+            axes.text(
+                centre, -0.085, party.name, ha="center", weight=weight, size=size, color=colour
+            )
             noun = "column" if party.n_columns == 1 else "columns"
             label = " + label" if party.labelled else ""
             words = f"{party.n_columns} {noun}{label}" if party.n_columns else "labels"
             axes.text(centre, -0.028, words, ha="center", color=FAINT, size=9)
-        axes.set_xlim(-0.3, 1.0)
+        axes.set_xlim(-0.3 if len(parties) < 3 else -0.38, 1.0)
         axes.set_ylim(max(top, 0.1), -0.14)
         axes.axis("off")
         return to_svg(figure, "overlap", "Which rows have which columns, and what is missing")
@@ -238,7 +245,7 @@ def _bands(
 def _columns(parties: Sequence[PartyOverview]) -> tuple[list[float], list[float]]:
     gap = 0.015
     total = sum(party.n_columns for party in parties) or 1
-    raw = [max(0.12, party.n_columns / total) if party.n_columns else 0.07 for party in parties]
+    raw = [max(0.12, party.n_columns / total) if party.n_columns else 0.13 for party in parties]
     scale = (1.0 - gap * (len(raw) - 1)) / sum(raw)
     widths = [width * scale for width in raw]
     lefts = [sum(widths[:number]) + gap * number for number in range(len(widths))]
