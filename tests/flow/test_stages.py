@@ -136,6 +136,11 @@ def test_without_correction_its_entries_go(world, finished) -> None:
     assert "correct" not in {each.stage for each in world.manifest.entries}
     assert record.correction is None
     assert [each.title for each in record.methods] == ["VFL + completed rows"] * 2
+    left = world.run_folder
+    assert [each.name for each in (left / "model").iterdir()] == ["vfl-completed-rows"]
+    assert [each.name for each in (left / "seeds").iterdir()] == ["vfl-completed-rows-seed-1"]
+    assert not (left / "stages" / "correct").exists() and (left / "stages" / "complete").is_dir()
+    assert len(list((left / "stages" / "train").iterdir())) == 2
 
 
 def test_other_tables_start_from_the_alignment(world, finished) -> None:

@@ -149,7 +149,6 @@ def plan_of(config: Config) -> Plan:
         reference=config.evaluate.reference,
         label_review=config.report.label_review,
         horizontal=config.horizontal,
-        engine=config.run.engine,
         recipe=config.recipe,
         leave_out=out,
         keep_stages=config.run.keep_stages,

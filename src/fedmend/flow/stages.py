@@ -15,12 +15,14 @@ from pathlib import Path
 
 from fedmend.federation import Federation
 from fedmend.flow.choosing import main_metric
+from fedmend.flow.completing import PAIRS_FOLDER
 from fedmend.flow.learning import learn
 from fedmend.flow.listening import Listener
+from fedmend.flow.manifest import Manifest
 from fedmend.flow.mending import Found, mend
 from fedmend.flow.plan import Plan
 from fedmend.flow.scoring import Reference
-from fedmend.flow.steps import Steps, in_stage
+from fedmend.flow.steps import SALT_FOLDER, Steps, in_stage
 from fedmend.flow.training import CHECKPOINTS
 from fedmend.flow.workplace import Workplace, workplace
 from fedmend.report.page import LEDGER_FILE, REPORT_FILE, write_report
@@ -140,12 +142,24 @@ def _report(
         with in_stage("report"):
             place.manifest.report(work, [RECORD_FILE, LEDGER_FILE], lambda: write_report(work))
     place.manifest.keep_only(steps.done)
+    _tidy(work, place.manifest)
     shutil.rmtree(work / CHECKPOINTS, ignore_errors=True)
     if not plan.keep_stages:
         for name in ("stages", "seeds"):
             shutil.rmtree(work / name, ignore_errors=True)
     if "report" in plan.leave_out:
         (work / REPORT_FILE).unlink(missing_ok=True)
+
+
+def _tidy(work: Path, manifest: Manifest) -> None:
+    """Remove what stages have left that the run no longer has."""
+    told = [name.partition("@")[0] for entry in manifest.entries for name in entry.outputs]
+    kept = {work / part for name in told for part in (name, *map(str, Path(name).parents))}
+    for pattern in ("model/*", "seeds/*", "stages/*", "stages/train/*", "stages/evaluate/*"):
+        for path in work.glob(pattern):
+            if path in kept or path.name in (Path(SALT_FOLDER).name, Path(PAIRS_FOLDER).name):
+                continue
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
 @contextmanager

@@ -1,0 +1,61 @@
+"""The process of a run killed by the system, again and again: it ends as if never killed."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+
+import pytest
+
+from fedmend.report.record import RunRecord
+
+from .conftest import ALL
+
+pytestmark = pytest.mark.slow
+
+
+def stages_done(part) -> list[str]:
+    try:
+        stored = json.loads((part / "manifest.json").read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return []
+    return [each["stage"] for each in stored["stages"]]
+
+
+def run_until(world, stage: str, *options: str) -> int | None:
+    """Start a run and kill it once a stage is done; its exit code if it ends before."""
+    command = [sys.executable, "-m", "fedmend", "run", str(world.config), *options]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    deadline = time.monotonic() + 300
+    while process.poll() is None:
+        assert time.monotonic() < deadline
+        if stage in stages_done(world.part):
+            process.kill()
+            process.wait()
+            return None
+        time.sleep(0.01)
+    assert process.returncode == 0, process.stderr.read().decode()
+    return process.returncode
+
+
+def test_killed_again_and_again(world, finished) -> None:
+    world.write(ALL)
+    killed = 0
+    options: list[str] = []
+    for stage in ("align", "complete", "correct", "train", "evaluate"):
+        if run_until(world, stage, *options) is None:
+            killed += 1
+            assert not world.run_folder.exists()
+        options = ["--resume"]
+    run_until(world, "never", *options)
+    assert killed >= 4
+    record = RunRecord.load(world.run_folder)
+    for ours, theirs in zip(record.methods, finished[1].methods, strict=True):
+        assert ours.title == theirs.title
+        assert ours.scores == pytest.approx(theirs.scores, abs=1e-4)
+    assert [each.stage for each in world.manifest.entries] == [
+        each.stage for each in finished[0].manifest.entries
+    ]
+    assert world.workshop.leftovers() == ["federation"]
