@@ -280,3 +280,5 @@ def clear_the_way(page: str, line: str) -> None:
         shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(missing_ok=True)
     if page in REPLACED and not line.startswith("fedmend init"):
         Path("federation.toml").write_text(QUICK)
+    if page in REPLACED and line == "fedmend run":
+        shutil.rmtree("runs/federation")

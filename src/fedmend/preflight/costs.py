@@ -1,10 +1,10 @@
 """What a method will cost on a federation, from its sizes and measured rates.
 
 Seconds and bytes grow in proportion to a method's *units*: how many rows it looks at, times the
-parties that look. The rates are medians of `fedmend bench preflight -o parts=cost` (two cores of
-an x86 server, default settings, early stopping as it comes); a machine of another kind shifts all
-seconds alike. An estimate is good for "seconds, minutes or hours", not more: the benchmark says by
-how much it is off.
+parties that look. The rates were read off `fedmend bench preflight -o parts=cost` at 600 and 2,400
+rows of Credit and Bank (processor seconds of one thread of an x86 server, default settings, early
+stopping as it comes); a machine of another kind shifts all seconds alike. An estimate is good for
+"seconds, minutes or hours", not more: docs/benchmarks.md says by how much it is off.
 """
 
 from __future__ import annotations
@@ -84,18 +84,18 @@ class Cost:
 
 RATES: dict[str, Rate] = {
     "align": Rate(0.1, 0.2, 2_000, 48),
-    "local": Rate(0.5, 1, 0, 0),
-    "vfl": Rate(0.5, 1, 0, 8_000),
-    "local-vfl": Rate(0.5, 1, 0, 8_000),
-    "ssl-vfl": Rate(0.5, 1, 0, 8_000),
-    "risa": Rate(0.5, 1, 0, 8_000),
-    "fedpsg-pum": Rate(10, 1, 0, 8_000),
-    "inc": Rate(2, 1, 9e6, 8_000),
-    "majority": Rate(2, 1, 9e6, 8_000),
-    "sage": Rate(4, 1, 0, 9e5),
-    "fedavg": Rate(4, 1, 0, 9e5),
-    "fedprox": Rate(4, 1, 0, 9e5),
-    "fixmatch": Rate(4, 1, 0, 9e5),
+    "local": Rate(0.15, 0.2, 25_000, 50),
+    "vfl": Rate(0.15, 0.85, 0, 10_500),
+    "local-vfl": Rate(0.15, 0.55, 0, 12_000),
+    "ssl-vfl": Rate(0.1, 3.0, 0, 11_500),
+    "risa": Rate(0.1, 1.25, 0, 22_000),
+    "fedpsg-pum": Rate(4.0, 1.0, 8e6, 3_500),
+    "inc": Rate(0.9, 2.0, 26e6, 33_000),
+    "majority": Rate(0.3, 1.8, 0, 26_500),
+    "sage": Rate(1.5, 14.0, 0, 1.3e6),
+    "fedavg": Rate(3.5, 1.5, 0, 1.3e6),
+    "fedprox": Rate(3.5, 1.5, 0, 1.3e6),
+    "fixmatch": Rate(1.5, 10.0, 0, 1.3e6),
 }
 """By the names of federation.toml; bytes of horizontal methods are for each party."""
 _HORIZONTAL = ("sage", "fedavg", "fedprox", "fixmatch")
