@@ -138,7 +138,8 @@ def _answers(model: SplitEstimator, fed: Federation, crew: Crew, group: Group) -
     if alone:
         unaligned[group.parties[0]] = group.rows
     fed.note_alignment(AlignmentCounts(0 if alone else group.rows, unaligned))
-    everybody = set(model.network_.parties) <= set(group.parties)
+    needed = {*model.network_.parties, model.network_.label_party} - {None}
+    everybody = needed <= set(group.parties)
     segment = group.parties[0] if alone else ALIGNED if everybody else among(group.parties)
     return _columns(model.predict_table(fed, rows=segment))
 
