@@ -48,6 +48,11 @@ def test_a_line_for_each_party(found: Uncertainty) -> None:
         ["telco", "30 %", "0 %"],
     ]
     assert replace(found, trust={}).table()[1] == ["bank", "70 %", "–"]
+    columns = {"aligned": {"bank": 0.5, "telco columns": 1.2, "joint": 0.1}}
+    assert replace(found, trust=columns).table()[1:] == [
+        ["bank", "70 %", "50 %"],
+        ["telco", "30 %", "100 %"],
+    ]
 
 
 def test_picture(found: Uncertainty) -> None:

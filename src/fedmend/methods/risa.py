@@ -71,7 +71,7 @@ class RISA(SplitEstimator):
         epochs: int = 20,
         batch_size: int = 256,
         lr: float = 3e-3,
-        weight_decay: float = 1e-3,
+        weight_decay: float = 1e-4,
         schedule: str = "one-cycle",
         patience: int | None = None,
         fusion: str = "pool",
