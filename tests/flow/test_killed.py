@@ -27,16 +27,20 @@ def stages_done(part) -> list[str]:
 def run_until(world, stage: str, *options: str) -> int | None:
     """Start a run and kill it once a stage is done; its exit code if it ends before."""
     command = [sys.executable, "-m", "fedmend", "run", str(world.config), *options]
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    told = world.folder / "told.txt"
     deadline = time.monotonic() + 300
-    while process.poll() is None:
-        assert time.monotonic() < deadline
-        if stage in stages_done(world.part):
-            process.kill()
-            process.wait()
-            return None
-        time.sleep(0.01)
-    assert process.returncode == 0, process.stderr.read().decode()
+    with (
+        told.open("w") as stream,
+        subprocess.Popen(command, stdout=stream, stderr=stream) as process,
+    ):
+        while process.poll() is None:
+            assert time.monotonic() < deadline
+            if stage in stages_done(world.part):
+                process.kill()
+                process.wait()
+                return None
+            time.sleep(0.01)
+    assert process.returncode == 0, told.read_text()
     return process.returncode
 
 
