@@ -59,6 +59,18 @@ def test_folds_hold_out_every_aligned_row_once_and_nowhere_else(make_fed) -> Non
     assert sorted(held_out) == sorted(everyone)
 
 
+def test_folds_among_some_of_the_parties(make_fed) -> None:
+    fed = make_fed(aligned=60)
+    pair = fed.only("bank", "telco")
+    fm.align(pair, order="seeded")
+    train, held, names = fold(pair, 0, 3, seed=2)
+    assert aligned_ids(held, "bank")[0].tolist() == aligned_ids(held, "telco")[0].tolist()
+    assert fm.VFL(epochs=1).fit(train).evaluate(held)["accuracy"] >= 0
+    forget(pair, names)
+    kept = fed.engine.site("bank")
+    assert not [name for name in (*kept.tables, *kept.alignments) if "fold" in name]
+
+
 def test_fold_equals_cross_validation_in_one_piece(make_fed, make_frame) -> None:
     """A linear model trained on a fold is the one trained on those people alone."""
     frame = make_frame(200)

@@ -20,11 +20,15 @@ class FoldWorker(Worker):
 
     @exposed(kind="count")
     def split(self, train: str, held: str, rows: np.ndarray) -> dict[str, int]:
-        """Hold out these rows, by their places in the common order."""
+        """Hold out these rows, by their places in the common order.
+
+        train, held: names of the further tables, aligned among the parties of this scope.
+        """
         own, table = self.alignment, self.table
         out = own.aligned[rows]
         self.site.tables[held] = table.take(out)
-        self.site.alignments[held] = Alignment(np.arange(len(out)), np.zeros(0, dtype=np.int64))
+        nobody = np.zeros(0, dtype=np.int64)
+        self.site.alignments[self._scope(held)] = Alignment(np.arange(len(out)), nobody)
         kept = np.setdiff1d(np.arange(len(table)), out)
         place = np.full(len(table), -1, dtype=np.int64)
         place[kept] = np.arange(len(kept))
@@ -32,7 +36,7 @@ class FoldWorker(Worker):
         inside = np.ones(len(own.aligned), dtype=bool)
         inside[rows] = False
         found = Alignment(place[own.aligned[inside]], place[own.unaligned])
-        self.site.alignments[train] = found
+        self.site.alignments[self._scope(train)] = found
         return {"aligned": len(found.aligned), "unaligned": len(found.unaligned)}
 
     @exposed(kind="control")
@@ -49,7 +53,12 @@ class FoldWorker(Worker):
         """Drop tables of folds."""
         for name in names:
             self.site.tables.pop(name, None)
-            self.site.alignments.pop(name, None)
+            self.site.alignments.pop(self._scope(name), None)
+
+    def _scope(self, dataset: str) -> str:
+        """Another table among the same parties."""
+        _, at, members = self.scope.partition("@")
+        return f"{dataset}{at}{members}"
 
 
 def fold(
