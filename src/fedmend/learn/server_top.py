@@ -23,7 +23,7 @@ from fedmend.federation import COORDINATOR
 from fedmend.learn.halves import Settings, TopHalf, resolve_device
 from fedmend.learn.nets import Top, TopSpec, initialise
 from fedmend.learn.parts import FILE, Part, TopPart, read_file, write_file
-from fedmend.learn.split import TopSide
+from fedmend.learn.top_side import TopSide
 
 
 class ServerTop:

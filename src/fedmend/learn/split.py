@@ -9,7 +9,7 @@ sums of several parties' votes, the same `TopSide` runs there.)
 from __future__ import annotations
 
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import numpy as np
@@ -38,7 +38,7 @@ from fedmend.learn.parts import (
     write_file,
     write_json,
 )
-from fedmend.learn.sides import Sides
+from fedmend.learn.top_side import TopSide
 
 LOOKED_AT = 2000
 """Images from which a bottom learns what images look like."""
@@ -205,67 +205,6 @@ class BottomWorker(SplitWorker):
         part = part_of(self.site, self.model).bottom
         assert part is not None
         return fill_embedding(self, part, self.half.settings)
-
-
-class TopSide:
-    """The top half with its outputs and metrics; at the label party, or at the coordinator."""
-
-    def __init__(self, half: TopHalf, part: TopPart) -> None:
-        self.half = half
-        self.part = part
-        self.labels = part.labels
-        self._outputs: list[np.ndarray] = []
-        self._seen: list[dict[str, Tensor]] = []
-
-    def predict_chunk(
-        self,
-        embeddings: Mapping[str, Tensor],
-        numbers: Tensor,
-        known: Sequence[str] | None = None,
-    ) -> None:
-        """known: who knows these rows, where the others' sides are to be guessed."""
-        if known is None:
-            outputs = self._told(self.half.outputs(embeddings, numbers))
-        else:
-            assert self.part.sides is not None
-            there = self.half.embedded(embeddings, numbers, known)
-            draws = self.part.sides.draws(there)
-            outputs = torch.stack([self._told(self.half.outputs_of(each)) for each in draws]).mean(
-                0
-            )
-        self._outputs.append(outputs.cpu().numpy())
-
-    def _told(self, outputs: Tensor) -> Tensor:
-        return outputs if self.labels.task == "regression" else outputs.softmax(1)
-
-    def see(self, embeddings: Mapping[str, Tensor], numbers: Tensor) -> None:
-        """Embeddings of rows that all parties know, to learn their sides from."""
-        self._seen.append(self.half.embedded(embeddings, numbers, self.half.names))
-
-    def learn_sides(self, fixed: Mapping[str, Tensor]) -> None:
-        """From what was seen; `fixed` stand in for their parties as they are."""
-        seen = {name: torch.cat([each[name] for each in self._seen]) for name in self.half.names}
-        self.part.sides = Sides.of(seen, fixed)
-        self._seen = []
-
-    def take_outputs(self) -> np.ndarray:
-        """Probabilities [n, C], or values [n] in the label's own units; collected once."""
-        if not self._outputs:
-            return np.zeros((0, max(1, len(self.labels.classes_))), np.float32)
-        outputs = np.concatenate(self._outputs)
-        self._outputs = []
-        if self.labels.task == "regression":
-            return self.labels.inverse(outputs[:, 0])
-        return outputs
-
-    def metrics(self, targets: np.ndarray) -> dict[str, float]:
-        """Metrics of the collected outputs against encoded targets; unlabelled rows left out."""
-        outputs = self.take_outputs()
-        if self.labels.task == "regression":
-            known = ~np.isnan(targets)
-            return metrics.regression(self.labels.inverse(targets[known]), outputs[known])
-        known = targets >= 0
-        return metrics.classification(targets[known], outputs[known])
 
 
 class TopWorker(SplitWorker):

@@ -11,7 +11,7 @@ import math
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 
@@ -28,10 +28,14 @@ from fedmend.learn.clients.rounds import (
     RoundSettings,
 )
 from fedmend.learn.clients.simulator import Simulator
+from fedmend.learn.metrics import normalised_entropy
 from fedmend.learn.optim import OptimizerSpec
-from fedmend.learn.parts import read_file, read_json, write_file, write_json
+from fedmend.learn.parts import MANIFEST, read_file, read_json, write_file, write_json
 from fedmend.learn.training import Progress
-from fedmend.methods.base import MANIFEST, Estimator
+from fedmend.methods.estimator import Estimator
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 MODEL = "model.fmw"
 STATE = "rounds.fmw"
@@ -272,6 +276,15 @@ class HorizontalEstimator(Estimator):
         """Every party's rows: classes in their own values."""
         found = self.predict_proba(fed)
         return {party: self.classes_[rows.argmax(1)] for party, rows in found.items()}
+
+    def predict_table(self, fed: Federation) -> dict[str, pd.DataFrame]:
+        """Every party's rows: prediction, p(class) and uncertainty, one line for each."""
+        from fedmend.methods.outlook import frame_of
+
+        return {
+            party: frame_of(self.classes_.tolist(), rows, normalised_entropy(rows), {})
+            for party, rows in self.predict_proba(fed).items()
+        }
 
     def evaluate(self, fed: Federation) -> dict[str, float]:
         """Accuracy, macro F1 and log loss over the labelled rows of all parties together.

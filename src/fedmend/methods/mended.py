@@ -9,7 +9,7 @@ import pandas as pd
 
 from fedmend.errors import ConfigError, NotFitted
 from fedmend.federation.federation import Federation
-from fedmend.methods.base import Estimator
+from fedmend.methods.estimator import Estimator
 from fedmend.methods.merging import FORMATS, MergeWorker
 from fedmend.methods.vfpum import Outcome
 from fedmend.secure.correlation import RankCorrelation

@@ -15,8 +15,6 @@ from typing import TYPE_CHECKING, Any
 from fedmend.errors import AlignmentError, DataError, Refused
 from fedmend.federation import AlignmentCounts, Crew, Federation
 from fedmend.learn.features import ALIGNED, among
-from fedmend.learn.metrics import normalised_entropy
-from fedmend.methods.outlook import frame_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -147,11 +145,10 @@ def _answers(model: SplitEstimator, fed: Federation, crew: Crew, group: Group) -
 def ask_horizontal(model: Any, fed: Federation, crew: Crew, title: str) -> list[Predicted]:
     """Every party's rows by the common model."""
     found = []
-    for party, outputs in model.predict_proba(fed).items():
+    for party, table in model.predict_table(fed).items():
         crew[party].claim(party)
-        table = frame_of(model.classes_.tolist(), outputs, normalised_entropy(outputs), {})
         crew[party].take(party, party, party, _columns(table))
-        found.append(Predicted(party, title, 0, len(outputs), None))
+        found.append(Predicted(party, title, 0, len(table), None))
     return found
 
 
