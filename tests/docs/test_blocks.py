@@ -11,6 +11,7 @@ import io
 import re
 import shlex
 import tomllib
+from collections.abc import Callable
 from contextlib import redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
@@ -200,6 +201,25 @@ PREPARED = {
 REPLACED = {"docs/cli.md": ("federation.toml", "mended.toml", "predictions", "runs/recipe")}
 
 
+def undecided(folder: str) -> float:
+    found = pd.read_csv(Path(folder) / "looks" / "predictions.csv")
+    return float(found["uncertainty"].mean())
+
+
+# What a page promises to leave behind, once all of it has run.
+PROMISED: dict[str, Callable[[], bool]] = {
+    "docs/how-to/absent-partner.md": lambda: (
+        undecided("together") + 0.1 < undecided("without-sizes")
+    ),
+    "docs/how-to/labellers-disagree.md": lambda: Path("runs/federation/labels/inc/ada").is_dir(),
+    "docs/how-to/missing-column-block.md": lambda: any(
+        Path("runs/federation/completed/laboratory").rglob("*.csv")
+    ),
+    "docs/how-to/look-first.md": lambda: len(load_config("mended.toml").method) == 4,
+    "docs/how-to/same-columns-different-people.md": lambda: load_config("mended.toml").horizontal,
+}
+
+
 # ---------------------------------------------------------------- running
 
 
@@ -267,6 +287,7 @@ def test_page(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
                 assert code == 0, f"{line}\n{scope['printed']}\n{capsys.readouterr().err}"
                 ran += 1
     assert ran
+    assert PROMISED.get(page, lambda: True)(), page
 
 
 def clear_the_way(page: str, line: str) -> None:

@@ -44,7 +44,8 @@ def test_nothing_torn_needs_nothing_but_training():
 def test_few_people_in_common():
     found = advice_of([party("bank", 1000, 1000), party("telco", 900)], 100)
     assert tears(found) == ["few-shared", "missing-block", "unlabelled-partner"]
-    assert names(found)[0] == "risa" and found.complete is not None
+    assert names(found)[0] == "risa"
+    assert found.complete == {"name": "fedpsg-pum", "source": "bank", "also_unmended": True}
     assert "100 of bank's 1,000 rows are shared" in found.words[0]
     assert "900 rows lack telco's 4 columns" in found.words[1]
     assert "telco has 800 rows that nobody labels" in found.words[2]

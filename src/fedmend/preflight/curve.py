@@ -45,6 +45,7 @@ _EPOCHS = 30
 _BATCHES = ((32, 1000), (64, 5000), (256, 1_000_000))  # batch size, for so many rows at most
 _DRAWS = 400
 _EXPONENTS = np.linspace(0.1, 1.5, 57)
+LEAST_OF_BEFORE = 0.35  # 2^-1.5, for the steepest law that is fitted
 _TAIL = 10  # per cent on either side: an interval of 80 %
 
 
@@ -390,12 +391,32 @@ def _read(
     ends = np.percentile(drawn, [_TAIL, 100 - _TAIL], axis=0)
     (low, least), (high, most) = middle + wider * (ends - middle)
     error, gain = map(float, middle)
-    bounds = (gain, max(0.0, float(least)), float(most))
+    before_low, before_high = _last_doubling(n, errors, draws, wider)
+    bounds = (
+        gain,
+        max(0.0, min(float(least), LEAST_OF_BEFORE * before_low)),
+        max(float(most), before_high),
+    )
     if metric == "auc":
         point = Point(int(twice), 1 - error, 1 - float(high), min(1.0, 1 - float(low)))
     else:
         point = Point(int(twice), error, max(0.0, float(low)), float(high))
     return points, point, bounds
+
+
+def _last_doubling(
+    n: np.ndarray, errors: np.ndarray, draws: np.ndarray, wider: float
+) -> tuple[float, float]:
+    """What the last doubling of rows has brought, from and to.
+
+    A learning curve flattens, so that the next one brings no more; and under a power law at least
+    a share of it.
+    """
+    brought = (errors[:, -2] - errors[:, -1]) * np.log(2) / np.log(n[-1] / n[-2])
+    middle = brought.mean()
+    ends = np.percentile(brought[draws].mean(1), [_TAIL, 100 - _TAIL])
+    low, high = middle + wider * (ends - middle)
+    return float(low), float(high)
 
 
 def _point(rows: int, scores: np.ndarray, wider: float, rng: np.random.Generator) -> Point:

@@ -126,7 +126,8 @@ def _one_labeller(found: Overview, told: list[PartyOverview], facts: Facts) -> A
     complete = None
     names = ["vfl", "local"]
     if any(tear.name == "missing-block" for tear in tears):
-        complete = {"name": "fedpsg-pum", "also_unmended": True}
+        # Rows with a label are those that are worth completing for a training.
+        complete = {"name": "fedpsg-pum", "source": facts.owner, "also_unmended": True}
         names = ["vfl", "local-vfl", "local"]
     if tears:
         names = ["risa", *names]
