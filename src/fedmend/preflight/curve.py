@@ -184,7 +184,7 @@ def learning_curve(
         points,
         twice,
         gain,
-        _point(rows_alone, np.array(alone), wider, rng) if alone else None,
+        _point(rows_alone, np.array(alone), metric, wider, rng) if alone else None,
         owner,
         repeats,
         aside,
@@ -375,7 +375,7 @@ def _read(
 
     wider: by what factor intervals are. **Shape** scores [repeats, sizes]
     """
-    points = [_point(size, scores[:, at], wider, rng) for at, size in enumerate(sizes)]
+    points = [_point(size, scores[:, at], metric, wider, rng) for at, size in enumerate(sizes)]
     errors = 1 - scores if metric == "auc" else scores
     n = np.array(sizes, dtype=np.float64)
     twice = 2 * n[-1]
@@ -419,10 +419,13 @@ def _last_doubling(
     return float(low), float(high)
 
 
-def _point(rows: int, scores: np.ndarray, wider: float, rng: np.random.Generator) -> Point:
+def _point(
+    rows: int, scores: np.ndarray, metric: str, wider: float, rng: np.random.Generator
+) -> Point:
     """The mean over repeats, and the interval of such means."""
     draws = rng.integers(0, len(scores), size=(_DRAWS, len(scores)))
     middle = float(scores.mean())
     ends = np.percentile(scores[draws].mean(1), [_TAIL, 100 - _TAIL])
     low, high = middle + wider * (ends - middle)
-    return Point(int(rows), middle, float(low), float(high))
+    best = 1.0 if metric == "auc" else np.inf
+    return Point(int(rows), middle, max(0.0, float(low)), float(min(best, high)))
