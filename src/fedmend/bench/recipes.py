@@ -44,6 +44,7 @@ SINGLE = (
 # The catalogue's recipes as lines of the table.
 NAMED = {
     "correct-complete-vfl": "InC → FedPSG-PUM → VFL",
+    "infer-complete-vfl": "Dawid–Skene → FedPSG-PUM → VFL",
     "correct-local-vfl": "InC → LocalVFL",
     "correct-risa": "InC → RISA",
     "complete-vfl": "FedPSG-PUM → VFL",

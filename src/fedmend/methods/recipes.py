@@ -29,6 +29,8 @@ CORRECT: dict[str, Any] = {
     "batch_size": 256,
     "crossfit": True,
 }
+# From the votes alone; its network is not used further.
+INFER: dict[str, Any] = {"name": "dawid-skene", "among": "labellers", "epochs": 1}
 COMPLETE: dict[str, Any] = {"name": "fedpsg-pum"}
 # No row is held out: corrected labels are no judge of when to stop.
 TRAIN: dict[str, Any] = {
@@ -68,6 +70,12 @@ RECIPES: dict[str, Recipe] = {
             "several parties label and err, few rows are known to all: correct the labels, "
             "complete the rows, train one network on all of them",
             {"correct": CORRECT, "complete": COMPLETE, "method": [{"name": "vfl", **TRAIN}]},
+        ),
+        Recipe(
+            "infer-complete-vfl",
+            "the same with labels inferred from the votes alone: for labellers whose own columns "
+            "say little of the label",
+            {"correct": INFER, "complete": COMPLETE, "method": [{"name": "vfl", **TRAIN}]},
         ),
         Recipe(
             "correct-local-vfl",
