@@ -264,6 +264,25 @@ def mended() -> tuple[Federation, FedPSGPUM]:
     return fed, FedPSGPUM(**QUICK).fit(fed)
 
 
+def test_in_the_first_round_every_rule_says_the_class_of_the_stack() -> None:
+    """A rule decides how sure a row is, not what it is; also where the models disagree."""
+    frame = people()
+    rng = np.random.default_rng(5)
+    frame["sort"] = rng.permutation(frame["sort"])  # noise: linear models and trees differ
+    said = {}
+    for rule in ("spread", "probability", "cpg", "cdsc", "evidential"):
+        fed = torn(frame)
+        view = open_rows(fed, "bank", "run", seeded=True)["telco"]
+        with view.workers(GenerateWorker, parties=["telco"], run="run", a="bank"):
+            how = SelfTraining(rounds=1, alpha=0.5, confidence=rule)
+            vfpu_m(view, "bank", "telco", ["sort"], run="run", how=how,
+                   families=("linear", "tree"), params={"tree": {"trees": 10}})  # fmt: skip
+        made = completion_of(fed.engine.site("telco"), "run", "bank")
+        said[rule] = list(made.values["sort"])
+    assert len(set(said["spread"])) > 1
+    assert all(values == said["spread"] for values in said.values())
+
+
 def test_strong_columns_are_predicted_and_weak_ones_generated(
     mended: tuple[Federation, FedPSGPUM],
 ) -> None:

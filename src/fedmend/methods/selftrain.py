@@ -257,11 +257,13 @@ class SelfTrainingWorker(Worker):
             return pseudo.cdsc(outputs, world, how.alpha, how.kappa)
         if how.confidence == "evidential" and len(members) > 1:
             evidence = pseudo.dirichlet_evidence(outputs, members)
-            return pseudo.evidential(evidence, 1.0 - how.alpha)
-        if how.confidence == "spread" and len(members) > 1:
+            labels = pseudo.evidential(evidence, 1.0 - how.alpha)
+        elif how.confidence == "spread" and len(members) > 1:
             labels = pseudo.spread(members, how.alpha)
-            return pseudo.PseudoLabels(outputs.argmax(1), labels.mask, labels.weight, labels.score)
-        return pseudo.probability(outputs, how.alpha)
+        else:
+            return pseudo.probability(outputs, how.alpha)
+        # the class is the stack's, also where members that differ are no evidence for any
+        return pseudo.PseudoLabels(outputs.argmax(1), labels.mask, labels.weight, labels.score)
 
     def _agreement(
         self, name: str, rows: np.ndarray, outputs: np.ndarray, members: np.ndarray
