@@ -35,7 +35,7 @@ def watching(run):
 
 def get(url, host=None):
     request = urllib.request.Request(url, headers={"Host": host} if host else {})
-    with urllib.request.urlopen(request, timeout=10) as answer:
+    with urllib.request.urlopen(request, timeout=120) as answer:
         return answer.read().decode()
 
 
@@ -167,11 +167,11 @@ def test_a_run_and_a_watcher_in_processes_of_their_own(workshop):
             return state["finished"]
 
         until(looked)
-        assert run.wait(30) == 0
+        assert run.wait(120) == 0
         assert len(versions) > 1 and len(stages) > 1
         assert "finished" in get(address)
         watch.send_signal(signal.SIGTERM)
-        assert watch.wait(20) == 0
+        assert watch.wait(60) == 0
     finally:
         for process in (run, watch):
             if process is not None and process.poll() is None:
@@ -181,7 +181,7 @@ def test_a_run_and_a_watcher_in_processes_of_their_own(workshop):
             watch.stdout.close()
 
 
-def until(met, seconds=120.0):
+def until(met, seconds=300.0):
     deadline = time.monotonic() + seconds
     while not met():
         assert time.monotonic() < deadline, "it did not happen in time"

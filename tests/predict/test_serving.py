@@ -40,7 +40,7 @@ def ask(address, content=None, path="predict", **headers):
     data = content if isinstance(content, bytes) else json.dumps(content).encode()
     request = urllib.request.Request(address + path, data, headers)
     try:
-        with urllib.request.urlopen(request, timeout=30) as answer:
+        with urllib.request.urlopen(request, timeout=120) as answer:
             return answer.status, json.loads(answer.read())
     except urllib.error.HTTPError as error:
         with error:
@@ -162,7 +162,7 @@ def test_a_real_process_ends_when_told(vertical, how):
             row = {"id": 1, "a": 1.0, "b": 0.0, "city": "Ulm"}
             assert ask(address, {"bank": [row]})[0] == 200
             process.send_signal(how)
-            assert process.wait(20) == 0
+            assert process.wait(60) == 0
             assert process.stdout.read().strip() == "ended"
         finally:
             if process.poll() is None:

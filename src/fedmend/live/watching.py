@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import json
+import threading
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
@@ -54,6 +55,8 @@ class WatchServer(LoopbackServer):
             raise ConfigError(
                 f"there is no run in {run}. Mend: name a run's folder, finished or not"
             )
+        self._drawn = ("", "")
+        self._lock = threading.Lock()
         super().__init__(port, _handler(self))
 
     @property
@@ -73,7 +76,14 @@ class WatchServer(LoopbackServer):
             return {"finished": False, "version": "not begun"}
 
     def page(self) -> str:
-        """The report as it would be now."""
+        """The report as it would be now; drawn once for all who look, as long as nothing is new."""
+        with self._lock:
+            version = self.state()["version"]
+            if self._drawn[0] != version:
+                self._drawn = (version, self._draw())
+            return self._drawn[1]
+
+    def _draw(self) -> str:
         state = self.state()
         if state["finished"]:
             text = (self.run / REPORT_FILE).read_text(encoding="utf-8")
