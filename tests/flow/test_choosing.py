@@ -226,3 +226,26 @@ def test_a_horizontal_federation(workshop, make_frame) -> None:
     assert record.choice["chosen"] in ("FedAvg", "FixMatch")
     assert record.choice["folds"] == 2 and "rows of all parties" in record.choice["why"][0]
     assert record.methods[0].params["rounds"] == 3
+
+
+def test_corrected_labels_do_not_judge_their_own_pupils(world, monkeypatch) -> None:
+    """Held-out rows are measured against the majority of the votes, which no model has made."""
+    seen = []
+    score = Contest._score
+
+    def spying(self, candidate, train, held):
+        site = held.engine.site("bank")
+        table = site.tables[held.dataset]
+        seen.append(dict(zip(table.ids.tolist(), table.y.tolist(), strict=True)))
+        return score(self, candidate, train, held)
+
+    monkeypatch.setattr(Contest, "_score", spying)
+    auto = '[[method]]\nname = "auto"\ncandidates = ["local", "vfl"]\nepochs = 2\nfolds = 2\n'
+    world.run('[correct]\nepochs = 4\nsecure = "masks"\n' + auto)
+    bank = world.workshop.bank.set_index("customer")["default"]
+    telco = world.workshop.telco.set_index("customer")["y"]
+    judged = {person: label for held in seen for person, label in held.items()}
+    assert len(judged) > 50
+    for person, label in judged.items():
+        votes = {bank[person], telco[person]}
+        assert (label in votes) if len(votes) == 1 else label is None or label != label

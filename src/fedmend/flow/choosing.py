@@ -39,6 +39,7 @@ __all__ = ["Candidate", "Choice", "Choosing", "Contest", "candidates_of", "main_
 
 logger = logging.getLogger(__name__)
 
+JUDGE = "judge"
 FEW_ROWS = 40
 """With fewer aligned rows the folds say more about chance than about methods."""
 
@@ -176,7 +177,9 @@ class Contest:
     """Cross-validation of candidates on the same folds.
 
     views: the federation by (corrected, completed). reference: whose labels count. metrics: the
-    first decides, or what is usual where there is none.
+    first decides, or what is usual where there is none. judge: the federation with the labels
+    that candidates of corrected labels are measured against. Corrected labels come from a model,
+    and would favour the candidates that are like it.
     """
 
     views: Mapping[tuple[bool, bool], Federation]
@@ -186,6 +189,7 @@ class Contest:
     horizontal: bool
     seed: int
     listener: Listener
+    judge: Federation | None = None
     metric: str = ""
 
     def run(self, candidates: list[Candidate]) -> Choice:
@@ -234,7 +238,7 @@ class Contest:
 
     def _one_fold(self, number: int, candidates: list[Candidate]) -> None:
         """Train and score every candidate on one fold."""
-        made: dict[tuple[bool, bool], tuple[Federation, Federation, list[str]]] = {}
+        made: dict[Any, tuple[Federation, Federation, list[str]]] = {}
         for at, candidate in enumerate(candidates):
             if candidate.skipped:
                 continue
@@ -242,6 +246,10 @@ class Contest:
             if view not in made:
                 made[view] = self._fold(self.views[view], number)
             train, held, _ = made[view]
+            if candidate.corrected and self.judge is not None:
+                if JUDGE not in made:
+                    made[JUDGE] = self._fold(self.judge, number)
+                held = made[JUDGE][1]
             began = time.perf_counter()
             try:
                 scores = self._score(candidate, train, held)
@@ -255,8 +263,8 @@ class Contest:
             done = number * len(candidates) + at + 1
             total = self.how.folds * len(candidates)
             self.listener.progress(f"fold {number + 1}", done, total)
-        for view, (_, _, tables) in made.items():
-            forget(self.views[view], tables)
+        for train, _, tables in made.values():
+            forget(train, tables)
 
     def _fold(self, fed: Federation, number: int) -> tuple[Federation, Federation, list[str]]:
         if self.horizontal:

@@ -7,6 +7,7 @@ that learn from one party's labels are then trained on that.
 
 from __future__ import annotations
 
+import copy
 import json
 import time
 from collections.abc import Mapping
@@ -14,18 +15,21 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from fedmend._json import write_json
 from fedmend.config.catalogue import METHODS, method_class
 from fedmend.federation import Federation
 from fedmend.flow.kept import keep_completion, restore_completion
 from fedmend.methods.corrected import correct_labels
+from fedmend.methods.labellers import Labellers
 from fedmend.report.labelling import Labelling
 
 if TYPE_CHECKING:
     from fedmend.config import Config
     from fedmend.flow.listening import Listener
 
-__all__ = ["FOLDER", "Correcting", "correct", "corrected_before"]
+__all__ = ["FOLDER", "Corrected", "Correcting", "correct", "corrected_before"]
 
 FOLDER = "stages/correct"
 STAGE = "Correcting labels that contradict each other"
@@ -91,6 +95,15 @@ class Correcting:
         )
 
 
+@dataclass(frozen=True)
+class Corrected:
+    """views: the corrected federation without and with completed rows. judge: with the majority
+    of the votes as labels, where methods are to be compared."""
+
+    views: dict[bool, Federation]
+    judge: Federation | None = None
+
+
 def correct(
     source: Federation,
     views: Mapping[bool, Federation],
@@ -99,10 +112,13 @@ def correct(
     work: Path,
     listener: Listener,
     checkpoint: Path,
-) -> tuple[dict[bool, Federation], dict[str, Any]]:
+    *,
+    judged: bool = False,
+) -> tuple[Corrected, dict[str, Any]]:
     """The federations with corrected labels, without and with completed rows, and what was found.
 
     source: where the labels are learnt. views: the federation without and with completed rows.
+    judged: make a judge too.
     """
     fed = source
     listener.stage(STAGE)
@@ -126,8 +142,11 @@ def correct(
         )
         for completed, view in views.items()
     }
+    judge = _judge(source, views[False], model, how) if judged else None
     for each in done.values():
         keep_completion(each.federation, work / FOLDER)
+    if judge is not None:
+        keep_completion(judge, work / FOLDER)
     told = done[how.rows == "completed"]
     found = {
         "method": METHODS[how.name][0],
@@ -147,11 +166,30 @@ def correct(
         "bytes": fed.ledger.total_bytes() - crossed,
     }
     datasets = {str(completed): each.federation.dataset for completed, each in done.items()}
-    write_json(work / FOLDER / _KEPT, {"datasets": datasets, "found": found})
-    return {completed: each.federation for completed, each in done.items()}, found
+    stored = {"datasets": datasets, "judge": judge.dataset if judge else None, "found": found}
+    write_json(work / FOLDER / _KEPT, stored)
+    corrected = {completed: each.federation for completed, each in done.items()}
+    return Corrected(corrected, judge), found
 
 
-def corrected_before(fed: Federation, work: Path) -> tuple[dict[bool, Federation], dict[str, Any]]:
+def _judge(source: Federation, view: Federation, model: Any, how: Correcting) -> Federation:
+    """The majority of the votes as labels: what no model had a part in, to compare models by."""
+    params = model.get_params()
+    with Labellers(
+        source, model.label_parties_, secure=params["secure"], key_holder=params["key_holder"]
+    ) as labellers:
+        labellers.attach(model.classes_.tolist(), params["label_dp"])
+        counts = labellers.votes()
+    clear = (counts == counts.max(1, keepdims=True)).sum(1) == 1
+    votes = copy.copy(model)
+    votes.posterior_ = np.where(clear[:, None], counts / np.maximum(counts.sum(1), 1)[:, None], 0.0)
+    fitted = view if how.rows == "completed" else source
+    name = f"{view.dataset}-judge"
+    done = correct_labels(fitted, votes, to=how.to, least=1e-6, name=name, into=view)
+    return done.federation
+
+
+def corrected_before(fed: Federation, work: Path) -> tuple[Corrected, dict[str, Any]]:
     """What :func:`correct` has kept, for the parties of `fed`."""
     kept = work / FOLDER
     stored = json.loads((kept / _KEPT).read_text(encoding="utf-8"))
@@ -159,7 +197,10 @@ def corrected_before(fed: Federation, work: Path) -> tuple[dict[bool, Federation
     for completed, dataset in stored["datasets"].items():
         views[completed == "True"] = fed.on(dataset)
         restore_completion(fed.on(dataset), kept)
-    return views, stored["found"]
+    judge = fed.on(stored["judge"]) if stored["judge"] else None
+    if judge is not None:
+        restore_completion(judge, kept)
+    return Corrected(views, judge), stored["found"]
 
 
 def _words(how: Correcting, rows: int, changed: int, filled: int, dropped: int) -> str:

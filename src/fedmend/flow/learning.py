@@ -75,6 +75,7 @@ def _choose(plan: Plan, steps: Steps, found: Found, reference: Reference) -> Met
             plan.horizontal,
             plan.seeds[0],
             steps.listener,
+            judge=found.judge,
         )
         choice = contest.run(candidates)
         write_json(stored, choice.to_dict())

@@ -33,12 +33,13 @@ class Found:
 
     fed: all parties, whose labels several may have. base: those whom methods of one label need.
     views: the base by (corrected labels, completed rows). products: what each of them is made of,
-    as hashes.
+    as hashes. judge: the base with labels to compare methods of corrected labels by.
     """
 
     fed: Federation
     base: Federation
     views: dict[tuple[bool, bool], Federation] = field(default_factory=dict)
+    judge: Federation | None = None
     products: dict[tuple[bool, bool], dict[str, str]] = field(default_factory=dict)
     overview: Overview | None = None
     mending: Mending | None = None
@@ -158,7 +159,7 @@ def _correct(plan: Plan, steps: Steps, found: Found) -> None:
     torn = {completed: view for (_, completed), view in found.views.items()}
     source = torn[True] if how.rows == "completed" else how.learns_on(steps.fed)
     inputs = {name: value for own in found.products.values() for name, value in own.items()}
-    (views, found.correction), entry = steps.do(
+    (corrected, found.correction), entry = steps.do(
         "correct",
         lambda mark: correct(
             source,
@@ -168,6 +169,7 @@ def _correct(plan: Plan, steps: Steps, found: Found) -> None:
             work,
             steps.listener,
             work / CHECKPOINTS / f"correct-{mark[:8]}",
+            judged=plan.choose is not None,
         ),
         lambda: corrected_before(found.base, work),
         title=how.name,
@@ -179,13 +181,15 @@ def _correct(plan: Plan, steps: Steps, found: Found) -> None:
             "among": how.among,
             "least": how.least,
             "rows": how.rows,
+            "judged": plan.choose is not None,
             "seed": plan.seeds[0],
         },
         inputs=inputs,
         paths=[correcting.FOLDER],
         says=lambda made: str(made[1]["says"]),
     )
-    for completed, view in views.items():
+    found.judge = corrected.judge
+    for completed, view in corrected.views.items():
         found.views[True, completed] = view
         found.products[True, completed] = {"correct": entry.product}
     steps.listener.corrected(found.correction)
