@@ -132,8 +132,9 @@ def show_overview(console: Console, found: Overview) -> None:
     """The overview, with its table drawn and its sentences wrapped."""
     head, *rows = found.rows()
     console.print(plain_table(head, rows))
-    if found.label is not None:
-        console.print(f"Label {escape(found.label_in_words())}\n", highlight=False)
+    told = found.label_in_words().splitlines()
+    if told:
+        console.print("\n".join(f"Label {escape(line)}" for line in told) + "\n", highlight=False)
     for title, sentences in found.sections():
         console.print(f"[bold]{title}[/]")
         bullets(console, sentences)

@@ -170,7 +170,13 @@ def test_overview_says_how_far_labellers_agree():
     found = overview(fed)
     assert found.agreement is not None and len(found.agreement["pairs"]) == 3
     assert found.agreement["lowest"] < 0.5
+    assert sum(found.labels["dr-1"]["counts"].values()) == 60 and set(found.labels) == {
+        "dr-0",
+        "dr-1",
+        "dr-2",
+    }
     text = str(found)
+    assert "Label dr-0, y: cold " in text
     assert "How far the labellers agree:" in text and "What would mend it:" in text
     assert "inc corrects the labels" in text
     assert Overview.from_dict(found.to_dict()) == found

@@ -13,13 +13,21 @@ from typing import Any
 
 from fedmend.errors import AlignmentError, DataError, Refused
 from fedmend.federation import Federation, Worker, exposed
+from fedmend.report.tears import columns_in_words, percent, torn_across, what_is_torn
 
-__all__ = ["Overview", "OverviewWorker", "PartyOverview", "overview"]
+__all__ = [
+    "Overview",
+    "OverviewWorker",
+    "PartyOverview",
+    "columns_in_words",
+    "overview",
+    "percent",
+    "torn_across",
+    "what_is_torn",
+]
 
 # A label with more values than this is described by its mean, not by counts of its values.
 MAX_CLASSES = 50
-SCARCE_LABELS = 0.5
-RARE_CLASS = 0.1
 
 
 class OverviewWorker(Worker):
@@ -95,9 +103,10 @@ class PartyOverview:
 class Overview:
     """The federation at a glance; ``print`` it, or take :meth:`to_dict` for a report.
 
-    agreement: how far several labellers agree. skew: how unevenly parties with the same columns
-    share the classes. curve: what overlap is worth, if it was asked for. advice: which methods
-    mend the tears, at what cost. All four in JSON form.
+    label: of the only party that has one, or pooled over parties with the same columns. labels: of
+    each of several labellers. agreement: how far those agree. skew: how unevenly parties with the
+    same columns share the classes. curve: what overlap is worth, if it was asked for. advice: which
+    methods mend the tears, at what cost. The last four in JSON form.
     """
 
     parties: list[PartyOverview]
@@ -105,6 +114,7 @@ class Overview:
     label: dict[str, Any] | None
     torn: list[str]
     shape: str = "vertical"
+    labels: dict[str, dict[str, Any]] = field(default_factory=dict)
     agreement: dict[str, Any] | None = None
     skew: dict[str, Any] | None = None
     curve: dict[str, Any] | None = None
@@ -143,14 +153,13 @@ class Overview:
         ]
 
     def label_in_words(self) -> str:
-        """``diagnosis: benign 212, malignant 357``, or nothing when no label was told."""
-        if self.label is None:
-            return ""
-        if "counts" in self.label:
-            counts = ", ".join(f"{key} {count:,}" for key, count in self.label["counts"].items())
-            return f"{self.label['name']}: {counts}"
-        mean, sd = self.label["mean"], self.label["sd"]
-        return f"{self.label['name']}: mean {mean:.4g}, standard deviation {sd:.4g}"
+        """``diagnosis: benign 212, malignant 357``; of several labellers, each on a line.
+
+        Nothing where no label was told.
+        """
+        if self.label is not None:
+            return _label_words(self.label)
+        return "\n".join(f"{name}, {_label_words(each)}" for name, each in self.labels.items())
 
     def __str__(self) -> str:
         table = self.rows()
@@ -160,8 +169,8 @@ class Overview:
             for row in table
         ]
         lines.insert(1, "  ".join("─" * width for width in widths))
-        if self.label is not None:
-            lines += ["", f"Label {self.label_in_words()}"]
+        if self.label_in_words():
+            lines += ["", *(f"Label {line}" for line in self.label_in_words().splitlines())]
         for title, sentences in self.sections():
             lines += ["", f"{title}:", *(f"  • {line}" for line in sentences)]
         return "\n".join(lines)
@@ -201,12 +210,14 @@ def overview(
         torn = torn_across(parties, skew)
         found = Overview(parties, aligned, label, torn, shape, skew=skew)
     else:
-        label = _ask_label(fed, holders[0]) if len(holders) == 1 else None
+        told = {name: _ask_label(fed, name) for name in holders}
+        label = told[holders[0]] if len(holders) == 1 else None
         found = Overview(
             parties,
             aligned,
             label,
             what_is_torn(parties, aligned, label),
+            labels={name: each for name, each in told.items() if each} if not label else {},
             agreement=_agreement(fed, holders) if len(holders) > 1 and aligned else None,
             curve=_curve(fed, curve, progress) if curve and aligned else None,
         )
@@ -276,137 +287,9 @@ def _ask_label(fed: Federation, name: str) -> dict[str, Any] | None:
         return None
 
 
-# ---------------------------------------------------------------- in words
-
-
-def torn_across(parties: list[PartyOverview], skew: Mapping[str, Any] | None) -> list[str]:
-    """What is torn where the parties have the same columns: labels, classes, cells."""
-    told = [party for party in parties if not party.withheld]
-    rows = sum(party.rows for party in told)
-    labelled = sum(party.labelled_rows for party in told)
-    sentences = []
-    if rows and labelled < rows:
-        scarce = "Labels are scarce: " if labelled < SCARCE_LABELS * rows else ""
-        sentences.append(
-            f"{scarce}{labelled:,} of {rows:,} rows have one ({percent(labelled / rows)})."
-        )
-    sentences += [
-        f"{party.name} has no labelled row: it learns from the others' labels only."
-        for party in told
-        if not party.labelled_rows
-    ]
-    shared = skew or {"parties": {}, "pooled": {}}
-    sentences += [
-        f"{name} has labels of {each['classes']} of the {len(shared['pooled'])} classes only."
-        for name, each in shared["parties"].items()
-        if 0 < each["classes"] < len(shared["pooled"])
-    ]
-    sentences += _cells_torn(told)
-    sentences += [
-        f"{party.name} withholds its sizes by its policy." for party in parties if party.withheld
-    ]
-    return sentences or ["Nothing: every row is complete and labelled."]
-
-
-def what_is_torn(
-    parties: list[PartyOverview], aligned: int | None, label: dict[str, Any] | None
-) -> list[str]:
-    """One sentence for each tear, the widest first; never empty."""
-    told = [party for party in parties if not party.withheld]
-    sentences = [
-        *_rows_torn(told, aligned),
-        *_labels_torn(told, aligned, label),
-        *_cells_torn(told),
-        *(
-            f"{party.name} withholds its sizes by its policy."
-            for party in parties
-            if party.withheld
-        ),
-    ]
-    return sentences or ["Nothing: every row is known to all, complete and labelled."]
-
-
-def _rows_torn(parties: list[PartyOverview], aligned: int | None) -> list[str]:
-    if len(parties) < 2:
-        return []
-    if aligned is None:
-        return ["Not aligned yet: which rows the parties share is unknown."]
-    sentences = []
-    for party in parties:
-        rest = party.rows - aligned
-        others = [other for other in parties if other is not party and other.n_columns]
-        if rest <= 0 or not others:
-            continue
-        linked = f"not linked to {others[0].name}" if len(parties) == 2 else "not known to all"
-        rows = f"{rest:,} of {party.name}'s {party.rows:,} rows ({percent(rest / party.rows)})"
-        if party.n_columns:
-            lacking = " and ".join(f"{other.name}'s {columns_in_words(other)}" for other in others)
-            sentences.append(f"{rows} are {linked}: they lack {lacking}.")
-        else:
-            # A party with labels only: its other rows are labels for which there are no columns.
-            sentences.append(f"{rows} are {linked}.")
-    return sentences
-
-
-def _labels_torn(
-    parties: list[PartyOverview], aligned: int | None, label: dict[str, Any] | None
-) -> list[str]:
-    holders = [party for party in parties if party.labelled]
-    if not holders:
-        return ["No party has a label: nothing can be predicted yet."]
-    sentences = []
-    for holder in holders:
-        without = holder.rows - holder.labelled_rows
-        if without:
-            scarce = (
-                "Labels are scarce: " if holder.labelled_rows < SCARCE_LABELS * holder.rows else ""
-            )
-            sentences.append(
-                f"{scarce}{holder.name} has a label for {holder.labelled_rows:,} "
-                f"of its {holder.rows:,} rows."
-            )
-    for party in parties:
-        if not party.labelled and aligned is not None and party.rows > aligned:
-            sentences.append(
-                f"{party.name} has no label for its {party.rows - aligned:,} unlinked rows."
-            )
-    counts = (label or {}).get("counts")
-    if counts and len(counts) > 1:
-        rarest = min(counts, key=counts.__getitem__)
-        share = counts[rarest] / sum(counts.values())
-        if share < RARE_CLASS / (len(counts) - 1):
-            sentences.append(f"The class {rarest!r} is rare: {percent(share)} of the labels.")
-    if counts and len(counts) == 1:
-        sentences.append(f"The label has one value only, {next(iter(counts))!r}.")
-    return sentences
-
-
-def _cells_torn(parties: list[PartyOverview]) -> list[str]:
-    sentences = []
-    for party in parties:
-        if party.empty_columns:
-            noun = "column" if party.empty_columns == 1 else "columns"
-            sentences.append(f"{party.name} has {party.empty_columns} {noun} without any value.")
-        if party.missing:
-            noun = "cell" if party.missing == 1 else "cells"
-            share = percent(party.missing_share)
-            sentences.append(f"{party.name} misses {party.missing:,} {noun} ({share}).")
-    return sentences
-
-
-def columns_in_words(party: PartyOverview) -> str:
-    """``15 continuous columns``, or ``9 columns (6 continuous, 3 nominal)``."""
-    if not party.columns:
-        return "no columns"
-    noun = "column" if party.n_columns == 1 else "columns"
-    if len(party.columns) == 1:
-        return f"{party.n_columns} {next(iter(party.columns))} {noun}"
-    parts = ", ".join(f"{count} {kind}" for kind, count in party.columns.items())
-    return f"{party.n_columns} {noun} ({parts})"
-
-
-def percent(share: float) -> str:
-    """A share as people read it: ``80 %``, ``0.4 %``, ``under 0.1 %``."""
-    if 0 < share < 0.001:
-        return "under 0.1 %"
-    return f"{100 * share:.0f} %" if share >= 0.0995 or share == 0 else f"{100 * share:.1f} %"
+def _label_words(label: Mapping[str, Any]) -> str:
+    if "counts" in label:
+        counts = ", ".join(f"{key} {count:,}" for key, count in label["counts"].items())
+        return f"{label['name']}: {counts}"
+    mean, sd = label["mean"], label["sd"]
+    return f"{label['name']}: mean {mean:.4g}, standard deviation {sd:.4g}"
