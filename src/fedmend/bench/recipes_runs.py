@@ -177,7 +177,7 @@ class Bench:
     def _learner(self, learner: str, fed: Federation) -> Any:
         """All learners train alike but RISA, whose own defaults are known to be better for it."""
         if learner == "RISA":
-            fewer = {"epochs": self.epochs} if self.epochs else {}
+            fewer: dict[str, Any] = {"epochs": self.epochs} if self.epochs else {}
             return RISA(**fewer, seed=self.shape.seed)
         return LEARNERS[learner](**self._training(fed, learner), seed=self.shape.seed)
 

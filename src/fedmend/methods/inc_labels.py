@@ -289,7 +289,7 @@ class EvidenceForm:
     def decode(self, total: np.ndarray, labellers: int) -> np.ndarray:
         """The sum of so many labellers' evidence: float32 where that holds it exactly."""
         exact = labellers * self.span < 1 << 24
-        evidence = total.astype(np.float32 if exact else np.float64)
+        evidence: np.ndarray = total.astype(np.float32 if exact else np.float64)
         evidence *= 2.0**-self.bits
         evidence += labellers * self.low * 2.0**-self.bits
         return evidence
