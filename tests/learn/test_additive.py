@@ -18,6 +18,8 @@ from fedmend.learn.evidence.additive import (
     Ridge,
     Scores,
     Sum,
+    likely_shares,
+    mixed,
     models_of,
 )
 from fedmend.learn.features import ALIGNED
@@ -76,6 +78,22 @@ def test_scores_survive_the_wire() -> None:
     again = Scores.from_wire(made.to_wire())
     torch.testing.assert_close(again.of(rows), made.of(rows))
     torch.testing.assert_close(made.of(rows)[:, :3], columns.matrix(rows) @ made.aligned)
+
+
+# ---------------------------------------------------------------------------------- choosing
+
+
+def test_shares_go_by_the_likelihood_of_rows() -> None:
+    draw = torch.Generator().manual_seed(0)
+    noise = torch.rand(400, generator=draw)
+    worse = noise + 0.2 + 0.5 * torch.rand(400, generator=draw)
+    assert float(likely_shares(torch.stack([noise, worse], 1))[0]) > 0.99
+    assert likely_shares(torch.stack([noise, noise], 1)).tolist() == pytest.approx([0.5, 0.5])
+    # Twelve rows that differ much tell little: neither choice is certain.
+    few = torch.stack([noise[:12] * 4, noise[12:24] * 4], 1)
+    assert 0.05 < float(likely_shares(few)[0]) < 0.95
+    found = mixed({2.0: noise, 6.0: noise, 20.0: worse})
+    assert found == pytest.approx({2.0: 0.5, 6.0: 0.5}, abs=1e-6)
 
 
 # ---------------------------------------------------------------------------------- learning
@@ -192,10 +210,11 @@ def test_rows_are_judged_by_models_that_have_not_seen_them() -> None:
     found = labels.losses({"telco": scores.flatten(1)})
     # Models are (0, 2), (0, 6), (1, 2), (1, 6): rows 0 and 1 belong to the first two.
     mine = torch.stack([scores[0, 0], scores[1, 0], scores[2, 2], scores[3, 2]])
-    assert found[ALIGNED][2.0] == pytest.approx(float(F.cross_entropy(mine, y)), abs=1e-5)
+    torch.testing.assert_close(found[ALIGNED][2.0], F.cross_entropy(mine, y, reduction="none"))
     last = Sum(y, torch.zeros(4, 2), unseen, {n: models_of([2.0], [0, 1, -1]) for n in plan})
     scores = torch.arange(4 * 6 * 2.0).view(4, 6, 2)
-    kept = last.unseen_scores({"telco": scores.flatten(1)}, "telco")
+    only = {ALIGNED: {2.0: 1.0}, "telco": {2.0: 1.0}}
+    kept = last.unseen_scores({"telco": scores.flatten(1)}, "telco", only)
     torch.testing.assert_close(kept[ALIGNED], torch.stack([scores[i, i // 2] for i in range(4)]))
     torch.testing.assert_close(
         kept["alone"], torch.stack([scores[i, 3 + i // 2] for i in range(4)])

@@ -162,7 +162,7 @@ class Stages:
                 for kind, found in additive.items():
                     self.calibration[kind]["ridge"] = found
 
-    def _add(self, session: EvidenceSession, rows: np.ndarray) -> dict[str, float | None]:
+    def _add(self, session: EvidenceSession, rows: np.ndarray) -> dict[str, float]:
         """Passive parties' columns add up to evidence; by kind of row how strongly it is held."""
         model = self.model
         if not model.additive or model.fusion != "pool" or model.members < 2:

@@ -24,7 +24,17 @@ from torch import Tensor
 from fedmend.learn.features import ALIGNED
 from fedmend.learn.nets import Batch
 
-__all__ = ["ALONE", "RIDGES", "Columns", "Ridge", "Scores", "Sum", "models_of"]
+__all__ = [
+    "ALONE",
+    "RIDGES",
+    "Columns",
+    "Ridge",
+    "Scores",
+    "Sum",
+    "likely_shares",
+    "mixed",
+    "models_of",
+]
 
 STEPS = 10
 """A number is cut at its deciles, or between its values where it has few of them."""
@@ -37,8 +47,8 @@ ALONE = "alone"
 EVERYTHING = -1
 """The fold that no row is in: a model that learns from all rows."""
 
-RIDGES = (2.0, 6.0, 20.0, 60.0, 200.0, 600.0, 2000.0, float("inf"))
-"""Strengths to choose from; the last lets a party say nothing at all."""
+RIDGES = (2.0, 6.0, 20.0, 60.0, 200.0, 600.0, 2000.0)
+"""Strengths to choose from; the last lets a party say next to nothing."""
 
 
 @dataclass(frozen=True)
@@ -168,6 +178,13 @@ class Ridge:
         """**Shape** [p, classes]."""
         return self._back @ self._now[:, model]
 
+    def mean(self, shares: Mapping[int, float]) -> Tensor:
+        """Models' weights by their shares. **Shape** [p, classes]."""
+        return sum(
+            (share * self.weights(model) for model, share in shares.items()),
+            self._back.new_zeros(len(self._back), self._now.shape[2]),
+        )
+
 
 def _rotated(matrix: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Rows in coordinates in which X'X is diagonal, the way back, and the diagonal."""
@@ -182,6 +199,27 @@ def _rotated(matrix: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 # ---------------------------------------------------------------------------------- labels
+
+LEAST_SHARE = 0.05
+
+
+def likely_shares(losses: Tensor, draws: int = 200) -> Tensor:
+    """How much each choice counts, by the likelihood of rows it has not seen. **Shape** [n, c].
+
+    Rows are weighed anew many times (Bayesian bootstrap; pseudo-BMA+ of Yao et al., 2018): few
+    rows cannot tell the best choice, and a wrong one costs more than a mean. Returns [c].
+    """
+    generator = torch.Generator().manual_seed(0)
+    weights = -torch.rand(draws, len(losses), generator=generator, dtype=torch.float64).log()
+    weights = weights / weights.mean(1, keepdim=True)
+    return (-(weights @ losses.double().cpu())).softmax(1).mean(0)
+
+
+def mixed(losses: Mapping[float, Tensor]) -> dict[float, float]:
+    """The shares of ridges, those that hardly count left out, given each one's losses of rows."""
+    shares = likely_shares(torch.stack(list(losses.values()), 1)).tolist()
+    kept = {r: share for r, share in zip(losses, shares, strict=True) if share >= LEAST_SHARE}
+    return {ridge: share / sum(kept.values()) for ridge, share in kept.items()}
 
 
 def models_of(ridges: Sequence[float], folds: Sequence[int]) -> list[tuple[int, float]]:
@@ -237,24 +275,30 @@ class Sum:
             self._constant[group].step(found[group])
         return {name: torch.cat([found[ALIGNED], found[name]], 1) for name in self.parties}
 
-    def losses(self, scores: Mapping[str, Tensor]) -> dict[str, dict[float, float]]:
-        """Mean log loss by ridge, every row under the model that has not seen it."""
-        found: dict[str, dict[float, float]] = {}
+    def losses(self, scores: Mapping[str, Tensor]) -> dict[str, dict[float, Tensor]]:
+        """Log losses of rows by ridge, every row under the model that has not seen it. [n] each"""
+        found: dict[str, dict[float, Tensor]] = {}
         for group, values in self._sums(scores).items():
             right = (values.log_softmax(-1) * self._wanted[:, None]).sum(-1)
             kept = right * (1 - self._counts[group][..., 0])
             found[group] = {}
             for number, (_, ridge) in enumerate(self.plan[group]):
-                lost = -float(kept[:, number].sum()) / len(values)
-                found[group][ridge] = found[group].get(ridge, 0.0) + lost
+                found[group][ridge] = found[group].get(ridge, 0.0) - kept[:, number]
         return found
 
-    def unseen_scores(self, scores: Mapping[str, Tensor], party: str) -> dict[str, Tensor]:
-        """A party's scores of every row, under the model that has not seen it. [n, K] each."""
+    def unseen_scores(
+        self, scores: Mapping[str, Tensor], party: str, mix: Mapping[str, Mapping[float, float]]
+    ) -> dict[str, Tensor]:
+        """A party's scores of every row, under models that have not seen it. [n, K] each.
+
+        mix: by group how much each ridge counts.
+        """
         found = {}
-        for group, values in zip((ALIGNED, ALONE), self._of(scores, party), strict=True):
-            outside = 1 - self._counts[ALIGNED if group == ALIGNED else party]
-            found[group] = (values * outside).sum(1)
+        for kind, values in zip((ALIGNED, ALONE), self._of(scores, party), strict=True):
+            group = ALIGNED if kind == ALIGNED else party
+            shares = [mix[group][ridge] for _, ridge in self.plan[group]]
+            outside = 1 - self._counts[group]
+            found[kind] = (values * outside * values.new_tensor(shares)[:, None]).sum(1)
         return found
 
     def _of(self, scores: Mapping[str, Tensor], party: str) -> tuple[Tensor, Tensor]:

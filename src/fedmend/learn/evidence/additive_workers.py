@@ -22,6 +22,7 @@ from fedmend.learn.evidence.additive import (
     Ridge,
     Scores,
     Sum,
+    mixed,
     models_of,
 )
 from fedmend.learn.evidence.opinions import probability
@@ -68,11 +69,10 @@ class AdditiveParty:
         return self._ridge.scores()
 
     @exposed(kind="control")
-    def additive_keep(self, aligned: int, alone: int) -> None:
-        """Keep the weights of two of the models: beside others' opinions, and without."""
-        self._part().scores = Scores(
-            self._columns, self._ridge.weights(aligned), self._ridge.weights(alone)
-        )
+    def additive_keep(self, aligned: list[list[float]], alone: list[list[float]]) -> None:
+        """Keep means of models (number, share): beside others' opinions, and without."""
+        both = [self._ridge.mean({int(n): share for n, share in each}) for each in (aligned, alone)]
+        self._part().scores = Scores(self._columns, *both)
 
 
 class AdditiveLabels:
@@ -118,16 +118,19 @@ class AdditiveLabels:
         return self._sum.gradients(self._here(scores))
 
     @exposed(kind="statistic", takes={"scores": "embedding"})
-    def additive_losses(self, scores: dict[str, Tensor]) -> dict[str, list[list[float]]]:
-        """By group every ridge with the log loss of rows that its models have not seen."""
+    def additive_shares(self, scores: dict[str, Tensor]) -> dict[str, list[list[float]]]:
+        """By group how much each ridge counts, judged by rows that its models have not seen."""
         found = self._sum.losses(self._here(scores))
-        return {group: [[r, lost] for r, lost in each.items()] for group, each in found.items()}
+        return {group: [[r, s] for r, s in mixed(each).items()] for group, each in found.items()}
 
     @exposed(kind="control", takes={"scores": "embedding"})
-    def additive_finish(self, scores: dict[str, Tensor]) -> None:
+    def additive_finish(self, scores: dict[str, Tensor], mix: dict[str, list[list[float]]]) -> None:
         """Keep the scores of rows under models that have not seen them, to calibrate by."""
         here = self._here(scores)
-        self.added = {name: self._sum.unseen_scores(here, name) for name in self._sum.parties}
+        shares = {group: {ridge: share for ridge, share in each} for group, each in mix.items()}
+        self.added = {
+            name: self._sum.unseen_scores(here, name, shares) for name in self._sum.parties
+        }
 
     def _here(self, scores: Mapping[str, Tensor]) -> dict[str, Tensor]:
         return {name: value.to(self.device) for name, value in scores.items()}
@@ -141,11 +144,10 @@ MOST_TO_CHOOSE = 4000
 rows there are."""
 
 
-def learn_additive(session: Any, rows: np.ndarray, folds: int) -> dict[str, float | None]:
+def learn_additive(session: Any, rows: np.ndarray, folds: int) -> dict[str, float]:
     """Let passive parties learn what their columns add up to, on the rows judged last.
 
-    Returns by kind of row the ridge that was chosen, None where columns had better say nothing;
-    {} where nobody has columns.
+    Returns by kind of row the ridge that counts most; {} where nobody has columns.
     """
     widths = session.bottoms.additive_columns(rows)
     parties = [name for name, width in widths.items() if width]
@@ -155,15 +157,22 @@ def learn_additive(session: Any, rows: np.ndarray, folds: int) -> dict[str, floa
     count = min(len(rows), max(500, MOST_TO_CHOOSE // classes))
     some = np.linspace(0, len(rows) - 1, count).astype(np.int64)
     plan = {group: models_of(RIDGES, range(folds)) for group in (ALIGNED, *parties)}
-    found = session.top.additive_losses(_learn(session, rows, some, plan, classes))
-    chosen = {group: min(losses, key=lambda each: each[1])[0] for group, losses in found.items()}
+    found = session.top.additive_shares(_learn(session, rows, some, plan, classes))
+    mix = {group: {ridge: share for ridge, share in each} for group, each in found.items()}
     last = [*range(folds), EVERYTHING]
-    plan = {group: models_of([ridge], last) for group, ridge in chosen.items()}
+    plan = {group: models_of(list(shares), last) for group, shares in mix.items()}
     scores = _learn(session, rows, np.arange(len(rows)), plan, classes)
-    session.top.additive_finish(scores)
+    session.top.additive_finish(scores, found)
     for name in parties:
-        session.bottoms[name].additive_keep(len(last) - 1, 2 * len(last) - 1)
-    return {group: ridge if np.isfinite(ridge) else None for group, ridge in chosen.items()}
+        whole = [
+            [[at, mix[group][ridge]] for at, (fold, ridge) in enumerate(models, begin) if fold < 0]
+            for group, models, begin in (
+                (ALIGNED, plan[ALIGNED], 0),
+                (name, plan[name], len(plan[ALIGNED])),
+            )
+        ]
+        session.bottoms[name].additive_keep(*whole)
+    return {group: max(shares, key=lambda each: shares[each]) for group, shares in mix.items()}
 
 
 def _learn(

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from fedmend.learn.evidence import opinions as ev
 from fedmend.learn.evidence.top import JOINT, Objective
@@ -254,7 +255,7 @@ def fit_pool(
     """Powers of a logarithmic pool, and a constant, that make the rows most likely.
 
     held: where each source's power is held unless rows say otherwise. anchor: who stands alone
-    where the pool of all does not do better in cross-validation.
+    where the pool of all does worse in cross-validation, by more than its standard error.
     """
     logs = {
         name: ev.probability(source_opinion(how, name, values.double())).clamp_min(1e-12).log()
@@ -264,14 +265,17 @@ def fit_pool(
     start = torch.tensor([held.get(name, 0.0) for name in logs], dtype=torch.float64)
     losses: dict[str, float] = {}
     if anchor in logs and len(logs) > 1:
-        alone = logs[str(anchor)].log_softmax(-1)
-        losses[str(anchor)] = -float(alone.gather(1, targets[:, None]).mean())
-        losses["all"] = _pool_validated(stacked, targets, start, folds)
+        alone = F.cross_entropy(logs[str(anchor)], targets, reduction="none")
+        together = _pool_validated(stacked, targets, start, folds)
+        losses = {str(anchor): float(alone.mean()), "all": float(together.mean())}
     powers, bias = _pooled(stacked, targets, start)
     trust = dict(zip(logs, powers.tolist(), strict=True))
-    if losses and losses["all"] >= losses[str(anchor)]:
-        trust = {name: float(name == anchor) for name in logs}
-        bias = torch.zeros_like(bias)
+    if losses:
+        # Few rows tell little: others are heard unless they do harm beyond the error of the mean.
+        harm = together - alone
+        if float(harm.mean()) > float(harm.std()) / len(harm) ** 0.5:
+            trust = {name: float(name == anchor) for name in logs}
+            bias = torch.zeros_like(bias)
     ones = dict.fromkeys(logs, 1.0)
     return Trusted(ones, trust, losses, {}, bias.tolist())
 
@@ -283,7 +287,7 @@ def _pooled(stacked: Tensor, targets: Tensor, start: Tensor) -> tuple[Tensor, Te
     def value(theta: Tensor) -> Tensor:
         powers, bias = theta[:sources].clamp_min(0.0), theta[sources:]
         found = (stacked * powers[:, None]).sum(1) + bias
-        lost = torch.nn.functional.cross_entropy(found, targets, reduction="sum")
+        lost = F.cross_entropy(found, targets, reduction="sum")
         moved = (theta[:sources] - start) / _HELD
         return (lost + 0.5 * (moved**2).sum() + 0.5 * (bias**2).sum()) / len(targets)
 
@@ -292,16 +296,15 @@ def _pooled(stacked: Tensor, targets: Tensor, start: Tensor) -> tuple[Tensor, Te
     return theta[:sources].clamp_min(0.0), theta[sources:]
 
 
-def _pool_validated(stacked: Tensor, targets: Tensor, start: Tensor, folds: int) -> float:
-    """The mean loss of rows under powers fitted on the other folds."""
+def _pool_validated(stacked: Tensor, targets: Tensor, start: Tensor, folds: int) -> Tensor:
+    """The loss of each row under powers fitted on the other folds; of few rows, as they start."""
     if len(targets) < 2 * folds:
-        return float("inf")
+        return F.cross_entropy((stacked * start[:, None]).sum(1), targets, reduction="none")
     number = torch.arange(len(targets)) % folds
-    lost = 0.0
+    losses = torch.zeros(len(targets), dtype=torch.float64)
     for fold in range(folds):
-        powers, bias = _pooled(stacked[number != fold], targets[number != fold], start)
-        found = (stacked[number == fold] * powers[:, None]).sum(1) + bias
-        lost += float(
-            torch.nn.functional.cross_entropy(found, targets[number == fold], reduction="sum")
-        )
-    return lost / len(targets)
+        rest = number == fold
+        powers, bias = _pooled(stacked[~rest], targets[~rest], start)
+        found = (stacked[rest] * powers[:, None]).sum(1) + bias
+        losses[rest] = F.cross_entropy(found, targets[rest], reduction="none")
+    return losses
