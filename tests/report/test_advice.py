@@ -38,7 +38,7 @@ def test_nothing_torn_needs_nothing_but_training():
     found = advice_of([party("bank", 500, 500), party("telco", 500)], 500)
     assert tears(found) == [] and names(found) == ["vfl", "local"]
     assert found.complete is None and found.correct is None
-    assert found.words[-1].startswith("To begin with: vfl, local; about ")
+    assert found.words[-1].startswith("To begin with: vfl, local; ")
 
 
 def test_few_people_in_common():
@@ -102,7 +102,9 @@ def test_without_labels_or_shared_rows_there_is_no_advice(parties, aligned):
 
 
 def test_one_party_trains_alone():
-    assert names(advice_of([party("solo", 100, 100)], None)) == ["local"]
+    found = advice_of([party("solo", 100, 100)], None)
+    assert names(found) == ["local"]
+    assert found.words == ["To begin with: local; under 1 s and 30 kB in all."]
 
 
 def test_everything_that_is_recommended_exists():

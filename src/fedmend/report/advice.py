@@ -72,9 +72,10 @@ class Advice:
             return [tear.sentence for tear in self.tears]
         named = ", ".join(str(method["name"]) for method in self.methods)
         completed = " on completed rows and without" if self.complete else ""
+        took = in_time(self.whole.seconds)
+        about = took if took.startswith("under") else f"about {took}"
         closing = (
-            f"To begin with: {named}{completed}; about {in_time(self.whole.seconds)} and "
-            f"{in_bytes(self.whole.bytes)} in all."
+            f"To begin with: {named}{completed}; {about} and {in_bytes(self.whole.bytes)} in all."
         )
         return [*(tear.sentence for tear in self.tears), closing]
 
