@@ -76,6 +76,7 @@ id = "patient"
 label = "reported"
 
 [complete]                   # hospital B's columns for the patients only A has
+source = "{HOSPITAL_A}"
 generator_params = {{{{ epochs = 20 }}}}
 
 [correct]                    # one label of three readings, at hospital A
