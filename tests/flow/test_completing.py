@@ -9,7 +9,7 @@ from fedmend.config import load_config
 from fedmend.errors import DataError
 from fedmend.federation import read_ledger
 from fedmend.flow import Listener, execute, plan_of
-from fedmend.flow.completing import STAGE
+from fedmend.flow.completing import STAGE, Completing
 from fedmend.flow.kept import keep_completion, restore_completion
 from fedmend.report.mending import Mending
 from fedmend.report.record import RunRecord
@@ -165,3 +165,15 @@ def test_whom_two_of_three_know_is_joined_not_guessed(torn, pairs):
     lacking = {"telco": record.overview["parties"][0]["unaligned"]}
     assert found["shop"].rows == (rows["bank"] - rows["shop"] if pairs else lacking["telco"])
     assert found["telco"].rows < lacking["telco"] if pairs else True
+
+
+def test_rows_of_the_labelling_party_are_completed(make_fed):
+    how = Completing(params={"tau": 0.2})
+    torn = make_fed(aligned=100)
+    assert how.on(torn).params == {"tau": 0.2, "source": "bank"}
+    asked = Completing(params={"source": "telco"})
+    assert asked.on(torn) is asked
+    both = Completing(params={"direction": "both"})
+    assert both.on(torn) is both
+    whole = make_fed()
+    assert how.on(whole) is how, "the label party has no row that others lack"

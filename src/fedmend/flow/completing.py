@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import json
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -71,11 +71,29 @@ class Completing:
         )
 
 
+    def on(self, fed: Federation) -> Completing:
+        """With the rows of the party that labels, unless the file says whose.
+
+        Methods learn nothing from completed rows that nobody has labelled.
+        """
+        if "source" in self.params or self.params.get("direction", "a-to-b") == "both":
+            return self
+        able = [
+            name
+            for name in fed.label_parties
+            if fed.roster[name]["features"] and fed.alignment.unaligned[name]
+        ]
+        if len(able) != 1:
+            return self
+        return replace(self, params={**self.params, "source": able[0]})
+
+
 def complete(
     fed: Federation, how: Completing, seed: int, work: Path, listener: Listener
 ) -> tuple[Federation, Mending]:
     """The federation with the completed rows, and what was mended; both are kept in the run."""
     kept = work / FOLDER
+    how = how.on(fed)
     if how.pairs and len(fed.names) > 2:
         _align_pairs(fed, how, work / PAIRS_FOLDER, listener)
     listener.stage(STAGE)
