@@ -70,7 +70,6 @@ class Completing:
             config.align.model_dump(exclude_none=True),
         )
 
-
     def on(self, fed: Federation) -> Completing:
         """With the rows of the party that labels, unless the file says whose.
 
