@@ -47,7 +47,8 @@ def test_the_site_is_that_of_the_partys_own_file(kit):
     folder = kit("patience = 7\n")
     site = PartyJob().opener(folder)(HELLO)
     assert site.name == "bank"
-    assert set(site.tables) == {"train", "test"}
+    assert set(site.tables) == {"train", "test", "new"}
+    assert len(site.tables["new"]) == 0
     assert PartyJob().patience(folder) == 7
 
 
