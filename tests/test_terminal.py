@@ -63,6 +63,14 @@ def test_scores_stay_in_one_line_beside_long_titles():
     assert "accuracy" in text and "log loss" in text
 
 
+def test_four_scores_fit_a_terminal_of_80_columns_whole():
+    scores = {"auc": 0.998, "accuracy": 0.959, "f1": 0.948, "log_loss": 0.072}
+    run = MethodRun("risa", "RISA + completed rows", 0, {}, [], scores, 4.5, 3, 20_100_000)
+    text = drawn(comparison_table(RunRecord("t", [run], "auc")), width=80)
+    for word in ("AUC", "accuracy", "F1", "log loss", "training", "crossed", "4.5 s", "20.1 MB"):
+        assert word in text, word
+
+
 def test_what_was_mended_is_told_in_words():
     column = MendedColumn("calls", "continuous", "strong", 0.8, 15, 45, 0, 0.7)
     pair = MendedPair("bank", "telco", 60, 40, 0.3, "as set", ["age"], ["calls"], [[0.8]], [column])

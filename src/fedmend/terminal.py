@@ -157,8 +157,9 @@ def comparison_table(record: RunRecord) -> Table:
     head = ["method", *(pretty(name) for name in names), "training", "crossed"]
     best = record.best()
     table = plain_table(head, [], right=1)
+    # A title may be folded; a figure or a heading that lost a letter would be another one.
     for number, column in enumerate(table.columns):
-        column.no_wrap, column.min_width = False, 14 if number == 0 else max(8, len(head[number]))
+        column.no_wrap, column.min_width = False, 12 if number == 0 else max(7, len(head[number]))
     for each in record.summaries():
         scores = []
         for name in names:
