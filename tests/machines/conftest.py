@@ -51,6 +51,19 @@ wait_seconds = 60
 stall_seconds = {stall}
 on_absent = "{on_absent}"
 """
+TWO_LABELLERS = """
+[[party]]
+name = "bank"
+data = "bank.csv"
+id = "id"
+label = "y"
+
+[[party]]
+name = "telco"
+data = "telco.csv"
+id = "id"
+label = "y"
+"""
 SHOP = """
 [[party]]
 name = "shop"

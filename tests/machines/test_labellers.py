@@ -15,19 +15,9 @@ from . import conftest
 
 pytestmark = [pytest.mark.xdist_group("machines"), pytest.mark.slow]
 
-TOML = """
-[[party]]
-name = "bank"
-data = "bank.csv"
-id = "id"
-label = "y"
-
-[[party]]
-name = "telco"
-data = "telco.csv"
-id = "id"
-label = "y"
-
+TOML = (
+    conftest.TWO_LABELLERS
+    + """
 [align]
 order = "seeded"
 
@@ -48,6 +38,7 @@ reference = "bank"
 port = {port}
 wait_seconds = 60
 """
+)
 
 
 def write_labels(folder: Path) -> None:

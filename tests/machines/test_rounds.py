@@ -21,19 +21,9 @@ from . import conftest
 
 pytestmark = [pytest.mark.xdist_group("machines"), pytest.mark.slow]
 
-TOML = """
-[[party]]
-name = "bank"
-data = "bank.csv"
-id = "id"
-label = "y"
-
-[[party]]
-name = "telco"
-data = "telco.csv"
-id = "id"
-label = "y"
-
+TOML = (
+    conftest.TWO_LABELLERS
+    + """
 [[method]]
 name = "sage"
 rounds = 3
@@ -45,6 +35,7 @@ hidden = [8]
 port = {port}
 wait_seconds = 60
 """
+)
 QUICK = {"rounds": 2, "epochs": 1, "steps_per_epoch": 4, "hidden": (8,), "seed": 3}
 
 

@@ -13,19 +13,9 @@ from .test_labellers import write_labels
 
 pytestmark = [pytest.mark.xdist_group("machines"), pytest.mark.slow]
 
-TOML = """
-[[party]]
-name = "bank"
-data = "bank.csv"
-id = "id"
-label = "y"
-
-[[party]]
-name = "telco"
-data = "telco.csv"
-id = "id"
-label = "y"
-
+TOML = (
+    conftest.TWO_LABELLERS
+    + """
 [align]
 order = "seeded"
 
@@ -59,6 +49,7 @@ metrics = ["auc"]
 port = {port}
 wait_seconds = 60
 """
+)
 STAGES = ["align", "diagnose", "complete", "correct", "choose", "train", "evaluate", "report"]
 
 

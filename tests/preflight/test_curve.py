@@ -13,7 +13,8 @@ from fedmend.data.table import Table
 from fedmend.errors import ConfigError, DataError
 from fedmend.federation import Federation, Party
 from fedmend.preflight import curve
-from fedmend.preflight.curve import learning_curve, power_law
+from fedmend.preflight.curve import learning_curve
+from fedmend.preflight.power_law import power_law, read_curve, widening
 from fedmend.secure.align import align
 
 QUICK = {"sizes": 3, "repeats": 2, "seconds": 20.0}
@@ -115,7 +116,7 @@ def test_every_row_has_its_turn():
 def test_intervals_are_widened_by_t_and_by_shared_people(repeats):
     student = scipy.stats.t.ppf(0.9, repeats - 1) / scipy.stats.norm.ppf(0.9)
     expected = student * np.sqrt(repeats / (repeats - 1)) * np.sqrt(1 + repeats / 3)
-    assert curve._wider(repeats, 1 / 3) == pytest.approx(expected, rel=0.01)
+    assert widening(repeats, 1 / 3) == pytest.approx(expected, rel=0.01)
 
 
 def test_a_flat_or_rising_error_promises_nothing():
@@ -133,7 +134,7 @@ def test_the_interval_holds_what_is_true_of_noisy_curves():
     inside = 0
     for _ in range(60):
         scores = truth[:-1] + rng.normal(0, 0.01, (6, 4))
-        _, twice, gain = curve._read(sizes, scores, "auc", 1.0, rng)
+        _, twice, gain = read_curve(sizes, scores, "auc", 1.0, rng)
         inside += twice.low <= truth[-1] <= twice.high
         assert gain[1] <= gain[0] <= gain[2]
     assert inside >= 36  # of 60; bootstrap means of six are a little narrow
