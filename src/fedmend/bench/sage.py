@@ -28,7 +28,7 @@ NAME = "sage"
 HELP = "few labels at many clients: accuracy by round beside the paper's Table 1; resumable"
 
 MARKS = (0.70, 0.80, 0.85)
-# Rounds between two checkpoints; the curve in the JSON grows with every round.
+# Rounds between two checkpoints.
 KEEP_EVERY = 10
 
 
@@ -157,6 +157,7 @@ def _train(
     simulator = estimator.simulator(
         world.pools, world.net, device=options["device"], mode=options["mode"]
     )
+    world = world.on(simulator)
     state, story = _files(curve, folder)
     if state is not None and story is not None and state.is_file() and story.is_file():
         simulator.load_checkpoint(state)
@@ -176,21 +177,26 @@ def _train(
         curve.rounds.append(entry)
         if cuda:
             curve.peak_gb = max(curve.peak_gb or 0.0, torch.cuda.max_memory_allocated() / 1e9)
-        if story is not None:
-            write_json(story, plain(asdict(curve)))
-        if state is not None and simulator.round % KEEP_EVERY == 0:
-            simulator.save_checkpoint(state)
-    if state is not None and curve.rounds:
-        simulator.save_checkpoint(state)
+        if simulator.round % KEEP_EVERY == 0:
+            _keep(curve, simulator, state, story)
+    if curve.rounds:
+        _keep(curve, simulator, state, story)
     return curve
 
 
+def _keep(curve: Curve, simulator: Any, state: Path | None, story: Path | None) -> None:
+    """Write the curve, then the checkpoint: a curve may be ahead of it, never behind."""
+    if story is not None and state is not None:
+        write_json(story, plain(asdict(curve)))
+        simulator.save_checkpoint(state)
+
+
 def _round(simulator: Any, world: World) -> dict[str, Any]:
-    """One round and its test, as an entry of the curve; training is timed without the test."""
+    """One round and its test, as an entry of the curve; each is timed."""
     began = time.monotonic()
     report = simulator.run_round()
-    accuracy = simulator.accuracy(world.test, world.labels)
     training = time.monotonic() - began
+    accuracy = simulator.accuracy(world.test, world.labels)
     entry = {
         "round": report.number,
         "clients": list(report.clients),
@@ -204,6 +210,7 @@ def _round(simulator: Any, world: World) -> dict[str, Any]:
     }
     if world.published is not None:
         entry["accuracy_published"] = float(simulator.accuracy(world.published, world.labels))
+    entry["testing"] = time.monotonic() - began - training
     return entry
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import resources
 
 import numpy as np
@@ -14,6 +14,7 @@ from fedmend.data import datasets
 from fedmend.data.clients import client_names, client_rows
 from fedmend.errors import ConfigError
 from fedmend.learn.clients.rounds import ImageViews, NetSpec, Pool, TableViews
+from fedmend.learn.clients.simulator import Simulator
 
 __all__ = ["PAPER_ROUNDS", "World", "paper_accuracy", "world_of"]
 
@@ -34,6 +35,11 @@ class World:
     labels: np.ndarray
     published: ImageViews | None = None
     """The test images as the authors normalise them, where that differs."""
+
+    def on(self, simulator: Simulator) -> World:
+        """The same with its test rows where a simulator needs them after every round."""
+        published = None if self.published is None else simulator.ready(self.published)
+        return replace(self, test=simulator.ready(self.test), published=published)
 
 
 def world_of(

@@ -18,7 +18,7 @@ import json
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -48,6 +48,8 @@ from fedmend.learn.parts import read_file, write_file
 __all__ = ["MODES", "Pool", "Simulator"]
 
 MODES = ("auto", "loop", "stacked")
+
+V = TypeVar("V", bound=Views)
 
 
 class Simulator:
@@ -154,10 +156,12 @@ class Simulator:
 
     def probabilities(self, views: Views) -> Tensor:
         """What the global model says of these rows. **Shape** [n, K]."""
-        settings = self.settings
+        return self.trainer.probabilities(self.ready(views), self.weights)
+
+    def ready(self, views: V) -> V:
+        """Rows on the device of this simulator; moved once if they are tested often."""
         images = isinstance(views, ImageViews)
-        ready = views.to(self.device, settings.image_dtype if images else settings.dtype)
-        return self.trainer.probabilities(ready, self.weights)
+        return views.to(self.device, self.settings.image_dtype if images else self.settings.dtype)
 
     def accuracy(self, views: Views, labels: Any) -> float:
         """The share of rows whose largest probability is at their label."""
