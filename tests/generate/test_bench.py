@@ -15,7 +15,7 @@ from scipy.stats import ks_2samp
 from fedmend.bench import generator_peers
 from fedmend.bench.generator_bars import bars as bars_of
 from fedmend.bench.generator_book import Book, means
-from fedmend.bench.generator_data import prepared
+from fedmend.bench.generator_data import gap_measures, prepared
 from fedmend.bench.generator_imputers import BASELINES
 from fedmend.bench.generator_scores import (
     column_shapes,
@@ -112,15 +112,29 @@ def test_imputation_error_counts_gaps_only(tables: tuple[Table, Table]) -> None:
 
 def test_gaps_are_in_rows_that_nobody_learns_from() -> None:
     data = prepared("breast-cancer", 200, seed=3)
-    assert not set(data.train.ids) & set(data.whole.ids)
+    whole = data.whole("block")
+    assert not set(data.train.ids) & set(whole.ids)
     block = data.gaps["block"]
-    features = len(data.whole.names) - 1
+    features = len(whole.names) - 1
     assert (block.sum(axis=1) == features // 2).all()
-    assert not block[:, data.whole.names.index(str(data.whole.label))].any()
+    assert not block[:, whole.names.index(str(whole.label))].any()
     assert len(np.unique(block, axis=0)) == 5  # other columns in every fifth of the rows
     assert data.gaps["20%"].mean() == pytest.approx(0.2, abs=0.02)
     torn = data.torn("block").frame
     assert (torn.isna().to_numpy() == block).all()
+
+
+def test_gaps_are_judged_in_several_ways_side_by_side() -> None:
+    data = prepared("breast-cancer", 200, 3, measures=gap_measures("2000x5, 100x1"))
+    plain = prepared("breast-cancer", 200, 3)
+    assert list(data.gaps) == ["20%", "block", "20% (100x1)", "block (100x1)"]
+    for pattern in plain.gaps:  # the first is as if it were alone
+        assert np.array_equal(data.gaps[pattern], plain.gaps[pattern])
+    assert len(np.unique(data.gaps["block (100x1)"], axis=0)) == 1
+    assert data.torn("20% (100x1)").n_rows == 100
+    for wrong in ("2000", "0x5", "2000x5x1", "axb"):
+        with pytest.raises(ConfigError, match="ROWSxBLOCKS"):
+            gap_measures(wrong)
 
 
 @pytest.mark.parametrize("name", list(BASELINES))

@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from fedmend.bench import generator_peers
-from fedmend.bench.generator_data import PATTERNS
 from fedmend.bench.generator_rows import REAL, Row
 from fedmend.bench.harness import Bar
 from fedmend.generate import generators as generator_names
@@ -73,9 +72,12 @@ def _imputation_bars(name: str, by: dict[str, Row]) -> list[Bar]:
     family = [by[method] for method in _GAIN_FAMILY if method in by]
     plain = [by[method] for method in ("mean", "KNN") if method in by]
     found: list[Bar] = []
-    for pattern in PATTERNS if family and plain else ():
-        error, hits = f"{pattern} RMSE", f"{pattern} acc"
-        if any(error not in row for row in family):
+    if not family or not plain:
+        return found
+    for error in [key for key in family[0] if key.endswith(" RMSE")]:
+        pattern = error.removesuffix(" RMSE")
+        hits = f"{pattern} acc"
+        if any(error not in row for row in [*family, *plain]):
             continue
         worst = (max(row[error] for row in family), min(row[hits] for row in family))
         limit = (min(row[error] for row in plain), max(row[hits] for row in plain))

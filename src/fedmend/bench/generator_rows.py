@@ -14,7 +14,7 @@ import pandas as pd
 import torch
 
 from fedmend.bench import generator_peers
-from fedmend.bench.generator_data import PATTERNS, Data
+from fedmend.bench.generator_data import Data
 from fedmend.bench.generator_imputers import BASELINES
 from fedmend.bench.generator_scores import (
     column_shapes,
@@ -66,7 +66,7 @@ def reference(data: Data, name: str, seed: int) -> Row:
         }
     row: Row = {}
     start = time.perf_counter()
-    for pattern in PATTERNS:
+    for pattern in data.gaps:
         row |= _gap_scores(data, pattern, BASELINES[name](data.train, data.torn(pattern), seed))
     return row | {"impute s": time.perf_counter() - start}
 
@@ -87,7 +87,7 @@ def ours(data: Data, name: str, seed: int, place: Place, imputation: bool, quick
     row |= {"rows/s": made.n_rows / (sampled - fitted)}
     if imputation:
         start = time.perf_counter()
-        for pattern in PATTERNS:
+        for pattern in data.gaps:
             row |= _gap_scores(data, pattern, model.impute(data.torn(pattern)).frame)
         row["impute s"] = time.perf_counter() - start
     return row | {"on": str(place)} | ({"note": "a twentieth of the training"} if quick else {})
@@ -136,5 +136,6 @@ def _scores(data: Data, made: pd.DataFrame, seed: int) -> Row:
 
 
 def _gap_scores(data: Data, pattern: str, filled: pd.DataFrame) -> Row:
-    error = imputation_error(data.whole.frame, filled, data.gaps[pattern], data.whole.schema)
+    whole = data.whole(pattern)
+    error = imputation_error(whole.frame, filled, data.gaps[pattern], whole.schema)
     return {f"{pattern} RMSE": error["rmse"], f"{pattern} acc": error["accuracy"]}

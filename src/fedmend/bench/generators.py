@@ -24,7 +24,7 @@ from fedmend._suggest import did_you_mean
 from fedmend.bench import generator_peers
 from fedmend.bench.generator_bars import bars
 from fedmend.bench.generator_book import Book, means
-from fedmend.bench.generator_data import GAPS, Data, prepared
+from fedmend.bench.generator_data import GAPS, Data, gap_measures, prepared
 from fedmend.bench.generator_peers import Asked
 from fedmend.bench.generator_rows import REFERENCES, Place, Row, ours, reference, theirs
 from fedmend.bench.harness import BenchResult, device_name
@@ -50,6 +50,7 @@ def run(
     device: str = "auto",
     threads: int | None = None,
     imputation: bool = True,
+    gaps: str = GAPS,
     references: bool = True,
     peers: str | Sequence[str] = "all",
     peers_python: str | None = None,
@@ -61,7 +62,9 @@ def run(
 
     Any named data set with a binary label will do. ``generators`` and ``peers`` are names, ``all``
     or ``none``. With several ``seeds`` (from ``seed`` on; each draws other rows) the table holds
-    means. ``device`` and ``threads`` are for all methods alike. ``forest``: noise levels x copies
+    means. ``device`` and ``threads`` are for all methods alike. ``gaps`` says how filled gaps are
+    judged: in how many rows, and with how many halves of the columns missing; ``2000x5,1000x1``
+    judges by both. ``forest``: noise levels x copies
     of each row for ForestDiffusion, whose own are 50x100.
     """
     names = _listed("generators", generators, generator_names())
@@ -71,13 +74,14 @@ def run(
         sets, rows = sets[:1], min(rows, 1_000)
     place = Place(str(pick_device(device)), threads)
     asked = Asked(peers_python or sys.executable, peer_seconds, forest)
-    terms = {"rows": rows, "quick": quick, "gaps": GAPS}
+    measures = gap_measures(gaps)
+    terms = {"rows": rows, "quick": quick, "gaps": "; ".join(map(str, measures))}
     book = Book(Path(parts) if parts else None, terms)
     plain = (REFERENCES if imputation else REFERENCES[:1]) if references else ()
     table: list[Row] = []
     with place.entered():
         for name, number in itertools.product(sets, range(seed, seed + seeds)):
-            data = functools.cache(functools.partial(prepared, name, rows, number, quick))
+            data = functools.cache(functools.partial(prepared, name, rows, number, quick, measures))
             measure = functools.partial(_measured, data, number, place, asked, imputation, quick)
             table += [
                 book.row(name, number, method, functools.partial(measure, method))
