@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedmend.bench import sage
 from fedmend.bench.harness import run_bench
-from fedmend.bench.sage import Curve, run
+from fedmend.bench.sage import run
+from fedmend.bench.sage_curves import Curve, bars_of, row_of
 from fedmend.bench.sage_data import paper_accuracy, world_of
 from fedmend.bench.sage_methods import RECIPES, estimator_of
 from fedmend.errors import ConfigError
@@ -48,16 +48,16 @@ def test_every_recipe_has_the_authors_settings() -> None:
 def test_rows_and_bars() -> None:
     ours = curve_of("SAGE", [0.5, 0.72, 0.81, 0.885], utilisation=0.8)
     rival = curve_of("FixMatch-LPL", [0.5, 0.6, 0.7], utilisation=0.7)
-    row = sage._row(ours)
+    row = row_of(ours)
     assert row["best"] == pytest.approx(88.5) and row["paper"] == 88.05
     assert (row["to 70 %"], row["to 80 %"], row["to 85 %"]) == (2, 3, 4)
-    assert sage._row(rival)["to 80 %"] is None
-    bars = {bar.name: bar for bar in sage._bars([ours, rival])}
+    assert row_of(rival)["to 80 %"] is None
+    bars = {bar.name: bar for bar in bars_of([ours, rival])}
     assert bars["SAGE, alpha .5, best of 4 rounds"].holds
     beside = bars["SAGE beside FixMatch-LPL, alpha 0.5, round 3"]
     assert beside.value == pytest.approx(81.0) and beside.holds
-    assert bars["rows used, beside FixMatch-LPL's"].holds
-    assert sage._bars([rival]) == []
+    assert bars["rows used, beside FixMatch-LPL, alpha 0.5, round 3"].holds
+    assert bars_of([rival]) == []
 
 
 def test_a_world_shares_its_rows(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from importlib import resources
 
 import numpy as np
@@ -16,9 +17,11 @@ from fedmend.errors import ConfigError
 from fedmend.learn.clients.rounds import ImageViews, NetSpec, Pool, TableViews
 from fedmend.learn.clients.simulator import Simulator
 
-__all__ = ["PAPER_ROUNDS", "World", "paper_accuracy", "world_of"]
+__all__ = ["DATASETS", "TENTH", "World", "paper_accuracy", "world_of"]
 
-PAPER_ROUNDS = {"cifar10": 300}
+DATASETS = ("cifar10", "fashion-mnist", "digits")
+TENTH = {"cifar10": 500, "fashion-mnist": 600, "digits": 10}
+"""Labels of each class, in all: a tenth of them (digits: rather less)."""
 CIFAR_MEAN, CIFAR_STD = (0.4914, 0.4822, 0.4465), (0.2471, 0.2435, 0.2616)
 # The authors test CIFAR-10 under another deviation than they train with.
 CIFAR_TEST_STD = (0.2023, 0.1994, 0.2010)
@@ -57,12 +60,33 @@ def world_of(
 
     sheets: the parts of CIFAR-10's training images, 10,000 each.
     """
-    if dataset not in ("cifar10", "fashion-mnist", "digits"):
+    if dataset not in DATASETS:
         raise ConfigError(
-            f"dataset = {dataset!r} is not one of cifar10, fashion-mnist, digits. Mend: choose one"
+            f"dataset = {dataset!r} is not one of {', '.join(DATASETS)}. Mend: choose one"
         )
     if dataset == "digits":
         return _digits(alpha, clients, labelled, split, seed, all_labels)
+    pictures = _pictures(dataset, tuple(sheets))
+    pools = _pools(pictures.views, pictures.y, alpha, clients, labelled, split, seed, all_labels)
+    channels = pictures.views.images.shape[1]
+    net = NetSpec(kind="resnet8", classes=int(pictures.y.max()) + 1, channels=channels)
+    return World(pools, net, pictures.test, pictures.test_y, pictures.published)
+
+
+@dataclass(frozen=True)
+class _Pictures:
+    """Images to be dealt out, and those of the test."""
+
+    views: ImageViews
+    y: np.ndarray
+    test: ImageViews
+    test_y: np.ndarray
+    published: ImageViews | None
+
+
+@lru_cache(maxsize=1)
+def _pictures(dataset: str, sheets: tuple[int, ...]) -> _Pictures:
+    """A data set of images; the one used last is kept, for the next run of a plan."""
     mean: tuple[float, ...]
     std: tuple[float, ...]
     if dataset == "cifar10":
@@ -74,16 +98,13 @@ def world_of(
         mean, std = FASHION_MEAN, FASHION_STD
     classes, y = np.unique(table.y.to_numpy(), return_inverse=True)
     images = torch.from_numpy(next(iter(table.blocks.values())))
-    views = ImageViews(images, mean, std, flip=dataset == "cifar10")
-    pools = _pools(views, y, alpha, clients, labelled, split, seed, all_labels)
-    pictures = torch.from_numpy(next(iter(test.blocks.values())))
-    published = ImageViews(pictures, mean, CIFAR_TEST_STD) if dataset == "cifar10" else None
-    return World(
-        pools,
-        NetSpec(kind="resnet8", classes=len(classes), channels=images.shape[1]),
-        ImageViews(pictures, mean, std),
+    tested = torch.from_numpy(next(iter(test.blocks.values())))
+    return _Pictures(
+        ImageViews(images, mean, std, flip=dataset == "cifar10"),
+        y,
+        ImageViews(tested, mean, std),
         np.searchsorted(classes, test.y.to_numpy()),
-        published,
+        ImageViews(tested, mean, CIFAR_TEST_STD) if dataset == "cifar10" else None,
     )
 
 
