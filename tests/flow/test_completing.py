@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 
+import numpy as np
 import pandas as pd
 import pytest
 
@@ -11,6 +12,7 @@ from fedmend.federation import read_ledger
 from fedmend.flow import Listener, execute, plan_of
 from fedmend.flow.completing import STAGE, Completing
 from fedmend.flow.kept import keep_completion, restore_completion
+from fedmend.learn.belief import cell_confidence, keep_confidence
 from fedmend.report.mending import Mending
 from fedmend.report.record import RunRecord
 
@@ -131,6 +133,9 @@ def test_an_unfinished_completion_is_done_again(torn):
 
 def test_kept_tables_come_back_as_they_were(make_fed, tmp_path):
     fed = make_fed(aligned=100)
+    telco = fed.engine.site("telco")
+    rows = np.linspace(0, 1, len(telco.tables["train"]))
+    keep_confidence(telco, "train", {"minutes": rows, "plan": rows**2})
     keep_completion(fed, tmp_path)
     before = fed.engine.site("telco").tables["train"]
     other = make_fed(aligned=100, align=False)
@@ -139,6 +144,10 @@ def test_kept_tables_come_back_as_they_were(make_fed, tmp_path):
     assert after.equals(before) and other.alignment == fed.alignment
     bank = other.engine.site("bank").tables["train"]
     assert bank.label == "y" and bank.equals(fed.engine.site("bank").tables["train"])
+    trust = cell_confidence(other.engine.site("telco"), "train")
+    assert list(trust) == ["minutes", "plan"]
+    np.testing.assert_array_equal(trust["plan"], rows**2)
+    assert cell_confidence(other.engine.site("bank"), "train") is None
 
 
 def test_nothing_to_complete_is_told(torn):

@@ -22,6 +22,7 @@ from fedmend.errors import (
     Refused,
 )
 from fedmend.federation import Alignment, AlignmentCounts, Federation, Party, Policy
+from fedmend.learn.belief import cell_confidence, row_confidence
 from fedmend.methods import VFL, LocalVFL
 from fedmend.methods.completion import ORIGINS, completion_of, open_rows
 from fedmend.methods.fedpsg_pum import FedPSGPUM
@@ -550,6 +551,19 @@ def test_columns_of_little_skill_are_missing_in_training() -> None:
     table = fed.engine.site("telco").tables[model.federation.dataset]
     missing = table.frame.iloc[-len(made) :].isna().all().to_dict()
     assert missing == {name: made.skill[name] < 0.7 for name in OF_B}
+    # what is believed of each cell is noted beside that table
+    site, name = fed.engine.site("telco"), model.federation.dataset
+    trust = cell_confidence(site, name)
+    assert trust is not None
+    assert list(trust) == list(OF_B)
+    for column, values in trust.items():
+        assert (values[: -len(made)] == 1).all()
+        expected = np.where(made.skill[column] >= 0.7, made.confidence[column], 0.0)
+        np.testing.assert_array_equal(values[-len(made) :], expected)
+    rows = row_confidence(site, name)
+    np.testing.assert_allclose(rows, np.mean([trust[each] for each in OF_B], axis=0))
+    assert cell_confidence(fed.engine.site("bank"), name) is None
+    assert row_confidence(site, fed.dataset) is None
     whole = FedPSGPUM(**QUICK, min_skill=None).fit(fed)
     table = fed.engine.site("telco").tables[whole.federation.dataset]
     assert not table.frame.isna().any().any()

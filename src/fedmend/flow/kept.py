@@ -15,6 +15,7 @@ from fedmend._json import write_json
 from fedmend.errors import ResumeError
 from fedmend.federation import AlignmentCounts, Federation, Worker, exposed
 from fedmend.federation.site import Alignment
+from fedmend.learn.belief import cell_confidence, keep_confidence
 from fedmend.methods.corrected import keep_trust, label_trust
 
 __all__ = [
@@ -101,6 +102,10 @@ class CompletionKeeper(AlignmentKeeper):
         trust = label_trust(self.site, self._dataset)
         if trust is not None:
             np.save(self._trust_file(path), trust, allow_pickle=False)
+        cells = cell_confidence(self.site, self._dataset)
+        if cells is not None:
+            names, values = np.array(list(cells)), np.stack(list(cells.values()))
+            np.savez(self._cells_file(path), names=names, values=values)
 
     @exposed(kind="count")
     def load_table(self, path: str) -> dict[str, int]:
@@ -110,6 +115,10 @@ class CompletionKeeper(AlignmentKeeper):
         if self._trust_file(path).is_file():
             trust = np.load(self._trust_file(path), allow_pickle=False)
             keep_trust(self.site, self._dataset, trust)
+        if self._cells_file(path).is_file():
+            with np.load(self._cells_file(path), allow_pickle=False) as stored:
+                cells = dict(zip(stored["names"].tolist(), stored["values"], strict=True))
+            keep_confidence(self.site, self._dataset, cells)
         return self.load(path)
 
     @property
@@ -118,6 +127,9 @@ class CompletionKeeper(AlignmentKeeper):
 
     def _trust_file(self, path: str) -> Path:
         return self.site.folder(path) / f"{self.scope}.trust.npy"
+
+    def _cells_file(self, path: str) -> Path:
+        return self.site.folder(path) / f"{self.scope}.confidence.npz"
 
     def _table_file(self, path: str) -> Path:
         return self.site.folder(path) / f"{self.scope}.parquet"

@@ -1,18 +1,29 @@
-"""How far a label is believed: noted at the party beside a table, and made part of the targets.
+"""How far a label or a completed cell is believed: noted at the party, beside a table.
 
 A method that corrects labels leaves with each the probability that it is right. Training on the
-probabilities instead of the labels alone lets a doubtful row say little.
+probabilities instead of the labels alone lets a doubtful row say little. A method that completes
+rows leaves with each cell how far it deserves trust.
 """
 
 from __future__ import annotations
+
+from collections.abc import Mapping
 
 import numpy as np
 
 from fedmend.federation import Site
 
-__all__ = ["believed", "keep_trust", "label_trust"]
+__all__ = [
+    "believed",
+    "cell_confidence",
+    "keep_confidence",
+    "keep_trust",
+    "label_trust",
+    "row_confidence",
+]
 
 _SHELF = "learn.label_trust"
+_CELLS = "learn.cell_confidence"
 
 
 def keep_trust(site: Site, dataset: str, trust: np.ndarray) -> None:
@@ -27,6 +38,27 @@ def label_trust(site: Site, dataset: str) -> np.ndarray | None:
     """
     found = site.state.get(_SHELF, {}).get(dataset)
     return None if found is None else np.asarray(found)
+
+
+def keep_confidence(site: Site, dataset: str, confidence: Mapping[str, np.ndarray]) -> None:
+    """At the party: note how far each cell of a table is believed, per column **Shape** [rows]."""
+    site.state.setdefault(_CELLS, {})[dataset] = dict(confidence)
+
+
+def cell_confidence(site: Site, dataset: str) -> dict[str, np.ndarray] | None:
+    """At the party: per column of a completed table how far each cell is believed, 0 to 1.
+
+    **Shape** [rows of the table] each; 1 where the value was observed, 0 where there is none or
+    where it says nothing about the row. None for tables without completed rows.
+    """
+    found = site.state.get(_CELLS, {}).get(dataset)
+    return None if found is None else dict(found)
+
+
+def row_confidence(site: Site, dataset: str) -> np.ndarray | None:
+    """The mean of `cell_confidence` over the columns. **Shape** [rows of the table]."""
+    cells = cell_confidence(site, dataset)
+    return np.mean(list(cells.values()), axis=0) if cells else None
 
 
 def believed(targets: np.ndarray, trust: np.ndarray, n_classes: int) -> np.ndarray:

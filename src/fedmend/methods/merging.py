@@ -23,6 +23,7 @@ from fedmend.errors import AlignmentError, ConfigError
 from fedmend.federation.federation import AlignmentCounts, Federation
 from fedmend.federation.site import Alignment, Site
 from fedmend.federation.worker import Worker, exposed
+from fedmend.learn.belief import keep_confidence
 from fedmend.methods.completion import ORIGINS, Completion, completion_of
 
 if TYPE_CHECKING:
@@ -51,6 +52,7 @@ class MergeWorker(Worker):
         """
         own = self.alignment
         aligned, tables, end = [own.aligned], [self.table], len(self.table)
+        trust = [_confidence(self.table, None)]
         unaligned = own.unaligned
         for a, rows_scope in segments:
             if a == self.site.name:
@@ -65,8 +67,12 @@ class MergeWorker(Worker):
                 end += len(made)
                 unaligned = np.setdiff1d(unaligned, rows[~fresh])
                 tables.append(_completed_rows(self.table, made, least_skill))
+                trust.append(_confidence(self.table, made, least_skill))
             aligned.append(rows)
         self.site.tables[dataset] = _stacked(tables)
+        if len(tables) > 1:
+            joined = {name: np.concatenate([each[name] for each in trust]) for name in trust[0]}
+            keep_confidence(self.site, dataset, joined)
         self.site.alignments[scope] = Alignment(np.concatenate(aligned), unaligned)
         return {
             "aligned": len(self.site.alignments[scope].aligned),
@@ -118,7 +124,7 @@ def merge(
 
 def _completed_rows(table: Table, made: Completion, least_skill: float | None = None) -> Table:
     """The completed rows with all columns of the table: no label, blocks at their mean."""
-    kept = [name for name in made.values if least_skill is None or made.skill[name] >= least_skill]
+    kept = _kept(made, least_skill)
     columns = {
         name: made.values[name] if name in kept else _nothing(table.schema[name], len(made))
         for name in table.frame.columns
@@ -131,6 +137,22 @@ def _completed_rows(table: Table, made: Completion, least_skill: float | None = 
     }
     frame = pd.DataFrame(columns, index=pd.RangeIndex(len(made)))
     return Table._trusted(made.handles, table.schema, table.label, frame, blocks)
+
+
+def _kept(made: Completion, least_skill: float | None) -> list[str]:
+    """The completed columns that are not left out for want of skill."""
+    return [name for name in made.values if least_skill is None or made.skill[name] >= least_skill]
+
+
+def _confidence(
+    table: Table, made: Completion | None, least_skill: float | None = None
+) -> dict[str, np.ndarray]:
+    """Per feature how far each cell is believed: of the table's own rows, or of completed ones."""
+    if made is None:
+        return {name: np.ones(len(table)) for name in table.feature_names}
+    kept = _kept(made, least_skill)
+    nothing = np.zeros(len(made))
+    return {n: made.confidence[n] if n in kept else nothing for n in table.feature_names}
 
 
 def _nothing(column: Column, rows: int) -> pd.Series:
