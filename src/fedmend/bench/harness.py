@@ -51,6 +51,7 @@ REGISTRY: dict[str, str] = {
     "sage-speed": "fedmend.bench.sage_speed",
     "risa": "fedmend.bench.risa",
     "recipes": "fedmend.bench.recipes",
+    "flow": "fedmend.bench.flow",
     "preflight": "fedmend.bench.preflight",
     "one-sided": "fedmend.bench.one_sided",
 }
