@@ -49,8 +49,8 @@ def test_json_and_file(workshop, capsys):
     assert found["aligned"] == 100 and found["advice"]["tears"][0]["name"] == "few-shared"
     config = load_config(mended)
     assert config.at(config.party[0].data).resolve() == workshop.folder / "bank.csv"
-    assert config.complete is not None
-    assert [each.name for each in config.method] == ["risa", "vfl", "local-vfl", "local"]
+    assert config.recipe == "complete-vfl" and config.complete.params["source"] == "bank"
+    assert [each.name for each in config.method] == ["vfl", "risa", "local-vfl", "local"]
     assert f"fedmend run {mended}" in "".join(capsys.readouterr().out.split("\n"))
     with pytest.raises(SystemExit) as stopped:
         main(["check", str(workshop.config), "--write", str(mended)])
@@ -73,12 +73,15 @@ def test_the_file_runs(workshop):
     advice = dict(found.advice)
     # the same stages and methods, with less work in each
     advice["settings"] = {
+        "recipe": advice["settings"]["recipe"],
         "complete": {
             **advice["settings"]["complete"],
             "generator_params": {"epochs": 1},
             "model": "linear",
         },
-        "methods": [{**each, "epochs": 1} for each in advice["settings"]["methods"]],
+        "methods": [
+            {**each, "epochs": 1} for each in [*advice["settings"]["methods"], {"name": "vfl"}]
+        ],
     }
     path = write_mended(config, advice, workshop.folder / "mended.toml")
     record = execute(plan_of(load_config(path)), workshop.folder / "runs" / "mended")
@@ -120,9 +123,11 @@ def test_labellers_who_disagree(tmp_path, shared):
     advice = dict(found.advice)
     settings = advice["settings"]
     assert (settings["correct"] is not None) == (shared == 40)
+    assert settings["recipe"] == ("correct-local-vfl" if shared == 40 else None)
+    assert found.labellers_share == 120 or shared == 120
     settings["methods"] = [{**each, "epochs": 1} for each in settings["methods"]]
     if settings["correct"]:
-        settings["correct"] = {**settings["correct"], "epochs": 2}
+        settings["correct"] = {**settings["correct"], "epochs": 2, "initial_epochs": 1}
     path = write_mended(config, advice, tmp_path / "mended.toml")
     assert check_data(load_config(path)).problems == []
     record = execute(plan_of(load_config(path)), tmp_path / "runs" / "mended")

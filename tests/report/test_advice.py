@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -9,8 +11,10 @@ import pytest
 from fedmend.config.catalogue import METHODS
 from fedmend.data.table import Table
 from fedmend.federation import Federation, Party, Policy
+from fedmend.methods.recipes import RECIPES
 from fedmend.preflight.costs import RATES, Facts, estimate, units
-from fedmend.report.advice import advise, in_bytes, in_time
+from fedmend.report.advice import RECIPE_FOR, TITLES, advise
+from fedmend.report.amounts import about, in_bytes, in_time
 from fedmend.report.overview import Overview, PartyOverview, overview
 
 COLUMNS = {"continuous": 4}
@@ -38,14 +42,17 @@ def test_nothing_torn_needs_nothing_but_training():
     found = advice_of([party("bank", 500, 500), party("telco", 500)], 500)
     assert tears(found) == [] and names(found) == ["vfl", "local"]
     assert found.complete is None and found.correct is None
-    assert found.words[-1].startswith("To begin with: vfl, local; ")
+    assert found.words[-1].startswith("To begin with: VFL, Local; ")
 
 
 def test_few_people_in_common():
     found = advice_of([party("bank", 1000, 1000), party("telco", 900)], 100)
     assert tears(found) == ["few-shared", "missing-block", "unlabelled-partner"]
-    assert names(found)[0] == "risa"
-    assert found.complete == {"name": "fedpsg-pum", "source": "bank", "also_unmended": True}
+    assert found.recipe == "complete-vfl" and names(found) == ["risa", "local-vfl", "local"]
+    assert found.complete == {"source": "bank"}
+    assert 'recipe = "complete-vfl" (FedPSG-PUM → VFL)' in found.words[3]
+    assert "RISA, LocalVFL and Local beside it" in found.words[3]
+    assert 'method = "auto"' in found.words[4] and "more)" in found.words[4]
     assert "100 of bank's 1,000 rows are shared" in found.words[0]
     assert "900 rows lack telco's 4 columns" in found.words[1]
     assert "telco has 800 rows that nobody labels" in found.words[2]
@@ -54,6 +61,8 @@ def test_few_people_in_common():
 def test_too_few_shared_rows_to_complete_from():
     found = advice_of([party("bank", 1000, 1000), party("telco", 900)], 30)
     assert "missing-block" not in tears(found) and found.complete is None
+    assert found.recipe is None and names(found)[0] == "risa"
+    assert not any("auto" in sentence for sentence in found.words)  # too few to choose by
 
 
 def test_scarce_labels():
@@ -73,9 +82,30 @@ def test_labellers_who_disagree():
 def test_labellers_who_disagree_and_few_people_in_common():
     parties = [party("bank", 900, 900), party("agency", 900, 900, {}), party("telco", 700)]
     found = advice_of(parties, 90, agreement={"lowest": 0.5})
-    assert found.correct == {"name": "inc", "to": "bank", "among": "labellers"}
+    assert found.recipe == "correct-complete-vfl"
+    assert found.correct == {"to": "bank"} and found.complete == {"source": "bank"}
     assert {"disagreement", "few-shared", "unlabelled-partner"} <= set(tears(found))
-    assert names(found) == ["risa", "vfl"]
+    assert names(found) == ["risa", "local"]
+    assert "InC → FedPSG-PUM → VFL" in found.words[-2]
+    few = advice_of(parties, 40, agreement={"lowest": 0.5})
+    assert few.recipe == "correct-local-vfl" and few.complete is None
+    agreed = advice_of(parties, 90, agreement={"lowest": 0.95})
+    assert agreed.recipe == "complete-vfl"
+    assert agreed.correct == {"name": "majority", "to": "bank", "among": "labellers"}
+
+
+def test_labels_are_corrected_on_the_rows_that_labellers_share():
+    parties = [party("bank", 9000, 9000), party("agency", 9000, 9000, {}), party("telco", 7000)]
+    few, many = (
+        advice_of(parties, 90, agreement={"lowest": 0.5}, labellers_share=rows).whole
+        for rows in (100, 9000)
+    )
+    facts = Facts({"bank": 9000, "agency": 9000, "telco": 7000}, {"bank": 4}, ("bank",), 9000)
+    assert many.seconds - few.seconds == pytest.approx(
+        estimate("inc", facts).seconds - estimate("inc", replace(facts, aligned=100)).seconds,
+        rel=1.1,
+    )
+    assert many.bytes > few.bytes
 
 
 def test_clients():
@@ -104,7 +134,7 @@ def test_without_labels_or_shared_rows_there_is_no_advice(parties, aligned):
 def test_one_party_trains_alone():
     found = advice_of([party("solo", 100, 100)], None)
     assert names(found) == ["local"]
-    assert found.words == ["To begin with: local; under 1 s and 30 kB in all."]
+    assert found.words == ["To begin with: Local; under 1 s and 30 kB in all."]
 
 
 def test_everything_that_is_recommended_exists():
@@ -115,6 +145,8 @@ def test_everything_that_is_recommended_exists():
     ]
     for found in advices:
         assert set(names(found)) <= set(METHODS) & set(RATES)
+    assert set(RECIPE_FOR.values()) <= set(RECIPES)
+    assert set(TITLES) >= {stage for each in RECIPE_FOR.values() for stage in RECIPES[each].stages}
 
 
 # ---------------------------------------------------------------- costs
@@ -139,6 +171,10 @@ def test_time_in_words(seconds, text):
     assert in_time(seconds) == text
 
 
+def test_an_estimate_is_about_something():
+    assert about(14.6) == "about 10 s" and about(0.2) == "under 1 s"
+
+
 @pytest.mark.parametrize(
     ("size", "text"), [(3000, "3 kB"), (48e6, "50 MB"), (2.2e9, "2 GB"), (5e12, "5 TB")]
 )
@@ -149,7 +185,7 @@ def test_bytes_in_words(size, text):
 # ---------------------------------------------------------------- from a federation
 
 
-def doctors(policy=None):
+def doctors(policy=None, lab_rows=60):
     rng = np.random.default_rng(0)
     truth = rng.choice(["flu", "cold"], 60)
     parties = []
@@ -159,8 +195,8 @@ def doctors(policy=None):
         frame = pd.DataFrame({"y": said})
         table = Table(np.arange(60), frame, label="y")
         parties.append(Party(f"dr-{number}", table, policy=policy if number == 1 else None))
-    fever = pd.DataFrame({"fever": rng.normal(size=60)})
-    parties.append(Party("lab", Table(np.arange(60), fever)))
+    fever = pd.DataFrame({"fever": rng.normal(size=lab_rows)})
+    parties.append(Party("lab", Table(np.arange(lab_rows), fever)))
     return Federation(*parties, strict=True)
 
 
@@ -180,7 +216,21 @@ def test_overview_says_how_far_labellers_agree():
     text = str(found)
     assert "Label dr-0, y: cold " in text
     assert "How far the labellers agree:" in text and "What would mend it:" in text
-    assert "inc corrects the labels" in text
+    assert "InC corrects the labels" in text
+    assert Overview.from_dict(found.to_dict()) == found
+
+
+def test_labellers_are_compared_on_all_rows_they_share():
+    from fedmend.secure.align import align
+
+    fed = doctors(lab_rows=20)
+    align(fed)
+    assert {pair["rows"] for pair in overview(fed).agreement["pairs"]} == {20}
+    align(fed.only("dr-0", "dr-1", "dr-2"))
+    found = overview(fed)
+    assert found.aligned == 20 and found.labellers_share == 60
+    assert {pair["rows"] for pair in found.agreement["pairs"]} == {60}
+    assert "dr-0, dr-1 and dr-2, who label, share 60 rows with each other." in str(found)
     assert Overview.from_dict(found.to_dict()) == found
 
 

@@ -11,7 +11,7 @@ import pytest
 from fedmend.data.table import Table
 from fedmend.errors import FedmendWarning
 from fedmend.federation import Federation, Party, Policy
-from fedmend.report import plots
+from fedmend.report.overlap import overlap
 from fedmend.report.overview import Overview, overview
 from fedmend.report.page import render
 from fedmend.report.record import RunRecord
@@ -63,11 +63,11 @@ def test_a_party_may_withhold_its_classes(clinics: Federation) -> None:
 
 def test_rows_are_drawn_one_below_the_other(clinics: Federation) -> None:
     found = overview(clinics, shape="horizontal")
-    text = " ".join(ElementTree.fromstring(plots.overlap(found)).itertext())
+    text = " ".join(ElementTree.fromstring(overlap(found)).itertext())
     assert "north  6 rows, 3 labelled" in text
     assert "the same 1 columns + label" in text
     many = Overview(found.parties * 12, None, None, ["…"], "horizontal")
-    assert "and 12 more" in " ".join(ElementTree.fromstring(plots.overlap(many)).itertext())
+    assert "and 12 more" in " ".join(ElementTree.fromstring(overlap(many)).itertext())
     page = render(RunRecord("clinics", [], "accuracy", overview=found.to_dict()), [])
     assert "the same columns of different people" in page
     assert "nobody can look up" not in page

@@ -10,6 +10,7 @@ from fedmend.errors import DataError
 from fedmend.federation.ledger import COORDINATOR, Ledger
 from fedmend.federation.wire import Measure
 from fedmend.report import plots
+from fedmend.report.overlap import overlap
 from fedmend.report.overview import Overview
 from fedmend.report.page import render, write_report
 
@@ -79,7 +80,7 @@ def test_pictures_follow_the_page_colours(record):
         assert svg is not None
         ElementTree.fromstring(svg)
         assert "var(--s3)" in svg and "#0201" not in svg and "#0102" not in svg
-    alone = plots.standalone(plots.overlap(Overview.from_dict(record.overview)))
+    alone = plots.standalone(overlap(Overview.from_dict(record.overview)))
     ElementTree.fromstring(alone)
     assert "var(" not in alone
 

@@ -31,7 +31,8 @@ def write_mended(
     path = Path(path)
     if path.exists() and not force:
         raise ConfigError(f"{path} exists already. Mend: --force to overwrite it, or another name")
-    if not advice.get("settings", {}).get("methods"):
+    settings = advice.get("settings", {})
+    if not settings.get("methods") and not settings.get("recipe"):
         raise ConfigError(
             "there is no advice to write down: no party has a label, or no row is shared. "
             "Mend: see what 'fedmend check' says is torn",
@@ -46,13 +47,14 @@ def write_mended(
 
 
 def mended_text(config: Config, advice: Mapping[str, Any], path: Path) -> str:
-    """The parties and settings of a file, with the methods that an advice names."""
+    """The parties and settings of a file, with the recipe and methods that an advice names."""
     raw = tomllib.loads(config.source.read_text(encoding="utf-8"))
     kept = {key: value for key, value in raw.items() if key not in _DECIDED}
     moved = os.path.relpath(config.source.parent.resolve(), path.parent.resolve())
     if moved != ".":
         kept["party"] = [_moved(party, Path(moved)) for party in kept["party"]]
     decided = {
+        "recipe": advice["settings"].get("recipe"),
         "correct": advice["settings"].get("correct"),
         "complete": advice["settings"].get("complete"),
         "method": advice["settings"]["methods"],

@@ -1,8 +1,8 @@
 """What would mend a federation: its tears, a method for each, what it will take, and the settings.
 
 A pure function of an `Overview`: nobody is asked again. The rules are plain thresholds on counts
-that stand in the overview; what they recommend is a place to begin, compared with what it replaces
-(`fedmend run` trains both and says which is better).
+that stand in the overview. Where a named recipe (`fedmend.methods.recipes`) mends the tears found,
+it is recommended; what it replaces is trained beside it (`fedmend run` says which is better).
 """
 
 from __future__ import annotations
@@ -11,7 +11,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from fedmend.methods.recipes import RECIPES
 from fedmend.preflight.costs import Cost, Facts, estimate
+from fedmend.report.amounts import about, in_bytes, in_time
 
 if TYPE_CHECKING:
     from fedmend.report.overview import Overview, PartyOverview
@@ -27,6 +29,31 @@ SCARCE_LABELS = 0.5
 AGREED = 0.9
 # FedPSG-PUM learns relations from the shared rows; below this it has little to go by.
 LEAST_SHARED = 50
+# Cross-validation on fewer shared rows says more about chance than about methods.
+LEAST_CHOSEN_BY = 40
+FOLDS = 3
+RECIPE_FOR = {
+    ("disagreement", "missing-block"): "correct-complete-vfl",
+    ("disagreement", "few-shared"): "correct-local-vfl",
+    ("missing-block",): "complete-vfl",
+}
+"""Which recipe mends tears that come together; the first that fits counts."""
+TITLES = {
+    "dawid-skene": "Dawid–Skene",
+    "fedavg": "FedAvg",
+    "fedpsg-pum": "FedPSG-PUM",
+    "fedprox": "FedProx",
+    "fixmatch": "FixMatch",
+    "inc": "InC",
+    "local": "Local",
+    "local-vfl": "LocalVFL",
+    "majority": "majority vote",
+    "risa": "RISA",
+    "sage": "SAGE",
+    "ssl-vfl": "SSLVFL",
+    "vfl": "VFL",
+}
+"""How people call the methods."""
 
 
 @dataclass(frozen=True)
@@ -56,28 +83,46 @@ class Tear:
 class Advice:
     """The tears, the widest first, and the settings that mend them.
 
-    complete, correct: the tables of these names, or None. methods: the tables [[method]], those
-    recommended first and what they are compared with after them. whole: what all of it takes.
+    recipe: the one that mends them, or None. complete, correct: the tables of these names, or
+    None. methods: the tables [[method]], those recommended first and what they are compared with
+    after them; beside a recipe only the latter. whole: what all of it takes. choosing: what
+    cross-validation would take instead, None where there is nothing to choose by.
     """
 
     tears: list[Tear]
     methods: list[dict[str, Any]]
     complete: dict[str, Any] | None = None
     correct: dict[str, Any] | None = None
+    recipe: str | None = None
     whole: Cost = field(default_factory=lambda: Cost(0.0, 0))
+    choosing: Cost | None = None
 
     @property
     def words(self) -> list[str]:
-        if not self.methods:
-            return [tear.sentence for tear in self.tears]
-        named = ", ".join(str(method["name"]) for method in self.methods)
-        completed = " on completed rows and without" if self.complete else ""
-        took = in_time(self.whole.seconds)
-        about = took if took.startswith("under") else f"about {took}"
-        closing = (
-            f"To begin with: {named}{completed}; {about} and {in_bytes(self.whole.bytes)} in all."
-        )
-        return [*(tear.sentence for tear in self.tears), closing]
+        return [*(tear.sentence for tear in self.tears), *self.closing]
+
+    @property
+    def closing(self) -> list[str]:
+        """What to begin with, at what cost, and how to have it chosen instead."""
+        if not self.methods and self.recipe is None:
+            return []
+        named = [_titled(str(method["name"])) for method in self.methods]
+        cost = f"{about(self.whole.seconds)} and {in_bytes(self.whole.bytes)} in all"
+        if self.recipe is None:
+            found = [f"To begin with: {', '.join(named)}; {cost}."]
+        else:
+            stages = " → ".join(map(_titled, RECIPES[self.recipe].stages))
+            found = [
+                f'To begin with: recipe = "{self.recipe}" ({stages}), and {_listed(named)} beside '
+                f"it, to compare; {cost}."
+            ]
+        if self.choosing is not None:
+            found.append(
+                'Rather not choose? method = "auto" compares the methods that fit by '
+                "cross-validation on the rows known to all, and takes the best "
+                f"({about(self.choosing.seconds)} more)."
+            )
+        return found
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON form."""
@@ -85,6 +130,7 @@ class Advice:
             "tears": [asdict(tear) | {"sentence": tear.sentence} for tear in self.tears],
             "words": self.words,
             "settings": {
+                "recipe": self.recipe,
                 "correct": self.correct,
                 "complete": self.complete,
                 "methods": self.methods,
@@ -92,6 +138,14 @@ class Advice:
             "seconds": self.whole.seconds,
             "bytes": self.whole.bytes,
         }
+
+
+def _titled(name: str) -> str:
+    return TITLES.get(name, name)
+
+
+def _listed(names: Sequence[str]) -> str:
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
 
 
 def advise(found: Overview) -> Advice:
@@ -125,14 +179,17 @@ def _one_labeller(found: Overview, told: list[PartyOverview], facts: Facts) -> A
         for tear in rule(found, told, facts)
     ]  # fmt: skip
     complete = None
-    names = ["vfl", "local"]
-    if any(tear.name == "missing-block" for tear in tears):
+    names = ["risa", "vfl", "local"] if tears else ["vfl", "local"]
+    if recipe := _recipe_for(tears):
         # Rows with a label are those that are worth completing for a training.
-        complete = {"name": "fedpsg-pum", "source": facts.owner, "also_unmended": True}
-        names = ["vfl", "local-vfl", "local"]
-    if tears:
-        names = ["risa", *names]
-    return _with_costs(tears, names, complete, facts)
+        complete = {"source": facts.owner}
+        names = ["risa", "local-vfl", "local"]
+    return _with_costs(tears, names, facts, complete=complete, recipe=recipe)
+
+
+def _recipe_for(tears: Sequence[Tear]) -> str | None:
+    seen = {tear.name for tear in tears}
+    return next((name for needs, name in RECIPE_FOR.items() if seen.issuperset(needs)), None)
 
 
 def _few_shared(found: Overview, told: list[PartyOverview], facts: Facts) -> Iterator[Tear]:
@@ -145,14 +202,14 @@ def _few_shared(found: Overview, told: list[PartyOverview], facts: Facts) -> Ite
     share = f"{shared:,} of {owner.name}'s {owner.rows:,} rows are shared."
     yield _tear(
         "few-shared", "Few people in common", share,
-        f"risa trains on the other {rest:,} too, each trusted by evidence", ["risa"], facts,
+        f"RISA trains on the other {rest:,} too, each trusted by evidence", ["risa"], facts,
     )  # fmt: skip
     if shared >= LEAST_SHARED:
         others = [party for party in told if party.name != owner.name and party.n_columns]
         lacking = " and ".join(f"{party.name}'s {party.n_columns} columns" for party in others)
         yield _tear(
             "missing-block", "A missing column block", f"{rest:,} rows lack {lacking}.",
-            "[complete] (fedpsg-pum) fills them in, each cell with its origin and confidence",
+            "FedPSG-PUM fills them in, each cell with its origin and confidence",
             ["fedpsg-pum"], facts,
         )  # fmt: skip
 
@@ -171,7 +228,7 @@ def _unlinked_partner(found: Overview, told: list[PartyOverview], facts: Facts) 
     yield _tear(
         "unlabelled-partner", "Rows without labels at a partner",
         f"{told_rows} that nobody labels.",
-        "risa gives those it is sure about a label of its own", ["risa"], facts,
+        "RISA gives those it is sure about a label of its own", ["risa"], facts,
     )  # fmt: skip
 
 
@@ -182,7 +239,7 @@ def _scarce_labels(found: Overview, told: list[PartyOverview], facts: Facts) -> 
     yield _tear(
         "scarce-labels", "Scarce labels",
         f"{owner.labelled_rows:,} of {owner.name}'s {owner.rows:,} rows have a label.",
-        "ssl-vfl learns the columns from all shared rows before it looks at labels",
+        "SSLVFL learns the columns from all shared rows before it looks at labels",
         ["ssl-vfl"], facts,
     )  # fmt: skip
 
@@ -196,14 +253,26 @@ def _several_labellers(found: Overview, told: list[PartyOverview], facts: Facts)
         tears.append(_disagreement(facts, lowest))
     if not few:
         names = ["inc", "majority"] if tears else ["majority", "inc"]
-        return _with_costs(tears, names, None, facts)
+        return _with_costs(tears, names, facts)
     # Labels first, on all rows that the labellers know; then one party labels, as anywhere.
-    correct = {"name": "inc", "to": owner.name, "among": "labellers"}
     columns = [party for party in told if party.n_columns or party.name == owner.name]
     one = replace(facts, labellers=(owner.name,))
     tears += _few_shared(found, columns, one)
     tears += _unlinked_partner(found, columns, one)
-    return replace(_with_costs(tears, ["risa", "vfl"], None, one, ["inc"]), correct=correct)
+    recipe = _recipe_for(tears)
+    tables = RECIPES[recipe].tables if recipe else {}
+    correct = {"to": owner.name}
+    if "correct" not in tables:
+        name = "inc" if "disagreement" in {tear.name for tear in tears} else "majority"
+        correct = {"name": name, **correct, "among": "labellers"}
+    complete = {"source": owner.name} if "complete" in tables else None
+    rows = found.labellers_share or min(facts.rows[name] for name in facts.labellers)
+    before = estimate("inc", replace(facts, aligned=rows))
+    names = ["risa", "local"] if recipe else ["risa", "vfl", "local"]
+    return replace(
+        _with_costs(tears, names, one, complete=complete, recipe=recipe, before=before),
+        correct=correct,
+    )
 
 
 def _owner_of_labels(told: list[PartyOverview]) -> PartyOverview:
@@ -222,7 +291,7 @@ def _disagreement(facts: Facts, lowest: float | None) -> Tear:
         "disagreement",
         "Labellers who disagree",
         f"{', '.join(facts.labellers)} label; {seen}",
-        "inc corrects the labels while it learns, and tells each which are doubtful",
+        "InC corrects the labels while it learns, and tells each which are doubtful",
         ["inc"],
         facts,
     )
@@ -240,7 +309,7 @@ def _across(found: Overview, told: list[PartyOverview], facts: Facts) -> Advice:
                 "scarce-labels",
                 "Scarce labels",
                 f"{labelled:,} of {rows:,} rows have one.",
-                "sage and fixmatch give rows without label one of their own",
+                "SAGE and FixMatch give rows without label one of their own",
                 ["sage"],
                 facts,
             )
@@ -254,14 +323,14 @@ def _across(found: Overview, told: list[PartyOverview], facts: Facts) -> Advice:
                 "Skewed clients",
                 f"{far} {'has' if len(uneven) == 1 else 'have'} other shares of the classes "
                 "than all together.",
-                "fedprox holds every party near the common model",
+                "FedProx holds every party near the common model",
                 ["fedprox"],
                 facts,
             )
         )
     names = ["sage", "fixmatch"] if labelled < SCARCE_LABELS * rows else []
     names += ["fedprox"] if uneven else []
-    return _with_costs(tears, [*names, "fedavg"], None, facts)
+    return _with_costs(tears, [*names, "fedavg"], facts)
 
 
 # ---------------------------------------------------------------- costs and words
@@ -275,21 +344,41 @@ def _tear(name: str, title: str, words: str, mend: str, methods: list[str], fact
 def _with_costs(
     tears: list[Tear],
     names: list[str],
-    complete: dict[str, Any] | None,
     facts: Facts,
-    before: Sequence[str] = (),
+    *,
+    complete: dict[str, Any] | None = None,
+    recipe: str | None = None,
+    before: Cost | None = None,
 ) -> Advice:
-    """before: methods that run before the training, such as a correction of labels."""
+    """names: what is trained, beside what a recipe trains. before: a correction of labels."""
     mends = [method for tear in tears for method in tear.methods]
-    extra = [name for name in mends if name not in (*names, *before, "fedpsg-pum")]
+    extra = [name for name in mends if name not in (*names, "inc", "fedpsg-pum")]
     chosen = [*dict.fromkeys(extra), *names]
-    whole = _sum([*before, *chosen], facts)
+    trained = [*([each["name"] for each in RECIPES[recipe].tables["method"]] if recipe else [])]
+    trained += [name for name in chosen if name not in trained]
+    whole = _sum(trained, facts)
+    candidates = _sum(["local", "vfl", "local-vfl", "risa"], facts)
+    if before is not None:
+        whole += before
     if facts.aligned is not None:
         whole += estimate("align", facts)
     if complete is not None:
+        again = facts.completed()
         whole += estimate("fedpsg-pum", facts)
-        whole += _sum([name for name in chosen if name != "local"], facts.completed())
-    return Advice(tears, [{"name": name} for name in chosen], complete, whole=whole)
+        whole += _sum([name for name in trained if name != "local"], again)
+        candidates += _sum(["vfl", "local-vfl", "risa"], again)
+    choosing = None
+    if tears and (facts.aligned or 0) >= LEAST_CHOSEN_BY:
+        # Every fold trains on all rows but its own.
+        choosing = Cost((FOLDS - 1) * candidates.seconds, (FOLDS - 1) * candidates.bytes)
+    return Advice(
+        tears,
+        [{"name": name} for name in chosen],
+        complete,
+        recipe=recipe,
+        whole=whole,
+        choosing=choosing,
+    )
 
 
 def _sum(methods: list[str], facts: Facts) -> Cost:
@@ -297,26 +386,3 @@ def _sum(methods: list[str], facts: Facts) -> Cost:
     for method in methods:
         total += estimate(method, facts)
     return total
-
-
-def in_time(seconds: float) -> str:
-    """``about 20 s``: one figure, because an estimate has no more."""
-    for limit, unit, size in ((100, "s", 1), (6000, "min", 60)):
-        if seconds < limit:
-            return f"{_one_figure(seconds / size)} {unit}"
-    return f"{_one_figure(seconds / 3600)} h"
-
-
-def in_bytes(size: float) -> str:
-    """``50 MB``"""
-    for limit, unit in ((1e6, "kB"), (1e9, "MB"), (1e12, "GB")):
-        if size < limit:
-            return f"{_one_figure(size / limit * 1000)} {unit}"
-    return f"{_one_figure(size / 1e12)} TB"
-
-
-def _one_figure(value: float) -> str:
-    if value < 1:
-        return "under 1"
-    digits = len(str(int(value))) - 1
-    return f"{round(value / 10**digits) * 10**digits:,}"

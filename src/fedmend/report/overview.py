@@ -104,9 +104,10 @@ class Overview:
     """The federation at a glance; ``print`` it, or take :meth:`to_dict` for a report.
 
     label: of the only party that has one, or pooled over parties with the same columns. labels: of
-    each of several labellers. agreement: how far those agree. skew: how unevenly parties with the
-    same columns share the classes. curve: what overlap is worth, if it was asked for. advice: which
-    methods mend the tears, at what cost. The last four in JSON form.
+    each of several labellers. labellers_share: rows known to all of these, where they have found
+    out. agreement: how far they agree. skew: how unevenly parties with the same columns share the
+    classes. curve: what overlap is worth, if it was asked for. advice: which methods mend the
+    tears, at what cost. The last four in JSON form.
     """
 
     parties: list[PartyOverview]
@@ -119,6 +120,7 @@ class Overview:
     skew: dict[str, Any] | None = None
     curve: dict[str, Any] | None = None
     advice: dict[str, Any] | None = None
+    labellers_share: int | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON form."""
@@ -218,7 +220,7 @@ def overview(
             label,
             what_is_torn(parties, aligned, label),
             labels={name: each for name, each in told.items() if each} if not label else {},
-            agreement=_agreement(fed, holders) if len(holders) > 1 and aligned else None,
+            **_among_labellers(fed, holders),
             curve=_curve(fed, curve, progress) if curve and aligned else None,
         )
     return replace(found, advice=advise(found).to_dict())
@@ -245,14 +247,30 @@ def _shared_classes(
     return None, None
 
 
-def _agreement(fed: Federation, holders: list[str]) -> dict[str, Any] | None:
-    """How far the labellers agree; None where one of them does not let it be known."""
+def _among_labellers(fed: Federation, holders: list[str]) -> dict[str, Any]:
+    """How far several labellers agree; on the rows they share, where these have been found.
+
+    No agreement where one of them does not let it be known.
+    """
     from fedmend.preflight.agreement import label_agreement
 
+    if len(holders) < 2:
+        return {}
+    view = fed.only(*holders)
+    among = view if view.is_aligned else fed
+    if not among.is_aligned or not among.alignment.aligned:
+        return {}
     try:
-        return label_agreement(fed, holders).to_dict()
+        agreement = label_agreement(among, holders).to_dict()
     except (AlignmentError, DataError, Refused):
-        return None
+        agreement = None
+    if among is fed or view.names == fed.names:
+        return {"agreement": agreement}
+    shared = view.alignment.aligned
+    if agreement is not None:
+        names = f"{', '.join(holders[:-1])} and {holders[-1]}"
+        agreement["words"].insert(0, f"{names}, who label, share {shared:,} rows with each other.")
+    return {"agreement": agreement, "labellers_share": shared}
 
 
 def _curve(

@@ -11,6 +11,7 @@ from fedmend.federation.ledger import Entry, read_ledger
 from fedmend.report import choosing, correcting, maps, plots, rounds, uncertainty, words, worth
 from fedmend.report.labelling import Labelling
 from fedmend.report.mending import ORIGIN_WORDS, Mending
+from fedmend.report.overlap import overlap
 from fedmend.report.overview import Overview, percent
 from fedmend.report.record import RunRecord, Summary, better_is_higher
 from fedmend.report.stages import Stage, human_seconds, read_stages
@@ -240,7 +241,7 @@ def _about_ledger(entries: Sequence[Entry], found: Overview | None) -> dict[str,
 
 
 def _pictures(record: RunRecord, found: Overview | None) -> Iterator[tuple[str, str | None]]:
-    yield "overlap", plots.overlap(found) if found else None
+    yield "overlap", overlap(found) if found else None
     yield "worth", worth.picture(found.curve) if found and found.curve else None
     yield "comparison", plots.comparison(record)
     yield "curves", plots.curves(record)

@@ -12,21 +12,18 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from fedmend.report.overview import Overview, PartyOverview
 from fedmend.report.record import MethodRun, RunRecord
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["comparison", "curves", "new_figure", "overlap", "standalone", "styled", "to_svg"]
+__all__ = ["comparison", "curves", "new_figure", "standalone", "styled", "to_svg"]
 
 # stand-in -> (CSS variable, its light value). Stand-ins must differ from any real colour drawn.
 INK, FAINT, GRID, TORN = "#010203", "#010204", "#010205", "#010206"
 SERIES = ("#020101", "#020102", "#020103", "#020104", "#020105", "#020106")
 LABEL = "#020107"
-MOST_BANDS = 24
-LABEL_STRIP = 0.022
 COLOURS: dict[str, tuple[str, str]] = {
     INK: ("--ink", "#1d2530"),
     FAINT: ("--faint", "#5d6875"),
@@ -128,10 +125,6 @@ def standalone(svg: str) -> str:
     return f'{head}>{style}<rect width="100%" height="100%" fill="#ffffff"/>{rest}\n'
 
 
-def _colour(number: int) -> str:
-    return SERIES[number % len(SERIES)]
-
-
 def method_series(number: int) -> int:
     """The series (1 to 6) of a method: parties take the first colours, methods the next ones."""
     return (number + 2) % len(SERIES) + 1
@@ -139,139 +132,6 @@ def method_series(number: int) -> int:
 
 def _method_colour(number: int) -> str:
     return SERIES[method_series(number) - 1]
-
-
-# ---------------------------------------------------------------- what is torn
-
-
-def overlap(found: Overview) -> str:
-    """The torn table: columns by party from left to right, rows from top to bottom.
-
-    Filled is there, empty is what nobody can look up. The aligned rows are whole; below them
-    every party has rows that are linked to nobody. Of a horizontal federation, see `stacked`.
-    """
-    if found.shape == "horizontal":
-        return stacked(found)
-    parties = [
-        party
-        for party in found.parties
-        if not party.withheld and (party.n_columns or party.labelled)
-    ]
-    bands = _bands(parties, found.aligned)
-    with styled():
-        figure, (axes,) = new_figure(7.6, 1.0 + 2.9 * min(1.0, 0.4 + 0.2 * len(bands)))
-        lefts, widths = _columns(parties)
-        top = 0.0
-        for owner, rows, height in bands:
-            for number, party in enumerate(parties):
-                there = owner is None or owner is party
-                _block(axes, lefts[number], top, widths[number], height, there, number)
-                if party.labelled and there:
-                    strip = LABEL_STRIP if party.n_columns else widths[number]
-                    _label_strip(axes, lefts[number], top, height, strip)
-            words = "known to all" if owner is None else f"only at {owner.name}"
-            if owner is not None and len(parties) > 2:
-                words = f"{owner.name}'s, not known to all"
-            if found.aligned is None:
-                words = f"at {owner.name if owner else ''}"
-            axes.text(-0.02, top + height / 2 - 0.028, f"{rows:,} rows", ha="right", va="center")
-            axes.text(
-                -0.02, top + height / 2 + 0.028, words, ha="right", va="center", color=FAINT, size=9
-            )
-            top += height + 0.025
-        for number, party in enumerate(parties):
-            centre = lefts[number] + widths[number] / 2
-            narrow = not party.n_columns
-            size, weight = (9, "normal") if narrow else (10, "bold")
-            colour = _colour(number)
-            axes.text(
-                centre, -0.085, party.name, ha="center", weight=weight, size=size, color=colour
-            )
-            noun = "column" if party.n_columns == 1 else "columns"
-            label = " + label" if party.labelled else ""
-            words = f"{party.n_columns} {noun}{label}" if party.n_columns else "labels"
-            axes.text(centre, -0.028, words, ha="center", color=FAINT, size=9)
-        axes.set_xlim(-0.3 if len(parties) < 3 else -0.38, 1.0)
-        axes.set_ylim(max(top, 0.1), -0.14)
-        axes.axis("off")
-        return to_svg(figure, "overlap", "Which rows have which columns, and what is missing")
-
-
-def stacked(found: Overview) -> str:
-    """The parties' rows one below the other, all with the same columns; yellow where labelled."""
-    parties = [party for party in found.parties if not party.withheld and party.rows]
-    total = sum(party.rows for party in parties) or 1
-    shown = parties[:MOST_BANDS]
-    with styled():
-        figure, (axes,) = new_figure(7.6, 0.7 + 0.3 * max(2, len(shown)))
-        top = 0.0
-        for number, party in enumerate(shown):
-            height = max(0.5, 4 * party.rows / total)
-            _block(axes, 0.0, top, 1.0, height, True, number)
-            labelled = height * party.labelled_rows / party.rows
-            if labelled:
-                _label_strip(axes, 0.0, top, labelled)
-            words = f"{party.name}  {party.rows:,} rows, {party.labelled_rows:,} labelled"
-            axes.text(-0.02, top + height / 2, words, ha="right", va="center", size=9)
-            top += height + 0.1
-        if len(parties) > len(shown):
-            words = f"and {len(parties) - len(shown)} more"
-            axes.text(-0.02, top + 0.2, words, ha="right", va="center", color=FAINT, size=9)
-            top += 0.5
-        columns = max((party.n_columns for party in parties), default=0)
-        axes.text(0.5, -0.15, f"the same {columns} columns + label", ha="center", size=9)
-        axes.set_xlim(-0.75, 1.0)
-        axes.set_ylim(max(top, 0.5), -0.6)
-        axes.axis("off")
-        return to_svg(figure, "overlap", "Which party has how many rows, and how many labelled")
-
-
-def _bands(
-    parties: Sequence[PartyOverview], aligned: int | None
-) -> list[tuple[PartyOverview | None, int, float]]:
-    """(owner, rows, height): the shared rows first, then each party's own."""
-    bands: list[tuple[PartyOverview | None, int]] = []
-    if aligned:
-        bands.append((None, aligned))
-    for party in parties:
-        rest = party.rows - (aligned or 0)
-        if rest > 0:
-            bands.append((party, rest))
-    total = sum(rows for _, rows in bands) or 1
-    # Heights follow the rows, but a thin band must still hold its two lines of text.
-    return [(owner, rows, max(0.14, 0.85 * rows / total)) for owner, rows in bands]
-
-
-def _columns(parties: Sequence[PartyOverview]) -> tuple[list[float], list[float]]:
-    gap = 0.015
-    total = sum(party.n_columns for party in parties) or 1
-    raw = [max(0.12, party.n_columns / total) if party.n_columns else 0.13 for party in parties]
-    scale = (1.0 - gap * (len(raw) - 1)) / sum(raw)
-    widths = [width * scale for width in raw]
-    lefts = [sum(widths[:number]) + gap * number for number in range(len(widths))]
-    return lefts, widths
-
-
-def _block(
-    axes: Axes, left: float, top: float, width: float, height: float, there: bool, number: int
-) -> None:
-    from matplotlib.patches import Rectangle
-
-    if there:
-        patch = Rectangle((left, top), width, height, facecolor=_colour(number), alpha=0.78, lw=0)
-    else:
-        patch = Rectangle(
-            (left, top), width, height, facecolor=TORN, edgecolor=GRID, lw=0.8, ls=(0, (4, 3))
-        )
-    axes.add_patch(patch)
-
-
-def _label_strip(
-    axes: Axes, left: float, top: float, height: float, width: float = LABEL_STRIP
-) -> None:
-    from matplotlib.patches import Rectangle
-
-    axes.add_patch(Rectangle((left, top), width, height, facecolor=LABEL, lw=0))
 
 
 # ---------------------------------------------------------------- curves
@@ -326,9 +186,12 @@ def _line(axes: Axes, run: MethodRun, key: str, titles: list[str]) -> None:
     if not points:
         return
     first = run.title not in axes.get_legend_handles_labels()[1]
+    number = titles.index(run.title)
     axes.plot(
         *zip(*points, strict=True),
-        color=_method_colour(titles.index(run.title)),
+        color=_method_colour(number),
+        # Where there are more methods than colours, these come back dashed.
+        ls="-" if number < len(SERIES) else (0, (4, 1.5)),
         lw=1.6 if first else 1.0,
         alpha=1.0 if first else 0.45,
         label=run.title if first else None,
