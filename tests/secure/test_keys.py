@@ -24,8 +24,10 @@ from fedmend.secure.keys import (
     mask_stream,
     pack,
     secret_permutation,
+    stream_pieces,
     uniform,
 )
+from fedmend.secure.sums_masks import add_streams
 
 
 def identity_of(private: str) -> Identity:
@@ -169,6 +171,26 @@ def test_streams_of_other_keys_and_nonces_are_unrelated_and_uniform():
         assert stats.chisquare(counts).pvalue > 1e-6
         for other in streams[number + 1 :]:
             assert not np.intersect1d(stream, other).size
+
+
+@given(st.integers(0, 300), st.sampled_from([16, 64, 100]))
+@settings(max_examples=30, deadline=None)
+def test_pieces_of_a_stream_are_the_stream(nbytes, each):
+    whole = mask_stream(b"k" * 32, 5, nbytes // 8 + 1).tobytes()[:nbytes]
+    pieces = [piece.tobytes() for piece in stream_pieces(b"k" * 32, 5, nbytes, each)]
+    assert b"".join(pieces) == whole
+    assert all(len(piece) == each for piece in pieces[:-1])
+
+
+@pytest.mark.parametrize("width", [1, 2, 4, 8])
+@pytest.mark.parametrize("size", [0, 1, 70_001])
+def test_streams_are_added_and_taken_away_in_rings_of_any_width(size, width):
+    keys = [bytes([number]) * 32 for number in range(3)]
+    streams = [mask_stream(key, 0, size * width // 8 + 1).view(f"<u{width}")[:size] for key in keys]
+    ring = np.arange(size).astype(f"u{width}")
+    expected = ring + streams[0] + streams[1] - streams[2]
+    add_streams(ring, keys[:2], keys[2:])
+    assert np.array_equal(ring, expected)
 
 
 @pytest.mark.parametrize("nonce", [-1, 1 << 96, b"short"])

@@ -94,7 +94,10 @@ def measure(
     ]
     bars = [
         Bar.at_most(f"{network}: InC with masks / Clean", best["InC masks"] / best["Clean"], 1.25),
-        Bar.at_most(f"{network}: masks / none", best["InC masks"] / best["InC none"], 1.05),
+        # What a few milliseconds are in a second, a clock on a shared machine does not show.
+        Bar.at_most(
+            f"{network}: masks / none, processor time", cpu["InC masks"] / cpu["InC none"], 1.05
+        ),
     ]
     return rows_out, bars
 

@@ -20,9 +20,10 @@ from fedmend.data.labels import LabelEncoder
 from fedmend.data.schema import infer_column
 from fedmend.errors import DataError
 from fedmend.federation import COORDINATOR
-from fedmend.learn.halves import Settings, TopHalf, resolve_device
+from fedmend.learn.halves import Settings, resolve_device
 from fedmend.learn.nets import Top, TopSpec, initialise
 from fedmend.learn.parts import FILE, Part, TopPart, read_file, write_file
+from fedmend.learn.server_half import ServerTopHalf
 from fedmend.learn.top_side import TopSide
 
 
@@ -44,7 +45,7 @@ class ServerTop:
         self.device = resolve_device(device)
         self.seed = seed
         self.part = Part()
-        self.half: TopHalf | None = None
+        self.half: ServerTopHalf | None = None
         if targets is not None:
             self.set_targets(targets, weights)
 
@@ -57,7 +58,7 @@ class ServerTop:
             )
         if self.half is not None and self.targets is not None:
             self._check_count(targets, len(self.targets))
-            self.half.set_targets(targets.astype(np.float64), weights)
+            self.half.set_targets(targets, weights)
         self.targets, self.weights = targets, weights
 
     def create(
@@ -84,14 +85,13 @@ class ServerTop:
 
     def attach(self, segments: list[Any], settings: dict[str, Any], train: bool) -> int:
         rows = sum(int(count) for _, count in segments)
-        half = TopHalf(
-            self._top.module, Settings.from_dict(settings), self.device, names=self._top.names
-        )
+        how = Settings.from_dict(settings)
+        half = ServerTopHalf(self._top.module, how, self.device, names=self._top.names)
         if train:
             targets = self.targets
             self._check_count(() if targets is None else targets, rows)
             assert targets is not None
-            half.set_targets(targets.astype(np.float64), self.weights)
+            half.set_targets(targets, self.weights)
         self.half = half
         self.side = TopSide(half, self._top)
         return rows
@@ -170,7 +170,7 @@ class ServerTop:
             )
 
     @property
-    def _attached(self) -> TopHalf:
+    def _attached(self) -> ServerTopHalf:
         assert self.half is not None
         return self.half
 

@@ -38,6 +38,7 @@ __all__ = [
     "keyring",
     "mask_stream",
     "secret_permutation",
+    "stream_pieces",
     "uniform",
 ]
 
@@ -290,6 +291,16 @@ class MaskBlocks:
             for at in range(0, nbytes, len(_ZEROS)):
                 fill(room[at:], min(len(_ZEROS), nbytes - at))
             yield _words(room[:nbytes]).reshape(columns, count)
+
+
+def stream_pieces(key: bytes, nonce: int | bytes, nbytes: int, each: int) -> Iterator[np.ndarray]:
+    """The same keystream as bytes, so many at a time: every piece is written over by the next."""
+    fill = _keystream(key, nonce, nbytes)
+    room = np.empty(each + _SPILL, np.uint8)
+    for at in range(0, nbytes, each):
+        count = min(each, nbytes - at)
+        fill(room, count)
+        yield room[:count]
 
 
 _SPILL = 16  # update_into wants 15 bytes more than it writes

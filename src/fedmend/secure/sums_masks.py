@@ -18,13 +18,13 @@ from typing import Any
 import numpy as np
 
 from fedmend.errors import CryptoError
-from fedmend.secure.keys import KEY_BYTES, mask_stream
+from fedmend.secure.keys import KEY_BYTES, stream_pieces
 from fedmend.secure.sums_numbers import SumForm, narrowest
 
 __all__ = ["add_streams", "check_total", "ring_of", "total_of"]
 
-# A chunk of stream (256 kB) and of the array it is added to stay in the processor's cache together.
-_CHUNK_WORDS = 1 << 15
+# A piece of stream and of the array it is added to stay in the processor's cache together.
+_PIECE_BYTES = 1 << 16
 
 
 def ring_of(form: SumForm, parties: int) -> np.dtype:
@@ -35,15 +35,14 @@ def ring_of(form: SumForm, parties: int) -> np.dtype:
 
 def add_streams(ring: np.ndarray, added: Sequence[bytes], taken: Sequence[bytes]) -> None:
     """Add the keystreams of some keys to a flat unsigned array, and take away those of others."""
-    width = ring.dtype.itemsize
-    step = _CHUNK_WORDS * 8 // width
-    for number, at in enumerate(range(0, ring.size, step)):
-        part = ring[at : at + step]
-        for operation, keys in ((np.add, added), (np.subtract, taken)):
-            for key in keys:
-                words = mask_stream(key, number, -(-part.size * width // 8))
-                stream = words.astype("<u8", copy=False).view(f"<u{width}")[: part.size]
-                operation(part, stream, out=part)
+    step = _PIECE_BYTES // ring.dtype.itemsize
+    for operation, keys in ((np.add, added), (np.subtract, taken)):
+        for key in keys:
+            stream = stream_pieces(key, 0, ring.nbytes, _PIECE_BYTES)
+            for at, piece in zip(range(0, ring.size, step), stream, strict=True):
+                part = ring[at : at + step]
+                words = piece.view(ring.dtype.newbyteorder("<"))
+                operation(part, words, out=part)
 
 
 def total_of(
