@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 import torch
 from sklearn.datasets import load_digits
-from sklearn.metrics import accuracy_score, f1_score, log_loss
+from sklearn.metrics import accuracy_score, f1_score, log_loss, roc_auc_score
 
 from fedmend.data.encode import Encoder
 from fedmend.data.table import Table
@@ -116,6 +116,8 @@ def test_evaluation_is_that_of_all_predictions_together() -> None:
     assert scores["f1"] == pytest.approx(f1_score(numbers, together.argmax(1), average="macro"))
     expected = log_loss(numbers, together, labels=[0, 1, 2])
     assert scores["log_loss"] == pytest.approx(expected, rel=1e-5)
+    area = roc_auc_score(numbers, together, multi_class="ovr")
+    assert scores["auc"] == pytest.approx(area, abs=0.01)
     assert scores["accuracy"] > 0.6
 
 

@@ -6,10 +6,12 @@ import math
 
 import numpy as np
 import pytest
+from scipy.special import logsumexp
+from sklearn.metrics import roc_auc_score
 
 from fedmend.learn.evidence.calibration import describe
 from fedmend.learn.metrics import normalised_entropy
-from fedmend.learn.tallies import describe_tallies, tally
+from fedmend.learn.tallies import auc_of, describe_tallies, odds_moments, ranks, scale_of, tally
 
 
 @pytest.mark.parametrize("classes", [2, 4])
@@ -38,3 +40,34 @@ def test_nothing_to_tell():
     assert empty["rows"] == 0 and math.isnan(empty["error"]) and empty["deciles"] == []
     right = describe_tallies([tally(np.array([[0.9, 0.1]]), np.array([0]))])
     assert right["error"] == 0 and math.isnan(right["auroc"])
+
+
+@pytest.mark.parametrize("classes", [2, 5])
+@pytest.mark.parametrize("sureness", [0.05, 1.0, 20.0])
+def test_the_area_of_summed_counts_is_that_of_all_rows(classes, sureness):
+    rng = np.random.default_rng(classes)
+    y = rng.integers(classes, size=2000)
+    logits = rng.normal(size=(2000, classes)) + 1.2 * np.eye(classes)[y]
+    p = np.exp(sureness * (logits - logits.max(1, keepdims=True)))
+    p = (p / p.sum(1, keepdims=True)).astype(np.float32)
+    parts = np.array_split(np.arange(2000), 4)
+    scale = scale_of([odds_moments(p[at]) for at in parts])
+    counts = sum(ranks(p[at], y[at], scale) for at in parts)
+    assert counts.sum() == 2000 * (1 if classes == 2 else classes)
+    # scikit-learn on the odds themselves: float32 probabilities near one are tied.
+    areas = []
+    for c in range(classes):
+        others = logsumexp(np.delete(sureness * logits, c, 1), 1)
+        areas.append(roc_auc_score(y == c, sureness * logits[:, c] - others))
+    whole = areas[1] if classes == 2 else np.mean(areas)
+    assert auc_of(counts) == pytest.approx(whole, abs=2e-3 if sureness <= 1 else 1e-2)
+
+
+def test_no_area_without_two_sides():
+    p = np.array([[0.2, 0.8], [0.9, 0.1]])
+    scale = scale_of([odds_moments(p)])
+    assert math.isnan(auc_of(ranks(p, np.array([1, 1]), scale)))
+    assert auc_of(ranks(p, np.array([1, 0]), scale)) == 1.0
+    # A model that tells all rows alike.
+    flat = np.full((4, 2), 0.5)
+    assert auc_of(ranks(flat, np.array([1, 0, 1, 1]), scale_of([odds_moments(flat)]))) == 0.5

@@ -102,7 +102,7 @@ def test_every_method_runs_over_a_strict_federation(
     model = clone(model).fit(clinics)
     assert [entry["round"] for entry in model.history_] == [1, 2]
     scores = model.evaluate(clinics.on("test"))
-    assert set(scores) == {"accuracy", "f1", "log_loss"}
+    assert set(scores) == {"accuracy", "auc", "f1", "log_loss"}
     assert all(np.isfinite(value) for value in scores.values())
     said = model.predict(clinics.on("test"))
     assert list(said) == list(clinics.names)

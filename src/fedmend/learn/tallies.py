@@ -11,15 +11,19 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import torch
 
 from fedmend.learn.metrics import normalised_entropy
 
-__all__ = ["describe_tallies", "tally"]
+__all__ = ["auc_of", "describe_tallies", "odds_moments", "ranks", "scale_of", "tally"]
 
 BINS = 20
 SURE_BINS = 10
 PARTS = 10
 SHARES = (0.1, 0.25, 0.5, 0.75, 0.9, 1.0)
+RANK_BINS = 200
+# Log odds beyond which probabilities are taken as alike.
+ODDS_LIMIT = 80.0
 
 
 def tally(probabilities: np.ndarray, y: np.ndarray) -> dict[str, np.ndarray]:
@@ -80,6 +84,58 @@ def _distance(bins: Sequence[Mapping[str, float]], total: float) -> float:
     if not total:
         return float("nan")
     return sum(abs(each["confidence"] - each["accuracy"]) * each["rows"] for each in bins) / total
+
+
+# ---------------------------------------------------------------------------------- AUC
+
+
+def odds(probabilities: np.ndarray) -> np.ndarray:
+    """Log odds of each class; for two classes of the second. **Shape** [n, K] to [n, K or 1]."""
+    values = probabilities.astype(np.float64)
+    own = values[:, 1:] if values.shape[1] == 2 else values
+    others = np.maximum(values.sum(1, keepdims=True) - own, 1e-300)
+    return np.clip(np.log(np.maximum(own, 1e-300) / others), -ODDS_LIMIT, ODDS_LIMIT)
+
+
+def ranks(probabilities: np.ndarray, y: np.ndarray, scale: np.ndarray) -> np.ndarray:
+    """How many rows of a class and of the others lie where, by the class's log odds.
+
+    Counts of parties add up; `auc_of` makes an area of them. scale: mean and deviation of the odds
+    over all parties, [2, K or 1]: bins would be equally full if odds were normal. **Shape** p
+    [n, K], y [n]; result [K or 1, 2, RANK_BINS], the others first.
+    """
+    classes = probabilities.shape[1]
+    mean, deviation = scale
+    standard = (odds(probabilities) - mean) / np.where(deviation > 0, deviation, 1.0)
+    level = torch.special.ndtr(torch.from_numpy(standard)).numpy()
+    place = np.minimum((level * RANK_BINS).astype(np.int64), RANK_BINS - 1)
+    asked = np.array([1]) if classes == 2 else np.arange(classes)
+    counts = np.zeros((len(asked), 2, RANK_BINS), np.int64)
+    which = np.broadcast_to(np.arange(len(asked)), place.shape)
+    inside = (y[:, None] == asked).astype(np.int64)
+    np.add.at(counts, (which, inside, place), 1)
+    return counts
+
+
+def scale_of(moments: Sequence[np.ndarray]) -> np.ndarray:
+    """Mean and deviation of all parties' odds, from their counts, sums and sums of squares."""
+    rows, total, squares = np.sum(moments, axis=0)
+    mean = total / np.maximum(rows, 1)
+    return np.stack([mean, np.sqrt(np.maximum(squares / np.maximum(rows, 1) - mean**2, 0.0))])
+
+
+def odds_moments(probabilities: np.ndarray) -> np.ndarray:
+    """Count, sum and sum of squares of the log odds. **Shape** [3, K or 1]."""
+    found = odds(probabilities)
+    return np.stack([np.full(found.shape[1], float(len(found))), found.sum(0), (found**2).sum(0)])
+
+
+def auc_of(counts: np.ndarray) -> float:
+    """The area under the ROC curve, over classes the mean; rows of one bin count as tied.
+
+    Not a number where a class has no row, or has all of them, as for `learn.metrics.auc`.
+    """
+    return float(np.mean([_auroc(others, own) for others, own in np.asarray(counts, np.float64)]))
 
 
 def _auroc(right: np.ndarray, wrong: np.ndarray) -> float:

@@ -51,7 +51,7 @@ from fedmend.learn.clients.rounds import (
 )
 from fedmend.learn.clients.worker import ClientWorker
 from fedmend.learn.parts import read_file, write_file
-from fedmend.learn.tallies import describe_tallies
+from fedmend.learn.tallies import auc_of, describe_tallies, scale_of
 
 __all__ = ["ClientWorker", "FederatedClients"]
 
@@ -171,20 +171,26 @@ class FederatedClients:
     # ------------------------------------------------------------------ using
 
     def evaluate(self, fed: Federation | None = None) -> dict[str, float]:
-        """Accuracy, macro F1 and log loss over the labelled rows of all parties together."""
-        found = self._crew(fed or self.fed).confusion(self.weights)
-        counts = sum(each["counts"] for each in found.values())
-        rows = int(np.sum(counts))
-        if not rows:
-            raise DataError(
-                "no party has a labelled row here", mend="give tables with labels to evaluate on"
-            )
+        """Accuracy, AUC, macro F1 and log loss over the labelled rows of all parties together.
+
+        From counts the parties tell; the AUC to the width of its bins (`learn.tallies.ranks`).
+        """
+        crew = self._crew(fed or self.fed)
+        scale = scale_of(list(crew.odds(self.weights).values()))
+        found, counts, rows = _confusion(crew.confusion(self.weights, scale))
         return {
             "accuracy": float(np.trace(counts)) / rows,
-            "f1": _macro_f1(np.asarray(counts)),
-            "log_loss": sum(each["log_loss"] for each in found.values()) / rows,
+            "auc": auc_of(sum(each["ranks"] for each in found)),
+            "f1": _macro_f1(counts),
+            "log_loss": sum(each["log_loss"] for each in found) / rows,
             "rows": float(rows),
         }
+
+    def accuracy(self, fed: Federation | None = None) -> float:
+        """The share of labelled rows that are right."""
+        found = self._crew(fed or self.fed).confusion(self.weights)
+        _, counts, rows = _confusion(found)
+        return float(np.trace(counts)) / rows
 
     def uncertainty_report(self, fed: Federation | None = None) -> dict[str, Any]:
         """Whether undecided rows err more, from the parties' counts of labelled rows."""
@@ -297,6 +303,18 @@ def _net_for(
         raise ConfigError("net='mlp' is for columns, but the clients have images")
     kind = "resnet8" if net == "auto" else net
     return NetSpec(kind, classes, channels=shape[0], width=width)
+
+
+def _confusion(
+    told: Mapping[str, dict[str, Any]],
+) -> tuple[list[dict[str, Any]], np.ndarray, int]:
+    """What each party tells, counts [truth, predicted] of all of them, and how many rows."""
+    counts = np.sum([each["counts"] for each in told.values()], axis=0)
+    if not counts.sum():
+        raise DataError(
+            "no party has a labelled row here", mend="give tables with labels to evaluate on"
+        )
+    return list(told.values()), counts, int(counts.sum())
 
 
 def _macro_f1(counts: np.ndarray) -> float:

@@ -27,7 +27,7 @@ from fedmend.learn.clients.row_views import Views
 from fedmend.learn.clients.trainer import Trainer
 from fedmend.learn.halves import resolve_device
 from fedmend.learn.parts import read_file, write_file
-from fedmend.learn.tallies import tally
+from fedmend.learn.tallies import odds_moments, ranks, tally
 
 if TYPE_CHECKING:
     from fedmend.data.table import Table
@@ -101,24 +101,29 @@ class ClientWorker(Worker):
         }
 
     @exposed(kind="statistic", takes={"weights": "weights"})
-    def confusion(self, weights: Tensor) -> dict[str, Any]:
-        """How often which class was predicted for which, and the summed log loss."""
-        _, pool = self._ready()
-        probabilities = self._probabilities(weights)[pool.labelled]
-        truth = pool.labels.cpu().numpy()[pool.labelled]
+    def confusion(self, weights: Tensor, scale: np.ndarray | None = None) -> dict[str, Any]:
+        """How often which class was predicted for which, and the summed log loss.
+
+        scale: of all parties' odds; with it also how many rows of which class lie where (`ranks`).
+        """
+        probabilities, truth = self._labelled(weights)
         classes = probabilities.shape[1]
         counts = np.zeros((classes, classes), np.int64)
         np.add.at(counts, (truth, probabilities.argmax(1)), 1)
         given = probabilities[np.arange(len(truth)), truth].astype(np.float64)
         losses = -np.log(np.clip(given, np.finfo(np.float64).eps, 1.0))
-        return {"counts": counts, "log_loss": float(losses.sum())}
+        found = {"counts": counts, "log_loss": float(losses.sum())}
+        return found if scale is None else found | {"ranks": ranks(probabilities, truth, scale)}
+
+    @exposed(kind="statistic", takes={"weights": "weights"})
+    def odds(self, weights: Tensor) -> np.ndarray:
+        """Count, sum and sum of squares of the labelled rows' log odds. **Shape** [3, K or 1]."""
+        return odds_moments(self._labelled(weights)[0])
 
     @exposed(kind="statistic", takes={"weights": "weights"})
     def tallies(self, weights: Tensor) -> dict[str, np.ndarray]:
         """How many labelled rows are right and wrong, by how undecided the model is."""
-        _, pool = self._ready()
-        probabilities = self._probabilities(weights)[pool.labelled]
-        return tally(probabilities, pool.labels.cpu().numpy()[pool.labelled])
+        return tally(*self._labelled(weights))
 
     @exposed(kind="prediction", takes={"weights": "weights"})
     def predict(self, weights: Tensor) -> np.ndarray:
@@ -145,6 +150,12 @@ class ClientWorker(Worker):
     @property
     def _key(self) -> str:
         return f"{self.run}:client"
+
+    def _labelled(self, weights: Tensor) -> tuple[np.ndarray, np.ndarray]:
+        """Probabilities and classes of the rows that have a label."""
+        _, pool = self._ready()
+        labels = pool.labels.cpu().numpy()
+        return self._probabilities(weights)[pool.labelled], labels[pool.labelled]
 
     def _probabilities(self, weights: Tensor) -> np.ndarray:
         trainer, pool = self._ready()
