@@ -106,6 +106,22 @@ def test_ridge_of_all_targets_is_scikit_learns(alpha):
         assert found.spread[ALIGNED:] == pytest.approx(np.full(N - ALIGNED, deviation), rel=1e-5)
 
 
+def test_a_line_goes_on_beyond_the_aligned_rows_only_if_it_may():
+    a, b = joined()
+    a.loc[ALIGNED + 1] = a.loc[ALIGNED]
+    a.loc[ALIGNED + 1, "b"] = a["b"][:ALIGNED].max()
+    a.loc[ALIGNED, "b"] = a["b"][:ALIGNED].max() + 30
+    found = {}
+    for beyond in (True, False):
+        fed = federation(a, b)
+        with LinearModels(fed, "bank", "telco", targets=["income"], beyond=beyond) as models:
+            models.fit()
+            models.predict()
+        found[beyond] = board(fed, models)["income"].outputs[ALIGNED : ALIGNED + 2]
+    assert found[False][0] == pytest.approx(found[False][1], abs=1e-9)
+    assert found[True][0] > found[True][1] + 1
+
+
 def test_ridge_under_encryption():
     a, b = joined()
     fed = federation(a, b)

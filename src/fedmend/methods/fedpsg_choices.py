@@ -28,7 +28,7 @@ PAPER: dict[str, Any] = {
     "tau": 0.0,
     "protocol": "published",
     "model": "linear",
-    "linear": {"alpha": 0.1},
+    "linear": {"alpha": 0.1, "beyond": True},
     "rounds": 5,
     "alpha": 0.0,
     "k": 0.25,

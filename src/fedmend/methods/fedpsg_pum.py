@@ -268,7 +268,9 @@ class FedPSGPUM(Mended):
         """What every call of VFPU-M is told."""
         # Held-out rows stop boosting too early where a few outliers make up most of the error.
         tree = {"validation": 0.0, **(self.tree or {})}
-        params = {"linear": self.linear, "tree": tree, "neural": self.neural}
+        # A's columns may be elsewhere on the rows that B lacks, where a line would lead far off.
+        linear = {"beyond": False, **(self.linear or {})}
+        params = {"linear": linear, "tree": tree, "neural": self.neural}
         return {
             "run": run,
             "how": self._self_training(),

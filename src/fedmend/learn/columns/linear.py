@@ -55,6 +55,8 @@ class LinearModels(TargetModels):
     ensemble: bootstrap members per numeric target, whose disagreement enters the spread.
     steps: most steps of logistic training; it stops earlier at `tolerance`, the largest change
     of an output that the next step promises.
+    beyond: go on with the line where A's columns are beyond their values on the aligned rows;
+    otherwise they count as the nearest of those.
     """
 
     family = "linear"
@@ -70,6 +72,7 @@ class LinearModels(TargetModels):
         ensemble: int = 0,
         steps: int = 30,
         tolerance: float = 1e-3,
+        beyond: bool = True,
         seed: int = 0,
         **options: Any,
     ) -> None:
@@ -85,7 +88,8 @@ class LinearModels(TargetModels):
         self.steps = steps
         self._ensemble, self._seed, self._rounds = ensemble, seed, 0
         at_b = {"alpha": float(alpha), "tolerance": float(tolerance)}
-        super().__init__(fed, a, b, **options, params={"b": at_b})
+        at_a = {"beyond": bool(beyond)}
+        super().__init__(fed, a, b, **options, params={"a": at_a, "b": at_b})
         self._rank = 0
 
     # ------------------------------------------------------------------ fitting

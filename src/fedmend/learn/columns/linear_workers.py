@@ -39,11 +39,23 @@ def member_weights(seeds: Sequence[int], rows: int) -> list[np.ndarray]:
 class LinearFeatures(TargetWorker):
     """A's side: its columns as real numbers, and in coordinates drawn afresh for every fit."""
 
-    def __init__(self, site: Site, scope: str = "train", *, model: str, segments: Segments) -> None:
+    def __init__(
+        self,
+        site: Site,
+        scope: str = "train",
+        *,
+        model: str,
+        segments: Segments,
+        beyond: bool = True,
+    ) -> None:
         super().__init__(site, scope, model=model, segments=segments)
         table = self.table.take(self.rows)
         encoder = Encoder(dtype="float64", missing_indicator=True).fit(table)
-        self._columns = encoder.transform(table, party=site.name).onehot()
+        columns = encoder.transform(table, party=site.name).onehot()
+        if not beyond and self.aligned:
+            seen = columns[: self.aligned]
+            columns = columns.clip(seen.min(axis=0), seen.max(axis=0))
+        self._columns = columns
         self._rotated: Rotated | None = None
 
     @exposed(kind="count")
