@@ -12,7 +12,9 @@ from fedmend.errors import DataError
 from fedmend.federation import Federation, read_ledger
 from fedmend.flow import execute, plan_of
 from fedmend.flow.reading import read_parties
-from fedmend.flow.scoring import Reference, measure, reference_of
+from fedmend.flow.scoring import Reference, how_sure, measure, reference_of
+from fedmend.learn.evidence.calibration import describe
+from fedmend.learn.metrics import normalised_entropy
 from fedmend.report.labelling import Labelling
 
 NAMES = ("clinic", "lab", "ward")
@@ -92,6 +94,8 @@ def test_several_labellers_in_a_run(crowd):
         assert len(review) == rows and review["suspicious"].sum() == count
     html = (crowd.run / "report.html").read_text()
     assert 'id="labellers"' in html and "against the majority of the labels of clinic" in html
+    assert all(each.uncertainty["worth"]["rows"] for each in record.methods)
+    assert 'id="uncertainty"' in html and "Where most labellers err together" in html
     entries = read_ledger(crowd.run / "ledger.jsonl")
     assert not {each.kind for each in entries if each.receiver == "coordinator"} & {"label", "row"}
 
@@ -132,6 +136,30 @@ def test_measured_where_the_reference_is(trained):
     assert scores["accuracy"] == pytest.approx(accuracy_score(majority, said))
     own = measure(model, test, Reference(NAMES, own=True))
     assert own == measure(model, test, Reference(("lab",)))
+
+
+def test_how_sure_is_judged_by_the_same_labels(trained):
+    fed, model = trained
+    test = fed.on("test")
+    p = model.predict_proba(test)
+    classes = model.classes_.tolist()
+    for party in NAMES:
+        found = how_sure(model, test, Reference((party,)))
+        codes = np.array([classes.index(each) for each in labels_of(fed, party)])
+        expected = describe(p, normalised_entropy(p), codes)
+        assert found.worth["error"] == pytest.approx(expected["error"])
+        assert found.worth["auroc"] == pytest.approx(expected["auroc"], abs=1e-6)
+        assert found.against == ""
+    votes = np.stack([labels_of(fed, party) == "ill" for party in NAMES])
+    majority = np.where(votes.sum(0) >= 2, classes.index("ill"), classes.index("well"))
+    found = how_sure(model, test, Reference(NAMES))
+    expected = describe(p, normalised_entropy(p), majority)
+    assert found.worth["histogram"] == expected["histogram"]
+    assert found.worth["calibration_error"] == pytest.approx(expected["calibration_error"])
+    assert "by the majority of the labels of clinic, lab and ward" in found.sentences()[0]
+    assert how_sure(model, test, Reference(NAMES, own=True)) == how_sure(
+        model, test, Reference(("lab",))
+    )
 
 
 def test_which_reference(trained):

@@ -1,15 +1,22 @@
-"""Against which test labels methods are measured, when one party labels and when several do."""
+"""Against which test labels methods are measured, when one party labels and when several do.
+
+Scores and what a method's uncertainty is worth are measured by the same labels.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
+from fedmend._json import plain
 from fedmend.config.catalogue import MAJORITY
 from fedmend.errors import DataError
 from fedmend.federation import Federation
+from fedmend.report.uncertainty import Uncertainty
 
-__all__ = ["Reference", "measure", "reference_of"]
+__all__ = ["Reference", "how_sure", "measure", "reference_of"]
 
 
 @dataclass(frozen=True)
@@ -77,7 +84,6 @@ def _elsewhere(estimator: Any, test: Federation, reference: Reference) -> dict[s
     """A method of one label party against the labels of others: its predictions go there."""
     from fedmend.learn import metrics
     from fedmend.methods.inc_labels import LabelWorker
-    from fedmend.methods.labellers import Labellers
 
     probabilities = estimator.predict_proba(test)
     classes = estimator.classes_.tolist()
@@ -85,8 +91,71 @@ def _elsewhere(estimator: Any, test: Federation, reference: Reference) -> dict[s
         (party,) = reference.parties
         with test.workers(LabelWorker, parties=[party]) as crew:
             return dict(crew[party].metrics(probabilities, classes))
-    with Labellers(test, reference.parties) as labellers:
+    said, clear = _majority(test, reference.parties, classes)
+    return metrics.classification(said[clear], probabilities[clear])
+
+
+def _majority(
+    test: Federation, parties: tuple[str, ...], classes: list[Any]
+) -> tuple[np.ndarray, np.ndarray]:
+    """What most of the parties say of each test row, and where it is not a tie."""
+    from fedmend.methods.labellers import Labellers
+
+    with Labellers(test, parties) as labellers:
         labellers.attach(classes)
         counts = labellers.votes()
-    clear = (counts == counts.max(1, keepdims=True)).sum(1) == 1
-    return metrics.classification(counts[clear].argmax(1), probabilities[clear])
+    return counts.argmax(1), (counts == counts.max(1, keepdims=True)).sum(1) == 1
+
+
+# ---------------------------------------------------------------- how sure
+
+
+def how_sure(estimator: Any, test: Federation, reference: Reference) -> Uncertainty | None:
+    """What a method's uncertainty is worth, against the labels that its scores are measured by.
+
+    None for numbers, which have none.
+    """
+    from fedmend.methods.crowd_base import CrowdEstimator
+
+    if estimator.task_ == "regression":
+        return None
+    if not hasattr(estimator, "network_"):  # the same columns of different people
+        return Uncertainty(**plain({"worth": estimator.uncertainty_report(test)}))
+    several = len(reference.parties) > 1 and not reference.own
+    against = reference.parties[0] if len(reference.parties) == 1 else None
+    worth: dict[str, Any]
+    if isinstance(estimator, CrowdEstimator) and not several:
+        worth = estimator.uncertainty_report(test, against=against)
+    elif reference.own or (against is not None and against == estimator.network_.label_party):
+        rows = "aligned" if test.is_aligned else None
+        worth = estimator.uncertainty_report(test, rows=rows)
+    else:
+        worth = _judged_elsewhere(estimator, test, reference)
+    content: dict[str, Any] = {"worth": worth, "against": reference.words if several else ""}
+    if hasattr(estimator, "calibration_"):
+        content |= {
+            "carried": estimator.carried(test),
+            "trust": {kind: found["trust"] for kind, found in estimator.calibration_.items()},
+            "made_up": estimator.made_up(),
+        }
+    return Uncertainty(**plain(content))
+
+
+def _judged_elsewhere(estimator: Any, test: Federation, reference: Reference) -> dict[str, Any]:
+    """Against one other party's labels, computed there; or against the majority of several."""
+    from fedmend.learn.evidence.calibration import describe
+    from fedmend.learn.metrics import normalised_entropy
+    from fedmend.methods.inc_labels import LabelWorker
+
+    probabilities = estimator.predict_proba(test)
+    classes = estimator.classes_.tolist()
+    if len(reference.parties) == 1:
+        (party,) = reference.parties
+        with test.workers(LabelWorker, parties=[party]) as crew:
+            return dict(crew[party].uncertainty_report(probabilities, classes))
+    if hasattr(estimator, "predict_uncertainty"):
+        undecided = estimator.predict_uncertainty(test)
+    else:
+        undecided = normalised_entropy(probabilities)
+    said, clear = _majority(test, reference.parties, classes)
+    return describe(probabilities[clear], undecided[clear], said[clear])

@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING, Any
 from fedmend._json import write_json
 from fedmend.config.catalogue import method_class
 from fedmend.errors import ConfigError
-from fedmend.flow.scoring import Reference, measure
+from fedmend.flow.scoring import Reference, how_sure, measure
 from fedmend.report.labelling import Labelling
 from fedmend.report.record import MethodRun
-from fedmend.report.uncertainty import Uncertainty
 
 if TYPE_CHECKING:
     from fedmend.federation import Federation
@@ -193,7 +192,7 @@ class Training:
         if self.first and hasattr(estimator, "expertise_"):
             suspicious = estimator.review_labels(path=review if self._reviews else None)
             told["labelling"] = Labelling.of(estimator, suspicious).to_dict()
-        if self.first and (found := Uncertainty.of(estimator, test)) is not None:
+        if self.first and (found := how_sure(estimator, test, reference)) is not None:
             told["uncertainty"] = found.to_dict()
         write_json(stored, told)
         return _read(stored)

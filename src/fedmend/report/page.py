@@ -184,6 +184,7 @@ def _about_methods(record: RunRecord) -> dict[str, Any]:
         "uncertainties": told,
         "uncertainty_table": uncertainty.overall([(each["title"], each["found"]) for each in told]),
         "shares_told": any(each["found"].carried for each in told),
+        "by_votes": any(each["found"].against for each in told),
     }
 
 

@@ -1,20 +1,17 @@
 """What a method's uncertainty is worth, and which party carried its decisions.
 
-Everything here was computed at the label party over the test rows: histograms, rates and means.
+Everything here was computed over the test rows where their labels are (or from how many labellers
+say what, where the majority counts): histograms, rates and means.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from fedmend._json import plain
 from fedmend.report import plots
 from fedmend.report.overview import percent
-
-if TYPE_CHECKING:
-    from fedmend.federation import Federation
 
 __all__ = ["Uncertainty", "picture"]
 
@@ -25,42 +22,24 @@ class Uncertainty:
 
     worth: as `fedmend.learn.evidence.calibration.describe` tells it. carried: by party the mean
     share of decisions on rows known to all. trust: by kind of row and source. made_up: by passive
-    party how many rows got a label, kept it, and how many there are.
+    party how many rows got a label, kept it, and how many there are. against: what counts as right
+    where that is a matter of votes.
     """
 
     worth: dict[str, Any]
     carried: dict[str, float] = field(default_factory=dict)
     trust: dict[str, dict[str, float]] = field(default_factory=dict)
     made_up: dict[str, dict[str, int]] = field(default_factory=dict)
-
-    @classmethod
-    def of(cls, model: Any, test: Federation) -> Uncertainty | None:
-        """Of a fitted model, on the test rows known to all parties; None where nothing is told.
-
-        That is the case for numbers, and where the labels of test rows are a matter of votes.
-        """
-        if model.task_ == "regression":
-            return None
-        if not hasattr(model, "network_"):
-            return cls(**plain({"worth": model.uncertainty_report(test)}))
-        party = model.network_.label_party
-        if party is None and len(test.label_parties) != 1:
-            return None
-        if party is not None and not test.roster[party]["labelled"]:
-            return None
-        rows = "aligned" if test.is_aligned else None
-        content = {"worth": model.uncertainty_report(test, rows=rows)}
-        if hasattr(model, "calibration_"):
-            content |= {
-                "carried": model.carried(test),
-                "trust": {kind: found["trust"] for kind, found in model.calibration_.items()},
-                "made_up": model.made_up(),
-            }
-        return cls(**plain(content))
+    against: str = ""
 
     def sentences(self) -> list[str]:
         """What was found, in words."""
         lines = []
+        if self.against:
+            lines.append(
+                f"Right and wrong are by {self.against}: {self.worth['rows']:,} test rows. Where "
+                "most labellers err together, a true answer counts as wrong here."
+            )
         auroc, selective = self.worth["auroc"], self.worth["selective"]
         if auroc is not None:
             how = "well" if auroc >= 0.75 else "somewhat" if auroc >= 0.6 else "hardly"
