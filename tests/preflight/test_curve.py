@@ -20,12 +20,14 @@ from fedmend.secure.align import align
 QUICK = {"sizes": 3, "repeats": 2, "seconds": 20.0}
 
 
-def bank_and_telco(n=160, task="binary", extra=0, labelled=1.0, seed=0):
+def bank_and_telco(n=160, task="binary", extra=0, labelled=1.0, seed=0, rare=None):
     """Half of what decides is at each; `extra` people only the bank knows."""
     rng = np.random.default_rng(seed)
     own, other = rng.normal(size=(2, n + extra))
     signal = own + other
     y = np.where(signal > 0, "yes", "no") if task == "binary" else 100 + 10 * signal
+    if rare is not None:
+        y = np.where(np.argsort(np.argsort(-signal)) < rare, "yes", "no")
     y = pd.Series(y, dtype=object if task == "binary" else float)
     y[rng.random(len(y)) > labelled] = None
     bank = pd.DataFrame({"id": np.arange(n + extra), "income": own, "y": y})
@@ -59,6 +61,26 @@ def test_numbers_are_measured_by_their_error():
     assert found.metric == "rmse"
     assert found.points[0].score > found.now.score
     assert "RMSE" in found.words[0]
+
+
+@pytest.mark.parametrize(("rare", "metric"), [(30, "auc"), (6, "auc"), (1, "accuracy")])
+def test_a_class_may_be_absent_from_the_rows_set_aside(rare, metric):
+    found = learning_curve(bank_and_telco(n=120, rare=rare), sizes=3, repeats=4, seconds=20.0)
+    assert found.metric == metric
+    scores = [each for point in (*found.points, found.twice) for each in (point.low, point.high)]
+    assert all(0 <= each <= 1 for each in scores)
+    assert found.repeats + found.left_out == 4
+    told = found.words[-1]
+    if metric == "accuracy":
+        assert found.left_out == 0 and "a class is too rare" in told
+    assert ("lacked a class" in told) == (metric == "auc" and found.left_out > 0)
+
+
+def test_repeats_that_lack_a_class_are_left_out():
+    good, bad = {"auc": 0.8, "accuracy": 0.7}, {"auc": float("nan"), "accuracy": 0.9}
+    assert curve._judged_by([[good, good], [good, bad], [good, good]]) == ("auc", [0, 2])
+    assert curve._judged_by([[good], [bad], [bad]]) == ("accuracy", [0, 1, 2])
+    assert curve._judged_by([[{"rmse": 3.0}]] * 2) == ("rmse", [0, 1])
 
 
 def test_rows_without_label_do_not_count():

@@ -47,9 +47,11 @@ _BATCHES = ((32, 1000), (64, 5000), (256, 1_000_000))  # batch size, for so many
 class Curve:
     """The score by aligned rows, and where it leads.
 
-    metric: "auc", or "rmse" for numbers. points: measured. twice: with twice the aligned rows, as
-    the power law has it. gain: by how much that is better, with its 80 % interval (low, high).
-    alone: the label party without the others, on all its labelled rows.
+    metric: "auc", "rmse" for numbers, or "accuracy" where a class is too rare for an AUC. points:
+    measured. twice: with twice the aligned rows, as the power law has it. gain: by how much that
+    is better, with its 80 % interval (low, high). alone: the label party without the others, on
+    all its labelled rows. repeats: those that were measured. left_out: those that were not, since
+    the rows set aside lacked a class.
     """
 
     metric: str
@@ -60,6 +62,7 @@ class Curve:
     label_party: str
     repeats: int
     held_out: int
+    left_out: int = 0
     settings: dict[str, Any] = field(default_factory=dict)
 
     @property
@@ -68,7 +71,7 @@ class Curve:
 
     @property
     def words(self) -> list[str]:
-        name = {"auc": "AUC", "rmse": "RMSE"}[self.metric]
+        name = {"auc": "AUC", "rmse": "RMSE", "accuracy": "an accuracy of"}[self.metric]
         now, twice = self.now, self.twice
         sentences = [
             f"Trained on {now.rows:,} shared rows, the parties together reach {name} "
@@ -91,6 +94,15 @@ class Curve:
                 else "whether that is a gain cannot be told from these rows."
             )
         )
+        if self.metric == "accuracy":
+            sentences.append(
+                "An AUC cannot be told: a class is too rare to be in the parts that are set aside."
+            )
+        elif self.left_out:
+            sentences.append(
+                f"{self.left_out} of {self.left_out + self.repeats} parts that were set aside "
+                "lacked a class and do not count."
+            )
         return sentences
 
     @property
@@ -147,33 +159,51 @@ def learning_curve(
         usable = rng.permutation(usable)[: int(most / (1 - held_out))]
     aside = round(held_out * len(usable))
     tried = _sizes(sizes, len(usable) - aside)
-    together = np.zeros((repeats, len(tried)))
-    alone: list[float] = []
-    metric, rows_alone = "auc", 0
+    together: list[list[dict[str, float]]] = []
+    alone: list[dict[str, float]] = []
+    rows_alone = 0
     for repeat in range(repeats):
         held, pool = _in_turn(usable, aside, repeat, [fed.seed, seed])
+        together.append([])
         for number, size in enumerate(tried):
             scores = _fit(fed, parties, owner, pool[:size], held, [seed, repeat, number])
-            metric = "auc" if "auc" in scores else "rmse"
-            together[repeat, number] = scores[metric]
+            together[repeat].append(scores)
             if progress is not None:
                 progress("learning curve", repeat * len(tried) + number + 1, repeats * len(tried))
         if owner in parties:
-            found, rows_alone = _alone(fed, owner, held, most, [seed, repeat])
-            alone.append(found[metric])
-    wider = widening(repeats, aside / max(1, len(usable) - aside))
-    points, twice, gain = read_curve(tried, together, metric, wider, rng)
+            scores, rows_alone = _alone(fed, owner, held, most, [seed, repeat])
+            alone.append(scores)
+    metric, kept = _judged_by(together)
+    wider = widening(len(kept), aside / max(1, len(usable) - aside))
+    measured = np.array([[each[metric] for each in together[repeat]] for repeat in kept])
+    points, twice, gain = read_curve(tried, measured, metric, wider, rng)
+    by_itself = np.array([alone[repeat][metric] for repeat in kept]) if alone else None
     return Curve(
         metric,
         points,
         twice,
         gain,
-        point_of(rows_alone, np.array(alone), metric, wider, rng) if alone else None,
+        None if by_itself is None else point_of(rows_alone, by_itself, metric, wider, rng),
         owner,
-        repeats,
+        len(kept),
         aside,
+        repeats - len(kept),
         {"sizes": sizes, "seconds": seconds, "seed": seed},
     )
+
+
+def _judged_by(told: Sequence[Sequence[dict[str, float]]]) -> tuple[str, list[int]]:
+    """The metric, and the repeats that have it: an AUC needs every class among the rows set aside.
+
+    Where half of the repeats or more lack one, accuracy is taken, which needs none.
+    """
+    everything = list(range(len(told)))
+    if "auc" not in told[0][0]:
+        return "rmse", everything
+    able = [at for at in everything if all(np.isfinite(each["auc"]) for each in told[at])]
+    if len(able) >= max(2, len(told) / 2):
+        return "auc", able
+    return "accuracy", everything
 
 
 def _sizes(count: int, rows: int) -> list[int]:

@@ -94,7 +94,7 @@ def read_curve(
     wider: by what factor intervals are. **Shape** scores [repeats, sizes]
     """
     points = [point_of(size, scores[:, at], metric, wider, rng) for at, size in enumerate(sizes)]
-    errors = 1 - scores if metric == "auc" else scores
+    errors = scores if metric == "rmse" else 1 - scores
     n = np.array(sizes, dtype=np.float64)
     twice = 2 * n[-1]
 
@@ -115,10 +115,10 @@ def read_curve(
         max(0.0, min(float(least), LEAST_OF_BEFORE * before_low)),
         max(float(most), before_high),
     )
-    if metric == "auc":
-        point = Point(int(twice), 1 - error, 1 - float(high), min(1.0, 1 - float(low)))
-    else:
+    if metric == "rmse":
         point = Point(int(twice), error, max(0.0, float(low)), float(high))
+    else:
+        point = Point(int(twice), 1 - error, 1 - float(high), min(1.0, 1 - float(low)))
     return points, point, bounds
 
 
@@ -145,5 +145,5 @@ def point_of(
     middle = float(scores.mean())
     ends = np.percentile(scores[draws].mean(1), [_TAIL, 100 - _TAIL])
     low, high = middle + wider * (ends - middle)
-    best = 1.0 if metric == "auc" else np.inf
+    best = np.inf if metric == "rmse" else 1.0
     return Point(int(rows), middle, max(0.0, float(low)), float(min(best, high)))
