@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import wraps
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,10 @@ from sklearn.base import clone
 
 from fedmend.data.scenario import split_columns, split_rows, tear
 from fedmend.data.table import Table
-from fedmend.errors import ConfigError, DataError, NotFitted, Refused, ResumeError
+from fedmend.errors import ConfigError, DataError, FedmendWarning, NotFitted, Refused, ResumeError
 from fedmend.federation import Alignment, AlignmentCounts, Federation, Party, Policy
 from fedmend.learn.evidence.additive import RIDGES
+from fedmend.learn.evidence.heads import EvidenceTopWorker
 from fedmend.learn.evidence.parts import part_of as evidence_part
 from fedmend.methods.baselines.local import Local
 from fedmend.methods.risa import RISA
@@ -174,7 +176,7 @@ def test_bottoms_of_one_shape_can_be_shared() -> None:
     for key, value in weights[0].items():
         np.testing.assert_array_equal(value, weights[1][key])
     assert "weights" in {entry.kind for entry in alike.ledger.entries()}
-    with pytest.raises(ConfigError, match="share_every"):
+    with pytest.warns(FedmendWarning, match="share_every"):
         RISA(**QUICK | {"epochs": 1}, self_training="none", share_every=2).fit(torn(rows=100))
 
 
@@ -213,6 +215,66 @@ def test_selection_drops_rows_and_never_overlapping_ones(fed: Federation) -> Non
     assert all(entry["after"] <= entry["before"] for entry in model.selection_)
     assert any(entry["after"] < entry["before"] for entry in model.selection_)
     assert "aligned" not in {entry["party"] for entry in model.selection_}  # none was completed
+
+
+def test_who_learnt_a_made_up_label_is_no_judge_of_it(
+    fed: Federation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dealt: list[tuple[np.ndarray, np.ndarray]] = []
+    real = EvidenceTopWorker.set_unseen
+
+    @wraps(real)
+    def set_unseen(self: EvidenceTopWorker, rows: np.ndarray, members: np.ndarray) -> None:
+        dealt.append((rows, members))
+        real(self, rows, members)
+
+    monkeypatch.setattr(EvidenceTopWorker, "set_unseen", set_unseen)
+    how = {"self_training": "views", "threshold": 0.4, "precise": False, "members": 3}
+    model = RISA(**QUICK | {"epochs": 2}, **how).fit(fed)
+    ((rows, members),) = dealt
+    counts = fed.alignment
+    start = counts.aligned + counts.unaligned["bank"]
+    chosen = start + np.flatnonzero(model.pseudo_labels("telco")["chosen"])
+    assert len(chosen)
+    assert set(range(counts.aligned)) | set(chosen) <= set(rows.tolist())
+    for some in (rows < counts.aligned, np.isin(rows, chosen)):
+        shares = np.bincount(members[some], minlength=3)
+        assert shares.max() - shares.min() <= 1
+
+
+def test_the_most_doubtful_made_up_labels_leave(fed: Federation) -> None:
+    how = {"self_training": "consistency", "threshold": 0.5, "precise": False, "select_every": 1}
+    quick = QUICK | {"epochs": 4}
+    model = RISA(**quick, **how, final_threshold=1.0, final_share=0.5).fit(fed)
+    counts = model.made_up()["telco"]
+    assert counts["kept"] == np.ceil(0.5**0.75 * counts["chosen"])
+    untouched = RISA(**quick, **how, final_threshold=1.0, final_share=1.0).fit(fed)
+    counts = untouched.made_up()["telco"]
+    assert 0 < counts["kept"] == counts["chosen"]
+
+
+def test_a_class_that_is_often_wrong_gets_no_labels(fed: Federation) -> None:
+    how = {"self_training": "views", "threshold": 0.7}
+    chosen = [
+        RISA(**QUICK | {"epochs": 3}, **how, precise=precise).fit(fed).pseudo_labels("shop")
+        for precise in (False, True)
+    ]
+    assert (chosen[0]["sure"][chosen[0]["chosen"]] >= 0.7).all()
+    assert not (chosen[1]["chosen"] & ~chosen[0]["chosen"]).any()
+    assert chosen[1]["chosen"].sum() < chosen[0]["chosen"].sum() or not chosen[0]["chosen"].any()
+
+
+def test_the_label_partys_own_head_has_a_bottom_to_itself(fed: Federation) -> None:
+    """So its opinion is what it would be without partners: their columns do not move it."""
+    quick = QUICK | {"epochs": 2, "members": 2}
+    made = [RISA(**quick, solo=solo, joint=joint).fit(fed) for solo, joint in ((True, 1.0),)]
+    site = fed.engine.site("bank")  # type: ignore[attr-defined]
+    part = evidence_part(site, made[0].network_.model)
+    assert part.bottom.module.spec.members == 4  # type: ignore[union-attr]
+    assert part.heads.module.spec.solo == 0  # type: ignore[union-attr]
+    plain = RISA(**quick, solo=False).fit(fed)
+    part = evidence_part(site, plain.network_.model)
+    assert part.bottom.module.spec.members == 2  # type: ignore[union-attr]
 
 
 # ------------------------------------------------------------------------------ rows of all kinds

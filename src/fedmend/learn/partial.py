@@ -17,12 +17,14 @@ import torch
 from torch import Tensor, nn
 
 from fedmend.errors import ConfigError, DataError
-from fedmend.federation import exposed
+from fedmend.federation import Site, exposed
 from fedmend.learn.augment import Weak
 from fedmend.learn.features import ALIGNED, BatchOrder, Features, Segments, is_known
 from fedmend.learn.halves import BottomHalf, Settings, TopHalf
 from fedmend.learn.joint import JOINT_TOPS, JointSpec, Views
+from fedmend.learn.parts import part_of
 from fedmend.learn.session import AlignedJudges
+from fedmend.learn.sharing import SharesBottom, Sharing, run_steps
 from fedmend.learn.split import BottomWorker, TopWorker
 from fedmend.learn.training import SplitNetwork
 
@@ -238,7 +240,16 @@ class PartialTopHalf(TopHalf):
 # ---------------------------------------------------------------------------------- workers
 
 
-class PartialBottomWorker(BottomWorker):
+class _PartialWorker(SharesBottom):
+    site: Site
+    model: str
+
+    def _shared_bottom(self) -> nn.Module | None:
+        part = part_of(self.site, self.model).bottom
+        return None if part is None else part.module
+
+
+class PartialBottomWorker(_PartialWorker, BottomWorker):
     """A feature party without labels, which some rows are not known to."""
 
     half: PartialBottomHalf
@@ -254,7 +265,7 @@ class PartialBottomWorker(BottomWorker):
         return self.half.walk(mixed(self.half, groups, counts, batches))
 
 
-class PartialTopWorker(TopWorker):
+class PartialTopWorker(_PartialWorker, TopWorker):
     """The label party, with a top that can do without some parties."""
 
     half: PartialTopHalf
@@ -310,6 +321,8 @@ class Mix:
 class PartialSession(AlignedJudges):
     """A session whose batches mix aligned rows, the label party's others, and unlabelled ones."""
 
+    _sharing: Sharing | None = None
+
     def _set_order(self) -> None:
         network = self.network
         mix: Mix = network.mix  # type: ignore[attr-defined]
@@ -324,6 +337,28 @@ class PartialSession(AlignedJudges):
         counts, batches = make_up([len(group) for group in groups], size, mix.least)
         self._batches = self.top.set_groups(groups, counts, batches)
         self.bottoms.set_groups(groups, counts, batches)
+
+    def _exchange(self, embeddings: dict[str, Any]) -> None:
+        every = int(self.network.config.options.get("share_every", 0))
+        if not every:
+            return super()._exchange(embeddings)
+        run_steps(self.bottoms, self.top, self._batches, embeddings, every, self._share)
+
+    def epoch(self, number: int) -> float:
+        """As any session's; where bottoms are shared, from a common one."""
+        if self.network.config.options.get("share_every") and self._sharing is None:
+            assert self.network.label_party is not None
+            self._sharing = Sharing(self.bottoms, self.top, self.network.label_party)
+            self._share()
+        return super().epoch(number)
+
+    def _share(self) -> None:
+        assert self._sharing is not None
+        rows = {
+            name: int(presence(name, self._segments)[self.train].sum())
+            for name in self.network.parties
+        }
+        self._sharing.share(rows)
 
     def _groups(self, mix: Mix) -> list[np.ndarray]:
         """Row numbers of the training rows: aligned, the label party's own, each other party's."""

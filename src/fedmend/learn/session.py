@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fedmend.errors import DataError, ResumeError
-from fedmend.federation import Crew, Each, Federation
+from fedmend.federation import Crew, Federation
 from fedmend.learn.features import ALIGNED, ALL, Segments, batch_sizes, is_known
 from fedmend.learn.parts import read_json, write_json
+from fedmend.learn.sharing import run_steps
 from fedmend.learn.sides import MOST_ROWS
 
 if TYPE_CHECKING:
@@ -117,13 +118,13 @@ class Session:
             self.top.epoch_alone(seed)
         else:
             self.top.start_epoch(seed)
-            embeddings = self.bottoms.step(epoch=seed)
-            for _ in range(self._batches - 1):
-                embeddings = self.bottoms.step(Each(self.top.step(embeddings)))
-            self.bottoms.finish(Each(self.top.step(embeddings)))
+            self._exchange(self.bottoms.step(epoch=seed))
         loss = float(self.top.loss())
         network.history.append({"epoch": number, "loss": loss})
         return loss
+
+    def _exchange(self, embeddings: dict[str, Any]) -> None:
+        run_steps(self.bottoms, self.top, self._batches, embeddings)
 
     def seed_of(self, epoch: int) -> int:
         """The seed of an epoch's order of rows."""

@@ -16,16 +16,16 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 from fedmend.errors import ConfigError, ResumeError
-from fedmend.federation import Crew, Each, Federation
+from fedmend.federation import Crew, Federation
 from fedmend.learn.evidence.heads import EvidenceTopWorker
 from fedmend.learn.evidence.top import Objective
 from fedmend.learn.evidence.workers import EvidenceBottomWorker
 from fedmend.learn.features import ALL, Segments, batch_sizes, is_known
 from fedmend.learn.parts import read_json, write_json
 from fedmend.learn.session import PREDICT_ROWS, STATE, epoch_seed
+from fedmend.learn.sharing import Sharing, run_steps
 from fedmend.learn.training import SplitConfig
 
 __all__ = ["EvidenceNetwork", "EvidenceSession", "How"]
@@ -39,7 +39,8 @@ class How:
     least_overlap: the least share of overlapping rows in a batch. min_mean_rows: fewest rows in
     a mean row. nominal: "mean" or "mode" of nominal columns in it. share_every: after so many
     steps bottoms of like shape are averaged over the parties; 0 is never. members: so many
-    networks side by side, each of which learns without a part of the overlapping rows.
+    networks side by side, each of which learns without a part of the overlapping rows. solo: the
+    label party's own head has a bottom to itself, which the joint head has no say in.
     """
 
     objective: Objective = field(default_factory=Objective)
@@ -50,6 +51,7 @@ class How:
     nominal: str = "mean"
     share_every: int = 0
     members: int = 1
+    solo: bool = False
 
     def __post_init__(self) -> None:
         problems = []
@@ -71,7 +73,12 @@ class How:
 
     def net(self) -> dict[str, Any]:
         """What the modules are built from, besides what any split network's are."""
-        return {"heads": self.heads, "joint": self.joint, "members": self.members}
+        return {
+            "heads": self.heads,
+            "joint": self.joint,
+            "members": self.members,
+            "solo": self.solo,
+        }
 
     def worker(self) -> dict[str, Any]:
         """What the workers need to know, as wire values."""
@@ -232,6 +239,7 @@ class EvidenceSession:
         asked = [name for name in network.passive if train or self._has_rows(name)]
         self._crews = _Crews(network, fed, asked)
         self._steps = 0
+        self._sharing: Sharing | None = None
 
     def __enter__(self) -> EvidenceSession:
         self.bottoms, self.top = self._crews.__enter__()
@@ -274,56 +282,26 @@ class EvidenceSession:
         """One pass over the training rows; returns the mean loss."""
         seed = epoch_seed(self.network.fed.seed, self.network.config.seed, number)
         done = [(number - 1) / epochs, number / epochs]
+        if self.network.how.share_every and self._sharing is None:
+            self.share()
         self.top.start_epoch(seed, done)
         embeddings = self.bottoms.step(epoch=seed, done=done)
         every = self.network.how.share_every
-        for step in range(1, self._steps):
-            if every and step % every == 0:
-                self.bottoms.finish(Each(self.top.step(embeddings)))
-                self.share()
-                embeddings = self.bottoms.step()
-            else:
-                embeddings = self.bottoms.step(Each(self.top.step(embeddings)))
-        self.bottoms.finish(Each(self.top.step(embeddings)))
-        if every:
-            self.share()
+        share = self.share if every else None
+        run_steps(self.bottoms, self.top, self._steps, embeddings, every, share)
         return float(self.top.loss())
 
     def share(self) -> None:
-        """All parties go on with the mean of their bottoms, which must be alike (FedAvg).
-
-        A bottom counts by the rows that its party trains on.
-        """
-        found = self.bottoms.bottom_weights()
-        own = self.top.bottom_weights()
-        if own:
-            found[self.network.label_party] = own
-        first = next(iter(found.values()))
-        for name, weights in found.items():
-            shapes = [{k: tuple(v.shape) for k, v in each.items()} for each in (first, weights)]
-            if shapes[0] != shapes[1]:
-                raise ConfigError(
-                    f"share_every averages bottoms of one shape, but that of {name!r} differs. "
-                    "Mend: share_every=0, or give the parties columns or images alike"
-                )
-        rows = [
-            sum(
-                len(p) for p, seg in zip(self.pools, self.spans, strict=True) if is_known(seg, name)
-            )
-            for name in found
-        ]
-        shares = torch.tensor(rows, dtype=torch.float64) / sum(rows)
-        mean = {
-            key: value
-            if not value.is_floating_point()
-            else sum(
-                weights[key].to(value.device) * float(share)
-                for weights, share in zip(found.values(), shares, strict=True)
-            )
-            for key, value in first.items()
+        """All parties of like bottoms go on with one."""
+        network = self.network
+        if self._sharing is None:
+            self._sharing = Sharing(self.bottoms, self.top, network.label_party)
+        pools = list(zip(self.pools, self.spans, strict=True))
+        rows = {
+            name: sum(len(pool) for pool, segment in pools if is_known(segment, name))
+            for name in network.parties
         }
-        self.bottoms.take_bottom(mean)
-        self.top.take_bottom(mean)
+        self._sharing.share(rows)
 
     def judge(self, rows: np.ndarray, segment: str, kinds: list[str] | None = None) -> None:
         """Let the label party judge these rows, all of one segment, as rows of these kinds."""

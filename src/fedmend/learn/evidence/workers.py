@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from fedmend.errors import DataError
 from fedmend.federation import exposed
@@ -34,10 +34,11 @@ from fedmend.learn.features import ALIGNED, Segments
 from fedmend.learn.halves import Settings
 from fedmend.learn.nets import Batch
 from fedmend.learn.parts import BottomPart
+from fedmend.learn.sharing import SharesBottom
 from fedmend.learn.split import SplitWorker, _numbers
 
 
-class EvidenceWorker(SplitWorker):
+class EvidenceWorker(SharesBottom, SplitWorker):
     """What bottoms and heads have in common: own rows, the mean row, parts on disk."""
 
     @exposed(kind="control")
@@ -59,17 +60,9 @@ class EvidenceWorker(SplitWorker):
         else:
             mine.module.load_state_dict(theirs.module.state_dict())
 
-    @exposed(kind="weights")
-    def bottom_weights(self) -> dict[str, Tensor]:
-        """This party's bottom, to be averaged with others of the same shape."""
+    def _shared_bottom(self) -> nn.Module | None:
         part = self._part().bottom
-        return {} if part is None else {k: v.clone() for k, v in part.module.state_dict().items()}
-
-    @exposed(kind="control", takes={"weights": "weights"})
-    def take_bottom(self, weights: dict[str, Tensor]) -> None:
-        part = self._part().bottom
-        if part is not None:
-            part.module.load_state_dict(weights)
+        return None if part is None else part.module
 
     @exposed(kind="control")
     def drop(self) -> None:
@@ -79,10 +72,12 @@ class EvidenceWorker(SplitWorker):
     def _part(self) -> EvidencePart:
         return part_of(self.site, self.model)
 
-    def _new_bottom(self, net: Mapping[str, Any], settings: Settings) -> BottomPart:
-        """A fresh bottom, or those of several members side by side."""
+    def _new_bottom(
+        self, net: Mapping[str, Any], settings: Settings, *, solo: bool = False
+    ) -> BottomPart:
+        """A fresh bottom, or those of several members side by side; with `solo` twice as many."""
         part = super()._new_bottom(net, settings)
-        members = int(net["members"])
+        members = int(net["members"]) * (2 if solo else 1)
         if members > 1:
             module = BottomCommittee(CommitteeSpec(part.module.spec, members))
             weights = self.site.torch_generator(f"bottoms {net['seed']}", "cpu")

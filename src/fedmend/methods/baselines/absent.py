@@ -25,14 +25,18 @@ class AbsentPartner(SplitEstimator):
     """Trains on aligned rows and the label party's others; predicts rows known to one party.
 
     fusion: "mean" (LASER-VFL) or "concat" (PlugVFL); drop: how often "concat" leaves a party out.
+    share_every: for sides of like shape: bottoms are joined after so many steps (see `RISA`).
     """
 
     _network_type: ClassVar[type[SplitNetwork]] = PartialNetwork
 
-    def __init__(self, *, fusion: str = "mean", drop: float = 0.3, **params: Any) -> None:
+    def __init__(
+        self, *, fusion: str = "mean", drop: float = 0.3, share_every: int = 0, **params: Any
+    ) -> None:
         super().__init__(**params)
         self.fusion = fusion
         self.drop = drop
+        self.share_every = share_every
 
     def _training_rows(self, fed: Federation, label_party: str) -> list[list[object]]:
         counts = fed.alignment
@@ -44,6 +48,9 @@ class AbsentPartner(SplitEstimator):
             problems.append(f"fusion must be one of {FUSIONS}, however: {self.fusion!r}")
         if not 0 <= self.drop < 1:
             problems.append(f"drop must be in [0, 1), however: {self.drop}")
+        if self.share_every < 0:
+            problems.append(f"share_every must not be negative, however: {self.share_every}")
         if problems:
             raise ConfigError(problems)
-        return {"joint": {"kind": "mean", "fusion": self.fusion, "drop": self.drop}}
+        joint = {"kind": "mean", "fusion": self.fusion, "drop": self.drop}
+        return {"joint": joint, "share_every": self.share_every}
