@@ -8,7 +8,7 @@ import pytest
 
 from fedmend.report.page import render
 from fedmend.report.record import MethodRun, RunRecord
-from fedmend.report.rounds import Rounds, picture, rounds_of
+from fedmend.report.rounds import Rounds, clients_picture, picture, rounds_of
 
 
 def entry(number: int, accuracy: float | None, clients: list[str], **more: object) -> dict:
@@ -74,6 +74,23 @@ def test_only_methods_in_rounds_are_drawn_once_each(record: RunRecord) -> None:
     assert any("unlabelled rows used" in each for each in text)
     assert not any("pseudo-labels that are right" in each for each in text)  # nobody knows
     assert picture([Rounds("FedAvg", [{"round": 1}])]) is None
+
+
+def test_clients_have_curves_of_their_own(record: RunRecord) -> None:
+    rounds = Rounds("SAGE", HISTORY)
+    assert rounds.clients == ["a", "b", "c"]
+    assert rounds.series("loss", "a") == [(1, 1.0), (3, pytest.approx(1 / 3))]
+    assert rounds.series("pseudo_accuracy", "b") == []
+    svg = clients_picture(rounds_of(record))
+    assert svg is not None
+    text = [each.strip() for each in ElementTree.fromstring(svg).itertext()]
+    assert {"a", "b", "c", "loss of its steps", "unlabelled rows used"} <= set(text)
+    assert svg in render(record, [])
+    assert clients_picture([Rounds("SAGE", [entry(1, 0.5, ["a"])])]) is None  # nothing to compare
+    # More lines than can be told apart: none is named, their mean is.
+    many = clients_picture([Rounds("SAGE", [entry(1, 0.5, [f"c{n}" for n in range(20)])])])
+    text = [each.strip() for each in ElementTree.fromstring(many).itertext()]
+    assert "mean of 20 clients" in text and "c3" not in text
 
 
 def test_the_page_has_the_section_only_with_rounds(record: RunRecord) -> None:

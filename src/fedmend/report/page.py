@@ -247,6 +247,7 @@ def _pictures(record: RunRecord, found: Overview | None) -> Iterator[tuple[str, 
     yield "comparison", plots.comparison(record)
     yield "curves", plots.curves(record)
     yield "rounds_picture", rounds.picture(rounds.rounds_of(record), record.titles())
+    yield "clients_picture", rounds.clients_picture(rounds.rounds_of(record))
     yield "choice_picture", choosing.picture(record.choice) if record.choice else None
 
 

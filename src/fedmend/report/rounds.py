@@ -15,7 +15,7 @@ from fedmend.report import plots
 from fedmend.report.overview import percent
 from fedmend.report.record import MethodRun, RunRecord
 
-__all__ = ["PANELS", "Rounds", "picture", "rounds_of"]
+__all__ = ["PANELS", "Rounds", "clients_picture", "picture", "rounds_of"]
 
 # What is drawn, where there is something to draw: key of a round's entry, words.
 PANELS = (
@@ -24,6 +24,7 @@ PANELS = (
     ("pseudo_accuracy", "pseudo-labels that are right"),
     ("confidence_gap", "confidence gap, local and global"),
 )
+CLIENT_PANELS = (("loss", "loss of its steps"), *PANELS[1:])
 
 
 @dataclass(frozen=True)
@@ -33,12 +34,19 @@ class Rounds:
     title: str
     history: Sequence[Mapping[str, Any]]
 
-    def series(self, key: str) -> list[tuple[int, float]]:
-        """(round, value) where the round has one."""
+    @property
+    def clients(self) -> list[str]:
+        """Who took part in any round."""
+        parts = [each for step in self.history for each in step.get("per_client") or ()]
+        return sorted({str(each["client"]) for each in parts})
+
+    def series(self, key: str, client: str | None = None) -> list[tuple[int, float]]:
+        """(round, value) where the round has one; of one client, or of all together."""
         return [
-            (int(step["round"]), float(step[key]))
+            (int(step["round"]), float(part[key]))
             for step in self.history
-            if step.get(key) is not None
+            for part in ([step] if client is None else step.get("per_client") or ())
+            if part.get(key) is not None and (client is None or part["client"] == client)
         ]
 
     def reached(self, share: float) -> int | None:
@@ -90,44 +98,83 @@ def picture(methods: Sequence[Rounds], titles: Sequence[str] | None = None) -> s
 
     titles: all methods of the report in their order, so that colours stay the same in it.
     """
-    panels = [(key, words) for key, words in PANELS if any(m.series(key) for m in methods)]
+    order = list(titles) if titles is not None else [method.title for method in methods]
+    lines = {
+        method.title: (
+            plots.SERIES[plots.method_series(order.index(method.title)) - 1],
+            {key: method.series(key) for key, _ in PANELS},
+        )
+        for method in methods
+    }
+    return _panels(PANELS, lines, "rounds", "Accuracy and pseudo-labels, round by round")
+
+
+def clients_picture(methods: Sequence[Rounds]) -> str | None:
+    """The first method's figures client by client; many clients are faint lines round a mean."""
+    method = next((each for each in methods if len(each.clients) > 1), None)
+    if method is None:
+        return None
+    few = len(method.clients) <= len(plots.SERIES)
+    lines = {}
+    for at, name in enumerate(method.clients):
+        points = {key: method.series(key, name) for key, _ in CLIENT_PANELS}
+        # What begins with an underscore has no line in a legend.
+        lines[name if few else f"_{name}"] = (plots.SERIES[at] if few else plots.GRID, points)
+    if not few:
+        means = {key: method.series(key) for key, _ in CLIENT_PANELS}
+        lines[f"mean of {len(method.clients)} clients"] = (plots.SERIES[0], means)
+    return _panels(CLIENT_PANELS, lines, "clients", f"{method.title}, client by client")
+
+
+Points = list[tuple[int, float]]
+
+
+def _panels(
+    wanted: Sequence[tuple[str, str]],
+    lines: Mapping[str, tuple[str, Mapping[str, Points]]],
+    name: str,
+    words: str,
+) -> str | None:
+    """Panels for those figures that any line has; lines: colour, and points by figure."""
+    panels = [(key, title) for key, title in wanted if any(p[key] for _, p in lines.values())]
     if not panels:
         return None
-    order = list(titles) if titles is not None else [method.title for method in methods]
     from matplotlib.ticker import MaxNLocator
 
     with plots.styled():
         columns = min(2, len(panels))
         rows = -(-len(panels) // columns)
         figure, axes = plots.new_figure(7.6, 0.4 + 2.4 * rows, columns, rows)
-        for each, (key, words) in zip(axes, panels, strict=False):
-            for method in methods:
-                points = method.series(key)
-                if points:
-                    colour = plots.SERIES[plots.method_series(order.index(method.title)) - 1]
-                    mark = "o" if len(points) == 1 else ""
-                    x, y = zip(*points, strict=True)
-                    each.plot(x, y, mark + "-", color=colour, lw=1.5, ms=4, label=method.title)
-            each.set_title(words, loc="left", fontsize=10, color=plots.INK)
-            if key != "confidence_gap":
+        for each, (key, title) in zip(axes, panels, strict=False):
+            for label, (colour, points) in lines.items():
+                if points[key]:
+                    mark = "o" if len(points[key]) == 1 else ""
+                    x, y = zip(*points[key], strict=True)
+                    each.plot(x, y, mark + "-", color=colour, lw=1.5, ms=4, label=label)
+            each.set_title(title, loc="left", fontsize=10, color=plots.INK)
+            if key not in ("confidence_gap", "loss"):
                 each.set_ylim(top=min(each.get_ylim()[1], 1.02))  # shares end at one
             each.set_xlabel("round")
             each.xaxis.set_major_locator(MaxNLocator(integer=True))
         for spare in axes[len(panels) :]:
             spare.axis("off")
-        handles: dict[str, Any] = {}
-        for each in axes[: len(panels)]:
-            lines, names = each.get_legend_handles_labels()
-            handles = dict(zip(names, lines, strict=True)) | handles
-        figure.legend(
-            list(handles.values()),
-            list(handles),
-            loc="outside lower left",
-            ncols=min(4, len(handles)),
-            frameon=False,
-            fontsize=9,
-        )
-        return plots.to_svg(figure, "rounds", "Accuracy and pseudo-labels, round by round")
+        _legend(figure, axes[: len(panels)])
+        return plots.to_svg(figure, name, words)
+
+
+def _legend(figure: Any, axes: Sequence[Any]) -> None:
+    handles: dict[str, Any] = {}
+    for each in axes:
+        drawn, names = each.get_legend_handles_labels()
+        handles = dict(zip(names, drawn, strict=True)) | handles
+    figure.legend(
+        list(handles.values()),
+        list(handles),
+        loc="outside lower left",
+        ncols=min(4, len(handles)),
+        frameon=False,
+        fontsize=9,
+    )
 
 
 def _line(name: str, parts: Sequence[Mapping[str, Any]]) -> list[str]:
