@@ -122,6 +122,23 @@ def test_a_party_learns_only_from_rows_it_knows() -> None:
         assert bool((moved | ~known).any())
 
 
+def test_a_solo_bottom_is_its_heads_alone() -> None:
+    torch.manual_seed(0)
+    top = EvidenceTop(EvidenceTopSpec((6, 3), (4,), 3, solo=0))
+    alike = EvidenceTop(EvidenceTopSpec((3, 3), (4,), 3))
+    alike.load_state_dict(top.state_dict())
+    one, other = torch.randn(5, 6, requires_grad=True), torch.randn(5, 3)
+    torch.testing.assert_close(top.head(0, one), alike.head(0, one[:, 3:]))
+    torch.testing.assert_close(top.head(1, other), alike.head(1, other))
+    torch.testing.assert_close(top.together([one, other]), alike.together([one[:, :3], other]))
+    (own,) = torch.autograd.grad(top.head(0, one).square().sum(), one)
+    (joint,) = torch.autograd.grad(top.together([one, other]).square().sum(), one)
+    assert not own[:, :3].any()
+    assert not joint[:, 3:].any()
+    assert bool(own[:, 3:].any())
+    assert bool(joint[:, :3].any())
+
+
 def test_view_dropout_shows_the_joint_head_rows_with_one_side() -> None:
     top = top_of(heads=False)
     batch = batch_of()

@@ -11,7 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedmend.errors import ConfigError
-from fedmend.learn.evidence.selection import Choice, Watch, final_threshold
+from fedmend.learn.evidence.selection import (
+    Choice,
+    Watch,
+    final_threshold,
+    precise_thresholds,
+)
 
 CPU = torch.device("cpu")
 
@@ -52,6 +57,36 @@ def test_a_class_rarely_reached_gets_an_easier_threshold() -> None:
         Choice(1.5)
 
 
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 10_000), st.integers(2, 5), st.floats(0.3, 0.99), st.integers(0, 80))
+def test_precise_thresholds_are_the_least_that_are(
+    seed: int, classes: int, wanted: float, rows: int
+) -> None:
+    rng = np.random.default_rng(seed)
+    p = rng.dirichlet(np.ones(classes) * 0.5, rows)
+    truth = np.array([rng.choice(classes, p=each) for each in p], np.int64)
+    found = precise_thresholds(p, truth, wanted)
+    for number, least in enumerate(found):
+        sure, mine = p.max(1), p.argmax(1) == number
+        shares = {
+            t: ((truth[mine & (sure >= t)] == number).sum() + 1) / ((mine & (sure >= t)).sum() + 2)
+            for t in sure[mine]
+        }
+        good = [t for t, share in shares.items() if share >= wanted]
+        assert least == (min(good) if good else 2.0)
+    _, mask = Choice(0.0).labels(p, found)
+    np.testing.assert_array_equal(mask, p.max(1) >= found[p.argmax(1)])
+
+
+def test_a_few_rows_that_happen_to_be_right_do_not_make_a_class_precise() -> None:
+    p = np.tile([0.99, 0.01], (10, 1))
+    right = np.zeros(10, np.int64)
+    assert precise_thresholds(p, right, 0.95).tolist() == [2.0, 2.0]
+    assert precise_thresholds(p, right, 0.9).tolist() == [0.99, 2.0]
+    _, mask = Choice(0.5).labels(p, precise_thresholds(p, right, 0.95))
+    assert not mask.any()
+
+
 def test_the_threshold_falls_from_one_to_the_last() -> None:
     steps = [final_threshold(0.3, t / 10) for t in range(11)]
     assert steps[0] == 1.0
@@ -77,6 +112,19 @@ def test_rows_above_the_limit_are_dropped_and_unseen_ones_stay() -> None:
     assert watch.below(rows, 0.0, "doubt").tolist() == rows.tolist()
     with pytest.raises(ConfigError, match="select"):
         watch.below(rows, 0.5, "entropy")
+
+
+def test_no_more_than_so_many_are_kept_the_surest() -> None:
+    watch = Watch(5, CPU)
+    doubts = [0.4, 0.1, 0.3, 0.2]
+    fused = torch.tensor([[1 - doubt, doubt, 0.0] for doubt in doubts])
+    watch.add(torch.arange(4), fused, torch.zeros(4, dtype=torch.int64))
+    rows = np.arange(5)
+    assert watch.below(rows, 1.0, "doubt", most=5).tolist() == [0, 1, 2, 3, 4]
+    assert watch.below(rows, 1.0, "doubt", most=4).tolist() == [0, 1, 2, 3]
+    assert watch.below(rows, 1.0, "doubt", most=2).tolist() == [1, 3]
+    assert watch.below(rows, 0.15, "doubt", most=2).tolist() == [1]
+    assert watch.below(rows, 1.0, "doubt", most=0).tolist() == []
 
 
 def test_soft_labels_count_by_their_likeliest_class() -> None:

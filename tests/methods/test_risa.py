@@ -264,17 +264,25 @@ def test_a_class_that_is_often_wrong_gets_no_labels(fed: Federation) -> None:
     assert chosen[1]["chosen"].sum() < chosen[0]["chosen"].sum() or not chosen[0]["chosen"].any()
 
 
-def test_the_label_partys_own_head_has_a_bottom_to_itself(fed: Federation) -> None:
-    """So its opinion is what it would be without partners: their columns do not move it."""
+def test_the_label_partys_own_head_is_what_it_would_be_without_partners() -> None:
     quick = QUICK | {"epochs": 2, "members": 2}
-    made = [RISA(**quick, solo=solo, joint=joint).fit(fed) for solo, joint in ((True, 1.0),)]
-    site = fed.engine.site("bank")  # type: ignore[attr-defined]
-    part = evidence_part(site, made[0].network_.model)
-    assert part.bottom.module.spec.members == 4  # type: ignore[union-attr]
-    assert part.heads.module.spec.solo == 0  # type: ignore[union-attr]
-    plain = RISA(**quick, solo=False).fit(fed)
-    part = evidence_part(site, plain.network_.model)
-    assert part.bottom.module.spec.members == 2  # type: ignore[union-attr]
+    weights = []
+    for columns in (["c", "d"], ["c", "e"]):
+        fed = torn(rows=200, columns={"bank": ["a", "b"], "telco": columns}, strict=False)
+        site = fed.engine.site("bank")  # type: ignore[attr-defined]
+        part = evidence_part(site, RISA(**quick).fit(fed).network_.model)
+        assert part.bottom is not None
+        assert part.heads is not None
+        assert part.heads.module.spec.solo == 0
+        weights.append((part.bottom.module.state_dict(), part.heads.module.state_dict()))
+        plain = evidence_part(site, RISA(**quick, solo=False).fit(fed).network_.model)
+        assert plain.bottom.module.spec.members == 2  # type: ignore[union-attr]
+    (bottoms, heads), (others, their_heads) = weights
+    for key, value in bottoms.items():  # two members' for the joint head, then two solo ones
+        assert not np.array_equal(value[:2], others[key][:2])
+        np.testing.assert_array_equal(value[2:], others[key][2:])
+    for key, value in heads.items():
+        assert np.array_equal(value, their_heads[key]) == key.startswith("heads.0."), key
 
 
 # ------------------------------------------------------------------------------ rows of all kinds

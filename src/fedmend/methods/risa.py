@@ -43,6 +43,8 @@ class RISA(SplitEstimator):
     "softplus" (published) or "relu".
     members: so many networks, each of which learns without a part of the overlapping rows; with 1
     a share `validation` of those is held out from all training.
+    solo: the label party's own head has a bottom to itself, so that it is trained as Local is;
+    not with share_every.
     additive: with fusion="pool" and several members, columns of passive parties add up to
     evidence of their own.
     joint, party_loss, fused_loss: weights of the joint head's loss (0: no such head), of each
@@ -55,8 +57,10 @@ class RISA(SplitEstimator):
     (a joint head, with view dropout), "published" (without) or "none" (no labels are made up).
     warm_start: passive parties go on from f_ST's bottoms.
     threshold, per_class, soft: when a passive row gets a label, and whether it is a soft one.
+    precise: and only where of held-out overlapping rows so labelled that many were right.
     select: "doubt", "uncertainty" (published) or None; every `select_every` epochs, imputed rows
     above final_threshold^(t/T) leave the training; with select_own also those of the label party.
+    Of made-up labels no more than a share final_share^(t/T) is kept, the surest (published: 1).
     calibrate, guard: trust of each source from overlapping rows it has not learnt from; never
     worse there than the label party alone.
     min_overlap: least share of overlapping rows in a batch. min_mean_rows: fewest rows in a mean.
@@ -77,6 +81,7 @@ class RISA(SplitEstimator):
         fusion: str = "pool",
         activation: str = "exp",
         members: int = 5,
+        solo: bool = True,
         additive: bool = True,
         loss: str = "nll",
         joint: float = 1.0,
@@ -92,11 +97,13 @@ class RISA(SplitEstimator):
         warm_start: bool = False,
         threshold: float = 0.95,
         per_class: bool = False,
+        precise: bool = True,
         soft: bool = True,
         select: str | None = "doubt",
         select_every: int = 5,
         select_own: bool = False,
         final_threshold: float = 0.5,
+        final_share: float = 0.7,
         calibrate: bool = True,
         guard: bool = True,
         min_overlap: float = 0.0,
@@ -117,6 +124,7 @@ class RISA(SplitEstimator):
         self.fusion = fusion
         self.activation = activation
         self.members = members
+        self.solo = solo
         self.additive = additive
         self.loss = loss
         self.joint = joint
@@ -132,11 +140,13 @@ class RISA(SplitEstimator):
         self.warm_start = warm_start
         self.threshold = threshold
         self.per_class = per_class
+        self.precise = precise
         self.soft = soft
         self.select = select
         self.select_every = select_every
         self.select_own = select_own
         self.final_threshold = final_threshold
+        self.final_share = final_share
         self.calibrate = calibrate
         self.guard = guard
         self.min_overlap = min_overlap
@@ -154,6 +164,7 @@ class RISA(SplitEstimator):
             "fusion": "yager",
             "activation": "softplus",
             "members": 1,
+            "solo": False,
             "additive": False,
             "joint": 0.0,
             "party_loss": 0.0,
@@ -163,10 +174,12 @@ class RISA(SplitEstimator):
             "self_training": "published",
             "threshold": 0.9,
             "per_class": False,
+            "precise": False,
             "soft": False,
             "select": "uncertainty",
             "select_own": True,
             "final_threshold": 0.3,
+            "final_share": 1.0,
             "calibrate": False,
             "guard": False,
             "min_overlap": 0.0,
@@ -180,6 +193,7 @@ class RISA(SplitEstimator):
         preset: dict[str, Any] = {
             "fusion": "dempster",
             "members": 1,
+            "solo": False,
             "additive": False,
             "bottom": (),
             "embedding": 256,
@@ -198,6 +212,7 @@ class RISA(SplitEstimator):
             "min_overlap": 0.125,
             "threshold": 0.7,
             "per_class": False,
+            "precise": False,
             "soft": False,
             "select_every": 10,
             "self_training": "consistency",
@@ -276,6 +291,7 @@ class RISA(SplitEstimator):
             nominal=self.nominal,
             share_every=self.share_every,
             members=self.members,
+            solo=self.solo and not self.share_every,
         )
 
     def _check(self) -> None:
@@ -289,7 +305,7 @@ class RISA(SplitEstimator):
             problems.append(
                 f"select must be one of {', '.join(MEASURES)} or None, however: {self.select!r}"
             )
-        for name in ("threshold", "consistency", "final_threshold"):
+        for name in ("threshold", "consistency", "final_threshold", "final_share"):
             if not 0 < getattr(self, name) <= 1:
                 problems.append(f"{name} must be in (0, 1], however: {getattr(self, name)}")
         for name in ("select_every", "self_epochs"):

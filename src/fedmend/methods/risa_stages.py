@@ -88,6 +88,7 @@ class Stages:
             objective=objective,
             share_every=0,
             members=1,
+            solo=False,
         )
         epochs = model.self_epochs or model.epochs
         teacher = EvidenceNetwork(
@@ -111,10 +112,10 @@ class Stages:
             if model.calibrate and len(held_out):
                 session.judge(held_out, ALIGNED, [ALIGNED, *teacher.parties])
                 session.top.calibrate(held_out, False)
-            self._make_labels(session)
+            self._make_labels(session, held_out)
         return teacher
 
-    def _make_labels(self, session: EvidenceSession) -> None:
+    def _make_labels(self, session: EvidenceSession, held_out: np.ndarray) -> None:
         model = self.model
         choice = {
             "threshold": model.threshold,
@@ -123,6 +124,9 @@ class Stages:
         }
         for name in self.network.passive:
             start, end = session.spans[name]
+            if model.precise and len(held_out):
+                session.judge(held_out, ALIGNED, [name])
+                session.top.be_precise(name, held_out, model.threshold)
             session.judge(np.arange(start, end), name)
             self.chosen[name] = session.top.make_labels(name, start, choice)
             logger.info("%s: %d of %d rows got a label", name, len(self.chosen[name]), end - start)
@@ -140,6 +144,7 @@ class Stages:
                 if teacher is not None and name in self.chosen:
                     session.top.take_labels(teacher.model, name, start)
                     pools[number] = self.chosen[name]
+            self._deal(session, held_out, pools)
             session.set_pools(pools)
             for epoch in range(self._resume(session, "train") + 1, model.epochs + 1):
                 loss = session.epoch(epoch, model.epochs)
@@ -190,6 +195,7 @@ class Stages:
         if model.select is None or epoch % model.select_every or epoch == model.epochs:
             return
         limit = final_threshold(model.final_threshold, epoch / model.epochs)
+        share = final_threshold(model.final_share, epoch / model.epochs)
         pools = list(session.pools)
         for number, (name, (start, end)) in enumerate(session.spans.items()):
             if name == self.network.label_party and not model.select_own:
@@ -199,7 +205,7 @@ class Stages:
             asked = pools[number][imputed]
             if not len(asked):
                 continue
-            kept = session.top.keep_sure(asked, limit, model.select, name, start)
+            kept = session.top.keep_sure(asked, limit, model.select, name, start, share)
             facts = {"before": len(asked), "after": len(kept)}
             self.selection.append({"epoch": epoch, "party": name, "limit": limit} | facts)
             pools[number] = np.concatenate([pools[number][~imputed], kept])
@@ -228,17 +234,37 @@ class Stages:
                 party=self.network.label_party,
                 mend="more common rows; Local trains on one party's columns",
             )
-        rng = np.random.default_rng([self.network.fed.seed, self.model.seed, 1])
         if self.model.members > 1 and not hold_out:
-            session.top.set_unseen(overlapping, deal(overlapping, self.model.members, rng))
             return pools, overlapping
         if not share:
             return pools, np.zeros(0, np.int64)
+        rng = self._rng()
         least, most = HELD_OUT
         count = min(max(round(share * len(overlapping)), least), most, len(overlapping) // 3)
         held_out = np.sort(rng.permutation(overlapping)[:count])
         pools[0] = np.setdiff1d(pools[0], held_out)
         return pools, held_out
+
+    def _deal(
+        self, session: EvidenceSession, overlapping: np.ndarray, pools: list[np.ndarray]
+    ) -> None:
+        """Which member learns without each overlapping row, and without each made-up label.
+
+        Who has learnt a made-up label is no judge of it.
+        """
+        members, rng = self.model.members, self._rng()
+        if members < 2:
+            return
+        made_up = [
+            pool
+            for pool, name in zip(pools, session.spans, strict=True)
+            if name in self.chosen and len(pool)
+        ]
+        dealt = [deal(rows, members, rng) for rows in (overlapping, *made_up)]
+        session.top.set_unseen(np.concatenate([overlapping, *made_up]), np.concatenate(dealt))
+
+    def _rng(self) -> np.random.Generator:
+        return np.random.default_rng([self.network.fed.seed, self.model.seed, 1])
 
     def _after(
         self,

@@ -277,7 +277,7 @@ class EvidenceTopHalf(_Trained, TopHalf):
             self._row_weights(numbers),
             self.epochs,
         )
-        return total, fused if fused.ndim == 2 else fused.mean(0)
+        return total, self._agreed(fused, numbers)
 
     def _row_weights(self, numbers: Tensor) -> Tensor:
         """How far rows count [n]; with several members for each of them [members, n]."""
@@ -325,10 +325,7 @@ class EvidenceTopHalf(_Trained, TopHalf):
         known: Sequence[bool],
         numbers: Tensor,
     ) -> dict[str, Tensor]:
-        """Outputs of every source that has something to say on rows known to these parties.
-
-        Of a row that a member has not seen in training that member's, else the members' mean.
-        """
+        """Outputs of every source that has something to say on rows known to these parties."""
         self.module.eval()
         ready = [
             side if has else stand_in[None].expand(len(numbers), -1)
@@ -345,6 +342,7 @@ class EvidenceTopHalf(_Trained, TopHalf):
         return {name: self._agreed(outputs, numbers) for name, outputs in found.items()}
 
     def _agreed(self, outputs: Tensor, numbers: Tensor) -> Tensor:
+        """Of a row that a member has not seen in training that member's, else the members' mean."""
         if outputs.ndim == 2:
             return outputs
         mean = outputs.mean(0)

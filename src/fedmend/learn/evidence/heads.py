@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from fedmend.learn.evidence.committee import draw
 from fedmend.learn.evidence.halves import EvidenceTopHalf
 from fedmend.learn.evidence.judging import Judging
 from fedmend.learn.evidence.parts import HeadsPart, new_part, part_of
-from fedmend.learn.evidence.selection import Choice, Watch
+from fedmend.learn.evidence.selection import Choice, Watch, precise_thresholds
 from fedmend.learn.evidence.top import EvidenceTop, EvidenceTopSpec, Objective
 from fedmend.learn.evidence.workers import EvidenceWorker
 from fedmend.learn.features import Segments
@@ -36,6 +37,7 @@ class EvidenceTopWorker(AdditiveLabels, Judging, EvidenceWorker):
         self._outputs: dict[str, list[dict[str, Tensor]]] = {}
         self.added: dict[str, dict[str, Tensor]] = {}
         self._segments: Segments = []
+        self._least: dict[str, np.ndarray] = {}
 
     # ------------------------------------------------------------------ setting up
 
@@ -53,7 +55,7 @@ class EvidenceTopWorker(AdditiveLabels, Judging, EvidenceWorker):
         part = new_part(self.site, self.model)
         widths = list(widths)
         if own in names:
-            part.bottom = self._new_bottom(net, settled)
+            part.bottom = self._new_bottom(net, settled, solo=bool(net["solo"]))
             widths[names.index(own)] = part.bottom.module.spec.out
         column = self.table.schema[self._label()]
         labels = LabelEncoder(net["task"]).fit(self.table.y, column, party=own)
@@ -72,6 +74,7 @@ class EvidenceTopWorker(AdditiveLabels, Judging, EvidenceWorker):
             heads=bool(net["heads"]),
             joint=bool(net["joint"]),
             members=int(net["members"]),
+            solo=names.index(own) if own in names and net["solo"] else -1,
         )
         weights = self.site.torch_generator(f"top {net['seed']}", "cpu")
         module: Any = draw(EvidenceTop(spec), weights)
@@ -155,6 +158,15 @@ class EvidenceTopWorker(AdditiveLabels, Judging, EvidenceWorker):
     # ------------------------------------------------------------------ labels made up
 
     @exposed(kind="control")
+    def be_precise(self, party: str, rows: np.ndarray, wanted: float) -> None:
+        """Ask that of every class so many labels be right, as judged by these held-out rows.
+
+        They are those collected last, as rows that only `party` knows.
+        """
+        p, _ = self._judged(party)
+        self._least[party] = precise_thresholds(p, self._targets()[rows], wanted)
+
+    @exposed(kind="control")
     def make_labels(self, party: str, first: int, choice: dict[str, Any]) -> np.ndarray:
         """Labels for rows of a passive party, where the model is sure; those rows' numbers.
 
@@ -162,7 +174,7 @@ class EvidenceTopWorker(AdditiveLabels, Judging, EvidenceWorker):
         """
         p, _ = self._judged(party)
         chosen = Choice(**choice)
-        target, mask = chosen.labels(p)
+        target, mask = chosen.labels(p, self._least.get(party))
         self._heads().pseudo[party] = {
             "target": target,
             "label": p.argmax(1),
@@ -196,11 +208,15 @@ class EvidenceTopWorker(AdditiveLabels, Judging, EvidenceWorker):
 
     @exposed(kind="control")
     def keep_sure(
-        self, rows: np.ndarray, limit: float, measure: str, party: str, first: int
+        self, rows: np.ndarray, limit: float, measure: str, party: str, first: int, share: float
     ) -> np.ndarray:
-        """Of these imputed rows those whose mean doubt since last asked is at most `limit`."""
-        kept = self.watch.below(rows, limit, measure)
+        """Of these imputed rows those whose mean doubt since last asked is at most `limit`.
+
+        Of a party's made-up labels no more than `share` are kept, the surest.
+        """
         made_up = self._heads().pseudo.get(party)
+        most = None if made_up is None else math.ceil(share * int(made_up["chosen"].sum()))
+        kept = self.watch.below(rows, limit, measure, most)
         if made_up is not None:
             mask = np.zeros_like(made_up["chosen"])
             mask[kept - first] = True
@@ -260,6 +276,7 @@ class EvidenceTopWorker(AdditiveLabels, Judging, EvidenceWorker):
             "targets": self.half.targets,
             "watch": self.watch.to_wire(),
             "pseudo": self._heads().pseudo,
+            "unseen": self.half.unseen,
         }
         write_file(self._checkpoint(path, epoch), state)
         self._checkpoint(path, epoch - 2).unlink(missing_ok=True)
@@ -272,3 +289,5 @@ class EvidenceTopWorker(AdditiveLabels, Judging, EvidenceWorker):
         self.half.targets = saved["targets"].to(self.device)
         self.watch.take(saved["watch"])
         self._heads().pseudo = saved["pseudo"]
+        if saved["unseen"] is not None:
+            self.half.unseen = saved["unseen"].to(self.device)

@@ -1,8 +1,9 @@
 """Which rows without a label get one, and which imputed rows stay in the training.
 
 `Choice` gives labels to rows the self-training model is sure of (RISA, §II-C): where p >= tau, or
-where it reaches the threshold of its own class. `Watch` keeps the mean doubt about every row over
-some epochs (§II-D, last paragraph), by which rows are dropped later on.
+where it reaches the threshold of its own class. `precise_thresholds` are those at which rows with
+a known label were right often enough. `Watch` keeps the mean doubt about every row over some
+epochs (§II-D, last paragraph), by which rows are dropped later on.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from torch import Tensor
 
 from fedmend.errors import ConfigError
 
-__all__ = ["MEASURES", "Choice", "Watch", "final_threshold"]
+__all__ = ["MEASURES", "Choice", "Watch", "final_threshold", "precise_thresholds"]
 
 MEASURES = ("uncertainty", "doubt")
 
@@ -53,12 +54,40 @@ class Choice:
         learnt = reached / max(1.0, reached.max())
         return np.maximum(flat * learnt / (2.0 - learnt), min(self.floor, self.threshold))
 
-    def labels(self, probabilities: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Labels of all rows (class numbers, or soft [n, K]), and which rows get theirs."""
+    def labels(
+        self, probabilities: np.ndarray, least: np.ndarray | None = None
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Labels of all rows (class numbers, or soft [n, K]), and which rows get theirs.
+
+        least: thresholds [K] that hold besides.
+        """
         likeliest = probabilities.argmax(1)
-        limit = self.thresholds(probabilities)[likeliest]
+        limits = self.thresholds(probabilities)
+        limit = (limits if least is None else np.maximum(limits, least))[likeliest]
         mask = probabilities.max(1) >= limit
         return (probabilities if self.soft else likeliest), mask
+
+
+def precise_thresholds(probabilities: np.ndarray, targets: np.ndarray, wanted: float) -> np.ndarray:
+    """Per class the least probability from which on a share `wanted` of its labels is right.
+
+    Judged by rows with a known label that the model has not learnt from. The share is Laplace's,
+    (right + 1) / (rows + 2): a few rows that happen to be right do not make a class precise.
+    Above one, which nobody reaches, where no threshold does. **Shape** [n, K], [n] -> [K].
+
+    >>> p = np.array([[0.9, 0.1], [0.8, 0.2], [0.7, 0.3], [0.4, 0.6]])
+    >>> precise_thresholds(p, np.array([0, 0, 1, 1]), 0.75).tolist()
+    [0.8, 2.0]
+    """
+    likeliest, sure = probabilities.argmax(1), probabilities.max(1)
+    found = np.full(probabilities.shape[1], 2.0)
+    for number in range(len(found)):
+        rows = np.flatnonzero(likeliest == number)
+        rows = rows[np.argsort(-sure[rows], kind="stable")]
+        right = (np.cumsum(targets[rows] == number) + 1) / (np.arange(len(rows)) + 3)
+        if (reached := np.flatnonzero(right >= wanted)).size:
+            found[number] = sure[rows[reached[-1]]]
+    return found
 
 
 def final_threshold(last: float, done: float) -> float:
@@ -88,13 +117,22 @@ class Watch:
         self._sums[1].index_add_(0, numbers, 1.0 - right.float())
         self._seen.index_add_(0, numbers, torch.ones_like(u, dtype=torch.float32))
 
-    def below(self, rows: np.ndarray, limit: float, measure: str) -> np.ndarray:
-        """Of these rows those whose mean is at most the limit; rows never seen stay."""
+    def below(
+        self, rows: np.ndarray, limit: float, measure: str, most: int | None = None
+    ) -> np.ndarray:
+        """Of these rows those whose mean is at most the limit; rows never seen stay.
+
+        most: no more than so many are kept, the surest; rows never seen are the least sure.
+        """
         if measure not in MEASURES:
             raise ConfigError(f"select must be one of {', '.join(MEASURES)}, however: {measure!r}")
         at = torch.from_numpy(np.ascontiguousarray(rows)).to(self._seen.device)
         mean = self._sums[MEASURES.index(measure)][at] / self._seen[at].clamp_min(1.0)
-        keep = (mean <= limit) | (self._seen[at] == 0)
+        unseen = self._seen[at] == 0
+        keep = (mean <= limit) | unseen
+        if most is not None and most < len(rows):
+            order = torch.argsort(mean.masked_fill(unseen, torch.inf), stable=True)
+            keep[order[most:]] = False
         return rows[keep.cpu().numpy()]
 
     def clear(self) -> None:

@@ -37,6 +37,8 @@ class EvidenceTopSpec:
     """Heads over embeddings of the given widths (party order), with `out` classes.
 
     members: so many networks side by side, each with its share of every width.
+    solo: the party whose own head has a bottom to itself, -1 for none: of its embedding, which is
+    twice as wide as a bottom's, the joint head gets the first half and its own the second.
     """
 
     widths: tuple[int, ...]
@@ -46,6 +48,7 @@ class EvidenceTopSpec:
     heads: bool = True
     joint: bool = True
     members: int = 1
+    solo: int = -1
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -66,6 +69,8 @@ class EvidenceTop(nn.Module):
         super().__init__()
         self.spec = spec
         widths = [width // spec.members for width in spec.widths]
+        if spec.solo >= 0:
+            widths[spec.solo] //= 2
         self.heads = nn.ModuleList(self._net(width) for width in widths if spec.heads)
         self.joint = self._net(sum(widths)) if spec.joint else None
 
@@ -76,10 +81,16 @@ class EvidenceTop(nn.Module):
         return members_mlp(spec.members, width, spec.hidden, spec.out, spec.dropout)
 
     def head(self, party: int, embedding: Tensor) -> Tensor:
+        if party == self.spec.solo:
+            embedding = embedding[:, embedding.shape[1] // 2 :]
         return self.heads[party](self._ready([embedding])).float()
 
     def together(self, embeddings: Sequence[Tensor]) -> Tensor:
         assert self.joint is not None
+        if self.spec.solo >= 0:
+            shared = embeddings[self.spec.solo]
+            embeddings = list(embeddings)
+            embeddings[self.spec.solo] = shared[:, : shared.shape[1] // 2]
         return self.joint(self._ready(embeddings)).float()
 
     def _ready(self, embeddings: Sequence[Tensor]) -> Tensor:
