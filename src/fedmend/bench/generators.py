@@ -58,7 +58,7 @@ def run(
     forest: str = "50x20",
     parts: str | None = None,
 ) -> BenchResult:
-    """``quick``: the first data set, 1,000 rows, a twentieth of the training, and no promises.
+    """``quick``: the first data set, 600 rows, a fiftieth of the training, and no promises.
 
     Any named data set with a binary label will do. ``generators`` and ``peers`` are names, ``all``
     or ``none``. With several ``seeds`` (from ``seed`` on; each draws other rows) the table holds
@@ -71,7 +71,7 @@ def run(
     sets = _listed("datasets", datasets, dataset_names())
     wanted = _listed("peers", peers, generator_peers.PEERS)
     if quick:
-        sets, rows = sets[:1], min(rows, 1_000)
+        sets, rows = sets[:1], min(rows, 600)
     place = Place(str(pick_device(device)), threads)
     asked = Asked(peers_python or sys.executable, peer_seconds, forest)
     measures = gap_measures(gaps)

@@ -36,6 +36,7 @@ __all__ = ["TabDDPM"]
 
 _ROWS = 4096  # generated at once
 _SCORE_TIMES = 8
+_APART = 25  # steps between scores, at least
 _FARTHEST = 5.0  # normal scores beyond this do not occur
 
 
@@ -201,7 +202,7 @@ class TabDDPM(Generator):
             steps=self.steps,
             modules=[average.average],
             score=score if len(scored) else None,
-            every=max(1, self.steps // 40),
+            every=max(_APART, self.steps // 40),
             patience=self.patience,
             progress=progress,
         )
