@@ -189,6 +189,10 @@ def test_a_run_says_what_it_measured() -> None:
     assert "label party's side" in found
     assert "partner's side, accuracy" in found
     assert 0 <= found["trust"]["auroc"] <= 1
+    assert sum(each["rows"] for each in found["reliability"]) == 60
+    right = sum(each["rows"] * each["accuracy"] for each in found["reliability"]) / 60
+    assert 100 * right == pytest.approx(found["value"])
+    assert 0 <= found["calibration error"] <= 1
 
 
 def test_runs_are_kept_and_not_run_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -293,6 +297,20 @@ def test_selection_must_raise_the_accuracy_of_pseudo_labels() -> None:
     told = {"pseudo-labels": {"before": 0.7, "after": 0.6}}
     (bar,) = [b for b in promises([made("RISA", 10.0, 80.0, **told)]) if "selection" in b.name]
     assert not bar.holds
+    told = {"pseudo-labels": {"before": 0.7, "after": 0.7}}
+    runs = [made(method, 10.0, 80.0, **told) for method in ("RISA self-trained", "RISA paper()")]
+    (bar,) = promises(runs)
+    assert (bar.name, bar.holds) == ("cifar10, 10 %: selection's gain (RISA self-trained)", False)
+
+
+def test_on_tables_no_baseline_may_be_above() -> None:
+    runs = [
+        made(method, 10.0, value, data="adult")
+        for method, value in (("RISA", 80.0), ("Local", 79.0), ("LocalVFL", 80.1))
+    ]
+    bars = {bar.name: bar for bar in promises(runs)}
+    assert bars["adult, 10 %: RISA over Local"].holds
+    assert not bars["adult, 10 %: RISA over the best (LocalVFL)"].holds
 
 
 def test_wrong_options_are_told_together() -> None:

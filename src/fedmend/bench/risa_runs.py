@@ -22,6 +22,7 @@ from fedmend._json import write_json
 from fedmend.bench.risa_data import ALONE, LABELS, PARTNER, World, load_sides, tear
 from fedmend.bench.risa_methods import Size, make
 from fedmend.errors import FedmendError
+from fedmend.learn.evidence.calibration import calibration_error, reliability
 from fedmend.learn.metrics import average_ranks
 from fedmend.methods.base import SplitEstimator
 
@@ -89,7 +90,13 @@ def _trust(model: SplitEstimator, world: World) -> dict[str, Any]:
     outputs = model.predict_proba(test)
     assert model.classes_ is not None
     wrong = model.classes_[outputs.argmax(1)] != world.test_labels
-    found: dict[str, Any] = {"trust": doubt_scores(wrong, 1 - outputs.max(1))}
+    number = {name: place for place, name in enumerate(model.classes_.tolist())}
+    truth = np.array([number.get(each, -1) for each in world.test_labels.tolist()])
+    found: dict[str, Any] = {
+        "trust": doubt_scores(wrong, 1 - outputs.max(1)),
+        "calibration error": calibration_error(outputs, truth),
+        "reliability": reliability(outputs, truth),
+    }
     if hasattr(model, "predict_uncertainty"):
         found["uncertainty"] = doubt_scores(wrong, np.asarray(model.predict_uncertainty(test)))
     if hasattr(model, "pseudo_labels"):
