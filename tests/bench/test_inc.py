@@ -63,6 +63,35 @@ def test_a_kept_fleet_is_not_trained_again(tmp_path: Path) -> None:
     assert other.rows != first.rows
 
 
+def test_a_corrector_beside_the_tables(tmp_path: Path) -> None:
+    options = {
+        "datasets": "digits",
+        "models": "lr",
+        "kinds": "symmetric",
+        "settings": "high-large",
+        "corrector": "mlp-wide",
+        "keep": str(tmp_path),
+        "rows": 400,
+        "epochs": 6,
+        "seeds": 1,
+    }
+    found = run_bench("inc", quick=True, options=options)
+    assert {row["corrector"] for row in found.rows} == {"mlp-wide"}
+    assert [(row["of"], row["method"]) for row in found.rows] == [
+        ("accuracy", "Clean"),
+        ("accuracy", "InC product"),
+        ("corrected", "InC product"),
+    ]
+    clean, ours, corrected = (row["high-large"] for row in found.rows)
+    assert min(ours, clean, corrected) > 0.5
+    kept = sorted(tmp_path.iterdir())
+    assert len(kept) == 2, "Clean and InC"
+    written = [path.stat().st_mtime_ns for path in kept]
+    again = run_bench("inc", quick=True, options=options)
+    assert [row["high-large"] for row in again.rows] == [clean, ours, corrected]
+    assert [path.stat().st_mtime_ns for path in kept] == written, "taken, not trained"
+
+
 @pytest.mark.parametrize("network", ["LR", "default"])
 def test_the_cost_of_protection(network: str) -> None:
     from fedmend.bench.inc_cost import measure

@@ -167,6 +167,19 @@ def test_crossfit_predicts_rows_it_has_not_seen(crowd_of: Make) -> None:
     assert not np.array_equal(model.posterior_, plain.posterior_)
 
 
+def test_a_corrector_corrects_and_the_network_asked_for_is_trained(crowd_of: Make) -> None:
+    shape = {"bottom": (6,), "embedding": 5, "top": (7,)}
+    model = InC(**QUICK | {"bottom": (), "top": ()}, corrector=shape).fit(crowd_of().fed)
+    alone = InC(**QUICK | shape).fit(crowd_of().fed)
+    np.testing.assert_array_equal(model.posterior_, alone.posterior_)
+    assert model.network_.config.top == ()
+    predicted, theirs = (each.predict_proba(each.fed_) for each in (model, alone))
+    assert not np.array_equal(predicted, theirs)
+    assert (predicted.argmax(1) == model.posterior_.argmax(1)).mean() > 0.85
+    with pytest.raises(ConfigError, match="corrector: some of bottom, .*however: 'depth'"):
+        InC(corrector={"depth": 3}).fit(crowd_of().fed)
+
+
 def test_missing_votes_and_labels_only_parties(crowd_of: Make) -> None:
     crowd = crowd_of(rates=(0.1, 0.2, 0.3, 0.3, 0.3), missing=0.5, featureless=3)
     model = InC(**QUICK).fit(crowd.fed)
@@ -430,12 +443,12 @@ def test_keeping_and_moving(crowd_of: Make, tmp_path: Path) -> None:
     np.testing.assert_array_equal(model.to(other.fed).predict(test), loaded.predict(test))
 
 
-@pytest.mark.parametrize("crossfit", [False, True])
+@pytest.mark.parametrize("helped", [{}, {"crossfit": True, "corrector": {"top": (8,)}}])
 @pytest.mark.parametrize("killed_after", [3, 9])
 def test_a_resumed_run_ends_the_same(
-    crowd_of: Make, tmp_path: Path, crossfit: bool, killed_after: int
+    crowd_of: Make, tmp_path: Path, helped: dict[str, Any], killed_after: int
 ) -> None:
-    settings = QUICK | {"epochs": 12, "crossfit": crossfit, "posterior": "product"}
+    settings = QUICK | {"epochs": 12, "posterior": "product"} | helped
     undisturbed = InC(**settings).fit(crowd_of(rows=120).fed)
 
     class Killed(Exception):

@@ -10,13 +10,16 @@ last epoch.
 
 from __future__ import annotations
 
+import itertools
 import logging
+import time
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from fedmend.bench import inc_cost
+from fedmend.bench import inc_corrector, inc_cost
 from fedmend.bench.harness import Bar, BenchResult, device_name
 from fedmend.bench.inc_data import KINDS, SPANS, paper_table
 from fedmend.bench.inc_fleet import CLEAN, RECIPES, TABLE_METHODS, Outcome
@@ -57,15 +60,27 @@ def run(
     sheets: int | None = None,
     device: str = "auto",
     cost: bool = True,
+    corrector: str | None = None,
     keep: str | None = None,
 ) -> BenchResult:
     """All that is named; `rows` keeps a part of each data set. `quick` is a smoke test.
 
     keep: a folder for each fleet's outcomes; fleets found there are not trained again.
     sheets: how many of CIFAR's five training sheets to read.
+    corrector: measure InC with a corrector of this model instead, over a federation.
     """
     if quick:
         seeds, epochs, rows = min(seeds, 2), min(epochs, 10), min(rows or 2000, 2000)
+    if corrector is not None:
+        (chosen,) = _chosen("corrector", corrector, MODELS)
+        return _corrector(
+            chosen,
+            _chosen("datasets", datasets, NOISY),
+            _chosen("models", models, MODELS),
+            _chosen("kinds", kinds, KINDS),
+            _chosen("settings", settings, SPANS),
+            {"seeds": seeds, "epochs": epochs, "rows": rows, "keep": keep},
+        )
     device = str(resolve_device(device))
     out: list[dict[str, Any]] = []
     bars: list[Bar] = []
@@ -102,6 +117,27 @@ def run(
     elif cost:
         logger.warning("cost not measured: cryptography or tenseal is not installed")
     return BenchResult(NAME, out, bars, device=device_name(device))
+
+
+def _corrector(
+    shape: str,
+    data: list[str],
+    models: list[str],
+    kinds: list[str],
+    settings: list[str],
+    how: dict[str, Any],
+) -> BenchResult:
+    out: list[dict[str, Any]] = []
+    bars: list[Bar] = []
+    for name, model, kind in itertools.product(data, models, kinds):
+        began = time.perf_counter()
+        outcomes = inc_corrector.outcomes(name, model, shape, kind, settings, **how)
+        found = Finding(outcomes, time.perf_counter() - began, 0, "cpu")
+        rows = _rows(name, model, kind, found)
+        out += [row | {"corrector": shape} for row in rows if "ceiling" not in row["method"]]
+        own = _bars(name, model, kind, outcomes)
+        bars += [replace(bar, name=f"{bar.name}, corrector {shape}") for bar in own]
+    return BenchResult(NAME, out, bars, device=device_name("cpu"))
 
 
 def _chosen(option: str, value: str | Sequence[str], known: Sequence[str] | Any) -> list[str]:

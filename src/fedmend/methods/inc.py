@@ -17,8 +17,9 @@ from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -36,6 +37,9 @@ from fedmend.methods.labellers import RULES, CrowdRoster, Labellers
 
 logger = logging.getLogger(__name__)
 
+CORRECTOR = ("bottom", "embedding", "top", "dropout", "conv", "missing_indicator")
+"""What may differ between the network asked for and the one that corrects the labels."""
+
 
 class InC(CrowdEstimator):
     """Learns from several noisy labellers, and says which labels are probably wrong.
@@ -45,6 +49,8 @@ class InC(CrowdEstimator):
     targets: what stage 2 trains on, ỹ itself ("soft") or its likeliest class ("hard", published);
     by default soft with "product", and hard with the sums, whose ỹ is no sharper than the votes.
     crossfit: take ŷ of a row from a network that was not trained on it (three networks).
+    corrector: shape of another network whose ŷ corrects the labels, say {"bottom": (64,),
+    "embedding": 32, "top": (64,)}; the one asked for is trained beside it on what comes out.
     tolerance: correction ends once fewer labels than this share change in three epochs running;
     training goes on. 0 never ends it early.
     share_expertise: ask the label parties for their T when done.
@@ -76,6 +82,7 @@ class InC(CrowdEstimator):
         posterior: str = "product",
         targets: str | None = None,
         crossfit: bool = False,
+        corrector: Mapping[str, Any] | None = None,
         tolerance: float = 0.0,
         share_expertise: bool = True,
         secure: str = "he",
@@ -110,6 +117,7 @@ class InC(CrowdEstimator):
         self.posterior = posterior
         self.targets = targets
         self.crossfit = crossfit
+        self.corrector = corrector
         self.tolerance = tolerance
         self.share_expertise = share_expertise
 
@@ -212,18 +220,24 @@ class InC(CrowdEstimator):
         classes: Sequence[Any],
         soft: np.ndarray,
     ) -> Classifier:
-        known = np.flatnonzero(soft.sum(1) > 0)
-        chosen: list[np.ndarray | None] = [None]
+        helpers: list[np.ndarray | None] = [] if self.corrector is None else [None]
         if self.crossfit:
+            known = np.flatnonzero(soft.sum(1) > 0)
             in_one = np.random.default_rng([fed.seed, self.seed, 2]).random(len(known)) < 0.5
-            chosen += [known[in_one], known[~in_one]]
+            helpers = [known[in_one], known[~in_one]]
         members = []
-        for rows in chosen:
+        for rows, shape in [(None, {}), *((rows, self._corrector_shape) for rows in helpers)]:
             server = self._server(fed, classes, soft)
             network = self._network(fed, roster, server, len(soft))
+            network.config = replace(network.config, **shape)
             session = network.session([[ALIGNED, len(soft)]], rows)
             members.append((stack.enter_context(session), server))
         return Classifier(members[0], members[1:])
+
+    @property
+    def _corrector_shape(self) -> dict[str, Any]:
+        given = dict(self.corrector or {})
+        return given | {key: tuple(given[key]) for key in ("bottom", "top") if key in given}
 
     def _labellers(self, fed: Federation, parties: list[str]) -> Labellers:
         return Labellers(
@@ -245,6 +259,11 @@ class InC(CrowdEstimator):
         if not 0 <= self._first <= self.epochs:
             problems.append(
                 f"initial_epochs must lie in 0 … epochs={self.epochs}, however: {self._first}"
+            )
+        wrong = [key for key in self.corrector or {} if key not in CORRECTOR]
+        if wrong:
+            problems.append(
+                f"corrector: some of {', '.join(CORRECTOR)} make its shape, however: {wrong[0]!r}"
             )
         if self.tolerance < 0:
             problems.append(f"tolerance must not be negative, however: {self.tolerance}")
@@ -282,4 +301,5 @@ class InC(CrowdEstimator):
         """The settings a resumed run must share, besides the network's."""
         names = ("posterior", "_targets", "crossfit", "tolerance", "label_dp")
         settings = [f"{name}={getattr(self, name)!r}" for name in names]
+        settings += [f"corrector={self._corrector_shape!r}"] if self.corrector else []
         return ", ".join([*settings, f"initial_epochs={self._first}"])

@@ -77,17 +77,17 @@ class Correction:
 
 
 class Classifier:
-    """The network under training; with crossfit also two helpers that see half of the rows each.
+    """The network under training, and those whose ŷ corrects the labels if that is not it.
 
-    Then ŷ of a row comes from the helper that was not trained on it.
+    One helper is a corrector of another shape. Two see half of the rows each (crossfit), and ŷ of
+    a row comes from the one that was not trained on it.
     """
 
     def __init__(
-        self, main: tuple[Session, ServerTop], halves: Sequence[tuple[Session, ServerTop]] = ()
+        self, main: tuple[Session, ServerTop], helpers: Sequence[tuple[Session, ServerTop]] = ()
     ) -> None:
         self.session = main[0]
-        self._all = [main, *halves]
-        self._halves = list(halves)
+        self._all = [main, *helpers]
 
     def epoch(self, number: int) -> dict[str, float]:
         for session, _ in reversed(self._all):
@@ -100,10 +100,11 @@ class Classifier:
 
     def predicted(self) -> np.ndarray:
         """ŷ of all rows."""
-        if not self._halves:
-            return _outputs(self.session, self.session.all_rows)
-        one, two = (session for session, _ in self._halves)
+        asked = [session for session, _ in self._all[1:]] or [self.session]
+        one, two = asked[0], asked[-1]
         outputs = _outputs(one, one.all_rows)
+        if one is two:
+            return outputs
         seen = np.unique(one.train)
         outputs[seen] = _outputs(two, seen)
         return outputs
@@ -133,4 +134,4 @@ def _outputs(session: Session, rows: np.ndarray) -> np.ndarray:
 
 
 def _part(folder: Path, number: int) -> Path:
-    return folder if number == 0 else folder / f"half-{number}"
+    return folder if number == 0 else folder / f"helper-{number}"
