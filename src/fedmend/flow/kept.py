@@ -15,8 +15,13 @@ from fedmend._json import write_json
 from fedmend.errors import ResumeError
 from fedmend.federation import AlignmentCounts, Federation, Worker, exposed
 from fedmend.federation.site import Alignment
-from fedmend.learn.belief import cell_confidence, keep_confidence
-from fedmend.methods.corrected import keep_trust, label_trust
+from fedmend.learn.belief import (
+    Belief,
+    cell_confidence,
+    keep_belief,
+    keep_confidence,
+    label_belief,
+)
 
 __all__ = [
     "AlignmentKeeper",
@@ -99,9 +104,10 @@ class CompletionKeeper(AlignmentKeeper):
         part = target.with_name(f"{self.scope}.part.parquet")
         self.table.to_parquet(part, id=ID)
         part.replace(target)
-        trust = label_trust(self.site, self._dataset)
-        if trust is not None:
-            np.save(self._trust_file(path), trust, allow_pickle=False)
+        belief = label_belief(self.site, self._dataset)
+        if belief is not None:
+            classes = np.array(json.dumps(list(belief.classes)))
+            np.savez(self._belief_file(path), classes=classes, likelihood=belief.likelihood)
         cells = cell_confidence(self.site, self._dataset)
         if cells is not None:
             names, values = np.array(list(cells)), np.stack(list(cells.values()))
@@ -112,9 +118,10 @@ class CompletionKeeper(AlignmentKeeper):
         from fedmend.data.readers import read
 
         self.site.tables[self._dataset] = read(self._table_file(path), id=ID)
-        if self._trust_file(path).is_file():
-            trust = np.load(self._trust_file(path), allow_pickle=False)
-            keep_trust(self.site, self._dataset, trust)
+        if self._belief_file(path).is_file():
+            with np.load(self._belief_file(path), allow_pickle=False) as stored:
+                classes = tuple(json.loads(stored["classes"].item()))
+                keep_belief(self.site, self._dataset, Belief(classes, stored["likelihood"]))
         if self._cells_file(path).is_file():
             with np.load(self._cells_file(path), allow_pickle=False) as stored:
                 cells = dict(zip(stored["names"].tolist(), stored["values"], strict=True))
@@ -125,8 +132,8 @@ class CompletionKeeper(AlignmentKeeper):
     def _dataset(self) -> str:
         return self.scope.partition("@")[0]
 
-    def _trust_file(self, path: str) -> Path:
-        return self.site.folder(path) / f"{self.scope}.trust.npy"
+    def _belief_file(self, path: str) -> Path:
+        return self.site.folder(path) / f"{self.scope}.labels.npz"
 
     def _cells_file(self, path: str) -> Path:
         return self.site.folder(path) / f"{self.scope}.confidence.npz"

@@ -20,6 +20,7 @@ from torch.nn import functional as F
 
 from fedmend.errors import ConfigError
 from fedmend.learn.augment import Weak
+from fedmend.learn.belief import label_loss
 from fedmend.learn.features import BatchOrder, Features
 from fedmend.learn.nets import Batch, seed_dropout
 from fedmend.learn.optim import FlatOptimizer, OptimizerSpec
@@ -225,7 +226,8 @@ class BottomHalf(_Half):
 class TopHalf(_Half):
     """The top model, with the bottom of the party it lives at, if that party has features.
 
-    targets: class numbers [N] int64, values [N] float (regression), or soft labels [N, C] float.
+    targets: class numbers [N] int64, values [N] float (regression), or soft labels [N, C] float;
+    these are likelihoods where `likely` is set (`belief.label_loss`).
     weights: how far each row is trusted [N], or None.
     names: all feature parties in the order of the top's inputs; `own` is this party's, or None.
     """
@@ -250,6 +252,7 @@ class TopHalf(_Half):
         self.own = own
         self.features = features
         self.targets: Tensor | None = None
+        self.likely = False
         self.weights: Tensor | None = None
         self._loss = torch.zeros((), dtype=torch.float64, device=device)
         self._rows = 0
@@ -260,6 +263,11 @@ class TopHalf(_Half):
         self.weights = None
         if weights is not None:
             self.weights = torch.as_tensor(weights, dtype=self.settings.dtype, device=self.device)
+
+    def set_likelihoods(self, likelihoods: np.ndarray) -> None:
+        """In place of labels: how likely what was said of each row is under each class. [N, C]"""
+        self.set_targets(likelihoods.astype(np.float64, copy=False))
+        self.likely = True
 
     def step(self, embeddings: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """One update; returns the gradient for each embedding that came in."""
@@ -340,6 +348,9 @@ class TopHalf(_Half):
         reduction = "mean" if self.weights is None else "none"
         if outputs.shape[1] == 1:
             loss = F.mse_loss(outputs[:, 0], targets, reduction=reduction)
+        elif self.likely:
+            loss = label_loss(outputs, targets)
+            loss = loss.mean() if self.weights is None else loss
         else:
             # With soft targets this is KL(target || prediction) up to a constant.
             loss = F.cross_entropy(outputs, targets, reduction=reduction)

@@ -21,7 +21,7 @@ from fedmend.data.labels import LabelEncoder
 from fedmend.errors import DataError
 from fedmend.federation import Site, Worker, exposed
 from fedmend.learn import metrics
-from fedmend.learn.belief import believed, label_trust
+from fedmend.learn.belief import label_belief
 from fedmend.learn.evidence.calibration import describe
 from fedmend.learn.features import ALL, Features, Segments, own_rows
 from fedmend.learn.halves import BottomHalf, Settings, TopHalf, resolve_device
@@ -280,7 +280,10 @@ class TopWorker(SplitWorker):
         )
         self.side = TopSide(self.half, top)
         if train:
-            self.half.set_targets(self._training_targets())
+            self.half.set_targets(self._targets())
+            likelihoods = self._likelihoods()
+            if likelihoods is not None:
+                self.half.set_likelihoods(likelihoods)
         return len(self._rows_used)
 
     @exposed(kind="control")
@@ -367,13 +370,13 @@ class TopWorker(SplitWorker):
         targets[self._rows_used < 0] = np.nan if targets.dtype.kind == "f" else -1
         return targets
 
-    def _training_targets(self) -> np.ndarray:
-        """As `_targets`, softened by how far the labels are believed where that is known."""
-        targets = self._targets()
-        trust = label_trust(self.site, self.scope.partition("@")[0])
-        if trust is None or not self.soft_targets or targets.dtype.kind == "f":
-            return targets
-        return believed(targets, trust[self._rows_used], len(self._part_top().labels.classes_))
+    def _likelihoods(self) -> np.ndarray | None:
+        """How likely what is said of each row is under each class, where labels are corrected."""
+        belief = label_belief(self.site, self.scope.partition("@")[0])
+        labels = self._part_top().labels
+        if belief is None or not self.soft_targets or labels.task == "regression":
+            return None
+        return belief.of(labels.classes_)[self._rows_used]
 
     def _label(self) -> str:
         part = part_of(self.site, self.model).top

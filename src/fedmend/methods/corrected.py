@@ -3,7 +3,8 @@
 InC (and every method for several labellers) leaves for each aligned row how far each class is
 believed. Sent back to one label party, these become its label column in a further table of the
 federation: the likeliest class where rows are known to all, its own label elsewhere. The other
-labellers' columns are not in that table, so that one party labels, as most methods need it.
+labellers' columns are not in that table, so that one party labels, as most methods need it. Beside
+the labels it is kept how likely the votes are under each class: that is what is trained on.
 """
 
 from __future__ import annotations
@@ -17,36 +18,45 @@ import pandas as pd
 from fedmend.data.table import Table
 from fedmend.errors import AlignmentError, ConfigError, DataError, NotFitted
 from fedmend.federation import Alignment, Federation, Worker, exposed
-from fedmend.learn.belief import keep_trust, label_trust
+from fedmend.learn.belief import (
+    Belief,
+    cell_confidence,
+    keep_belief,
+    keep_confidence,
+    label_belief,
+)
 from fedmend.methods.crowd_base import CrowdEstimator
+from fedmend.methods.labellers import Labellers
 
 __all__ = [
     "CorrectedLabelWorker",
     "CorrectedLabels",
     "correct_labels",
-    "keep_trust",
-    "label_trust",
+    "keep_belief",
+    "label_belief",
 ]
 
 
 class CorrectedLabelWorker(Worker):
     """Stores a party's table of the federation whose labels are corrected."""
 
-    @exposed(kind="count", takes={"posterior": "prediction"})
+    @exposed(kind="count", takes={"posterior": "prediction", "likelihood": "prediction"})
     def adopt(
         self,
         dataset: str,
         scope: str,
         learnt_in: str,
         posterior: np.ndarray,
+        likelihood: np.ndarray,
         classes: list[Any],
         least: float,
     ) -> dict[str, int]:
         """This party's labels give way to the likeliest classes of the rows they were learnt for.
 
-        learnt_in: the scope whose aligned rows these are. A row whose likeliest class has a
-        probability below `least` loses its label. Told is how many labels are others than before,
-        were missing before, and are missing now.
+        learnt_in: the scope whose aligned rows these are. likelihood: of what all labellers said
+        of a row, under each class; what methods are trained on (`learn.belief`). A row whose
+        likeliest class has a probability below `least` loses its label. Told is how many labels
+        are others than before, were missing before, and are missing now.
         """
         name, table = self._label(), self.table
         rows = self._rows_of(learnt_in)[: len(posterior)]
@@ -65,10 +75,8 @@ class CorrectedLabelWorker(Worker):
         pool[:] = classes
         values[rows] = np.where(trust >= least, pool[likeliest], None)
         self.site.tables[dataset] = _relabelled(table, name, values)
-        everywhere = np.ones(len(table))
-        everywhere[rows] = trust
-        keep_trust(self.site, dataset, everywhere)
-        self._store_alignment(scope)
+        keep_belief(self.site, dataset, _believed(values, rows, likelihood, classes))
+        self._store(dataset, scope)
         after = values[rows]
         known = np.array([value is not None for value in before], dtype=bool)
         kept = np.array([value is not None for value in after], dtype=bool)
@@ -85,7 +93,7 @@ class CorrectedLabelWorker(Worker):
         """This party's table without its label column, if it has one."""
         table = self.table
         self.site.tables[dataset] = table if table.label is None else table.drop(table.label)
-        self._store_alignment(scope)
+        self._store(dataset, scope)
 
     def _rows_of(self, scope: str) -> np.ndarray:
         """The aligned rows of another scope, whose table must begin with the same rows."""
@@ -99,9 +107,13 @@ class CorrectedLabelWorker(Worker):
             )
         return self.site.alignments[scope].aligned
 
-    def _store_alignment(self, scope: str) -> None:
+    def _store(self, dataset: str, scope: str) -> None:
+        """What else belongs to a table: its alignment, and how far completed cells are trusted."""
         own = self.alignment
         self.site.alignments[scope] = Alignment(own.aligned, own.unaligned)
+        cells = cell_confidence(self.site, self.scope.partition("@")[0])
+        if cells is not None:
+            keep_confidence(self.site, dataset, cells)
 
     def _label(self) -> str:
         if self.table.label is None:
@@ -116,6 +128,23 @@ class CorrectedLabelWorker(Worker):
 def _relabelled(table: Table, name: str, values: np.ndarray) -> Table:
     series = pd.Series(values, name=name, dtype=object)
     return table.with_columns({name: series}, kinds={name: "nominal"})
+
+
+def _believed(
+    values: np.ndarray, rows: np.ndarray, likelihood: np.ndarray, classes: list[Any]
+) -> Belief:
+    """Rows that were learnt as the labellers have them, others certain of their own label."""
+    known = {value for value in values if value is not None}
+    names = [*classes, *sorted(known.difference(classes), key=str)]
+    place = {value: number for number, value in enumerate(names)}
+    found = np.ones((len(values), len(names)))
+    for row, value in enumerate(values):
+        if value is not None:
+            found[row] = 0.0
+            found[row, place[value]] = 1.0
+    found[rows] = 0.0
+    found[rows, : len(classes)] = likelihood
+    return Belief(tuple(names), found)
 
 
 @dataclass(frozen=True)
@@ -179,12 +208,35 @@ def correct_labels(
     dataset = name or f"{into.dataset}-corrected"
     corrected = into.on(dataset)
     posterior = model.posterior_[:aligned].astype(np.float32)
+    likelihood = vote_likelihood(model)[:aligned].astype(np.float32)
     with into.workers(CorrectedLabelWorker) as crew:
         for party in into.names:
             if party != to:
                 crew[party].release(dataset, corrected.scope)
         facts = crew[to].adopt(
-            dataset, corrected.scope, fed.scope, posterior, model.classes_.tolist(), least
+            dataset,
+            corrected.scope,
+            fed.scope,
+            posterior,
+            likelihood,
+            model.classes_.tolist(),
+            least,
         )
     corrected.note_alignment(into.alignment)
     return CorrectedLabels(corrected, to, **facts)
+
+
+def vote_likelihood(model: CrowdEstimator) -> np.ndarray:
+    """How likely all votes on a row are under each class, the likeliest 1. **Shape** [n, C].
+
+    Every labeller estimates once more, from the corrected labels, how often it says what of which
+    class; what that makes of its votes is added up as in InC's E-step, so no vote is shown.
+    """
+    assert model.classes_ is not None
+    with Labellers(
+        model.fed_, model.label_parties_, secure=model.secure, key_holder=model.key_holder
+    ) as labellers:
+        labellers.attach(model.classes_.tolist(), model.label_dp)
+        labellers.m_step(model.posterior_)
+        evidence = labellers.evidence()
+    return np.exp(evidence - evidence.max(1, keepdims=True))
