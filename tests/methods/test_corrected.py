@@ -50,8 +50,8 @@ def test_features_stay_and_labels_of_others_are_no_features(fitted: Any) -> None
     assert done.federation.alignment == crowd.fed.alignment
 
 
-def test_doubtful_labels_are_left_out_and_the_trust_is_kept(fitted: Any) -> None:
-    crowd, model = fitted
+def test_doubtful_labels_are_left_out_and_what_the_votes_say_is_kept(fitted: Any) -> None:
+    crowd, model = fitted[0], fm.EM(epochs=1, secure="masks").fit(fitted[0].fed)
     done = correct_labels(crowd.fed, model, to="p0", least=0.9, name="sure")
     sure = model.posterior_.max(1) >= 0.9
     now = labels_in_order(done.federation, "p0")
@@ -63,6 +63,16 @@ def test_doubtful_labels_are_left_out_and_the_trust_is_kept(fitted: Any) -> None
     np.testing.assert_allclose(
         belief.likelihood[site.alignments["sure"].aligned], by_hand(crowd, model), atol=2e-3
     )
+
+
+def test_labels_of_a_method_that_knows_no_expertise_are_certain(fitted: Any) -> None:
+    crowd, model = fitted
+    correct_labels(crowd.fed, model, to="p0", name="certain")
+    site = crowd.fed.engine.site("p0")
+    belief = label_belief(site, "certain")
+    assert belief is not None
+    rows = belief.likelihood[site.alignments["certain"].aligned]
+    np.testing.assert_array_equal(rows, np.eye(3)[model.posterior_.argmax(1)])
 
 
 def by_hand(crowd: Any, model: Any) -> np.ndarray:

@@ -25,6 +25,7 @@ from fedmend.learn.belief import (
     keep_confidence,
     label_belief,
 )
+from fedmend.methods.crowd import hardened
 from fedmend.methods.crowd_base import CrowdEstimator
 from fedmend.methods.labellers import Labellers
 
@@ -230,9 +231,12 @@ def vote_likelihood(model: CrowdEstimator) -> np.ndarray:
     """How likely all votes on a row are under each class, the likeliest 1. **Shape** [n, C].
 
     Every labeller estimates once more, from the corrected labels, how often it says what of which
-    class; what that makes of its votes is added up as in InC's E-step, so no vote is shown.
+    class; what that makes of its votes is added up as in InC's E-step, so no vote is shown. Of a
+    method that does not ask how good labellers are, the likeliest class is certain.
     """
     assert model.classes_ is not None
+    if not hasattr(model, "standing_"):
+        return hardened(model.posterior_)
     with Labellers(
         model.fed_, model.label_parties_, secure=model.secure, key_holder=model.key_holder
     ) as labellers:
