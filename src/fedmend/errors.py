@@ -47,6 +47,18 @@ class FedmendError(Exception):
 
     exit_code = 1
 
+    def __reduce__(self) -> tuple[object, ...]:
+        # A pool of processes hands errors on by message; most of ours are built from their parts.
+        return _as_it_was, (type(self), self.args, self.__dict__)
+
+
+def _as_it_was(
+    kind: type[FedmendError], args: tuple[object, ...], parts: dict[str, object]
+) -> FedmendError:
+    error = kind.__new__(kind, *args)
+    error.__dict__.update(parts)
+    return error
+
 
 class DataError(FedmendError):
     """A table, column or value is not what it must be.

@@ -22,7 +22,7 @@ reference = "bank"
 [report]
 label_review = true
 """
-INC = 'name = "inc"\nepochs = 8\nlr = 0.02\nsecure = "masks"'
+INC = 'name = "inc"\nepochs = 8\nlr = 0.02\nsecure = "masks"\ncorrector = { top = [8] }'
 
 
 @pytest.fixture
