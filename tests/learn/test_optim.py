@@ -8,7 +8,9 @@ from torch import nn
 
 from fedmend.errors import ConfigError
 from fedmend.federation import wire
+from fedmend.learn import optim
 from fedmend.learn.optim import FlatOptimizer, OptimizerSpec
+from fedmend.learn.optim import _spans as spans
 
 
 def twins() -> tuple[nn.Module, nn.Module]:
@@ -63,6 +65,30 @@ def test_going_on_from_a_saved_state_changes_nothing() -> None:
     train(one, first, 2)
     train(other, second, 2)
     assert torch.equal(first.values, second.values)
+
+
+@pytest.mark.parametrize("name", ["adam", "sgd"])
+def test_gaps_between_parameters_change_nothing(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where every parameter begins at a multiple of 64 numbers, as on a GPU."""
+    plain, spaced = twins()
+    spec = OptimizerSpec(name, lr=0.02, weight_decay=0.1)
+    one = FlatOptimizer(list(plain.parameters()), spec)
+    monkeypatch.setattr(optim, "_spans", lambda sizes, _: spans(sizes, 64))
+    two = FlatOptimizer(list(spaced.parameters()), spec, aligned=True)
+    assert all(p.data_ptr() % 512 == two.values.data_ptr() % 512 for p in spaced.parameters())
+    x = torch.randn(5, 4, dtype=torch.float64)
+    for step in range(4):
+        for module, optimizer in ((plain, one), (spaced, two)):
+            optimizer.zero_grad()
+            (module(x) ** 2).mean().backward()
+            optimizer.step()
+        saved = two.state()
+        assert all(torch.equal(saved[key], value) for key, value in one.state().items())
+        if step == 1:
+            two = FlatOptimizer(list(spaced.parameters()), spec, aligned=True)
+            two.restore(saved)
+    for a, b in zip(plain.parameters(), spaced.parameters(), strict=True):
+        assert torch.equal(a, b)
 
 
 def test_a_part_of_the_network_that_got_no_gradient_stays() -> None:

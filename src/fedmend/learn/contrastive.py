@@ -135,7 +135,7 @@ class Pretrainer:
             helper = Decoder(bottom)
         self.helper: Any = initialise(helper, generator).to(device, settings.dtype)
         parameters = [*self.bottom.parameters(), *self.helper.parameters()]
-        self.optimizer = FlatOptimizer(parameters, settings.optimizer)
+        self.optimizer = FlatOptimizer(parameters, settings.optimizer, aligned=True)
         self.order = BatchOrder(np.arange(features.n_rows), how.batch_size, device)
         self._steps = 0
 

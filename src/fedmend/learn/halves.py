@@ -118,7 +118,9 @@ class _Half:
     def walk(self, order: BatchOrder) -> int:
         """Train in this order from now on."""
         self.order = order
-        self.optimizer = FlatOptimizer(list(self.module.parameters()), self.settings.optimizer)
+        self.optimizer = FlatOptimizer(
+            list(self.module.parameters()), self.settings.optimizer, aligned=True
+        )
         self._steps = 0
         return len(order.sizes)
 

@@ -78,7 +78,7 @@ class LocalLearner:
         head: Any = initialise(mlp(bottom.spec.out, (), classes), views.generator)
         self.head = head.to(device, settings.dtype)
         parameters = [*self.bottom.parameters(), *self.head.parameters()]
-        self.optimizer = FlatOptimizer(parameters, settings.optimizer)
+        self.optimizer = FlatOptimizer(parameters, settings.optimizer, aligned=True)
 
     def start(self, labelled: np.ndarray, labels: np.ndarray, unlabelled: np.ndarray) -> None:
         """Take these rows, and be ready for a round's updates."""
@@ -236,7 +236,9 @@ class HeadWorker(TopWorker):
         top.module.load_state_dict(
             {key: value.to(self.device) for key, value in fresh.state_dict().items()}
         )
-        self._optimizer = FlatOptimizer(list(top.module.parameters()), self.half.settings.optimizer)
+        self._optimizer = FlatOptimizer(
+            list(top.module.parameters()), self.half.settings.optimizer, aligned=True
+        )
         self._best: tuple[float, dict[str, Tensor]] | None = None
 
     @exposed(kind="statistic")

@@ -13,6 +13,7 @@ from __future__ import annotations
 import gc
 import logging
 import os
+import warnings
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
@@ -75,7 +76,12 @@ class Recorded:
         device = inputs[0].device
         try:
             # Autocast is the step's own affair: weights cast before would not be cast in a replay.
-            with torch.autocast(device.type, enabled=False, cache_enabled=False):
+            with (
+                warnings.catch_warnings(),
+                torch.autocast(device.type, enabled=False, cache_enabled=False),
+            ):
+                # Earlier steps ran on another stream; gradients of a recording go nowhere.
+                warnings.filterwarnings("ignore", "The AccumulateGrad node's stream")
                 torch.cuda.make_graphed_callables(step, samples, allow_unused_input=True)
         except (RuntimeError, AssertionError) as error:
             logger.warning("steps are not recorded on %s, and so slower: %s", device, error)

@@ -46,6 +46,11 @@ def _joined(one: Batch, other: Batch) -> Batch:
     )
 
 
+def _between(stand_in: Tensor, side: Tensor, trust: Tensor) -> Tensor:
+    """The stand-in where a side is not believed at all, the side where it is wholly."""
+    return stand_in + trust[:, None] * (side - stand_in)
+
+
 class _Trained:
     """What both halves add to theirs: pools, and a schedule that goes by shares of the training."""
 
@@ -68,7 +73,9 @@ class _Trained:
         self.order = Pools(pools, settings.batch_size, least, self.device, augment=augment)
         self._places = self.order.places(self._mine)
         if not hasattr(self, "optimizer"):
-            self.optimizer = FlatOptimizer(list(self.module.parameters()), settings.optimizer)
+            self.optimizer = FlatOptimizer(
+                list(self.module.parameters()), settings.optimizer, aligned=True
+            )
         return self.order.steps
 
     def begin(self, span: tuple[float, float]) -> None:
@@ -174,6 +181,9 @@ class EvidenceTopHalf(_Trained, TopHalf):
     """The heads, with the bottom of the party they live at; targets are class numbers.
 
     unseen: by row the member that does not learn from it, or -1; None where all learn from all.
+    reliable: by party how far its side of each row is believed, where cells of it are completed.
+    The side is then between what was completed and the stand-in, and the party's own opinion is
+    discounted (Shafer) and learnt from as far.
     """
 
     def __init__(
@@ -207,6 +217,7 @@ class EvidenceTopHalf(_Trained, TopHalf):
         self.mean = None if mean is None else mean.to(device, settings.dtype)
         self.watch = watch
         self.unseen: Tensor | None = None
+        self.reliable: dict[str, Tensor] = {}
         self._layout: list[tuple[Tensor, Tensor]] = []
         self.epochs = 0
         # A weight that grows from epoch to epoch would be recorded as it is in the first.
@@ -266,18 +277,28 @@ class EvidenceTopHalf(_Trained, TopHalf):
             side.index_select(0, index)
             for side, (index, _) in zip(whole, self._layout, strict=True)
         ]
+        stand_ins, present = [side[-1] for side in whole], [known for _, known in self._layout]
+        for number, name in enumerate(self.names):
+            if name in self.reliable:
+                sides[number] = self._believed(name, sides[number], stand_ins[number], numbers)
+                present[number] = present[number] * self.reliable[name].index_select(0, numbers)
         total, fused = total_loss(
             self.top,
             self.how,
             sides,
-            [side[-1] for side in whole],
-            [known for _, known in self._layout],
+            stand_ins,
+            present,
             overlapping,
             targets,
             self._row_weights(numbers),
             self.epochs,
+            likely=self.likely,
         )
         return total, self._agreed(fused, numbers)
+
+    def _believed(self, name: str, side: Tensor, stand_in: Tensor, numbers: Tensor) -> Tensor:
+        trust = self.reliable.get(name)
+        return side if trust is None else _between(stand_in, side, trust.index_select(0, numbers))
 
     def _row_weights(self, numbers: Tensor) -> Tensor:
         """How far rows count [n]; with several members for each of them [members, n]."""
@@ -328,8 +349,10 @@ class EvidenceTopHalf(_Trained, TopHalf):
         """Outputs of every source that has something to say on rows known to these parties."""
         self.module.eval()
         ready = [
-            side if has else stand_in[None].expand(len(numbers), -1)
-            for side, stand_in, has in zip(sides, stand_ins, known, strict=True)
+            self._believed(name, side, stand_in, numbers)
+            if has
+            else stand_in[None].expand(len(numbers), -1)
+            for name, side, stand_in, has in zip(self.names, sides, stand_ins, known, strict=True)
         ]
         found: dict[str, Tensor] = {}
         with self.settings.autocast(self.device):
