@@ -193,6 +193,20 @@ def test_progress_is_told_to_the_end(name: str, small: Build, mixed: Table) -> N
 
 
 @each
+def test_training_stops_once_held_out_rows_are_met_no_better(
+    name: str, small: Build, mixed_frame: Frame
+) -> None:
+    table = Table(np.arange(240), mixed_frame(240)[["age", "city", "default"]], label="default")
+    generator = small(name, lr=1e-30, patience=1)  # steps so small that nothing changes
+    narrow = {"hidden": 8} if isinstance(generator.get_params().get("hidden"), int) else {}
+    longer = {"epochs": 100} if "epochs" in generator.get_params() else {"steps": 400}
+    history = generator.set_params(**narrow, **longer).fit(table).history_
+    assert history.stopped_early
+    assert [at for at, _ in history.scores] == [history.best_step, history.steps]
+    assert history.scores[0][1] == history.scores[1][1]
+
+
+@each
 def test_bad_input_is_named(name: str, small: Build, mixed: Table, quiet_table: Quiet) -> None:
     with pytest.raises(NotFitted, match="fit"):
         small(name).sample(3)
