@@ -102,7 +102,7 @@ def test_the_cost_of_protection(network: str) -> None:
     assert crossed["InC he"] > crossed["InC masks"] > crossed["Clean"] > 0
     assert [bar.name for bar in bars] == [
         f"{network}: InC with masks / Clean",
-        f"{network}: masks / none, processor time",
+        f"{network}: masks / none",
     ]
 
 
