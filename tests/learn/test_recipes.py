@@ -207,3 +207,27 @@ def test_the_regulator_is_kept_with_the_client(start: torch.Tensor) -> None:
     train(trainer, start, state, 2)
     assert state["regulator_steps"] == 32
     assert not torch.equal(kept, state["regulator"])
+
+
+@pytest.mark.parametrize("method", [MatchMethod(), LoKeMethod(), DureMethod()])
+def test_networks_beside_the_clients_stay_where_they_are(
+    method: LocalMethod, start: torch.Tensor
+) -> None:
+    """A captured step is replayed for other clients: its tensors must not move."""
+    trainer = trainer_of(method)
+    extras = {"psi": start[: len(trainer.net.values)] * 0.2, "helpers": torch.stack([start, start])}
+    sent = extras if method.name == "fedmatch" else None
+    train(trainer, start, {}, extras=sent)
+    before = [tensor.data_ptr() for tensor in method.tensors()]
+    state: dict[str, torch.Tensor] = {}
+    again = train(trainer, start, state, extras=sent, seed=1)
+    assert [tensor.data_ptr() for tensor in method.tensors()] == before != []
+    # Nor does anything of the client before remain in them.
+    alone = train(trainer_of(method_of(method.to_dict())), start, {}, extras=sent, seed=1)
+    assert torch.equal(again.weights, alone.weights)
+    # What every round makes anew is not kept with the client.
+    assert not {"psi", "psi_momentum"} & set(state)
+    # Another trainer has networks of its own.
+    other = trainer_of(method)
+    train(other, start, {}, extras=sent)
+    assert all(twin.beside is other.net for twin in method._twins)  # type: ignore[attr-defined]

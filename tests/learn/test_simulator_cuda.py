@@ -7,6 +7,7 @@ import torch
 
 from fedmend.learn.augment import apply_weak, draw_weak
 from fedmend.learn.clients.randaugment import OPERATIONS, apply_operation, apply_strong, draw_strong
+from fedmend.learn.clients.recipes import MatchServer
 from fedmend.learn.clients.rounds import (
     ImageViews,
     NetSpec,
@@ -15,6 +16,7 @@ from fedmend.learn.clients.rounds import (
     RoundSettings,
     Supervised,
     TableViews,
+    method_of,
     round_generator,
 )
 from fedmend.learn.clients.simulator import Simulator
@@ -96,6 +98,27 @@ def test_captured_steps_are_the_plain_ones(method, carry) -> None:
     replayed = after(image_pools(), net, method, settings, **options)
     plain = after(image_pools(), net, method, settings, capture=False, **options)
     assert torch.allclose(replayed, plain, atol=1e-9)
+
+
+@pytest.mark.parametrize("name", ["fedmatch", "fedloke", "feddure"])
+def test_captured_steps_of_two_networks_are_the_plain_ones(name) -> None:
+    net = NetSpec("resnet8", 4, channels=3, width=16)
+    settings = RoundSettings(**{**SMALL.__dict__, "precision": "float64"})
+
+    def rounds(capture: bool | None) -> torch.Tensor:
+        server = MatchServer() if name == "fedmatch" else None
+        simulator = Simulator(
+            *(image_pools(), net, method_of({"name": name}), settings),
+            device="cuda",
+            capture=capture,
+            aggregate=server,
+            extras=None if server is None else lambda _: server.send(simulator.weights),
+        )
+        for _ in range(3):
+            simulator.run_round()
+        return simulator.weights
+
+    assert torch.allclose(rounds(None), rounds(False), atol=1e-8)
 
 
 def test_half_precision_captured_follows_half_precision_plain() -> None:

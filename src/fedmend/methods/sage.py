@@ -3,7 +3,8 @@
 A party's round: its own model and the round's common model look at weak views of unlabelled rows;
 whichever is sure labels the row (CPG), a sure local label is mixed with the global one the more the
 two confidences differ (CDSC), and the strong view of the row is trained towards it. The rule itself
-is `learn.rules.SageRule`; it plugs into FlexMatch, FedDB and FedDure as well (`sage=True` there).
+is `learn.clients.rules.SageRule`; it plugs into FlexMatch, FedDB and FedDure as well (there
+`sage=True`).
 """
 
 from __future__ import annotations

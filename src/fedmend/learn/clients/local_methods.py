@@ -151,6 +151,7 @@ class LocalMethod:
     captured: a step may be captured and replayed (fixed shapes, nothing asked of the device).
     rowwise: the loss is a mean over rows of which each stands for itself, so that the batches of
     many clients can be one.
+    passing: what of a client's state is made anew in every round, and need not be kept.
     """
 
     name: ClassVar[str] = ""
@@ -158,6 +159,7 @@ class LocalMethod:
     uses_world: bool = True
     captured: bool = True
     rowwise: bool = False
+    passing: ClassVar[tuple[str, ...]] = ()
     _registry: ClassVar[dict[str, type[LocalMethod]]] = {}
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -179,6 +181,10 @@ class LocalMethod:
     def finish(self, client: Client) -> dict[str, Tensor]:
         """After the last step of a round: small extras that go with the update."""
         return {}
+
+    def tensors(self) -> list[Tensor]:
+        """What a step changes besides the client's network and state: networks of its own."""
+        return []
 
     def to_dict(self) -> dict[str, Any]:
         """Name and parameters as wire values; `method_of` is the way back."""

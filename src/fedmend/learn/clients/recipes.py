@@ -22,6 +22,7 @@ from fedmend.learn.clients.local_methods import (
     mean_of,
 )
 from fedmend.learn.clients.networks import FlatNet, Inputs
+from fedmend.learn.clients.resnet import fast_train
 from fedmend.learn.clients.rules import KAPPA, LocalRule, Rule, SageRule, by_entropy, helpers_agree
 
 __all__ = ["DureMethod", "LoKeMethod", "MatchMethod", "MatchServer", "row_weights"]
@@ -32,16 +33,21 @@ class Twin:
 
     def __init__(self, client: Client) -> None:
         net = client.net
+        self.beside = net
         self.net = FlatNet(net.spec, net.optimizer.spec, client.device, net.values.dtype)
         self.net.module.train()
+        self._fast = fast_train(self.net.module, client.device, "bf16")
 
     def __call__(self, *views: Inputs) -> tuple[Tensor, ...]:
         """Logits of each view, from one pass over all of them."""
         joined = tuple(torch.cat(parts) for parts in zip(*views, strict=True))
         sizes = [len(view[0]) for view in views]
         half = joined[0].dtype == torch.bfloat16
-        with torch.autocast(joined[0].device.type, torch.bfloat16, enabled=half):
-            logits = self.net.module(*joined)
+        if half and self._fast is not None and self.net.module.training:
+            logits = self._fast(joined[0], len(joined[0]))
+        else:
+            with torch.autocast(joined[0].device.type, torch.bfloat16, enabled=half):
+                logits = self.net.module(*joined)
         return logits.to(self.net.values.dtype).split(sizes)
 
     def update(self, loss: Tensor) -> None:
@@ -54,6 +60,29 @@ class Twin:
         self.net.load(weights)
         self.net.optimizer.first.zero_()
 
+    def tensors(self) -> list[Tensor]:
+        """All that a step may change."""
+        return [self.net.values, self.net.statistics, *self.net.optimizer.state().values()]
+
+
+class TwinMethod(LocalMethod):
+    """Base of methods with networks beside the client's.
+
+    These stay where they are from client to client and get other weights, so that a step can be
+    captured and replayed.
+    """
+
+    def twins(self, client: Client, count: int) -> list[Twin]:
+        """So many networks beside this client's."""
+        made: list[Twin] = self.__dict__.setdefault("_twins", [])
+        if made and made[0].beside is not client.net:
+            made.clear()
+        made += [Twin(client) for _ in range(count - len(made))]
+        return made[:count]
+
+    def tensors(self) -> list[Tensor]:
+        return [each for twin in self.__dict__.get("_twins", []) for each in twin.tensors()]
+
 
 def _views(batch: InputBatch) -> tuple[Inputs, Inputs]:
     assert batch.weak is not None and batch.strong is not None
@@ -63,7 +92,7 @@ def _views(batch: InputBatch) -> tuple[Inputs, Inputs]:
 # ---------------------------------------------------------------------------------- FedMatch
 
 
-class MatchMethod(LocalMethod):
+class MatchMethod(TwinMethod):
     """FedMatch's step: labelled rows train sigma, unlabelled ones psi; the network is their sum.
 
     The extras are psi and the helpers' weights. Pulls on psi (L1, L2 towards sigma) are taken as
@@ -72,7 +101,7 @@ class MatchMethod(LocalMethod):
 
     name = "fedmatch"
     uses_world = False
-    captured = False
+    passing = ("psi", "psi_momentum")
 
     def __init__(
         self,
@@ -94,12 +123,11 @@ class MatchMethod(LocalMethod):
         psi = client.extras.get("psi", client.start * 0.2)
         client.state["psi"] = psi.to(values).clone()
         client.state["psi_momentum"] = torch.zeros_like(values)
-        self._helpers = []
-        for flat in client.extras.get("helpers", torch.zeros(0)):
-            helper = Twin(client)
+        sent = client.extras.get("helpers", values[:0])
+        self._helpers = self.twins(client, len(sent))
+        for helper, flat in zip(self._helpers, sent, strict=True):
             helper.begin(flat.to(values))
             helper.net.module.eval()
-            self._helpers.append(helper)
 
     def step(self, client: Client, batch: InputBatch) -> None:
         weak, strong = _views(batch)
@@ -145,7 +173,6 @@ class MatchMethod(LocalMethod):
             psi.copy_(fresh)
 
     def finish(self, client: Client) -> dict[str, Tensor]:
-        self._helpers = []
         return {"psi": client.state["psi"].clone()}
 
 
@@ -193,7 +220,7 @@ class MatchServer:
 # ---------------------------------------------------------------------------------- FedLoKe
 
 
-class LoKeMethod(LocalMethod):
+class LoKeMethod(TwinMethod):
     """FedLoKe's step: a model that stays and the common one teach each other.
 
     At the start of a round the staying model moves a little towards the common one (`keep`).
@@ -201,7 +228,6 @@ class LoKeMethod(LocalMethod):
 
     name = "fedloke"
     uses_world = False
-    captured = False
 
     def __init__(self, entropy: float = 0.1, keep: float = 0.95) -> None:
         self.entropy = entropy
@@ -211,7 +237,7 @@ class LoKeMethod(LocalMethod):
         common = client.net.flat()
         own = client.state.setdefault("own", common.clone())
         own.mul_(self.keep).add_(common, alpha=1 - self.keep)
-        self._twin = Twin(client)
+        (self._twin,) = self.twins(client, 1)
         self._twin.begin(own)
 
     def step(self, client: Client, batch: InputBatch) -> None:
@@ -243,7 +269,7 @@ HIDDEN = 100
 MOMENTS = (0.9, 0.999)
 
 
-class DureMethod(LocalMethod):
+class DureMethod(TwinMethod):
     """FedDure's step: pseudo-labels weighed row by row (F-reg), and as a whole (C-reg).
 
     F-reg is a small network from a prediction to a weight. C-reg is a twin that first takes the
@@ -253,7 +279,6 @@ class DureMethod(LocalMethod):
     """
 
     name = "feddure"
-    captured = False
 
     def __init__(
         self,
@@ -278,7 +303,7 @@ class DureMethod(LocalMethod):
             client.state["regulator_first"] = torch.zeros(size, device=client.device)
             client.state["regulator_second"] = torch.zeros(size, device=client.device)
             client.state["regulator_steps"] = torch.zeros((), device=client.device)
-        self._twin = Twin(client)
+        (self._twin,) = self.twins(client, 1)
         self._twin.begin(client.net.flat())
 
     def step(self, client: Client, batch: InputBatch) -> None:

@@ -1,6 +1,6 @@
 """ResNet-8 in half precision on a GPU: the network of `nets.py`, run by kernels of its own.
 
-The training pass joins batch norm, addition and ReLU (`simulator_kernels.py`) and goes backwards by
+The training pass joins batch norm, addition and ReLU (`kernels.py`) and goes backwards by
 hand, so that gradients of two branches are summed where they are used. In eval mode batch norms
 use the same kernels. All compute what the plain network computes, but for rounding; anywhere else
 `fast_train` and `fast_eval` give None, and the plain network is run. So it is, with a warning,

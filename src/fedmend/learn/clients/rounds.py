@@ -1,6 +1,6 @@
 """Horizontal federated training, a client's side: settings, rows, and a round of local steps.
 
-Workers (`clients.py`) and the simulator (`simulator.py`) run the same `Trainer`, with the same
+Workers (`worker.py`) and the simulator (`simulator.py`) run the same `Trainer`, with the same
 draws from the same seed, and so get the same numbers. (SAGE, §3.1 and §5.1; FedAvg: McMahan et al.,
 2017; FedProx: Li et al., 2020.)
 """

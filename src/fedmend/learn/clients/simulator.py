@@ -5,7 +5,7 @@
     report = simulator.run_round()
     simulator.accuracy(test_views, test_labels)
 
-The numbers are those of the same rounds over a federation (`clients.py`), which the tests compare.
+The numbers are those of the same rounds over a federation (`federated.py`); the tests compare them.
 All state of a run is its round, the weights, what clients keep, and the momentum where that is
 carried; every random number follows from the seed, the round and the client. So a checkpoint is a
 small file, and a run goes on as if it had never stopped.

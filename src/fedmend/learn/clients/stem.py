@@ -2,7 +2,7 @@
 
 cuDNN is slow for one or three input channels. Here the convolution is a matrix product over
 gathered neighbourhoods; backwards it is one with the batch norm behind it, whose gradient is
-needed for nothing else and never written down. (See `simulator_kernels.py`.)
+needed for nothing else and never written down. (See `kernels.py`.)
 """
 # mypy: disable-error-code="no-untyped-def"
 

@@ -101,6 +101,8 @@ class Trainer:
         told = self.method.finish(client)
         if client.state is not own:
             own.update({key: value.clone() for key, value in client.state.items()})
+        for key in self.method.passing:
+            own.pop(key, None)
         return Update(
             pool.name,
             self.net.flat(),
@@ -238,6 +240,7 @@ class Trainer:
         frozen = self._client_like(client)
         kept = [self.net.values, self.net.statistics, self._sums]
         kept += [*self.net.optimizer.state().values(), *frozen.state.values()]
+        kept += self.method.tensors()
         before = [tensor.clone() for tensor in kept]
         stream = torch.cuda.Stream(self.device)
         stream.wait_stream(torch.cuda.current_stream(self.device))
