@@ -181,12 +181,14 @@ def test_bottoms_of_one_shape_can_be_shared() -> None:
 
 
 def test_rows_completed_by_another_method_are_imputed_rows() -> None:
-    """They are never held out to judge by, and may be dropped; overlapping ones may not."""
+    """They are never held out to judge by; with select_own they may be dropped, others may not."""
     fed = torn(rows=300, strict=False)
     counts = fed.alignment
     completed = counts.aligned // 2
     fed.note_alignment(AlignmentCounts(counts.aligned, counts.unaligned, completed))
-    model = RISA(**QUICK, self_training="none", select_every=1, final_threshold=0.01).fit(fed)
+    how = {**QUICK, "self_training": "none", "select_every": 1, "final_threshold": 0.01}
+    assert not RISA(**how).fit(fed).selection_
+    model = RISA(**how, select_own=True).fit(fed)
     dropped = [entry for entry in model.selection_ if entry["party"] == "aligned"]
     assert dropped[0]["before"] == completed
     assert all(entry["before"] <= completed for entry in dropped)
@@ -374,12 +376,13 @@ def test_save_and_load(fed: Federation, model: RISA, tmp_path: Path) -> None:
     model.save(tmp_path / "model")
     other = torn()
     again = RISA.load(tmp_path / "model", other)
-    for rows in ("aligned", "all", "telco"):
-        np.testing.assert_allclose(
-            again.predict_proba(other.on("train"), rows=rows),
-            model.predict_proba(fed, rows=rows),
-            atol=1e-5,
-        )
+    for rows in ("aligned", "all", "bank", "telco", "shop"):
+        for found, wanted in zip(
+            (again.predict_proba(other, rows=rows), again.predict_uncertainty(other, rows=rows)),
+            (model.predict_proba(fed, rows=rows), model.predict_uncertainty(fed, rows=rows)),
+            strict=True,
+        ):
+            np.testing.assert_allclose(found, wanted, atol=1e-5)
     assert again.get_params() == model.get_params()
     assert again.calibration_ == model.calibration_
     assert repr(again) == repr(model)
