@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import warnings
+
 import numpy as np
 import pytest
 import torch
 
 from fedmend.data.encode import Encoder
 from fedmend.data.table import Table
+from fedmend.errors import FedmendWarning
 from fedmend.federation import Alignment, AlignmentCounts, Federation, Party
 from fedmend.learn.evidence.imputation import OwnRows, mean_row
 from fedmend.learn.evidence.parts import part_of
 from fedmend.learn.evidence.session import EvidenceNetwork, How
+from fedmend.learn.sharing import Sharing
 from fedmend.learn.training import SplitConfig
 
 
@@ -61,6 +65,43 @@ def test_a_bottom_counts_by_the_rows_it_trains_on() -> None:
                 left, right = (each[key] for each in before)
                 expected = (40 * left + 15 * right) / 55 if value.is_floating_point() else left
                 torch.testing.assert_close(value, expected)
+
+
+class Bottom:
+    """A worker that has nothing but a bottom."""
+
+    def __init__(self, weights: dict[str, torch.Tensor]) -> None:
+        self.weights = weights
+
+    def bottom_weights(self) -> dict[str, torch.Tensor]:
+        return dict(self.weights)
+
+    def take_bottom(self, weights: dict[str, torch.Tensor]) -> None:
+        self.weights = weights
+
+
+def test_only_bottoms_alike_are_joined() -> None:
+    """Two of four are; numbers that are no floats stay as they are."""
+    rng = torch.Generator().manual_seed(0)
+    alike = [{"w": torch.randn(3, 2, generator=rng), "n": torch.tensor(k)} for k in (5, 6)]
+    workers = {"b": Bottom(alike[1]), "c": Bottom({"w": torch.ones(2, 2)}), "d": Bottom({})}
+    label = Bottom(alike[0])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        Sharing(workers, label, "a").share({"a": 30, "b": 10, "c": 99, "d": 0})  # type: ignore[arg-type]
+    expected = 0.75 * alike[0]["w"] + 0.25 * alike[1]["w"]
+    for each in (label, workers["b"]):
+        torch.testing.assert_close(each.weights["w"], expected)
+    assert label.weights["n"] == workers["b"].weights["n"]
+    assert torch.equal(workers["c"].weights["w"], torch.ones(2, 2))
+
+
+def test_that_nothing_is_shared_is_said_once() -> None:
+    sharing = Sharing({"b": Bottom({"w": torch.ones(2)})}, Bottom({"w": torch.ones(3)}), "a")  # type: ignore[arg-type]
+    with pytest.warns(FedmendWarning, match=r"a.*differ.*share_every=0") as told:
+        for _ in range(3):
+            sharing.share({"a": 1, "b": 1})
+    assert len(told) == 1
 
 
 @pytest.mark.parametrize("rows", [[], [3, 1, 3, 7], list(range(12))])

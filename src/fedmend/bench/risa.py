@@ -24,7 +24,7 @@ import numpy as np
 from fedmend.bench.harness import Bar, BenchResult
 from fedmend.bench.risa_cost import cost_rows
 from fedmend.bench.risa_data import IMAGES, NAMES, TABLES
-from fedmend.bench.risa_methods import ABLATION, BASELINES, METHODS
+from fedmend.bench.risa_methods import ABLATION, BASELINES, METHODS, ONLY_IMAGES
 from fedmend.bench.risa_runs import Part, run_parts
 from fedmend.errors import ConfigError
 
@@ -135,6 +135,8 @@ def _parts(
         for seed in _seeds(seeds, 3 if image else 5):
             for share in shares:
                 for method in methods:
+                    if method in ONLY_IMAGES and not image:
+                        continue
                     # Without a partner the overlap changes nothing: once is enough.
                     at = shares[0] if method == "Local" else share
                     where = device if image else "cpu"

@@ -35,6 +35,7 @@ METHODS: dict[str, tuple[str, str]] = {
     "fedcvt": ("FedCVT", "two parties, all rows; attention estimates missing sides"),
     "few-shot-vfl": ("FewShotVFL", "parties train almost alone, with a handful of messages"),
     "risa": ("RISA", "all rows of all parties, missing sides imputed, trusted by evidence"),
+    "risa-images": ("ImageRISA", "risa for photographs: parts alike share what they learn"),
     "absent-partner": ("AbsentPartner", "one model for complete rows and rows of one party"),
     "clean": ("Clean", "one party's labels, taken for the truth; other labels are not looked at"),
     "inc": ("InC", "several labellers, whose labels are corrected while the model learns"),

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from fedmend.errors import FedmendWarning
 from fedmend.federation import Crew, Each, exposed
 
-__all__ = ["SharesBottom", "Sharing", "run_steps"]
+__all__ = ["SharesBottom", "Sharing", "run_steps", "same_shapes"]
 
 Weights = dict[str, Tensor]
 
@@ -27,6 +27,12 @@ class SharesBottom:
 
     def _shared_bottom(self) -> nn.Module | None:
         raise NotImplementedError
+
+    @exposed(kind="control")
+    def bottom_shapes(self) -> list[list[Any]]:
+        """Name and shape of everything in this party's bottom."""
+        module = self._shared_bottom()
+        return [] if module is None else _shapes(module.state_dict())
 
     @exposed(kind="weights")
     def bottom_weights(self) -> dict[str, Tensor]:
@@ -51,18 +57,15 @@ class Sharing:
 
     def __init__(self, bottoms: Crew, top: Any, label_party: str) -> None:
         self._workers = {name: bottoms[name] for name in bottoms} | {label_party: top}
-        self._last: dict[str, Weights] = {}
+        self._told = False
 
     def share(self, rows: Mapping[str, int]) -> None:
         """Join the bottoms; `rows`: how many rows each party trains on."""
         found = {name: worker.bottom_weights() for name, worker in self._workers.items()}
-        groups: dict[tuple[Any, ...], list[str]] = {}
-        for name, weights in found.items():
-            shapes = tuple((key, tuple(value.shape)) for key, value in weights.items())
-            if shapes:
-                groups.setdefault(shapes, []).append(name)
-        alike = [names for names in groups.values() if len(names) > 1]
-        if not alike and not self._last:
+        groups = same_shapes({name: _shapes(weights) for name, weights in found.items()})
+        alike = [names for names in groups if len(names) > 1]
+        if not alike and not self._told:
+            self._told = True
             warnings.warn(
                 f"share_every joins bottoms of one shape, but those of {', '.join(found)} all "
                 "differ: none is shared. Mend: share_every=0",
@@ -71,7 +74,6 @@ class Sharing:
             )
         for names in alike:
             joined = self._joined({name: found[name] for name in names}, rows)
-            self._last[names[0]] = joined
             for name in names:
                 self._workers[name].take_bottom(joined)
 
@@ -88,6 +90,23 @@ class Sharing:
                     part = weights[key].to(value.device)
                     joined[key].add_(part, alpha=rows[name] / total)
         return joined
+
+
+def _shapes(weights: Mapping[str, Tensor]) -> list[list[Any]]:
+    return [[key, list(value.shape)] for key, value in weights.items()]
+
+
+def same_shapes(shapes: Mapping[str, list[list[Any]]]) -> list[list[str]]:
+    """The parties whose bottoms have the same shapes, in groups; who has none is in no group.
+
+    >>> same_shapes({"a": [["w", [2]]], "b": [["w", [3]]], "c": [["w", [2]]], "d": []})
+    [['a', 'c'], ['b']]
+    """
+    groups: dict[str, list[str]] = {}
+    for name, found in shapes.items():
+        if found:
+            groups.setdefault(str(found), []).append(name)
+    return list(groups.values())
 
 
 def run_steps(

@@ -26,7 +26,7 @@ from fedmend.methods.baselines import (
 )
 from fedmend.methods.fedpsg_pum import FedPSGPUM
 from fedmend.methods.inc import InC
-from fedmend.methods.risa import RISA
+from fedmend.methods.risa import RISA, ImageRISA
 from fedmend.methods.sage import SAGE
 
 __all__ = [
@@ -51,6 +51,7 @@ __all__ = [
     "FewShotVFL",
     "FixMatch",
     "FlexMatch",
+    "ImageRISA",
     "InC",
     "Local",
     "LocalVFL",

@@ -10,7 +10,7 @@ beside the parties' own, every head has a loss of its own, columns of passive pa
 evidence of their own, several members learn without a part of the overlapping rows each, and how
 they judge the rows they have not seen decides how far each source is trusted: not so far that the
 label party's own opinion would have done better.
-`RISA.for_images()` self-trains by consistency of views; on tables made-up labels gain nothing.
+`RISA.for_images()` shares bottoms and self-trains; on tables made-up labels gain nothing.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from fedmend.learn.evidence.top import Objective
 from fedmend.learn.features import ALIGNED, ALL, is_known
 from fedmend.learn.training import Progress, SplitConfig
 from fedmend.methods.base import SplitEstimator
+from fedmend.methods.risa_presets import PHOTOGRAPHS, PUBLISHED
 from fedmend.methods.risa_stages import SELF_TRAINING, Stages
 
 logger = logging.getLogger(__name__)
@@ -52,9 +53,10 @@ class RISA(SplitEstimator):
     classes. smoothing: the share of every label that is spread over all classes.
     imputed_opinions: stand-ins have opinions (published).
     view_dropout: the joint head also learns overlapping rows with sides taken away.
-    self_training: how f_ST learns: "consistency" (every passive party's head on its own; strong
-    views of its unlabelled rows must agree with weak ones at least `consistency` sure), "views"
-    (a joint head, with view dropout), "published" (without) or "none" (no labels are made up).
+    self_training: how f_ST learns: "shared" (bottoms and head are shared as by share_every, and
+    the label party's own rows take part), "consistency" (every passive party's head on its own;
+    strong views of its unlabelled rows must agree with weak ones at least `consistency` sure),
+    "views" (a joint head, with view dropout), "published" (without) or "none" (no labels made up).
     warm_start: passive parties go on from f_ST's bottoms.
     threshold, per_class, soft: when a passive row gets a label, and whether it is a soft one.
     precise: and only where of held-out overlapping rows so labelled that many were right.
@@ -66,7 +68,7 @@ class RISA(SplitEstimator):
     min_overlap: least share of overlapping rows in a batch. min_mean_rows: fewest rows in a mean.
     nominal: "mean" or "mode" of nominal columns in a mean row.
     share_every: for sides of like shape (halves of images): bottoms are averaged over the parties
-    every so many steps, so weights cross; 0 is never.
+    every so many steps, so weights cross, and have one head; 0 is never.
     """
 
     def __init__(
@@ -160,64 +162,16 @@ class RISA(SplitEstimator):
 
         The paper does not say tau_p, tau_0 and E: 0.9, 0.3 and 5 here.
         """
-        published: dict[str, Any] = {
-            "fusion": "yager",
-            "activation": "softplus",
-            "members": 1,
-            "solo": False,
-            "additive": False,
-            "joint": 0.0,
-            "party_loss": 0.0,
-            "fused_loss": 1.0,
-            "imputed_opinions": True,
-            "view_dropout": False,
-            "self_training": "published",
-            "threshold": 0.9,
-            "per_class": False,
-            "precise": False,
-            "soft": False,
-            "select": "uncertainty",
-            "select_own": True,
-            "final_threshold": 0.3,
-            "final_share": 1.0,
-            "calibrate": False,
-            "guard": False,
-            "min_overlap": 0.0,
-            "validation": 0.0,
-        }
-        return cls(**published | changes)
+        return cls(**PUBLISHED | changes)
 
     @classmethod
     def for_images(cls, **changes: Any) -> Self:
-        """For photographs: augmented, self-trained by consistency, a one-cycle schedule of SGD."""
-        preset: dict[str, Any] = {
-            "fusion": "dempster",
-            "members": 1,
-            "solo": False,
-            "additive": False,
-            "bottom": (),
-            "embedding": 256,
-            "top": (256,),
-            "conv": "whitened",
-            "batch_size": 1024,
-            "epochs": 30,
-            "self_epochs": 24,
-            "optimizer": "sgd",
-            "lr": 0.4,
-            "weight_decay": 2e-3,
-            "augment": "weak",
-            "smoothing": 0.1,
-            "view_dropout": True,
-            "party_loss": 0.1,
-            "min_overlap": 0.125,
-            "threshold": 0.7,
-            "per_class": False,
-            "precise": False,
-            "soft": False,
-            "select_every": 10,
-            "self_training": "consistency",
-        }
-        return cls(**preset | changes)
+        """For photographs of which parties have parts alike: augmented, bottoms shared.
+
+        Bottoms that are not alike go on alone. `share_every=0, self_training="consistency",
+        self_epochs=24` shares nothing.
+        """
+        return cls(**PHOTOGRAPHS | changes)
 
     # ------------------------------------------------------------------ fitting
 
@@ -305,6 +259,8 @@ class RISA(SplitEstimator):
             problems.append(
                 f"select must be one of {', '.join(MEASURES)} or None, however: {self.select!r}"
             )
+        if self.self_training == "shared" and not self.share_every:
+            problems.append("self_training='shared' needs share_every of at least 1")
         for name in ("threshold", "consistency", "final_threshold", "final_share"):
             if not 0 < getattr(self, name) <= 1:
                 problems.append(f"{name} must be in (0, 1], however: {getattr(self, name)}")
@@ -394,3 +350,10 @@ class RISA(SplitEstimator):
     def _load_more(self, folder: Path, saved: dict[str, Any]) -> None:
         self.calibration_ = saved["calibration"]
         self.selection_ = saved["selection"]
+
+
+class ImageRISA(RISA):
+    """RISA whose defaults are those of `RISA.for_images()`; in a file it is `risa-images`."""
+
+    def __init__(self, **params: Any) -> None:
+        super().__init__(**PHOTOGRAPHS | params)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-SELF_TRAINING = ("consistency", "views", "published", "none")
+SELF_TRAINING = ("shared", "consistency", "views", "published", "none")
 # Fewer held-out rows say little about whom to trust, more say nothing new.
 HELD_OUT = (100, 1000)
 
@@ -70,23 +70,25 @@ class Stages:
     # ------------------------------------------------------------------ stage 1
 
     def self_train(self) -> EvidenceNetwork:
-        """f_ST learns from overlapping rows, then labels passive rows of which it is sure."""
+        """f_ST learns, mostly from overlapping rows, then labels passive rows it is sure of."""
         model, passive = self.model, self.network.passive
         consistent = model.self_training == "consistency"
+        shared = model.self_training == "shared"
         objective = Objective(
             activation="softmax",
             fused=0.0,
             party=1.0,
             joint=1.0,
+            imputed=not shared,
             view_dropout=model.self_training == "views",
             consistency=model.consistency if consistent else 0.0,
         )
         how = replace(
             self.network.how,
-            heads=consistent,
-            joint=not consistent,
+            heads=consistent or shared,
+            joint=not (consistent or shared),
             objective=objective,
-            share_every=0,
+            share_every=self.network.how.share_every if shared else 0,
             members=1,
             solo=False,
         )
@@ -101,9 +103,10 @@ class Stages:
         with teacher.session(self.segments) as session:
             pools, held_out = self._labelled(session, hold_out=True)
             for number, (name, (start, end)) in enumerate(session.spans.items()):
-                if name != ALIGNED:
-                    own = consistent and name in passive
-                    pools[number] = np.arange(start, end) if own else np.zeros(0, np.int64)
+                if name in passive:
+                    pools[number] = np.arange(start, end) if consistent else np.zeros(0, np.int64)
+                elif name != ALIGNED and not shared:
+                    pools[number] = np.zeros(0, np.int64)
             session.set_pools(pools)
             for epoch in range(self._resume(session, "self-train") + 1, epochs + 1):
                 loss = session.epoch(epoch, epochs)

@@ -23,6 +23,7 @@ from fedmend.learn.evidence.workers import EvidenceWorker
 from fedmend.learn.features import Segments
 from fedmend.learn.halves import Settings
 from fedmend.learn.parts import read_file, write_file
+from fedmend.learn.sharing import same_shapes
 from fedmend.learn.split import _numbers
 
 
@@ -75,11 +76,20 @@ class EvidenceTopWorker(AdditiveLabels, Judging, EvidenceWorker):
             joint=bool(net["joint"]),
             members=int(net["members"]),
             solo=names.index(own) if own in names and net["solo"] else -1,
+            same_head=self._same_head(names, net["shapes"]),
         )
         weights = self.site.torch_generator(f"top {net['seed']}", "cpu")
         module: Any = draw(EvidenceTop(spec), weights)
         part.heads = HeadsPart(list(names), labels, module, Objective.from_dict(objective))
         return self.about()
+
+    def _same_head(self, names: list[str], shapes: dict[str, Any]) -> tuple[int, ...]:
+        """Whose bottoms are shared has one head; by party the number of its own."""
+        if not shapes:
+            return ()
+        groups = same_shapes(shapes | {self.site.name: self.bottom_shapes()})
+        first = {name: names.index(group[0]) for group in groups for name in group}
+        return tuple(first.get(name, number) for number, name in enumerate(names))
 
     @exposed(kind="control")
     def about(self) -> dict[str, Any]:

@@ -260,6 +260,7 @@ class EvidenceSession:
             net = network.config.net() | network.how.net()
             made = self.bottoms.create(net, settings)
             widths = [made.get(name, 0) for name in network.parties]
+            net["shapes"] = self.bottoms.bottom_shapes() if network.how.share_every else {}
             objective = network.how.objective.to_dict()
             about = self.top.create(net, settings, objective, list(network.parties), widths)
             network.task, network.classes = about["task"], about["classes"]

@@ -37,6 +37,7 @@ class EvidenceTopSpec:
     """Heads over embeddings of the given widths (party order), with `out` classes.
 
     members: so many networks side by side, each with its share of every width.
+    same_head: by party the number of the head it uses, where several use one; () is its own.
     solo: the party whose own head has a bottom to itself, -1 for none: of its embedding, which is
     twice as wide as a bottom's, the joint head gets the first half and its own the second.
     """
@@ -49,13 +50,15 @@ class EvidenceTopSpec:
     joint: bool = True
     members: int = 1
     solo: int = -1
+    same_head: tuple[int, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> EvidenceTopSpec:
-        lists = {key: tuple(values[key]) for key in ("widths", "hidden")}
+        # Models of earlier versions have no `same_head`.
+        lists = {key: tuple(values.get(key, ())) for key in ("widths", "hidden", "same_head")}
         return cls(**{**values, **lists})
 
 
@@ -71,7 +74,10 @@ class EvidenceTop(nn.Module):
         widths = [width // spec.members for width in spec.widths]
         if spec.solo >= 0:
             widths[spec.solo] //= 2
-        self.heads = nn.ModuleList(self._net(width) for width in widths if spec.heads)
+        heads = [self._net(width) for width in widths] if spec.heads else []
+        if heads and spec.same_head:
+            heads = [heads[number] for number in spec.same_head]
+        self.heads = nn.ModuleList(heads)
         self.joint = self._net(sum(widths)) if spec.joint else None
 
     def _net(self, width: int) -> nn.Module:
