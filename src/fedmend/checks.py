@@ -15,6 +15,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from fedmend.config.catalogue import CROWD, MAJORITY
+from fedmend.config.doubts import doubtful_columns
 from fedmend.config.shapes import alike_problems
 from fedmend.data.table import Table
 from fedmend.errors import DataError, FedmendError, FedmendWarning
@@ -100,6 +101,7 @@ def _check_party(config: Config, party: PartySettings, found: Findings) -> None:
         found.problems.append(str(error))
         return
     found.tables[party.name] = train
+    found.notes += doubtful_columns(train, party.name)
     if not train.feature_names:
         found.notes.append(f"party {party.name!r} has no columns besides id and label")
     if party.label is not None and _learns_alone_from(config, party.name):
@@ -230,9 +232,20 @@ def _check_overlap(config: Config, found: Findings) -> None:
             found.problems.append(
                 f"parties {one!r} and {two!r} share no id ({styles}; compared as "
                 f"align.normalise = {rule!r} says). Mend: name the columns that hold the same ids"
-                + (', or normalise = "text"' if rule == "exact" else "")
+                + _other_rule(found.tables[one], found.tables[two])
                 + _other_shape(found.tables[one], found.tables[two])
             )
+
+
+def _other_rule(one: Table, two: Table) -> str:
+    """The rule under which two tables do share ids, if there is one."""
+    for rule, make in RULES.items():
+        known = [{make(each) for each in table.ids.tolist()} for table in (one, two)]
+        if known[0] & known[1]:
+            return (
+                f', or align.normalise = "{rule}", by which they share {len(known[0] & known[1]):,}'
+            )
+    return ""
 
 
 def _other_shape(one: Table, two: Table) -> str:

@@ -99,8 +99,16 @@ def init(
         list[Path] | None,
         typer.Argument(help="one table for each party (.csv, .csv.gz, .parquet)", metavar="TABLE"),
     ] = None,
-    id: Annotated[str | None, typer.Option("--id", help="the id column of all tables")] = None,
-    label: Annotated[str | None, typer.Option("--label", help="the column to predict")] = None,
+    id: Annotated[
+        list[str] | None,
+        typer.Option("--id", help="the id column; once for each name it has", metavar="COLUMN"),
+    ] = None,
+    label: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--label", help="the column to predict; once for each name it has", metavar="COLUMN"
+        ),
+    ] = None,
     out: Annotated[Path, typer.Option("--out", help="the file to write", metavar="FILE")] = Path(
         "federation.toml"
     ),

@@ -83,7 +83,7 @@ def test_recipes_that_correct_are_not_among_the_single_methods() -> None:
 def result(line: str, seed: int, auc: float, alone: float) -> dict[str, object]:
     return {
         "data": "credit", "line": line, "seed": seed, "auc": auc, "auc, bank alone": alone,
-        "seconds": 10.0 + seed, "mb": 5.0, "messages": 100,
+        "seconds": 10.0 + seed, "cpu": 8.0, "mb": 5.0, "messages": 100,
     }  # fmt: skip
 
 
@@ -120,6 +120,7 @@ def test_a_line_is_run_and_read(bundled: None, tmp_path: Path) -> None:
         for each in map(json.loads, (tmp_path / "one/run/ledger.jsonl").read_text().splitlines())
     )
     assert told["mb"] == pytest.approx(crossed / 1e6)
+    assert told["cpu"] > 1
     assert told["seconds"] > sum(each["seconds"] for each in told["stages"].values())
 
 

@@ -79,7 +79,7 @@ def test_a_run_from_file_to_report(ward: Ward, capsys: pytest.CaptureFixture[str
     assert "the same columns of different people" in page
     assert "the labelled test rows of 3 parties" in page
     record = RunRecord.load(folder)
-    assert record.metric == "accuracy"
+    assert record.metric == "auc"
     sage = record.methods[0]
     assert [entry["round"] for entry in sage.history] == [1, 2, 3]
     assert sage.history[-1]["accuracy"] == pytest.approx(sage.scores["accuracy"])

@@ -5,8 +5,10 @@ import gzip
 import pytest
 
 from fedmend.config import load_config
+from fedmend.config.sniffing import looked_at
 from fedmend.config.starter import write_starter
 from fedmend.errors import ConfigError
+from fedmend.flow.reading import read_party
 
 
 def test_the_example_is_a_valid_file(tmp_path):
@@ -20,7 +22,7 @@ def test_every_commented_setting_is_valid_too(tmp_path):
     path = write_starter(tmp_path / "federation.toml")
     lines = path.read_text().splitlines()
     bare = [line.removeprefix("# ") if " = " in line or "# [" in line else line for line in lines]
-    drop = ("test =", "postcode", "[party.kinds]", "test_share")
+    drop = ("test =", "postcode", "[party.kinds]", "drop =", "test_share")
     path.write_text("\n".join(line for line in bare if not line.startswith(drop)))
     config = load_config(path)
     assert config.run.seeds == [0, 1, 2] and config.align.normalise == "text"
@@ -76,7 +78,7 @@ def test_what_is_wrong_with_the_tables_is_told_together(workshop):
     (workshop.folder / "fake.parquet").write_bytes(b"not parquet")
     files = ["absent.csv", "empty.csv", "latin.csv", "fake.parquet", "notes.txt"]
     found = problems(workshop, files, label="default")
-    assert len(found) == 5 and all("Mend: " in each for each in found)
+    assert len(found) == 4 and all("Mend: " in each for each in found)
     assert "No such file" in found[0] and "is empty" in found[1]
     both = ["bank.csv", "telco.csv"]
     assert "did you mean 'customer'?" in problems(workshop, both, id="custmer", label="x")[0]
@@ -97,3 +99,54 @@ def test_several_tables_with_the_label_are_several_labellers(workshop):
     assert config.labellers == ["bank", "copy"]
     assert [method.name for method in config.method] == ["inc", "majority", "dawid-skene"]
     assert config.evaluate.reference == "majority"
+
+
+# ---------------------------------------------------------------- files as people have them
+
+
+def test_a_table_from_a_german_spreadsheet(tmp_path):
+    clinic = "Patient Nr.;Größe;Befund\n0007;1,72;krank\n0008;1,65;gesund\n0010;n/a;krank\n"
+    (tmp_path / "klinik.csv").write_bytes(clinic.encode("latin-1"))
+    laboratory = "pid\tcalcium\n7\t2.4\n8\t2.2\n9\t2.1\n"
+    (tmp_path / "labor.csv").write_bytes(b"\xef\xbb\xbf" + laboratory.encode())
+    files = [tmp_path / "klinik.csv", tmp_path / "labor.csv"]
+    path = write_starter(tmp_path / "f.toml", files, id=["Patient Nr.", "pid"], label="Befund")
+    config = load_config(path)
+    one, two = config.party
+    assert (one.encoding, one.delimiter, one.decimal) == ("cp1252", ";", ",")
+    assert (two.encoding, two.delimiter, two.decimal) == ("utf-8", "\t", ".")
+    assert (one.id, two.id, one.label, two.label) == ("Patient Nr.", "pid", "Befund", None)
+    assert config.align.normalise == "number"
+    clinic, laboratory = (read_party(config, each)[0] for each in config.party)
+    assert clinic.frame["Größe"].tolist()[:2] == [1.72, 1.65] and clinic.frame["Größe"].isna()[2]
+    assert clinic.ids.tolist() == ["0007", "0008", "0010"] and laboratory.ids.tolist() == [7, 8, 9]
+
+
+def test_labels_of_different_names(tmp_path):
+    (tmp_path / "a.csv").write_text("id,x,said\n1,2,yes\n2,3,no\n")
+    (tmp_path / "b.csv").write_text("id,reported\n1,yes\n2,no\n")
+    files = [tmp_path / "a.csv", tmp_path / "b.csv"]
+    config = load_config(write_starter(tmp_path / "f.toml", files, label=["said", "reported"]))
+    assert [party.label for party in config.party] == ["said", "reported"]
+    with pytest.raises(ConfigError, match="no table has the label 'reportd'.*'reported'"):
+        write_starter(tmp_path / "g.toml", files, label=["said", "reportd"])
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("a,b\n1,2\n", (["a", "b"], {})),
+        ("a;b\n1,5;2\n", (["a", "b"], {"delimiter": ";", "decimal": ","})),
+        ("a;b\n1.5;2\n", (["a", "b"], {"delimiter": ";"})),
+        ('"a;x",b\n"1;2",3\n', (["a;x", "b"], {})),
+        ("a|b|c\n1|2|3\n4|5\n", (["a", "b", "c"], {"delimiter": "|"})),
+        ("only\n1\n", (["only"], {})),
+    ],
+)
+def test_how_a_file_is_written(tmp_path, text, expected):
+    (tmp_path / "t.csv").write_text(text)
+    found = looked_at(tmp_path / "t.csv")
+    assert (found.header, found.unusual) == expected
+    (tmp_path / "t.csv").write_bytes(text.encode("utf-16"))
+    found = looked_at(tmp_path / "t.csv")
+    assert (found.header, found.unusual) == (expected[0], {"encoding": "utf-16", **expected[1]})

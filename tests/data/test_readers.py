@@ -63,6 +63,19 @@ def test_gzip_delimiter_bom_quotes_and_newlines(csv):
     assert read(csv(text), id="id").frame["note"].tolist() == ["a, b", "two\nlines", 'say "hi"']
 
 
+def test_decimal_commas_and_columns_left_out(csv, tmp_path):
+    path = csv("id;x;day\n1;2,5;2020-01-01\n2;-3,25;2020-01-02\n")
+    table = read(path, id="id", delimiter=";", decimal=",", drop=["day"])
+    assert table.names == ["x"] and table.frame["x"].tolist() == [2.5, -3.25]
+    table.to_parquet(tmp_path / "t.parquet", id="id")
+    with pytest.raises(DataError, match="no such column .named in drop.*the columns are: id, x"):
+        read(tmp_path / "t.parquet", drop=["y"])
+    with pytest.raises(DataError, match="column 'dya': there is no such column"):
+        read(path, id="id", delimiter=";", drop=["dya"])
+    with pytest.raises(DataError, match="the id and the label cannot be dropped"):
+        read(path, id="id", delimiter=";", drop=["id"])
+
+
 def test_missing_marks_can_be_chosen(csv):
     path = csv("id,x,c\n1,?,NA\n2,5,?\n3,6,NL\n4,7,BE\n")
     table = read(path, id="id", missing=["?"])

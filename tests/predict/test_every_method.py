@@ -191,5 +191,7 @@ def test_every_method_of_one_truth_says_what_its_doubt_is_worth(vertical, horizo
         assert 'id="uncertainty"' in (run / "report.html").read_text()
 
 
-def test_where_votes_are_the_truth_nothing_is_said(crowded):
-    assert all(method.uncertainty is None for method in RunRecord.load(crowded).methods)
+def test_where_votes_are_the_truth_this_is_said(crowded):
+    for method in RunRecord.load(crowded).methods:
+        assert method.uncertainty["worth"]["rows"]
+        assert method.uncertainty["against"].startswith("the majority of the labels of ")

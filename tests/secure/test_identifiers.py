@@ -34,6 +34,9 @@ def test_exact_keeps_types_apart_and_text_does_not():
     assert one(7, "text") == one("7", "text") == one(" 7 ", "text")
     assert one(-7, "text") == one("-7", "text")
     assert one("007", "text") != one(7, "text")
+    assert one("007", "number") == one(7, "number") == one(" 7", "number")
+    assert one("000", "number") == one(0, "number") != one("00a", "number")
+    assert one("0a", "number") == one("0A ", "number") != one("a", "number")
     assert one("i7", "exact") != one(7, "exact")
 
 

@@ -54,7 +54,11 @@ class PolicySettings(_Settings):
 
 
 class PartySettings(_Settings):
-    """``[[party]]``: a name, and where its table is."""
+    """``[[party]]``: a name, where its table is, and how it is written.
+
+    drop: columns that are left out. encoding, delimiter, decimal: of CSV files. missing: what
+    stands in cells that are empty.
+    """
 
     name: Name
     data: str | None = None
@@ -63,6 +67,11 @@ class PartySettings(_Settings):
     id: str | None = None
     label: str | None = None
     kinds: dict[str, str | list[Any]] = Field(default_factory=dict)
+    drop: list[str] = Field(default_factory=list)
+    encoding: str = "utf-8"
+    delimiter: str = Field(default=",", min_length=1, max_length=1)
+    decimal: Literal[".", ","] = "."
+    missing: list[str] | None = None
     test: str | None = None
     test_sql: str | None = None
     policy: PolicySettings = Field(default_factory=PolicySettings)
@@ -76,7 +85,7 @@ class AlignSettings(_Settings):
     """``[align]``: how the parties find the rows they share."""
 
     mode: Literal["ecdh", "spu", "same-order"] = "ecdh"
-    normalise: Literal["exact", "text"] = "exact"
+    normalise: Literal["exact", "text", "number"] = "exact"
     order: Literal["auto", "secret", "seeded"] = "auto"
     minimum: int | None = Field(default=None, ge=1)
 
@@ -219,6 +228,7 @@ class Config(_Settings):
     def shown(self) -> dict[str, Any]:
         """The settings for the report: as given or by default, without passwords."""
         content = self.model_dump(exclude_none=True)
+        content["party"] = [party.model_dump(exclude_defaults=True) for party in self.party]
         for party in content["party"]:
             if "uri" in party:
                 party["uri"] = without_password(party["uri"])

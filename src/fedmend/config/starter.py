@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import csv
-import gzip
 import itertools
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from fedmend._suggest import did_you_mean
+from fedmend.config.sniffing import Written, csv_lines, looked_at
 from fedmend.errors import ConfigError
 
 __all__ = ["starter_text", "write_starter"]
@@ -39,7 +37,8 @@ _PARTY = """\
 name = {name}
 data = {data}{data_note}
 id = {id}{id_note}
-{label}# test = "later.csv"        # test rows of its own; otherwise a share is set aside (below)
+{label}{form}# test = "later.csv"        # test rows of its own; otherwise a share is set aside
+# drop = ["remarks"]         # columns to leave out
 # [party.kinds]              # what a column is, where fedmend guesses wrong
 # postcode = "nominal"
 # [party.policy]             # what this party lets out
@@ -51,7 +50,7 @@ id = {id}{id_note}
 _TAIL = """\
 [align]
 mode = "ecdh"                # private set intersection: nobody learns the other's other ids
-# normalise = "text"         # 7 is "7", "Ann " is "ann"; by default ids must be written alike
+{normalise}
 # minimum = 20               # warn when fewer rows are shared
 
 # [complete]                 # give rows that only one party has the others' columns, then train
@@ -134,8 +133,8 @@ def write_starter(
     path: str | Path,
     files: Sequence[str | Path] = (),
     *,
-    id: str | None = None,
-    label: str | None = None,
+    id: str | Sequence[str] | None = None,
+    label: str | Sequence[str] | None = None,
     force: bool = False,
 ) -> Path:
     """Write a starting federation.toml; an existing one stays unless forced."""
@@ -153,37 +152,47 @@ def write_starter(
 
 
 def starter_text(
-    path: Path, files: Sequence[Path], *, id: str | None = None, label: str | None = None
+    path: Path,
+    files: Sequence[Path],
+    *,
+    id: str | Sequence[str] | None = None,
+    label: str | Sequence[str] | None = None,
 ) -> str:
-    """The text of a first federation.toml for these tables, or for a bank and a telco."""
-    headers = _headers(files)
-    if not files:
-        columns = {Path("bank.csv"): [label or "default"], Path("telco.csv"): []}
-        id, guessed, label = id or "customer", False, label or "default"
+    """The text of a first federation.toml for these tables, or for a bank and a telco.
+
+    id, label: one name for all tables, or several of which each table takes the first it has.
+    """
+    asked, wanted = _several(id), _several(label)
+    tables = _tables(files)
+    if files:
+        ids, labels = _roles(tables, asked, wanted)
+        guessed = not asked
     else:
-        columns = headers
-        guessed = id is None
-        id = id if id is not None else _shared_column(headers, label)
-        _require(headers, id, label)
-    names = _party_names(list(columns))
-    holders = [names[file] for file, header in columns.items() if label in header]
-    several = len(holders) > 1
-    alike = bool(files) and len({frozenset(header) for header in columns.values()}) == 1
-    alike = alike and _strangers(files, id)
+        wanted = wanted or ["default"]
+        tables = {Path("bank.csv"): Written(wanted), Path("telco.csv"): Written([])}
+        ids, guessed = dict.fromkeys(tables, (asked or ["customer"])[0]), False
+        labels = {Path("bank.csv"): wanted[0]}
+    names = _party_names(list(tables))
     parties = [
         _PARTY.format(
             name=_quoted(names[file]),
             data=_quoted(_relative(file, path) if files else str(file)),
             data_note="" if files else "            # .csv, .csv.gz or .parquet; or sql and uri",
-            id=_quoted(id),
+            id=_quoted(ids[file]),
             id_note="              # guessed: the only column all have" if guessed else "",
-            label=f"label = {_quoted(label)}\n" if label in header else "",
+            label=f"label = {_quoted(labels[file])}\n" if file in labels else "",
+            form="".join(f"{key} = {_quoted(value)}\n" for key, value in how.unusual.items()),
         )
-        for file, header in columns.items()
+        for file, how in tables.items()
     ]
+    alike = bool(files) and len({frozenset(how.header) for how in tables.values()}) == 1
+    known = _known_ids(tables, ids) if files else []
+    alike = alike and not _any_shared(known)
     head = _HEAD.format(name=path.name)
     if alike:
         head = head.replace("[run]\n", _SHAPE)
+    several = len(labels) > 1
+    holders = [names[file] for file in labels]
     return (
         head
         + "".join(parties)
@@ -191,91 +200,111 @@ def starter_text(
             methods=_CROWD_METHODS if several else _METHODS,
             correct=_CORRECT.format(to=_quoted(holders[0])) if several else "",
             reference=_REFERENCE if several else "",
+            normalise=_normalise(known),
             metrics='# metrics = ["auc", "accuracy"]   # the first one decides; all by default',
             title=_quoted(" and ".join(names.values())),
         )
     )
 
 
-def _headers(files: Sequence[Path]) -> dict[Path, list[str]]:
-    """The column names of every file; all unreadable ones are named together."""
-    headers, problems = {}, []
+def _several(asked: str | Sequence[str] | None) -> list[str]:
+    return [asked] if isinstance(asked, str) else list(asked or [])
+
+
+def _tables(files: Sequence[Path]) -> dict[Path, Written]:
+    """The column names of every file, and how it is written; all unreadable ones together."""
+    tables, problems = {}, []
     for file in files:
         try:
-            headers[file] = _header(file)
+            tables[file] = looked_at(file)
         except (OSError, ValueError) as error:
             reason = getattr(error, "strerror", None) or str(error)
             problems.append(f"{file}: {reason}. Mend: give a readable .csv, .csv.gz or .parquet")
-    if len(headers) == 1 and not problems:
+    if len(tables) == 1 and not problems:
         problems.append(f"{files[0]} is the only table. Mend: give one table for each party")
     if problems:
         raise ConfigError(problems)
-    return headers
+    return tables
 
 
-def _header(file: Path) -> list[str]:
-    name = file.name.lower()
-    if name.endswith(".parquet"):
-        import pyarrow.parquet as pq
+def _roles(
+    tables: Mapping[Path, Written], asked: list[str], wanted: list[str]
+) -> tuple[dict[Path, str], dict[Path, str]]:
+    """The id column of every table, and the label column of those that have one."""
+    asked = asked or [_shared_column(tables, wanted)]
+    ids = {file: _first_of(asked, how.header) for file, how in tables.items()}
+    labels = {file: _first_of(wanted, how.header) for file, how in tables.items()}
+    problems = [
+        f"{file} has no id column {' or '.join(map(repr, asked))}: "
+        f"{did_you_mean(asked[0], tables[file].header)}. Mend: --id once for each name it has"
+        for file, name in ids.items()
+        if name is None
+    ]
+    everything = [name for how in tables.values() for name in how.header]
+    if not wanted:
+        problems.append("no label was named. Mend: --label with the column to predict")
+    for name in wanted:
+        if name not in everything:
+            problems.append(f"no table has the label {name!r}: {did_you_mean(name, everything)}")
+    if problems:
+        raise ConfigError(problems)
+    return (
+        {file: name for file, name in ids.items() if name is not None},
+        {file: name for file, name in labels.items() if name is not None},
+    )
 
-        return list(pq.read_schema(file).names)
-    if not name.endswith((".csv", ".csv.gz")):
-        raise ValueError(f"unknown kind of file {file.suffix!r}")
-    opener: Any = gzip.open if name.endswith(".gz") else open
-    with opener(file, "rt", encoding="utf-8-sig", newline="") as stream:
-        header = next(csv.reader(stream), [])
-    if not header:
-        raise ValueError("the file is empty")
-    return header
+
+def _first_of(asked: Sequence[str], header: Sequence[str]) -> str | None:
+    return next((name for name in asked if name in header), None)
 
 
-def _strangers(files: Sequence[Path], id: str) -> bool:
-    """Whether no two tables know the same people, as far as their first rows tell."""
-    seen: set[str] = set()
-    for file in files:
-        own = _first_ids(file, id)
-        if seen & own:
-            return False
-        seen |= own
-    return True
+def _known_ids(tables: Mapping[Path, Written], ids: Mapping[Path, str]) -> list[set[int | str]]:
+    """The ids of every table as the reader takes them, as far as its first rows tell."""
+    return [_first_ids(file, how, ids[file]) for file, how in tables.items()]
 
 
-def _first_ids(file: Path, id: str) -> set[str]:
+def _any_shared(known: Sequence[set[int | str]], rule: str = "exact") -> bool:
+    from fedmend.secure.identifiers import RULES
+
+    made = [{RULES[rule](each) for each in own} for own in known]
+    return any(one & two for one, two in itertools.combinations(made, 2))
+
+
+def _normalise(known: Sequence[set[int | str]]) -> str:
+    """How ids are compared: as they are written, unless only another way finds people."""
+    if len(known) > 1 and not _any_shared(known):
+        for rule, words in (("text", '7 is "7", "Ann " is "ann"'), ("number", '"007" is 7')):
+            if _any_shared(known, rule):
+                return f'normalise = "{rule}"         # their ids are written differently: {words}'
+    return '# normalise = "text"         # 7 is "7", "Ann " is "ann"; by default "exact"'
+
+
+def _first_ids(file: Path, how: Written, id: str) -> set[int | str]:
     if file.name.lower().endswith(".parquet"):
         import pyarrow.parquet as pq
 
         batches = pq.ParquetFile(file).iter_batches(MOST_IDS, columns=[id])
         first = itertools.islice(batches, 1)
-        return {str(value) for batch in first for value in batch.column(0).to_pylist()}
-    opener: Any = gzip.open if file.name.lower().endswith(".gz") else open
-    with opener(file, "rt", encoding="utf-8-sig", newline="") as stream:
-        lines = csv.DictReader(stream)
-        return {str(line[id]) for line in itertools.islice(lines, MOST_IDS)}
+        values = [value for batch in first for value in batch.column(0).to_pylist()]
+        return {value if isinstance(value, int) else str(value) for value in values}
+    texts = {str(line[id]).strip() for line in itertools.islice(csv_lines(file, how), MOST_IDS)}
+    # As the reader has it: numbers only where no zero leads.
+    whole = all(re.fullmatch(r"-?(0|[1-9][0-9]{0,17})", text) for text in texts)
+    return {int(text) for text in texts} if whole else {*texts}
 
 
-def _shared_column(headers: dict[Path, list[str]], label: str | None) -> str:
-    first, *others = headers.values()
-    shared = [name for name in first if name != label and all(name in other for other in others)]
+def _shared_column(tables: Mapping[Path, Written], labels: Sequence[str]) -> str:
+    first, *others = (how.header for how in tables.values())
+    shared = [
+        name for name in first if name not in labels and all(name in other for other in others)
+    ]
     if len(shared) == 1:
         return shared[0]
     found = f"they share {', '.join(shared)}" if shared else "they share no column name"
-    raise ConfigError(f"which column is the id? {found}. Mend: name it with --id")
-
-
-def _require(headers: dict[Path, list[str]], id: str, label: str | None) -> None:
-    problems = [
-        f"{file} has no id column {id!r}: {did_you_mean(id, header)}"
-        for file, header in headers.items()
-        if id not in header
-    ]
-    everything = [name for header in headers.values() for name in header]
-    holders = [file for file, header in headers.items() if label in header]
-    if label is None:
-        problems.append("no label was named. Mend: --label with the column to predict")
-    elif not holders:
-        problems.append(f"no table has the label {label!r}: {did_you_mean(label, everything)}")
-    if problems:
-        raise ConfigError(problems)
+    raise ConfigError(
+        f"which column is the id? {found}. Mend: name it with --id; where it has another name in "
+        "every table, --id once for each"
+    )
 
 
 def _party_names(files: Sequence[Path]) -> dict[Path, str]:

@@ -31,9 +31,11 @@ def parse_csv(
     id: str | None,
     label: str | None,
     wanted: list[str] | None,
+    drop: Collection[str],
     as_text: Collection[str],
     encoding: str,
     delimiter: str,
+    decimal: str,
     missing: list[str],
 ) -> pa.Table:
     """The wanted columns; the id column as int64 or string, leading zeros kept."""
@@ -43,7 +45,9 @@ def parse_csv(
     if not text.strip():
         raise ReadError(f"{file}: the file is empty", mend="check how it was made")
     header = _header(file, text, delimiter)
-    names = header if wanted is None else wanted
+    for dropped in drop:
+        _require(dropped, header, "column (named in drop)", delimiter)
+    names = [name for name in (header if wanted is None else wanted) if name not in drop]
     for what, name in (("id column", id), ("label column", label)):
         if name is not None:
             _require(name, header, what, delimiter)
@@ -51,7 +55,7 @@ def parse_csv(
         _require(name, header, "column", delimiter)
     _check_header(header, names)
     textual = {name for name in names if name == id or name in as_text}
-    table = _parse(file, text, names, textual, delimiter, missing)
+    table = _parse(file, text, names, textual, delimiter, decimal, missing)
     if table.num_rows == 0:
         raise ReadError(f"{file}: the file has a header but no rows", mend="check how it was made")
     for name in textual:
@@ -147,6 +151,7 @@ def _parse(
     names: list[str],
     textual: Collection[str],
     delimiter: str,
+    decimal: str,
     missing: list[str],
 ) -> pa.Table:
     import pyarrow as pa
@@ -171,6 +176,7 @@ def _parse(
             ),
             convert_options=pc.ConvertOptions(
                 include_columns=names,
+                decimal_point=decimal,
                 column_types=dict.fromkeys(textual, pa.string()),
                 null_values=missing,
                 strings_can_be_null=True,

@@ -87,7 +87,8 @@ def _reject(name: str, values: Any, inferred: str) -> str:
             "dates and times have no kind",
             column=name,
             value=str(seen),
-            mend="convert it to a number (days since a start date, month, age), or drop it",
+            mend="make it a number (days since a start date, month, age), or leave it out: "
+            f"drop = [{name!r}]",
         )
     types = list(dict.fromkeys(type(value) for value in present))
     if len(types) > 1:

@@ -94,5 +94,5 @@ def _reject_duplicates(ids: np.ndarray) -> None:
         raise DataError(
             f"duplicate id: {len(repeated)} ids occur more than once",
             value=shown[0] if len(repeated) == 1 else shown,
-            mend="keep one row per id, e.g. frame.drop_duplicates(id), or use another id column",
+            mend="keep one row per id (in pandas: drop_duplicates), or name another id column",
         )

@@ -1,8 +1,8 @@
 """Tables from CSV and Parquet files and from SQL queries.
 
-CSV cells that are empty or read ``NA``, ``N/A``, ``NaN``, ``nan``, ``null`` or ``NULL`` are
-missing (``missing=`` changes the list). Ids such as ``007`` stay strings. A Parquet file that
-:meth:`Table.to_parquet` wrote gives its id, label, kinds and blocks back.
+CSV cells that are empty or read ``NA``, ``N/A``, ``n/a``, ``#N/A``, ``NaN``, ``nan``, ``null`` or
+``NULL`` are missing (``missing=`` changes the list). Ids such as ``007`` stay strings. A Parquet
+file that :meth:`Table.to_parquet` wrote gives its id, label, kinds and blocks back.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 __all__ = ["MISSING_MARKS", "file_bytes", "parquet_table", "read", "read_sql"]
 
-MISSING_MARKS: tuple[str, ...] = ("", "NA", "N/A", "NaN", "nan", "null", "NULL")
+MISSING_MARKS: tuple[str, ...] = (*("", "NA", "N/A", "n/a", "#N/A", "NaN", "nan", "null", "NULL"),)
 _SUFFIXES = (".csv", ".csv.gz", ".parquet")
 
 
@@ -43,17 +43,22 @@ def read(
     label: str | None = None,
     kinds: Mapping[str, KindSpec] | None = None,
     columns: Sequence[str] | None = None,
+    drop: Sequence[str] = (),
     encoding: str = "utf-8",
     delimiter: str = ",",
+    decimal: str = ".",
     missing: Sequence[str] = MISSING_MARKS,
 ) -> Table:
     """The table in a ``.csv``, ``.csv.gz`` or ``.parquet`` file.
 
-    ``columns`` names those to read (id and label are read anyway); ``kinds`` overrides what
-    a column is taken for. ``encoding``, ``delimiter`` and ``missing`` concern CSV only.
-    Without ``id`` the rows are numbered from 0.
+    ``columns`` names those to read (id and label are read anyway), ``drop`` those to leave out;
+    ``kinds`` overrides what a column is taken for. ``encoding``, ``delimiter``, ``decimal`` and
+    ``missing`` concern CSV only. Without ``id`` the rows are numbered from 0.
     """
     file = Path(path)
+    for name in drop:
+        if name in (id, label):
+            raise DataError("the id and the label cannot be dropped", column=name, mend="keep it")
     wanted = None if columns is None else _wanted(columns, id, label)
     suffix = next((s for s in _SUFFIXES if file.name.lower().endswith(s)), None)
     if suffix is None:
@@ -65,9 +70,10 @@ def read(
     raw = file_bytes(file)
     try:
         if suffix == ".parquet":
-            return _from_parquet(file, raw, id, label, kinds or {}, wanted)
+            return _from_parquet(file, raw, id, label, kinds or {}, wanted, drop)
         as_text = {name for name, kind in (kinds or {}).items() if kind == "nominal"}
-        arrow = parse_csv(file, raw, id, label, wanted, as_text, encoding, delimiter, list(missing))
+        form = (encoding, delimiter, decimal, list(missing))
+        arrow = parse_csv(file, raw, id, label, wanted, drop, as_text, *form)
         return Table.from_frame(to_frame(arrow), id=id, label=label, kinds=kinds)
     except ReadError:
         raise
@@ -108,8 +114,12 @@ def _from_parquet(
     label: str | None,
     kinds: Mapping[str, KindSpec],
     wanted: list[str] | None,
+    drop: Sequence[str],
 ) -> Table:
     arrow = parquet_table(file, raw)
+    for name in drop:
+        require_name(name, arrow.column_names, "column (named in drop)")
+    arrow = arrow.drop_columns(list(drop))
     notes = json.loads((arrow.schema.metadata or {}).get(METADATA_KEY, b"{}"))
     id = id if id is not None else notes.get("id")
     label = label if label is not None else notes.get("label")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from fedmend.config import Config, PartySettings
     from fedmend.data.table import Table
 
-__all__ = ["read_parties", "read_party", "split_by_id"]
+__all__ = ["csv_form", "read_parties", "read_party", "split_by_id"]
 
 
 class File(Protocol):
@@ -68,14 +68,24 @@ def _read(
     from fedmend.data.readers import read, read_sql
 
     if data is not None:
-        return read(config.at(data), id=party.id, label=label, kinds=party.kinds)
+        form = csv_form(party)
+        return read(
+            config.at(data), id=party.id, label=label, kinds=party.kinds, drop=party.drop, **form
+        )
     if party.id is None:
         raise DataError("a query needs an id column", mend='add id = "column" to the party')
     assert sql is not None and party.uri is not None
     uri = party.uri
     if uri.startswith("sqlite:///") and not uri.startswith("sqlite:////"):
         uri = f"sqlite:///{config.at(uri.removeprefix('sqlite:///')).resolve()}"
-    return read_sql(sql, uri=uri, id=party.id, label=label, kinds=party.kinds)
+    table = read_sql(sql, uri=uri, id=party.id, label=label, kinds=party.kinds)
+    return table.drop(party.drop)
+
+
+def csv_form(party: PartySettings) -> dict[str, Any]:
+    """How a party's CSV files are written, for the reader."""
+    form = {"encoding": party.encoding, "delimiter": party.delimiter, "decimal": party.decimal}
+    return form if party.missing is None else {**form, "missing": ["", *party.missing]}
 
 
 def split_by_id(table: Table, share: float, seed: int) -> tuple[Table, Table]:
@@ -84,9 +94,9 @@ def split_by_id(table: Table, share: float, seed: int) -> tuple[Table, Table]:
     Every party takes the same people aside without a word to the others, because the same id
     falls on the same side everywhere, however it is written.
     """
-    as_text = RULES["text"]
+    plainest = RULES["number"]
     marks = [
-        hashlib.blake2b(as_text(each), digest_size=8, key=b"test rows %d" % seed).digest()
+        hashlib.blake2b(plainest(each), digest_size=8, key=b"test rows %d" % seed).digest()
         for each in table.ids.tolist()
     ]
     aside = np.array([int.from_bytes(mark, "big") < share * 2**64 for mark in marks], dtype=bool)

@@ -30,14 +30,29 @@ MOST_NAMED = 5
 def read_rows(path: Path, party: PartySettings, schema: Schema | None) -> Table:
     """The rows of a file; errors name the party."""
     from fedmend.data.readers import read
+    from fedmend.flow.reading import csv_form
 
     try:
-        head = read(path, id=party.id)
+        form = csv_form(party) | {"drop": _to_drop(path, party)}
+        head = read(path, id=party.id, **form)
         kinds = _kinds(head.names, party, schema)
-        table = read(path, id=party.id, kinds=kinds) if kinds else head
+        table = read(path, id=party.id, kinds=kinds, **form) if kinds else head
         return _checked(table, party, schema)
     except DataError as error:
         raise error.at(party.name) from error
+
+
+def _to_drop(path: Path, party: PartySettings) -> list[str]:
+    """Of the columns that the party leaves out, those that the file has at all."""
+    from fedmend.config.sniffing import looked_at
+
+    if not party.drop:
+        return []
+    try:
+        header = looked_at(path).header
+    except (OSError, ValueError):
+        return []  # the reader says what is wrong with the file
+    return [name for name in party.drop if name in header]
 
 
 def rows_of_records(
@@ -86,8 +101,9 @@ def _checked(table: Table, party: PartySettings, schema: Schema | None) -> Table
     if not len(table):
         raise DataError("the file has no rows", mend="give at least one row to predict")
     # Labels are what is asked for; where the file has them all the same, they are no columns.
-    if party.label in table.names:
-        table = table.drop([party.label])
+    unused = [name for name in (party.label, *party.drop) if name in table.names]
+    if unused:
+        table = table.drop([str(name) for name in unused])
     if schema is None:
         return table
     _lacking(table, schema)

@@ -4,6 +4,7 @@
     text    as people read them: numbers as decimal digits, unicode in form NFC, letters without
             case (Unicode case folding), spaces trimmed and runs of them made one: 7 is '7',
             ' ANN  Lee' is 'ann lee'. Leading zeros count: '007' is not '7'.
+    number  the same, but digits are a number: '007' is '7' and 7
 
 All parties must use the same rule; it travels with what they send each other and is checked.
 """
@@ -34,7 +35,16 @@ def _text(value: int | str) -> bytes:
     return " ".join(unicodedata.normalize("NFC", folded).split()).encode()
 
 
-RULES: dict[str, Callable[[int | str], bytes]] = {"exact": _exact, "text": _text}
+def _number(value: int | str) -> bytes:
+    text = _text(value)
+    return (text.lstrip(b"0") or b"0") if text.isdigit() else text
+
+
+RULES: dict[str, Callable[[int | str], bytes]] = {
+    "exact": _exact,
+    "text": _text,
+    "number": _number,
+}
 
 
 def check_rule(rule: str) -> str:

@@ -1,0 +1,77 @@
+"""Columns that are probably not what they are taken for: what a pair of eyes would notice."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pandas as pd
+
+from fedmend.data.table import Table
+
+__all__ = ["doubtful_columns"]
+
+# A category that nearly every row has for itself says nothing about other rows.
+MOST_DIFFERENT = 0.3
+FEW_VALUES = 20
+MOSTLY_NUMBERS = 0.8
+STAND_INS = (-1, -9, -99, -999, -9999)
+
+
+def doubtful_columns(table: Table, party: str) -> list[str]:
+    """A sentence for each column that is worth a second look; none of them is an error."""
+    notes = []
+    for name in table.feature_names:
+        column = table.schema[name]
+        if column.is_block:
+            continue
+        values = table.frame[name].dropna()
+        if not len(values):
+            continue
+        looks = _text_doubts if column.kind == "nominal" else _number_doubts
+        for words, mend in looks(name, values):
+            notes.append(f"party {party!r}, column {name!r}: {words}. Mend: {mend}")
+    return notes
+
+
+def _text_doubts(name: str, values: pd.Series) -> Iterator[tuple[str, str]]:
+    texts = values.astype(str)
+    distinct = texts.unique().tolist()
+    numbers = pd.to_numeric(texts, errors="coerce").notna()
+    if MOSTLY_NUMBERS <= numbers.mean() < 1:
+        others = ", ".join(repr(each) for each in texts[~numbers].unique()[:3].tolist())
+        first = texts[~numbers].iloc[0]
+        yield (
+            f"{100 * numbers.mean():.0f} % of its values are numbers, but it is taken for text, "
+            f"as others read {others}",
+            f"correct these cells, or missing = [{first!r}] where they stand for nothing",
+        )
+    elif len(distinct) > max(FEW_VALUES, MOST_DIFFERENT * len(texts)):
+        yield (
+            f"{len(distinct):,} different values in {len(texts):,} rows (such as {distinct[0]!r}): "
+            "as a category it says next to nothing",
+            f"make it a number where it is a date or an amount, or drop = [{name!r}]",
+        )
+    alike: dict[str, list[str]] = {}
+    for each in distinct:
+        alike.setdefault(" ".join(each.casefold().split()), []).append(each)
+    twice = next((each for each in alike.values() if len(each) > 1), None)
+    if twice is not None:
+        yield (
+            f"{twice[0]!r} and {twice[1]!r} are taken for different values",
+            "write them alike",
+        )
+
+
+def _number_doubts(name: str, values: pd.Series) -> Iterator[tuple[str, str]]:
+    numbers = pd.to_numeric(values, errors="coerce").dropna()
+    if len(numbers) < FEW_VALUES:
+        return
+    for mark in STAND_INS:
+        rest = numbers[numbers != mark]
+        count = len(numbers) - len(rest)
+        # One value below zero, well apart from all others: it stands for something.
+        if count and len(rest) and rest.min() >= 0 and count < len(rest):
+            yield (
+                f"{count:,} cells are {mark}, all others {rest.min():g} or more",
+                f'missing = ["{mark}"] where it stands for an empty cell',
+            )

@@ -1,0 +1,115 @@
+"""How a CSV file is written: its encoding, delimiter and decimal sign, read off its first lines."""
+
+from __future__ import annotations
+
+import codecs
+import csv
+import gzip
+import io
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+__all__ = ["Written", "csv_lines", "looked_at"]
+
+_READ = 1 << 22
+_LINES = 200
+_COMMA_NUMBER = re.compile(r"\s*-?\d+,\d+\s*")
+_POINT_NUMBER = re.compile(r"\s*-?\d+\.\d+\s*")
+
+
+@dataclass(frozen=True)
+class Written:
+    """header: the names of the columns. The rest as a [[party]] of a federation.toml says it."""
+
+    header: list[str]
+    encoding: str = "utf-8"
+    delimiter: str = ","
+    decimal: str = "."
+
+    @property
+    def unusual(self) -> dict[str, str]:
+        """What has to be said of the file, as it is not the default."""
+        usual = Written([])
+        return {
+            name: getattr(self, name)
+            for name in ("encoding", "delimiter", "decimal")
+            if getattr(self, name) != getattr(usual, name)
+        }
+
+
+def looked_at(file: Path) -> Written:
+    """The columns of a table and how it is written; ValueError where it cannot be read."""
+    name = file.name.lower()
+    if name.endswith(".parquet"):
+        import pyarrow.parquet as pq
+
+        return Written(list(pq.read_schema(file).names))
+    if not name.endswith((".csv", ".csv.gz")):
+        raise ValueError(f"unknown kind of file {file.suffix!r}")
+    return _written(file)
+
+
+def _written(file: Path) -> Written:
+    with _opened(file) as stream:
+        raw = stream.read(_READ)
+    encoding = _encoding(raw)
+    text = codecs.getincrementaldecoder(_without_mark(encoding))().decode(raw)
+    lines = text.splitlines()[: _LINES + 1]
+    if len(raw) == _READ:
+        lines = lines[:-1] or lines
+    if not any(line.strip() for line in lines):
+        raise ValueError("the file is empty")
+    delimiter = _delimiter(lines)
+    rows = list(csv.reader(lines, delimiter=delimiter))
+    header = next(row for row in rows if row)
+    return Written(header, encoding, delimiter, _decimal(rows[1:], delimiter))
+
+
+def csv_lines(file: Path, how: Written) -> Any:
+    """The rows of a file as dicts by column, one after the other."""
+    with _opened(file) as stream:
+        encoding = _without_mark(how.encoding)
+        text = io.TextIOWrapper(stream, encoding=encoding, errors="replace", newline="")
+        yield from csv.DictReader(text, delimiter=how.delimiter)
+
+
+def _opened(file: Path) -> Any:
+    return gzip.open(file, "rb") if file.name.lower().endswith(".gz") else file.open("rb")
+
+
+def _encoding(raw: bytes) -> str:
+    if raw[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
+        return "utf-16"
+    try:
+        # The last character may be cut in two where only the beginning was read.
+        codecs.getincrementaldecoder("utf-8")().decode(raw, final=len(raw) < _READ)
+    except UnicodeDecodeError:
+        return "cp1252"
+    return "utf-8"
+
+
+def _without_mark(encoding: str) -> str:
+    return "utf-8-sig" if encoding == "utf-8" else encoding
+
+
+def _delimiter(lines: Sequence[str]) -> str:
+    """The sign that cuts all lines into equally many cells, the most there are."""
+    best, most = ",", 1
+    for sign in ",;\t|":
+        counts = {len(row) for row in csv.reader(lines, delimiter=sign) if row}
+        if len(counts) == 1 and max(counts) > most:
+            best, most = sign, max(counts)
+    if most == 1:
+        # Lines of unequal length: the header decides, and the reader names the line.
+        best = max(",;\t|", key=lambda sign: lines[0].count(sign))
+    return best
+
+
+def _decimal(rows: Sequence[Sequence[str]], delimiter: str) -> str:
+    cells = [cell for row in rows for cell in row]
+    commas = sum(bool(_COMMA_NUMBER.fullmatch(cell)) for cell in cells)
+    points = sum(bool(_POINT_NUMBER.fullmatch(cell)) for cell in cells)
+    return "," if delimiter != "," and commas > points else "."
