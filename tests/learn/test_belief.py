@@ -48,6 +48,10 @@ def test_a_belief_is_read_by_the_classes_of_the_model() -> None:
     np.testing.assert_allclose(belief.of(["c", "d"])[2], [1.0, 0.0])
 
 
+def sure_dempster(**params: Any) -> Any:
+    return fm.RISA(fusion="dempster", members=1, additive=False, **params | {"validation": 0.2})
+
+
 def fitted(method: Any, likelihood: Callable[[np.ndarray], np.ndarray] | None) -> np.ndarray:
     """200 rows of two classes, 30 % of whose labels are wrong, with what all labellers said."""
     rng = np.random.default_rng(0)
@@ -65,7 +69,7 @@ def fitted(method: Any, likelihood: Callable[[np.ndarray], np.ndarray] | None) -
     return model.predict_proba(fed, rows="all")[:, 1]
 
 
-@pytest.mark.parametrize("method", [fm.VFL, fm.LocalVFL, fm.Local])
+@pytest.mark.parametrize("method", [fm.VFL, fm.LocalVFL, fm.Local, fm.RISA, sure_dempster])
 def test_who_knows_how_often_labels_are_wrong_is_as_sure_as_the_truth_allows(method: Any) -> None:
     def as_said(said: np.ndarray) -> np.ndarray:
         return np.where(said[:, None] == [1, 0], 0.7, 0.3)

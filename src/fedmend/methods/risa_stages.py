@@ -201,7 +201,8 @@ class Stages:
         share = final_threshold(model.final_share, epoch / model.epochs)
         pools = list(session.pools)
         for number, (name, (start, end)) in enumerate(session.spans.items()):
-            if name == self.network.label_party and not model.select_own:
+            # Completed rows that have a label are the label party's own.
+            if name in (ALIGNED, self.network.label_party) and not model.select_own:
                 continue
             # Of the rows known to all only those are imputed whose sides a method completed.
             imputed = pools[number] >= (end - self.completed if name == ALIGNED else start)

@@ -20,7 +20,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
+from fedmend.learn.belief import expected, label_loss
 from fedmend.learn.features import ALIGNED
 from fedmend.learn.nets import Batch
 
@@ -233,7 +235,7 @@ class Sum:
     Rows known to all have one sum of all parties' scores and the `offset`; for rows of one party
     its own scores are added to nothing but a constant. plan: for ALIGNED and for each party the
     models as (fold they do not see, ridge); a party's scores are those for ALIGNED, then its own.
-    **Shape** targets [n], offset [n, K], unseen [n].
+    **Shape** targets [n], or likelihoods [n, K]; offset [n, K], unseen [n].
     """
 
     def __init__(
@@ -246,7 +248,8 @@ class Sum:
         self.plan = {name: list(models) for name, models in plan.items()}
         self.unseen = unseen
         rows, self.classes = offset.shape
-        self._wanted = torch.nn.functional.one_hot(targets, self.classes).to(offset)
+        certain = targets if targets.ndim == 2 else F.one_hot(targets, self.classes)
+        self._likely = certain.to(offset)[:, None]
         self._offset = offset
         ones = offset.new_ones(rows, 1)
         self._constant = {
@@ -270,7 +273,8 @@ class Sum:
         """The gradient of every party's scores; constants take their step."""
         found = {}
         for group, values in self._sums(scores).items():
-            slope = (values.softmax(-1) - self._wanted[:, None]) * self._counts[group]
+            wanted = expected(values.log_softmax(-1), self._likely)
+            slope = (values.softmax(-1) - wanted) * self._counts[group]
             found[group] = slope.flatten(1)
             self._constant[group].step(found[group])
         return {name: torch.cat([found[ALIGNED], found[name]], 1) for name in self.parties}
@@ -279,11 +283,11 @@ class Sum:
         """Log losses of rows by ridge, every row under the model that has not seen it. [n] each"""
         found: dict[str, dict[float, Tensor]] = {}
         for group, values in self._sums(scores).items():
-            right = (values.log_softmax(-1) * self._wanted[:, None]).sum(-1)
-            kept = right * (1 - self._counts[group][..., 0])
+            lost = label_loss(values, self._likely)
+            kept = lost * (1 - self._counts[group][..., 0])
             found[group] = {}
             for number, (_, ridge) in enumerate(self.plan[group]):
-                found[group][ridge] = found[group].get(ridge, 0.0) - kept[:, number]
+                found[group][ridge] = found[group].get(ridge, 0.0) + kept[:, number]
         return found
 
     def unseen_scores(

@@ -83,11 +83,9 @@ class AdditiveLabels:
     _outputs: dict[str, list[dict[str, Tensor]]]
     _sum: Sum
     added: dict[str, dict[str, Tensor]]
+    _known_of: Callable[[np.ndarray], np.ndarray]
 
     def _heads(self) -> HeadsPart:
-        raise NotImplementedError
-
-    def _targets(self) -> np.ndarray:
         raise NotImplementedError
 
     @exposed(kind="control")
@@ -99,7 +97,7 @@ class AdditiveLabels:
         places: which of `rows`, those judged last, take part.
         """
         heads = self._heads()
-        targets = torch.from_numpy(self._targets()[rows][places]).to(self.device)
+        targets = torch.from_numpy(self._known_of(rows)[places]).to(self.device)
         classes = len(heads.labels.classes_)
         offset = torch.zeros(len(places), classes, device=self.device)
         judged = [

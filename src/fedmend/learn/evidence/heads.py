@@ -12,6 +12,7 @@ from torch import Tensor
 from fedmend.data.labels import LabelEncoder
 from fedmend.errors import DataError
 from fedmend.federation import Site, exposed
+from fedmend.learn.belief import label_belief
 from fedmend.learn.evidence.additive_workers import AdditiveLabels
 from fedmend.learn.evidence.committee import draw
 from fedmend.learn.evidence.halves import EvidenceTopHalf
@@ -125,9 +126,11 @@ class EvidenceTopWorker(AdditiveLabels, Judging, EvidenceWorker):
             watch=self._watch if train else None,
         )
         if train:
-            targets = self._targets()
-            self.half.set_targets(targets)
-            self.watch = Watch(len(targets), self.device)
+            self.half.set_targets(self._targets())
+            likelihoods = self._likelihoods()
+            if likelihoods is not None:
+                self.half.set_likelihoods(likelihoods)
+            self.watch = Watch(len(self._rows_used), self.device)
         return len(self._rows_used)
 
     @exposed(kind="control")
@@ -145,6 +148,14 @@ class EvidenceTopWorker(AdditiveLabels, Judging, EvidenceWorker):
         unseen = torch.full((len(self._rows_used),), -1, dtype=torch.int64)
         unseen[torch.from_numpy(rows)] = torch.from_numpy(members)
         self.half.unseen = unseen.to(self.device)
+
+    @exposed(kind="control", takes={"reliable": "statistic"})
+    def set_reliability(self, reliable: dict[str, np.ndarray]) -> None:
+        """How far each party's side of every row is believed, from 0 to 1; by default wholly."""
+        self.half.reliable = {
+            name: torch.from_numpy(values).to(self.device, self.half.settings.dtype)
+            for name, values in reliable.items()
+        }
 
     # ------------------------------------------------------------------ training
 
@@ -198,9 +209,12 @@ class EvidenceTopWorker(AdditiveLabels, Judging, EvidenceWorker):
         half = self.half
         assert half.targets is not None
         at = _numbers(numbers, self.device)
-        if soft and not half.targets.is_floating_point():
+        classes = len(self._heads().labels.classes_)
+        if half.likely:
+            # A soft label is no likelihood: among such the likeliest class is taken for certain.
+            target = np.eye(classes)[target.argmax(1) if soft else target]
+        elif soft and not half.targets.is_floating_point():
             known = half.targets >= 0
-            classes = len(self._heads().labels.classes_)
             hard = torch.nn.functional.one_hot(half.targets.clamp_min(0), classes)
             half.targets = hard.to(half.settings.dtype) * known[:, None]
         half.targets[at] = torch.from_numpy(target).to(self.device, half.targets.dtype)
@@ -267,6 +281,13 @@ class EvidenceTopWorker(AdditiveLabels, Judging, EvidenceWorker):
         encoded = labels.transform(self.table.frame[self._label()], party=self.site.name)
         found[own] = encoded[rows[own]]
         return found
+
+    def _likelihoods(self) -> np.ndarray | None:
+        """How likely what is said of each row is under each class, where labels are corrected."""
+        belief = label_belief(self.site, self.scope.partition("@")[0])
+        if belief is None:
+            return None
+        return belief.of(self._heads().labels.classes_)[self._rows_used]
 
     def _label(self) -> str:
         part = new_part(self.site, self.model).heads

@@ -40,6 +40,9 @@ class Judging:
     def _targets(self) -> np.ndarray:
         raise NotImplementedError
 
+    def _likelihoods(self) -> np.ndarray | None:
+        raise NotImplementedError
+
     @exposed(kind="control", takes={"embeddings": "embedding"})
     def take_chunk(
         self,
@@ -66,7 +69,10 @@ class Judging:
             sides.append(given[:-1, :width])
             stand_ins.append(given[-1, :width])
             if given.shape[1] > width:
-                added[name] = given[:-1, width:].float().chunk(2, 1)
+                scores = given[:-1, width:].float()
+                if name in self.half.reliable:
+                    scores = scores * self.half.reliable[name].index_select(0, numbers)[:, None]
+                added[name] = scores.chunk(2, 1)
         who = dict(subsets(heads.names))
         cases = {
             kind: [name in who[kind] and name in known for name in heads.names] for kind in kinds
@@ -102,11 +108,16 @@ class Judging:
             stand_ins[self.half.own] = self.half.own_embedding(nobody)[-1].clone()
         self._heads().stand_ins = stand_ins
 
+    def _known_of(self, rows: np.ndarray) -> np.ndarray:
+        """What is known of the classes of rows: their numbers [n], or likelihoods [n, K]."""
+        found = self._likelihoods()
+        return self._targets()[rows] if found is None else found[rows]
+
     @exposed(kind="statistic")
     def calibrate(self, rows: np.ndarray, guard: bool) -> dict[str, Any]:
         """Fit temperature and trust on the collected outputs of these held-out rows."""
         heads = self._heads()
-        targets = torch.from_numpy(self._targets()[rows])
+        targets = torch.from_numpy(self._known_of(rows))
         report = {}
         for kind, _ in subsets(heads.names):
             outputs = {name: value.cpu() for name, value in self._collected(kind).items()}

@@ -266,6 +266,10 @@ class EvidenceSession:
             network.task, network.classes = about["task"], about["classes"]
         self.top.attach(self.segments, settings, how, self._trains)
         self.bottoms.attach(self.segments, settings, how)
+        fed = self._crews.fed
+        if fed.is_aligned and fed.alignment.completed:
+            found = self.bottoms.confidence()
+            self.top.set_reliability({k: v for k, v in found.items() if v is not None})
 
     def _has_rows(self, party: str) -> bool:
         return any(is_known(segment, party) for segment in self.spans)

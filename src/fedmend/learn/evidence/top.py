@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from fedmend.errors import ConfigError
+from fedmend.learn.belief import expected
 from fedmend.learn.evidence import opinions as ev
 from fedmend.learn.evidence.committee import members_mlp
 from fedmend.learn.nets import mlp
@@ -172,8 +173,17 @@ class Objective:
             return ev.Opinion(belief, torch.zeros_like(belief[..., :1]))
         return ev.opinion(ev.evidence(scaled, self.activation))
 
-    def rows_loss(self, given: ev.Opinion, targets: Tensor, epoch: int) -> Tensor:
-        """The loss of each row. **Shape** [n]."""
+    def rows_loss(
+        self, given: ev.Opinion, targets: Tensor, epoch: int, likely: bool = False
+    ) -> Tensor:
+        """The loss of each row. **Shape** [n].
+
+        likely: the targets are likelihoods; a row's class is then expected to be what they and the
+        opinion itself make of it.
+        """
+        if likely:
+            p = ev.probability(given).detach().clamp_min(torch.finfo(targets.dtype).tiny)
+            targets = expected(p.log(), targets)
         if self.smoothing and not targets.is_floating_point():
             classes = given.belief.shape[-1]
             hard = nn.functional.one_hot(targets, classes).to(given.belief.dtype)
@@ -203,6 +213,8 @@ def total_loss(
     targets: Tensor,
     weights: Tensor,
     epoch: int,
+    *,
+    likely: bool = False,
 ) -> tuple[Tensor, Tensor]:
     """The loss of a batch, and each row's fused opinion as [n, K + 1] without gradient.
 
@@ -216,20 +228,20 @@ def total_loss(
         known = present[party]
         given = how.opinion(top.head(party, sides[party]))
         if how.party:
-            losses = how.rows_loss(given, targets, epoch)
+            losses = how.rows_loss(given, targets, epoch, likely)
             total = total + how.party * weighted(losses, weights * known)
         if not how.imputed:
             given = ev.discount(given, known[:, None].to(given.belief.dtype))
         opinions.append(given)
     if top.spec.joint:
         given = how.opinion(top.together(sides))
-        losses, counts = how.rows_loss(given, targets, epoch), weights
+        losses, counts = how.rows_loss(given, targets, epoch, likely), weights
         if how.view_dropout and overlapping and len(sides) > 1:
             torn = _torn(sides, stand_ins, overlapping)
             again = how.opinion(top.together(torn))
             copies = len(torn[0]) // overlapping
             wanted = targets[:overlapping].repeat(copies, *[1] * (targets.ndim - 1))
-            losses = torch.cat([losses, how.rows_loss(again, wanted, epoch)], -1)
+            losses = torch.cat([losses, how.rows_loss(again, wanted, epoch, likely)], -1)
             counts = torch.cat([counts, *[weights[..., :overlapping]] * copies], -1)
         if how.joint:
             total = total + how.joint * weighted(losses, counts)
@@ -238,7 +250,7 @@ def total_loss(
         opinions = [ev.Opinion(*(part.detach() for part in given)) for given in opinions]
     fused = ev.fuse(opinions, how.fusion)
     if how.fused:
-        total = total + how.fused * weighted(how.rows_loss(fused, targets, epoch), weights)
+        total = total + how.fused * weighted(how.rows_loss(fused, targets, epoch, likely), weights)
     return total, torch.cat([fused.belief, fused.uncertainty], -1).detach()
 
 

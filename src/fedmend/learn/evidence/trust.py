@@ -13,8 +13,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
+from fedmend.learn.belief import label_loss
 from fedmend.learn.evidence import opinions as ev
 from fedmend.learn.evidence.top import JOINT, Objective
 
@@ -154,7 +154,11 @@ def _fused_loss(
         ev.discount(_double_opinion(how, values, theta[index, 0].exp()), theta[index, 1].sigmoid())
         for index, values in enumerate(outputs.values())
     ]
-    return ev.loss(ev.fuse(opinions, how.fusion), targets, "nll")
+    fused = ev.fuse(opinions, how.fusion)
+    if not targets.is_floating_point():
+        return ev.loss(fused, targets, "nll")
+    p = ev.probability(fused)
+    return label_loss(p.clamp_min(torch.finfo(p.dtype).tiny).log(), targets)
 
 
 def _double_opinion(how: Objective, outputs: Tensor, temperature: Tensor) -> ev.Opinion:
@@ -265,7 +269,7 @@ def fit_pool(
     start = torch.tensor([held.get(name, 0.0) for name in logs], dtype=torch.float64)
     losses: dict[str, float] = {}
     if anchor in logs and len(logs) > 1:
-        alone = F.cross_entropy(logs[str(anchor)], targets, reduction="none")
+        alone = label_loss(logs[str(anchor)], targets)
         together = _pool_validated(stacked, targets, start, folds)
         losses = {str(anchor): float(alone.mean()), "all": float(together.mean())}
     powers, bias = _pooled(stacked, targets, start)
@@ -287,7 +291,7 @@ def _pooled(stacked: Tensor, targets: Tensor, start: Tensor) -> tuple[Tensor, Te
     def value(theta: Tensor) -> Tensor:
         powers, bias = theta[:sources].clamp_min(0.0), theta[sources:]
         found = (stacked * powers[:, None]).sum(1) + bias
-        lost = F.cross_entropy(found, targets, reduction="sum")
+        lost = label_loss(found, targets).sum()
         moved = (theta[:sources] - start) / _HELD
         return (lost + 0.5 * (moved**2).sum() + 0.5 * (bias**2).sum()) / len(targets)
 
@@ -299,12 +303,12 @@ def _pooled(stacked: Tensor, targets: Tensor, start: Tensor) -> tuple[Tensor, Te
 def _pool_validated(stacked: Tensor, targets: Tensor, start: Tensor, folds: int) -> Tensor:
     """The loss of each row under powers fitted on the other folds; of few rows, as they start."""
     if len(targets) < 2 * folds:
-        return F.cross_entropy((stacked * start[:, None]).sum(1), targets, reduction="none")
+        return label_loss((stacked * start[:, None]).sum(1), targets)
     number = torch.arange(len(targets)) % folds
     losses = torch.zeros(len(targets), dtype=torch.float64)
     for fold in range(folds):
         rest = number == fold
         powers, bias = _pooled(stacked[~rest], targets[~rest], start)
         found = (stacked[rest] * powers[:, None]).sum(1) + bias
-        losses[rest] = F.cross_entropy(found, targets[rest], reduction="none")
+        losses[rest] = label_loss(found, targets[rest])
     return losses

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from fedmend.errors import DataError
 from fedmend.federation import exposed
+from fedmend.learn.belief import row_confidence
 from fedmend.learn.evidence.additive_workers import AdditiveParty
 from fedmend.learn.evidence.committee import BottomCommittee, CommitteeSpec, draw
 from fedmend.learn.evidence.halves import EvidenceBottomHalf
@@ -98,10 +99,14 @@ class EvidenceWorker(SharesBottom, SplitWorker):
         encoded = part.bottom.encoder.transform(table, party=self.site.name)
         placed = np.where(rows >= 0, np.searchsorted(present, rows), -1)
         if part.mean is None:
-            overlapping = [int(str(count)) for name, count in segments if name == ALIGNED]
+            overlapping = sum(int(str(count)) for name, count in segments if name == ALIGNED)
+            observed = placed[:overlapping]
+            trust = row_confidence(self.site, self.scope.partition("@")[0])
+            if trust is not None:
+                observed = observed[trust[rows[:overlapping]] == 1.0]
             part.mean = mean_row(
                 encoded,
-                placed[: sum(overlapping)],
+                observed,
                 least=int(how["min_mean_rows"]),
                 nominal=str(how["nominal"]),
                 party=self.site.name,
@@ -113,6 +118,7 @@ class EvidenceBottomWorker(AdditiveParty, EvidenceWorker):
     """A feature party without labels."""
 
     half: EvidenceBottomHalf
+    _attached: np.ndarray
 
     @exposed(kind="control")
     def create(self, net: dict[str, Any], settings: dict[str, Any]) -> int:
@@ -133,6 +139,7 @@ class EvidenceBottomWorker(AdditiveParty, EvidenceWorker):
         if part.bottom is None:
             raise DataError("holds no bottom model", party=self.site.name, mend="fit the model")
         own = self._own(part, segments, settled, how)
+        self._attached = self._rows(segments)
         assert part.mean is not None
         self.half = EvidenceBottomHalf(
             part.bottom.module,
@@ -144,6 +151,14 @@ class EvidenceBottomWorker(AdditiveParty, EvidenceWorker):
             self.device,
             strong=self._strong_views(own) if how["consistency"] else None,
         )
+
+    @exposed(kind="statistic")
+    def confidence(self) -> np.ndarray | None:
+        """How far this party's side of each row is believed; None where nothing was completed."""
+        found = row_confidence(self.site, self.scope.partition("@")[0])
+        if found is None:
+            return None
+        return np.where(self._attached >= 0, found[self._attached], 1.0).astype(np.float32)
 
     def _strong_views(self, own: OwnRows) -> Callable[[Batch], Batch]:
         self._drawn = torch.Generator(self.device)
