@@ -571,6 +571,21 @@ def test_columns_of_little_skill_are_missing_in_training() -> None:
     assert set(completed(fed, whole).skill.values()) == {0.0}
 
 
+def test_columns_that_lie_beyond_the_aligned_rows_are_not_learnt_from() -> None:
+    frame = people()
+    frame["rate"] = frame.amount  # tells all of it, but is elsewhere on the bank's other rows
+    frame.loc[80:, "rate"] = -20.0
+    sides = {"bank": ["a", "b", "rate", "y"], "telco": OF_B}
+    errors = {}
+    for beyond in (False, True):
+        fed = torn(frame, sides)
+        model = FedPSGPUM(**QUICK, clip=False, beyond=beyond).fit(fed)
+        off = completed(fed, model).values["amount"] - truth(fed, model, frame)["amount"]
+        errors[beyond] = float(np.sqrt((off**2).mean()))
+        assert model.left_out_ == {("bank", "telco"): [] if beyond else ["rate"]}
+    assert errors[False] < 0.4 < 2 < errors[True]
+
+
 def test_generated_numbers_that_say_nothing_become_the_mean() -> None:
     fed = torn(people(600), aligned=300)
     loose, tried = (

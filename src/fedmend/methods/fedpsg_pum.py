@@ -50,6 +50,9 @@ class FedPSGPUM(Mended):
     rounds, alpha, k, confidence: of the self-training (T, threshold, share, rule).
     held_out, folds: the share of aligned rows by which several models are weighed, and how many
     such shares at most, one after the other, for numeric columns.
+    beyond: models use A's columns also where they lie, on the rows only A has, beyond what they
+    are on the aligned rows; otherwise columns that do so by a quarter of their range or more, on
+    average, are left out (`.left_out_`), and single rows count as the nearest value seen.
     own_columns: strong columns of B help to predict each other, by their current guesses.
     chain: columns one after the other, strongest first, each finished one helping the next.
     order: "predict-first" or "generate-first" (all generated, then the strong ones predicted with
@@ -88,6 +91,7 @@ class FedPSGPUM(Mended):
         kappa: float = 1.0,
         held_out: float = 0.2,
         folds: int = 2,
+        beyond: bool = False,
         own_columns: bool = False,
         chain: bool = False,
         order: str = "predict-first",
@@ -121,6 +125,7 @@ class FedPSGPUM(Mended):
         self.kappa = kappa
         self.held_out = held_out
         self.folds = folds
+        self.beyond = beyond
         self.own_columns = own_columns
         self.chain = chain
         self.order = order
@@ -257,6 +262,7 @@ class FedPSGPUM(Mended):
         outcome, finished = Outcome(), list(done.weak) if first else []
         for name in strong:
             part = vfpu_m(view, done.a, done.b, [name], own=finished, guessed=finished, **settings)
+            outcome.left_out = part.left_out
             outcome.failed |= part.failed
             outcome.joined |= part.joined
             outcome.errors |= part.errors
@@ -268,15 +274,13 @@ class FedPSGPUM(Mended):
         """What every call of VFPU-M is told."""
         # Held-out rows stop boosting too early where a few outliers make up most of the error.
         tree = {"validation": 0.0, **(self.tree or {})}
-        # A's columns may be elsewhere on the rows that B lacks, where a line would lead far off.
-        linear = {"beyond": False, **(self.linear or {})}
-        params = {"linear": linear, "tree": tree, "neural": self.neural}
+        params = {"linear": self.linear, "tree": tree, "neural": self.neural}
         return {
             "run": run,
             "how": self._self_training(),
             "families": self._families(),
             "params": {name: dict(given) for name, given in params.items() if given},
-            "options": {"mode": self.mode, "ordinal": self.ordinal},
+            "options": {"mode": self.mode, "ordinal": self.ordinal, "beyond": self.beyond},
             "progress": progress,
         }
 

@@ -64,6 +64,11 @@ class Mended(Estimator):
         """Per pair the strong columns that no model could learn, and why."""
         return {pair: done.outcome.failed for pair, done in self._pairs().items()}
 
+    @property
+    def left_out_(self) -> dict[tuple[str, str], list[str]]:
+        """Per pair A's columns that models did not see: its other rows lie beyond the aligned."""
+        return {pair: done.outcome.left_out for pair, done in self._pairs().items()}
+
     def summary(self) -> pd.DataFrame:
         """One line per completed column: strength, how it was made, cells by origin, confidence."""
         rows = []

@@ -60,12 +60,14 @@ class Outcome:
     """What the coordinator learns of VFPU-M: counts, and which columns failed.
 
     joined: per column how many rows joined in each round. errors: per column the held-out error
-    of each family (several families only).
+    of each family (several families only). left_out: A's columns that models did not see, because
+    they lie beyond the aligned rows.
     """
 
     failed: dict[str, str] = field(default_factory=dict)
     joined: dict[str, list[int]] = field(default_factory=dict)
     errors: dict[str, dict[str, float]] = field(default_factory=dict)
+    left_out: list[str] = field(default_factory=list)
 
 
 class _Run:
@@ -103,6 +105,9 @@ class _Run:
             self.models[family] = made
         first = next(iter(self.models.values()))
         self.outcome.failed |= first.failed
+        self.outcome.left_out = first.at_a.left_out()
+        if self.outcome.left_out:
+            logger.info("columns of %s beyond the aligned rows: %s", a, self.outcome.left_out)
         self.tasks = dict(first.targets)
         self.crew = view.workers(
             SelfTrainingWorker, parties=[b], model=model, run=run, a=a, how=asdict(how)

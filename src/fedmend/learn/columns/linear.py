@@ -55,8 +55,7 @@ class LinearModels(TargetModels):
     ensemble: bootstrap members per numeric target, whose disagreement enters the spread.
     steps: most steps of logistic training; it stops earlier at `tolerance`, the largest change
     of an output that the next step promises.
-    beyond: go on with the line where A's columns are beyond their values on the aligned rows;
-    otherwise they count as the nearest of those.
+    With ``beyond=False`` lines do not go on either where single rows lie beyond the aligned ones.
     """
 
     family = "linear"
@@ -72,7 +71,6 @@ class LinearModels(TargetModels):
         ensemble: int = 0,
         steps: int = 30,
         tolerance: float = 1e-3,
-        beyond: bool = True,
         seed: int = 0,
         **options: Any,
     ) -> None:
@@ -88,8 +86,7 @@ class LinearModels(TargetModels):
         self.steps = steps
         self._ensemble, self._seed, self._rounds = ensemble, seed, 0
         at_b = {"alpha": float(alpha), "tolerance": float(tolerance)}
-        at_a = {"beyond": bool(beyond)}
-        super().__init__(fed, a, b, **options, params={"a": at_a, "b": at_b})
+        super().__init__(fed, a, b, **options, params={"b": at_b})
         self._rank = 0
 
     # ------------------------------------------------------------------ fitting

@@ -25,7 +25,6 @@ from fedmend.secure.fixed_point import encode
 
 if TYPE_CHECKING:
     from fedmend.federation.site import Site
-    from fedmend.learn.features import Segments
 
 __all__ = ["LinearFeatures", "LinearTargets"]
 
@@ -39,20 +38,12 @@ def member_weights(seeds: Sequence[int], rows: int) -> list[np.ndarray]:
 class LinearFeatures(TargetWorker):
     """A's side: its columns as real numbers, and in coordinates drawn afresh for every fit."""
 
-    def __init__(
-        self,
-        site: Site,
-        scope: str = "train",
-        *,
-        model: str,
-        segments: Segments,
-        beyond: bool = True,
-    ) -> None:
-        super().__init__(site, scope, model=model, segments=segments)
-        table = self.table.take(self.rows)
+    def __init__(self, site: Site, scope: str = "train", **params: Any) -> None:
+        super().__init__(site, scope, **params)
+        table = self.features()
         encoder = Encoder(dtype="float64", missing_indicator=True).fit(table)
         columns = encoder.transform(table, party=site.name).onehot()
-        if not beyond and self.aligned:
+        if not self.beyond and self.aligned:
             seen = columns[: self.aligned]
             columns = columns.clip(seen.min(axis=0), seen.max(axis=0))
         self._columns = columns

@@ -46,7 +46,6 @@ from fedmend.learn.session import PREDICT_ROWS, epoch_seed
 if TYPE_CHECKING:
     from fedmend.federation.federation import Federation
     from fedmend.federation.site import Site
-    from fedmend.learn.features import Segments
 
 __all__ = ["NeuralModels"]
 
@@ -58,9 +57,9 @@ class NeuralFeatures(TargetWorker):
 
     half: BottomHalf
 
-    def __init__(self, site: Site, scope: str = "train", *, model: str, segments: Segments) -> None:
-        super().__init__(site, scope, model=model, segments=segments)
-        table = self.table.take(self.rows)
+    def __init__(self, site: Site, scope: str = "train", **params: Any) -> None:
+        super().__init__(site, scope, **params)
+        table = self.features()
         self._encoder = Encoder(missing_indicator=True).fit(table)
         self._encoded = self._encoder.transform(table, party=site.name)
         self.device = resolve_device(site.device)

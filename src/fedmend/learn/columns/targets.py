@@ -26,12 +26,14 @@ import numpy as np
 from fedmend.errors import AlignmentError, ConfigError
 from fedmend.federation.site import Alignment
 from fedmend.federation.worker import exposed
+from fedmend.learn.columns.beyond import columns_within
 from fedmend.learn.columns.board import Board, board_of, make_board, state_key
 from fedmend.learn.features import ALIGNED, Segments, own_rows
 from fedmend.secure.channel import SealingWorker, introduce
 from fedmend.secure.inner_product import Mode
 
 if TYPE_CHECKING:
+    from fedmend.data.table import Table
     from fedmend.federation.federation import Federation
     from fedmend.federation.site import Site
 
@@ -54,8 +56,17 @@ class TargetWorker(SealingWorker):
 
     conversation = "target models"
 
-    def __init__(self, site: Site, scope: str = "train", *, model: str, segments: Segments) -> None:
+    def __init__(
+        self,
+        site: Site,
+        scope: str = "train",
+        *,
+        model: str,
+        segments: Segments,
+        beyond: bool = True,
+    ) -> None:
         super().__init__(site, scope)
+        self.beyond = beyond
         least = site.policy.min_intersection
         if len(self.alignment.aligned) < least:
             raise AlignmentError(
@@ -66,6 +77,17 @@ class TargetWorker(SealingWorker):
         self.model = model
         self.rows = own_rows(site.name, segments, self.alignment, len(self.table))
         self.aligned = len(self.alignment.aligned)
+
+    def features(self) -> Table:
+        """A: its numbered rows, without columns that lie beyond the aligned rows' values."""
+        table = self.table.take(self.rows)
+        return table if self.beyond else table.select(columns_within(table, self.aligned))
+
+    @exposed(kind="control")
+    def left_out(self) -> list[str]:
+        """A: the names of the columns that models do not see for that reason."""
+        stay = self.features().feature_names
+        return [name for name in self.table.feature_names if name not in stay]
 
     @exposed(kind="control")
     def open_scope(self, scope: str, length: int) -> None:
@@ -141,6 +163,8 @@ class TargetModels:
     own: B's columns that are features as well; each target leaves itself out.
     ordinal: learn ordinal targets as "classes" or as "ranks".
     mode: of the products (see docs/inner-products.md).
+    beyond: use A's columns also where its other rows lie beyond the values of the aligned ones;
+    otherwise columns that do so on the whole are left out (`beyond.py`).
     model: a name for what is kept at the parties; made up if None. Giving the name of a board that
     exists goes on with that board, so that several families can share it.
     """
@@ -158,6 +182,7 @@ class TargetModels:
         own: Sequence[str] = (),
         ordinal: str = "classes",
         mode: Mode = "dealer",
+        beyond: bool = True,
         model: str | None = None,
         params: dict[str, dict[str, Any]] | None = None,
     ) -> None:
@@ -175,7 +200,8 @@ class TargetModels:
         segments = [[ALIGNED, counts.aligned], [a, counts.unaligned[a]]]
         common = {"model": self.model, "segments": segments}
         at_a, at_b = self.workers
-        self._crew_a = fed.workers(at_a, parties=[a], **common, **(params or {}).get("a", {}))
+        for_a = {"beyond": bool(beyond), **(params or {}).get("a", {})}
+        self._crew_a = fed.workers(at_a, parties=[a], **common, **for_a)
         try:
             self._crew_b = fed.workers(
                 at_b,

@@ -48,7 +48,7 @@ class TreeFeatures(BinsWorker):
         **params: Any,
     ) -> None:
         super().__init__(site, scope, **params)
-        table = self.table.take(self.rows)
+        table = self.features()
         self._binned = []
         for name in table.feature_names:
             if name in table.blocks:
