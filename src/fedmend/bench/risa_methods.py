@@ -139,7 +139,7 @@ def _with_settings(cls: type[SplitEstimator], **more: Any) -> Callable[[Size], S
     return lambda size: cls(**shared(size) | more)
 
 
-APART = {"share_every": 0, "self_training": "consistency", "self_epochs": 24}
+APART = {"share_every": 0, "self_training": "consistency", "self_epochs": 24, "final_share": 1.0}
 SELF_TRAINED = {"self_training": "consistency", "threshold": 0.7}
 METHODS: dict[str, Callable[[Size], SplitEstimator]] = {
     "Local": _with_settings(Local),
