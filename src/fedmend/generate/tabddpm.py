@@ -18,7 +18,6 @@ time (Lugmayr et al., *RePaint*, 2022), every step repeated ``resample`` times.
 
 from __future__ import annotations
 
-import math
 from itertools import pairwise
 from typing import Any
 
@@ -28,6 +27,7 @@ from torch import nn
 
 from fedmend.errors import ConfigError
 from fedmend.generate.base import Generator
+from fedmend.generate.diffusion import Denoiser, mixed, signal, step_back
 from fedmend.generate.encoder import Encoded, Encoder
 from fedmend.generate.heads import Heads
 from fedmend.generate.training import EMA, Progress, batches, generator_for, held_out, train
@@ -37,37 +37,6 @@ __all__ = ["TabDDPM"]
 _ROWS = 4096  # generated at once
 _SCORE_TIMES = 8
 _APART = 25  # steps between scores, at least
-_FARTHEST = 5.0  # normal scores beyond this do not occur
-
-
-class _Denoiser(nn.Module):
-    """**Shape**: rows (n, width), time (n,), told (n, width) -> (n, width): noise and logits."""
-
-    rates: torch.Tensor
-
-    def __init__(self, width: int, hidden: tuple[int, ...], time_width: int) -> None:
-        super().__init__()
-        half = time_width // 2
-        rates = 1000 * torch.exp(-math.log(10_000) * torch.arange(half) / half)
-        self.register_buffer("rates", rates, persistent=False)
-        self.time = nn.Sequential(
-            nn.Linear(2 * half, hidden[0]), nn.SiLU(), nn.Linear(hidden[0], hidden[0])
-        )
-        self.start = nn.Linear(2 * width, hidden[0])
-        layers: list[nn.Module] = []
-        for before, after in pairwise(hidden):
-            layers += [nn.SiLU(), nn.Linear(before, after)]
-        self.body = nn.Sequential(*layers, nn.SiLU(), nn.Linear(hidden[-1], width))
-
-    def forward(self, rows: torch.Tensor, time: torch.Tensor, told: torch.Tensor) -> torch.Tensor:
-        angles = time[:, None] * self.rates
-        waves = torch.cat([angles.cos(), angles.sin()], dim=1)
-        return self.body(self.start(torch.cat([rows, told.to(rows.dtype)], 1)) + self.time(waves))
-
-
-def _signal(time: torch.Tensor) -> torch.Tensor:
-    """The share of variance that is signal at a time in 0..1: Nichol and Dhariwal's cosine."""
-    return (torch.cos((time + 0.008) / 1.008 * math.pi / 2) ** 2).clamp(1e-5, 1 - 1e-5)
 
 
 class TabDDPM(Generator):
@@ -145,7 +114,7 @@ class TabDDPM(Generator):
         return Encoder(numeric, spikes=self.spikes, levels=self.levels)
 
     def _build(self) -> dict[str, nn.Module]:
-        self.net_ = _Denoiser(self.encoder_.width, self.hidden, self.time_width)
+        self.net_ = Denoiser(self.encoder_.width, self.hidden, self.time_width)
         self.heads_ = Heads(self.encoder_, self.device_)
         self.owner_ = torch.from_numpy(self.encoder_.owner).to(self.device_)
         self.gate_ = torch.tensor(self._gates(), device=self.device_)
@@ -248,19 +217,7 @@ class TabDDPM(Generator):
         noise: torch.Generator,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Rows at their times, and the Gaussian noise in them; a missing cell is noise alone."""
-        return self._mixed(values, _signal(time)[:, None] * observed, noise)
-
-    def _mixed(
-        self, rows: torch.Tensor, signal: torch.Tensor, noise: torch.Generator
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Rows of which a share ``signal`` is kept and the rest is noise; and that noise."""
-        heads = self.heads_
-        drawn = torch.randn(rows.shape, generator=noise, device=rows.device)
-        numbers = signal.sqrt() * rows + (1 - signal).sqrt() * drawn
-        lot = torch.rand(len(rows), heads.n_spans, generator=noise, device=rows.device)
-        any_category = heads.draw(torch.zeros_like(rows), noise)
-        categories = torch.where(lot[:, heads.span] < signal, rows, any_category)
-        return torch.where(heads.scalar, numbers, categories), drawn
+        return mixed(self.heads_, values, signal(time)[:, None] * observed, noise)
 
     # --- sample ----------------------------------------------------------------------------
 
@@ -285,41 +242,16 @@ class TabDDPM(Generator):
         n, device = len(values), values.device
         told = observed if self.condition else torch.zeros_like(observed)
         inpaint = bool(observed.any()) and not self.condition
-        rows, _ = self._mixed(values, torch.zeros_like(values), generator)
+        rows, _ = mixed(self.heads_, values, torch.zeros_like(values), generator)
         times = torch.linspace(1, 0, self.sampling_steps + 1, device=device)
         for time, earlier in pairwise(times):
             for again in range(self.resample if inpaint else 1):
                 if again:
-                    rows, _ = self._mixed(rows, _signal(time) / _signal(earlier), generator)
+                    rows, _ = mixed(self.heads_, rows, signal(time) / signal(earlier), generator)
                 if inpaint:
                     noised, _ = self._noised(values, observed, time.expand(n), generator)
                     rows = torch.where(observed, noised, rows)
                 rows = torch.where(told, values, rows)
-                rows = self._step_back(rows, told, time, earlier, generator)
+                output = self.net_(rows, time.expand(n), told)
+                rows = step_back(self.heads_, rows, output, (time, earlier), generator)
         return rows
-
-    def _step_back(
-        self,
-        rows: torch.Tensor,
-        told: torch.Tensor,
-        time: torch.Tensor,
-        earlier: torch.Tensor,
-        generator: torch.Generator,
-    ) -> torch.Tensor:
-        """A draw of the rows at the ``earlier`` time, given them at ``time``."""
-        heads = self.heads_
-        output = self.net_(rows, time.expand(len(rows)), told)
-        now, then = _signal(time), _signal(earlier)
-        kept = now / then
-        # Gaussian: the posterior of the earlier value, given this one and the predicted clean one
-        clean = (rows - (1 - now).sqrt() * output) / now.sqrt()
-        clean = clean.clamp(-_FARTHEST, _FARTHEST)
-        mean = (then.sqrt() * (1 - kept) * clean + kept.sqrt() * (1 - then) * rows) / (1 - now)
-        spread = ((1 - then) / (1 - now) * (1 - kept)).sqrt()
-        numbers = mean + spread * torch.randn(rows.shape, generator=generator, device=rows.device)
-        # Multinomial: draw the clean category, then the earlier one given both its neighbours
-        guess = heads.draw(heads.log_softmax(output), generator)
-        share = 1 / heads.sizes
-        both = (kept * rows + (1 - kept) * share) * (then * guess + (1 - then) * share)
-        categories = heads.draw(both.clamp(min=1e-30).log(), generator)
-        return torch.where(heads.scalar, numbers, categories)
