@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 
+import numpy as np
 import pytest
 
 from fedmend.config import load_config
+from fedmend.data.table import Table
 from fedmend.errors import ConfigError
 from fedmend.flow import execute, plan_of
 
@@ -19,6 +21,34 @@ def test_a_run_with_risa(workshop) -> None:
     assert method["title"] == "RISA"
     assert set(method["uncertainty"]["carried"]) == {"bank", "telco"}
     assert abs(sum(method["uncertainty"]["carried"].values()) - 1) < 1e-3
+    page = (workshop.run / "report.html").read_text(encoding="utf-8")
+    assert "How sure, and do unsure rows err more" in page
+
+
+def test_a_run_on_halves_of_images(workshop) -> None:
+    rng = np.random.default_rng(0)
+    y = rng.integers(0, 2, 120)
+    parties = ""
+    for name, rows in (("left", slice(0, 80)), ("right", slice(40, 120))):
+        pixels = (rng.integers(0, 120, (80, 3, 4, 4)) + 130 * y[rows, None, None, None]) % 256
+        columns = {"y": y[rows]} if name == "left" else {}
+        Table(
+            np.arange(120)[rows],
+            columns,
+            label="y" if columns else None,
+            kinds={"y": "nominal"} if columns else None,
+            blocks={"image": pixels.astype(np.uint8)},
+        ).to_parquet(workshop.folder / f"{name}.parquet")
+        parties += f'[[party]]\nname = "{name}"\ndata = "{name}.parquet"\n'
+        parties += 'label = "y"\n' if columns else ""
+    settings = 'conv = "cnn"\nembedding = 4\ntop = [4]\nbatch_size = 16\nself_epochs = 1'
+    method = f'[[method]]\nname = "risa-images"\nepochs = 2\n{settings}\n'
+    workshop.config.write_text(parties + method, encoding="utf-8")
+    execute(plan_of(load_config(workshop.config)), workshop.run)
+    stored = json.loads((workshop.run / "metrics.json").read_text(encoding="utf-8"))
+    (method,) = stored["methods"]
+    assert method["title"] == "ImageRISA"
+    assert set(method["uncertainty"]["carried"]) == {"left", "right"}
     page = (workshop.run / "report.html").read_text(encoding="utf-8")
     assert "How sure, and do unsure rows err more" in page
 

@@ -148,7 +148,7 @@ def _spans(sizes: Sequence[int], unit: int) -> list[tuple[int, int]]:
     """Where each tensor begins, at a multiple of `unit` numbers, and ends in a flat vector.
 
     Kernels of a GPU read several numbers at once, and some do not ask whether these lie at a
-    multiple of 16 bytes (batch norm of cuDNN in float32: "misaligned address").
+    multiple of 16 bytes (heads in float32 ended in "misaligned address").
 
     >>> _spans([3, 10], 1), _spans([3, 10], 64)
     ([(0, 3), (3, 13)], [(0, 3), (64, 74)])
