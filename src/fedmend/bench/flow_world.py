@@ -76,9 +76,9 @@ def single_lines() -> list[Line]:
     found.append(_one_method("RISA", COLUMNS, {"name": "risa"}))
     found.append(Line("FedPSG-PUM → VFL", COLUMNS, recipe="complete-vfl"))
     for title, settings in crowds.items():
-        found.append(_one_method(f"{title}, labellers", LABELLERS, settings))
+        found.append(_one_method(f"{title} among labellers", LABELLERS, settings))
         few = FEW_ROWS if title != "InC" else {}
-        found.append(_one_method(f"{title}, all parties", EVERYBODY, {**settings, **few}))
+        found.append(_one_method(f"{title} among all", EVERYBODY, {**settings, **few}))
     return found
 
 

@@ -1,0 +1,121 @@
+"""What was seen, what there is, how good it is: ledger, datasets, bench."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fedmend.commands.shared import terminal
+from fedmend.deploy.commands import reconcile_run
+from fedmend.errors import ConfigError
+
+__all__ = ["add"]
+
+
+def ledger(
+    run: Annotated[Path, typer.Argument(help="a run folder, or its ledger.jsonl")],
+    as_json: Annotated[bool, typer.Option("--json", help="totals as JSON")] = False,
+    party: Annotated[
+        str | None, typer.Option("--party", help="only what this role received")
+    ] = None,
+    reconcile: Annotated[
+        bool, typer.Option("--reconcile", help="compare with the parties' own ledgers")
+    ] = False,
+    own: Annotated[
+        list[str] | None,
+        typer.Option("--with", help="a party's own ledger to compare with", metavar="PARTY=FILE"),
+    ] = None,
+) -> None:
+    """Say in words what each role of a run got to see."""
+    if reconcile:
+        reconcile_run(run, own or [])
+        return
+    from fedmend._suggest import did_you_mean
+    from fedmend.federation.ledger import COORDINATOR, read_ledger
+    from fedmend.report.page import LEDGER_FILE
+    from fedmend.report.words import flows
+
+    entries = read_ledger(run / LEDGER_FILE if run.is_dir() else run)
+    roles = {COORDINATOR, *(each.sender for each in entries), *(each.receiver for each in entries)}
+    if party is not None and party not in roles:
+        raise ConfigError(f"there is no role {party!r} in {run}: {did_you_mean(party, roles)}")
+    if as_json:
+        totals = [
+            {
+                "sender": flow.sender,
+                "receiver": flow.receiver,
+                "kind": flow.kind,
+                "sealed_for": flow.sealed_for,
+                "refused": flow.refused,
+                "crossings": flow.crossings,
+                "bytes": flow.bytes,
+                "calls": list(flow.calls),
+            }
+            for flow in flows(entries)
+            if party in (None, flow.receiver)
+        ]
+        typer.echo(json.dumps(totals, indent=2, ensure_ascii=False))
+        return
+    from fedmend.terminal import show_ledger
+
+    show_ledger(terminal(), entries, party=party)
+
+
+def datasets() -> None:
+    """List the named data sets, and how to get those that are not here."""
+    from fedmend.data import datasets as known
+    from fedmend.terminal import bullets, plain_table
+
+    found = [known.info(name) for name in known.names()]
+    rows = [
+        [
+            each.name,
+            f"{each.rows:,}",
+            each.columns,
+            each.task,
+            "yes" if each.present else "no",
+            each.licence,
+        ]
+        for each in found
+    ]
+    console = terminal()
+    console.print(plain_table(["name", "rows", "columns", "task", "here", "licence"], rows))
+    absent = [f"{each.name}: {each.how_to_get}" for each in found if not each.present]
+    if absent:
+        console.print("How to get those that are not here")
+        bullets(console, absent)
+
+
+def bench(
+    name: Annotated[str | None, typer.Argument(help="which one; without it, what there is")] = None,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="an honest small version, under a minute")
+    ] = False,
+    json_file: Annotated[
+        Path | None, typer.Option("--json", help="write the result here too", metavar="FILE")
+    ] = None,
+    option: Annotated[
+        list[str] | None,
+        typer.Option("--option", "-o", help="an option of the benchmark", metavar="KEY=VALUE"),
+    ] = None,
+) -> None:
+    """Run a benchmark: ours beside the reference, and whether the promises hold."""
+    from fedmend.bench.harness import available, parse_options, run_bench, show
+
+    if name is None:
+        for each, words in available().items():
+            typer.echo(f"{each:<14} {words}")
+        return
+    result = run_bench(name, quick=quick, options=parse_options(option or []))
+    show(result, terminal())
+    if json_file is not None:
+        result.write_json(json_file)
+
+
+def add(app: typer.Typer) -> None:
+    """Put these commands among the others."""
+    for command in (ledger, datasets, bench):
+        app.command()(command)
