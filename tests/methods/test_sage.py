@@ -133,7 +133,17 @@ def test_the_switches_are_the_methods_they_should_be(clinics: Federation) -> Non
     assert torch.equal(free.clients_.weights, FedAvg(**QUICK).fit(clinics).clients_.weights)
 
 
-@pytest.mark.parametrize("model", [SAGE(**QUICK), FedDB(**QUICK), FedMatch(**QUICK)])
+@pytest.mark.parametrize(
+    "model",
+    [
+        SAGE(**QUICK),
+        FedDB(**QUICK),
+        FedMatch(**QUICK),
+        SAGE(warmup=1, **QUICK),
+        FedMatch(warmup=1, **QUICK),
+    ],
+    ids=repr,
+)
 def test_the_simulator_gives_the_same_numbers(
     model: HorizontalEstimator, clinics: Federation
 ) -> None:
@@ -147,6 +157,26 @@ def test_the_simulator_gives_the_same_numbers(
         report = simulator.run_round()
         assert report.loss == pytest.approx(entry["loss"], rel=1e-6)
     torch.testing.assert_close(simulator.weights, model.clients_.weights, rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize("mode", ["loop", "stacked"])
+def test_warming_up_is_training_on_labelled_rows(clinics: Federation, mode: str) -> None:
+    fitted = FedAvg(**QUICK).fit(clinics)
+    common, net = fitted.clients_.common, fitted.clients_.net
+    pools = [
+        pool_of(clinics.engine.site(name).tables["train"], common, name) for name in clinics.names
+    ]
+    options = QUICK | {"rounds": 3}
+    warm = SAGE(warmup=2, **options).simulator(pools, net, device="cpu", mode=mode)
+    plain = FedAvg(**options).simulator(pools, net, device="cpu", mode=mode)
+    for _ in range(2):
+        report = warm.run_round()
+        plain.run_round()
+        assert report.utilisation == 0
+    assert torch.equal(warm.weights, plain.weights)
+    warm.run_round()
+    plain.run_round()
+    assert not torch.equal(warm.weights, plain.weights)
 
 
 # ---------------------------------------------------------------------------------- parties
@@ -267,6 +297,12 @@ def test_all_mistakes_are_told_at_once() -> None:
     with pytest.raises(ConfigError) as caught:
         SAGE(tau=2.0, kappa=-1.0, rounds=0, net="vgg", drop=1.0, epochs=0)._check()
     assert len(caught.value.problems) == 6
+    with pytest.raises(ConfigError, match="warmup must be below rounds"):
+        SAGE(warmup=5, rounds=5)._check()
+    with pytest.raises(ConfigError, match="warmup and carry_momentum"):
+        SAGE.paper(warmup=5)._check()
+    with pytest.raises(ConfigError, match="warmup must not be negative"):
+        SAGE(warmup=-1)._check()
     with pytest.raises(ConfigError, match="'local' or 'global'"):
         FixMatch(labels="both")._check()
     with pytest.raises(ConfigError, match="helpers"):

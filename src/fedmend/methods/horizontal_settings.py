@@ -27,6 +27,8 @@ class HorizontalSettings(Estimator):
     an mlp. rounds: rounds of averaging; per_round: parties drawn for each, None for all.
     epochs, labelled_batch, unlabelled_batch: a party's round is `epochs` times one unlabelled row
     in every labelled_batch, or `steps_per_epoch` steps, each of both batches.
+    warmup: the first so many rounds learn from labelled rows only, so that pseudo-labels come from
+    a model that knows something already (ours; see docs/sage.md for when it pays).
     carry_momentum: the momentum goes from party to party (the authors' quirk; simulation only).
     prox: FedProx's pull towards the round's common model.
     noise, drop: strong views of table rows, standard deviations of noise and share of cells lost;
@@ -45,6 +47,7 @@ class HorizontalSettings(Estimator):
         hidden: tuple[int, ...] = (64,),
         rounds: int = 50,
         per_round: int | None = None,
+        warmup: int = 0,
         epochs: int = 5,
         labelled_batch: int = 32,
         unlabelled_batch: int = 64,
@@ -67,6 +70,7 @@ class HorizontalSettings(Estimator):
         self.hidden = hidden
         self.rounds = rounds
         self.per_round = per_round
+        self.warmup = warmup
         self.epochs = epochs
         self.labelled_batch = labelled_batch
         self.unlabelled_batch = unlabelled_batch
@@ -123,6 +127,7 @@ class HorizontalSettings(Estimator):
             optimizer=optimizer,
             prox=self.prox,
             carry_momentum=self.carry_momentum,
+            warmup=self.warmup,
             precision=self.precision,
         )
 
@@ -133,6 +138,10 @@ class HorizontalSettings(Estimator):
             value = getattr(self, name)
             if value is not None and value < 1:
                 problems.append(f"{name} must be at least 1, however: {value}")
+        if self.warmup >= self.rounds > 0:
+            problems.append(
+                f"warmup must be below rounds, however: {self.warmup} and {self.rounds}"
+            )
         if self.net not in NETS:
             problems.append(f"net must be one of {', '.join(NETS)}, however: {self.net!r}")
         if self.noise < 0 or not 0 <= self.drop < 1:

@@ -150,13 +150,15 @@ class FederatedClients:
         weights = torch.stack([update.weights for update in updates])
         rows = [update.rows for update in updates]
         extras = [update.extras for update in updates]
-        self.weights = self._aggregate(weights, rows, extras, self.weights)
+        warm = number <= self.settings.warmup
+        self.weights = (average if warm else self._aggregate)(weights, rows, extras, self.weights)
         self.round = number
         return RoundReport.of(number, updates)
 
     def _train(self, names: Sequence[str], number: int) -> list[Update]:
         crew = self._crew(self.fed)
-        calls = {name: self._extras(name) if self._extras else None for name in names}
+        send = self._extras if number > self.settings.warmup else None
+        calls = {name: send(name) if send else None for name in names}
         if not self.settings.carry_momentum:
             drawn = Crew(self.fed.engine, ClientWorker, {n: crew._handles[n] for n in names})
             done = drawn.train_round(self.weights, number, Each(calls))

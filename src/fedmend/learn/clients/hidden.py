@@ -42,7 +42,7 @@ class HiddenClientWorker(ClientWorker):
     @exposed(kind="statistic", takes={"weights": "weights"})
     def train_hidden(self, weights: Tensor, number: int) -> dict[str, Any]:
         """Train on the party's own rows and keep the result; tells rows, steps and measures."""
-        trainer, pool = self._ready()
+        trainer, pool = self._ready(number)
         start = weights.to(trainer.device, trainer.settings.dtype)
         generator = round_generator(self._seed, pool.name, number)
         kept = self.site.state.setdefault(self._key, {})

@@ -75,6 +75,8 @@ class RoundSettings:
     prox: FedProx's mu. carry_momentum: the optimizer goes from client to client with its state
     (a quirk of SAGE's code) instead of starting afresh.
     precision: "float32", "float64", or "bf16" (weights stay float32).
+    warmup: the first so many rounds learn from labelled rows only, so that pseudo-labels come from
+    a model that knows something (not published; not with carry_momentum).
     hold_weak: weak views take part in batch norms' statistics but are held constant in the
     backward pass, which saves a fifth of a step (not published; resnet8 in bf16 on a GPU only).
     """
@@ -88,6 +90,7 @@ class RoundSettings:
     carry_momentum: bool = False
     precision: str = "float32"
     hold_weak: bool = False
+    warmup: int = 0
 
     def __post_init__(self) -> None:
         problems = []
@@ -95,6 +98,10 @@ class RoundSettings:
             value = getattr(self, name)
             if value is not None and value < 1:
                 problems.append(f"{name} must be at least 1, however: {value}")
+        if self.warmup < 0:
+            problems.append(f"warmup must not be negative, however: {self.warmup}")
+        if self.warmup and self.carry_momentum:
+            problems.append("warmup and carry_momentum do not go together. Mend: leave one out")
         if not self.prox >= 0:
             problems.append(f"prox must not be negative, however: {self.prox}")
         if self.precision not in PRECISIONS:
@@ -119,7 +126,10 @@ class RoundSettings:
         return self.epochs * per_epoch
 
     def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
+        values = asdict(self)
+        if not self.warmup:
+            del values["warmup"]  # checkpoints from before there was one go on
+        return values
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> RoundSettings:

@@ -31,6 +31,7 @@ from fedmend.learn.clients.rounds import (
     Pool,
     RoundReport,
     RoundSettings,
+    Supervised,
     Update,
     average,
     draw_clients,
@@ -90,6 +91,7 @@ class Simulator:
             self.mode = "stacked" if stacks else "loop"
         self.trainer = Trainer(net, method, self.settings, self.device, capture=capture)
         self._stacked = StackedTrainer(self.trainer) if self.mode == "stacked" else None
+        self._warm: Trainer | None = None
         self._aggregate = aggregate or average
         self._extras = extras
         start = initial_weights(net, seed)
@@ -129,10 +131,11 @@ class Simulator:
         """Draw clients, train them, average what they have learnt."""
         number = self.round + 1
         names = draw_clients(list(self.pools), self.per_round, self.seed, number)
-        updates = self._train(names, number)
+        warm = number <= self.settings.warmup
+        updates = self._warm_up(names, number) if warm else self._train(names, number)
         weights = torch.stack([update.weights for update in updates])
         rows = [update.rows for update in updates]
-        self.weights = self._aggregate(
+        self.weights = (average if warm else self._aggregate)(
             weights, rows, [update.extras for update in updates], self.weights
         )
         self.round = number
@@ -151,6 +154,19 @@ class Simulator:
                 self.trainer.train(pool, self.weights, generator, state=state, extras=extras)
             )
         return updates
+
+    def _warm_up(self, names: Sequence[str], number: int) -> list[Update]:
+        """A round on labelled rows only."""
+        if self._warm is None:
+            self._warm = Trainer(self.net, Supervised(), self.settings, self.device)
+        pools = [self.pools[name] for name in names]
+        generators = [round_generator(self.seed, name, number) for name in names]
+        if self._stacked is not None:
+            return StackedTrainer(self._warm).train(pools, self.weights, generators)
+        return [
+            self._warm.train(pool, self.weights, generator)
+            for pool, generator in zip(pools, generators, strict=True)
+        ]
 
     # ------------------------------------------------------------------ using
 

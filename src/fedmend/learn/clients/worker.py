@@ -19,6 +19,7 @@ from fedmend.learn.clients.rounds import (
     NetSpec,
     Pool,
     RoundSettings,
+    Supervised,
     TableViews,
     method_of,
     round_generator,
@@ -47,6 +48,7 @@ class ClientWorker(Worker):
         super().__init__(site, scope)
         self.run = run
         self._trainer: Trainer | None = None
+        self._warm: Trainer | None = None
         self._pool: Pool | None = None
         self._seed = 0
 
@@ -83,7 +85,7 @@ class ClientWorker(Worker):
         momentum: dict[str, Any] | None = None,
     ) -> dict[str, Any]:
         """Train on the party's own rows from these weights; gives back where that led."""
-        trainer, pool = self._ready()
+        trainer, pool = self._ready(number)
         if momentum is not None:
             trainer.net.optimizer.restore(momentum)
         start = weights.to(trainer.device, trainer.settings.dtype)
@@ -162,10 +164,16 @@ class ClientWorker(Worker):
         start = weights.to(trainer.device, trainer.settings.dtype)
         return trainer.probabilities(pool.views, start).float().cpu().numpy()
 
-    def _ready(self) -> tuple[Trainer, Pool]:
+    def _ready(self, number: int | None = None) -> tuple[Trainer, Pool]:
+        """The trainer, that of a round if one is given, and the rows."""
         if self._trainer is None or self._pool is None:
             raise ConfigError("the client is not prepared. Mend: call prepare(…) first")
-        return self._trainer, self._pool
+        trainer = self._trainer
+        if number is None or number > trainer.settings.warmup:
+            return trainer, self._pool
+        if self._warm is None:
+            self._warm = Trainer(trainer.spec, Supervised(), trainer.settings, trainer.device)
+        return self._warm, self._pool
 
 
 def _on_cpu(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
