@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from fedmend.data.table import Table
 from fedmend.federation import Alignment, AlignmentCounts, Federation, Party
-from fedmend.learn.columns.beyond import beyond, columns_within
+from fedmend.learn.columns.beyond import beyond, columns_within, held_within
 from fedmend.learn.columns.board import board_of
 from fedmend.methods.vfpum import FAMILIES, family_of
 
@@ -58,6 +58,18 @@ def test_columns_that_lie_elsewhere_are_left_out() -> None:
     assert columns_within(table().take(np.arange(ALIGNED)), 100) == table().feature_names
     alone = table().select(["rate", "month"])
     assert columns_within(alone, ALIGNED) == ["rate", "month"]
+
+
+def test_columns_that_go_beyond_a_little_end_with_the_first_rows() -> None:
+    rng = np.random.default_rng(0)
+    columns = rng.uniform(size=(300, 3))
+    columns[200:, 0] += 0.5  # half of the range
+    columns[-1, 1] = 1.5  # one row of a hundred, by half of the range
+    held = held_within(columns, 200)
+    np.testing.assert_array_equal(held[:200], columns[:200])
+    np.testing.assert_array_equal(held[:, 1:], columns[:, 1:])
+    assert held[200:, 0].max() == columns[:200, 0].max()
+    np.testing.assert_array_equal(held_within(columns[:200], 200), columns[:200])
 
 
 def test_blocks_stay() -> None:

@@ -108,13 +108,16 @@ def test_ridge_of_all_targets_is_scikit_learns(alpha):
 
 def test_a_line_goes_on_beyond_the_aligned_rows_only_if_it_may():
     a, b = joined()
-    a.loc[ALIGNED + 1] = a.loc[ALIGNED]
-    a.loc[ALIGNED + 1, "b"] = a["b"][:ALIGNED].max()
-    a.loc[ALIGNED, "b"] = a["b"][:ALIGNED].max() + 30
+    high = a["b"][:ALIGNED].max()
+    width = high - a["b"][:ALIGNED].min()
+    for row in range(ALIGNED, N, 10):
+        a.loc[row + 1] = a.loc[row]
+        a.loc[row : row + 1, "b"] = [high + 0.8 * width, high]
     found = {}
     for beyond in (True, False):
         fed = federation(a, b)
         with LinearModels(fed, "bank", "telco", targets=["income"], beyond=beyond) as models:
+            assert models.at_a.left_out() == []
             models.fit()
             models.predict()
         found[beyond] = board(fed, models)["income"].outputs[ALIGNED : ALIGNED + 2]

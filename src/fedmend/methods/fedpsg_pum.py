@@ -52,7 +52,7 @@ class FedPSGPUM(Mended):
     such shares at most, one after the other, for numeric columns.
     beyond: models use A's columns also where they lie, on the rows only A has, beyond what they
     are on the aligned rows; otherwise columns that do so by a quarter of their range or more, on
-    average, are left out (`.left_out_`), and single rows count as the nearest value seen.
+    average, are left out (`.left_out_`), and in those that do so a little lines end there.
     own_columns: strong columns of B help to predict each other, by their current guesses.
     chain: columns one after the other, strongest first, each finished one helping the next.
     order: "predict-first" or "generate-first" (all generated, then the strong ones predicted with

@@ -17,9 +17,10 @@ from fedmend.data.restore import positions
 if TYPE_CHECKING:
     from fedmend.data.table import Table
 
-__all__ = ["beyond", "columns_within"]
+__all__ = ["beyond", "columns_within", "held_within"]
 
 MOST = 0.25
+LEAST = 0.01
 
 
 def columns_within(table: Table, aligned: int, most: float = MOST) -> list[str]:
@@ -36,6 +37,21 @@ def columns_within(table: Table, aligned: int, most: float = MOST) -> list[str]:
         if name in table.blocks or beyond(_codes(table, name), aligned).mean() <= most
     ]
     return stay or list(table.feature_names)
+
+
+def held_within(columns: np.ndarray, aligned: int, least: float = LEAST) -> np.ndarray:
+    """Columns of numbers that lie beyond their first rows by `least` on average end where these do.
+
+    Less than that are single rows, of which every table has some.
+
+    **Shape**: columns [n, d], and so the result.
+    """
+    held = columns.copy()
+    for at in range(columns.shape[1]):
+        column = columns[:, at]
+        if aligned < len(column) and beyond(column, aligned).mean() > least:
+            held[:, at] = column.clip(column[:aligned].min(), column[:aligned].max())
+    return held
 
 
 def beyond(column: np.ndarray, aligned: int) -> np.ndarray:

@@ -55,7 +55,7 @@ class LinearModels(TargetModels):
     ensemble: bootstrap members per numeric target, whose disagreement enters the spread.
     steps: most steps of logistic training; it stops earlier at `tolerance`, the largest change
     of an output that the next step promises.
-    With ``beyond=False`` lines do not go on either where single rows lie beyond the aligned ones.
+    With ``beyond=False`` lines end with the aligned rows in columns that go beyond them a little.
     """
 
     family = "linear"

@@ -16,6 +16,7 @@ from fedmend.data.encode import Encoder
 from fedmend.errors import DataError, NotFitted
 from fedmend.federation.wire import Sealed
 from fedmend.federation.worker import exposed
+from fedmend.learn.columns.beyond import held_within
 from fedmend.learn.columns.board import indicators, known
 from fedmend.learn.columns.logistic import LogisticTarget
 from fedmend.learn.columns.ridge import Moments, RidgeModel, solve_ridge
@@ -43,10 +44,7 @@ class LinearFeatures(TargetWorker):
         table = self.features()
         encoder = Encoder(dtype="float64", missing_indicator=True).fit(table)
         columns = encoder.transform(table, party=site.name).onehot()
-        if not self.beyond and self.aligned:
-            seen = columns[: self.aligned]
-            columns = columns.clip(seen.min(axis=0), seen.max(axis=0))
-        self._columns = columns
+        self._columns = columns if self.beyond else held_within(columns, self.aligned)
         self._rotated: Rotated | None = None
 
     @exposed(kind="count")
