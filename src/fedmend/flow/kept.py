@@ -22,6 +22,8 @@ from fedmend.learn.belief import (
     keep_confidence,
     label_belief,
 )
+from fedmend.learn.own_model import keep_own_model, own_model
+from fedmend.learn.parts import Part, read_file, write_file
 
 __all__ = [
     "AlignmentKeeper",
@@ -108,6 +110,9 @@ class CompletionKeeper(AlignmentKeeper):
         if belief is not None:
             classes = np.array(json.dumps(list(belief.classes)))
             np.savez(self._belief_file(path), classes=classes, likelihood=belief.likelihood)
+        own = own_model(self.site, self._dataset)
+        if own is not None:
+            write_file(self._model_file(path), own.to_wire())
         cells = cell_confidence(self.site, self._dataset)
         if cells is not None:
             names, values = np.array(list(cells)), np.stack(list(cells.values()))
@@ -122,6 +127,9 @@ class CompletionKeeper(AlignmentKeeper):
             with np.load(self._belief_file(path), allow_pickle=False) as stored:
                 classes = tuple(json.loads(stored["classes"].item()))
                 keep_belief(self.site, self._dataset, Belief(classes, stored["likelihood"]))
+        if self._model_file(path).is_file():
+            own = Part.from_wire(read_file(self._model_file(path), self.site.name))
+            keep_own_model(self.site, self._dataset, own)
         if self._cells_file(path).is_file():
             with np.load(self._cells_file(path), allow_pickle=False) as stored:
                 cells = dict(zip(stored["names"].tolist(), stored["values"], strict=True))
@@ -134,6 +142,9 @@ class CompletionKeeper(AlignmentKeeper):
 
     def _belief_file(self, path: str) -> Path:
         return self.site.folder(path) / f"{self.scope}.labels.npz"
+
+    def _model_file(self, path: str) -> Path:
+        return self.site.folder(path) / f"{self.scope}.own.fmw"
 
     def _cells_file(self, path: str) -> Path:
         return self.site.folder(path) / f"{self.scope}.confidence.npz"

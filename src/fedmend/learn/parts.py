@@ -88,15 +88,20 @@ class TopPart:
 
 @dataclass
 class Part:
-    """Everything one party holds of one model."""
+    """Everything one party holds of one model.
+
+    alone: another model, whole, for rows that nobody but this party knows.
+    """
 
     bottom: BottomPart | None = None
     top: TopPart | None = None
+    alone: Part | None = None
 
     def to_wire(self) -> dict[str, Any]:
         return {
             "bottom": self.bottom.to_wire() if self.bottom else None,
             "top": self.top.to_wire() if self.top else None,
+            "alone": self.alone.to_wire() if self.alone else None,
         }
 
     @classmethod
@@ -104,6 +109,8 @@ class Part:
         return cls(
             BottomPart.from_wire(saved["bottom"]) if saved["bottom"] else None,
             TopPart.from_wire(saved["top"]) if saved["top"] else None,
+            # Models of earlier versions have none.
+            cls.from_wire(saved["alone"]) if saved.get("alone") else None,
         )
 
 

@@ -26,6 +26,7 @@ from fedmend.learn.evidence.calibration import describe
 from fedmend.learn.features import ALL, Features, Segments, own_rows
 from fedmend.learn.halves import BottomHalf, Settings, TopHalf, resolve_device
 from fedmend.learn.nets import Bottom, BottomSpec, Top, TopSpec, initialise
+from fedmend.learn.own_model import own_model, own_outputs
 from fedmend.learn.parts import (
     MANIFEST,
     BottomPart,
@@ -239,6 +240,7 @@ class TopWorker(SplitWorker):
         weights = self.site.torch_generator(f"top {net['seed']}", "cpu")
         module, kind = self._new_top(net, names, widths, max(1, len(labels.classes_)))
         part.top = TopPart(names, labels, initialise(module, weights), kind)
+        part.alone = own_model(self.site, self.scope.partition("@")[0])
         return self.about()
 
     def _new_top(
@@ -324,7 +326,14 @@ class TopWorker(SplitWorker):
         embeddings: dict[str, Tensor] | None = None,
         known: list[str] | None = None,
     ) -> None:
-        self.side.predict_chunk(embeddings or {}, _numbers(rows, self.device), known)
+        alone = part_of(self.site, self.model).alone
+        if alone is None or alone.bottom is None or known != [self.site.name]:
+            self.side.predict_chunk(embeddings or {}, _numbers(rows, self.device), known)
+            return
+        settings = self.half.settings
+        features = self._features(alone.bottom, self._rows_used[rows], settings)
+        classes = self._part_top().labels.classes_
+        self.side.take(own_outputs(alone, features, len(rows), settings, classes))
 
     @exposed(kind="control", takes={"embeddings": "embedding"})
     def see(self, rows: np.ndarray, embeddings: dict[str, Tensor]) -> None:

@@ -47,6 +47,10 @@ class TopSide:
             )
         self._outputs.append(outputs.cpu().numpy())
 
+    def take(self, outputs: Tensor) -> None:
+        """Outputs that another model made of the next rows."""
+        self._outputs.append(outputs.cpu().numpy())
+
     def _told(self, outputs: Tensor) -> Tensor:
         return outputs if self.labels.task == "regression" else outputs.softmax(1)
 

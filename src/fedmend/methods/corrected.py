@@ -25,6 +25,8 @@ from fedmend.learn.belief import (
     keep_confidence,
     label_belief,
 )
+from fedmend.learn.own_model import keep_own_model
+from fedmend.learn.parts import Part, TopPart, part_of
 from fedmend.methods.crowd import hardened
 from fedmend.methods.crowd_base import CrowdEstimator
 from fedmend.methods.labellers import Labellers
@@ -88,6 +90,15 @@ class CorrectedLabelWorker(Worker):
             "filled": int((~known & kept).sum()),
             "dropped": int((known & ~kept).sum()),
         }
+
+    @exposed(kind="control", takes={"top": "weights"})
+    def keep_model(self, dataset: str, model: str, top: dict[str, Any]) -> None:
+        """The network that corrected the labels, where this party has its only bottom.
+
+        With its top it answers for rows that nobody but this party knows (`learn.own_model`).
+        """
+        whole = Part(part_of(self.site, model).bottom, TopPart.from_wire(top))
+        keep_own_model(self.site, dataset, whole)
 
     @exposed(kind="control")
     def release(self, dataset: str, scope: str) -> None:
@@ -223,6 +234,9 @@ def correct_labels(
             model.classes_.tolist(),
             least,
         )
+        network = model.network_ if hasattr(model, "network_") else None
+        if network is not None and network.parties == [to] and network.server is not None:
+            crew[to].keep_model(dataset, network.model, network.server.give_top())
     corrected.note_alignment(into.alignment)
     return CorrectedLabels(corrected, to, **facts)
 
