@@ -27,13 +27,13 @@ def test_a_run_with_risa(workshop) -> None:
 
 def test_a_run_on_halves_of_images(workshop) -> None:
     rng = np.random.default_rng(0)
-    y = rng.integers(0, 2, 120)
+    y = rng.integers(0, 2, 200)
     parties = ""
-    for name, rows in (("left", slice(0, 80)), ("right", slice(40, 120))):
-        pixels = (rng.integers(0, 120, (80, 3, 4, 4)) + 130 * y[rows, None, None, None]) % 256
+    for name, rows in (("left", slice(0, 170)), ("right", slice(30, 200))):
+        pixels = (rng.integers(0, 120, (170, 3, 4, 4)) + 130 * y[rows, None, None, None]) % 256
         columns = {"y": y[rows]} if name == "left" else {}
         Table(
-            np.arange(120)[rows],
+            np.arange(200)[rows],
             columns,
             label="y" if columns else None,
             kinds={"y": "nominal"} if columns else None,
@@ -41,7 +41,7 @@ def test_a_run_on_halves_of_images(workshop) -> None:
         ).to_parquet(workshop.folder / f"{name}.parquet")
         parties += f'[[party]]\nname = "{name}"\ndata = "{name}.parquet"\n'
         parties += 'label = "y"\n' if columns else ""
-    settings = 'conv = "cnn"\nembedding = 4\ntop = [4]\nbatch_size = 16\nself_epochs = 1'
+    settings = 'conv = "cnn"\nembedding = 4\ntop = [4]\nbatch_size = 64\nself_epochs = 1'
     method = f'[[method]]\nname = "risa-images"\nepochs = 2\n{settings}\n'
     workshop.config.write_text(parties + method, encoding="utf-8")
     execute(plan_of(load_config(workshop.config)), workshop.run)

@@ -47,18 +47,18 @@ wait_seconds = 60
 
 
 def write_halves(folder: Path) -> None:
-    """Stripes across, down or none; 60 of 100 pictures are known to both."""
+    """Stripes across, down or none; 140 of 170 pictures are known to both."""
     rng = np.random.default_rng(3)
-    y = rng.integers(0, 3, 140)
-    for name, rows in (("left", slice(0, 100)), ("right", slice(40, 140))):
-        bright = np.zeros((100, 3, 8, 4))
+    y = rng.integers(0, 3, 200)
+    for name, rows in (("left", slice(0, 170)), ("right", slice(30, 200))):
+        bright = np.zeros((170, 3, 8, 4))
         bright[y[rows] == 1, :, ::2] = 120
         bright[y[rows] == 2, :, :, ::2] = 120
         pixels = (bright + rng.normal(60, 25, bright.shape)).clip(0, 255).astype(np.uint8)
         columns = {"y": y[rows]} if name == "left" else {}
         kinds = {"y": "nominal"} if columns else None
         label = "y" if columns else None
-        numbers = np.arange(140)[rows]
+        numbers = np.arange(200)[rows]
         table = Table(numbers, columns, label=label, kinds=kinds, blocks={"image": pixels})
         table.to_parquet(folder / f"{name}.parquet")
 
