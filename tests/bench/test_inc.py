@@ -96,7 +96,7 @@ def test_a_corrector_beside_the_tables(tmp_path: Path) -> None:
 def test_the_cost_of_protection(network: str) -> None:
     from fedmend.bench.inc_cost import measure
 
-    rows, bars = measure(300, 2, 1, network)
+    rows, bars = measure(200, 2, 1, network)
     assert [row["method"] for row in rows] == ["Clean", "InC none", "InC masks", "InC he"]
     crossed = {row["method"]: row["MB crossed"] for row in rows}
     assert crossed["InC he"] > crossed["InC masks"] > crossed["Clean"] > 0

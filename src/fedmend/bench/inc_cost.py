@@ -68,7 +68,7 @@ def measure(
         "InC he": InC(**net, secure="he"),
     }
     for model in models.values():
-        _laps(model.set_params(epochs=2), make_federation(500))
+        _laps(model.set_params(epochs=2), make_federation(min(rows, 500)))
         model.set_params(epochs=epochs)
     laps: dict[str, list[np.ndarray]] = {name: [] for name in models}
     sent: dict[str, float] = {}
@@ -106,13 +106,13 @@ def measure(
     return rows_out, bars
 
 
-def sum_seconds(rows: int, corrections: int, mode: str, repeats: int = 12) -> float:
+def sum_seconds(rows: int, corrections: int, mode: str, repeats: int = 8) -> float:
     """Processor time of all sums of a training: keys and votes once, evidence every correction.
 
     The quickest of several of each, and no caches are warm.
     """
     fed = make_federation(rows)
-    crowd_out = np.zeros(1 << 23)
+    crowd_out = np.zeros(1 << 22)
     spent: dict[str, list[float]] = {"votes": [], "evidence": []}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", PrivacyWarning)
