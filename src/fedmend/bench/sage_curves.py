@@ -95,8 +95,8 @@ def row_of(curve: Curve) -> dict[str, Any]:
     row |= {f"to {100 * mark:.0f} %": curve.reached(mark) for mark in MARKS}
     seconds = curve.figures("training", slice(None))
     return row | {
-        "pseudo-labels right": curve.late("pseudo_accuracy"),
-        "rows used": curve.late("utilisation"),
+        "right": curve.late("pseudo_accuracy"),
+        "used": curve.late("utilisation"),
         "gap": curve.late("confidence_gap"),
         "s/round": median(seconds) if seconds else None,
         "GB": curve.peak_gb,

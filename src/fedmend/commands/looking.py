@@ -110,7 +110,7 @@ def bench(
             typer.echo(f"{each:<14} {words}")
         return
     result = run_bench(name, quick=quick, options=parse_options(option or []))
-    show(result, terminal())
+    show(result)
     if json_file is not None:
         result.write_json(json_file)
 
