@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedmend.errors import CryptoError
-from fedmend.secure import seal
+from fedmend.secure import seal, seal_bytes
 from fedmend.secure.seal import BFVParameters, SealContext, centred, uniform_below_power
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -61,8 +61,8 @@ def test_golden_bytes_written_for_a_plaintext():
         + "5ea1100403000000" + "3000000000000000" + "0300000000000000"
         + "0100000000000000" + "0000000000000000" + "0300000000000000"
     )  # fmt: skip
-    body = bytes(32) + struct.pack("<Qd", 3, 1.0) + seal._array_bytes(np.array([1, 0, 3]))
-    assert seal._with_header(body).hex() == expected
+    body = bytes(32) + struct.pack("<Qd", 3, 1.0) + seal_bytes.array_bytes(np.array([1, 0, 3]))
+    assert seal_bytes.with_header(body).hex() == expected
 
 
 def test_golden_ciphertext(small):
@@ -202,7 +202,7 @@ def test_any_changed_byte_is_noticed(context, keys, place, change):
 @given(st.data())
 def test_bytes_under_a_valid_digest_are_still_checked(context, keys, data):
     """A forger can make the digest; then SEAL's checks refuse, or the value is well formed."""
-    payload = bytearray(seal._saved(context.encrypt(keys.public, np.arange(5))))
+    payload = bytearray(seal_bytes.saved(context.encrypt(keys.public, np.arange(5))))
     for _ in range(data.draw(st.integers(1, 4))):
         at = data.draw(st.integers(0, 300))
         payload[at] = data.draw(st.integers(0, 255))
@@ -243,7 +243,7 @@ def test_transparent_ciphertext_is_refused(context):
 
 
 def test_foreign_seal_version_and_compression(context, keys):
-    payload = bytearray(seal._saved(context.encrypt(keys.public, np.arange(5))))
+    payload = bytearray(seal_bytes.saved(context.encrypt(keys.public, np.arange(5))))
     for at, value, words in ((4, 1, "SEAL 4.1"), (5, 1, "compressed"), (0, 0, "form")):
         changed = bytearray(payload)
         changed[at] = value

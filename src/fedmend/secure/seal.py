@@ -2,14 +2,10 @@
 
 A thin wrapper. It adds what the binding lacks and a protocol needs:
 
-- bytes without files: the binding saves and loads by path only, so objects pass through anonymous
-  memory (``memfd``) that has no name in any file system and ends with the call;
-- numpy coefficients in and out, written in SEAL's own uncompressed form (version 4.3, that of the
-  pinned TenSEAL 0.3.18; golden tests hold the form in place);
-- a frame around every object that travels: sort, parameters, digest. Bytes that are truncated,
-  damaged, of another sort or made with other parameters give a `CryptoError` before SEAL sees
-  them, and what SEAL then loads is checked once more (`is_valid_for`, level, form). The digest
-  finds damage; against a deliberate forger the frame must travel in a sealed box;
+- numpy coefficients in and out, and objects as bytes without files (`seal_bytes`);
+- a frame around every object that travels. Bytes that are truncated, damaged, of another sort or
+  made with other parameters give a `CryptoError` before SEAL sees them, and what SEAL then loads
+  is checked once more (`is_valid_for`, level, form);
 - noise flooding, for which SEAL has no call of its own.
 
 Secret keys have no form in bytes here: they live in the memory of the party that made them.
@@ -18,8 +14,6 @@ Secret keys have no form in bytes here: they live in the memory of the party tha
 from __future__ import annotations
 
 import hashlib
-import hmac
-import os
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -30,21 +24,9 @@ import numpy as np
 
 from fedmend.errors import CryptoError
 from fedmend.secure.keys import uniform
+from fedmend.secure.seal_bytes import array_bytes, frame, loaded, saved, unframe, with_header
 
 __all__ = ["BFVParameters", "Keys", "SealContext", "uniform_below_power"]
-
-SEAL_MAGIC = 0xA15E
-SEAL_VERSION = (4, 3)
-FRAME_MAGIC = b"FMHE"
-FRAME_VERSION = 1
-
-# magic, header size, major, minor, compression, reserved, size of header and all that follows
-_SEAL_HEADER = struct.Struct("<HBBBBHQ")
-# magic, version, sort, fingerprint of the parameters, digest of all this and the payload
-_FRAME = struct.Struct("<4sBB16s16s")
-_SORTS = {"ciphertext": 1, "public key": 2, "plaintext": 3}
-_COMPRESSIONS = (0, 2)  # none, zstandard
-_SLACK = 4096  # what headers and incompressible data may add to an object's raw size
 
 
 @dataclass(frozen=True)
@@ -141,7 +123,7 @@ class SealContext:
     def encrypt_to_bytes(self, secret: Any, coefficients: np.ndarray) -> bytes:
         """A fresh encryption by the key holder, framed; half as long as a public-key one."""
         seeded = self._encryptor(secret).encrypt_symmetric(self.plaintext(coefficients))
-        return self._frame("ciphertext", _saved(seeded))
+        return self._frame("ciphertext", saved(seeded))
 
     def decrypt(
         self, secret: Any, ciphertext: Any, positions: Sequence[int] | np.ndarray | None = None
@@ -182,9 +164,9 @@ class SealContext:
                 f"however: shape {values.shape}"
             )
         body = (
-            bytes(32) + struct.pack("<Qd", len(values), 1.0) + _array_bytes(self._residues(values))
+            bytes(32) + struct.pack("<Qd", len(values), 1.0) + array_bytes(self._residues(values))
         )
-        return self._load(self._api.Plaintext(), _with_header(body))
+        return self._load(self._api.Plaintext(), with_header(body))
 
     def coefficients(
         self, plaintext: Any, positions: Sequence[int] | np.ndarray | None = None
@@ -240,19 +222,19 @@ class SealContext:
         size, primes, degree = values.shape
         head = struct.pack("<4QBQQQdQ", *self._level_ids[0], 0, size, degree, primes, 1.0, 1)
         return self._load(
-            self.new_ciphertext(), _with_header(head + _array_bytes(values.reshape(-1)))
+            self.new_ciphertext(), with_header(head + array_bytes(values.reshape(-1)))
         )
 
     # ------------------------------------------------------------------ bytes
 
     def ciphertext_bytes(self, ciphertext: Any) -> bytes:
-        return self._frame("ciphertext", _saved(ciphertext))
+        return self._frame("ciphertext", saved(ciphertext))
 
     def public_key_bytes(self, public: Any) -> bytes:
-        return self._frame("public key", _saved(public))
+        return self._frame("public key", saved(public))
 
     def plaintext_bytes(self, plaintext: Any) -> bytes:
-        return self._frame("plaintext", _saved(plaintext))
+        return self._frame("plaintext", saved(plaintext))
 
     def load_ciphertext(self, data: bytes, *, level: int = 0) -> Any:
         """A ciphertext of two polynomials, `level` primes below a fresh one; else CryptoError."""
@@ -279,31 +261,10 @@ class SealContext:
         return plaintext
 
     def _frame(self, sort: str, payload: bytes) -> bytes:
-        fingerprint = self.parameters.fingerprint
-        digest = _digest(_SORTS[sort], fingerprint, payload)
-        head = _FRAME.pack(FRAME_MAGIC, FRAME_VERSION, _SORTS[sort], fingerprint, digest)
-        return head + payload
+        return frame(sort, self.parameters.fingerprint, payload)
 
     def _unframe(self, sort: str, data: bytes, polynomials: int) -> bytes:
-        limit = _FRAME.size + 8 * self.degree * polynomials + _SLACK
-        if not isinstance(data, bytes) or not _FRAME.size < len(data) <= limit:
-            size = f"{len(data)} bytes" if isinstance(data, bytes) else type(data).__name__
-            raise CryptoError(f"not a {sort}: {size}, where at most {limit} bytes were expected")
-        magic, version, code, fingerprint, digest = _FRAME.unpack_from(data)
-        if (magic, version) != (FRAME_MAGIC, FRAME_VERSION):
-            raise CryptoError(f"not a {sort}: wrong first bytes")
-        if code != _SORTS[sort]:
-            raise CryptoError(f"not a {sort}, but an object of another sort")
-        if fingerprint != self.parameters.fingerprint:
-            raise CryptoError(
-                f"the {sort} was made with other parameters. Mend: both parties must use the same "
-                "fedmend version and settings"
-            )
-        payload = data[_FRAME.size :]
-        if not hmac.compare_digest(digest, _digest(code, fingerprint, payload)):
-            raise CryptoError(f"the {sort} is damaged or cut off. Mend: send it again")
-        _check_seal_header(sort, payload)
-        return payload
+        return unframe(sort, self.parameters.fingerprint, data, 8 * self.degree * polynomials)
 
     def _checked(self, target: Any, payload: bytes, sort: str) -> Any:
         self._load(target, payload, sort)
@@ -312,15 +273,10 @@ class SealContext:
         return target
 
     def _load(self, target: Any, payload: bytes, sort: str = "object") -> Any:
-        descriptor = os.memfd_create("fedmend", os.MFD_CLOEXEC)
         try:
-            _write_all(descriptor, payload)
-            target.load(self.raw, f"/proc/self/fd/{descriptor}")
+            return loaded(self.raw, target, payload)
         except (RuntimeError, ValueError, IndexError, MemoryError) as error:
             raise CryptoError(f"SEAL does not accept the {sort}: {error}") from error
-        finally:
-            os.close(descriptor)
-        return target
 
 
 # ---------------------------------------------------------------------------------- numbers
@@ -358,55 +314,3 @@ def _uniform_signed(bits: int, count: int, primes: Sequence[int]) -> np.ndarray:
         row += np.uint64(prime - pow(2, bits, prime))
         row %= modulus
     return result
-
-
-# ---------------------------------------------------------------------------------- SEAL's bytes
-
-
-def _saved(thing: Any) -> bytes:
-    descriptor = os.memfd_create("fedmend", os.MFD_CLOEXEC)
-    try:
-        thing.save(f"/proc/self/fd/{descriptor}")
-        return os.pread(descriptor, os.fstat(descriptor).st_size, 0)
-    finally:
-        os.close(descriptor)
-
-
-def _write_all(descriptor: int, payload: bytes) -> None:
-    view = memoryview(payload)
-    while view:
-        view = view[os.write(descriptor, view) :]
-
-
-def _with_header(body: bytes) -> bytes:
-    size = _SEAL_HEADER.size + len(body)
-    return _SEAL_HEADER.pack(SEAL_MAGIC, _SEAL_HEADER.size, *SEAL_VERSION, 0, 0, size) + body
-
-
-def _array_bytes(values: np.ndarray) -> bytes:
-    words = np.ascontiguousarray(values, dtype="<u8")
-    return _with_header(struct.pack("<Q", len(words)) + words.tobytes())
-
-
-def _check_seal_header(sort: str, payload: bytes) -> None:
-    if len(payload) < _SEAL_HEADER.size:
-        raise CryptoError(f"the {sort} is cut off. Mend: send it again")
-    magic, head, major, minor, compression, reserved, size = _SEAL_HEADER.unpack_from(payload)
-    if magic != SEAL_MAGIC or head != _SEAL_HEADER.size or reserved != 0:
-        raise CryptoError(f"the {sort} does not have the form of a SEAL object")
-    if (major, minor) != SEAL_VERSION:
-        raise CryptoError(
-            f"the {sort} was written by SEAL {major}.{minor}, here runs "
-            f"{SEAL_VERSION[0]}.{SEAL_VERSION[1]}. Mend: install the same fedmend version"
-        )
-    if compression not in _COMPRESSIONS:
-        raise CryptoError(f"the {sort} is compressed in a way that is not admitted")
-    if size != len(payload):
-        raise CryptoError(f"the {sort} says {size} bytes and has {len(payload)}")
-
-
-def _digest(code: int, fingerprint: bytes, payload: bytes) -> bytes:
-    state = hashlib.blake2b(bytes((code,)), digest_size=16, person=b"fedmend frame")
-    state.update(fingerprint)
-    state.update(payload)
-    return state.digest()
