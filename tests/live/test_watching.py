@@ -128,6 +128,21 @@ def test_stages_that_are_done_show_while_the_run_goes_on(watched):
     assert 'id="costs"' in page and "Finding the rows that are known to all" in page
 
 
+def test_a_watcher_leaves_the_run_its_time(tmp_path, monkeypatch):
+    part, drawn = tmp_path / "run.part", []
+    part.mkdir()
+    (part / LIVE_FILE).write_text("{}")
+    with WatchServer(tmp_path / "run") as server:
+        server.patience = 1e9
+        monkeypatch.setattr(server, "_draw", lambda: drawn.append(1) or f"page {len(drawn)}")
+        first = server.state()["version"]
+        assert server.page() == server.page() == "page 1"
+        (part / LIVE_FILE).write_text("{ }")
+        assert server.state()["version"] == first and server.page() == "page 1"
+        server._again = 0.0
+        assert server.state()["version"] != first and server.page() == "page 2"
+
+
 def test_how_far_a_stage_is(watched, tmp_path):
     from fedmend.live import LiveState
     from fedmend.live.watching import live_page

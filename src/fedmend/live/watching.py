@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 import json
 import threading
+import time
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
@@ -47,7 +48,12 @@ _SCRIPT = """
 
 
 class WatchServer(LoopbackServer):
-    """Serves one run's page on loopback; use it as a context, or `serve` until interrupted."""
+    """Serves one run's page on loopback; use it as a context, or `serve` until interrupted.
+
+    patience: a page is drawn anew after this many times the time that drawing it took.
+    """
+
+    patience = 3.0
 
     def __init__(self, run: Path, port: int = 0) -> None:
         self.run = run
@@ -56,6 +62,7 @@ class WatchServer(LoopbackServer):
                 f"there is no run in {run}. Mend: name a run's folder, finished or not"
             )
         self._drawn = ("", "")
+        self._again = 0.0
         self._lock = threading.Lock()
         super().__init__(port, _handler(self))
 
@@ -70,6 +77,8 @@ class WatchServer(LoopbackServer):
         finished = self.run / REPORT_FILE
         if finished.is_file() and not self._part.is_dir():
             return {"finished": True, "version": f"report {finished.stat().st_mtime_ns}"}
+        if self._drawn[0] and time.monotonic() < self._again:
+            return {"finished": False, "version": self._drawn[0]}
         try:
             return {"finished": False, "version": str((self._part / LIVE_FILE).stat().st_mtime_ns)}
         except OSError:
@@ -80,7 +89,11 @@ class WatchServer(LoopbackServer):
         with self._lock:
             version = self.state()["version"]
             if self._drawn[0] != version:
+                began = time.monotonic()
                 self._drawn = (version, self._draw())
+                ended = time.monotonic()
+                # The page is as new as it can be without taking the run's time.
+                self._again = ended + self.patience * (ended - began)
             return self._drawn[1]
 
     def _draw(self) -> str:
