@@ -105,3 +105,16 @@ def test_skill_is_the_share_of_error_spared() -> None:
     sure_and_wrong = np.eye(3)[(classes + 1) % 3]
     assert skill(classes, sure_and_wrong, classes) < -5
     assert skill(np.ones(5), np.ones(5), np.ones(5)) == 0.0
+
+
+def test_what_is_not_clear_is_not_believed_by_the_careful() -> None:
+    rng = np.random.default_rng(0)
+    output = rng.normal(size=400)
+    clear, faint = output + 0.5 * rng.normal(size=400), 0.1 * output + rng.normal(size=400)
+    # the robust standard error of a regression without a constant, written out
+    slope = (faint * output).sum() / (output**2).sum()
+    error = np.sqrt(((output * (faint - slope * output)) ** 2).sum()) / (output**2).sum()
+    assert shrinkage(faint, output, 1.0) == pytest.approx(slope + error)
+    assert shrinkage(faint, output, -1.0) == pytest.approx(slope - error)
+    assert shrinkage(faint, output, -3.0) == 0.0
+    assert shrinkage(clear, output, -3.0) > 0.9

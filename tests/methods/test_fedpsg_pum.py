@@ -586,6 +586,24 @@ def test_columns_that_lie_beyond_the_aligned_rows_are_not_learnt_from() -> None:
     assert errors[False] < 0.4 < 2 < errors[True]
 
 
+def test_of_rows_unlike_the_aligned_ones_only_what_is_clear_is_predicted() -> None:
+    rng = np.random.default_rng(3)
+    frame = people()
+    frame["faint"] = 0.3 * frame.b + rng.normal(size=len(frame))
+    spread = {}
+    for level in (0.0, 50.0):
+        frame["rate"] = rng.normal(size=len(frame))
+        frame.loc[80:, "rate"] += level
+        fed = torn(frame, {"bank": ["a", "b", "rate", "y"], "telco": ["amount", "faint"]})
+        model = FedPSGPUM(**{**QUICK, "tau": 0.0}).fit(fed)
+        made = completed(fed, model)
+        spread[level] = {name: float(made.values[name].std()) for name in ("amount", "faint")}
+        assert model.left_out_["bank", "telco"] == (["rate"] if level else [])
+    assert spread[0.0]["faint"] > 0.1
+    assert spread[50.0]["faint"] < 0.5 * spread[0.0]["faint"]
+    assert spread[50.0]["amount"] > 0.8 * spread[0.0]["amount"]
+
+
 def test_generated_numbers_that_say_nothing_become_the_mean() -> None:
     fed = torn(people(600), aligned=300)
     loose, tried = (

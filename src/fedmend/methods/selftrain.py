@@ -29,6 +29,7 @@ from fedmend.methods.completion import FILLED, PREDICTED, completion_of
 __all__ = ["CONFIDENCE", "SelfTraining", "SelfTrainingWorker"]
 
 OUTLYING = 3.0  # standard deviations from where on a number's size does not count for weights
+CLEAR = -3.0  # standard errors below what rows held out say that leave what is beyond doubt
 CONFIDENCE = ("published", "probability", "spread", "cpg", "cdsc", "evidential")
 
 
@@ -172,9 +173,11 @@ class SelfTrainingWorker(Worker):
                 self._tried.setdefault(name, []).append(_Try(self._held, outputs))
 
     @exposed(kind="statistic")
-    def weigh(self) -> dict[str, dict[str, float]]:
+    def weigh(self, careful: bool = False) -> dict[str, dict[str, float]]:
         """Weigh the families by all rows that were held out so far; tells their mean errors.
 
+        careful: the rows held out are not like those to be predicted, so that only what is clear
+        is believed of numbers.
         Squared error in units of the column's variance, or the share of wrong classes; under
         ``mean``, the error of always saying the mean or the commonest class.
         """
@@ -192,8 +195,8 @@ class SelfTrainingWorker(Worker):
                 self._weights[name] = class_weights(truth, outputs)
             else:
                 self._weights[name] = value_weights(truth, outputs, within=OUTLYING)
-            if not target.is_class and len(outputs) > 1:
-                self._shrink(name, truth, outputs)
+            if not target.is_class and (len(outputs) > 1 or careful):
+                self._shrink(name, truth, outputs, CLEAR if careful else 1.0)
             first = self._stack(name, tried[0].outputs)
             self._trial[name] = first.argmax(axis=1) if target.is_class else first
             self._trial_rows = tried[0].rows
@@ -203,9 +206,11 @@ class SelfTrainingWorker(Worker):
                 self._residuals[name] = float(np.sqrt(((stack - truth) ** 2).mean()))
         return errors
 
-    def _shrink(self, name: str, truth: np.ndarray, outputs: dict[str, np.ndarray]) -> None:
+    def _shrink(
+        self, name: str, truth: np.ndarray, outputs: dict[str, np.ndarray], errors: float
+    ) -> None:
         """Let the weights sum to less than 1 where the stack says more than it knows."""
-        share = shrinkage(truth, self._stack(name, outputs))
+        share = shrinkage(truth, self._stack(name, outputs), errors)
         weights = self._weights[name]
         self._weights[name] = {family: share * weight for family, weight in weights.items()}
 

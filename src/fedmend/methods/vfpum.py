@@ -210,7 +210,8 @@ def vfpu_m(
                 # A few outliers decide how numbers are weighed: they need more rows than classes.
                 work.try_out(part, how.parts, numbers_only=part > 0)
             work.judge.attend(work.active)
-            outcome.errors = work.judge.weigh()
+            # Columns were left out: A's other rows are unlike the aligned ones, the only judges.
+            outcome.errors = work.judge.weigh(careful=bool(outcome.left_out))
         waiting = list(work.active)
         for number in range(1, how.rounds + 1):
             work.learn(waiting, "unaligned")

@@ -46,11 +46,11 @@ def value_weights(
     return {name: float(weight) for name, weight in zip(names, weights, strict=True)}
 
 
-def shrinkage(truth: np.ndarray, output: np.ndarray) -> float:
+def shrinkage(truth: np.ndarray, output: np.ndarray, errors: float = 1.0) -> float:
     """How far an output of mean 0 should be believed, from 0 to 1: the slope of the truth on it.
 
-    One standard error (which allows for outlying rows) is added: what is not clearly too much is
-    left as it is.
+    So many standard `errors` (which allow for outlying rows) are added: with one, what is not
+    clearly too much is left as it is; with less than none, only what is clear is believed.
 
     >>> shrinkage(np.array([1.0, -1.0, 1.0, -1.0]), np.array([2.0, -2.0, 2.0, -2.0]))
     0.5
@@ -60,7 +60,7 @@ def shrinkage(truth: np.ndarray, output: np.ndarray) -> float:
         return 1.0
     slope = float((truth * output).sum()) / size
     error = float(np.sqrt(((output * (truth - slope * output)) ** 2).sum())) / size
-    return float(np.clip(slope + error, 0.0, 1.0))
+    return float(np.clip(slope + errors * error, 0.0, 1.0))
 
 
 def class_weights(truth: np.ndarray, outputs: Mapping[str, np.ndarray]) -> dict[str, float]:
