@@ -22,6 +22,7 @@ from fedmend.bench.recipes_world import ALONE, BANK, Shape, World, make_world
 from fedmend.errors import FedmendError, FedmendWarning
 from fedmend.federation import Federation
 from fedmend.learn import metrics
+from fedmend.learn.belief import cell_confidence, keep_belief, keep_confidence, label_belief
 from fedmend.methods.baselines import EM, MJ, VFL, Local, LocalVFL
 from fedmend.methods.corrected import correct_labels
 from fedmend.methods.crowd_base import CrowdEstimator
@@ -35,6 +36,10 @@ OWN, MAJORITY, SKENE, CORRECTED = "own", "majority", "Dawid–Skene", "InC"
 LABELS = (OWN, MAJORITY, SKENE, CORRECTED)
 COMPLETIONS = ("none", "FedPSG-PUM", "FedPSG-PUM cpg")
 LEARNERS: dict[str, Any] = {"Local": Local, "VFL": VFL, "LocalVFL": LocalVFL, "RISA": RISA}
+# What each of the parts that make stages meet is worth: a recipe's line without it.
+CONFIDENT = "InC → FedPSG-PUM → RISA, all cells believed"
+CERTAIN = ("InC → FedPSG-PUM → VFL, labels certain", "InC → RISA, labels certain")
+WITHOUT = (CONFIDENT, *CERTAIN)
 ALONE_LINES = ("InC alone", "InC on the labellers' rows", "oracle")
 # SAGE's rule within VFPU-M: rows join when their confidence and its trend agree.
 SAGE_RULES: dict[str, Any] = {"rounds": 3, "alpha": 0.5, "confidence": "cpg"}
@@ -75,7 +80,7 @@ def all_lines() -> list[str]:
         for completion in COMPLETIONS:
             learners = tuple(LEARNERS) if completion == "none" else ("VFL", "RISA")
             found += [combined(labels, completion, learner) for learner in learners]
-    return list(dict.fromkeys(found))
+    return list(dict.fromkeys([*found, *WITHOUT]))
 
 
 # ---------------------------------------------------------------------------------- one world
@@ -114,13 +119,15 @@ class Bench:
             view = self.world.fed if name == ALONE_LINES[0] else self.world.labellers
             model, stages = self._crowd(CORRECTED, view)
             return self._scored(model, stages)
-        *before, learner = name.split(" → ")
+        *before, learner = name.partition(",")[0].split(" → ")
         labels = next((stage for stage in before if stage in LABELS), OWN)
         completion = next((stage for stage in before if stage in COMPLETIONS), "none")
         fed, stages = self._columns(completion)
         if labels != OWN:
             fed, more = self._labelled(labels, fed)
             stages += more
+        if name in WITHOUT:
+            fed = self._without(fed, name)
         model = self._learner(learner, fed)
         with self._measured("training"):
             model.fit(fed)
@@ -152,6 +159,22 @@ class Bench:
         if name not in self._kept:
             self._kept[name] = correct_labels(labellers, model, to=BANK, into=fed, name=name)
         return self._kept[name].federation, stages
+
+    def _without(self, fed: Federation, name: str) -> Federation:
+        """The same tables under another name, without what is noted beside them."""
+        view = fed.on(f"{fed.dataset}-{WITHOUT.index(name)}")
+        engine: Any = fed.engine
+        for party in fed.names:
+            site = engine.site(party)
+            site.tables[view.dataset] = site.tables[fed.dataset]
+            site.alignments[view.scope] = site.alignments[fed.scope]
+            belief, cells = label_belief(site, fed.dataset), cell_confidence(site, fed.dataset)
+            if belief is not None and name not in CERTAIN:
+                keep_belief(site, view.dataset, belief)
+            if cells is not None and name != CONFIDENT:
+                keep_confidence(site, view.dataset, cells)
+        view.note_alignment(fed.alignment)
+        return view
 
     def _crowd(self, labels: str, fed: Federation) -> tuple[CrowdEstimator, list[str]]:
         """A method for several labellers, fitted on the rows that `fed` has in common."""

@@ -29,6 +29,7 @@ from fedmend.learn.own_model import keep_own_model
 from fedmend.learn.parts import Part, TopPart, part_of
 from fedmend.methods.crowd import hardened
 from fedmend.methods.crowd_base import CrowdEstimator
+from fedmend.methods.inc import InC
 from fedmend.methods.labellers import Labellers
 
 __all__ = [
@@ -234,9 +235,9 @@ def correct_labels(
             model.classes_.tolist(),
             least,
         )
-        network = model.network_ if hasattr(model, "network_") else None
-        if network is not None and network.parties == [to] and network.server is not None:
-            crew[to].keep_model(dataset, network.model, network.server.give_top())
+        if isinstance(model, InC) and model.network_.parties == [to]:
+            assert model.network_.server is not None
+            crew[to].keep_model(dataset, model.network_.model, model.network_.server.give_top())
     corrected.note_alignment(into.alignment)
     return CorrectedLabels(corrected, to, **facts)
 

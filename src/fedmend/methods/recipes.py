@@ -73,8 +73,8 @@ RECIPES: dict[str, Recipe] = {
         ),
         Recipe(
             "infer-complete-vfl",
-            "the same with labels inferred from the votes alone: for labellers whose own columns "
-            "say little of the label",
+            "the same with labels inferred from the votes alone: quicker, and for labellers "
+            "without columns of their own",
             {"correct": INFER, "complete": COMPLETE, "method": [{"name": "vfl", **TRAIN}]},
         ),
         Recipe(
@@ -88,6 +88,13 @@ RECIPES: dict[str, Recipe] = {
             "several parties label and err, and many rows to predict are known to one party: "
             "correct the labels, then learn by evidence, which also says how sure it is",
             {"correct": CORRECT, "method": [{"name": "risa"}]},
+        ),
+        Recipe(
+            "correct-complete-risa",
+            "several parties label and err, few rows are known to all: correct the labels, "
+            "complete the rows, and learn by evidence, which believes completed rows as far as "
+            "their cells deserve it and says how sure it is",
+            {"correct": CORRECT, "complete": COMPLETE, "method": [{"name": "risa"}]},
         ),
         Recipe(
             "complete-vfl",
