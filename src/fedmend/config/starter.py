@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from fedmend._suggest import did_you_mean
+from fedmend.config.shapes import mostly_alike
 from fedmend.config.sniffing import Written, csv_lines, looked_at
 from fedmend.errors import ConfigError
 
@@ -16,14 +17,17 @@ __all__ = ["starter_text", "write_starter"]
 
 MOST_IDS = 100_000
 
+_RECIPE = """\
+# recipe = "complete-vfl"    # mending stages and methods by name, below what this file says
+
+"""
+
 _HEAD = """\
 # A federation for fedmend. Paths are relative to this file.
 #   fedmend check {name}     lists every problem, what is torn and what would mend it
 #   fedmend run {name}       aligns, mends, trains, evaluates, and writes a report
 
-# recipe = "complete-vfl"    # mending stages and methods by name, below what this file says
-
-[run]
+{recipe}[run]
 seed = 0
 # seeds = [0, 1, 2]          # several seeds: the report shows the spread
 # folder = "runs/first"      # where the run goes; by default runs/ and the name of this file
@@ -112,6 +116,10 @@ _HORIZONTAL_TAIL = """\
 name = "sage"                # rows without label get pseudo-labels
 # rounds = 50
 # per_round = 8              # parties in each round; all by default
+# warmup = 3                 # first rounds on labelled rows only
+
+[[method]]
+name = "fixmatch"            # pseudo-labels of each party's own model; for small tables
 
 [[method]]
 name = "fedavg"              # the labelled rows only
@@ -185,10 +193,11 @@ def starter_text(
         )
         for file, how in tables.items()
     ]
-    alike = bool(files) and len({frozenset(how.header) for how in tables.values()}) == 1
+    alike = bool(files) and mostly_alike([how.header for how in tables.values()])
     known = _known_ids(tables, ids) if files else []
     alike = alike and not _any_shared(known)
-    head = _HEAD.format(name=path.name)
+    # The recipes mend what parties know of the same people.
+    head = _HEAD.format(name=path.name, recipe="" if alike else _RECIPE)
     if alike:
         head = head.replace("[run]\n", _SHAPE)
     several = len(labels) > 1
