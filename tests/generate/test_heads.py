@@ -52,11 +52,11 @@ def test_activate(encoder: Encoder, heads: Heads) -> None:
     assert Heads(sigmoid, torch.device("cpu")).activate(torch.zeros(1, 1)).item() == 0.5
 
 
-def test_gumbel_draws_by_probability(encoder: Encoder, heads: Heads) -> None:
+def test_categories_are_drawn_by_probability(encoder: Encoder, heads: Heads) -> None:
     logits = torch.randn(1, encoder.width).expand(8000, -1)
     stream = torch.Generator().manual_seed(0)
     relaxed = heads.activate(logits, gumbel=0.2, generator=stream)
-    drawn = heads.draw(heads.log_softmax(logits), stream)
+    drawn = heads.draw(7 * heads.log_softmax(logits).exp(), stream)  # any sum will do
     for part in spans_of(encoder, "softmax"):
         wanted = logits[0, part].softmax(0)
         winners = torch.nn.functional.one_hot(relaxed[:, part].argmax(1), len(wanted))
@@ -65,6 +65,15 @@ def test_gumbel_draws_by_probability(encoder: Encoder, heads: Heads) -> None:
         assert torch.allclose(drawn[:, part].mean(0), wanted, atol=0.03)
         assert (drawn[:, part].sum(1) == 1).all()
     assert (drawn[:, heads.scalar] == 0).all()
+
+
+def test_what_has_no_weight_is_not_drawn(encoder: Encoder, heads: Heads) -> None:
+    weights = torch.zeros(4000, encoder.width)
+    wanted = [part.start + n % (part.stop - part.start) for n, part in enumerate(
+        spans_of(encoder, "softmax"))]  # fmt: skip
+    weights[:, wanted] = 1e-6
+    drawn = heads.draw(weights, torch.Generator().manual_seed(0))
+    assert torch.equal(drawn, (weights > 0).float())
 
 
 def test_cross_entropy_equals_torch(encoder: Encoder, heads: Heads, mixed: Table) -> None:

@@ -56,7 +56,7 @@ def mixed(
     drawn = torch.randn(rows.shape, generator=noise, device=rows.device)
     numbers = share.sqrt() * rows + (1 - share).sqrt() * drawn
     lot = torch.rand(len(rows), heads.n_spans, generator=noise, device=rows.device)
-    any_category = heads.draw(torch.zeros_like(rows), noise)
+    any_category = heads.draw(torch.ones_like(rows), noise)
     categories = torch.where(lot[:, heads.span] < share, rows, any_category)
     return torch.where(heads.scalar, numbers, categories), drawn
 
@@ -78,8 +78,8 @@ def step_back(
     spread = ((1 - then) / (1 - now) * (1 - kept)).sqrt()
     numbers = mean + spread * torch.randn(rows.shape, generator=generator, device=rows.device)
     # Multinomial: draw the clean category, then the earlier one given both its neighbours
-    guess = heads.draw(heads.log_softmax(output), generator)
+    guess = heads.draw(heads.log_softmax(output).exp(), generator)
     share = 1 / heads.sizes
     both = (kept * rows + (1 - kept) * share) * (then * guess + (1 - then) * share)
-    categories = heads.draw(both.clamp(min=1e-30).log(), generator)
+    categories = heads.draw(both, generator)
     return torch.where(heads.scalar, numbers, categories)

@@ -34,6 +34,12 @@ class Heads:
         self.n_spans = len(encoder.spans)
         widths = [span.stop - span.start for span in encoder.spans]
         self.sizes = torch.tensor(widths, dtype=torch.float32, device=device)[self.span]
+        self._start, self._stop = (
+            torch.tensor(edges, dtype=torch.int64, device=device)
+            for edges in zip(*((span.start, span.stop) for span in encoder.spans), strict=True)
+        )
+        self._drawn = self.softmax[self._start].float()
+        self._before = self._drawn.cumsum(0, dtype=torch.float64) - self._drawn
         self._member = torch.zeros(len(numbers), self.n_spans, device=device)
         self._member[torch.arange(len(numbers), device=device), self.span] = 1.0
 
@@ -51,16 +57,21 @@ class Heads:
         # As a product: the gradient of an index is slow, and on CUDA not the same every time.
         return (shifted - total.log() @ self._member.to(logits.dtype).T) * self.softmax
 
-    def draw(self, log_scores: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    def draw(self, weights: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
         """One category for every softmax span, as indicators; 0 at scalar coordinates.
 
-        **Shape**: (n, width) of unnormalised log-probabilities -> (n, width)
+        **Shape**: (n, width) of weights, not negative, of any sum -> (n, width)
         """
-        noisy = log_scores + self._gumbel(log_scores, generator)
-        index = self.span.expand(len(noisy), -1)
-        peak = torch.full((len(noisy), self.n_spans), -torch.inf, device=noisy.device)
-        peak = peak.to(noisy.dtype).scatter_reduce(1, index, noisy, "amax")
-        return ((noisy >= peak[:, self.span]) & self.softmax).to(noisy.dtype)
+        member = self._member.to(weights.dtype)
+        weights = torch.where(self.softmax, weights.clamp(min=1e-30), 0.0)
+        totals = (weights @ member).clamp(min=1e-30)
+        # Every softmax span adds one to the sums, so that one search finds all categories.
+        sums = (weights * (totals.reciprocal() @ member.T)).cumsum(1, dtype=torch.float64)
+        lots = torch.rand(len(sums), self.n_spans, generator=generator, device=sums.device)
+        at = torch.searchsorted(sums, self._before + lots, right=True)
+        at = at.maximum(self._start).minimum(self._stop - 1)
+        ones = self._drawn.to(weights.dtype).expand(len(at), -1)
+        return torch.zeros_like(weights).scatter_(1, at, ones)
 
     @staticmethod
     def _gumbel(like: torch.Tensor, generator: torch.Generator | None) -> torch.Tensor:
