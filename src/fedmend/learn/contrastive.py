@@ -25,7 +25,7 @@ from fedmend.learn.nets import Batch, Bottom, initialise, mlp
 from fedmend.learn.optim import FlatOptimizer
 from fedmend.learn.parts import BottomPart, part_of
 from fedmend.learn.session import Session, epoch_seed
-from fedmend.learn.split import SplitWorker
+from fedmend.learn.split_worker import SplitWorker
 from fedmend.learn.training import SplitNetwork
 from fedmend.learn.views import RowViews
 

@@ -26,7 +26,8 @@ from fedmend.learn.nets import Bottom, initialise, mlp
 from fedmend.learn.optim import FlatOptimizer
 from fedmend.learn.parts import part_of
 from fedmend.learn.sides import Sides
-from fedmend.learn.split import SplitWorker, TopWorker
+from fedmend.learn.split import TopWorker
+from fedmend.learn.split_worker import SplitWorker
 from fedmend.learn.views import RowViews
 
 

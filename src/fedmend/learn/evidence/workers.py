@@ -36,7 +36,8 @@ from fedmend.learn.halves import Settings
 from fedmend.learn.nets import Batch
 from fedmend.learn.parts import BottomPart
 from fedmend.learn.sharing import SharesBottom
-from fedmend.learn.split import SplitWorker, _numbers
+from fedmend.learn.split import _numbers
+from fedmend.learn.split_worker import SplitWorker
 
 
 class EvidenceWorker(SharesBottom, SplitWorker):

@@ -1,0 +1,136 @@
+"""What the workers of split training share: a part at the site, rows, checkpoints, best weights."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+
+from fedmend.data.encode import Encoder
+from fedmend.data.labels import LabelEncoder
+from fedmend.errors import DataError
+from fedmend.federation import Site, Worker, exposed
+from fedmend.learn.features import ALL, Features, Segments, own_rows
+from fedmend.learn.halves import Settings, resolve_device
+from fedmend.learn.nets import Bottom, BottomSpec, initialise
+from fedmend.learn.parts import (
+    MANIFEST,
+    BottomPart,
+    load_part,
+    read_file,
+    save_part,
+    write_file,
+    write_json,
+)
+
+__all__ = ["SplitWorker"]
+
+LOOKED_AT = 2000
+"""Images from which a bottom learns what images look like."""
+
+
+class SplitWorker(Worker):
+    """What bottoms and tops have in common: their part, checkpoints, best weights."""
+
+    parallel_inside = True
+
+    def __init__(self, site: Site, scope: str = "train", *, model: str) -> None:
+        super().__init__(site, scope)
+        self.model = model
+        self.device = resolve_device(site.device)
+        self.half: Any = None
+
+    @exposed(kind="control")
+    def save(self, path: str) -> None:
+        save_part(self.site, self.model, path)
+
+    @exposed(kind="control")
+    def load(self, path: str) -> None:
+        load_part(self.site, self.model, path)
+
+    @exposed(kind="control")
+    def save_manifest(self, path: str, manifest: dict[str, Any]) -> None:
+        """What this party needs to know of the model to load it without anybody else."""
+        write_json(self.site.folder(path) / MANIFEST, manifest)
+
+    @exposed(kind="control")
+    def keep_best(self) -> None:
+        self.half.keep_best()
+
+    @exposed(kind="control")
+    def restore_best(self) -> None:
+        self.half.restore_best()
+
+    @exposed(kind="control")
+    def save_checkpoint(self, path: str, epoch: int) -> None:
+        write_file(self._checkpoint(path, epoch), self.half.checkpoint())
+        self._checkpoint(path, epoch - 2).unlink(missing_ok=True)
+
+    @exposed(kind="control")
+    def load_checkpoint(self, path: str, epoch: int) -> None:
+        self.half.restore(read_file(self._checkpoint(path, epoch), self.site.name))
+
+    def _checkpoint(self, path: str, epoch: int) -> Any:
+        return self.site.folder(path) / f"epoch-{epoch}.fmw"
+
+    def _new_bottom(self, net: Mapping[str, Any], settings: Settings) -> BottomPart:
+        """An encoder fitted on this party's own rows, and fresh weights."""
+        dtype = "float64" if settings.precision == "float64" else "float32"
+        encoder = Encoder(missing_indicator=bool(net["missing_indicator"]), dtype=dtype)
+        encoder.fit(self.table)
+        spec = BottomSpec(
+            numeric=len(encoder.numeric_names),
+            cardinalities=tuple(encoder.cardinalities),
+            block_shapes=tuple(encoder.block_shapes.values()),
+            hidden=tuple(net["bottom"]),
+            out=int(net["embedding"]),
+            dropout=float(net["dropout"]),
+            conv=str(net["conv"]),
+        )
+        weights = self.site.torch_generator(f"bottom {net['seed']}", "cpu")
+        bottom = Bottom(spec)
+        initialise(bottom, weights)
+        if bottom.learns_from_images:
+            some = np.linspace(0, len(self.table) - 1, min(LOOKED_AT, len(self.table)))
+            seen = encoder.transform(self.table.take(some.astype(np.int64)), party=self.site.name)
+            bottom.fit_images([torch.from_numpy(block) for block in seen.blocks.values()])
+        return BottomPart(encoder, bottom)
+
+    def _rows(self, segments: Segments) -> np.ndarray:
+        alignment = self.site.alignments.get(self.scope)
+        if alignment is None and any(name != ALL for name, _ in segments):
+            alignment = self.alignment  # raises, with the mend
+        return own_rows(self.site.name, segments, alignment, len(self.table))
+
+    def _features(self, part: BottomPart, rows: np.ndarray, settings: Settings) -> Features:
+        present = np.unique(rows[rows >= 0])
+        table = self.table if len(present) == len(self.table) else self.table.take(present)
+        encoded = part.encoder.transform(table, party=self.site.name)
+        return Features(
+            encoded,
+            np.where(rows >= 0, np.searchsorted(present, rows), -1),
+            self.device,
+            settings.dtype,
+        )
+
+    def _label_column(self, known: LabelEncoder | None) -> str:
+        """The column that a model has learnt, where this table has it, or the table's label."""
+        if (
+            known is not None
+            and known.column_ is not None
+            and known.column_.name in self.table.names
+        ):
+            return known.column_.name
+        if self.table.label is None:
+            raise DataError(
+                f"the table {self.scope!r} has no label column",
+                party=self.site.name,
+                mend="name it where the table is read: fm.read(path, id=…, label=…)",
+            )
+        return self.table.label
+
+    def _dropout_seed(self, seed: int) -> int:
+        return seed ^ zlib.crc32(self.site.name.encode())
