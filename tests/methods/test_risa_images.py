@@ -37,14 +37,21 @@ def picture(rng: np.random.Generator, classes: np.ndarray) -> np.ndarray:
 
 
 def halves(
-    rows: int = 200, overlap: int = 24, test: int = 90, *, mixed: bool = False, **policies: Policy
+    rows: int = 200,
+    overlap: int = 24,
+    test: int = 90,
+    *,
+    mixed: bool = False,
+    names: tuple[str, ...] = ("left", "right"),
+    **policies: Policy,
 ) -> Federation:
-    """Two parties with pictures of the same thing; `mixed`: the right one has columns instead."""
+    """Parties with pictures of the same thing; `mixed`: the right one has columns instead."""
     rng = np.random.default_rng(0)
-    parties, names = [], ("left", "right")
+    parties = []
     late = rng.integers(0, 3, test)
     y = {name: rng.integers(0, 3, rows) for name in names}
-    y["right"][:overlap] = y["left"][:overlap]
+    for name in names:
+        y[name][:overlap] = y["left"][:overlap]
     for name in names:
         tables = [made(name, y[name], rng, mixed), made(name, late, rng, mixed)]
         parties.append(Party(name, tables[0], test=tables[1], policy=policies.get(name)))
@@ -137,6 +144,20 @@ def test_sides_that_are_not_alike_go_on_alone() -> None:
     assert heads is not None
     assert heads.module.heads[0] is not heads.module.heads[1]
     assert np.isfinite(model.predict_proba(fed)).all()
+
+
+def test_of_three_sides_those_alike_share() -> None:
+    """Two have pictures and one head, the third has columns and a head of its own."""
+    fed = halves(60, 20, 20, mixed=True, names=("left", "middle", "right"))
+    model = RISA.for_images(**QUICK, epochs=1, self_epochs=1, threshold=0.2).fit(fed)
+    heads = part_of(fed.engine.site("left"), model.network_.model).heads  # type: ignore[attr-defined]
+    assert heads is not None
+    assert heads.names == ["left", "middle", "right"]
+    left, middle, right = heads.module.heads
+    assert left is middle
+    assert left is not right
+    for rows in ("aligned", *fed.names):
+        assert np.isfinite(model.predict_proba(fed, rows=rows)).all()
 
 
 def test_shared_self_training_needs_shared_bottoms() -> None:
