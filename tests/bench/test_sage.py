@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import gzip
 import json
+import struct
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from fedmend.bench import sage_data
 from fedmend.bench.harness import run_bench
 from fedmend.bench.sage import run
 from fedmend.bench.sage_curves import Curve, bars_of, row_of
@@ -70,6 +74,40 @@ def test_a_world_shares_its_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     assert sum(len(pool.labelled) for pool in full.pools) == len(rows)
     with pytest.raises(ConfigError, match="cifar10, fashion-mnist, digits"):
         world_of("cifar", 0.5, clients=4, labelled=5, split="paired", seed=1)
+
+
+def write_idx(path: Path, values: np.ndarray) -> None:
+    head = bytes([0, 0, 8, values.ndim]) + struct.pack(f">{values.ndim}i", *values.shape)
+    path.write_bytes(gzip.compress(head + values.astype(np.uint8).tobytes()))
+
+
+def test_grey_images_are_dealt_out_and_trained_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Fashion-MNIST's files and shape, 28 x 28 in one channel, with images of our own making."""
+    monkeypatch.setenv("FEDMEND_DATA", str(tmp_path))
+    folder = tmp_path / "fashion-mnist"
+    folder.mkdir()
+    rng = np.random.default_rng(0)
+    for stem, n in (("train", 160), ("t10k", 40)):
+        labels = np.arange(n) % 4
+        write_idx(
+            folder / f"{stem}-images-idx3-ubyte.gz",
+            60 * labels[:, None, None] + rng.integers(0, 40, (n, 28, 28)),
+        )
+        write_idx(folder / f"{stem}-labels-idx1-ubyte.gz", labels)
+    sage_data._pictures.cache_clear()
+    world = world_of("fashion-mnist", 5.0, clients=2, labelled=10, split="plain", seed=0)
+    sage_data._pictures.cache_clear()
+    assert world.net.channels == 1 and world.net.classes == 4 and world.published is None
+    assert not world.pools[0].views.flip  # a shoe points to one side
+    assert sum(len(pool.unlabelled) for pool in world.pools) == 160
+    estimator = estimator_of("SAGE", "paper", per_round=2, epochs=1, steps_per_epoch=3)
+    net = replace(world.net, width=8)
+    simulator = estimator.simulator(world.pools, net, device="cpu")
+    report = simulator.run_round()
+    assert np.isfinite(report.loss)
+    assert 0 <= simulator.accuracy(world.on(simulator).test, world.labels) <= 1
 
 
 def test_a_run_goes_on_from_its_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -64,6 +64,11 @@ class Training:
         several = f", seed {self.seed}" if len(self.plan.seeds) > 1 else ""
         return f"{self.method.title}{several}"
 
+    @property
+    def turns(self) -> str:
+        """What training goes by."""
+        return "rounds" if self.plan.horizontal else "epochs"
+
     # ------------------------------------------------------------------ train
 
     def train(self) -> tuple[dict[str, Any], StageEntry]:
@@ -84,7 +89,7 @@ class Training:
             },
             inputs=self.inputs,
             paths=[stored, self.model],
-            says=lambda told: f"{len(told['history'])} epochs in {told['seconds']:.1f} s",
+            says=lambda told: f"{len(told['history'])} {self.turns} in {told['seconds']:.1f} s",
         )
 
     def _fit(self, mark: str, stored: Path) -> dict[str, Any]:
@@ -98,7 +103,7 @@ class Training:
             estimator.set_params(seed=self.seed)
         if plan.horizontal and estimator.watch is None:
             estimator.set_params(watch="test")
-        title = "rounds" if plan.horizontal else "epochs"
+        title = self.turns
         estimator.fit(
             self.fed,
             progress=lambda _, done, total, facts: listener.progress(title, done, total, facts),
