@@ -139,8 +139,13 @@ def _with_settings(cls: type[SplitEstimator], **more: Any) -> Callable[[Size], S
     return lambda size: cls(**shared(size) | more)
 
 
-APART = {"share_every": 0, "self_training": "consistency", "self_epochs": 24, "final_share": 1.0}
-SELF_TRAINED = {"self_training": "consistency", "threshold": 0.7}
+APART: dict[str, Any] = {
+    "share_every": 0,
+    "self_training": "consistency",
+    "self_epochs": 24,
+    "final_share": 1.0,
+}
+SELF_TRAINED: dict[str, Any] = {"self_training": "consistency", "threshold": 0.7}
 METHODS: dict[str, Callable[[Size], SplitEstimator]] = {
     "Local": _with_settings(Local),
     "VFL": lambda size: VFL(**aligned_only(size)),
@@ -161,7 +166,7 @@ METHODS: dict[str, Callable[[Size], SplitEstimator]] = {
     "RISA apart": lambda size: _risa(size, **APART),
 }
 # The rows of the paper's Table III, beside VFL (nothing) and RISA paper() (everything).
-PLAIN = {"joint": 1.0, "fused_loss": 0.0, "select": None}
+PLAIN: dict[str, Any] = {"joint": 1.0, "fused_loss": 0.0, "select": None}
 METHODS |= {
     "IMP": lambda size: _risa(size, paper=True, self_training="none", **PLAIN),
     "IMP+ST": lambda size: _risa(size, paper=True, **PLAIN),
