@@ -147,8 +147,8 @@ class FlatOptimizer:
 def _spans(sizes: Sequence[int], unit: int) -> list[tuple[int, int]]:
     """Where each tensor begins, at a multiple of `unit` numbers, and ends in a flat vector.
 
-    Kernels of a GPU read several numbers at once, and some do not ask whether these lie at a
-    multiple of 16 bytes (heads in float32 ended in "misaligned address").
+    Kernels of a GPU read several numbers at once, and not all ask whether these lie at a multiple
+    of 16 bytes: cuBLASLt takes it for granted of a bias ("misaligned address").
 
     >>> _spans([3, 10], 1), _spans([3, 10], 64)
     ([(0, 3), (3, 13)], [(0, 3), (64, 74)])
