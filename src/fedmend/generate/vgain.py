@@ -89,7 +89,7 @@ class VGAIN(GAIN):
     """
 
     name = "vgain"
-    impute_draws = 10
+    impute_draws = 30  # codes differ, and their mean comes closer the more there are
 
     def __init__(
         self,
