@@ -308,7 +308,8 @@ class FedPSGPUM(Mended):
             given = GENERATOR.get(self.generator, {})
         params = {"seed": self.seed, **given}
         if self.generator != "vfgain":
-            at_b.generate(names, self.generator, params, condition, self.draws)
+            careful = bool(done.outcome.left_out)
+            at_b.generate(names, self.generator, params, condition, self.draws, careful)
             return
         model: Any = make(self.generator, **params)
         model.fit(view, a=done.a, b=done.b, columns=list(done.kinds))

@@ -25,6 +25,7 @@ from fedmend.federation.worker import exposed
 from fedmend.generate import make
 from fedmend.generate.base import Generator
 from fedmend.generate.vfgain_workers import give_rows, made_rows
+from fedmend.learn.columns.stacking import CLEAR, shrinkage
 from fedmend.methods.completion import GENERATED, CompletionWorker
 
 __all__ = ["GenerateWorker"]
@@ -37,9 +38,18 @@ class GenerateWorker(CompletionWorker):
 
     @exposed(kind="control")
     def generate(
-        self, names: list[str], generator: str, params: dict[str, Any], condition: bool, draws: int
+        self,
+        names: list[str],
+        generator: str,
+        params: dict[str, Any],
+        condition: bool,
+        draws: int,
+        careful: bool = False,
     ) -> None:
-        """Fill these columns; `draws` values a cell are averaged where there is a condition."""
+        """Fill these columns; `draws` values a cell are averaged where there is a condition.
+
+        careful: of those, numbers follow only what the trial shows beyond doubt.
+        """
         own = self.table.features.select(self.columns())
         model = make(generator, **params).fit(own)
         given = self._given(names) if condition else {}
@@ -49,11 +59,13 @@ class GenerateWorker(CompletionWorker):
             made = model.sample(given=pd.DataFrame(given))
         else:
             made = model.impute(self._gaps(given), draws=draws)
-            self._take(names, made, self._slopes(names, model, draws))
+            self._take(names, made, self._slopes(names, model, draws, careful))
             return
         self._take(names, made)
 
-    def _slopes(self, names: list[str], model: Generator, draws: int) -> dict[str, float]:
+    def _slopes(
+        self, names: list[str], model: Generator, draws: int, careful: bool
+    ) -> dict[str, float]:
         """Per numeric column how far its truth goes with what is generated, from 0 to 1."""
         trial, rows = self.completion.trial, self.completion.trial_rows[:TRIAL]
         given = {name: trial[name].iloc[:TRIAL] for name in trial if name not in names}
@@ -66,8 +78,8 @@ class GenerateWorker(CompletionWorker):
             truth, mean = _numbers(self.table.frame[name]), self._mean(name)
             told, known = _numbers(made.frame[name]) - mean, truth[rows] - mean
             seen = ~np.isnan(known)
-            size = float((told[seen] ** 2).sum())
-            slopes[name] = float(np.clip((told * known)[seen].sum() / size, 0, 1)) if size else 0.0
+            errors = CLEAR if careful else 0.0
+            slopes[name] = shrinkage(known[seen], told[seen], errors) if told[seen].any() else 0.0
         return slopes
 
     def _mean(self, name: str) -> float:

@@ -18,6 +18,7 @@ from fedmend.federation.worker import Worker, exposed
 from fedmend.learn import pseudo
 from fedmend.learn.columns.board import Board, TargetColumn, board_of
 from fedmend.learn.columns.stacking import (
+    CLEAR,
     class_weights,
     member_errors,
     shrinkage,
@@ -29,7 +30,6 @@ from fedmend.methods.completion import FILLED, PREDICTED, completion_of
 __all__ = ["CONFIDENCE", "SelfTraining", "SelfTrainingWorker"]
 
 OUTLYING = 3.0  # standard deviations from where on a number's size does not count for weights
-CLEAR = -3.0  # standard errors below what rows held out say that leave what is beyond doubt
 CONFIDENCE = ("published", "probability", "spread", "cpg", "cdsc", "evidential")
 
 

@@ -11,10 +11,11 @@ from collections.abc import Mapping
 
 import numpy as np
 
-__all__ = ["class_weights", "member_errors", "shrinkage", "skill", "value_weights"]
+__all__ = ["CLEAR", "class_weights", "member_errors", "shrinkage", "skill", "value_weights"]
 
 STEPS = 200
 FLOOR = 1e-12
+CLEAR = -3.0  # standard errors added to what held-out rows say that leave what is beyond doubt
 
 
 def value_weights(
