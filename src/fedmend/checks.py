@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from fedmend.config.catalogue import CROWD, MAJORITY
 from fedmend.config.doubts import doubtful_columns
-from fedmend.config.shapes import alike_problems
+from fedmend.config.shapes import alike_doubts, alike_problems, mostly_alike
 from fedmend.data.table import Table
 from fedmend.errors import DataError, FedmendError, FedmendWarning
 from fedmend.federation import Federation, Party
@@ -55,6 +55,7 @@ def check_data(config: Config) -> Findings:
         ]
     if config.horizontal and len(found.tables) == len(config.party):
         found.problems += alike_problems(found.tables)
+        found.notes += alike_doubts(found.tables)
     elif len(found.tables) == len(config.party):
         _check_overlap(config, found)
         _check_completion(config, found)
@@ -249,9 +250,12 @@ def _other_rule(one: Table, two: Table) -> str:
 
 
 def _other_shape(one: Table, two: Table) -> str:
-    if set(one.feature_names) != set(two.feature_names):
+    if not mostly_alike([one.feature_names, two.feature_names]):
         return ""
-    return '; or, as they have the same columns, run.shape = "horizontal" and a method for it'
+    same = "" if set(one.feature_names) == set(two.feature_names) else "mostly "
+    return (
+        f'; or, as they have {same}the same columns, run.shape = "horizontal" and a method for it'
+    )
 
 
 def _check_device(config: Config, found: Findings) -> None:

@@ -12,7 +12,13 @@ import pytest
 from fedmend.checks import check_data
 from fedmend.cli import main
 from fedmend.config import load_config
-from fedmend.config.shapes import HORIZONTAL, alike_problems, shape_of
+from fedmend.config.shapes import (
+    HORIZONTAL,
+    alike_doubts,
+    alike_problems,
+    mostly_alike,
+    shape_of,
+)
 from fedmend.config.starter import starter_text
 from fedmend.data.table import Table
 from fedmend.errors import ConfigError
@@ -192,3 +198,49 @@ def test_every_method_of_the_list_is_there() -> None:
     for name, (cls, words) in HORIZONTAL.items():
         assert getattr(fedmend, cls).__name__ == cls, name
         assert len(words) <= 80
+
+
+# ---------------------------------------------------------------- tables as clinics have them
+
+
+def clinic(**columns):
+    frame = pd.DataFrame({"age": [30.5, 41.0, 52.5], "dose": [1.5, 2.5, 3.5], "sex": list("fmf")})
+    frame["y"] = ["ill", "well", "ill"]
+    frame = frame.rename(columns={key: new for key, new in columns.items() if isinstance(new, str)})
+    frame = frame.assign(**{key: new for key, new in columns.items() if not isinstance(new, str)})
+    return Table(np.arange(3), frame, label="y")
+
+
+def test_a_renamed_and_a_further_column_are_told_apart():
+    tables = {"north": clinic(), "south": clinic(age="Age", ward=["a", "b", "a"])}
+    first, second = alike_problems(tables)
+    assert "party 'south', column 'age'" in first and "rename 'Age'" in first
+    assert "column 'ward'" in second and "drop = ['ward'] at 'south'" in second
+
+
+@pytest.mark.filterwarnings("ignore::fedmend.errors.FedmendWarning")
+def test_a_party_without_any_label_is_no_problem():
+    tables = {"north": clinic(), "west": clinic(y=[np.nan] * 3)}
+    assert list(alike_problems(tables)) == []
+    numbers = {"north": clinic(), "west": clinic(y=[0.5, 1.5, 2.5])}
+    assert "is a number" in " ".join(alike_problems(numbers))
+
+
+def test_values_written_differently_at_two_parties():
+    tables = {"north": clinic(), "south": clinic(sex=["F", "M", "F"])}
+    (note,) = alike_doubts(tables)
+    assert "column 'sex': 'f' at 'north' and 'F' at 'south'" in note and "Mend: " in note
+    assert list(alike_doubts({"north": clinic(), "south": clinic()})) == []
+
+
+@pytest.mark.parametrize(
+    ("headers", "alike"),
+    [
+        ([list("abcd"), list("abcd")], True),
+        ([list("abcd"), list("abcx")], True),
+        ([list("abcd"), list("axyz")], False),
+        ([["id", "y", "x"], ["id", "z"]], False),
+    ],
+)
+def test_mostly_the_same_columns(headers, alike):
+    assert mostly_alike(headers) == alike

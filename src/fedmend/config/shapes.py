@@ -6,15 +6,24 @@ hold between the tables of a horizontal federation is checked here.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from fedmend._suggest import closest
 from fedmend.errors import DataError
 
 if TYPE_CHECKING:
     from fedmend.data.table import Table
 
-__all__ = ["HORIZONTAL", "SHAPES", "alike_problems", "shape_of", "shape_problems"]
+__all__ = [
+    "HORIZONTAL",
+    "SHAPES",
+    "alike_doubts",
+    "alike_problems",
+    "mostly_alike",
+    "shape_of",
+    "shape_problems",
+]
 
 SHAPES = ("vertical", "horizontal")
 
@@ -81,6 +90,34 @@ def shape_problems(raw: Mapping[str, Any]) -> Iterator[str]:
         )
 
 
+def mostly_alike(headers: Sequence[Sequence[str]]) -> bool:
+    """Whether tables have most of their columns in common, be it that some are named otherwise."""
+    common = set.intersection(*map(set, headers))
+    return len(common) >= 0.5 * max(len(header) for header in headers) and len(common) > 2
+
+
+def alike_doubts(tables: Mapping[str, Table]) -> Iterator[str]:
+    """Values that parties with the same columns seem to write differently."""
+    names = list(tables)
+    shared = set.intersection(*(set(table.feature_names) for table in tables.values()))
+    for column in (each for each in tables[names[0]].feature_names if each in shared):
+        seen: dict[str, tuple[str, str]] = {}
+        for name in names:
+            if tables[name].schema[column].kind not in ("nominal", "binary"):
+                break
+            for value in map(str, tables[name].frame[column].dropna().unique()):
+                before, at = seen.setdefault(" ".join(value.casefold().split()), (value, name))
+                if before != value and at != name:
+                    yield (
+                        f"column {column!r}: {before!r} at {at!r} and {value!r} at {name!r} are "
+                        "taken for different values. Mend: write them alike"
+                    )
+                    break
+            else:
+                continue
+            break
+
+
 def alike_problems(tables: Mapping[str, Table]) -> Iterator[str]:
     """Differences between tables that should have the same columns and the same label."""
     names = list(tables)
@@ -90,19 +127,23 @@ def alike_problems(tables: Mapping[str, Table]) -> Iterator[str]:
         lacking = [column for column in first.feature_names if column not in other.names]
         extra = [column for column in other.feature_names if column not in first.names]
         for column in lacking[:3]:
+            near = closest(column, extra)
             error = DataError(
                 f"party {names[0]!r} has this column and this party has not",
                 party=name,
                 column=column,
-                mend="give all parties of a horizontal federation the same columns",
+                mend=f"rename {near!r} in the table of {name!r}, if it is the same column"
+                if near
+                else f"give all parties the same columns, or drop = [{column!r}] where it is",
             )
             yield str(error)
-        for column in extra[:3]:
+        renamed = {closest(column, extra) for column in lacking}
+        for column in [each for each in extra if each not in renamed][:3]:
             error = DataError(
                 f"party {names[0]!r} has no such column",
                 party=name,
                 column=column,
-                mend="give all parties of a horizontal federation the same columns",
+                mend=f"drop = [{column!r}] at {name!r}, or give it to all parties",
             )
             yield str(error)
         for column in first.feature_names:
@@ -129,7 +170,8 @@ def _label_problems(tables: Mapping[str, Table]) -> Iterator[str]:
     classes: dict[object, str] = {}
     for name, table in labelled.items():
         kind = table.schema[str(table.label)].kind
-        if kind == "continuous":
+        # A column without a value is taken for numbers; here it only says: no labels.
+        if kind == "continuous" and table.y.notna().any():
             error = DataError(
                 "is a number, and methods of horizontal federations need classes",
                 party=name,
