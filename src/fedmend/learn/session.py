@@ -7,8 +7,9 @@ targets open a session and do something in between.
 from __future__ import annotations
 
 import logging
+from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
@@ -65,7 +66,31 @@ class Crews:
             self._top.stop()
 
 
-class Session:
+class OpenedSession:
+    """Starts workers at the parties, prepares them, and stops them at the end."""
+
+    bottoms: Crew
+    top: Any
+    _crews: AbstractContextManager[tuple[Crew, Any]]
+
+    def __enter__(self) -> Self:
+        self.bottoms, self.top = self._crews.__enter__()
+        try:
+            self._begin()
+        except BaseException:
+            self._crews.__exit__(None, None, None)
+            raise
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._crews.__exit__(None, None, None)
+
+    def _begin(self) -> None:
+        """What comes before the first step."""
+        raise NotImplementedError
+
+
+class Session(OpenedSession):
     """Fresh parts when it trains, those of the fitted model otherwise; rows numbered 0..n-1.
 
     n_rows: how many rows are attached. train, validation: the numbers of those trained on and of
@@ -91,18 +116,6 @@ class Session:
         self._spans = self._guessed_spans() if guesses else None
         self._crews = Crews(network, fed, self._asked())
         self._batches = 0
-
-    def __enter__(self) -> Session:
-        self.bottoms, self.top = self._crews.__enter__()
-        try:
-            self._begin()
-        except BaseException:
-            self._crews.__exit__()
-            raise
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self._crews.__exit__(*exc)
 
     @property
     def all_rows(self) -> np.ndarray:

@@ -25,8 +25,7 @@ import os
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
@@ -64,6 +63,8 @@ class FederatedClients:
     aggregate, extras: as for `Simulator`. noise, drop: strong views of table rows; flip: images
     may be mirrored. common: `common` of earlier clients, to go on with their encoding and network.
     """
+
+    worker_type: ClassVar[type[ClientWorker]] = ClientWorker
 
     def __init__(
         self,
@@ -135,7 +136,7 @@ class FederatedClients:
     def _crew(self, fed: Federation) -> Crew:
         """Prepared workers on the rows of this federation, kept for the next time."""
         if fed.scope not in self._crews:
-            crew = fed.workers(ClientWorker, run=self.run)
+            crew = fed.workers(self.worker_type, run=self.run)
             self._crews[fed.scope] = crew
             crew.prepare(self.common)
         return self._crews[fed.scope]
@@ -160,7 +161,7 @@ class FederatedClients:
         send = self._extras if number > self.settings.warmup else None
         calls = {name: send(name) if send else None for name in names}
         if not self.settings.carry_momentum:
-            drawn = Crew(self.fed.engine, ClientWorker, {n: crew._handles[n] for n in names})
+            drawn = Crew(self.fed.engine, self.worker_type, {n: crew._handles[n] for n in names})
             done = drawn.train_round(self.weights, number, Each(calls))
             return [_update(name, done[name]) for name in names]
         updates = []
@@ -212,12 +213,7 @@ class FederatedClients:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exc: object) -> None:
         self.close()
 
     # ------------------------------------------------------------------ checkpoints

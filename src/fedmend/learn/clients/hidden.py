@@ -7,7 +7,7 @@ to 2^-32. With two parties in a round each of them can tell the other's part fro
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import torch
@@ -62,6 +62,8 @@ class HiddenClientWorker(ClientWorker):
 class HiddenClients(FederatedClients):
     """`FederatedClients` that averages under masks ("masks") or encryption ("he")."""
 
+    worker_type: ClassVar[type[ClientWorker]] = HiddenClientWorker
+
     def __init__(self, fed: Federation, *args: Any, mode: str = "masks", **options: Any) -> None:
         super().__init__(fed, *args, **options)
         problems = []
@@ -82,20 +84,13 @@ class HiddenClients(FederatedClients):
         self._sessions: dict[tuple[str, ...], SumSession] = {}
         self._summing: Crew | None = None
 
-    def _crew(self, fed: Federation) -> Crew:
-        if fed.scope not in self._crews:
-            crew = fed.workers(HiddenClientWorker, run=self.run)
-            self._crews[fed.scope] = crew
-            crew.prepare(self.common)
-        return self._crews[fed.scope]
-
     def run_round(self) -> RoundReport:
         """Draw parties, let them train, and learn the average of what they know then."""
         number = self.round + 1
         names = draw_clients(self.fed.names, self.per_round, self.seed, number)
         everyone = self._crew(self.fed)
         handles = {name: everyone._handles[name] for name in names}
-        drawn = Crew(self.fed.engine, HiddenClientWorker, handles)
+        drawn = Crew(self.fed.engine, self.worker_type, handles)
         told = drawn.train_hidden(self.weights, number)
         rows = {name: int(told[name]["rows"]) for name in names}
         total = sum(rows.values())

@@ -24,7 +24,7 @@ from fedmend.learn.evidence.top import Objective
 from fedmend.learn.evidence.workers import EvidenceBottomWorker
 from fedmend.learn.features import ALL, Segments, batch_sizes, is_known
 from fedmend.learn.parts import read_json, write_json
-from fedmend.learn.session import PREDICT_ROWS, STATE, epoch_seed
+from fedmend.learn.session import PREDICT_ROWS, STATE, OpenedSession, epoch_seed
 from fedmend.learn.sharing import Sharing, run_steps
 from fedmend.learn.training import SplitConfig
 
@@ -210,11 +210,13 @@ class _Crews:
         self._top.stop()
 
 
-class EvidenceSession:
+class EvidenceSession(OpenedSession):
     """Workers attached to rows numbered 0..n-1, segment after segment.
 
     spans: per segment the numbers it begins with and ends before.
     """
+
+    _crews: _Crews
 
     def __init__(
         self,
@@ -240,18 +242,6 @@ class EvidenceSession:
         self._crews = _Crews(network, fed, asked)
         self._steps = 0
         self._sharing: Sharing | None = None
-
-    def __enter__(self) -> EvidenceSession:
-        self.bottoms, self.top = self._crews.__enter__()
-        try:
-            self._begin()
-        except BaseException:
-            self._crews.__exit__()
-            raise
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self._crews.__exit__(*exc)
 
     def _begin(self) -> None:
         network = self.network
