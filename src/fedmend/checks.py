@@ -250,12 +250,11 @@ def _other_rule(one: Table, two: Table) -> str:
 
 
 def _other_shape(one: Table, two: Table) -> str:
-    if not mostly_alike([one.feature_names, two.feature_names]):
+    equal = set(one.feature_names) == set(two.feature_names)
+    if not equal and not mostly_alike([one.feature_names, two.feature_names]):
         return ""
-    same = "" if set(one.feature_names) == set(two.feature_names) else "mostly "
-    return (
-        f'; or, as they have {same}the same columns, run.shape = "horizontal" and a method for it'
-    )
+    same = "the same" if equal else "mostly the same"
+    return f'; or, as they have {same} columns, run.shape = "horizontal" and a method for it'
 
 
 def _check_device(config: Config, found: Findings) -> None:
