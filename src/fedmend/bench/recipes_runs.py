@@ -161,7 +161,7 @@ class Bench:
         return self._kept[name].federation, stages
 
     def _without(self, fed: Federation, name: str) -> Federation:
-        """The same tables under another name, without what is noted beside them."""
+        """The same tables under another name, with less noted beside them."""
         view = fed.on(f"{fed.dataset}-{WITHOUT.index(name)}")
         engine: Any = fed.engine
         for party in fed.names:
@@ -171,8 +171,9 @@ class Bench:
             belief, cells = label_belief(site, fed.dataset), cell_confidence(site, fed.dataset)
             if belief is not None and name not in CERTAIN:
                 keep_belief(site, view.dataset, belief)
-            if cells is not None and name != CONFIDENT:
-                keep_confidence(site, view.dataset, cells)
+            if cells is not None:
+                ones = {column: np.ones_like(trust) for column, trust in cells.items()}
+                keep_confidence(site, view.dataset, ones if name == CONFIDENT else cells)
         view.note_alignment(fed.alignment)
         return view
 

@@ -34,7 +34,7 @@ INFER: dict[str, Any] = {"name": "dawid-skene", "among": "labellers", "epochs": 
 COMPLETE: dict[str, Any] = {"name": "fedpsg-pum"}
 # No row is held out: corrected labels are no judge of when to stop.
 TRAIN: dict[str, Any] = {
-    "batch_size": 256,
+    "batch_size": 128,
     "epochs": 20,
     "lr": 3e-3,
     "weight_decay": 1e-3,
