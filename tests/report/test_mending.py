@@ -28,6 +28,18 @@ def test_groups_in_words(mending):
     assert mending.words == "The rows known to all grew from 30 to 90. It took 4 seconds."
 
 
+@pytest.mark.parametrize(
+    ("names", "words"), [(["rate"], "rate of bank lies"), (["rate", "month"], "month of bank lie")]
+)
+def test_rows_of_another_kind_are_told(mending, full_record, entries, names, words):
+    told = replace(mending.pairs[0], left_out=names)
+    assert f"These rows are unlike those that both know: {', '.join(names)}" in told.sentences()[2]
+    found = replace(mending, pairs=[told])
+    assert Mending.from_dict(plain(found.to_dict())) == found
+    full_record.mending = found.to_dict()
+    assert words in render(full_record, entries)
+
+
 def test_columns_that_are_not_trained_on_are_named(mending, full_record, entries):
     (pair,) = mending.pairs
     calls = replace(pair.columns[0], skill=0.7)

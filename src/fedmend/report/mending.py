@@ -56,7 +56,8 @@ class MendedColumn:
 class MendedPair:
     """B's columns for rows of A that B lacks.
 
-    min_skill: columns with less are not trained on; None: all are.
+    min_skill: columns with less are not trained on; None: all are. left_out: A's columns that the
+    models did not see, because they are elsewhere on the rows that B lacks.
     """
 
     rows_of: str
@@ -70,6 +71,7 @@ class MendedPair:
     rho: list[list[float | None]]
     columns: list[MendedColumn]
     min_skill: float | None = None
+    left_out: list[str] = field(default_factory=list)
 
     @classmethod
     def of(
@@ -89,6 +91,7 @@ class MendedPair:
             rho=plain(done.correlation.matrix[order].to_numpy()),
             columns=columns,
             min_skill=min_skill,
+            left_out=list(done.outcome.left_out),
         )
 
     def trained_on(self, column: MendedColumn) -> bool:
@@ -115,6 +118,14 @@ class MendedPair:
         else:
             lines.append(
                 f"No column of {b} is above the threshold of {self.threshold:.2f} ({self.rule})."
+            )
+        if self.left_out:
+            lines.append(
+                f"These rows are unlike those that both know: {', '.join(self.left_out)} of {a} "
+                f"{'lies' if len(self.left_out) == 1 else 'lie'} beyond what was seen there. "
+                "Nothing was learnt from "
+                f"{'it' if len(self.left_out) == 1 else 'them'}, and of the predictions only what "
+                "is clear was kept. Trust them less."
             )
         if weak:
             lines.append(
