@@ -136,7 +136,7 @@ def _network(name: str, rows: int) -> dict[str, Any]:
         "embedding": 16,
         "top": () if name == "LR" else (32,),
         "missing_indicator": False,
-        "batch_size": max(2, rows // 100),
+        "batch_size": max(16, rows // 100),
         "weight_decay": 0.0,
     }
 
