@@ -57,6 +57,7 @@ ABLATIONS: dict[str, dict[str, Any]] = {
     "condition=False": {"condition": False},
     "draws=1": {"draws": 1},
     "folds=1": {"folds": 1},
+    "beyond": {"beyond": True},
     "model=linear": {"model": "linear"},
     "model=tree": {"model": "tree"},
     "model=linear+tree+neural": {"model": ["linear", "tree", "neural"]},
