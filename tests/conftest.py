@@ -1,7 +1,9 @@
-"""Shared fixtures: a federation on disk (`workshop`), and ones in memory, aligned by hand."""
+"""Shared fixtures: a federation on disk (`workshop`), ones in memory aligned by hand, a browser."""
 
 from __future__ import annotations
 
+import os
+import shutil
 from collections.abc import Callable
 from typing import Any
 
@@ -138,3 +140,34 @@ def make_frame() -> Callable[..., pd.DataFrame]:
 @pytest.fixture(scope="session")
 def make_fed() -> Callable[..., Federation]:
     return fed_of
+
+
+# ---------------------------------------------------------------- a browser
+
+FLAGS = [
+    "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
+    "--disable-background-networking", "--disable-component-update", "--disable-sync",
+    "--window-size=1000,1200",
+]  # fmt: skip
+
+
+@pytest.fixture
+def browser(tmp_path_factory, monkeypatch):
+    """Headless Chromium, where it is installed."""
+    chromium, driver = shutil.which("chromium"), shutil.which("chromedriver")
+    if chromium is None or driver is None:
+        pytest.skip("chromium and chromedriver are not installed: the report is not opened")
+    from selenium import webdriver
+
+    options = webdriver.ChromeOptions()
+    options.binary_location = chromium
+    profile = tmp_path_factory.mktemp("profile")
+    for flag in [*FLAGS, f"--user-data-dir={profile}"]:
+        options.add_argument(flag)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
+    # The driver is on this machine: no proxy may stand between.
+    monkeypatch.setenv("NO_PROXY", "localhost,127.0.0.1")
+    service = webdriver.ChromeService(executable_path=driver, env=dict(os.environ))
+    session = webdriver.Chrome(options=options, service=service)
+    yield session
+    session.quit()

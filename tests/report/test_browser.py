@@ -2,41 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 import threading
-
-import pytest
 
 from fedmend.report.page import write_report
 
 SECTIONS = ["summary", "overview", "comparison", "curves", "costs", "ledger", "settings"]
-FLAGS = [
-    "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
-    "--disable-background-networking", "--disable-component-update", "--disable-sync",
-    "--window-size=1000,1200",
-]  # fmt: skip
-
-
-@pytest.fixture
-def browser(tmp_path_factory, monkeypatch):
-    chromium, driver = shutil.which("chromium"), shutil.which("chromedriver")
-    if chromium is None or driver is None:
-        pytest.skip("chromium and chromedriver are not installed: the report is not opened")
-    from selenium import webdriver
-
-    options = webdriver.ChromeOptions()
-    options.binary_location = chromium
-    profile = tmp_path_factory.mktemp("profile")
-    for flag in [*FLAGS, f"--user-data-dir={profile}"]:
-        options.add_argument(flag)
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
-    # The driver is on this machine: no proxy may stand between.
-    monkeypatch.setenv("NO_PROXY", "localhost,127.0.0.1")
-    service = webdriver.ChromeService(executable_path=driver, env=dict(os.environ))
-    session = webdriver.Chrome(options=options, service=service)
-    yield session
-    session.quit()
 
 
 def colour(browser, selector, name="background-color"):
@@ -186,6 +156,7 @@ def test_the_live_page_follows_a_run(browser, record, tmp_path):
         )
 
     with WatchServer(tmp_path / "run") as server:
+        server.patience = 0.0
         thread = threading.Thread(target=server.serve)
         thread.start()
         try:
