@@ -43,9 +43,11 @@ def pool_of(n: int = 120, labelled: int = 12, seed: int = 0) -> Pool:
     return Pool(TableViews(x, noise=0.1, drop=0.1), labels, truth=truth, name=f"client-{seed}")
 
 
-def trainer_of(method: LocalMethod, lr: float = 0.05, **settings: object) -> Trainer:
-    optimizer = OptimizerSpec("sgd", lr, 0.0, 0.9)
-    given = RoundSettings(2, 12, 24, 8, optimizer, **settings)  # type: ignore[arg-type]
+def trainer_of(
+    method: LocalMethod, lr: float = 0.05, optimizer: str = "sgd", **settings: object
+) -> Trainer:
+    spec = OptimizerSpec(optimizer, lr, 0.0, 0.9)
+    given = RoundSettings(2, 12, 24, 8, spec, **settings)  # type: ignore[arg-type]
     return Trainer(SPEC, method, given, torch.device("cpu"))
 
 
@@ -210,11 +212,12 @@ def test_the_regulator_is_kept_with_the_client(start: torch.Tensor) -> None:
 
 
 @pytest.mark.parametrize("method", [MatchMethod(), LoKeMethod(), DureMethod()])
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
 def test_networks_beside_the_clients_stay_where_they_are(
-    method: LocalMethod, start: torch.Tensor
+    method: LocalMethod, optimizer: str, start: torch.Tensor
 ) -> None:
     """A captured step is replayed for other clients: its tensors must not move."""
-    trainer = trainer_of(method)
+    trainer = trainer_of(method, optimizer=optimizer)
     extras = {"psi": start[: len(trainer.net.values)] * 0.2, "helpers": torch.stack([start, start])}
     sent = extras if method.name == "fedmatch" else None
     train(trainer, start, {}, extras=sent)
@@ -223,7 +226,8 @@ def test_networks_beside_the_clients_stay_where_they_are(
     again = train(trainer, start, state, extras=sent, seed=1)
     assert [tensor.data_ptr() for tensor in method.tensors()] == before != []
     # Nor does anything of the client before remain in them.
-    alone = train(trainer_of(method_of(method.to_dict())), start, {}, extras=sent, seed=1)
+    fresh = trainer_of(method_of(method.to_dict()), optimizer=optimizer)
+    alone = train(fresh, start, {}, extras=sent, seed=1)
     assert torch.equal(again.weights, alone.weights)
     # What every round makes anew is not kept with the client.
     assert not {"psi", "psi_momentum"} & set(state)

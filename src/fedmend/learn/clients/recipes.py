@@ -58,7 +58,8 @@ class Twin:
     def begin(self, weights: Tensor) -> None:
         """Take these weights, without momentum."""
         self.net.load(weights)
-        self.net.optimizer.first.zero_()
+        for moment in self.net.optimizer.state().values():
+            moment.zero_()
 
     def tensors(self) -> list[Tensor]:
         """All that a step may change."""
