@@ -75,6 +75,25 @@ def test_labels_of_a_method_that_knows_no_expertise_are_certain(fitted: Any) -> 
     np.testing.assert_array_equal(rows, np.eye(3)[model.posterior_.argmax(1)])
 
 
+def test_own_labels_of_other_rows_are_believed_as_far_as_corrected_ones_were_right() -> None:
+    rng = np.random.default_rng(0)
+    truth = rng.integers(0, 2, 500)
+    said = np.array(["no", "yes"], object)[annotators(truth, rates=[0.4, 0.05, 0.05], seed=1)]
+    ids = np.arange(500)
+    bank = Table(ids, {"x": truth + 0.3 * rng.normal(size=500), "y": said[:, 0]}, label="y")
+    others = [fm.Party(f"r{k}", Table(ids[:300], {"y": said[:300, k]}, label="y")) for k in (1, 2)]
+    fed = fm.Federation(fm.Party("bank", bank), *others, strict=True)
+    fm.align(fed)
+    model = fm.EM(epochs=1, secure="masks").fit(fed)
+    done = correct_labels(fed, model, to="bank").federation
+    belief = label_belief(fed.engine.site("bank"), done.dataset)  # type: ignore[attr-defined]
+    assert belief is not None and belief.classes == ("no", "yes")
+    found = belief.of(belief.classes)[300:]
+    own = np.where(said[300:, 0] == "yes", 1, 0)
+    np.testing.assert_array_equal(found.argmax(1), own)
+    assert 0.5 < found.min() < 0.85  # 40 % of them are wrong
+
+
 def by_hand(crowd: Any, model: Any) -> np.ndarray:
     """How likely the votes are under each class, with everybody's votes in one place."""
     votes = np.stack([labels_in_order(crowd.fed, name) for name in model.label_parties_], 1)

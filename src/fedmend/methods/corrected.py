@@ -27,7 +27,7 @@ from fedmend.learn.belief import (
 )
 from fedmend.learn.own_model import keep_own_model
 from fedmend.learn.parts import Part, TopPart, part_of
-from fedmend.methods.crowd import hardened
+from fedmend.methods.crowd import hardened, in_shares, one_hot
 from fedmend.methods.crowd_base import CrowdEstimator
 from fedmend.methods.inc import InC
 from fedmend.methods.labellers import Labellers
@@ -54,13 +54,15 @@ class CorrectedLabelWorker(Worker):
         likelihood: np.ndarray,
         classes: list[Any],
         least: float,
+        doubting: bool,
     ) -> dict[str, int]:
         """This party's labels give way to the likeliest classes of the rows they were learnt for.
 
         learnt_in: the scope whose aligned rows these are. likelihood: of what all labellers said
-        of a row, under each class; what methods are trained on (`learn.belief`). A row whose
-        likeliest class has a probability below `least` loses its label. Told is how many labels
-        are others than before, were missing before, and are missing now.
+        of a row, under each class; what methods are trained on (`learn.belief`). doubting: this
+        party's labels of other rows are believed as far as those of these rows deserve it. A row
+        whose likeliest class has a probability below `least` loses its label. Told is how many
+        labels are others than before, were missing before, and are missing now.
         """
         name, table = self._label(), self.table
         rows = self._rows_of(learnt_in)[: len(posterior)]
@@ -79,7 +81,8 @@ class CorrectedLabelWorker(Worker):
         pool[:] = classes
         values[rows] = np.where(trust >= least, pool[likeliest], None)
         self.site.tables[dataset] = _relabelled(table, name, values)
-        keep_belief(self.site, dataset, _believed(values, rows, likelihood, classes))
+        often = _says(before, posterior, classes) if doubting else np.eye(len(classes))
+        keep_belief(self.site, dataset, _believed(values, rows, likelihood, classes, often))
         self._store(dataset, scope)
         after = values[rows]
         known = np.array([value is not None for value in before], dtype=bool)
@@ -143,10 +146,23 @@ def _relabelled(table: Table, name: str, values: np.ndarray) -> Table:
     return table.with_columns({name: series}, kinds={name: "nominal"})
 
 
+def _says(said: np.ndarray, posterior: np.ndarray, classes: list[Any]) -> np.ndarray:
+    """How often a party says what of which class, by the corrected labels. **Shape** [C, C]."""
+    place = {value: number for number, value in enumerate(classes)}
+    votes = np.array([place.get(value, -1) for value in said], np.int64)
+    if not (votes >= 0).any():
+        return np.eye(len(classes))
+    return in_shares(posterior.T @ one_hot(votes, len(classes)))
+
+
 def _believed(
-    values: np.ndarray, rows: np.ndarray, likelihood: np.ndarray, classes: list[Any]
+    values: np.ndarray,
+    rows: np.ndarray,
+    likelihood: np.ndarray,
+    classes: list[Any],
+    often: np.ndarray,
 ) -> Belief:
-    """Rows that were learnt as the labellers have them, others certain of their own label."""
+    """Rows that were learnt as the labellers have them, others by what the party `often` says."""
     known = {value for value in values if value is not None}
     names = [*classes, *sorted(known.difference(classes), key=str)]
     place = {value: number for number, value in enumerate(names)}
@@ -154,7 +170,10 @@ def _believed(
     for row, value in enumerate(values):
         if value is not None:
             found[row] = 0.0
-            found[row, place[value]] = 1.0
+            if place[value] < len(classes):
+                found[row, : len(classes)] = often[:, place[value]]
+            else:
+                found[row, place[value]] = 1.0
     found[rows] = 0.0
     found[rows, : len(classes)] = likelihood
     return Belief(tuple(names), found)
@@ -234,6 +253,7 @@ def correct_labels(
             likelihood,
             model.classes_.tolist(),
             least,
+            hasattr(model, "standing_"),
         )
         if isinstance(model, InC) and model.network_.parties == [to]:
             assert model.network_.server is not None
