@@ -87,6 +87,30 @@ def test_a_few_rows_that_happen_to_be_right_do_not_make_a_class_precise() -> Non
     assert not mask.any()
 
 
+def test_rules_of_pseudo_labels() -> None:
+    p = np.array([[0.9, 0.1], [0.4, 0.6], [0.2, 0.8], [0.55, 0.45]])
+    u = np.array([0.1, 0.5, 0.2, 0.8])
+    target, label, mask = Choice(0.75, rule="evidential").by_rule(p, u)
+    assert label.tolist() == [0, 1, 1, 0]
+    assert target.tolist() == label.tolist()
+    assert mask.tolist() == [True, False, True, False]  # u is at most 1 - .75
+    own = np.array([[0.95, 0.05], [0.6, 0.4], [0.5, 0.5], [0.9, 0.1]])
+    joint = np.array([[0.6, 0.4], [0.1, 0.9], [0.5, 0.5], [0.1, 0.9]])
+    target, label, mask = Choice(0.8, rule="cpg").by_rule(p, u, own, joint)
+    assert mask.tolist() == [True, True, False, True]
+    assert label[mask].tolist() == [0, 1, 0]  # the party's own where it is sure, else the joint one
+    target, label, mask = Choice(0.8, rule="cdsc", kappa=0.0).by_rule(p, u, own, joint)
+    assert mask.tolist() == [True, True, False, True]
+    np.testing.assert_allclose(target[3], [1.0, 0.0])  # kappa 0 mixes nothing in
+    least = np.array([0.95, 0.0])
+    _, _, mask = Choice(0.8, rule="cpg").by_rule(p, u, own, joint, least)
+    assert mask.tolist() == [False, True, False, False]
+    with pytest.raises(ConfigError, match="rule"):
+        Choice(0.8, rule="vote")
+    with pytest.raises(ConfigError, match="joint"):
+        Choice(0.8, rule="cpg").by_rule(p, u)
+
+
 def test_the_threshold_falls_from_one_to_the_last() -> None:
     steps = [final_threshold(0.3, t / 10) for t in range(11)]
     assert steps[0] == 1.0

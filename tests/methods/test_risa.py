@@ -244,6 +244,22 @@ def test_who_learnt_a_made_up_label_is_no_judge_of_it(
         assert shares.max() - shares.min() <= 1
 
 
+@pytest.mark.parametrize(
+    ("rule", "self_training", "threshold"),
+    [("evidential", "consistency", 0.6), ("cpg", "views", 0.4), ("cdsc", "published", 0.4)],
+)
+def test_rules_decide_who_gets_a_label(
+    fed: Federation, rule: str, self_training: str, threshold: float
+) -> None:
+    how = {"rule": rule, "self_training": self_training, "threshold": threshold, "precise": False}
+    model = RISA(**QUICK | {"epochs": 2, "self_epochs": 10}, **how).fit(fed)
+    made = model.pseudo_labels("telco")
+    assert made["chosen"].any()
+    if rule == "cpg":  # one of the two heads is sure, so all together cannot be sure of another
+        assert (made["sure"][made["chosen"]] > 0.2).all()
+    assert np.isfinite(model.predict_proba(fed.on("test"))).all()
+
+
 def test_the_most_doubtful_made_up_labels_leave(fed: Federation) -> None:
     how = {"self_training": "consistency", "threshold": 0.5, "precise": False, "select_every": 1}
     quick = QUICK | {"epochs": 4}
@@ -438,6 +454,8 @@ def test_it_is_an_estimator() -> None:
     ("wrong", "word"),
     [
         ({"self_training": "yes"}, "self_training"),
+        ({"rule": "vote"}, "rule"),
+        ({"rule": "cpg", "self_training": "consistency"}, "views"),
         ({"select": "entropy"}, "select"),
         ({"threshold": 0.0}, "threshold"),
         ({"fusion": "vote"}, "vote"),

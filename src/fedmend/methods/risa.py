@@ -25,7 +25,7 @@ import pandas as pd
 
 from fedmend.errors import ConfigError, DataError
 from fedmend.federation import Federation
-from fedmend.learn.evidence.selection import MEASURES
+from fedmend.learn.evidence.selection import MEASURES, RULES, TWO_OPINIONS
 from fedmend.learn.evidence.session import EvidenceNetwork, How
 from fedmend.learn.evidence.top import Objective
 from fedmend.learn.features import ALIGNED, ALL, is_known
@@ -59,6 +59,8 @@ class RISA(SplitEstimator):
     "views" (a joint head, with view dropout), "published" (without) or "none" (no labels made up).
     warm_start: passive parties go on from f_ST's bottoms.
     threshold, per_class, soft: when a passive row gets a label, and whether it is a soft one.
+    rule: of `learn.pseudo`, for that: "probability", "evidential", "cpg" or "cdsc" (the last two,
+    SAGE's, compare a party's own head with the joint one: self_training "views" or "published").
     precise: and only where of held-out overlapping rows so labelled that many were right.
     select: "doubt", "uncertainty" (published) or None; every `select_every` epochs, imputed rows
     above final_threshold^(t/T) leave the training; with select_own also those of the label party.
@@ -77,7 +79,7 @@ class RISA(SplitEstimator):
         epochs: int = 20,
         batch_size: int = 256,
         lr: float = 3e-3,
-        weight_decay: float = 1e-4,
+        weight_decay: float = 3e-5,
         schedule: str = "one-cycle",
         patience: int | None = None,
         fusion: str = "pool",
@@ -99,6 +101,7 @@ class RISA(SplitEstimator):
         warm_start: bool = False,
         threshold: float = 0.95,
         per_class: bool = False,
+        rule: str = "probability",
         precise: bool = True,
         soft: bool = True,
         select: str | None = "doubt",
@@ -142,6 +145,7 @@ class RISA(SplitEstimator):
         self.warm_start = warm_start
         self.threshold = threshold
         self.per_class = per_class
+        self.rule = rule
         self.precise = precise
         self.soft = soft
         self.select = select
@@ -254,6 +258,13 @@ class RISA(SplitEstimator):
             problems.append(
                 f"self_training must be one of {', '.join(SELF_TRAINING)}, "
                 f"however: {self.self_training!r}"
+            )
+        if self.rule not in RULES:
+            problems.append(f"rule must be one of {', '.join(RULES)}, however: {self.rule!r}")
+        elif self.rule in TWO_OPINIONS and self.self_training not in ("views", "published"):
+            problems.append(
+                f"rule={self.rule!r} compares a party's own head with a joint one. "
+                "Mend: self_training='views'"
             )
         if self.select is not None and self.select not in MEASURES:
             problems.append(

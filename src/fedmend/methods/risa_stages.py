@@ -13,7 +13,7 @@ import numpy as np
 from fedmend.errors import DataError
 from fedmend.learn.evidence.additive_workers import learn_additive
 from fedmend.learn.evidence.committee import deal
-from fedmend.learn.evidence.selection import final_threshold
+from fedmend.learn.evidence.selection import TWO_OPINIONS, final_threshold
 from fedmend.learn.evidence.session import EvidenceNetwork, EvidenceSession
 from fedmend.learn.evidence.top import Objective
 from fedmend.learn.features import ALIGNED
@@ -74,8 +74,9 @@ class Stages:
         model, passive = self.model, self.network.passive
         consistent = model.self_training == "consistency"
         shared = model.self_training == "shared"
+        two = model.rule in TWO_OPINIONS
         objective = Objective(
-            activation="softmax",
+            activation=model.activation if model.rule == "evidential" else "softmax",
             fused=0.0,
             party=1.0,
             joint=1.0,
@@ -85,7 +86,7 @@ class Stages:
         )
         how = replace(
             self.network.how,
-            heads=consistent or shared,
+            heads=consistent or shared or two,
             joint=not (consistent or shared),
             objective=objective,
             share_every=self.network.how.share_every if shared else 0,
@@ -124,6 +125,7 @@ class Stages:
             "threshold": model.threshold,
             "per_class": model.per_class,
             "soft": model.soft,
+            "rule": model.rule,
         }
         for name in self.network.passive:
             start, end = session.spans[name]

@@ -17,9 +17,10 @@ from fedmend.learn.evidence.additive_workers import AdditiveLabels
 from fedmend.learn.evidence.committee import draw
 from fedmend.learn.evidence.halves import EvidenceTopHalf
 from fedmend.learn.evidence.judging import Judging
+from fedmend.learn.evidence.opinions import probability
 from fedmend.learn.evidence.parts import HeadsPart, new_part, part_of
 from fedmend.learn.evidence.selection import Choice, Watch, precise_thresholds
-from fedmend.learn.evidence.top import EvidenceTop, EvidenceTopSpec, Objective
+from fedmend.learn.evidence.top import JOINT, EvidenceTop, EvidenceTopSpec, Objective
 from fedmend.learn.evidence.workers import EvidenceWorker
 from fedmend.learn.features import Segments
 from fedmend.learn.halves import Settings
@@ -193,13 +194,20 @@ class EvidenceTopWorker(AdditiveLabels, Judging, EvidenceWorker):
 
         The rows collected last (kind `party`) are numbered from `first` on.
         """
-        p, _ = self._judged(party)
-        chosen = Choice(**choice)
-        target, mask = chosen.labels(p, self._least.get(party))
-        self._heads().pseudo[party] = {
+        heads, outputs = self._heads(), self._collected(party)
+        # What each of both heads says by itself, for rules that compare them.
+        both = [
+            probability(heads.how.opinion(outputs[name])).cpu().numpy()
+            for name in (party, JOINT)
+            if name in outputs
+        ]
+        p, u = self._fused(party, outputs)
+        two = both if len(both) == 2 else (None, None)
+        target, label, mask = Choice(**choice).by_rule(p, u, *two, self._least.get(party))
+        heads.pseudo[party] = {
             "target": target,
-            "label": p.argmax(1),
-            "sure": p.max(1),
+            "label": label,
+            "sure": np.take_along_axis(p, label[:, None], 1)[:, 0],
             "chosen": mask.copy(),
             "kept": mask.copy(),
         }

@@ -221,11 +221,14 @@ class Judging:
         return lost / lost.sum(1, keepdims=True).clip(1e-12)
 
     def _judged(self, kind: str, calibrated_as: str | None = None) -> tuple[np.ndarray, np.ndarray]:
+        return self._fused(calibrated_as or kind, self._collected(kind))
+
+    def _fused(self, kind: str, outputs: dict[str, Tensor]) -> tuple[np.ndarray, np.ndarray]:
+        """Probabilities and uncertainty of rows of a kind, from each source's outputs."""
         heads = self._heads()
-        outputs = self._collected(kind)
         if not outputs:
             return np.zeros((0, len(heads.labels.classes_)), np.float32), np.zeros(0, np.float32)
-        fused = heads.calibration.fuse(heads.how, calibrated_as or kind, outputs)
+        fused = heads.calibration.fuse(heads.how, kind, outputs)
         return probability(fused).cpu().numpy(), fused.uncertainty[:, 0].cpu().numpy()
 
     def _collected(self, kind: str) -> dict[str, Tensor]:

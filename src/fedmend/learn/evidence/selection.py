@@ -8,6 +8,7 @@ epochs (§II-D, last paragraph), by which rows are dropped later on.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -17,10 +18,22 @@ import torch
 from torch import Tensor
 
 from fedmend.errors import ConfigError
+from fedmend.learn import pseudo
 
-__all__ = ["MEASURES", "Choice", "Watch", "final_threshold", "precise_thresholds"]
+__all__ = [
+    "MEASURES",
+    "RULES",
+    "TWO_OPINIONS",
+    "Choice",
+    "Watch",
+    "final_threshold",
+    "precise_thresholds",
+]
 
 MEASURES = ("uncertainty", "doubt")
+RULES = ("probability", "evidential", "cpg", "cdsc")
+TWO_OPINIONS = ("cpg", "cdsc")
+"""Rules of `learn.pseudo` that compare a party's own head with the joint one (SAGE)."""
 
 
 @dataclass(frozen=True)
@@ -30,17 +43,60 @@ class Choice:
     threshold: least probability of the likeliest class. per_class: classes that reach it rarely
     get an easier one, in proportion to how often they do (FlexMatch), never below `floor`.
     soft: the label is the whole prediction instead of its likeliest class.
+    rule: which of `learn.pseudo` decides: "probability"; "evidential" (uncertainty of at most one
+    minus the threshold); "cpg" and "cdsc" (SAGE: the party's own head where it is sure, else the
+    joint one; the latter with labels mixed of both, by `kappa`).
     """
 
     threshold: float = 0.95
     per_class: bool = False
     floor: float = 0.5
     soft: bool = False
+    rule: str = "probability"
+    kappa: float = math.log(2.0) / 0.05
 
     def __post_init__(self) -> None:
         for name in ("threshold", "floor"):
             if not 0 <= getattr(self, name) <= 1:
                 raise ConfigError(f"{name} must be in [0, 1], however: {getattr(self, name)}")
+        if self.rule not in RULES:
+            raise ConfigError(f"rule must be one of {', '.join(RULES)}, however: {self.rule!r}")
+
+    def by_rule(
+        self,
+        probabilities: np.ndarray,
+        uncertainty: np.ndarray,
+        own: np.ndarray | None = None,
+        joint: np.ndarray | None = None,
+        least: np.ndarray | None = None,
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Targets, class numbers [n], and which rows get theirs.
+
+        own, joint: what either head says by itself, for the rules that compare them.
+        **Shape** probabilities, own, joint [n, K], uncertainty [n], least [K].
+        """
+        if self.rule == "probability":
+            target, mask = self.labels(probabilities, least)
+            return target, probabilities.argmax(1), mask
+        if self.rule == "evidential":
+            classes = probabilities.shape[1]
+            u = np.maximum(uncertainty, 1e-12)[:, None]
+            evidence = (probabilities - u / classes).clip(0.0) * classes / u
+            found = pseudo.evidential(evidence, 1.0 - self.threshold)
+        elif own is None or joint is None:
+            raise ConfigError(f"rule {self.rule!r} compares a party's own head with a joint one")
+        elif self.rule == "cpg":
+            found = pseudo.cpg(own, joint, self.threshold)
+        else:
+            found = pseudo.cdsc(own, joint, self.threshold, self.kappa)
+        target = np.asarray(found.target)
+        label = target.argmax(1) if target.ndim == 2 else target
+        mask = np.asarray(found.mask, bool)
+        if least is not None:
+            mask = mask & (
+                np.take_along_axis(probabilities, label[:, None], 1)[:, 0] >= least[label]
+            )
+        return target, label, mask
 
     def thresholds(self, probabilities: np.ndarray) -> np.ndarray:
         """The threshold of every class [K]."""
