@@ -85,7 +85,15 @@ def _read(
 def csv_form(party: PartySettings) -> dict[str, Any]:
     """How a party's CSV files are written, for the reader."""
     form = {"encoding": party.encoding, "delimiter": party.delimiter, "decimal": party.decimal}
-    return form if party.missing is None else {**form, "missing": ["", *party.missing]}
+    if party.missing is None:
+        return form
+    return {**form, "missing": ["", *(each for mark in party.missing for each in _spelt(mark))]}
+
+
+def _spelt(mark: str) -> list[str]:
+    """A mark of empty cells; a whole number as columns with fractions write it, too."""
+    whole = mark.lstrip("-").isdecimal()
+    return [mark, *(mark + rest for rest in (".0", ".00", ",0", ",00"))] if whole else [mark]
 
 
 def split_by_id(table: Table, share: float, seed: int) -> tuple[Table, Table]:
