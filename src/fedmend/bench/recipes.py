@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from fedmend.bench.harness import Bar, BenchResult, device_name
-from fedmend.bench.recipes_runs import WITHOUT, all_lines, run_world
+from fedmend.bench.recipes_runs import all_lines, run_world
 from fedmend.bench.recipes_world import BANK, Shape
 from fedmend.errors import ConfigError
 from fedmend.methods.recipes import RECIPES
@@ -97,7 +97,7 @@ def _chosen(lines: str | Sequence[str]) -> list[str]:
     if asked == ["all"]:
         return known
     if asked == ["main"]:
-        return [name for name in known if "cpg" not in name and name not in WITHOUT]
+        return [name for name in known if "cpg" not in name and "," not in name]
     wrong = [name for name in asked if name not in known]
     if wrong:
         raise ConfigError(f"there is no line {wrong[0]!r}. Mend: all, main, or {', '.join(known)}")
