@@ -195,15 +195,15 @@ class EvidenceTopWorker(AdditiveLabels, Judging, EvidenceWorker):
         The rows collected last (kind `party`) are numbered from `first` on.
         """
         heads, outputs = self._heads(), self._collected(party)
-        # What each of both heads says by itself, for rules that compare them.
-        both = [
-            probability(heads.how.opinion(outputs[name])).cpu().numpy()
-            for name in (party, JOINT)
-            if name in outputs
-        ]
+        # What each head says by itself, for rules that compare two.
+        alone = {
+            name: probability(heads.how.opinion(values)).cpu().numpy()
+            for name, values in outputs.items()
+        }
         p, u = self._fused(party, outputs)
-        two = both if len(both) == 2 else (None, None)
-        target, label, mask = Choice(**choice).by_rule(p, u, *two, self._least.get(party))
+        target, label, mask = Choice(**choice).by_rule(
+            p, u, alone.get(party), alone.get(JOINT), self._least.get(party)
+        )
         heads.pseudo[party] = {
             "target": target,
             "label": label,
