@@ -66,7 +66,7 @@ def execute(
             steps = Steps(fed, place, listener)
             found = mend(plan, steps)
             runs, reference = learn(plan, steps, found)
-            tested_on = _tested_on(fed.on("test"), plan) if runs else "nothing"
+            tested_on = _tested_on(fed.on("test"), plan, runs[0]) if runs else "nothing"
         record = _record(plan, place, found, runs, reference, tested_on)
         _report(plan, place, steps, record, listener)
         listener.finish()
@@ -87,11 +87,14 @@ def _federation(plan: Plan, work: Path, listener: Listener) -> Federation:
     )
 
 
-def _tested_on(test: Federation, plan: Plan) -> str:
+def _tested_on(test: Federation, plan: Plan, run: MethodRun) -> str:
     if "evaluate" in plan.leave_out:
         return "nothing: the run leaves evaluation out"
     if plan.horizontal:
-        return f"the labelled test rows of {len(test.label_parties)} parties"
+        # Parties have told how many there are when they told how sure the first method is.
+        rows = ((run.uncertainty or {}).get("worth") or {}).get("rows")
+        many = f"{rows:,} " if rows else ""
+        return f"the {many}labelled test rows of {len(test.label_parties)} parties"
     if test.is_aligned:
         return f"{test.alignment.aligned:,} test rows known to all"
     return f"{test.roster[test.label_party]['rows']:,} test rows"
