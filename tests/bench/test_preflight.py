@@ -44,11 +44,15 @@ def test_bars():
         {"part": "cost", "seconds ratio": 0.5, "bytes ratio": 1.1},
         {"part": "cost", "seconds ratio": 3.0, "bytes ratio": None},
         {"part": "curve", "gain": 0.02, "real gain": 0.01, "gain inside": True, "inside": True},
+        {"part": "curve", "gain": 0.02, "real gain": 0.05, "gain inside": True, "inside": True}
+        | {"metric": "rmse"},
     ]
     bars = {bar.name: bar for bar in preflight._bars(rows)}
     assert bars["seconds, off by a factor of (median)"].value == 2.5
     assert bars["bytes, off by a factor of (median)"].holds
-    assert bars["gain of twice the overlap, mean error"].value == pytest.approx(0.01)
+    gain = "gain of twice the overlap, mean error"
+    assert bars[f"{gain} (classes)"].value == pytest.approx(0.01)
+    assert bars[f"{gain} (numbers, as a share of the error)"].value == pytest.approx(0.03)
     assert all(f"{method}" in costs.RATES for method in preflight.VERTICAL + preflight.HORIZONTAL)
 
 
