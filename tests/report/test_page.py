@@ -65,6 +65,17 @@ def test_page_shows_the_figures(record, entries):
     assert "The coordinator saw 421 messages, 5.1 MB in all." in text
     assert "6 of bank's 10 rows (60 %) are not linked to telco" in text
     assert "method[vfl].epochs 5" in text
+    assert "VFL did best, with AUC 0.905. The label party by itself (Local) reaches 0.805." in text
+    assert "AUC: of two rows of different classes" in text and "RMSE: how far" not in text
+
+
+def test_in_short_when_nothing_is_gained(record, entries):
+    for run in record.methods:
+        if run.title == "VFL":
+            run.scores["auc"] = 0.6
+    assert "No method did better than Local" in render(record, entries)
+    record.methods = [run for run in record.methods if run.title == "VFL"]
+    assert "did best" not in render(record, entries)
 
 
 def test_page_loads_nothing_from_anywhere(record, entries):

@@ -98,6 +98,7 @@ def render(record: RunRecord, entries: Sequence[Entry], stages: Sequence[Stage] 
         record=record,
         started=record.started[:16],
         cards=_cards(record, found, entries),
+        in_short=_in_short(record),
         chapters=chapters(record, found),
         settings=list(_flat(record.settings)),
         stages_picture=_marked(stage_picture(stages)),
@@ -171,6 +172,9 @@ def _about_methods(record: RunRecord) -> dict[str, Any]:
         "summaries": record.summaries(),
         "abouts": _abouts(record),
         "metric_names": record.metric_names(),
+        "metric_words": [
+            plots.METRIC_WORDS[name] for name in record.metric_names() if name in plots.METRIC_WORDS
+        ],
         "best": best.title if best and len(record.summaries()) > 1 else None,
         "higher": better_is_higher(record.metric),
         "many_seeds": len(record.seeds) > 1,
@@ -336,6 +340,25 @@ def _cards(
         }
     )
     return cards
+
+
+def _in_short(record: RunRecord) -> str:
+    """Whether it was worth the trouble: the best method beside the label party alone."""
+    best = record.best()
+    local = {run.title for run in record.methods if run.name == "local"}
+    # The party with its own labels and rows is what it has without anybody.
+    alone = next((each for each in record.summaries() if each.title in local), None)
+    if best is None or alone is None or len(record.summaries()) < 2:
+        return ""
+    if record.metric not in alone.mean:
+        return ""
+    metric = plots.pretty(record.metric)
+    if best.title == alone.title:
+        return f"No method did better than {alone.title}: the label party by itself."
+    return (
+        f"{best.title} did best, with {metric} {best.mean[record.metric]:.3f}. The label party by "
+        f"itself ({alone.title}) reaches {alone.mean[record.metric]:.3f}."
+    )
 
 
 def _flat(settings: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, str]]:

@@ -248,6 +248,19 @@ def comparison(record: RunRecord) -> str | None:
         return to_svg(figure, "comparison", f"{pretty(record.metric)} of every method")
 
 
+METRIC_WORDS = {
+    "auc": "AUC: of two rows of different classes, how often the one is put before the other as it "
+    "should be; 0.5 is chance, 1 never errs.",
+    "accuracy": "Accuracy: the share of rows whose class is right.",
+    "f1": "F1: how well each class is found without others in it, all classes alike; 1 is best.",
+    "log_loss": "Log loss: how surprising the true class is to the method; less is better, 0 best.",
+    "rmse": "RMSE: how far predictions are off, in the label's own units, far ones counting more.",
+    "mae": "MAE: how far predictions are off on average, in the label's own units.",
+    "r2": "R²: the share of the label's ups and downs that is foreseen; 1 is all, 0 none.",
+}
+"""What the metrics say, for people who have not met them."""
+
+
 def pretty(metric: str) -> str:
     """A metric's name as people write it."""
     known = {
