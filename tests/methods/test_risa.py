@@ -78,6 +78,11 @@ def fed() -> Federation:
 
 
 @pytest.fixture(scope="module")
+def small() -> Federation:
+    return torn(rows=300, strict=False)
+
+
+@pytest.fixture(scope="module")
 def model(fed: Federation) -> RISA:
     how = {"self_training": "consistency", "self_epochs": 4, "threshold": 0.6, "consistency": 0.7}
     return RISA(**QUICK, **how, per_class=True, select_every=2).fit(fed)
@@ -249,32 +254,34 @@ def test_who_learnt_a_made_up_label_is_no_judge_of_it(
     [("evidential", "consistency", 0.6), ("cpg", "views", 0.4), ("cdsc", "published", 0.4)],
 )
 def test_rules_decide_who_gets_a_label(
-    fed: Federation, rule: str, self_training: str, threshold: float
+    small: Federation, rule: str, self_training: str, threshold: float
 ) -> None:
     how = {"rule": rule, "self_training": self_training, "threshold": threshold, "precise": False}
-    model = RISA(**QUICK | {"epochs": 2, "self_epochs": 10}, **how).fit(fed)
+    model = RISA(**QUICK | {"epochs": 2, "self_epochs": 12, "members": 1}, **how).fit(small)
     made = model.pseudo_labels("telco")
     assert made["chosen"].any()
     if rule == "cpg":  # one of the two heads is sure, so all together cannot be sure of another
         assert (made["sure"][made["chosen"]] > 0.2).all()
-    assert np.isfinite(model.predict_proba(fed.on("test"))).all()
+    assert np.isfinite(model.predict_proba(small.on("test"))).all()
 
 
-def test_the_most_doubtful_made_up_labels_leave(fed: Federation) -> None:
+def test_the_most_doubtful_made_up_labels_leave(small: Federation) -> None:
     how = {"self_training": "consistency", "threshold": 0.5, "precise": False, "select_every": 1}
-    quick = QUICK | {"epochs": 4}
-    model = RISA(**quick, **how, final_threshold=1.0, final_share=0.5).fit(fed)
+    quick = QUICK | {"epochs": 4, "members": 2}
+    model = RISA(**quick, **how, final_threshold=1.0, final_share=0.5).fit(small)
     counts = model.made_up()["telco"]
     assert counts["kept"] == np.ceil(0.5**0.75 * counts["chosen"])
-    untouched = RISA(**quick, **how, final_threshold=1.0, final_share=1.0).fit(fed)
+    untouched = RISA(**quick, **how, final_threshold=1.0, final_share=1.0).fit(small)
     counts = untouched.made_up()["telco"]
     assert 0 < counts["kept"] == counts["chosen"]
 
 
-def test_a_class_that_is_often_wrong_gets_no_labels(fed: Federation) -> None:
+def test_a_class_that_is_often_wrong_gets_no_labels(small: Federation) -> None:
     how = {"self_training": "views", "threshold": 0.7}
     chosen = [
-        RISA(**QUICK | {"epochs": 3}, **how, precise=precise).fit(fed).pseudo_labels("shop")
+        RISA(**QUICK | {"epochs": 3, "members": 1}, **how, precise=precise)
+        .fit(small)
+        .pseudo_labels("shop")
         for precise in (False, True)
     ]
     assert (chosen[0]["sure"][chosen[0]["chosen"]] >= 0.7).all()
