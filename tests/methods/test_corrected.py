@@ -13,6 +13,7 @@ from fedmend.data.table import Table
 from fedmend.errors import ConfigError, DataError, NotFitted, Refused
 from fedmend.federation import Policy
 from fedmend.methods.corrected import correct_labels, label_belief
+from fedmend.methods.label_dp import Responses
 
 
 @pytest.fixture(scope="module")
@@ -92,6 +93,16 @@ def test_own_labels_of_other_rows_are_believed_as_far_as_corrected_ones_were_rig
     own = np.where(said[300:, 0] == "yes", 1, 0)
     np.testing.assert_array_equal(found.argmax(1), own)
     assert 0.5 < found.min() < 0.85  # 40 % of them are wrong
+
+
+def test_correcting_spends_no_more_of_the_label_budget(crowd_of: Any) -> None:
+    crowd = crowd_of(rows=80, strict=True)
+    model = fm.EM(epochs=1, secure="masks", label_dp=1.0).fit(crowd.fed)
+    correct_labels(crowd.fed, model, to="p0")
+    for party, spent in model.privacy_["spent"].items():
+        site = crowd.fed.engine.site(party)
+        column = site.tables["train"].label
+        assert Responses(site).spent(f"train|{column}") == spent == 1.0
 
 
 def by_hand(crowd: Any, model: Any) -> np.ndarray:
