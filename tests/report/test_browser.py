@@ -107,6 +107,7 @@ def test_folded_parts_print(browser, whole, entries, tmp_path):
     inside = browser.find_element("css selector", "#flows table")
     assert inside.size["height"] > 50
     assert not browser.find_element("css selector", "nav").is_displayed()
+    assert not browser.find_element("css selector", "#all-settings table").is_displayed()
 
 
 def test_report_asks_the_network_for_nothing(browser, record, entries, tmp_path):

@@ -90,9 +90,7 @@ def styled() -> Any:
 
 def to_svg(figure: Figure, name: str, title: str) -> str:
     """The figure as an SVG element: CSS colours, ids of its own, a title for screen readers."""
-    buffer = io.StringIO()
-    figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None})
-    text = buffer.getvalue()
+    text = _drawn(figure)
     text = text[text.index("<svg") :]
     text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
     text = re.sub(r"<!--.*?-->", "", text, flags=re.DOTALL)
@@ -112,6 +110,18 @@ def to_svg(figure: Figure, name: str, title: str) -> str:
     label = title.replace("&", "&amp;").replace("<", "&lt;").replace('"', "&quot;")
     text = f'{head} role="img" aria-label="{label}"><title>{label}</title>{rest}'
     return re.sub(r"\n\s*", "\n", text).strip()
+
+
+def _drawn(figure: Any) -> str:
+    """As `figure.savefig` writes it, which draws twice: once to find out where things go."""
+    buffer = io.StringIO()
+    figure.dpi = 72  # an SVG's own
+    engine = figure.get_layout_engine()
+    if engine is not None:
+        engine.execute(figure)
+        figure.set_layout_engine("none")
+    figure.canvas.print_svg(buffer, metadata={"Date": None, "Creator": None})
+    return buffer.getvalue()
 
 
 def standalone(svg: str) -> str:
