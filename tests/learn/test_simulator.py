@@ -10,7 +10,9 @@ import torch
 from sklearn.datasets import load_digits
 
 from fedmend.errors import ConfigError, DataError, ResumeError
+from fedmend.learn import optim
 from fedmend.learn.clients.networks import FlatNet
+from fedmend.learn.clients.recipes import MatchServer
 from fedmend.learn.clients.resnet import fast_eval, fast_train
 from fedmend.learn.clients.rounds import (
     ImageViews,
@@ -21,6 +23,7 @@ from fedmend.learn.clients.rounds import (
     Supervised,
     TableViews,
     build_net,
+    method_of,
 )
 from fedmend.learn.clients.simulator import Simulator
 from fedmend.learn.clients.stacked import StackedNet
@@ -244,3 +247,43 @@ def test_half_precision_on_a_cpu_follows_float32() -> None:
         simulator = Simulator([pool], net, PseudoMethod("sage"), settings, device="cpu")
         losses.append(simulator.run_round().loss)
     assert losses[0] == pytest.approx(losses[1], rel=0.1)
+
+
+# ---------------------------------------------------------------------------------- gaps
+
+
+@pytest.mark.parametrize("name", ["fedmatch", "fedloke", "feddure", "pseudo", "supervised"])
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+def test_gaps_between_layers_change_nothing(monkeypatch, tmp_path, name, optimizer) -> None:
+    """On a GPU parameters begin at multiples of 256 bytes; here a CPU does it too."""
+    spec = OptimizerSpec(optimizer, 0.02, 1e-3)
+    settings = RoundSettings(
+        **{**SMALL.__dict__, "optimizer": spec, "prox": 0.1, "carry_momentum": True}
+    )
+
+    def make() -> Simulator:
+        server = MatchServer() if name == "fedmatch" else None
+        simulator = Simulator(
+            *(pools((40, 40, 40)), NET, method_of({"name": name}), settings),
+            device="cpu",
+            mode="loop",
+            aggregate=server,
+            extras=None if server is None else lambda _: server.send(simulator.weights),
+        )
+        return simulator
+
+    plain = make()
+    for _ in range(3):
+        plain.run_round()
+    real = optim._spans
+    monkeypatch.setattr(optim, "_spans", lambda sizes, unit: real(sizes, 64))
+    gapped = make()
+    for _ in range(2):
+        gapped.run_round()
+    path = gapped.save_checkpoint(tmp_path / "run.fmw")
+    gapped = make()
+    gapped.load_checkpoint(path)
+    gapped.run_round()
+    net = gapped.trainer.net
+    assert len(net.values) > net.optimizer.size == plain.trainer.net.optimizer.size
+    assert torch.equal(plain.weights, gapped.weights)

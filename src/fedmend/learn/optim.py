@@ -85,6 +85,28 @@ class FlatOptimizer:
     def _split(self, flat: Tensor) -> list[Tensor]:
         return [flat[start:end] for start, end in self._spans]
 
+    @property
+    def size(self) -> int:
+        """How many numbers the parameters have, gaps not counted."""
+        return sum(end - start for start, end in self._spans)
+
+    def tight(self, flat: Tensor) -> Tensor:
+        """A vector of this layout without its gaps."""
+        return flat if len(flat) == self.size else torch.cat(self._split(flat))
+
+    def spread(self, tight: Tensor, into: Tensor) -> None:
+        """Copy a vector without gaps into one of this layout."""
+        if len(into) == self.size:
+            into.copy_(tight)
+            return
+        sizes = [end - start for start, end in self._spans]
+        for own, part in zip(self._split(into), tight.split(sizes), strict=True):
+            own.copy_(part)
+
+    def tensors(self) -> list[Tensor]:
+        """What a step changes besides the weights, itself and not a copy."""
+        return [self.steps, self.first, self.second]
+
     def zero_grad(self) -> None:
         self.gradient.zero_()
         if self._parameters[0].grad is None:
@@ -129,19 +151,14 @@ class FlatOptimizer:
     def state(self) -> dict[str, Any]:
         """What a checkpoint needs besides the weights, as wire values."""
         moments = {"first": self.first, "second": self.second}
-        if len(self.values) > sum(end - start for start, end in self._spans):
-            moments = {k: torch.cat(self._split(v)) if len(v) else v for k, v in moments.items()}
-        return {"steps": self.steps} | moments
+        tight = {key: self.tight(value) if len(value) else value for key, value in moments.items()}
+        return {"steps": self.steps} | tight
 
     def restore(self, saved: Mapping[str, Any]) -> None:
         self.steps.copy_(saved["steps"])
-        sizes = [end - start for start, end in self._spans]
         for name in ("first", "second"):
             if len(saved[name]):
-                for own, part in zip(
-                    self._split(getattr(self, name)), saved[name].split(sizes), strict=True
-                ):
-                    own.copy_(part)
+                self.spread(saved[name], getattr(self, name))
 
 
 def _spans(sizes: Sequence[int], unit: int) -> list[tuple[int, int]]:

@@ -115,7 +115,8 @@ class FlatNet:
     """A network whose weights are one vector, with an optimizer on it.
 
     `load` and `flat` copy in and out; the tensors in use never move, so that a captured program can
-    be replayed with other weights.
+    be replayed with other weights. On a GPU `values` may have gaps between layers; what is loaded
+    and given out has none.
     """
 
     def __init__(
@@ -123,7 +124,8 @@ class FlatNet:
     ) -> None:
         self.spec = spec
         self.module = build_net(spec).to(device, dtype)
-        self.optimizer = FlatOptimizer(list(self.module.parameters()), optimizer)
+        parameters = list(self.module.parameters())
+        self.optimizer = FlatOptimizer(parameters, optimizer, aligned=True)
         self.values = self.optimizer.values
         statistics = _statistics(self.module)
         self.statistics = torch.cat([*(each.reshape(-1) for each in statistics), self.values[:0]])
@@ -135,7 +137,7 @@ class FlatNet:
                     at += buffer.numel()
 
     def __len__(self) -> int:
-        return len(self.values) + len(self.statistics)
+        return self.optimizer.size + len(self.statistics)
 
     @torch.no_grad()
     def load(self, flat: Tensor) -> None:
@@ -144,13 +146,12 @@ class FlatNet:
                 f"weights of shape {list(flat.shape)} for a network of {len(self)}. "
                 "Mend: give every client the same network"
             )
-        parameters = len(self.values)
-        self.values.copy_(flat[:parameters])
-        self.statistics.copy_(flat[parameters:])
+        self.optimizer.spread(flat[: self.optimizer.size], self.values)
+        self.statistics.copy_(flat[self.optimizer.size :])
 
     def flat(self) -> Tensor:
-        """A copy of the weights, on the network's device."""
-        return torch.cat([self.values, self.statistics])
+        """A copy of the weights, on the network's device, without the gaps there may be."""
+        return torch.cat([self.optimizer.tight(self.values), self.statistics])
 
 
 def _statistics(net: nn.Module) -> list[Tensor]:

@@ -58,12 +58,12 @@ class Twin:
     def begin(self, weights: Tensor) -> None:
         """Take these weights, without momentum."""
         self.net.load(weights)
-        for moment in self.net.optimizer.state().values():
+        for moment in self.net.optimizer.tensors():
             moment.zero_()
 
     def tensors(self) -> list[Tensor]:
         """All that a step may change."""
-        return [self.net.values, self.net.statistics, *self.net.optimizer.state().values()]
+        return [self.net.values, self.net.statistics, *self.net.optimizer.tensors()]
 
 
 class TwinMethod(LocalMethod):
@@ -121,8 +121,9 @@ class MatchMethod(TwinMethod):
     def start(self, client: Client) -> None:
         values = client.net.values
         # One fifth of the start, as in FedMatch's code, until the server knows better.
-        psi = client.extras.get("psi", client.start * 0.2)
-        client.state["psi"] = psi.to(values).clone()
+        client.state["psi"] = client.start * 0.2
+        if "psi" in client.extras:
+            client.net.optimizer.spread(client.extras["psi"], client.state["psi"])
         client.state["psi_momentum"] = torch.zeros_like(values)
         sent = client.extras.get("helpers", values[:0])
         self._helpers = self.twins(client, len(sent))
@@ -174,7 +175,7 @@ class MatchMethod(TwinMethod):
             psi.copy_(fresh)
 
     def finish(self, client: Client) -> dict[str, Tensor]:
-        return {"psi": client.state["psi"].clone()}
+        return {"psi": client.net.optimizer.tight(client.state["psi"]).clone()}
 
 
 class MatchServer:

@@ -131,7 +131,7 @@ class Trainer:
         return len(pool.unlabelled) if self.method.uses_unlabelled else len(pool.labelled)
 
     def forget_momentum(self) -> None:
-        for moment in self.net.optimizer.state().values():
+        for moment in self.net.optimizer.tensors():
             moment.zero_()
 
     def client(self, pool: Pool, state: dict[str, Tensor], extras: dict[str, Tensor]) -> Client:
@@ -239,7 +239,7 @@ class Trainer:
         fixed = each_of(batch, torch.clone)
         frozen = self._client_like(client)
         kept = [self.net.values, self.net.statistics, self._sums]
-        kept += [*self.net.optimizer.state().values(), *frozen.state.values()]
+        kept += [*self.net.optimizer.tensors(), *frozen.state.values()]
         kept += self.method.tensors()
         before = [tensor.clone() for tensor in kept]
         stream = torch.cuda.Stream(self.device)
