@@ -115,11 +115,12 @@ def to_svg(figure: Figure, name: str, title: str) -> str:
 def _drawn(figure: Any) -> str:
     """As `figure.savefig` writes it, which draws twice: once to find out where things go."""
     buffer = io.StringIO()
-    figure.dpi = 72  # an SVG's own
     engine = figure.get_layout_engine()
     if engine is not None:
+        images, figure.dpi = figure.dpi, 72  # an SVG's own
         engine.execute(figure)
         figure.set_layout_engine("none")
+        figure.dpi = images
     figure.canvas.print_svg(buffer, metadata={"Date": None, "Creator": None})
     return buffer.getvalue()
 
