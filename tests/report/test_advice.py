@@ -58,6 +58,31 @@ def test_few_people_in_common():
     assert "telco has 800 rows that nobody labels" in found.words[2]
 
 
+def test_numbers_are_not_left_to_evidence():
+    parties = [party("bank", 1000, 1000), party("telco", 900)]
+    found = advise(Overview(parties, 100, {"name": "y", "mean": 3.0, "sd": 1.0}, ["…"]))
+    assert found.recipe == "complete-vfl" and names(found) == ["local-vfl", "local"]
+    assert tears(found) == ["few-shared", "missing-block"]
+    assert not any("RISA" in sentence for sentence in found.words)
+
+
+@pytest.mark.parametrize(
+    ("values", "numeric"),
+    [
+        ([0.5, 1.5, 2.5, 2.0], True),
+        (list(range(40)), True),
+        ([0, 1] * 20, False),
+        ([str(each) for each in range(90)], False),
+    ],
+)
+def test_a_label_is_taken_as_methods_take_it(values, numeric):
+    table = Table(np.arange(len(values)), pd.DataFrame({"y": values, "x": 0.5}), label="y")
+    other = Table(np.arange(len(values)), pd.DataFrame({"z": np.arange(len(values)) / 2}))
+    found = overview(Federation(Party("bank", table), Party("telco", other), strict=True))
+    assert ("mean" in found.label) == numeric
+    assert numeric or len(found.label["counts"]) <= 50
+
+
 def test_too_few_shared_rows_to_complete_from():
     found = advice_of([party("bank", 1000, 1000), party("telco", 900)], 30)
     assert "missing-block" not in tears(found) and found.complete is None

@@ -179,12 +179,18 @@ def _one_labeller(found: Overview, told: list[PartyOverview], facts: Facts) -> A
         for tear in rule(found, told, facts)
     ]  # fmt: skip
     complete = None
-    names = ["risa", "vfl", "local"] if tears else ["vfl", "local"]
+    # Evidence is for classes; numbers are left to the others.
+    evidence = [] if _predicts_numbers(found) else ["risa"]
+    names = [*evidence, "vfl", "local"] if tears else ["vfl", "local"]
     if recipe := _recipe_for(tears):
         # Rows with a label are those that are worth completing for a training.
         complete = {"source": facts.owner}
-        names = ["risa", "local-vfl", "local"]
+        names = [*evidence, "local-vfl", "local"]
     return _with_costs(tears, names, facts, complete=complete, recipe=recipe)
+
+
+def _predicts_numbers(found: Overview) -> bool:
+    return "mean" in (found.label or {})
 
 
 def _recipe_for(tears: Sequence[Tear]) -> str | None:
@@ -200,10 +206,10 @@ def _few_shared(found: Overview, told: list[PartyOverview], facts: Facts) -> Ite
     if shared >= FEW_SHARED * owner.rows:
         return
     share = f"{shared:,} of {owner.name}'s {owner.rows:,} rows are shared."
-    yield _tear(
-        "few-shared", "Few people in common", share,
-        f"RISA trains on the other {rest:,} too, each trusted by evidence", ["risa"], facts,
-    )  # fmt: skip
+    mend, method = f"RISA trains on the other {rest:,} too, each trusted by evidence", "risa"
+    if _predicts_numbers(found):
+        mend, method = f"LocalVFL trains on the other {rest:,} too", "local-vfl"
+    yield _tear("few-shared", "Few people in common", share, mend, [method], facts)
     if shared >= LEAST_SHARED:
         others = [party for party in told if party.name != owner.name and party.n_columns]
         lacking = " and ".join(f"{party.name}'s {party.n_columns} columns" for party in others)
@@ -222,7 +228,7 @@ def _unlinked_partner(found: Overview, told: list[PartyOverview], facts: Facts) 
         for party in told
         if not party.labelled and party.n_columns and party.rows - shared > MANY_ALONE * party.rows
     }
-    if not rows:
+    if not rows or _predicts_numbers(found):
         return
     told_rows = " and ".join(f"{name} has {count:,} rows" for name, count in rows.items())
     yield _tear(
@@ -357,7 +363,8 @@ def _with_costs(
     trained = [*([each["name"] for each in RECIPES[recipe].tables["method"]] if recipe else [])]
     trained += [name for name in chosen if name not in trained]
     whole = _sum(trained, facts)
-    candidates = _sum(["local", "vfl", "local-vfl", "risa"], facts)
+    tried = [name for name in ("vfl", "local-vfl", "risa") if name != "risa" or name in trained]
+    candidates = _sum(["local", *tried], facts)
     if before is not None:
         whole += before
     if facts.aligned is not None:
@@ -366,7 +373,7 @@ def _with_costs(
         again = facts.completed()
         whole += estimate("fedpsg-pum", facts)
         whole += _sum([name for name in trained if name != "local"], again)
-        candidates += _sum(["vfl", "local-vfl", "risa"], again)
+        candidates += _sum(tried, again)
     choosing = None
     if tears and (facts.aligned or 0) >= LEAST_CHOSEN_BY:
         # Every fold trains on all rows but its own.

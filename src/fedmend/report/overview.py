@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
+from fedmend.data.table import Table
 from fedmend.errors import AlignmentError, DataError, Refused
 from fedmend.federation import Federation, Worker, exposed
 from fedmend.report.tears import columns_in_words, percent, torn_across, what_is_torn
@@ -26,8 +27,8 @@ __all__ = [
     "what_is_torn",
 ]
 
-# A label with more values than this is described by its mean, not by counts of its values.
-MAX_CLASSES = 50
+# Of a label with more classes than this the most frequent ones are counted.
+MOST_COUNTED = 50
 
 
 class OverviewWorker(Worker):
@@ -68,10 +69,22 @@ class OverviewWorker(Worker):
         assert table.label is not None
         values = table.y.dropna()
         found = {"name": table.label, "kind": table.schema[table.label].kind}
-        if found["kind"] == "continuous" or values.nunique() > MAX_CLASSES:
+        if is_number(table):
             return found | {"mean": float(values.mean()), "sd": float(values.std(ddof=0))}
-        counts = values.value_counts().sort_index()
+        counts = values.value_counts().head(MOST_COUNTED).sort_index()
         return found | {"counts": {str(key): int(count) for key, count in counts.items()}}
+
+
+def is_number(table: Table) -> bool:
+    """Whether methods would take the label for a number to be predicted, not for classes."""
+    from fedmend.data.labels import LabelEncoder
+
+    assert table.label is not None
+    column = table.schema[table.label]
+    try:
+        return LabelEncoder().fit(table.y, column).task == "regression"
+    except DataError:  # one value, or none: `check` says so
+        return column.kind == "continuous" and bool(table.y.notna().any())
 
 
 @dataclass(frozen=True)
