@@ -24,6 +24,7 @@ from fedmend.bench.sage_data import TENTH, World, world_of
 from fedmend.bench.sage_methods import RECIPES, estimator_of
 from fedmend.bench.sage_plan import Unit, read_plan
 from fedmend.errors import ConfigError
+from fedmend.methods.baselines.fssl import FedAvg
 
 logger = logging.getLogger(__name__)
 
@@ -47,6 +48,7 @@ class Setting:
     per_round: int
     labelled: float | int | None
     sheets: Sequence[int]
+    warmup: int
     folder: Path | None
     until: float | None
 
@@ -72,6 +74,8 @@ class Setting:
             "split": self.split,
             "labelled": self.labels(unit.dataset),
         }
+        if self.warmup and RECIPES[unit.method][0] is not FedAvg:
+            facts["warmup"] = self.warmup
         return Curve(unit.method, unit.dataset, unit.alpha, unit.seed, facts)
 
 
@@ -94,6 +98,7 @@ def run(
     per_round: int = 8,
     labelled: float | int | None = None,
     sheets: Sequence[int] = (1, 2, 3, 4, 5),
+    warmup: int = 0,
     seed: int | Sequence[int] = 0,
 ) -> BenchResult:
     """Train each method at each alpha, or what a plan lists; docs/sage.md has the options."""
@@ -103,7 +108,7 @@ def run(
     where = ("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device
     until = None if minutes is None else time.monotonic() + 60 * minutes
     setting = Setting(
-        *(where, mode, precision, settings, split, clients, per_round, labelled, sheets),
+        *(where, mode, precision, settings, split, clients, per_round, labelled, sheets, warmup),
         folder=None if folder is None else Path(folder),
         until=until,
     )
@@ -169,6 +174,7 @@ def _train(curve: Curve, world: World, rounds: int, setting: Setting) -> Curve:
         per_round=setting.per_round,
         seed=curve.seed,
         precision=setting.precision,
+        warmup=curve.settings.get("warmup", 0),
     )
     simulator = estimator.simulator(
         world.pools, world.net, device=setting.device, mode=setting.mode

@@ -37,7 +37,13 @@ class Curve:
     def name(self) -> str:
         """What its files are called."""
         method = self.method.lower().replace("+", "-").replace(" ", "-")
-        return f"{self.dataset}-{method}-{self.alpha:g}-{self.seed}"
+        warm = f"-warm{self.settings['warmup']}" if self.settings.get("warmup") else ""
+        return f"{self.dataset}-{method}{warm}-{self.alpha:g}-{self.seed}"
+
+    @property
+    def title(self) -> str:
+        warmup = self.settings.get("warmup")
+        return f"{self.method}, warm-up {warmup}" if warmup else self.method
 
     @property
     def accuracies(self) -> list[float]:
@@ -83,7 +89,7 @@ def row_of(curve: Curve) -> dict[str, Any]:
     accuracies = curve.accuracies
     row: dict[str, Any] = {
         "data": curve.dataset,
-        "method": curve.method,
+        "method": curve.title,
         "alpha": curve.alpha,
         "seed": curve.seed,
         "rounds": len(curve.rounds),
