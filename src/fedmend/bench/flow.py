@@ -41,7 +41,7 @@ from fedmend.bench.flow_world import (
 )
 from fedmend.bench.harness import Bar, BenchResult, device_name
 from fedmend.bench.recipes_world import BANK, Shape
-from fedmend.errors import ConfigError, DataError
+from fedmend.errors import ConfigError, DataError, FedmendError
 from fedmend.federation.ledger import read_ledger
 from fedmend.learn import metrics
 from fedmend.report.page import LEDGER_FILE
@@ -135,6 +135,8 @@ def _kept(shape: Shape, line: Line, folder: Path, place: Path) -> dict[str, Any]
         told |= measured(shape, line, work)
     except subprocess.CalledProcessError as error:
         told["failed"] = (error.stderr or "").strip()[-2000:]
+    except FedmendError as error:
+        told["failed"] = str(error)
     finally:
         shutil.rmtree(work, ignore_errors=True)
     write_json(stored, told)
@@ -208,6 +210,13 @@ def _auc_of_predictions(work: Path) -> float:
             mend="this is a fault of fedmend predict: report it",
         )
     classes = [name[2:-1] for name in told.columns if name.startswith("p(")]
+    if not set(truth.values()) <= set(classes):
+        raise DataError(
+            f"the predictions are of other classes than {', '.join(sorted(set(truth.values())))}",
+            party=BANK,
+            value=classes,
+            mend="this is a fault of fedmend predict: report it",
+        )
     codes = np.array([classes.index(truth[each]) for each in told["id"]])
     outputs = told[[f"p({each})" for each in classes]].to_numpy()
     return float(metrics.classification(codes, outputs)["auc"])

@@ -63,13 +63,20 @@ def frame_of(
     """Outputs and what is known of them, as a table."""
     columns: dict[str, Any] = {}
     if classes:
-        columns["prediction"] = np.asarray(classes)[outputs.argmax(1)]
-        columns |= {f"p({name})": outputs[:, at] for at, name in enumerate(classes)}
+        shown = [_as_written(value) for value in classes]
+        columns["prediction"] = np.asarray(shown)[outputs.argmax(1)]
+        columns |= {f"p({name})": outputs[:, at] for at, name in enumerate(shown)}
         columns["uncertainty"] = uncertainty
     else:
         columns["prediction"] = outputs
     columns |= {f"share({name})": share for name, share in found.items()}
     return pd.DataFrame(columns)
+
+
+def _as_written(value: Any) -> Any:
+    """A class as people wrote it: whole numbers became fractions where a label was missing."""
+    whole = isinstance(value, float) and value.is_integer()
+    return int(value) if whole else value
 
 
 def shares(
