@@ -114,11 +114,12 @@ def trained(method: str, device: str, rows: int) -> np.ndarray:
         model = AbsentPartner(**common | {"epochs": 2, "optimizer": "sgd", "validation": 0.0})
     else:
         more = {"epochs": 3, "self_epochs": 2, "threshold": 0.1, "lr": 0.01}
+        more |= {"self_training": method.partition(" ")[2] or "none"}
         model = RISA.for_images(**common | more | {"select_every": 2, "final_threshold": 0.8})
     return np.asarray(model.fit(world.fed).predict_proba(world.fed.on("test")))
 
 
-METHODS = ["vfl", "absent", "risa"]
+METHODS = ["vfl", "absent", "risa shared", "risa consistency"]
 
 
 @pytest.mark.parametrize("method", METHODS)

@@ -23,6 +23,7 @@ QUICK: dict[str, Any] = {
     "batch_size": 32,
     "lr": 0.05,
     "augment": "none",
+    "self_training": "shared",
 }
 TRAINED = QUICK | {"epochs": 7, "self_epochs": 5, "threshold": 0.5, "select_every": 3}
 
@@ -130,7 +131,7 @@ def test_a_party_may_refuse_to_share() -> None:
         RISA.for_images(**QUICK, epochs=1, self_epochs=1).fit(fed)
     fed = halves(60, 20, 20, right=Policy(refuse=frozenset({"weights"})))
     apart = RISA.for_images(
-        **QUICK, epochs=1, self_epochs=1, share_every=0, self_training="consistency"
+        **QUICK | {"self_training": "consistency"}, epochs=1, self_epochs=1, share_every=0
     ).fit(fed)
     assert "weights" not in {entry.kind for entry in fed.ledger.entries()}
     assert np.isfinite(apart.predict_proba(fed)).all()
@@ -162,7 +163,7 @@ def test_of_three_sides_those_alike_share() -> None:
 
 def test_shared_self_training_needs_shared_bottoms() -> None:
     with pytest.raises(ConfigError, match="needs share_every"):
-        RISA.for_images(share_every=0).fit(halves(60, 20, 20))
+        RISA.for_images(share_every=0, self_training="shared").fit(halves(60, 20, 20))
 
 
 def test_a_resumed_training_is_the_same(tmp_path: Path) -> None:
@@ -182,9 +183,18 @@ def test_a_resumed_training_is_the_same(tmp_path: Path) -> None:
     np.testing.assert_allclose(again.predict_proba(fed), whole, atol=1e-5)
 
 
+def test_by_default_no_labels_are_made_up() -> None:
+    fed = halves(60, 20, 20)
+    model = RISA.for_images(**QUICK | {"self_training": "none"}, epochs=1).fit(fed)
+    assert model.get_params()["self_training"] == RISA.for_images().self_training
+    assert model.made_up() == {}
+    assert "weights" in {entry.kind for entry in fed.ledger.entries()}
+
+
 def test_absent_partner_shares_too() -> None:
     fed = halves()
     settings = QUICK | {"epochs": 8, "validation": 0.0, "optimizer": "sgd"}
+    del settings["self_training"]
     model = AbsentPartner(**settings, share_every=5).fit(fed)
     bottoms = [
         split_part(fed.engine.site(name), model.network_.model).bottom.module.state_dict()  # type: ignore[attr-defined, union-attr]

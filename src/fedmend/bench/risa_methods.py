@@ -145,6 +145,7 @@ APART: dict[str, Any] = {
     "self_epochs": 24,
     "final_share": 1.0,
 }
+IMAGES: dict[str, Any] = {"self_training": "shared"}
 SELF_TRAINED: dict[str, Any] = {"self_training": "consistency", "threshold": 0.7}
 METHODS: dict[str, Callable[[Size], SplitEstimator]] = {
     "Local": _with_settings(Local),
@@ -159,8 +160,8 @@ METHODS: dict[str, Callable[[Size], SplitEstimator]] = {
     "AbsentConcat": _with_settings(AbsentPartner, fusion="concat"),
     "RISA": _risa,
     "RISA paper()": lambda size: _risa(size, paper=True),
-    # On tables labels are made up only where that is asked for.
-    "RISA self-trained": lambda size: _risa(size, **SELF_TRAINED),
+    # Labels are made up only where that is asked for.
+    "RISA self-trained": lambda size: _risa(size, **IMAGES if size.image else SELF_TRAINED),
     # What sharing bottoms is worth, and to RISA without it.
     "AbsentMean shared": _with_settings(AbsentPartner, share_every=10),
     "RISA apart": lambda size: _risa(size, **APART),

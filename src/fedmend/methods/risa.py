@@ -10,7 +10,7 @@ beside the parties' own, every head has a loss of its own, columns of passive pa
 evidence of their own, several members learn without a part of the overlapping rows each, and how
 they judge the rows they have not seen decides how far each source is trusted: not so far that the
 label party's own opinion would have done better.
-`RISA.for_images()` shares bottoms and self-trains; on tables made-up labels gain nothing.
+`RISA.for_images()` shares what bottoms learn. By default no labels are made up: it gained nothing.
 """
 
 from __future__ import annotations
@@ -172,8 +172,8 @@ class RISA(SplitEstimator):
     def for_images(cls, **changes: Any) -> Self:
         """For photographs of which parties have parts alike: augmented, bottoms shared.
 
-        Bottoms that are not alike go on alone. `share_every=0, self_training="consistency",
-        self_epochs=24` shares nothing.
+        Bottoms that are not alike go on alone. `self_training="shared"` makes labels up as well;
+        `share_every=0, self_training="consistency", self_epochs=24` shares nothing.
         """
         return cls(**PHOTOGRAPHS | changes)
 

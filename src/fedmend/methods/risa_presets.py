@@ -57,6 +57,6 @@ PHOTOGRAPHS: dict[str, Any] = {
     "precise": False,
     "soft": False,
     "select_every": 10,
-    "self_training": "shared",
-    "share_every": 10,
+    "self_training": "none",
+    "share_every": 5,
 }
