@@ -43,7 +43,7 @@ CORRECTION = {
     ("covertype", "lr"): (0.97, 0.83, 0.83, 0.80),
 }
 MAJORITY_LABELME = 0.760
-COST = {"LR": (10, 5), "MLP": (10, 5), "default": (6, 3)}
+COST = {"LR": (10, 4), "MLP": (10, 4), "default": (6, 2)}
 """Epochs and rounds in which a network's cost is measured: under two minutes together."""
 
 
