@@ -114,12 +114,13 @@ _HORIZONTAL_TAIL = """\
 # One method, or several to compare. Each takes the parameters of its class.
 [[method]]
 name = "sage"                # rows without label get pseudo-labels
+warmup = 3                   # first rounds on labelled rows only
 # rounds = 50
 # per_round = 8              # parties in each round; all by default
-# warmup = 3                 # first rounds on labelled rows only
 
 [[method]]
 name = "fixmatch"            # pseudo-labels of each party's own model; for small tables
+warmup = 3
 
 [[method]]
 name = "fedavg"              # the labelled rows only
