@@ -36,10 +36,9 @@ OWN, MAJORITY, SKENE, CORRECTED = "own", "majority", "Dawid–Skene", "InC"
 LABELS = (OWN, MAJORITY, SKENE, CORRECTED)
 COMPLETIONS = ("none", "FedPSG-PUM", "FedPSG-PUM cpg")
 LEARNERS: dict[str, Any] = {"Local": Local, "VFL": VFL, "LocalVFL": LocalVFL, "RISA": RISA}
-# What each of the parts that make stages meet is worth: a recipe's line without or with it.
+# What each of the parts that make stages meet is worth: a recipe's line without it.
 CONFIDENT = "InC → FedPSG-PUM → RISA, all cells believed"
 CERTAIN = ("InC → FedPSG-PUM → VFL, labels certain", "InC → RISA, labels certain")
-WEIGHED = "InC → FedPSG-PUM → VFL, weighed"
 WITHOUT = (CONFIDENT, *CERTAIN)
 ALONE_LINES = ("InC alone", "InC on the labellers' rows", "oracle")
 # SAGE's rule within VFPU-M: rows join when their confidence and its trend agree.
@@ -81,7 +80,7 @@ def all_lines() -> list[str]:
         for completion in COMPLETIONS:
             learners = tuple(LEARNERS) if completion == "none" else ("VFL", "RISA")
             found += [combined(labels, completion, learner) for learner in learners]
-    return list(dict.fromkeys([*found, *WITHOUT, WEIGHED]))
+    return list(dict.fromkeys([*found, *WITHOUT]))
 
 
 # ---------------------------------------------------------------------------------- one world
@@ -130,8 +129,6 @@ class Bench:
         if name in WITHOUT:
             fed = self._without(fed, name)
         model = self._learner(learner, fed)
-        if name == WEIGHED:
-            model.set_params(completed="weighed")
         with self._measured("training"):
             model.fit(fed)
         found = self._scored(model, [*stages, "training"])
