@@ -100,10 +100,8 @@ def _tell(found: list[Predicted]) -> None:
         rows = done.shared + done.alone
         where = done.path or f"{done.party} (on its own machine)"
         if rows:
-            typer.echo(
-                f"{where}: {rows:,} rows by {done.method}, "
-                f"{done.shared:,} of them known to the others too"
-            )
+            known = f", {done.shared:,} of them known to the others too"
+            typer.echo(f"{where}: {rows:,} rows by {done.method}{known if done.shared else ''}")
         if done.skipped:
             typer.echo(
                 f"{done.party}: {done.skipped:,} rows not predicted, since {done.method} uses "
