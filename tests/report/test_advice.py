@@ -139,6 +139,7 @@ def test_clients():
     found = advice_of(clinics, None, shape="horizontal", skew=skew)
     assert tears(found) == ["scarce-labels", "skewed-clients"]
     assert names(found) == ["sage", "fixmatch", "fedprox", "fedavg"]
+    assert [each.get("warmup") for each in found.methods] == [3, 3, None, None]
     labelled = [party(name, 100, 100) for name in ("north", "south")]
     assert names(advice_of(labelled, None, shape="horizontal")) == ["fedavg"]
 

@@ -29,6 +29,8 @@ SCARCE_LABELS = 0.5
 AGREED = 0.9
 # FedPSG-PUM learns relations from the shared rows; below this it has little to go by.
 LEAST_SHARED = 50
+# Rounds on labelled rows only before pseudo-labels are made.
+WARMUP = 3
 # Cross-validation on fewer shared rows says more about chance than about methods.
 LEAST_CHOSEN_BY = 40
 FOLDS = 3
@@ -336,7 +338,12 @@ def _across(found: Overview, told: list[PartyOverview], facts: Facts) -> Advice:
         )
     names = ["sage", "fixmatch"] if labelled < SCARCE_LABELS * rows else []
     names += ["fedprox"] if uneven else []
-    return _with_costs(tears, [*names, "fedavg"], facts)
+    advice = _with_costs(tears, [*names, "fedavg"], facts)
+    for method in advice.methods:
+        if method["name"] in ("sage", "fixmatch"):
+            # Pseudo-labels of a model that has learnt nothing yet do harm (docs/benchmarks.md).
+            method["warmup"] = WARMUP
+    return advice
 
 
 # ---------------------------------------------------------------- costs and words
