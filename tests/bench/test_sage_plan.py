@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from fedmend.bench import sage
+from fedmend.bench import sage, sage_data
 from fedmend.bench.sage import run
 from fedmend.bench.sage_data import paper_accuracy
 from fedmend.bench.sage_methods import RECIPES
 from fedmend.bench.sage_plan import Unit, read_plan
-from fedmend.errors import ConfigError
+from fedmend.errors import ConfigError, DatasetAbsent, FedmendWarning
 
 
 def test_the_default_plan_has_every_row_of_the_tables_and_the_most_wanted_first() -> None:
@@ -80,3 +80,20 @@ def test_a_plan_is_worked_off_in_order_and_goes_on(
     # Out of time: units that have not begun have no row.
     late = run(quick=True, plan="of the test", minutes=-1.0, folder=str(tmp_path / "none"))
     assert late.rows == []
+
+
+def test_a_data_set_that_is_not_here_does_not_end_a_plan(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FEDMEND_DATA", str(tmp_path))
+    plan = tmp_path / "plan.toml"
+    plan.write_text(
+        '[[unit]]\nmethod = "SAGE"\nrounds = 1\ndataset = "fashion-mnist"\n'
+        '[[unit]]\nmethod = "FedAvg"\nrounds = 1\ndataset = "digits"\n'
+    )
+    sage_data._pictures.cache_clear()
+    with pytest.warns(FedmendWarning, match="SAGE is left out.*fashion-mnist"):
+        result = run(quick=True, plan=str(plan))
+    assert [row["method"] for row in result.rows] == ["FedAvg"]
+    with pytest.raises(DatasetAbsent):
+        run(methods="SAGE", dataset="fashion-mnist", rounds=1, device="cpu")

@@ -10,7 +10,8 @@ from __future__ import annotations
 import itertools
 import logging
 import time
-from collections.abc import Sequence
+import warnings
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ from fedmend.bench.sage_curves import Curve, bars_of, row_of
 from fedmend.bench.sage_data import TENTH, World, world_of
 from fedmend.bench.sage_methods import RECIPES, estimator_of
 from fedmend.bench.sage_plan import Unit, read_plan
-from fedmend.errors import ConfigError
+from fedmend.errors import ConfigError, DatasetAbsent, FedmendWarning
 from fedmend.methods.baselines.fssl import FedAvg
 
 logger = logging.getLogger(__name__)
@@ -122,7 +123,7 @@ def run(
             Unit(name, rounds, each, dataset, number)
             for each, name, number in itertools.product(alphas, names, seeds)
         ]
-    curves = [_curve(unit, setting) for unit in units]
+    curves = list(_curves(units, setting, forgiving=plan is not None))
     begun = [curve for curve in curves if curve.rounds or plan is None]
     result = BenchResult(NAME, [row_of(curve) for curve in begun], bars_of(begun))
     result.device = device_name(where)
@@ -142,6 +143,17 @@ def _names(methods: str | Sequence[str]) -> list[str]:
 
 
 # ---------------------------------------------------------------- one run
+
+
+def _curves(units: Sequence[Unit], setting: Setting, forgiving: bool) -> Iterator[Curve]:
+    """One run after another; forgiving: leave out those whose data set is not here."""
+    for unit in units:
+        try:
+            yield _curve(unit, setting)
+        except DatasetAbsent as error:
+            if not forgiving:
+                raise
+            warnings.warn(f"{unit.method} is left out: {error}", FedmendWarning, stacklevel=3)
 
 
 def _curve(unit: Unit, setting: Setting) -> Curve:
