@@ -77,6 +77,10 @@ def test_a_plan_is_worked_off_in_order_and_goes_on(
     result = run(quick=True, plan="of the test", folder=str(tmp_path))
     assert trained == ["SAGE", "FedAvg"]
     assert [(row["method"], row["rounds"]) for row in result.rows] == [("SAGE", 2), ("FedAvg", 2)]
+    # A finished run needs its checkpoint no more.
+    (tmp_path / "digits-fedavg-0.5-0.fmw").unlink()
+    run(quick=True, plan="of the test", folder=str(tmp_path))
+    assert trained == ["SAGE", "FedAvg"]
     # Out of time: units that have not begun have no row.
     late = run(quick=True, plan="of the test", minutes=-1.0, folder=str(tmp_path / "none"))
     assert late.rows == []

@@ -161,8 +161,8 @@ def _curve(unit: Unit, setting: Setting) -> Curve:
     curve = setting.curve(unit)
     if setting.folder is not None:
         setting.folder.mkdir(parents=True, exist_ok=True)
-        state, story = _files(curve, setting.folder)
-        if story.is_file() and state.is_file():
+        _, story = _files(curve, setting.folder)
+        if story.is_file():  # a finished run needs no checkpoint any more
             kept = Curve.read(story, unit.rounds)
             late = setting.until is not None and time.monotonic() > setting.until
             if late or len(kept.rounds) >= unit.rounds:
