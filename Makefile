@@ -7,8 +7,8 @@ BIN    := $(VENV)/bin
 STAMP  := .stamps/setup
 JOBS   ?= 2
 BENCH  ?= split
-# Two processes with one thread each are quicker than two that fight for the cores. Tests of one
-# group (those over real server and party processes) stay in one of them.
+# Two processes with one thread each are quicker than two that fight for the cores. Long tests of one
+# file go on from each other (a run is stopped, then resumed), so a file stays in one of them.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) --dist loadgroup
 
 .DEFAULT_GOAL := help
@@ -36,7 +36,7 @@ test: setup lint types ## lint, types, tests and docs: what CI runs
 	@$(MAKE) --no-print-directory docs
 
 test-slow: setup ## the long tests too, and those on the data under FEDMEND_DATA
-	$(PYTEST) -m "slow or real"
+	$(PYTEST:loadgroup=loadfile) -m "slow or real"
 
 lint: setup ## ruff: lint and format check
 	$(BIN)/ruff check .
