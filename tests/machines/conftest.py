@@ -26,7 +26,7 @@ from fedmend.federation import Federation
 from fedmend.flow import Listener, execute, plan_of
 
 HERE = Path(__file__).parent
-TOML = """
+PARTIES = """
 [[party]]
 name = "bank"
 data = "bank.csv"
@@ -37,7 +37,10 @@ label = "y"
 name = "telco"
 data = "telco.csv"
 id = "id"
-
+"""
+TOML = (
+    PARTIES
+    + """
 [align]
 order = "seeded"
 
@@ -51,19 +54,8 @@ wait_seconds = 60
 stall_seconds = {stall}
 on_absent = "{on_absent}"
 """
-TWO_LABELLERS = """
-[[party]]
-name = "bank"
-data = "bank.csv"
-id = "id"
-label = "y"
-
-[[party]]
-name = "telco"
-data = "telco.csv"
-id = "id"
-label = "y"
-"""
+)
+TWO_LABELLERS = PARTIES + 'label = "y"\n'
 SHOP = """
 [[party]]
 name = "shop"

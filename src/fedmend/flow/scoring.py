@@ -83,16 +83,23 @@ def measure(estimator: Any, test: Federation, reference: Reference) -> dict[str,
 def _elsewhere(estimator: Any, test: Federation, reference: Reference) -> dict[str, float]:
     """A method of one label party against the labels of others: its predictions go there."""
     from fedmend.learn import metrics
-    from fedmend.methods.inc_labels import LabelWorker
 
     probabilities = estimator.predict_proba(test)
-    classes = estimator.classes_.tolist()
     if len(reference.parties) == 1:
-        (party,) = reference.parties
-        with test.workers(LabelWorker, parties=[party]) as crew:
-            return dict(crew[party].metrics(probabilities, classes))
-    said, clear = _majority(test, reference.parties, classes)
+        return _asked("metrics", probabilities, estimator, test, reference)
+    said, clear = _majority(test, reference.parties, estimator.classes_.tolist())
     return metrics.classification(said[clear], probabilities[clear])
+
+
+def _asked(
+    question: str, probabilities: Any, estimator: Any, test: Federation, reference: Reference
+) -> dict[str, Any]:
+    """What the one party that holds the labels computes of a method's predictions."""
+    from fedmend.methods.inc_labels import LabelWorker
+
+    (party,) = reference.parties
+    with test.workers(LabelWorker, parties=[party]) as crew:
+        return dict(getattr(crew[party], question)(probabilities, estimator.classes_.tolist()))
 
 
 def _majority(
@@ -145,17 +152,13 @@ def _judged_elsewhere(estimator: Any, test: Federation, reference: Reference) ->
     """Against one other party's labels, computed there; or against the majority of several."""
     from fedmend.learn.evidence.calibration import describe
     from fedmend.learn.metrics import normalised_entropy
-    from fedmend.methods.inc_labels import LabelWorker
 
     probabilities = estimator.predict_proba(test)
-    classes = estimator.classes_.tolist()
     if len(reference.parties) == 1:
-        (party,) = reference.parties
-        with test.workers(LabelWorker, parties=[party]) as crew:
-            return dict(crew[party].uncertainty_report(probabilities, classes))
+        return _asked("uncertainty_report", probabilities, estimator, test, reference)
     if hasattr(estimator, "predict_uncertainty"):
         undecided = estimator.predict_uncertainty(test)
     else:
         undecided = normalised_entropy(probabilities)
-    said, clear = _majority(test, reference.parties, classes)
+    said, clear = _majority(test, reference.parties, estimator.classes_.tolist())
     return describe(probabilities[clear], undecided[clear], said[clear])
