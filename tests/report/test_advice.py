@@ -13,7 +13,8 @@ from fedmend.data.table import Table
 from fedmend.federation import Federation, Party, Policy
 from fedmend.methods.recipes import RECIPES
 from fedmend.preflight.costs import RATES, Facts, estimate, units
-from fedmend.report.advice import RECIPE_FOR, TITLES, advise
+from fedmend.report.advice import RECIPE_FOR, advise
+from fedmend.report.advised import TITLES
 from fedmend.report.amounts import about, in_bytes, in_time
 from fedmend.report.overview import Overview, PartyOverview, overview
 
