@@ -138,6 +138,18 @@ def test_measured_where_the_reference_is(trained):
     assert own == measure(model, test, Reference(("lab",)))
 
 
+def test_of_two_that_disagree_nobody_is_right(trained):
+    fed, model = trained
+    test = fed.on("test")
+    two = ("lab", "ward")
+    votes = np.stack([labels_of(fed, name) == "ill" for name in two])
+    agreed = votes[0] == votes[1]
+    assert 0 < agreed.sum() < len(agreed)
+    said = model.predict(test)[agreed]
+    expected = accuracy_score(np.where(votes[0][agreed], "ill", "well"), said)
+    assert measure(model, test, Reference(two))["accuracy"] == pytest.approx(expected)
+
+
 def test_how_sure_is_judged_by_the_same_labels(trained):
     fed, model = trained
     test = fed.on("test")
