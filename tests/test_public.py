@@ -35,7 +35,15 @@ def test_importing_fedmend_loads_nothing_heavy() -> None:
 
 def test_rooms_import_without_the_packages_a_bare_machine_lacks() -> None:
     # The benchmarks also run where there is nothing but numpy, pandas, torch and scikit-learn.
-    rooms = ("data", "federation", "learn", "generate", "methods", "bench.harness", "bench.split")
+    rooms = (
+        "data",
+        "federation",
+        "learn",
+        "generate",
+        "methods",
+        "bench.harness",
+        "bench.foundations.split",
+    )
     code = (
         "import sys\n"
         "class Absent:\n"

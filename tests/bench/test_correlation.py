@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from fedmend.bench import correlation
+from fedmend.bench.foundations import correlation
 from fedmend.bench.harness import available, run_bench
 
 

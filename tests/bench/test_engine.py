@@ -5,8 +5,8 @@ import threading
 
 import pytest
 
-from fedmend.bench.engine import _bars, _calls, _local, _share, run
-from fedmend.bench.sockets import carried_bytes
+from fedmend.bench.foundations.engine import _bars, _calls, _local, _share, run
+from fedmend.bench.foundations.sockets import carried_bytes
 from fedmend.data import datasets
 
 

@@ -10,8 +10,8 @@ import pandas as pd
 import pytest
 from sklearn.metrics import f1_score, mean_squared_error, r2_score
 
-from fedmend.bench.completion_scores import REFERENCES, reference, scores, tear_table
-from fedmend.bench.fedpsg_pum import _bars, run
+from fedmend.bench.completion.scores import REFERENCES, reference, scores, tear_table
+from fedmend.bench.completion.table import _bars, run
 from fedmend.data.table import Table
 from fedmend.errors import ConfigError
 
@@ -74,7 +74,7 @@ SMALL: dict[str, Any] = {
 
 
 def test_a_small_run(table: Table, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr("fedmend.bench.completion_runs.datasets.load", lambda name: table)
+    monkeypatch.setattr("fedmend.bench.completion.runs.datasets.load", lambda name: table)
     options = {**SMALL, "ablations": "model=linear", "kept": str(tmp_path)}
     result = run(**options)
     methods = [row["method"] for row in result.rows]
@@ -91,7 +91,7 @@ def test_a_small_run(table: Table, monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
     assert {bar.name.split(": ")[0] for bar in result.bars} == {"bank, 0.5 missing"}
     assert len(result.bars) == 8
     # what is kept is not measured again
-    monkeypatch.delattr("fedmend.bench.completion_runs.datasets.load")
+    monkeypatch.delattr("fedmend.bench.completion.runs.datasets.load")
     assert run(**options).rows == result.rows
 
 
@@ -109,7 +109,7 @@ def test_several_processes_and_no_training(tmp_path: Path) -> None:
 
 
 def test_fewer_columns_cross_less(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fedmend.bench.completion_runs.datasets.load", lambda name: table)
+    monkeypatch.setattr("fedmend.bench.completion.runs.datasets.load", lambda name: table)
     options = {**SMALL, "parts": "ours", "references": (), "generators": (), "trainings": 0}
     few, all_of_them = (run(**options, columns=columns).rows for columns in (4, 0))
     assert len(few) == len(all_of_them) == 1
@@ -120,7 +120,7 @@ def test_fewer_columns_cross_less(table: Table, monkeypatch: pytest.MonkeyPatch)
 def test_generators_that_count_steps_are_measured_alone(
     name: str, table: Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fedmend.bench.completion_runs.datasets.load", lambda name: table)
+    monkeypatch.setattr("fedmend.bench.completion.runs.datasets.load", lambda name: table)
     rows = run(**SMALL, parts=(), references="mean/mode", generators=name, trainings=0).rows
     assert [row["method"] for row in rows] == ["mean/mode", f"{name} alone"]
     assert rows[1]["rmse"] > rows[0]["rmse"] > 0

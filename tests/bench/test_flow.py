@@ -9,10 +9,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from fedmend.bench import flow, recipes_world
-from fedmend.bench.flow_world import Line, all_lines, single_lines, write_config, write_world
-from fedmend.bench.recipes_world import BANK, LABELLERS, TELCO, Shape
-from fedmend.bench.risa_data import LABELS, PARTNER, Sides
+from fedmend.bench.flow import table as flow
+from fedmend.bench.flow import world as recipes_world
+from fedmend.bench.flow.files import Line, all_lines, single_lines, write_config, write_world
+from fedmend.bench.flow.world import BANK, LABELLERS, TELCO, Shape
+from fedmend.bench.risa.data import LABELS, PARTNER, Sides
 from fedmend.checks import check_data
 from fedmend.config import load_config
 from fedmend.data import datasets

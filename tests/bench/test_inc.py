@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from fedmend.bench.harness import available, run_bench
-from fedmend.bench.inc_crowds import FilterBank, cifar10n
+from fedmend.bench.inc.crowds import FilterBank, cifar10n
 from fedmend.errors import ConfigError
 
 
@@ -94,7 +94,7 @@ def test_a_corrector_beside_the_tables(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("network", ["LR", "default"])
 def test_the_cost_of_protection(network: str) -> None:
-    from fedmend.bench.inc_cost import measure
+    from fedmend.bench.inc.cost import measure
 
     rows, bars = measure(200, 2, 1, network)
     assert [row["method"] for row in rows] == ["Clean", "InC none", "InC masks", "InC he"]

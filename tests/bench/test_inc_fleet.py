@@ -9,8 +9,8 @@ import pandas as pd
 import pytest
 import torch
 
-from fedmend.bench.inc_data import Problem, draw_votes, make_worlds, paper_table
-from fedmend.bench.inc_fleet import RECIPES, MethodFleet, Recipe, Votes, count_groups, dawid_skene
+from fedmend.bench.inc.data import Problem, draw_votes, make_worlds, paper_table
+from fedmend.bench.inc.fleet import RECIPES, MethodFleet, Recipe, Votes, count_groups, dawid_skene
 from fedmend.data.crowds import annotators
 from fedmend.data.encode import Encoder
 from fedmend.data.table import Table

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from fedmend.bench import one_sided
+from fedmend.bench.flow import one_sided
 from fedmend.methods import VFL
 
 

@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from fedmend.bench import preflight
-from fedmend.bench.preflight import Cell, run_cell, run_cells
+from fedmend.bench.flow import preflight
+from fedmend.bench.flow.preflight import Cell, run_cell, run_cells
 from fedmend.preflight import costs
 
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedmend.bench import recipes
-from fedmend.bench.recipes_runs import all_lines, combined
-from fedmend.bench.recipes_world import BANK, LABELLERS, TELCO, Shape, World, make_world
+from fedmend.bench.flow import recipes
+from fedmend.bench.flow.recipe_runs import all_lines, combined
+from fedmend.bench.flow.world import BANK, LABELLERS, TELCO, Shape, World, make_world
 from fedmend.errors import ConfigError
 from fedmend.methods.recipes import RECIPES
 

@@ -14,9 +14,8 @@ from hypothesis import strategies as st
 from sklearn.metrics import roc_auc_score
 
 from fedmend.bench import run_bench
-from fedmend.bench.risa import grouped, paper_table, promises, run, summary
-from fedmend.bench.risa_cost import one_piece_epochs, split_epochs
-from fedmend.bench.risa_data import (
+from fedmend.bench.risa.cost import one_piece_epochs, split_epochs
+from fedmend.bench.risa.data import (
     ALONE,
     LABELS,
     PARTNER,
@@ -26,8 +25,9 @@ from fedmend.bench.risa_data import (
     pool_rare,
     tear,
 )
-from fedmend.bench.risa_methods import BASELINES, METHODS, Size, aligned_only, make, shared
-from fedmend.bench.risa_runs import Part, doubt_scores, pseudo_scores, run_part, run_parts
+from fedmend.bench.risa.methods import BASELINES, METHODS, Size, aligned_only, make, shared
+from fedmend.bench.risa.runs import Part, doubt_scores, pseudo_scores, run_part, run_parts
+from fedmend.bench.risa.table import grouped, paper_table, promises, run, summary
 from fedmend.data.table import Table
 from fedmend.errors import ConfigError
 
@@ -201,7 +201,7 @@ def test_runs_are_kept_and_not_run_again(tmp_path: Path, monkeypatch: pytest.Mon
     first = run_parts(parts, tmp_path, 1, lambda done, total, _: told.append(done))
     assert told == [1, 2]
     assert len(list(tmp_path.glob("*.json"))) == 2
-    monkeypatch.setattr("fedmend.bench.risa_runs.run_part", lambda part: pytest.fail("ran again"))
+    monkeypatch.setattr("fedmend.bench.risa.runs.run_part", lambda part: pytest.fail("ran again"))
     again = run_parts(parts, tmp_path, 1)
     assert [each["value"] for each in again] == [each["value"] for each in first]
 

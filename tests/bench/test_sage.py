@@ -11,12 +11,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedmend.bench import sage_data
 from fedmend.bench.harness import run_bench
-from fedmend.bench.sage import run
-from fedmend.bench.sage_curves import Curve, bars_of, row_of
-from fedmend.bench.sage_data import paper_accuracy, world_of
-from fedmend.bench.sage_methods import RECIPES, estimator_of
+from fedmend.bench.sage import data as sage_data
+from fedmend.bench.sage.curves import Curve, bars_of, row_of
+from fedmend.bench.sage.data import paper_accuracy, world_of
+from fedmend.bench.sage.methods import RECIPES, estimator_of
+from fedmend.bench.sage.table import run
 from fedmend.errors import ConfigError
 
 

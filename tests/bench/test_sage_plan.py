@@ -6,11 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from fedmend.bench import sage, sage_data
-from fedmend.bench.sage import run
-from fedmend.bench.sage_data import paper_accuracy
-from fedmend.bench.sage_methods import RECIPES
-from fedmend.bench.sage_plan import Unit, read_plan
+from fedmend.bench.sage import data as sage_data
+from fedmend.bench.sage import table as sage
+from fedmend.bench.sage.data import paper_accuracy
+from fedmend.bench.sage.methods import RECIPES
+from fedmend.bench.sage.plan import Unit, read_plan
+from fedmend.bench.sage.table import run
 from fedmend.errors import ConfigError, DatasetAbsent, FedmendWarning
 
 

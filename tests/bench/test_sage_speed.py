@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from fedmend.bench import sage_speed
-from fedmend.bench.sage_speed import PAPER, TINY, PlainLoop, matmul_rate, step_flops
+from fedmend.bench.sage import speed as sage_speed
+from fedmend.bench.sage.speed import PAPER, TINY, PlainLoop, matmul_rate, step_flops
 from fedmend.errors import ConfigError
 from fedmend.learn.clients.rounds import NetSpec, RoundSettings, build_net
 

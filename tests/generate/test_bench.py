@@ -12,19 +12,19 @@ import pandas as pd
 import pytest
 from scipy.stats import ks_2samp
 
-from fedmend.bench import generator_peers
-from fedmend.bench.generator_bars import bars as bars_of
-from fedmend.bench.generator_book import Book, means
-from fedmend.bench.generator_data import gap_measures, prepared
-from fedmend.bench.generator_imputers import BASELINES
-from fedmend.bench.generator_scores import (
+from fedmend.bench.generators import peers as generator_peers
+from fedmend.bench.generators.bars import bars as bars_of
+from fedmend.bench.generators.book import Book, means
+from fedmend.bench.generators.data import gap_measures, prepared
+from fedmend.bench.generators.imputers import BASELINES
+from fedmend.bench.generators.scores import (
     column_shapes,
     copying,
     imputation_error,
     pair_trends,
     train_synthetic_test_real,
 )
-from fedmend.bench.generators import run
+from fedmend.bench.generators.table import run
 from fedmend.data.table import Table
 from fedmend.errors import ConfigError
 

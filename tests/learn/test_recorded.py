@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fedmend.bench.risa_cost import _noise
-from fedmend.bench.risa_data import tear
+from fedmend.bench.risa.cost import _noise
+from fedmend.bench.risa.data import tear
 from fedmend.learn import halves
 from fedmend.learn.evidence import halves as evidence_halves
 from fedmend.learn.evidence.steps import JudgeStep

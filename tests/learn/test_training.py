@@ -13,7 +13,13 @@ import pytest
 import torch
 from torch import nn
 
-from fedmend.bench.split import Size, make_federation, make_one_piece, make_table, weight_difference
+from fedmend.bench.foundations.split import (
+    Size,
+    make_federation,
+    make_one_piece,
+    make_table,
+    weight_difference,
+)
 from fedmend.errors import AlignmentError, ConfigError, DataError, ResumeError
 from fedmend.federation import Federation
 from fedmend.learn.halves import Settings
@@ -78,7 +84,7 @@ def test_the_comparison_would_notice_a_difference() -> None:
 
 
 def network_of_bench(fed: Federation, size: Size) -> SplitNetwork:
-    from fedmend.bench.split import make_network
+    from fedmend.bench.foundations.split import make_network
 
     return make_network(fed, size, 1, "float32").fit([["aligned", size.rows]])
 

@@ -13,7 +13,7 @@ import torch
 from sklearn.base import clone
 from sklearn.metrics import adjusted_rand_score
 
-from fedmend.bench.risa_data import load_sides, tear
+from fedmend.bench.risa.data import load_sides, tear
 from fedmend.data.table import Table
 from fedmend.errors import ConfigError, DataError, NotFitted, Refused
 from fedmend.federation import Alignment, AlignmentCounts, Federation, Party, Policy

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from fedmend.bench import psi
+from fedmend.bench.foundations import psi
 from fedmend.bench.harness import run_bench
 
 

@@ -39,21 +39,21 @@ __all__ = [
 ]
 
 REGISTRY: dict[str, str] = {
-    "split": "fedmend.bench.split",
-    "psi": "fedmend.bench.psi",
-    "engine": "fedmend.bench.engine",
-    "correlation": "fedmend.bench.correlation",
-    "sums": "fedmend.bench.sums",
-    "generators": "fedmend.bench.generators",
-    "inc": "fedmend.bench.inc",
-    "fedpsg-pum": "fedmend.bench.fedpsg_pum",
-    "sage": "fedmend.bench.sage",
-    "sage-speed": "fedmend.bench.sage_speed",
-    "risa": "fedmend.bench.risa",
-    "recipes": "fedmend.bench.recipes",
-    "flow": "fedmend.bench.flow",
-    "preflight": "fedmend.bench.preflight",
-    "one-sided": "fedmend.bench.one_sided",
+    "split": "fedmend.bench.foundations.split",
+    "psi": "fedmend.bench.foundations.psi",
+    "engine": "fedmend.bench.foundations.engine",
+    "correlation": "fedmend.bench.foundations.correlation",
+    "sums": "fedmend.bench.foundations.sums",
+    "generators": "fedmend.bench.generators.table",
+    "inc": "fedmend.bench.inc.table",
+    "fedpsg-pum": "fedmend.bench.completion.table",
+    "sage": "fedmend.bench.sage.table",
+    "sage-speed": "fedmend.bench.sage.speed",
+    "risa": "fedmend.bench.risa.table",
+    "recipes": "fedmend.bench.flow.recipes",
+    "flow": "fedmend.bench.flow.table",
+    "preflight": "fedmend.bench.flow.preflight",
+    "one-sided": "fedmend.bench.flow.one_sided",
 }
 
 

@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import Any
 
 from fedmend._suggest import did_you_mean
-from fedmend.bench.sage_data import DATASETS
-from fedmend.bench.sage_methods import RECIPES
+from fedmend.bench.sage.data import DATASETS
+from fedmend.bench.sage.methods import RECIPES
 from fedmend.errors import ConfigError
 
 __all__ = ["PLANS", "Unit", "read_plan"]

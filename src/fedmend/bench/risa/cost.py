@@ -15,8 +15,8 @@ import numpy as np
 import torch
 from torch.nn import functional as F
 
-from fedmend.bench.risa_data import LABELS, PARTNER, Sides, tear
-from fedmend.bench.risa_methods import Size, shared
+from fedmend.bench.risa.data import LABELS, PARTNER, Sides, tear
+from fedmend.bench.risa.methods import Size, shared
 from fedmend.data.encode import Encoder
 from fedmend.data.table import Table
 from fedmend.learn.augment import draw_weak

@@ -11,7 +11,7 @@ from typing import Any
 
 from fedmend._json import plain, write_json
 from fedmend.bench.harness import Bar
-from fedmend.bench.sage_data import paper_accuracy
+from fedmend.bench.sage.data import paper_accuracy
 
 __all__ = ["MARKS", "Curve", "bars_of", "row_of"]
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from fedmend.bench import risa_data
+from fedmend.bench.risa import data as risa_data
 from fedmend.data.crowds import annotators
 from fedmend.data.scenario import tear_rows
 from fedmend.data.table import Table

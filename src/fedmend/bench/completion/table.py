@@ -20,8 +20,8 @@ from typing import Any
 
 import pandas as pd
 
-from fedmend.bench.completion_runs import ABLATIONS, OURS, PAPER, PARTS, Cell, run_cells
-from fedmend.bench.completion_scores import REFERENCES
+from fedmend.bench.completion.runs import ABLATIONS, OURS, PAPER, PARTS, Cell, run_cells
+from fedmend.bench.completion.scores import REFERENCES
 from fedmend.bench.harness import Bar, BenchResult
 from fedmend.errors import ConfigError
 from fedmend.generate import generators as all_generators

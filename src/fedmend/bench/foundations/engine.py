@@ -22,8 +22,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from fedmend.bench.foundations.sockets import carried_bytes
 from fedmend.bench.harness import Bar, BenchResult
-from fedmend.bench.sockets import carried_bytes
 from fedmend.data.table import Table
 from fedmend.federation import Federation, Party, Worker, exposed
 from fedmend.methods.baselines.vfl import VFL

@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from fedmend.bench import generator_peers
-from fedmend.bench.generator_rows import REAL, Row
+from fedmend.bench.generators import peers as generator_peers
+from fedmend.bench.generators.rows import REAL, Row
 from fedmend.bench.harness import Bar
 from fedmend.generate import generators as generator_names
 

@@ -30,7 +30,7 @@ import numpy as np
 import pandas as pd
 
 from fedmend._json import write_json
-from fedmend.bench.flow_world import (
+from fedmend.bench.flow.files import (
     NEW_FILE,
     TRUTH_FILE,
     Line,
@@ -39,8 +39,8 @@ from fedmend.bench.flow_world import (
     write_config,
     write_world,
 )
+from fedmend.bench.flow.world import BANK, Shape
 from fedmend.bench.harness import Bar, BenchResult, device_name
-from fedmend.bench.recipes_world import BANK, Shape
 from fedmend.errors import ConfigError, DataError, FedmendError
 from fedmend.federation.ledger import read_ledger
 from fedmend.learn import metrics

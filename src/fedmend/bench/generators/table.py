@@ -21,12 +21,12 @@ from pathlib import Path
 from typing import Any
 
 from fedmend._suggest import did_you_mean
-from fedmend.bench import generator_peers
-from fedmend.bench.generator_bars import bars
-from fedmend.bench.generator_book import Book, means
-from fedmend.bench.generator_data import GAPS, Data, gap_measures, prepared
-from fedmend.bench.generator_peers import Asked
-from fedmend.bench.generator_rows import REFERENCES, Place, Row, ours, reference, theirs
+from fedmend.bench.generators import peers as generator_peers
+from fedmend.bench.generators.bars import bars
+from fedmend.bench.generators.book import Book, means
+from fedmend.bench.generators.data import GAPS, Data, gap_measures, prepared
+from fedmend.bench.generators.peers import Asked
+from fedmend.bench.generators.rows import REFERENCES, Place, Row, ours, reference, theirs
 from fedmend.bench.harness import BenchResult, device_name
 from fedmend.data.datasets import names as dataset_names
 from fedmend.errors import ConfigError

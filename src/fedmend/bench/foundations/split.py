@@ -21,8 +21,8 @@ import numpy as np
 import pandas as pd
 import torch
 
+from fedmend.bench.foundations.one_piece import OnePiece, train
 from fedmend.bench.harness import Bar, BenchResult
-from fedmend.bench.one_piece import OnePiece, train
 from fedmend.data.encode import Encoder
 from fedmend.data.table import Table
 from fedmend.federation import Alignment, AlignmentCounts, Federation, Party

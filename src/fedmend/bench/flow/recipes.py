@@ -21,9 +21,9 @@ from typing import Any
 
 import numpy as np
 
+from fedmend.bench.flow.recipe_runs import all_lines, run_world
+from fedmend.bench.flow.world import BANK, Shape
 from fedmend.bench.harness import Bar, BenchResult, device_name
-from fedmend.bench.recipes_runs import all_lines, run_world
-from fedmend.bench.recipes_world import BANK, Shape
 from fedmend.errors import ConfigError
 from fedmend.methods.recipes import RECIPES
 

@@ -22,7 +22,7 @@ import numpy as np
 import pandas as pd
 
 from fedmend._json import write_json
-from fedmend.bench.completion_scores import Scenario, reference, scores, tear_table
+from fedmend.bench.completion.scores import Scenario, reference, scores, tear_table
 from fedmend.data import datasets
 from fedmend.data.table import Table
 from fedmend.errors import FedmendError, FedmendWarning

@@ -14,10 +14,10 @@ from typing import Any
 import pandas as pd
 import torch
 
-from fedmend.bench import generator_peers
-from fedmend.bench.generator_data import Data
-from fedmend.bench.generator_imputers import BASELINES
-from fedmend.bench.generator_scores import (
+from fedmend.bench.generators import peers as generator_peers
+from fedmend.bench.generators.data import Data
+from fedmend.bench.generators.imputers import BASELINES
+from fedmend.bench.generators.scores import (
     column_shapes,
     copying,
     imputation_error,

@@ -18,9 +18,9 @@ import pandas as pd
 import torch
 
 from fedmend._json import write_json
-from fedmend.bench.inc_data import PARTIES, Problem, Worlds, draw_votes, load_problem, make_worlds
-from fedmend.bench.inc_fleet import CLEAN, Outcome
-from fedmend.bench.inc_runs import MODELS
+from fedmend.bench.inc.data import PARTIES, Problem, Worlds, draw_votes, load_problem, make_worlds
+from fedmend.bench.inc.fleet import CLEAN, Outcome
+from fedmend.bench.inc.runs import MODELS
 from fedmend.data.table import Table
 from fedmend.federation import Alignment, AlignmentCounts, Federation, Party
 from fedmend.federation.engines.local import LocalEngine

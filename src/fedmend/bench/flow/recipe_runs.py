@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from fedmend._json import write_json
-from fedmend.bench.recipes_world import ALONE, BANK, Shape, World, make_world
+from fedmend.bench.flow.world import ALONE, BANK, Shape, World, make_world
 from fedmend.errors import FedmendError, FedmendWarning
 from fedmend.federation import Federation
 from fedmend.learn import metrics

@@ -20,10 +20,10 @@ import torch
 
 from fedmend._suggest import did_you_mean
 from fedmend.bench.harness import BenchResult, device_name
-from fedmend.bench.sage_curves import Curve, bars_of, row_of
-from fedmend.bench.sage_data import TENTH, World, world_of
-from fedmend.bench.sage_methods import RECIPES, estimator_of
-from fedmend.bench.sage_plan import Unit, read_plan
+from fedmend.bench.sage.curves import Curve, bars_of, row_of
+from fedmend.bench.sage.data import TENTH, World, world_of
+from fedmend.bench.sage.methods import RECIPES, estimator_of
+from fedmend.bench.sage.plan import Unit, read_plan
 from fedmend.errors import ConfigError, DatasetAbsent, FedmendWarning
 from fedmend.methods.baselines.fssl import FedAvg
 

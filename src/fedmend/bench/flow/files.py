@@ -18,7 +18,7 @@ import numpy as np
 import pandas as pd
 
 from fedmend._json import write_json
-from fedmend.bench.recipes_world import BANK, LABEL, LABELLERS, TELCO, Shape, make_world
+from fedmend.bench.flow.world import BANK, LABEL, LABELLERS, TELCO, Shape, make_world
 from fedmend.data.crowds import annotators
 from fedmend.data.table import Table
 from fedmend.methods.recipes import CORRECT, RECIPES, TRAIN

@@ -22,10 +22,10 @@ from typing import Any
 import numpy as np
 
 from fedmend.bench.harness import Bar, BenchResult
-from fedmend.bench.risa_cost import cost_rows
-from fedmend.bench.risa_data import IMAGES, NAMES, TABLES
-from fedmend.bench.risa_methods import ABLATION, BASELINES, METHODS, ONLY_IMAGES
-from fedmend.bench.risa_runs import Part, run_parts
+from fedmend.bench.risa.cost import cost_rows
+from fedmend.bench.risa.data import IMAGES, NAMES, TABLES
+from fedmend.bench.risa.methods import ABLATION, BASELINES, METHODS, ONLY_IMAGES
+from fedmend.bench.risa.runs import Part, run_parts
 from fedmend.errors import ConfigError
 
 NAME = "risa"

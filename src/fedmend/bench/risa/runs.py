@@ -19,8 +19,8 @@ from typing import Any
 import numpy as np
 
 from fedmend._json import write_json
-from fedmend.bench.risa_data import ALONE, LABELS, PARTNER, World, load_sides, tear
-from fedmend.bench.risa_methods import Size, make
+from fedmend.bench.risa.data import ALONE, LABELS, PARTNER, World, load_sides, tear
+from fedmend.bench.risa.methods import Size, make
 from fedmend.errors import FedmendError
 from fedmend.learn.evidence.calibration import calibration_error, reliability
 from fedmend.learn.metrics import average_ranks

@@ -19,11 +19,12 @@ from typing import Any
 
 import numpy as np
 
-from fedmend.bench import inc_corrector, inc_cost
 from fedmend.bench.harness import Bar, BenchResult, device_name
-from fedmend.bench.inc_data import KINDS, SPANS, paper_table
-from fedmend.bench.inc_fleet import CLEAN, RECIPES, TABLE_METHODS, Outcome
-from fedmend.bench.inc_runs import HUMAN, MODELS, Finding, finding, plans
+from fedmend.bench.inc import corrector as inc_corrector
+from fedmend.bench.inc import cost as inc_cost
+from fedmend.bench.inc.data import KINDS, SPANS, paper_table
+from fedmend.bench.inc.fleet import CLEAN, RECIPES, TABLE_METHODS, Outcome
+from fedmend.bench.inc.runs import HUMAN, MODELS, Finding, finding, plans
 from fedmend.errors import ConfigError
 from fedmend.learn.halves import resolve_device
 

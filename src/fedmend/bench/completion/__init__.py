@@ -1,0 +1,1 @@
+"""FedPSG-PUM: how well torn columns are completed, and what that is worth."""

@@ -1,0 +1,1 @@
+"""The eight generators beside their peers."""

@@ -1,0 +1,1 @@
+"""InC: noisy labels of several parties."""

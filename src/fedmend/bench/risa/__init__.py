@@ -1,0 +1,1 @@
+"""RISA and its baselines: rows only one side has."""
