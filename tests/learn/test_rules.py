@@ -47,8 +47,9 @@ def test_local_and_global_rules_look_at_their_own_model() -> None:
     assert local.target.argmax(1).tolist() == [0, 0, 0, 0, 0]
     assert world.mask.tolist() == [True, False, True, False, True]
     assert world.target.argmax(1).tolist() == [0, 1, 2, 1, 1]
-    assert not LocalRule.needs_world
-    assert WorldRule.needs_world
+    assert not LocalRule().needs_world
+    assert WorldRule().needs_world
+    assert [FlexMatchRule(sage=sage).needs_world for sage in (False, True)] == [False, True]
 
 
 def test_sage_by_hand() -> None:

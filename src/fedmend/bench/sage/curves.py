@@ -84,7 +84,8 @@ class Curve:
 def row_of(curve: Curve) -> dict[str, Any]:
     """A line of the table: accuracies in per cent beside the paper's, and what labels were worth.
 
-    Seconds are the middle ones: other programs on the card slow single rounds down.
+    Seconds are the middle ones, as other programs on the card slow single rounds down, and of
+    rounds that had no other worker of the same folder beside them.
     """
     accuracies = curve.accuracies
     row: dict[str, Any] = {
@@ -99,7 +100,8 @@ def row_of(curve: Curve) -> dict[str, Any]:
     }
     row |= {f"at {number}": _percent(curve.at(number)) for number in STATIONS}
     row |= {f"to {100 * mark:.0f} %": curve.reached(mark) for mark in MARKS}
-    seconds = curve.figures("training", slice(None))
+    alone = [each for each in curve.rounds if not each.get("beside")]
+    seconds = [each["training"] for each in alone if each.get("training") is not None]
     return row | {
         "right": curve.late("pseudo_accuracy"),
         "used": curve.late("utilisation"),

@@ -1,8 +1,8 @@
 """What `fedmend bench sage` trains, in order: a plan of units, each resumable, most wanted first.
 
-A plan is worked off in one process, so that images are read and kernels compiled once. A sitting
-at a GPU ends anywhere: units that are finished are skipped the next time, the one it ended in goes
-on.
+A plan is worked off in one process, so that images are read and kernels compiled once, or in
+several that share a folder (`workers.py`). A sitting at a GPU ends anywhere: units that are
+finished are skipped the next time, the one it ended in goes on.
 
     [[unit]]
     method = "FixMatch-LPL"
@@ -42,19 +42,21 @@ class Unit:
 def _default() -> list[Unit]:
     """The paper's Table 1 as far as its order of interest goes; 30 rounds where few must do."""
     rivals = [Unit("SAGE", 300), Unit("FixMatch-LPL", 100), Unit("FixMatch-GPL", 100)]
+    ablation = ("CPG only", "CDSC only")
     # Those that train on labelled rows only take a fifth of the time.
-    cheap = [Unit(name, 30) for name in ("FedAvg", "FedProx")]
-    ablation = [Unit(name, 30) for name in ("CPG only", "CDSC only")]
-    others = ("FedProx+FixMatch", "FedAvg+FlexMatch", "FedLabel", "FedDB", "FedAvg-SL")
+    cheap = ("FedAvg", "FedProx", "FedAvg-SL")
+    others = ("FedProx+FixMatch", "FedAvg+FlexMatch", "FedLabel", "FedDB")
     # More than one pass a step.
     slow = ("FedMatch", "FedLoke", "FedDure")
     plugins = ("FlexMatch+SAGE", "FedDB+SAGE", "FedDure+SAGE")
     fashion = [
-        Unit(name, 10, dataset="fashion-mnist") for name in ("FedAvg", "FixMatch-LPL", "SAGE")
+        Unit(name, 10, dataset="fashion-mnist") for name in ("SAGE", "FixMatch-LPL", "FedAvg")
     ]
-    alphas = [Unit("SAGE", 100, alpha) for alpha in (0.1, 1.0)]
-    rest = [Unit(name, 30) for name in (*others, *slow)]
-    return [*rivals, *cheap, *ablation, *fashion, *rest, *alphas, *(Unit(n, 30) for n in plugins)]
+    first = [Unit(name, 30) for name in (*ablation, *cheap, *others)]
+    alphas = [Unit("SAGE", rounds, alpha) for rounds in (25, 100) for alpha in (0.1, 1.0)]
+    rest = [Unit(name, 30) for name in slow]
+    extra = [Unit(name, 30) for name in plugins]
+    return [*rivals, *first, *fashion, *rest, *alphas[:2], *extra, *alphas[2:]]
 
 
 def _quick() -> list[Unit]:

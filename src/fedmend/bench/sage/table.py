@@ -2,17 +2,20 @@
 
 One run is a method at an alpha under a seed. It writes its curve and a checkpoint into `folder`
 after every few rounds, and goes on from there when it is asked for again: 300 rounds may take
-several sittings at a GPU. A plan (`sage_plan.py`) lists many runs in the order they are wanted.
+several sittings at a GPU. A plan (`plan.py`) lists many runs in the order they are wanted; several
+processes may work off one plan in one folder (`workers.py`).
 """
 
 from __future__ import annotations
 
 import itertools
 import logging
+import threading
 import time
 import warnings
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from contextlib import nullcontext
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +27,7 @@ from fedmend.bench.sage.curves import Curve, bars_of, row_of
 from fedmend.bench.sage.data import TENTH, World, world_of
 from fedmend.bench.sage.methods import RECIPES, estimator_of
 from fedmend.bench.sage.plan import Unit, read_plan
+from fedmend.bench.sage.workers import Workers, stop_kindly
 from fedmend.errors import ConfigError, DatasetAbsent, FedmendWarning
 from fedmend.methods.baselines.fssl import FedAvg
 
@@ -52,6 +56,13 @@ class Setting:
     warmup: int
     folder: Path | None
     until: float | None
+    asked: threading.Event = field(default_factory=threading.Event)
+    workers: Workers | None = None
+
+    def late(self, seconds: float = 0.0) -> bool:
+        """Is there no time for another stretch that takes so long?"""
+        over = self.until is not None and time.monotonic() + seconds > self.until
+        return over or self.asked.is_set()
 
     def labels(self, dataset: str) -> float | int:
         """Labels of a class; a tenth of them all where nothing else is said."""
@@ -108,11 +119,7 @@ def run(
         device, precision, settings, split = "cpu", "float32", "default", "plain"
     where = ("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device
     until = None if minutes is None else time.monotonic() + 60 * minutes
-    setting = Setting(
-        *(where, mode, precision, settings, split, clients, per_round, labelled, sheets, warmup),
-        folder=None if folder is None else Path(folder),
-        until=until,
-    )
+    common = (where, mode, precision, settings, split, clients, per_round, labelled, sheets, warmup)
     if plan is not None:
         units = read_plan(plan)
     else:
@@ -123,7 +130,11 @@ def run(
             Unit(name, rounds, each, dataset, number)
             for each, name, number in itertools.product(alphas, names, seeds)
         ]
-    curves = list(_curves(units, setting, forgiving=plan is not None))
+    here = None if folder is None else Path(folder)
+    workers = None if here is None else Workers(here)
+    with stop_kindly() as asked, nullcontext() if workers is None else workers.present():
+        setting = Setting(*common, here, until, asked, workers)
+        curves = list(_curves(units, setting, forgiving=plan is not None))
     begun = [curve for curve in curves if curve.rounds or plan is None]
     result = BenchResult(NAME, [row_of(curve) for curve in begun], bars_of(begun))
     result.device = device_name(where)
@@ -157,19 +168,20 @@ def _curves(units: Sequence[Unit], setting: Setting, forgiving: bool) -> Iterato
 
 
 def _curve(unit: Unit, setting: Setting) -> Curve:
-    """The run of a unit: what is kept of it, and as many more rounds as are wanted and allowed."""
+    """The run of a unit: what is kept of it, and as many more rounds as are wanted and allowed.
+
+    A run that another process is at is left to it.
+    """
     curve = setting.curve(unit)
-    if setting.folder is not None:
-        setting.folder.mkdir(parents=True, exist_ok=True)
+    if setting.folder is None or setting.workers is None:
+        return curve if setting.late() else _train(curve, setting.world(unit), unit.rounds, setting)
+    with setting.workers.claim(curve.name) as ours:
         _, story = _files(curve, setting.folder)
-        if story.is_file():  # a finished run needs no checkpoint any more
-            kept = Curve.read(story, unit.rounds)
-            late = setting.until is not None and time.monotonic() > setting.until
-            if late or len(kept.rounds) >= unit.rounds:
-                return kept
-    if setting.until is not None and time.monotonic() > setting.until:
-        return curve
-    return _train(curve, setting.world(unit), unit.rounds, setting)
+        kept = Curve.read(story, unit.rounds) if story.is_file() else curve
+        # A finished run needs no checkpoint any more.
+        if not ours or setting.late() or len(kept.rounds) >= unit.rounds:
+            return kept
+        return _train(curve, setting.world(unit), unit.rounds, setting)
 
 
 def _files(curve: Curve, folder: Path) -> tuple[Path, Path]:
@@ -204,10 +216,12 @@ def _train(curve: Curve, world: World, rounds: int, setting: Setting) -> Curve:
     longest = 0.0
     while simulator.round < rounds:
         began = time.monotonic()
-        if setting.until is not None and began + longest > setting.until:
+        if setting.late(longest):
             break
+        others = _others(setting)
         entry = _round(simulator, world)
         entry["seconds"] = time.monotonic() - began
+        entry["beside"] = max(others, _others(setting))
         longest = max(longest, entry["seconds"])
         curve.rounds.append(entry)
         if cuda:
@@ -217,6 +231,11 @@ def _train(curve: Curve, world: World, rounds: int, setting: Setting) -> Curve:
     if simulator.round % KEEP_EVERY and simulator.round < rounds:
         _keep(curve, simulator, setting.folder)
     return curve
+
+
+def _others(setting: Setting) -> int:
+    """Processes that share the folder, and so most likely the card."""
+    return 0 if setting.workers is None else setting.workers.others()
 
 
 def _keep(curve: Curve, simulator: Any, folder: Path | None) -> None:

@@ -130,17 +130,21 @@ class Client:
 
     def note_labels(self, labels: PseudoLabels, local: Tensor, batch: StepBatch) -> None:
         """Keep what there is to know of a step's pseudo-labels. **Shape** local [u, K]."""
-        target = labels.target if labels.target.ndim == 1 else labels.target.argmax(1)
-        known = labels.mask & (batch.truth >= 0)
         sure, sure_world = local.amax(1), batch.world.amax(1)
+        self.note_truth(labels, batch.truth)
         self.note(
             utilisation=labels.mask,
-            right=known & (target == batch.truth),
-            known=known,
             confidence_local=sure,
             confidence_world=sure_world,
             gap=(sure - sure_world).abs(),
         )
+
+    def note_truth(self, labels: PseudoLabels, truth: Tensor | None) -> None:
+        """Keep how many pseudo-labels are right, of rows whose label is known all the same."""
+        if truth is not None:
+            target = labels.target if labels.target.ndim == 1 else labels.target.argmax(1)
+            known = labels.mask & (truth >= 0)
+            self.note(known=known, right=known & (target == truth))
 
 
 class LocalMethod:

@@ -21,8 +21,8 @@ from fedmend.learn.clients.local_methods import (
     joint_pass,
     mean_of,
 )
-from fedmend.learn.clients.networks import FlatNet, Inputs
-from fedmend.learn.clients.resnet import fast_train
+from fedmend.learn.clients.networks import FlatNet, ImageNet, Inputs
+from fedmend.learn.clients.resnet import eval_pass, fast_train
 from fedmend.learn.clients.rules import KAPPA, LocalRule, Rule, SageRule, by_entropy, helpers_agree
 
 __all__ = ["DureMethod", "LoKeMethod", "MatchMethod", "MatchServer", "row_weights"]
@@ -45,6 +45,9 @@ class Twin:
         half = joined[0].dtype == torch.bfloat16
         if half and self._fast is not None and self.net.module.training:
             logits = self._fast(joined[0], len(joined[0]))
+        elif half and self._fast is not None:
+            assert isinstance(self.net.module, ImageNet)
+            logits = eval_pass(self.net.module)(joined[0])
         else:
             with torch.autocast(joined[0].device.type, torch.bfloat16, enabled=half):
                 logits = self.net.module(*joined)
@@ -147,6 +150,7 @@ class MatchMethod(TwinMethod):
                 divergence(other, seen).mean()
             )
         client.note(loss_unlabelled=each, utilisation=labels.mask)
+        client.note_truth(labels, batch.truth)
         optimizer = client.net.optimizer
         optimizer.zero_grad()
         unlabelled.backward()
@@ -252,9 +256,7 @@ class LoKeMethod(TwinMethod):
         labelled = F.cross_entropy(logits, batch.labels, reduction="none")
         each = divergence(taught.target, changed) * taught.mask
         client.note(loss_labelled=labelled, loss_unlabelled=each, utilisation=taught.mask)
-        if batch.truth is not None:
-            known = taught.mask & (batch.truth >= 0)
-            client.note(known=known, right=known & (own.argmax(1) == batch.truth))
+        client.note_truth(taught, batch.truth)
         own_loss = mean_of(F.cross_entropy(own_logits, batch.labels, reduction="none"))
         own_loss = own_loss + (divergence(teaches.target, own_changed) * teaches.mask).mean()
         client.update(mean_of(labelled) + each.mean())

@@ -53,16 +53,19 @@ State = dict[str, Tensor]
 class Rule:
     """Base of all rules; `tau` is the confidence a pseudo-label needs.
 
-    needs_world: the rule looks at the global model's predictions.
     stateful: it keeps something with the client; `tells` names what of it goes to the server.
     """
 
     tau: float = 0.95
 
     name: ClassVar[str] = ""
-    needs_world: ClassVar[bool] = True
     stateful: ClassVar[bool] = False
     tells: ClassVar[tuple[str, ...]] = ()
+
+    @property
+    def needs_world(self) -> bool:
+        """Does the rule look at the global model's predictions?"""
+        return True
 
     def __post_init__(self) -> None:
         problems = self._problems()
@@ -99,7 +102,10 @@ class LocalRule(Rule):
     """FixMatch with labels of the client's own model (FixMatch-LPL)."""
 
     name: ClassVar[str] = "local"
-    needs_world: ClassVar[bool] = False
+
+    @property
+    def needs_world(self) -> bool:
+        return False
 
     def __call__(self, local: Tensor, world: Tensor, rows: Tensor, state: State) -> PseudoLabels:
         return _hard(local, self.tau)
@@ -192,6 +198,10 @@ class FlexMatchRule(Rule):
 
     name: ClassVar[str] = "flexmatch"
     stateful: ClassVar[bool] = True
+
+    @property
+    def needs_world(self) -> bool:
+        return self.sage
 
     def start(self, n_rows: int, n_classes: int, device: torch.device | str = "cpu") -> State:
         # Classes count from 1 here; 0 is a row that no label passed yet.
