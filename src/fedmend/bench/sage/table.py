@@ -135,7 +135,10 @@ def run(
     with stop_kindly() as asked, nullcontext() if workers is None else workers.present():
         setting = Setting(*common, here, until, asked, workers)
         curves = list(_curves(units, setting, forgiving=plan is not None))
-    begun = [curve for curve in curves if curve.rounds or plan is None]
+    # A plan may come back to a run later, for more rounds.
+    longest = {curve.name: curve for curve in sorted(curves, key=lambda each: len(each.rounds))}
+    named = dict.fromkeys(curve.name for curve in curves)
+    begun = [longest[name] for name in named if longest[name].rounds or plan is None]
     result = BenchResult(NAME, [row_of(curve) for curve in begun], bars_of(begun))
     result.device = device_name(where)
     return result
@@ -224,6 +227,8 @@ def _train(curve: Curve, world: World, rounds: int, setting: Setting) -> Curve:
         entry["beside"] = max(others, _others(setting))
         longest = max(longest, entry["seconds"])
         curve.rounds.append(entry)
+        said = (curve.name, entry["round"], 100 * entry["accuracy"], entry["seconds"])
+        logger.debug("%s: round %d, accuracy %.2f %%, %.3f s, beside %d", *said, entry["beside"])
         if cuda:
             curve.peak_gb = max(curve.peak_gb or 0.0, torch.cuda.max_memory_allocated() / 1e9)
         if simulator.round % KEEP_EVERY == 0 or simulator.round == rounds:
