@@ -74,7 +74,8 @@ class Columns:
         """Cuts from all the party's rows; columns that vary over the overlapping ones."""
         cuts = tuple(_cuts(values.double()) for values in rows.numeric.unbind(1))
         whole = cls(tuple(cardinalities), cuts, torch.zeros(0), torch.zeros(0))._all(overlapping)
-        spread = whole.var(0, correction=0)
+        # Of no column at all, as images alone have, torch's variance warns.
+        spread = whole.var(0, correction=0) if whole.shape[1] else whole.sum(0)
         used = torch.argsort(spread, descending=True, stable=True)[:MOST_COLUMNS]
         used = used[spread[used] > 0].sort().values
         return cls(tuple(cardinalities), cuts, used, whole[:, used].mean(0))
