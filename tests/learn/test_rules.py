@@ -52,6 +52,14 @@ def test_local_and_global_rules_look_at_their_own_model() -> None:
     assert [FlexMatchRule(sage=sage).needs_world for sage in (False, True)] == [False, True]
 
 
+@pytest.mark.parametrize("rule", [LocalRule(0.5), WorldRule(0.5), SageRule(0.5), FedLabelRule(0.5)])
+def test_a_confidence_of_just_tau_is_not_enough(rule: Rule) -> None:
+    even = torch.tensor([[0.5, 0.25, 0.25]])
+    more = torch.tensor([[0.5 + 2**-20, 0.25, 0.25 - 2**-20]])
+    assert not ask(rule, even, even).mask.any()
+    assert ask(rule, more, more).mask.all()
+
+
 def test_sage_by_hand() -> None:
     labels = ask(SageRule())
     assert labels.mask.tolist() == [True, True, True, False, True]
