@@ -191,6 +191,17 @@ def test_by_default_no_labels_are_made_up() -> None:
     assert "weights" in {entry.kind for entry in fed.ledger.entries()}
 
 
+def test_the_settings_for_tables_take_images_too() -> None:
+    """Images have no columns that add up; the parties' own heads are heard instead."""
+    fed = halves(120, 40, 40)
+    model = RISA(bottom=(8,), embedding=8, top=(8,), members=2, epochs=12, batch_size=16, lr=0.01)
+    model.fit(fed)
+    assert "ridge" not in model.calibration_["aligned"]
+    assert not any("columns" in source for source in model.calibration_["aligned"]["trust"])
+    assert model.evaluate(fed.on("test"))["accuracy"] > 0.6
+    assert "weights" not in {entry.kind for entry in fed.ledger.entries()}
+
+
 def test_absent_partner_shares_too() -> None:
     fed = halves()
     settings = QUICK | {"epochs": 8, "validation": 0.0, "optimizer": "sgd"}
