@@ -604,6 +604,39 @@ def test_of_rows_unlike_the_aligned_ones_only_what_is_clear_is_predicted() -> No
     assert spread[50.0]["amount"] > 0.8 * spread[0.0]["amount"]
 
 
+def test_a_column_that_only_stood_for_one_left_out_does_not_mislead() -> None:
+    """Phones told the months apart among the aligned rows, and so the rates; later they do not."""
+    rng = np.random.default_rng(5)
+    frame = people(400)
+    late = np.where(np.arange(400) < 200, rng.random(400) < 0.5, True)
+    mobile = np.where(rng.random(400) < 0.9, late, ~late)
+    frame["month"] = np.where(np.arange(400) < 200, np.where(late, "may", "april"), "june")
+    frame["phone"] = np.where(mobile, "mobile", "fixed")
+    frame["rate"] = np.where(late, 1.0, 0.0) + 0.1 * rng.normal(size=400)
+    frame.loc[200:, "rate"] -= 3.0
+    of_b = ["amount", "rate", "flag"]
+    errors: dict[bool, pd.Series] = {}
+    for without in (False, True):
+        named = ["a", "b", "phone", "y"] if without else ["a", "b", "month", "phone", "y"]
+        fed = torn(frame, {"bank": named, "telco": of_b}, aligned=200)
+        model = FedPSGPUM(**{**QUICK, "tau": 0.0}).fit(fed)
+        made, real = completed(fed, model), truth(fed, model, frame)
+        errors[without] = pd.Series(
+            {name: float(np.abs(made.values[name] - real[name]).mean()) for name in of_b[:2]}
+        )
+        found = ([], []) if without else (["month"], ["phone"])
+        assert (model.left_out_["bank", "telco"], model.changed_["bank", "telco"]) == found
+        calls = {entry.call for entry in fed.ledger.entries()}
+        assert any("take_aside" in call for call in calls) is not without
+        # known rows have nothing aside: what is held out is judged by the whole truth
+        assert (made.skill["rate"] < 0.1) is not without
+        assert made.skill["amount"] > 0.9
+    mean = float(np.abs(frame["rate"][200:] - frame["rate"][:200].mean()).mean())
+    assert errors[True]["rate"] > mean + 0.2  # phones lead the wrong way
+    assert errors[False]["rate"] == pytest.approx(mean, abs=0.02)
+    assert errors[False]["amount"] < 0.4  # what does not change with the month is known as before
+
+
 def test_generated_numbers_that_say_nothing_become_the_mean() -> None:
     fed = torn(people(600), aligned=300)
     loose, tried = (

@@ -52,7 +52,9 @@ class FedPSGPUM(Mended):
     such shares at most, one after the other, for numeric columns.
     beyond: models use A's columns also where they lie, on the rows only A has, beyond what they
     are on the aligned rows; otherwise columns that do so by a quarter of their range or more, on
-    average, are left out (`.left_out_`), and in those that do so a little lines end there.
+    average, are left out (`.left_out_`), and in those that do so a little lines end there. If
+    others are distributed otherwise too (`.changed_`), what those left out explain of B's numbers
+    is not learnt from them.
     own_columns: strong columns of B help to predict each other, by their current guesses.
     chain: columns one after the other, strongest first, each finished one helping the next.
     order: "predict-first" or "generate-first" (all generated, then the strong ones predicted with
@@ -262,7 +264,7 @@ class FedPSGPUM(Mended):
         outcome, finished = Outcome(), list(done.weak) if first else []
         for name in strong:
             part = vfpu_m(view, done.a, done.b, [name], own=finished, guessed=finished, **settings)
-            outcome.left_out = part.left_out
+            outcome.left_out, outcome.changed = part.left_out, part.changed
             outcome.failed |= part.failed
             outcome.joined |= part.joined
             outcome.errors |= part.errors

@@ -69,6 +69,11 @@ class Mended(Estimator):
         """Per pair A's columns that models did not see: its other rows lie beyond the aligned."""
         return {pair: done.outcome.left_out for pair, done in self._pairs().items()}
 
+    @property
+    def changed_(self) -> dict[tuple[str, str], list[str]]:
+        """Per pair, where columns are left out, A's others that are distributed otherwise too."""
+        return {pair: done.outcome.changed for pair, done in self._pairs().items()}
+
     def summary(self) -> pd.DataFrame:
         """One line per completed column: strength, how it was made, cells by origin, confidence."""
         rows = []

@@ -188,15 +188,16 @@ class SelfTrainingWorker(Worker):
             if not sum(len(each.rows) for each in tests):
                 continue
             outputs = _joined(tests)
-            truth = np.concatenate([target.truth[each.rows] for each in tests])
+            rows = np.concatenate([each.rows for each in tests])
+            truth, goal = target.truth[rows], target.goal[rows]
             train = target.truth[np.setdiff1d(np.flatnonzero(target.labelled), tests[0].rows)]
             errors[name] = member_errors(truth, outputs, train)
             if target.is_class:
-                self._weights[name] = class_weights(truth, outputs)
+                self._weights[name] = class_weights(goal, outputs)
             else:
-                self._weights[name] = value_weights(truth, outputs, within=OUTLYING)
+                self._weights[name] = value_weights(goal, outputs, within=OUTLYING)
             if not target.is_class and (len(outputs) > 1 or careful):
-                self._shrink(name, truth, outputs, CLEAR if careful else 1.0)
+                self._shrink(name, goal, outputs, CLEAR if careful else 1.0)
             first = self._stack(name, tried[0].outputs)
             self._trial[name] = first.argmax(axis=1) if target.is_class else first
             self._trial_rows = tried[0].rows
@@ -207,10 +208,10 @@ class SelfTrainingWorker(Worker):
         return errors
 
     def _shrink(
-        self, name: str, truth: np.ndarray, outputs: dict[str, np.ndarray], errors: float
+        self, name: str, goal: np.ndarray, outputs: dict[str, np.ndarray], errors: float
     ) -> None:
         """Let the weights sum to less than 1 where the stack says more than it knows."""
-        share = shrinkage(truth, self._stack(name, outputs), errors)
+        share = shrinkage(goal, self._stack(name, outputs), errors)
         weights = self._weights[name]
         self._weights[name] = {family: share * weight for family, weight in weights.items()}
 

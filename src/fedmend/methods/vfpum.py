@@ -26,6 +26,7 @@ from typing import Any
 
 from fedmend.errors import DataError, PartyFailed
 from fedmend.federation.federation import Federation
+from fedmend.learn.columns.aside import AsideModels
 from fedmend.learn.columns.targets import TargetModels
 from fedmend.methods.selftrain import SelfTraining, SelfTrainingWorker
 
@@ -61,13 +62,15 @@ class Outcome:
 
     joined: per column how many rows joined in each round. errors: per column the held-out error
     of each family (several families only). left_out: A's columns that models did not see, because
-    they lie beyond the aligned rows.
+    they lie beyond the aligned rows. changed: where there are such, those that models did see and
+    that are distributed in another way on A's other rows.
     """
 
     failed: dict[str, str] = field(default_factory=dict)
     joined: dict[str, list[int]] = field(default_factory=dict)
     errors: dict[str, dict[str, float]] = field(default_factory=dict)
     left_out: list[str] = field(default_factory=list)
+    changed: list[str] = field(default_factory=list)
 
 
 class _Run:
@@ -108,12 +111,24 @@ class _Run:
         self.outcome.left_out = first.at_a.left_out()
         if self.outcome.left_out:
             logger.info("columns of %s beyond the aligned rows: %s", a, self.outcome.left_out)
+            self.outcome.changed = first.at_a.changed()
         self.tasks = dict(first.targets)
         self.crew = view.workers(
             SelfTrainingWorker, parties=[b], model=model, run=run, a=a, how=asdict(how)
         )
         self.judge = self.crew[b]
         self.active = [name for name in targets if name not in self.outcome.failed]
+
+    def set_aside(self, options: Mapping[str, Any]) -> None:
+        """Columns that changed may stand for those left out: what these explain is not learnt."""
+        numbers = [name for name in self.active if self.tasks[name] == "regression"]
+        if not self.outcome.changed or not numbers:
+            return
+        self.judge.attend(numbers)
+        first = next(iter(self.models.values()))
+        common = {"model": first.model, **options}
+        with AsideModels(first.fed, first.a, first.b, **common) as models:
+            models.set_aside(progress=self._tell(models.family))
 
     def learn(self, names: list[str], rows: str) -> None:
         """Fit and predict with every family; a column that fails is found and left out."""
@@ -203,6 +218,7 @@ def vfpu_m(
     )
     outcome = work.outcome
     try:
+        work.set_aside(options or {})
         if guessed:
             work.judge.guess(list(guessed))
         if (len(families) > 1 or how.judged) and work.active:
@@ -241,6 +257,7 @@ def cross_validated(
     """Per column the mean held-out error of each family and of ``mean``, on the aligned rows."""
     work = _Run(view, a, b, targets, **settings)
     try:
+        work.set_aside(settings["options"])
         for part in range(parts):
             work.try_out(part, parts)
         work.judge.attend(work.active)

@@ -3,7 +3,9 @@
 A model knows what a column means where it has seen its values. Where A's other rows are of another
 time, say, columns such as an interest rate or the month lie wholly elsewhere, and whatever was
 learnt from them about B's columns leads anywhere. Without them, what A's other columns say of B's
-still holds. Everything here happens at A, by its own columns alone.
+still holds, unless these have changed as well: a column that stays within but is distributed in
+another way may only have stood for the time. Everything here happens at A, by its own columns
+alone; `aside.py` makes use of it.
 """
 
 from __future__ import annotations
@@ -13,14 +15,17 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fedmend.data.restore import positions
+from fedmend.learn.columns.bins import bin_categories, bin_numbers
 
 if TYPE_CHECKING:
     from fedmend.data.table import Table
 
-__all__ = ["beyond", "columns_within", "held_within"]
+__all__ = ["beyond", "bins_of", "columns_changed", "columns_within", "distance", "held_within"]
 
 MOST = 0.25
 LEAST = 0.01
+CHANCE = 1.63  # of a Kolmogorov-Smirnov distance, at a level of 0.01
+BINS, FEWEST = 16, 10  # of a column that lies elsewhere, and aligned rows in each
 
 
 def columns_within(table: Table, aligned: int, most: float = MOST) -> list[str]:
@@ -37,6 +42,22 @@ def columns_within(table: Table, aligned: int, most: float = MOST) -> list[str]:
         if name in table.blocks or beyond(_codes(table, name), aligned).mean() <= most
     ]
     return stay or list(table.feature_names)
+
+
+def columns_changed(table: Table, aligned: int, most: float = MOST) -> list[str]:
+    """The features that are distributed in another way on the first `aligned` rows and the others.
+
+    By a distance above `most`, and above what chance makes of so few rows. Not blocks.
+    """
+    others = len(table) - aligned
+    if not aligned or not others:
+        return []
+    least = max(most, CHANCE * np.sqrt(1 / aligned + 1 / others))
+    return [
+        name
+        for name in table.feature_names
+        if name not in table.blocks and distance(_codes(table, name), aligned) > least
+    ]
 
 
 def held_within(columns: np.ndarray, aligned: int, least: float = LEAST) -> np.ndarray:
@@ -76,6 +97,52 @@ def beyond(column: np.ndarray, aligned: int) -> np.ndarray:
     if high == low:
         return np.where(excess > 0, 1.0, 0.0)
     return (excess / (high - low)).clip(0.0, 1.0)
+
+
+def distance(column: np.ndarray, aligned: int) -> float:
+    """How differently the aligned rows and the others are distributed, from 0 to 1.
+
+    Numbers: Kolmogorov and Smirnov's distance. Categories: half the summed differences of their
+    shares. Missing numbers do not count, missing categories are one.
+
+    >>> distance(np.array([1.0, 2.0, 2.0, 3.0]), 2)
+    0.5
+    >>> distance(np.array([0, 1, 1, -1]), 2)
+    0.5
+    """
+    known, others = column[:aligned], column[aligned:]
+    if column.dtype.kind == "i":
+        most = int(column.max()) + 2
+        shares = [
+            np.bincount(np.maximum(part, -1) + 1, minlength=most) / len(part)
+            for part in (known, others)
+        ]
+        return float(np.abs(shares[0] - shares[1]).sum() / 2)
+    known, others = known[~np.isnan(known)], others[~np.isnan(others)]
+    if not len(known) or not len(others):
+        return 0.0
+    values = np.concatenate([known, others])
+    below = [
+        np.searchsorted(np.sort(part), values, side="right") / len(part) for part in (known, others)
+    ]
+    return float(np.abs(below[0] - below[1]).max())
+
+
+def bins_of(table: Table, aligned: int, names: list[str]) -> np.ndarray:
+    """These columns as indicators, one for every bin that some aligned rows have and some not.
+
+    **Shape** [n, bins] of float64; bins of numbers at quantiles of the aligned rows.
+    """
+    made, first = [], np.arange(aligned)
+    for name in names:
+        codes = _codes(table, name)
+        if codes.dtype.kind == "i":
+            binned = bin_categories(np.maximum(codes, -1), FEWEST, first)
+        else:
+            binned = bin_numbers(codes, BINS, FEWEST, first)
+        made += [binned.codes == code for code in range(binned.bins + binned.missing)]
+    varied = [each for each in made if 0 < each[:aligned].sum() < aligned]
+    return np.stack(varied, axis=1).astype(np.float64) if varied else np.zeros((len(table), 0))
 
 
 def _codes(table: Table, name: str) -> np.ndarray:

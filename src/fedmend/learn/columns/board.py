@@ -45,6 +45,7 @@ class TargetColumn:
     pseudo-labels). guess: what other targets' models see (truth, else the current guess).
     outputs: the last predictions, [n] or class probabilities [n, C], NaN where none were made.
     spread: regression only, how uncertain each output is, in units of the standardised target.
+    aside: regression only, a part of the truth that models are not to learn (`aside.py`).
     """
 
     column: Column
@@ -57,6 +58,12 @@ class TargetColumn:
     guess: np.ndarray
     outputs: np.ndarray | None = None
     spread: np.ndarray | None = None
+    aside: np.ndarray | None = None
+
+    @property
+    def goal(self) -> np.ndarray:
+        """The truth, less what was set aside."""
+        return self.truth if self.aside is None else self.truth - self.aside
 
     @property
     def is_class(self) -> bool:
@@ -151,7 +158,7 @@ class Board(Mapping[str, TargetColumn]):
 
     def release(self, name: str) -> None:
         """Forget the target's pseudo-labels; its training rows are the observed ones again."""
-        self[name].labels = self[name].truth.copy()
+        self[name].labels = self[name].goal.copy()
 
     def take_guesses(self, name: str) -> None:
         """Let the last outputs be what the other targets see on rows without an observed value."""

@@ -146,18 +146,20 @@ class LinearModels(TargetModels):
     # ------------------------------------------------------------------ predicting
 
     def predict(self, *, rows: str = "unaligned", progress: Progress | None = None) -> None:
-        first = self._first_row(rows)
+        """As the others, or for the "aligned" rows."""
+        first = 0 if rows == "aligned" else self._first_row(rows)
+        end = self.n_aligned if rows == "aligned" else self.n_rows
         people_bits, weight_bits = self._score_bits()
         if not self.at_b.load_outputs(weight_bits):
             return
-        for start in range(first, self.n_rows, PEOPLE):
-            stop = min(self.n_rows, start + PEOPLE)
+        for start in range(first, end, PEOPLE):
+            stop = min(end, start + PEOPLE)
             self.at_a.load_people(people_bits, start, stop)
             with self._scores(people_bits) as session:
                 self._forward(session, weight_bits)
             self.at_b.take_outputs(people_bits + weight_bits, start)
             if progress is not None:
-                progress("predicting", stop - first, self.n_rows - first)
+                progress("predicting", stop - first, end - first)
 
     def _scores(self, bits: int) -> ProductSession:
         # |z|^2 <= n for every row, because Z'Z = n I

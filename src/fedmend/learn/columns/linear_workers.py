@@ -41,16 +41,20 @@ class LinearFeatures(TargetWorker):
 
     def __init__(self, site: Site, scope: str = "train", **params: Any) -> None:
         super().__init__(site, scope, **params)
+        self.columns = self._encoded()
+        self._rotated: Rotated | None = None
+
+    def _encoded(self) -> np.ndarray:
+        """float64 [n, columns]: standardised numbers, one indicator per category."""
         table = self.features()
         encoder = Encoder(dtype="float64", missing_indicator=True).fit(table)
-        columns = encoder.transform(table, party=site.name).onehot()
-        self._columns = columns if self.beyond else held_within(columns, self.aligned)
-        self._rotated: Rotated | None = None
+        columns = encoder.transform(table, party=self.site.name).onehot()
+        return columns if self.beyond else held_within(columns, self.aligned)
 
     @exposed(kind="count")
     def start(self) -> int:
         """Draw new coordinates; tells how many there are."""
-        self._rotated = rotate(self._columns)
+        self._rotated = rotate(self.columns)
         if self._rotated.rank == 0:
             raise DataError(
                 "no column varies, so nothing can be predicted from them",

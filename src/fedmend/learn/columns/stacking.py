@@ -15,7 +15,7 @@ __all__ = ["CLEAR", "class_weights", "member_errors", "shrinkage", "skill", "val
 
 STEPS = 200
 FLOOR = 1e-12
-CLEAR = -3.0  # standard errors added to what held-out rows say that leave what is beyond doubt
+CLEAR = -2.0  # standard errors added to what held-out rows say that leave what is beyond doubt
 
 
 def value_weights(

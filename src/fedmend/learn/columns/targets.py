@@ -25,7 +25,7 @@ import numpy as np
 from fedmend.errors import AlignmentError, ConfigError
 from fedmend.federation.site import Alignment
 from fedmend.federation.worker import exposed
-from fedmend.learn.columns.beyond import columns_within
+from fedmend.learn.columns.beyond import columns_changed, columns_within
 from fedmend.learn.columns.board import Board, board_of, make_board, state_key
 from fedmend.learn.features import ALIGNED, Segments, own_rows
 from fedmend.secure.channel import SealingWorker, introduce
@@ -87,6 +87,11 @@ class TargetWorker(SealingWorker):
         """A: the names of the columns that models do not see for that reason."""
         stay = self.features().feature_names
         return [name for name in self.table.feature_names if name not in stay]
+
+    @exposed(kind="control")
+    def changed(self) -> list[str]:
+        """A: the names of those that models see and that are distributed in another way there."""
+        return columns_changed(self.features(), self.aligned)
 
     @exposed(kind="control")
     def open_scope(self, scope: str, length: int) -> None:
