@@ -85,6 +85,9 @@ def test_rounds_learn_and_repeat(method: LocalMethod, start: torch.Tensor) -> No
         for number in (1, 2, 3):
             update = train(trainer, weights, state, number)
             weights = update.weights
+        used, right, known = update.measures[2:5].tolist()
+        # Every truth is known here, so all labels that are used are judged.
+        assert known == pytest.approx(used) and 0.8 * known < right <= known
         return weights, accuracy(trainer, weights)
 
     weights, score = three_rounds()
