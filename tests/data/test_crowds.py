@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedmend.data.crowds import transitions
+from fedmend.data.crowds import _share_chunk, transitions
 from fedmend.data.scenario import annotators, dirichlet_clients
 from fedmend.errors import DataError
 
@@ -135,6 +135,21 @@ def test_every_row_goes_to_one_client(n_clients, alpha, seed, style):
 def unevenness(clients, y):
     shares = [np.bincount(y[rows], minlength=4) / len(rows) for rows in clients]
     return float(np.mean([np.abs(share - 0.25).sum() for share in shares]))
+
+
+@given(st.integers(0, 10_000), st.sampled_from([0.1, 0.5, 1.0]))
+@settings(max_examples=40, deadline=None)
+def test_of_a_pair_who_has_the_mean_size_gets_no_more(seed, alpha):
+    rng = np.random.default_rng(seed)
+    labels = rng.integers(0, 10, 400)
+    chunk = rng.permutation(400)[:200]
+    sides = _share_chunk(labels, chunk, alpha, rng)
+    assert sorted(np.concatenate(sides)) == sorted(chunk)
+    assert min(map(len, sides)) >= 50
+    for side in sides:
+        counts = np.bincount(labels[side], minlength=10)
+        before = counts.cumsum() - counts
+        assert (counts[before >= 100] == 0).all()
 
 
 def test_small_alpha_is_uneven_and_paired_is_milder():
