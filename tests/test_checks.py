@@ -1,9 +1,14 @@
 from __future__ import annotations
 
+import re
+import sqlite3
+
+import numpy as np
+import pandas as pd
 import pytest
 import torch
 
-from fedmend.checks import check_data
+from fedmend.checks import check_data, look
 from fedmend.config import load_config
 
 
@@ -25,6 +30,66 @@ def test_one_bad_table_does_not_hide_the_other(workshop):
     found = findings(workshop)
     assert len(found.problems) == 2
     assert "party 'bank'" in found.problems[0] and "party 'telco'" in found.problems[1]
+
+
+def test_all_that_is_wrong_with_a_table_is_told_at_once(workshop):
+    workshop.bank["opened"] = pd.date_range("2020-01-01", periods=160).strftime("%Y-%m-%d")
+    workshop.bank["income"] = workshop.bank["income"].replace(workshop.bank["income"][4], np.inf)
+    workshop.bank["customer"] = workshop.bank["customer"].astype(object)
+    workshop.bank.loc[7, "customer"] = None
+    workshop.bank.loc[8, "customer"] = workshop.bank.loc[9, "customer"]
+    workshop.telco["called"] = workshop.bank["opened"]
+    workshop.write("[party.kinds]\nminuets = 'nominal'\n", method="")
+    first, *others = findings(workshop).problems
+    assert first.startswith("party 'bank', column 'customer': missing id in 1 rows (counted from 1")
+    assert "1: 8), and 1 of the others have one that occurred before" in first
+    told = [re.match("party '(.+?)', column '(.+?)'", each).groups() for each in others]
+    assert sorted(told) == [
+        ("bank", "income"), ("bank", "opened"), ("telco", "called"), ("telco", "minuets"),
+    ]  # fmt: skip
+    assert all("Mend: " in each for each in others)
+
+
+@pytest.mark.parametrize("wrong", ["id", "label"])
+def test_a_name_that_no_column_has_does_not_hide_the_rest(workshop, wrong):
+    workshop.bank["opened"] = pd.date_range("2020-01-01", periods=160).strftime("%Y-%m-%d")
+    workshop.write()
+    name = {"id": "customer", "label": "default"}[wrong]
+    text = workshop.config.read_text().replace(f'{wrong} = "{name}"', f'{wrong} = "{name}s"', 1)
+    workshop.config.write_text(text)
+    found = findings(workshop).problems
+    assert [f"column '{name}s'" in found[0], "column 'opened'" in found[1]] == [True, True]
+    assert len(found) == 2
+
+
+def test_a_query_is_read_without_the_columns_to_drop(workshop):
+    workshop.write()
+    with sqlite3.connect(workshop.folder / "telco.db") as connection:
+        workshop.telco.assign(called="2020-01-01").to_sql("calls", connection, index=False)
+    connection.close()
+    text = workshop.config.read_text().replace(
+        'data = "telco.csv"', 'sql = "select * from calls"\nuri = "sqlite:///telco.db"'
+    )
+    workshop.config.write_text(
+        text.replace('"customer"\n\n[[m', '"customer"\ndrop = ["called"]\n\n[[m')
+    )
+    found = findings(workshop)
+    assert found.problems == [] and found.tables["telco"].feature_names == ["calls", "minutes"]
+    workshop.config.write_text(
+        text.replace('"customer"\n\n[[m', '"customer"\ndrop = ["caled"]\n\n[[m')
+    )
+    (problem,) = findings(workshop).problems
+    assert "column 'caled'" in problem and "did you mean 'called'" in problem
+
+
+@pytest.mark.parametrize(("marks", "lost"), [(None, 3), (["-9"], 4), ([], 0)])
+def test_marks_of_empty_cells_come_on_top_of_the_usual(workshop, marks, lost):
+    workshop.bank["town"] = ["NA"] * 3 + ["-9"] + ["Ulm", "Bonn"] * 78
+    workshop.write()
+    if marks is not None:
+        text = workshop.config.read_text()
+        workshop.config.write_text(text.replace('"bank.csv"', f'"bank.csv"\nmissing = {marks}', 1))
+    assert findings(workshop).tables["bank"].missing()["town"] == lost
 
 
 def test_same_order_needs_equally_long_tables(workshop):
@@ -66,6 +131,31 @@ def test_a_party_with_labels_only_is_noted(workshop):
     found = findings(workshop)
     assert found.problems == []
     assert found.notes == ["party 'bank' has no columns besides id and label"]
+    workshop.write(method='name = "local"')
+    (problem,) = findings(workshop).problems
+    assert "method[local]: party 'bank' has no columns" in problem and "Mend: remove" in problem
+
+
+def test_notes_name_the_party(workshop):
+    workshop.telco["fax"] = None
+    workshop.telco["country"] = "DE"
+    workshop.write()
+    empty, constant = findings(workshop).notes[::-1]
+    assert empty.startswith("party 'telco', column 'fax': all 160 cells are missing")
+    assert constant.startswith("party 'telco', column 'country': 'DE' in all 160 cells")
+
+
+def test_advice_goes_by_the_rows_that_are_trained_on(workshop):
+    # 60 people are known to both, of whom a quarter is set aside.
+    workshop.telco["customer"] += 40
+    workshop.write()
+    config = load_config(workshop.config)
+    found = look(config, check_data(config))
+    assert found.aligned == 60 and found.training == 0.75
+    assert found.advice["settings"]["recipe"] is None
+    workshop.write("[evaluate]\ntest_share = 0.1\n")
+    config = load_config(workshop.config)
+    assert look(config, check_data(config)).advice["settings"]["recipe"] == "complete-vfl"
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is an accelerator here")

@@ -291,9 +291,9 @@ def test_a_column_all_missing_is_noted_and_trained_without(call, workshop):
     workshop.telco["minutes"] = np.nan
     workshop.write()
     code, out, _ = call("check")
-    assert code == 0 and "note party 'telco': column 'minutes': all 160 cells are missing" in out
+    assert code == 0 and "note party 'telco', column 'minutes': all 160 cells are missing" in out
     code, out, err = call("run")
-    assert code == 0 and "note: column 'minutes': all 160 cells are missing" in err
+    assert code == 0 and "note: party 'telco', column 'minutes': all 160 cells are missing" in err
     assert "telco has 1 column without any value" in " ".join(out.split())
 
 

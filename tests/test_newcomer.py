@@ -70,7 +70,7 @@ def test_from_two_spreadsheets_to_predictions(
     config.write_text(text, "utf-8")
     code, said = told(["check"], capsys)
     assert code == 0 and "klinik 130 90" in said.replace("│", " ")
-    assert "column 'Aufnahme'" in said and "says next to nothing" in said
+    assert "column 'Aufnahme': its values are dates (such as" in said
     assert "'ja' and 'JA' are taken for different values" in said
     assert "-999" not in said and 'recipe = "complete-vfl"' in said
 

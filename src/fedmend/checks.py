@@ -20,7 +20,7 @@ from fedmend.config.shapes import alike_doubts, alike_problems, mostly_alike
 from fedmend.data.table import Table
 from fedmend.errors import DataError, FedmendError, FedmendWarning
 from fedmend.federation import Federation, Party
-from fedmend.flow.reading import read_party
+from fedmend.flow.reading import all_problems, read_party
 from fedmend.report.overview import Overview, overview
 from fedmend.secure.align import align
 from fedmend.secure.identifiers import RULES, describe_ids
@@ -48,11 +48,9 @@ def check_data(config: Config) -> Findings:
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always", FedmendWarning)
             _check_party(config, party, found)
-        found.notes += [
-            f"party {party.name!r}: {each.message}"
-            for each in caught
-            if issubclass(each.category, FedmendWarning)
-        ]
+        found.notes += dict.fromkeys(
+            str(each.message) for each in caught if issubclass(each.category, FedmendWarning)
+        )
     if config.horizontal and len(found.tables) == len(config.party):
         found.problems += alike_problems(found.tables)
         found.notes += alike_doubts(found.tables)
@@ -80,6 +78,7 @@ def look(
         for party in config.party
     ]
     shape = "horizontal" if config.horizontal else "vertical"
+    share = config.evaluate.test_share
     with Federation(*parties, seed=config.run.all_seeds[0], device=config.run.device) as fed:
         if len(parties) > 1 and not config.horizontal:
             how = config.align.model_dump(exclude_none=True)
@@ -87,7 +86,8 @@ def look(
             if 1 < len(config.labellers) < len(parties):
                 # They may know many more rows together than everybody does.
                 align(fed.only(*config.labellers), progress=progress, **how)
-        return overview(fed, shape=shape, curve=curve, progress=progress)
+        training = 1.0 if any(each.has_test for each in config.party) else 1 - share
+        return overview(fed, shape=shape, curve=curve, training=training, progress=progress)
 
 
 def _check_party(config: Config, party: PartySettings, found: Findings) -> None:
@@ -98,6 +98,9 @@ def _check_party(config: Config, party: PartySettings, found: Findings) -> None:
         return
     try:
         train, test = read_party(config, party)
+    except DataError:
+        found.problems += map(str, all_problems(config, party))
+        return
     except FedmendError as error:
         found.problems.append(str(error))
         return
@@ -107,6 +110,11 @@ def _check_party(config: Config, party: PartySettings, found: Findings) -> None:
         found.notes.append(f"party {party.name!r} has no columns besides id and label")
     if party.label is not None and _learns_alone_from(config, party.name):
         _check_label(train, party.name, found)
+        if not train.feature_names and any(method.name == "local" for method in config.method):
+            found.problems.append(
+                f"method[local]: party {party.name!r} has no columns besides id and label, so "
+                "there is nothing to learn from alone. Mend: remove this [[method]]"
+            )
     if test is not None:
         # Where several label, nobody needs to label the test rows but the reference.
         spared = party.label if len(config.labellers) > 1 else None

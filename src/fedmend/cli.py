@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import sys
 import warnings
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import typer
 
@@ -34,6 +34,7 @@ class _State:
 
     debug = False
     handler: logging.Handler | None = None
+    told: ClassVar[set[str]] = set()
 
 
 def _version(asked: bool) -> None:
@@ -71,7 +72,10 @@ add_commands(app)
 def _show_warning(message: Any, category: type[Warning], *rest: Any, **more: Any) -> None:
     """Our own warnings as one line; others stay for the log."""
     if issubclass(category, FedmendWarning):
-        sys.stderr.write(f"note: {message}\n")
+        # One run trains many models, of which each may have the same to say.
+        if str(message) not in _State.told:
+            _State.told.add(str(message))
+            sys.stderr.write(f"note: {message}\n")
     elif _State.debug:
         sys.stderr.write(f"{category.__name__}: {message}\n")
 
@@ -91,6 +95,7 @@ def main(arguments: list[str] | None = None) -> None:
             if _State.handler is not None:
                 _LOG.removeHandler(_State.handler)
             _State.debug, _State.handler = False, None
+            _State.told.clear()
 
 
 def _tell(error: Exception) -> int:

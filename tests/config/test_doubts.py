@@ -18,17 +18,27 @@ def notes(values: list[object], kind: str | None = None) -> list[str]:
 
 def test_dates_and_addresses_as_text() -> None:
     (note,) = notes([f"{day:02d}.07.2022" for day in range(1, 31)])
-    assert note.startswith("party 'clinic', column 'x': 30 different values in 30 rows")
+    assert note.startswith("party 'clinic', column 'x': its values are dates")
     assert "'01.07.2022'" in note and note.endswith("drop = ['x']")
+    (note,) = notes([f"Mill Lane {house}" for house in range(1, 31)])
+    assert note.startswith("party 'clinic', column 'x': 30 different values in 30 rows")
+    assert "'Mill Lane 1'" in note and note.endswith("drop = ['x']")
     assert notes(["Ulm", "Bonn", "Kiel"] * 30) == []
 
 
 def test_numbers_among_which_a_word_stands() -> None:
     (note,) = notes([str(number) for number in range(40)] + ["<5", "?"])
-    assert "95 % of its values are numbers" in note and "'<5', '?'" in note
+    assert "40 of its 42 values are numbers" in note and "'<5', '?'" in note
     assert "missing = ['<5']" in note
     # A code made of digits is what the party says it is.
     assert notes([str(number % 7) for number in range(40)], kind="nominal") == []
+
+
+@pytest.mark.parametrize("value", ["DE", 7, 1.5])
+def test_a_column_that_never_changes(value: object) -> None:
+    (note,) = notes([value] * 40)
+    assert f"{value!r} in all 40 cells that are not empty" in note and "drop = ['x']" in note
+    assert notes([value] * 5) == []
 
 
 def test_values_that_differ_by_their_case() -> None:

@@ -118,7 +118,7 @@ def test_a_type_that_only_shows_late_in_the_file(csv):
         ("", {}, "the file is empty"),
         ("\n\n", {}, "the file is empty"),
         ("id,x\n", {}, "a header but no rows"),
-        ("id,x\n1,2,3\n", {}, "has 3 cells, the header 2"),
+        ("id,x\n1,2,3\n", {}, "row 2 has 3 cells, the header 2"),
         (PEOPLE, {"id": "ids"}, r"column 'ids': there is no such id column.*did you mean 'id'"),
         (PEOPLE, {"label": "defualt"}, r"no such label column.*mean 'default'.*id, age"),
         (PEOPLE, {"columns": ["aeg"]}, "no such column.*mean 'age'"),

@@ -13,7 +13,7 @@ from fedmend.data.table import Table
 from fedmend.errors import ConfigError
 from fedmend.federation import Federation, Party
 from fedmend.flow import execute, plan_of
-from fedmend.flow.choosing import Choice, Choosing, Contest, candidates_of
+from fedmend.flow.choosing import Choice, Choosing, Contest, candidates_of, main_metric
 from fedmend.flow.folds import fold, forget, horizontal_fold
 from fedmend.flow.listening import Listener
 from fedmend.flow.scoring import Reference
@@ -135,6 +135,21 @@ def test_the_best_on_held_out_rows_is_chosen(make_fed, make_frame) -> None:
     assert "VFL was chosen: all parties together" in choice.why[0]
     assert "Next came Local" in choice.why[1]
     assert Choice.from_dict(json.loads(json.dumps(choice.to_dict()))) == choice
+
+
+@pytest.mark.parametrize(
+    ("asked", "scores", "decides"),
+    [
+        ([], [{"accuracy": 0.5, "auc": 0.6}], "auc"),
+        ([], [{"accuracy": 0.5, "auc": 0.6}, {"accuracy": 0.4, "auc": float("nan")}], "accuracy"),
+        (["f1", "auc"], [{"f1": None, "auc": 0.6}], "auc"),
+        (["auc"], [{"auc": None}], "auc"),
+        ([], [{"rmse": 2.0, "mae": 1.0}], "rmse"),
+        ([], [{"mae": 1.0}], "mae"),
+    ],
+)
+def test_the_metric_that_decides_is_one_that_can_be_told(asked, scores, decides) -> None:
+    assert main_metric(asked, scores) == decides
 
 
 def test_the_budget_ends_it_after_a_whole_fold(make_fed) -> None:

@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 from sklearn.base import clone
 
+from fedmend.data.table import Table
 from fedmend.errors import ConfigError, DataError, NotFitted, Refused
 from fedmend.federation import Federation, Policy
-from fedmend.methods import VFL, Local, LocalVFL
+from fedmend.methods import VFL, InC, Local, LocalVFL
 from fedmend.methods.base import SplitEstimator
 
 Make = Callable[..., Any]
@@ -132,13 +133,20 @@ def test_scikit_learns_conventions(method: type[SplitEstimator], fed: Federation
     assert clone(model).get_params() == model.get_params()
     assert repr(model) == f"{method.__name__}(epochs=3, lr=0.01)"
     assert model.set_params(epochs=4).epochs == 4
-    with pytest.raises(ConfigError, match=r"no parameter 'epoch'. Did you mean 'epochs'"):
+    with pytest.raises(ConfigError, match=r"no parameter 'epoch': did you mean 'epochs'"):
         model.set_params(epoch=4)
     before = dict(model.get_params())
     model.fit(fed)
     assert model.get_params() == before
     with pytest.raises(TypeError):
         method(4)
+
+
+@pytest.mark.parametrize("method", [VFL, InC])
+def test_a_table_is_no_federation(method: type[SplitEstimator]) -> None:
+    table = Table([1, 2], {"x": [1.0, 2.0]})
+    with pytest.raises(DataError, match=r"takes a Federation, not a Table. Mend: fm.Federation"):
+        method().fit(table)  # type: ignore[arg-type]
 
 
 @all_methods

@@ -223,7 +223,7 @@ def test_scikit_learns_conventions(method: type[SplitEstimator]) -> None:
     assert model.set_params(epochs=4).epochs == 4
     assert "epochs=4" in repr(model)
     assert "lr=0.005" in repr(model)
-    with pytest.raises(ConfigError, match=r"no parameter 'epoch'. Did you mean 'epochs'"):
+    with pytest.raises(ConfigError, match=r"no parameter 'epoch': did you mean 'epochs'"):
         model.set_params(epoch=4)
     with pytest.raises(NotFitted, match=r"call fit\(fed\) first"):
         model.predict(torn(60, 30, 10))

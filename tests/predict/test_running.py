@@ -151,6 +151,13 @@ def test_bad_requests(shop, change, problem):
     assert not list(shop.out.glob("*/*"))
 
 
+def test_a_run_that_is_not_there(shop, tmp_path):
+    with pytest.raises(ConfigError, match=f"no such run. Mend: .*the runs there are: {shop.run}"):
+        predict_run(shop.run.with_name("federatoin"), shop.new, shop.out)
+    with pytest.raises(ConfigError, match="no such run. Mend: .*'fedmend run' makes one"):
+        predict_run(tmp_path / "nowhere" / "run", shop.new, shop.out)
+
+
 def change(path, edit):
     frame = pd.read_csv(path)
     (edit(frame) if edit(frame) is not None else frame).to_csv(path, index=False)

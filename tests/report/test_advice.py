@@ -91,6 +91,11 @@ def test_too_few_shared_rows_to_complete_from():
     assert not any("auto" in sentence for sentence in found.words)  # too few to choose by
 
 
+def test_whoever_has_labels_only_is_not_advised_to_train_alone():
+    found = advice_of([party("bank", 1000, 1000, columns={}), party("telco", 900)], 100)
+    assert found.recipe == "complete-vfl" and names(found) == ["risa", "local-vfl"]
+
+
 def test_scarce_labels():
     found = advice_of([party("bank", 500, 60), party("telco", 500)], 500)
     assert tears(found) == ["scarce-labels"] and "ssl-vfl" in names(found)

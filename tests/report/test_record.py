@@ -46,6 +46,17 @@ def test_numpy_values_and_nan_are_written_as_json(tmp_path):
     assert loaded.summaries()[0].mean == {}
 
 
+def test_a_metric_that_cannot_be_told_is_explained(record):
+    assert record.untold() == []
+    for run in record.methods:
+        run.scores = {"auc": None, "accuracy": 0.5 + 0.1 * (run.title == "Local")}
+    record.metric = "accuracy"
+    (told,) = record.untold()
+    assert "no AUC" in told and "so that accuracy decides. Mend:" in told
+    assert record.best().title == "Local"
+    assert record.best(among=["VFL"]).title == "VFL" and record.best(among=[]) is None
+
+
 @pytest.mark.parametrize("text", ["{", "[]", '{"format": 1}', '{"format": 99, "methods": []}'])
 def test_damaged_records_are_named(tmp_path, text):
     (tmp_path / "metrics.json").write_text(text)

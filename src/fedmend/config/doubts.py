@@ -14,6 +14,7 @@ __all__ = ["doubtful_columns"]
 MOST_DIFFERENT = 0.3
 FEW_VALUES = 20
 MOSTLY_NUMBERS = 0.8
+DATE = r"\s*\d{1,4}([./-])\d{1,2}\1\d{2,4}(?:[ T]\d{1,2}:\d{2}(?::\d{2})?)?\s*"
 STAND_INS = (-1, -9, -99, -999, -9999)
 
 
@@ -28,9 +29,19 @@ def doubtful_columns(table: Table, party: str) -> list[str]:
         if not len(values):
             continue
         looks = _text_doubts if column.kind == "nominal" else _number_doubts
+        if len(values) >= FEW_VALUES and values.nunique() == 1:
+            looks = _constant_doubts
         for words, mend in looks(name, values):
             notes.append(f"party {party!r}, column {name!r}: {words}. Mend: {mend}")
     return notes
+
+
+def _constant_doubts(name: str, values: pd.Series) -> Iterator[tuple[str, str]]:
+    yield (
+        f"{values.tolist()[0]!r} in all {len(values):,} cells that are not empty: it tells no row "
+        "from another",
+        f"drop = [{name!r}]",
+    )
 
 
 def _text_doubts(name: str, values: pd.Series) -> Iterator[tuple[str, str]]:
@@ -41,9 +52,14 @@ def _text_doubts(name: str, values: pd.Series) -> Iterator[tuple[str, str]]:
         others = ", ".join(repr(each) for each in texts[~numbers].unique()[:3].tolist())
         first = texts[~numbers].iloc[0]
         yield (
-            f"{100 * numbers.mean():.0f} % of its values are numbers, but it is taken for text, "
-            f"as others read {others}",
+            f"{numbers.sum():,} of its {len(texts):,} values are numbers, but it is taken for "
+            f"text, as others read {others}",
             f"correct these cells, or missing = [{first!r}] where they stand for nothing",
+        )
+    elif len(distinct) >= FEW_VALUES and texts.str.fullmatch(DATE).all():
+        yield (
+            f"its values are dates (such as {distinct[0]!r}), but they are taken for categories",
+            f"make it a number (days since a start date, month, age), or drop = [{name!r}]",
         )
     elif len(distinct) > max(FEW_VALUES, MOST_DIFFERENT * len(texts)):
         yield (

@@ -57,7 +57,7 @@ class PartySettings(_Settings):
     """``[[party]]``: a name, where its table is, and how it is written.
 
     drop: columns that are left out. encoding, delimiter, decimal: of CSV files. missing: what
-    stands in cells that are empty.
+    stands in empty cells besides nothing, NA, NaN and null; [] if those are values.
     """
 
     name: Name

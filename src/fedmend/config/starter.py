@@ -71,10 +71,13 @@ mode = "ecdh"                # private set intersection: nobody learns the other
 title = {title}
 """
 
-_METHODS = """\
+_LOCAL = """\
 [[method]]
 name = "local"               # the label party alone
 
+"""
+
+_METHODS = """\
 [[method]]
 name = "vfl"                 # all parties, on the rows known to all
 # epochs = 100
@@ -202,12 +205,14 @@ def starter_text(
     if alike:
         head = head.replace("[run]\n", _SHAPE)
     several = len(labels) > 1
+    # Whoever has labels only has nothing to learn from alone.
+    local = _LOCAL if any(len(tables[file].header) != 2 for file in labels) else ""
     holders = [names[file] for file in labels]
     return (
         head
         + "".join(parties)
         + (_HORIZONTAL_TAIL if alike else _TAIL).format(
-            methods=_CROWD_METHODS if several else _METHODS,
+            methods=_CROWD_METHODS if several else local + _METHODS,
             correct=_CORRECT.format(to=_quoted(holders[0])) if several else "",
             reference=_REFERENCE if several else "",
             normalise=_normalise(known),
@@ -244,13 +249,14 @@ def _roles(
     asked = asked or [_shared_column(tables, wanted)]
     ids = {file: _first_of(asked, how.header) for file, how in tables.items()}
     labels = {file: _first_of(wanted, how.header) for file, how in tables.items()}
-    problems = [
-        f"{file} has no id column {' or '.join(map(repr, asked))}: "
-        f"{did_you_mean(asked[0], tables[file].header)}. Mend: --id once for each name it has"
-        for file, name in ids.items()
-        if name is None
-    ]
-    everything = [name for how in tables.values() for name in how.header]
+    problems = []
+    for file in (file for file, name in ids.items() if name is None):
+        hint = did_you_mean(asked[0], tables[file].header)
+        problems.append(
+            f"{file} has no id column {' or '.join(map(repr, asked))}: "
+            f"{hint}{'' if hint.endswith('?') else '.'} Mend: --id once for each name it has"
+        )
+    everything = list(dict.fromkeys(name for how in tables.values() for name in how.header))
     if not wanted:
         problems.append("no label was named. Mend: --label with the column to predict")
     for name in wanted:

@@ -153,6 +153,8 @@ def _parse(
     delimiter: str,
     decimal: str,
     missing: list[str],
+    *,
+    threads: bool = True,
 ) -> pa.Table:
     import pyarrow as pa
     from pyarrow import csv as pc
@@ -169,7 +171,7 @@ def _parse(
         return pc.read_csv(
             pa.BufferReader(text),
             read_options=pc.ReadOptions(
-                use_threads=True, block_size=len(text) + 1 if one_block else _BLOCK
+                use_threads=threads, block_size=len(text) + 1 if one_block else _BLOCK
             ),
             parse_options=pc.ParseOptions(
                 delimiter=delimiter, newlines_in_values=True, invalid_row_handler=first_bad
@@ -184,11 +186,14 @@ def _parse(
             ),
         )
     except pa.ArrowInvalid as error:
+        if bad and threads:
+            # Rows are counted only when one thread reads them.
+            form = (file, text, names, textual, delimiter, decimal, missing)
+            return _parse(*form, threads=False)
         if bad:
             row = bad[0]
-            number = "" if row.number is None else f" {row.number}"
             raise ReadError(
-                f"{file}: row{number} has {row.actual_columns} cells, "
+                f"{file}: row {row.number} has {row.actual_columns} cells, "
                 f"the header {row.expected_columns}",
                 mend="correct that row (a delimiter inside a cell needs quotes around the cell)",
             ) from None

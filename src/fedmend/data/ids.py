@@ -34,9 +34,13 @@ def _reject_missing(series: pd.Series) -> None:
     if series.dtype == object or isinstance(series.dtype, pd.StringDtype):
         absent = absent | (series == "").fillna(False).astype(bool)
     if absent.any():
+        places = np.flatnonzero(absent.to_numpy()) + 1
+        which = ", ".join(map(str, places[:5])) + (", …" if len(places) > 5 else "")
+        also = series[~absent].duplicated().sum()
+        more = f", and {int(also)} of the others have one that occurred before" if also else ""
         raise DataError(
-            f"missing id in {int(absent.sum())} rows",
-            mend="give every row an id or drop those rows",
+            f"missing id in {len(places)} rows (counted from 1: {which}){more}",
+            mend="give every row an id of its own, or drop those rows",
         )
 
 

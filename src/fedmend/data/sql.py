@@ -7,11 +7,12 @@ query runs.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
+from fedmend.data._parts import require_name
 from fedmend.data.arrow import to_frame
 from fedmend.data.schema import KindSpec
 from fedmend.data.table import Table
@@ -32,8 +33,9 @@ def read_sql(
     id: str | None = None,
     label: str | None = None,
     kinds: Mapping[str, KindSpec] | None = None,
+    drop: Sequence[str] = (),
 ) -> Table:
-    """The rows a query returns.
+    """The rows a query returns, without the columns to `drop`.
 
     ``uri`` is ``sqlite:///relative.db``, ``sqlite:////absolute.db`` or
     ``postgresql://user:password@host:port/database``.
@@ -54,7 +56,10 @@ def read_sql(
     if arrow.num_rows == 0:
         raise ReadError("the query returns no rows", mend="check its WHERE clause and the table")
     try:
-        return Table.from_frame(to_frame(arrow), id=id, label=label, kinds=kinds)
+        for name in drop:
+            require_name(name, arrow.column_names, "column (named in drop)")
+        frame = to_frame(arrow.drop_columns(list(drop)))
+        return Table.from_frame(frame, id=id, label=label, kinds=kinds)
     except ReadError:
         raise
     except DataError as error:

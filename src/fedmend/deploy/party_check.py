@@ -19,8 +19,8 @@ from fedmend._version import __version__
 from fedmend.deploy.consent import party_of
 from fedmend.deploy.party_file import PartyFile, load_party
 from fedmend.deploy.processes import role_of, server_address
-from fedmend.errors import FedmendError, FedmendWarning
-from fedmend.flow.reading import read_party
+from fedmend.errors import DataError, FedmendError, FedmendWarning
+from fedmend.flow.reading import all_problems, read_party
 
 if TYPE_CHECKING:
     from cryptography.x509 import Certificate
@@ -181,6 +181,10 @@ def _table(file: PartyFile) -> Iterator[Check]:
         warnings.simplefilter("always", FedmendWarning)
         try:
             train, test = read_party(file, file)
+        except DataError:
+            for problem in all_problems(file, file):
+                yield Check("table", "problem", str(problem))
+            return
         except FedmendError as error:
             yield Check("table", "problem", str(error))
             return

@@ -8,10 +8,11 @@ then trained on all rows, like a method that the file names.
 from __future__ import annotations
 
 import logging
+import math
 import statistics
 import time
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -83,6 +84,7 @@ class Candidate:
     name: str
     completed: bool = False
     corrected: bool = False
+    scores: list[dict[str, float]] = field(default_factory=list)
     values: list[float] = field(default_factory=list)
     seconds: float = 0.0
     skipped: str = ""
@@ -203,14 +205,17 @@ class Contest:
             another = spent * (number + 2) / (number + 1)
             if number + 1 < self.how.folds and another > self.how.budget:
                 break
-        able = [each for each in candidates if each.values]
+        able = [each for each in candidates if each.scores]
         if not able:
             told = "; ".join(f"{each.title}: {each.skipped}" for each in candidates)
             raise ConfigError(
                 f'method "auto" found no method that can be trained here ({told}). '
                 "Mend: what these say, or name a method"
             )
-        folds = min(len(each.values) for each in able)
+        folds = min(len(each.scores) for each in able)
+        self.metric = main_metric(self.metrics, [s for each in able for s in each.scores[:folds]])
+        for each in able:
+            each.values = [float(scores[self.metric]) for scores in each.scores]
         sign = 1 if better_is_higher(self.metric) else -1
         best = max(able, key=lambda each: sign * statistics.fmean(each.values[:folds]))
         return Choice(
@@ -258,8 +263,7 @@ class Contest:
                 logger.warning("%s cannot be trained here: %s", candidate.title, error)
                 continue
             candidate.seconds += time.perf_counter() - began
-            self.metric = self.metric or main_metric(self.metrics, scores)
-            candidate.values.append(float(scores[self.metric]))
+            candidate.scores.append(scores)
             done = number * len(candidates) + at + 1
             total = self.how.folds * len(candidates)
             self.listener.progress(f"fold {number + 1}", done, total)
@@ -310,9 +314,16 @@ class Contest:
         return lines
 
 
-def main_metric(metrics: list[str], scores: Mapping[str, float]) -> str:
-    """The metric that decides: the first asked for, or what is usual."""
-    if metrics:
-        return metrics[0]
-    names = list(scores)
-    return next((name for name in ("auc", "accuracy", "rmse") if name in names), names[0])
+def main_metric(metrics: list[str], scores: Sequence[Mapping[str, float | None]]) -> str:
+    """The metric that decides: the first asked for, or what is usual, that all scores have.
+
+    An AUC cannot be told of rows among which a class is absent.
+    """
+    names = metrics or [name for name in ("auc", "accuracy", "rmse") if name in scores[0]]
+    names = names or list(scores[0])
+    told = (name for name in names if all(_is_number(each.get(name)) for each in scores))
+    return next(told, names[0])
+
+
+def _is_number(value: float | None) -> bool:
+    return value is not None and math.isfinite(value)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import hashlib
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from fedmend.errors import ConfigError, DataError
+from fedmend.errors import ConfigError, DataError, FedmendWarning, ReadError
 from fedmend.federation import Party
 from fedmend.secure.identifiers import RULES
 
@@ -16,7 +19,10 @@ if TYPE_CHECKING:
     from fedmend.config import Config, PartySettings
     from fedmend.data.table import Table
 
-__all__ = ["csv_form", "read_parties", "read_party", "split_by_id"]
+__all__ = ["all_problems", "csv_form", "read_parties", "read_party", "split_by_id"]
+
+# Whoever has more than this wrong has the wrong file.
+MOST_PROBLEMS = 20
 
 
 class File(Protocol):
@@ -47,19 +53,69 @@ def read_parties(config: Config) -> list[Party]:
 
 
 def read_party(config: File, party: PartySettings) -> tuple[Table, Table | None]:
-    """A party's table, and its test table where it has one; errors name the party."""
+    """A party's table, and its test table where it has one; errors and warnings name the party."""
     try:
-        train = _read(config, party, party.data, party.sql, party.label)
-        test = None
-        if party.has_test:
-            # Where several label, their labels may be missing at test time.
-            needed = party.label if len(config.labellers) == 1 else None
-            test = _read(config, party, party.test, party.test_sql, needed)
-            if needed is None and party.label in test.names:
-                test = test.with_label(party.label)
+        with warnings_of(party.name):
+            train = _read(config, party, party.data, party.sql, party.label)
+            test = None
+            if party.has_test:
+                # Where several label, their labels may be missing at test time.
+                needed = party.label if len(config.labellers) == 1 else None
+                test = _read(config, party, party.test, party.test_sql, needed)
+                if needed is None and party.label in test.names:
+                    test = test.with_label(party.label)
     except DataError as error:
         raise error.at(party.name) from error
     return train, test
+
+
+@contextmanager
+def warnings_of(party: str) -> Iterator[None]:
+    """Fedmend's warnings of what is done here name the party."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        yield
+    for each in caught:
+        if issubclass(each.category, FedmendWarning):
+            message = str(each.message)
+            told = message if f"party {party!r}" in message else f"party {party!r}, {message}"
+            warnings.warn(told, each.category, stacklevel=4)
+        else:
+            warnings.warn_explicit(each.message, each.category, each.filename, each.lineno)
+
+
+def all_problems(config: File, party: PartySettings) -> list[DataError]:
+    """Everything that is wrong with a party's table: it is read on without what was named."""
+    found: list[DataError] = []
+    named: set[str] = set()
+    for _ in range(2 * MOST_PROBLEMS):
+        try:
+            read_party(config, party)
+            break
+        except DataError as error:
+            name = error.column
+            if name not in named:
+                found.append(error)
+            if name is None or isinstance(error, ReadError) or len(found) == MOST_PROBLEMS:
+                break
+            if name == party.id and party.sql is not None:
+                break
+            named.add(name)
+            party = _without(party, name)
+    return found
+
+
+def _without(party: PartySettings, name: str) -> PartySettings:
+    """The party as if it had not named this column; dropped, or no longer if it is not there."""
+    absent = name in party.drop
+    return party.model_copy(
+        update={
+            "drop": [each for each in party.drop if each != name] + ([] if absent else [name]),
+            "id": None if name == party.id else party.id,
+            "label": None if name == party.label else party.label,
+            "kinds": {each: kind for each, kind in party.kinds.items() if each != name},
+        }
+    )
 
 
 def _read(
@@ -78,16 +134,19 @@ def _read(
     uri = party.uri
     if uri.startswith("sqlite:///") and not uri.startswith("sqlite:////"):
         uri = f"sqlite:///{config.at(uri.removeprefix('sqlite:///')).resolve()}"
-    table = read_sql(sql, uri=uri, id=party.id, label=label, kinds=party.kinds)
-    return table.drop(party.drop)
+    return read_sql(sql, uri=uri, id=party.id, label=label, kinds=party.kinds, drop=party.drop)
 
 
 def csv_form(party: PartySettings) -> dict[str, Any]:
     """How a party's CSV files are written, for the reader."""
+    from fedmend.data.readers import MISSING_MARKS
+
     form = {"encoding": party.encoding, "delimiter": party.delimiter, "decimal": party.decimal}
     if party.missing is None:
         return form
-    return {**form, "missing": ["", *(each for mark in party.missing for each in _spelt(mark))]}
+    # What stands for nothing besides the usual; an empty list says that nothing but nothing does.
+    usual = MISSING_MARKS if party.missing else ("",)
+    return {**form, "missing": [*usual, *(each for mark in party.missing for each in _spelt(mark))]}
 
 
 def _spelt(mark: str) -> list[str]:

@@ -111,8 +111,8 @@ def _record(
     reference: Reference | None,
     tested_on: str,
 ) -> RunRecord:
-    scores = runs[0].scores if runs else {}
-    return RunRecord(
+    scores = [run.scores for run in runs if run.scores]
+    record = RunRecord(
         title=plan.title,
         methods=list(runs),
         metric=main_metric(list(plan.metrics), scores) if scores else "auc",
@@ -126,9 +126,11 @@ def _record(
         device=plan.device,
         seeds=list(plan.seeds),
         settings=plan.settings,
-        notes=found.notes,
+        notes=list(found.notes),
         seconds=place.manifest.seconds,
     )
+    record.notes += record.untold()
+    return record
 
 
 def _report(

@@ -17,7 +17,7 @@ from fedmend.learn.halves import Settings
 from fedmend.learn.optim import OptimizerSpec
 from fedmend.learn.parts import MANIFEST, read_json, write_json
 from fedmend.learn.training import Progress, SplitConfig, SplitNetwork
-from fedmend.methods.estimator import Estimator
+from fedmend.methods.estimator import Estimator, require_federation
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -98,6 +98,7 @@ class SplitEstimator(Estimator):
         resume: bool = False,
     ) -> Self:
         """Train on the federation's rows. `progress(stage, done, total, metrics)` is told."""
+        require_federation(fed)
         config = self._config()
         label_party = self.label_party or fed.label_party
         if label_party not in fed.names:

@@ -21,6 +21,7 @@ from fedmend.learn.session import Session
 from fedmend.learn.training import Progress, SplitConfig, SplitNetwork
 from fedmend.methods import crowd
 from fedmend.methods.base import SplitEstimator
+from fedmend.methods.estimator import require_federation
 from fedmend.methods.inc_labels import LabelWorker
 from fedmend.methods.label_dp import keep_probability, without_response
 from fedmend.methods.labellers import (
@@ -107,6 +108,7 @@ class CrowdEstimator(SplitEstimator):
 
         With `checkpoint` every epoch is kept in that folder; with `resume` it goes on from there.
         """
+        require_federation(fed)
         self._check()
         rows = fed.alignment.aligned
         roster = crowd_roster(fed, self.label_parties)

@@ -6,16 +6,26 @@ attributes end in `_`, and `get_params` / `set_params` / `sklearn.base.clone` wo
 
 from __future__ import annotations
 
-import difflib
 import inspect
 import os
 from pathlib import Path
 from typing import Any, Self
 
-from fedmend.errors import ConfigError
+from fedmend._suggest import did_you_mean
+from fedmend.errors import ConfigError, DataError
+from fedmend.federation import Federation
 from fedmend.learn.parts import MANIFEST, read_json
 
-__all__ = ["Estimator"]
+__all__ = ["Estimator", "require_federation"]
+
+
+def require_federation(fed: Any) -> None:
+    """Whoever comes from scikit-learn gives a table first."""
+    if not isinstance(fed, Federation):
+        raise DataError(
+            f"fit takes a Federation, not a {type(fed).__name__}",
+            mend="fm.Federation(fm.Party(name, table), …), and fm.align(fed)",
+        )
 
 
 class Estimator:
@@ -47,9 +57,8 @@ class Estimator:
         problems = []
         for name in params:
             if name not in known:
-                close = difflib.get_close_matches(name, known, 1)
-                hint = f" Did you mean {close[0]!r}?" if close else ""
-                problems.append(f"{type(self).__name__} has no parameter {name!r}.{hint}")
+                hint = did_you_mean(name, known)
+                problems.append(f"{type(self).__name__} has no parameter {name!r}: {hint}")
         if problems:
             raise ConfigError(problems)
         for name, value in params.items():

@@ -22,7 +22,7 @@ from fedmend.data.encode import Encoder
 from fedmend.data.schema import Schema
 from fedmend.errors import ConfigError, DataError
 from fedmend.learn.parts import FILE, MANIFEST, read_file, read_json
-from fedmend.report.record import RunRecord, better_is_higher
+from fedmend.report.record import RunRecord
 
 __all__ = [
     "KeptModel",
@@ -104,13 +104,8 @@ def chosen(run: Path, method: str | None) -> KeptModel:
             )
         title = asked[0]
     else:
-        means = {each.title: each.mean.get(record.metric) for each in record.summaries()}
-        sign = 1 if better_is_higher(record.metric) else -1
-        worst = float("-inf")
-        title = max(
-            kept,
-            key=lambda each: worst if (mean := means[each]) is None else sign * float(mean),
-        )
+        best = record.best(among=kept)
+        title = kept[0] if best is None else best.title
     manifest = read_json(folders[title] / MANIFEST, "a saved model")
     return KeptModel(names[title], title, folders[title], manifest, run_name(run))
 

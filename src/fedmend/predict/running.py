@@ -88,7 +88,12 @@ def run_config(run: Path) -> Config:
     from fedmend.flow import CONFIG_FILE
 
     file = run / CONFIG_FILE
-    if run.is_dir() and (not file.is_file() or not file.read_text(encoding="utf-8")):
+    if not run.is_dir():
+        beside = run.parent.iterdir() if run.parent.is_dir() else ()
+        made = sorted(str(each) for each in beside if (each / CONFIG_FILE).is_file())
+        there = f"the runs there are: {', '.join(made[:5])}" if made else "'fedmend run' makes one"
+        raise ConfigError(f"{run}: there is no such run. Mend: check the name; {there}")
+    if not file.is_file() or not file.read_text(encoding="utf-8"):
         raise ConfigError(
             f"{run} was made without a federation.toml, which says how tables are read. "
             "Mend: predict in Python: Method.load(folder, fed).predict_table(fed)"

@@ -22,13 +22,19 @@ class Facts:
     """The sizes that costs follow from.
 
     rows, features: by party. labellers: the parties with a label column. aligned: rows known to
-    all, None in a horizontal federation.
+    all, None in a horizontal federation. training: the share of the rows that is trained on.
     """
 
     rows: Mapping[str, int]
     features: Mapping[str, int]
     labellers: tuple[str, ...]
     aligned: int | None = None
+    training: float = 1.0
+
+    @property
+    def trained_on(self) -> int:
+        """Shared rows that are not set aside for tests."""
+        return round(self.shared * self.training)
 
     @property
     def parties(self) -> int:

@@ -52,6 +52,7 @@ def advise(found: Overview) -> Advice:
         {party.name: party.n_columns for party in told},
         tuple(party.name for party in told if party.labelled),
         None if found.shape == "horizontal" else found.aligned,
+        found.training,
     )
     if found.shape == "horizontal":
         return _across(found, told, facts)
@@ -80,6 +81,8 @@ def _one_labeller(found: Overview, told: list[PartyOverview], facts: Facts) -> A
         # Rows with a label are those that are worth completing for a training.
         complete = {"source": facts.owner}
         names = [*evidence, "local-vfl", "local"]
+    if not facts.features[facts.owner]:
+        names.remove("local")
     return _with_costs(tears, names, facts, complete=complete, recipe=recipe)
 
 
@@ -104,7 +107,7 @@ def _few_shared(found: Overview, told: list[PartyOverview], facts: Facts) -> Ite
     if _predicts_numbers(found):
         mend, method = f"LocalVFL trains on the other {rest:,} too", "local-vfl"
     yield _tear("few-shared", "Few people in common", share, mend, [method], facts)
-    if shared >= LEAST_SHARED:
+    if facts.trained_on >= LEAST_SHARED:
         others = [party for party in told if party.name != owner.name and party.n_columns]
         lacking = " and ".join(f"{party.name}'s {party.n_columns} columns" for party in others)
         yield _tear(
@@ -168,7 +171,8 @@ def _several_labellers(found: Overview, told: list[PartyOverview], facts: Facts)
     complete = {"source": owner.name} if "complete" in tables else None
     rows = found.labellers_share or min(facts.rows[name] for name in facts.labellers)
     before = estimate("inc", replace(facts, aligned=rows))
-    names = ["risa", "local"] if recipe else ["risa", "vfl", "local"]
+    names = ["risa"] if recipe else ["risa", "vfl"]
+    names += ["local"] if owner.n_columns else []
     return replace(
         _with_costs(tears, names, one, complete=complete, recipe=recipe, before=before),
         correct=correct,
@@ -274,7 +278,7 @@ def _with_costs(
         whole += _sum([name for name in trained if name != "local"], again)
         candidates += _sum(tried, again)
     choosing = None
-    if tears and (facts.aligned or 0) >= LEAST_CHOSEN_BY:
+    if tears and facts.aligned and facts.trained_on >= LEAST_CHOSEN_BY:
         # Every fold trains on all rows but its own.
         choosing = Cost((FOLDS - 1) * candidates.seconds, (FOLDS - 1) * candidates.bytes)
     return Advice(

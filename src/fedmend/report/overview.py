@@ -120,7 +120,8 @@ class Overview:
     each of several labellers. labellers_share: rows known to all of these, where they have found
     out. agreement: how far they agree. skew: how unevenly parties with the same columns share the
     classes. curve: what overlap is worth, if it was asked for. advice: which methods mend the
-    tears, at what cost. The last four in JSON form.
+    tears, at what cost. The last four in JSON form. training: the share of these rows that a run
+    will train on.
     """
 
     parties: list[PartyOverview]
@@ -134,6 +135,7 @@ class Overview:
     curve: dict[str, Any] | None = None
     advice: dict[str, Any] | None = None
     labellers_share: int | None = None
+    training: float = 1.0
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON form."""
@@ -207,6 +209,7 @@ def overview(
     *,
     shape: str = "vertical",
     curve: bool | Mapping[str, Any] = False,
+    training: float = 1.0,
     progress: Callable[[str, int, int], None] | None = None,
 ) -> Overview:
     """Ask every party for its sizes, the label party for its label, and say what is torn.
@@ -214,6 +217,8 @@ def overview(
     shape: "horizontal" where the parties have the same columns of different people. curve: train
     on growing parts of the aligned rows to see what more of them would be worth (a minute or
     less); settings of `fedmend.preflight.learning_curve` may be given instead of True.
+    training: the share of the rows that will be trained on, where the others are set aside for
+    tests: the advice goes by these.
     """
     from fedmend.report.advice import advise
 
@@ -236,6 +241,7 @@ def overview(
             **_among_labellers(fed, holders),
             curve=_curve(fed, curve, progress) if curve and aligned else None,
         )
+    found = replace(found, training=training)
     return replace(found, advice=advise(found).to_dict())
 
 

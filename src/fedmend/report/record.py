@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import math
 import platform
 import statistics
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, field
 from importlib import metadata
 from pathlib import Path
@@ -90,11 +91,27 @@ class RunRecord:
         """How the methods are shown, in their order."""
         return list(dict.fromkeys(run.title for run in self.methods))
 
-    def best(self) -> Summary | None:
-        """The method with the best mean of the main metric."""
-        able = [each for each in self.summaries() if self.metric in each.mean]
+    def best(self, among: Collection[str] | None = None) -> Summary | None:
+        """The method with the best mean of the main metric, of all or of these titles."""
+        able = [
+            each
+            for each in self.summaries()
+            if self.metric in each.mean and (among is None or each.title in among)
+        ]
         sign = 1 if better_is_higher(self.metric) else -1
         return max(able, key=lambda each: sign * each.mean[self.metric], default=None)
+
+    def untold(self) -> list[str]:
+        """Why a method has no AUC, where one has none."""
+        told = [run.scores.get("auc") for run in self.methods if "auc" in run.scores]
+        if all(value is not None and math.isfinite(value) for value in told):
+            return []
+        rest = "" if self.metric == "auc" else f", so that {self.metric} decides"
+        return [
+            f"There is no AUC: not every class is among {self.evaluated_on}{rest}. Mend: more test "
+            "rows (evaluate.test_share, or a test table for each party), or leave the labels of a "
+            "rare class empty"
+        ]
 
     def metric_names(self) -> list[str]:
         """Every metric that occurs, the main one first."""

@@ -12,6 +12,8 @@ __all__ = ["columns_in_words", "percent", "torn_across", "what_is_torn"]
 
 SCARCE_LABELS = 0.5
 RARE_CLASS = 0.1
+# Of a class with fewer labels than this hardly one falls among validation and test rows.
+FEW_LABELS = 10
 
 
 def torn_across(parties: list[PartyOverview], skew: Mapping[str, Any] | None) -> list[str]:
@@ -110,7 +112,15 @@ def _labels_torn(
         rarest = min(counts, key=counts.__getitem__)
         share = counts[rarest] / sum(counts.values())
         if share < RARE_CLASS / (len(counts) - 1):
-            sentences.append(f"The class {rarest!r} is rare: {percent(share)} of the labels.")
+            sentences.append(
+                f"The class {rarest!r} is rare: {percent(share)} of the labels"
+                + (
+                    f", {counts[rarest]:,} in all. So few can neither be learnt nor scored: leave "
+                    "them empty, or join them with another class."
+                    if counts[rarest] < FEW_LABELS
+                    else "."
+                )
+            )
     if counts and len(counts) == 1:
         sentences.append(f"The label has one value only, {next(iter(counts))!r}.")
     return sentences

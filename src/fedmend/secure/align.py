@@ -231,9 +231,10 @@ def _conclude(fed: Federation, crews: list[Crew], found: int, minimum: int) -> A
     for crew in crews:
         crew.admit()
     if found < minimum:
+        which = "" if fed.scope == "train" else f" of the tables {fed.scope!r}"
         warnings.warn(
-            f"only {found} rows are common to {', '.join(fed.names)}: correlations, means and "
-            f"models over so few rows can reveal single values. Mend: find more common rows "
+            f"only {found} rows{which} are common to {', '.join(fed.names)}: correlations, means "
+            f"and models over so few rows can reveal single values. Mend: find more common rows "
             f"(minimum={minimum}), or let the parties refuse by min_intersection in their policies",
             PrivacyWarning,
             stacklevel=3,
