@@ -168,6 +168,22 @@ def test_a_small_run() -> None:
 def test_options_that_are_not_there() -> None:
     with pytest.raises(ConfigError, match="did you mean 'tabddpm'"):
         run(generators="tabdpm,vea")
+    for wrong in ("", "20x", "20x0", "axb", "1x2x3x4x5"):
+        with pytest.raises(ConfigError, match="20x5x50x64"):
+            run(forest=wrong)
+
+
+@pytest.mark.parametrize(
+    ("forest", "quick", "expected"),
+    [
+        ("20", False, "n_t=20, duplicate_K=100, n_estimators=100, max_bin=256"),
+        ("20x5x50x64", False, "n_t=20, duplicate_K=5, n_estimators=50, max_bin=64"),
+        ("20x5x50x64", True, "n_t=5, duplicate_K=1, n_estimators=10, max_bin=32"),
+    ],
+)
+def test_a_bounded_forest_says_how_it_was_bounded(forest: str, quick: bool, expected: str) -> None:
+    job = {"forest": forest, "quick": quick}
+    assert generator_peers._note("ForestDiffusion", job) == expected
 
 
 def test_bars() -> None:

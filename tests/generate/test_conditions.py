@@ -138,3 +138,14 @@ def test_columns_without_any_cell_ask_for_nothing() -> None:
     assert len(drawn.unique()) == 30
     assert conditions.natural(5, torch.Generator()) is None
     assert (conditions.vector(None, 3) == 0).all()
+
+
+def test_a_plane_has_a_condition_where_a_row_has_the_category() -> None:
+    conditions, rows = _fitted()
+    drawn, wanted = conditions.draw(200, torch.Generator().manual_seed(0))
+    assert wanted is not None
+    plane = conditions.plane(wanted, 200, rows.shape[1])
+    assert torch.equal(plane[:, conditions.positions], conditions.vector(wanted, 200))
+    assert (plane.sum(1) == 1).all()
+    assert ((plane * rows[drawn]).sum(1) == 1).all()
+    assert not conditions.plane(None, 5, 8).any()

@@ -33,3 +33,15 @@ def test_every_coordinate_is_made_and_seen() -> None:
     critic(rows).square().sum().backward()
     assert rows.grad is not None
     assert (rows.grad.abs().sum(0) > 0).all()
+
+
+def test_planes_lie_upon_each_other() -> None:
+    below, above = torch.randn(6, 30), torch.randn(6, 30)
+    critic = SquareCritic(30, 4, planes=2)
+    single = SquareCritic(30, 4)
+    single.load_state_dict(
+        critic.state_dict() | {"layers.0.weight": critic.layers[0].weight[:, :1]}
+    )
+    rows = torch.cat([below, torch.zeros_like(above)], dim=1)
+    assert torch.allclose(critic(rows), single(below), atol=1e-6)
+    assert not torch.allclose(critic(torch.cat([below, above], dim=1)), single(below), atol=1e-3)

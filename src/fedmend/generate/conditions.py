@@ -84,6 +84,11 @@ class Conditions:
         vector = torch.zeros(n, self.width, device=self.device)
         return vector if wanted is None else vector.scatter_(1, wanted[:, None], 1.0)
 
+    def plane(self, wanted: torch.Tensor | None, n: int, width: int) -> torch.Tensor:
+        """Ones where a row has the categories wanted. **Shape**: (n,) -> (n, width of a row)"""
+        plane = torch.zeros(n, width, device=self.device)
+        return plane if wanted is None else plane.scatter_(1, self.positions[wanted][:, None], 1.0)
+
     def cross_entropy(self, logits: torch.Tensor, wanted: torch.Tensor | None) -> torch.Tensor:
         """How far the generated categories are from the wanted ones, mean over the rows."""
         if wanted is None:

@@ -101,7 +101,9 @@ class ConvolutionalGAN(Adversarial):
 
     def _rivalry(self, network: nn.Module, stream: torch.Generator) -> Step:
         width, target = self.encoder_.width, self._target()
-        critic = SquareCritic(width + self.conditions_.width, self.channels)
+        # A condition lies on the coordinate it speaks of, where one small window sees both.
+        planes = 2 if self.conditions_.width else 1
+        critic = SquareCritic(width, self.channels, planes=planes)
         self._rival("critic", critic)
         judging, making = self._optimizer(critic), self._optimizer(network)
         if target.is_used:
@@ -113,7 +115,7 @@ class ConvolutionalGAN(Adversarial):
             real: torch.Tensor, gaps: torch.Tensor | None, wanted: torch.Tensor | None
         ) -> None:
             inputs = self._inputs(len(real), wanted, stream)
-            condition = inputs[:, self.latent :]
+            condition = self.conditions_.plane(wanted, len(real), (planes - 1) * width)
             network.train()
             logits = network(inputs)
             complete = self.heads_.activate(logits, GUMBEL, stream)

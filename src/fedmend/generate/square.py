@@ -60,27 +60,32 @@ class SquareGenerator(nn.Module):
 
 
 class SquareCritic(nn.Module):
-    """Convolutions from a square to ``outputs`` numbers, each halving the side."""
+    """Convolutions from a square to ``outputs`` numbers, each halving the side.
 
-    def __init__(self, inputs: int, channels: int, outputs: int = 1) -> None:
+    With several ``planes`` a row is as many vectors of ``inputs``, one square upon the other.
+    """
+
+    def __init__(self, inputs: int, channels: int, outputs: int = 1, planes: int = 1) -> None:
         super().__init__()
         self.side = side_of(inputs)
+        self.planes = planes
         sides = _sides(self.side)
-        widths = [1, *(channels * 2**layer for layer in range(len(sides) - 1))]
+        widths = [planes, *(channels * 2**layer for layer in range(len(sides) - 1))]
         layers: list[nn.Module] = []
         for before, after in pairwise(widths):
             layers.append(nn.Conv2d(before, after, 4, stride=2, padding=1))
-            if before > 1:
+            if layers[1:]:
                 layers.append(nn.BatchNorm2d(after))
             layers.append(nn.LeakyReLU(_SLOPE))
         self.layers = nn.Sequential(*layers)
         self.last = nn.Linear(widths[-1] * sides[-1] ** 2, outputs)
 
     def features(self, rows: torch.Tensor) -> torch.Tensor:
-        """What the last layer sees. **Shape**: (n, inputs) -> (n, features)"""
-        square = F.pad(rows, (0, self.side**2 - rows.shape[1]))
-        return self.layers(square.view(-1, 1, self.side, self.side)).flatten(1)
+        """What the last layer sees. **Shape**: (n, planes * inputs) -> (n, features)"""
+        planes = rows.unflatten(1, (self.planes, -1))
+        square = F.pad(planes, (0, self.side**2 - planes.shape[2]))
+        return self.layers(square.unflatten(2, (self.side, self.side))).flatten(1)
 
     def forward(self, rows: torch.Tensor) -> torch.Tensor:
-        """**Shape**: (n, inputs) -> (n, outputs)"""
+        """**Shape**: (n, planes * inputs) -> (n, outputs)"""
         return self.last(self.features(rows))

@@ -35,6 +35,7 @@ PEERS: dict[str, str] = {
     "ForestDiffusion": "ForestDiffusion",
 }
 _QUICK_EPOCHS = 30
+_BINS = 256  # of xgboost's histograms
 
 
 # --- this side -------------------------------------------------------------------------------
@@ -134,7 +135,7 @@ def _forest(frame: Any, job: dict[str, Any]) -> Callable[[int], Any]:
         if not _has(unused):
             sys.modules[unused] = types.ModuleType(unused)
             sys.modules[unused].__getattr__ = lambda name: object  # type: ignore[method-assign]
-    levels, copies = _forest_size(job)
+    levels, copies, trees, bins = _forest_size(job)
     columns = list(frame.columns)
     codes = frame.copy()
     known = {name: pd.Index(sorted(frame[name].unique())) for name in job["discrete"]}
@@ -152,8 +153,12 @@ def _forest(frame: Any, job: dict[str, Any]) -> Callable[[int], Any]:
         bin_indexes=[columns.index(n) for n, index in known.items() if len(index) == 2],
         cat_indexes=[columns.index(n) for n, index in known.items() if len(index) > 2],
         int_indexes=whole,
+        n_estimators=trees,
+        max_bin=bins,
+        n_batch=int(bins == _BINS),  # its own reader of batches knows no other number
         diffusion_type="flow",
-        n_jobs=1,  # the trees themselves use all threads
+        n_jobs=job["threads"],
+        nthread=1,
         seed=job["seed"],
     )
 
@@ -166,15 +171,19 @@ def _forest(frame: Any, job: dict[str, Any]) -> Callable[[int], Any]:
     return sample
 
 
-def _forest_size(job: dict[str, Any]) -> tuple[int, int]:
-    levels, copies = (5, 1) if job["quick"] else map(int, job["forest"].split("x"))
-    return levels, copies
+def _forest_size(job: dict[str, Any]) -> list[int]:
+    """Noise levels, copies of each row, trees and bins; what is left out is the package's."""
+    if job["quick"]:
+        return [5, 1, 10, 32]
+    given = [int(part) for part in job["forest"].split("x")]
+    return given + [50, 100, 100, _BINS][len(given) :]
 
 
 def _note(peer: str, job: dict[str, Any]) -> str:
     """How the peer was run, where it was not run as it comes."""
     if peer == "ForestDiffusion":
-        return "n_t={}, duplicate_K={}".format(*_forest_size(job))
+        names = ("n_t", "duplicate_K", "n_estimators", "max_bin")
+        return ", ".join(f"{n}={v}" for n, v in zip(names, _forest_size(job), strict=True))
     notes = ["value_protection=False"] if peer == "mostlyai" else []
     return ", ".join(notes + ([f"{_QUICK_EPOCHS} epochs"] if job["quick"] else []))
 

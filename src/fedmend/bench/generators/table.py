@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -64,12 +65,14 @@ def run(
     or ``none``. With several ``seeds`` (from ``seed`` on; each draws other rows) the table holds
     means. ``device`` and ``threads`` are for all methods alike. ``gaps`` says how filled gaps are
     judged: in how many rows, and with how many halves of the columns missing; ``2000x5,1000x1``
-    judges by both. ``forest``: noise levels x copies
-    of each row for ForestDiffusion, whose own are 50x100.
+    judges by both. ``forest``: noise levels x copies of each row x trees x bins for
+    ForestDiffusion, whose own are 50x100x100x256: days of a core for a table of these.
     """
     names = _listed("generators", generators, generator_names())
     sets = _listed("datasets", datasets, dataset_names())
     wanted = _listed("peers", peers, generator_peers.PEERS)
+    if not re.fullmatch(r"[1-9]\d*(x[1-9]\d*){0,3}", forest):
+        raise ConfigError(f"forest must be whole numbers such as 20x5x50x64, however: {forest!r}")
     if quick:
         sets, rows = sets[:1], min(rows, 600)
     place = Place(str(pick_device(device)), threads)
