@@ -10,6 +10,7 @@ import pytest
 
 pytest.importorskip("nvflare", reason="the flare engine needs nvflare")
 
+from fedmend.federation.ledger import read_ledger
 
 from . import conftest
 
@@ -25,6 +26,15 @@ order = "seeded"
 name = "inc"
 epochs = 3
 secure = "masks"
+
+[[method]]
+name = "inc"
+title = "InC, a line corrected by a network"
+epochs = 3
+secure = "masks"
+bottom = []
+top = []
+corrector = {{ bottom = [8], embedding = 4, top = [8] }}
 
 [[method]]
 name = "risa"
@@ -63,9 +73,16 @@ def labellers(tmp_path_factory):
         made.down()
 
 
-def test_both_methods_give_the_numbers_of_one_process(labellers):
+def test_every_method_gives_the_numbers_of_one_process(labellers):
     over, here = labellers.run("over"), labellers.run_here("here")
-    assert [run.title for run in over.methods] == ["InC", "RISA"]
+    titles = [run.title for run in over.methods]
+    assert titles == ["InC", "InC, a line corrected by a network", "RISA"]
     for ours, theirs in zip(over.methods, here.methods, strict=True):
         assert ours.scores == pytest.approx(theirs.scores, abs=1e-6)
-    assert over.methods[0].labelling["expertise"] == here.methods[0].labelling["expertise"]
+    for ours, theirs in zip(over.methods[:2], here.methods[:2], strict=True):
+        assert ours.labelling["expertise"] == theirs.labelling["expertise"]
+    # The line learns what the network made of the labels; neither shows one on the way.
+    plain, corrected = (run.labelling["expertise"] for run in over.methods[:2])
+    assert plain != corrected
+    entries = read_ledger(labellers.folder / "over" / "ledger.jsonl")
+    assert not {entry.kind for entry in entries} & {"label", "row"}
