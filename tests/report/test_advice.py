@@ -59,6 +59,20 @@ def test_few_people_in_common():
     assert "telco has 800 rows that nobody labels" in found.words[2]
 
 
+def test_parts_of_pictures_are_left_to_risa_for_images_and_not_completed():
+    pictures = [party("left", 1000, 1000, {"image": 1}), party("right", 900, columns={"image": 1})]
+    found = advice_of(pictures, 100)
+    assert tears(found) == ["few-shared", "unlabelled-partner"]
+    assert found.recipe is None and found.complete is None
+    assert names(found) == ["risa-images", "vfl", "local"]
+    assert "RISA for images trains on the other 900 too" in found.words[0]
+    assert found.words[-2].startswith("To begin with: RISA for images, VFL, Local; ")
+    # A picture at one party only has no like; columns beside pictures can be completed.
+    beside = [pictures[0], party("right", 900, columns={"image": 1, "integer": 3})]
+    assert "900 rows lack right's 3 columns" in advice_of(beside, 100).words[1]
+    assert names(advice_of([pictures[0], party("right", 900)], 100))[0] == "risa"
+
+
 def test_numbers_are_not_left_to_evidence():
     parties = [party("bank", 1000, 1000), party("telco", 900)]
     found = advise(Overview(parties, 100, {"name": "y", "mean": 3.0, "sd": 1.0}, ["…"]))

@@ -95,6 +95,7 @@ RATES: dict[str, Rate] = {
     "local-vfl": Rate(0.15, 0.55, 0, 12_000),
     "ssl-vfl": Rate(0.1, 3.0, 0, 11_500),
     "risa": Rate(0.1, 1.25, 0, 22_000),
+    "risa-images": Rate(0.5, 65.0, 1e8, 400_000),
     "fedpsg-pum": Rate(4.0, 1.0, 8e6, 3_500),
     "inc": Rate(0.9, 2.0, 26e6, 33_000),
     "majority": Rate(0.3, 1.8, 0, 26_500),
@@ -126,7 +127,7 @@ def units(method: str, facts: Facts) -> int:
         return facts.rows[facts.owner]
     if method == "local-vfl":
         return facts.rows[facts.owner] * facts.partners
-    if method == "risa":
+    if method in ("risa", "risa-images"):
         return (facts.shared + facts.alone) * facts.partners
     if method == "fedpsg-pum":
         others = sum(count for name, count in facts.features.items() if name != facts.owner)

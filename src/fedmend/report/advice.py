@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from fedmend.methods.recipes import RECIPES
 from fedmend.preflight.costs import Cost, Facts, estimate
-from fedmend.report.advised import Advice, Tear
+from fedmend.report.advised import TITLES, Advice, Tear
 
 if TYPE_CHECKING:
     from fedmend.report.overview import Overview, PartyOverview
@@ -75,7 +75,7 @@ def _one_labeller(found: Overview, told: list[PartyOverview], facts: Facts) -> A
     ]  # fmt: skip
     complete = None
     # Evidence is for classes; numbers are left to the others.
-    evidence = [] if _predicts_numbers(found) else ["risa"]
+    evidence = [] if _predicts_numbers(found) else [_evidence(told)]
     names = [*evidence, "vfl", "local"] if tears else ["vfl", "local"]
     if recipe := _recipe_for(tears):
         # Rows with a label are those that are worth completing for a training.
@@ -84,6 +84,11 @@ def _one_labeller(found: Overview, told: list[PartyOverview], facts: Facts) -> A
     if not facts.features[facts.owner]:
         names.remove("local")
     return _with_costs(tears, names, facts, complete=complete, recipe=recipe)
+
+
+def _evidence(told: Sequence[PartyOverview]) -> str:
+    """Parts of pictures at two parties or more may share what they learn."""
+    return "risa-images" if sum("image" in party.columns for party in told) > 1 else "risa"
 
 
 def _predicts_numbers(found: Overview) -> bool:
@@ -103,13 +108,14 @@ def _few_shared(found: Overview, told: list[PartyOverview], facts: Facts) -> Ite
     if shared >= FEW_SHARED * owner.rows:
         return
     share = f"{shared:,} of {owner.name}'s {owner.rows:,} rows are shared."
-    mend, method = f"RISA trains on the other {rest:,} too, each trusted by evidence", "risa"
+    method = _evidence(told)
+    mend = f"{TITLES[method]} trains on the other {rest:,} too, each trusted by evidence"
     if _predicts_numbers(found):
         mend, method = f"LocalVFL trains on the other {rest:,} too", "local-vfl"
     yield _tear("few-shared", "Few people in common", share, mend, [method], facts)
-    if facts.trained_on >= LEAST_SHARED:
-        others = [party for party in told if party.name != owner.name and party.n_columns]
-        lacking = " and ".join(f"{party.name}'s {party.n_columns} columns" for party in others)
+    others = [party for party in told if party.name != owner.name and party.n_cells]
+    if others and facts.trained_on >= LEAST_SHARED:
+        lacking = " and ".join(f"{party.name}'s {party.n_cells} columns" for party in others)
         yield _tear(
             "missing-block", "A missing column block", f"{rest:,} rows lack {lacking}.",
             "FedPSG-PUM fills them in, each cell with its origin and confidence",
@@ -127,11 +133,14 @@ def _unlinked_partner(found: Overview, told: list[PartyOverview], facts: Facts) 
     }
     if not rows or _predicts_numbers(found):
         return
+    method = _evidence(told)
     told_rows = " and ".join(f"{name} has {count:,} rows" for name, count in rows.items())
     yield _tear(
         "unlabelled-partner", "Rows without labels at a partner",
         f"{told_rows} that nobody labels.",
-        "RISA gives those it is sure about a label of its own", ["risa"], facts,
+        f"{TITLES[method]} predicts them too; with self_training it learns from those it is "
+        "sure of",
+        [method], facts,
     )  # fmt: skip
 
 
@@ -171,7 +180,7 @@ def _several_labellers(found: Overview, told: list[PartyOverview], facts: Facts)
     complete = {"source": owner.name} if "complete" in tables else None
     rows = found.labellers_share or min(facts.rows[name] for name in facts.labellers)
     before = estimate("inc", replace(facts, aligned=rows))
-    names = ["risa"] if recipe else ["risa", "vfl"]
+    names = [_evidence(columns)] if recipe else [_evidence(columns), "vfl"]
     names += ["local"] if owner.n_columns else []
     return replace(
         _with_costs(tears, names, one, complete=complete, recipe=recipe, before=before),

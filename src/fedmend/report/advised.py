@@ -23,6 +23,7 @@ TITLES = {
     "local-vfl": "LocalVFL",
     "majority": "majority vote",
     "risa": "RISA",
+    "risa-images": "RISA for images",
     "sage": "SAGE",
     "ssl-vfl": "SSLVFL",
     "vfl": "VFL",

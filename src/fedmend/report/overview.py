@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
+from fedmend.data.schema import BLOCKS
 from fedmend.data.table import Table
 from fedmend.errors import AlignmentError, DataError, Refused
 from fedmend.federation import Federation, Worker, exposed
@@ -105,6 +106,11 @@ class PartyOverview:
     @property
     def n_columns(self) -> int:
         return sum(self.columns.values())
+
+    @property
+    def n_cells(self) -> int:
+        """Columns with one value a row: all but images and tensors."""
+        return sum(count for kind, count in self.columns.items() if kind not in BLOCKS)
 
     @property
     def missing_share(self) -> float:
