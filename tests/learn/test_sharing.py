@@ -15,6 +15,7 @@ from fedmend.federation import Alignment, AlignmentCounts, Federation, Party
 from fedmend.learn.evidence.imputation import OwnRows, mean_row
 from fedmend.learn.evidence.parts import part_of
 from fedmend.learn.evidence.session import EvidenceNetwork, How
+from fedmend.learn.halves import Settings
 from fedmend.learn.sharing import Sharing
 from fedmend.learn.training import SplitConfig
 
@@ -65,6 +66,34 @@ def test_a_bottom_counts_by_the_rows_it_trains_on() -> None:
                 left, right = (each[key] for each in before)
                 expected = (40 * left + 15 * right) / 55 if value.is_floating_point() else left
                 torch.testing.assert_close(value, expected)
+
+
+@pytest.mark.parametrize(("every", "times"), [(1, 5), (2, 3), (3, 3), (9, 2)])
+def test_bottoms_are_shared_so_often(every: int, times: int) -> None:
+    """Before the first of four steps, after so many, and at the end of the epoch."""
+    fed = halves(40, 10)
+    settings = Settings(batch_size=10)
+    config = SplitConfig(bottom=(), embedding=3, top=(), conv="whitened", settings=settings)
+    how = How(joint=True, share_every=every)
+    network = EvidenceNetwork(
+        fed, parties=["left", "right"], label_party="left", config=config, how=how
+    )
+    with network.session([["aligned", 10], ["left", 30], ["right", 30]]) as session:
+        session.set_pools([np.arange(10), np.arange(10, 40), np.zeros(0, np.int64)])
+        session.epoch(1, 1)
+        for given in ("left", "right"):
+            sent = [
+                entry
+                for entry in fed.ledger.entries()
+                if entry.kind == "weights" and entry.sender == given
+            ]
+            assert len(sent) == times
+    bottoms = [
+        part_of(fed.engine.site(name), network.model).bottom.module.state_dict()  # type: ignore[attr-defined, union-attr]
+        for name in fed.names
+    ]
+    for key, value in bottoms[0].items():
+        torch.testing.assert_close(value, bottoms[1][key])
 
 
 class Bottom:
