@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from functools import wraps
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,9 @@ from fedmend.errors import ConfigError, DataError, FedmendWarning, NotFitted, Re
 from fedmend.federation import Alignment, AlignmentCounts, Federation, Party, Policy
 from fedmend.learn.evidence.additive import RIDGES
 from fedmend.learn.evidence.heads import EvidenceTopWorker
+from fedmend.learn.evidence.judging import Judging
 from fedmend.learn.evidence.parts import part_of as evidence_part
+from fedmend.learn.session import STATE
 from fedmend.methods.baselines.local import Local
 from fedmend.methods.risa import RISA
 
@@ -164,6 +167,25 @@ def test_members_see_all_but_a_part_of_the_overlapping_rows(fed: Federation) -> 
     one = RISA(**QUICK | {"epochs": 2}, members=1).fit(fed)
     assert evidence_part(site, one.network_.model).scores is None
     assert np.isfinite(one.predict_proba(fed.on("test"))).all()
+
+
+def test_trust_rests_on_rows_that_nothing_was_learnt_from(
+    small: Federation, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    judged_by: list[np.ndarray] = []
+    known_of = Judging._known_of
+
+    def spied(self: Judging, rows: np.ndarray) -> np.ndarray:
+        judged_by.append(rows)
+        return known_of(self, rows)
+
+    monkeypatch.setattr(Judging, "_known_of", spied)
+    RISA(**QUICK | {"epochs": 1, "members": 1}).fit(small, checkpoint=tmp_path)
+    state = json.loads((tmp_path / "train" / STATE).read_text(encoding="utf-8"))
+    learnt, (held_out,) = set(state["pools"][0]), judged_by
+    assert len(held_out) == 30  # a third of the 90 overlapping rows, no more
+    assert not learnt & set(held_out.tolist())
+    assert learnt | set(held_out.tolist()) == set(range(90))
 
 
 def test_without_overlap_it_says_so() -> None:
