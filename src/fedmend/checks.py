@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from fedmend.config.catalogue import CROWD, MAJORITY
 from fedmend.config.doubts import doubtful_columns
-from fedmend.config.shapes import alike_doubts, alike_problems, mostly_alike
+from fedmend.config.shapes import alike_doubts, alike_problems, class_doubts, mostly_alike
 from fedmend.data.table import Table
 from fedmend.errors import DataError, FedmendError, FedmendWarning
 from fedmend.federation import Federation, Party
@@ -54,6 +54,7 @@ def check_data(config: Config) -> Findings:
     if config.horizontal and len(found.tables) == len(config.party):
         found.problems += alike_problems(found.tables)
         found.notes += alike_doubts(found.tables)
+        found.notes += class_doubts(found.tables)
     elif len(found.tables) == len(config.party):
         _check_overlap(config, found)
         _check_completion(config, found)
@@ -172,6 +173,7 @@ def _check_labellers(config: Config, found: Findings) -> None:
             f"the labels of {', '.join(config.labellers)} have one class only: {[*seen]}. "
             "Mend: check the label columns"
         )
+    found.notes += class_doubts({name: found.tables[name] for name in config.labellers})
     _check_reference(config, found)
 
 

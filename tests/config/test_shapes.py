@@ -17,6 +17,7 @@ from fedmend.config.shapes import (
     HORIZONTAL,
     alike_doubts,
     alike_problems,
+    class_doubts,
     mostly_alike,
     shape_of,
 )
@@ -245,3 +246,15 @@ def test_values_written_differently_at_two_parties():
 )
 def test_mostly_the_same_columns(headers, alike):
     assert mostly_alike(headers) == alike
+
+
+def test_classes_that_nobody_else_has() -> None:
+    def table(labels: list[object]) -> Table:
+        return Table(np.arange(len(labels)), {"ill": labels}, label="ill")
+
+    wards = {"north": table(["no", "yes"]), "west": table(["ja", None, "nein"])}
+    (note,) = [each for each in class_doubts(wards) if "'west'" in each[:20]]
+    assert note.startswith("party 'west', column 'ill': no other party has one of these classes")
+    assert "'north' has no, yes (seen: ['ja', 'nein']). Mend: write the classes alike" in note
+    assert not [*class_doubts({"north": wards["north"]})]
+    assert not [*class_doubts(wards | {"west": table(["ja", "yes"])})]

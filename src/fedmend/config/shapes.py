@@ -20,6 +20,7 @@ __all__ = [
     "SHAPES",
     "alike_doubts",
     "alike_problems",
+    "class_doubts",
     "mostly_alike",
     "shape_of",
     "shape_problems",
@@ -116,6 +117,27 @@ def alike_doubts(tables: Mapping[str, Table]) -> Iterator[str]:
             else:
                 continue
             break
+
+
+def class_doubts(tables: Mapping[str, Table]) -> Iterator[str]:
+    """Parties whose classes nobody else has: the same ones, perhaps, in other words."""
+    classes = {
+        name: sorted(map(str, table.y.dropna().unique()))
+        for name, table in tables.items()
+        if table.label is not None and table.y.notna().any()
+    }
+    for name, own in classes.items():
+        others = {each: said for each, said in classes.items() if each != name}
+        if others and not any(set(own) & set(said) for said in others.values()):
+            other, theirs = next(iter(others.items()))
+            error = DataError(
+                f"no other party has one of these classes; {other!r} has {', '.join(theirs[:3])}",
+                party=name,
+                column=tables[name].label,
+                value=own[:3],
+                mend="write the classes alike at all parties",
+            )
+            yield str(error)
 
 
 def alike_problems(tables: Mapping[str, Table]) -> Iterator[str]:
