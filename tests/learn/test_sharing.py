@@ -12,19 +12,25 @@ from fedmend.data.encode import Encoder
 from fedmend.data.table import Table
 from fedmend.errors import FedmendWarning
 from fedmend.federation import Alignment, AlignmentCounts, Federation, Party
+from fedmend.learn.evidence.halves import EvidenceTopHalf, _Trained
 from fedmend.learn.evidence.imputation import OwnRows, mean_row
 from fedmend.learn.evidence.parts import part_of
 from fedmend.learn.evidence.session import EvidenceNetwork, How
 from fedmend.learn.halves import Settings
+from fedmend.learn.nets import Batch
 from fedmend.learn.sharing import Sharing
 from fedmend.learn.training import SplitConfig
 
 
-def halves(rows: int, overlap: int) -> Federation:
-    """Images at two parties: the first rows are known to both, the rest to each alone."""
+def halves(rows: int, overlap: int, *, same: bool = False) -> Federation:
+    """Images at two parties: the first rows are known to both, the rest to each alone.
+
+    same: both have the same images.
+    """
     rng = np.random.default_rng(0)
     tables = {}
     for name in ("left", "right"):
+        rng = np.random.default_rng(0) if same else rng
         frame = {"y": np.arange(rows) % 3} if name == "left" else {}
         tables[name] = Table(
             np.arange(rows),
@@ -94,6 +100,36 @@ def test_bottoms_are_shared_so_often(every: int, times: int) -> None:
     ]
     for key, value in bottoms[0].items():
         torch.testing.assert_close(value, bottoms[1][key])
+
+
+def test_the_sides_of_a_row_are_flipped_and_shifted_alike(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: dict[str, list[torch.Tensor]] = {"top": [], "bottom": []}
+    known = _Trained._known
+
+    def spied(self: _Trained, rows: OwnRows, numbers: torch.Tensor) -> Batch:
+        batch = known(self, rows, numbers)
+        seen["top" if isinstance(self, EvidenceTopHalf) else "bottom"].append(batch.blocks[0])
+        return batch
+
+    monkeypatch.setattr(_Trained, "_known", spied)
+    fed = halves(40, 20, same=True)
+    settings = Settings(batch_size=20, augment="weak")
+    config = SplitConfig(bottom=(), embedding=3, top=(), conv="whitened", settings=settings)
+    network = EvidenceNetwork(
+        fed, parties=["left", "right"], label_party="left", config=config, how=How(joint=True)
+    )
+    with network.session([["aligned", 20], ["left", 20], ["right", 20]]) as session:
+        session.set_pools([np.arange(20), np.arange(20, 40), np.zeros(0, np.int64)])
+        session.epoch(1, 1)
+    assert len(seen["top"]) == len(seen["bottom"]) == 2
+    shared = [step[:10] for step in seen["top"]]  # half of each batch is known to both
+    for one, other in zip(shared, seen["bottom"], strict=True):
+        assert torch.equal(one, other)
+    # Rows were really changed: no image is one of those that the party has.
+    table = fed.engine.site("left").tables["train"]  # type: ignore[attr-defined]
+    plain = Encoder().fit(table).transform(table).blocks["image"]
+    moved = [np.abs(plain - image.numpy()).max((1, 2, 3)).min() > 1e-3 for image in shared[0]]
+    assert any(moved)
 
 
 class Bottom:
