@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -11,7 +13,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from fedmend.errors import ConfigError, DataError
-from fedmend.learn.clients.local_methods import divergence
+from fedmend.learn.clients.local_methods import Client, StepBatch, divergence
 from fedmend.learn.clients.networks import FlatNet
 from fedmend.learn.clients.rounds import (
     ImageViews,
@@ -31,6 +33,7 @@ from fedmend.learn.clients.rounds import (
     round_generator,
 )
 from fedmend.learn.clients.rules import SageRule
+from fedmend.learn.clients.stacked import StackedTrainer
 from fedmend.learn.clients.trainer import Trainer, pick
 from fedmend.learn.optim import OptimizerSpec
 
@@ -388,3 +391,37 @@ def test_weights_of_another_network_are_refused() -> None:
     trainer = Trainer(TABLE_NET, Supervised(), SMALL, CPU)
     with pytest.raises(ConfigError, match="Mend: give every client the same network"):
         trainer.train(table_pool(), torch.zeros(3), round_generator(0, "a", 1))
+
+
+# ---------------------------------------------------------------------------------- threads
+
+
+@pytest.mark.parametrize(("hidden", "threads"), [((16,), 1), ((2048, 2048), 2)])
+def test_small_networks_train_in_one_thread_and_large_ones_in_all(
+    hidden: tuple[int, ...], threads: int
+) -> None:
+    seen = []
+
+    class Watching(Supervised):
+        name = ""
+
+        def loss(self, client: Client, batch: StepBatch) -> torch.Tensor:
+            seen.append(torch.get_num_threads())
+            return super().loss(client, batch)
+
+    spec = replace(TABLE_NET, hidden=hidden)
+    rounds = RoundSettings(**{**SMALL.__dict__, "epochs": 1, "steps_per_epoch": 1})
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        trainer = Trainer(spec, Watching(), rounds, CPU)
+        trainer.train(table_pool(), initial_weights(spec, 0), round_generator(0, "a", 1))
+        assert torch.get_num_threads() == 2
+        StackedTrainer(trainer).train(
+            [table_pool(), table_pool(name="b")],
+            initial_weights(spec, 0),
+            [round_generator(0, name, 1) for name in "ab"],
+        )
+    finally:
+        torch.set_num_threads(before)
+    assert seen == [threads] * 2

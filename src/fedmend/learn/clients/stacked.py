@@ -101,9 +101,10 @@ class StackedTrainer:
         updates: dict[int, Update] = {}
         for _, group in groupby(order, key=lambda index: plans[index].shape):
             members = list(group)
-            done = self._train_group(
-                [pools[index] for index in members], [plans[index] for index in members], start
-            )
+            with self.trainer.one_thread(self.trainer.small(len(members))):
+                done = self._train_group(
+                    [pools[index] for index in members], [plans[index] for index in members], start
+                )
             updates.update(zip(members, done, strict=True))
         return [updates[index] for index in range(len(pools))]
 

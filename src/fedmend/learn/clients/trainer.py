@@ -27,6 +27,9 @@ __all__ = ["Trainer"]
 EVAL_ROWS = 4096
 ROWS_AT_ONCE = {"cuda": 1 << 17, "cpu": 1 << 12}
 """Rows of which views are made at a time: a client's whole round on a GPU."""
+SMALL = 1 << 26
+"""Products of a step (weights x rows) up to which a team of threads on the CPU costs more time than
+it saves: its members wait for each other in every one of many small calls."""
 
 
 class Trainer:
@@ -78,20 +81,31 @@ class Trainer:
 
         With carry_momentum the optimizer goes on as the last client left it.
         """
+        with self.one_thread(self.small()):
+            return self._train(pool, start, generator, {} if state is None else state, extras or {})
+
+    def _train(
+        self,
+        pool: Pool,
+        start: Tensor,
+        generator: torch.Generator,
+        own: dict[str, Tensor],
+        extras: dict[str, Tensor],
+    ) -> Update:
         self.net.load(start)
         self._start.copy_(self.net.values)
         self._sums.zero_()
         if not self.settings.carry_momentum:
             self.forget_momentum()
-        own = {} if state is None else state
-        client = self.client(pool, own, extras or {})
+        client = self.client(pool, own, extras)
         self._look_at(start)
         self.method.start(client)
-        with self._few_threads():
+        cuda = self.device.type == "cuda"  # all that is left for the CPU then is small
+        with self.one_thread(cuda):
             plan = make_plan(pool, self.settings, self.method, generator)
         self.net.module.train()
         for first, last in self.chunks(plan):
-            with self._few_threads():
+            with self.one_thread(cuda):
                 many = self.inputs(pool, plan, start, first, last)
             for step in range(last - first):
                 if self.capture:
@@ -112,14 +126,19 @@ class Trainer:
             {key: value.clone() for key, value in told.items()},
         )
 
+    def small(self, clients: int = 1) -> bool:
+        """Is a step of so many clients too little work for more than one thread?"""
+        rows = self.settings.labelled_batch + 2 * self.settings.unlabelled_batch
+        work = clients * rows * len(self.net.values)
+        return self.device.type == "cpu" and self.spec.kind == "mlp" and work <= SMALL
+
     @contextmanager
-    def _few_threads(self) -> Iterator[None]:
-        """One thread on the CPU while a GPU trains: what is left for it is many small calls, and
-        a team of threads waits for its slowest member in every one of them."""
-        if self.device.type != "cuda":
+    def one_thread(self, wanted: bool) -> Iterator[None]:
+        """One thread on the CPU for many small calls, if that is wanted."""
+        threads = torch.get_num_threads()
+        if not wanted or threads == 1:
             yield
             return
-        threads = torch.get_num_threads()
         torch.set_num_threads(1)
         try:
             yield
