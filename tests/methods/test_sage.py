@@ -341,6 +341,12 @@ def test_feddb_mixes_priors_to_an_even_one() -> None:
     np.testing.assert_allclose(even_mixture(even, np.array([1.0, 2.0, 1.0])), [0.25, 0.5, 0.25])
 
 
+def test_a_table_is_no_federation() -> None:
+    frame = frame_of(20, 0, 5)
+    with pytest.raises(DataError, match=r"not a DataFrame.*fm\.Federation\(fm\.Party"):
+        SAGE(**QUICK).fit(frame)  # type: ignore[arg-type]
+
+
 # ---------------------------------------------------------------------------------- digits
 
 

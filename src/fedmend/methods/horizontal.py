@@ -65,6 +65,11 @@ class HorizontalEstimator(HorizontalSettings):
         `resume` it goes on from there.
         """
         self._check()
+        if not isinstance(fed, Federation):
+            raise DataError(
+                f"fit takes a Federation, not a {type(fed).__name__}",
+                mend="fm.Federation(fm.Party(name, table), …), a table for every party",
+            )
         clients = self._clients(fed)
         folder = None if checkpoint is None else Path(checkpoint)
         history: list[dict[str, Any]] = []
