@@ -97,6 +97,19 @@ def test_copies_are_found_out(tables: tuple[Table, Table], mixed_frame: Frame) -
     assert thief["dcr share"] > 0.95
 
 
+def test_copying_weighs_every_column_and_both_samples_alike(
+    tables: tuple[Table, Table], mixed_frame: Frame
+) -> None:
+    first, second = tables
+    third = Table(np.arange(600), mixed_frame(600, seed=2)[COLUMNS]).frame
+    plain = copying(first.frame, second.frame, third, first.schema)
+    finer = [frame.assign(age=frame["age"] * 1e6) for frame in (first.frame, second.frame, third)]
+    assert copying(*finer, first.schema) == pytest.approx(plain, abs=0.01)
+    many = pd.concat([second.frame, mixed_frame(1800, seed=3)[COLUMNS]], ignore_index=True)
+    for one, other in ((first.frame, many), (many, first.frame)):
+        assert 0.4 < copying(one, other, third, first.schema)["dcr share"] < 0.6
+
+
 def test_imputation_error_counts_gaps_only(tables: tuple[Table, Table]) -> None:
     truth = tables[0].frame
     schema = tables[0].schema

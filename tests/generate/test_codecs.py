@@ -108,6 +108,7 @@ def test_modes_keep_spikes_apart_and_exact() -> None:
     assert 0.1 in codec.centres[codec.scales == 0]
     back = codec.decode(codec.encode(values))
     assert (back[values == 0.1] == 0.1).all()
+    assert np.abs(back - values).max() < 1e-4
 
 
 def test_modes_draw_by_posterior() -> None:

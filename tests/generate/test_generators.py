@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 from scipy.stats import ks_2samp
+from torch import nn
 
 from fedmend.data.table import Table
 from fedmend.errors import ConfigError, DataError, NotFitted
-from fedmend.generate import Generator, generators, load, make
+from fedmend.generate import Generator, adversarial, gain, generators, load, make, tabddpm, vae
+from fedmend.generate.training import History, train
 
 Build = Callable[..., Generator]
 Frame = Callable[..., pd.DataFrame]
@@ -204,6 +209,29 @@ def test_training_stops_once_held_out_rows_are_met_no_better(
     assert history.stopped_early
     assert [at for at, _ in history.scores] == [history.best_step, history.steps]
     assert history.scores[0][1] == history.scores[1][1]
+
+
+@each
+def test_what_is_sampled_from_is_what_scored_best(
+    name: str, small: Build, mixed_frame: Frame, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept: list[dict[str, torch.Tensor]] = []
+
+    def spy(*args: Any, modules: list[nn.Module], **options: Any) -> History:
+        history = train(*args, modules=modules, **options)  # its modules are the best, then
+        kept.extend(copy.deepcopy(module.state_dict()) for module in modules)
+        return history
+
+    for room in (adversarial, gain, tabddpm, vae):
+        monkeypatch.setattr(room, "train", spy)
+    table = Table(np.arange(240), mixed_frame(240)[["age", "city", "default"]], label="default")
+    fitted = small(name).fit(table)
+    assert len(fitted.history_.scores) >= 1
+    assert kept
+    ours = [module.state_dict() for module in fitted.modules_.values()]
+    for state in kept:
+        same = [other for other in ours if other.keys() == state.keys()]
+        assert any(all(torch.equal(state[k], other[k]) for k in state) for other in same)
 
 
 @each

@@ -7,6 +7,7 @@ from scipy.stats import ks_2samp
 
 from fedmend.data.table import Table
 from fedmend.errors import ConfigError
+from fedmend.generate.diffusion import signal
 from fedmend.generate.tabddpm import TabDDPM
 
 
@@ -58,6 +59,27 @@ def test_known_columns_steer_the_others(
     assert np.allclose(centres[["a", "b", "c"]], [-4, 0, 5], atol=0.7)
     back = model.sample(given={"x": [-4.0, 0.0, 5.0] * 50}, seed=0).frame
     assert (back["group"] == ["a", "b", "c"] * 50).mean() > right
+
+
+def test_known_columns_are_noised_anew_at_every_step_of_inpainting(table: Table) -> None:
+    few = {"steps": 1, "batch_size": 32, "hidden": (8, 8), "sampling_steps": 6, "device": "cpu"}
+    model = TabDDPM(**few, condition=0.0, spikes=0.0, levels=0).fit(table)
+    (number,) = model.encoder_.of("x")
+    known = model.encoder_.encode(model.encoder_.raw(table.frame)).values[:, number.start]
+    seen: list[tuple[float, np.ndarray]] = []
+    model.net_.register_forward_pre_hook(
+        lambda _, inputs: seen.append((float(inputs[1][0]), inputs[0][:, number.start].numpy()))
+    )
+    model.sample(given={"x": table.frame["x"]}, seed=0)
+    assert len(seen) == 6
+    noises = []
+    for time, shown in seen:
+        share = float(signal(torch.tensor(time)))
+        noises.append((shown - np.sqrt(share) * known) / np.sqrt(1 - share))
+    assert np.abs(np.mean(noises, axis=1)).max() < 0.12
+    assert np.allclose(np.std(noises, axis=1), 1, atol=0.1)
+    between = np.corrcoef(noises)  # every step has a noise of its own
+    assert np.abs(between - np.eye(6)).max() < 0.15
 
 
 def test_bad_parameters(table: Table) -> None:
