@@ -135,3 +135,22 @@ def test_a_query_and_a_policy_go_into_the_partys_file(workshop):
     )
     assert bank.policy.build().min_intersection == 50
     assert "weights" not in bank.policy.build().may_leave
+
+
+def test_how_a_file_is_written_goes_into_the_partys_file(workshop):
+    workshop.write()
+    workshop.config.write_text(
+        '[[party]]\nname = "bank"\ndata = "bank.csv"\nid = "Kunden-Nr"\nlabel = "Ausfall"\n'
+        'encoding = "cp1252"\ndelimiter = ";"\ndecimal = ","\ndrop = ["Eröffnet am"]\n'
+        'missing = ["?"]\n[party.kinds]\n"Größe in m" = "continuous"\nstufe = ["tief", "hoch"]\n'
+        '[[party]]\nname = "telco"\ndata = "telco.csv"\n[flare]\n'
+    )
+    config = load_config(workshop.config)
+    kits = provision(config)
+    for party in config.party:
+        told = load_party(kits.party(party.name))
+        spared = {"data", "policy"}
+        assert told.model_dump(include=set(party.model_fields_set) - spared) == party.model_dump(
+            include=set(party.model_fields_set) - spared
+        )
+        assert told.at(str(told.data)).resolve() == config.at(str(party.data)).resolve()

@@ -79,6 +79,8 @@ def check(
     from fedmend.config import load_config
 
     settings = load_config(config)
+    if write is not None and write.exists() and not force:
+        raise ConfigError(f"{write} exists already. Mend: --force to overwrite it, or another name")
     found = check_data(settings)
     console = terminal()
     for note in found.notes:

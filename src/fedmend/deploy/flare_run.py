@@ -99,7 +99,9 @@ def _plan(config: Config, kits: Kits, listener: Listener) -> Plan:
             wait_seconds=config.flare.wait_seconds,
             call_timeout=config.flare.call_timeout,
             stall_seconds=config.flare.stall_seconds,
-            waiting=lambda missing: listener.stage(f"Waiting for {', '.join(missing)}"),
+            waiting=lambda missing: listener.stage(
+                f"Waiting for {', '.join(missing)} ('fedmend party start KIT' there)"
+            ),
         )
 
     return replace(plan, federation=federation, engine="flare")

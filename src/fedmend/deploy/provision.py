@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fedmend.config.mended import toml_text
 from fedmend.errors import ConfigError, MissingExtra
 from fedmend.federation.engines.flare.kits import ADMIN, PARTY_CLASS, RELAY_CLASS, Kits
 
@@ -65,6 +66,9 @@ _QUIET_LOG = {
 }
 
 
+_FIRST = ("data", "sql", "uri", "test", "test_sql", "id", "label")
+
+
 def provision(config: Config, *, force: bool = False) -> Kits:
     """The kits of a federation.toml, each party's with a party.toml to fill in."""
     flare = config.flare
@@ -86,25 +90,26 @@ def _party_toml(config: Config, party: PartySettings, kit: Path) -> str:
         "",
         "# The table: a file (.csv, .csv.gz, .parquet; relative to this file), or a query.",
     ]
-    if party.sql is not None:
-        lines += [f"sql = {json.dumps(party.sql)}", f"uri = {json.dumps(party.uri)}"]
-    else:
-        data = os.path.relpath(config.at(party.data), kit) if party.data else "table.csv"
-        lines += [f"data = {json.dumps(data)}", '# sql = "SELECT …"', '# uri = "postgresql://…"']
-    if party.test is not None:
-        lines.append(f"test = {json.dumps(os.path.relpath(config.at(party.test), kit))}")
-    lines.append(f"id = {json.dumps(party.id)}" if party.id else '# id = "customer"')
-    if party.label is not None:
-        lines.append(f"label = {json.dumps(party.label)}")
-    lines += [f"kinds.{name} = {json.dumps(kind)}" for name, kind in party.kinds.items()]
-    policy = party.policy.model_dump(exclude_none=True)
+    told = party.model_dump(exclude_defaults=True, exclude_none=True)
+    if party.sql is None:
+        lines += ['# sql = "SELECT …"', '# uri = "postgresql://…"']
+        told.setdefault("data", "table.csv")
+    if party.id is None:
+        lines.append('# id = "customer"')
+    for key in ("data", "test"):
+        if getattr(party, key) is not None:
+            told[key] = os.path.relpath(config.at(told[key]), kit)
+    kinds, policy = told.pop("kinds", {}), told.pop("policy", {})
+    told = {key: told[key] for key in (*_FIRST, *told) if key in told and key != "name"}
+    lines.append(toml_text(told).rstrip())
+    lines += [f"kinds.{toml_text({name: kind})}".rstrip() for name, kind in kinds.items()]
     lines += [
         "",
         '# approve = "ask"          # ask on this screen before every run',
         '# device = "cuda"',
         "",
         "[policy]",
-        *(f"{key} = {json.dumps(value)}" for key, value in policy.items()),
+        *([toml_text(policy).rstrip()] if policy else []),
         '# refuse = ["weights"]     # kinds that never leave, besides labels and rows',
         '# workers = ["…"]          # only these may be started here',
         "# min_intersection = 100   # take part in nothing with fewer shared ids",

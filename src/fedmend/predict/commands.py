@@ -35,7 +35,7 @@ def predict_command(
                 "over machines the rows and parts are at the parties. Mend: leave out --with, "
                 '--part and --alone; every party says new = "rows.csv" in its party.toml'
             )
-        _tell(predict_over_machines(run, kits, out, method=method))
+        _tell(predict_over_machines(run, kits, out, method=method, waiting=_waiting))
         return
     if alone is None:
         _tell(predict_run(run, rows, out, method=method, parts=parts))
@@ -47,6 +47,10 @@ def predict_command(
     check_out(out)
     folder = part_in_kit(parts[alone], model) if alone in parts else model.folder / alone
     _tell([predict_alone(folder, settings, rows[alone], out)])
+
+
+def _waiting(missing: list[str]) -> None:
+    typer.echo(f"waiting for {', '.join(missing)} ('fedmend party start KIT' there)", err=True)
 
 
 def party_predict(kit: Path, rows: Path, out: Path, run: str | None, method: str | None) -> None:

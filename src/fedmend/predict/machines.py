@@ -7,6 +7,7 @@ run over machines, or of a run in one process whose parts the parties have taken
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +25,17 @@ NEW = "new"
 
 
 def predict_over_machines(
-    run: Path, kits: Path, out: Path, *, method: str | None = None
+    run: Path,
+    kits: Path,
+    out: Path,
+    *,
+    method: str | None = None,
+    waiting: Callable[[list[str]], None] | None = None,
 ) -> list[Predicted]:
-    """Ask the parties of `run`, by their kits, for predictions of the rows they call new."""
+    """Ask the parties of `run`, by their kits, for predictions of the rows they call new.
+
+    waiting: told which parties are not there yet.
+    """
     from fedmend.deploy.flare_run import server_up
     from fedmend.deploy.provision import Kits
 
@@ -47,6 +56,7 @@ def predict_over_machines(
             wait_seconds=config.flare.wait_seconds,
             call_timeout=config.flare.call_timeout,
             stall_seconds=config.flare.stall_seconds,
+            waiting=waiting,
         )
         with fed:
             loaded: Any = method_class(model.name).load(model.folder, fed)
