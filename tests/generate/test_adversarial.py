@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -8,8 +11,11 @@ from torch import nn
 
 from fedmend.data.table import Table
 from fedmend.errors import ConfigError
+from fedmend.generate import Generator
 from fedmend.generate.adversarial import joint_gap, settle
-from fedmend.generate.ctgan import CTGAN
+from fedmend.generate.ctgan import CTGAN, PackedCritic
+from fedmend.generate.encoder import Span
+from fedmend.generate.square import SquareCritic
 
 
 def test_joint_gap_sees_means_and_relations() -> None:
@@ -59,6 +65,36 @@ def test_gaps_do_not_show_in_what_is_learnt() -> None:
     assert abs((frame["group"] == "a").mean() - (group == 0).mean()) < 0.1
     # of the 300 rows of group a only 90 show their size
     assert abs((frame["size"] < 0).mean() - (group == 0).mean()) < 0.15
+
+
+@pytest.mark.parametrize("name", ["ctgan", "ctabgan", "tablegan"])
+def test_made_rows_are_judged_with_the_gaps_of_real_ones(
+    name: str, gappy: Table, small: Callable[..., Generator], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[torch.Tensor] = []
+    for net, method in ((PackedCritic, "forward"), (SquareCritic, "features")):
+        judge = getattr(net, method)
+
+        def spy(critic: nn.Module, rows: torch.Tensor, judge: Any = judge) -> torch.Tensor:
+            seen.append(rows.detach().clone())
+            return judge(critic, rows)
+
+        monkeypatch.setattr(net, method, spy)
+    fitted = small(name, epochs=1, **({"pac": 1} if name == "ctgan" else {})).fit(gappy)
+    # CTGAN's critic judges both at once, made rows first
+    judged = seen[0].chunk(2)[::-1] if name == "ctgan" else seen[:2]
+    real, fake = (
+        torch.stack([rows[:, span.start : span.stop].sum(1) for span in _categories(fitted)], 1)
+        for rows in judged
+    )
+    missing = real == 0  # an observed category has a one
+    assert 0.1 < missing.float().mean() < 0.5
+    assert torch.equal(missing, fake == 0)
+    assert torch.allclose(fake[~missing], torch.ones(1), atol=1e-4)
+
+
+def _categories(fitted: Generator) -> list[Span]:
+    return [span for span in fitted.encoder_.spans if span.activation == "softmax"]
 
 
 def test_training_stops_where_nothing_gets_better(mixed: Table) -> None:
