@@ -1,6 +1,6 @@
 """The torn world of `fedmend bench flow` as users would have it: CSV files, a federation.toml.
 
-The world is that of `recipes_world.py`: a bank and a telco with columns, of whose rows a tenth is
+The world is that of `world.py`: a bank and a telco with columns, of whose rows a tenth is
 common, and three labellers, one of them bad. Every party gets a table and a test table; the bank's
 test labels are the true ones. Beside them lie new rows that the bank alone knows, without labels,
 and `truth.json`, which no run reads.

@@ -4,7 +4,7 @@
     fedmend bench recipes -o keep=out -o processes=2
 
 Two parties with columns, a tenth of whose rows is common, and three labellers, one of them bad
-(`recipes_world.py`). Every combination of label correction, completion and training is run
+(`world.py`). Every combination of label correction, completion and training is run
 (`recipes_runs.py`). AUC in percent: on test rows known to both, and on the same rows known to the
 bank alone.
 """

@@ -4,7 +4,7 @@
     fedmend bench flow -o keep=out -o processes=2 -o lines=recipes,single
 
 Two parties with columns, a tenth of whose rows is common, and three labellers, one of them bad, as
-CSV files with a federation.toml (`flow_world.py`). Every line is one `fedmend run` in a process and
+CSV files with a federation.toml (`files.py`). Every line is one `fedmend run` in a process and
 a folder of its own, then one `fedmend predict` of the test rows as the bank alone knows them. All
 figures are read from what these leave: scores from metrics.json, seconds from the clock, bytes and
 messages from the ledger. AUC in percent; cpu: processor seconds, which other work on the machine
