@@ -1,11 +1,15 @@
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
 from torch.nn import functional as F
 
 from fedmend.data.table import Table
+from fedmend.generate import Generator
 from fedmend.generate.convolutional import Target, information_gaps
 from fedmend.generate.encoder import Encoder
 
@@ -62,3 +66,23 @@ def test_information_gaps_are_norms_of_moments() -> None:
     assert torch.allclose(means, (real.mean(0) + 1).norm(), atol=1e-5)
     assert torch.allclose(deviations, real.std(0).norm(), atol=1e-5)
     assert sum(information_gaps(real, real)) == 0
+
+
+@pytest.mark.parametrize("name", ["ctabgan", "tablegan"])
+def test_the_classifier_teaches_the_generator(
+    name: str, small: Callable[..., Generator], mixed: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = small(name, epochs=1).fit(mixed)
+    own = Target.loss
+
+    def louder(target: Target, guesses: Any, rows: Any, gaps: Any) -> torch.Tensor:
+        weight = 1000.0 if rows.requires_grad else 1.0  # of generated rows, not of real ones
+        return weight * own(target, guesses, rows, gaps)
+
+    monkeypatch.setattr(Target, "loss", louder)
+    taught = small(name, epochs=1).fit(mixed)
+    before, after = (
+        torch.cat([p.flatten() for p in g.modules_["generator"].parameters()])
+        for g in (plain, taught)
+    )
+    assert not torch.allclose(before, after, atol=1e-4)

@@ -1,11 +1,15 @@
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 import torch
 
 from fedmend.data.table import Table
+from fedmend.generate import Generator
 from fedmend.generate.ctabgan import CTABGAN
+from fedmend.generate.square import SquareCritic
 
 
 @pytest.fixture(scope="module")
@@ -68,6 +72,25 @@ def test_conditions_cover_the_modes_of_numbers(fitted: CTABGAN) -> None:
     # the mode of a number says not all there is to know about it
     whole = fitted._whole_columns()
     assert whole.sum() == 3
+
+
+def test_the_critic_is_told_the_conditions(
+    table: Table, small: Callable[..., Generator], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[torch.Tensor] = []
+    features = SquareCritic.features
+
+    def spy(critic: SquareCritic, rows: torch.Tensor) -> torch.Tensor:
+        seen.append(rows.detach().clone())
+        return features(critic, rows)
+
+    monkeypatch.setattr(SquareCritic, "features", spy)
+    small("ctabgan", epochs=1).fit(table)
+    real, asked = seen[0].chunk(2, dim=1)
+    assert (asked.sum(1) == 1).all()
+    assert (asked.sum(0) > 0).sum() > 3
+    assert ((real * asked).sum(1) == 1).all()  # real rows were drawn for their conditions
+    assert torch.equal(seen[1].chunk(2, dim=1)[1], asked)  # and made rows asked for the same
 
 
 def test_known_columns_steer_the_others(fitted: CTABGAN) -> None:
