@@ -11,6 +11,7 @@ import typer
 from fedmend import errors
 from fedmend.cli import app
 from fedmend.config import load_config
+from fedmend.config.catalogue import METHODS
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
@@ -30,6 +31,12 @@ def commands():
 def section(text, title):
     start = text.index(f"## {title}\n")
     return text[start : text.find("\n## ", start + 1) % (len(text) + 1)]
+
+
+def test_every_method_is_listed():
+    text = section((DOCS / "cli.md").read_text(), "federation.toml")
+    for name, (title, _) in METHODS.items():
+        assert f"`{name}`" in text and f"`{title}`" in text, name
 
 
 def test_every_command_and_option_is_described():
