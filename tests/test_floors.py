@@ -10,7 +10,7 @@ import fedmend
 HOUSE = Path(fedmend.__file__).parent
 FLOORS = ["data", "federation", "secure", "learn", "generate", "methods", "preflight"]
 UPPER = {"report", "bench", "audit"}
-GROUND = {"errors", "_suggest", "_json", "_version"}
+GROUND = {"errors", "_suggest", "_parameters", "_json", "_version"}
 
 
 def floor_of(module: str) -> int:

@@ -23,13 +23,13 @@ import numpy as np
 import torch
 from torch import nn
 
+from fedmend._parameters import Parameters
 from fedmend.data.schema import Schema
 from fedmend.data.table import Table
 from fedmend.errors import ConfigError, DataError, NotFitted
 from fedmend.generate.encoder import Encoded, Encoder, Raw
 from fedmend.generate.files import read, write
 from fedmend.generate.given import Given, fill, given_rows, quiet
-from fedmend.generate.parameters import Parameters
 from fedmend.generate.progress import shown
 from fedmend.generate.registry import class_of
 from fedmend.generate.training import Progress, generator_for, pick_device, seed_parameters
