@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import ks_2samp
-from sklearn.linear_model import Ridge
+from sklearn.linear_model import LogisticRegression, Ridge
 
 from fedmend.data.table import Table
 from fedmend.federation import Alignment, AlignmentCounts, Federation, Party
@@ -100,6 +100,7 @@ def test_what_is_set_aside_is_a_ridge_regression_on_the_bins() -> None:
         {
             "level": month.astype(float) + frame["rate"] ** 2 + 0.1 * rng.normal(size=N),
             "taste": frame["steady"] + 0.1 * rng.normal(size=N),
+            "season": np.where(rng.random(N) < 0.2, "x", frame["month"].astype(str)),
         }
     )
     targets.loc[5, "taste"] = np.nan
@@ -118,6 +119,10 @@ def test_what_is_set_aside_is_a_ridge_regression_on_the_bins() -> None:
         assert np.isnan(target.labels[ALIGNED:]).all() and target.outputs is None
         board.release(name)
         np.testing.assert_allclose(target.labels[:ALIGNED][seen], rest, atol=1e-5)
+    season = board["season"]
+    plain = LogisticRegression(C=1.0, tol=1e-8, max_iter=2000).fit(bins, season.truth[:ALIGNED])
+    np.testing.assert_allclose(season.aside[:ALIGNED], plain.predict_proba(bins), atol=0.01)
+    np.testing.assert_array_equal(season.labels, season.truth)
     assert np.nanvar(board["level"].goal) < 0.1 < 0.8 < np.nanvar(board["taste"].goal)
     # nothing but what linear models show: no value of a column, and no prediction for A's rows
     kinds = {entry.kind for entry in fed.ledger.entries() if entry.kind != "control"}

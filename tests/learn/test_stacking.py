@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from scipy.optimize import minimize
 from sklearn.metrics import r2_score
 
 from fedmend.learn.columns.stacking import (
     class_weights,
     member_errors,
+    news,
     shrinkage,
     skill,
+    tempered,
     value_weights,
 )
 
@@ -118,3 +122,42 @@ def test_what_is_not_clear_is_not_believed_by_the_careful() -> None:
     assert shrinkage(faint, output, -1.0) == pytest.approx(slope - error)
     assert shrinkage(faint, output, -3.0) == 0.0
     assert shrinkage(clear, output, -3.0) > 0.9
+
+
+def test_only_what_is_new_is_believed_of_classes() -> None:
+    rng = np.random.default_rng(0)
+    n = 4000
+    time, own = rng.integers(0, 2, n), rng.normal(size=n)
+    phone = np.where(rng.random(n) < 0.9, time, 1 - time)
+
+    def two(odds: np.ndarray) -> np.ndarray:
+        high = 1 / (1 + np.exp(-odds))
+        return np.stack([1 - high, high], axis=1)
+
+    shares = np.array([0.5, 0.5])
+    by_time = two(np.where(time == 1, 2.0, -2.0))
+    era = (rng.random(n) < by_time[:, 1]).astype(np.int64)
+    # with the time known, phones tell nothing of the era
+    by_phone = two(np.where(phone == 1, 1.4, -1.4))
+    assert news(era, by_phone, by_time, shares) < 0.02
+    # and what a person is like tells as much of its class as without
+    kind = (rng.random(n) < two(2 * own)[:, 1]).astype(np.int64)
+    level = np.full((n, 2), 0.5)
+    assert news(kind, two(2 * own), level, shares) > 0.98
+    assert news(kind, two(-2 * own), level, shares) == 0.0
+    # half and half: the class follows both
+    both = (rng.random(n) < two(2 * own + np.where(time == 1, 2.0, -2.0))[:, 1]).astype(np.int64)
+    said = two(1.5 * own + np.where(phone == 1, 1.0, -1.0))
+    assert 0.3 < news(both, said, two(np.where(time == 1, 1.4, -1.4)), shares) < 0.95
+
+
+@given(seed=st.integers(0, 2**16), classes=st.integers(2, 5), trust=st.floats(0, 1))
+@settings(max_examples=30, deadline=None)
+def test_tempered_probabilities(seed: int, classes: int, trust: float) -> None:
+    rng = np.random.default_rng(seed)
+    output, shares = rng.dirichlet(np.ones(classes), 20), rng.dirichlet(np.ones(classes) * 9)
+    found = tempered(output, shares, trust)
+    expected = shares * (output / shares) ** trust
+    np.testing.assert_allclose(found, expected / expected.sum(axis=1, keepdims=True), atol=1e-9)
+    np.testing.assert_allclose(tempered(output, shares, 0.0), np.tile(shares, (20, 1)))
+    np.testing.assert_allclose(tempered(output, shares, 1.0), output, atol=1e-9)

@@ -179,16 +179,16 @@ def run_vfpu_m(fed: Federation, targets: list[str], **how: Any) -> tuple[Outcome
 
 
 def test_algorithm_2_step_for_step() -> None:
-    x, unlabelled = [-2.0, -1.0, 0.0, 1.0, 2.0], [0.0, 0.5, 1.0, 3.0, -0.25, -0.75]
-    frame = pd.DataFrame({"a": x + unlabelled, "b": np.cos(np.arange(11.0))})
+    x, unlabelled = [-2.0, -1.0, 0.0, 1.0, 2.0], [0.0, 0.5, 1.0, 3.0, -0.25, -0.75, 1.15, -1.2]
+    frame = pd.DataFrame({"a": x + unlabelled, "b": np.cos(np.arange(13.0))})
     frame["amount"] = 2 * frame.a  # b has nothing to do with it
     fed = torn(frame, {"bank": ["a", "b"], "telco": ["amount"]}, aligned=5)
     how = {"rounds": 3, "alpha": 0.2, "share": 0.5, "confidence": "published"}
     outcome, made, rows = run_vfpu_m(fed, ["amount"], **how)
     order = fed.engine.site("bank").tables["train"].frame["a"].to_numpy()[rows]
 
-    # Round 1 by hand: mean 0, deviation sqrt(8); 0, -.25, .5, -.75 and 1 reach alpha, and the
-    # surest half of the five, rounded up, are 0, -.25 and .5.
+    # Round 1 by hand: mean 0, deviation sqrt(8); 0, -.25, .5, -.75 and 1 reach alpha (1.15 has
+    # .187 and -1.2 .151), and the surest half of the five, rounded up, are 0, -.25 and .5.
     cell = {value: position for position, value in enumerate(order)}
     for value in (0.0, -0.25, 0.5):
         assert ORIGINS[made.origins["amount"][cell[value]]] == "predicted"
@@ -394,6 +394,56 @@ def test_no_private_array_crosses_unexposed(monkeypatch: pytest.MonkeyPatch) -> 
     assert seen > 20
 
 
+def test_no_column_is_in_anything_that_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor in a box for the partner: no list of numbers is a private column, scaled or reordered."""
+    from fedmend.federation.engines.local import LocalEngine
+    from fedmend.secure.channel import SealingWorker
+
+    fed = torn(strict=False)
+    private: dict[int, list[np.ndarray]] = {}
+    for party, columns in (("bank", ["a", "b"]), ("telco", ["amount", "w"])):
+        site = fed.engine.site(party)
+        aligned = site.alignments["train"].aligned
+        rest = np.setdiff1d(np.arange(len(site.tables["train"])), aligned)
+        for name in columns:
+            values = site.tables["train"].frame[name].to_numpy()
+            for part in (values, values[aligned], values[rest]):
+                if len(part):
+                    private.setdefault(len(part), []).append(_shape(part))
+    looked = 0
+
+    def look(value: Any, call: str) -> None:
+        nonlocal looked
+        for array in _arrays(value):
+            for lines in (array, array.T) if array.ndim == 2 else (array[None],):
+                for line in lines if lines.ndim == 2 else []:
+                    for column in private.get(len(line), []):
+                        looked += 1
+                        same = [np.abs(_shape(sign * line) - column).max() for sign in (1.0, -1.0)]
+                        assert min(same) > 1e-6, f"{call} tells a column"
+
+    cross, seal = LocalEngine._cross, SealingWorker.seal
+
+    def crossing(self: Any, sender: str, receiver: str, call: str, kind: str, value: Any) -> Any:
+        look(value, call)
+        return cross(self, sender, receiver, call, kind, value)
+
+    def sealing(self: Any, value: Any, **to: Any) -> Any:
+        look(value, f"a box of {type(self).__name__}")
+        return seal(self, value, **to)
+
+    monkeypatch.setattr(LocalEngine, "_cross", crossing)
+    monkeypatch.setattr(SealingWorker, "seal", sealing)
+    FedPSGPUM(**{**QUICK, "model": ["linear", "tree"], "tree": {"trees": 2}}).fit(fed)
+    assert looked > 1000
+
+
+def _shape(values: np.ndarray) -> np.ndarray:
+    """What is left of numbers without order, place and scale."""
+    real = np.sort(np.asarray(values, dtype=np.float64))
+    return (real - real.mean()) / (real.std() or 1.0)
+
+
 def _buffers(table: Table) -> list[np.ndarray]:
     found = [table.ids]
     for name in table.frame.columns:
@@ -444,7 +494,22 @@ def test_options(options: dict[str, Any]) -> None:
     assert all(not values.isna().any() for values in made.values.values())
     generated = {name for name in OF_B if (made.origins[name] == ORIGINS.index("generated")).all()}
     assert generated == set(model.weak_["bank", "telco"])
+    assert all(not made.confidence[name].any() and made.skill[name] == 0 for name in generated)
     assert model.federation.alignment.aligned == 200
+
+
+def test_the_order_of_rows_is_secret_or_can_be_repeated() -> None:
+    orders: dict[str, list[list[int]]] = {}
+    for how in ("secret", "seeded", "auto"):
+        for _ in range(2):
+            fed = torn()
+            model = FedPSGPUM(**{**QUICK, "rounds": 1}, row_order=how).fit(fed)
+            scope = f"{fed.dataset}@{model.run_}-bank"
+            rows = fed.engine.site("bank").alignments[scope].unaligned
+            orders.setdefault(how, []).append(rows.tolist())
+    assert orders["seeded"][0] == orders["seeded"][1] == orders["auto"][0] == orders["auto"][1]
+    assert orders["secret"][0] != orders["secret"][1]
+    assert sorted(orders["secret"][0]) == sorted(orders["secret"][1]) == sorted(orders["auto"][0])
 
 
 @pytest.mark.parametrize("condition", [True, False])
@@ -614,8 +679,13 @@ def test_a_column_that_only_stood_for_one_left_out_does_not_mislead() -> None:
     frame["phone"] = np.where(mobile, "mobile", "fixed")
     frame["rate"] = np.where(late, 1.0, 0.0) + 0.1 * rng.normal(size=400)
     frame.loc[200:, "rate"] -= 3.0
-    of_b = ["amount", "rate", "flag"]
+    frame["mixed"] = frame.a + 3.0 * late + 0.1 * rng.normal(size=400)
+    frame["era"] = np.where(late, "new", "old")
+    frame["sort"] = np.where(rng.random(400) < 0.05, "x", frame["sort"])
+    of_b = ["amount", "rate", "mixed", "era", "sort"]
     errors: dict[bool, pd.Series] = {}
+    skills: dict[bool, dict[str, float]] = {}
+    right: dict[bool, float] = {}
     for without in (False, True):
         named = ["a", "b", "phone", "y"] if without else ["a", "b", "month", "phone", "y"]
         fed = torn(frame, {"bank": named, "telco": of_b}, aligned=200)
@@ -628,13 +698,20 @@ def test_a_column_that_only_stood_for_one_left_out_does_not_mislead() -> None:
         assert (model.left_out_["bank", "telco"], model.changed_["bank", "telco"]) == found
         calls = {entry.call for entry in fed.ledger.entries()}
         assert any("take_aside" in call for call in calls) is not without
-        # known rows have nothing aside: what is held out is judged by the whole truth
+        # rows held out are judged by the whole truth, of which the month explains a part
         assert (made.skill["rate"] < 0.1) is not without
         assert made.skill["amount"] > 0.9
+        skills[without] = made.skill
+        right[without] = float((made.values["sort"].to_numpy() == real["sort"].to_numpy()).mean())
     mean = float(np.abs(frame["rate"][200:] - frame["rate"][:200].mean()).mean())
     assert errors[True]["rate"] > mean + 0.2  # phones lead the wrong way
     assert errors[False]["rate"] == pytest.approx(mean, abs=0.02)
     assert errors[False]["amount"] < 0.4  # what does not change with the month is known as before
+    part = float(frame["a"][:200].var() / frame["mixed"][:200].var())
+    assert skills[False]["mixed"] == pytest.approx(part, abs=0.1)
+    # phones say no more of the era than the month does, and of other classes as much as ever
+    assert skills[False]["era"] == pytest.approx(0.0, abs=0.02) and skills[True]["era"] > 0.3
+    assert skills[False]["sort"] > 0.25 and right[False] == pytest.approx(right[True], abs=0.05)
 
 
 def test_generated_numbers_that_say_nothing_become_the_mean() -> None:

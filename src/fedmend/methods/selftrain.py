@@ -19,10 +19,13 @@ from fedmend.learn import pseudo
 from fedmend.learn.columns.board import Board, TargetColumn, board_of
 from fedmend.learn.columns.stacking import (
     CLEAR,
+    class_shares,
     class_weights,
     member_errors,
+    news,
     shrinkage,
     skill,
+    tempered,
     value_weights,
 )
 from fedmend.methods.completion import FILLED, PREDICTED, completion_of
@@ -93,6 +96,7 @@ class SelfTrainingWorker(Worker):
         self._members: dict[str, dict[str, np.ndarray]] = {}
         self._deviations: dict[str, np.ndarray] = {}
         self._weights: dict[str, dict[str, float]] = {}
+        self._trusted: dict[str, tuple[np.ndarray, float]] = {}
         self._residuals: dict[str, float] = {}
         self._skills: dict[str, float] = {}
         self._tried: dict[str, list[_Try]] = {}
@@ -198,6 +202,10 @@ class SelfTrainingWorker(Worker):
                 self._weights[name] = value_weights(goal, outputs, within=OUTLYING)
             if not target.is_class and (len(outputs) > 1 or careful):
                 self._shrink(name, goal, outputs, CLEAR if careful else 1.0)
+            if target.is_class and target.aside is not None:
+                shares = class_shares(train, len(target.classes))
+                found = news(truth, self._stack(name, outputs), target.aside[rows], shares)
+                self._trusted[name] = shares, found
             first = self._stack(name, tried[0].outputs)
             self._trial[name] = first.argmax(axis=1) if target.is_class else first
             self._trial_rows = tried[0].rows
@@ -218,12 +226,19 @@ class SelfTrainingWorker(Worker):
     def _stack(self, name: str, members: dict[str, np.ndarray]) -> np.ndarray:
         weights = self._weights.get(name) or dict.fromkeys(members, 1.0 / len(members))
         whole = sum(weights.get(family, 0.0) * values for family, values in members.items())
-        return np.asarray(whole)
+        return self._tempered(name, np.asarray(whole))
+
+    def _tempered(self, name: str, outputs: np.ndarray) -> np.ndarray:
+        """Class probabilities as far as they say more than the columns that were left out."""
+        if name not in self._trusted:
+            return outputs
+        return tempered(outputs, *self._trusted[name])
 
     def _combined(self, name: str, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """The stack's outputs for these rows, and its members [K, n] or [K, n, C]."""
         members = {family: values[rows] for family, values in self._members[name].items()}
-        return self._stack(name, members), np.stack(list(members.values()))
+        each = [self._tempered(name, values) for values in members.values()]
+        return self._stack(name, members), np.stack(each)
 
     # ------------------------------------------------------------------ Algorithm 2, lines 7-19
 

@@ -120,11 +120,10 @@ class _Run:
         self.active = [name for name in targets if name not in self.outcome.failed]
 
     def set_aside(self, options: Mapping[str, Any]) -> None:
-        """Columns that changed may stand for those left out: what these explain is not learnt."""
-        numbers = [name for name in self.active if self.tasks[name] == "regression"]
-        if not self.outcome.changed or not numbers:
+        """Columns that changed may stand for those left out: what these say is not learnt."""
+        if not self.outcome.changed or not self.active:
             return
-        self.judge.attend(numbers)
+        self.judge.attend(self.active)
         first = next(iter(self.models.values()))
         common = {"model": first.model, **options}
         with AsideModels(first.fed, first.a, first.b, **common) as models:

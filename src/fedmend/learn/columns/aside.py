@@ -1,12 +1,13 @@
-"""What columns that lie elsewhere explain of B's numbers is set aside before models learn them.
+"""What columns that lie elsewhere say of B's columns is set aside before models learn these.
 
 A's other rows are of another time, say, and its columns that tell the time are left out
 (`beyond.py`). If one of the columns that stay is distributed in another way there too, it may have
 stood for the time among the aligned rows, and what was learnt from it about B's columns leads the
 wrong way: telephones told early months from late ones, and with them low rates from high ones;
-later everybody had a mobile, at whatever rate. So the columns that lie elsewhere explain what they
-can of B's numbers on the aligned rows, by a ridge regression on their bins, and models learn the
-rest. For A's other rows, where these columns say nothing, that part is its mean, 0.
+later everybody had a mobile, at whatever rate. So the columns that lie elsewhere say what they can
+of B's columns on the aligned rows, by ridge and logistic regression on their bins. Of numbers
+models then learn the rest; for A's other rows, where these columns say nothing, that part is its
+mean, 0. Probabilities of classes are believed as far as they say more (`stacking.news`).
 
     with AsideModels(fed, "bank", "telco", targets=["rate"], model=model, beyond=False) as models:
         models.set_aside()
@@ -44,7 +45,7 @@ class AsideFeatures(LinearFeatures):
 
 
 class AsideTargets(LinearTargets):
-    """B's side: of every target that is learnt, takes what was predicted out of its labels."""
+    """B's side: keeps what was predicted; of numbers it is taken out of the labels."""
 
     def own_places(self, target: str) -> np.ndarray:
         """None: only what A's columns explain is set aside."""
@@ -59,13 +60,13 @@ class AsideTargets(LinearTargets):
 
 
 class AsideModels(LinearModels):
-    """Ridge of B's numbers on the bins of A's columns that lie elsewhere."""
+    """B's columns by the bins of A's columns that lie elsewhere."""
 
     family = "aside"
     workers = (AsideFeatures, AsideTargets)
 
     def set_aside(self, **options: Any) -> bool:
-        """Explain the targets and let models learn the rest; tells whether anything was there."""
+        """Predict the targets and let models learn the rest; tells whether anything was there."""
         if not self.targets or not self.at_a.bins():
             return False
         self.fit(**options)

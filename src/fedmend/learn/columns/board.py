@@ -45,7 +45,8 @@ class TargetColumn:
     pseudo-labels). guess: what other targets' models see (truth, else the current guess).
     outputs: the last predictions, [n] or class probabilities [n, C], NaN where none were made.
     spread: regression only, how uncertain each output is, in units of the standardised target.
-    aside: regression only, a part of the truth that models are not to learn (`aside.py`).
+    aside: what columns that lie elsewhere say of the aligned rows (`aside.py`): of numbers a part
+    of the truth that models are not to learn; of classes probabilities [n, C].
     """
 
     column: Column
@@ -62,8 +63,8 @@ class TargetColumn:
 
     @property
     def goal(self) -> np.ndarray:
-        """The truth, less what was set aside."""
-        return self.truth if self.aside is None else self.truth - self.aside
+        """The truth, of numbers less what was set aside."""
+        return self.truth if self.aside is None or self.is_class else self.truth - self.aside
 
     @property
     def is_class(self) -> bool:

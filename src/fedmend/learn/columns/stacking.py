@@ -11,9 +11,21 @@ from collections.abc import Mapping
 
 import numpy as np
 
-__all__ = ["CLEAR", "class_weights", "member_errors", "shrinkage", "skill", "value_weights"]
+__all__ = [
+    "CLEAR",
+    "class_shares",
+    "class_weights",
+    "member_errors",
+    "news",
+    "shrinkage",
+    "skill",
+    "tempered",
+    "value_weights",
+]
 
 STEPS = 200
+POWERS = (0.5, 1.0, 2.0, 4.0, 8.0)
+WEIGHTS = (0.0, 0.25, 0.5, 0.75, 1.0)
 FLOOR = 1e-12
 CLEAR = -2.0  # standard errors added to what held-out rows say that leave what is beyond doubt
 
@@ -79,6 +91,53 @@ def class_weights(truth: np.ndarray, outputs: Mapping[str, np.ndarray]) -> dict[
     return {name: float(weight) for name, weight in zip(names, weights, strict=True)}
 
 
+def class_shares(train: np.ndarray, classes: int) -> np.ndarray:
+    """The shares of the classes among the numbers `train`, none of them 0."""
+    return (np.bincount(train, minlength=classes) + 0.5) / (len(train) + 0.5 * classes)
+
+
+def tempered(output: np.ndarray, shares: np.ndarray, trust: float) -> np.ndarray:
+    """Class probabilities nearer to the shares: shares (output / shares)^trust, made to sum to 1.
+
+    >>> tempered(np.array([[0.9, 0.1]]), np.array([0.5, 0.5]), 0.5).round(2).tolist()
+    [[0.75, 0.25]]
+    """
+    return _normalised(np.log(shares) + trust * _gain(output, shares))
+
+
+def news(truth: np.ndarray, output: np.ndarray, aside: np.ndarray, shares: np.ndarray) -> float:
+    """Of what class probabilities say, the share that `aside` does not say as well, from 0 to 1.
+
+    What they say is the log loss that they spare against the shares of the classes; what is new is
+    what the best mixture aside^g (output / shares)^w spares against the best aside^g.
+
+    **Shape**: truth [n] class numbers; output, aside [n, C]; shares [C].
+    """
+    known, gain = np.log(aside.clip(FLOOR)), _gain(output, shares)
+    plain, told = (_loss(np.log(shares) + weight * gain, truth) for weight in (0.0, 1.0))
+    if told >= plain:
+        return 0.0
+    mixed = [
+        [_loss(power * known + weight * gain, truth) for weight in WEIGHTS] for power in POWERS
+    ]
+    alone = min(losses[0] for losses in mixed)
+    return float(np.clip((alone - np.min(mixed)) / (plain - told), 0.0, 1.0))
+
+
+def _loss(logs: np.ndarray, truth: np.ndarray) -> float:
+    found = _normalised(logs)[np.arange(len(truth)), truth]
+    return float(-np.log(found.clip(FLOOR)).mean())
+
+
+def _gain(output: np.ndarray, shares: np.ndarray) -> np.ndarray:
+    return np.asarray(np.log(output.clip(FLOOR)) - np.log(shares))
+
+
+def _normalised(logs: np.ndarray) -> np.ndarray:
+    powers = np.exp(logs - logs.max(axis=1, keepdims=True))
+    return np.asarray(powers / powers.sum(axis=1, keepdims=True))
+
+
 def member_errors(
     truth: np.ndarray, outputs: Mapping[str, np.ndarray], train: np.ndarray
 ) -> dict[str, float]:
@@ -108,7 +167,7 @@ def skill(truth: np.ndarray, output: np.ndarray, train: np.ndarray) -> float:
     """
     if truth.dtype.kind == "i":
         classes = output.shape[1]
-        shares = (np.bincount(train, minlength=classes) + 0.5) / (len(train) + 0.5 * classes)
+        shares = class_shares(train, classes)
         plain = float(-np.log(shares[truth]).mean())
         told = output[np.arange(len(truth)), truth]
         loss = float(-np.log(told.clip(FLOOR)).mean())
