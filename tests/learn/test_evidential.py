@@ -13,7 +13,7 @@ from fedmend.errors import ConfigError
 from fedmend.learn.evidence import opinions as ev
 from fedmend.learn.evidence.pools import MOST_PASSES, Pools, batch_make_up
 from fedmend.learn.evidence.top import JOINT, EvidenceTop, EvidenceTopSpec, Objective, total_loss
-from fedmend.learn.evidence.trust import Calibration, fit_sources, minimise
+from fedmend.learn.evidence.trust import Calibration, Trusted, fit_sources, minimise
 
 CPU = torch.device("cpu")
 
@@ -185,9 +185,7 @@ def test_calibration_cools_the_overconfident_and_distrusts_noise(judged) -> None
     how = Objective(fusion="dempster", activation="exp")
     found = fit_sources(how, outputs, y, anchor="bank")
     raw = ev.loss(Calibration().fuse(how, "aligned", outputs), y).mean()
-    made = Calibration(
-        {"aligned": found.temperature}, {"aligned": found.trust}, {"aligned": found.centre}
-    )
+    made = _made(found)
     fitted = ev.loss(made.fuse(how, "aligned", outputs), y).mean()
     alone = ev.loss(how.opinion(outputs["bank"]), y).mean()
     assert float(fitted) < float(raw)
@@ -220,6 +218,46 @@ def test_few_rows_fit_one_temperature_for_all(judged) -> None:
     assert len({found.temperature[name] for name in used}) == 1
     assert {round(found.trust[name], 6) for name in used} == {round(1 / (1 + np.exp(-3.0)), 6)}
     assert set(found.losses) == {"all", "bank"}
+
+
+@pytest.mark.parametrize(("good", "heard"), [(True, True), (False, False)])
+def test_of_few_rows_sources_alike_are_all_heard_or_none_but_the_label_party(
+    good: bool, heard: bool
+) -> None:
+    """Two heads that are right on their own account; a joint one that is no better than either."""
+    rng = np.random.default_rng(2)
+    y = rng.integers(0, 3, 2100)
+    clear = [torch.tensor(rng.normal(size=(2100, 3)) + 1.5 * np.eye(3)[y]) for _ in range(3)]
+    telco = clear[1] if good else torch.tensor(6 * rng.normal(size=(2100, 3)))
+    outputs, targets = {"bank": clear[0], "telco": telco, JOINT: clear[2]}, torch.from_numpy(y)
+    if not good:
+        outputs[JOINT] = telco
+    how = Objective(fusion="dempster", activation="exp")
+    few = {name: values[:100] for name, values in outputs.items()}
+    found = fit_sources(how, few, targets[:100], anchor="bank", alike=True)
+    assert set(found.losses) == {"all", "bank"}
+    assert [name for name, trust in found.trust.items() if trust > 0] == (
+        ["bank", "telco", JOINT] if heard else ["bank"]
+    )
+    assert len({found.temperature[name] for name in found.trust if found.trust[name]}) == 1
+    # Of sources that may differ the joint head stands for all.
+    other = fit_sources(how, few, targets[:100], anchor="bank")
+    assert set(other.losses) == {JOINT, "bank"}
+    if good:
+        rest = {name: values[100:] for name, values in outputs.items()}
+        right = [
+            (ev.probability(_made(each).fuse(how, "aligned", rest)).argmax(1) == targets[100:])
+            .float()
+            .mean()
+            for each in (found, other)
+        ]
+        assert right[0] > right[1] + 0.05
+
+
+def _made(found: Trusted) -> Calibration:
+    return Calibration(
+        {"aligned": found.temperature}, {"aligned": found.trust}, {"aligned": found.centre}
+    )
 
 
 def test_a_temperature_draws_towards_what_is_usual() -> None:

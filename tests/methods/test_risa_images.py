@@ -107,6 +107,8 @@ def test_shared_bottoms_have_one_head(world: tuple[Federation, RISA], tmp_path: 
     heads = part_of(fed.engine.site("left"), model.network_.model).heads  # type: ignore[attr-defined]
     assert heads is not None
     assert heads.module.heads[0] is heads.module.heads[1]
+    # Few rows are held out to judge by: heads alike are all heard, or the label party alone.
+    assert set(model.calibration_["aligned"]["losses"]) == {"all", "left"}
     model.save(tmp_path / "model")
     again = RISA.load(tmp_path / "model", fed)
     for rows in ("aligned", "left", "right"):
@@ -144,6 +146,7 @@ def test_sides_that_are_not_alike_go_on_alone() -> None:
     heads = part_of(fed.engine.site("left"), model.network_.model).heads  # type: ignore[attr-defined]
     assert heads is not None
     assert heads.module.heads[0] is not heads.module.heads[1]
+    assert set(model.calibration_["aligned"]["losses"]) == {"joint", "left"}
     assert np.isfinite(model.predict_proba(fed)).all()
 
 

@@ -126,7 +126,8 @@ class Judging:
             if heads.how.fusion == "pool":
                 found = self._pooled(kind, outputs, targets, anchor)
             else:
-                found = fit_sources(heads.how, outputs, targets, anchor=anchor)
+                alike = kind == ALIGNED and heads.module.spec.one_head
+                found = fit_sources(heads.how, outputs, targets, anchor=anchor, alike=alike)
             heads.calibration.temperature[kind] = found.temperature
             heads.calibration.centre[kind] = found.centre
             heads.calibration.trust[kind] = found.trust

@@ -53,6 +53,11 @@ class EvidenceTopSpec:
     solo: int = -1
     same_head: tuple[int, ...] = ()
 
+    @property
+    def one_head(self) -> bool:
+        """Whether all parties, several, use one head."""
+        return len(self.same_head) > 1 == len(set(self.same_head))
+
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
 

@@ -109,6 +109,7 @@ def fit_sources(
     targets: Tensor,
     *,
     anchor: str | None = None,
+    alike: bool = False,
     folds: int = 3,
 ) -> Trusted:
     """Temperature and trust of each source that make the fused probability most likely.
@@ -116,7 +117,9 @@ def fit_sources(
     Chosen is between all sources, the joint head, and the `anchor` (the party whose opinion must
     not get worse by adding others'), by cross-validated log loss: the others' trust is then zero.
     Few rows can tell one number, not two for each source: with fewer than `FEW` all sources of a
-    choice share one temperature and nothing else is fitted.
+    choice share one temperature and nothing else is fitted. Who is heard is then known beforehand:
+    where the parties have one head for all (`alike`) none is better than another, and all are;
+    elsewhere the joint head, which has seen all sides.
     """
     outputs = {name: values.double() for name, values in outputs.items()}
     choices = {"all": list(outputs)}
@@ -124,7 +127,7 @@ def fit_sources(
         if name in outputs and len(outputs) > 1:
             choices[str(name)] = [str(name)]
     if len(targets) < FEW and len(choices) == 3:
-        del choices["all"]  # its weights would be guesses, and the joint head has seen all sides
+        del choices[JOINT if alike else "all"]
     found: dict[str, float] = {}
     chosen = "all" if "all" in choices else str(anchor)
     if len(choices) > 1 and len(targets) >= 2 * folds:
