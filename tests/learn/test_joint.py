@@ -149,7 +149,7 @@ def test_pseudo_labels_come_after_the_warm_up_and_only_where_sure() -> None:
     targets = torch.tensor([1, -1])
     losses = {}
     for name, changes in {
-        "warm": {"warmup": 5},
+        "warm": {"warmup": 5, "threshold": 0.0},
         "strict": {"threshold": 1.0},
         "lax": {"threshold": 0.0},
     }.items():
