@@ -12,9 +12,10 @@ from pathlib import Path
 
 import pytest
 
+from fedmend.bench.sage import table
 from fedmend.bench.sage.curves import Curve, row_of
 from fedmend.bench.sage.table import run
-from fedmend.bench.sage.workers import Workers, stop_kindly
+from fedmend.bench.sage.workers import Clock, Workers, stop_kindly
 
 
 def test_a_run_belongs_to_one_worker_and_workers_are_counted(tmp_path: Path) -> None:
@@ -55,7 +56,9 @@ def test_a_worker_that_is_killed_leaves_nothing_locked(tmp_path: Path) -> None:
         assert ours
 
 
-def test_a_run_that_another_worker_is_at_is_left_to_it(tmp_path: Path) -> None:
+def test_a_run_that_another_worker_is_at_is_left_to_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     run(quick=True, methods="FedAvg", rounds=1, folder=str(tmp_path))
     other = Workers(tmp_path)
     with other.present(), other.claim("digits-fedavg-0.5-0"):
@@ -66,6 +69,10 @@ def test_a_run_that_another_worker_is_at_is_left_to_it(tmp_path: Path) -> None:
     ]
     kept = json.loads((tmp_path / "digits-fixmatch-lpl-0.5-0.json").read_text())
     assert [each["beside"] for each in kept["rounds"]] == [1, 1]
+    # What another worker does meanwhile is told at the end.
+    monkeypatch.setattr(table, "_curve", lambda unit, setting: setting.curve(unit))
+    told = run(quick=True, methods="FedAvg,FixMatch-LPL", rounds=2, folder=str(tmp_path))
+    assert [row["rounds"] for row in told.rows] == [1, 2]
     # Seconds are told of rounds without neighbours only.
     assert result.rows[1]["s/round"] is None and result.rows[0]["s/round"] > 0
 
@@ -81,8 +88,6 @@ def test_seconds_are_those_of_rounds_alone() -> None:
 def test_asked_to_end_a_run_finishes_its_round_and_keeps_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from fedmend.bench.sage import table
-
     once = table._round
 
     def interrupted(*given: object) -> dict[str, object]:
@@ -105,3 +110,20 @@ def test_the_handler_is_put_back() -> None:
         time.sleep(0)
         assert asked.is_set()
     assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_too_late_for_a_round_is_too_late_for_the_next_run() -> None:
+    assert not Clock().late()
+    assert Clock(time.monotonic() - 1).late()
+    clock = Clock(time.monotonic() + 50)
+    clock.took(500.0)  # something else was on the card
+    clock.took(1.0)
+    assert clock.late()
+    clock.took(1.0)
+    assert clock.late()
+    clock = Clock(time.monotonic() + 50)
+    for seconds in (500.0, 1.0, 2.0):
+        clock.took(seconds)
+    assert not clock.late()
+    clock.asked.set()
+    assert clock.late()

@@ -10,12 +10,11 @@ from __future__ import annotations
 
 import itertools
 import logging
-import threading
 import time
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +26,7 @@ from fedmend.bench.sage.curves import Curve, bars_of, row_of
 from fedmend.bench.sage.data import TENTH, World, world_of
 from fedmend.bench.sage.methods import RECIPES, estimator_of
 from fedmend.bench.sage.plan import Unit, read_plan
-from fedmend.bench.sage.workers import Workers, stop_kindly
+from fedmend.bench.sage.workers import Clock, Workers, stop_kindly
 from fedmend.errors import ConfigError, DatasetAbsent, FedmendWarning
 from fedmend.methods.baselines.fssl import FedAvg
 
@@ -54,15 +53,9 @@ class Setting:
     labelled: float | int | None
     sheets: Sequence[int]
     warmup: int
+    clock: Clock
     folder: Path | None
-    until: float | None
-    asked: threading.Event = field(default_factory=threading.Event)
-    workers: Workers | None = None
-
-    def late(self, seconds: float = 0.0) -> bool:
-        """Is there no time for another stretch that takes so long?"""
-        over = self.until is not None and time.monotonic() + seconds > self.until
-        return over or self.asked.is_set()
+    workers: Workers | None
 
     def labels(self, dataset: str) -> float | int:
         """Labels of a class; a tenth of them all where nothing else is said."""
@@ -133,12 +126,15 @@ def run(
     here = None if folder is None else Path(folder)
     workers = None if here is None else Workers(here)
     with stop_kindly() as asked, nullcontext() if workers is None else workers.present():
-        setting = Setting(*common, here, until, asked, workers)
-        curves = list(_curves(units, setting, forgiving=plan is not None))
-    # A plan may come back to a run later, for more rounds.
-    longest = {curve.name: curve for curve in sorted(curves, key=lambda each: len(each.rounds))}
-    named = dict.fromkeys(curve.name for curve in curves)
-    begun = [longest[name] for name in named if longest[name].rounds or plan is None]
+        setting = Setting(*common, Clock(until, asked), here, workers)
+        runs = list(_runs(units, setting, forgiving=plan is not None))
+    # A plan may come back to a run for more rounds, and other processes go on with theirs.
+    longest: dict[str, Curve] = {}
+    for unit, curve in runs:
+        curve = curve if here is None else _kept(curve, unit.rounds, here)
+        if len(curve.rounds) >= len(longest.setdefault(curve.name, curve).rounds):
+            longest[curve.name] = curve
+    begun = [curve for curve in longest.values() if curve.rounds or plan is None]
     result = BenchResult(NAME, [row_of(curve) for curve in begun], bars_of(begun))
     result.device = device_name(where)
     return result
@@ -159,11 +155,11 @@ def _names(methods: str | Sequence[str]) -> list[str]:
 # ---------------------------------------------------------------- one run
 
 
-def _curves(units: Sequence[Unit], setting: Setting, forgiving: bool) -> Iterator[Curve]:
+def _runs(units: Sequence[Unit], setting: Setting, forgiving: bool) -> Iterator[tuple[Unit, Curve]]:
     """One run after another; forgiving: leave out those whose data set is not here."""
     for unit in units:
         try:
-            yield _curve(unit, setting)
+            yield unit, _curve(unit, setting)
         except DatasetAbsent as error:
             if not forgiving:
                 raise
@@ -177,14 +173,21 @@ def _curve(unit: Unit, setting: Setting) -> Curve:
     """
     curve = setting.curve(unit)
     if setting.folder is None or setting.workers is None:
-        return curve if setting.late() else _train(curve, setting.world(unit), unit.rounds, setting)
+        late = setting.clock.late()
+        return curve if late else _train(curve, setting.world(unit), unit.rounds, setting)
     with setting.workers.claim(curve.name) as ours:
-        _, story = _files(curve, setting.folder)
-        kept = Curve.read(story, unit.rounds) if story.is_file() else curve
+        kept = _kept(curve, unit.rounds, setting.folder)
         # A finished run needs no checkpoint any more.
-        if not ours or setting.late() or len(kept.rounds) >= unit.rounds:
+        if not ours or setting.clock.late() or len(kept.rounds) >= unit.rounds:
             return kept
         return _train(curve, setting.world(unit), unit.rounds, setting)
+
+
+def _kept(curve: Curve, rounds: int, folder: Path) -> Curve:
+    """What the folder has of this run, if it has more of it."""
+    _, story = _files(curve, folder)
+    kept = Curve.read(story, rounds) if story.is_file() else curve
+    return kept if len(kept.rounds) > len(curve.rounds) else curve
 
 
 def _files(curve: Curve, folder: Path) -> tuple[Path, Path]:
@@ -216,16 +219,13 @@ def _train(curve: Curve, world: World, rounds: int, setting: Setting) -> Curve:
     curve.device = device_name(setting.device)
     if cuda:
         torch.cuda.reset_peak_memory_stats()
-    longest = 0.0
-    while simulator.round < rounds:
+    while simulator.round < rounds and not setting.clock.late():
         began = time.monotonic()
-        if setting.late(longest):
-            break
         others = _others(setting)
         entry = _round(simulator, world)
         entry["seconds"] = time.monotonic() - began
         entry["beside"] = max(others, _others(setting))
-        longest = max(longest, entry["seconds"])
+        setting.clock.took(entry["seconds"])
         curve.rounds.append(entry)
         said = (curve.name, entry["round"], 100 * entry["accuracy"], entry["seconds"])
         logger.debug("%s: round %d, accuracy %.2f %%, %.3f s, beside %d", *said, entry["beside"])

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import signal
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import IO, Any
 
-__all__ = ["Workers", "stop_kindly"]
+__all__ = ["Clock", "Workers", "stop_kindly"]
 
 LOCKS = "workers"
 
@@ -76,6 +77,29 @@ def _lock(path: Path) -> IO[Any] | None:
         file.close()
         return None
     return file
+
+
+class Clock:
+    """Is there time for another round? It is taken to last as long as the longer of the last two.
+
+    until: by the monotonic clock; None is for ever. asked: set when the process is to end.
+    """
+
+    def __init__(self, until: float | None = None, asked: threading.Event | None = None) -> None:
+        self.until = until
+        self.asked = asked or threading.Event()
+        self._last: tuple[float, ...] = ()
+
+    def took(self, seconds: float) -> None:
+        """A round took so long."""
+        self._last = (*self._last[-1:], seconds)
+
+    def late(self) -> bool:
+        """Once it is too late for a round it stays so: the next run would not get far either."""
+        ahead = time.monotonic() + max(self._last, default=0.0)
+        if self.until is not None and ahead > self.until:
+            self.asked.set()
+        return self.asked.is_set()
 
 
 @contextmanager
