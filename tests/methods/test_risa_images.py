@@ -196,8 +196,8 @@ def test_by_default_no_labels_are_made_up() -> None:
 
 def test_the_settings_for_tables_take_images_too() -> None:
     """Images have no columns that add up; the parties' own heads are heard instead."""
-    fed = halves(120, 40, 40)
-    model = RISA(bottom=(8,), embedding=8, top=(8,), members=2, epochs=12, batch_size=16, lr=0.01)
+    fed = halves(60, 30, 40)
+    model = RISA(bottom=(8,), embedding=8, top=(8,), members=2, epochs=6, batch_size=16, lr=0.02)
     model.fit(fed)
     assert "ridge" not in model.calibration_["aligned"]
     assert not any("columns" in source for source in model.calibration_["aligned"]["trust"])
