@@ -8,8 +8,12 @@ import pandas as pd
 import pytest
 import torch
 
+import fedmend as fm
 from fedmend.checks import check_data, look
 from fedmend.config import load_config
+from fedmend.errors import DataError
+from fedmend.flow import execute, plan_of
+from fedmend.flow.reading import split_by_id
 
 
 def findings(workshop):
@@ -163,3 +167,35 @@ def test_a_device_that_is_not_there(workshop):
     workshop.write('[run]\ndevice = "cuda"\n')
     (problem,) = findings(workshop).problems
     assert "run.device = 'cuda'" in problem and 'device = "cpu"' in problem
+
+
+def test_a_class_that_only_test_rows_have(workshop):
+    workshop.write()
+    train, test = split_by_id(fm.read(workshop.folder / "bank.csv", id="customer"), 0.25, 0)
+    rare = workshop.bank["customer"].isin(test.ids[:2])
+    workshop.bank.loc[rare, "default"] = "disputed"
+    workshop.write()
+    (problem,) = findings(workshop).problems
+    assert problem.startswith("party 'bank', column 'default': all labels of this class are among")
+    assert "(seen: 'disputed'). Mend: leave the labels of rare classes empty" in problem
+    with pytest.raises(DataError, match="all labels of this class are among the test rows"):
+        execute(plan_of(load_config(workshop.config)), workshop.run)
+    workshop.bank.loc[workshop.bank["customer"] == train.ids[0], "default"] = "disputed"
+    workshop.write()
+    assert findings(workshop).problems == []
+
+
+def test_numbers_need_no_classes(workshop):
+    workshop.bank["default"] = np.arange(160) // 8
+    workshop.write(method='name = "vfl"\nepochs = 2\ntask = "regression"')
+    assert findings(workshop).problems == []
+
+
+def test_how_many_of_the_shared_rows_have_a_label(workshop):
+    workshop.bank.loc[60:, "default"] = None  # from here on the telco knows them
+    workshop.write()
+    config = load_config(workshop.config)
+    found = look(config, check_data(config))
+    words = "bank has a label for 60 of its 160 rows, and for none of the 100 known to all"
+    assert words in " ".join(found.torn)
+    assert [each["name"] for each in found.advice["settings"]["methods"]] == ["local"]

@@ -20,7 +20,13 @@ from fedmend.config.shapes import alike_doubts, alike_problems, class_doubts, mo
 from fedmend.data.table import Table
 from fedmend.errors import DataError, FedmendError, FedmendWarning
 from fedmend.federation import Federation, Party
-from fedmend.flow.reading import all_problems, read_party
+from fedmend.flow.reading import (
+    all_problems,
+    one_truth,
+    read_party,
+    require_known_classes,
+    set_aside,
+)
 from fedmend.report.overview import Overview, overview
 from fedmend.secure.align import align
 from fedmend.secure.identifiers import RULES, describe_ids
@@ -110,7 +116,7 @@ def _check_party(config: Config, party: PartySettings, found: Findings) -> None:
     if not train.feature_names:
         found.notes.append(f"party {party.name!r} has no columns besides id and label")
     if party.label is not None and _learns_alone_from(config, party.name):
-        _check_label(train, party.name, found)
+        _check_label(config, train, test, party.name, found)
         if not train.feature_names and any(method.name == "local" for method in config.method):
             found.problems.append(
                 f"method[local]: party {party.name!r} has no columns besides id and label, so "
@@ -136,12 +142,18 @@ def _learns_alone_from(config: Config, party: str) -> bool:
     return any(method.params.get("label_party") == party for method in alone)
 
 
-def _check_label(table: Table, party: str, found: Findings) -> None:
+def _check_label(
+    config: Config, table: Table, test: Table | None, party: str, found: Findings
+) -> None:
     from fedmend.data.labels import LabelEncoder
 
     assert table.label is not None
     try:
         LabelEncoder().fit(table.y, table.schema[table.label], party=party)
+        if one_truth(config):
+            train, later = set_aside(config, table) if test is None else (table, test)
+            if later.label is not None:
+                require_known_classes(train, later, party)
     except DataError as error:
         found.problems.append(str(error.at(party)))
 

@@ -1,12 +1,13 @@
 from __future__ import annotations
 
 import gzip
+from pathlib import Path
 
 import pytest
 
 from fedmend.config import load_config
 from fedmend.config.sniffing import looked_at
-from fedmend.config.starter import write_starter
+from fedmend.config.starter import starter_text, write_starter
 from fedmend.errors import ConfigError
 from fedmend.flow.reading import read_party
 
@@ -150,3 +151,22 @@ def test_how_a_file_is_written(tmp_path, text, expected):
     (tmp_path / "t.csv").write_bytes(text.encode("utf-16"))
     found = looked_at(tmp_path / "t.csv")
     assert (found.header, found.unusual) == (expected[0], {"encoding": "utf-16", **expected[1]})
+
+
+def test_a_line_for_spreadsheets_is_named(tmp_path: Path) -> None:
+    for name in ("bank", "telco"):
+        (tmp_path / f"{name}.csv").write_text("\ufeffsep=;\nid;x;y\n1;2;3\n", encoding="utf-8")
+    files = [tmp_path / "bank.csv", tmp_path / "telco.csv"]
+    with pytest.raises(ConfigError, match="first line is .*sep=;.*remove that line. Mend"):
+        starter_text(tmp_path / "federation.toml", files, id="id", label="y")
+
+
+@pytest.mark.parametrize(("columns", "local"), [("id,y", False), ("id,x,y", True)])
+def test_whoever_has_labels_only_does_not_train_alone(
+    tmp_path: Path, columns: str, local: bool
+) -> None:
+    (tmp_path / "bank.csv").write_text(f"{columns}\n" + ",".join("1" * len(columns.split(","))))
+    (tmp_path / "telco.csv").write_text("id,z\n1,2\n")
+    files = [tmp_path / "bank.csv", tmp_path / "telco.csv"]
+    text = starter_text(tmp_path / "federation.toml", files, id="id", label="y")
+    assert ('name = "local" ' in text) == local and 'name = "vfl"' in text

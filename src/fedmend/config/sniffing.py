@@ -16,6 +16,7 @@ __all__ = ["Written", "csv_lines", "looked_at"]
 
 _READ = 1 << 22
 _LINES = 200
+_FOR_A_SPREADSHEET = re.compile(r"\ufeff?sep=.\s", re.IGNORECASE)
 _COMMA_NUMBER = re.compile(r"\s*-?\d+,\d+\s*")
 _POINT_NUMBER = re.compile(r"\s*-?\d+\.\d+\s*")
 
@@ -62,6 +63,8 @@ def _written(file: Path) -> Written:
         lines = lines[:-1] or lines
     if not any(line.strip() for line in lines):
         raise ValueError("the file is empty")
+    if _FOR_A_SPREADSHEET.match(text):
+        raise ValueError(f"its first line is {lines[0]!r}, for a spreadsheet: remove that line")
     delimiter = _delimiter(lines)
     rows = list(csv.reader(lines, delimiter=delimiter))
     header = next(row for row in rows if row)

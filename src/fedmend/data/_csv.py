@@ -138,8 +138,9 @@ def _check_header(header: list[str], names: list[str]) -> None:
     for name in names:
         if not name:
             raise DataError(
-                f"column {header.index(name) + 1} has no name (pandas writes its row index so)",
-                mend="name it, write the file with index=False, or list the others in columns=",
+                f"column {header.index(name) + 1} has no name (pandas writes its row index so, and "
+                "a delimiter at the end of each line makes one)",
+                mend="name it, or leave it out: drop = ['']",
             )
         if header.count(name) > 1:
             raise DataError("two columns have this name", column=name, mend="rename one of them")

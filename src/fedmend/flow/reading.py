@@ -19,7 +19,16 @@ if TYPE_CHECKING:
     from fedmend.config import Config, PartySettings
     from fedmend.data.table import Table
 
-__all__ = ["all_problems", "csv_form", "read_parties", "read_party", "split_by_id"]
+__all__ = [
+    "all_problems",
+    "csv_form",
+    "one_truth",
+    "read_parties",
+    "read_party",
+    "require_known_classes",
+    "set_aside",
+    "split_by_id",
+]
 
 # Whoever has more than this wrong has the wrong file.
 MOST_PROBLEMS = 20
@@ -46,7 +55,9 @@ def read_parties(config: Config) -> list[Party]:
             )
         train, test = read_party(config, settings)
         if test is None:
-            train, test = split_by_id(train, config.evaluate.test_share, config.run.all_seeds[0])
+            train, test = set_aside(config, train)
+        if one_truth(config) and settings.label is not None and test.label is not None:
+            require_known_classes(train, test, settings.name)
         policy = settings.policy.build()
         parties.append(Party(settings.name, train, policy=policy, test=test))
     return parties
@@ -153,6 +164,39 @@ def _spelt(mark: str) -> list[str]:
     """A mark of empty cells; a whole number as columns with fractions write it, too."""
     whole = mark.lstrip("-").isdecimal()
     return [mark, *(mark + rest for rest in (".0", ".00", ",0", ",00"))] if whole else [mark]
+
+
+def set_aside(config: Config, table: Table) -> tuple[Table, Table]:
+    """Training and test rows of a party that has no test table."""
+    return split_by_id(table, config.evaluate.test_share, config.run.all_seeds[0])
+
+
+def one_truth(config: Config) -> bool:
+    """Whether one party's classes are all there are: nobody else labels, nothing is a number."""
+    numbers = any(method.params.get("task") == "regression" for method in config.method)
+    return len(config.labellers) == 1 and not config.horizontal and not numbers
+
+
+def require_known_classes(train: Table, test: Table, party: str) -> None:
+    """No class may have all of its labels among the test rows."""
+    from fedmend.data.labels import LabelEncoder
+
+    assert train.label is not None
+    encoder = LabelEncoder().fit(train.y, train.schema[train.label], party=party)
+    if encoder.task == "regression":
+        return
+    counts = test.y.value_counts()
+    unseen = [each for each in counts.index.tolist() if each not in encoder.classes_]
+    if unseen:
+        rest = f" (and {len(unseen) - 1} more classes)" if len(unseen) > 1 else ""
+        raise DataError(
+            f"all labels of this class are among the test rows{rest}, so that it cannot be learnt",
+            party=party,
+            column=train.label,
+            value=unseen[0],
+            mend="leave the labels of rare classes empty, join them with another class, or give "
+            "every party a test table",
+        )
 
 
 def split_by_id(table: Table, share: float, seed: int) -> tuple[Table, Table]:

@@ -62,6 +62,10 @@ def advise(found: Overview) -> Advice:
         return Advice([], [])
     if len(facts.labellers) > 1:
         return _several_labellers(found, told, facts)
+    owner = next(party for party in told if party.name == facts.owner)
+    if owner.labelled_aligned == 0:
+        # Nothing that others know can be learnt, or scored, on rows without a label.
+        return Advice([], [{"name": "local"}], whole=estimate("local", facts))
     return _one_labeller(found, told, facts)
 
 

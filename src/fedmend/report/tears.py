@@ -98,9 +98,13 @@ def _labels_torn(
             scarce = (
                 "Labels are scarce: " if holder.labelled_rows < SCARCE_LABELS * holder.rows else ""
             )
+            shared = ""
+            if aligned and len(parties) > 1 and holder.labelled_aligned is not None:
+                known = f"{holder.labelled_aligned:,}" if holder.labelled_aligned else "none"
+                shared = f", and for {known} of the {aligned:,} known to all"
             sentences.append(
                 f"{scarce}{holder.name} has a label for {holder.labelled_rows:,} "
-                f"of its {holder.rows:,} rows."
+                f"of its {holder.rows:,} rows{shared}."
             )
     for party in parties:
         if not party.labelled and aligned is not None and party.rows > aligned:
