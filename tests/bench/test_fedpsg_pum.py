@@ -138,6 +138,21 @@ def test_bars_compare_the_seeds_that_both_have() -> None:
     assert (bar.value, bar.target, bar.holds) == (pytest.approx(0.55), "<= 0.6000", True)
 
 
+def test_of_the_last_rows_only_what_is_as_private_is_a_bar() -> None:
+    values = {"FedPSG-PUM": 0.7, "mean/mode": 0.6, "knn": 0.5, "downstream: mean": None}
+    lines = [
+        {"data": "bank", "where": where, "missing": 0.5, "seed": 0, "method": method, "rmse": value}
+        for where in ("last", "random")
+        for method, value in values.items()
+    ]
+    found = {bar.name: bar.holds for bar in _bars(pd.DataFrame(lines))}
+    assert found == {
+        "bank, 0.5 missing at the end: RMSE at most mean/mode's (1 seeds)": False,
+        "bank, 0.5 missing: RMSE at most mean/mode's (1 seeds)": False,
+        "bank, 0.5 missing: RMSE at most knn's (in the clear) (1 seeds)": False,
+    }
+
+
 def test_the_last_rows_are_the_last_of_the_file(table: Table) -> None:
     case = tear_table(table, 0.3, rows=300, test=100, seed=0, where="last")
     assert (np.diff(case.a.ids) > 0).all()

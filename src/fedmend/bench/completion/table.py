@@ -156,24 +156,30 @@ class _Asked:
 
 
 def _bars(table: pd.DataFrame) -> list[Bar]:
-    """The promises, over rows missing at random, as means over seeds that all compared have."""
-    if "where" not in table or not (table["where"] == "random").any():
+    """The promises, as means over seeds that all compared have.
+
+    With the last rows missing, which may be of another time, only that of being better than what
+    is as private.
+    """
+    if "where" not in table:
         return []
-    table = table[table["where"] == "random"].reindex(columns=[*table.columns, "rmse", "auc"])
+    table = table.reindex(columns=[*table.columns, "rmse", "auc"])
     table = table.loc[:, ~table.columns.duplicated()]
     bars = []
-    cases = list(dict.fromkeys(zip(table["data"], table["missing"].astype(float), strict=True)))
-    for data, share in cases:
+    for where, data, share in table[["where", "data", "missing"]].drop_duplicates().to_numpy():
         part = table[(table["data"] == data) & (table["missing"] == share)]
-        at = f"{data}, {share:g} missing"
-        bars += _completion_bars(at, share, part.pivot_table("rmse", "method", "seed"))
-        if share >= 0.5:
+        part = part[part["where"] == where]
+        at, chance = f"{data}, {float(share):g} missing", where == "random"
+        at = at if chance else f"{at} at the end"
+        rmse = part.pivot_table("rmse", "method", "seed")
+        bars += _completion_bars(at, rmse, in_the_clear=chance and share == 0.5)
+        if chance and share >= 0.5:
             bars += _downstream_bars(at, part.pivot_table("auc", "method", "seed"))
     return bars
 
 
-def _completion_bars(at: str, share: float, rmse: pd.DataFrame) -> list[Bar]:
-    """rmse: [method, seed]."""
+def _completion_bars(at: str, rmse: pd.DataFrame, in_the_clear: bool) -> list[Bar]:
+    """rmse: [method, seed]. in_the_clear: against the best that sees A's columns, too."""
     if OURS not in rmse.index:
         return []
     rmse = rmse.drop([name for name in rmse.index if name in ABLATIONS])
@@ -182,7 +188,7 @@ def _completion_bars(at: str, share: float, rmse: pd.DataFrame) -> list[Bar]:
     for name in private.index:
         bars.append(_paired(f"{at}: RMSE at most {name}'s", rmse, OURS, name, lower=True))
     clear = rmse.loc[[name for name in NOT_PRIVATE if name in rmse.index]]
-    if share == 0.5 and len(clear):
+    if in_the_clear and len(clear):
         best = str(clear.mean(axis=1).idxmin())
         bars.append(_paired(f"{at}: RMSE at most {best}'s (in the clear)", rmse, OURS, best, True))
     return bars
