@@ -3,11 +3,14 @@ from __future__ import annotations
 import gzip
 from pathlib import Path
 
+import numpy as np
+import pyarrow.parquet as pq
 import pytest
 
 from fedmend.config import load_config
 from fedmend.config.sniffing import looked_at
 from fedmend.config.starter import starter_text, write_starter
+from fedmend.data.table import Table
 from fedmend.errors import ConfigError
 from fedmend.flow.reading import read_party
 
@@ -170,3 +173,24 @@ def test_whoever_has_labels_only_does_not_train_alone(
     files = [tmp_path / "bank.csv", tmp_path / "telco.csv"]
     text = starter_text(tmp_path / "federation.toml", files, id="id", label="y")
     assert ('name = "local" ' in text) == local and 'name = "vfl"' in text
+
+
+def test_parquet_files_say_which_column_is_the_id(tmp_path: Path) -> None:
+    pixels = np.zeros((3, 1, 2, 2), np.uint8)
+    left = Table([1, 2, 3], {"y": ["a", "b", "a"]}, label="y", blocks={"image": pixels})
+    right = Table([1, 2, 3], {"x": [1.0, 2.0, 3.0]}, blocks={"image": pixels})
+    left.to_parquet(tmp_path / "left.parquet", id="person")
+    right.to_parquet(tmp_path / "right.parquet", id="patient")
+    files = [tmp_path / "left.parquet", tmp_path / "right.parquet"]
+    config = load_config(write_starter(tmp_path / "federation.toml", files))
+    assert [(party.id, party.label) for party in config.party] == [
+        ("person", "y"),
+        ("patient", None),
+    ]
+    # Where they do not say it, an image is no candidate.
+    frame = pq.read_table(files[1]).replace_schema_metadata({})
+    for file in files:
+        columns = frame if file == files[1] else frame.append_column("y", [["a", "b", "a"]])
+        pq.write_table(columns.drop_columns(["x"]), file)
+    text = starter_text(tmp_path / "federation.toml", files, label="y")
+    assert text.count('id = "patient"              # guessed') == 2

@@ -6,6 +6,7 @@ import codecs
 import csv
 import gzip
 import io
+import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -23,12 +24,18 @@ _POINT_NUMBER = re.compile(r"\s*-?\d+\.\d+\s*")
 
 @dataclass(frozen=True)
 class Written:
-    """header: the names of the columns. The rest as a [[party]] of a federation.toml says it."""
+    """header: the names of the columns. The rest as a [[party]] of a federation.toml says it.
+
+    blocks: columns that hold an image or tensor a row. id, label: where the file itself says so.
+    """
 
     header: list[str]
     encoding: str = "utf-8"
     delimiter: str = ","
     decimal: str = "."
+    blocks: tuple[str, ...] = ()
+    id: str | None = None
+    label: str | None = None
 
     @property
     def unusual(self) -> dict[str, str]:
@@ -45,12 +52,24 @@ def looked_at(file: Path) -> Written:
     """The columns of a table and how it is written; ValueError where it cannot be read."""
     name = file.name.lower()
     if name.endswith(".parquet"):
-        import pyarrow.parquet as pq
-
-        return Written(list(pq.read_schema(file).names))
+        return _noted(file)
     if not name.endswith((".csv", ".csv.gz")):
         raise ValueError(f"unknown kind of file {file.suffix!r}")
     return _written(file)
+
+
+def _noted(file: Path) -> Written:
+    """A Parquet file, of which fedmend's own say what is the id and what the label."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    from fedmend.data.writers import METADATA_KEY
+
+    schema = pq.read_schema(file)
+    blocks = tuple(each.name for each in schema if pa.types.is_fixed_size_list(each.type))
+    notes = json.loads((schema.metadata or {}).get(METADATA_KEY, b"{}"))
+    told = {key: notes.get(key) for key in ("id", "label")}
+    return Written(list(schema.names), blocks=blocks, **told)
 
 
 def _written(file: Path) -> Written:

@@ -178,7 +178,7 @@ def starter_text(
     tables = _tables(files)
     if files:
         ids, labels = _roles(tables, asked, wanted)
-        guessed = not asked
+        guessed = not asked and not all(how.id for how in tables.values())
     else:
         wanted = wanted or ["default"]
         tables = {Path("bank.csv"): Written(wanted), Path("telco.csv"): Written([])}
@@ -246,8 +246,13 @@ def _roles(
     tables: Mapping[Path, Written], asked: list[str], wanted: list[str]
 ) -> tuple[dict[Path, str], dict[Path, str]]:
     """The id column of every table, and the label column of those that have one."""
-    asked = asked or [_shared_column(tables, wanted)]
-    ids = {file: _first_of(asked, how.header) for file, how in tables.items()}
+    noted = {file: how.id for file, how in tables.items()}
+    if not asked and all(noted.values()):
+        ids = noted
+    else:
+        asked = asked or [_shared_column(tables, wanted)]
+        ids = {file: _first_of(asked, how.header) for file, how in tables.items()}
+    wanted = wanted or [how.label for how in tables.values() if how.label is not None]
     labels = {file: _first_of(wanted, how.header) for file, how in tables.items()}
     problems = []
     for file in (file for file, name in ids.items() if name is None):
@@ -311,8 +316,11 @@ def _first_ids(file: Path, how: Written, id: str) -> set[int | str]:
 
 def _shared_column(tables: Mapping[Path, Written], labels: Sequence[str]) -> str:
     first, *others = (how.header for how in tables.values())
+    blocks = {name for how in tables.values() for name in how.blocks}
     shared = [
-        name for name in first if name not in labels and all(name in other for other in others)
+        name
+        for name in first
+        if name not in labels and name not in blocks and all(name in other for other in others)
     ]
     if len(shared) == 1:
         return shared[0]
