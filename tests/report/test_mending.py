@@ -38,6 +38,10 @@ def test_rows_of_another_kind_are_told(mending, full_record, entries, names, wor
     assert Mending.from_dict(plain(found.to_dict())) == found
     full_record.mending = found.to_dict()
     assert words in render(full_record, entries)
+    also = replace(told, changed=["phone"]).sentences()
+    assert also[:3] == told.sentences()[:3] and also[4:] == told.sentences()[3:]
+    assert also[3].startswith("phone of bank changed there too, so what rate")
+    assert also[3].endswith("explained before was not learnt in its place.")
 
 
 def test_columns_that_are_not_trained_on_are_named(mending, full_record, entries):

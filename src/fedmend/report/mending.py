@@ -57,7 +57,8 @@ class MendedPair:
     """B's columns for rows of A that B lacks.
 
     min_skill: columns with less are not trained on; None: all are. left_out: A's columns that the
-    models did not see, because they are elsewhere on the rows that B lacks.
+    models did not see, because they are elsewhere on the rows that B lacks. changed: others that
+    are distributed otherwise there.
     """
 
     rows_of: str
@@ -72,6 +73,7 @@ class MendedPair:
     columns: list[MendedColumn]
     min_skill: float | None = None
     left_out: list[str] = field(default_factory=list)
+    changed: list[str] = field(default_factory=list)
 
     @classmethod
     def of(
@@ -92,6 +94,7 @@ class MendedPair:
             columns=columns,
             min_skill=min_skill,
             left_out=list(done.outcome.left_out),
+            changed=list(done.outcome.changed),
         )
 
     def trained_on(self, column: MendedColumn) -> bool:
@@ -126,6 +129,12 @@ class MendedPair:
                 "Nothing was learnt from "
                 f"{'it' if len(self.left_out) == 1 else 'them'}, and of the predictions only what "
                 "is clear was kept. Trust them less."
+            )
+        if self.changed:
+            lines.append(
+                f"{_listed(self.changed)} of {a} changed there too, so what {_listed(self.left_out)} "
+                "explained before was not learnt in "
+                f"{'its' if len(self.changed) == 1 else 'their'} place."
             )
         if weak:
             lines.append(
