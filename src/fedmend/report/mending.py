@@ -132,8 +132,8 @@ class MendedPair:
             )
         if self.changed:
             lines.append(
-                f"{_listed(self.changed)} of {a} changed there too, so what {_listed(self.left_out)} "
-                "explained before was not learnt in "
+                f"{', '.join(self.changed)} of {a} changed there too, so what "
+                f"{', '.join(self.left_out)} explained before was not learnt in "
                 f"{'its' if len(self.changed) == 1 else 'their'} place."
             )
         if weak:
