@@ -9,8 +9,9 @@ import torch
 from torch.nn import functional as F
 
 from fedmend.data.table import Table
-from fedmend.generate import Generator
-from fedmend.generate.convolutional import Target, information_gaps
+from fedmend.errors import ConfigError
+from fedmend.generate import Generator, convolutional
+from fedmend.generate.convolutional import Target, information_gaps, steepness
 from fedmend.generate.encoder import Encoder
 
 CPU = torch.device("cpu")
@@ -86,3 +87,35 @@ def test_the_classifier_teaches_the_generator(
         for g in (plain, taught)
     )
     assert not torch.allclose(before, after, atol=1e-4)
+
+
+def test_steepness_is_the_mean_square_of_slopes() -> None:
+    rows = torch.randn(50, 4, generator=torch.Generator().manual_seed(0)).requires_grad_()
+    weight = torch.tensor([[1.0], [2.0], [0.0], [-1.0]], requires_grad=True)
+    cost = steepness((rows.square() @ weight), rows)
+    expected = (2 * rows.detach() * weight.detach().T).square().sum(1).mean() / 2
+    assert torch.allclose(cost, expected)
+    cost.backward()  # the critic learns from it
+    assert torch.allclose(weight.grad, 4 * (rows.detach().square().mean(0)[:, None] * weight))
+
+
+@pytest.mark.parametrize("name", ["ctabgan", "tablegan"])
+def test_a_penalty_makes_the_critic_flatter(
+    name: str, small: Callable[..., Generator], mixed: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slopes: dict[float, float] = {}
+    for penalty in (1e-9, 10.0):
+        seen: list[float] = []
+
+        def spy(scores: torch.Tensor, rows: torch.Tensor, seen: Any = seen) -> torch.Tensor:
+            cost = steepness(scores, rows)
+            seen.append(float(cost.detach()))
+            return cost
+
+        monkeypatch.setattr(convolutional, "steepness", spy)
+        small(name, epochs=8, penalty=penalty).fit(mixed)
+        assert len(seen) == 8 * (120 // 40) // 4  # at every fourth step
+        slopes[penalty] = seen[-1]
+    assert slopes[10.0] < 0.5 * slopes[1e-9]
+    with pytest.raises(ConfigError, match="penalty=-1"):
+        small(name, penalty=-1.0).fit(mixed)

@@ -34,7 +34,8 @@ def fitted(table: Table) -> CTABGAN:
     return CTABGAN(
         epochs=25,
         batch_size=100,
-        channels=32,
+        channels=16,
+        penalty=0.02,
         hidden=32,
         latent=8,
         lr=2e-3,

@@ -29,6 +29,8 @@ def test_every_coordinate_is_made_and_seen() -> None:
     generator, critic = SquareGenerator(7, 4, 30), SquareCritic(30, 4)
     rows = generator(noise)
     assert (rows.std(0) > 0).all()
+    generator.bias.data[:] = torch.arange(30)
+    assert torch.allclose(generator(noise), rows + torch.arange(30), atol=1e-5)
     rows = rows.detach().requires_grad_()
     critic(rows).square().sum().backward()
     assert rows.grad is not None

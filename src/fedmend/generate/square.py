@@ -38,7 +38,11 @@ def _sides(side: int) -> list[int]:
 
 
 class SquareGenerator(nn.Module):
-    """Transposed convolutions from a vector to a square, each doubling the side."""
+    """Transposed convolutions from a vector to a square, each doubling the side.
+
+    Every coordinate has a bias of its own besides: how frequent a category is has nothing to do
+    with where in the square it lies.
+    """
 
     def __init__(self, inputs: int, channels: int, outputs: int) -> None:
         super().__init__()
@@ -53,10 +57,11 @@ class SquareGenerator(nn.Module):
             layers += [nn.BatchNorm2d(before), nn.ReLU()]
             layers += [nn.ConvTranspose2d(before, after, 4, stride=2, padding=1)]
         self.layers = nn.Sequential(*layers)
+        self.bias = nn.Parameter(torch.zeros(outputs))
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
         """**Shape**: (n, inputs) -> (n, outputs)"""
-        return self.layers(inputs).flatten(1)[:, : self.outputs]
+        return self.layers(inputs).flatten(1)[:, : self.outputs] + self.bias
 
 
 class SquareCritic(nn.Module):

@@ -157,10 +157,12 @@ def _forest(frame: Any, job: dict[str, Any]) -> Callable[[int], Any]:
         max_bin=bins,
         n_batch=int(bins == _BINS),  # its own reader of batches knows no other number
         diffusion_type="flow",
-        n_jobs=job["threads"],
-        nthread=1,
+        n_jobs=1,  # the trees themselves use all threads
         seed=job["seed"],
     )
+
+    clip = model.clip_extremes
+    model.clip_extremes = lambda rows: clip(rows.copy())  # it writes where pandas 3 forbids it
 
     def sample(rows: int) -> Any:
         made = pd.DataFrame(model.generate(batch_size=rows), columns=columns)
