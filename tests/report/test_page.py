@@ -74,6 +74,9 @@ def test_in_short_when_nothing_is_gained(record, entries):
         if run.title == "VFL":
             run.scores["auc"] = 0.6
     assert "No method did better than Local" in render(record, entries)
+    for run in record.methods:
+        run.scores["auc"] = 0.8
+    assert "No method did better than Local" in render(record, entries)  # as good is no better
     record.methods = [run for run in record.methods if run.title == "VFL"]
     assert "did best" not in render(record, entries)
 

@@ -47,14 +47,22 @@ def test_numpy_values_and_nan_are_written_as_json(tmp_path):
 
 
 def test_a_metric_that_cannot_be_told_is_explained(record):
-    assert record.untold() == []
+    assert record.cautions() == []
     for run in record.methods:
         run.scores = {"auc": None, "accuracy": 0.5 + 0.1 * (run.title == "Local")}
     record.metric = "accuracy"
-    (told,) = record.untold()
+    (told,) = record.cautions()
     assert "no AUC" in told and "so that accuracy decides. Mend:" in told
     assert record.best().title == "Local"
     assert record.best(among=["VFL"]).title == "VFL" and record.best(among=[]) is None
+
+
+def test_few_test_rows_are_told(record):
+    record.tested = 16
+    (told,) = record.cautions()
+    assert told.startswith("16 test rows are few") and "accuracy, as a rule of thumb, 0.25)" in told
+    record.tested = 50
+    assert record.cautions() == []
 
 
 @pytest.mark.parametrize("text", ["{", "[]", '{"format": 1}', '{"format": 99, "methods": []}'])

@@ -68,7 +68,7 @@ def run(
         raise typer.Exit(130) from None
     if record.methods:
         console.print(comparison_table(record))
-        for note in record.untold():
+        for note in record.cautions():
             console.print(f"[bold]note[/] {escaped(note)}", highlight=False)
     if (target / "report.html").is_file():
         console.print(f"Report: {escaped(str(target / 'report.html'))}", highlight=False)

@@ -67,7 +67,10 @@ def execute(
             found = mend(plan, steps)
             runs, reference = learn(plan, steps, found)
             tested_on = _tested_on(fed.on("test"), plan, runs[0]) if runs else "nothing"
+            tested = _rows_tested(fed.on("test"), plan, runs[0]) if runs else None
         record = _record(plan, place, found, runs, reference, tested_on)
+        record.tested = tested
+        record.notes += record.cautions()
         _report(plan, place, steps, record, listener)
         listener.finish()
     return record
@@ -90,14 +93,24 @@ def _federation(plan: Plan, work: Path, listener: Listener) -> Federation:
 def _tested_on(test: Federation, plan: Plan, run: MethodRun) -> str:
     if "evaluate" in plan.leave_out:
         return "nothing: the run leaves evaluation out"
+    rows = _rows_tested(test, plan, run)
+    if plan.horizontal:
+        many = f"{rows:,} " if rows else ""
+        return f"the {many}labelled test rows of {len(test.label_parties)} parties"
+    return f"{rows:,} test rows" + (" known to all" if test.is_aligned else "")
+
+
+def _rows_tested(test: Federation, plan: Plan, run: MethodRun) -> int | None:
+    """How many rows the scores are from, where that is known."""
+    if "evaluate" in plan.leave_out:
+        return None
     if plan.horizontal:
         # Parties have told how many there are when they told how sure the first method is.
         rows = ((run.uncertainty or {}).get("worth") or {}).get("rows")
-        many = f"{rows:,} " if rows else ""
-        return f"the {many}labelled test rows of {len(test.label_parties)} parties"
+        return None if rows is None else int(rows)
     if test.is_aligned:
-        return f"{test.alignment.aligned:,} test rows known to all"
-    return f"{test.roster[test.label_party]['rows']:,} test rows"
+        return test.alignment.aligned
+    return int(test.roster[test.label_party]["rows"])
 
 
 # ---------------------------------------------------------------- report
@@ -112,7 +125,7 @@ def _record(
     tested_on: str,
 ) -> RunRecord:
     scores = [run.scores for run in runs if run.scores]
-    record = RunRecord(
+    return RunRecord(
         title=plan.title,
         methods=list(runs),
         metric=main_metric(list(plan.metrics), scores) if scores else "auc",
@@ -129,8 +142,6 @@ def _record(
         notes=list(found.notes),
         seconds=place.manifest.seconds,
     )
-    record.notes += record.untold()
-    return record
 
 
 def _report(

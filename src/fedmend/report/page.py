@@ -353,7 +353,7 @@ def _in_short(record: RunRecord) -> str:
     if record.metric not in alone.mean:
         return ""
     metric = plots.pretty(record.metric)
-    if best.title == alone.title:
+    if best.mean[record.metric] == alone.mean[record.metric]:
         return f"No method did better than {alone.title}: the label party by itself."
     return (
         f"{best.title} did best, with {metric} {best.mean[record.metric]:.3f}. The label party by "

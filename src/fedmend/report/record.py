@@ -20,6 +20,7 @@ from fedmend.errors import DataError
 __all__ = ["MethodRun", "RunRecord", "Summary", "better_is_higher", "versions"]
 
 FORMAT = 1
+FEW_TESTED = 50
 RECORD_FILE = "metrics.json"
 # Metrics of which less is better; of all others more is.
 _LESS_IS_BETTER = ("loss", "error", "rmse", "mae", "mse", "brier", "ece", "nll")
@@ -60,7 +61,10 @@ class Summary:
 
 @dataclass
 class RunRecord:
-    """Everything the report shows but the ledger, which is a file of its own."""
+    """Everything the report shows but the ledger, which is a file of its own.
+
+    tested: how many rows the scores are from, where that is known.
+    """
 
     title: str
     methods: list[MethodRun]
@@ -78,6 +82,7 @@ class RunRecord:
     notes: list[str] = field(default_factory=list)
     started: str = field(default_factory=lambda: time.strftime("%Y-%m-%d %H:%M:%S%z"))
     seconds: float = 0.0
+    tested: int | None = None
     versions: dict[str, str] = field(default_factory=lambda: versions())
     format: int = FORMAT
 
@@ -101,7 +106,21 @@ class RunRecord:
         sign = 1 if better_is_higher(self.metric) else -1
         return max(able, key=lambda each: sign * each.mean[self.metric], default=None)
 
-    def untold(self) -> list[str]:
+    def cautions(self) -> list[str]:
+        """What to keep in mind when comparing: metrics that are not there, rows that are few."""
+        found = self._untold()
+        if self.tested is not None and self.tested < FEW_TESTED and len(self.titles()) > 1:
+            apart = ""
+            if any("accuracy" in run.scores for run in self.methods):
+                # Two standard errors of a share of one half, the widest there is.
+                apart = f" (in accuracy, as a rule of thumb, {1 / math.sqrt(self.tested):.2f})"
+            found.append(
+                f"{self.tested:,} test rows are few: methods must be far apart{apart} for it not "
+                "to be chance. Mend: a larger evaluate.test_share, or test tables"
+            )
+        return found
+
+    def _untold(self) -> list[str]:
         """Why a method has no AUC, where one has none."""
         told = [run.scores.get("auc") for run in self.methods if "auc" in run.scores]
         if all(value is not None and math.isfinite(value) for value in told):
