@@ -47,7 +47,7 @@ class CTABGAN(ConvolutionalGAN):
     def __init__(
         self,
         *,
-        epochs: int = 100,
+        epochs: int = 90,
         batch_size: int = 250,
         lr: float = 1e-3,
         decay: float = 1e-5,

@@ -38,7 +38,8 @@ class TableGAN(ConvolutionalGAN):
     """
 
     name = "tablegan"
-    betas = (0.5, 0.999)
+    betas = (0.5, 0.9)
+    epsilon = 1e-3
 
     def __init__(
         self,
