@@ -28,7 +28,7 @@ from fedmend.methods.completion import ORIGINS, completion_of, open_rows
 from fedmend.methods.fedpsg_pum import FedPSGPUM
 from fedmend.methods.generation import GenerateWorker
 from fedmend.methods.selftrain import SelfTraining
-from fedmend.methods.vfpum import Outcome, vfpu_m
+from fedmend.methods.vfpum import Outcome, cross_validated, vfpu_m
 from fedmend.secure import align
 
 QUICK: dict[str, Any] = {
@@ -669,8 +669,8 @@ def test_of_rows_unlike_the_aligned_ones_only_what_is_clear_is_predicted() -> No
     assert spread[50.0]["amount"] > 0.8 * spread[0.0]["amount"]
 
 
-def test_a_column_that_only_stood_for_one_left_out_does_not_mislead() -> None:
-    """Phones told the months apart among the aligned rows, and so the rates; later they do not."""
+def of_a_later_time() -> pd.DataFrame:
+    """200 people of two months, whose phones tell the months apart, and 200 of a later one."""
     rng = np.random.default_rng(5)
     frame = people(400)
     late = np.where(np.arange(400) < 200, rng.random(400) < 0.5, True)
@@ -682,14 +682,22 @@ def test_a_column_that_only_stood_for_one_left_out_does_not_mislead() -> None:
     frame["mixed"] = frame.a + 3.0 * late + 0.1 * rng.normal(size=400)
     frame["era"] = np.where(late, "new", "old")
     frame["sort"] = np.where(rng.random(400) < 0.05, "x", frame["sort"])
+    return frame
+
+
+def test_a_column_that_only_stood_for_one_left_out_does_not_mislead() -> None:
+    """Phones told the months apart among the aligned rows, and so the rates; later they do not."""
+    frame = of_a_later_time()
     of_b = ["amount", "rate", "mixed", "era", "sort"]
     errors: dict[bool, pd.Series] = {}
     skills: dict[bool, dict[str, float]] = {}
     right: dict[bool, float] = {}
+    sure: dict[bool, float] = {}
     for without in (False, True):
         named = ["a", "b", "phone", "y"] if without else ["a", "b", "month", "phone", "y"]
         fed = torn(frame, {"bank": named, "telco": of_b}, aligned=200)
-        model = FedPSGPUM(**{**QUICK, "tau": 0.0}).fit(fed)
+        families = {"model": ["linear", "tree"], "tree": {"trees": 5}}
+        model = FedPSGPUM(**{**QUICK, "tau": 0.0, **families}).fit(fed)
         made, real = completed(fed, model), truth(fed, model, frame)
         errors[without] = pd.Series(
             {name: float(np.abs(made.values[name] - real[name]).mean()) for name in of_b[:2]}
@@ -701,7 +709,7 @@ def test_a_column_that_only_stood_for_one_left_out_does_not_mislead() -> None:
         # rows held out are judged by the whole truth, of which the month explains a part
         assert (made.skill["rate"] < 0.1) is not without
         assert made.skill["amount"] > 0.9
-        skills[without] = made.skill
+        skills[without], sure[without] = made.skill, float(made.confidence["era"].mean())
         right[without] = float((made.values["sort"].to_numpy() == real["sort"].to_numpy()).mean())
     mean = float(np.abs(frame["rate"][200:] - frame["rate"][:200].mean()).mean())
     assert errors[True]["rate"] > mean + 0.2  # phones lead the wrong way
@@ -710,8 +718,38 @@ def test_a_column_that_only_stood_for_one_left_out_does_not_mislead() -> None:
     part = float(frame["a"][:200].var() / frame["mixed"][:200].var())
     assert skills[False]["mixed"] == pytest.approx(part, abs=0.1)
     # phones say no more of the era than the month does, and of other classes as much as ever
+    assert sure[False] < 0.6 < sure[True]
     assert skills[False]["era"] == pytest.approx(0.0, abs=0.02) and skills[True]["era"] > 0.3
     assert skills[False]["sort"] > 0.25 and right[False] == pytest.approx(right[True], abs=0.05)
+
+
+def test_cross_validation_sets_aside_as_well() -> None:
+    fed = torn(
+        of_a_later_time(),
+        {"bank": ["a", "b", "month", "phone", "y"], "telco": ["rate", "amount"]},
+        aligned=200,
+    )
+    view = open_rows(fed, "bank", "run", seeded=True)["telco"]
+    settings: dict[str, Any] = {"families": ["linear"], "params": {}, "progress": None}
+    found = {}
+    for beyond in (False, True):
+        options = {"beyond": beyond}
+        how = SelfTraining(rounds=1)
+        found[beyond] = cross_validated(
+            view,
+            "bank",
+            "telco",
+            ["rate", "amount"],
+            parts=3,
+            run="run",
+            how=how,
+            options=options,
+            **settings,
+        )
+    # a month tells the rate, and phones tell the month; without it nothing is left to learn
+    assert found[True]["rate"]["linear"] < 0.1 * found[True]["rate"]["mean"]
+    assert found[False]["rate"]["linear"] == pytest.approx(found[False]["rate"]["mean"], rel=0.05)
+    assert found[False]["amount"]["linear"] < 0.1 * found[False]["amount"]["mean"]
 
 
 def test_generated_numbers_that_say_nothing_become_the_mean() -> None:
