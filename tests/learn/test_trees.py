@@ -448,3 +448,14 @@ def test_hardly_any_rows_give_the_mean():
     assert np.ptp(held["income"].outputs[12:]) == 0
     assert abs(held["income"].outputs[12:].mean()) < 0.5
     assert held["churn"].outputs[12:].min() > 0.05
+
+
+def test_a_second_round_without_a_cut_to_choose_from_gives_the_mean_too():
+    a, b = joined()
+    fed = federation(a, b[["income"]], aligned=12)
+    with TreeModels(fed, "bank", "telco", targets=["income"]) as models:
+        models.fit()
+        assert not booster(fed)._known  # no cut of A's paid, and B has no other column
+        assert models.fit().fitted == ["income"]
+        models.predict()
+    assert np.ptp(board(fed, models)["income"].outputs[12:]) == 0

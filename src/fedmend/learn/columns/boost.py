@@ -297,6 +297,8 @@ class Boosting:
 
     def _best(self, output: Output, gains: np.ndarray, cuts: np.ndarray) -> list[tuple[float, int]]:
         """Per open node the best gain and its cut, -1 where none pays."""
+        if not len(cuts):  # so few rows that no bin may be cut off
+            return [(0.0, -1)] * len(gains)
         at = gains.argmax(axis=1)
         best = gains[np.arange(len(gains)), at]
         return [
