@@ -45,7 +45,7 @@ def test_all_that_is_wrong_with_a_table_is_told_at_once(workshop):
     workshop.telco["called"] = workshop.bank["opened"]
     workshop.write("[party.kinds]\nminuets = 'nominal'\n", method="")
     first, *others = findings(workshop).problems
-    assert first.startswith("party 'bank', column 'customer': missing id in 1 rows (counted from 1")
+    assert first.startswith("party 'bank', column 'customer': missing id in 1 row (counted from 1")
     assert "1: 8), and 1 of the others have one that occurred before" in first
     told = [re.match("party '(.+?)', column '(.+?)'", each).groups() for each in others]
     assert sorted(told) == [

@@ -50,7 +50,7 @@ def test_values_that_differ_by_their_case() -> None:
     ("values", "told"),
     [
         ([*range(1, 60), -999, -999], "2 cells are -999, all others 1 or more"),
-        ([float(each) for each in range(1, 60)] + [-9.0], "1 cells are -9"),
+        ([float(each) for each in range(1, 60)] + [-9.0], "1 cell is -9"),
         ([*range(-30, 30)], None),
         ([-1] * 40 + [1] * 10, None),
         ([1.0, -999.0], None),

@@ -126,7 +126,7 @@ def test_a_type_that_only_shows_late_in_the_file(csv):
         (PEOPLE, {"id": "id", "kinds": {"city": "integer"}}, r"'city'.*seen: 'Ulm'.*Mend"),
         (PEOPLE.replace(",", ";"), {"id": "id"}, "delimiter=';'"),
         ("id,x\n1,2\n1,3\n", {"id": "id"}, r"column 'id': duplicate id.*people.csv.*seen: 1"),
-        ("id,x\n1,2\n,3\n", {"id": "id"}, "column 'id': missing id in 1 rows"),
+        ("id,x\n1,2\n,3\n", {"id": "id"}, "column 'id': missing id in 1 row"),
         ("id,x\n1,inf\n2,3\n", {"id": "id"}, "column 'x': infinite value in 1 of 2"),
         ("x,x\n1,2\n", {}, "two columns have this name"),
         (",x\n1,2\n", {}, "column 1 has no name"),

@@ -147,10 +147,10 @@ def test_ids_are_int64_or_strings(ids, dtype):
     ("ids", "says"),
     [
         ([1, 2, 2, 3, 3], r"2 ids occur more than once \(seen: \[2, 3\]\)"),
-        (["a", "b", "a"], r"1 ids occur more than once \(seen: 'a'\)"),
+        (["a", "b", "a"], r"1 id occurs more than once \(seen: 'a'\)"),
         ([1.0, np.nan, np.nan], "missing id in 2 rows"),
-        (["a", None], "missing id in 1 rows"),
-        (["a", ""], "missing id in 1 rows"),
+        (["a", None], "missing id in 1 row"),
+        (["a", ""], "missing id in 1 row"),
         (pd.array(["a", pd.NA, ""], dtype="string"), "missing id in 2 rows"),
         ([1, "a"], "mixed types: int and str"),
         ([1.5, 2.0], "not a whole number"),

@@ -88,6 +88,7 @@ def _number_doubts(name: str, values: pd.Series) -> Iterator[tuple[str, str]]:
         # One value below zero, well apart from all others: it stands for something.
         if count and len(rest) and rest.min() >= 0 and count < len(rest):
             yield (
-                f"{count:,} cells are {mark}, all others {rest.min():g} or more",
+                f"{count:,} {'cell is' if count == 1 else 'cells are'} {mark}, all others "
+                f"{rest.min():g} or more",
                 f'missing = ["{mark}"] where it stands for an empty cell',
             )

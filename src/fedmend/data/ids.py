@@ -39,7 +39,8 @@ def _reject_missing(series: pd.Series) -> None:
         also = series[~absent].duplicated().sum()
         more = f", and {int(also)} of the others have one that occurred before" if also else ""
         raise DataError(
-            f"missing id in {len(places)} rows (counted from 1: {which}){more}",
+            f"missing id in {len(places)} {'row' if len(places) == 1 else 'rows'} "
+            f"(counted from 1: {which}){more}",
             mend="give every row an id of its own, or drop those rows",
         )
 
@@ -96,7 +97,8 @@ def _reject_duplicates(ids: np.ndarray) -> None:
     if len(repeated):
         shown = [python_scalar(value) for value in repeated[:5]]
         raise DataError(
-            f"duplicate id: {len(repeated)} ids occur more than once",
+            f"duplicate id: {len(repeated)} "
+            f"{'id occurs' if len(repeated) == 1 else 'ids occur'} more than once",
             value=shown[0] if len(repeated) == 1 else shown,
             mend="keep one row per id (in pandas: drop_duplicates), or name another id column",
         )

@@ -119,12 +119,16 @@ def _few_shared(found: Overview, told: list[PartyOverview], facts: Facts) -> Ite
     yield _tear("few-shared", "Few people in common", share, mend, [method], facts)
     others = [party for party in told if party.name != owner.name and party.n_cells]
     if others and facts.trained_on >= LEAST_SHARED:
-        lacking = " and ".join(f"{party.name}'s {party.n_cells} columns" for party in others)
+        lacking = " and ".join(f"{party.name}'s {_columns(party.n_cells)}" for party in others)
         yield _tear(
             "missing-block", "A missing column block", f"{rest:,} rows lack {lacking}.",
             "FedPSG-PUM fills them in, each cell with its origin and confidence",
             ["fedpsg-pum"], facts,
         )  # fmt: skip
+
+
+def _columns(count: int) -> str:
+    return "1 column" if count == 1 else f"{count} columns"
 
 
 def _unlinked_partner(found: Overview, told: list[PartyOverview], facts: Facts) -> Iterator[Tear]:
