@@ -15,7 +15,7 @@ from sklearn.linear_model import LogisticRegression, Ridge
 from fedmend.data.table import Table
 from fedmend.federation import Alignment, AlignmentCounts, Federation, Party
 from fedmend.learn.columns.aside import AsideModels
-from fedmend.learn.columns.beyond import bins_of, columns_changed, distance
+from fedmend.learn.columns.beyond import bins_of, columns_changed, distance, lead_right
 from fedmend.learn.columns.board import board_of
 
 ALIGNED, N = 200, 320
@@ -136,3 +136,33 @@ def test_nothing_is_set_aside_where_the_columns_left_out_say_nothing() -> None:
         assert models.at_a.left_out() == ["still"] and models.at_a.changed() == ["phone"]
         assert not models.set_aside()
     assert board_of(fed.engine.site("telco"), models.model)["level"].aside is None
+
+
+def test_columns_that_tell_of_those_left_out_rightly_may_go_on() -> None:
+    rng = np.random.default_rng(2)
+    known = rng.integers(0, 2, N).astype(float)
+    known[ALIGNED:] = 1.0
+    index = np.where(rng.random(N) < 0.95, known, 1 - known)
+    for direction, right in ((1.0, True), (-1.0, False)):
+        rate = known + 0.1 * rng.normal(size=N)
+        rate[ALIGNED:] += direction * 1.0 - (1.0 if direction < 0 else 0.0)
+        frame = pd.DataFrame({"index": index, "rate": rate, "steady": rng.normal(size=N)})
+        table = Table(np.arange(N), frame)
+        changed = columns_changed(table.select(["index", "steady"]), ALIGNED)
+        assert changed == ["index"]
+        assert lead_right(table, ALIGNED, changed, ["rate"]) is right
+        # by a plain ridge regression
+        bins = bins_of(table, ALIGNED, ["index"])
+        told = Ridge(alpha=1.0).fit(bins[:ALIGNED], rate[:ALIGNED]).predict(bins[ALIGNED:])
+        told = told.clip(rate[:ALIGNED].min(), rate[:ALIGNED].max())
+        plain = ((rate[ALIGNED:] - rate[:ALIGNED].mean()) ** 2).mean()
+        assert (((told - rate[ALIGNED:]) ** 2).mean() <= 0.75 * plain) is np.bool_(right)
+        fed = federation(table, pd.DataFrame({"level": rate}))
+        with AsideModels(fed, "bank", "telco", beyond=False) as models:
+            assert models.at_a.left_out() == ["rate"]
+            assert models.at_a.changed() == ([] if right else ["index"])
+    # one that leads the wrong way is enough, and nothing is known without numbers that vary
+    both = Table(np.arange(N), frame.assign(other=known + 2.0 * (np.arange(N) >= ALIGNED)))
+    assert lead_right(both, ALIGNED, ["index"], ["other"])
+    assert not lead_right(both, ALIGNED, ["index"], ["other", "rate"])
+    assert not lead_right(a_table(), ALIGNED, ["phone"], ["month", "still"])

@@ -4,8 +4,8 @@ A model knows what a column means where it has seen its values. Where A's other 
 time, say, columns such as an interest rate or the month lie wholly elsewhere, and whatever was
 learnt from them about B's columns leads anywhere. Without them, what A's other columns say of B's
 still holds, unless these have changed as well: a column that stays within but is distributed in
-another way may only have stood for the time. Everything here happens at A, by its own columns
-alone; `aside.py` makes use of it.
+another way may only have stood for the time. Whether it still leads the right way, A can try on its
+own columns. Everything here happens at A, by its own columns alone; `aside.py` makes use of it.
 """
 
 from __future__ import annotations
@@ -20,9 +20,18 @@ from fedmend.learn.columns.bins import bin_categories, bin_numbers
 if TYPE_CHECKING:
     from fedmend.data.table import Table
 
-__all__ = ["beyond", "bins_of", "columns_changed", "columns_within", "distance", "held_within"]
+__all__ = [
+    "beyond",
+    "bins_of",
+    "columns_changed",
+    "columns_within",
+    "distance",
+    "held_within",
+    "lead_right",
+]
 
 MOST = 0.25
+RIGHT = 0.75  # of the mean's squared error, at most, where columns lead the right way
 LEAST = 0.01
 CHANCE = 1.63  # of a Kolmogorov-Smirnov distance, at a level of 0.01
 BINS, FEWEST = 16, 10  # of a column that lies elsewhere, and aligned rows in each
@@ -58,6 +67,29 @@ def columns_changed(table: Table, aligned: int, most: float = MOST) -> list[str]
         for name in table.feature_names
         if name not in table.blocks and distance(_codes(table, name), aligned) > least
     ]
+
+
+def lead_right(table: Table, aligned: int, names: list[str], left_out: list[str]) -> bool:
+    """Whether columns that changed say the right thing of those left out, which A can see.
+
+    A ridge regression on their bins over the aligned rows predicts every number that is left out,
+    on the other rows and within the range of the aligned ones, clearly better than the mean does.
+    Without such a number nobody knows.
+    """
+    bins, right = bins_of(table, aligned, names), []
+    centred = bins - bins[:aligned].mean(axis=0)
+    gram = centred[:aligned].T @ centred[:aligned] + np.eye(bins.shape[1])
+    for name in left_out:
+        column = _codes(table, name)
+        known = column[:aligned]
+        seen = ~np.isnan(column) if column.dtype.kind == "f" else np.zeros(len(column), bool)
+        if not seen.all() or known.min() == known.max():
+            continue
+        weights = np.linalg.solve(gram, centred[:aligned].T @ (known - known.mean()))
+        told = known.mean() + centred[aligned:] @ weights
+        off = (told.clip(known.min(), known.max()) - column[aligned:]) ** 2
+        right.append(off.mean() <= RIGHT * ((known.mean() - column[aligned:]) ** 2).mean())
+    return bool(right) and all(right)
 
 
 def held_within(columns: np.ndarray, aligned: int, least: float = LEAST) -> np.ndarray:

@@ -25,7 +25,7 @@ import numpy as np
 from fedmend.errors import AlignmentError, ConfigError
 from fedmend.federation.site import Alignment
 from fedmend.federation.worker import exposed
-from fedmend.learn.columns.beyond import columns_changed, columns_within
+from fedmend.learn.columns.beyond import columns_changed, columns_within, lead_right
 from fedmend.learn.columns.board import Board, board_of, make_board, state_key
 from fedmend.learn.features import ALIGNED, Segments, own_rows
 from fedmend.secure.channel import SealingWorker, introduce
@@ -90,8 +90,14 @@ class TargetWorker(SealingWorker):
 
     @exposed(kind="control")
     def changed(self) -> list[str]:
-        """A: the names of those that models see and that are distributed in another way there."""
-        return columns_changed(self.features(), self.aligned)
+        """A: the names of those that models see and that are distributed in another way there.
+
+        None, if they tell A itself the right thing of its columns that are left out.
+        """
+        table, stay = self.table.take(self.rows), self.features()
+        names = columns_changed(stay, self.aligned)
+        gone = [name for name in table.feature_names if name not in stay.feature_names]
+        return [] if names and lead_right(table, self.aligned, names, gone) else names
 
     @exposed(kind="control")
     def open_scope(self, scope: str, length: int) -> None:
