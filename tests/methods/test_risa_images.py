@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from sklearn.base import clone
 
 from fedmend.data.table import Table
 from fedmend.errors import ConfigError, FedmendWarning, Refused
@@ -14,7 +15,7 @@ from fedmend.federation import Alignment, AlignmentCounts, Federation, Party, Po
 from fedmend.learn.evidence.parts import part_of
 from fedmend.learn.parts import part_of as split_part
 from fedmend.methods.baselines.absent import AbsentPartner
-from fedmend.methods.risa import RISA
+from fedmend.methods.risa import RISA, ImageRISA
 
 QUICK: dict[str, Any] = {
     "conv": "cnn",
@@ -192,6 +193,34 @@ def test_by_default_no_labels_are_made_up() -> None:
     assert model.get_params()["self_training"] == RISA.for_images().self_training
     assert model.made_up() == {}
     assert "weights" in {entry.kind for entry in fed.ledger.entries()}
+
+
+@pytest.mark.parametrize(
+    ("rows", "changes", "size", "lr"),
+    [
+        (50_000, {}, 1024, 0.4),
+        (2_560, {}, 256, 0.2),
+        (100, {}, 16, 0.05),
+        (100, {"batch_size": 64}, 64, 0.4),
+        (80, {"batch_size": 64, "min_batches": 5}, 16, 0.2),
+    ],
+)
+def test_of_few_pictures_batches_are_smaller_and_steps_shorter(
+    rows: int, changes: dict[str, Any], size: int, lr: float
+) -> None:
+    for model in (RISA.for_images(**changes), ImageRISA(**changes), clone(ImageRISA(**changes))):
+        settings = model._for_rows(rows).settings
+        assert settings.batch_size == size
+        assert settings.optimizer.lr == pytest.approx(lr)
+    assert RISA()._for_rows(100).settings.batch_size == 256
+
+
+def test_few_pictures_are_learnt_in_small_batches() -> None:
+    fed = halves(60, 20, 20)
+    model = RISA.for_images(conv="cnn", embedding=8, top=(8,), epochs=1).fit(fed)
+    assert model.network_.config.settings.batch_size == 16
+    with pytest.raises(ConfigError, match="min_batches must be at least 1"):
+        RISA.for_images(min_batches=0).fit(fed)
 
 
 def test_the_settings_for_tables_take_images_too() -> None:

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import logging
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -31,10 +32,13 @@ from fedmend.learn.evidence.top import Objective
 from fedmend.learn.features import ALIGNED, ALL, is_known
 from fedmend.learn.training import Progress, SplitConfig
 from fedmend.methods.base import SplitEstimator
-from fedmend.methods.risa_presets import PHOTOGRAPHS, PUBLISHED
+from fedmend.methods.risa_presets import PUBLISHED, photographs
 from fedmend.methods.risa_stages import SELF_TRAINING, Stages
 
 logger = logging.getLogger(__name__)
+
+SMALLEST_BATCH = 16
+"""Batch norm learns little from fewer rows."""
 
 
 class RISA(SplitEstimator):
@@ -68,6 +72,7 @@ class RISA(SplitEstimator):
     calibrate, guard: trust of each source from overlapping rows it has not learnt from; never
     worse there than the label party alone.
     min_overlap: least share of overlapping rows in a batch. min_mean_rows: fewest rows in a mean.
+    min_batches: fewest batches in an epoch: of few rows they are smaller, and steps shorter.
     nominal: "mean" or "mode" of nominal columns in a mean row.
     share_every: for sides of like shape (halves of images): bottoms are averaged over the parties
     every so many steps, so weights cross, and have one head; 0 is never.
@@ -113,6 +118,7 @@ class RISA(SplitEstimator):
         guard: bool = True,
         min_overlap: float = 0.0,
         min_mean_rows: int = 10,
+        min_batches: int = 1,
         nominal: str = "mean",
         share_every: int = 0,
         **params: Any,
@@ -157,6 +163,7 @@ class RISA(SplitEstimator):
         self.guard = guard
         self.min_overlap = min_overlap
         self.min_mean_rows = min_mean_rows
+        self.min_batches = min_batches
         self.nominal = nominal
         self.share_every = share_every
 
@@ -175,7 +182,7 @@ class RISA(SplitEstimator):
         Bottoms that are not alike go on alone. `self_training="shared"` makes labels up as well;
         `share_every=0, self_training="consistency", self_epochs=24` shares nothing.
         """
-        return cls(**PHOTOGRAPHS | changes)
+        return cls(**photographs(changes))
 
     # ------------------------------------------------------------------ fitting
 
@@ -189,10 +196,11 @@ class RISA(SplitEstimator):
     ) -> Self:
         """Self-train, then train; `progress(stage, done, total, metrics)` is told."""
         label_party, parties = self._who(fed)
-        network = self._make_network(fed, parties, label_party, self._config())
-        stages = Stages(
-            self, network, self._training_rows(fed, label_party), progress, checkpoint, resume
-        )
+        segments = self._training_rows(fed, label_party)
+        labelled = [int(str(rows)) for name, rows in segments if name in (ALIGNED, label_party)]
+        config = self._for_rows(sum(labelled))
+        network = self._make_network(fed, parties, label_party, config)
+        stages = Stages(self, network, segments, progress, checkpoint, resume)
         stages.run()
         self._adopt(fed, network)
         self.calibration_ = stages.calibration
@@ -219,6 +227,21 @@ class RISA(SplitEstimator):
     def _training_rows(self, fed: Federation, label_party: str) -> list[list[object]]:
         counts, parties = fed.alignment, self._who(fed)[1]
         return [[ALIGNED, counts.aligned], *([name, counts.unaligned[name]] for name in parties)]
+
+    def _for_rows(self, rows: int) -> SplitConfig:
+        """The settings for so many rows with a label: `min_batches` of them in an epoch."""
+        config = self._config()
+        if self.min_batches <= 1:
+            return config
+        size = max(SMALLEST_BATCH, rows // self.min_batches)
+        if size >= self.batch_size:
+            return config
+        # The mean gradient of fewer rows is noisier: a step on it goes less far.
+        lr = self.lr * (size / self.batch_size) ** 0.5
+        optimizer = replace(config.settings.optimizer, lr=lr)
+        return replace(
+            config, settings=replace(config.settings, batch_size=size, optimizer=optimizer)
+        )
 
     def _make_network(
         self, fed: Federation, parties: list[str], label_party: str, config: SplitConfig
@@ -275,7 +298,7 @@ class RISA(SplitEstimator):
         for name in ("threshold", "consistency", "final_threshold", "final_share"):
             if not 0 < getattr(self, name) <= 1:
                 problems.append(f"{name} must be in (0, 1], however: {getattr(self, name)}")
-        for name in ("select_every", "self_epochs"):
+        for name in ("select_every", "self_epochs", "min_batches"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 problems.append(f"{name} must be at least 1, however: {value}")
@@ -367,4 +390,4 @@ class ImageRISA(RISA):
     """RISA whose defaults are those of `RISA.for_images()`; in a file it is `risa-images`."""
 
     def __init__(self, **params: Any) -> None:
-        super().__init__(**PHOTOGRAPHS | params)
+        super().__init__(**photographs(params))

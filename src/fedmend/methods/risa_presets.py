@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
-__all__ = ["PHOTOGRAPHS", "PUBLISHED"]
+__all__ = ["PHOTOGRAPHS", "PUBLISHED", "photographs"]
 
 PUBLISHED: dict[str, Any] = {
     "fusion": "yager",
@@ -52,6 +53,7 @@ PHOTOGRAPHS: dict[str, Any] = {
     "view_dropout": True,
     "party_loss": 0.1,
     "min_overlap": 0.125,
+    "min_batches": 10,
     "threshold": 0.7,
     "per_class": False,
     "precise": False,
@@ -60,3 +62,9 @@ PHOTOGRAPHS: dict[str, Any] = {
     "self_training": "none",
     "share_every": 5,
 }
+
+
+def photographs(changes: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings for photographs with changes; who names a size of batches gets it."""
+    named = {"min_batches": 1} if "batch_size" in changes else {}
+    return {**PHOTOGRAPHS, **named, **changes}
