@@ -278,9 +278,13 @@ def test_bad_federations() -> None:
         Federation(Party("a", table), Party("a", table))
     with pytest.raises(ConfigError, match="needs a party"):
         Federation()
-    for name in ("coordinator", "", "../up", "a b", "a/b"):
+    with pytest.raises(ConfigError, match=r"not of a list. Mend: Federation\(Party") as found:
+        Federation([Party("a", table)], seed="1", device="tpu")  # type: ignore[arg-type]
+    assert len(found.value.problems) == 3
+    assert Federation(Party("a", table), seed=np.int64(3), device="auto").seed == 3
+    for name in ("coordinator", "", "../up", "a b", "a/b", table):
         with pytest.raises(ConfigError, match="cannot be a party's name"):
-            Party(name, table)
+            Party(name, table)  # type: ignore[arg-type]
     with pytest.raises(DataError, match=r"'a': train is a dict, not a Table"):
         Party("a", {"x": 1})
     with pytest.raises(ConfigError, match="no value for party 'b'"):

@@ -15,6 +15,8 @@ from fedmend.errors import ConfigError, DataError, NotFitted, Refused
 from fedmend.federation import Federation, Policy
 from fedmend.methods import VFL, InC, Local, LocalVFL
 from fedmend.methods.base import SplitEstimator
+from fedmend.report.overview import overview
+from fedmend.secure.align import align
 
 Make = Callable[..., Any]
 ALL: list[type[SplitEstimator]] = [Local, VFL, LocalVFL]
@@ -147,6 +149,14 @@ def test_a_table_is_no_federation(method: type[SplitEstimator]) -> None:
     table = Table([1, 2], {"x": [1.0, 2.0]})
     with pytest.raises(DataError, match=r"takes a Federation, not a Table. Mend: fm.Federation"):
         method().fit(table)  # type: ignore[arg-type]
+
+
+def test_nor_when_predicting_looking_or_aligning(fed: Federation) -> None:
+    table = Table([1, 2], {"x": [1.0, 2.0]})
+    model = VFL(**QUICK | {"epochs": 1}).fit(fed)
+    for call in (model.predict, model.evaluate, overview, align):
+        with pytest.raises(DataError, match="takes a Federation, not a Table"):
+            call(table)
 
 
 @all_methods

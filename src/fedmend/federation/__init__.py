@@ -1,6 +1,13 @@
 """Who may call what where, what crossed, and on which engine. Knows no learning method."""
 
-from fedmend.federation.federation import AlignmentCounts, Crew, Each, Federation, Party
+from fedmend.federation.federation import (
+    AlignmentCounts,
+    Crew,
+    Each,
+    Federation,
+    Party,
+    require_federation,
+)
 from fedmend.federation.ledger import COORDINATOR, Entry, Ledger, read_ledger
 from fedmend.federation.policy import KINDS, Policy
 from fedmend.federation.site import Alignment, Site
@@ -24,4 +31,5 @@ __all__ = [
     "Worker",
     "exposed",
     "read_ledger",
+    "require_federation",
 ]

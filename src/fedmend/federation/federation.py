@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 __all__ = ["AlignmentCounts", "Crew", "Each", "Federation", "Party"]
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
+_DEVICE = re.compile(r"auto|cpu|cuda(:\d+)?")
 
 
 class Party:
@@ -48,10 +49,10 @@ class Party:
         home: str | os.PathLike[str] | None = None,
         **tables: Table,
     ) -> None:
-        if not _NAME.fullmatch(name) or name == COORDINATOR:
+        if not isinstance(name, str) or not _NAME.fullmatch(name) or name == COORDINATOR:
             raise ConfigError(
-                f"{name!r} cannot be a party's name. Mend: letters, digits, '-', '_' and '.', "
-                f"and not {COORDINATOR!r}"
+                f"{name!r} cannot be a party's name. Mend: Party(name, table), with letters, "
+                f"digits, '-', '_' and '.' in the name, and not {COORDINATOR!r}"
             )
         self.name = name
         self.tables = {"train": table, **tables}
@@ -90,6 +91,33 @@ class RosterWorker(Worker):
         }
 
 
+def _check_arguments(parties: Sequence[Any], seed: Any, device: Any) -> None:
+    problems = [
+        f"a federation is made of parties, not of a {type(each).__name__}. "
+        "Mend: Federation(Party(name, table), …)"
+        for each in parties
+        if not isinstance(each, Party)
+    ]
+    if not hasattr(seed, "__index__") or isinstance(seed, bool):
+        problems.append(f"seed must be a whole number, however: {seed!r}. Mend: seed=0")
+    if not isinstance(device, str) or not _DEVICE.fullmatch(device):
+        problems.append(
+            f"device must be 'cpu', 'cuda', 'cuda:0' or 'auto', however: {device!r}. "
+            "Mend: device='auto'"
+        )
+    if problems:
+        raise ConfigError(problems)
+
+
+def require_federation(fed: Any) -> None:
+    """Whoever comes from scikit-learn gives a table first."""
+    if not isinstance(fed, Federation):
+        raise DataError(
+            f"this takes a Federation, not a {type(fed).__name__}",
+            mend="fm.Federation(fm.Party(name, table), …), and fm.align(fed)",
+        )
+
+
 class Federation:
     """Parties, the engine they run on, and the ledger of what crosses between them.
 
@@ -107,6 +135,7 @@ class Federation:
         device: str = "cpu",
         engine: Engine | None = None,
     ) -> None:
+        _check_arguments(parties, seed, device)
         names = [party.name for party in parties]
         doubled = sorted({name for name in names if names.count(name) > 1})
         if doubled:

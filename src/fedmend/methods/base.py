@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 import numpy as np
 
 from fedmend.errors import ConfigError, DataError, NotFitted, Refused
-from fedmend.federation import Federation
+from fedmend.federation import Federation, require_federation
 from fedmend.learn.features import ALIGNED, ALL
 from fedmend.learn.halves import Settings
 from fedmend.learn.optim import OptimizerSpec
 from fedmend.learn.parts import MANIFEST, read_json, write_json
 from fedmend.learn.training import Progress, SplitConfig, SplitNetwork
-from fedmend.methods.estimator import Estimator, require_federation
+from fedmend.methods.estimator import Estimator
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -248,6 +248,7 @@ class SplitEstimator(Estimator):
     ) -> tuple[SplitNetwork, list[list[object]], bool]:
         if not hasattr(self, "network_"):
             raise NotFitted(f"{type(self).__name__} is not fitted. Mend: call fit(fed) first")
+        require_federation(fed)
         if fed.engine is not self.fed_.engine:
             raise ConfigError(
                 "the model's parts are at the parties of another federation. "

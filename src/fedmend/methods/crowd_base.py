@@ -10,7 +10,7 @@ from typing import Any, Self
 import numpy as np
 
 from fedmend.errors import ConfigError, NotFitted
-from fedmend.federation import COORDINATOR, Federation
+from fedmend.federation import COORDINATOR, Federation, require_federation
 from fedmend.learn import metrics
 from fedmend.learn.features import ALIGNED
 from fedmend.learn.halves import Settings
@@ -21,7 +21,6 @@ from fedmend.learn.session import Session
 from fedmend.learn.training import Progress, SplitConfig, SplitNetwork
 from fedmend.methods import crowd
 from fedmend.methods.base import SplitEstimator
-from fedmend.methods.estimator import require_federation
 from fedmend.methods.inc_labels import LabelWorker
 from fedmend.methods.label_dp import keep_probability, without_response
 from fedmend.methods.labellers import (

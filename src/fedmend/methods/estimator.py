@@ -11,20 +11,10 @@ from pathlib import Path
 from typing import Any, Self
 
 from fedmend._parameters import Parameters
-from fedmend.errors import ConfigError, DataError
-from fedmend.federation import Federation
+from fedmend.errors import ConfigError
 from fedmend.learn.parts import MANIFEST, read_json
 
-__all__ = ["Estimator", "require_federation"]
-
-
-def require_federation(fed: Any) -> None:
-    """Whoever comes from scikit-learn gives a table first."""
-    if not isinstance(fed, Federation):
-        raise DataError(
-            f"fit takes a Federation, not a {type(fed).__name__}",
-            mend="fm.Federation(fm.Party(name, table), …), and fm.align(fed)",
-        )
+__all__ = ["Estimator"]
 
 
 class Estimator(Parameters):

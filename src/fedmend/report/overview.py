@@ -14,7 +14,7 @@ from typing import Any
 from fedmend.data.schema import BLOCKS
 from fedmend.data.table import Table
 from fedmend.errors import AlignmentError, DataError, Refused
-from fedmend.federation import Federation, Worker, exposed
+from fedmend.federation import Federation, Worker, exposed, require_federation
 from fedmend.report.tears import columns_in_words, percent, torn_across, what_is_torn
 
 __all__ = [
@@ -228,6 +228,7 @@ def overview(
     """
     from fedmend.report.advice import advise
 
+    require_federation(fed)
     aligned = fed.alignment.aligned if fed.is_aligned else None
     parties = [_ask(fed, name) for name in fed.names]
     holders = [party.name for party in parties if party.labelled]

@@ -24,7 +24,7 @@ import numpy as np
 from fedmend._suggest import did_you_mean
 from fedmend.errors import AlignmentError, ConfigError, CryptoError, PrivacyWarning, Refused
 from fedmend.federation.engines.local import LocalEngine
-from fedmend.federation.federation import AlignmentCounts, Crew, Federation
+from fedmend.federation.federation import AlignmentCounts, Crew, Federation, require_federation
 from fedmend.federation.wire import Sealed
 from fedmend.federation.worker import exposed
 from fedmend.secure.channel import introduce
@@ -79,6 +79,7 @@ def align(
         in this process anyway, and secret everywhere else.
     progress: called as ``progress(stage, done, total)``.
     """
+    require_federation(fed)
     check_rule(normalise)
     _check_choice("alignment mode", mode, MODES)
     _check_choice("order", order, ORDERS)
