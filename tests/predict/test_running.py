@@ -195,7 +195,14 @@ def test_categories_never_seen_and_further_columns_are_told(shop):
     assert len(read(bank)) == 30
 
 
-@pytest.mark.filterwarnings("ignore:.*cells are missing")
+def test_columns_that_nobody_expected_can_hold_anything(shop):
+    dated = {"seen": "2024-05-01", "score": np.inf, "default": "perhaps"}
+    change(shop.new["bank"], lambda f: f.assign(**dated))
+    with pytest.warns(FedmendWarning, match="the model knows no 'seen', 'score': not used"):
+        (bank,) = predict_run(shop.run, {"bank": shop.new["bank"]}, shop.out, method="local")
+    assert len(read(bank)) == 30
+
+
 def test_one_row_with_an_empty_cell(shop):
     change(shop.new["bank"], lambda f: f.iloc[:1].assign(income=np.nan, job="nurse"))
     (bank,) = predict_run(shop.run, {"bank": shop.new["bank"]}, shop.out, method="local")

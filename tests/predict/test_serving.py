@@ -118,7 +118,7 @@ def test_bad_requests_are_answered(server, content, status, words):
 
 
 def test_what_it_has_never_seen_is_told(server):
-    row = {"id": 1, "a": 1.0, "b": 0.0, "city": "Rome", "shoes": 3}
+    row = {"id": 1, "a": 1.0, "b": 0.0, "city": "Rome", "shoes": "2024-05-01"}
     status, found = ask(server.address, {"bank": [row]})
     assert status == 200
     assert any("'Rome'" in note for note in found["notes"])

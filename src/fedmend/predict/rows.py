@@ -7,7 +7,8 @@ row, or one with a column left empty, is read as the training table was.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,26 +34,50 @@ def read_rows(path: Path, party: PartySettings, schema: Schema | None) -> Table:
     from fedmend.flow.reading import csv_form
 
     try:
-        form = csv_form(party) | {"drop": _to_drop(path, party)}
-        head = read(path, id=party.id, **form)
-        kinds = _kinds(head.names, party, schema)
-        table = read(path, id=party.id, kinds=kinds, **form) if kinds else head
+        with _empty_columns_are_fine():
+            form = csv_form(party) | {"drop": _to_drop(path, party, schema)}
+            head = read(path, id=party.id, **form)
+            kinds = _kinds(head.names, party, schema)
+            table = read(path, id=party.id, kinds=kinds, **form) if kinds else head
         return _checked(table, party, schema)
     except DataError as error:
         raise error.at(party.name) from error
 
 
-def _to_drop(path: Path, party: PartySettings) -> list[str]:
-    """Of the columns that the party leaves out, those that the file has at all."""
+@contextmanager
+def _empty_columns_are_fine() -> Iterator[None]:
+    """A column may be empty in a few new rows."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "column .* cells are missing", FedmendWarning)
+        yield
+
+
+def _to_drop(path: Path, party: PartySettings, schema: Schema | None) -> list[str]:
+    """The columns of a file that are not read: whatever is in them can do no harm."""
     from fedmend.config.sniffing import looked_at
 
-    if not party.drop:
-        return []
     try:
         header = looked_at(path).header
     except (OSError, ValueError):
         return []  # the reader says what is wrong with the file
-    return [name for name in party.drop if name in header]
+    if party.id is not None and party.id not in header:
+        return [name for name in party.drop if name in header]
+    return _unused(header, party, schema)
+
+
+def _unused(names: Sequence[str], party: PartySettings, schema: Schema | None) -> list[str]:
+    """What the model has no use for; columns that nobody expected are noted.
+
+    Labels are what is asked for; where the rows have them all the same, they are no columns.
+    """
+    expected = [name for name in (party.label, *party.drop) if name is not None and name in names]
+    if schema is None:
+        return expected
+    known = {*schema, *expected, party.id}
+    extra = [name for name in names if name not in known]
+    if extra:
+        _note(party.name, f"the model knows no {_named(extra)}: not used")
+    return [*expected, *extra]
 
 
 def rows_of_records(
@@ -67,9 +92,11 @@ def rows_of_records(
         frame = pd.DataFrame([dict(each) for each in records])
         if party.id is not None and party.id not in frame:
             raise DataError("a row has no id", column=party.id, mend="name it in every row")
-        names = [str(name) for name in frame if name != party.id]
-        kinds = _kinds(names, party, schema)
-        return _checked(Table.from_frame(frame, id=party.id, kinds=kinds), party, schema)
+        frame = frame.drop(columns=_unused([str(name) for name in frame], party, schema))
+        kinds = _kinds([str(name) for name in frame if name != party.id], party, schema)
+        with _empty_columns_are_fine():
+            table = Table.from_frame(frame, id=party.id, kinds=kinds)
+        return _checked(table, party, schema)
     except DataError as error:
         raise error.at(party.name) from error
 
@@ -100,17 +127,9 @@ def _are_numbers(categories: Sequence[Any] | None) -> bool:
 def _checked(table: Table, party: PartySettings, schema: Schema | None) -> Table:
     if not len(table):
         raise DataError("the file has no rows", mend="give at least one row to predict")
-    # Labels are what is asked for; where the file has them all the same, they are no columns.
-    unused = [name for name in (party.label, *party.drop) if name in table.names]
-    if unused:
-        table = table.drop([str(name) for name in unused])
     if schema is None:
         return table
     _lacking(table, schema)
-    extra = [name for name in table.names if name not in schema]
-    if extra:
-        _note(party.name, f"the model knows no {_named(extra)}: not used")
-        table = table.drop(extra)
     _unseen(table, schema, party.name)
     return table
 
