@@ -172,6 +172,8 @@ def test_a_small_run() -> None:
     assert set(by) == {"real rows", "vae", "ctgan CTGAN"}
     assert by["real rows"]["AUC"] > 0.95
     assert 0 < by["vae"]["shapes"] <= 1
+    assert by["vae"]["copies"] == 0  # it is the made rows that are judged
+    assert by["vae"]["shapes"] < by["real rows"]["shapes"]
     assert by["vae"]["fit s"] > 0
     assert by["vae"]["fit CPU s"] > 0
     assert "left out" in by["ctgan CTGAN"]["note"]

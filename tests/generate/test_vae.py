@@ -59,6 +59,24 @@ def test_candidates_are_weighed_by_likelihood(fitted: VAE, table: Table) -> None
     assert torch.allclose(fast - fast[:, :1], slow - slow[:, :1], rtol=1e-3, atol=1e-2)
 
 
+def test_the_search_stays_near_the_prior(fitted: VAE, table: Table) -> None:
+    encoder = fitted.encoder_
+    known = encoder.encode(encoder.raw(table.frame.iloc[:200]))
+    known.observed[:] = False
+    stream = torch.Generator().manual_seed(0)
+    free = fitted._search(known, stream)  # nothing known: only the prior draws
+    assert free.norm(dim=1).mean() < 0.95 * np.sqrt(fitted.latent)
+    known.observed[:, 0] = True
+    values = torch.from_numpy(known.values)
+    observed = torch.from_numpy(encoder.spread(known.observed))
+    code = fitted._search(known, stream)
+    pool = torch.randn(200, fitted.latent, generator=stream)
+    with torch.no_grad():
+        met, any_code = (fitted._misfit(z, values, observed).mean() for z in (code, pool))
+    assert met < any_code
+    assert code.norm(dim=1).mean() < 1.5 * np.sqrt(fitted.latent)
+
+
 def test_the_published_form(table: Table) -> None:
     published = VAE.paper(epochs=1)
     assert (published.latent, published.batch_size, published.draw) == (128, 500, False)

@@ -16,10 +16,18 @@ from fedmend.errors import AlignmentError, ConfigError, DataError, NotFitted, Re
 from fedmend.federation import Federation, Party, Policy
 from fedmend.federation.federation import AlignmentCounts
 from fedmend.federation.site import Alignment, Site
+from fedmend.generate import vfgain
 from fedmend.generate.gain import GAIN
-from fedmend.generate.training import held_out
+from fedmend.generate.gain_parts import Rows
+from fedmend.generate.training import EMA, held_out
 from fedmend.generate.vfgain import VFGAIN
-from fedmend.generate.vfgain_workers import ImputerWorker, give_rows, made_rows, numbered_rows
+from fedmend.generate.vfgain_workers import (
+    ContextWorker,
+    ImputerWorker,
+    give_rows,
+    made_rows,
+    numbered_rows,
+)
 from fedmend.learn.features import BatchOrder
 from fedmend.learn.session import epoch_seed
 
@@ -276,6 +284,33 @@ def test_the_context_is_learnt_from() -> None:
     error = np.sqrt(np.mean((filled["income"] - truth["income"]) ** 2))
     assert error < 0.3 * truth["income"].std()
     assert (filled["member"] == truth["member"]).mean() > 0.8
+
+
+def test_both_parties_go_back_to_where_held_out_rows_were_met_best(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    fed = federation((220, 10, 10))
+    given = iter([3.0, 1.0, 2.0, 2.0])
+    seen: list[dict[str, torch.Tensor]] = []
+
+    def score(_: GAIN, average: EMA, rows: Rows, blank: float = 0.0) -> float:
+        assert rows.side.abs().sum() > 0  # of the other party's embedding
+        (bottom,) = (w for w in site(fed, "a")._workers.values() if isinstance(w, ContextWorker))
+        assert bottom.average is not None
+        parts = {"bottom": bottom.average.average, "net": average.average}
+        named = [(f"{part}.{n}", v) for part, m in parts.items() for n, v in m.named_parameters()]
+        seen.append({name: value.clone() for name, value in named})
+        return next(given)
+
+    monkeypatch.setattr(GAIN, "_score", score)
+    monkeypatch.setattr(vfgain, "_EVERY", 1)
+    model = VFGAIN(**SMALL | {"batch_size": 64}, steps=100, patience=2).fit(fed, b="b")
+    assert model.history_.stopped_early
+    assert model.history_.best_step == model.history_.steps // 2
+    found = weights(fed, model)
+    for name, value in seen[1].items():
+        assert torch.equal(found[name], value), name
+        assert not torch.equal(seen[3][name], value), name
 
 
 def test_without_another_party_it_is_gain(mixed: Table, gappy: Table) -> None:
