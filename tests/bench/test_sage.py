@@ -60,6 +60,12 @@ def test_rows_and_bars() -> None:
     assert bars["SAGE, alpha .5, best of 4 rounds"].holds
     beside = bars["SAGE beside FixMatch-LPL, alpha 0.5, round 3"]
     assert beside.value == pytest.approx(81.0) and beside.holds
+    lucky = curve_of("FixMatch-GPL", [0.5, 0.86, 0.6], utilisation=0.7)
+    told = {bar.name: bar for bar in bars_of([ours, lucky])}
+    where = "beside FixMatch-GPL, alpha 0.5, round 3"
+    assert told[f"SAGE {where}"].holds
+    assert not told[f"SAGE, best so far, {where}"].holds
+    assert told[f"SAGE, mean of ten rounds, {where}"].value == pytest.approx(100 * 2.03 / 3)
     assert bars["rows used, beside FixMatch-LPL, alpha 0.5, round 3"].holds
     assert bars_of([rival]) == []
 
