@@ -136,7 +136,9 @@ def run(
             longest[curve.name] = curve
     begun = [curve for curve in longest.values() if curve.rounds or plan is None]
     result = BenchResult(NAME, [row_of(curve) for curve in begun], bars_of(begun))
-    result.device = device_name(where)
+    # Runs that are only shown were trained elsewhere.
+    devices = dict.fromkeys(curve.device for curve in begun if curve.device)
+    result.device = ", ".join(devices) or device_name(where)
     return result
 
 
