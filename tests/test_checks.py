@@ -11,6 +11,7 @@ import torch
 import fedmend as fm
 from fedmend.checks import check_data, look
 from fedmend.config import load_config
+from fedmend.config.starter import starter_text
 from fedmend.errors import DataError
 from fedmend.flow import execute, plan_of
 from fedmend.flow.reading import split_by_id
@@ -112,6 +113,21 @@ def test_ids_are_compared_by_the_rule_of_the_file(workshop):
     assert 'normalise = "text"' in problem
     workshop.write('[align]\nnormalise = "text"\n')
     assert findings(workshop).problems == []
+
+
+def test_another_rule_that_would_find_many_more_people_is_noted(workshop):
+    workshop.bank["customer"] = [f"{each - 1000:03d}" for each in workshop.bank["customer"]]
+    workshop.telco["customer"] -= 1000  # 60 to 219: the bank writes 60 to 99 with a zero
+    workshop.write('[align]\nnormalise = "text"\n')
+    found = findings(workshop)
+    assert found.problems == []
+    (note,) = found.notes
+    assert "'text': 60 ids are shared, and 100 if they are compared by 'number'" in note
+    workshop.write('[align]\nnormalise = "number"\n')
+    assert findings(workshop).notes == []
+    files = [workshop.folder / "bank.csv", workshop.folder / "telco.csv"]
+    text = starter_text(workshop.folder / "f.toml", files, id="customer", label="default")
+    assert 'normalise = "number"' in text
 
 
 def test_a_test_table_needs_the_columns_of_training(workshop):

@@ -29,7 +29,7 @@ from fedmend.flow.reading import (
 )
 from fedmend.report.overview import Overview, overview
 from fedmend.secure.align import align
-from fedmend.secure.identifiers import RULES, describe_ids
+from fedmend.secure.identifiers import RULES, better_rule, describe_ids, shared_by_rule
 
 if TYPE_CHECKING:
     from fedmend.config import Config, PartySettings
@@ -258,6 +258,14 @@ def _check_overlap(config: Config, found: Findings) -> None:
                 + _other_rule(found.tables[one], found.tables[two])
                 + _other_shape(found.tables[one], found.tables[two])
             )
+    shared = shared_by_rule([table.ids.tolist() for table in found.tables.values()])
+    better = better_rule(shared, rule)
+    if shared.get(rule) and better != rule:
+        found.notes.append(
+            f"align.normalise = {rule!r}: {shared[rule]:,} ids are shared, and {shared[better]:,} "
+            f"if they are compared by {better!r}. Mend: normalise = {better!r} under [align], if "
+            "these are the same people"
+        )
 
 
 def _other_rule(one: Table, two: Table) -> str:

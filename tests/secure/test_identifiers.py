@@ -8,7 +8,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedmend.errors import ConfigError, DataError
-from fedmend.secure.identifiers import describe_ids, normalised, type_of_ids
+from fedmend.secure.identifiers import (
+    better_rule,
+    describe_ids,
+    normalised,
+    shared_by_rule,
+    type_of_ids,
+)
 
 words = st.text(st.characters(exclude_categories=("Cs",)), min_size=1, max_size=12)
 
@@ -102,3 +108,26 @@ def test_a_description_tells_how_ids_are_written_and_holds_none():
     told = describe_ids(ids("Ann  Lee", "Zoe\u0308"))
     assert "capital" in told and "spaces" in told and "NFC" in told and "Ann" not in told
     assert describe_ids(np.empty(0, object)) == "text"
+
+
+def test_how_many_are_shared_by_each_rule():
+    bank, telco, shop = ["007", "12", "Ann"], [7, 12, 30], ["ann ", "7", "x"]
+    assert shared_by_rule([bank, telco]) == {"exact": 0, "text": 1, "number": 2}
+    assert shared_by_rule([bank, telco, shop]) == {"exact": 0, "text": 3, "number": 5}
+    # "007" and "7" of one party would be one person.
+    assert shared_by_rule([["007", "7"], [7]]) == {"exact": 0, "text": 1}
+
+
+@pytest.mark.parametrize(
+    ("shared", "rule", "better"),
+    [
+        ({"exact": 0, "text": 0, "number": 0}, "exact", "exact"),
+        ({"exact": 0, "text": 1, "number": 2}, "exact", "number"),
+        ({"exact": 100, "text": 105, "number": 109}, "exact", "exact"),
+        ({"exact": 100, "text": 150, "number": 155}, "exact", "text"),
+        ({"exact": 100, "text": 100, "number": 180}, "text", "number"),
+        ({"exact": 100, "text": 180}, "number", "text"),
+    ],
+)
+def test_a_looser_rule_is_for_many_more(shared, rule, better):
+    assert better_rule(shared, rule) == better

@@ -292,11 +292,13 @@ def _any_shared(known: Sequence[set[int | str]], rule: str = "exact") -> bool:
 
 
 def _normalise(known: Sequence[set[int | str]]) -> str:
-    """How ids are compared: as they are written, unless only another way finds people."""
-    if len(known) > 1 and not _any_shared(known):
-        for rule, words in (("text", '7 is "7", "Ann " is "ann"'), ("number", '"007" is 7')):
-            if _any_shared(known, rule):
-                return f'normalise = "{rule}"         # their ids are written differently: {words}'
+    """How ids are compared: as they are written, unless another way finds many more people."""
+    from fedmend.secure.identifiers import better_rule, shared_by_rule
+
+    rule = better_rule(shared_by_rule(known), "exact") if len(known) > 1 else "exact"
+    if rule != "exact":
+        words = {"text": '7 is "7", "Ann " is "ann"', "number": '"007" is 7'}[rule]
+        return f'normalise = "{rule}"         # their ids are written differently: {words}'
     return '# normalise = "text"         # 7 is "7", "Ann " is "ann"; by default "exact"'
 
 

@@ -11,15 +11,24 @@ All parties must use the same rule; it travels with what they send each other an
 
 from __future__ import annotations
 
+import itertools
 import unicodedata
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 import numpy as np
 
 from fedmend._suggest import did_you_mean
 from fedmend.errors import ConfigError, DataError
 
-__all__ = ["RULES", "check_rule", "describe_ids", "normalised", "type_of_ids"]
+__all__ = [
+    "RULES",
+    "better_rule",
+    "check_rule",
+    "describe_ids",
+    "normalised",
+    "shared_by_rule",
+    "type_of_ids",
+]
 
 
 def _exact(value: int | str) -> bytes:
@@ -45,6 +54,31 @@ RULES: dict[str, Callable[[int | str], bytes]] = {
     "text": _text,
     "number": _number,
 }
+
+
+# A looser rule is worth a word when it finds so many more people.
+MANY_MORE = 1.1
+
+
+def shared_by_rule(known: Sequence[Collection[int | str]]) -> dict[str, int]:
+    """How many ids every two of the parties share, all in all, by each rule.
+
+    A rule that makes one id of two of a party is left out.
+    """
+    found = {}
+    for rule, make in RULES.items():
+        made = [{make(each) for each in own} for own in known]
+        if all(len(keys) == len(own) for keys, own in zip(made, known, strict=True)):
+            found[rule] = sum(len(one & two) for one, two in itertools.combinations(made, 2))
+    return found
+
+
+def better_rule(shared: Mapping[str, int], rule: str) -> str:
+    """The strictest rule that finds most people, or all but a few of them."""
+    for other in RULES:
+        if shared.get(other, 0) > MANY_MORE * shared.get(rule, 0):
+            rule = other
+    return rule
 
 
 def check_rule(rule: str) -> str:
