@@ -26,6 +26,20 @@ def test_dates_and_addresses_as_text() -> None:
     assert notes(["Ulm", "Bonn", "Kiel"] * 30) == []
 
 
+@pytest.mark.parametrize(
+    "form", ["9,{:06.2f}", "{:.1f} %", "€ {:.2f}", "{:.0f} kg", "{:.2f} EUR", "1.{:03.0f},50"]
+)
+def test_amounts_as_text(form: str) -> None:
+    (note,) = notes([form.format(100.25 + 37 * number) for number in range(24)])
+    assert "its values look like numbers" in note and "without units" in note
+
+
+@pytest.mark.parametrize("form", ["{:05d}", "ABC{:03d}", "{:d}a", "D-{:05d}"])
+def test_codes_are_no_amounts(form: str) -> None:
+    found = notes([form.format(number % 12) for number in range(60)], kind="nominal")
+    assert not any("look like numbers" in note for note in found)
+
+
 def test_numbers_among_which_a_word_stands() -> None:
     (note,) = notes([str(number) for number in range(40)] + ["<5", "?"])
     assert "40 of its 42 values are numbers" in note and "'<5', '?'" in note

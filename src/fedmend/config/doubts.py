@@ -15,6 +15,10 @@ MOST_DIFFERENT = 0.3
 FEW_VALUES = 20
 MOSTLY_NUMBERS = 0.8
 DATE = r"\s*\d{1,4}([./-])\d{1,2}\1\d{2,4}(?:[ T]\d{1,2}:\d{2}(?::\d{2})?)?\s*"
+AMOUNT = (
+    r"\s*(?:[€$£]\s*|[A-Z]{3}\s+)?[-+−]?\d{1,3}(?:[.,'\u00a0\u202f ]?\d{3})*(?:[.,]\d+)?"
+    r"(?:\s*[%€$£]|\s+[A-Za-z]{1,3})?\s*"
+)
 STAND_INS = (-1, -9, -99, -999, -9999)
 
 
@@ -60,6 +64,12 @@ def _text_doubts(name: str, values: pd.Series) -> Iterator[tuple[str, str]]:
         yield (
             f"its values are dates (such as {distinct[0]!r}), but they are taken for categories",
             f"make it a number (days since a start date, month, age), or drop = [{name!r}]",
+        )
+    elif numbers.mean() < MOSTLY_NUMBERS <= texts.str.fullmatch(AMOUNT).mean():
+        yield (
+            f"its values look like numbers (such as {distinct[0]!r}), but they are taken for text",
+            "write plain numbers, without units or signs between thousands; decimal = ',' at the "
+            "party where a comma is the decimal sign",
         )
     elif len(distinct) > max(FEW_VALUES, MOST_DIFFERENT * len(texts)):
         yield (
