@@ -102,11 +102,12 @@ def test_several_codes_come_closer_than_one(fitted: VGAIN) -> None:
     holes = Table(table.ids, frame, schema=table.schema)
     truth = table.frame["y"][::2]
 
-    def error(draws: int) -> float:
+    def error(draws: int | None) -> float:
         filled = fitted.impute(holes, draws=draws).frame["y"][::2]
         return float(np.sqrt(((filled - truth) ** 2).mean()))
 
     assert error(20) < error(1)
+    assert error(None) < error(1)  # several are the default
     assert error(20) < 0.8 < table.frame["y"].std()
 
 
