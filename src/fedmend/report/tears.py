@@ -99,7 +99,7 @@ def _labels_torn(
                 "Labels are scarce: " if holder.labelled_rows < SCARCE_LABELS * holder.rows else ""
             )
             shared = ""
-            if aligned and len(parties) > 1 and holder.labelled_aligned is not None:
+            if aligned and aligned < holder.rows and holder.labelled_aligned is not None:
                 known = f"{holder.labelled_aligned:,}" if holder.labelled_aligned else "none"
                 shared = f", and for {known} of the {aligned:,} known to all"
             sentences.append(
