@@ -341,7 +341,7 @@ def test_rows_of_aligned_columns(shops):
 
 def test_wrong_columns_are_named(shops):
     fed, _ = shops
-    with pytest.raises(DataError, match="column 'gap': 1 cells are missing.* Mend"):
+    with pytest.raises(DataError, match="column 'gap': 1 cell is missing.* Mend"):
         secure_sum(fed, "gap", per="total")
     with pytest.raises(DataError, match="column 'city': .* not numeric"):
         secure_sum(fed, "city", per="total")

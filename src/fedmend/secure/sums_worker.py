@@ -275,11 +275,12 @@ class ColumnSumWorker(SumWorker):
         column = self.column(name)
         missing = int(column.isna().sum())
         if missing:
+            cells = "1 cell is" if missing == 1 else f"{missing} cells are"
             raise DataError(
-                f"{missing} cells are missing, and a sum cannot leave them out unseen",
+                f"{cells} missing, and a sum cannot leave any out unseen",
                 party=self.site.name,
                 column=name,
-                mend="fill them, or name another column",
+                mend="fill in what is missing, or name another column",
             )
         values = column.to_numpy()
         if values.dtype.kind not in "biuf":
