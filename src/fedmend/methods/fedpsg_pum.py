@@ -19,7 +19,7 @@ from typing import Any, Self
 
 from fedmend.errors import ConfigError, DataError, FedmendWarning
 from fedmend.federation.engines.local import LocalEngine
-from fedmend.federation.federation import Federation
+from fedmend.federation.federation import Federation, require_federation
 from fedmend.generate import make
 from fedmend.methods.completion import open_rows
 from fedmend.methods.fedpsg_choices import GENERATOR, PAPER, problems
@@ -151,6 +151,7 @@ class FedPSGPUM(Mended):
 
     def fit(self, fed: Federation, *, progress: Progress | None = None) -> Self:
         """Complete the rows; `progress(stage, done, total, metrics)` is told."""
+        require_federation(fed)
         self._check()
         run = f"mended-{secrets.token_hex(6)}"
         alone = isinstance(fed.engine, LocalEngine)
@@ -182,7 +183,8 @@ class FedPSGPUM(Mended):
         for name, why in done.outcome.failed.items():
             warnings.warn(
                 f"party {b!r}, column {name!r}: could not be predicted ({why}) and was "
-                "generated instead. Mend: see .failed_, or name another model",
+                "generated instead. Mend: name another model for it (`model`, in a file "
+                "`complete.model`)",
                 FedmendWarning,
                 stacklevel=3,
             )
