@@ -81,8 +81,8 @@ class ConvolutionalGAN(Adversarial):
 
     lr: float
     decay: float
-    betas: tuple[float, float]
-    epsilon: float = 1e-8
+    beta2: float
+    epsilon: float
     channels: int
     penalty: float
     target: str | None
@@ -91,6 +91,8 @@ class ConvolutionalGAN(Adversarial):
         super()._check_params()
         if not self.penalty >= 0:
             raise ConfigError(f"penalty must be 0 or more, however: penalty={self.penalty!r}")
+        if not self.epsilon > 0:
+            raise ConfigError(f"epsilon must be above 0, however: epsilon={self.epsilon!r}")
 
     def _classifier(self, inputs: int, outputs: int, stream: torch.Generator) -> nn.Module:
         """The auxiliary classifier."""
@@ -113,7 +115,7 @@ class ConvolutionalGAN(Adversarial):
         return torch.optim.Adam(
             module.parameters(),
             self.lr,
-            self.betas,
+            (0.5, self.beta2),
             self.epsilon,
             weight_decay=self.decay,
             fused=True,

@@ -35,14 +35,14 @@ class CTABGAN(ConvolutionalGAN):
     """A conditional convolutional GAN for tables; ``paper()`` has the publication's settings.
 
     ``target``: the column the classifier predicts (None: the table's label; without one there is
-    no classifier); ``penalty``: how much the critic's slope at real rows costs it; ``spikes``: the
-    share of rows from which a value is of a kind of its own; ``levels``, ``sampling``, ``average``,
-    ``patience`` and ``candidates`` as in `CTGAN`.
+    no classifier); ``epsilon``: Adam's, damps the steps of weights that hardly matter, without
+    which the game is unsteady; ``penalty``: how much the critic's slope at real rows costs it;
+    ``spikes``: the share of rows from which a value is of a kind of its own; ``levels``,
+    ``sampling``, ``average``, ``patience`` and ``candidates`` as in `CTGAN`.
     """
 
     name = "ctabgan"
-    betas = (0.5, 0.9)
-    epsilon = 1e-3  # damps the steps of weights that hardly matter; the game is unsteady without
+    beta2 = 0.9
 
     def __init__(
         self,
@@ -50,6 +50,7 @@ class CTABGAN(ConvolutionalGAN):
         epochs: int = 90,
         batch_size: int = 250,
         lr: float = 1e-3,
+        epsilon: float = 1e-3,
         decay: float = 1e-5,
         latent: int = 100,
         channels: int = 16,
@@ -69,6 +70,7 @@ class CTABGAN(ConvolutionalGAN):
         self.epochs = epochs
         self.batch_size = batch_size
         self.lr = lr
+        self.epsilon = epsilon
         self.decay = decay
         self.latent = latent
         self.channels = channels
@@ -88,8 +90,9 @@ class CTABGAN(ConvolutionalGAN):
     @classmethod
     def paper(cls, **params: Any) -> CTABGAN:
         """The publication's settings; other parameters on top."""
-        published = {"lr": 2e-4, "channels": 64, "penalty": 0.0, "levels": 0}
-        return cls(**{**published, "average": 0.0, "patience": 0, **params})
+        published: dict[str, Any] = {"epochs": 150, "batch_size": 500, "lr": 2e-4}
+        published |= {"epsilon": 1e-8, "channels": 64, "penalty": 0.0}
+        return cls(**{**published, "levels": 0, "average": 0.0, "patience": 0, **params})
 
     def _encoder(self) -> Encoder:
         return Encoder(

@@ -32,14 +32,12 @@ __all__ = ["TableGAN"]
 class TableGAN(ConvolutionalGAN):
     """A convolutional GAN for tables; ``paper()`` has the publication's settings.
 
-    ``target`` and ``penalty`` as in `CTABGAN`; ``mean_slack`` and ``deviation_slack``: the
-    thresholds below which the information loss is content, more is more private; ``levels``,
-    ``average``, ``patience`` and ``candidates`` as in `CTGAN`.
+    ``target``, ``epsilon`` and ``penalty`` as in `CTABGAN`; ``beta2``: Adam's; ``mean_slack`` and
+    ``deviation_slack``: the thresholds below which the information loss is content, more is more
+    private; ``levels``, ``average``, ``patience`` and ``candidates`` as in `CTGAN`.
     """
 
     name = "tablegan"
-    betas = (0.5, 0.9)
-    epsilon = 1e-3
 
     def __init__(
         self,
@@ -47,6 +45,8 @@ class TableGAN(ConvolutionalGAN):
         epochs: int = 150,
         batch_size: int = 500,
         lr: float = 5e-4,
+        beta2: float = 0.9,
+        epsilon: float = 1e-3,
         decay: float = 1e-5,
         latent: int = 100,
         channels: int = 16,
@@ -65,6 +65,8 @@ class TableGAN(ConvolutionalGAN):
         self.epochs = epochs
         self.batch_size = batch_size
         self.lr = lr
+        self.beta2 = beta2
+        self.epsilon = epsilon
         self.decay = decay
         self.latent = latent
         self.channels = channels
@@ -83,7 +85,8 @@ class TableGAN(ConvolutionalGAN):
     @classmethod
     def paper(cls, **params: Any) -> TableGAN:
         """The publication's settings; other parameters on top."""
-        published = {"lr": 2e-4, "channels": 64, "penalty": 0.0, "numeric": "minmax"}
+        published: dict[str, Any] = {"lr": 2e-4, "beta2": 0.999, "epsilon": 1e-8}
+        published |= {"channels": 64, "penalty": 0.0, "numeric": "minmax"}
         return cls(**{**published, "levels": 0, "average": 0.0, "patience": 0, **params})
 
     def _check_params(self) -> None:

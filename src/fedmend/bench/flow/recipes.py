@@ -5,7 +5,7 @@
 
 Two parties with columns, a tenth of whose rows is common, and three labellers, one of them bad
 (`world.py`). Every combination of label correction, completion and training is run
-(`recipes_runs.py`). AUC in percent: on test rows known to both, and on the same rows known to the
+(`recipe_runs.py`). AUC in percent: on test rows known to both, and on the same rows known to the
 bank alone.
 """
 

@@ -3,8 +3,8 @@
 None of them is a dependency (LIBRARIES: licences and pins forbid it), so this file is a script
 that needs nothing of fedmend: `measure` starts it with the interpreter that has the packages.
 
-    python generator_peers.py list
-    python generator_peers.py PEER JOB.json
+    python peers.py list
+    python peers.py PEER JOB.json
 
 The job names the CSV to learn from, its discrete columns, how many rows to make, where to write
 them, and the seed; the script prints one line of JSON with the seconds it took.
