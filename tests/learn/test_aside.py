@@ -140,6 +140,9 @@ def test_nothing_is_set_aside_where_the_columns_left_out_say_nothing() -> None:
         assert models.at_a.left_out() == ["still"] and models.at_a.changed() == ["phone"]
         assert not models.set_aside()
     assert board_of(fed.engine.site("telco"), models.model)["level"].aside is None
+    # Which columns changed is something about A's rows, and the ledger says so.
+    asked = [each for each in fed.ledger if each.call.endswith((".left_out", ".changed"))]
+    assert {each.kind for each in asked if each.sender == "bank"} == {"statistic"}
 
 
 def test_columns_that_tell_of_those_left_out_rightly_may_go_on() -> None:

@@ -284,10 +284,10 @@ def _known_ids(tables: Mapping[Path, Written], ids: Mapping[Path, str]) -> list[
     return [_first_ids(file, how, ids[file]) for file, how in tables.items()]
 
 
-def _any_shared(known: Sequence[set[int | str]], rule: str = "exact") -> bool:
+def _any_shared(known: Sequence[set[int | str]]) -> bool:
     from fedmend.secure.identifiers import RULES
 
-    made = [{RULES[rule](each) for each in own} for own in known]
+    made = [{RULES["exact"](each) for each in own} for own in known]
     return any(one & two for one, two in itertools.combinations(made, 2))
 
 

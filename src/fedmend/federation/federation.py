@@ -28,7 +28,7 @@ from fedmend.federation.worker import Worker, exposed
 if TYPE_CHECKING:
     import os
 
-__all__ = ["AlignmentCounts", "Crew", "Each", "Federation", "Party"]
+__all__ = ["AlignmentCounts", "Crew", "Each", "Federation", "Party", "require_federation"]
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 _DEVICE = re.compile(r"auto|cpu|cuda(:\d+)?")

@@ -82,13 +82,13 @@ class TargetWorker(SealingWorker):
         table = self.table.take(self.rows)
         return table if self.beyond else table.select(columns_within(table, self.aligned))
 
-    @exposed(kind="control")
+    @exposed(kind="statistic")
     def left_out(self) -> list[str]:
         """A: the names of the columns that models do not see for that reason."""
         stay = self.features().feature_names
         return [name for name in self.table.feature_names if name not in stay]
 
-    @exposed(kind="control")
+    @exposed(kind="statistic")
     def changed(self) -> list[str]:
         """A: the names of those that models see and that are distributed in another way there.
 
