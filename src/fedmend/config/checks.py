@@ -116,8 +116,12 @@ def _reference(raw: Mapping[str, Any]) -> Iterator[str]:
             "Mend: leave it out"
         )
     methods = known_methods(raw)
-    told = {method.get("label_party") for method in methods if method["name"] not in CROWD}
-    if reference is None and len(told - {None}) > 1:
+    told = {
+        method["label_party"]
+        for method in methods
+        if method["name"] not in CROWD and isinstance(method.get("label_party"), str)
+    }
+    if reference is None and len(told) > 1:
         yield (
             "the methods have different label parties, and nothing says whose test labels count. "
             f'Mend: evaluate.reference = "{holders[0] if holders else "bank"}" or "{MAJORITY}"'

@@ -35,8 +35,13 @@ def mending_problems(raw: Mapping[str, Any]) -> Iterator[str]:
 
 
 def tables_of(raw: Mapping[str, Any], key: str) -> list[dict[str, Any]]:
+    """The tables of a list of tables; names that are no text are left out."""
     found = raw.get(key)
-    return [each for each in found if isinstance(each, dict)] if isinstance(found, list) else []
+    tables = [each for each in found if isinstance(each, dict)] if isinstance(found, list) else []
+    return [
+        {key: value for key, value in each.items() if key != "name" or isinstance(value, str)}
+        for each in tables
+    ]
 
 
 def holders_of(raw: Mapping[str, Any]) -> list[str]:
@@ -136,7 +141,7 @@ def _auto(raw: Mapping[str, Any]) -> Iterator[str]:
         names = auto.get("candidates")
         shape = shape_of(raw)
         for name in names if isinstance(names, list) else ():
-            if name not in METHODS:
+            if not isinstance(name, str) or name not in METHODS:
                 hint = did_you_mean(str(name), METHODS)
                 yield f"method[{AUTO}].candidates: {name!r} is not a method: {hint}"
             elif (name in HORIZONTAL) != (shape == "horizontal"):
@@ -149,7 +154,7 @@ def _auto(raw: Mapping[str, Any]) -> Iterator[str]:
                     f"method[{AUTO}].candidates: {name!r} learns from several labellers, the "
                     "others from the corrected labels, which cannot be compared. Mend: leave it out"
                 )
-    if len(raw.get("party") or ()) == 1 and autos:
+    if len(tables_of(raw, "party")) == 1 and autos:
         yield f'method "{AUTO}" compares methods on rows several parties know. Mend: name = "local"'
 
 
@@ -164,7 +169,8 @@ def _auto_values(auto: Mapping[str, Any]) -> Iterator[str]:
     budget = auto.get("budget", 120)
     if not isinstance(budget, int | float) or isinstance(budget, bool) or budget <= 0:
         yield f"{where}.budget must be seconds above 0, however: {budget!r}. Mend: budget = 120"
-    known = [name for name in names if name in METHODS] if isinstance(names, list) else []
+    asked = [name for name in names if isinstance(name, str)] if isinstance(names, list) else []
+    known = [name for name in asked if name in METHODS]
     classes = [method_class(name)() for name in known or ("local-vfl", "risa", "inc", "sage")]
     for key, value in auto.items():
         if key in AUTO_KEYS:

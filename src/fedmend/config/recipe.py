@@ -37,8 +37,10 @@ def with_recipe(raw: dict[str, Any], name: str | None) -> dict[str, Any]:
 
 def _methods(ours: list[dict[str, Any]], theirs: Any) -> list[Any]:
     listed = theirs if isinstance(theirs, list) else [] if theirs is None else [theirs]
-    named = {each.get("name"): each for each in listed if isinstance(each, dict)}
+    names = [each["name"] for each in ours]
+    # Compared, not looked up: what the file calls a name may be anything.
+    same = [each for each in listed if isinstance(each, dict) and each.get("name") in names]
+    named = {each["name"]: each for each in same}
     taken = [{**each, **named.get(each["name"], {})} for each in ours]
-    names = {each["name"] for each in ours}
     rest = [each for each in listed if not isinstance(each, dict) or each.get("name") not in names]
     return taken + rest

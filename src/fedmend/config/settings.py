@@ -190,7 +190,9 @@ class Config(_Settings):
     align: AlignSettings = Field(default_factory=AlignSettings)
     complete: CompleteSettings | None = None
     correct: CorrectSettings | None = None
-    method: list[MethodSettings] = Field(default_factory=lambda: [MethodSettings(name="vfl")])
+    method: list[MethodSettings] = Field(
+        default_factory=lambda: [MethodSettings(name="vfl")], min_length=1
+    )
     evaluate: EvaluateSettings = Field(default_factory=EvaluateSettings)
     predict: PredictSettings = Field(default_factory=PredictSettings)
     report: ReportSettings = Field(default_factory=ReportSettings)

@@ -52,7 +52,7 @@ def shape_of(raw: Mapping[str, Any]) -> str:
     methods = raw.get("method")
     first = methods[0] if isinstance(methods, list) and methods else methods
     name = first.get("name") if isinstance(first, dict) else None
-    return "horizontal" if name in HORIZONTAL else "vertical"
+    return "horizontal" if isinstance(name, str) and name in HORIZONTAL else "vertical"
 
 
 def shape_problems(raw: Mapping[str, Any]) -> Iterator[str]:
