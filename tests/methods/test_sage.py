@@ -269,8 +269,35 @@ def test_a_saved_model_predicts_the_same_elsewhere(clinics: Federation, tmp_path
         model.predict(newcomer)
 
 
+@pytest.mark.parametrize("secure", ["none", "masks"])
+def test_the_mean_over_rounds_is_what_is_told(secure: str, tmp_path: Any) -> None:
+    """Evaluated, predicted with, saved and moved is the mean; training does not know of it."""
+    fed, other = clinics_of(), clinics_of()
+    params = QUICK | {"rounds": 4, "per_round": 2, "secure": secure, "watch": "test"}
+    plain = SAGE(**params).fit(other)
+    model = SAGE(average_rounds=3, **params).fit(fed)
+    assert torch.equal(model.clients_.weights, plain.clients_.weights)
+    mean = model.clients_.averaged
+    assert not torch.equal(mean, plain.clients_.weights)
+    said = model.predict_proba(fed.on("test"))
+    plain.clients_.weights = mean
+    for name, probabilities in plain.predict_proba(other.on("test")).items():
+        np.testing.assert_array_equal(probabilities, said[name])
+    assert plain.evaluate(other.on("test")) == model.evaluate(fed.on("test"))
+    assert model.history_[-1]["accuracy"] == model.score(fed.on("test"))
+    model.save(tmp_path / "model")
+    for back in (SAGE.load(tmp_path / "model", fed), model.to(fed)):
+        assert torch.equal(back.clients_.averaged, mean)
+        np.testing.assert_array_equal(
+            back.predict_proba(fed.on("test"))["clinic-1"], said["clinic-1"]
+        )
+    with pytest.raises(ConfigError, match="average_rounds must be at least 1, however: 0"):
+        SAGE(average_rounds=0)._check()
+
+
 @pytest.mark.parametrize(
-    "model", [SAGE(**QUICK), FlexMatch(**QUICK), FedLoKe(**QUICK), FedMatch(**QUICK)]
+    "model",
+    [SAGE(average_rounds=3, **QUICK), FlexMatch(**QUICK), FedLoKe(**QUICK), FedMatch(**QUICK)],
 )
 def test_a_run_goes_on_where_it_stopped(model: HorizontalEstimator, tmp_path: Any) -> None:
     whole = clone(model).set_params(rounds=7).fit(clinics_of())
@@ -285,6 +312,7 @@ def test_a_run_goes_on_where_it_stopped(model: HorizontalEstimator, tmp_path: An
     )
     assert calls == [6, 7]
     assert torch.equal(resumed.clients_.weights, whole.clients_.weights)
+    assert torch.equal(resumed.clients_.averaged, whole.clients_.averaged)
     assert resumed.history_ == whole.history_
     with pytest.raises(ResumeError, match="another run"):
         clone(model).set_params(lr=0.2).fit(clinics_of(), checkpoint=tmp_path / "kept", resume=True)
@@ -320,6 +348,7 @@ def test_the_preset_holds_the_authors_values() -> None:
     assert (paper.rounds, paper.per_round, paper.lr, paper.tau) == (300, 8, 0.1, 0.95)
     assert (paper.labelled_batch, paper.unlabelled_batch, paper.epochs) == (128, 256, 5)
     assert paper.carry_momentum and paper.net == "resnet8"
+    assert paper.average_rounds is None
     assert paper.kappa == pytest.approx(13.863, abs=1e-3)
     assert SAGE.paper(rounds=3).rounds == 3
     assert FedProx.paper().prox == 1e-3

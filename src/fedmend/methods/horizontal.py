@@ -163,7 +163,7 @@ class HorizontalEstimator(HorizontalSettings):
         folder = Path(path)
         (folder / MANIFEST).unlink(missing_ok=True)
         clients = self.clients_
-        write_file(folder / MODEL, {"common": clients.common, "weights": clients.weights})
+        write_file(folder / MODEL, {"common": clients.common, "weights": clients.averaged})
         write_json(
             folder / MANIFEST,
             {
@@ -210,6 +210,6 @@ class HorizontalEstimator(HorizontalSettings):
             raise NotFitted(f"{type(self).__name__} is not fitted. Mend: call fit(fed) first")
         model = type(self)(**self.get_params())
         clients = model._clients(fed, source.common)
-        clients.weights, clients.round = source.weights, source.round
+        clients.weights, clients.round = source.averaged, source.round
         model._adopt(fed, clients, list(self.history_))
         return model

@@ -30,6 +30,9 @@ class HorizontalSettings(Estimator):
     warmup: the first so many rounds learn from labelled rows only, so that pseudo-labels come from
     a model that knows something already (ours; see docs/sage.md for when it pays).
     carry_momentum: the momentum goes from party to party (the authors' quirk; simulation only).
+    average_rounds: the model told, saved and predicted with is the mean of the common models over
+    about so many rounds (newer ones count more), which swings less from round to round; training
+    goes on from the last one. None: the last one (ours; see docs/sage.md for when it pays).
     prox: FedProx's pull towards the round's common model.
     noise, drop: strong views of table rows, standard deviations of noise and share of cells lost;
     flip: images may be mirrored.
@@ -57,6 +60,7 @@ class HorizontalSettings(Estimator):
         momentum: float = 0.9,
         weight_decay: float = 1e-4,
         carry_momentum: bool = False,
+        average_rounds: int | None = None,
         prox: float = 0.0,
         noise: float = 0.3,
         drop: float = 0.4,
@@ -80,6 +84,7 @@ class HorizontalSettings(Estimator):
         self.momentum = momentum
         self.weight_decay = weight_decay
         self.carry_momentum = carry_momentum
+        self.average_rounds = average_rounds
         self.prox = prox
         self.noise = noise
         self.drop = drop
@@ -134,7 +139,7 @@ class HorizontalSettings(Estimator):
     def _check(self) -> None:
         """Raise all that is wrong with the parameters at once."""
         problems = []
-        for name in ("rounds", "per_round"):
+        for name in ("rounds", "per_round", "average_rounds"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 problems.append(f"{name} must be at least 1, however: {value}")
@@ -188,6 +193,7 @@ class HorizontalSettings(Estimator):
             drop=self.drop,
             flip=self.flip,
             common=common,
+            average_rounds=self.average_rounds,
             **options,
         )
         return clients
@@ -209,5 +215,6 @@ class HorizontalSettings(Estimator):
             mode=mode,
             aggregate=server,
             extras=None if send is None else lambda name: send(simulator.weights),
+            average_rounds=self.average_rounds,
         )
         return simulator

@@ -98,6 +98,8 @@ def row_of(curve: Curve) -> dict[str, Any]:
         "best": 100 * max(accuracies) if accuracies else None,
         "paper": paper_accuracy(curve.dataset, curve.alpha).get(curve.method),
     }
+    averaged = curve.rounds[-1].get("accuracy_averaged", {}) if curve.rounds else {}
+    row |= {f"mean of {rounds}": 100 * share for rounds, share in averaged.items()}
     row |= {f"at {number}": _percent(curve.at(number)) for number in STATIONS}
     row |= {f"to {100 * mark:.0f} %": curve.reached(mark) for mark in MARKS}
     alone = [each for each in curve.rounds if not each.get("beside")]

@@ -28,6 +28,9 @@ from fedmend.bench.sage.methods import RECIPES, estimator_of
 from fedmend.bench.sage.plan import Unit, read_plan
 from fedmend.bench.sage.workers import Clock, Workers, stop_kindly
 from fedmend.errors import ConfigError, DatasetAbsent, FedmendWarning
+from fedmend.learn.clients.round_average import RoundAverage
+from fedmend.learn.clients.simulator import Simulator
+from fedmend.learn.parts import read_file, write_file
 from fedmend.methods.baselines.fssl import FedAvg
 
 logger = logging.getLogger(__name__)
@@ -53,6 +56,7 @@ class Setting:
     labelled: float | int | None
     sheets: Sequence[int]
     warmup: int
+    averages: Sequence[int]
     clock: Clock
     folder: Path | None
     workers: Workers | None
@@ -104,6 +108,7 @@ def run(
     labelled: float | int | None = None,
     sheets: Sequence[int] = (1, 2, 3, 4, 5),
     warmup: int = 0,
+    average_rounds: int | Sequence[int] = 5,
     seed: int | Sequence[int] = 0,
 ) -> BenchResult:
     """Train each method at each alpha, or what a plan lists; docs/sage.md has the options."""
@@ -113,6 +118,7 @@ def run(
     where = ("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device
     until = None if minutes is None else time.monotonic() + 60 * minutes
     common = (where, mode, precision, settings, split, clients, per_round, labelled, sheets, warmup)
+    averages = [average_rounds] if isinstance(average_rounds, int) else list(average_rounds)
     if plan is not None:
         units = read_plan(plan)
     else:
@@ -126,7 +132,7 @@ def run(
     here = None if folder is None else Path(folder)
     workers = None if here is None else Workers(here)
     with stop_kindly() as asked, nullcontext() if workers is None else workers.present():
-        setting = Setting(*common, Clock(until, asked), here, workers)
+        setting = Setting(*common, averages, Clock(until, asked), here, workers)
         runs = list(_runs(units, setting, forgiving=plan is not None))
     # A plan may come back to a run for more rounds, and other processes go on with theirs.
     longest: dict[str, Curve] = {}
@@ -212,10 +218,11 @@ def _train(curve: Curve, world: World, rounds: int, setting: Setting) -> Curve:
         world.pools, world.net, device=setting.device, mode=setting.mode
     )
     world = world.on(simulator)
+    means = {str(rounds): RoundAverage(rounds) for rounds in setting.averages}
     if setting.folder is not None:
         state, story = _files(curve, setting.folder)
         if state.is_file() and story.is_file():
-            simulator.load_checkpoint(state)
+            _resume(state, simulator, means)
             curve = Curve.read(story, simulator.round)
     cuda = setting.device.startswith("cuda")
     curve.device = device_name(setting.device)
@@ -224,7 +231,7 @@ def _train(curve: Curve, world: World, rounds: int, setting: Setting) -> Curve:
     while simulator.round < rounds and not setting.clock.late():
         began = time.monotonic()
         others = _others(setting)
-        entry = _round(simulator, world)
+        entry = _round(simulator, world, means)
         entry["seconds"] = time.monotonic() - began
         entry["beside"] = max(others, _others(setting))
         setting.clock.took(entry["seconds"])
@@ -234,9 +241,9 @@ def _train(curve: Curve, world: World, rounds: int, setting: Setting) -> Curve:
         if cuda:
             curve.peak_gb = max(curve.peak_gb or 0.0, torch.cuda.max_memory_allocated() / 1e9)
         if simulator.round % KEEP_EVERY == 0 or simulator.round == rounds:
-            _keep(curve, simulator, setting.folder)
+            _keep(curve, simulator, means, setting.folder)
     if simulator.round % KEEP_EVERY and simulator.round < rounds:
-        _keep(curve, simulator, setting.folder)
+        _keep(curve, simulator, means, setting.folder)
     return curve
 
 
@@ -245,23 +252,38 @@ def _others(setting: Setting) -> int:
     return 0 if setting.workers is None else setting.workers.others()
 
 
-def _keep(curve: Curve, simulator: Any, folder: Path | None) -> None:
+def _keep(
+    curve: Curve, simulator: Simulator, means: dict[str, RoundAverage], folder: Path | None
+) -> None:
     """Write the curve, then the checkpoint: a curve may be ahead of it, never behind."""
     accuracy = 100 * curve.accuracies[-1]
     logger.info("%s: round %d, accuracy %.2f %%", curve.name, simulator.round, accuracy)
     if folder is not None:
         state, story = _files(curve, folder)
         curve.write(story)
-        simulator.save_checkpoint(state)
+        kept = {rounds: mean.state() for rounds, mean in means.items()}
+        write_file(state, simulator.checkpoint() | {"means": kept})
 
 
-def _round(simulator: Any, world: World) -> dict[str, Any]:
-    """One round and its test, as an entry of the curve; each is timed."""
+def _resume(state: Path, simulator: Simulator, means: dict[str, RoundAverage]) -> None:
+    """Go on from a checkpoint; a mean that it has not begins with the next round."""
+    saved = read_file(state)
+    simulator.restore(saved)
+    for rounds, kept in saved.get("means", {}).items():
+        if rounds in means:
+            means[rounds].restore(kept, simulator.weights)
+
+
+def _round(simulator: Simulator, world: World, means: dict[str, RoundAverage]) -> dict[str, Any]:
+    """One round and its test, as an entry of the curve; each is timed.
+
+    Tested is the round's model, and beside it the mean over so many rounds.
+    """
     began = time.monotonic()
     report = simulator.run_round()
     training = time.monotonic() - began
     accuracy = simulator.accuracy(world.test, world.labels)
-    entry = {
+    entry: dict[str, Any] = {
         "round": report.number,
         "clients": list(report.clients),
         "accuracy": float(accuracy),
@@ -274,5 +296,9 @@ def _round(simulator: Any, world: World) -> dict[str, Any]:
     }
     if world.published is not None:
         entry["accuracy_published"] = float(simulator.accuracy(world.published, world.labels))
+    entry["accuracy_averaged"] = {
+        rounds: simulator.accuracy(world.test, world.labels, mean.add(simulator.weights))
+        for rounds, mean in means.items()
+    }
     entry["testing"] = time.monotonic() - began - training
     return entry

@@ -35,6 +35,7 @@ from fedmend.data.encode import Encoder
 from fedmend.errors import ConfigError, DataError, ResumeError
 from fedmend.federation import Crew, Each, Federation
 from fedmend.learn.clients.encoding import common_classes, common_encoder, common_schema
+from fedmend.learn.clients.round_average import RoundAverage
 from fedmend.learn.clients.rounds import (
     Aggregate,
     LocalMethod,
@@ -60,8 +61,9 @@ class FederatedClients:
 
     net: "auto" (tables "mlp", images "resnet8"), "mlp", "cnn", "resnet8", or a NetSpec;
     hidden, width: of its layers. per_round: parties drawn for a round, None for all.
-    aggregate, extras: as for `Simulator`. noise, drop: strong views of table rows; flip: images
-    may be mirrored. common: `common` of earlier clients, to go on with their encoding and network.
+    aggregate, extras, average_rounds: as for `Simulator`. noise, drop: strong views of table rows;
+    flip: images may be mirrored. common: `common` of earlier clients, to go on with their encoding
+    and network.
     """
 
     worker_type: ClassVar[type[ClientWorker]] = ClientWorker
@@ -83,6 +85,7 @@ class FederatedClients:
         drop: float = 0.2,
         flip: bool = True,
         common: Mapping[str, Any] | None = None,
+        average_rounds: int | None = None,
     ) -> None:
         self.fed, self.method = fed, method
         self.settings = settings or RoundSettings()
@@ -106,6 +109,7 @@ class FederatedClients:
         self.weights = initial_weights(self.net, self.seed).to(self.settings.dtype)
         self.momentum: dict[str, Tensor] | None = None
         self.round = 0
+        self.mean = None if average_rounds is None else RoundAverage(average_rounds)
 
     @property
     def classes(self) -> list[Any]:
@@ -153,8 +157,14 @@ class FederatedClients:
         extras = [update.extras for update in updates]
         warm = number <= self.settings.warmup
         self.weights = (average if warm else self._aggregate)(weights, rows, extras, self.weights)
-        self.round = number
+        self._arrive(number)
         return RoundReport.of(number, updates)
+
+    def _arrive(self, number: int) -> None:
+        """A round is over; its model is taken into the mean."""
+        self.round = number
+        if self.mean is not None:
+            self.mean.add(self.weights)
 
     def _train(self, names: Sequence[str], number: int) -> list[Update]:
         crew = self._crew(self.fed)
@@ -173,14 +183,20 @@ class FederatedClients:
 
     # ------------------------------------------------------------------ using
 
+    @property
+    def averaged(self) -> Tensor:
+        """The model in use: the mean over rounds where it is asked for, else the last one's."""
+        kept = None if self.mean is None else self.mean.weights
+        return self.weights if kept is None else kept
+
     def evaluate(self, fed: Federation | None = None) -> dict[str, float]:
         """Accuracy, AUC, macro F1 and log loss over the labelled rows of all parties together.
 
         From counts the parties tell; the AUC to the width of its bins (`learn.tallies.ranks`).
         """
         crew = self._crew(fed or self.fed)
-        scale = scale_of(list(crew.odds(self.weights).values()))
-        found, counts, rows = _confusion(crew.confusion(self.weights, scale))
+        scale = scale_of(list(crew.odds(self.averaged).values()))
+        found, counts, rows = _confusion(crew.confusion(self.averaged, scale))
         return {
             "accuracy": float(np.trace(counts)) / rows,
             "auc": auc_of(sum(each["ranks"] for each in found)),
@@ -191,18 +207,18 @@ class FederatedClients:
 
     def accuracy(self, fed: Federation | None = None) -> float:
         """The share of labelled rows that are right."""
-        found = self._crew(fed or self.fed).confusion(self.weights)
+        found = self._crew(fed or self.fed).confusion(self.averaged)
         _, counts, rows = _confusion(found)
         return float(np.trace(counts)) / rows
 
     def uncertainty_report(self, fed: Federation | None = None) -> dict[str, Any]:
         """Whether undecided rows err more, from the parties' counts of labelled rows."""
-        found = self._crew(fed or self.fed).tallies(self.weights)
+        found = self._crew(fed or self.fed).tallies(self.averaged)
         return describe_tallies(list(found.values()))
 
     def probabilities(self, fed: Federation | None = None) -> dict[str, np.ndarray]:
         """Each party's rows in its own order. **Shape** [n, K] each."""
-        return self._crew(fed or self.fed).predict(self.weights)
+        return self._crew(fed or self.fed).predict(self.averaged)
 
     def close(self) -> None:
         """Stop the workers."""
@@ -231,6 +247,7 @@ class FederatedClients:
             "weights": self.weights,
             "momentum": self.momentum,
             "server": server_state(self._aggregate),
+            "mean": {} if self.mean is None else self.mean.state(),
         }
 
     def restore(self, saved: Mapping[str, Any]) -> None:
@@ -243,6 +260,8 @@ class FederatedClients:
         self.round, self.weights = int(saved["round"]), saved["weights"]
         self.momentum = saved["momentum"]
         restore_server(self._aggregate, saved["server"])
+        if self.mean is not None:
+            self.mean.restore(saved.get("mean", {}), self.weights)
 
     def save_checkpoint(self, path: str | os.PathLike[str]) -> Path:
         """Write the coordinator's part here; the parties keep theirs on their own disks."""

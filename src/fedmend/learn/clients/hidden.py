@@ -101,7 +101,7 @@ class HiddenClients(FederatedClients):
             )
             change = torch.from_numpy(found.values)
             self.weights = (self.weights.double() + change).to(self.settings.dtype)
-        self.round = number
+        self._arrive(number)
         return RoundReport.of(
             number,
             [

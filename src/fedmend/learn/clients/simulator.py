@@ -24,6 +24,7 @@ import torch
 from torch import Tensor
 
 from fedmend.errors import ConfigError, ResumeError
+from fedmend.learn.clients.round_average import RoundAverage
 from fedmend.learn.clients.rounds import (
     Aggregate,
     LocalMethod,
@@ -62,6 +63,8 @@ class Simulator:
     capture: on a GPU, replay captured steps; None where the method allows it.
     aggregate: how updates become the next weights; FedAvg by default.
     extras: what the server sends a client besides the weights, asked for before its round.
+    average_rounds: use the mean of the common models over about so many rounds (`averaged`) instead
+    of the last one; training goes on from the last one (`weights`).
     """
 
     def __init__(
@@ -78,6 +81,7 @@ class Simulator:
         capture: bool | None = None,
         aggregate: Aggregate | None = None,
         extras: Callable[[str], dict[str, Tensor]] | None = None,
+        average_rounds: int | None = None,
     ) -> None:
         self.settings = settings or RoundSettings()
         self.net, self.method, self.per_round, self.seed = net, method, per_round, seed
@@ -97,6 +101,7 @@ class Simulator:
         start = initial_weights(net, seed)
         self.weights = start.to(self.device, self.settings.dtype)
         self.round = 0
+        self.mean = None if average_rounds is None else RoundAverage(average_rounds)
         self.states: dict[str, dict[str, Tensor]] = {name: {} for name in self.pools}
 
     def _check(self, pools: Sequence[Pool], mode: str) -> None:
@@ -139,6 +144,8 @@ class Simulator:
             weights, rows, [update.extras for update in updates], self.weights
         )
         self.round = number
+        if self.mean is not None:
+            self.mean.add(self.weights)
         return RoundReport.of(number, updates)
 
     def _train(self, names: Sequence[str], number: int) -> list[Update]:
@@ -170,19 +177,26 @@ class Simulator:
 
     # ------------------------------------------------------------------ using
 
-    def probabilities(self, views: Views) -> Tensor:
-        """What the global model says of these rows. **Shape** [n, K]."""
-        return self.trainer.probabilities(self.ready(views), self.weights)
+    @property
+    def averaged(self) -> Tensor:
+        """The model in use: the mean over rounds where it is asked for, else the last one's."""
+        kept = None if self.mean is None else self.mean.weights
+        return self.weights if kept is None else kept
+
+    def probabilities(self, views: Views, weights: Tensor | None = None) -> Tensor:
+        """What the global model says of these rows, or one of other weights. **Shape** [n, K]."""
+        used = self.averaged if weights is None else weights
+        return self.trainer.probabilities(self.ready(views), used)
 
     def ready(self, views: V) -> V:
         """Rows on the device of this simulator; moved once if they are tested often."""
         images = isinstance(views, ImageViews)
         return views.to(self.device, self.settings.image_dtype if images else self.settings.dtype)
 
-    def accuracy(self, views: Views, labels: Any) -> float:
+    def accuracy(self, views: Views, labels: Any, weights: Tensor | None = None) -> float:
         """The share of rows whose largest probability is at their label."""
         truth = torch.as_tensor(labels, dtype=torch.int64, device=self.device)
-        return float((self.probabilities(views).argmax(1) == truth).double().mean())
+        return float((self.probabilities(views, weights).argmax(1) == truth).double().mean())
 
     # ------------------------------------------------------------------ checkpoints
 
@@ -213,6 +227,7 @@ class Simulator:
             "momentum": momentum,
             "states": {name: _on_cpu(state) for name, state in self.states.items() if state},
             "server": server_state(self._aggregate),
+            "mean": {} if self.mean is None else self.mean.state(),
         }
 
     def restore(self, saved: Mapping[str, Any]) -> None:
@@ -230,6 +245,8 @@ class Simulator:
         for name, state in saved["states"].items():
             self.states[name] = {key: value.to(self.device) for key, value in state.items()}
         restore_server(self._aggregate, saved["server"], self.device)
+        if self.mean is not None:
+            self.mean.restore(saved.get("mean", {}), self.weights)
 
     def save_checkpoint(self, path: str | os.PathLike[str]) -> Path:
         """Write a checkpoint, whole or not at all."""
