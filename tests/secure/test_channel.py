@@ -11,6 +11,7 @@ from fedmend.data.table import Table
 from fedmend.errors import CryptoError, Refused
 from fedmend.federation import Federation, Party, Policy, Sealed, exposed
 from fedmend.federation.site import Site
+from fedmend.secure.bfv import BfvWorker
 from fedmend.secure.channel import SealingWorker, introduce
 from fedmend.secure.keys import Identity, fingerprint, keyring
 
@@ -269,7 +270,7 @@ def test_a_changed_identity_is_refused_in_a_later_session():
         prints = introduce(crew)
     site = fed.engine.site("telco")
     assert prints["telco"] == keyring(site).identity.fingerprint
-    site.state.clear()
+    site.vault.clear()
     with (
         fed.workers(GossipWorker) as crew,
         pytest.raises(CryptoError, match="party 'bank': the key of 'telco' has changed"),
@@ -291,6 +292,27 @@ def test_keys_given_in_advance_stop_a_coordinator_in_the_middle():
     in_the_middle.meet({"bank": at_bank.public_key()})
     with pytest.raises(CryptoError, match="another key"):
         in_the_middle.open(at_bank.seal(1, to="telco", kind="masked"), sender="bank")
+
+
+@pytest.mark.parametrize("rubbish", [None, 0, {}, np.zeros((1, 1))])
+def test_a_coordinator_cannot_make_a_party_forget_its_pinned_keys(rubbish):
+    """Results go where the coordinator says; the key ring must not be such a place."""
+    fed = federation()
+    pinned = Identity().public
+    ring = keyring(fed.engine.site("bank"), pinned={"telco": pinned}, only_pinned=True)
+    with (
+        fed.workers(BfvWorker, parties=["bank"]) as crew,
+        pytest.raises(CryptoError, match="as products"),
+    ):
+        crew["bank"].learn(rubbish, "secure.keyring")
+    with fed.workers(BfvWorker, parties=["bank"]) as crew:
+        crew["bank"].learn(np.zeros((1, 1), np.int64), "secure.keyring")
+    assert keyring(fed.engine.site("bank")) is ring
+    with (
+        fed.workers(GossipWorker) as crew,
+        pytest.raises(CryptoError, match="the key of 'telco' has changed"),
+    ):
+        introduce(crew)
 
 
 def test_a_party_notices_when_its_own_key_is_changed_on_the_way():

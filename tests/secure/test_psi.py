@@ -228,7 +228,7 @@ def test_a_replayed_box_stops_the_alignment(monkeypatch):
 def test_a_party_with_a_new_identity_is_refused_at_the_next_alignment():
     fed = federation(people(0, 30), people(0, 30))
     align(fed)
-    fed.engine.site("telco").state.clear()
+    fed.engine.site("telco").vault.clear()
     with pytest.raises(CryptoError, match="the key of 'telco' has changed"):
         align(fed)
     assert keyring(fed.engine.site("bank")).fingerprints().keys() == {"bank", "telco"}

@@ -53,6 +53,8 @@ class Site:
         self.home = Path(home) if home is not None else None
         self.alignments: dict[str, Alignment] = {}
         self.state: dict[str, Any] = {}
+        # Callers name places in `state` (where a result goes, say); nobody can name one in here.
+        self.vault: dict[str, Any] = {}
         self._workers: dict[str, Worker] = {}
         self._numbers = itertools.count(1)
 

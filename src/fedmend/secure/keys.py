@@ -45,7 +45,7 @@ __all__ = [
 KEY_BYTES = 32
 NONCE_BYTES = 12
 _ZEROS = bytes(1 << 20)
-_STATE = "secure.keyring"
+_PLACE = "secure.keyring"
 
 
 # ------------------------------------------------------------------------------ key pairs
@@ -210,14 +210,14 @@ def keyring(
     otherwise the site gets a fresh identity and pins others when it first meets them.
     """
     given = identity is not None or pinned is not None or only_pinned
-    ring = site.state.get(_STATE)
+    ring = site.vault.get(_PLACE)
     if ring is not None and given:
         raise ConfigError(
             f"party {site.name!r} has its keys already. Mend: give them before the first protocol"
         )
     if ring is None:
         # Two workers of one site may ask at once: setdefault keeps the first.
-        ring = site.state.setdefault(_STATE, KeyRing(site.name, identity, pinned, only_pinned))
+        ring = site.vault.setdefault(_PLACE, KeyRing(site.name, identity, pinned, only_pinned))
     return ring
 
 

@@ -97,4 +97,9 @@ class ProductWorker(ColumnsWorker):
     @exposed(kind="control", takes={"products": "statistic"})
     def learn(self, products: np.ndarray, store: str) -> None:
         """Take products from a coordinator that knows them anyway (reference modes)."""
+        if not isinstance(products, np.ndarray) or products.dtype != np.int64 or products.ndim != 2:
+            raise CryptoError(
+                f"party {self.site.name!r} was sent a {type(products).__name__} as products, which "
+                "are int64 [columns, columns]. Mend: the same version of fedmend at every party"
+            )
         self.site.state[store] = products
