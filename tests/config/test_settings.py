@@ -190,6 +190,16 @@ def test_shown_settings_hold_no_password(workshop):
     assert shown["party"][1]["uri"] == "postgresql://me:***@host/db"
     assert without_password("sqlite:///file.db") == "sqlite:///file.db"
     assert without_password("postgresql://me@host/db") == "postgresql://me@host/db"
+    for uri in (
+        "postgresql://me:sec@ret@host/db",
+        "postgresql://host/db?user=me&password=sec%40ret",
+        "postgresql://me:sec%40ret@host/db?sslpassword=secret&sslmode=require",
+        "host=h user=me password=secret dbname=d",
+    ):
+        assert "sec" not in without_password(uri) and "ret" not in without_password(uri)
+    assert (
+        without_password("postgresql://h/d?password=x&a=b") == "postgresql://h/d?password=***&a=b"
+    )
 
 
 def test_policy_of_a_party(workshop):

@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from fedmend.config.catalogue import AUTO, METHODS
 from fedmend.config.shapes import HORIZONTAL
+from fedmend.data.sql import without_password
 from fedmend.federation.policy import Policy
 
 __all__ = ["TABLES", "Config", "MethodSettings", "PartySettings", "without_password"]
@@ -235,15 +236,6 @@ class Config(_Settings):
             if "uri" in party:
                 party["uri"] = without_password(party["uri"])
         return content
-
-
-def without_password(uri: str) -> str:
-    """A database address as it may be shown."""
-    head, at, host = uri.rpartition("@")
-    scheme, _, login = head.partition("://")
-    if not at or ":" not in login:
-        return uri
-    return f"{scheme}://{login.partition(':')[0]}:***@{host}"
 
 
 TABLES: dict[str, type[BaseModel]] = {

@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 from fedmend.data._parts import require_name
 from fedmend.data.arrow import to_frame
@@ -21,8 +21,11 @@ from fedmend.errors import DataError, MissingExtra, ReadError
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["read_sql"]
+__all__ = ["read_sql", "without_password"]
 
+# A password may hold an @ that should have been written %40: all up to the last one is hidden.
+_LOGIN = re.compile(r"(//[^:@/?]*:)(.*)(?=@)")
+_OPTION = re.compile(r"((?:ssl)?password=)([^&\s]*)", re.IGNORECASE)
 _BATCH_ROWS = "adbc.sqlite.query.batch_rows"
 
 
@@ -48,7 +51,7 @@ def read_sql(
     else:
         raise ReadError(
             "unknown kind of database",
-            value=_without_password(uri),
+            value=without_password(uri),
             mend="use sqlite:///file.db or postgresql://user@host/database",
         )
     if arrow.num_columns == 0:
@@ -63,7 +66,7 @@ def read_sql(
     except ReadError:
         raise
     except DataError as error:
-        error.problem += f" [{_without_password(uri)}]"
+        error.problem += f" [{without_password(uri)}]"
         raise
 
 
@@ -125,9 +128,9 @@ def _failures(driver: Any) -> tuple[type[Exception], ...]:
 
 def _sql_error(error: Exception, uri: str) -> ReadError:
     said = str(error).splitlines()[0].strip()
-    for secret in re.findall(r"//[^:@/]*:([^@]*)@", uri):
-        said = said.replace(secret, "***")
-    where = _without_password(uri)
+    where, secrets = _hidden(uri)
+    for secret in secrets:
+        said = said.replace(secret, "***").replace(unquote(secret), "***")
     lowered = str(error).lower()
     if "read-only" in lowered or "readonly" in lowered:
         return ReadError(
@@ -140,5 +143,22 @@ def _sql_error(error: Exception, uri: str) -> ReadError:
     )
 
 
-def _without_password(uri: str) -> str:
-    return re.sub(r"(//[^:@/]*):[^@]*@", r"\1:***@", uri)
+def without_password(uri: str) -> str:
+    """A database address as it may be shown.
+
+    >>> without_password("postgresql://me:secret@host/db?sslpassword=other")
+    'postgresql://me:***@host/db?sslpassword=***'
+    """
+    return _hidden(uri)[0]
+
+
+def _hidden(uri: str) -> tuple[str, list[str]]:
+    """The address without its passwords, and these."""
+    secrets: list[str] = []
+
+    def hide(found: re.Match[str]) -> str:
+        secrets.append(found[2])
+        return f"{found[1]}***"
+
+    shown = _LOGIN.sub(hide, _OPTION.sub(hide, uri))
+    return shown, [each for each in secrets if each]
