@@ -76,6 +76,28 @@ def test_an_answer_once_given_stays_and_costs_once(tmp_path: Path) -> None:
     assert again.spent("test|y") == 0.0
 
 
+def test_labels_that_changed_are_told_anew_once(tmp_path: Path) -> None:
+    """Answers to the same question, drawn again and again, would average out to the label."""
+    votes = np.random.default_rng(0).integers(0, 2, 200)
+    responses = Responses(site(tmp_path))
+    first = responses.of("train|y", votes, 1.0, [0, 1])
+    second = responses.of("train|y", 1 - votes, 1.0, [0, 1])
+    for _ in range(2):
+        np.testing.assert_array_equal(responses.of("train|y", 1 - votes, 1.0, [0, 1]), second)
+        np.testing.assert_array_equal(responses.of("train|y", votes, 1.0, [0, 1]), first)
+        responses = Responses(site(tmp_path))
+    assert responses.spent("train|y") == 2.0
+
+
+def test_a_whole_epsilon_is_the_same_as_a_fraction() -> None:
+    """A file says 2 where Python says 2.0."""
+    votes = np.random.default_rng(0).integers(0, 2, 200)
+    responses = Responses(site())
+    told = responses.of("train|y", votes, 2, [0, 1])
+    np.testing.assert_array_equal(responses.of("train|y", votes, 2.0, [0, 1]), told)
+    assert responses.spent("train|y") == 2.0
+
+
 @pytest.mark.parametrize("epsilon", [0.0, -1.0, float("inf"), float("nan")])
 def test_epsilon_must_be_a_positive_number(epsilon: float) -> None:
     with pytest.raises(ConfigError, match="label_dp"):

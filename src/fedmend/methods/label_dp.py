@@ -76,18 +76,21 @@ class Responses:
 
     def of(self, about: str, votes: np.ndarray, epsilon: float, classes: list[Any]) -> np.ndarray:
         """The told votes about this column: those told before, or new ones."""
+        epsilon = float(epsilon)
         key = f"{about}|{epsilon!r}|{classes!r}"
-        known = self._draws.get(key)
-        if known is None or not np.array_equal(known["votes"], votes):
-            # Changed labels are told anew; the old draw stays in the account.
-            if known is not None:
-                key = f"{key}|{len(self._draws)}"
-            told = respond(votes, epsilon, len(classes))
-            known = {"about": about, "epsilon": float(epsilon), "votes": votes, "told": told}
-            self._draws[key] = known
-            if self.path is not None:
-                write_file(self.path, self._draws)
-        return known["told"]
+        # Changed labels are told anew; what was told of the old ones stays in the account.
+        asked = [
+            draw for each, draw in self._draws.items() if each == key or each.startswith(f"{key}|")
+        ]
+        for draw in asked:
+            if np.array_equal(draw["votes"], votes):
+                return draw["told"]
+        told = respond(votes, epsilon, len(classes))
+        new = f"{key}|{len(self._draws)}" if asked else key
+        self._draws[new] = {"about": about, "epsilon": epsilon, "votes": votes, "told": told}
+        if self.path is not None:
+            write_file(self.path, self._draws)
+        return told
 
     def spent(self, about: str) -> float:
         """The epsilon that each label of this column has cost so far."""
