@@ -34,7 +34,7 @@ from fedmend.secure.bfv import DEGREE, Packing, choose_profile
 from fedmend.secure.channel import introduce
 from fedmend.secure.columns import Columns, IntegerColumns, column_provider
 from fedmend.secure.dealer import DealerWorker
-from fedmend.secure.exact import BLOCK_ROWS, Blocked, wrapping_product
+from fedmend.secure.exact import BLOCK_ROWS, LEAST_BITS, Blocked, wrapping_product
 from fedmend.secure.inner_product import ProductSession, inner_products
 from fedmend.secure.keys import MaskBlocks
 from fedmend.secure.product_worker import signed
@@ -490,7 +490,31 @@ def test_dealer_shares_are_uniform():
     assert len(shares) == 2
     for share in shares:
         assert share.shape == (40, 40)
-        assert uniform_p_value(share, 64) > 1e-6
+        assert uniform_p_value(share, LEAST_BITS) > 1e-6
+    # A carry into a further bit would say which of the parties' terms were large.
+    assert max(int(share.max()) for share in shares) < 1 << LEAST_BITS
+
+
+@pytest.mark.parametrize("to", ["ann", "bob"])
+def test_what_the_dealer_lets_a_party_add_up_has_no_carry_either(to, monkeypatch):
+    left, right = np.full((3, 40), 7), np.full((3, 40), -2)
+    fed = make_federation(left, right)
+    added = []
+    open_box = DealerWorker.open
+
+    def spy(worker, box, **how):
+        added.append(open_box(worker, box, **how))
+        return added[-1]
+
+    monkeypatch.setattr(DealerWorker, "open", spy)
+    seen = capture(fed)
+    with ProductSession(fed, put(fed, "ann", left), "bob", mode="dealer") as session:
+        session.products(put(fed, "bob", right), to=to, store="sums")
+    rest = next(v["rest"] for _, _, call, _, v in seen if call.endswith("add_up") and "rest" in v)
+    for words in (*added, rest):
+        assert uniform_p_value(words, LEAST_BITS) > 1e-6
+        assert int(words.max()) < 1 << LEAST_BITS
+    assert (fed.engine.sites[to].state["sums"] == -42).all()
 
 
 def test_bfv_shares_are_uniform():

@@ -10,7 +10,8 @@ like A's columns), Q (like B's) and R (like the result):
     C        A' B'^T + (both)  =  A B^T
 
 C sees uniform numbers, and the sum of the last two messages, which is the result less what C
-computes itself. A and B receive nothing. C must not work together with A or B.
+computes itself. Where products need fewer bits, the last two messages carry no more than those: a
+carry out of them would tell C whether A Q^T is large. A and B receive nothing. C must not work together with A or B.
 
 The textbook form has C deal the masks and A and B exchange the differences through C in sealed
 boxes. It needs the same trust and the same three matrix products, but twice the traffic, and
@@ -35,7 +36,7 @@ from fedmend.secure.exact import (
     wrapping_product,
 )
 from fedmend.secure.keys import KEY_BYTES, MaskBlocks, mask_stream
-from fedmend.secure.product_worker import ProductWorker, signed
+from fedmend.secure.product_worker import ProductWorker, lowest_bits, signed
 
 if TYPE_CHECKING:
     from fedmend.federation.federation import Crew
@@ -73,7 +74,7 @@ class DealerWorker(ProductWorker):
         mask = self._masks(other, "changing", number, (count, values.shape[1]))
         blind = self._blind(other, number, (len(values), count))
         product = wrapping_product(values, mask, bits, self.columns.max_abs)
-        self.keep_share(product + blind)
+        self.keep_share(product + blind, bits)
 
     @exposed(kind="control")
     def multiply_changing(self, other: str, number: int, fixed: int, count: int, bits: int) -> None:
@@ -86,7 +87,7 @@ class DealerWorker(ProductWorker):
             )
         mask = self._masks(other, "fixed", fixed, (count, masked.shape[1]))
         blind = self._blind(other, number, (count, masked.shape[0]))
-        self.keep_share(wrapping_product(mask, masked, bits) - blind)
+        self.keep_share(wrapping_product(mask, masked, bits) - blind, bits)
 
     def _masks(self, other: str, role: str, number: int, shape: tuple[int, int]) -> MaskBlocks:
         return MaskBlocks(self._seed(other, role), number, shape, BLOCK_ROWS)
@@ -143,7 +144,8 @@ class DealerProducts:
         giver = self.changing if to == self.fixed else self.fixed
         blind = os.urandom(KEY_BYTES)
         box = self.crew[giver].share_for(to, blind)
-        self.crew[to].add_up(box, giver, bits, store, own - mask_stream(blind, 0, own.shape))
+        rest = lowest_bits(own - mask_stream(blind, 0, own.shape), bits)
+        self.crew[to].add_up(box, giver, bits, store, rest)
         return None
 
     def _next(self) -> int:

@@ -22,7 +22,12 @@ from fedmend.secure.keys import mask_stream
 if TYPE_CHECKING:
     from fedmend.federation.site import Site
 
-__all__ = ["ProductWorker", "signed"]
+__all__ = ["ProductWorker", "lowest_bits", "signed"]
+
+
+def lowest_bits(words: np.ndarray, bits: int) -> np.ndarray:
+    """Words modulo 2^bits: what is above them is a carry, which tells of what was added up."""
+    return words if bits == 64 else words & np.uint64((1 << bits) - 1)
 
 
 def signed(residues: np.ndarray, bits: int) -> np.ndarray:
@@ -40,6 +45,7 @@ class ProductWorker(ColumnsWorker):
         super().__init__(site, scope)
         self._columns: IntegerColumns | None = None
         self._share: np.ndarray | None = None
+        self._share_bits = 64
 
     @exposed(kind="count")
     def load(self, provider: str, settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -58,8 +64,9 @@ class ProductWorker(ColumnsWorker):
 
     # ------------------------------------------------------------------ shares
 
-    def keep_share(self, share: np.ndarray) -> None:
-        self._share = share
+    def keep_share(self, share: np.ndarray, bits: int = 64) -> None:
+        """A share of products modulo 2^bits."""
+        self._share, self._share_bits = lowest_bits(share, bits), bits
 
     def _take_share(self) -> np.ndarray:
         # A share leaves once: two shares of one product in two hands would be the product.
@@ -81,7 +88,7 @@ class ProductWorker(ColumnsWorker):
         """This party's share in a box for the other one; `blind` seeds what is added to it."""
         share = self._take_share()
         if blind is not None:
-            share = share + mask_stream(blind, 0, share.shape)
+            share = lowest_bits(share + mask_stream(blind, 0, share.shape), self._share_bits)
         return self.seal(share, to=to, kind="masked")
 
     @exposed(kind="control", takes={"box": "masked", "rest": "masked"})
