@@ -48,6 +48,15 @@ def test_undefined_metrics_are_not_numbers() -> None:
     assert all(np.isnan(value) for value in empty.values())
 
 
+def test_of_no_rows_no_metric_is_a_number() -> None:
+    for found in (
+        metrics.regression(np.zeros(0), np.zeros(0)),
+        metrics.classification(np.zeros(0, np.int64), np.zeros((0, 2))),
+    ):
+        assert found
+        assert np.isnan(list(found.values())).all()
+
+
 def test_better_knows_the_direction_and_never_prefers_nan() -> None:
     nan = float("nan")
     assert metrics.better("accuracy", 0.9, 0.8)

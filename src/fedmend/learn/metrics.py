@@ -30,7 +30,9 @@ def classification(y: np.ndarray, probabilities: np.ndarray) -> dict[str, float]
 
 
 def regression(y: np.ndarray, predicted: np.ndarray) -> dict[str, float]:
-    """RMSE, MAE and R² in the label's own units."""
+    """RMSE, MAE and R² in the label's own units; of no rows, not a number."""
+    if not len(y):
+        return dict.fromkeys(REGRESSION, float("nan"))
     error = y.astype(np.float64) - predicted
     spread = float(((y - y.mean()) ** 2).sum())
     return {
