@@ -15,11 +15,13 @@ from fedmend.errors import (
     CryptoError,
     DataError,
     FedmendWarning,
+    PartyAbsent,
     PartyFailed,
     PrivacyWarning,
     Refused,
 )
 from fedmend.federation import KINDS, Alignment, Each, Federation, Party, Policy
+from fedmend.federation.engines.local import LocalEngine
 from fedmend.federation.worker import exposed
 from fedmend.secure.sums import SumSession, SumWorker, offer_summand, secure_sum
 
@@ -275,6 +277,36 @@ def test_one_party_alone_is_never_summed(mode, step):
     one = leaving([np.arange(4), np.arange(4)], mode, step, on_absent="continue")
     with pytest.raises(CryptoError, match="without 'p1': p0 is left, .* its own array"):
         one.sum("x")
+
+
+def cut_off(one, step, monkeypatch, who="p1"):
+    """As on machines: whoever calls a party that is gone is told so by the engine."""
+    call = LocalEngine.call
+
+    def gone(engine, asked):
+        if asked.party == who and asked.method == step:
+            raise PartyAbsent(who, "its job ended", f"{asked.label}.{step}")
+        return call(engine, asked)
+
+    monkeypatch.setattr(LocalEngine, "call", gone)
+    return one
+
+
+@pytest.mark.parametrize(("mode", "step"), STEPS)
+def test_a_party_of_another_machine_that_is_gone_is_left_out_too(mode, step, monkeypatch):
+    arrays = [np.arange(4) + 100 * number for number in range(3)]
+    one = cut_off(session(federation(arrays), mode, on_absent="continue"), step, monkeypatch)
+    with pytest.warns(FedmendWarning, match="'x' goes on without 'p1': .*its job ended"):
+        result = one.sum("x")
+    assert (result.parties, result.absent) == (("p0", "p2"), ("p1",))
+    assert np.array_equal(result.values, arrays[0] + arrays[2])
+
+
+def test_a_party_of_another_machine_that_is_gone_stops_the_sum_as_absent(monkeypatch):
+    one = cut_off(session(federation([np.arange(4)] * 3), "masks"), "masked", monkeypatch)
+    with pytest.raises(PartyAbsent, match="'p1' is absent during SumWorker.masked") as caught:
+        one.sum("x")
+    assert "in the secure sum of 'x'" in caught.value.__notes__[0]
 
 
 def test_no_rerun_once_masks_were_opened():

@@ -30,6 +30,7 @@ from fedmend.errors import (
     CryptoError,
     DataError,
     FedmendWarning,
+    PartyAbsent,
     PartyFailed,
     PrivacyWarning,
 )
@@ -49,7 +50,7 @@ MODES: tuple[str, ...] = ("masks", "he", "none")
 _ROUNDS = itertools.count(1)
 # What comes of a party that is gone (connections and time-outs are OSErrors); everything else is
 # the party's own answer.
-_ABSENCE = (PartyFailed, OSError)
+_ABSENCE = (PartyAbsent, PartyFailed, OSError)
 
 
 @dataclass(frozen=True)
@@ -284,11 +285,16 @@ class SumSession:
         self.parties = rest
         self.absent += tuple(self._gone)
 
-    def _lost(self, name: str, what: str) -> PartyFailed:
+    def _lost(self, name: str, what: str) -> PartyFailed | PartyAbsent:
         party, cause = next(iter(self._gone.items()))
-        error = PartyFailed(party, f"the secure sum of {name!r}", cause)
-        error.args = (f"{error}. {what}",)
-        error.__cause__ = cause
+        error: PartyFailed | PartyAbsent
+        if isinstance(cause, PartyAbsent):  # by which a run knows that it may wait and resume
+            error = cause
+            error.add_note(f"in the secure sum of {name!r}. {what}")
+        else:
+            error = PartyFailed(party, f"the secure sum of {name!r}", cause)
+            error.args = (f"{error}. {what}",)
+            error.__cause__ = cause
         for other in list(self._gone)[1:]:
             error.add_note(f"also absent: {other}")
         return error
