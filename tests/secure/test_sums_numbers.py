@@ -128,3 +128,12 @@ def test_a_sum_that_cannot_be_is_refused():
     packing = Packing.of(SumForm(0, 1), 4)
     with pytest.raises(CryptoError, match="out of range"):
         packing.unpack(np.full((1, 4096), (1 << PLAIN_BITS) - 1, np.uint64), 4)
+
+
+def test_a_bound_that_the_type_of_the_values_cannot_hold_is_kept_to():
+    """16777219 would be rounded up to 16777220 as float32, and let that value in."""
+    form = SumForm.of((0, 16_777_219), fraction_bits=None, parties=2)
+    inside = np.array([16_777_218], dtype=np.float32)
+    assert form.encode(inside, party="a", name="x", dtype=np.uint32).tolist() == [16_777_218]
+    with pytest.raises(DataError, match="leaves the agreed range"):
+        form.encode(inside + np.float32(2), party="a", name="x", dtype=np.uint32)

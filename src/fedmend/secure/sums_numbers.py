@@ -123,7 +123,8 @@ class SumForm:
         for at in range(0, flat.size, _CHUNK):
             part = flat[at : at + _CHUNK]
             whole = self._whole(part, party, name)
-            if not (whole.min() >= self.low and whole.max() <= self.high):
+            # As Python numbers: numpy would round the bounds to the array's own type.
+            if not (whole.min().item() >= self.low and whole.max().item() <= self.high):
                 raise self._outside(flat, party, name)
             encoded[at : at + _CHUNK] = self._shifted(whole)
         return encoded
