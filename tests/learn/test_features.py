@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from fedmend.data.encode import Encoder
 from fedmend.data.table import Table
+from fedmend.errors import ConfigError
 from fedmend.federation import Alignment
-from fedmend.learn.features import BatchOrder, Features, batch_sizes, own_rows
+from fedmend.learn.features import BatchOrder, Features, batch_sizes, check_names, own_rows
 
 CPU = torch.device("cpu")
 
@@ -24,6 +25,19 @@ def test_every_party_numbers_the_same_rows() -> None:
     assert own_rows("telco", segments, telco, 6).tolist() == [0, 5, -1, -1, -1]
     assert own_rows("bank", [["all", 5]], None, 5).tolist() == [0, 1, 2, 3, 4]
     assert own_rows("bank", [], None, 5).tolist() == []
+
+
+def test_a_name_that_begins_with_a_word_for_rows_is_a_name() -> None:
+    own = Alignment(np.array([4, 1]), np.array([0, 2, 3]))
+    segments = [["aligned", 2], ["alignedco", 3], ["aligned@alignedco+telco", 2]]
+    assert own_rows("alignedco", segments, own, 5).tolist() == [4, 1, 0, 2, 3, 4, 1]
+
+
+@pytest.mark.parametrize("word", ["aligned", "all"])
+def test_a_word_for_rows_is_no_name(word: str) -> None:
+    with pytest.raises(ConfigError, match=f"party '{word}'.*Mend: rename"):
+        check_names(["bank", word])
+    check_names(["bank", f"{word}-1"])
 
 
 def test_absent_rows_are_the_fill_row() -> None:

@@ -7,13 +7,14 @@ rows that only one party has. A party that lacks a segment's rows stands in with
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from fedmend.data.encode import Encoded
+from fedmend.errors import ConfigError
 from fedmend.federation.site import Alignment
 from fedmend.learn.augment import Weak, apply_weak, draw_weak
 from fedmend.learn.nets import Batch
@@ -47,6 +48,20 @@ def is_known(segment: object, party: str) -> bool:
     return segment in (ALL, party)
 
 
+def _is_aligned(segment: object) -> bool:
+    return str(segment).partition("@")[0] == ALIGNED
+
+
+def check_names(parties: Iterable[str], taken: Sequence[str] = (ALIGNED, ALL)) -> None:
+    """Refuse parties whose names say which rows are meant (or `taken` by something else)."""
+    wrong = [name for name in parties if name in taken]
+    if wrong:
+        raise ConfigError(
+            f"party {wrong[0]!r} is named by a word that training uses for something else "
+            f"({', '.join(taken)}). Mend: rename the party"
+        )
+
+
 def own_rows(
     party: str, segments: Segments, alignment: Alignment | None, n_rows: int
 ) -> np.ndarray:
@@ -55,7 +70,7 @@ def own_rows(
     for name, count in segments:
         if name == ALL:
             pieces.append(np.arange(n_rows))
-        elif str(name).startswith(ALIGNED) and is_known(name, party) and alignment is not None:
+        elif _is_aligned(name) and is_known(name, party) and alignment is not None:
             pieces.append(alignment.aligned)
         elif name == party and alignment is not None:
             pieces.append(alignment.unaligned)

@@ -20,7 +20,7 @@ import numpy as np
 
 from fedmend.errors import ConfigError
 from fedmend.federation import Federation
-from fedmend.learn.features import Segments
+from fedmend.learn.features import Segments, check_names
 from fedmend.learn.halves import Settings
 from fedmend.learn.metrics import CLASSIFICATION, REGRESSION, better
 from fedmend.learn.server_top import ServerTop
@@ -131,6 +131,7 @@ class SplitNetwork:
     ) -> None:
         if (label_party is None) == (server is None):
             raise ConfigError("the labels are at a party or at the server: give one of the two")
+        check_names(parties)
         self.fed = fed
         self.parties = parties
         self.label_party = label_party

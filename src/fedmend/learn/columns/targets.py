@@ -27,7 +27,7 @@ from fedmend.federation.site import Alignment
 from fedmend.federation.worker import exposed
 from fedmend.learn.columns.beyond import columns_changed, columns_within, lead_right
 from fedmend.learn.columns.board import Board, board_of, make_board, state_key
-from fedmend.learn.features import ALIGNED, Segments, own_rows
+from fedmend.learn.features import ALIGNED, Segments, check_names, own_rows
 from fedmend.secure.channel import SealingWorker, introduce
 from fedmend.secure.inner_product import Mode
 
@@ -202,6 +202,7 @@ class TargetModels:
             )
         if mode not in MODES:
             raise ConfigError(f"mode must be one of {', '.join(MODES)}, however: {mode!r}")
+        check_names((a, b))
         self.fed, self.a, self.b = fed, a, b
         self.mode: Mode = mode
         self.model = model or f"targets-{secrets.token_hex(6)}"

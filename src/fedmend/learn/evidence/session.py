@@ -20,9 +20,16 @@ import numpy as np
 from fedmend.errors import ConfigError, ResumeError
 from fedmend.federation import Crew, Federation
 from fedmend.learn.evidence.heads import EvidenceTopWorker
-from fedmend.learn.evidence.top import Objective
+from fedmend.learn.evidence.top import JOINT, Objective
 from fedmend.learn.evidence.workers import EvidenceBottomWorker
-from fedmend.learn.features import ALL, Segments, batch_sizes, is_known
+from fedmend.learn.features import (
+    ALIGNED,
+    ALL,
+    Segments,
+    batch_sizes,
+    check_names,
+    is_known,
+)
 from fedmend.learn.parts import read_json, write_json
 from fedmend.learn.session import PREDICT_ROWS, STATE, OpenedSession, epoch_seed
 from fedmend.learn.sharing import Sharing, run_steps
@@ -105,6 +112,7 @@ class EvidenceNetwork:
         how: How,
         model: str | None = None,
     ) -> None:
+        check_names(parties, (ALIGNED, ALL, JOINT))
         self.fed = fed
         self.parties = parties
         self.label_party = label_party
