@@ -13,7 +13,7 @@ from sklearn.base import clone
 from fedmend.data.table import Table
 from fedmend.errors import ConfigError, DataError, NotFitted, Refused
 from fedmend.federation import Federation, Policy
-from fedmend.methods import VFL, FedPSGPUM, InC, Local, LocalVFL
+from fedmend.methods import RISA, VFL, FedPSGPUM, InC, Local, LocalVFL
 from fedmend.methods.base import SplitEstimator
 from fedmend.report.overview import overview
 from fedmend.secure.align import align
@@ -144,7 +144,7 @@ def test_scikit_learns_conventions(method: type[SplitEstimator], fed: Federation
         method(4)
 
 
-@pytest.mark.parametrize("method", [VFL, InC, FedPSGPUM])
+@pytest.mark.parametrize("method", [VFL, InC, FedPSGPUM, RISA])
 def test_a_table_is_no_federation(method: type) -> None:
     table = Table([1, 2], {"x": [1.0, 2.0]})
     with pytest.raises(DataError, match=r"takes a Federation, not a Table. Mend: fm.Federation"):

@@ -25,7 +25,7 @@ import numpy as np
 import pandas as pd
 
 from fedmend.errors import ConfigError, DataError
-from fedmend.federation import Federation
+from fedmend.federation import Federation, require_federation
 from fedmend.learn.evidence.selection import MEASURES, RULES, TWO_OPINIONS
 from fedmend.learn.evidence.session import EvidenceNetwork, How
 from fedmend.learn.evidence.top import Objective
@@ -195,6 +195,7 @@ class RISA(SplitEstimator):
         resume: bool = False,
     ) -> Self:
         """Self-train, then train; `progress(stage, done, total, metrics)` is told."""
+        require_federation(fed)
         label_party, parties = self._who(fed)
         segments = self._training_rows(fed, label_party)
         labelled = [int(str(rows)) for name, rows in segments if name in (ALIGNED, label_party)]
