@@ -203,6 +203,45 @@ def test_a_trial_tells_helpful_labels_from_harmful_ones(start: torch.Tensor) -> 
     assert along.mean() < 0
 
 
+def test_rows_are_weighed_by_the_gradient_through_the_trial(start: torch.Tensor) -> None:
+    """Beside autograd through the unrolled step: d labelled loss after it / d weight of a row."""
+    trainer = trainer_of(DureMethod(), lr=0.5, precision="float64")
+    trainer.net.load(start.double())
+    pool = pool_of(40, labelled=40).to(trainer.device, trainer.settings, {})
+    method = DureMethod()
+    method.start(trainer.client(pool, {}, {}))
+    labelled, weak = torch.arange(12), torch.arange(12, 40)
+    inputs = pool.views.plain(labelled)
+    batch = InputBatch(inputs, pool.labels[labelled], inputs, inputs)
+    rows = pool.views.plain(weak)
+    target = nn.functional.one_hot((pool.labels[weak] + weak) % 3, 3).double()
+    believed = torch.linspace(0.1, 0.9, 28, dtype=torch.float64)
+    module = method._twin.net.module
+    names = [name for name, _ in module.named_parameters()]
+    first = [value.detach().clone().requires_grad_() for value in module.parameters()]
+
+    def logits(values: list[torch.Tensor], given: tuple[torch.Tensor, ...]) -> torch.Tensor:
+        return torch.func.functional_call(module, dict(zip(names, values, strict=True)), given)
+
+    weights = believed.clone().requires_grad_()
+    each = nn.functional.cross_entropy(logits(first, rows), target.argmax(1), reduction="none")
+    slopes = torch.autograd.grad((each * weights).mean(), first, create_graph=True)
+    second = [value - 0.5 * slope for value, slope in zip(first, slopes, strict=True)]
+    after = nn.functional.cross_entropy(logits(second, inputs), batch.labels)
+    before = nn.functional.cross_entropy(logits(first, inputs), batch.labels)
+    (exact,) = torch.autograd.grad(after, weights, retain_graph=True)
+    steep = torch.cat([each.reshape(-1) for each in torch.autograd.grad(after, second)]).norm()
+
+    worth, along = method._try(batch, rows, target, believed)
+    torch.testing.assert_close(worth, (before - after).detach())
+    told = -0.5 / 28 * steep * along
+    assert float((told - exact).norm() / exact.norm()) < 0.05
+    assert exact.abs().max() > 1e-2
+    # The trial leaves the twin where its step led.
+    reached = torch.cat([value.detach().reshape(-1) for value in second])
+    torch.testing.assert_close(method._twin.net.values, reached)
+
+
 def test_the_regulator_is_kept_with_the_client(start: torch.Tensor) -> None:
     state: dict[str, torch.Tensor] = {}
     trainer = trainer_of(DureMethod(tau=0.4))

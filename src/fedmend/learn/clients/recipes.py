@@ -278,8 +278,9 @@ class DureMethod(TwinMethod):
 
     F-reg is a small network from a prediction to a weight. C-reg is a twin that first takes the
     step on pseudo-labels alone: by how much its labelled loss falls is the worth of the labels.
-    F-reg then learns to weigh rows whose loss falls where the twin's labelled loss falls; the
-    inner product of the two gradients is taken as a difference along the labelled one.
+    F-reg then learns to weigh rows whose loss falls where the twin's labelled loss falls: the
+    gradient through the twin's step, whose inner products of a row's gradient before the step and
+    the labelled one after it are taken as differences along the latter.
     """
 
     name = "feddure"
@@ -331,25 +332,31 @@ class DureMethod(TwinMethod):
     def _try(
         self, batch: InputBatch, weak: Inputs, target: Tensor, believed: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """The twin's step: by how much its labelled loss falls, and each row's slope along it."""
+        """The twin's step: by how much its labelled loss falls, and each row's slope along it.
+
+        Rows are taken where the twin came from and the labelled gradient where it got to, as the
+        chain rule has it: the weight of a row tells in the step, and the step in the loss after it.
+        """
         twin = self._twin
         if not len(batch.labels):
             return torch.zeros((), device=weak[0].device), torch.zeros_like(believed)
+        values, optimizer = twin.net.values, twin.net.optimizer
         with torch.no_grad():
             before = F.cross_entropy(twin(batch.labelled)[0], batch.labels)
-        twin.update((divergence(target, twin(weak)[0]) * believed).mean())
-        optimizer = twin.net.optimizer
+            start = values.clone()
+        here = divergence(target, twin(weak)[0])
+        twin.update((here * believed).mean())
         optimizer.zero_grad()
-        after, rows = twin(batch.labelled, weak)
-        loss = F.cross_entropy(after, batch.labels)
-        loss.backward()
+        after = F.cross_entropy(twin(batch.labelled)[0], batch.labels)
+        after.backward()
         with torch.no_grad():
-            here = divergence(target, rows)
+            reached = values.clone()
             step = 0.01 * optimizer.gradient / (optimizer.gradient.norm() + 1e-12)
-            twin.net.values.add_(step)
-            moved = divergence(target, twin(batch.labelled, weak)[1])
-            twin.net.values.sub_(step)
-        return (before - loss.detach()).clamp(-1.0, 1.0), (moved - here) / 0.01
+            values.copy_(start).add_(step)
+            moved = divergence(target, twin(weak)[0])
+            values.copy_(reached)
+            fallen = (before - after).clamp(-1.0, 1.0)
+        return fallen, (moved - here.detach()) / 0.01
 
     def _learn(self, client: Client, slope: Tensor) -> None:
         """One step of Adam for F-reg."""
