@@ -104,6 +104,35 @@ def test_same_order_needs_equally_long_tables(workshop):
     assert "bank 160, telco 100" in problem and 'Mend: mode = "ecdh"' in problem
 
 
+def test_every_two_parties_may_share_ids_and_all_of_them_none(workshop):
+    workshop.write()
+    ids = [*range(1000, 1050), *range(1170, 1220)]  # of the bank alone, and of the telco alone
+    shop = pd.DataFrame({"customer": ids, "baskets": np.arange(100.0)})
+    shop.to_csv(workshop.folder / "shop.csv", index=False)
+    party = '[[party]]\nname = "shop"\ndata = "shop.csv"\nid = "customer"\n'
+    workshop.config.write_text(workshop.config.read_text() + party)
+    (problem,) = findings(workshop).problems
+    assert problem.startswith("every two of bank, telco, shop share ids, but no id is known to all")
+
+
+@pytest.mark.parametrize("with_tables", [False, True])
+def test_a_party_may_refuse_so_few_training_or_test_rows(workshop, with_tables):
+    workshop.write("[party.policy]\nmin_intersection = 40\n", method="")
+    if with_tables:
+        text = workshop.config.read_text()
+        for name, frame in (("bank", workshop.bank), ("telco", workshop.telco)):
+            some = frame[frame["customer"].between(1080, 1105)]
+            some.to_csv(workshop.folder / f"{name}-test.csv", index=False)
+            text = text.replace(f'"{name}.csv"', f'"{name}.csv"\ntest = "{name}-test.csv"')
+        workshop.config.write_text(text)
+    (problem,) = findings(workshop).problems
+    assert re.match(
+        r"2\d test rows are known to all, and party 'telco' takes part from 40", problem
+    )
+    with pytest.raises(fm.errors.Refused, match="the intersection has 2. rows"):
+        execute(plan_of(load_config(workshop.config)), workshop.run)
+
+
 def test_ids_are_compared_by_the_rule_of_the_file(workshop):
     workshop.bank["customer"] = [f"C{each}" for each in workshop.bank["customer"]]
     workshop.telco["customer"] = [f"c{each}" for each in workshop.telco["customer"]]

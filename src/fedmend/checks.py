@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import itertools
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from fedmend.config.catalogue import CROWD, MAJORITY
@@ -44,6 +44,7 @@ class Findings:
         self.problems: list[str] = []
         self.notes: list[str] = []
         self.tables: dict[str, Table] = {}
+        self.parts: dict[str, dict[str, Table]] = {"training": {}, "test": {}}
         self.test_labels: list[str] = []
 
 
@@ -112,6 +113,9 @@ def _check_party(config: Config, party: PartySettings, found: Findings) -> None:
         found.problems.append(str(error))
         return
     found.tables[party.name] = train
+    parts = (train, test) if test is not None else set_aside(config, train)
+    for part, table in zip(found.parts.values(), parts, strict=True):
+        part[party.name] = table
     found.notes += doubtful_columns(train, party.name)
     if not train.feature_names:
         found.notes.append(f"party {party.name!r} has no columns besides id and label")
@@ -249,15 +253,22 @@ def _check_overlap(config: Config, found: Findings) -> None:
         name: {RULES[rule](each) for each in table.ids.tolist()}
         for name, table in found.tables.items()
     }
-    for one, two in itertools.combinations(ids, 2):
-        if not ids[one] & ids[two]:
-            styles = " and ".join(describe_ids(found.tables[name].ids) for name in (one, two))
-            found.problems.append(
-                f"parties {one!r} and {two!r} share no id ({styles}; compared as "
-                f"align.normalise = {rule!r} says). Mend: name the columns that hold the same ids"
-                + _other_rule(found.tables[one], found.tables[two])
-                + _other_shape(found.tables[one], found.tables[two])
-            )
+    pairs = [pair for pair in itertools.combinations(ids, 2) if not ids[pair[0]] & ids[pair[1]]]
+    for one, two in pairs:
+        styles = " and ".join(describe_ids(found.tables[name].ids) for name in (one, two))
+        found.problems.append(
+            f"parties {one!r} and {two!r} share no id ({styles}; compared as "
+            f"align.normalise = {rule!r} says). Mend: name the columns that hold the same ids"
+            + _other_rule(found.tables[one], found.tables[two])
+            + _other_shape(found.tables[one], found.tables[two])
+        )
+    if not pairs and not set.intersection(*ids.values()):
+        found.problems.append(
+            f"every two of {', '.join(ids)} share ids, but no id is known to all of them. "
+            "Mend: leave out the party whose people are others, or give it the rows it lacks"
+        )
+    elif not pairs and len(ids) > 1:
+        found.problems += _too_few_shared(config, found)
     shared = shared_by_rule([table.ids.tolist() for table in found.tables.values()])
     better = better_rule(shared, rule)
     if shared.get(rule) and better != rule:
@@ -266,6 +277,23 @@ def _check_overlap(config: Config, found: Findings) -> None:
             f"if they are compared by {better!r}. Mend: normalise = {better!r} under [align], if "
             "these are the same people"
         )
+
+
+def _too_few_shared(config: Config, found: Findings) -> Iterator[str]:
+    """A run aligns training and test rows apart, and a party may refuse so few of either."""
+    strictest = max(config.party, key=lambda party: party.policy.build().min_intersection)
+    least = strictest.policy.build().min_intersection
+    rule = RULES[config.align.normalise]
+    for part, tables in found.parts.items():
+        shared = set.intersection(
+            *({rule(each) for each in table.ids.tolist()} for table in tables.values())
+        )
+        if len(shared) < least:
+            yield (
+                f"{len(shared):,} {part} rows are known to all, and party {strictest.name!r} takes "
+                f"part from {least:,}. Mend: find more common rows, another evaluate.test_share, "
+                f"or a lower policy.min_intersection of {strictest.name!r}"
+            )
 
 
 def _other_rule(one: Table, two: Table) -> str:
