@@ -56,6 +56,12 @@ def test_together_is_better_than_alone_and_the_same_call_gives_the_same():
     assert found.words[1].startswith("bank alone, with 180 rows of its own, reaches 0.")
 
 
+@pytest.mark.parametrize("held_out", [0.001, 0.9, 0.99])
+def test_too_few_rows_on_either_side_are_refused(held_out):
+    with pytest.raises(ConfigError, match="of 160 rows aside, and trains on .* Mend: held_out"):
+        learning_curve(bank_and_telco(), held_out=held_out, **QUICK)
+
+
 def test_numbers_are_measured_by_their_error():
     found = learning_curve(bank_and_telco(task="regression"), **QUICK)
     assert found.metric == "rmse"

@@ -159,6 +159,11 @@ def learning_curve(
         usable = rng.permutation(usable)[: int(most / (1 - held_out))]
     aside = round(held_out * len(usable))
     tried = _sizes(sizes, len(usable) - aside)
+    if aside < 2 or len(tried) < 3:
+        raise ConfigError(
+            f"learning_curve: held_out = {held_out} sets {aside:,} of {len(usable):,} rows aside, "
+            f"and trains on {len(usable) - aside:,}. Mend: held_out = 0.25"
+        )
     together: list[list[dict[str, float]]] = []
     alone: list[dict[str, float]] = []
     rows_alone = 0
