@@ -29,6 +29,14 @@ def test_a_figure_is_drawn_as_matplotlib_saves_it() -> None:
         assert plots._drawn(_figure()) == whole.getvalue()
 
 
+def test_names_in_any_script_are_kept_as_text() -> None:
+    with plots.styled():
+        figure, (axes,) = plots.new_figure(4.0, 2.0)
+        axes.set_title("年龄, возраст, 🙂 & <b>")
+        drawn = plots.to_svg(figure, "one", "any")
+    assert "年龄, возраст, 🙂 &amp; &lt;b&gt;" in drawn
+
+
 def test_figures_of_one_page_share_no_ids_and_no_colours_of_their_own() -> None:
     with plots.styled():
         one, two = (plots.to_svg(_figure(), name, "a < b") for name in ("one", "two"))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import io
 import re
+import warnings
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -116,12 +117,15 @@ def _drawn(figure: Any) -> str:
     """As `figure.savefig` writes it, which draws twice: once to find out where things go."""
     buffer = io.StringIO()
     engine = figure.get_layout_engine()
-    if engine is not None:
-        images, figure.dpi = figure.dpi, 72  # an SVG's own
-        engine.execute(figure)
-        figure.set_layout_engine("none")
-        figure.dpi = images
-    figure.canvas.print_svg(buffer, metadata={"Date": None, "Creator": None})
+    with warnings.catch_warnings():
+        # Text stays text, drawn by the reader's fonts; matplotlib's own only measures it.
+        warnings.filterwarnings("ignore", "Glyph .* missing from font", UserWarning)
+        if engine is not None:
+            images, figure.dpi = figure.dpi, 72  # an SVG's own
+            engine.execute(figure)
+            figure.set_layout_engine("none")
+            figure.dpi = images
+        figure.canvas.print_svg(buffer, metadata={"Date": None, "Creator": None})
     return buffer.getvalue()
 
 
