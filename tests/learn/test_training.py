@@ -20,7 +20,7 @@ from fedmend.bench.foundations.split import (
     make_table,
     weight_difference,
 )
-from fedmend.errors import AlignmentError, ConfigError, DataError, ResumeError
+from fedmend.errors import AlignmentError, ConfigError, DataError, FedmendWarning, ResumeError
 from fedmend.federation import Federation
 from fedmend.learn.halves import Settings
 from fedmend.learn.nets import Bottom, BottomSpec, Top, TopSpec, initialise
@@ -378,9 +378,29 @@ def test_too_few_labels(make_fed: Make, make_frame: Make) -> None:
         network(fed).fit([["aligned", 1]])
 
 
-def test_a_column_all_missing_trains(make_fed: Make, make_frame: Make) -> None:
-    from fedmend.errors import FedmendWarning
+def test_however_few_rows_not_all_are_held_out(make_fed: Make, make_frame: Make) -> None:
+    frame = make_frame()
+    frame.loc[:1, "y"] = ["no", "yes"]
+    fed = make_fed(frame, aligned=3)
+    model = network(fed, replace(QUICK, validation=0.9)).fit(segments(fed))
+    assert "val_log_loss" in model.history[0]
 
+
+def test_a_training_that_diverges_says_so(make_fed: Make) -> None:
+    fed = make_fed()
+    wild = replace(QUICK, settings=replace(QUICK.settings, optimizer=OptimizerSpec(lr=1e30)))
+    with (
+        pytest.warns(FedmendWarning, match=r"the loss of epoch 1 is nan.*smaller lr than 1e\+30"),
+        pytest.raises(DataError, match=r"party 'bank': the training has diverged.*smaller lr"),
+    ):
+        network(fed, wild).fit(segments(fed))
+    alone = SplitNetwork(fed, parties=["bank"], label_party="bank", config=wild)
+    with pytest.warns(FedmendWarning, match="diverged") as told:
+        alone.fit([["all", 240]])
+    assert len(told) == 1
+
+
+def test_a_column_all_missing_trains(make_fed: Make, make_frame: Make) -> None:
     frame = make_frame()
     frame["c"] = np.nan
     with pytest.warns(FedmendWarning, match="'c'"):

@@ -7,13 +7,15 @@ targets open a session and do something in between.
 from __future__ import annotations
 
 import logging
+import math
+import warnings
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
-from fedmend.errors import DataError, ResumeError
+from fedmend.errors import DataError, FedmendWarning, ResumeError
 from fedmend.federation import Crew, Federation
 from fedmend.learn.features import ALIGNED, ALL, Segments, batch_sizes, is_known
 from fedmend.learn.parts import read_json, write_json
@@ -116,6 +118,7 @@ class Session(OpenedSession):
         self._spans = self._guessed_spans() if guesses else None
         self._crews = Crews(network, fed, self._asked())
         self._batches = 0
+        self._diverged = False
 
     @property
     def all_rows(self) -> np.ndarray:
@@ -134,6 +137,15 @@ class Session(OpenedSession):
             self._exchange(self.bottoms.step(epoch=seed))
         loss = float(self.top.loss())
         network.history.append({"epoch": number, "loss": loss})
+        if not math.isfinite(loss) and not self._diverged:
+            self._diverged = True
+            lr = network.config.settings.optimizer.lr
+            warnings.warn(
+                f"the loss of epoch {number} is {loss}: the training has diverged. "
+                f"Mend: a smaller lr than {lr:g}",
+                FedmendWarning,
+                stacklevel=2,
+            )
         return loss
 
     def _exchange(self, embeddings: dict[str, Any]) -> None:
@@ -256,8 +268,8 @@ class Session(OpenedSession):
         pool = self._judges(usable)
         shuffled = rng.permutation(pool)
         held_out = round(share * len(pool))
-        if share and held_out == 0:
-            held_out = 1
+        if share:
+            held_out = min(max(1, held_out), len(usable) - 1)
         self.validation = np.sort(shuffled[:held_out])
         self.train = np.setdiff1d(usable, self.validation)
 

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedmend.errors import DataError
 from fedmend.learn import metrics
 from fedmend.learn.halves import TopHalf
 from fedmend.learn.parts import TopPart
@@ -61,6 +62,12 @@ class TopSide:
     def learn_sides(self, fixed: Mapping[str, Tensor]) -> None:
         """From what was seen; `fixed` stand in for their parties as they are."""
         seen = {name: torch.cat([each[name] for each in self._seen]) for name in self.half.names}
+        broken = [name for name, each in seen.items() if not each.isfinite().all()]
+        if broken:
+            raise DataError(
+                f"the training has diverged: embeddings of {', '.join(broken)} are no numbers",
+                mend="a smaller lr",
+            )
         self.part.sides = Sides.of(seen, fixed)
         self._seen = []
 
