@@ -105,6 +105,8 @@ BAD = [
     ({"bank": [{"id": 1, "a": 1.0, "b": 1.0}]}, 422, "'bank'.*'city'.*Mend"),
     ({"bank": [{"id": 1, "a": "x", "b": 1.0, "city": "Ulm"}]}, 422, "'bank'.*'a'.*'x'.*Mend"),
     ({"bank": [{"id": 1, "a": [1], "b": 1.0, "city": "Ulm"}]}, 422, "'bank'.*'a'.*one value"),
+    ({"bank": [{"id": 1, "a": 10**400, "b": 1.0, "city": "Ulm"}]}, 422, "'bank'.*'a'.*64 bits"),
+    ({"bank": [{"id": "\ud800", "a": 1.0, "b": 1.0, "city": "Ulm"}]}, 422, "'bank'.*'id'.*text"),
     ({"bank": 2 * [{"id": 1, "a": 1.0, "b": 1.0, "city": "Ulm"}]}, 422, "'bank'.*Mend"),
 ]
 
@@ -131,16 +133,35 @@ def test_large_requests_are_not_read(server, monkeypatch):
     assert status == 413 and "at most 100" in found["error"]
 
 
+@pytest.mark.parametrize(("length", "status"), [("\xb2", 411), ("-1", 411), ("9" * 5000, 413)])
+def test_lengths_that_are_none(server, length, status):
+    assert ask(server.address, b"{}", **{"Content-Length": length})[0] == status
+
+
+def test_a_fault_of_ours_is_not_told_as_bad_json(server, monkeypatch, caplog):
+    monkeypatch.setattr(PredictServer, "predict", lambda self, asked: int("x"))
+    status, found = ask(server.address, {"bank": []})
+    assert status == 500 and "a fault in fedmend" in found["error"]
+    assert "a request could not be answered" in caplog.text
+
+
 def test_many_rows_are_refused(server, monkeypatch):
     monkeypatch.setattr(room, "MOST_ROWS", 2)
     status, found = ask(server.address, {"bank": [{"id": each} for each in range(3)]})
     assert status == 422 and "fedmend predict takes files" in found["error"]
 
 
-@pytest.mark.parametrize("headers", [{"Host": "evil.example"}, {"Origin": "https://evil.example"}])
+@pytest.mark.parametrize(
+    "headers",
+    [{"Host": "evil.example"}, {"Host": ":1"}, {"Host": "a:127.0.0.1"}, {"Origin": "https://a.b"}],
+)
 def test_for_this_machine_only(server, headers, rows):
     assert server.address.startswith("http://127.0.0.1:")
     assert ask(server.address, rows, **headers)[0] == 403
+
+
+def test_port_80_is_not_named_by_browsers(server, rows):
+    assert ask(server.address, rows, Host="localhost")[0] == 200
 
 
 def test_other_paths(server, rows):

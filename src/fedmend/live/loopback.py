@@ -53,7 +53,7 @@ class LoopbackServer:
 
 def is_from_here(headers: Message) -> bool:
     """A page elsewhere could point a name of its own at this machine and read along."""
-    host = (headers.get("Host") or "").rpartition(":")[0]
+    host = (headers.get("Host") or "").partition(":")[0]  # without a port where that is 80
     return host in (LOOPBACK, "localhost")
 
 

@@ -121,15 +121,24 @@ def _records(asked: Any) -> dict[str, list[Mapping[str, Any]]]:
             )
         for row in rows:
             for column, value in row.items():
-                if isinstance(value, (dict, list)):
+                if not _is_cell(value):
                     raise DataError(
-                        "a cell is a number, a text, true, false or null",
+                        "a cell is a number of 64 bits, a text, true, false or null",
                         party=str(party),
                         column=str(column),
                         value=value,
                         mend="one value for each column",
                     )
     return asked
+
+
+def _is_cell(value: Any) -> bool:
+    if isinstance(value, str):
+        # JSON can write half a character, which is no text.
+        return not any("\ud800" <= sign <= "\udfff" for sign in value)
+    if isinstance(value, int):
+        return -(2**63) <= value < 2**63
+    return not isinstance(value, (dict, list))
 
 
 def serve_run(run: Path, method: str | None, port: int) -> None:
@@ -164,28 +173,28 @@ def _handler(server: PredictServer) -> type[BaseHTTPRequestHandler]:
                 self._send(HTTPStatus.NOT_FOUND, {"error": "GET / or POST /predict"})
                 return
             length = self.headers.get("Content-Length", "")
-            if not length.isdigit():
+            if not (length.isascii() and length.isdigit()):
                 self._send(HTTPStatus.LENGTH_REQUIRED, {"error": "Content-Length is missing"})
-                return
-            if int(length) > MOST_BYTES:
+            elif len(length) > len(str(MOST_BYTES)) or int(length) > MOST_BYTES:
                 self.close_connection = True
-                self._send(
-                    HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
-                    {"error": f"{int(length):,} bytes, at most {MOST_BYTES:,}"},
-                )
-                return
+                words = f"{length[:12]} bytes, at most {MOST_BYTES:,}"
+                self._send(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, {"error": words})
+            else:
+                self._send(*self._answer(int(length)))
+
+        def _answer(self, length: int) -> tuple[HTTPStatus, Any]:
             try:
-                answer = server.predict(json.loads(self.rfile.read(int(length))))
+                asked = json.loads(self.rfile.read(length))
             except (ValueError, RecursionError) as error:
-                self._send(HTTPStatus.BAD_REQUEST, {"error": f"this is no JSON: {error}"})
+                return HTTPStatus.BAD_REQUEST, {"error": f"this is no JSON: {error}"}
+            try:
+                return HTTPStatus.OK, server.predict(asked)
             except FedmendError as error:
-                self._send(HTTPStatus.UNPROCESSABLE_ENTITY, {"error": str(error)})
+                return HTTPStatus.UNPROCESSABLE_ENTITY, {"error": str(error)}
             except Exception:
                 logger.exception("a request could not be answered")
                 words = "a fault in fedmend. Mend: its log says more"
-                self._send(HTTPStatus.INTERNAL_SERVER_ERROR, {"error": words})
-            else:
-                self._send(HTTPStatus.OK, answer)
+                return HTTPStatus.INTERNAL_SERVER_ERROR, {"error": words}
 
         def _is_for_us(self) -> bool:
             # A page elsewhere could post from a form; whoever sends an origin is a page.
