@@ -24,6 +24,7 @@ from fedmend._version import __version__
 
 if TYPE_CHECKING:
     from fedmend import data, errors
+    from fedmend.audit import Audit
     from fedmend.data import Column, Schema, Table, datasets, read, read_sql, scenario
     from fedmend.federation import Each, Federation, Ledger, Party, Policy, Worker, exposed
     from fedmend.generate import Generator, generators
@@ -64,6 +65,7 @@ if TYPE_CHECKING:
 
 _HOME = {
     "AbsentPartner": "fedmend.methods",
+    "Audit": "fedmend.audit",
     "Clean": "fedmend.methods",
     "Column": "fedmend.data",
     "EM": "fedmend.methods",
@@ -124,6 +126,7 @@ __all__ = [
     "SSLVFL",
     "VFL",
     "AbsentPartner",
+    "Audit",
     "Clean",
     "Column",
     "Each",

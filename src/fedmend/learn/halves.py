@@ -189,6 +189,11 @@ class BottomHalf(_Half):
         self._draws: Weak | None = None
         self._embedding: Tensor | None = None
 
+    @property
+    def in_flight(self) -> Tensor | None:
+        """The numbers of the rows whose embeddings, the first ones, were handed out last."""
+        return self._numbers
+
     def forward(self) -> Tensor:
         """The embedding of the next batch; remembers it for the gradient to come."""
         assert self.order is not None

@@ -1,0 +1,239 @@
+"""What an audit found: readings of a ledger, findings of attacks, and both as text and JSON."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fedmend._json import plain, write_json
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = ["AUDIT_FILE", "AuditReport", "Finding", "Reading"]
+
+AUDIT_FILE = "audit.json"
+STRONG, SOME = 0.5, 0.1
+"""From which share of what there was to find, beyond the guess, a leak is called so."""
+
+GRADES = ("strong", "some", "little", "not shown")
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What one role could infer about something, beside what it could guess without the messages.
+
+    role: who infers; from_: out of which messages; about: whose secret; what: which one. metric:
+    how `score` is measured, with `low` and `high` the ends of its 95 % bootstrap interval. guess:
+    the same metric for the best guess without the messages; gain: score − guess, with its own
+    interval. known: how many rows' answers both were given. rows: on how many others they are
+    scored. mend: what lowers it.
+    """
+
+    attack: str
+    role: str
+    from_: str
+    about: str
+    what: str
+    metric: str
+    score: float
+    low: float
+    high: float
+    guess: float
+    gain: float
+    gain_low: float
+    gain_high: float
+    known: int
+    rows: int
+    paper: str
+    mend: str
+
+    @property
+    def grade(self) -> str:
+        """How much of what there was to find was found: one of `GRADES`."""
+        if not self.gain_low > 0:
+            return "not shown"
+        left = 1.0 - self.guess
+        share = self.gain / left if left > 0 else 0.0
+        return "strong" if share >= STRONG else "some" if share >= SOME else "little"
+
+    @property
+    def words(self) -> str:
+        """One sentence."""
+        given = f", given {self.known:,} known rows" if self.known else ""
+        return (
+            f"{self.role} infers {self.what} of {self.about} from {self.from_}{given}: "
+            f"{self.metric} {self.score:.3f} [{self.low:.3f}, {self.high:.3f}], "
+            f"{self.guess:.3f} without the messages ({self.grade})"
+        )
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What a ledger alone says about one role and one kind of value it received.
+
+    lines: how many lines, one a row, crossed in all; looks: how many that are for each row, None
+    where the rows are not known or the kind has no lines. tells: what such values are known to
+    tell. severity: "none", "low", "medium" or "high". mend: what lowers it.
+    """
+
+    role: str
+    sender: str
+    kind: str
+    crossings: int
+    bytes: int
+    lines: int
+    looks: float | None
+    severity: str
+    tells: str
+    mend: str
+
+
+@dataclass
+class AuditReport:
+    """Everything one audit found; `print` shows it, `to_json` keeps it.
+
+    option: the setting it was compared under, "" for the method as given. scores: the model's own,
+    on its test rows where there are some. left_out: attacks that do not apply, and why. other: the
+    audit under another setting, to be read beside this one.
+    """
+
+    method: str
+    params: dict[str, Any] = field(default_factory=dict)
+    parties: list[str] = field(default_factory=list)
+    rows: int = 0
+    option: str = ""
+    findings: list[Finding] = field(default_factory=list)
+    readings: list[Reading] = field(default_factory=list)
+    facts: list[str] = field(default_factory=list)
+    left_out: dict[str, str] = field(default_factory=dict)
+    scores: dict[str, float] = field(default_factory=dict)
+    scored_on: str = ""
+    seconds: float = 0.0
+    other: AuditReport | None = None
+
+    # ------------------------------------------------------------------ as data
+
+    def table(self) -> pd.DataFrame:
+        """One line for each finding."""
+        import pandas as pd
+
+        lines = [asdict(each) | {"grade": each.grade} for each in self.findings]
+        frame = pd.DataFrame(lines).rename(columns={"from_": "from"})
+        return frame.drop(columns=["paper", "mend"], errors="ignore")
+
+    def to_dict(self) -> dict[str, Any]:
+        return plain(asdict(self))
+
+    @classmethod
+    def from_dict(cls, saved: Mapping[str, Any]) -> AuditReport:
+        values = dict(saved)
+        values["findings"] = [
+            Finding(**{key: _number(key, value) for key, value in each.items()})
+            for each in values["findings"]
+        ]
+        values["readings"] = [Reading(**each) for each in values["readings"]]
+        values["other"] = None if values["other"] is None else cls.from_dict(values["other"])
+        return cls(**values)
+
+    def to_json(self, path: str | Path) -> Path:
+        """Write it as JSON; returns where."""
+        return write_json(path, self.to_dict())
+
+    @classmethod
+    def load(cls, path: str | Path) -> AuditReport:
+        """One that was kept with `to_json`."""
+        return cls.from_dict(json.loads(Path(path).read_text(encoding="utf-8")))
+
+    # ------------------------------------------------------------------ as text
+
+    def head(self) -> list[str]:
+        """What was audited, in a few words a line."""
+        if not self.method:
+            return ["From a ledger alone: what was received, and what such values can tell."]
+        lines = [
+            f"{self.method}{f' with {self.option}' if self.option else ''}, rehearsed in one "
+            f"process with {', '.join(self.parties)} ({self.rows:,} rows)."
+        ]
+        if self.scores:
+            told = ", ".join(f"{name} {value:.3f}" for name, value in self.scores.items())
+            lines.append(f"The model's own scores on {self.scored_on}: {told}.")
+        return lines
+
+    def lines(self) -> list[list[str]]:
+        """A table for people: head, then a line for each finding."""
+        head = ["who", "infers", "from", "metric", "known", "score", "interval", "without", "leak"]
+        return [head, *(_line(each) for each in self.findings)]
+
+    def beside(self) -> list[list[str]]:
+        """The findings of both settings side by side; only the head where there is one setting."""
+        if self.other is None:
+            return [[]]
+        head = ["who", "infers", "from", "known", "without", "as given", self.other.option]
+        theirs = {_key(each): each for each in self.other.findings}
+        found = [head]
+        for each in self.findings:
+            twin = theirs.get(_key(each))
+            told = "–" if twin is None else f"{twin.score:.3f} ({twin.grade})"
+            line = _line(each)
+            found.append([*line[:3], line[4], line[7], f"{each.score:.3f} ({each.grade})", told])
+        for name in self.scores:
+            if name in self.other.scores:
+                mine, other = self.scores[name], self.other.scores[name]
+                own = ["the model itself", name, "", "", "", f"{mine:.3f}", f"{other:.3f}"]
+                found.append(own)
+        return found
+
+    def mends(self) -> list[str]:
+        """What would lower each leak that was shown, each said once."""
+        shown = [each for each in self.findings if each.grade != "not shown"]
+        return list(dict.fromkeys(f"{each.attack}: {each.mend}" for each in shown))
+
+    def __str__(self) -> str:
+        parts = [*self.head(), *_text_table(self.lines())] if self.findings else self.head()
+        parts += [*self.facts, *(f"not run: {name}: {why}" for name, why in self.left_out.items())]
+        if self.other is not None:
+            parts += ["", *_text_table(self.beside())]
+        parts += [f"what lowers it: {each}" for each in self.mends()]
+        parts += [
+            f"{each.role} received {each.kind} from {each.sender} ({each.severity}): {each.tells}"
+            for each in self.readings
+            if each.severity != "none"
+        ]
+        return "\n".join(parts)
+
+
+def _key(finding: Finding) -> tuple[str, ...]:
+    return (finding.attack, finding.role, finding.from_, finding.what, str(finding.known))
+
+
+def _line(each: Finding) -> list[str]:
+    return [
+        each.role,
+        f"{each.what} of {each.about}",
+        each.from_,
+        each.metric,
+        f"{each.known:,}",
+        f"{each.score:.3f}",
+        f"{each.low:.3f} – {each.high:.3f}",
+        f"{each.guess:.3f}",
+        each.grade,
+    ]
+
+
+def _text_table(lines: Sequence[Sequence[str]]) -> list[str]:
+    """Columns padded to their widest cell."""
+    widths = [max(len(line[at]) for line in lines) for at in range(len(lines[0]))]
+    return [
+        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
+        for line in lines
+    ]
+
+
+def _number(key: str, value: Any) -> Any:
+    """JSON has no NaN."""
+    numbers = ("score", "low", "high", "guess", "gain", "gain_low", "gain_high")
+    return float("nan") if key in numbers and value is None else value

@@ -1,0 +1,191 @@
+"""Audit: rehearse a method on a copy of a federation, and attack what crossed."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from fedmend._parameters import Parameters
+from fedmend._suggest import did_you_mean
+from fedmend.audit.columns_from_embeddings import ColumnsFromEmbeddings
+from fedmend.audit.labels_from_bottom import LabelsFromBottom
+from fedmend.audit.labels_from_gradients import LabelsFromGradients
+from fedmend.audit.result import AuditReport
+from fedmend.audit.scene import Attack, Budget, NotApplicable, Scene
+from fedmend.audit.sightings import Sightings
+from fedmend.audit.statement import statement
+from fedmend.audit.tap import Heard, rehearsal
+from fedmend.errors import ConfigError
+from fedmend.federation import Federation, require_federation
+from fedmend.learn.training import Progress
+from fedmend.secure.align import align
+
+__all__ = ["ATTACKS", "Audit"]
+
+ATTACKS: dict[str, Callable[[Sightings], Attack]] = {
+    "gradients": LabelsFromGradients,
+    "bottom": LabelsFromBottom,
+    "embeddings": ColumnsFromEmbeddings,
+}
+"""The attacks by the names they are asked for with."""
+
+
+class Audit(Parameters):
+    """Measures what curious roles can infer from what a method shows them.
+
+        report = fm.Audit().run(fed, fm.VFL(epochs=20))
+        print(report)
+
+    The method is trained in this process on a copy of the federation: all its tables must be here,
+    so it is for a party's own or public data, or with the consent of all. The federation itself,
+    its ledger and what its parties keep are left as they are.
+
+    looks: epochs of messages an attacker keeps. known_labels: labelled examples of each class that
+    a party has, one figure for each number. known_rows: rows of which an attacker knows the other
+    party's columns. repeats: draws of examples. most_rows: on how many rows a guess is scored.
+    attacks: some of "gradients", "bottom", "embeddings"; by default all of them.
+    """
+
+    def __init__(
+        self,
+        *,
+        looks: int = 10,
+        known_labels: Sequence[int] = (10, 40),
+        known_rows: int = 200,
+        repeats: int = 5,
+        most_rows: int = 3000,
+        attacks: Sequence[str] | None = None,
+        seed: int = 0,
+    ) -> None:
+        self.looks = looks
+        self.known_labels = known_labels
+        self.known_rows = known_rows
+        self.repeats = repeats
+        self.most_rows = most_rows
+        self.attacks = attacks
+        self.seed = seed
+
+    def run(
+        self,
+        fed: Federation,
+        method: Any,
+        *,
+        compare: Mapping[str, Any] | None = None,
+        progress: Progress | None = None,
+    ) -> AuditReport:
+        """Train `method` (which stays unfitted) and attack it; with `compare` again under these
+        parameters of the method, so that the price and the effect of a defence stand side by side.
+
+        progress: told as by `fit`, and of every attack.
+        """
+        require_federation(fed)
+        if not hasattr(method, "fit") or not hasattr(method, "get_params"):
+            raise ConfigError(
+                f"an audit takes a method, not a {type(method).__name__}. Mend: Audit().run(fed, "
+                "fm.VFL())"
+            )
+        self._check()
+        compare = dict(compare or {})
+        other = _clone(method).set_params(**compare) if compare else None
+        report = self._audit(fed, _clone(method), progress)
+        if other is not None:
+            report.other = self._audit(fed, other, progress)
+            report.other.option = ", ".join(f"{key}={value}" for key, value in compare.items())
+        return report
+
+    # ------------------------------------------------------------------ one method
+
+    def _audit(self, fed: Federation, method: Any, progress: Progress | None) -> AuditReport:
+        began = time.perf_counter()
+        attacks: list[Attack] = []
+        sightings = Sightings(fed.dataset, 0, self.looks)
+
+        def hear(heard: Heard) -> None:
+            sightings.hear(heard)
+            for attack in attacks:
+                attack.hear(heard)
+
+        copy = rehearsal(fed, [hear])
+        if not copy.is_aligned and _is_vertical(method):
+            align(copy)
+        sightings.aligned = copy.alignment.aligned if copy.is_aligned else 0
+        attacks += [ATTACKS[name](sightings) for name in self.attacks or ATTACKS]
+        model = method.fit(copy, progress=progress)
+        entries = copy.ledger.entries()
+        sightings.training = False
+        if hasattr(model, "network_"):
+            model.predict(copy)
+        report = AuditReport(
+            method=type(method).__name__,
+            params=method.get_params(),
+            parties=list(fed.names),
+            rows=sightings.aligned or sum(each["rows"] for each in copy.roster.values()),
+            readings=statement(entries, rows=sightings.aligned or None),
+        )
+        scene = Scene(copy, model, self._budget(), self.seed)
+        for number, attack in enumerate(attacks):
+            if progress is not None:
+                progress(f"attack: {attack.name}", number, len(attacks), {})
+            try:
+                report.findings += attack.run(scene)
+            except NotApplicable as why:
+                report.left_out[attack.name] = str(why)
+        report.facts = scene.facts
+        if sightings.unread:
+            calls = ", ".join(sorted(sightings.unread))
+            report.facts.append(f"no attack looked at what crossed by {calls}")
+        report.scores, report.scored_on = _scores(model, copy)
+        report.seconds = time.perf_counter() - began
+        return report
+
+    # ------------------------------------------------------------------ settings
+
+    def _budget(self) -> Budget:
+        return Budget(
+            self.looks, tuple(self.known_labels), self.known_rows, self.repeats, self.most_rows
+        )
+
+    def _check(self) -> None:
+        problems = [
+            f"{name} must be at least {least}, however: {getattr(self, name)}"
+            for name, least in (("looks", 1), ("known_rows", 20), ("repeats", 1), ("most_rows", 50))
+            if getattr(self, name) < least
+        ]
+        if not self.known_labels or min(self.known_labels) < 2:
+            problems.append(
+                f"known_labels must be numbers from 2 on, however: {tuple(self.known_labels)}"
+            )
+        problems += [
+            f"attacks: {name!r} is not one: {did_you_mean(name, ATTACKS)}"
+            for name in self.attacks or ()
+            if name not in ATTACKS
+        ]
+        if problems:
+            raise ConfigError(problems)
+
+
+def _clone(method: Any) -> Any:
+    return type(method)(**method.get_params())
+
+
+def _is_vertical(method: Any) -> bool:
+    """Whether the parties hold different columns of the same people."""
+    from fedmend.methods.horizontal import HorizontalEstimator
+
+    return not isinstance(method, HorizontalEstimator)
+
+
+def _scores(model: Any, fed: Federation) -> tuple[dict[str, float], str]:
+    """The model's own scores, on test rows where all parties have some, else on its own rows."""
+    if not hasattr(model, "evaluate"):
+        return {}, ""
+    sites = fed.engine.sites  # type: ignore[attr-defined]  # a rehearsal's is always local
+    tested = all("test" in site.tables for site in sites.values())
+    where = fed.on("test") if tested else fed
+    if not where.label_parties:
+        return {}, ""
+    if fed.is_aligned and not where.is_aligned:
+        align(where)
+    found = {name: float(value) for name, value in model.evaluate(where).items()}
+    return found, "test rows" if tested else "the rows it was trained on"

@@ -1,0 +1,110 @@
+"""What a ledger alone says: who received which kinds of value, and what these are known to tell.
+
+Any finished run has a ledger, whichever engine it ran on. It holds no contents, so this is a
+reading, not a measurement: what could be inferred from such values, and what lowers it.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+
+from fedmend.audit.result import Reading
+from fedmend.federation.ledger import Entry
+from fedmend.report.words import Flow, flows
+
+__all__ = ["SEVERITIES", "lines_of", "statement"]
+
+SEVERITIES = ("high", "medium", "low", "none")
+
+# kind: (severity, what it is known to tell, what lowers it)
+TELLS: dict[str, tuple[str, str, str]] = {
+    "row": ("high", "a party's own values, in the clear", "refuse 'row' in its policy"),
+    "label": ("high", "labels, in the clear", "refuse 'label' in its policy"),
+    "gradient": (
+        "high",
+        "labels of training rows: for two classes the direction of a row's gradient tells its "
+        "label without any known example (Li et al., ICLR 2022)",
+        "refuse 'gradient' in the label party's policy; fewer epochs; a method with fewer messages",
+    ),
+    "embedding": (
+        "medium",
+        "a party's columns in part, to whoever knows some of its rows (He et al., ACSAC 2019)",
+        "refuse 'embedding' in its policy; a narrower embedding, a deeper bottom, fewer epochs",
+    ),
+    "prediction": (
+        "medium",
+        "what the model thinks of each row, and of trained rows more surely than of others",
+        "refuse 'prediction' in the policy of the party that sends them; ask for metrics instead",
+    ),
+    "weights": (
+        "medium",
+        "who was among the training rows, the more the fewer rows and the more local steps there "
+        "are (Yeom et al., CSF 2018)",
+        'secure = "masks" or "he" shows the average only; or refuse \'weights\'',
+    ),
+    "statistic": (
+        "low",
+        "what an aggregate tells; much of it where the rows are few",
+        "a higher min_intersection in the policy; or refuse 'statistic'",
+    ),
+    "hashed-id": ("none", "nothing without the secrets of both sides", ""),
+    "ciphertext": ("none", "nothing without the key", ""),
+    "masked": ("none", "nothing but the sum", ""),
+    "count": ("none", "how many rows and columns there are", ""),
+    "control": ("none", "nothing about a person", ""),
+}
+# Kinds of which a message has a line for every row in it.
+BY_ROW = frozenset({"gradient", "embedding", "prediction", "row", "label"})
+
+
+def statement(entries: Iterable[Entry], *, rows: int | None = None) -> list[Reading]:
+    """One reading for each role, sender and kind; the most telling first.
+
+    rows: how many rows the values are about, where that is known; it makes looks per row.
+    """
+    entries = list(entries)
+    lines: dict[tuple[str, str, str], int] = defaultdict(int)
+    for entry in entries:
+        if entry.kind in BY_ROW and not entry.note:
+            lines[entry.sender, entry.receiver, entry.kind] += lines_of(entry)
+    found = [
+        _reading(flow, lines[flow.sender, flow.receiver, flow.kind], rows)
+        for flow in flows(entries)
+        if not flow.refused
+    ]
+    return sorted(found, key=lambda each: (SEVERITIES.index(each.severity), each.role))
+
+
+def lines_of(entry: Entry) -> int:
+    """How many lines crossed: the first dimension of what the message holds, times its count.
+
+    Of several arrays in one message (embeddings of several parties) the longest counts.
+    """
+    sizes = []
+    for shape in entry.shape.replace(" …", "").split(", "):
+        first, _, rest = shape.partition("x")
+        if first.isdecimal() and (rest or entry.dtype != "bytes"):
+            sizes.append(int(first))
+    return max(sizes, default=0) * entry.count
+
+
+def _reading(flow: Flow, lines: int, rows: int | None) -> Reading:
+    unknown = ("medium", f"unknown: kind {flow.kind!r} is not of this version", "ask its maker")
+    severity, tells, mend = TELLS.get(flow.kind, unknown)
+    if flow.passed_on:
+        severity, mend = "none", ""
+        tells = f"nothing: sealed for {flow.sealed_for}, passed on unread"
+    looks = lines / rows if rows and flow.kind in BY_ROW and not flow.passed_on else None
+    return Reading(
+        role=flow.receiver,
+        sender=flow.sender,
+        kind=flow.kind,
+        crossings=flow.crossings,
+        bytes=flow.bytes,
+        lines=lines,
+        looks=looks,
+        severity=severity,
+        tells=tells,
+        mend=mend,
+    )

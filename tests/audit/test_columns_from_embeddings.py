@@ -1,0 +1,96 @@
+"""Columns from embeddings: all of them from a bottom of full rank, none from noise."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from fedmend.audit.columns_from_embeddings import ColumnsFromEmbeddings
+from fedmend.audit.scene import NotApplicable
+from fedmend.audit.secrets_of import secrets_of
+from fedmend.audit.sightings import BOTTOM, Look, Sightings
+from fedmend.data.table import Table
+
+
+def attack_on(
+    values: np.ndarray, party: str, looks: list[np.ndarray] = ()
+) -> ColumnsFromEmbeddings:
+    sightings = Sightings("train", len(values), max(1, len(looks)))
+    everything = np.arange(len(values))
+    sightings.final[party].append(Look(everything, values))
+    sightings.embeddings[party, BOTTOM] += [Look(everything, each) for each in looks]
+    return ColumnsFromEmbeddings(sightings)
+
+
+def test_a_linear_bottom_of_full_rank_hides_nothing(make_scene) -> None:
+    scene = make_scene(known_rows=60)
+    columns = scene.columns("shop")  # a number, and three cities
+    mixed = columns @ np.random.default_rng(0).normal(size=(columns.shape[1], 6))
+    found = attack_on(mixed, "shop").run(scene)
+    assert {(each.role, each.what) for each in found} == {
+        (role, what) for role in ("coordinator", "bank") for what in ("e", "city")
+    }
+    for each in found:
+        assert each.score > 0.99
+        assert each.grade == "strong"
+        assert each.known == 60
+        assert each.metric == ("R²" if each.what == "e" else "accuracy")
+        assert each.guess < 0.5
+
+
+def test_noise_tells_no_column(make_scene) -> None:
+    scene = make_scene(known_rows=60)
+    noise = np.random.default_rng(0).normal(size=(400, 6))
+    assert {each.grade for each in attack_on(noise, "shop").run(scene)} == {"not shown"}
+
+
+def test_one_number_a_row_cannot_tell_two_but_looks_add_up(make_scene) -> None:
+    scene = make_scene(known_rows=60)
+    columns = scene.columns("telco")
+    rng = np.random.default_rng(0)
+    once = columns @ rng.normal(size=(2, 1))
+    (c, d) = attack_on(once, "telco").run(scene)[:2]
+    assert min(c.score, d.score) < 0.9
+    again = [columns @ rng.normal(size=(2, 1)) for _ in range(3)]
+    (c, d) = attack_on(once, "telco", again).run(scene)[:2]
+    assert min(c.score, d.score) > 0.99
+
+
+def test_what_the_label_party_could_guess_anyway_is_no_leak(make_scene) -> None:
+    scene = make_scene(known_rows=100)
+    scene.table("telco")  # the column b of the bank, which telco has as well:
+    site = scene.fed.engine.site("telco")
+    bank = scene.fed.engine.site("bank")
+    twin = bank.tables["train"].frame["b"].to_numpy()[bank.alignments["train"].aligned]
+    own = np.empty(len(twin))
+    own[site.alignments["train"].aligned] = twin
+    site.tables["train"] = Table(np.arange(len(own)), {"twin": own})
+    found = attack_on(scene.columns("telco"), "telco").run(scene)
+    by_role = {each.role: each for each in found}
+    assert by_role["coordinator"].grade == "strong"
+    assert by_role["bank"].guess > 0.99
+    assert by_role["bank"].gain < 0.01
+
+
+def test_too_few_rows_are_said(make_scene) -> None:
+    scene = make_scene(n=30)
+    with pytest.raises(NotApplicable, match="too few"):
+        attack_on(np.ones((30, 2)), "telco").run(scene)
+    with pytest.raises(NotApplicable, match="no embedding"):
+        ColumnsFromEmbeddings(Sightings("train", 30, 1)).run(scene)
+
+
+def test_secrets_leave_out_what_never_varies_and_empty_cells() -> None:
+    table = Table(
+        np.arange(6),
+        {
+            "x": [1.0, 2.0, None, 4.0, 5.0, 6.0],
+            "same": [1.0] * 6,
+            "k": ["a", "b", "a", None, "b", "a"],
+        },
+    )
+    found = {each.name: each for each in secrets_of(table, np.arange(6))}
+    assert set(found) == {"x", "k"}
+    assert found["x"].present.tolist() == [True, True, False, True, True, True]
+    assert found["k"].present.tolist() == [True, True, True, False, True, True]
+    assert found["k"].metric == "accuracy"

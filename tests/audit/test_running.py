@@ -1,0 +1,156 @@
+"""Whole audits: of real trainings, of which they leave no trace."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+import fedmend as fm
+from fedmend.audit import Audit, AuditReport
+from fedmend.audit.tap import rehearsal
+from fedmend.errors import ConfigError, DataError
+
+QUICK = {"known_labels": (10,), "repeats": 2, "known_rows": 60}
+
+
+@pytest.fixture(scope="module")
+def report(make_fed, make_frame) -> AuditReport:
+    fed = make_fed(make_frame(240), test=make_frame(80, seed=1))
+    return Audit(**QUICK).run(fed, fm.VFL(epochs=4), compare={"embedding": 1, "bottom": (4,)})
+
+
+def test_the_gradients_of_a_real_training_tell_labels(report) -> None:
+    found = report.table().query("attack == 'labels from gradients' and score > 0.95")
+    assert set(found["role"]) == {"telco", "shop"}
+
+
+def test_embeddings_of_a_real_training_tell_columns(report) -> None:
+    found = report.table().query("attack == 'columns from embeddings' and role == 'coordinator'")
+    assert (found["score"] > 0.95).all()
+    assert (found["gain_low"] > 0).all()
+
+
+def test_the_other_setting_stands_beside_with_its_price(report) -> None:
+    assert report.other.option == "embedding=1, bottom=(4,)"
+    head, *lines = report.beside()
+    assert head[-1] == report.other.option
+    assert len(lines) == len(report.findings) + len(report.scores)
+    assert {"accuracy", "auc"} <= {line[1] for line in lines if line[0] == "the model itself"}
+
+
+def test_a_report_is_text_and_json_and_back(report, tmp_path) -> None:
+    path = report.to_json(tmp_path / "audit.json")
+    again = AuditReport.load(path)
+    assert again.to_dict() == json.loads(path.read_text()) == report.to_dict()
+    assert str(again) == str(report)
+    for word in ("strong", "what lowers it", "gradient from", "test rows", "embedding=1"):
+        assert word in str(report)
+
+
+def weights_of(fed, model) -> list[np.ndarray]:
+    found = []
+    for name in fed.names:
+        part = fed.engine.site(name).state["parts"][model.network_.model]
+        for module in (part.bottom, part.top):
+            if module is not None:
+                found += [value.numpy() for value in module.module.state_dict().values()]
+    return found
+
+
+def test_an_ordinary_run_is_the_same_with_and_without_an_audit(make_fed, make_frame) -> None:
+    plain, audited = (make_fed(make_frame(120)) for _ in range(2))
+    crossings = len(audited.ledger)
+    Audit(**QUICK, attacks=["gradients"]).run(audited, fm.VFL(epochs=2))
+    assert len(audited.ledger) == crossings
+    assert not audited.engine.site("bank").state.get("parts")
+    one, other = (fm.VFL(epochs=2).fit(fed) for fed in (plain, audited))
+    assert one.history_ == other.history_
+    mine, theirs = weights_of(plain, one), weights_of(audited, other)
+    assert len(mine) == len(theirs) > 4
+    assert all((a == b).all() for a, b in zip(mine, theirs, strict=True))
+
+
+def test_a_rehearsed_training_is_the_ordinary_one(make_fed, make_frame) -> None:
+    fed, heard = make_fed(make_frame(120)), []
+    copy = rehearsal(fed, [heard.append])
+    rehearsed, ordinary = fm.VFL(epochs=2).fit(copy), fm.VFL(epochs=2).fit(fed)
+    assert rehearsed.history_ == ordinary.history_
+    assert copy.ledger.total_bytes() == fed.ledger.total_bytes()
+    gradients = [each for each in heard if each.given.get("gradient") is not None]
+    entries = [e for e in copy.ledger if e.kind == "gradient" and e.receiver != "coordinator"]
+    assert len(gradients) == sum(entry.count for entry in entries) > 0
+    assert all(len(each.before) == len(each.given["gradient"]) for each in gradients)
+
+
+def test_a_federation_seen_in_part_is_rehearsed_in_part(make_fed, make_frame) -> None:
+    fed = make_fed(make_frame(120), align=False)
+    some = fed.only("bank", "telco")
+    fm.align(some)
+    copy = rehearsal(some, [])
+    assert copy.names == ("bank", "telco")
+    assert copy.alignment == some.alignment
+    site = copy.engine.site("bank")
+    assert (
+        site.alignments["train"].aligned == fed.engine.site("bank").alignments[some.scope].aligned
+    ).all()
+
+
+@pytest.mark.parametrize("name", ["RISA", "LocalVFL", "SFHTL", "FewShotVFL"])
+def test_other_ways_to_train_are_read_too(make_fed, make_frame, name: str) -> None:
+    quick = {"epochs": 2}
+    if name == "FewShotVFL":
+        quick |= {"local_updates": 50}
+    columns = {"bank": ["a", "b", "y"], "telco": ["c", "d"]}
+    fed = make_fed(make_frame(240), aligned=160, columns=columns)
+    report = Audit(**QUICK).run(fed, getattr(fm, name)(**quick))
+    assert not report.left_out
+    assert report.table().query("attack == 'labels from gradients'")["score"].max() > 0.9
+    assert not any("no attack looked" in fact for fact in report.facts)
+
+
+def test_an_unaligned_federation_is_aligned_in_the_rehearsal_only(make_fed, make_frame) -> None:
+    fed = make_fed(make_frame(120), align=False)
+    report = Audit(**QUICK, attacks=["gradients"]).run(fed, fm.VFL(epochs=1))
+    assert report.rows == 120
+    assert not fed.is_aligned
+
+
+def test_a_number_for_a_label_leaves_the_labels_attacks_out(make_fed, make_frame) -> None:
+    fed = make_fed(make_frame(120, task="regression"))
+    report = Audit(**QUICK).run(fed, fm.VFL(epochs=1))
+    assert "is a number" in report.left_out["labels from gradients"]
+    assert {each.attack for each in report.findings} == {"columns from embeddings"}
+
+
+def test_a_method_of_one_party_shows_nothing_to_attack(make_fed, make_frame) -> None:
+    report = Audit(**QUICK).run(make_fed(make_frame(120)), fm.Local(epochs=1))
+    assert not report.findings
+    assert len(report.left_out) >= 3
+
+
+def test_mistakes_are_told_with_their_mend(make_fed, make_frame) -> None:
+    fed = make_fed(make_frame(60))
+    with pytest.raises(DataError, match="takes a Federation"):
+        Audit().run("bank.csv", fm.VFL())
+    with pytest.raises(ConfigError, match=r"takes a method, not a str"):
+        Audit().run(fed, "vfl")
+    with pytest.raises(ConfigError, match=r"'gradient' is not one.*gradients"):
+        Audit(attacks=["gradient"]).run(fed, fm.VFL())
+    with pytest.raises(ConfigError, match=r"looks must be at least 1(.|\n)*known_labels"):
+        Audit(looks=0, known_labels=(1,)).run(fed, fm.VFL())
+    with pytest.raises(ConfigError, match="no parameter 'embeding'"):
+        Audit().run(fed, fm.VFL(), compare={"embeding": 2})
+
+
+def test_parties_elsewhere_cannot_be_rehearsed(make_fed, make_frame) -> None:
+    fed = make_fed(make_frame(60))
+
+    class Elsewhere:
+        names = fed.names
+        ledger = fed.ledger
+
+    fed.engine = Elsewhere()
+    with pytest.raises(ConfigError, match="--ledger RUN"):
+        Audit().run(fed, fm.VFL())

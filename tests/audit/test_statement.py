@@ -1,0 +1,54 @@
+"""What a ledger alone says."""
+
+from __future__ import annotations
+
+import pytest
+
+from fedmend.audit.statement import TELLS, lines_of, statement
+from fedmend.federation.ledger import Entry
+from fedmend.federation.policy import KINDS
+
+
+def entry(**changes) -> Entry:
+    values = {
+        "time": 0.0, "until": 1.0, "sender": "telco", "receiver": "coordinator",
+        "call": "BottomWorker.step", "kind": "embedding", "shape": "64x32", "dtype": "float32",
+        "bytes": 8192, "count": 10,
+    }  # fmt: skip
+    return Entry(**(values | changes))
+
+
+def test_every_kind_has_its_words() -> None:
+    assert set(TELLS) == set(KINDS)
+
+
+def test_looks_are_lines_for_each_row() -> None:
+    (found,) = statement([entry(), entry(shape="20x32", count=1)], rows=66)
+    assert found.lines == 660
+    assert found.looks == pytest.approx(10)
+    assert found.severity == "medium"
+    assert found.crossings == 11
+    assert statement([entry()])[0].looks is None
+
+
+def test_the_most_telling_comes_first_and_sealed_boxes_tell_nothing() -> None:
+    found = statement(
+        [
+            entry(kind="control", shape=""),
+            entry(kind="row", sealed_for="bank"),
+            entry(kind="gradient", sender="coordinator", receiver="telco"),
+            entry(kind="row", note="refused", bytes=0),
+        ]
+    )
+    assert [(each.kind, each.severity) for each in found] == [
+        ("gradient", "high"), ("control", "none"), ("row", "none"),
+    ]  # fmt: skip
+    assert "sealed for bank" in found[-1].tells
+
+
+@pytest.mark.parametrize(
+    ("shape", "dtype", "lines"),
+    [("64x32, 60x16 …", "float32", 640), ("1000", "bytes", 0), ("", "", 0), ("7", "int64", 70)],
+)
+def test_lines_of(shape: str, dtype: str, lines: int) -> None:
+    assert lines_of(entry(shape=shape, dtype=dtype)) == lines
