@@ -20,7 +20,7 @@ from fedmend.errors import (
     Refused,
     ResumeError,
 )
-from fedmend.federation import Federation, Party, Policy
+from fedmend.federation import Alignment, AlignmentCounts, Federation, Party, Policy
 from fedmend.methods import crowd as crowds
 from fedmend.methods.inc import Correction, InC
 from fedmend.methods.inc_labels import label_review
@@ -138,6 +138,28 @@ def test_labels_are_corrected(crowd_of: Make, posterior: str, targets: str | Non
     assert model.score(test) == pytest.approx(
         (predicted == np.array(list("abc"))[crowd.test_truth]).mean()
     )
+
+
+def test_rows_of_one_party_are_judged_there(crowd_of: Make) -> None:
+    """They were held against the labels of the aligned rows, which are others, and more."""
+    crowd = crowd_of()
+    fed, site = crowd.fed, crowd.fed.engine.site("p0")
+    model = InC(**QUICK).fit(fed)
+    whole = site.alignments["test"]
+    for name in fed.names:
+        at = fed.engine.site(name).alignments
+        at["test"] = Alignment(at["test"].aligned[:150], at["test"].aligned[150:])
+    test = fed.on("test")
+    test.note_alignment(AlignmentCounts(150, dict.fromkeys(fed.names, 50)))
+    told = site.tables["test"].frame["y"].to_numpy()[whole.aligned[150:]]
+    scores = model.evaluate(test, rows="p0")
+    assert scores["accuracy"] == pytest.approx((model.predict(test, rows="p0") == told).mean())
+    assert model.uncertainty_report(test, rows="p0")["rows"] == 50
+    for wrong in ({"rows": "p0", "against": "p1"}, {"rows": "p2", "against": "p0"}):
+        with pytest.raises(DataError, match="alone knows these rows"):
+            model.evaluate(test, **wrong)
+    with pytest.raises(DataError, match="several parties have labels"):
+        model.uncertainty_report(test)
 
 
 def test_soft_labels_from_a_sum_blur(crowd_of: Make) -> None:

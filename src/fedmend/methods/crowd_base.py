@@ -9,7 +9,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from fedmend.errors import ConfigError, NotFitted
+from fedmend.errors import ConfigError, DataError, NotFitted
 from fedmend.federation import COORDINATOR, Federation, require_federation
 from fedmend.learn import metrics
 from fedmend.learn.features import ALIGNED
@@ -249,26 +249,44 @@ class CrowdEstimator(SplitEstimator):
         """All metrics against the labels of the party `against`, computed there.
 
         By default against the one party that labels these rows, or, where several do, against
-        their majority (rows where that is tied are left out).
+        their majority (rows where that is tied are left out). Rows of one party are judged there.
         """
+        holders = self._judges(fed, rows, against)
         probabilities = self.predict_proba(fed, rows=rows)
-        holders = [against] if against is not None else fed.label_parties
         if len(holders) > 1:
             return self._against_majority(fed, holders, probabilities)
-        party = holders[0] if holders else fed.label_party  # raises, with the mend
+        (party,) = holders
         assert self.classes_ is not None
         with fed.workers(LabelWorker, parties=[party]) as crew:
-            return dict(crew[party].metrics(probabilities, self.classes_.tolist()))
+            told = crew[party].metrics(probabilities, self.classes_.tolist(), rows == party)
+            return dict(told)
 
     def uncertainty_report(
         self, fed: Federation, *, rows: str | None = None, against: str | None = None
     ) -> dict[str, Any]:
         """As of other methods, against the labels of one party, computed there."""
-        party = against or fed.label_party
+        holders = self._judges(fed, rows, against)
+        party = holders[0] if len(holders) == 1 else fed.label_party  # raises, with the mend
         probabilities = self.predict_proba(fed, rows=rows)
         assert self.classes_ is not None
         with fed.workers(LabelWorker, parties=[party]) as crew:
-            return dict(crew[party].uncertainty_report(probabilities, self.classes_.tolist()))
+            return dict(
+                crew[party].uncertainty_report(probabilities, self.classes_.tolist(), rows == party)
+            )
+
+    def _judges(self, fed: Federation, rows: str | None, against: str | None) -> list[str]:
+        """Whose labels predictions of these rows are held against."""
+        if rows in fed.names:
+            if rows not in fed.label_parties or against not in (None, rows):
+                raise DataError(
+                    "alone knows these rows, so nobody else's labels say anything of them",
+                    party=rows,
+                    mend="predict them, or evaluate rows='aligned'",
+                )
+            return [str(rows)]
+        if against is not None:
+            return [against]
+        return fed.label_parties or [fed.label_party]  # raises, with the mend
 
     def _against_majority(
         self, fed: Federation, holders: list[str], probabilities: np.ndarray

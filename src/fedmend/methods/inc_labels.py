@@ -153,23 +153,39 @@ class LabelWorker(SumWorker):
         return Responses(self.site).spent(self._about)
 
     @exposed(kind="statistic", takes={"probabilities": "prediction"})
-    def metrics(self, probabilities: np.ndarray, classes: list[Any]) -> dict[str, float]:
-        """Metrics of predictions for the aligned rows against this party's own labels."""
-        name = self._label()
-        self._classes = list(classes)
-        votes = self._numbered(self.table.frame[name], name)[self.alignment.aligned]
-        known = votes >= 0
-        return metrics.classification(votes[known], probabilities[known])
+    def metrics(
+        self, probabilities: np.ndarray, classes: list[Any], alone: bool = False
+    ) -> dict[str, float]:
+        """Metrics of predictions against this party's own labels.
+
+        Of the aligned rows or, if `alone`, of those that only this party has.
+        """
+        votes, told = self._against(probabilities, classes, alone)
+        return metrics.classification(votes, told)
 
     @exposed(kind="statistic", takes={"probabilities": "prediction"})
-    def uncertainty_report(self, probabilities: np.ndarray, classes: list[Any]) -> dict[str, Any]:
+    def uncertainty_report(
+        self, probabilities: np.ndarray, classes: list[Any], alone: bool = False
+    ) -> dict[str, Any]:
         """What the entropy of such predictions is worth, against this party's own labels."""
+        votes, told = self._against(probabilities, classes, alone)
+        return describe(told, metrics.normalised_entropy(told), votes)
+
+    def _against(
+        self, probabilities: np.ndarray, classes: list[Any], alone: bool
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """This party's votes, and what was predicted of the rows that have one."""
         name = self._label()
         self._classes = list(classes)
-        votes = self._numbered(self.table.frame[name], name)[self.alignment.aligned]
-        known = votes >= 0
-        undecided = metrics.normalised_entropy(probabilities[known])
-        return describe(probabilities[known], undecided, votes[known])
+        rows = self.alignment.unaligned if alone else self.alignment.aligned
+        votes = self._numbered(self.table.frame[name], name)[rows]
+        if len(probabilities) != len(votes):
+            raise DataError(
+                f"{len(probabilities):,} predictions came for {len(votes):,} rows",
+                party=self.site.name,
+                mend="evaluate the rows of the federation that the model predicts",
+            )
+        return votes[votes >= 0], probabilities[votes >= 0]
 
     # ------------------------------------------------------------------ what comes back
 
