@@ -9,7 +9,7 @@ import pytest
 import torch
 from sklearn.datasets import load_digits
 
-from fedmend.errors import ConfigError, DataError, ResumeError
+from fedmend.errors import ConfigError, DataError, FedmendWarning, ResumeError
 from fedmend.learn import optim
 from fedmend.learn.clients.networks import FlatNet
 from fedmend.learn.clients.recipes import MatchServer
@@ -27,6 +27,7 @@ from fedmend.learn.clients.rounds import (
 )
 from fedmend.learn.clients.simulator import Simulator
 from fedmend.learn.clients.stacked import StackedNet
+from fedmend.learn.clients.trainer import Trainer
 from fedmend.learn.optim import OptimizerSpec
 
 NET = NetSpec("mlp", 3, numeric=4, cardinalities=(5, 6), hidden=(8, 6))
@@ -287,3 +288,24 @@ def test_gaps_between_layers_change_nothing(monkeypatch, tmp_path, name, optimiz
     net = gapped.trainer.net
     assert len(net.values) > net.optimizer.size == plain.trainer.net.optimizer.size
     assert torch.equal(plain.weights, gapped.weights)
+
+
+@pytest.mark.parametrize("name", ["pseudo", "feddure"])
+def test_a_step_that_cannot_be_captured_is_run_plainly(monkeypatch, name) -> None:
+    """What was tried for the capture leaves no trace."""
+    plain, _ = simulate(method_of({"name": name}), mode="loop")
+
+    def fails(self, step) -> None:
+        step()
+        step()
+        raise RuntimeError("operation not permitted when stream is capturing")
+
+    monkeypatch.setattr(Trainer, "_record", fails)
+    tried = Simulator(pools(), NET, method_of({"name": name}), SMALL, device="cpu", mode="loop")
+    tried.trainer.capture = True
+    with pytest.warns(FedmendWarning, match="cannot be captured .*not permitted"):
+        tried.run_round()
+    assert not tried.trainer.capture
+    tried.run_round()
+    tried.run_round()
+    assert torch.equal(plain.weights, tried.weights)

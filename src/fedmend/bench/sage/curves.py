@@ -70,6 +70,12 @@ class Curve:
             return None
         return max(self.accuracies[:number])
 
+    @property
+    def averaged(self) -> dict[str, float]:
+        """The latest accuracies of means over rounds, by how many rounds."""
+        told = [each["accuracy_averaged"] for each in self.rounds if "accuracy_averaged" in each]
+        return told[-1] if told else {}
+
     def write(self, path: Path) -> None:
         write_json(path, plain(asdict(self)))
 
@@ -98,8 +104,7 @@ def row_of(curve: Curve) -> dict[str, Any]:
         "best": 100 * max(accuracies) if accuracies else None,
         "paper": paper_accuracy(curve.dataset, curve.alpha).get(curve.method),
     }
-    averaged = curve.rounds[-1].get("accuracy_averaged", {}) if curve.rounds else {}
-    row |= {f"mean of {rounds}": 100 * share for rounds, share in averaged.items()}
+    row |= {f"mean of {rounds}": _percent(share) for rounds, share in curve.averaged.items()}
     row |= {f"at {number}": _percent(curve.at(number)) for number in STATIONS}
     row |= {f"to {100 * mark:.0f} %": curve.reached(mark) for mark in MARKS}
     alone = [each for each in curve.rounds if not each.get("beside")]

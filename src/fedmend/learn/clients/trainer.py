@@ -6,6 +6,7 @@ is left for a step is one pass forward and back. On a GPU that step is captured 
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import fields
@@ -14,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedmend.errors import ConfigError
+from fedmend.errors import ConfigError, FedmendWarning
 from fedmend.learn.augment import on_device
 from fedmend.learn.clients.local_methods import MEASURES, Client, InputBatch, LocalMethod, mean_of
 from fedmend.learn.clients.networks import FlatNet, Inputs, NetSpec
@@ -242,7 +243,18 @@ class Trainer:
         named = [*_tensors(batch), *client.state.items(), *client.extras.items()]
         key = tuple((name, tuple(value.shape)) for name, value in named)
         if key not in self._graphs:
-            self._graphs[key] = self._captured(client, batch)
+            try:
+                self._graphs[key] = self._captured(client, batch)
+            except RuntimeError as error:
+                warnings.warn(
+                    f"a step of {self.method.name!r} cannot be captured ({error}); steps are run "
+                    "one by one, which is slower. Mend: capture=False says so from the start",
+                    FedmendWarning,
+                    stacklevel=2,
+                )
+                self.capture = False
+                self._step(client, batch)
+                return
         graph, frozen, fixed = self._graphs[key]
         if client.state is not frozen.state:
             # A client's state moves into the captured one, and back when its round is over.
@@ -261,18 +273,25 @@ class Trainer:
         kept += [*self.net.optimizer.tensors(), *frozen.state.values()]
         kept += self.method.tensors()
         before = [tensor.clone() for tensor in kept]
+        try:
+            graph = self._record(lambda: self._step(frozen, fixed))
+        finally:
+            for tensor, value in zip(kept, before, strict=True):
+                tensor.copy_(value)
+        return graph, frozen, fixed
+
+    def _record(self, step: Callable[[], None]) -> Any:
+        """A step as a CUDA graph, after some that let libraries choose and reserve."""
         stream = torch.cuda.Stream(self.device)
         stream.wait_stream(torch.cuda.current_stream(self.device))
         with torch.cuda.stream(stream):
             for _ in range(3):
-                self._step(frozen, fixed)
+                step()
         torch.cuda.current_stream(self.device).wait_stream(stream)
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
-            self._step(frozen, fixed)
-        for tensor, value in zip(kept, before, strict=True):
-            tensor.copy_(value)
-        return graph, frozen, fixed
+            step()
+        return graph
 
     def _client_like(self, client: Client) -> Client:
         values = {each.name: getattr(client, each.name) for each in fields(Client)}
