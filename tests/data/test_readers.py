@@ -290,3 +290,50 @@ def test_bad_parquet(tmp_path):
     pq.write_table(pa.table({"b": lists}), path)
     with pytest.raises(DataError, match="column 'b': a block may not have missing"):
         read(path)
+
+
+# --- an index of pandas -------------------------------------------------------------
+
+
+def test_a_named_index_of_pandas_is_a_column(tmp_path):
+    frame = pd.DataFrame({"customer": [3, 1, 2], "age": [31, None, 28], "x": [1.5, 2.5, 3.5]})
+    frame["age"] = frame["age"].astype("Int64")
+    frame.set_index("customer").to_parquet(tmp_path / "people.parquet")
+    table = read(tmp_path / "people.parquet", id="customer")
+    assert table.ids.tolist() == [3, 1, 2] and table.names == ["age", "x"]
+    assert str(table.frame["age"].dtype) == "Int64" and table.frame["x"].tolist() == [1.5, 2.5, 3.5]
+    assert read(tmp_path / "people.parquet", columns=["x"]).names == ["x"]
+    assert "customer" in read(tmp_path / "people.parquet").names
+    two = frame.assign(shop=list("aab")).set_index(["shop", "customer"])
+    two.to_parquet(tmp_path / "two.parquet")
+    assert read(tmp_path / "two.parquet", id="customer").frame["shop"].tolist() == list("aab")
+
+
+def test_row_numbers_that_pandas_kept_are_no_column(tmp_path):
+    frame = pd.DataFrame({"id": [3, 1, 2], "x": [1.5, 2.5, 3.5]}).sort_values("id")
+    frame.to_parquet(tmp_path / "sorted.parquet")
+    table = read(tmp_path / "sorted.parquet", id="id")
+    assert table.ids.tolist() == [1, 2, 3] and table.names == ["x"]
+    assert table.frame["x"].tolist() == [2.5, 3.5, 1.5]
+    with pytest.raises(DataError, match="no such column"):
+        read(tmp_path / "sorted.parquet", id="__index_level_0__")
+
+
+def test_parquet_with_a_column_twice(tmp_path):
+    both = pa.table([[1, 2], [3, 4]], names=["id", "id"])
+    pq.write_table(both, tmp_path / "twice.parquet")
+    with pytest.raises(DataError, match="'id': two columns have this name"):
+        read(tmp_path / "twice.parquet", id="id")
+
+
+def test_a_packed_csv_is_packed_and_the_same_each_time(tmp_path):
+    table = Table([1, 2], {"a": ["x", "y"], "b": [1.5, None]})
+    for name in ("one.csv.gz", "two.CSV.GZ", "plain.csv"):
+        table.to_csv(tmp_path / name)
+        back = read(tmp_path / name, id="id")
+        assert back.equals(table)
+    packed = [(tmp_path / name).read_bytes() for name in ("one.csv.gz", "two.CSV.GZ")]
+    assert gzip.decompress(packed[0]) == gzip.decompress(packed[1])
+    table.to_csv(tmp_path / "again.csv.gz")
+    assert (tmp_path / "plain.csv").read_bytes() == gzip.decompress(packed[0])
+    assert packed[0][4:8] == bytes(4)  # no date in the header

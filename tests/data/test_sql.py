@@ -227,3 +227,9 @@ def test_postgresql_errors_hide_the_password(people):
         with pytest.raises(ReadError, match="the database refused") as caught:
             read_sql(query, uri=uri, id="id")
         assert "hidden" not in str(caught.value) and "bank:***@" in str(caught.value)
+
+
+def test_a_join_that_gives_a_column_twice(database):
+    query = "SELECT * FROM people AS a JOIN people AS b ON a.id = b.id"
+    with pytest.raises(DataError, match="'id': two columns have this name .*Mend: rename"):
+        read_sql(query, uri=f"sqlite:///{database}", id="id")

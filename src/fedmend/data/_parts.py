@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from fedmend._suggest import closest
-from fedmend.data._values import dtype_name
+from fedmend.data._values import dtype_name, numbers
 from fedmend.data.schema import Column, KindSpec, Schema, check_values, infer_column
 from fedmend.errors import DataError
 
@@ -20,6 +20,7 @@ __all__ = [
     "blanked",
     "conform",
     "infer_schema",
+    "reject_doubled",
     "require_name",
     "retyped",
 ]
@@ -45,7 +46,7 @@ def as_frame(columns: pd.DataFrame | Mapping[str, Any] | None, n_rows: int) -> p
         frame = columns.copy()
         frame.index = pd.RangeIndex(len(frame))
     else:
-        sizes = {name: len(values) for name, values in columns.items()}
+        sizes = {name: _length(name, values) for name, values in columns.items()}
         wrong = [name for name, size in sizes.items() if size != n_rows]
         if wrong:
             raise DataError(
@@ -60,7 +61,27 @@ def as_frame(columns: pd.DataFrame | Mapping[str, Any] | None, n_rows: int) -> p
     if len(frame) != n_rows:
         raise DataError(f"{len(frame)} rows for {n_rows} ids", mend="give one id for each row")
     _check_names(list(frame.columns))
+    for name, dtype in frame.dtypes.items():
+        if pd.api.types.is_float_dtype(dtype) and not isinstance(dtype, np.dtype):
+            # Nullable floats tell NaN, the result of 0/0 say, from a missing cell; here it is one.
+            frame[name] = frame[name].mask(np.isnan(numbers(frame[name])))
     return frame
+
+
+def _length(name: str, values: Any) -> int:
+    # An array of no dimension has a length by name only.
+    if (
+        isinstance(values, (str, bytes))
+        or getattr(values, "ndim", 1) == 0
+        or (not hasattr(values, "__len__"))
+    ):
+        raise DataError(
+            "one value is not a column",
+            column=str(name),
+            value=values,
+            mend="give a list or an array, one value for each id",
+        )
+    return len(values)
 
 
 def _bare(name: str, values: Any) -> Any:
@@ -82,9 +103,15 @@ def _check_names(names: list[Any]) -> None:
                 value=name,
                 mend="rename it, or leave it out",
             )
-    repeated = [name for position, name in enumerate(names) if name in names[:position]]
-    if repeated:
-        raise DataError("two columns have this name", column=repeated[0], mend="rename one of them")
+    reject_doubled(names)
+
+
+def reject_doubled(names: Sequence[str]) -> None:
+    seen: set[str] = set()
+    for name in names:
+        if name in seen:
+            raise DataError("two columns have this name", column=name, mend="rename one of them")
+        seen.add(name)
 
 
 def as_blocks(

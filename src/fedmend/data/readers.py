@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,7 +18,7 @@ import numpy as np
 import pandas as pd
 
 from fedmend.data._csv import parse_csv
-from fedmend.data._parts import require_name
+from fedmend.data._parts import reject_doubled, require_name
 from fedmend.data._values import dtype_name
 from fedmend.data.arrow import to_frame
 from fedmend.data.ids import check_ids
@@ -34,6 +35,7 @@ __all__ = ["MISSING_MARKS", "file_bytes", "parquet_table", "read", "read_sql"]
 
 MISSING_MARKS: tuple[str, ...] = (*("", "NA", "N/A", "n/a", "#N/A", "NaN", "nan", "null", "NULL"),)
 _SUFFIXES = (".csv", ".csv.gz", ".parquet")
+_ROW_NUMBERS = re.compile(r"__index_level_\d+__")
 
 
 def read(
@@ -147,12 +149,25 @@ def parquet_table(file: Path, raw: bytes) -> pa.Table:
     if not raw:
         raise ReadError(f"{file}: the file is empty", mend="check how it was made")
     try:
-        return pq.read_table(pa.BufferReader(raw))
+        table = pq.ParquetFile(pa.BufferReader(raw)).read()
     except (pa.ArrowInvalid, OSError) as error:
         raise ReadError(
             f"{file}: not a whole Parquet file ({str(error).splitlines()[0]})",
             mend="check that it was copied completely and has the right suffix",
         ) from error
+    reject_doubled(table.column_names)
+    return _without_index(table)
+
+
+def _without_index(table: pa.Table) -> pa.Table:
+    """A named index of pandas as a column like the others; row numbers, which have no name, go."""
+    metadata = dict(table.schema.metadata or {})
+    if b"pandas" not in metadata:
+        return table
+    notes = json.loads(metadata[b"pandas"])
+    metadata[b"pandas"] = json.dumps({**notes, "index_columns": []}).encode()
+    numbers = [name for name in table.column_names if _ROW_NUMBERS.fullmatch(name)]
+    return table.drop_columns(numbers).replace_schema_metadata(metadata)
 
 
 def _ids(series: pd.Series, name: str) -> np.ndarray:

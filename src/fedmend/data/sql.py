@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, unquote
 
-from fedmend.data._parts import require_name
+from fedmend.data._parts import reject_doubled, require_name
 from fedmend.data.arrow import to_frame
 from fedmend.data.schema import KindSpec
 from fedmend.data.table import Table
@@ -59,6 +59,7 @@ def read_sql(
     if arrow.num_rows == 0:
         raise ReadError("the query returns no rows", mend="check its WHERE clause and the table")
     try:
+        reject_doubled(arrow.column_names)
         for name in drop:
             require_name(name, arrow.column_names, "column (named in drop)")
         frame = to_frame(arrow.drop_columns(list(drop)))
