@@ -184,3 +184,9 @@ def test_bad_clients(arguments, options, says):
     with pytest.raises(DataError, match=says) as caught:
         dirichlet_clients(*arguments, **options)
     assert caught.value.mend
+
+
+@pytest.mark.parametrize("rate", [float("nan"), -0.1, 1.1, [0.1, float("nan")]])
+def test_an_error_rate_is_a_share(rate):
+    with pytest.raises(DataError, match="an error rate must be a number between 0 and 1"):
+        annotators(np.array([0, 1]), rates=[rate])

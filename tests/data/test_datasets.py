@@ -330,3 +330,15 @@ def test_encoding_real_tables_there_and_back():
                     check_names=False,
                     check_category_order=False,
                 )
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"\0\0\x08", b"\0\0\x08\x03\0", b"\0\0\x08\x01" + b"\xff" * 12]
+)
+def test_an_idx_file_that_is_cut_off_is_named(tmp_path, content):
+    from fedmend.data._folder import _idx
+
+    path = tmp_path / "images.gz"
+    path.write_bytes(gzip.compress(content))
+    with pytest.raises(ReadError, match="images.gz: not an idx file of 3 dimensions"):
+        _idx(path, 3)

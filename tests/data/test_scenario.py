@@ -292,3 +292,8 @@ def test_missing_block():
         missing_block(table, ["n0"], 0.3, where="first")
     with pytest.raises(DataError, match="no such column"):
         missing_block(table, ["n77x"], 0.3)
+
+
+def test_nothing_cannot_be_split():
+    with pytest.raises(DataError, match="no tables are given"):
+        split_rows({}, 0.5)

@@ -294,3 +294,32 @@ def test_a_failed_write_leaves_the_old_file(table, tmp_path, monkeypatch):
         table.drop("face").take([0]).to_csv(target)
     assert target.read_bytes() == before
     assert [file.name for file in tmp_path.iterdir()] == ["t.csv"]
+
+
+@pytest.mark.parametrize("value", ["ab", b"ab", 5, None, np.array(3)])
+def test_one_value_is_not_a_column(value):
+    with pytest.raises(DataError, match="column 'a': one value is not a column"):
+        Table([1, 2], {"a": value})
+
+
+@pytest.mark.parametrize("dtype", ["Float64", "Float32", "double[pyarrow]"])
+def test_not_a_number_is_a_missing_cell_in_every_type(dtype):
+    values = pd.Series([0.0, 1.0, 6.0, None], dtype=dtype) / pd.Series([0.0, 1, 2, 1], dtype=dtype)
+    table = Table([1, 2, 3, 4], {"share": values})
+    assert table.missing()["share"] == 2
+    assert table.describe()[0]["distinct"] == 2
+
+
+def test_the_label_cannot_be_replaced_by_a_block():
+    table = Table([1, 2], {"x": [1, 2], "y": ["a", "b"]}, label="y")
+    with pytest.raises(DataError, match="'y': a block cannot be the label"):
+        table.with_columns(blocks={"y": np.zeros((2, 3))})
+    assert table.with_columns(blocks={"x": np.zeros((2, 3))}).label == "y"
+
+
+def test_rows_are_taken_by_whole_positions():
+    table = Table([7, 8, 9], {"x": [1, 2, 3]})
+    assert table.take(np.array([2.0, 0.0])).ids.tolist() == [9, 7]
+    assert table.take([]).n_rows == 0
+    with pytest.raises(DataError, match="whole numbers .seen: 0.7."):
+        table.take([1, 0.7])

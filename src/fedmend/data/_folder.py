@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gzip
 import io
+import math
 import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -280,8 +281,8 @@ def _idx(file: Path, dimensions: int) -> np.ndarray:
     except (OSError, EOFError, zlib.error) as error:
         raise ReadError(f"{file}: not a whole gzip file ({error})", mend="get it again") from error
     start = 4 + 4 * dimensions
-    sizes = np.frombuffer(raw[4:start], dtype=">i4").astype(np.int64)
-    expected = bytes([0, 0, 8, dimensions])
-    if raw[:4] != expected or len(sizes) != dimensions or len(raw) != start + int(sizes.prod()):
+    whole = raw[:4] == bytes([0, 0, 8, dimensions]) and len(raw) >= start
+    sizes = np.frombuffer(raw[4:start] if whole else b"", dtype=">u4").tolist()
+    if not whole or len(raw) != start + math.prod(sizes):
         raise ReadError(f"{file}: not an idx file of {dimensions} dimensions", mend="get it again")
     return np.frombuffer(raw, dtype=np.uint8, offset=start).reshape(sizes).copy()

@@ -100,7 +100,7 @@ def _rates_per_class(
     rate: float | Sequence[float], n_classes: int, kind: str, rng: np.random.Generator
 ) -> np.ndarray:
     given = np.asarray(rate, dtype=np.float64)
-    if given.shape not in ((), (n_classes,)) or (given < 0).any() or (given > 1).any():
+    if given.shape not in ((), (n_classes,)) or not ((given >= 0) & (given <= 1)).all():
         raise DataError(
             f"an error rate must be a number between 0 and 1, or one for each of {n_classes} "
             "classes",

@@ -87,8 +87,9 @@ class LabelEncoder:
     def _fit_classes(self, series: pd.Series, column: Column, task: str) -> str:
         seen = sorted_distinct(series) or ()
         if column.categories is not None:
-            known = [value for value in column.categories if value in set(seen)]
-            seen = (*known, *(value for value in seen if value not in set(known)))
+            found, listed = set(seen), set(column.categories)
+            known = [value for value in column.categories if value in found]
+            seen = (*known, *(value for value in seen if value not in listed))
         if len(seen) == 1:
             raise DataError(
                 "the label has one class only, so there is nothing to learn",

@@ -316,6 +316,8 @@ def split_rows(
     all of them. ``stratify`` names a party whose label keeps its proportions.
     """
     _check_share("share", share)
+    if not tables:
+        raise DataError("no tables are given", mend="give a table per party")
     everybody = pd.Index(pd.unique(np.concatenate([t.ids.astype(object) for t in tables.values()])))
     strata = np.full(len(everybody), -1, dtype=np.int64)
     if stratify is not None:

@@ -158,6 +158,12 @@ class Table:
                     mend="give one True or False for each row",
                 )
             picked = np.flatnonzero(picked)
+        if picked.dtype.kind == "f" and (picked != np.floor(picked)).any():
+            raise DataError(
+                "row positions must be whole numbers",
+                value=float(picked[picked != np.floor(picked)][0]),
+                mend="take rows by position, or by a mask of True and False",
+            )
         picked = picked.astype(np.int64, copy=False).reshape(-1)
         if picked.size and (picked.min() < -self.n_rows or picked.max() >= self.n_rows):
             raise DataError(
@@ -225,6 +231,10 @@ class Table:
     ) -> Table:
         """Columns or blocks added, or put in the place of those of the same name."""
         new = Table(self.ids, columns, kinds=kinds, blocks=blocks)
+        if self.label in new.blocks:
+            raise DataError(
+                "a block cannot be the label", column=self.label, mend="with_label(None) first"
+            )
         both = {name: self.schema[name] for name in self.names} | dict(new.schema)
         kept = [n for n in self.frame.columns if n not in new.schema]
         frame = pd.concat([self.frame[kept], new.frame], axis=1)
