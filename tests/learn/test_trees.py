@@ -450,6 +450,16 @@ def test_hardly_any_rows_give_the_mean():
     assert held["churn"].outputs[12:].min() > 0.05
 
 
+def test_so_few_rows_that_no_bin_may_be_cut_off_give_the_mean_too():
+    """Columns that vary were told to vary not at all, and the whole completion failed."""
+    a, b = joined()
+    fed = federation(a[:15], b[:15], aligned=12)
+    with TreeModels(fed, "bank", "telco", targets=["income"]) as models:
+        assert models.fit().fitted == ["income"]
+        models.predict()
+    assert np.ptp(board(fed, models)["income"].outputs[12:]) == 0
+
+
 def test_a_second_round_without_a_cut_to_choose_from_gives_the_mean_too():
     a, b = joined()
     fed = federation(a, b[["income"]], aligned=12)

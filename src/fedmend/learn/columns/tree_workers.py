@@ -49,7 +49,8 @@ class TreeFeatures(BinsWorker):
     ) -> None:
         super().__init__(site, scope, **params)
         table = self.features()
-        self._binned = []
+        self._binned: list[Binned] = []
+        varied = False
         for name in table.feature_names:
             if name in table.blocks:
                 continue
@@ -63,15 +64,19 @@ class TreeFeatures(BinsWorker):
             else:
                 real = series.to_numpy(dtype=np.float64, na_value=np.nan)
                 made = bin_numbers(real, bins, least)
+            varied = varied or series.nunique(dropna=False) > 1
+            # of so few rows that no bin may be cut off there is nothing to bin
             if made.bins + made.missing > 1:
                 self._binned.append(made)
-        if not self._binned:
+        if not varied:
             raise DataError(
                 "no column varies, so nothing can be predicted from them",
                 party=site.name,
                 mend="give the party columns with one value a row that vary",
             )
-        self._codes = np.stack([each.codes for each in self._binned])
+        self._codes = np.zeros((len(self._binned), len(table)), np.int16)
+        for number, each in enumerate(self._binned):
+            self._codes[number] = each.codes
         self._table = CutTable([each.layout for each in self._binned])
         self.indicators = self._table.indicators(self._codes)
         self._disclose, self._told = disclose, set[int]()
