@@ -901,6 +901,29 @@ def test_missing_cells_on_both_sides() -> None:
 
 
 @pytest.mark.parametrize(
+    ("options", "empty"),
+    [({}, np.nan), ({"draws": 1}, None), ({"order": "generate-first"}, np.nan)],
+)
+def test_a_column_without_a_value_stays_empty_and_the_others_are_completed(
+    options: dict[str, Any], empty: Any, tmp_path: Any
+) -> None:
+    frame = people()
+    frame["w"] = pd.Series([empty] * len(frame), dtype=object if empty is None else float)
+    with pytest.warns(FedmendWarning, match="'w'"):
+        fed = torn(frame)
+    model = FedPSGPUM(**QUICK | options).fit(fed)
+    made = completed(fed, model)
+    assert made.values["w"].isna().all()
+    assert not made.confidence["w"].any()
+    others = [values for name, values in made.values.items() if name != "w"]
+    assert len(others) > 1
+    assert not any(values.isna().any() for values in others)
+    merged = fed.engine.site("telco").tables[model.federation.dataset]
+    assert merged.frame["w"].isna().all()
+    assert model.export(tmp_path) == {"telco": len(merged)}
+
+
+@pytest.mark.parametrize(
     ("options", "message"),
     [
         ({"tau": 1.5}, r"tau must lie in \[-1, 1\]"),

@@ -69,7 +69,8 @@ class GenerateWorker(CompletionWorker):
         """Per numeric column how far its truth goes with what is generated, from 0 to 1."""
         trial, rows = self.completion.trial, self.completion.trial_rows[:TRIAL]
         given = {name: trial[name].iloc[:TRIAL] for name in trial if name not in names}
-        numeric = [name for name in names if self.table.schema[name].is_numeric]
+        schema = self.table.schema
+        numeric = [name for name in names if schema[name].is_numeric and self._has_values(name)]
         if not given or not numeric:
             return {}
         made = model.impute(self._open(self.table.ids[rows], given), draws=draws)
@@ -81,6 +82,9 @@ class GenerateWorker(CompletionWorker):
             errors = CLEAR if careful else 0.0
             slopes[name] = shrinkage(known[seen], told[seen], errors) if told[seen].any() else 0.0
         return slopes
+
+    def _has_values(self, name: str) -> bool:
+        return bool(self.table.frame[name].notna().any())
 
     def _mean(self, name: str) -> float:
         return float(np.nanmean(_numbers(self.table.frame[name])))
@@ -119,11 +123,13 @@ class GenerateWorker(CompletionWorker):
         made = self.completion
         for name in names:
             values = filled.frame[name]
-            if bool(values.isna().any()):
+            # Of a column of which B has no value either nobody can say anything: it stays empty.
+            if bool(values.isna().any()) and self._has_values(name):
                 raise DataError(
                     "the generator left cells empty",
+                    party=self.site.name,
                     column=name,
-                    mend="drop the column if it has no value, or choose another generator",
+                    mend="choose another generator",
                 )
             if slopes is not None and name in slopes:
                 mean = self._mean(name)

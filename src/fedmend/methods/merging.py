@@ -23,6 +23,7 @@ from fedmend.errors import AlignmentError, ConfigError
 from fedmend.federation.federation import AlignmentCounts, Federation
 from fedmend.federation.site import Alignment, Site
 from fedmend.federation.worker import Worker, exposed
+from fedmend.generate.given import quiet
 from fedmend.learn.belief import keep_confidence
 from fedmend.methods.completion import ORIGINS, Completion, completion_of
 
@@ -177,7 +178,8 @@ def _stacked(tables: list[Table]) -> Table:
     }
     ids = np.concatenate([table.ids for table in tables])
     schema = retyped(first.schema, frame)
-    return Table(ids, frame, schema=schema, label=first.label, blocks=blocks)
+    with quiet():
+        return Table(ids, frame, schema=schema, label=first.label, blocks=blocks)
 
 
 def _concatenated(parts: list[pd.Series]) -> pd.Series:
