@@ -47,6 +47,8 @@ PAGES: dict[str, tuple[str, str, tuple[str, ...]]] = {
             "fedmend.preflight:label_agreement", "fedmend.preflight:Agreement",
             "fedmend.preflight:label_skew", "fedmend.preflight:Skew",
             "fedmend.preflight:learning_curve", "fedmend.preflight:Curve",
+            "fedmend:Audit", "fedmend.audit:AuditReport", "fedmend.audit:Finding",
+            "fedmend.audit:Reading", "fedmend.audit:statement",
         ),
     ),
     "methods": (

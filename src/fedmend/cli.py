@@ -9,7 +9,7 @@ from typing import Annotated, Any, ClassVar
 
 import typer
 
-from fedmend.commands import answering, beginning, looking, running
+from fedmend.commands import answering, auditing, beginning, looking, running
 from fedmend.commands.shared import terminal
 from fedmend.deploy.commands import add_commands
 from fedmend.errors import FedmendError, FedmendWarning
@@ -61,7 +61,7 @@ def _options(
         _LOG.setLevel(logging.DEBUG)
 
 
-for room in (beginning, running, answering, looking):
+for room in (beginning, running, answering, auditing, looking):
     room.add(app)
 add_commands(app)
 

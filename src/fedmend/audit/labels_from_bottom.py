@@ -3,8 +3,9 @@
 Fu et al., "Label Inference Attacks Against Vertical Federated Learning" (USENIX Security 2022):
 a party completes its own bottom, which was trained by everybody's labels, into a classifier
 ("model completion"), with a handful of labelled examples. Here the completion is the audit's
-learner on the party's own embeddings of its rows, alone and beside its raw columns; the guess
-without the messages is the same learner on the raw columns with the same examples. The gain is
+learner on the party's own embeddings of its rows, alone or beside its raw columns, or on these
+alone where that seems better; the guess without the messages is the same learner on the raw
+columns with the same examples. The gain is
 what taking part has told the party.
 """
 
@@ -46,7 +47,7 @@ class LabelsFromBottom:
             if party in scene.labellers or embeddings is None:
                 continue
             raw, own = scene.columns(party), standardised(embeddings)
-            views = [own, np.concatenate([own, raw], 1)]
+            views = [own, np.concatenate([own, raw], 1), raw]
             for known in scene.budget.known_labels:
                 if sizes.min() < known + 1 or (labels >= 0).sum() < known * scene.classes + LEFT:
                     scene.facts.append(

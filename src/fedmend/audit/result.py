@@ -13,9 +13,8 @@ from fedmend._json import plain, write_json
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["AUDIT_FILE", "AuditReport", "Finding", "Reading"]
+__all__ = ["AuditReport", "Finding", "Reading"]
 
-AUDIT_FILE = "audit.json"
 STRONG, SOME = 0.5, 0.1
 """From which share of what there was to find, beyond the guess, a leak is called so."""
 
@@ -187,10 +186,33 @@ class AuditReport:
                 found.append(own)
         return found
 
+    def readings_table(self) -> list[list[str]]:
+        """What the ledger says: head, then a line for each role, sender and kind that tells."""
+        head = ["who", "from", "kind", "messages", "looks a row", "severity", "tells"]
+        return [
+            head,
+            *(
+                [
+                    each.role,
+                    each.sender,
+                    each.kind,
+                    f"{each.crossings:,}",
+                    "–" if each.looks is None else f"{each.looks:.1f}",
+                    each.severity,
+                    each.tells,
+                ]
+                for each in self.readings
+                if each.severity != "none"
+            ),
+        ]
+
     def mends(self) -> list[str]:
         """What would lower each leak that was shown, each said once."""
         shown = [each for each in self.findings if each.grade != "not shown"]
-        return list(dict.fromkeys(f"{each.attack}: {each.mend}" for each in shown))
+        found = [f"{each.attack}: {each.mend}" for each in shown]
+        if not self.method:
+            found = [f"{each.kind}: {each.mend}" for each in self.readings if each.mend]
+        return list(dict.fromkeys(found))
 
     def __str__(self) -> str:
         parts = [*self.head(), *_text_table(self.lines())] if self.findings else self.head()

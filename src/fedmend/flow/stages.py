@@ -28,7 +28,7 @@ from fedmend.flow.workplace import Workplace, workplace
 from fedmend.report.page import LEDGER_FILE, REPORT_FILE, write_report
 from fedmend.report.record import RECORD_FILE, MethodRun, RunRecord
 
-__all__ = ["execute"]
+__all__ = ["execute", "few_threads"]
 
 SMALL_ROWS = 50_000
 
@@ -62,7 +62,7 @@ def execute(
             plan.seeds,
         )
         fed = _federation(plan, place.folder, listener)
-        with fed, _few_threads(fed):
+        with fed, few_threads(fed):
             steps = Steps(fed, place, listener)
             found = mend(plan, steps)
             runs, reference = learn(plan, steps, found)
@@ -179,7 +179,7 @@ def _tidy(work: Path, manifest: Manifest) -> None:
 
 
 @contextmanager
-def _few_threads(fed: Federation) -> Iterator[None]:
+def few_threads(fed: Federation) -> Iterator[None]:
     """One thread for small tables: handing out tiny products costs far more than it saves.
 
     Whoever sets OMP_NUM_THREADS has decided otherwise.

@@ -22,6 +22,7 @@ __all__ = ["CHAPTERS", "chapters", "render", "write_report"]
 
 REPORT_FILE = "report.html"
 LEDGER_FILE = "ledger.jsonl"
+AUDIT_FILE = "audit.json"
 CHAPTERS = {
     "overview": "What is torn",
     "advice": "What would mend it",
@@ -35,6 +36,7 @@ CHAPTERS = {
     "curves": "Training",
     "costs": "What it took",
     "ledger": "Who saw what",
+    "audit": "What could be inferred",
     "settings": "Settings",
 }
 """The sections in their order, and what they are called in the head of the page."""
@@ -48,6 +50,7 @@ def write_report(
     stages: Sequence[Stage] = (),
 ) -> Path:
     """Write the report of a run folder, or of a record with the entries of its ledger."""
+    audits: Sequence[Any] = ()
     if isinstance(source, RunRecord):
         record, entries = source, list(ledger or [])
         if path is None:
@@ -58,15 +61,21 @@ def write_report(
         entries = list(ledger) if ledger is not None else read_ledger(folder / LEDGER_FILE)
         path = path or folder / REPORT_FILE
         stages = stages or read_stages(folder)
+        audits = _audits(folder)
     path = Path(path)
     part = path.with_name(path.name + ".part")
-    part.write_text(render(record, entries, stages), encoding="utf-8")
+    part.write_text(render(record, entries, stages, audits), encoding="utf-8")
     part.replace(path)
     return path
 
 
-def render(record: RunRecord, entries: Sequence[Entry], stages: Sequence[Stage] = ()) -> str:
-    """The page as text."""
+def render(
+    record: RunRecord,
+    entries: Sequence[Entry],
+    stages: Sequence[Stage] = (),
+    audits: Sequence[Any] = (),
+) -> str:
+    """The page as text. audits: those of the run's methods, where there are any."""
     from jinja2 import Environment, PackageLoader, select_autoescape
     from markupsafe import Markup
 
@@ -99,7 +108,8 @@ def render(record: RunRecord, entries: Sequence[Entry], stages: Sequence[Stage] 
         started=record.started[:16],
         cards=_cards(record, found, entries),
         in_short=_in_short(record),
-        chapters=chapters(record, found),
+        chapters=chapters(record, found, audited=bool(audits)),
+        audits=audits,
         settings=list(_flat(record.settings)),
         stages_picture=_marked(stage_picture(stages)),
         **context,
@@ -107,7 +117,9 @@ def render(record: RunRecord, entries: Sequence[Entry], stages: Sequence[Stage] 
     )
 
 
-def chapters(record: RunRecord, found: Overview | None = None) -> list[tuple[str, str]]:
+def chapters(
+    record: RunRecord, found: Overview | None = None, *, audited: bool = False
+) -> list[tuple[str, str]]:
     """The sections this record has something for, and what they are called in the head."""
     able = {
         "advice": bool(found and found.advice),
@@ -117,6 +129,7 @@ def chapters(record: RunRecord, found: Overview | None = None) -> list[tuple[str
         "labellers": any(run.labelling for run in record.methods),
         "uncertainty": any(run.uncertainty for run in record.methods),
         "rounds": bool(rounds.rounds_of(record)),
+        "audit": audited,
     }
     return [(name, title) for name, title in CHAPTERS.items() if able.get(name, True)]
 
@@ -253,6 +266,15 @@ def _pictures(record: RunRecord, found: Overview | None) -> Iterator[tuple[str, 
     yield "rounds_picture", rounds.picture(rounds.rounds_of(record), record.titles())
     yield "clients_picture", rounds.clients_picture(rounds.rounds_of(record))
     yield "choice_picture", choosing.picture(record.choice) if record.choice else None
+
+
+def _audits(folder: Path) -> list[Any]:
+    """What an audit of the run's methods has put into its folder."""
+    if not (folder / AUDIT_FILE).is_file():
+        return []
+    from fedmend.audit.page import read_audit  # which writes this page itself
+
+    return list(read_audit(folder))
 
 
 def _marked(svg: str | None) -> Any:

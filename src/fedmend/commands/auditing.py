@@ -1,0 +1,195 @@
+"""What could be inferred: audit."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from fedmend.commands.shared import ConfigPath, escaped, terminal
+from fedmend.errors import ConfigError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from fedmend.audit import Audit, AuditReport
+    from fedmend.flow.plan import Method, Plan
+    from fedmend.terminal import TerminalListener
+
+__all__ = ["add"]
+
+REHEARSAL = (
+    "A rehearsal: all tables are read here and the methods trained in this process. It is for a "
+    "party's own or public data, or with the consent of all."
+)
+CAUTION = "No attack succeeding is no proof: better attacks than these may exist."
+
+
+def audit(
+    config: ConfigPath = Path("federation.toml"),
+    ledger: Annotated[
+        Path | None,
+        typer.Option("--ledger", help="only read a run's ledger; needs no tables", metavar="RUN"),
+    ] = None,
+    method: Annotated[
+        list[str] | None,
+        typer.Option("--method", help="only this one of the file's methods", metavar="NAME"),
+    ] = None,
+    compare: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--compare", help="audit again with this parameter of the method", metavar="KEY=VALUE"
+        ),
+    ] = None,
+    option: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--option", "-o", help="a setting of the audit, as looks=20", metavar="KEY=VALUE"
+        ),
+    ] = None,
+    run: Annotated[
+        Path | None,
+        typer.Option("--run", help="put it into this run's folder and report", metavar="RUN"),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", help="the folder for audit.json and audit.html", metavar="DIR"),
+    ] = None,
+) -> None:
+    """Measure what curious roles can infer from what a method shows them."""
+    console = terminal()
+    if ledger is not None:
+        _read_only(ledger, console, out)
+        return
+    from fedmend.audit import Audit
+    from fedmend.audit.page import write_audit
+    from fedmend.bench.harness import parse_options
+    from fedmend.config import load_config
+    from fedmend.flow import plan_of
+    from fedmend.report.record import RECORD_FILE
+    from fedmend.terminal import TerminalListener
+
+    if run is not None and not (run / RECORD_FILE).is_file():
+        raise ConfigError(f"{run} is no finished run. Mend: name the folder of one")
+    settings = load_config(config)
+    plan = plan_of(settings)
+    chosen = _chosen(plan, method or [])
+    audited = Audit().set_params(**_options(parse_options(option or [])))
+    console.print(f"[bold]{escaped(REHEARSAL)}[/]", highlight=False)
+    with TerminalListener(console) as listener:
+        reports = _rehearse(plan, chosen, audited, parse_options(compare or []), listener)
+    for report in reports:
+        _show(console, report)
+    console.print(f"[dim]{CAUTION}[/]", highlight=False)
+    folder = run or out or settings.folder.with_name(f"{settings.folder.name}-audit")
+    for path in write_audit(folder, settings.title, reports):
+        console.print(f"Written: {escaped(str(path))}", highlight=False)
+
+
+def _options(given: dict[str, Any]) -> dict[str, Any]:
+    """JSON has no tuples."""
+    return {key: tuple(each) if isinstance(each, list) else each for key, each in given.items()}
+
+
+def _chosen(plan: Plan, names: list[str]) -> list[Method]:
+    """The methods of the file by name or title; all of them by default."""
+    from fedmend._suggest import did_you_mean
+
+    known = {key: each for each in plan.methods for key in (each.name, each.title)}
+    wrong = [name for name in names if name not in known]
+    if wrong:
+        raise ConfigError(
+            f"--method: the file has no {wrong[0]!r}: {did_you_mean(wrong[0], known)}"
+        )
+    chosen = [known[name] for name in names] if names else list(plan.methods)
+    if not chosen:
+        raise ConfigError(
+            'the file names no method to audit. Mend: add [[method]] with name = "vfl", say'
+        )
+    return chosen
+
+
+def _rehearse(
+    plan: Plan,
+    methods: list[Method],
+    audited: Audit,
+    compare: dict[str, Any],
+    listener: TerminalListener,
+) -> list[AuditReport]:
+    """Each method on its own copy of the federation that the file describes."""
+    from fedmend.config.catalogue import CROWD, method_class
+    from fedmend.federation import Federation
+    from fedmend.flow.stages import few_threads
+    from fedmend.secure.align import align
+
+    listener.stage("Reading the tables")
+    fed = Federation(*plan.parties(), seed=plan.seeds[0], strict=plan.strict, device=plan.device)
+    reports = []
+    with fed, few_threads(fed):
+        if len(fed.names) > 1 and not plan.horizontal:
+            listener.stage("Finding the rows the parties share")
+            for view in (fed, fed.on("test")):
+                align(view, progress=listener.progress, **plan.align)
+        for each in methods:
+            listener.stage(f"Auditing {each.title}")
+            estimator = method_class(each.name)(**each.params)
+            if "seed" in estimator.get_params():
+                estimator.set_params(seed=plan.seeds[0])
+            if each.name not in CROWD and plan.correct is not None:
+                estimator.set_params(label_party=each.params.get("label_party") or plan.correct.to)
+            report = audited.run(
+                fed, estimator, compare=_options(compare), progress=listener.progress
+            )
+            reports.append(report)
+    return reports
+
+
+# ---------------------------------------------------------------- what is shown
+
+
+def _read_only(place: Path, console: Console, out: Path | None) -> None:
+    """What a run's ledger says by itself."""
+    from fedmend.audit import AuditReport, statement
+    from fedmend.audit.page import write_audit
+    from fedmend.federation.ledger import read_ledger
+    from fedmend.report.page import LEDGER_FILE
+    from fedmend.report.record import RECORD_FILE, RunRecord
+
+    whole = place.is_dir()
+    entries = read_ledger(place / LEDGER_FILE if whole else place)
+    rows = None
+    if whole and (place / RECORD_FILE).is_file():
+        rows = (RunRecord.load(place).overview or {}).get("aligned")
+    report = AuditReport(method="", readings=statement(entries, rows=rows), rows=rows or 0)
+    _show(console, report)
+    if out is not None:
+        for path in write_audit(out, str(place), [report]):
+            console.print(f"Written: {escaped(str(path))}", highlight=False)
+
+
+def _show(console: Console, report: AuditReport) -> None:
+    from fedmend.terminal import bullets, plain_table
+
+    console.print()
+    for line in report.head():
+        console.print(f"[bold]{escaped(line)}[/]", highlight=False)
+    if report.findings:
+        head, *rows = report.lines()
+        console.print(plain_table(head, rows, right=4))
+    bullets(console, [*report.facts, *(f"{a}: not run: {w}" for a, w in report.left_out.items())])
+    if report.other is not None:
+        console.print(f"[bold]With {escaped(report.other.option)}[/]", highlight=False)
+        head, *rows = report.beside()
+        console.print(plain_table(head, rows, right=3))
+    if report.mends():
+        console.print("[bold]What lowers it[/]")
+        bullets(console, report.mends())
+    console.print("[bold]What was received, by what such values can tell[/]")
+    head, *rows = report.readings_table()
+    console.print(plain_table(head, rows))
+
+
+def add(app: typer.Typer) -> None:
+    """Put this command among the others."""
+    app.command()(audit)

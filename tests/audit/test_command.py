@@ -1,0 +1,120 @@
+"""`fedmend audit`: a file's methods rehearsed, or a run's ledger read."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import pytest
+
+from fedmend.audit.page import read_audit
+from fedmend.cli import main
+from fedmend.errors import DataError
+from fedmend.federation.ledger import Entry, write_ledger
+from fedmend.report.page import write_report
+from fedmend.report.record import RunRecord
+
+
+@pytest.fixture
+def call(capsys, workshop, monkeypatch):
+    monkeypatch.chdir(workshop.folder)
+    monkeypatch.setenv("COLUMNS", "200")
+
+    def invoke(*arguments):
+        with pytest.raises(SystemExit) as ended:
+            main([str(each) for each in arguments])
+            sys.exit(0)
+        out, err = capsys.readouterr()
+        return ended.value.code or 0, out, err
+
+    return invoke
+
+
+OPTIONS = ("-o", "repeats=2", "-o", "known_labels=[4]", "-o", "known_rows=20")
+
+
+def test_an_audit_beside_another_setting(call, workshop) -> None:
+    workshop.write()
+    code, out, err = call("audit", *OPTIONS, "--compare", "embedding=2")
+    assert (code, err) == (0, "")
+    for words in ("with the consent of all", "labels of bank", "calls of telco", "With embedding=2",
+                  "the model itself", "What lowers it", "is no proof"):  # fmt: skip
+        assert words in out
+    assert workshop.leftovers() == ["federation-audit"]
+    folder = workshop.run.with_name("federation-audit")
+    (report,) = read_audit(folder)
+    assert report.other.params["embedding"] == 2
+    assert report.params["epochs"] == 2
+    page = (folder / "audit.html").read_text()
+    for words in ("What could be inferred", "With embedding=2", "calls of telco", "bootstrap"):
+        assert words in page
+    assert "http" not in page.replace("http://www.w3.org", "")
+
+
+def finished_run(folder):
+    """A run of which only the ledger and the record are looked at."""
+    entry = {
+        "time": 0, "until": 1, "sender": "coordinator", "receiver": "telco", "dtype": "float32",
+        "call": "BottomWorker.step", "kind": "gradient", "shape": "50x4", "bytes": 800, "count": 6,
+    }  # fmt: skip
+    write_ledger(folder / "ledger.jsonl", [Entry(**entry)])
+    RunRecord(title="a run", methods=[], metric="auc").save(folder)
+    write_report(folder)
+    return folder
+
+
+def test_an_audit_becomes_a_chapter_of_a_runs_report(call, workshop) -> None:
+    workshop.write()
+    run = finished_run(workshop.folder / "done")
+    assert "What could be inferred" not in (run / "report.html").read_text()
+    ledger = (run / "ledger.jsonl").read_bytes()
+    code, out, _ = call("audit", *OPTIONS, "--run", run, "-o", 'attacks=["gradients"]')
+    assert code == 0
+    assert "report.html" in out
+    page = (run / "report.html").read_text()
+    assert page.count("What could be inferred") == 2  # in the head of the page, and its section
+    assert 'id="audit"' in page
+    assert (run / "ledger.jsonl").read_bytes() == ledger
+    (run / "audit.json").write_text("{}")
+    with pytest.raises(DataError, match="audit again"):
+        read_audit(run)
+
+
+def test_a_ledger_alone_is_read(call, workshop) -> None:
+    run = finished_run(workshop.folder / "done")
+    code, out, _ = call("audit", "--ledger", run, "--out", "read")
+    assert code == 0
+    assert "gradient" in out and "high" in out
+    (read,) = read_audit(workshop.folder / "read")
+    assert read.method == ""
+    assert [(each.role, each.lines, each.looks) for each in read.readings] == [("telco", 300, None)]
+    record = RunRecord.load(run)
+    record.overview = {"aligned": 60}
+    record.save(run)
+    assert call("audit", "--ledger", run, "--out", "read")[0] == 0
+    assert read_audit(workshop.folder / "read")[0].readings[0].looks == 5
+    assert call("audit", "--ledger", run / "ledger.jsonl")[0] == 0
+
+
+def test_mistakes(call, workshop) -> None:
+    workshop.write()
+    code, _, err = call("audit", "--method", "vlf")
+    assert code == 2 and "did you mean 'vfl'" in err.lower()
+    code, _, err = call("audit", "--compare", "embeding=2")
+    assert code == 2 and "embedding" in err
+    code, _, err = call("audit", "-o", "look=2")
+    assert code == 2 and "looks" in err
+    code, _, err = call("audit", "--run", "runs/none")
+    assert code == 2 and "no finished run" in err
+    code, _, err = call("audit", "--ledger", "runs/none")
+    assert code == 3 and "no ledger" in err
+    assert not workshop.run.with_name("federation-audit").exists()
+
+
+def test_the_file_is_json_for_anybody(call, workshop) -> None:
+    workshop.write()
+    assert call("audit", *OPTIONS, "--out", "here", "-o", 'attacks=["bottom"]')[0] == 0
+    stored = json.loads((workshop.folder / "here" / "audit.json").read_text())
+    (finding,) = stored["reports"][0]["findings"]
+    assert finding["attack"] == "labels from a trained bottom"
+    assert finding["low"] <= finding["score"] <= finding["high"]
