@@ -9,9 +9,11 @@ import torch
 
 from fedmend.errors import ConfigError, PartyAbsent, PartyFailed, Refused, WireError
 from fedmend.federation import Each, Policy, Worker, exposed, read_ledger
+from fedmend.federation.engines.flare.host import PartyHost
+from fedmend.federation.engines.flare.messages import read_request, reply
 from fedmend.federation.reconcile import reconcile
 
-from .conftest import HELLO, Probe
+from .conftest import HELLO, Probe, Wired
 
 
 class Stranger(Worker):
@@ -210,3 +212,67 @@ def test_threads_end_with_the_engine(wired):
     while ours():
         assert time.monotonic() < deadline
         time.sleep(0.05)
+
+
+def lying(host, operation, answer):
+    """The host as it is, but for its answer to one operation."""
+    honest = host.answer
+
+    def answered(message, caller="server"):
+        if read_request(message)["op"] == operation:
+            return answer
+        return honest(message, caller)
+
+    host.answer = answered
+
+
+@pytest.mark.parametrize("content", [None, 7, [1], [{"what": 1}], ["x"]])
+def test_a_party_without_a_ledger_does_not_keep_the_run_from_ending(
+    wire_up, tmp_path, caplog, content
+):
+    ended = []
+    wired = wire_up(ended=lambda: ended.append(True))
+    wired.engine.ledgers = tmp_path / "ledgers"
+    exercise(wired.fed)
+    lying(wired.hosts["bank"], "ledger", reply(content))
+    with pytest.raises(WireError, match="party 'bank' sent something else than its ledger"):
+        wired.engine.party_ledgers()
+    wired.fed.close()
+    assert ended == [True]
+    assert [path.name for path in (tmp_path / "ledgers").iterdir()] == ["telco.jsonl"]
+    assert "no copy of the ledger of 'bank'" in caplog.text
+
+
+@pytest.mark.parametrize("content", [None, {}, {"session": "text"}, [b"x"]])
+def test_a_hello_that_is_answered_with_nonsense_names_the_party(tmp_path, monkeypatch, content):
+    honest = PartyHost.answer
+
+    def answered(host, message, caller="server"):
+        if host.party == "telco" and read_request(message)["op"] == "hello":
+            return reply(content)
+        return honest(host, message, caller)
+
+    monkeypatch.setattr(PartyHost, "answer", answered)
+    with pytest.raises(WireError, match="hello"):
+        Wired(tmp_path)
+
+
+def test_a_relay_that_takes_nothing_more_makes_its_party_absent(wire_up):
+    """A large message to a process that stands still must not block the watch, nor the caller."""
+    wired = wire_up(stall_seconds=1.0)
+    crew = wired.fed.workers(Probe)
+    stands, goes_on = threading.Event(), threading.Event()
+
+    def stand_still():
+        stands.set()
+        goes_on.wait()
+
+    wired.far["telco"].receive = stand_still
+    assert stands.wait(10)  # a ping was the last it took
+    began = time.perf_counter()
+    with pytest.raises(PartyAbsent, match="'telco' is absent"):
+        crew["telco"].step(np.ones(8_000_000, np.float32))
+    assert time.perf_counter() - began < 20
+    assert set(wired.engine.absent) == {"telco"}
+    assert crew["bank"].sums().sum() > 0
+    goes_on.set()

@@ -95,7 +95,7 @@ class Courier:
             elif future is not None:
                 self._gone(party, frame.payload.decode())
                 future.set_exception(PartyAbsent(party, frame.payload.decode()))
-        if not self._over.is_set():
+        if not self._over.is_set() and party not in self.absent:
             self._gone(party, self._why_gone(party))
 
     def _why_gone(self, party: str) -> str:
@@ -143,12 +143,17 @@ class Courier:
         ticket = next(self._tickets)
         with self._lock:
             self._pings[ticket] = party
-        self._send(Frame(ticket, OK, party, SECONDS.pack(self._stall) + request("ping")))
+        ping = Frame(ticket, OK, party, SECONDS.pack(self._stall) + request("ping"))
+        # Waiting behind a message that nobody takes would end the watch over all parties.
+        if not self._send(ping, wait=False):
+            with self._lock:
+                self._pings.pop(ticket, None)
 
-    def _send(self, frame: Frame) -> None:
+    def _send(self, frame: Frame, *, wait: bool = True) -> bool:
         # A link that is gone is noticed by the thread that listens to it.
         with contextlib.suppress(OSError):
-            self._links[frame.name].send(frame)
+            return self._links[frame.name].send(frame, wait=wait)
+        return True
 
     # ------------------------------------------------------------------ absence
 
@@ -160,3 +165,5 @@ class Courier:
         for future in futures:
             if not future.done():
                 future.set_exception(PartyAbsent(party, reason))
+        # Whoever is still sending to it would wait for ever.
+        self._links[party].close()

@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from fedmend._version import __version__
-from fedmend.errors import ConfigError, FedmendError, PartyAbsent, Refused
+from fedmend.errors import ConfigError, FedmendError, PartyAbsent, Refused, WireError
 from fedmend.federation import wire
 from fedmend.federation.engines import Call
 from fedmend.federation.engines.flare.courier import Courier
 from fedmend.federation.engines.flare.host import NOTHING, Hello
 from fedmend.federation.engines.flare.link import Link
-from fedmend.federation.engines.flare.messages import read_reply, request
+from fedmend.federation.engines.flare.messages import field, read_reply, request
 from fedmend.federation.engines.local import by_kind
 from fedmend.federation.ledger import COORDINATOR, Entry, Ledger, write_ledger
 from fedmend.federation.reconcile import UNANSWERED
@@ -111,21 +111,24 @@ class FlareEngine:
 
     def party_ledgers(self) -> dict[str, list[Entry]]:
         """What every party has written down of this run so far; absent parties are left out."""
-        found = {}
-        for party in self._names:
-            if party in self.absent:
-                continue
-            entries = self._value(party, "ledger", self._send(party, "ledger"))
-            found[party] = [Entry(**entry) for entry in entries]
-        return found
+        return {party: self._ledger_of(party) for party in self._names if party not in self.absent}
+
+    def _ledger_of(self, party: str) -> list[Entry]:
+        entries = self._value(party, "ledger", self._send(party, "ledger"))
+        try:
+            return [Entry(**entry) for entry in entries]
+        except TypeError as error:
+            raise WireError(
+                f"party {party!r} sent something else than its ledger: {error}. "
+                "Mend: install the same fedmend version at all parties"
+            ) from error
 
     def close(self, reason: str = "finished") -> None:
         """Say goodbye to every party that is there, with the reason, and end the jobs."""
         if self._closed:
             return
         if self.ledgers is not None and reason == "finished":
-            for party, entries in self.party_ledgers().items():
-                write_ledger(self.ledgers / f"{party}.jsonl", entries)
+            self._fetch_ledgers(self.ledgers)
         self._closed = True
         gone = self.absent
         if gone and reason == "finished":
@@ -144,6 +147,16 @@ class FlareEngine:
         if self._ended is not None:
             self._ended()
         self.ledger.close()
+
+    def _fetch_ledgers(self, folder: Path) -> None:
+        """Copies of the parties' ledgers; one that cannot be had must not keep the jobs running."""
+        for party in self._names:
+            if party in self.absent:
+                continue
+            try:
+                write_ledger(folder / f"{party}.jsonl", self._ledger_of(party))
+            except (FedmendError, OSError) as error:
+                logger.warning("there is no copy of the ledger of %r: %s", party, error)
 
     # ------------------------------------------------------------------ messages
 
@@ -164,7 +177,12 @@ class FlareEngine:
         refusals: list[FedmendError] = []
         for party, future in asked.items():
             try:
-                self._sessions[party] = self._value(party, "hello", future)["session"]
+                answer = self._value(party, "hello", future)
+                if not isinstance(answer, dict):
+                    raise WireError(
+                        f"party {party!r} answered hello with a {type(answer).__name__}"
+                    )
+                self._sessions[party] = field({"op": "hello", **answer}, "session", bytes)
             except FedmendError as error:
                 refusals.append(error)
         if refusals:

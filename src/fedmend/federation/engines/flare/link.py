@@ -37,15 +37,21 @@ class Link:
         self._end = end
         self._sending = threading.Lock()
 
-    def send(self, frame: Frame) -> None:
+    def send(self, frame: Frame, *, wait: bool = True) -> bool:
+        """Whether it was sent: without `wait`, not while another thread is sending."""
         name = frame.name.encode()
         head = HEAD.pack(frame.ticket, frame.status, len(name), len(frame.payload)) + name
-        with self._sending:
+        if not self._sending.acquire(blocking=wait):
+            return False
+        try:
             if len(frame.payload) < 1 << 16:
                 self._end.sendall(head + frame.payload)
             else:
                 self._end.sendall(head)
                 self._end.sendall(frame.payload)
+        finally:
+            self._sending.release()
+        return True
 
     def receive(self) -> Frame | None:
         """The next frame; None when the other end is gone."""
