@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from fedmend.errors import ConfigError, Refused
+from fedmend.federation.engines.flare.events import printable
 from fedmend.federation.engines.flare.host import Hello
 
 __all__ = ["Question", "ask", "give_answer", "open_question", "party_of"]
@@ -27,7 +28,8 @@ class Question:
 
     @property
     def words(self) -> str:
-        return f"run {self.title!r} with {', '.join(self.methods) or 'no named method'}"
+        named = printable(", ".join(self.methods)).replace("\n", " ")
+        return f"run {self.title!r} with {named or 'no named method'}"
 
 
 def ask(kit: Path, hello: Hello, seconds: float) -> None:

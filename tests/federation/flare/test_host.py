@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedmend._version import __version__
-from fedmend.errors import FedmendError, PartyFailed, Refused, WireError
+from fedmend.errors import DataError, FedmendError, PartyFailed, Refused, WireError
 from fedmend.federation import Policy, Site, wire
 from fedmend.federation.engines.flare.host import PartyHost, _Numbers
 from fedmend.federation.engines.flare.messages import read_reply, request
@@ -203,3 +203,51 @@ def test_numbers_are_taken_once_in_any_order(order):
     assert not numbers._above
     assert not numbers.take(0)
     assert not numbers.take(10**9)
+
+
+def test_an_error_about_a_name_that_is_no_text_is_answered(tmp_path):
+    def opener(hello):
+        raise DataError("cannot be read", column="caf\udce9.csv", mend="rename it")
+
+    host = PartyHost("bank", opener, tmp_path)
+    with pytest.raises(DataError, match="caf.*udce9.csv.*cannot be read"):
+        say(host, "hello", **HELLO)
+    assert say(host, "ping") == {"busy": ""}
+    host.close("done")
+
+
+def test_a_message_of_somebody_else_does_not_make_a_busy_party_idle(host, session):
+    handle = say(host, "start", session=session, number=1, worker="Probe", scope="train", params={})
+    asked = {"handle": handle, "method": "sleep", "kwargs": {"seconds": 1.0}}
+    working = threading.Thread(
+        target=say, args=(host, "call"), kwargs={"session": session, "number": 2, **asked}
+    )
+    working.start()
+    while say(host, "ping") == {"busy": ""}:
+        pass
+    with pytest.raises(Refused):
+        read_reply(host.answer(request("ping"), caller="telco"), "bank", "ping")
+    assert say(host, "ping") == {"busy": "Probe.sleep"}
+    working.join()
+
+
+def test_words_from_elsewhere_cannot_paint_on_the_party_s_screen(host):
+    words = "VFL\x1b[2J\r10:00:00  nothing happened\n10:00:01  nothing\u202e"
+    say(host, "hello", **HELLO | {"title": words, "methods": [words]})
+    said = [json.loads(line)["words"] for line in host.events.path.read_text().splitlines()]
+    for each in said:
+        first, *more = each.split("\n")
+        assert all(line.startswith("    ") for line in more)
+        assert all(line.isprintable() for line in (first, *more))
+    assert any("VFL\ufffd[2J" in each for each in said)
+
+
+def test_words_of_a_party_cannot_paint_on_the_coordinator_s_screen(tmp_path):
+    def opener(hello):
+        raise DataError("bad\x1b[2J", column="a\rb", mend="x\x07")
+
+    host = PartyHost("bank", opener, tmp_path)
+    with pytest.raises(DataError) as caught:
+        say(host, "hello", **HELLO)
+    assert str(caught.value).isprintable()
+    host.close("done")

@@ -16,6 +16,16 @@ EVENTS_FILE = "events.jsonl"
 LEVELS = ("info", "refused", "error")
 
 
+def printable(text: str) -> str:
+    """Text from elsewhere as it may stand on a screen.
+
+    A control character could wipe out the line above, or paint one that nobody wrote.
+    """
+    return "".join(
+        letter if letter.isprintable() or letter == "\n" else "\ufffd" for letter in text
+    )
+
+
 @dataclass(frozen=True)
 class Event:
     """One thing that happened: when, how grave, and what."""
@@ -33,6 +43,8 @@ class Events:
         self._lock = threading.Lock()
 
     def note(self, words: str, level: str = "info") -> None:
+        # Further lines are set in: one that starts at the margin is a line of ours.
+        words = printable(words).replace("\n", "\n    ")
         event = Event(time.time(), level, words)
         log = logger.info if level == "info" else logger.warning
         log("%s", words)

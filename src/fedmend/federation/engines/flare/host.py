@@ -164,8 +164,10 @@ class PartyHost:
         words = f"the coordinator asks for a run {hello.title!r}: {', '.join(hello.methods)}"
         self.events.note(words)
         self._busy = "reading the table"
-        site = self._opener(hello)
-        self._busy = ""
+        try:
+            site = self._opener(hello)
+        finally:
+            self._busy = ""
         self._policy, self._title = site.policy, hello.title
         self._ledger = Ledger(self.folder / LEDGER_FOLDER / f"{hello.run}.jsonl")
         self._site, self._session = site, secrets.token_bytes(16)
@@ -221,7 +223,6 @@ class PartyHost:
         return answer
 
     def _sorry(self, error: Exception) -> bytes:
-        self._busy = ""
         refused = isinstance(error, Refused)
         if not isinstance(error, FedmendError):
             logger.exception("a request could not be answered")

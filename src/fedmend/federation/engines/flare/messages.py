@@ -12,6 +12,7 @@ from typing import Any
 
 from fedmend.errors import DataError, FedmendError, PartyFailed, Refused, WireError
 from fedmend.federation import wire
+from fedmend.federation.engines.flare.events import printable
 from fedmend.federation.policy import Policy
 
 OPERATIONS = ("hello", "start", "call", "stop", "ping", "ledger", "bye")
@@ -47,7 +48,17 @@ def reply(value: Any) -> bytes:
 
 
 def error_reply(error: BaseException, *, policy: Policy) -> bytes:
-    return wire.encode({"error": describe(error, policy)})
+    content = describe(error, policy)
+    # A file's name may hold bytes that are no text; an error about it must arrive all the same.
+    return wire.encode(
+        {
+            "error": {
+                key: value.encode(errors="backslashreplace").decode()
+                for key, value in content.items()
+                if isinstance(value, str)
+            }
+        }
+    )
 
 
 def read_reply(message: bytes, party: str, call: str) -> Any:
@@ -120,7 +131,7 @@ def _kinds() -> dict[str, type[FedmendError]]:
 
 def rebuild(content: dict[str, Any], party: str, call: str) -> FedmendError:
     """The error of a reply, of its own type; what is unknown here becomes a PartyFailed."""
-    name, text = str(content.get("type")), str(content.get("text"))
+    name, text = str(content.get("type")), printable(str(content.get("text")))
     kind = _kinds().get(name, PartyFailed)
     if issubclass(kind, DataError):
         return kind(
@@ -143,4 +154,4 @@ def rebuild(content: dict[str, Any], party: str, call: str) -> FedmendError:
 
 
 def _text_or_none(value: Any) -> str | None:
-    return value if isinstance(value, str) else None
+    return printable(value) if isinstance(value, str) else None
