@@ -2,12 +2,13 @@ from __future__ import annotations
 
 import io
 import json
+import os
 
 import pytest
 from rich.console import Console
 
 from fedmend.deploy.consent import open_question
-from fedmend.deploy.party_screen import PartyScreen
+from fedmend.deploy.party_screen import PartyScreen, forget_typed, keyboard_answer
 from fedmend.federation.engines.flare.events import Events
 from fedmend.federation.ledger import Ledger
 from fedmend.federation.wire import measure
@@ -84,3 +85,70 @@ def test_where_nobody_sits_the_commands_are_named(screen, tmp_path):
     shown.tick()
     assert "fedmend party allow | refuse" in shown.text()
     assert open_question(tmp_path) is not None
+
+
+def test_a_damaged_line_of_the_ledger_is_told_and_the_next_shown(screen, tmp_path):
+    shown = screen()
+    ledger = Ledger(tmp_path / "ledgers" / "r1.jsonl")
+    ledger.path.write_text('{"time": 1.0, "un{"time": 2.0}\n[1]\n')
+    ledger.record("bank", "coordinator", "W.sums", "statistic", measure(1))
+    ledger.close()
+    shown.tick()
+    assert shown.text().count("a damaged line in r1.jsonl") == 2
+    assert "→ W.sums: statistic" in shown.text()
+
+
+def test_an_answer_that_comes_too_late_is_told_and_ends_nothing(screen, tmp_path):
+    def late():
+        (tmp_path / "question.json").unlink()  # the coordinator has left meanwhile
+        return True
+
+    shown = screen(late)
+    question(tmp_path)
+    shown.tick()
+    assert "too late" in shown.text()
+    assert not (tmp_path / "answer.txt").exists()
+    shown.tick()
+
+
+def test_what_was_typed_before_a_question_does_not_answer_it(tmp_path):
+    typed, asked = ["y"], []
+
+    def answer():
+        return typed.pop() == "y" if typed else None
+
+    def forget():
+        asked.append(open_question(tmp_path).run)
+        typed.clear()
+
+    shown = PartyScreen(tmp_path, Console(file=io.StringIO(), width=200), answer, forget)
+    shown.tick()
+    question(tmp_path)
+    for _ in range(3):
+        shown.tick()
+    assert asked == ["r1"] and not (tmp_path / "answer.txt").exists()
+    typed.append("y")
+    shown.tick()
+    assert (tmp_path / "answer.txt").read_text() == "yes r1"
+
+
+def test_the_keyboard_is_read_by_lines_and_can_be_forgotten(monkeypatch):
+    us, them = os.openpty()
+    with open(them, encoding="utf-8") as terminal, open(us, "wb", buffering=0) as keys:
+        monkeypatch.setattr("sys.stdin", terminal)
+        assert keyboard_answer() is None
+        for words, meaning in ((b"yes\n", True), (b"Y\n", True), (b"nope\n", False)):
+            keys.write(words)
+            assert keyboard_answer() is meaning
+        keys.write(b"y\n")
+        forget_typed()
+        assert keyboard_answer() is None
+
+
+def test_a_call_named_from_elsewhere_cannot_paint_on_the_screen(screen, tmp_path):
+    shown = screen()
+    ledger = Ledger(tmp_path / "ledgers" / "r1.jsonl")
+    ledger.record("coordinator", "bank", "W.\x1b[2J\nsums", "control", measure(1))
+    ledger.close()
+    shown.tick()
+    assert "← W.\ufffd[2J sums: control" in shown.text() and "\x1b" not in shown.text()

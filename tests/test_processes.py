@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -125,3 +126,25 @@ def test_kits_are_not_mixed_up(kits, capsys):
     with pytest.raises(SystemExit):
         main(["party", "start", str(kits.server)])
     assert "is the kit of a server" in capsys.readouterr().err
+
+
+def test_flare_s_process_ends_when_the_supervisor_fails(daemon, monkeypatch):
+    spawned = []
+
+    def spawn():
+        spawned.append(subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"]))
+        return spawned[-1]
+
+    def tick():
+        raise OSError("the screen is gone")
+
+    monkeypatch.setattr(daemon, "_spawn", spawn)
+    handlers = {each: signal.getsignal(each) for each in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        with pytest.raises(OSError, match="the screen is gone"):
+            daemon.supervise(tick)
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+    assert spawned[0].poll() is not None
+    assert not (daemon.kit / "process.json").exists()

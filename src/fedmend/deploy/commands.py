@@ -92,7 +92,7 @@ def check(kit: Kit) -> None:
 def start(kit: Kit, detach: Detach = False) -> None:
     """Take part: connect to the server, and show on this screen what is asked for."""
     from fedmend.deploy.party_file import load_party
-    from fedmend.deploy.party_screen import PartyScreen, keyboard_answer
+    from fedmend.deploy.party_screen import PartyScreen, forget_typed, keyboard_answer
 
     daemon = _daemon(kit, "party")
     file = load_party(kit)
@@ -101,8 +101,9 @@ def start(kit: Kit, detach: Detach = False) -> None:
         typer.echo(f"{file.name} runs in the background (process {found.supervisor})")
         return
     console = _console()
-    answer = keyboard_answer if sys.stdin.isatty() else None
-    screen = PartyScreen(daemon.kit, console, answer)
+    somebody = sys.stdin.isatty()
+    keyboard = (keyboard_answer, forget_typed) if somebody else (None, None)
+    screen = PartyScreen(daemon.kit, console, *keyboard)
     console.print(
         f"{file.name} is starting; Ctrl-C ends it. Nothing leaves but what is shown here."
     )

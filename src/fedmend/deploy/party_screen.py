@@ -5,20 +5,22 @@ from __future__ import annotations
 import json
 import select
 import sys
+import termios
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fedmend.deploy.consent import give_answer, open_question
-from fedmend.federation.engines.flare.events import EVENTS_FILE, read_events
+from fedmend.errors import ConfigError
+from fedmend.federation.engines.flare.events import EVENTS_FILE, printable, read_events
 from fedmend.federation.engines.flare.host import LEDGER_FOLDER
 from fedmend.federation.ledger import Entry
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-__all__ = ["PartyScreen"]
+__all__ = ["PartyScreen", "forget_typed", "keyboard_answer"]
 
 _COLOURS = {"info": "default", "refused": "yellow", "error": "red"}
 
@@ -26,15 +28,21 @@ _COLOURS = {"info": "default", "refused": "yellow", "error": "red"}
 class PartyScreen:
     """Prints the kit's events and ledger lines as they are written.
 
-    answer: how a question is answered here; None where nobody sits.
+    answer: how a question is answered here; None where nobody sits. forget: drops what was typed
+    before a question was there to be answered.
     """
 
     def __init__(
-        self, kit: Path, console: Console, answer: Callable[[], bool | None] | None = None
+        self,
+        kit: Path,
+        console: Console,
+        answer: Callable[[], bool | None] | None = None,
+        forget: Callable[[], None] | None = None,
     ) -> None:
         self.kit = kit
         self.console = console
         self._answer = answer
+        self._forget = forget
         self._asked = ""
         self._events_at = _size(kit / EVENTS_FILE)
         self._ledgers = {path: _size(path) for path in (kit / LEDGER_FOLDER).glob("*.jsonl")}
@@ -55,7 +63,11 @@ class PartyScreen:
                 if not line.endswith(b"\n"):
                     break
                 offset += len(line)
-                entry = Entry(**json.loads(line))
+                try:
+                    entry = Entry(**json.loads(line))
+                except (ValueError, TypeError):
+                    self._line(time.time(), f"a damaged line in {path.name}", "red")
+                    continue
                 self._line(entry.time, _words(entry), "yellow" if entry.note else "dim")
         return offset
 
@@ -66,12 +78,20 @@ class PartyScreen:
             return
         if question.run != self._asked:
             self._asked = question.run
+            if self._forget is not None:
+                self._forget()
             how = "[y/N] " if self._answer else "(fedmend party allow | refuse)"
             self._line(question.asked, f"may the coordinator {question.words}? {how}", "bold")
         if self._answer is not None:
             said = self._answer()
             if said is not None:
-                give_answer(self.kit, said)
+                self._give(said)
+
+    def _give(self, said: bool) -> None:
+        try:
+            give_answer(self.kit, said)
+        except ConfigError:  # the time for it ran out, or the coordinator left, at this very moment
+            self._line(time.time(), "that was too late: nobody waits for the answer", "yellow")
 
     def _line(self, when: float, words: str, style: str) -> None:
         clock = time.strftime("%H:%M:%S", time.localtime(when))
@@ -88,12 +108,18 @@ def keyboard_answer() -> bool | None:
     return sys.stdin.readline().strip().lower() in ("y", "yes")
 
 
+def forget_typed() -> None:
+    """A yes that was typed before the question was asked is no answer to it."""
+    termios.tcflush(sys.stdin, termios.TCIFLUSH)
+
+
 def _words(entry: Entry) -> str:
     times = f" ×{entry.count:,}" if entry.count > 1 else ""
     what = f"{entry.kind} {entry.shape} {entry.dtype}".strip()
     note = f" ({entry.note})" if entry.note else ""
     arrow = "→" if entry.receiver == "coordinator" else "←"
-    return f"{arrow} {entry.call}: {what}, {entry.bytes:,} bytes{times}{note}"
+    line = f"{arrow} {entry.call}: {what}, {entry.bytes:,} bytes{times}{note}"
+    return printable(line).replace("\n", " ")
 
 
 def _size(path: Path) -> int:

@@ -118,7 +118,8 @@ class Daemon:
         except psutil.NoSuchProcess:
             left = []
         for process in left:
-            process.kill()
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
         if self._started is not None:
             self._started.wait()
             self._started = None
@@ -155,6 +156,7 @@ class Daemon:
         self._end_orphan()
         self._clean()
         quick = 0
+        child: subprocess.Popen[bytes] | None = None
         try:
             while not self._stop.is_set():
                 began = time.monotonic()
@@ -166,8 +168,6 @@ class Daemon:
                     if owner and not _is_alive(owner, owner_since):
                         self._stop.set()
                 if self._stop.is_set():
-                    _end_processes(child.pid)
-                    child.wait()
                     break
                 quick = quick + 1 if time.monotonic() - began < 60 else 0
                 self._remember(0)
@@ -178,6 +178,10 @@ class Daemon:
                 )
                 self._stop.wait(1.0)
         finally:
+            # However this ends, FLARE's process must not go on without anybody looking.
+            if child is not None and child.poll() is None:
+                _end_processes(child.pid)
+                child.wait()
             (self.kit / PROCESS_FILE).unlink(missing_ok=True)
 
     def _give_up(self, code: int) -> None:
