@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from pathlib import Path
 
@@ -282,6 +283,11 @@ def test_bad_federations() -> None:
         Federation([Party("a", table)], seed="1", device="tpu")  # type: ignore[arg-type]
     assert len(found.value.problems) == 3
     assert Federation(Party("a", table), seed=np.int64(3), device="auto").seed == 3
+    for seed in (-1, np.int64(-1), 0.5, True, None):
+        with pytest.raises(ConfigError, match="seed must be a whole number from 0 on"):
+            Federation(Party("a", table), seed=seed)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="nobody is named. Mend: name some of a"):
+        Federation(Party("a", table)).only()
     for name in ("coordinator", "", "../up", "a b", "a/b", table):
         with pytest.raises(ConfigError, match="cannot be a party's name"):
             Party(name, table)  # type: ignore[arg-type]
@@ -354,3 +360,9 @@ def test_a_damaged_ledger_is_named_not_skipped(tmp_path: Path) -> None:
         read_ledger(path)
     with pytest.raises(DataError, match="no ledger"):
         read_ledger(tmp_path / "none.jsonl")
+    # Whoever goes on writing after a killed process spoils no line of its own.
+    again = Ledger(path)
+    again.record("b", "a", "W.m", "count", wire.measure(4))
+    again.close()
+    _, cut, last = path.read_text().splitlines()
+    assert cut == '{"time": 1' and json.loads(last)["sender"] == "b"

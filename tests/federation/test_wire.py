@@ -109,6 +109,21 @@ def test_what_has_no_place_is_refused_on_both_paths(value: object) -> None:
         wire.measure(value)
 
 
+def test_views_of_other_items_than_bytes_are_bytes() -> None:
+    numbers = np.arange(3.0)
+    for view in (memoryview(numbers), memoryview(numbers.reshape(3, 1)), memoryview(b"")):
+        message = wire.encode(view)
+        assert wire.decode(message) == bytes(view) and wire.measure(view).nbytes == len(message)
+
+
+def test_dimensions_have_a_limit_whether_or_not_it_is_encoded() -> None:
+    for value in (np.zeros((1,) * 17), torch.zeros((1,) * 17)):
+        for walk in (wire.encode, wire.measure):
+            with pytest.raises(WireError, match="16 dimensions at most"):
+                walk(value)
+    assert wire.decode(wire.encode(np.zeros((1,) * 16))).ndim == 16
+
+
 def test_nesting_has_a_limit() -> None:
     deep: list[object] = []
     for _ in range(wire_types.MAX_DEPTH + 1):

@@ -98,8 +98,8 @@ def _check_arguments(parties: Sequence[Any], seed: Any, device: Any) -> None:
         for each in parties
         if not isinstance(each, Party)
     ]
-    if not hasattr(seed, "__index__") or isinstance(seed, bool):
-        problems.append(f"seed must be a whole number, however: {seed!r}. Mend: seed=0")
+    if not hasattr(seed, "__index__") or isinstance(seed, bool) or seed < 0:
+        problems.append(f"seed must be a whole number from 0 on, however: {seed!r}. Mend: seed=0")
     if not isinstance(device, str) or not _DEVICE.fullmatch(device):
         problems.append(
             f"device must be 'cpu', 'cuda', 'cuda:0' or 'auto', however: {device!r}. "
@@ -261,6 +261,8 @@ class Federation:
 
     def only(self, *names: str) -> Federation:
         """The same federation seen as if only these parties were there."""
+        if not names:
+            raise ConfigError(f"nobody is named. Mend: name some of {', '.join(self._members)}")
         for name in names:
             if name not in self._members:
                 raise ConfigError(

@@ -68,6 +68,8 @@ class Ledger:
         if self.path is not None:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             self._file = self.path.open("a", encoding="utf-8")
+            if _is_cut_off(self.path):
+                self._file.write("\n")  # what a killed process began must not spoil our first line
 
     def record(
         self, sender: str, receiver: str, call: str, kind: str, measure: Measure, note: str = ""
@@ -139,6 +141,14 @@ class Ledger:
         if self._file is not None:
             self._file.writelines(json.dumps(asdict(entry)) + "\n" for entry in fresh)
             self._file.flush()
+
+
+def _is_cut_off(path: Path) -> bool:
+    with path.open("rb") as file:
+        if not file.seek(0, os.SEEK_END):
+            return False
+        file.seek(-1, os.SEEK_END)
+        return file.read(1) != b"\n"
 
 
 def _entry(key: tuple[Any, ...], first: float, last: float, count: float) -> Entry:

@@ -19,6 +19,7 @@ from fedmend.federation.wire_types import (
     MAX_DEPTH,
     Measure,
     Sealed,
+    check_dims,
     int_bytes,
     is_tensor,
     key_bytes,
@@ -70,8 +71,9 @@ def _measure(value: Any, seen: list[tuple[str, str]], sealed: list[str], depth: 
     if isinstance(value, str):
         return 5 + len(utf8(value))
     if isinstance(value, (bytes, bytearray, memoryview)):
-        seen.append((str(len(value)), "bytes"))
-        return 9 + len(value)
+        count = memoryview(value).nbytes
+        seen.append((str(count), "bytes"))
+        return 9 + count
     if isinstance(value, (list, tuple)):
         return 5 + sum(_measure(item, seen, sealed, depth + 1) for item in value)
     if isinstance(value, Sealed):
@@ -90,5 +92,6 @@ def _note_array(name: str, shape: tuple[int, ...], seen: list[tuple[str, str]]) 
 
 @lru_cache(maxsize=4096)
 def _array_note(name: str, shape: tuple[int, ...]) -> tuple[tuple[str, str], int]:
+    check_dims(len(shape))
     words = "x".join(map(str, shape)) or "scalar"
     return (words, name), 3 + 8 * len(shape) + math.prod(shape) * ITEM_BYTES[name]

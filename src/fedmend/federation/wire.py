@@ -33,6 +33,7 @@ from fedmend.federation.wire_types import (
     VERSION,
     Measure,
     Sealed,
+    check_dims,
     int_bytes,
     is_tensor,
     key_bytes,
@@ -88,7 +89,8 @@ def _put(value: Any, parts: list[Any], depth: int) -> None:
         raw = utf8(value)
         parts.append(b"s" + _U32.pack(len(raw)) + raw)
     elif isinstance(value, (bytes, bytearray, memoryview)):
-        parts += (b"b" + _U64.pack(len(value)), bytes(value))
+        raw = bytes(value)
+        parts += (b"b" + _U64.pack(len(raw)), raw)
     elif isinstance(value, (list, tuple)):
         parts.append((b"l" if isinstance(value, list) else b"t") + _U32.pack(len(value)))
         for item in value:
@@ -142,8 +144,7 @@ def _put_tensor(value: Any, parts: list[Any]) -> None:
 
 
 def _array_head(tag: bytes, code: int, shape: tuple[int, ...]) -> bytes:
-    if len(shape) > MAX_DIMS:
-        raise WireError(f"arrays may have {MAX_DIMS} dimensions at most. Mend: reshape")
+    check_dims(len(shape))
     return tag + bytes((code, len(shape))) + b"".join(_U64.pack(side) for side in shape)
 
 

@@ -73,6 +73,11 @@ def _dtype_name(dtype: Any) -> str:
     return name
 
 
+def check_dims(count: int) -> None:
+    if count > MAX_DIMS:
+        raise WireError(f"arrays may have {MAX_DIMS} dimensions at most. Mend: reshape")
+
+
 def int_bytes(value: int) -> int:
     width = (value.bit_length() + 8) // 8
     if width > MAX_INT_BYTES:
