@@ -41,6 +41,25 @@ def test_problems_only(workshop, capsys):
     assert "What is torn" not in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("option", ["--write", "--json", "--curve"])
+def test_what_is_not_looked_at_is_not_written(workshop, capsys, option):
+    workshop.write()
+    more = [] if option == "--curve" else [str(workshop.folder / "new")]
+    with pytest.raises(SystemExit) as stopped:
+        main(["check", str(workshop.config), "--problems", option, *more])
+    assert stopped.value.code == 2 and "leave out --problems" in capsys.readouterr().err
+    text = workshop.config.read_text().replace('data = "telco.csv"\n', "") + "[flare]\n"
+    workshop.config.write_text(text)
+    if more:
+        with pytest.raises(SystemExit) as stopped:
+            main(["check", str(workshop.config), option, *more])
+        assert stopped.value.code == 2
+        assert "party 'telco' has its table elsewhere" in capsys.readouterr().err
+    assert not (workshop.folder / "new").exists()
+    main_ok(["check", str(workshop.config)])
+    assert "bank: 160 rows, 2 columns" in capsys.readouterr().out
+
+
 def test_json_and_file(workshop, capsys):
     workshop.write()
     mended, facts = workshop.folder / "sub" / "mended.toml", workshop.folder / "found.json"

@@ -78,6 +78,11 @@ def check(
     from fedmend.checks import check_data
     from fedmend.config import load_config
 
+    if problems and (write or as_json or curve):
+        raise ConfigError(
+            "--problems looks no further, so that there is nothing to tell or to write. "
+            "Mend: leave out --problems, or --write, --json and --curve"
+        )
     settings = load_config(config)
     if write is not None and write.exists() and not force:
         raise ConfigError(f"{write} exists already. Mend: --force to overwrite it, or another name")
@@ -111,6 +116,13 @@ def _look(
 
     with TerminalListener(console) as listener:
         seen = look(settings, found, curve=curve, progress=listener.progress)
+    if seen is None and (write or as_json):
+        elsewhere = next(each.name for each in settings.party if each.name not in found.tables)
+        raise ConfigError(
+            f"party {elsewhere!r} has its table elsewhere, so what is torn is not known. "
+            "Mend: leave out --write and --json, or name its table",
+            source=str(settings.source),
+        )
     if seen is None:
         for party, table in found.tables.items():
             facts = f"{len(table):,} rows, {len(table.feature_names)} columns"
