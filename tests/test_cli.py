@@ -113,6 +113,9 @@ def test_interrupt_says_how_to_go_on(call, workshop, monkeypatch):
     code, _, err = call("run")
     assert code == 130 and "fedmend run federation.toml --resume" in err
     assert workshop.leftovers() == ["federation.part"]
+    code, _, err = call("run", "--folder", "my runs/one", "--recipe", "complete-vfl")
+    told = "fedmend run federation.toml --folder 'my runs/one' --recipe complete-vfl --resume"
+    assert code == 130 and told in err
 
 
 def test_unexpected_errors_are_told_apart_and_traced_on_request(call, workshop, monkeypatch):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -64,7 +65,10 @@ def run(
                     listener=listener,
                 )
     except KeyboardInterrupt:
-        typer.echo(f"interrupted. Go on with: fedmend run {config} --resume", err=True)
+        given = {"--folder": folder, "--recipe": recipe, "--engine": engine}
+        options = [str(word) for pair in given.items() if pair[1] for word in pair]
+        again = shlex.join([str(config), *options])
+        typer.echo(f"interrupted. Go on with: fedmend run {again} --resume", err=True)
         raise typer.Exit(130) from None
     if record.methods:
         console.print(comparison_table(record))
