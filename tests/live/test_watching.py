@@ -87,6 +87,14 @@ def test_a_finished_run_shows_its_report(watched):
     assert report.partition("<main>")[2].partition("</main>")[0] in page
 
 
+def test_a_finished_run_may_have_no_report(watched):
+    workshop, _, _ = watched
+    (workshop.run / "report.html").unlink()
+    with watching(workshop.run) as server:
+        assert json.loads(get(server.address + "state"))["finished"] is True
+        assert "finished, and the run leaves the report out" in get(server.address)
+
+
 def test_only_this_machine_by_its_own_name(watched):
     workshop, _, _ = watched
     with watching(workshop.run) as server:
@@ -176,6 +184,7 @@ def test_a_run_and_a_watcher_in_processes_of_their_own(workshop):
         versions, stages = set(), set()
 
         def looked() -> bool:
+            assert run.poll() in (None, 0), "the run has failed"
             state = ask(address)
             versions.add(state["version"])
             stages.add(get(address).partition('id="live"')[2][:200])

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -124,8 +124,6 @@ class LiveListener(Listener):
         if self._curve:
             name = self._stage.removeprefix("Training ").partition(", seed")[0]
             methods.append(MethodRun(name, name, 0, {}, self._curve, {}, 0.0))
-        record = RunRecord.from_dict({**self.record.to_dict(), "methods": []})
-        record.methods = methods
         write_json(
             self.path,
             {
@@ -133,7 +131,7 @@ class LiveListener(Listener):
                 "title": title,
                 "done": done,
                 "total": total,
-                "record": record.to_dict(),
+                "record": replace(self.record, methods=methods).to_dict(),
             },
         )
 

@@ -15,6 +15,7 @@ from fedmend.errors import ConfigError, FedmendError
 from fedmend.live.loopback import LoopbackServer, is_from_here
 from fedmend.live.state import LIVE_FILE, LiveState, read_live
 from fedmend.report.page import LEDGER_FILE, REPORT_FILE, render
+from fedmend.report.record import RECORD_FILE
 from fedmend.report.stages import read_stages
 
 __all__ = ["WatchServer", "live_page"]
@@ -74,9 +75,9 @@ class WatchServer(LoopbackServer):
 
     def state(self) -> dict[str, Any]:
         """Whether the run is finished, and a text that changes with the page."""
-        finished = self.run / REPORT_FILE
+        finished = self.run / RECORD_FILE
         if finished.is_file() and not self._part.is_dir():
-            return {"finished": True, "version": f"report {finished.stat().st_mtime_ns}"}
+            return {"finished": True, "version": f"record {finished.stat().st_mtime_ns}"}
         if self._drawn[0] and time.monotonic() < self._again:
             return {"finished": False, "version": self._drawn[0]}
         try:
@@ -98,9 +99,12 @@ class WatchServer(LoopbackServer):
 
     def _draw(self) -> str:
         state = self.state()
+        report = self.run / REPORT_FILE
+        if state["finished"] and report.is_file():
+            return _with_banner(report.read_text(encoding="utf-8"), "finished", state["version"])
         if state["finished"]:
-            text = (self.run / REPORT_FILE).read_text(encoding="utf-8")
-            return _with_banner(text, "finished", state["version"])
+            words = "finished, and the run leaves the report out"
+            return _with_banner(_EMPTY, words, state["version"])
         found = read_live(self._part)
         if found is None:
             return _with_banner(_EMPTY, "the run has not told anything yet", state["version"])
