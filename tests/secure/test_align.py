@@ -227,6 +227,20 @@ def test_no_common_id_says_how_the_ids_are_written_and_shows_none():
     assert align(fed, normalise="text").aligned == 30
 
 
+@pytest.mark.parametrize(
+    ("rule", "hint"),
+    [
+        ("exact", "try normalise='text'"),
+        ("text", "try normalise='number' if leading zeros differ"),
+        ("number", "punctuation counts under every rule"),
+    ],
+)
+def test_no_common_id_names_the_next_rule_to_try(rule, hint):
+    fed = federation(people(0, 30), people(50, 80))
+    with pytest.raises(AlignmentError, match=f"no id in common.*Mend: .*{hint}"):
+        align(fed, normalise=rule)
+
+
 def test_no_common_id_among_a_party_that_keeps_statistics_in():
     fed = federation(
         people(0, 30), people(50, 80), policies={"telco": Policy(refuse={"statistic"})}

@@ -108,6 +108,10 @@ def test_large_integers_that_differ_are_no_ties():
     found = rank_correlation(fed, "a", "b", mode="dealer")
     expected = spearmanr(np.arange(10), other).statistic
     assert found.matrix.iloc[0, 0] == pytest.approx(expected, abs=1e-12)
+    across = np.uint64(1 << 63) + (np.arange(10) - 5).astype(np.uint64)  # half of them beyond int64
+    fed = make_federation(pd.DataFrame({"id": across}), pd.DataFrame({"y": other}))
+    found = rank_correlation(fed, "a", "b", mode="dealer")
+    assert found.matrix.iloc[0, 0] == pytest.approx(expected, abs=1e-12)
 
 
 # ---------------------------------------------------------------------------------- equal to scipy

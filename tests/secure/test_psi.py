@@ -249,6 +249,28 @@ def test_a_party_that_sends_no_points_is_named(parties, monkeypatch):
         align(fed)
 
 
+@pytest.mark.parametrize(
+    ("spoil", "said"),
+    [
+        (lambda told: told | {"tags": told["tags"] + told["tags"][:16]}, "more than once"),
+        (lambda told: told | {"tags": bytes(16)}, "1 common ids that .* does not have"),
+        (lambda told: told["tags"], "something else than the common ids"),
+    ],
+)
+def test_an_invitation_that_is_not_one_is_refused(spoil, said, monkeypatch):
+    fed = federation(*([people(0, 30)] * 3))
+    original = psi.MatchWorker._pack
+
+    def spoilt(self, data, to):
+        invites = isinstance(data, dict) and data.keys() == {"key", "tags"}
+        return original(self, spoil(data) if invites else data, to)
+
+    monkeypatch.setattr(psi.MatchWorker, "_pack", spoilt)
+    with pytest.raises(CryptoError, match=said):
+        align(fed)
+    assert not fed.is_aligned
+
+
 @pytest.mark.parametrize(("parties", "said"), [(2, "gave back 29 tags"), (3, "evaluated 29 of 30")])
 def test_a_party_that_gives_back_too_little_is_named(parties, said, monkeypatch):
     fed = federation(*([people(0, 30)] * parties))

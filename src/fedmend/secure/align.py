@@ -70,7 +70,7 @@ def align(
         for large sets: see `fedmend.secure.psi_spu` for what it takes); or "same-order" when the
         tables hold the same ids in the same order already (checked; the order stays that of the
         tables).
-    normalise: the rule by which ids are equal, "exact" or "text".
+    normalise: the rule by which ids are equal, "exact", "text" or "number" (`identifiers`).
     minimum: a smaller intersection gives a `PrivacyWarning`, since statistics over few rows
         reveal them. What a party will not take part in is its own policy's `min_intersection`.
     order: "secret" is new in every run and known to the parties only; "seeded" follows from the
@@ -120,7 +120,7 @@ def _match_private(
     if params["normalise"] == "exact" and _types_differ(facts):
         raise AlignmentError(
             f"no ids can match under normalise='exact': {_types(facts)}. "
-            "Mend: align with normalise='text', or read the ids as the same type everywhere"
+            "Mend: align with normalise='text', or 'number' where only one side has leading zeros"
         )
     rows = {party: each["rows"] for party, each in facts.items()}
     if not all(rows.values()):
@@ -258,8 +258,10 @@ def _nothing_common(crews: list[Crew], facts: Facts, rule: str) -> AlignmentErro
     mend = "check that the same id column was named everywhere, and that the parties share people"
     if rule == "exact":
         mend = "try normalise='text' if case, spaces or unicode form differ; " + mend
+    elif rule == "text":
+        mend = f"try normalise='number' if leading zeros differ; {mend}; punctuation counts"
     else:
-        mend += "; leading zeros and punctuation count under normalise='text'"
+        mend += "; punctuation counts under every rule"
     return AlignmentError(f"the parties have no id in common ({told}). Mend: {mend}")
 
 

@@ -11,7 +11,8 @@ like A's columns), Q (like B's) and R (like the result):
 
 C sees uniform numbers, and the sum of the last two messages, which is the result less what C
 computes itself. Where products need fewer bits, the last two messages carry no more than those: a
-carry out of them would tell C whether A Q^T is large. A and B receive nothing. C must not work together with A or B.
+carry out of them would tell C whether A Q^T is large. A and B receive nothing. C must not work
+together with A or B.
 
 The textbook form has C deal the masks and A and B exchange the differences through C in sealed
 boxes. It needs the same trust and the same three matrix products, but twice the traffic, and

@@ -227,7 +227,8 @@ class StarWorker(MatchWorker):
         bare = self._scalar.inverse()
         for party, box in boxes.items():
             points = bare.times(self._unpack(box, party), sender=party)
-            self._theirs.setdefault(party, []).extend(split(tags_of(points, party), party, 16))
+            tags = split(tags_of(points, party), party, TAG_BYTES)
+            self._theirs.setdefault(party, []).extend(tags)
 
     @exposed(kind="control")
     def digest_own(self, start: int, count: int) -> None:
@@ -273,10 +274,14 @@ class StarWorker(MatchWorker):
     def recognise(self, box: Sealed, sender: str) -> int:
         """Others: find the common ids among the own."""
         invitation = self._unpack(box, sender)
+        if not isinstance(invitation, dict) or invitation.keys() != {"key", "tags"}:
+            raise CryptoError(f"{sender!r} sent something else than the common ids")
         self._group = invitation["key"]
         rows = list(range(len(self.keys)))
         mine = dict(zip(self._group_tags(rows), rows, strict=True))
         tags = split(invitation["tags"], sender, TAG_BYTES)
+        if len(set(tags)) != len(tags):
+            raise CryptoError(f"{sender!r} names a common id more than once. Mend: start anew")
         unknown = sum(tag not in mine for tag in tags)
         if unknown:
             raise CryptoError(

@@ -96,6 +96,8 @@ def _of_column(worker: ColumnsWorker, name: str, max_categories: int) -> list[Ra
 
 def _numbers(values: pd.Series, present: np.ndarray | None) -> np.ndarray:
     # Whole numbers stay whole: as floats, large ones that differ would become ties.
+    if present is None and pd.api.types.is_unsigned_integer_dtype(values.dtype):
+        return values.to_numpy(dtype=np.uint64)
     if present is None and pd.api.types.is_integer_dtype(values.dtype):
         return values.to_numpy(dtype=np.int64)
     return values.to_numpy(dtype=np.float64, na_value=np.nan)
