@@ -18,7 +18,7 @@ from fedmend.generate.encoder import Encoder
 from fedmend.generate.gain import GAIN
 from fedmend.generate.gain_nets import Critic, Guess, Imputer, Layout
 from fedmend.generate.gain_parts import Duel, Game, Rows, _turns, draw_cells, expected_cells, hide
-from fedmend.generate.training import seed_parameters
+from fedmend.generate.training import held_out, seed_parameters
 
 
 def stream(seed: int = 0) -> torch.Generator:
@@ -237,6 +237,17 @@ def test_training_stops_when_nothing_gets_better() -> None:
     assert model.history_.stopped_early
     assert model.history_.steps < 5000
     assert model.history_.best_step == model.history_.steps - 200
+
+
+def test_a_column_whose_few_cells_are_all_held_out() -> None:
+    model = GAIN(hidden=16, steps=5, device="cpu")
+    _, scored = held_out(300, 0.1, model._numpy_rng("held out"))
+    rng, rare = np.random.default_rng(0), np.full(300, np.nan)
+    rare[scored[:4]] = [1.5, 2.7, 3.1, 0.2]
+    table = Table(np.arange(300), {"x": rng.normal(size=300), "rare": rare})
+    made = model.fit(table).sample(40, seed=0).frame["rare"]
+    assert made.between(0.2, 3.1).all()
+    assert made.std() > 0.1
 
 
 def test_wrong_parameters_are_all_named(mixed: Table) -> None:

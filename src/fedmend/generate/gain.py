@@ -20,7 +20,6 @@ from collections.abc import Callable
 import numpy as np
 import torch
 
-from fedmend.errors import ConfigError
 from fedmend.generate.base import Generator
 from fedmend.generate.encoder import Encoded, Encoder, Raw
 from fedmend.generate.gain_nets import Critic, Imputer, Layout
@@ -85,22 +84,21 @@ class GAIN(Generator):
         self.seed = seed
         self.device = device
 
-    def _check_params(self) -> None:
-        super()._check_params()
+    def _problems(self) -> list[str]:
         params = self.get_params()
-        least = {"hidden": 1, "blocks": 0, "refine": 0, "bins": 2, "rounds": 1}
-        problems = [
+        least = {"blocks": 0, "refine": 0, "bins": 2, "rounds": 1}
+        problems = super()._problems()
+        problems += [
             f"{name} must be a whole number from {low}, however: {name}={params[name]!r}"
             for name, low in least.items()
             if not isinstance(params[name], int) or params[name] < low
         ]
         problems += [
             f"{name} must be in [0, 1], however: {name}={params[name]!r}"
-            for name in ("dropout", "hint", "blank")
+            for name in ("hint", "blank")
             if not 0 <= params[name] <= 1
         ]
-        if problems:
-            raise ConfigError(problems)
+        return problems
 
     # --- what a generator says of itself ---------------------------------------------------
 
@@ -134,7 +132,9 @@ class GAIN(Generator):
 
     def _train(self, encoded: Encoded, progress: Progress | None) -> None:
         kept, scored = held_out(encoded.n_rows, 0.1, self._numpy_rng("held out"))
-        self.net_.measure(encoded.values[kept], encoded.observed[kept])
+        # A column with a few observed cells may have all of them among the rows held out.
+        whole = encoded if not encoded.observed[kept].any(axis=0).all() else encoded.take(kept)
+        self.net_.measure(whole.values, whole.observed)
         rows, judged = self._rows_of(encoded.take(kept)), self._rows_of(encoded.take(scored))
         average = EMA(self.net_)
         stream = generator_for(self.device_, self.seed, "train")
