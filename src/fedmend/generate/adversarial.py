@@ -23,7 +23,6 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from fedmend.errors import ConfigError
 from fedmend.generate.base import Generator
 from fedmend.generate.conditions import Conditions
 from fedmend.generate.encoder import Encoded, Raw, Span
@@ -85,20 +84,16 @@ class Adversarial(Generator):
 
     # --- networks ------------------------------------------------------------------------
 
-    def _check_params(self) -> None:
-        super()._check_params()
-        problems = [
-            f"{name} must be a whole number from {least}, however: {name}={getattr(self, name)!r}"
-            for name, least in (("latent", 1), ("patience", 0), ("candidates", 1), ("pac", 1))
-            if getattr(self, name) < least
-        ]
+    def _problems(self) -> list[str]:
+        problems = super()._problems()
+        if self.pac < 1:
+            problems.append(f"pac must be a whole number from 1, however: pac={self.pac!r}")
+        if self.batch_size < 2:  # batch norm cannot normalise one row
+            problems.append(f"batch_size must be 2 or more, however: {self.batch_size!r}")
         if self.sampling not in SAMPLING:
             allowed = " or ".join(map(repr, SAMPLING))
             problems.append(f"sampling must be {allowed}, however: sampling={self.sampling!r}")
-        if not 0 <= self.average < 1:
-            problems.append(f"average must be in 0..1, 1 excluded, however: average={self.average}")
-        if problems:
-            raise ConfigError(problems)
+        return problems
 
     def _build(self) -> dict[str, nn.Module]:
         spans = self._conditional()

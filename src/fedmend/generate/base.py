@@ -16,10 +16,12 @@ What is sampled is complete: missing cells are gaps to be filled, never values t
 
 from __future__ import annotations
 
+from numbers import Integral
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
 import numpy as np
+import pandas as pd
 import torch
 from torch import nn
 
@@ -37,6 +39,20 @@ from fedmend.generate.training import Progress, generator_for, pick_device, seed
 __all__ = ["Generator"]
 
 MIN_ROWS = 10
+LARGEST = 1e100
+# Parameters by name, as far as they mean the same everywhere.
+COUNTS = {
+    "seed": 0,
+    "epochs": 1,
+    "steps": 1,
+    "batch_size": 1,
+    "latent": 1,
+    "channels": 1,
+    "candidates": 1,
+    "time_width": 2,
+    "patience": 0,
+}
+SHARES = ("dropout", "validation", "ema", "average")
 
 
 class Generator(Parameters):
@@ -102,16 +118,15 @@ class Generator(Parameters):
         return self
 
     def _check_params(self) -> None:
-        """Refuse impossible parameters, all in one message; generators add their own."""
-        problems = [
-            f"{name} must be a positive number, however: {name}={value!r}"
-            for name, value in self.get_params().items()
-            if name in ("epochs", "steps", "batch_size", "lr") and not value > 0
-        ]
-        if not isinstance(self.seed, int) or self.seed < 0:
-            problems.append(f"seed must be a whole number from 0, however: seed={self.seed!r}")
+        """Refuse impossible parameters, all in one message."""
+        problems = self._problems()
         if problems:
             raise ConfigError(problems)
+
+    def _problems(self) -> list[str]:
+        """What is wrong with the parameters; generators add what is their own."""
+        found = (_problem(name, value) for name, value in self.get_params().items())
+        return [problem for problem in found if problem is not None]
 
     def _check_table(self, table: Table) -> None:
         if table.n_rows < MIN_ROWS:
@@ -127,6 +142,9 @@ class Generator(Parameters):
                 column=table.names[0],
                 mend="check how the table was read",
             )
+        for name, column in table.schema.items():
+            if column.is_numeric:
+                _check_size(name, table.frame[name])
 
     def _prepare(self, table: Table) -> None:
         self.device_ = pick_device(self.device)
@@ -285,7 +303,7 @@ class Generator(Parameters):
                 f"{path} holds a {type(made).__name__}, not a {cls.__name__}",
                 mend="use fedmend.generate.load(path)",
             )
-        made.device_ = pick_device(made.device)
+        made.device_ = _device_here(made.device)
         made.encoder_ = Encoder.from_dict(values["encoder"])
         made.schema_ = made.encoder_.schema
         made.label_, made.draws_ = values["label"], values["draws"]
@@ -303,3 +321,40 @@ class Generator(Parameters):
             raise NotFitted(
                 f"this {type(self).__name__} is not fitted yet. Mend: call fit(table) first"
             )
+
+
+def _check_size(name: str, series: pd.Series) -> None:
+    numbers = series.to_numpy(dtype=np.float64, na_value=0.0)
+    largest = numbers[np.abs(numbers).argmax()]
+    if abs(largest) > LARGEST:
+        raise DataError(
+            f"a number beyond {LARGEST:g}, whose square is none",
+            column=name,
+            value=float(largest),
+            mend="leave the cell empty if it stands for a missing one, or change the column's unit",
+        )
+
+
+def _device_here(device: str) -> torch.device:
+    """The device of a saved generator, or what there is in its place."""
+    absent = device.startswith("cuda") and not torch.cuda.is_available()
+    return pick_device("cpu" if absent else device)
+
+
+def _problem(name: str, value: Any) -> str | None:
+    """What is wrong with a parameter of a name that several generators have; None: nothing."""
+    if name == "lr" and not value > 0:
+        return f"lr must be a positive number, however: lr={value!r}"
+    if name in COUNTS and not _is_whole(value, COUNTS[name]):
+        return f"{name} must be a whole number from {COUNTS[name]}, however: {name}={value!r}"
+    if name in SHARES and not 0 <= value < 1:
+        return f"{name} must be in 0..1, 1 excluded, however: {name}={value!r}"
+    if name == "hidden":
+        widths = value if isinstance(value, (tuple, list)) else [value]
+        if not widths or not all(_is_whole(width, 1) for width in widths):
+            return f"hidden must be made of whole numbers from 1, however: hidden={value!r}"
+    return None
+
+
+def _is_whole(value: Any, least: int) -> bool:
+    return isinstance(value, Integral) and not isinstance(value, bool) and int(value) >= least

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from fedmend.data.table import Table
-from fedmend.errors import ConfigError, DataError
+from fedmend.errors import DataError
 from fedmend.generate.encoder import Encoded
 from fedmend.generate.gain import GAIN
 from fedmend.generate.gain_parts import Rows
@@ -81,18 +81,19 @@ class ContextGAIN(GAIN):
         self.precision = precision
         self.wire = wire
 
-    def _check_params(self) -> None:
-        super()._check_params()
-        problems = []
+    def _problems(self) -> list[str]:
+        problems = super()._problems()
         if not 0 <= self.blind <= 1:
             problems.append(f"blind must be in [0, 1], however: blind={self.blind!r}")
         if self.embedding < 1 or any(width < 1 for width in self.bottom):
             problems.append("embedding and the widths in bottom must be positive")
         if self.precision == "bf16":
             problems.append("precision must be float32 or float64, however: 'bf16'")
-        if problems:
-            raise ConfigError(problems)
-        self._settings()
+        return problems
+
+    def _check_params(self) -> None:
+        super()._check_params()
+        self._settings()  # refuses precisions and types of the wire that it does not know
 
     def _settings(self) -> Settings:
         return Settings(self.batch_size, OptimizerSpec(lr=self.lr), self.precision, self.wire)

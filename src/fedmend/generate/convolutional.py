@@ -87,12 +87,13 @@ class ConvolutionalGAN(Adversarial):
     penalty: float
     target: str | None
 
-    def _check_params(self) -> None:
-        super()._check_params()
+    def _problems(self) -> list[str]:
+        problems = super()._problems()
         if not self.penalty >= 0:
-            raise ConfigError(f"penalty must be 0 or more, however: penalty={self.penalty!r}")
+            problems.append(f"penalty must be 0 or more, however: penalty={self.penalty!r}")
         if not self.epsilon > 0:
-            raise ConfigError(f"epsilon must be above 0, however: epsilon={self.epsilon!r}")
+            problems.append(f"epsilon must be above 0, however: epsilon={self.epsilon!r}")
+        return problems
 
     def _classifier(self, inputs: int, outputs: int, stream: torch.Generator) -> nn.Module:
         """The auxiliary classifier."""

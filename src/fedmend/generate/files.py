@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import secrets
 from pathlib import Path
 from typing import Any
 
 from fedmend.errors import DataError
-from fedmend.federation import wire
+from fedmend.learn.parts import read_file, write_file
 
 __all__ = ["read", "write"]
 
@@ -18,20 +16,14 @@ _VERSION = 1
 
 def write(path: str | Path, values: dict[str, Any]) -> Path:
     """Write a generator's values whole or not at all."""
-    data = wire.encode({"format": _FORMAT, "version": _VERSION, **values})
     target = Path(path)
-    draft = target.with_name(f".{target.name}.{secrets.token_hex(4)}")
-    try:
-        draft.write_bytes(data)
-        os.replace(draft, target)
-    finally:
-        draft.unlink(missing_ok=True)
+    write_file(target, {"format": _FORMAT, "version": _VERSION, **values})
     return target
 
 
 def read(path: str | Path) -> dict[str, Any]:
     """The values that `write` wrote."""
-    values = wire.decode(Path(path).read_bytes())
+    values = read_file(Path(path))
     if not isinstance(values, dict) or values.get("format") != _FORMAT:
         raise DataError(
             f"{path} holds no generator", mend="give the file that Generator.save wrote"

@@ -10,6 +10,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
+from fedmend.generate.codec import indicators
 from fedmend.generate.encoder import Encoded, Encoder, Raw
 
 __all__ = ["Matcher"]
@@ -51,7 +52,7 @@ class Matcher:
                 mean, unit = self._units[name]
                 parts.append(((raw[name] - mean) / unit)[:, None].astype(np.float32))
             else:
-                parts.append(np.eye(size, dtype=np.float32)[raw[name].astype(np.int64)])
+                parts.append(indicators(raw[name].astype(np.int64), size))
         return torch.from_numpy(np.concatenate(parts, axis=1)).to(self.pool.device)
 
     def draw(self, known: Encoded, generator: torch.Generator) -> torch.Tensor:

@@ -25,7 +25,6 @@ import numpy as np
 import torch
 from torch import nn
 
-from fedmend.errors import ConfigError
 from fedmend.generate.base import Generator
 from fedmend.generate.diffusion import Denoiser, mixed, signal, step_back
 from fedmend.generate.encoder import Encoded, Encoder
@@ -97,17 +96,16 @@ class TabDDPM(Generator):
         }
         return cls(**(published | changes))
 
-    def _check_params(self) -> None:
-        super()._check_params()
-        problems = [
+    def _problems(self) -> list[str]:
+        problems = super()._problems()
+        problems += [
             f"{name} must be a whole number from 1, however: {name}={getattr(self, name)!r}"
             for name in ("sampling_steps", "resample")
             if getattr(self, name) < 1
         ]
         if not 0 <= self.condition < 1:
             problems.append(f"condition must lie in 0..1, however: condition={self.condition!r}")
-        if problems:
-            raise ConfigError(problems)
+        return problems
 
     def _encoder(self) -> Encoder:
         numeric = "spiked" if self.spikes else "quantile"

@@ -21,7 +21,6 @@ from typing import Any
 import torch
 from torch import nn
 
-from fedmend.errors import ConfigError
 from fedmend.generate.convolutional import ConvolutionalGAN, information_gaps
 from fedmend.generate.encoder import Encoder
 from fedmend.generate.square import SquareCritic
@@ -89,12 +88,13 @@ class TableGAN(ConvolutionalGAN):
         published |= {"channels": 64, "penalty": 0.0, "numeric": "minmax"}
         return cls(**{**published, "levels": 0, "average": 0.0, "patience": 0, **params})
 
-    def _check_params(self) -> None:
-        super()._check_params()
+    def _problems(self) -> list[str]:
+        problems = super()._problems()
         if self.numeric not in ("rank", "minmax"):
-            raise ConfigError(
+            problems.append(
                 f"numeric must be 'rank' or 'minmax', however: numeric={self.numeric!r}"
             )
+        return problems
 
     def _encoder(self) -> Encoder:
         return Encoder(numeric=self.numeric, levels=self.levels, span=(-1.0, 1.0))

@@ -18,7 +18,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fedmend.errors import ConfigError
 from fedmend.generate.gain import GAIN
 from fedmend.generate.gain_nets import Imputer, Layout
 
@@ -133,12 +132,11 @@ class VGAIN(GAIN):
         self.latent = latent
         self.beta = beta
 
-    def _check_params(self) -> None:
-        super()._check_params()
-        if not isinstance(self.latent, int) or self.latent < 1:
-            raise ConfigError(f"latent must be a whole number from 1, however: {self.latent!r}")
+    def _problems(self) -> list[str]:
+        problems = super()._problems()
         if not self.beta >= 0:
-            raise ConfigError(f"beta must not be negative, however: beta={self.beta!r}")
+            problems.append(f"beta must not be negative, however: beta={self.beta!r}")
+        return problems
 
     def _imputer(self, layout: Layout) -> Imputer:
         return VariationalImputer(

@@ -177,11 +177,12 @@ def read_file(path: Path, party: str | None = None) -> Any:
         return wire.decode(path.read_bytes())
     except OSError as error:
         raise DataError(
-            f"cannot read {path}: {error.strerror}", party=party, mend="name a saved model's folder"
+            f"cannot read {path}: {error.strerror}", party=party, mend="name what was saved"
         ) from error
     except WireError as error:
+        seen = str(error).partition(". Mend:")[0]  # what the wire advises is about messages
         raise DataError(
-            f"{path} is damaged: {error}", party=party, mend="take it from a backup or fit again"
+            f"{path} is damaged: {seen}", party=party, mend="take it from a backup or fit again"
         ) from error
 
 

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 __all__ = ["Board", "TargetColumn", "board_of"]
 
 ORDINAL = ("classes", "ranks")
+LARGEST = 1e100
 
 
 @dataclass
@@ -233,8 +234,8 @@ def _target_column(
         return "has no value among the aligned rows"
     if len(distinct) == 1:
         return "has one value only among the aligned rows"
-    if not np.isfinite(distinct).all():
-        return "holds infinite values"
+    if max(-distinct[0], distinct[-1]) > LARGEST:
+        return "holds numbers whose squares are none"
     return _encoded(column, real, distinct, is_class, rows)
 
 
