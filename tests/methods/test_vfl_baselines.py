@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import wraps
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from fedmend.bench.risa.data import load_sides, tear
 from fedmend.data.table import Table
 from fedmend.errors import ConfigError, DataError, NotFitted, Refused
 from fedmend.federation import Alignment, AlignmentCounts, Federation, Party, Policy
-from fedmend.learn.local_ssl import LocalWorker
+from fedmend.learn.local_ssl import HeadWorker, LocalLearner, LocalWorker
 from fedmend.learn.nets import Batch
 from fedmend.learn.parts import part_of
 from fedmend.methods import (
@@ -331,10 +332,39 @@ def test_clusters_of_gradients_are_the_classes() -> None:
         gradient = session.top.feature_gradients()["telco"]
     site = fed.engine.site("telco")
     worker = LocalWorker(site, "train", model=network.model)
-    rows, clusters = worker._labelled(gradient, 3, site.torch_generator("test", "cpu"))
+    rows, clusters = worker._labelled(gradient, None, 3, site.torch_generator("test", "cpu"))
     truth = fed.engine.site("bank").table_of("train").y.to_numpy()[:100]
     assert rows.tolist() == list(range(100))
     assert adjusted_rand_score(truth, clusters) > 0.8
+
+
+def test_rows_without_a_label_are_no_labelled_rows_of_the_partners(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """They were taken for rows of the first class, and their gradients clustered as such."""
+    fed = torn()
+    bank = fed.engine.site("bank")
+    table = bank.tables["train"]
+    told = table.frame.assign(y=table.y.astype(object))
+    told.loc[20:99, "y"] = None
+    bank.tables["train"] = Table(table.ids, told, label="y")
+    gradients, learnt = [], []
+    hand_out, start = HeadWorker.feature_gradients, LocalLearner.start
+    monkeypatch.setattr(
+        HeadWorker,
+        "feature_gradients",
+        wraps(hand_out)(lambda self: gradients.append(hand_out(self)) or gradients[-1]),
+    )
+    monkeypatch.setattr(
+        LocalLearner, "start", lambda self, *given: learnt.append(given) or start(self, *given)
+    )
+    make(FewShotVFL, rounds=1, local_updates=2, epochs=1).fit(fed)
+    assert gradients[0]["telco"][:20].abs().sum(1).min() > 0
+    assert not gradients[0]["telco"][20:].any()
+    (own, classes, others) = next(given for given in learnt if len(given[2]) == 160)
+    assert own.tolist() == list(range(20))
+    assert len(classes) == 20
+    assert set(others) == set(range(20, 180))
 
 
 def test_sfhtl_estimates_what_the_partner_would_say(fitted: Fitted) -> None:

@@ -156,17 +156,19 @@ class LocalWorker(SplitWorker):
         settings: dict[str, Any],
         seed: int,
         gradient: Tensor | None = None,
+        known: np.ndarray | None = None,
     ) -> None:
         """Get ready to train on all own rows.
 
         gradient: of the aligned rows' embeddings [n, d]; a party with labels of its own needs none.
+        known: the numbers of those that have a label, None where all have.
         """
         part = part_of(self.site, self.model)
         if part.bottom is None:
             raise DataError("holds no bottom model", party=self.site.name, mend="fit the model")
         own = Settings.from_dict(settings)
         generator = self.site.torch_generator(f"local {seed}", "cpu")
-        labelled, labels = self._labelled(gradient, classes, generator)
+        labelled, labels = self._labelled(gradient, known, classes, generator)
         unlabelled = np.setdiff1d(np.arange(len(self.table)), labelled)
         features = self._features(part.bottom, np.arange(len(self.table)), own)
         training = LocalTraining(**how)
@@ -180,13 +182,19 @@ class LocalWorker(SplitWorker):
         return self.learner.advance(updates)
 
     def _labelled(
-        self, gradient: Tensor | None, classes: int, generator: torch.Generator
+        self,
+        gradient: Tensor | None,
+        known: np.ndarray | None,
+        classes: int,
+        generator: torch.Generator,
     ) -> tuple[np.ndarray, np.ndarray]:
         """Row numbers and their classes: true ones, or clusters of the gradients' directions."""
         if gradient is not None:
+            rows = self.alignment.aligned
+            if known is not None:
+                rows, gradient = rows[known], gradient[torch.from_numpy(known).to(gradient.device)]
             directions = F.normalize(gradient.to(self.device).float(), dim=1)
-            clusters = k_means(directions, classes, generator)
-            return self.alignment.aligned, clusters.cpu().numpy()
+            return rows, k_means(directions, classes, generator).cpu().numpy()
         top = part_of(self.site, self.model).top
         if top is None or top.labels.column_ is None:
             raise DataError("has no labels and was sent no gradient", party=self.site.name)
@@ -219,12 +227,15 @@ class HeadWorker(TopWorker):
 
     @exposed(kind="gradient")
     def feature_gradients(self) -> dict[str, Tensor]:
-        """The gradient of every row's loss with respect to the embeddings that came in."""
+        """The gradient of every row's loss with respect to the embeddings that came in.
+
+        Zero where a row has no label.
+        """
         half = self.half
         leaves = [value.detach().requires_grad_() for value in self._held]
         assert half.targets is not None
         outputs = half._top(leaves).float()
-        F.cross_entropy(outputs, half.targets.clamp_min(0), reduction="sum").backward()
+        F.cross_entropy(outputs, half.targets, reduction="sum", ignore_index=-1).backward()
         named = zip(half.names, leaves, strict=True)
         return {name: _gradient(leaf) for name, leaf in named if name != half.own}
 

@@ -79,7 +79,8 @@ class FewShotNetwork(SplitNetwork):
         seed = epoch_seed(self.fed.seed, self.config.seed, number)
         with self.fed.workers(LocalWorker, parties=self.parties, model=self.model) as crew:
             given = Each(gradients_for(gradients, self.parties))
-            crew.begin(len(self.classes), dict(vars(self.local)), settings, seed, given)
+            known = session.top.labelled()
+            crew.begin(len(self.classes), dict(vars(self.local)), settings, seed, given, known)
             total = self.local.steps
             for done in range(0, total, STRIDE):
                 self.joined = crew.advance(STRIDE)
