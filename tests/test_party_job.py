@@ -10,7 +10,8 @@ pytest.importorskip("nvflare", reason="the flare engine needs nvflare")
 
 from fedmend.deploy.consent import give_answer, open_question
 from fedmend.deploy.party_job import PartyJob
-from fedmend.errors import Refused
+from fedmend.errors import ConfigError, Refused
+from fedmend.federation.engines.flare.events import EVENTS_FILE, read_events
 from fedmend.federation.engines.flare.host import Hello
 
 HELLO = Hello("r1", "spring run", ("VFL",), 0, 0.25)
@@ -50,6 +51,16 @@ def test_the_site_is_that_of_the_partys_own_file(kit):
     assert set(site.tables) == {"train", "test", "new"}
     assert len(site.tables["new"]) == 0
     assert PartyJob().patience(folder) == 7
+
+
+def test_a_file_that_was_spoilt_since_is_told_to_its_owner_only(kit):
+    folder = kit('[policy]\nrefuse = ["embeddings"]\n')
+    assert PartyJob().patience(folder) == 180  # the job starts, to say so
+    with pytest.raises(ConfigError, match="'bank': its party.toml cannot be used") as raised:
+        PartyJob().opener(folder)(HELLO)
+    assert "embeddings" not in str(raised.value) and raised.value.__cause__ is None
+    ((event, _),) = read_events(folder / EVENTS_FILE)
+    assert event.level == "error" and "unknown kind 'embeddings'" in event.words
 
 
 def test_a_party_that_wants_to_be_asked_is_asked(kit):

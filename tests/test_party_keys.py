@@ -54,6 +54,13 @@ def test_an_identity_is_made_once_and_stays(tmp_path):
     assert not new and again.public == identity.public
 
 
+def test_a_new_key_pair_needs_a_password_and_says_so(tmp_path, monkeypatch):
+    monkeypatch.delenv("FEDMEND_KEY_PASSWORD")
+    with pytest.raises(ConfigError, match=r"new key pair .* password of your choice.* export FEDM"):
+        own_identity(KeySettings(), tmp_path)
+    assert not any(tmp_path.iterdir())
+
+
 def test_a_missing_or_wrong_password(tmp_path, monkeypatch):
     own_identity(KeySettings(), tmp_path)
     monkeypatch.setenv("FEDMEND_KEY_PASSWORD", "another")

@@ -99,6 +99,18 @@ def test_provisioning_from_the_file(workshop):
     assert (bank.name, bank.id, bank.label) == ("bank", "customer", "default")
     assert bank.at(bank.data).resolve() == (workshop.folder / "bank.csv").resolve()
     assert load_party(kits.party("telco")).label is None
+    # What is only proposed can be taken by removing its first sign.
+    path = kits.party("telco") / "party.toml"
+    keys = ("encoding", "delimiter", "decimal", "missing", "drop", "new")
+    lines = path.read_text().splitlines()
+    proposed = [
+        line.removeprefix("# ")
+        for line in lines
+        if line.startswith(tuple(f"# {k} =" for k in keys))
+    ]
+    assert len(proposed) == len(keys)
+    path.write_text("\n".join(proposed + lines))
+    assert (load_party(path).delimiter, load_party(path).new) == (";", "new.csv")
 
 
 def test_a_second_time_needs_force_and_keeps_what_is_the_partys(workshop, capsys):

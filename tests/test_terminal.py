@@ -7,7 +7,7 @@ from rich.console import Console
 
 from fedmend.report.mending import MendedColumn, MendedPair, Mending
 from fedmend.report.record import MethodRun, RunRecord
-from fedmend.terminal import TerminalListener, bullets, comparison_table
+from fedmend.terminal import TerminalListener, bullets, comparison_table, plain_table
 
 
 def method(title, seed, auc):
@@ -81,3 +81,10 @@ def test_what_was_mended_is_told_in_words():
     text = stream.getvalue()
     assert "• 60 of bank's rows that telco lacks were given telco's 1 column." in text
     assert "• calls is strong" in text and "grew from 30 to 90" in text
+
+
+def test_long_names_leave_room_for_the_figures():
+    rows = [["Regional-Hospital-No.-7-of-the-Northern-Highlands", "84", "300 continuous", "none"]]
+    text = drawn(plain_table(["party", "rows", "columns", "missing cells"], rows), width=80)
+    assert "300 continuous" in text and "missing cells" in text
+    assert "".join(line[:29].strip() for line in text.splitlines()[3:]) == rows[0][0]

@@ -30,6 +30,9 @@ __all__ = [
 ]
 
 
+WIDEST_NAME = 28
+
+
 class TerminalListener(Listener):
     """Draws a run as it goes on. Use it as a context: the bar must not outlive the run."""
 
@@ -110,9 +113,18 @@ class TerminalListener(Listener):
 def plain_table(head: Sequence[str], rows: Iterable[Sequence[Any]], right: int = 99) -> Table:
     """A calm table; columns from ``right`` on are numbers."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="dim")
+    rows = list(rows)
+    # A long name may be folded; without a floor it would leave the other columns a letter each.
+    folded = any(len(str(row[0])) > WIDEST_NAME for row in rows if row)
     for number, name in enumerate(head):
         justify: Any = "right" if number >= right else "left"
-        table.add_column(name, justify=justify, overflow="fold", no_wrap=number == 0)
+        table.add_column(
+            name,
+            justify=justify,
+            overflow="fold",
+            no_wrap=number == 0 and not folded,
+            max_width=WIDEST_NAME if number == 0 and folded else None,
+        )
     for row in rows:
         table.add_row(*(escape(str(cell)) for cell in row))
     return table

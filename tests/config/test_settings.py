@@ -4,6 +4,7 @@ import pytest
 
 from fedmend.config import load_config, without_password
 from fedmend.config.catalogue import METHODS, method_class
+from fedmend.config.settings import title_of
 from fedmend.errors import ConfigError
 
 
@@ -30,6 +31,8 @@ def test_defaults_and_paths(workshop):
     assert [method.name for method in config.method] == ["vfl"]
     assert config.align.mode == "ecdh"
     assert config.title == "bank and telco"
+    assert title_of(["a", "b", "c"]) == "a, b and c"
+    assert title_of([f"h{number}" for number in range(12)]) == "h0, h1 and 10 more"
 
 
 def test_one_method_or_several(workshop):
@@ -128,7 +131,11 @@ def test_single_values(workshop, text, parts):
     ("old", "new", "parts"),
     [
         ('name = "telco"', 'name = "coordinator"', ["'coordinator' is taken"]),
-        ('name = "telco"', 'name = "tel co"', ["must be letters, digits", "'tel co'"]),
+        (
+            'name = "telco"',
+            'name = "tel co"',
+            ["must be letters a to z, digits", "'tel co'", 'name = "tel-co"'],
+        ),
         ('name = "telco"\n', "", ["party[2].name is missing", 'name = "bank"']),
         ('label = "default"', 'label = "customer"', ["party[bank].label = 'customer' is the id"]),
         (

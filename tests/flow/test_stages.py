@@ -276,7 +276,8 @@ def test_errors_name_the_stage(world) -> None:
     world.workshop.telco["customer"] += 10_000
     with pytest.raises(FedmendError) as caught:
         world.run(ALL)
-    assert any("This was in the stage 'align'" in note for note in caught.value.__notes__)
+    told = [note for note in caught.value.__notes__ if "This was in the stage 'align'" in note]
+    assert told == ["This was in the stage 'align' (the table 'train')"]
     assert world.workshop.leftovers() == []
     world.workshop.telco["customer"] = world.workshop.bank["customer"]
     with pytest.raises(DataError, match="nothing to complete") as caught:

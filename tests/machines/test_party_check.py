@@ -6,6 +6,8 @@ import socket
 import ssl
 import threading
 
+import numpy as np
+import pandas as pd
 import pytest
 
 pytest.importorskip("nvflare", reason="the flare engine needs nvflare")
@@ -97,6 +99,24 @@ def test_a_kit_that_is_in_order(kits, server, capsys):
         main(["party", "check", str(kits.party("bank"))])
     assert not ended.value.code
     assert "no problems" in capsys.readouterr().out
+
+
+def test_what_a_pair_of_eyes_would_notice_and_new_rows(kits, workshop):
+    table = pd.read_csv(workshop.folder / "bank.csv")
+    days = pd.Timestamp("2020-01-01") + pd.to_timedelta(np.arange(len(table)), "D")
+    table["since"] = days.strftime("%d.%m.%Y")
+    table.to_csv(workshop.folder / "bank.csv", index=False)
+    party = kits.party("bank") / "party.toml"
+    text = party.read_text()
+    party.write_text('new = "new.csv"\n' + text)
+    missing = graded(kits.party("bank"), seconds=0.1)["new rows"]
+    assert missing[0][0] == "problem" and "new.csv: there is no such file" in missing[0][1]
+    table.head(3).assign(mood="good").to_csv(kits.party("bank") / "new.csv", index=False)
+    found = graded(kits.party("bank"), seconds=0.1)
+    (note,) = [words for grade, words in found["table"] if grade == "note"]
+    assert "column 'since': its values are dates (such as '01.01.2020')" in note
+    assert found["new rows"][0] == ("ok", "3 rows to predict")
+    assert "the model knows no 'mood'" in found["new rows"][1][1]
 
 
 def test_nobody_listens(kits):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from types import SimpleNamespace
 
 import numpy as np
@@ -13,6 +14,7 @@ from fedmend.config import load_config
 from fedmend.errors import ConfigError, DataError, FedmendWarning
 from fedmend.flow import execute, plan_of
 from fedmend.predict import predict_run
+from fedmend.predict.serving import PredictServer
 from fedmend.report.record import RunRecord
 
 METHODS = """
@@ -274,3 +276,13 @@ def test_parties_with_the_same_columns_each_get_their_own_rows(tmp_path):
         found = pd.read_csv(done.path)
         assert found["id"].tolist() == tables[done.party]["id"].tolist()
         assert (found["prediction"] == tables[done.party]["y"]).mean() > 0.6
+
+
+def test_parts_that_stayed_at_the_parties_are_told_before_any_file_is_read(shop):
+    run = shop.out.with_name("run")
+    shutil.copytree(shop.run, run, ignore=shutil.ignore_patterns("part.fmw"))
+    rows = {"bank": run / "no such file.csv"}
+    with pytest.raises(DataError, match="'bank': keeps its part of the model to itself.* --part"):
+        predict_run(run, rows, shop.out, method="vfl")
+    with pytest.raises(DataError, match="keeps its part of the model to itself"):
+        PredictServer(run, "vfl")

@@ -101,3 +101,9 @@ def test_chance_is_what_drawing_at_random_brings():
     ]
     assert by_chance(pooled, 60) == pytest.approx(np.mean(drawn), rel=0.05)
     assert by_chance(pooled, 0) is None
+
+
+def test_only_parties_with_labels_are_counted():
+    uneven = {name: [cls] * 60 + ["x"] for name, cls in zip("abcd", "uvwz", strict=True)}
+    words = label_skew(clinics(uneven)).words[0]
+    assert "all 4 parties with labels have clearly other shares" in words

@@ -64,6 +64,13 @@ def test_each_client_has_its_line() -> None:
     ]
 
 
+def test_what_no_client_tells_has_no_column() -> None:
+    plain = [
+        {"round": 1, "clients": ["a"], "per_client": [{"client": "a", "loss": 0.5}]},
+    ]
+    assert Rounds("FedAvg", plain).table() == [["client", "rounds", "loss"], ["a", "1", "0.500"]]
+
+
 def test_only_methods_in_rounds_are_drawn_once_each(record: RunRecord) -> None:
     found = rounds_of(record)
     assert [each.title for each in found] == ["SAGE", "FedAvg"]

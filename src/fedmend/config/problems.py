@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import unicodedata
 from collections.abc import Mapping
 from typing import Any
 
@@ -46,11 +48,10 @@ def problem_of(error: Any, raw: Mapping[str, Any]) -> str:
         return f"{key} = {value!r} is not known: {did_you_mean(last, _known_keys(location))}"
     if kind == "literal_error":
         wanted = f"one of {context['expected']}"
+    elif kind == "string_pattern_mismatch" and last == "name":
+        return _name_problem(key, str(value))
     elif kind == "string_pattern_mismatch":
-        wanted = {
-            "device": "'cpu', 'cuda' or 'cuda:0'",
-            "name": "letters, digits, '-', '_' and '.'",
-        }.get(last, "another text")
+        wanted = {"device": "'cpu', 'cuda' or 'cuda:0'"}.get(last, "another text")
     elif kind in _MUST_BE:
         wanted = _MUST_BE[kind]
     elif kind == "too_short":
@@ -59,6 +60,16 @@ def problem_of(error: Any, raw: Mapping[str, Any]) -> str:
         wanted = str(error["msg"]).removeprefix("Input should be ").lower()
     mend = f"for instance {last} = {_EXAMPLES[last]}" if last in _EXAMPLES else f"give {wanted}"
     return f"{key} must be {wanted}, however: {value!r}. Mend: {mend}"
+
+
+def _name_problem(key: str, name: str) -> str:
+    """A party's name is also a folder's; what it stands for goes into the title."""
+    plain = unicodedata.normalize("NFKD", name).encode("ascii", "ignore").decode()
+    plain = re.sub(r"[^A-Za-z0-9_.-]+", "-", plain).strip("-_.")[:40].rstrip("-_.")
+    return (
+        f"{key} must be letters a to z, digits, '-', '_' and '.', 64 at most, however: {name!r}. "
+        f'Mend: for instance name = "{plain or "bank"}"'
+    )
 
 
 def _is_branch(part: Any) -> bool:

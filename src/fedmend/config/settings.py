@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -12,9 +13,18 @@ from fedmend.config.shapes import HORIZONTAL
 from fedmend.data.sql import without_password
 from fedmend.federation.policy import Policy
 
-__all__ = ["TABLES", "Config", "MethodSettings", "PartySettings", "without_password"]
+__all__ = ["TABLES", "Config", "MethodSettings", "PartySettings", "title_of", "without_password"]
+
+MOST_NAMED = 4
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")]
+
+
+def title_of(names: Sequence[str]) -> str:
+    """What a run is called where nobody says: "a and b", "a, b and 10 more"."""
+    if len(names) > MOST_NAMED:
+        names = [*names[:2], f"{len(names) - 2} more"]
+    return " and ".join([", ".join(names[:-1]), names[-1]]) if len(names) > 1 else names[0]
 
 
 class _Settings(BaseModel):
@@ -226,7 +236,7 @@ class Config(_Settings):
 
     @property
     def title(self) -> str:
-        return self.report.title or " and ".join(party.name for party in self.party)
+        return self.report.title or title_of([party.name for party in self.party])
 
     def shown(self) -> dict[str, Any]:
         """The settings for the report: as given or by default, without passwords."""

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from fedmend._suggest import did_you_mean
+from fedmend.config.settings import title_of
 from fedmend.config.shapes import mostly_alike
 from fedmend.config.sniffing import Written, csv_lines, looked_at
 from fedmend.errors import ConfigError
@@ -217,7 +218,7 @@ def starter_text(
             reference=_REFERENCE if several else "",
             normalise=_normalise(known),
             metrics='# metrics = ["auc", "accuracy"]   # the first one decides; all by default',
-            title=_quoted(" and ".join(names.values())),
+            title=_quoted(title_of(list(names.values()))),
         )
     )
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fedmend._version import __version__
+from fedmend.config.doubts import doubtful_columns
 from fedmend.deploy.consent import party_of
 from fedmend.deploy.party_file import PartyFile, load_party
 from fedmend.deploy.processes import role_of, server_address
@@ -24,6 +25,8 @@ from fedmend.flow.reading import all_problems, read_party
 
 if TYPE_CHECKING:
     from cryptography.x509 import Certificate
+
+    from fedmend.data.schema import Schema
 
 __all__ = ["Check", "check_party"]
 
@@ -203,9 +206,29 @@ def _table(file: PartyFile) -> Iterator[Check]:
                 f"the test table lacks {', '.join(absent[:5])}. Mend: give both the same columns"
             )
             yield Check("schema", "problem", words)
+    notes = [str(each.message) for each in caught if issubclass(each.category, FedmendWarning)]
+    for words in dict.fromkeys([*notes, *doubtful_columns(train, file.name)]):
+        yield Check("table", "note", words)
+    if file.new is not None:
+        yield from _new(file, train.features.schema)
+
+
+def _new(file: PartyFile, schema: Schema) -> Iterator[Check]:
+    """The rows to predict, as a question for predictions would read them."""
+    from fedmend.predict.rows import read_rows
+
+    assert file.new is not None
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", FedmendWarning)
+        try:
+            rows = read_rows(file.at(file.new), file, schema)
+        except FedmendError as error:
+            yield Check("new rows", "problem", str(error))
+            return
+    yield Check("new rows", "ok", f"{len(rows):,} rows to predict")
     for each in caught:
         if issubclass(each.category, FedmendWarning):
-            yield Check("table", "note", str(each.message))
+            yield Check("new rows", "note", str(each.message))
 
 
 def _space(kit: Path) -> Check:

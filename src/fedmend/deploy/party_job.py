@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from fedmend.deploy.consent import ask
-from fedmend.deploy.party_file import load_party, open_site
+from fedmend.deploy.consent import ask, party_of
+from fedmend.deploy.party_file import PartyFile, load_party, open_site
+from fedmend.errors import ConfigError
 from fedmend.federation import Site
 from fedmend.federation.engines.flare.collab import CollabParty
+from fedmend.federation.engines.flare.events import EVENTS_FILE, Events
 from fedmend.federation.engines.flare.host import Hello, Opener
 
 __all__ = ["PartyJob"]
@@ -18,7 +20,7 @@ class PartyJob(CollabParty):
 
     def opener(self, kit: Path) -> Opener:
         def open_it(hello: Hello) -> Site:
-            file = load_party(kit)
+            file = _own_file(kit)
             if file.approve == "ask":
                 ask(kit, hello, file.approve_seconds)
             return open_site(file, hello, kit)
@@ -26,4 +28,21 @@ class PartyJob(CollabParty):
         return open_it
 
     def patience(self, kit: Path) -> float:
-        return load_party(kit).patience
+        try:
+            return load_party(kit).patience
+        except ConfigError:
+            # The job must start all the same: the hello is answered with what is wrong.
+            return super().patience(kit)
+
+
+def _own_file(kit: Path) -> PartyFile:
+    """The kit's party.toml; what is wrong in it is for this party's eyes only."""
+    try:
+        return load_party(kit)
+    except ConfigError as error:
+        Events(kit / EVENTS_FILE).note(str(error), "error")
+        party = party_of(kit)
+        raise ConfigError(
+            f"party {party!r}: its party.toml cannot be used. "
+            "Mend: 'fedmend party check' there names what is wrong"
+        ) from None

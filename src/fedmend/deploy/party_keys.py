@@ -69,16 +69,19 @@ def own_identity(keys: KeySettings, folder: Path) -> tuple[Identity, Path, bool]
     path = folder / (keys.identity or IDENTITY_FILE)
     if path.exists():
         return Identity.load(path, _password(keys)), path, False
+    password = _password(keys, f"a new key pair is kept in {path} under a password of your choice")
     identity = Identity()
-    identity.save(path, _password(keys))
+    identity.save(path, password)
     return identity, path, True
 
 
-def _password(keys: KeySettings) -> bytes:
+def _password(
+    keys: KeySettings, why: str = "the key pair of this party is kept under a password"
+) -> bytes:
     password = os.environ.get(keys.password_variable, "")
     if not password:
         raise ConfigError(
-            f"the key pair of this party is encrypted, and {keys.password_variable} is not set. "
-            f"Mend: put the password into the environment variable {keys.password_variable}"
+            f"{why}, and the environment variable {keys.password_variable} is not set. "
+            f"Mend: export {keys.password_variable}=… first; whatever starts the party needs it too"
         )
     return password.encode()

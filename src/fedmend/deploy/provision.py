@@ -67,6 +67,14 @@ _QUIET_LOG = {
 
 
 _FIRST = ("data", "sql", "uri", "test", "test_sql", "id", "label")
+_FORM = {
+    "encoding": '# encoding = "cp1252"      # of a CSV file; "utf-8" by default',
+    "delimiter": '# delimiter = ";"          # "," by default',
+    "decimal": '# decimal = ","            # "." by default',
+    "missing": '# missing = ["-999"]       # what stands in empty cells, besides NA and null',
+    "drop": '# drop = ["remarks"]       # columns that are left out',
+    "test": '# test = "later.csv"       # test rows; by default a share is set aside by the ids',
+}
 
 
 def provision(config: Config, *, force: bool = False) -> Kits:
@@ -103,8 +111,11 @@ def _party_toml(config: Config, party: PartySettings, kit: Path) -> str:
     told = {key: told[key] for key in (*_FIRST, *told) if key in told and key != "name"}
     lines.append(toml_text(told).rstrip())
     lines += [f"kinds.{toml_text({name: kind})}".rstrip() for name, kind in kinds.items()]
+    if party.sql is None:
+        lines += ["", *(words for key, words in _FORM.items() if key not in told)]
     lines += [
         "",
+        '# new = "new.csv"          # rows to predict with a trained model',
         '# approve = "ask"          # ask on this screen before every run',
         '# device = "cuda"',
         "",

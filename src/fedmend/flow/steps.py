@@ -100,6 +100,8 @@ def in_stage(stage: str, title: str = "") -> Iterator[None]:
     try:
         yield
     except FedmendError as error:
-        told = f" ({title})" if title else ""
-        error.add_note(f"This was in the stage {stage!r}{told}")
+        words = f"This was in the stage {stage!r}"
+        # The inner place is the closer one.
+        if not any(note.startswith(words) for note in getattr(error, "__notes__", ())):
+            error.add_note(f"{words} ({title})" if title else words)
         raise

@@ -31,8 +31,8 @@ MOST_PARTIES = 4
 class Predicted:
     """What was written at one party: rows that others knew too, and that it alone knew.
 
-    path: its file; None where the party keeps it on its own machine. skipped: rows of which the
-    model uses no column.
+    path: its file; None where the party keeps it on its own machine, and `kept` says where.
+    skipped: rows of which the model uses no column.
     """
 
     party: str
@@ -41,6 +41,7 @@ class Predicted:
     alone: int
     path: Path | None
     skipped: int = 0
+    kept: str = ""
 
 
 @dataclass(frozen=True)

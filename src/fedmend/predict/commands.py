@@ -102,7 +102,7 @@ def adopt(kit: Path, model: Path, run: str | None) -> None:
 def _tell(found: list[Predicted]) -> None:
     for done in found:
         rows = done.shared + done.alone
-        where = done.path or f"{done.party} (on its own machine)"
+        where = done.path or f"{done.party} ({done.kept})"
         if rows:
             known = f", {done.shared:,} of them known to the others too"
             typer.echo(f"{where}: {rows:,} rows by {done.method}{known if done.shared else ''}")

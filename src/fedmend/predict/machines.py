@@ -8,6 +8,7 @@ run over machines, or of a run in one process whose parts the parties have taken
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,9 @@ from fedmend.config.catalogue import method_class
 from fedmend.errors import ConfigError, DataError
 from fedmend.federation import Federation
 from fedmend.predict.asking import Predicted, ask_horizontal, ask_split, groups_of
-from fedmend.predict.models import chosen
+from fedmend.predict.models import RUNS_FOLDER, chosen
 from fedmend.predict.running import run_config
-from fedmend.predict.worker import PredictionWorker
+from fedmend.predict.worker import PREDICTIONS_FILE, PredictionWorker
 
 __all__ = ["NEW", "predict_over_machines"]
 
@@ -77,4 +78,5 @@ def predict_over_machines(
                 for each in done:
                     if each.shared or each.alone:
                         crew[each.party].write(str(out))
-    return done
+    kept = f"in its own kit, {RUNS_FOLDER}/{model.run}/{out}/{PREDICTIONS_FILE}"
+    return [replace(each, kept=kept) for each in done]

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from fedmend.config.catalogue import method_class
 from fedmend.errors import ConfigError, DataError
 from fedmend.federation import Federation, Party
+from fedmend.learn.parts import FILE
 from fedmend.predict.asking import Predicted, ask_horizontal, ask_split, groups_of
 from fedmend.predict.models import KeptModel, assembled, chosen
 from fedmend.predict.rows import read_rows
@@ -25,7 +26,14 @@ if TYPE_CHECKING:
     from fedmend.config import Config
     from fedmend.data.table import Table
 
-__all__ = ["check_out", "party_settings", "predict_run", "predict_tables", "run_config"]
+__all__ = [
+    "check_out",
+    "party_settings",
+    "predict_run",
+    "predict_tables",
+    "require_parts",
+    "run_config",
+]
 
 
 def predict_run(
@@ -44,6 +52,7 @@ def predict_run(
     known = party_settings(config, tables)
     check_out(out)
     with assembled(chosen(run, method), parts or {}) as model:
+        require_parts(model)
         given = {
             name: read_rows(path, known[name], model.schema(name)) for name, path in tables.items()
         }
@@ -122,6 +131,19 @@ def check_out(out: Path) -> None:
         raise ConfigError(f"{out} is not empty. Mend: --out another folder")
 
 
+def require_parts(model: KeptModel) -> None:
+    """After a run over machines the parts are elsewhere; then no file needs to be read."""
+    parties = [] if model.horizontal else model.parties
+    kept = [name for name in parties if not (model.folder / name / FILE).is_file()]
+    if kept:
+        raise DataError(
+            "keeps its part of the model to itself",
+            party=kept[0],
+            mend="fedmend predict --engine flare, or --part with its kit; at the party itself "
+            "fedmend party predict",
+        )
+
+
 def _absent(model: KeptModel, given: Mapping[str, Any]) -> Iterator[tuple[str, Table]]:
     """Parties of the model that were given no rows: their part is here, over an empty table."""
     from fedmend.data.table import Table
@@ -132,11 +154,5 @@ def _absent(model: KeptModel, given: Mapping[str, Any]) -> Iterator[tuple[str, T
         encoder = model.encoder(name)
         if encoder is not None:
             yield name, encoder.empty_table()
-        elif name == model.label_party:
-            yield name, Table([], {})
         else:
-            raise DataError(
-                "keeps its part of the model to itself",
-                party=name,
-                mend=f"--part {name}=KIT, --engine flare, or --alone another party",
-            )
+            yield name, Table([], {})  # it labels, and the model uses no column of its

@@ -24,7 +24,7 @@ from fedmend.errors import DataError, FedmendError, FedmendWarning
 from fedmend.live.loopback import LoopbackServer, is_from_here, serve_until_told
 from fedmend.predict.models import chosen
 from fedmend.predict.rows import rows_of_records
-from fedmend.predict.running import party_settings, predict_tables, run_config
+from fedmend.predict.running import party_settings, predict_tables, require_parts, run_config
 
 __all__ = ["MOST_BYTES", "MOST_ROWS", "PredictServer", "serve_run"]
 
@@ -41,17 +41,7 @@ class PredictServer(LoopbackServer):
     def __init__(self, run: Path, method: str | None = None, port: int = 0) -> None:
         self.config = run_config(run)
         self.model = chosen(run, method)
-        absent = [
-            name
-            for name in self.model.parties
-            if not self.model.horizontal and not (self.model.folder / name).is_dir()
-        ]
-        if absent:
-            raise DataError(
-                "keeps its part of the model to itself",
-                party=absent[0],
-                mend="fedmend party predict at the party, or fedmend predict --engine flare",
-            )
+        require_parts(self.model)
         # torch keeps its threads per caller, and a model is small: one question at a time.
         self._lock = threading.Lock()
         super().__init__(port, _handler(self))

@@ -131,8 +131,9 @@ class Skew:
             return []
         if not self.notable:
             return ["The classes are shared alike among the parties."]
-        many = len(self.notable)
-        names = " and ".join(self.notable) if many < 3 else f"{many} of {len(self.parties)} parties"
+        many, told = len(self.notable), len(self.parties)
+        some = f"{many} of the {told}" if many < told else f"all {told}"
+        names = " and ".join(self.notable) if many < 3 else f"{some} parties with labels"
         worst = max(self.notable, key=lambda name: self.parties[name].distance or 0.0)
         farthest = self.parties[worst]
         return [

@@ -229,7 +229,7 @@ def _across(found: Overview, told: list[PartyOverview], facts: Facts) -> Advice:
             _tear(
                 "scarce-labels",
                 "Scarce labels",
-                f"{labelled:,} of {rows:,} rows have one.",
+                f"{labelled:,} of {rows:,} rows have a label.",
                 "SAGE and FixMatch give rows without label one of their own",
                 ["sage"],
                 facts,

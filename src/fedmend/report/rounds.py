@@ -24,6 +24,7 @@ PANELS = (
     ("pseudo_accuracy", "pseudo-labels that are right"),
     ("confidence_gap", "confidence gap, local and global"),
 )
+UNTOLD = "–"
 CLIENT_PANELS = (("loss", "loss of its steps"), *PANELS[1:])
 
 
@@ -60,7 +61,9 @@ class Rounds:
             for each in step.get("per_client") or ():
                 parts.setdefault(str(each["client"]), []).append(each)
         head = ["client", "rounds", "loss", "rows used", "confidence gap", "labels right"]
-        return [head, *(_line(name, parts[name]) for name in sorted(parts))]
+        lines = [_line(name, parts[name]) for name in sorted(parts)]
+        told = [at for at in range(len(head)) if any(line[at] != UNTOLD for line in lines)]
+        return [[line[at] for at in told] for line in (head, *lines)] if lines else [head]
 
     def sentences(self) -> list[str]:
         """What happened, in words."""
@@ -184,14 +187,14 @@ def _line(name: str, parts: Sequence[Mapping[str, Any]]) -> list[str]:
 
     def share(key: str) -> str:
         value = mean(key)
-        return "–" if value is None else percent(value)
+        return UNTOLD if value is None else percent(value)
 
     loss, gap = mean("loss"), mean("confidence_gap")
     return [
         name,
         str(len(parts)),
-        "–" if loss is None else f"{loss:.3f}",
+        UNTOLD if loss is None else f"{loss:.3f}",
         share("utilisation"),
-        "–" if gap is None else f"{gap:.3f}",
+        UNTOLD if gap is None else f"{gap:.3f}",
         share("pseudo_accuracy"),
     ]

@@ -23,9 +23,10 @@ def torn_across(parties: list[PartyOverview], skew: Mapping[str, Any] | None) ->
     labelled = sum(party.labelled_rows for party in told)
     sentences = []
     if rows and labelled < rows:
-        scarce = "Labels are scarce: " if labelled < SCARCE_LABELS * rows else ""
+        few = labelled < SCARCE_LABELS * rows
+        scarce, what = ("Labels are scarce: ", "one") if few else ("", "a label")
         sentences.append(
-            f"{scarce}{labelled:,} of {rows:,} rows have one ({percent(labelled / rows)})."
+            f"{scarce}{labelled:,} of {rows:,} rows have {what} ({percent(labelled / rows)})."
         )
     sentences += [
         f"{party.name} has no labelled row: it learns from the others' labels only."

@@ -16,6 +16,7 @@ import shutil
 import socket
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -35,6 +36,8 @@ logger = logging.getLogger(__name__)
 
 SERVER = "server"
 JOB_SECONDS = 90.0
+# A job that ends by an exception of its own, again and again, is not going to start.
+MOST_CRASHES = 3
 LOCK_FILE = "run.lock"
 Waiting = Callable[[list[str]], None]
 
@@ -118,17 +121,21 @@ class _Opening:
         deadline = time.monotonic() + self.reach.wait_seconds
         self._clean_up()
         left = list(parties)
+        crashes: Counter[str] = Counter()
         while left:
             self._wait_for(left, deadline)
             tried = [self._submit(party) for party in left]
             self._take_calls(tried)
             failed = [job for job in tried if job.link is None]
-            if failed and time.monotonic() > deadline:
-                raise PartyAbsent(
-                    failed[0].party,
-                    f"its job did not start (FLARE says {failed[0].refused or 'nothing'}); "
-                    "log.txt in its kit and in the server's says why",
-                )
+            crashes.update(job.party for job in failed if "EXCEPTION" in job.refused)
+            for job in failed:
+                if time.monotonic() > deadline or crashes[job.party] == MOST_CRASHES:
+                    raise PartyAbsent(
+                        job.party,
+                        f"its job did not start (FLARE says {job.refused or 'nothing'}); "
+                        "log.txt in its kit and in the server's says why",
+                    )
+                logger.warning("the job of %s did not start (%s)", job.party, job.refused)
             left = [job.party for job in failed]
         found = {job.party: job.link for job in self.jobs if job.link is not None}
         return {party: found[party] for party in parties}
