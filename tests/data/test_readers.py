@@ -337,3 +337,19 @@ def test_a_packed_csv_is_packed_and_the_same_each_time(tmp_path):
     table.to_csv(tmp_path / "again.csv.gz")
     assert (tmp_path / "plain.csv").read_bytes() == gzip.decompress(packed[0])
     assert packed[0][4:8] == bytes(4)  # no date in the header
+
+
+def test_a_quoted_mark_of_a_missing_cell_is_one_too(csv):
+    table = read(csv('id,city,x\n1,"NA",1\n2,"",2\n3,"Bonn",3\n4,"Ulm",""\n'), id="id")
+    assert table.missing().to_dict() == {"city": 2, "x": 1}
+    kept = read(csv('id,city\n1,"NA"\n2,"Ulm"\n'), id="id", missing=["-"])
+    assert kept.frame["city"].tolist() == ["NA", "Ulm"]
+
+
+def test_a_column_s_type_is_taken_from_all_of_it(csv, monkeypatch):
+    """The parser takes it from the first block; a whole file below 256 MB is one."""
+    monkeypatch.setattr("fedmend.data._csv._BLOCK", 1 << 10)
+    rows = "".join(f"{number},{number}\n" for number in range(2000))
+    table = read(csv("id,x\n" + rows + "2000,0.5\n"), id="id")
+    assert table.schema["x"].kind == "continuous" and table.frame["x"].iloc[-1] == 0.5
+    assert read(csv("id,x\n" + rows + "2000,many\n"), id="id").schema["x"].kind == "nominal"
