@@ -119,22 +119,31 @@ def _end_when_aborted(context: Any, link: Link) -> None:
 
 
 def _hand_on(link: Link, core: Any, cells: dict[str, str], frame: Frame) -> None:
-    (seconds,) = SECONDS.unpack_from(frame.payload)
-    status, payload = ABSENT, b"is not in the job"
-    if frame.name in cells:
-        request = new_cell_message({}, frame.payload[SECONDS.size :])
-        answer = core.send_request(CHANNEL, TOPIC, cells[frame.name], request, timeout=seconds)
-        code = answer.get_header(MessageHeaderKey.RETURN_CODE, ReturnCode.OK)
-        if code == ReturnCode.OK:
-            status, payload = OK, bytes(answer.payload)
-        elif code == ReturnCode.TIMEOUT:
-            payload = f"no answer within {seconds:.0f} s".encode()
-        else:
-            payload = f"FLARE cannot reach it ({code})".encode()
+    try:
+        status, payload = _answer(core, cells, frame)
+    except Exception as error:  # without a reply the coordinator would wait as long as a call may
+        logger.exception("a frame could not be handed on")
+        status, payload = ABSENT, f"the relay could not hand it on ({error!r})".encode()
     try:
         link.send(Frame(frame.ticket, status, frame.name, payload))
     except OSError:
         logger.warning("the coordinator's process is gone")
+
+
+def _answer(core: Any, cells: dict[str, str], frame: Frame) -> tuple[int, bytes]:
+    """Status and bytes of the party's answer to a frame."""
+    (seconds,) = SECONDS.unpack_from(frame.payload)
+    if frame.name not in cells:
+        return ABSENT, b"is not in the job"
+    request = new_cell_message({}, frame.payload[SECONDS.size :])
+    answer = core.send_request(CHANNEL, TOPIC, cells[frame.name], request, timeout=seconds)
+    code = answer.get_header(MessageHeaderKey.RETURN_CODE, ReturnCode.OK)
+    if code == ReturnCode.OK:
+        # A number would be taken for so many zero bytes.
+        return OK, bytes(memoryview(answer.payload))
+    if code == ReturnCode.TIMEOUT:
+        return ABSENT, f"no answer within {seconds:.0f} s".encode()
+    return ABSENT, f"FLARE cannot reach it ({code})".encode()
 
 
 # ---------------------------------------------------------------- the job
