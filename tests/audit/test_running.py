@@ -105,7 +105,12 @@ def test_other_ways_to_train_are_read_too(make_fed, make_frame, name: str) -> No
     columns = {"bank": ["a", "b", "y"], "telco": ["c", "d"]}
     fed = make_fed(make_frame(240), aligned=160, columns=columns)
     report = Audit(**QUICK).run(fed, getattr(fm, name)(**quick))
-    assert not report.left_out
+    assert "labels from gradients" not in report.left_out
+    assert {each.attack for each in report.findings} == {
+        "labels from gradients",
+        "labels from a trained bottom",
+        "columns from embeddings",
+    }
     assert report.table().query("attack == 'labels from gradients'")["score"].max() > 0.9
     assert not any("no attack looked" in fact for fact in report.facts)
 

@@ -16,7 +16,7 @@ import torch
 
 from fedmend.audit.result import Finding
 from fedmend.audit.scene import NotApplicable, Scene
-from fedmend.audit.scores import balanced_accuracy, best_matching, bootstrap
+from fedmend.audit.scores import balanced_accuracy, best_matching, bootstrap, label_score
 from fedmend.audit.sightings import WEIGHTED_SUMS, Sightings
 from fedmend.audit.tap import Heard
 from fedmend.learn.clusters import k_means
@@ -46,7 +46,7 @@ class LabelsFromGradients:
             raise NotApplicable("no gradient came down to a party")
         labels, found = scene.labels, []
         for (party, channel), looks in self.sightings.gradients.items():
-            if party in scene.labellers:
+            if [party] == scene.labellers:
                 continue
             how = "gradients of sums" if channel == WEIGHTED_SUMS else "gradients"
             units, counts = self.sightings.stacked(looks, unit=True)
@@ -54,16 +54,16 @@ class LabelsFromGradients:
             if len(rows) < FEWEST:
                 raise NotApplicable(f"{len(rows)} labelled rows had gradients, {FEWEST} are needed")
             truth, rng = labels[rows], scene.rng(f"gradients {party} {channel}")
-            rows_told = f"{how} ({counts[rows].max()} looks"
+            told = f"{how} ({counts[rows].max()} looks"
             guesses = self._directions(units[rows], scene.classes, truth, rng)
-            found.append(_finding(scene, party, f"{rows_told}, direction)", truth, guesses, rng))
+            found.append(_finding(scene, party, f"{told}, direction)", rows, guesses, rng))
             if scene.classes == 2:
                 lengths, _ = self.sightings.stacked(looks)
                 scores = _relative_lengths(lengths[rows], counts[rows])
                 rarer = int(np.bincount(truth, minlength=2).argmin())
                 sided = scores if rarer == 1 else -scores
                 found.append(
-                    _finding(scene, party, f"{rows_told}, norm)", truth, sided, rng, matched=False)
+                    _finding(scene, party, f"{told}, norm)", rows, sided, rng, matched=False)
                 )
         if not found:
             raise NotApplicable("gradients came down only to parties that have the labels")
@@ -119,18 +119,26 @@ def _two_class_auc(truth: np.ndarray, scores: np.ndarray) -> float:
     return auc(truth, np.stack([-scores, scores], 1))
 
 
+def _own_votes(scene: Scene, party: str, rows: np.ndarray) -> float:
+    """How well a party that is one of several labellers knows their labels by its own."""
+    if party not in scene.labellers:
+        return 0.0
+    votes = scene.votes(party)[rows]
+    return label_score(scene.labels[rows], np.eye(scene.classes + 1)[votes][:, : scene.classes])
+
+
 def _finding(
     scene: Scene,
     party: str,
     from_: str,
-    truth: np.ndarray,
+    rows: np.ndarray,
     guesses: np.ndarray,
     rng: np.random.Generator,
     *,
     matched: bool = True,
 ) -> Finding:
     """guesses: a score a row for two classes, a cluster a row for more."""
-    classes = scene.classes
+    truth, classes = scene.labels[rows], scene.classes
     if classes == 2:
         score = bootstrap(_two_class_auc, truth, guesses, rng=rng)
         shuffled = [_two_class_auc(rng.permutation(truth), guesses) for _ in range(SHUFFLES)]
@@ -146,6 +154,7 @@ def _finding(
             shuffled.append(balanced_accuracy(other, match))
         guess = float(np.mean(shuffled))
     point, low, high = score
+    guess = max(guess, _own_votes(scene, party, rows))
     return Finding(
         attack=LabelsFromGradients.name,
         role=party,

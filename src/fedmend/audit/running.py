@@ -16,6 +16,7 @@ from fedmend.audit.scene import Attack, Budget, NotApplicable, Scene
 from fedmend.audit.sightings import Sightings
 from fedmend.audit.statement import statement
 from fedmend.audit.tap import Heard, rehearsal
+from fedmend.audit.votes_from_sums import VotesFromSums
 from fedmend.errors import ConfigError
 from fedmend.federation import Federation, require_federation
 from fedmend.learn.training import Progress
@@ -27,6 +28,7 @@ ATTACKS: dict[str, Callable[[Sightings], Attack]] = {
     "gradients": LabelsFromGradients,
     "bottom": LabelsFromBottom,
     "embeddings": ColumnsFromEmbeddings,
+    "votes": VotesFromSums,
 }
 """The attacks by the names they are asked for with."""
 
@@ -44,7 +46,7 @@ class Audit(Parameters):
     looks: epochs of messages an attacker keeps. known_labels: labelled examples of each class that
     a party has, one figure for each number. known_rows: rows of which an attacker knows the other
     party's columns. repeats: draws of examples. most_rows: on how many rows a guess is scored.
-    attacks: some of "gradients", "bottom", "embeddings"; by default all of them.
+    attacks: some of "gradients", "bottom", "embeddings", "votes"; by default all of them.
     """
 
     def __init__(
@@ -111,6 +113,7 @@ class Audit(Parameters):
             align(copy)
         sightings.aligned = copy.alignment.aligned if copy.is_aligned else 0
         attacks += [ATTACKS[name](sightings) for name in self.attacks or ATTACKS]
+        facts = _audible(method)
         model = method.fit(copy, progress=progress)
         entries = copy.ledger.entries()
         sightings.training = False
@@ -123,7 +126,7 @@ class Audit(Parameters):
             rows=sightings.aligned or sum(each["rows"] for each in copy.roster.values()),
             readings=statement(entries, rows=sightings.aligned or None),
         )
-        scene = Scene(copy, model, self._budget(), self.seed)
+        scene = Scene(copy, model, self._budget(), self.seed, facts)
         for number, attack in enumerate(attacks):
             if progress is not None:
                 progress(f"attack: {attack.name}", number, len(attacks), {})
@@ -167,6 +170,17 @@ class Audit(Parameters):
 
 def _clone(method: Any) -> Any:
     return type(method)(**method.get_params())
+
+
+def _audible(method: Any) -> list[str]:
+    """Have sums made under masks, which the coordinator opens from messages; says so."""
+    if getattr(method, "secure", None) != "he":
+        return []
+    method.set_params(secure="masks")
+    return [
+        "rehearsed with secure='masks' in place of 'he': the coordinator learns the same sums, and "
+        "nobody else does"
+    ]
 
 
 def _is_vertical(method: Any) -> bool:

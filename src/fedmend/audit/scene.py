@@ -96,12 +96,17 @@ class Scene:
     @cached_property
     def labels(self) -> np.ndarray:
         """Class numbers of the aligned rows, -1 where there is none; of several, most votes'."""
-        votes = np.zeros((len(self.table(self.labellers[0])), len(self.class_names)))
-        for party in self.labellers:
-            table = self.table(party)
-            for number, value in enumerate(self.class_names):
-                votes[:, number] += (table.y == value).to_numpy(dtype=bool, na_value=False)
-        return np.where(votes.any(1), votes.argmax(1), -1)
+        lines = np.eye(self.classes + 1)[:, : self.classes]
+        counts = sum(lines[self.votes(party)] for party in self.labellers)
+        return np.where(counts.any(1), counts.argmax(1), -1)
+
+    def votes(self, party: str) -> np.ndarray:
+        """What a party says of each aligned row, by class number; -1 where it says nothing."""
+        table = self.table(party)
+        found = np.full(len(table), -1)
+        for number, value in enumerate(self.class_names):
+            found[(table.y == value).to_numpy(dtype=bool, na_value=False)] = number
+        return found
 
     @cached_property
     def class_names(self) -> list[Any]:

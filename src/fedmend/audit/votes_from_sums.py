@@ -1,0 +1,192 @@
+"""Single votes from sums, at the coordinator, where several parties label (InC and its baselines).
+
+The coordinator learns how many parties say each class of a row: where all agree, every vote is
+told. InC also sums evidence, each party's T as its vote selects from it: rows of one pattern of
+votes have one value, and with the T's that the parties tell in the end the pattern follows by
+name (docs/inc.md, "Protection"). The sums are opened here from the messages themselves, as the
+coordinator does. The guess without them is each party's commonest class.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import defaultdict
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from fedmend.audit.result import Finding
+from fedmend.audit.scene import NotApplicable, Scene
+from fedmend.audit.scores import bootstrap
+from fedmend.audit.tap import Heard
+from fedmend.methods.inc_labels import LOG_FLOOR, EvidenceForm
+from fedmend.secure.sums_masks import ring_of, total_of
+from fedmend.secure.sums_numbers import SumForm
+
+__all__ = ["VotesFromSums"]
+
+PAPER = "InC's sums; docs/inc.md"
+MEND = (
+    "label_dp tells every label through randomised response; share_expertise=False keeps T at the "
+    "parties; more labellers make fewer rows unanimous"
+)
+MOST_PATTERNS = 4096
+NOBODY = -1
+
+
+@dataclass
+class _Round:
+    """A secure sum under way, as the coordinator has it."""
+
+    name: str
+    form: SumForm
+    parties: tuple[str, ...]
+    messages: dict[str, np.ndarray] = field(default_factory=dict)
+    seeds: dict[str, bytes] = field(default_factory=dict)
+
+    def total(self) -> np.ndarray | None:
+        """The sum, once everybody's message is there. **Shape** [n * C]"""
+        if set(self.messages) != set(self.parties):
+            return None
+        count = len(self.parties)
+        size = len(next(iter(self.messages.values())))
+        shifted = total_of(self.messages, ring_of(self.form, count), size, self.seeds)
+        return shifted.astype(np.int64) + count * self.form.low
+
+
+class VotesFromSums:
+    """Hears masked sums and what the parties tell of their T."""
+
+    name = "votes from sums"
+
+    def __init__(self, *_: Any) -> None:
+        self.expertise: dict[str, np.ndarray] = {}
+        self._rounds: dict[int, _Round] = {}
+        self._last: dict[str, _Round] = {}
+
+    def hear(self, heard: Heard) -> None:
+        if heard.worker != "LabelWorker":
+            return
+        if heard.method == "prepare_round":
+            given = heard.given
+            fresh = _Round(given["name"], SumForm.from_wire(given["form"]), tuple(given["parties"]))
+            current = self._rounds.setdefault(given["number"], fresh)
+            self._last[current.name] = current
+        elif heard.method == "masked":
+            answer = np.array(heard.answer)
+            self._rounds[heard.given["number"]].messages[heard.party] = answer
+            # Sums that were followed by another of their name are not looked at.
+            kept = {id(each) for each in self._last.values()}
+            self._rounds = {n: each for n, each in self._rounds.items() if id(each) in kept}
+        elif heard.method == "open_own_mask":
+            self._rounds[heard.given["number"]].seeds[heard.party] = bytes(heard.answer)
+        elif heard.method == "expertise":
+            self.expertise[heard.party] = np.array(heard.answer)
+
+    # ------------------------------------------------------------------ the attack
+
+    def run(self, scene: Scene) -> list[Finding]:
+        last = self._last.get("votes")
+        total = None if last is None else last.total()
+        if last is None or total is None:
+            raise NotApplicable("no votes of several parties were summed under masks")
+        parties, classes = list(last.parties), scene.classes
+        counts = total.reshape(-1, classes)
+        votes = np.stack([scene.votes(party) for party in parties], 1)
+        unanimous = counts.max(1) == len(parties)
+        given = votes >= 0
+        share = float((unanimous[:, None] & given).sum() / max(1, given.sum()))
+        scene.facts.append(
+            f"sums of votes: {share:.1%} of the {given.sum():,} votes stand on rows where all "
+            f"{len(parties)} parties agree, and are told outright"
+        )
+        likely = np.repeat(counts.argmax(1)[:, None], len(parties), 1)
+        found = [self._finding(scene, parties, votes, likely, "sums of votes")]
+        patterns = self._patterns(scene, parties, counts)
+        if patterns is not None:
+            found.append(
+                self._finding(scene, parties, votes, patterns, "sums of votes and evidence, and T")
+            )
+        return found
+
+    def _patterns(self, scene: Scene, parties: list[str], counts: np.ndarray) -> np.ndarray | None:
+        """By row the pattern of votes that the sums of evidence fit best. **Shape** [n, K]"""
+        last, classes = self._last.get("evidence"), counts.shape[1]
+        total = None if last is None else last.total()
+        absent = [party for party in parties if party not in self.expertise]
+        if total is None or (classes + 1) ** len(parties) > MOST_PATTERNS:
+            return None
+        if absent:
+            scene.facts.append(
+                f"{', '.join(absent)} told no T: patterns of votes have one value of evidence "
+                "each, but not the names of those who voted so"
+            )
+            return None
+        rule = str(getattr(scene.model, "posterior", "product"))
+        form = EvidenceForm.of(rule, len(parties))
+        tables = [form.encode(_evidence(self.expertise[p], rule)).astype(np.int64) for p in parties]
+        said = [*range(classes), NOBODY]
+        patterns = np.array(list(itertools.product(said, repeat=len(parties))))
+        values = sum(table[patterns[:, at]] for at, table in enumerate(tables))
+        tallies = np.stack([(patterns == c).sum(1) for c in range(classes)], 1)
+        evidence, found = total.reshape(-1, classes), np.empty((len(counts), len(parties)), int)
+        by_count: dict[tuple[int, ...], list[int]] = defaultdict(list)
+        for row, count in enumerate(counts.tolist()):
+            by_count[tuple(count)].append(row)
+        for told, rows in by_count.items():
+            fit = np.flatnonzero((tallies == told).all(1))
+            far = np.abs(evidence[rows][:, None] - values[fit][None]).sum(2)
+            found[rows] = patterns[fit[far.argmin(1)]]
+        return found
+
+    def _finding(
+        self, scene: Scene, parties: list[str], votes: np.ndarray, told: np.ndarray, from_: str
+    ) -> Finding:
+        commonest = [
+            np.bincount(column[column >= 0], minlength=scene.classes).argmax() for column in votes.T
+        ]
+        right = _shares(votes, told)
+        guess = _shares(votes, np.tile(commonest, (len(votes), 1)))
+        rng = scene.rng(f"votes {from_}")
+        score, low, high = bootstrap(_mean, right, rng=rng)
+        gain, gain_low, gain_high = bootstrap(_mean, right - guess, rng=rng)
+        return Finding(
+            attack=self.name,
+            role="coordinator",
+            from_=from_,
+            about=" + ".join(parties),
+            what="single votes",
+            metric="accuracy",
+            score=score,
+            low=low,
+            high=high,
+            guess=_mean(guess),
+            gain=gain,
+            gain_low=gain_low,
+            gain_high=gain_high,
+            known=0,
+            rows=len(votes),
+            paper=PAPER,
+            mend=MEND,
+        )
+
+
+def _evidence(matrix: np.ndarray, rule: str) -> np.ndarray:
+    """Per vote the evidence it is (`LabelWorker`), last that of none. **Shape** [C + 1, C]"""
+    if rule == "product":
+        rows = np.log(np.maximum(matrix, np.exp(LOG_FLOOR))).T
+    else:
+        rows = matrix if rule == "row" else (matrix / matrix.sum(0)).T
+    return np.vstack([rows, np.zeros(matrix.shape[1])])
+
+
+def _shares(votes: np.ndarray, told: np.ndarray) -> np.ndarray:
+    """By row the share of its votes that are told rightly; NaN where there is none."""
+    given = votes >= 0
+    right = ((votes == told) & given).sum(1)
+    return np.divide(right, given.sum(1), out=np.full(len(votes), np.nan), where=given.any(1))
+
+
+def _mean(values: np.ndarray) -> float:
+    return float(np.nanmean(values))
