@@ -164,6 +164,28 @@ def test_a_line_for_spreadsheets_is_named(tmp_path: Path) -> None:
         starter_text(tmp_path / "federation.toml", files, id="id", label="y")
 
 
+def test_files_that_break_off_are_named(tmp_path: Path) -> None:
+    (tmp_path / "b.csv").write_text("id,z\n1,2\n")
+    packed = gzip.compress(b"id,y\n" + bytes(range(48, 123)) * 90)
+    broken = {
+        "cut.csv.gz": packed[: len(packed) // 2],
+        "noise.csv.gz": packed[:12] + bytes(40) + packed[52:],
+        "cell.csv": b"id,y\n1," + b"x" * 200_000,
+    }
+    for name, content in broken.items():
+        (tmp_path / name).write_bytes(content)
+        with pytest.raises(ConfigError, match=f"{name}: .* Mend: give a readable"):
+            starter_text(tmp_path / "f.toml", [tmp_path / name, tmp_path / "b.csv"], label="y")
+
+
+def test_only_the_beginning_of_a_file_needs_to_be_whole(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("\n\nid,y\n07,n\n" + "08,y\n" * 300 + "09," + "x" * 200_000)
+    (tmp_path / "b.csv").write_text("id,z\n7,2\n8\n\n")
+    files = [tmp_path / "a.csv", tmp_path / "b.csv"]
+    text = starter_text(tmp_path / "f.toml", files, label="y")
+    assert 'normalise = "number"' in text
+
+
 @pytest.mark.parametrize(("columns", "local"), [("id,y", False), ("id,x,y", True)])
 def test_whoever_has_labels_only_does_not_train_alone(
     tmp_path: Path, columns: str, local: bool

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import codecs
+import contextlib
 import csv
 import gzip
 import io
 import json
 import re
-from collections.abc import Sequence
+import zlib
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 __all__ = ["Written", "csv_lines", "looked_at"]
 
+_BROKEN = (EOFError, zlib.error, csv.Error)
 _READ = 1 << 22
 _LINES = 200
 _FOR_A_SPREADSHEET = re.compile(r"\ufeff?sep=.\s", re.IGNORECASE)
@@ -55,7 +58,10 @@ def looked_at(file: Path) -> Written:
         return _noted(file)
     if not name.endswith((".csv", ".csv.gz")):
         raise ValueError(f"unknown kind of file {file.suffix!r}")
-    return _written(file)
+    try:
+        return _written(file)
+    except _BROKEN as error:
+        raise ValueError(str(error)) from error
 
 
 def _noted(file: Path) -> Written:
@@ -90,12 +96,16 @@ def _written(file: Path) -> Written:
     return Written(header, encoding, delimiter, _decimal(rows[1:], delimiter))
 
 
-def csv_lines(file: Path, how: Written) -> Any:
-    """The rows of a file as dicts by column, one after the other."""
-    with _opened(file) as stream:
+def csv_lines(file: Path, how: Written) -> Iterator[dict[str, str]]:
+    """The rows of a file as dicts by column, one after the other, as far as it can be read."""
+    lacking = dict.fromkeys(how.header, "")
+    with _opened(file) as stream, contextlib.suppress(*_BROKEN):
         encoding = _without_mark(how.encoding)
         text = io.TextIOWrapper(stream, encoding=encoding, errors="replace", newline="")
-        yield from csv.DictReader(text, delimiter=how.delimiter)
+        rows = (row for row in csv.reader(text, delimiter=how.delimiter) if row)
+        next(rows)  # the header; empty lines may stand before it
+        for row in rows:
+            yield lacking | dict(zip(how.header, row, strict=False))
 
 
 def _opened(file: Path) -> Any:
