@@ -102,6 +102,16 @@ def test_run_again_resume_and_force(call, workshop):
     assert call("run", "--folder", "out", "--force")[0] == 0
 
 
+@pytest.mark.parametrize(
+    ("folder", "words"),
+    [(".", "exists already"), ("..", "exists already"), ("/", "can hold no run")],
+)
+def test_folders_that_have_no_name_of_their_own(call, workshop, folder, words):
+    workshop.write()
+    code, _, err = call("run", "--folder", folder, "--force")
+    assert code == 2 and words in err
+
+
 def test_interrupt_says_how_to_go_on(call, workshop, monkeypatch):
     from fedmend.flow import mending
 

@@ -106,6 +106,8 @@ test_share = 1.5
     ("text", "parts"),
     [
         ("[run]\nseeds = []", ["run.seeds is empty", "[0, 1, 2]"]),
+        ("[run]\nseeds = [3, 1, 3]", ["run.seeds: 3 is given more than once"]),
+        (f"[run]\nseed = {10**60}", ["run: a seed has 63 bits at most"]),
         ("[run]\nseed = -1", ["run.seed must be greater than or equal to 0, however: -1"]),
         ("[run]\nseed = true", ["run.seed must be a whole number, however: True"]),
         (

@@ -68,6 +68,21 @@ def _party_sources(raw: Mapping[str, Any]) -> Iterator[str]:
             yield f"{where}.label = {party['label']!r} is the id too. Mend: name two columns"
 
 
+def _seeds(raw: Mapping[str, Any]) -> Iterator[str]:
+    run = raw.get("run")
+    given = run if isinstance(run, dict) else {}
+    seeds = given["seeds"] if isinstance(given.get("seeds"), list) else []
+    for seed in [given.get("seed"), *seeds]:
+        if isinstance(seed, int) and seed >= 2**63:
+            yield f"run: a seed has 63 bits at most, however: {seed}. Mend: seed = 0"
+    twice = sorted({seed for seed in seeds if isinstance(seed, int) and seeds.count(seed) > 1})
+    if twice:
+        yield (
+            f"run.seeds: {', '.join(map(str, twice))} is given more than once, and the same seed "
+            "gives the same result. Mend: seeds = [0, 1, 2]"
+        )
+
+
 def _labels(raw: Mapping[str, Any]) -> Iterator[str]:
     if tables_of(raw, "party") and not holders_of(raw):
         yield 'no party has a label. Mend: add label = "column" to the party that has it'
@@ -213,6 +228,7 @@ _CHECKS: tuple[Callable[[Mapping[str, Any]], Iterator[str]], ...] = (
     _party_names,
     _party_sources,
     shape_problems,
+    _seeds,
     _labels,
     _labellers,
     _reference,

@@ -55,6 +55,10 @@ def workplace(
 
     start: the stage from which all is done again, whatever was done before.
     """
+    if folder.name in ("", ".."):
+        folder = folder.resolve()
+    if not folder.name:
+        raise ConfigError(f"{folder} can hold no run. Mend: --folder names a folder to be made")
     work = folder.with_name(folder.name + ".part")
     resumed = _take_up(folder, work, resume=resume or start is not None, force=force)
     if resumed:
