@@ -107,3 +107,9 @@ def test_bad_requests_say_what_to_do() -> None:
         split_clients(table, 2)
     with pytest.raises(DataError, match="different names"):
         split_clients(table, ["a", "a"])
+
+
+def test_a_share_keeps_a_row_of_every_class_however_rare():
+    y = np.array(["often"] * 97 + ["rare"] * 2 + ["once"])
+    kept = labelled_rows(y, 0.1)
+    assert sorted(y[kept].tolist()) == ["often"] * 10 + ["once", "rare"]

@@ -190,3 +190,9 @@ def test_bad_clients(arguments, options, says):
 def test_an_error_rate_is_a_share(rate):
     with pytest.raises(DataError, match="an error rate must be a number between 0 and 1"):
         annotators(np.array([0, 1]), rates=[rate])
+
+
+def test_rounding_in_a_transition_makes_no_further_class():
+    almost = np.array([[0.5, 0.499991], [0.0, 0.999991]])  # rows of about 1, as thirds would be
+    said = annotators(np.tile([0, 1], 500_000), transition=almost, seed=3)
+    assert set(np.unique(said)) == {0, 1}
