@@ -14,6 +14,7 @@ from fedmend.errors import (
     ConfigError,
     DataError,
     FedmendWarning,
+    PartyFailed,
     PrivacyWarning,
     Refused,
 )
@@ -23,6 +24,7 @@ from fedmend.learn.columns import ridge
 from fedmend.learn.columns.board import board_of, indicators
 from fedmend.learn.columns.linear import LinearModels
 from fedmend.learn.columns.rotation import rotate, secret_rotation
+from fedmend.secure.correlation import rank_correlation
 
 N, ALIGNED = 320, 200
 
@@ -320,6 +322,23 @@ def test_plain_mode_is_refused_by_default_and_gives_the_same():
     assert board(fed, models)["income"].outputs[ALIGNED:] == pytest.approx(reference, abs=1e-6)
 
 
+def test_a_scope_of_products_lists_no_row_of_a_table():
+    """A coordinator that cheats opens one as long as it likes, and asks for a mean over it."""
+    a, b = joined()
+    fed = federation(a, b)
+    with LinearModels(fed, "bank", "telco", targets=["income"]) as models:
+        view = models.scoped("rows", 5000)
+        site = fed.engine.sites["telco"]
+        rows = site.alignments[view.scope].aligned
+        assert len(rows) == 5000
+        with pytest.raises(DataError, match="row positions"):
+            site.table_of(view.scope).take(rows)
+        with pytest.raises(PartyFailed, match="out-of-bounds"):
+            rank_correlation(view, "bank", "telco", mode="dealer")
+        with pytest.raises(ConfigError, match="is not one of"):
+            models.at_b.open_scope("train", 5000)
+
+
 # ---------------------------------------------------------------------------------- bad input
 
 
@@ -327,14 +346,17 @@ def test_targets_that_cannot_be_learnt_are_reported_and_the_others_survive():
     a, b = joined()
     b["flat"] = 3
     b["empty"] = np.nan
+    b["huge"] = np.where(np.arange(len(b)) == 3, -1e308, b["income"])
     with pytest.warns(FedmendWarning, match="all 200 cells are missing"):
         fed = federation(a, b)
-    with LinearModels(fed, "bank", "telco", targets=["flat", "income", "empty"]) as models:
+    wanted = ["flat", "income", "empty", "huge"]
+    with LinearModels(fed, "bank", "telco", targets=wanted) as models:
         report = models.fit()
         models.predict()
     assert report.fitted == ["income"]
     assert "one value only" in report.failed["flat"]
     assert "no value" in report.failed["empty"]
+    assert "squares" in report.failed["huge"]
     assert np.isfinite(board(fed, models)["income"].outputs[ALIGNED:]).all()
 
 

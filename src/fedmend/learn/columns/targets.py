@@ -104,8 +104,10 @@ class TargetWorker(SealingWorker):
         """Let products run over `length` numbered positions under this name."""
         if self.model not in scope:
             raise ConfigError(f"the scope {scope!r} is not one of {self.model!r}")
-        none = np.zeros(0, np.int64)
-        self.site.alignments[scope] = Alignment(np.full(length, -1), none)
+        # Whoever looked for rows of the table under this name must find none: as many of the
+        # last one (-1) would pass for enough to compute a mean of.
+        nowhere = np.full(length, np.iinfo(np.int64).max)
+        self.site.alignments[scope] = Alignment(nowhere, np.zeros(0, np.int64))
 
     @exposed(kind="control")
     def close_scopes(self) -> None:
