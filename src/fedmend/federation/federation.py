@@ -193,6 +193,7 @@ class Federation:
         from fedmend.federation.engines.flare.kits import Kits
         from fedmend.federation.engines.flare.session import Reach, open_engine
 
+        _check_arguments((), seed, "cpu")
         found = Kits(Path(kits))
         if not (found.admin / "startup").is_dir():
             raise ConfigError(
@@ -203,7 +204,7 @@ class Federation:
         engine = open_engine(
             Reach(found.admin, wait_seconds, call_timeout, stall_seconds),
             list(parties) if parties is not None else found.parties,
-            Hello(run, title or run, tuple(methods), seed, test_share),
+            Hello(run, title or run, tuple(methods), int(seed), float(test_share)),
             ledger=ledger,
             waiting=waiting,
         )
