@@ -17,6 +17,7 @@ from fedmend.learn.clients.recipes import (
     row_weights,
 )
 from fedmend.learn.clients.rounds import (
+    ImageViews,
     InputBatch,
     LocalMethod,
     NetSpec,
@@ -240,6 +241,31 @@ def test_rows_are_weighed_by_the_gradient_through_the_trial(start: torch.Tensor)
     # The trial leaves the twin where its step led.
     reached = torch.cat([value.detach().reshape(-1) for value in second])
     torch.testing.assert_close(method._twin.net.values, reached)
+
+
+def test_half_precision_weighs_rows_like_double_precision() -> None:
+    generator = torch.Generator().manual_seed(0)
+    labels = torch.arange(64) % 4
+    images = torch.randint(0, 256, (64, 3, 16, 16), generator=generator, dtype=torch.uint8)
+    images[:, :, :6] = (60 * labels)[:, None, None, None].to(torch.uint8)
+    net = NetSpec("resnet8", 4, channels=3, width=8)
+    found = []
+    for precision in ("float64", "bf16"):
+        method = DureMethod()
+        spec = OptimizerSpec("sgd", 0.05, 0.0, 0.0)
+        given = RoundSettings(1, 32, 32, 1, spec, precision=precision)
+        trainer = Trainer(net, method, given, torch.device("cpu"))
+        pool = Pool(ImageViews(images), labels).to(trainer.device, given, {})
+        trainer.net.load(initial_weights(net, 0).to(given.dtype))
+        method.start(trainer.client(pool, {}, {}))
+        known, weak = pool.views.plain(torch.arange(32)), pool.views.plain(torch.arange(32, 64))
+        batch = InputBatch(known, labels[:32], weak, weak)
+        target = nn.functional.one_hot((labels[32:] + torch.arange(32) // 24) % 4, 4)
+        believed = torch.ones(32, dtype=given.dtype)
+        found.append(method._try(batch, weak, target.to(given.dtype), believed)[1].double())
+    exact, half = found
+    assert float(torch.corrcoef(torch.stack(found))[0, 1]) > 0.95
+    assert float((half - exact).norm() / exact.norm()) < 0.3
 
 
 def test_the_regulator_is_kept_with_the_client(start: torch.Tensor) -> None:

@@ -271,6 +271,8 @@ class LoKeMethod(TwinMethod):
 
 HIDDEN = 100
 MOMENTS = (0.9, 0.999)
+# How far a difference is taken along a gradient: in half precision a hundredth drowns in rounding.
+STRIDE, HALF_STRIDE = 0.01, 0.1
 
 
 class DureMethod(TwinMethod):
@@ -351,12 +353,13 @@ class DureMethod(TwinMethod):
         after.backward()
         with torch.no_grad():
             reached = values.clone()
-            step = 0.01 * optimizer.gradient / (optimizer.gradient.norm() + 1e-12)
+            stride = HALF_STRIDE if weak[0].dtype == torch.bfloat16 else STRIDE
+            step = stride * optimizer.gradient / (optimizer.gradient.norm() + 1e-12)
             values.copy_(start).add_(step)
             moved = divergence(target, twin(weak)[0])
             values.copy_(reached)
             fallen = (before - after).clamp(-1.0, 1.0)
-        return fallen, (moved - here.detach()) / 0.01
+        return fallen, (moved - here.detach()) / stride
 
     def _learn(self, client: Client, slope: Tensor) -> None:
         """One step of Adam for F-reg."""
