@@ -144,6 +144,8 @@ def test_the_best_on_held_out_rows_is_chosen(make_fed, make_frame) -> None:
         ([], [{"accuracy": 0.5, "auc": 0.6}, {"accuracy": 0.4, "auc": float("nan")}], "accuracy"),
         (["f1", "auc"], [{"f1": None, "auc": 0.6}], "auc"),
         (["auc"], [{"auc": None}], "auc"),
+        (["auc"], [{"accuracy": 0.5, "auc": float("nan")}], "accuracy"),
+        (["rmse"], [{"accuracy": 0.5, "auc": 0.6}], "auc"),
         ([], [{"rmse": 2.0, "mae": 1.0}], "rmse"),
         ([], [{"mae": 1.0}], "mae"),
     ],
@@ -159,6 +161,27 @@ def test_the_budget_ends_it_after_a_whole_fold(make_fed) -> None:
     choice = contest(fed, how, []).run(candidates)
     assert choice.folds == 1
     assert any("time budget" in line for line in choice.why)
+
+
+@pytest.mark.parametrize("failing", [("vfl",), ("local", "vfl")])
+def test_a_candidate_that_fails_later_is_not_chosen(make_fed, monkeypatch, failing) -> None:
+    """Were it the best on the first fold, it could still not be trained on all rows."""
+    seen = []
+
+    def score(self, candidate, train, held):
+        seen.append(candidate.name)
+        if seen.count(candidate.name) > 1 and candidate.name in failing:
+            raise ConfigError("one class only")
+        return {"auc": 0.9 if candidate.name == "vfl" else 0.6}
+
+    monkeypatch.setattr(Contest, "_score", score)
+    fed, how = make_fed(aligned=120), Choosing(candidates=("local", "vfl"), folds=3)
+    candidates = candidates_of(fed, how, horizontal=False, completed=False, corrected=False)
+    choice = contest(fed, how, []).run(candidates)
+    assert (choice.name, choice.folds) == (("local", 3) if failing == ("vfl",) else ("vfl", 1))
+    assert choice.candidates[1]["skipped"] == "one class only"
+    assert not any("time budget" in line for line in choice.why)
+    assert any("Further folds could not" in line for line in choice.why) == (len(failing) == 2)
 
 
 def test_from_the_file_to_the_record(workshop) -> None:

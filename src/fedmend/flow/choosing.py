@@ -205,7 +205,9 @@ class Contest:
             another = spent * (number + 2) / (number + 1)
             if number + 1 < self.how.folds and another > self.how.budget:
                 break
-        able = [each for each in candidates if each.scores]
+        able = [each for each in candidates if each.scores and not each.skipped]
+        # Where no candidate can be trained on some fold, the others must do.
+        able = able or [each for each in candidates if each.scores]
         if not able:
             told = "; ".join(f"{each.title}: {each.skipped}" for each in candidates)
             raise ConfigError(
@@ -307,7 +309,9 @@ class Contest:
                 lines.append(
                     "The difference is within what folds differ by, so that either would do."
                 )
-        if folds < self.how.folds:
+        if best.skipped:
+            lines.append(f"Further folds could not be trained on: {best.skipped}")
+        elif folds < self.how.folds:
             lines.append(f"The time budget of {self.how.budget:g} s ended the comparison early.")
         if rows < FEW_ROWS:
             lines.append(f"{rows} rows are too few to tell methods apart with any certainty.")
@@ -315,12 +319,12 @@ class Contest:
 
 
 def main_metric(metrics: list[str], scores: Sequence[Mapping[str, float | None]]) -> str:
-    """The metric that decides: the first asked for, or what is usual, that all scores have.
+    """The metric that decides: the first asked for, else the first usual one, that all scores have.
 
     An AUC cannot be told of rows among which a class is absent.
     """
-    names = metrics or [name for name in ("auc", "accuracy", "rmse") if name in scores[0]]
-    names = names or list(scores[0])
+    usual = [name for name in ("auc", "accuracy", "rmse") if name in scores[0]]
+    names = [*metrics, *usual] or list(scores[0])
     told = (name for name in names if all(_is_number(each.get(name)) for each in scores))
     return next(told, names[0])
 
