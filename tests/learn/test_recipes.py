@@ -264,8 +264,8 @@ def test_half_precision_weighs_rows_like_double_precision() -> None:
         believed = torch.ones(32, dtype=given.dtype)
         found.append(method._try(batch, weak, target.to(given.dtype), believed)[1].double())
     exact, half = found
-    assert float(torch.corrcoef(torch.stack(found))[0, 1]) > 0.95
-    assert float((half - exact).norm() / exact.norm()) < 0.3
+    assert float(torch.corrcoef(torch.stack(found))[0, 1]) > 0.99
+    assert float((half - exact).norm() / exact.norm()) < 0.12
 
 
 def test_the_regulator_is_kept_with_the_client(start: torch.Tensor) -> None:
