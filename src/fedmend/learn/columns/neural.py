@@ -294,6 +294,8 @@ class NeuralModels(TargetModels):
         ]
         if not 0 < validation < 1:
             problems.append(f"validation must lie in (0, 1), however: {validation}")
+        if not 0 <= dropout < 1:
+            problems.append(f"dropout must lie in [0, 1), however: {dropout}")
         if problems:
             raise ConfigError(problems)
         self.settings = Settings(batch_size, OptimizerSpec("adam", lr, weight_decay))
