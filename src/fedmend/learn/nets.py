@@ -150,7 +150,7 @@ class Top(nn.Module):
 
 
 def embedding_width(cardinality: int) -> int:
-    """A common rule of thumb: grows with the fourth root, between 2 and 32."""
+    """A common rule of thumb: grows a little faster than the square root, between 2 and 32."""
     return max(2, min(32, round(1.6 * cardinality**0.56)))
 
 

@@ -18,7 +18,10 @@ WEAK_CORRUPTION = 0.1
 
 
 class RowViews:
-    """Draws views of rows, reproducibly from one generator (on the CPU, whatever the device)."""
+    """Draws views of rows, reproducibly from the seed of one generator, which is on the CPU.
+
+    Flips and shifts are drawn there, everything else by a generator on the rows' device.
+    """
 
     def __init__(
         self, features: Features, generator: torch.Generator, corruption: float = 0.6
