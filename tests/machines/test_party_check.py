@@ -224,3 +224,19 @@ def test_a_test_table_without_a_column(kits, workshop):
 def test_something_that_is_no_kit(tmp_path):
     with pytest.raises(ConfigError, match="is no start-up kit"):
         check_party(tmp_path)
+
+
+@pytest.mark.parametrize("spoil", ["gone", "damaged", "empty"])
+def test_a_key_that_cannot_be_read_is_told_beside_all_the_rest(kits, spoil):
+    kit = kits.party("bank")
+    key = kit / "startup" / "client.key"
+    if spoil == "gone":
+        key.unlink()
+    else:
+        key.write_bytes(key.read_bytes()[:400] if spoil == "damaged" else b"")
+    found = graded(kit, seconds=1.0)
+    grade, words = the(found, "certificate")
+    assert grade == "problem" and words.startswith("client.key cannot be read")
+    assert the(found, "server")[0] == "problem" and "was not called" in the(found, "server")[1]
+    assert the(found, "clock")[0] == "ok" and the(found, "disk")[0] in ("ok", "note")
+    assert ("ok", "160 rows, 2 columns, label default") in found["table"]

@@ -86,7 +86,8 @@ def _certificate(kit: Path) -> Iterator[Check]:
         return
     yield from _identity(kit, own, root)
     yield from _dates(own)
-    mode = (startup / "client.key").stat().st_mode & 0o077
+    key = startup / "client.key"
+    mode = key.stat().st_mode & 0o077 if key.exists() else 0
     if mode:
         words = f"client.key can be read by others (mode {mode:03o}). Mend: chmod 600 client.key"
         yield Check("key", "note", words)
@@ -108,7 +109,12 @@ def _identity(kit: Path, own: Certificate, root: Certificate) -> Iterator[Check]
         words = f"of {name!r} is not signed by this federation's authority. Mend: ask for a new kit"
         yield Check("certificate", "problem", words)
         return
-    key = load_pem_private_key((kit / "startup" / "client.key").read_bytes(), None).public_key()
+    try:
+        key = load_pem_private_key((kit / "startup" / "client.key").read_bytes(), None).public_key()
+    except (OSError, ValueError, TypeError) as error:
+        words = f"client.key cannot be read: {error}. Mend: ask for a new kit"
+        yield Check("certificate", "problem", words)
+        return
     form = (Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
     if key.public_bytes(*form) != own.public_key().public_bytes(*form):
         yield Check("certificate", "problem", "client.key belongs to another one. Mend: a new kit")
@@ -146,6 +152,10 @@ def _reach(kit: Path, seconds: float) -> Check:
         context = ssl.create_default_context(cafile=str(startup / "rootCA.pem"))
         context.load_cert_chain(startup / "client.crt", startup / "client.key")
         context.set_alpn_protocols(["h2"])
+    except OSError as error:
+        words = f"{host}:{port} was not called, for want of a certificate and its key ({error}). "
+        return Check("server", "problem", words + "Mend: ask for a new kit")
+    try:
         with (
             socket.create_connection((host, port), timeout=seconds) as plain,
             context.wrap_socket(plain, server_hostname=host) as secure,
