@@ -1,6 +1,6 @@
 """SAGE's baselines whose clients train more than one set of weights: FedMatch, FedLoKe, FedDure.
 
-What a client does is in `learn.recipes`. (SAGE, §5.1.)
+What a client does is in `learn.clients.recipes`. (SAGE, §5.1.)
 """
 
 from __future__ import annotations
