@@ -89,6 +89,15 @@ def test_labels_that_changed_are_told_anew_once(tmp_path: Path) -> None:
     assert responses.spent("train|y") == 2.0
 
 
+def test_no_message_can_make_a_party_forget_what_it_has_told() -> None:
+    """Results of protocols are kept in the site's state, under names that a coordinator gives."""
+    votes, party = np.random.default_rng(0).integers(0, 2, 200), site()
+    told = Responses(party).of("train|y", votes, 1.0, [0, 1])
+    for name in list(party.state):
+        party.state[name] = {}
+    np.testing.assert_array_equal(Responses(party).of("train|y", votes, 1.0, [0, 1]), told)
+
+
 def test_a_whole_epsilon_is_the_same_as_a_fraction() -> None:
     """A file says 2 where Python says 2.0."""
     votes = np.random.default_rng(0).integers(0, 2, 200)

@@ -68,7 +68,8 @@ class Responses:
     def __init__(self, site: Site, folder: Path | None = None) -> None:
         place = site.home if site.home is not None else folder
         self.path = None if place is None else Path(place) / FILE
-        self._draws: dict[str, Any] = site.state.setdefault(_SHELF, {})
+        # In the vault: a party that could be made to forget its answers would draw others.
+        self._draws: dict[str, Any] = site.vault.setdefault(_SHELF, {})
         self._party = site.name
         if self.path is not None and self.path.is_file():
             for key, draw in read_file(self.path, site.name).items():
