@@ -192,7 +192,3 @@ def write_ledger(path: Path, entries: Iterable[Entry]) -> None:
     part = path.with_name(f"{path.name}.part")
     part.write_text("".join(json.dumps(asdict(entry)) + "\n" for entry in entries), "utf-8")
     part.replace(path)
-
-
-def total_crossings(entries: Iterable[Entry]) -> int:
-    return sum(entry.count for entry in entries)

@@ -37,9 +37,6 @@ class Exposure:
     required: frozenset[str]
     takes: Mapping[str, str]
 
-    def kind_of(self, parameter: str) -> str:
-        return self.takes.get(parameter, "control")
-
     def bind(self, call: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
         """All arguments by name; a wrong call is refused before anything crosses."""
         if len(args) > len(self.parameters):
