@@ -187,24 +187,20 @@ class AuditReport:
         return found
 
     def readings_table(self) -> list[list[str]]:
-        """What the ledger says: head, then a line for each role, sender and kind that tells."""
-        head = ["who", "from", "kind", "messages", "looks a row", "severity", "tells"]
-        return [
-            head,
-            *(
-                [
-                    each.role,
-                    each.sender,
-                    each.kind,
-                    f"{each.crossings:,}",
-                    "–" if each.looks is None else f"{each.looks:.1f}",
-                    each.severity,
-                    each.tells,
-                ]
-                for each in self.readings
-                if each.severity != "none"
-            ),
-        ]
+        """What the ledger says: head, then a line for each role and kind that tells something."""
+        groups: dict[tuple[str, ...], list[Reading]] = {}
+        for each in self.readings:
+            if each.severity != "none":
+                key = (each.role, each.kind, each.severity, each.tells)
+                groups.setdefault(key, []).append(each)
+        found = [["who", "received", "from", "messages", "looks a row", "severity", "tells"]]
+        for (role, kind, severity, tells), group in groups.items():
+            senders = ", ".join(dict.fromkeys(each.sender for each in group))
+            looks = [each.looks for each in group if each.looks is not None]
+            crossings = sum(each.crossings for each in group)
+            shown = f"{max(looks):.1f}" if looks else "–"
+            found.append([role, kind, senders, f"{crossings:,}", shown, severity, tells])
+        return found
 
     def mends(self) -> list[str]:
         """What would lower each leak that was shown, each said once."""
@@ -220,11 +216,10 @@ class AuditReport:
         if self.other is not None:
             parts += ["", *_text_table(self.beside())]
         parts += [f"what lowers it: {each}" for each in self.mends()]
-        parts += [
-            f"{each.role} received {each.kind} from {each.sender} ({each.severity}): {each.tells}"
-            for each in self.readings
-            if each.severity != "none"
-        ]
+        groups: dict[str, list[str]] = {}
+        for role, kind, _, _, _, severity, tells in self.readings_table()[1:]:
+            groups.setdefault(f"{kind} ({severity}) tells {tells}", []).append(role)
+        parts += [f"{', '.join(roles)} received {told}" for told, roles in groups.items()]
         return "\n".join(parts)
 
 

@@ -11,6 +11,7 @@ from fedmend._suggest import did_you_mean
 from fedmend.audit.columns_from_embeddings import ColumnsFromEmbeddings
 from fedmend.audit.labels_from_bottom import LabelsFromBottom
 from fedmend.audit.labels_from_gradients import LabelsFromGradients
+from fedmend.audit.membership import Membership
 from fedmend.audit.result import AuditReport
 from fedmend.audit.scene import Attack, Budget, NotApplicable, Scene
 from fedmend.audit.sightings import Sightings
@@ -29,6 +30,7 @@ ATTACKS: dict[str, Callable[[Sightings], Attack]] = {
     "bottom": LabelsFromBottom,
     "embeddings": ColumnsFromEmbeddings,
     "votes": VotesFromSums,
+    "membership": Membership,
 }
 """The attacks by the names they are asked for with."""
 
@@ -46,7 +48,7 @@ class Audit(Parameters):
     looks: epochs of messages an attacker keeps. known_labels: labelled examples of each class that
     a party has, one figure for each number. known_rows: rows of which an attacker knows the other
     party's columns. repeats: draws of examples. most_rows: on how many rows a guess is scored.
-    attacks: some of "gradients", "bottom", "embeddings", "votes"; by default all of them.
+    attacks: some of "gradients", "bottom", "embeddings", "votes" and "membership"; by default all.
     """
 
     def __init__(

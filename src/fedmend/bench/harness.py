@@ -44,6 +44,7 @@ REGISTRY: dict[str, str] = {
     "engine": "fedmend.bench.foundations.engine",
     "correlation": "fedmend.bench.foundations.correlation",
     "sums": "fedmend.bench.foundations.sums",
+    "leaks": "fedmend.bench.foundations.leaks",
     "generators": "fedmend.bench.generators.table",
     "inc": "fedmend.bench.inc.table",
     "fedpsg-pum": "fedmend.bench.completion.table",

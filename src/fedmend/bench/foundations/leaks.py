@@ -1,0 +1,126 @@
+"""What the leak audit finds: on several tables, under several settings of split training.
+
+Each table is dealt out to two parties, one of which labels; a method is rehearsed and attacked
+(`fedmend.audit`), with its own AUC beside, so that what a defence costs can be seen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from fedmend.audit import Audit, AuditReport
+from fedmend.bench.harness import Bar, BenchResult
+from fedmend.data import datasets
+from fedmend.data.scenario import split_columns
+from fedmend.data.table import Table
+from fedmend.federation import Federation, Party
+from fedmend.methods import VFL, FewShotVFL
+from fedmend.methods.risa import RISA
+from fedmend.secure.align import align
+
+__all__ = ["HELP", "run"]
+
+HELP = "what curious roles infer from split training, and what defences change"
+
+LABELS, PARTNER = "label party", "partner"
+TEST_SHARE = 0.3
+
+SETTINGS: dict[str, tuple[type, dict[str, Any]]] = {
+    "VFL": (VFL, {}),
+    "VFL, float16 on the wire": (VFL, {"wire": "float16"}),
+    "VFL, embedding 4": (VFL, {"embedding": 4}),
+    "VFL, embedding 1": (VFL, {"embedding": 1}),
+    "VFL, bottom 64-64-64, embedding 4": (VFL, {"bottom": (64, 64, 64), "embedding": 4}),
+    "VFL, 3 epochs": (VFL, {"epochs": 3, "patience": None}),
+    "FewShotVFL": (FewShotVFL, {"local_updates": 300}),
+    "RISA": (RISA, {}),
+}
+
+
+def run(
+    *,
+    quick: bool = False,
+    data: Sequence[str] = ("breast-cancer", "digits", "bank", "credit"),
+    settings: Sequence[str] | None = None,
+    rows: int = 6000,
+    epochs: int = 30,
+    seed: int = 0,
+) -> BenchResult:
+    """data: names of data sets. rows: at most so many of each. epochs: of the training."""
+    names = ["breast-cancer"] if quick else list(data)
+    chosen = list(settings or (list(SETTINGS)[:3] if quick else SETTINGS))
+    found = []
+    for name in names:
+        fed = federation_of(name, rows, seed)
+        for title in chosen:
+            method, params = SETTINGS[title]
+            estimator = method(**({"epochs": epochs, "seed": seed} | params))
+            report = Audit(seed=seed).run(fed, estimator)
+            found.append({"data": name, "method": title} | summary(report))
+    return BenchResult("leaks", found, _bars(found))
+
+
+def federation_of(name: str, rows: int, seed: int) -> Federation:
+    """A data set dealt out to two parties that know the same people, some kept for the test."""
+    table = datasets.load(name)
+    order = np.random.default_rng(seed).permutation(len(table))[:rows]
+    cut = round(TEST_SHARE * len(order))
+    train, test = (_sides(table.take(part), seed) for part in (order[cut:], order[:cut]))
+    fed = Federation(
+        *(Party(_slug(side), train[side], test=test[side]) for side in train), seed=seed
+    )
+    align(fed)
+    align(fed.on("test"))
+    return fed
+
+
+def _sides(table: Table, seed: int) -> dict[str, Table]:
+    return split_columns(table, [LABELS, PARTNER], label_party=LABELS, seed=seed)
+
+
+def _slug(name: str) -> str:
+    return name.replace(" ", "-")
+
+
+def summary(report: AuditReport) -> dict[str, Any]:
+    """The figures of a report that fit on a line."""
+    table = report.table()
+    line: dict[str, Any] = {}
+    gradients = table[table["attack"] == "labels from gradients"]
+    for how in ("direction", "norm"):
+        of = gradients[gradients["from"].str.contains(how)]
+        line[f"labels by {how}"] = float(of["score"].max()) if len(of) else None
+    line["by chance"] = float(gradients["guess"].max()) if len(gradients) else None
+    bottom = table[table["attack"] == "labels from a trained bottom"].sort_values("known")
+    if len(bottom):
+        last = bottom.iloc[-1]
+        line |= {
+            "known": int(last["known"]),
+            "labels by bottom": float(last["score"]),
+            "by raw columns": float(last["guess"]),
+        }
+    columns = table[table["attack"] == "columns from embeddings"]
+    for role, shown in (("coordinator", "coordinator"), (_slug(LABELS), "label party")):
+        of = columns[columns["role"] == role]
+        line[f"columns, {shown}"] = f"{(of['grade'] == 'strong').sum()} of {len(of)}"
+        line[f"mean, {shown}"] = float(of["score"].clip(lower=0).mean())
+        line[f"without, {shown}"] = float(of["guess"].clip(lower=0).mean())
+    line["model AUC"] = report.scores.get("auc")
+    line["seconds"] = round(report.seconds, 1)
+    return line
+
+
+def _bars(lines: Sequence[Mapping[str, Any]]) -> list[Bar]:
+    """An audit that sees nothing where all is shown would be of no use."""
+    plain = [line for line in lines if line["method"] == "VFL"]
+    return [
+        Bar.at_least(
+            f"{line['data']}: labels are told by the gradients' direction",
+            float(line["labels by direction"]),
+            0.9,
+        )
+        for line in plain
+    ]

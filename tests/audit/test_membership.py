@@ -1,0 +1,81 @@
+"""Who was trained on: told where a model has learnt its rows by heart, not where it has not."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+from sklearn.metrics import roc_auc_score
+
+import fedmend as fm
+from fedmend.audit import Audit
+from fedmend.audit.membership import advantage
+from fedmend.data.table import Table
+
+
+def clients(n: int = 40, parties: int = 3, *, test: bool = True, noise: float = 0.5):
+    """Labels that are partly chance: whoever fits them has learnt them by heart."""
+    rng, made = np.random.default_rng(0), []
+    for number in range(parties):
+        tables = []
+        for _ in range(2):
+            values = rng.normal(size=(n, 12))
+            said = np.where(rng.random(n) < noise, rng.random(n) < 0.5, values[:, 0] > 0)
+            frame = pd.DataFrame(values, columns=[f"x{at}" for at in range(12)])
+            frame["y"] = np.where(said, "yes", "no")
+            tables.append(Table(np.arange(n), frame, label="y"))
+        more = {"test": tables[1]} if test else {}
+        made.append(fm.Party(f"p{number}", tables[0], **more))
+    return fm.Federation(*made)
+
+
+BY_HEART = {"rounds": 4, "epochs": 60, "hidden": (128,), "noise": 0.0, "drop": 0.0, "lr": 0.05}
+
+
+def audit(fed, **params):
+    return Audit(attacks=["membership"]).run(fed, fm.FedAvg(**params))
+
+
+def test_what_was_learnt_by_heart_is_told() -> None:
+    report = audit(clients(), **BY_HEART)
+    by_role = report.table().groupby("role")["score"].max()
+    assert by_role["coordinator"] > 0.75
+    assert (report.table()["gain_low"] > 0).all()
+    assert list(report.table()["about"]) == ["p0 + p1 + p2", "p0", "p1", "p2"]
+    assert (report.table()["guess"] == 0.5).all()
+
+
+def test_a_model_that_has_hardly_learnt_tells_nobody() -> None:
+    # What a single update changed tells a little even then; the common model does not.
+    report = audit(clients(120), rounds=1, epochs=1, lr=1e-4)
+    common = report.findings[0]
+    assert common.role == "anybody"
+    assert common.grade == "not shown"
+    assert common.low <= 0.5 <= common.high
+
+
+def test_secure_averaging_leaves_no_single_update() -> None:
+    report = audit(clients(), **BY_HEART, secure="masks")
+    assert list(report.table()["role"]) == ["anybody"]
+    assert any("12 were averaged securely" in fact for fact in report.facts)
+
+
+def test_rows_nobody_trained_on_are_needed() -> None:
+    report = audit(clients(test=False), rounds=1)
+    assert "no party has a test table" in report.left_out["membership from weights"]
+    report = audit(clients(5), rounds=1)
+    assert "20 of each are needed" in report.left_out["membership from weights"]
+    some = audit(clients(15, 2), rounds=1)
+    assert [each.role for each in some.findings] == ["anybody"]
+    assert any("p1 has 15 labelled rows, too few" in fact for fact in some.facts)
+
+
+def test_advantage_is_the_auc() -> None:
+    rng = np.random.default_rng(0)
+    member, score = rng.integers(2, size=90), rng.normal(size=90)
+    assert advantage(member, score) == pytest.approx(roc_auc_score(member, score))
+
+
+def test_split_training_trains_no_common_model(make_fed, make_frame) -> None:
+    report = Audit(attacks=["membership"]).run(make_fed(make_frame(60)), fm.VFL(epochs=1))
+    assert "in rounds" in report.left_out["membership from weights"]
