@@ -8,10 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fedmend.config.shapes import class_doubts
 from fedmend.data.table import Table
 from fedmend.errors import DataError, Refused
 from fedmend.federation import Federation, Party, Policy
 from fedmend.preflight.skew import by_chance, distance, label_skew
+from fedmend.report.overview import overview, percent
 
 
 def clinics(labels: dict[str, list], **policies: Policy) -> Federation:
@@ -48,6 +50,26 @@ def test_equal_to_the_labels_in_one_place(parties):
     assert found.notable == ["north", "south"]
     assert "north and south have clearly other shares" in found.words[0]
     assert "40 % of its labels would have to change" in found.words[0]
+
+
+@pytest.mark.parametrize("parties", [2, 3])
+def test_whole_numbers_are_the_same_classes_where_a_label_is_missing(parties):
+    """A column of codes with gaps holds fractions: 1.0 there is the 1 of the others."""
+    codes = ([0, 1] * 20, [0.0, 1.0] * 15 + [np.nan] * 10, [1, 0] * 20)
+    wards = [
+        Table(np.arange(40) + 100 * at, {"age": np.arange(40.0), "y": said}, label="y")
+        for at, said in enumerate(codes[:parties])
+    ]
+    fed = Federation(*(Party(f"ward-{at}", ward) for at, ward in enumerate(wards)), strict=True)
+    found = label_skew(fed)
+    rows = 70 if parties == 2 else 110
+    assert found.pooled == {"0": rows // 2, "1": rows // 2} and not found.notable
+    assert overview(fed, shape="horizontal").torn == [
+        f"{rows} of {40 * parties} rows have a label ({percent(rows / (40 * parties))})."
+    ]
+    assert not [*class_doubts({"a": wards[0], "b": wards[1]})]
+    alone = overview(Federation(Party("ward", wards[1])))
+    assert alone.label is not None and alone.label["counts"] == {"0": 15, "1": 15}
 
 
 def test_of_three_parties_no_counts_leave():

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from fedmend._suggest import closest
+from fedmend.data.labels import as_written
 from fedmend.errors import DataError
 
 if TYPE_CHECKING:
@@ -122,7 +123,7 @@ def alike_doubts(tables: Mapping[str, Table]) -> Iterator[str]:
 def class_doubts(tables: Mapping[str, Table]) -> Iterator[str]:
     """Parties whose classes nobody else has: the same ones, perhaps, in other words."""
     classes = {
-        name: sorted(map(str, table.y.dropna().unique()))
+        name: sorted(str(as_written(value)) for value in table.y.dropna().unique())
         for name, table in tables.items()
         if table.label is not None and table.y.notna().any()
     }

@@ -13,11 +13,17 @@ from fedmend.data.restore import UNSEEN, positions
 from fedmend.data.schema import Column, check_type
 from fedmend.errors import DataError, NotFitted
 
-__all__ = ["MOST_CLASSES", "LabelEncoder"]
+__all__ = ["MOST_CLASSES", "LabelEncoder", "as_written"]
 
 TASKS = ("auto", "binary", "multiclass", "regression")
 MOST_CLASSES = 30
 """Whole numbers with more distinct values than this are a regression target."""
+
+
+def as_written(value: Any) -> Any:
+    """A class as people wrote it: whole numbers became fractions where a label was missing."""
+    whole = isinstance(value, float) and value.is_integer()
+    return int(value) if whole else value
 
 
 class LabelEncoder:

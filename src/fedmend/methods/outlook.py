@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
+from fedmend.data.labels import as_written
 from fedmend.errors import ConfigError
 from fedmend.learn.features import ALL, among, is_known
 from fedmend.learn.metrics import normalised_entropy
@@ -63,7 +64,7 @@ def frame_of(
     """Outputs and what is known of them, as a table."""
     columns: dict[str, Any] = {}
     if classes:
-        shown = [_as_written(value) for value in classes]
+        shown = [as_written(value) for value in classes]
         columns["prediction"] = np.asarray(shown)[outputs.argmax(1)]
         columns |= {f"p({name})": outputs[:, at] for at, name in enumerate(shown)}
         columns["uncertainty"] = uncertainty
@@ -71,12 +72,6 @@ def frame_of(
         columns["prediction"] = outputs
     columns |= {f"share({name})": share for name, share in found.items()}
     return pd.DataFrame(columns)
-
-
-def _as_written(value: Any) -> Any:
-    """A class as people wrote it: whole numbers became fractions where a label was missing."""
-    whole = isinstance(value, float) and value.is_integer()
-    return int(value) if whole else value
 
 
 def shares(

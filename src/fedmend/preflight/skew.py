@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from fedmend.data.labels import as_written
 from fedmend.errors import DataError
 from fedmend.federation import Federation, Site, exposed
 from fedmend.secure.sums import SumSession, SumWorker
@@ -40,14 +41,14 @@ class ClassWorker(SumWorker):
     @exposed(kind="control")
     def classes(self) -> dict[str, Any]:
         """The label column's name, and the different labels here as text."""
-        classes = sorted({str(value) for value in self._values()})
+        classes = sorted(set(self._values()))
         return {"label": self.table.label, "classes": classes}
 
     @exposed(kind="count")
     def attach(self, classes: list[str]) -> int:
         """Count these classes; tells how many rows have a label."""
         position = {value: number for number, value in enumerate(classes)}
-        numbers = [position[str(value)] for value in self._values() if str(value) in position]
+        numbers = [position[value] for value in self._values() if value in position]
         self._counts = np.bincount(numbers, minlength=len(classes)).astype(np.int64)
         return int(self._counts.sum())
 
@@ -69,11 +70,10 @@ class ClassWorker(SumWorker):
             "classes": int((self._counts > 0).sum()),
         }
 
-    def _values(self) -> list[Any]:
+    def _values(self) -> list[str]:
         table = self.table
         if table.label is None:
             return []
-        values: list[Any] = table.y.dropna().tolist()
         if table.y.nunique() > MOST_CLASSES:
             raise DataError(
                 f"{table.y.nunique()} different labels are no classes",
@@ -81,7 +81,7 @@ class ClassWorker(SumWorker):
                 column=table.label,
                 mend="name the column of class labels, or bin the numbers first",
             )
-        return values
+        return [str(as_written(value)) for value in table.y.dropna().tolist()]
 
 
 @dataclass(frozen=True)

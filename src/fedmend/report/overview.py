@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
+from fedmend.data.labels import LabelEncoder, as_written
 from fedmend.data.schema import BLOCKS
 from fedmend.data.table import Table
 from fedmend.errors import AlignmentError, DataError, Refused
@@ -73,13 +74,12 @@ class OverviewWorker(Worker):
         if is_number(table):
             return found | {"mean": float(values.mean()), "sd": float(values.std(ddof=0))}
         counts = values.value_counts().head(MOST_COUNTED).sort_index()
-        return found | {"counts": {str(key): int(count) for key, count in counts.items()}}
+        told = {str(as_written(value)): int(count) for value, count in counts.items()}
+        return found | {"counts": told}
 
 
 def is_number(table: Table) -> bool:
     """Whether methods would take the label for a number to be predicted, not for classes."""
-    from fedmend.data.labels import LabelEncoder
-
     assert table.label is not None
     column = table.schema[table.label]
     try:
