@@ -38,7 +38,9 @@ def test_less_is_better_for_errors(record):
 def test_numpy_values_and_nan_are_written_as_json(tmp_path):
     run = MethodRun("m", "M", 0, {"shape": (1, 2)}, [{"epoch": 1, "loss": np.float32(0.5)}],
                     {"auc": float("nan")}, 1.0)  # fmt: skip
-    RunRecord("t", [run], "auc").save(tmp_path)
+    record = RunRecord("t", [run], "auc")
+    assert record.best() is None and record.summaries()[0].mean == {}
+    record.save(tmp_path)
     stored = json.loads((tmp_path / "metrics.json").read_text())["methods"][0]
     assert stored["history"][0]["loss"] == 0.5 and stored["scores"]["auc"] is None
     loaded = RunRecord.load(tmp_path)

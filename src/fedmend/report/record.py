@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, field
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 from fedmend._json import plain, write_json
 from fedmend._version import __version__
@@ -123,7 +123,7 @@ class RunRecord:
     def _untold(self) -> list[str]:
         """Why a method has no AUC, where one has none."""
         told = [run.scores.get("auc") for run in self.methods if "auc" in run.scores]
-        if all(value is not None and math.isfinite(value) for value in told):
+        if all(map(_is_number, told)):
             return []
         rest = "" if self.metric == "auc" else f", so that {self.metric} decides"
         return [
@@ -192,11 +192,15 @@ def versions() -> dict[str, str]:
     return found
 
 
+def _is_number(value: float | None) -> TypeGuard[float]:
+    """A score that was told: a record in memory has NaN where its file has nothing."""
+    return value is not None and math.isfinite(value)
+
+
 def _summary(runs: list[MethodRun]) -> Summary:
     names = dict.fromkeys(name for run in runs for name in run.scores)
     values = {
-        name: [run.scores[name] for run in runs if run.scores.get(name) is not None]
-        for name in names
+        name: [value for run in runs if _is_number(value := run.scores.get(name))] for name in names
     }
     values = {name: found for name, found in values.items() if found}
     return Summary(
