@@ -466,6 +466,25 @@ def test_a_run_that_broke_off_goes_on_as_if_nothing_had_happened(
         RISA(**options | {"lr": 1e-3}).fit(fresh, checkpoint=tmp_path / "c", resume=True)
 
 
+def test_patience_ends_the_training_with_the_best_weights_and_once_only(tmp_path: Path) -> None:
+    options = QUICK | {"epochs": 12, "lr": 0.1, "patience": 2, "members": 1, "calibrate": False}
+    options |= {"schedule": "constant", "select": None}
+    fed = torn(rows=200, strict=False)
+    model = RISA(**options).fit(fed, checkpoint=tmp_path / "c")
+    losses = [entry["val_log_loss"] for entry in model.history_]
+    assert len(losses) < 12
+    assert model.best_epoch_ == 1 + int(np.argmin(losses)) == len(losses) - 2
+    wanted = model.predict_proba(fed.on("test"))
+    short = RISA(**options | {"epochs": model.best_epoch_, "patience": None})
+    short.fit(torn(rows=200, strict=False))
+    np.testing.assert_allclose(short.predict_proba(short.fed_.on("test")), wanted, atol=1e-6)
+    # killed after its last epoch, it has nothing left to do
+    fresh = torn(rows=200, strict=False)
+    again = RISA(**options).fit(fresh, checkpoint=tmp_path / "c", resume=True)
+    assert again.history_ == model.history_
+    np.testing.assert_allclose(again.predict_proba(fresh.on("test")), wanted, atol=1e-6)
+
+
 def test_it_is_an_estimator() -> None:
     model = RISA(epochs=3, fusion="yager", bottom=(8,))
     assert clone(model).get_params() == model.get_params()

@@ -151,15 +151,16 @@ class Stages:
                     pools[number] = self.chosen[name]
             self._deal(session, held_out, pools)
             session.set_pools(pools)
-            for epoch in range(self._resume(session, "train") + 1, model.epochs + 1):
+            epoch, watches = self._resume(session, "train"), self._watches(held_out)
+            while epoch < model.epochs and not (watches and self._out_of_patience(epoch)):
+                epoch += 1
                 loss = session.epoch(epoch, model.epochs)
                 network.history.append({"epoch": epoch, "loss": loss})
-                stop = self._out_of_patience(session, held_out, epoch)
+                if watches:
+                    self._judge(session, held_out, epoch)
                 self._select(session, epoch)
                 self._after(session, "train", epoch, model.epochs, network.history[-1])
-                if stop:
-                    break
-            if model.patience is not None and len(held_out):
+            if watches:
                 session.bottoms.restore_best()
                 session.top.restore_best()
             else:
@@ -179,10 +180,17 @@ class Stages:
             return {}
         return learn_additive(session, rows, model.members)
 
-    def _out_of_patience(self, session: EvidenceSession, held_out: np.ndarray, epoch: int) -> bool:
+    def _watches(self, held_out: np.ndarray) -> bool:
+        """Whether rows held out tell when to stop."""
+        return self.model.patience is not None and len(held_out) > 0
+
+    def _out_of_patience(self, epoch: int) -> bool:
+        patience = self.model.patience
+        return patience is not None and epoch - self.network.best_epoch >= patience
+
+    def _judge(self, session: EvidenceSession, held_out: np.ndarray, epoch: int) -> None:
+        """Remember the weights if they are the best so far."""
         model, network = self.model, self.network
-        if model.patience is None or not len(held_out):
-            return False
         session.judge(held_out, ALIGNED)
         scores = session.top.metrics([ALIGNED], held_out)
         network.history[-1] |= {f"val_{name}": value for name, value in scores.items()}
@@ -192,7 +200,6 @@ class Stages:
             network.best_epoch = epoch
             session.bottoms.keep_best()
             session.top.keep_best()
-        return epoch - network.best_epoch >= model.patience
 
     def _select(self, session: EvidenceSession, epoch: int) -> None:
         """Drop imputed rows of which the network has been too unsure since the last time."""
