@@ -467,13 +467,13 @@ def test_a_run_that_broke_off_goes_on_as_if_nothing_had_happened(
 
 
 def test_patience_ends_the_training_with_the_best_weights_and_once_only(tmp_path: Path) -> None:
-    options = QUICK | {"epochs": 12, "lr": 0.1, "patience": 2, "members": 1, "calibrate": False}
+    options = QUICK | {"epochs": 12, "lr": 0.1, "patience": 1, "members": 1, "calibrate": False}
     options |= {"schedule": "constant", "select": None}
     fed = torn(rows=200, strict=False)
     model = RISA(**options).fit(fed, checkpoint=tmp_path / "c")
     losses = [entry["val_log_loss"] for entry in model.history_]
     assert len(losses) < 12
-    assert model.best_epoch_ == 1 + int(np.argmin(losses)) == len(losses) - 2
+    assert model.best_epoch_ == 1 + int(np.argmin(losses)) == len(losses) - 1
     wanted = model.predict_proba(fed.on("test"))
     short = RISA(**options | {"epochs": model.best_epoch_, "patience": None})
     short.fit(torn(rows=200, strict=False))
