@@ -353,3 +353,11 @@ def test_a_column_s_type_is_taken_from_all_of_it(csv, monkeypatch):
     table = read(csv("id,x\n" + rows + "2000,0.5\n"), id="id")
     assert table.schema["x"].kind == "continuous" and table.frame["x"].iloc[-1] == 0.5
     assert read(csv("id,x\n" + rows + "2000,many\n"), id="id").schema["x"].kind == "nominal"
+
+
+def test_one_name_need_not_be_a_list(csv):
+    path = csv(PEOPLE)
+    assert read(path, id="id", columns="income").names == ["income"]
+    assert "income" not in read(path, id="id", drop="income").names
+    with pytest.raises(DataError, match="the id and the label cannot be dropped"):
+        read(path, id="id", drop="id")

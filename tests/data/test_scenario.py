@@ -297,3 +297,10 @@ def test_missing_block():
 def test_nothing_cannot_be_split():
     with pytest.raises(DataError, match="no tables are given"):
         split_rows({}, 0.5)
+
+
+@pytest.mark.parametrize("share", [float("nan"), float("inf"), -1.0])
+def test_shares_of_columns_are_numbers(share):
+    table = Table([1, 2], {"a": [1, 2], "b": [3, 4]})
+    with pytest.raises(DataError, match="shares must be positive"):
+        split_columns(table, {"one": share, "two": 1.0})

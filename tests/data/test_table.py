@@ -323,3 +323,24 @@ def test_rows_are_taken_by_whole_positions():
     assert table.take([]).n_rows == 0
     with pytest.raises(DataError, match="whole numbers .seen: 0.7."):
         table.take([1, 0.7])
+
+
+def test_what_is_no_frame_of_pandas_is_told():
+    with pytest.raises(DataError, match="a data frame of pandas is needed, not a list"):
+        Table.from_frame([[1, 2]], id="id")
+    with pytest.raises(DataError, match="'id': two columns have this name"):
+        Table.from_frame(pd.DataFrame([[1, 2]], columns=["id", "id"]), id="id")
+
+
+def test_ids_have_one_dimension():
+    for ids in (np.zeros((2, 2), int), np.array(5), pd.DataFrame({"a": [1, 2]})):
+        with pytest.raises(DataError, match="ids of shape"):
+            Table(ids, {"x": [1, 2]})
+
+
+def test_a_name_that_is_no_text_is_told_like_any_other():
+    table = Table([1, 2], {"income": [1, 2], "age": [3, 4]})
+    for ask in (lambda: table.select([0]), lambda: table.with_label(5)):
+        with pytest.raises(DataError, match="there is no such column"):
+            ask()
+    assert table.select("income").names == ["income"]

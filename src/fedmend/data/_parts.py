@@ -30,10 +30,10 @@ def require_name(name: str, known: Sequence[Any], what: str) -> None:
     if name not in known:
         names = [str(column) for column in known]
         shown = ", ".join(names[:20]) + (", …" if len(names) > 20 else "")
-        near = closest(name, names)
+        near = closest(str(name), names)
         raise DataError(
             f"there is no such {what}",
-            column=name,
+            column=str(name),
             mend=(f"did you mean {near!r}? " if near else "")
             + f"the columns are: {shown or '(none)'}",
         )

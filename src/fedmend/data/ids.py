@@ -20,6 +20,10 @@ def check_ids(ids: Any) -> np.ndarray:
 
     Missing, duplicate, fractional or mixed ids raise :class:`DataError`.
     """
+    if getattr(ids, "ndim", 1) != 1:
+        raise DataError(
+            f"ids of shape {tuple(ids.shape)}", mend="give one id for each row, in one dimension"
+        )
     series = pd.Series(ids.array if isinstance(ids, (pd.Series, pd.Index)) else ids)
     if isinstance(series.dtype, pd.CategoricalDtype):
         series = series.astype(series.dtype.categories.dtype)

@@ -44,8 +44,8 @@ def read(
     id: str | None = None,
     label: str | None = None,
     kinds: Mapping[str, KindSpec] | None = None,
-    columns: Sequence[str] | None = None,
-    drop: Sequence[str] = (),
+    columns: Sequence[str] | str | None = None,
+    drop: Sequence[str] | str = (),
     encoding: str = "utf-8",
     delimiter: str = ",",
     decimal: str = ".",
@@ -58,6 +58,8 @@ def read(
     ``missing`` concern CSV only. Without ``id`` the rows are numbered from 0.
     """
     file = Path(path)
+    columns = [columns] if isinstance(columns, str) else columns
+    drop = [drop] if isinstance(drop, str) else drop
     for name in drop:
         if name in (id, label):
             raise DataError("the id and the label cannot be dropped", column=name, mend="keep it")

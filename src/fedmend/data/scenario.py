@@ -118,7 +118,7 @@ def _deal_columns(
     table: Table, shares: dict[str, float], seed: int, within_kinds: bool
 ) -> dict[str, list[str]]:
     total = sum(shares.values())
-    if min(shares.values()) < 0 or total <= 0:
+    if not (min(shares.values()) >= 0 and 0 < total < np.inf):
         raise DataError("shares must be positive", value=shares, mend="e.g. {'a': 0.7, 'b': 0.3}")
     rng = np.random.default_rng(seed)
     features = table.feature_names

@@ -14,7 +14,14 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from fedmend.data._parts import as_blocks, as_frame, conform, infer_schema, require_name
+from fedmend.data._parts import (
+    as_blocks,
+    as_frame,
+    conform,
+    infer_schema,
+    reject_doubled,
+    require_name,
+)
 from fedmend.data.ids import check_ids
 from fedmend.data.schema import KindSpec, Schema
 from fedmend.errors import DataError, FedmendWarning
@@ -96,6 +103,12 @@ class Table:
         kinds: Mapping[str, KindSpec] | None = None,
     ) -> Table:
         """A table from a data frame; without an ``id`` column, rows are numbered from 0."""
+        if not isinstance(df, pd.DataFrame):
+            raise DataError(
+                f"a data frame of pandas is needed, not a {type(df).__name__}",
+                mend="convert it: frame.to_pandas(), or pandas.DataFrame(values)",
+            )
+        reject_doubled(list(df.columns))
         if id is None:
             return cls(np.arange(len(df)), df, label=label, kinds=kinds)
         require_name(id, list(df.columns), "id column")
@@ -182,9 +195,9 @@ class Table:
         blocks = {name: values[picked] for name, values in self.blocks.items()}
         return Table._trusted(ids, self.schema, self.label, frame, blocks)
 
-    def select(self, names: Iterable[str]) -> Table:
+    def select(self, names: Iterable[str] | str) -> Table:
         """These columns, in the order given; the label stays one only when named."""
-        wanted = list(names)
+        wanted = [names] if isinstance(names, str) else list(names)
         for name in wanted:
             self._require(name)
         scalars = [name for name in wanted if name not in self.blocks]
