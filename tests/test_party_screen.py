@@ -152,3 +152,17 @@ def test_a_call_named_from_elsewhere_cannot_paint_on_the_screen(screen, tmp_path
     ledger.close()
     shown.tick()
     assert "← W.\ufffd[2J sums: control" in shown.text() and "\x1b" not in shown.text()
+
+
+def test_what_happened_is_shown_in_order(screen, tmp_path):
+    """A training loop's crossings of one second reach the file after the refusal in the middle."""
+    shown = screen()
+    events = Events(tmp_path / "events.jsonl")
+    ledger = Ledger(tmp_path / "ledgers" / "r1.jsonl")
+    ledger.record("bank", "coordinator", "W.step", "embedding", measure(b"abc"))
+    ledger.record("coordinator", "bank", "W.sums", "statistic", measure(1))
+    events.note("the end")
+    ledger.close()
+    shown.tick()
+    words = [line.split("  ", 1)[1] for line in shown.text().splitlines()]
+    assert [each.split(":")[0] for each in words] == ["→ W.step", "← W.sums", "the end"]

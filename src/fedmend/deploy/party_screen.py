@@ -7,7 +7,7 @@ import select
 import sys
 import termios
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = ["PartyScreen", "forget_typed", "keyboard_answer"]
 
+Line = tuple[float, str, str]  # when, what, and in which style
 _COLOURS = {"info": "default", "refused": "yellow", "error": "red"}
 
 
@@ -48,28 +49,33 @@ class PartyScreen:
         self._ledgers = {path: _size(path) for path in (kit / LEDGER_FOLDER).glob("*.jsonl")}
 
     def tick(self) -> None:
-        """Show what is new."""
-        for event, offset in read_events(self.kit / EVENTS_FILE, self._events_at):
-            self._events_at = offset
-            self._line(event.time, event.words, _COLOURS.get(event.level, "default"))
+        """Show what is new, in the order in which it happened."""
+        lines = [*self._new_events()]
         for path in sorted((self.kit / LEDGER_FOLDER).glob("*.jsonl")):
-            self._ledgers[path] = self._show_ledger(path, self._ledgers.get(path, 0))
+            lines += self._new_crossings(path)
+        # The ledger writes alike crossings of a second as one line, after what came meanwhile.
+        for line in sorted(lines, key=lambda each: each[0]):
+            self._line(*line)
         self._question()
 
-    def _show_ledger(self, path: Path, offset: int) -> int:
+    def _new_events(self) -> Iterator[Line]:
+        for event, offset in read_events(self.kit / EVENTS_FILE, self._events_at):
+            self._events_at = offset
+            yield event.time, event.words, _COLOURS.get(event.level, "default")
+
+    def _new_crossings(self, path: Path) -> Iterator[Line]:
         with path.open("rb") as file:
-            file.seek(offset)
+            file.seek(self._ledgers.get(path, 0))
             for line in file:
                 if not line.endswith(b"\n"):
-                    break
-                offset += len(line)
+                    return
+                self._ledgers[path] = self._ledgers.get(path, 0) + len(line)
                 try:
                     entry = Entry(**json.loads(line))
                 except (ValueError, TypeError):
-                    self._line(time.time(), f"a damaged line in {path.name}", "red")
-                    continue
-                self._line(entry.time, _words(entry), "yellow" if entry.note else "dim")
-        return offset
+                    yield time.time(), f"a damaged line in {path.name}", "red"
+                else:
+                    yield entry.time, _words(entry), "yellow" if entry.note else "dim"
 
     def _question(self) -> None:
         question = open_question(self.kit)
