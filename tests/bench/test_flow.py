@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -131,3 +132,11 @@ def test_what_fails_is_told_and_kept(bundled: None, tmp_path: Path) -> None:
     told = flow._kept(SHAPE, broken, tmp_path, tmp_path)
     assert "epochs" in told["failed"]
     assert flow._kept(SHAPE, broken, tmp_path, tmp_path) == told
+
+
+def test_a_line_of_another_world_is_not_taken_up(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr(flow, "measured", lambda shape, line, work: {"auc": shape.rows})
+    line = Line("x", (BANK, TELCO))
+    for rows in (SHAPE.rows, SHAPE.rows + 1, SHAPE.rows):
+        shape = replace(SHAPE, rows=rows)
+        assert flow._kept(shape, line, tmp_path, tmp_path)["auc"] == rows

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 from fedmend.bench.flow import one_sided
+from fedmend.errors import ConfigError
 from fedmend.methods import VFL
 
 
@@ -16,6 +18,12 @@ def test_quick_run_has_every_kind_of_row():
     }  # fmt: skip
     assert all(each["seeds"] == 2 and 0 <= each["auc"] <= 1 for each in found.rows)
     assert len(found.bars) == 4
+
+
+def test_promises_are_those_of_vfl():
+    assert not [*one_sided._bars("x", [{"known to": "both", "method": "Local"}])]
+    with pytest.raises(ConfigError, match="no method 'VLF': did you mean 'VFL'"):
+        one_sided.run(quick=True, methods="Local,VLF")
 
 
 def test_fill_is_the_mean_row_and_guess_is_not():

@@ -8,6 +8,7 @@ import pytest
 
 from fedmend.bench.flow import preflight
 from fedmend.bench.flow.preflight import Cell, run_cell, run_cells
+from fedmend.errors import ConfigError
 from fedmend.preflight import costs
 
 
@@ -37,6 +38,12 @@ def test_kept_cells_are_taken_from_their_folder(tmp_path, monkeypatch):
     assert run_cells(cells, 1, tmp_path) == [{"part": "x"}] * 2
     assert len(asked) == 2
     assert json.loads((tmp_path / f"{cells[0].name}.json").read_text()) == {"part": "x"}
+
+
+@pytest.mark.parametrize("option", [{"methods": "vfl,rsia"}, {"parts": "costs"}])
+def test_what_there_is_not_is_told_before_anything_runs(option):
+    with pytest.raises(ConfigError, match="there is no '(rsia|costs)': did you mean"):
+        preflight.run(quick=True, **option)
 
 
 def test_bars():

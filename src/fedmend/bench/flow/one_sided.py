@@ -16,9 +16,10 @@ from typing import Any
 
 import numpy as np
 
+from fedmend._suggest import did_you_mean
 from fedmend.bench.harness import Bar, BenchResult
 from fedmend.data import datasets, scenario
-from fedmend.errors import FedmendWarning
+from fedmend.errors import ConfigError, FedmendWarning
 from fedmend.federation import Alignment, AlignmentCounts, Federation, Party
 from fedmend.federation.engines.local import LocalEngine
 from fedmend.learn import metrics
@@ -44,6 +45,9 @@ def run(
 ) -> BenchResult:
     """Mean AUC and log loss over seeds; the bars compare guessing with the mean row."""
     names, numbers = sets.split(","), [int(each) for each in str(seeds).split(",")]
+    for each in methods.split(","):
+        if each not in MODELS:
+            raise ConfigError(f"there is no method {each!r}: {did_you_mean(each, MODELS)}")
     if quick:
         names, numbers, rows, epochs = ["breast-cancer"], [10, 11], 600, 20
     table: list[dict[str, Any]] = []
@@ -171,6 +175,8 @@ def _bars(name: str, lines: Sequence[dict[str, Any]]) -> Iterator[Bar]:
             for each in lines
             if each["known to"] == known and each["method"] == "VFL"
         }
+        if not by_way:
+            continue
         guess, fill = by_way["guess"], by_way["fill"]
         yield Bar.at_least(f"{name}, {known}: AUC of VFL", guess["auc"], round(fill["auc"], 4))
         yield Bar.at_most(

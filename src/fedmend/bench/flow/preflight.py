@@ -19,10 +19,11 @@ from typing import Any
 import numpy as np
 
 from fedmend._json import plain, write_json
+from fedmend._suggest import did_you_mean
 from fedmend.bench.harness import Bar, BenchResult
 from fedmend.data import datasets, scenario
 from fedmend.data.table import Table
-from fedmend.errors import FedmendWarning
+from fedmend.errors import ConfigError, FedmendWarning
 from fedmend.federation import Federation, Party
 from fedmend.preflight import costs, curve
 from fedmend.secure.align import align
@@ -69,6 +70,13 @@ def run(
 ) -> BenchResult:
     """All cells, those kept in the folder `keep` taken from there."""
     names, sizes = sets.split(","), [int(each) for each in str(rows).split(",")]
+    for option, given, known in (
+        ("parts", parts, ("cost", "curve")),
+        ("methods", methods, (*VERTICAL, *CROWD, *HORIZONTAL)),
+    ):
+        for each in given.split(","):
+            if each not in known:
+                raise ConfigError(f"{option}: there is no {each!r}: {did_you_mean(each, known)}")
     if quick:
         names, sizes, seeds = ["breast-cancer"], [160], 1
     cells = [

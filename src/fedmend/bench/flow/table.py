@@ -23,6 +23,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -124,13 +125,14 @@ def chosen(lines: str) -> list[Line]:
 
 
 def _kept(shape: Shape, line: Line, folder: Path, place: Path) -> dict[str, Any]:
-    """A line's result, from its file where it has been run before."""
+    """A line's result, from its file where it has been run before in the same world."""
     stored = folder / f"{shape.data}-{shape.seed}-{shape.noisy}-{line.slug}.json"
+    told: dict[str, Any] = asdict(shape) | {"line": line.name}
     if stored.is_file():
         found: dict[str, Any] = json.loads(stored.read_text(encoding="utf-8"))
-        return found
+        if all(found.get(key) == value for key, value in told.items()):
+            return found
     work = place / stored.stem
-    told: dict[str, Any] = {"data": shape.data, "seed": shape.seed, "line": line.name}
     try:
         told |= measured(shape, line, work)
     except subprocess.CalledProcessError as error:

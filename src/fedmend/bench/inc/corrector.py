@@ -1,6 +1,6 @@
 """InC with a corrector: a simple network to deliver, a stronger one to correct the labels.
 
-Over a federation, with the rows, columns and votes of the fleets' worlds (`inc_runs`), so that the
+Over a federation, with the rows, columns and votes of the fleets' worlds (`runs`), so that the
 figures stand beside those of the tables.
 """
 

@@ -1,12 +1,11 @@
 """The methods of `fedmend bench risa`, each with the settings it gets on tables and on images.
 
 Methods that train on aligned rows only see few rows in an epoch: they get smaller batches and more
-epochs, so that all have about as many updates. RISA is looked up when it is asked for.
+epochs, so that all have about as many updates.
 """
 
 from __future__ import annotations
 
-import importlib
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -23,6 +22,7 @@ from fedmend.methods.baselines.random_match import RandomMatch
 from fedmend.methods.baselines.sfhtl import SFHTL
 from fedmend.methods.baselines.ssl_vfl import SSLVFL
 from fedmend.methods.baselines.vfl import VFL
+from fedmend.methods.risa import RISA
 
 LEAST_UPDATES = 1000
 
@@ -117,10 +117,6 @@ def _adam(size: Size) -> dict[str, Any]:
 
 
 def _risa(size: Size, *, paper: bool = False, **changes: Any) -> SplitEstimator:
-    try:
-        cls = importlib.import_module("fedmend.methods.risa").RISA
-    except (ImportError, AttributeError) as error:
-        raise ConfigError("RISA is not installed here. Mend: leave it out of methods") from error
     settings = shared(size)
     if not size.image:
         settings = {key: settings[key] for key in ("bottom", "embedding", "top")}
@@ -130,8 +126,8 @@ def _risa(size: Size, *, paper: bool = False, **changes: Any) -> SplitEstimator:
         kept = ("bottom", "embedding", "top", "conv", "batch_size", "lr", "precision")
         settings = {key: settings[key] for key in kept}
         settings |= {"epochs": size.epochs, "self_epochs": size.epochs} if size.epochs else {}
-        return cls.for_images(**settings | changes)
-    build = cls.paper if paper else cls
+        return RISA.for_images(**settings | changes)
+    build = RISA.paper if paper else RISA
     return build(**settings | changes)
 
 
