@@ -150,7 +150,7 @@ class RankWorker(ColumnsWorker):
         super().__init__(site, scope)
         self._run = run
         self._columns = rankable_columns(self, names, max_categories)
-        self._masks = _distinct_masks(self._columns)
+        self._masks, self._patterns = _distinct_masks(self._columns)
         self._other_masks: list[np.ndarray] = []
 
     @exposed(kind="count")
@@ -160,7 +160,7 @@ class RankWorker(ColumnsWorker):
             "rows": len(self.alignment.aligned),
             "names": [column.name for column in self._columns],
             "owners": [column.owner for column in self._columns],
-            "patterns": [self._pattern(column) for column in self._columns],
+            "patterns": self._patterns,
             "observed": [
                 len(self.alignment.aligned) if column.present is None else int(column.present.sum())
                 for column in self._columns
@@ -201,7 +201,7 @@ class RankWorker(ColumnsWorker):
     @exposed(kind="statistic")
     def ranks_within(self, own: int, other: int) -> list[int]:
         """Rank the columns of one pattern among rows complete on both sides; sums of squares."""
-        at = [i for i, column in enumerate(self._columns) if self._pattern(column) == own]
+        at = [index for index, pattern in enumerate(self._patterns) if pattern == own]
         if not 0 <= other <= len(self._other_masks):
             raise CryptoError(f"there is no pattern {other} of the other party")
         ranks = self._ranks(at, self._other_masks[other - 1] if other else None)
@@ -237,23 +237,23 @@ class RankWorker(ColumnsWorker):
         rows = [column.present.astype(np.int64) for column in columns if column.present is not None]
         return _stack(rows, len(self.alignment.aligned))
 
-    def _pattern(self, column: Rankable) -> int:
-        if column.present is None:
-            return 0
-        return 1 + next(
-            at for at, mask in enumerate(self._masks) if np.array_equal(mask, column.present)
-        )
-
     def _leave(self, key: str, values: np.ndarray) -> None:
         self.site.state[f"{self._run}/{key}"] = values
 
 
-def _distinct_masks(columns: list[Rankable]) -> list[np.ndarray]:
-    found: dict[bytes, np.ndarray] = {}
+def _distinct_masks(columns: list[Rankable]) -> tuple[list[np.ndarray], list[int]]:
+    """The masks that occur, and for each column the number of its own (from 1; 0: none missing)."""
+    masks: list[np.ndarray] = []
+    numbers: dict[bytes, int] = {}
+    patterns = []
     for column in columns:
+        number = 0
         if column.present is not None:
-            found.setdefault(column.present.tobytes(), column.present)
-    return list(found.values())
+            number = numbers.setdefault(column.present.tobytes(), len(masks) + 1)
+            if number > len(masks):
+                masks.append(column.present)
+        patterns.append(number)
+    return masks, patterns
 
 
 def _square_sums(ranks: np.ndarray) -> list[int]:
