@@ -96,6 +96,30 @@ def test_it_does_not_explain_what_is_missing_from_long_before():
     assert grades([*BOTH, old, new, SILENCE], [*BOTH, new]) == ["missing"]
 
 
+def test_a_killed_party_that_came_back_lost_its_last_window_only():
+    """It was killed at 104, noticed at 120, and resumed at 150 in the same ledger."""
+    lost = [
+        entry("W.step", "gradient", "coordinator", count=12, time=103.5),
+        entry("W.step", count=12, time=103.5),
+        entry("W.save", "control", "coordinator", time=103.2),
+    ]
+    silence = replace(SILENCE, time=120.0, until=120.0)
+    again = [
+        entry("W.step", "gradient", "coordinator", count=30, time=160.0),
+        entry("W.step", count=30, time=160.0),
+        entry("W.save", "control", "coordinator", time=160.0),
+    ]
+    theirs = [*BOTH, entry("W.sums", "statistic", time=102.9), *again]
+    ours = [*BOTH, entry("W.sums", "statistic", time=102.9), *lost, silence, *again]
+    assert grades(ours, theirs) == ["explained"] * 3
+    # What it took out of what it wrote after it had come back is noticed.
+    assert grades(ours, [*theirs[:-2], replace(again[1], count=10), again[2]]) == [
+        "explained",
+        "explained",
+        "missing",
+    ]
+
+
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.integers(1, 5), min_size=1, max_size=6), st.data())
 def test_taking_any_crossing_out_is_noticed(counts, data):

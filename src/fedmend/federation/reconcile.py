@@ -19,6 +19,8 @@ __all__ = ["Difference", "reconcile"]
 
 UNANSWERED = "unanswered"
 CLOCK_SECONDS = 300.0
+REACH = 3 * WINDOW_SECONDS
+LONGEST_SILENCE = 600.0
 
 
 class Crossing(NamedTuple):
@@ -69,7 +71,9 @@ def reconcile(
 ) -> list[Difference]:
     """Every difference between the coordinator's ledger and a party's; none when they agree."""
     ours = [entry for entry in ours if party in (entry.sender, entry.receiver)]
+    theirs = list(theirs)
     silences = [entry for entry in ours if entry.note == UNANSWERED]
+    gaps = [_gap(silence, theirs) for silence in silences]
     mine = _tallies(entry for entry in ours if entry.note != UNANSWERED)
     other = _tallies(theirs)
     more_here, more_there, found = [], [], []
@@ -86,7 +90,7 @@ def reconcile(
     for entry in silences:
         open_calls[entry.call] += entry.count
     for crossing, here, there in more_here:
-        grade = _grade_here(crossing, here, there, silences, open_calls)
+        grade = _grade_here(crossing, here, there, gaps, open_calls)
         twin = next((each for each in more_there if each[0].route == crossing.route), None)
         if grade == "missing" and twin is not None:
             more_there.remove(twin)
@@ -106,7 +110,7 @@ def _grade_here(
     crossing: Crossing,
     here: Tally,
     there: Tally,
-    silences: list[Entry],
+    gaps: list[tuple[float, float]],
     open_calls: dict[str, int],
 ) -> str:
     """More here than there: a request that was not seen, or entries a killed process lost."""
@@ -116,14 +120,19 @@ def _grade_here(
     if crossing.kind not in LOOP_KINDS:
         return "missing"
     # Entries of the last window before a silence were in the memory of the process that died.
-    reach = 3 * WINDOW_SECONDS
     lost = sum(
-        count
-        for until, count in here.spans
-        if any(-reach <= silence.time - until <= 600.0 for silence in silences)
-        and until > there.last - reach
+        count for until, count in here.spans if any(first <= until <= last for first, last in gaps)
     )
     return "explained" if lacking <= lost else "missing"
+
+
+def _gap(silence: Entry, theirs: Iterable[Entry]) -> tuple[float, float]:
+    """From the last that a party wrote down before it fell silent, until that was noticed.
+
+    What it wrote after it came back does not matter: a resumed run goes on in the same ledger.
+    """
+    before = [entry.until for entry in theirs if entry.until <= silence.time + REACH]
+    return max(before, default=silence.time - LONGEST_SILENCE) - REACH, silence.time + REACH
 
 
 def _tallies(entries: Iterable[Entry]) -> dict[Crossing, Tally]:
