@@ -374,3 +374,11 @@ def test_bytes_are_scaled_like_any_other_image() -> None:
     np.testing.assert_allclose(found.transform(images, "float32"), exact, atol=1e-4)
     assert found.transform(images, "float32").dtype == np.float32
     np.testing.assert_array_equal(found.inverse(found.transform(images, "float32")), images)
+
+
+def test_codes_that_stand_for_nothing_come_back_as_missing():
+    table = Table([1, 2, 3], {"city": ["Ulm", "Bonn", "Kiel"]})
+    encoder = Encoder().fit(table)
+    encoded = encoder.transform(table)
+    encoded.codes[:, 0] = [-2, 99, 1]
+    assert encoder.inverse(encoded).frame["city"].tolist() == [None, None, "Bonn"]

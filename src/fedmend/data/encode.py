@@ -219,7 +219,7 @@ class Encoder:
             series[scaled.column.name] = _from_numbers(scaled.column, values, absent)
         for index, (name, categories) in enumerate(self._coded.items()):
             at = encoded.codes[:, index] - 1
-            at = np.where(at >= len(categories), MISSING, at)
+            at = np.where((at < 0) | (at >= len(categories)), MISSING, at)
             series[name] = _from_codes(schema[name], categories, at)
         frame = pd.DataFrame(
             {name: series[name] for name in schema if name in series},
