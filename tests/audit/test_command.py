@@ -9,8 +9,11 @@ import pytest
 
 from fedmend.audit.page import read_audit
 from fedmend.cli import main
+from fedmend.commands.auditing import _subjects
+from fedmend.config import load_config
 from fedmend.errors import DataError
 from fedmend.federation.ledger import Entry, write_ledger
+from fedmend.flow import plan_of
 from fedmend.report.page import write_report
 from fedmend.report.record import RunRecord
 
@@ -94,6 +97,20 @@ def test_a_ledger_alone_is_read(call, workshop) -> None:
     assert call("audit", "--ledger", run, "--out", "read")[0] == 0
     assert read_audit(workshop.folder / "read")[0].readings[0].looks == 5
     assert call("audit", "--ledger", run / "ledger.jsonl")[0] == 0
+
+
+def test_what_completes_and_corrects_is_audited_too(workshop) -> None:
+    workshop.telco["said"] = workshop.bank["default"].to_numpy()
+    workshop.write('[complete]\nname = "fedpsg-pum"\ntau = 0.0\n')
+    text = workshop.config.read_text().replace(
+        'data = "telco.csv"\nid = "customer"', 'data = "telco.csv"\nid = "customer"\nlabel = "said"'
+    )
+    workshop.config.write_text(text + '\n[correct]\nto = "bank"\n')
+    plan = plan_of(load_config(workshop.config))
+    found = _subjects(plan, [])
+    assert [type(each).__name__ for each in found.values()] == ["FedPSGPUM", "InC", "VFL"]
+    assert found["VFL"].label_party == "bank"
+    assert list(_subjects(plan, ["fedpsg-pum", "vfl"])) == ["fedpsg-pum", "VFL"]
 
 
 def test_mistakes(call, workshop) -> None:

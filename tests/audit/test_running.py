@@ -45,7 +45,13 @@ def test_a_report_is_text_and_json_and_back(report, tmp_path) -> None:
     again = AuditReport.load(path)
     assert again.to_dict() == json.loads(path.read_text()) == report.to_dict()
     assert str(again) == str(report)
-    for word in ("strong", "what lowers it", "received gradient (high)", "test rows", "embedding=1"):
+    for word in (
+        "strong",
+        "what lowers it",
+        "received gradient (high)",
+        "test rows",
+        "embedding=1",
+    ):
         assert word in str(report)
 
 

@@ -9,6 +9,7 @@ from typing import Any
 from fedmend._parameters import Parameters
 from fedmend._suggest import did_you_mean
 from fedmend.audit.columns_from_embeddings import ColumnsFromEmbeddings
+from fedmend.audit.columns_from_products import ColumnsFromProducts
 from fedmend.audit.labels_from_bottom import LabelsFromBottom
 from fedmend.audit.labels_from_gradients import LabelsFromGradients
 from fedmend.audit.membership import Membership
@@ -31,6 +32,7 @@ ATTACKS: dict[str, Callable[[Sightings], Attack]] = {
     "embeddings": ColumnsFromEmbeddings,
     "votes": VotesFromSums,
     "membership": Membership,
+    "products": ColumnsFromProducts,
 }
 """The attacks by the names they are asked for with."""
 
@@ -48,7 +50,8 @@ class Audit(Parameters):
     looks: epochs of messages an attacker keeps. known_labels: labelled examples of each class that
     a party has, one figure for each number. known_rows: rows of which an attacker knows the other
     party's columns. repeats: draws of examples. most_rows: on how many rows a guess is scored.
-    attacks: some of "gradients", "bottom", "embeddings", "votes" and "membership"; by default all.
+    attacks: some of "gradients", "bottom", "embeddings", "votes", "membership" and "products"; by
+    default all of them.
     """
 
     def __init__(

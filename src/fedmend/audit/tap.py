@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from fedmend.errors import ConfigError
-from fedmend.federation import Federation, Ledger, Site
+from fedmend.federation import Federation, Ledger, Site, Worker
 from fedmend.federation.engines.local import LocalEngine
 
 __all__ = ["Heard", "Listener", "as_array", "rehearsal"]
@@ -28,7 +28,8 @@ class Heard:
 
     scope: which rows its worker works on. before, after: the row numbers of the batch that the
     party had in flight before and after the call, as it knows them itself; None where its worker
-    has no batches. given, answer: as they crossed; whoever keeps them takes a copy.
+    has no batches. given, answer: as they crossed; whoever keeps them takes a copy. at: the
+    party's own half, where an attack looks for the truth that it is judged by.
     """
 
     party: str
@@ -41,6 +42,7 @@ class Heard:
     kind: str
     before: np.ndarray | None = None
     after: np.ndarray | None = None
+    at: Worker | None = None
 
 
 Listener = Callable[[Heard], None]
@@ -77,6 +79,7 @@ class TappedSite(Site):
                 worker.exposures[method].kind,
                 before,
                 self._in_flight(handle),
+                worker,
             )
         )
         return answer

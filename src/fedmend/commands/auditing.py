@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from fedmend.audit import Audit, AuditReport
-    from fedmend.flow.plan import Method, Plan
+    from fedmend.flow.plan import Plan
     from fedmend.terminal import TerminalListener
 
 __all__ = ["add"]
@@ -34,7 +34,7 @@ def audit(
     ] = None,
     method: Annotated[
         list[str] | None,
-        typer.Option("--method", help="only this one of the file's methods", metavar="NAME"),
+        typer.Option("--method", help="only this of what the file trains", metavar="NAME"),
     ] = None,
     compare: Annotated[
         list[str] | None,
@@ -74,11 +74,11 @@ def audit(
         raise ConfigError(f"{run} is no finished run. Mend: name the folder of one")
     settings = load_config(config)
     plan = plan_of(settings)
-    chosen = _chosen(plan, method or [])
+    subjects = _subjects(plan, method or [])
     audited = Audit().set_params(**_options(parse_options(option or [])))
     console.print(f"[bold]{escaped(REHEARSAL)}[/]", highlight=False)
     with TerminalListener(console) as listener:
-        reports = _rehearse(plan, chosen, audited, parse_options(compare or []), listener)
+        reports = _rehearse(plan, subjects, audited, parse_options(compare or []), listener)
     for report in reports:
         _show(console, report)
     console.print(f"[dim]{CAUTION}[/]", highlight=False)
@@ -92,33 +92,47 @@ def _options(given: dict[str, Any]) -> dict[str, Any]:
     return {key: tuple(each) if isinstance(each, list) else each for key, each in given.items()}
 
 
-def _chosen(plan: Plan, names: list[str]) -> list[Method]:
-    """The methods of the file by name or title; all of them by default."""
+def _subjects(plan: Plan, names: list[str]) -> dict[str, Any]:
+    """What the file trains, by title: what completes and corrects first; `names` chooses."""
     from fedmend._suggest import did_you_mean
+    from fedmend.config.catalogue import CROWD, completer_class, method_class
 
-    known = {key: each for each in plan.methods for key in (each.name, each.title)}
-    wrong = [name for name in names if name not in known]
+    seed, found, called = plan.seeds[0], {}, {}
+    if plan.complete is not None:
+        how = plan.complete
+        found[how.name] = completer_class(how.name)(**how.params).set_params(seed=seed)
+    if plan.correct is not None:
+        found[plan.correct.name] = plan.correct.estimator(seed)
+    for each in plan.methods:
+        estimator = method_class(each.name)(**each.params)
+        if "seed" in estimator.get_params():
+            estimator.set_params(seed=seed)
+        if each.name not in CROWD and plan.correct is not None:
+            estimator.set_params(label_party=each.params.get("label_party") or plan.correct.to)
+        found[each.title] = estimator
+        called[each.name] = each.title
+    wrong = [name for name in names if name not in found and name not in called]
     if wrong:
+        known = [*found, *called]
         raise ConfigError(
             f"--method: the file has no {wrong[0]!r}: {did_you_mean(wrong[0], known)}"
         )
-    chosen = [known[name] for name in names] if names else list(plan.methods)
-    if not chosen:
+    if not found:
         raise ConfigError(
             'the file names no method to audit. Mend: add [[method]] with name = "vfl", say'
         )
-    return chosen
+    chosen = [called.get(name, name) for name in names] or list(found)
+    return {title: found[title] for title in chosen}
 
 
 def _rehearse(
     plan: Plan,
-    methods: list[Method],
+    subjects: dict[str, Any],
     audited: Audit,
     compare: dict[str, Any],
     listener: TerminalListener,
 ) -> list[AuditReport]:
-    """Each method on its own copy of the federation that the file describes."""
-    from fedmend.config.catalogue import CROWD, method_class
+    """Each of them on its own copy of the federation that the file describes."""
     from fedmend.federation import Federation
     from fedmend.flow.stages import few_threads
     from fedmend.secure.align import align
@@ -131,17 +145,11 @@ def _rehearse(
             listener.stage("Finding the rows the parties share")
             for view in (fed, fed.on("test")):
                 align(view, progress=listener.progress, **plan.align)
-        for each in methods:
-            listener.stage(f"Auditing {each.title}")
-            estimator = method_class(each.name)(**each.params)
-            if "seed" in estimator.get_params():
-                estimator.set_params(seed=plan.seeds[0])
-            if each.name not in CROWD and plan.correct is not None:
-                estimator.set_params(label_party=each.params.get("label_party") or plan.correct.to)
-            report = audited.run(
-                fed, estimator, compare=_options(compare), progress=listener.progress
+        for title, estimator in subjects.items():
+            listener.stage(f"Auditing {title}")
+            reports.append(
+                audited.run(fed, estimator, compare=_options(compare), progress=listener.progress)
             )
-            reports.append(report)
     return reports
 
 

@@ -1,0 +1,123 @@
+"""Columns from products: counted equations, and ranks out of published differences."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+import fedmend as fm
+from fedmend.audit import Audit
+from fedmend.audit.columns_from_products import ColumnsFromProducts, ranks_from_differences
+from fedmend.audit.scene import NotApplicable
+from fedmend.audit.tap import Heard, rehearsal
+from fedmend.errors import PrivacyWarning
+from fedmend.secure import rank_correlation
+from fedmend.secure.columns import IntegerColumns
+from fedmend.secure.ranks import centred_ranks
+
+COLUMNS = {"bank": ["a", "b", "y"], "telco": ["c", "d"]}
+
+
+def test_many_differences_leave_little_of_the_ranks_open() -> None:
+    rng = np.random.default_rng(0)
+    ranks = np.stack([centred_ranks(rng.normal(size=200)) for _ in range(12)])
+    truth, found = ranks[:, :], {}
+    for some in (2, 12):
+        a, b = truth[: some // 2], truth[some // 2 : some]
+        told = ranks_from_differences(a[:, None] - b[None], 199)
+        found[some] = np.corrcoef(told.ravel(), np.concatenate([a, b]).ravel())[0, 1] ** 2
+        assert (np.abs(told) <= 199 + 1e-9).all()
+        # Differences are kept, whatever was guessed.
+        assert np.allclose(told[0] - told[some // 2], a[0] - b[0])
+    assert found[2] < 0.6 < 0.95 < found[12]
+
+
+@pytest.fixture
+def correlated(make_fed, make_frame):
+    def run(rows=40, **options):
+        attack = ColumnsFromProducts()
+        fed = make_fed(make_frame(rows), columns=COLUMNS)
+        copy = rehearsal(fed, [attack.hear])
+        rank_correlation(copy, "bank", "telco", **options)
+        return attack
+
+    return run
+
+
+@pytest.mark.slow
+def test_the_published_protocol_gives_ranks_away(correlated, make_scene) -> None:
+    pytest.importorskip("lightphe")
+    with pytest.warns(PrivacyWarning):
+        attack = correlated(12, protocol="published", key_bits=1024)
+    found = {each.what: each for each in attack.run(make_scene())}
+    assert set(found) == {f"ranks of {name}" for name in "abcd"}
+    assert np.mean([each.score for each in found.values()]) > 0.4
+    assert {each.about for each in found.values()} == {"bank", "telco"}
+
+
+def test_differences_of_ranks_tell_ranks(make_scene) -> None:
+    rng = np.random.default_rng(1)
+    ranks = np.stack([centred_ranks(rng.normal(size=60)) for _ in range(6)])
+    attack = ColumnsFromProducts()
+    sides = {"bank": ranks[:3], "telco": ranks[3:]}
+    for party, values in sides.items():
+        names = [f"{party}{at}" for at in range(3)]
+        columns = IntegerColumns(values, tuple(names), 59, 60**3)
+        at = SimpleNamespace(_columns=columns)
+        heard = {"party": party, "handle": "", "scope": "train", "at": at, "kind": "count"}
+        attack.hear(
+            Heard(
+                worker="RankWorker", method="describe", given={}, answer={"names": names}, **heard
+            )
+        )
+        attack.hear(Heard(worker="", method="load", given={}, answer={}, **heard))
+        for number in range(3):
+            if party == "bank":
+                given = {"at": number}
+                attack.hear(
+                    Heard(worker="", method="encrypt_column", given=given, answer=None, **heard)
+                )
+            else:
+                attack.hear(Heard(worker="", method="differences", given={}, answer=[], **heard))
+    found = {each.what: each for each in attack.run(make_scene())}
+    assert set(found) == {f"ranks of {party}{at}" for party in sides for at in range(3)}
+    assert all(each.score > 0.6 and each.guess == 0 for each in found.values())
+    assert all(each.rows == 60 and each.role == "coordinator" for each in found.values())
+
+
+def test_the_default_protocol_shows_equations_only(correlated, make_scene) -> None:
+    scene = make_scene()
+    assert correlated(mode="dealer").run(scene) == []
+    assert any("at most 2 linear equations in the 40 entries" in fact for fact in scene.facts)
+    assert any("nothing to attack row by row" in fact for fact in scene.facts)
+
+
+def test_as_many_vectors_as_rows_determine_a_column() -> None:
+    attack, rng = ColumnsFromProducts(), np.random.default_rng(0)
+    vectors = rng.integers(-9, 9, size=(30, 20))
+    attack.brought["telco"] = {each.tobytes(): each for each in vectors}
+    assert "20 linear equations in the 20 entries" in attack._count("telco")
+    assert "DETERMINED" in attack._count("telco")
+    flat = np.stack([vectors[0] * times for times in range(1, 31)])
+    attack.brought["telco"] = {each.tobytes(): each for each in flat}
+    assert "at most 1 linear" in attack._count("telco")
+    assert "no column is determined" in attack._count("telco")
+
+
+def test_a_completion_is_audited(make_fed, make_frame) -> None:
+    fed = make_fed(make_frame(80), aligned=40, columns=COLUMNS)
+    method = fm.FedPSGPUM(
+        model="linear", tau=0.0, rounds=1, draws=2, generator_params={"epochs": 1},
+        correlation_mode="dealer", mode="dealer",
+    )  # fmt: skip
+    report = Audit().run(fed, method)
+    assert report.method == "FedPSGPUM"
+    assert any("linear equations in the 40 entries" in fact for fact in report.facts)
+    assert not report.scores
+
+
+def test_where_there_are_no_products(make_scene) -> None:
+    with pytest.raises(NotApplicable, match="no inner products"):
+        ColumnsFromProducts().run(make_scene())
