@@ -83,7 +83,8 @@ def test_a_call_that_was_not_answered_explains_the_request():
 
 def test_it_explains_an_answer_that_did_not_arrive():
     request = entry("W.step", "gradient", "coordinator", time=104.0)
-    assert grades([*BOTH, request, SILENCE], [*BOTH, request, BOTH[3]]) == ["explained"]
+    answer = replace(BOTH[3], count=1)
+    assert grades([*BOTH, request, SILENCE], [*BOTH, request, answer]) == ["explained"]
 
 
 def test_it_does_not_explain_a_statistic_that_was_left_out():
@@ -132,3 +133,13 @@ def test_taking_any_crossing_out_is_noticed(counts, data):
     changed = [each for each in changed if each.count]
     assert grades(ledger, ledger) == []
     assert grades(ledger, changed) == ["missing"]
+
+
+def test_one_silence_explains_one_answer_and_no_more():
+    unheard = entry("W.step", time=104.5)
+    assert grades([*BOTH, SILENCE], [*BOTH, unheard]) == ["explained"]
+    assert grades([*BOTH, SILENCE], [*BOTH, replace(unheard, count=2)]) == ["missing"]
+    other = replace(unheard, shape="9x9")
+    assert grades([*BOTH, SILENCE], [*BOTH, unheard, other]) == ["explained", "missing"]
+    assert grades([*BOTH, replace(SILENCE, count=2)], [*BOTH, unheard, other]) == ["explained"] * 2
+    assert grades([*BOTH, SILENCE], [*BOTH, replace(unheard, call="W.other")]) == ["missing"]

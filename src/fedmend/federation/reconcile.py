@@ -99,9 +99,11 @@ def reconcile(
         else:
             found.append(Difference(party, grade, _counts(crossing, here, there, party)))
     for crossing, here, there in more_there:
-        answered = crossing.sender == party and open_calls[crossing.call] > 0
+        # An answer that did not arrive: one for each call that was not answered, and no more.
+        unheard = there.count - here.count
+        answered = crossing.sender == party and unheard <= open_calls[crossing.call]
         grade = "explained" if answered else "missing"
-        open_calls[crossing.call] -= answered * (there.count - here.count)
+        open_calls[crossing.call] -= unheard if answered else 0
         found.append(Difference(party, grade, _counts(crossing, here, there, party)))
     return found
 

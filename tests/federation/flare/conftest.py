@@ -62,6 +62,18 @@ class Probe(Worker):
         return threading.current_thread().name
 
 
+class Clock:
+    """The time as usual, until somebody closes the lid."""
+
+    sleep = staticmethod(time.sleep)
+
+    def __init__(self):
+        self.slept = 0.0
+
+    def monotonic(self):
+        return time.monotonic() + self.slept
+
+
 class Wired:
     """A federation whose parties are hosts behind a link; the relay is a thread."""
 

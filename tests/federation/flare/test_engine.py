@@ -13,7 +13,7 @@ from fedmend.federation.engines.flare.host import PartyHost
 from fedmend.federation.engines.flare.messages import read_request, reply
 from fedmend.federation.reconcile import reconcile
 
-from .conftest import HELLO, Probe, Wired
+from .conftest import HELLO, Clock, Probe, Wired
 
 
 class Stranger(Worker):
@@ -276,3 +276,15 @@ def test_a_relay_that_takes_nothing_more_makes_its_party_absent(wire_up):
     assert set(wired.engine.absent) == {"telco"}
     assert crew["bank"].sums().sum() > 0
     goes_on.set()
+
+
+def test_a_coordinator_that_slept_blames_nobody(wire_up, monkeypatch):
+    clock = Clock()
+    monkeypatch.setattr("fedmend.federation.engines.flare.courier.time", clock)
+    wired = wire_up(stall_seconds=2.0)
+    with wired.fed.workers(Probe) as crew:
+        crew.sums()
+        clock.slept = 3600.0
+        time.sleep(1.2)  # the watch has looked twice since
+        assert wired.engine.absent == {}
+        assert crew["bank"].sums().sum() > 0

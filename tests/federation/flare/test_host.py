@@ -14,7 +14,7 @@ from fedmend.federation.engines.flare.host import PartyHost, _Numbers
 from fedmend.federation.engines.flare.messages import read_reply, request
 from fedmend.federation.wire_types import VERSION
 
-from .conftest import TABLES
+from .conftest import TABLES, Clock
 
 HELLO = {
     "version": __version__,
@@ -159,6 +159,20 @@ def test_a_coordinator_that_vanished_ends_the_job(tmp_path):
     say(host, "hello", **HELLO)
     assert gone.wait(5)
     assert "has not been heard" in (tmp_path / "events.jsonl").read_text()
+
+
+def test_a_party_that_slept_blames_nobody(tmp_path, monkeypatch):
+    clock = Clock()
+    monkeypatch.setattr("fedmend.federation.engines.flare.host.time", clock)
+    gone = threading.Event()
+    opener = lambda _: Site("bank", {"train": TABLES["bank"]})  # noqa: E731
+    host = PartyHost("bank", opener, tmp_path, patience=30.0, lost=gone.set)
+    say(host, "hello", **HELLO)
+    clock.slept = 3600.0
+    assert not gone.wait(2.5)
+    say(host, "ping")
+    clock.slept += 1.5
+    host.close("the test ended")
 
 
 @settings(max_examples=80, deadline=None)
