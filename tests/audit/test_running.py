@@ -103,6 +103,19 @@ def test_a_federation_seen_in_part_is_rehearsed_in_part(make_fed, make_frame) ->
     ).all()
 
 
+def test_told_labels_bound_what_gradients_can_tell(make_fed, make_frame) -> None:
+    fed = make_fed(make_frame(400), test=make_frame(80, seed=1))
+    before = fed.engine.site("bank").tables["train"]
+    audit = Audit(**QUICK, attacks=["gradients"])
+    report = audit.run(fed, fm.VFL(epochs=4), compare={"label_dp": 1.0, "embedding": 8})
+    assert fed.engine.site("bank").tables["train"] is before
+    assert report.other.option == "label_dp=1.0, embedding=8"
+    # A label is told as it is with probability .73, and nobody can know it better than that.
+    best = max(each.score for each in report.other.findings if "direction" in each.from_)
+    assert 0.6 < best < 0.82
+    assert max(each.score for each in report.findings) > 0.95
+
+
 @pytest.mark.parametrize("name", ["RISA", "LocalVFL", "SFHTL", "FewShotVFL"])
 def test_other_ways_to_train_are_read_too(make_fed, make_frame, name: str) -> None:
     quick = {"epochs": 2}
@@ -151,6 +164,8 @@ def test_mistakes_are_told_with_their_mend(make_fed, make_frame) -> None:
         Audit(attacks=["gradient"]).run(fed, fm.VFL())
     with pytest.raises(ConfigError, match=r"looks must be at least 1(.|\n)*known_labels"):
         Audit(looks=0, known_labels=(1,)).run(fed, fm.VFL())
+    with pytest.raises(ConfigError, match="positive"):
+        Audit().run(fed, fm.VFL(), compare={"label_dp": 0})
     with pytest.raises(ConfigError, match="no parameter 'embeding'"):
         Audit().run(fed, fm.VFL(), compare={"embeding": 2})
 

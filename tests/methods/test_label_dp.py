@@ -13,7 +13,7 @@ import pytest
 from scipy import stats
 
 from fedmend.data.table import Table
-from fedmend.errors import ConfigError
+from fedmend.errors import ConfigError, DataError
 from fedmend.federation import Site
 from fedmend.methods.inc import InC
 from fedmend.methods.label_dp import (
@@ -21,6 +21,7 @@ from fedmend.methods.label_dp import (
     keep_probability,
     respond,
     response_matrix,
+    with_told_labels,
     without_response,
 )
 
@@ -132,3 +133,30 @@ def test_inc_under_label_dp(crowd_of: Make) -> None:
     assert again.privacy_ is not None
     assert again.privacy_["spent"]["p0"] == 2.0
     np.testing.assert_array_equal(again.posterior_, model.posterior_)
+
+
+# ------------------------------------------------------------------ a table of one labeller
+
+
+@pytest.mark.parametrize("classes", [("no", "yes"), (0, 1, 2)])
+def test_a_tables_labels_are_told_as_often_as_they_should(classes) -> None:
+    labels = pd.Series([classes[at % len(classes)] for at in range(6000)])
+    table = Table(np.arange(6000), {"x": np.arange(6000.0), "y": labels}, label="y")
+    told = with_told_labels(table, 1.0)
+    kept = float((told.y == table.y).mean())
+    assert abs(kept - keep_probability(1.0, len(classes))) < 0.03
+    assert told.schema == table.schema
+    assert told.frame["x"].equals(table.frame["x"])
+    assert set(told.y) == set(classes)
+
+
+def test_missing_labels_stay_missing_and_numbers_are_refused() -> None:
+    said = pd.Series(["no", None, "yes", "no"], dtype=object)
+    table = Table(np.arange(4), {"y": said}, label="y")
+    assert with_told_labels(table, 5.0).y.isna().tolist() == [False, True, False, False]
+    with pytest.raises(DataError, match="label is a number"):
+        with_told_labels(Table(np.arange(40), {"y": np.arange(40) * 0.5}, label="y"), 1.0)
+    with pytest.raises(DataError, match="no label column"):
+        with_told_labels(table.with_label(None), 1.0)
+    with pytest.raises(ConfigError, match="positive"):
+        with_told_labels(table, 0.0)

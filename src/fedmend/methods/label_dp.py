@@ -13,8 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
-from fedmend.errors import ConfigError
+from fedmend.data.labels import LabelEncoder
+from fedmend.data.table import Table
+from fedmend.errors import ConfigError, DataError
 from fedmend.federation.site import Site
 from fedmend.learn.parts import read_file, write_file
 
@@ -57,6 +60,30 @@ def respond(votes: np.ndarray, epsilon: float, n_classes: int) -> np.ndarray:
     other = (votes + 1 + np.floor(shift * (n_classes - 1)).astype(np.int64)) % n_classes
     told = np.where(chance < keep, votes, other)
     return np.where(votes >= 0, told, -1)
+
+
+def with_told_labels(table: Table, epsilon: float, party: str | None = None) -> Table:
+    """The table with every label told through randomised response, for a party that labels alone.
+
+    Whatever is trained on it, and whatever anybody infers from that, is ε-differentially private
+    in each label. Draw once and keep the table: another draw of the same labels costs ε again.
+    """
+    if table.label is None:
+        raise DataError("there is no label column", party=party, mend="fm.read(path, label=…)")
+    encoder = LabelEncoder().fit(table.y, table.schema[table.label], party=party)
+    if encoder.task == "regression":
+        raise DataError(
+            "randomised response is for classes, and the label is a number",
+            party=party,
+            column=table.label,
+            mend="cut the numbers into classes first",
+        )
+    votes = encoder.transform(table.y, party=party)
+    told = respond(votes, epsilon, len(encoder.classes_))
+    # An object array first: it takes classes of any type, and the column gives them its own.
+    classes = np.array([*encoder.classes_, None], dtype=object)
+    column = pd.Series(classes[told], index=table.y.index, name=table.label)
+    return table.with_columns({table.label: column.astype(table.y.dtype)})
 
 
 class Responses:

@@ -35,6 +35,8 @@ SETTINGS: dict[str, tuple[type, dict[str, Any]]] = {
     "VFL, embedding 1": (VFL, {"embedding": 1}),
     "VFL, bottom 64-64-64, embedding 4": (VFL, {"bottom": (64, 64, 64), "embedding": 4}),
     "VFL, 3 epochs": (VFL, {"epochs": 3, "patience": None}),
+    "VFL, labels told with ε = 2": (VFL, {"label_dp": 2.0}),
+    "VFL, labels told with ε = 1": (VFL, {"label_dp": 1.0}),
     "FewShotVFL": (FewShotVFL, {"local_updates": 300}),
     "RISA": (RISA, {}),
 }
@@ -57,8 +59,9 @@ def run(
         fed = federation_of(name, rows, seed)
         for title in chosen:
             method, params = SETTINGS[title]
-            estimator = method(**({"epochs": epochs, "seed": seed} | params))
-            report = Audit(seed=seed).run(fed, estimator)
+            given = {"epochs": epochs, "seed": seed} | params
+            audit = Audit(seed=seed, label_dp=given.pop("label_dp", None))
+            report = audit.run(fed, method(**given))
             found.append({"data": name, "method": title} | summary(report))
     return BenchResult("leaks", found, _bars(found))
 
