@@ -92,3 +92,16 @@ def test_from_two_spreadsheets_to_predictions(
     assert found["id"].tolist() == [line.split(";")[0] for line in lines[1:5]]
     assert set(found["prediction"]) <= {"bösartig", "gutartig"}
     assert found["uncertainty"].between(0, 1).all()
+
+
+def test_parties_elsewhere_need_kits_before_a_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    config = '[[party]]\nname = "bank"\nlabel = "late"\n[[party]]\nname = "telco"\n[flare]\n'
+    Path("federation.toml").write_text(config, "utf-8")
+    code, said = told(["check"], capsys)
+    assert code == 0 and said.endswith("Next: fedmend provision federation.toml")
+    Path("kits").mkdir()
+    code, said = told(["check"], capsys)
+    assert code == 0 and said.endswith("Next: fedmend run federation.toml --engine flare")

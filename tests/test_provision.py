@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import stat
 
 import pytest
@@ -14,7 +15,7 @@ from fedmend.cli import main
 from fedmend.config import load_config
 from fedmend.deploy.party_file import load_party
 from fedmend.deploy.processes import role_of, server_address
-from fedmend.deploy.provision import make_kits, provision
+from fedmend.deploy.provision import make_kits, provision, require_kits
 from fedmend.errors import ConfigError
 from fedmend.federation.engines.flare.kits import PARTY_CLASS, RELAY_CLASS
 
@@ -166,3 +167,21 @@ def test_how_a_file_is_written_goes_into_the_partys_file(workshop):
             include=set(party.model_fields_set) - spared
         )
         assert told.at(str(told.data)).resolve() == config.at(str(party.data)).resolve()
+
+
+def test_kits_that_are_not_those_of_the_file_are_told_before_anyone_waits(workshop):
+    workshop.write("[flare]\nport = 9200\n")
+    kits = provision(load_config(workshop.config))
+    require_kits(load_config(workshop.config), kits)
+    text = workshop.config.read_text().replace("port = 9200", "port = 9201")
+    workshop.config.write_text(text + '[[party]]\nname = "shop"\n')
+    later = load_config(workshop.config)
+    with pytest.raises(ConfigError) as caught:
+        require_kits(later, kits)
+    address, nobody = caught.value.problems
+    assert "are localhost:9201, but" in address and "was made for localhost:9200" in address
+    assert "party 'shop' has no kit" in nobody and "--force" in nobody
+    # Who keeps the authority elsewhere can still run.
+    shutil.rmtree(kits.folder / "ca")
+    workshop.config.write_text(workshop.config.read_text().replace("9201", "9200"))
+    require_kits(load_config(workshop.config), kits)

@@ -94,8 +94,16 @@ def check(
         raise ConfigError(found.problems, source=str(config))
     if not problems:
         _look(settings, found, console, curve=curve, write=write, as_json=as_json, force=force)
-    following = write or config
-    console.print(f"[green]no problems[/]. Next: fedmend run {escaped(str(following))}")
+    following = _following(settings, found, write or config)
+    console.print(f"[green]no problems[/]. Next: {escaped(following)}", highlight=False)
+
+
+def _following(settings: Config, found: Findings, file: Path) -> str:
+    """What comes after a file without problems; parties elsewhere need kits first."""
+    if len(found.tables) == len(settings.party):
+        return f"fedmend run {file}"
+    kits = settings.at(settings.flare.kits)
+    return f"fedmend run {file} --engine flare" if kits.is_dir() else f"fedmend provision {file}"
 
 
 def _look(

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 from fedmend.config import Config
 from fedmend.deploy.processes import Daemon
-from fedmend.deploy.provision import Kits
-from fedmend.errors import ConfigError, PartyAbsent
+from fedmend.deploy.provision import Kits, require_kits
+from fedmend.errors import PartyAbsent
 from fedmend.federation import Federation
 from fedmend.flow import Listener, Plan, execute, plan_of
 from fedmend.report.page import LEDGER_FILE
@@ -60,10 +60,7 @@ def execute_flare(
     """Run a federation.toml with its parties elsewhere; see :func:`fedmend.flow.execute`."""
     listener = listener or Listener()
     kits = Kits(config.at(config.flare.kits))
-    if not kits.server.is_dir():
-        raise ConfigError(
-            f"there are no kits in {kits.folder}. Mend: fedmend provision {config.source}"
-        )
+    require_kits(config, kits)
     with server_up(kits):
         while True:
             try:

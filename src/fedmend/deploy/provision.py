@@ -24,7 +24,7 @@ from fedmend.federation.engines.flare.kits import ADMIN, PARTY_CLASS, RELAY_CLAS
 if TYPE_CHECKING:
     from fedmend.config import Config, PartySettings
 
-__all__ = ["Kits", "anchor_server", "make_kits", "provision"]
+__all__ = ["Kits", "anchor_server", "make_kits", "provision", "require_kits"]
 
 _CONTROLLER = "nvflare.collab.runtime.controller.CollabController"
 _EXECUTOR = "nvflare.collab.runtime.executor.CollabExecutor"
@@ -90,6 +90,34 @@ def provision(config: Config, *, force: bool = False) -> Kits:
     return kits
 
 
+def require_kits(config: Config, kits: Kits) -> None:
+    """That the kits are those of this file: the same address, and one for each of its parties."""
+    again = f"fedmend provision {config.source}"
+    if not kits.server.is_dir():
+        raise ConfigError(f"there are no kits in {kits.folder}. Mend: {again}")
+    problems = []
+    admin = json.loads((kits.admin / "startup" / "fed_admin.json").read_text("utf-8"))["admin"]
+    made, said = (admin["host"], admin["port"]), (config.flare.host, config.flare.port)
+    if made != said:
+        problems.append(
+            f"flare.host and flare.port are {said[0]}:{said[1]}, but {kits.folder} was made for "
+            f"{made[0]}:{made[1]}. Mend: write that, or {again} --force and new kits for all"
+        )
+    known = [
+        name
+        for path in _certificates(kits.folder / "ca")
+        for name in json.loads(path.read_text("utf-8"))
+    ]
+    problems += [
+        f"party {party.name!r} has no kit in {kits.folder}. Mend: {again} --force, which leaves "
+        "the kits that were handed out in force"
+        for party in config.party
+        if known and party.name not in known
+    ]
+    if problems:
+        raise ConfigError(problems, source=str(config.source))
+
+
 def _party_toml(config: Config, party: PartySettings, kit: Path) -> str:
     """A party's own file: what federation.toml already says, and what else can be said."""
     lines = [
@@ -141,7 +169,10 @@ def make_kits(
     kits = Kits(folder)
     present = [each for each in (kits.server, *map(kits.party, parties)) if each.exists()]
     if present and not force:
-        problems.append(f"{present[0]} exists already. Mend: --force makes all kits anew")
+        problems.append(
+            f"{present[0]} exists already. Mend: --force makes all kits anew; those that were "
+            "handed out stay in force as long as the address is the same"
+        )
     if problems:
         raise ConfigError(problems)
     folder.mkdir(parents=True, exist_ok=True)
@@ -166,9 +197,14 @@ def _place(made: Path, kit: Path) -> None:
         shutil.move(made / part, kit / part)
 
 
+def _certificates(authority: Path) -> list[Path]:
+    """Where FLARE notes whom it gave certificates; nothing where the authority is elsewhere."""
+    return list(authority.glob("*/state/cert.json"))
+
+
 def _forget_certificates(authority: Path) -> None:
     """FLARE hands out the certificates it made before; only the authority's own is to stay."""
-    for path in authority.glob("*/state/cert.json"):
+    for path in _certificates(authority):
         known = json.loads(path.read_text(encoding="utf-8"))
         _write(path, {key: value for key, value in known.items() if key.startswith("root_")})
 
