@@ -1,6 +1,9 @@
 from __future__ import annotations
 
+import contextlib
+import itertools
 import os
+from collections.abc import Iterable
 
 import numpy as np
 import pytest
@@ -12,8 +15,8 @@ from fedmend.errors import CryptoError, Refused
 from fedmend.federation import Federation, Party, Policy, Sealed, exposed
 from fedmend.federation.site import Site
 from fedmend.secure.bfv import BfvWorker
-from fedmend.secure.channel import SealingWorker, introduce
-from fedmend.secure.keys import Identity, fingerprint, keyring
+from fedmend.secure.channel import SealingWorker, _Line, introduce
+from fedmend.secure.keys import Identity, derive_key, fingerprint, keyring, pack
 
 
 class GossipWorker(SealingWorker):
@@ -292,6 +295,72 @@ def test_keys_given_in_advance_stop_a_coordinator_in_the_middle():
     in_the_middle.meet({"bank": at_bank.public_key()})
     with pytest.raises(CryptoError, match="another key"):
         in_the_middle.open(at_bank.seal(1, to="telco", kind="masked"), sender="bank")
+
+
+def opens(box: Sealed, keys: Iterable[bytes], between: tuple[bytes, bytes]) -> bool:
+    """Whether some of these secrets, in the protocol's order, make the key of bank's box."""
+    ends = pack("GossipWorker", "train", *_ends("bank", between[0]), *_ends("telco", between[1]))
+    secrets = list(keys)
+    for count in range(1, len(secrets) + 1):
+        for some in itertools.combinations(secrets, count):
+            root = derive_key(b"".join(some), "line", ends)
+            line = _Line("telco", "bank", between[0], root, pack("GossipWorker", "train"))
+            with contextlib.suppress(CryptoError):
+                line.open(box.box, box.kind)
+                return True
+    return False
+
+
+def _ends(name: str, public: bytes) -> tuple[str, bytes, bytes]:
+    return name, public[:32], public[32:]
+
+
+def test_who_has_a_party_s_public_keys_and_a_fresh_pair_is_not_the_party():
+    """An attacker who writes telco's pinned key into the transcript lacks its private half."""
+    telco_keys, bank = Identity(), Site("bank", {})
+    keyring(bank, pinned={"telco": telco_keys.public}, only_pinned=True)
+    at_bank, fresh = GossipWorker(bank), Identity()
+    public = at_bank.public_key(), telco_keys.public + fresh.public
+    at_bank.meet({"telco": public[1]})
+    box = at_bank.seal("secret", to="telco", kind="masked")
+    bank_lasting, bank_fresh = public[0][:32], public[0][32:]
+    known = [fresh.agree(bank_fresh), fresh.agree(bank_lasting)]
+    assert not opens(box, known, public)
+    # The secrets in the protocol's order: whoever has them all does open it.
+    all_four = [known[0], telco_keys.agree(bank_fresh), known[1], telco_keys.agree(bank_lasting)]
+    assert opens(box, all_four, public)
+
+
+def test_boxes_stay_closed_when_both_identities_are_stolen_later():
+    bank_keys, telco_keys = Identity(), Identity()
+    bank, telco = Site("bank", {}), Site("telco", {})
+    keyring(bank, identity=bank_keys)
+    keyring(telco, identity=telco_keys)
+    at_bank, at_telco = GossipWorker(bank), GossipWorker(telco)
+    public = at_bank.public_key(), at_telco.public_key()
+    at_bank.meet({"telco": public[1]})
+    box = at_bank.seal("secret", to="telco", kind="masked")
+    stolen = [
+        telco_keys.agree(public[0][32:]),
+        bank_keys.agree(public[1][32:]),
+        bank_keys.agree(telco_keys.public),
+    ]
+    assert not opens(box, stolen, public)
+    at_telco.meet({"bank": public[0]})
+    assert at_telco.open(box, sender="bank") == "secret"
+
+
+def test_the_same_keys_share_other_seeds_in_another_conversation_or_scope():
+    mine, theirs = (Identity(), Identity()), (Identity(), Identity())
+
+    def seed(*about: str) -> bytes:
+        line = _Line.agree(("a", *mine), ("b", *(each.public for each in theirs)), about)
+        other = _Line.agree(("b", *theirs), ("a", *(each.public for each in mine)), about)
+        assert line.seed("x") == other.seed("x")
+        return line.seed("x")
+
+    found = {seed("sums", "train"), seed("sums", "test"), seed("products", "train")}
+    assert len(found) == 3
 
 
 @pytest.mark.parametrize("rubbish", [None, 0, {}, np.zeros((1, 1))])

@@ -12,6 +12,7 @@ from fedmend.federation import COORDINATOR, Federation, Party, Sealed, wire
 from fedmend.federation.engines.local import LocalEngine
 from fedmend.secure import psi
 from fedmend.secure.align import align
+from fedmend.secure.channel import introduce
 from fedmend.secure.group import hash_to_points, split
 from fedmend.secure.identifiers import normalised
 from fedmend.secure.keys import keyring
@@ -246,6 +247,35 @@ def test_a_party_that_sends_no_points_is_named(parties, monkeypatch):
 
     monkeypatch.setattr(psi.MatchWorker, "_pack", nonsense)
     with pytest.raises(CryptoError, match="'bank' sent a value that is no point"):
+        align(fed)
+
+
+@pytest.mark.parametrize("worker", [psi.PairWorker, psi.StarWorker])
+def test_blinded_ids_do_not_come_in_the_order_of_the_table(worker):
+    """The other party could tell from it where in the table the common people stand."""
+    fed = federation(people(0, 60), people(0, 60))
+    with fed.workers(worker) as crew:
+        introduce(crew)
+        bank, telco = (next(iter(site._workers.values())) for site in fed.engine.sites.values())
+        box = bank.blinded(0, 60, "telco" if worker is psi.PairWorker else ["telco"])
+        points = telco._unpack(box if isinstance(box, Sealed) else box["telco"], "bank")
+        in_order = bank._scalar.times(hash_to_points(bank.keys), sender="bank")
+    sent, table = split(points, "bank"), split(in_order, "bank")
+    assert sorted(sent) == sorted(table)
+    assert sum(one == other for one, other in zip(sent, table, strict=True)) < 10
+
+
+def test_a_party_that_sends_an_id_twice_is_named(monkeypatch):
+    fed = federation(people(0, 30), people(0, 30))
+    original = psi.MatchWorker._pack
+
+    def twice(self, data, to):
+        if isinstance(data, bytes) and len(data) == 32 * 30 and self.site.name == "bank":
+            data = data[:32] + data[:32] + data[64:]
+        return original(self, data, to)
+
+    monkeypatch.setattr(psi.MatchWorker, "_pack", twice)
+    with pytest.raises(CryptoError, match="'bank' sent an id more than once"):
         align(fed)
 
 
