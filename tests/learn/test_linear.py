@@ -220,7 +220,9 @@ def test_logistic_regression_is_scikit_learns(mode):
         assert target.outputs[ALIGNED:] == pytest.approx(
             reference.predict_proba(x[ALIGNED:]), abs=1e-4
         )
-        agrees = target.decode(target.best()[ALIGNED:]).to_numpy() == reference.predict(x[ALIGNED:])
+        agrees = target.decode(target.made()[ALIGNED:].argmax(1)).to_numpy() == reference.predict(
+            x[ALIGNED:]
+        )
         assert agrees.mean() > 0.98
 
 
@@ -418,11 +420,6 @@ def test_the_board_keeps_its_books():
         held.release("income")
         assert len(held.waiting("income")) == N - ALIGNED
         models.fit()
-        models.predict()
-        held.take_guesses("income")
-        truth, guess = held["income"].truth, held["income"].guess
-        assert guess[:ALIGNED] == pytest.approx(truth[:ALIGNED])
-        assert guess[ALIGNED:] == pytest.approx(held["income"].outputs[ALIGNED:])
     # only the board is left behind
     left = [key for key in fed.engine.sites["telco"].state if key.startswith(models.model)]
     assert left == [f"{models.model}:board"]

@@ -498,6 +498,24 @@ def test_options(options: dict[str, Any]) -> None:
     assert model.federation.alignment.aligned == 200
 
 
+@pytest.mark.parametrize("model", ["linear", ["linear", "tree"]])
+@pytest.mark.parametrize("rounds", [1, 2])
+def test_own_columns_are_seen_as_they_are_guessed(model: Any, rounds: int) -> None:
+    """A twin of another column is predicted by that one; on A's rows there was nothing to see."""
+    frame = people()
+    rng = np.random.default_rng(5)
+    frame["w"] = frame["amount"] + 0.05 * rng.normal(size=len(frame))
+    frame["sort"] = np.array(["x", "y", "z"])[np.digitize(frame["amount"], [-1.0, 1.0])]
+    fed = torn(frame)
+    options = {"own_columns": True, "model": model, "rounds": rounds, "tree": {"trees": 20}}
+    found = FedPSGPUM(**QUICK | options).fit(fed)
+    made, wanted = completed(fed, found).values, truth(fed, found, frame)
+    for name in ("amount", "w"):
+        off = made[name].to_numpy() - wanted[name].to_numpy()
+        assert np.sqrt((off**2).mean()) < 0.3 * frame[name].std()
+    assert (made["sort"].to_numpy() == wanted["sort"].to_numpy()).mean() > 0.8
+
+
 def test_the_order_of_rows_is_secret_or_can_be_repeated() -> None:
     orders: dict[str, list[list[int]]] = {}
     for how in ("secret", "seeded", "auto"):

@@ -139,6 +139,20 @@ class SelfTrainingWorker(Worker):
                     self.board[name], made.values[name]
                 )
 
+    @exposed(kind="control")
+    def show_own(self, names: list[str]) -> None:
+        """Let models see these of B's columns besides A's."""
+        self.board.own = [name for name in names if name in self.board]
+
+    @exposed(kind="control")
+    def take_guesses(self) -> None:
+        """Let models see what is predicted by now as B's own for A's rows."""
+        rows = np.arange(self.board.aligned, self.board.rows)
+        for name, members in self._members.items():
+            if members:
+                outputs, _ = self._combined(name, rows)
+                self.board[name].guess[rows] = _hard(outputs)
+
     # ------------------------------------------------------------------ predictions come in
 
     @exposed(kind="control")

@@ -117,6 +117,7 @@ class _Run:
             SelfTrainingWorker, parties=[b], model=model, run=run, a=a, how=asdict(how)
         )
         self.judge = self.crew[b]
+        self.own = list(own)
         self.active = [name for name in targets if name not in self.outcome.failed]
 
     def set_aside(self, options: Mapping[str, Any]) -> None:
@@ -156,6 +157,14 @@ class _Run:
         for name, why in failed.items():
             self.outcome.failed[name] = why
             self.judge.give_up(name, why)
+
+    def guess_own(self) -> None:
+        """Predict once without B's other columns, so that there is something to see of them."""
+        self.judge.show_own([])
+        self.learn(list(self.active), "unaligned")
+        self.judge.attend(self.active)
+        self.judge.take_guesses()
+        self.judge.show_own(self.own)
 
     def try_out(self, part: int, parts: int, *, numbers_only: bool = False) -> None:
         """Let all families predict one of `parts` parts of the aligned rows from the others."""
@@ -199,7 +208,8 @@ def vfpu_m(
 ) -> Outcome:
     """Complete these columns of B for A's rows of the view; the cells stay at B.
 
-    own: B's columns that are features too, and `guessed` those of them that are completed already.
+    own: B's columns that are features too, and `guessed` those of them that are completed already;
+    of the others models see what is predicted by now.
     params: arguments per family; options: those that all families take (mode, ordinal).
     """
     work = _Run(
@@ -227,12 +237,17 @@ def vfpu_m(
             work.judge.attend(work.active)
             # Columns were left out: A's other rows are unlike the aligned ones, the only judges.
             outcome.errors = work.judge.weigh(careful=bool(outcome.left_out))
+        guessing = bool(set(own) - set(guessed))
+        if guessing and work.active:
+            work.guess_own()
         waiting = list(work.active)
         for number in range(1, how.rounds + 1):
             work.learn(waiting, "unaligned")
             waiting = [name for name in waiting if name in work.active]
             work.judge.attend(waiting)
             counts = work.judge.move()
+            if guessing:
+                work.judge.take_guesses()
             for name, (joined, _) in counts.items():
                 outcome.joined.setdefault(name, []).append(joined)
                 if progress is not None:

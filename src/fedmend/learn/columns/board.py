@@ -89,14 +89,6 @@ class TargetColumn:
         at = np.clip(np.rint(np.where(absent, 0.0, real)), 0, top).astype(np.int64)
         return restore(self.column, np.where(absent, -1, at))
 
-    def best(self) -> np.ndarray:
-        """The outputs as values: the likeliest class, or the prediction itself."""
-        outputs = self.made()
-        if not self.is_class:
-            return outputs
-        none = np.isnan(outputs[:, 0])
-        return np.where(none, -1, np.argmax(np.where(none[:, None], 0.0, outputs), axis=1))
-
     def made(self) -> np.ndarray:
         if self.outputs is None:
             raise NotFitted(f"nothing is predicted for {self.column.name!r} yet. Mend: predict")
@@ -161,13 +153,6 @@ class Board(Mapping[str, TargetColumn]):
     def release(self, name: str) -> None:
         """Forget the target's pseudo-labels; its training rows are the observed ones again."""
         self[name].labels = self[name].goal.copy()
-
-    def take_guesses(self, name: str) -> None:
-        """Let the last outputs be what the other targets see on rows without an observed value."""
-        target = self[name]
-        best = target.best()
-        use = ~known(target.truth) & known(best)
-        target.guess[use] = best[use]
 
 
 def known(values: np.ndarray) -> np.ndarray:
