@@ -154,6 +154,9 @@ def test_policy_problems_come_together() -> None:
     assert len(caught.value.problems) == 3
     assert any("'row'" in problem for problem in caught.value.problems)
     assert Policy(refuse="embedding").may_leave.isdisjoint({"embedding", "row", "label"})
+    for least in (0, -3, "5", 2.5, None):
+        with pytest.raises(ConfigError, match="min_intersection must be a whole number from 1 on"):
+            Policy(min_intersection=least)  # type: ignore[arg-type]
 
 
 def test_only_exposed_methods_can_be_called(fed: Federation) -> None:

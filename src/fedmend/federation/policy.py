@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from fedmend._suggest import closest
 from fedmend.errors import ConfigError, Refused
 
 KINDS: dict[str, str] = {
@@ -52,9 +52,10 @@ class Policy:
             ]
         if self.workers is not None:
             object.__setattr__(self, "workers", frozenset(_as_names(self.workers)))
-        if self.min_intersection < 1:
+        if not isinstance(self.min_intersection, int) or self.min_intersection < 1:
             problems.append(
-                f"policy.min_intersection must be at least 1, however: {self.min_intersection}"
+                "policy.min_intersection must be a whole number from 1 on, however: "
+                f"{self.min_intersection!r}"
             )
         if problems:
             raise ConfigError(sorted(problems))
@@ -81,8 +82,8 @@ class Policy:
 
 
 def unknown_kind(kind: str, where: str) -> str:
-    close = difflib.get_close_matches(kind, KINDS, 1)
-    hint = f" Did you mean {close[0]!r}?" if close else ""
+    near = closest(str(kind), KINDS)
+    hint = f" Did you mean {near!r}?" if near else ""
     return f"{where}: unknown kind {kind!r}.{hint} Mend: use one of {', '.join(KINDS)}"
 
 
