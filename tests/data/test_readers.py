@@ -361,3 +361,13 @@ def test_one_name_need_not_be_a_list(csv):
     assert "income" not in read(path, id="id", drop="income").names
     with pytest.raises(DataError, match="the id and the label cannot be dropped"):
         read(path, id="id", drop="id")
+
+
+@pytest.mark.parametrize(
+    "notes", [b"{", b"[]", b"{}", b'{"schema": 1}', b'{"schema": {"columns": [1]}}']
+)
+def test_damaged_notes_in_a_parquet_file_are_named(tmp_path, notes):
+    plain = pa.table({"id": [1, 2], "x": [1.5, 2.5]}).replace_schema_metadata({b"fedmend": notes})
+    pq.write_table(plain, tmp_path / "noted.parquet")
+    with pytest.raises(ReadError, match=r"noted.parquet: its notes .* are damaged"):
+        read(tmp_path / "noted.parquet", id="id")

@@ -124,12 +124,12 @@ def _from_parquet(
     for name in drop:
         require_name(name, arrow.column_names, "column (named in drop)")
     arrow = arrow.drop_columns(list(drop))
-    notes = json.loads((arrow.schema.metadata or {}).get(METADATA_KEY, b"{}"))
+    notes, noted = _notes(file, arrow)
     id = id if id is not None else notes.get("id")
     label = label if label is not None else notes.get("label")
-    for name in [id, label, *(wanted or [])]:
-        if name is not None:
-            require_name(name, arrow.column_names, "column")
+    for needed in [id, label, *(wanted or [])]:
+        if needed is not None:
+            require_name(needed, arrow.column_names, "column")
     if wanted is not None:
         label = label if label in wanted else None
         arrow = arrow.select(_wanted(wanted, id, None))
@@ -137,10 +137,25 @@ def _from_parquet(
         raise ReadError(f"{file}: the file has columns but no rows", mend="check how it was made")
     frame, blocks = to_frame(arrow), _blocks(arrow, notes)
     ids = np.arange(len(frame)) if id is None else _ids(frame.pop(id), id)
-    if "schema" not in notes:
+    if noted is None:
         return Table(ids, frame, kinds=kinds, label=label, blocks=blocks)
-    schema = _noted(Schema.from_dict(notes["schema"]), frame, blocks, kinds)
+    schema = _noted(noted, frame, blocks, kinds)
     return Table(ids, frame, schema=schema, label=label, blocks=blocks)
+
+
+def _notes(file: Path, arrow: pa.Table) -> tuple[dict[str, Any], Schema | None]:
+    """What :meth:`Table.to_parquet` noted beside the columns, and their schema."""
+    raw = (arrow.schema.metadata or {}).get(METADATA_KEY)
+    if raw is None:
+        return {}, None
+    try:
+        notes: dict[str, Any] = json.loads(raw)
+        return notes, Schema.from_dict(notes["schema"])
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ReadError(
+            f"{file}: its notes on kinds and label are damaged ({error!r})",
+            mend="write it again with to_parquet, or without fedmend's metadata",
+        ) from error
 
 
 def parquet_table(file: Path, raw: bytes) -> pa.Table:
