@@ -152,6 +152,21 @@ def test_an_interrupted_run_goes_on_where_it_stopped(workshop):
     assert workshop.leftovers() == ["federation"]
 
 
+@pytest.mark.parametrize("options", [{}, {"resume": True}, {"force": True}])
+def test_a_run_that_is_going_on_is_left_alone(workshop, options):
+    """Not every unfinished run is a dead one."""
+
+    class Looking(Listener):
+        def stage(self, words):
+            if words.startswith("Training"):
+                with pytest.raises(ConfigError, match="another process is running in .*part. Mend"):
+                    run(workshop, **options)
+
+    workshop.write(STRICT)
+    assert run(workshop, listener=Looking()).methods
+    assert workshop.leftovers() == ["federation"]
+
+
 def test_interrupted_and_resumed_equals_never_interrupted(workshop):
     # In the same order at both parties, so that no fresh secret shuffles the rows.
     shared = sorted(set(workshop.bank["customer"]) & set(workshop.telco["customer"]))

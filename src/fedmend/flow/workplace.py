@@ -7,7 +7,9 @@ settings have changed) is worked on as a copy, and replaced when that is whole.
 
 from __future__ import annotations
 
-import logging
+import contextlib
+import fcntl
+import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -22,8 +24,6 @@ if TYPE_CHECKING:
     from fedmend.flow.plan import Plan
 
 __all__ = ["CONFIG_FILE", "Workplace", "workplace"]
-
-logger = logging.getLogger(__name__)
 
 CONFIG_FILE = "federation.toml"
 _WORTH_KEEPING = ("correct", "complete", "choose", "train")
@@ -60,6 +60,9 @@ def workplace(
     if not folder.name:
         raise ConfigError(f"{folder} can hold no run. Mend: --folder names a folder to be made")
     work = folder.with_name(folder.name + ".part")
+    if work.is_dir():
+        with _alone_in(work):
+            pass
     resumed = _take_up(folder, work, resume=resume or start is not None, force=force)
     if resumed:
         manifest = read_manifest(work)
@@ -73,17 +76,36 @@ def workplace(
         manifest = Manifest(work, plan.title, plan.engine, plan.recipe)
     manifest.save()
     (work / CONFIG_FILE).write_text(plan.config_text, encoding="utf-8")
+    with _alone_in(work):
+        try:
+            yield Workplace(work, manifest, resumed)
+        except Exception as error:
+            done = any(each.stage in _WORTH_KEEPING for each in manifest.entries)
+            # A resumed run holds hours of somebody's work, whatever went wrong now.
+            if keep_failed or resumed or done:
+                error.add_note(f"What is done is kept in {work}: --resume goes on from there")
+            else:
+                shutil.rmtree(work, ignore_errors=True)
+            raise
+        _put_in_place(work, folder)
+
+
+@contextmanager
+def _alone_in(work: Path) -> Iterator[None]:
+    """No other process runs in this folder meanwhile; a lock ends with whoever holds it."""
+    handle = os.open(work, os.O_RDONLY)
     try:
-        yield Workplace(work, manifest, resumed)
-    except Exception as error:
-        done = any(each.stage in _WORTH_KEEPING for each in manifest.entries)
-        # A resumed run holds hours of somebody's work, whatever went wrong now.
-        if keep_failed or resumed or done:
-            error.add_note(f"What is done is kept in {work}: --resume goes on from there")
-        else:
-            shutil.rmtree(work, ignore_errors=True)
-        raise
-    _put_in_place(work, folder)
+        with contextlib.suppress(OSError):  # some file systems have no locks
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise ConfigError(
+                    f"another process is running in {work}. Mend: wait for it, stop it, or "
+                    "--folder names another"
+                ) from None
+        yield
+    finally:
+        os.close(handle)
 
 
 def _take_up(folder: Path, work: Path, *, resume: bool, force: bool) -> bool:
