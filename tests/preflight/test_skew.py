@@ -12,7 +12,7 @@ from fedmend.config.shapes import class_doubts
 from fedmend.data.table import Table
 from fedmend.errors import DataError, Refused
 from fedmend.federation import Federation, Party, Policy
-from fedmend.preflight.skew import by_chance, distance, label_skew
+from fedmend.preflight.skew import PartySkew, by_chance, distance, label_skew
 from fedmend.report.overview import overview, percent
 
 
@@ -113,16 +113,23 @@ def test_distance_is_a_distance(counts, seed):
     assert distance(one, 7 * one) == pytest.approx(0)
 
 
-def test_chance_is_what_drawing_at_random_brings():
+@pytest.mark.parametrize("rows", [60, 800])
+def test_chance_is_what_drawing_at_random_brings(rows):
     rng = np.random.default_rng(0)
     pooled = np.array([500, 300, 200])
     people = np.repeat(np.arange(3), pooled)
     drawn = [
-        distance(np.bincount(rng.choice(people, 60, replace=False), minlength=3), pooled)
+        distance(np.bincount(rng.choice(people, rows, replace=False), minlength=3), pooled)
         for _ in range(2000)
     ]
-    assert by_chance(pooled, 60) == pytest.approx(np.mean(drawn), rel=0.05)
+    assert by_chance(pooled, rows) == pytest.approx(np.mean(drawn), rel=0.05)
     assert by_chance(pooled, 0) is None
+
+
+def test_what_chance_may_bring_is_not_notable():
+    assert not PartySkew(0.2, 0.11, 30, 2).notable, "not even twice as far as by chance"
+    assert PartySkew(0.23, 0.11, 30, 2).notable
+    assert not PartySkew(0.09, 0.01, 3000, 2).notable, "sure, but nothing to speak of"
 
 
 def test_only_parties_with_labels_are_counted():
