@@ -108,3 +108,9 @@ def test_a_module_of_the_partys_own_is_imported(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
     install_workers(["own_workers"])
     assert "OwnWorker" in Worker.installed()
+
+
+@pytest.mark.parametrize("name", ["no_such_module_of_ours", "json.no_such_part"])
+def test_a_module_that_is_not_there_is_named(name):
+    with pytest.raises(ConfigError, match=f"modules: '{name}' cannot be imported.*Mend"):
+        install_workers([name])

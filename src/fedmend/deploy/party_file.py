@@ -134,7 +134,13 @@ def install_workers(modules: list[str] | None = None) -> None:
             if not found.name.rpartition(".")[2].startswith("_"):
                 _import(found.name)
     for name in modules or ():
-        importlib.import_module(name)
+        try:
+            importlib.import_module(name)
+        except ImportError as error:
+            raise ConfigError(
+                f"modules: {name!r} cannot be imported: {error}. Mend: install it where fedmend "
+                "is, or take it off the list in party.toml"
+            ) from error
 
 
 def _import(name: str) -> None:
