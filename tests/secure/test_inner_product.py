@@ -707,6 +707,11 @@ def test_a_mask_is_never_used_twice():
         crew["bob"].multiply_changing("ann", 3, 1, 1, 64)
         with pytest.raises(CryptoError, match="masked nothing"):
             crew["bob"].multiply_changing("ann", 3, 1, 1, 64)
+        # The blind of a share too: two shares under one would show a difference of products.
+        crew["ann"].multiply_fixed("bob", 4, 1, 64)
+        for number in (4, 3):
+            with pytest.raises(CryptoError, match="used before"):
+                crew["ann"].multiply_fixed("bob", number, 1, 64)
 
 
 # ---------------------------------------------------------------------------------- other modes
