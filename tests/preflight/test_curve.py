@@ -166,3 +166,16 @@ def test_the_interval_holds_what_is_true_of_noisy_curves():
         inside += twice.low <= truth[-1] <= twice.high
         assert gain[1] <= gain[0] <= gain[2]
     assert inside >= 36  # of 60; bootstrap means of six are a little narrow
+
+
+def test_the_next_doubling_brings_no_more_than_the_last_and_a_share_of_it_at_least():
+    """The law is a guess; that curves flatten, and no faster than the steepest law, is not."""
+    sizes = [100, 200, 400, 800]
+    errors = 2.0 * np.array(sizes) ** -0.5
+    last = errors[-2] - errors[-1]
+    _, twice, (gain, low, high) = read_curve(
+        sizes, np.tile(1 - errors, (4, 1)), "auc", 1.0, np.random.default_rng(0)
+    )
+    assert gain == pytest.approx(last * 2**-0.5, rel=1e-3)
+    assert low == pytest.approx(0.35 * last) and high == pytest.approx(last)
+    assert twice.score == pytest.approx(1 - 2.0 * 1600**-0.5, abs=1e-4)
