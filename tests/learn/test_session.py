@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import wraps
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from fedmend.errors import DataError
 from fedmend.learn.halves import Settings
 from fedmend.learn.optim import OptimizerSpec
 from fedmend.learn.server_top import ServerTop
+from fedmend.learn.split import TopWorker
 from fedmend.learn.training import SplitConfig, SplitNetwork
 
 Make = Callable[..., Any]
@@ -45,6 +47,44 @@ def test_epochs_by_hand_are_fit(make_fed: Make, make_frame: Make) -> None:
         results.append(network.predict(fed, [["aligned", 120]]))
     np.testing.assert_array_equal(results[0], results[1])
     np.testing.assert_array_equal(results[1], inside)
+
+
+def test_sides_are_learnt_from_training_rows_of_all_the_file(
+    make_fed: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not from those held out, and where there are many not from the first of them."""
+    seen: list[np.ndarray] = []
+    see = TopWorker.see
+
+    @wraps(see)
+    def looked(self: TopWorker, rows: np.ndarray, embeddings: dict[str, Any]) -> None:
+        seen.append(rows)
+        see(self, rows, embeddings)
+
+    monkeypatch.setattr(TopWorker, "see", looked)
+    monkeypatch.setattr("fedmend.learn.session.MOST_ROWS", 50)
+    fed = make_fed()
+    network = SplitNetwork(
+        fed, parties=list(fed.names), label_party="bank", config=replace(CONFIG, validation=0.3)
+    )
+    with network.session([["aligned", 240]]) as session:
+        session.epoch(1)
+        session.learn_sides()
+        (rows,) = seen
+        assert len(rows) == 50
+        assert set(rows) <= set(session.train)
+        assert rows.max() > session.train[60]
+
+
+def test_dropout_is_not_the_same_at_all_parties(make_fed: Make) -> None:
+    fed = make_fed()
+    config = replace(CONFIG, bottom=(8,), dropout=0.5)
+    network = SplitNetwork(fed, parties=list(fed.names), label_party="bank", config=config)
+    with network.session([["aligned", 240]]) as session:
+        session.epoch(1)
+        workers = [each for site in fed.engine.sites.values() for each in site._workers.values()]
+        seeds = {each.half._dropout.initial_seed() for each in workers}
+        assert len(seeds) == len(workers) == 3
 
 
 def test_new_targets_turn_the_model_round(make_fed: Make, make_frame: Make) -> None:
