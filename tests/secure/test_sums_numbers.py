@@ -137,3 +137,10 @@ def test_a_bound_that_the_type_of_the_values_cannot_hold_is_kept_to():
     assert form.encode(inside, party="a", name="x", dtype=np.uint32).tolist() == [16_777_218]
     with pytest.raises(DataError, match="leaves the agreed range"):
         form.encode(inside + np.float32(2), party="a", name="x", dtype=np.uint32)
+
+
+@pytest.mark.parametrize("between", [(0.0, 1e300), (-1e308, 1e308), (0, 10**300)])
+def test_a_range_beyond_all_numbers_is_refused_in_words(between):
+    for fraction_bits in (None, 52):
+        with pytest.raises(ConfigError, match="could sum up to more than"):
+            SumForm.of(between, fraction_bits=fraction_bits, parties=2)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -65,8 +66,9 @@ class SumForm:
         if fraction_bits is None:
             form = cls(math.floor(low), math.ceil(high))
         else:
-            scale = 1 << fraction_bits
-            form = cls(math.floor(low * scale), math.ceil(high * scale), fraction_bits)
+            # Fractions do not overflow; whether the range fits is for `check` to say.
+            lowest, highest = (Fraction(bound) * (1 << fraction_bits) for bound in between)
+            form = cls(math.floor(lowest), math.ceil(highest), fraction_bits)
         form.check(parties)
         return form
 
@@ -99,7 +101,7 @@ class SumForm:
     def check(self, parties: int) -> None:
         """Refuse a range whose sums do not fit into 64 bits."""
         if max(abs(self.low), abs(self.high)) * parties > MOST:
-            worst = max(abs(self.low), abs(self.high)) * self.unit
+            worst = max(abs(self.low), abs(self.high)) / (1 << (self.fraction_bits or 0))
             raise ConfigError(
                 f"{parties} parties with values up to {worst:.6g}"
                 + (f" and {self.fraction_bits} fraction bits" if self.fraction_bits else "")
