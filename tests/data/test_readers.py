@@ -371,3 +371,13 @@ def test_damaged_notes_in_a_parquet_file_are_named(tmp_path, notes):
     pq.write_table(plain, tmp_path / "noted.parquet")
     with pytest.raises(ReadError, match=r"noted.parquet: its notes .* are damaged"):
         read(tmp_path / "noted.parquet", id="id")
+
+
+@pytest.mark.parametrize(("dtype", "big"), [("Int64", 2**62 + 1), ("UInt64", 2**64 - 1)])
+def test_large_whole_numbers_stay_exact_beside_missing_cells(tmp_path, dtype, big):
+    frame = pd.DataFrame({"id": [1, 2, 3], "n": pd.array([big, None, 7], dtype=dtype)})
+    pq.write_table(
+        pa.Table.from_pandas(frame).replace_schema_metadata(None), tmp_path / "n.parquet"
+    )
+    table = read(tmp_path / "n.parquet", id="id", kinds={"n": "nominal"})
+    assert table.frame["n"].iloc[0] == big and table.missing()["n"] == 1

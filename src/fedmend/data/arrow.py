@@ -44,7 +44,8 @@ def to_frame(table: pa.Table) -> pd.DataFrame:
         plain = plain.replace_schema_metadata({b"pandas": pandas_notes})
     frame: pd.DataFrame = plain.to_pandas()
     for name in exact:
-        frame[name] = pd.array(plain[name].to_pylist(), dtype="Int64")
+        whole = "UInt64" if pa.types.is_unsigned_integer(plain.schema.field(name).type) else "Int64"
+        frame[name] = pd.array(plain[name].to_pylist(), dtype=whole)
     return frame
 
 
@@ -52,7 +53,7 @@ def _needs_nullable(table: pa.Table, field: pa.Field) -> bool:
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    if not pa.types.is_signed_integer(field.type) or table[field.name].null_count == 0:
+    if not pa.types.is_integer(field.type) or table[field.name].null_count == 0:
         return False
     edges = pc.min_max(table[field.name]).as_py()
     return edges["max"] is not None and max(abs(edges["max"]), abs(edges["min"])) > _EXACT_IN_FLOAT
