@@ -6,6 +6,7 @@ import json
 import logging
 import threading
 import time
+import unicodedata
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -21,9 +22,12 @@ def printable(text: str) -> str:
 
     A control character could wipe out the line above, or paint one that nobody wrote.
     """
-    return "".join(
-        letter if letter.isprintable() or letter == "\n" else "\ufffd" for letter in text
-    )
+    return "".join(letter if _is_harmless(letter) else "\ufffd" for letter in text)
+
+
+def _is_harmless(letter: str) -> bool:
+    # Python calls spaces of other widths unprintable.
+    return letter.isprintable() or letter == "\n" or unicodedata.category(letter) == "Zs"
 
 
 @dataclass(frozen=True)
