@@ -72,9 +72,8 @@ class Curve:
 
     @property
     def averaged(self) -> dict[str, float]:
-        """The latest accuracies of means over rounds, by how many rounds."""
-        told = [each["accuracy_averaged"] for each in self.rounds if "accuracy_averaged" in each]
-        return told[-1] if told else {}
+        """Accuracies of means over rounds in the last one, by how many rounds; not always told."""
+        return self.rounds[-1].get("accuracy_averaged", {}) if self.rounds else {}
 
     def write(self, path: Path) -> None:
         write_json(path, plain(asdict(self)))

@@ -233,7 +233,7 @@ def _train(curve: Curve, world: World, rounds: int, setting: Setting) -> Curve:
     while simulator.round < rounds and not setting.clock.late():
         began = time.monotonic()
         others = _others(setting)
-        entry = _round(simulator, world, means)
+        entry = _round(simulator, world, means, rounds)
         entry["seconds"] = time.monotonic() - began
         entry["beside"] = max(others, _others(setting))
         setting.clock.took(entry["seconds"])
@@ -276,10 +276,12 @@ def _resume(state: Path, simulator: Simulator, means: dict[str, RoundAverage]) -
             means[rounds].restore(kept, simulator.weights)
 
 
-def _round(simulator: Simulator, world: World, means: dict[str, RoundAverage]) -> dict[str, Any]:
+def _round(
+    simulator: Simulator, world: World, means: dict[str, RoundAverage], last: int
+) -> dict[str, Any]:
     """One round and its test, as an entry of the curve; each is timed.
 
-    Tested is the round's model, and at every fifth beside it the mean over so many rounds.
+    Tested is the round's model, and at every fifth and the last beside it the means over rounds.
     """
     began = time.monotonic()
     report = simulator.run_round()
@@ -299,7 +301,7 @@ def _round(simulator: Simulator, world: World, means: dict[str, RoundAverage]) -
     if world.published is not None:
         entry["accuracy_published"] = float(simulator.accuracy(world.published, world.labels))
     averaged = {rounds: mean.add(simulator.weights) for rounds, mean in means.items()}
-    if report.number % MEAN_EVERY == 0:
+    if report.number % MEAN_EVERY == 0 or report.number == last:
         entry["accuracy_averaged"] = {
             rounds: simulator.accuracy(world.test, world.labels, weights)
             for rounds, weights in averaged.items()
