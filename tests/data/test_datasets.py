@@ -342,3 +342,26 @@ def test_an_idx_file_that_is_cut_off_is_named(tmp_path, content):
     path.write_bytes(gzip.compress(content))
     with pytest.raises(ReadError, match="images.gz: not an idx file of 3 dimensions"):
         _idx(path, 3)
+
+
+@pytest.mark.parametrize("part", [0.3, 0.6, 0.95])
+def test_a_cut_npz_file_is_named(home, part):
+    path = home / "labelme_crowd.npz"
+    np.savez_compressed(path, x_train=np.ones((50, 4)), z_train=np.zeros(50, np.uint8))
+    path.write_bytes(path.read_bytes()[: int(path.stat().st_size * part)])
+    with pytest.raises(ReadError, match="labelme_crowd.npz: not the npz file"):
+        datasets.load("labelme")
+
+
+def test_a_sheet_that_is_none_is_named(home):
+    from io import BytesIO
+
+    from PIL import Image
+
+    small = BytesIO()
+    Image.new("RGB", (64, 64)).save(small, "PNG")
+    for sheet in (b"no picture at all", small.getvalue()):
+        labels = np.zeros(10_000, np.uint8)
+        np.savez(home / "cifar10_test.npz", sheet=np.frombuffer(sheet, np.uint8), labels=labels)
+        with pytest.raises(ReadError, match="cifar10_test.npz: not a picture of 100 x 100 tiles"):
+            datasets.load("cifar10-test")

@@ -8,6 +8,7 @@ from __future__ import annotations
 import gzip
 import io
 import math
+import zipfile
 import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -252,7 +253,7 @@ def _npz(file: Path, keys: Any) -> dict[str, np.ndarray]:
     try:
         with np.load(io.BytesIO(raw), allow_pickle=False) as stored:
             return {key: stored[key] for key in keys}
-    except (KeyError, ValueError, OSError, EOFError, zlib.error) as error:
+    except (KeyError, ValueError, OSError, EOFError, zlib.error, zipfile.BadZipFile) as error:
         raise ReadError(
             f"{file}: not the npz file this data set is read from ({error})",
             mend="make it again as `fedmend datasets` describes",
@@ -268,9 +269,14 @@ def _sheet(file: Path) -> tuple[np.ndarray, np.ndarray]:
     limit, Image.MAX_IMAGE_PIXELS = Image.MAX_IMAGE_PIXELS, None
     try:
         picture = np.asarray(Image.open(io.BytesIO(arrays["sheet"].tobytes())).convert("RGB"))
+        tiles = picture.reshape(100, 32, 100, 32, 3).transpose(0, 2, 4, 1, 3)
+    except (OSError, ValueError) as error:
+        raise ReadError(
+            f"{file}: not a picture of 100 x 100 tiles ({error})",
+            mend="make it again as `fedmend datasets` describes",
+        ) from error
     finally:
         Image.MAX_IMAGE_PIXELS = limit
-    tiles = picture.reshape(100, 32, 100, 32, 3).transpose(0, 2, 4, 1, 3)
     return np.ascontiguousarray(tiles).reshape(-1, 3, 32, 32), arrays["labels"]
 
 
