@@ -26,8 +26,8 @@ __all__ = ["ColumnsFromEmbeddings"]
 
 PAPER = "He et al., ACSAC 2019 (known inputs)"
 MEND = (
-    "a narrower embedding, a deeper bottom, fewer epochs; or the party refuses 'embedding' in its "
-    "policy"
+    "a narrower embedding, and a deeper bottom with it; or the party refuses 'embedding' in its "
+    "policy. 16-bit values and fewer epochs do not help"
 )
 FEWEST = 20
 

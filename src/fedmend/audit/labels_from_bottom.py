@@ -23,6 +23,10 @@ from fedmend.audit.tap import Heard
 __all__ = ["LabelsFromBottom", "draw_examples", "paired"]
 
 PAPER = "Fu et al., USENIX Security 2022"
+MEND = (
+    "labels told through randomised response (label_dp) bound it; how the network is made and "
+    "trained changes little"
+)
 LEFT = 20
 
 
@@ -92,8 +96,7 @@ class LabelsFromBottom:
             known=known * classes,
             rows=len(pairs[0][0]),
             paper=PAPER,
-            mend="fewer epochs; a method with fewer messages (FewShotVFL); where several parties "
-            "label, label_dp (InC)",
+            mend=MEND,
             **told,
         )
 

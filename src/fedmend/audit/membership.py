@@ -35,8 +35,8 @@ __all__ = ["Membership", "advantage"]
 
 PAPER = "Yeom et al., CSF 2018"
 MEND = (
-    'fewer rounds and local epochs, more weight decay; secure = "masks" or "he" keeps single '
-    "updates from the coordinator"
+    'secure = "masks" or "he" keeps single updates from the coordinator; what the common model '
+    "tells falls with the number of rows a party has"
 )
 FEWEST = 20
 

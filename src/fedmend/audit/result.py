@@ -162,6 +162,22 @@ class AuditReport:
             lines.append(f"The model's own scores on {self.scored_on}: {told}.")
         return lines
 
+    def in_short(self) -> list[str]:
+        """One sentence for each attack, role and party: the best score, and how many leaks."""
+        groups: dict[tuple[str, str, str], list[Finding]] = {}
+        for each in self.findings:
+            groups.setdefault((each.attack, each.role, each.about), []).append(each)
+        found = []
+        for (attack, role, about), group in groups.items():
+            best = max(group, key=lambda each: (-GRADES.index(each.grade), each.gain))
+            strong = sum(each.grade == "strong" for each in group)
+            many = f"{strong} of {len(group)} strong; " if len(group) > 1 else ""
+            found.append(
+                f"{attack}: {role} about {about}: {many}at most {best.what}, {best.metric} "
+                f"{best.score:.3f} beside {best.guess:.3f} without ({best.grade})"
+            )
+        return found
+
     def lines(self) -> list[list[str]]:
         """A table for people: head, then a line for each finding."""
         head = ["who", "infers", "from", "metric", "known", "score", "interval", "without", "leak"]
@@ -211,7 +227,8 @@ class AuditReport:
         return list(dict.fromkeys(found))
 
     def __str__(self) -> str:
-        parts = [*self.head(), *_text_table(self.lines())] if self.findings else self.head()
+        parts = [*self.head(), *self.in_short()]
+        parts += _text_table(self.lines()) if self.findings else []
         parts += [*self.facts, *(f"not run: {name}: {why}" for name, why in self.left_out.items())]
         if self.other is not None:
             parts += ["", *_text_table(self.beside())]

@@ -25,12 +25,12 @@ TELLS: dict[str, tuple[str, str, str]] = {
         "high",
         "labels of training rows: for two classes the direction of a row's gradient tells its "
         "label without any known example (Li et al., ICLR 2022)",
-        "refuse 'gradient' in the label party's policy; fewer epochs; a method with fewer messages",
+        "refuse 'gradient' in the label party's policy, or tell labels through randomised response",
     ),
     "embedding": (
         "medium",
         "a party's columns in part, to whoever knows some of its rows (He et al., ACSAC 2019)",
-        "refuse 'embedding' in its policy; a narrower embedding, a deeper bottom, fewer epochs",
+        "a narrower embedding, and a deeper bottom with it; or refuse 'embedding' in its policy",
     ),
     "prediction": (
         "medium",
@@ -39,8 +39,7 @@ TELLS: dict[str, tuple[str, str, str]] = {
     ),
     "weights": (
         "medium",
-        "who was among the training rows, the more the fewer rows and the more local steps there "
-        "are (Yeom et al., CSF 2018)",
+        "who was among the training rows, the more the fewer there are (Yeom et al., CSF 2018)",
         'secure = "masks" or "he" shows the average only; or refuse \'weights\'',
     ),
     "statistic": (

@@ -183,6 +183,7 @@ def _show(console: Console, report: AuditReport) -> None:
     for line in report.head():
         console.print(f"[bold]{escaped(line)}[/]", highlight=False)
     if report.findings:
+        bullets(console, report.in_short())
         head, *rows = report.lines()
         console.print(plain_table(head, rows, right=4))
     bullets(console, [*report.facts, *(f"{a}: not run: {w}" for a, w in report.left_out.items())])

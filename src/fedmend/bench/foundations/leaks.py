@@ -17,7 +17,8 @@ from fedmend.data import datasets
 from fedmend.data.scenario import split_columns
 from fedmend.data.table import Table
 from fedmend.federation import Federation, Party
-from fedmend.methods import VFL, FewShotVFL
+from fedmend.methods import VFL, FedAvg, FewShotVFL
+from fedmend.methods.inc import InC
 from fedmend.methods.risa import RISA
 from fedmend.secure.align import align
 
@@ -27,6 +28,8 @@ HELP = "what curious roles infer from split training, and what defences change"
 
 LABELS, PARTNER = "label party", "partner"
 TEST_SHARE = 0.3
+SKILL = {"one": 0.9, "two": 0.8, "three": 0.7}
+"""How often a labeller is right."""
 
 SETTINGS: dict[str, tuple[type, dict[str, Any]]] = {
     "VFL": (VFL, {}),
@@ -49,9 +52,15 @@ def run(
     settings: Sequence[str] | None = None,
     rows: int = 6000,
     epochs: int = 30,
+    part: str = "split",
     seed: int = 0,
 ) -> BenchResult:
-    """data: names of data sets. rows: at most so many of each. epochs: of the training."""
+    """data: names of data sets. rows: at most so many of each. epochs: of the training.
+
+    part: "split" training, or "others": several labellers, and training in rounds.
+    """
+    if part == "others":
+        return BenchResult("leaks", [*labellers(epochs, seed), *rounds(seed)])
     names = ["breast-cancer"] if quick else list(data)
     chosen = list(settings or (list(SETTINGS)[:3] if quick else SETTINGS))
     found = []
@@ -114,6 +123,79 @@ def summary(report: AuditReport) -> dict[str, Any]:
     line["model AUC"] = report.scores.get("auc")
     line["seconds"] = round(report.seconds, 1)
     return line
+
+
+# ---------------------------------------------------------------- labellers and rounds
+
+
+def labellers(epochs: int, seed: int) -> list[dict[str, Any]]:
+    """Three parties of differing skill label the breast-cancer table; two of them have columns."""
+    table = datasets.load("breast-cancer")
+    sides = split_columns(table, ["one", "two"], label_party="one", seed=seed)
+    truth = table.y.to_numpy()
+    names, rng = np.unique(truth), np.random.default_rng(seed)
+    parties = []
+    for party, right in SKILL.items():
+        other = np.where(truth == names[0], names[1], names[0])
+        said = np.where(rng.random(len(truth)) < right, truth, other)
+        own = sides[party].features if party in sides else table.select([])
+        parties.append(Party(party, own.with_columns({"said": said}).with_label("said")))
+    fed = Federation(*parties, seed=seed)
+    align(fed)
+    found = []
+    for title, params in (
+        ("InC", {}),
+        ("InC, T stays at the parties", {"share_expertise": False}),
+        ("InC, labels told with ε = 1", {"label_dp": 1.0}),
+    ):
+        method = InC(epochs=epochs, seed=seed, **params)
+        found += _lines(
+            "breast-cancer", title, Audit(attacks=["votes"], seed=seed).run(fed, method)
+        )
+    return found
+
+
+def rounds(seed: int) -> list[dict[str, Any]]:
+    """Five parties with 100 digits each, and 100 for the test."""
+    table = datasets.load("digits")
+    order = np.random.default_rng(seed).permutation(len(table))
+    parts = np.split(order[:1000], 10)
+    parties = [
+        Party(f"party-{at}", table.take(parts[2 * at]), test=table.take(parts[2 * at + 1]))
+        for at in range(5)
+    ]
+    fed = Federation(*parties, seed=seed)
+    found = []
+    for title, params in (
+        ("FedAvg, 5 local epochs", {}),
+        ("FedAvg, 1 local epoch", {"epochs": 1}),
+        ("FedAvg, 50 local epochs", {"epochs": 50}),
+        ("FedAvg, 5 local epochs, masks", {"secure": "masks"}),
+    ):
+        method = FedAvg(**({"rounds": 20, "epochs": 5, "seed": seed} | params))
+        found += _lines("digits", title, Audit(attacks=["membership"], seed=seed).run(fed, method))
+    return found
+
+
+def _lines(data: str, title: str, report: AuditReport) -> list[dict[str, Any]]:
+    """One for each kind of message; the mean over parties where there are several."""
+    table = report.table()
+    accuracy = report.scores.get("accuracy")
+    return [
+        {
+            "data": data,
+            "method": title,
+            "who": group["role"].iloc[0],
+            "from": str(source).partition(" (")[0],
+            "metric": group["metric"].iloc[0],
+            "score": float(group["score"].mean()),
+            "low": float(group["low"].min()),
+            "high": float(group["high"].max()),
+            "without": float(group["guess"].mean()),
+            "model accuracy": accuracy,
+        }
+        for source, group in table.groupby("from", sort=False)
+    ]
 
 
 def _bars(lines: Sequence[Mapping[str, Any]]) -> list[Bar]:
