@@ -369,3 +369,11 @@ def test_a_damaged_ledger_is_named_not_skipped(tmp_path: Path) -> None:
     again.close()
     _, cut, last = path.read_text().splitlines()
     assert cut == '{"time": 1' and json.loads(last)["sender"] == "b"
+
+
+@pytest.mark.parametrize("scope", ["train@/../../up", "train@..\\up", "train@a\0b", "/etc/passwd"])
+def test_the_name_of_rows_cannot_name_a_place(scope: str) -> None:
+    fed = Federation(Party("a", Table([1], {"x": [1.0]})))
+    with pytest.raises(Refused, match="is no name for rows"):
+        fed.engine.start("a", "TallyWorker", scope, {})
+    assert [entry.note for entry in fed.ledger].count("refused") == 1

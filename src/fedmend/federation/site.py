@@ -75,6 +75,8 @@ class Site:
     def start(self, worker: str, scope: str, params: Mapping[str, Any]) -> str:
         """Start a worker by name; the returned handle is how it is called from then on."""
         self.policy.admit_worker(self.name, worker)
+        if set(scope) & set("/\\\0"):  # workers name files by it
+            raise Refused(self.name, f"{scope!r} is no name for rows", "name a table")
         cls = Worker.installed().get(worker)
         if cls is None:
             raise Refused(
