@@ -11,7 +11,6 @@ same curve.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -28,8 +27,6 @@ from fedmend.learn.training import SplitConfig, SplitNetwork
 from fedmend.preflight.power_law import Point, point_of, read_curve, widening
 
 __all__ = ["Curve", "learning_curve"]
-
-logger = logging.getLogger(__name__)
 
 Progress = Callable[[str, int, int], None]
 

@@ -7,7 +7,6 @@ take part, and every party computes them from its own half.
 
 from __future__ import annotations
 
-import logging
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,8 +15,6 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from fedmend.data import datasets
-
-logger = logging.getLogger(__name__)
 
 PATCH = 6
 
