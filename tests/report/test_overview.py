@@ -6,7 +6,7 @@ import pytest
 from fedmend.data.table import Table
 from fedmend.errors import FedmendWarning
 from fedmend.federation import Federation, Party, Policy
-from fedmend.report.overview import Overview, overview, percent
+from fedmend.report.overview import Overview, PartyOverview, overview, percent, what_is_torn
 
 
 def test_sizes_labels_and_tears(torn):
@@ -101,3 +101,22 @@ def test_before_alignment_nothing_is_known_of_shared_rows():
 )
 def test_percent(share, text):
     assert percent(share) == text
+
+
+@pytest.mark.parametrize(
+    ("counts", "words"),
+    [
+        ({str(digit): 50 for digit in range(12)}, None),  # a twelfth of many classes is its share
+        ({"a": 500, "b": 40}, "The class 'b' is rare: 7.4 % of the labels."),
+        ({"a": 500, "b": 500, "c": 60}, None),
+        ({"a": 500, "b": 500, "c": 9}, "9 in all. So few can neither be learnt nor scored"),
+        ({"a": 500, "b": 500, "c": 10}, "The class 'c' is rare: 1.0 % of the labels."),
+        ({"a": 500}, "The label has one value only, 'a'."),
+    ],
+)
+def test_a_class_is_rare_for_the_number_of_classes(counts, words):
+    rows = sum(counts.values())
+    bank = PartyOverview("bank", rows, {"continuous": 2}, labelled=True, labelled_rows=rows)
+    told = " ".join(what_is_torn([bank], None, {"name": "y", "counts": counts}))
+    assert ("is rare" in told or "one value" in told) == (words is not None)
+    assert words is None or words in told
