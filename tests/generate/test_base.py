@@ -184,6 +184,14 @@ def test_sizes_and_shares_are_checked_before_anything_is_trained(
         assert f"however: {key}={value!r}" in str(caught.value)
 
 
+def test_a_frame_is_no_table(fitted: Generator) -> None:
+    for call in (make("vae").fit, fitted.impute):
+        with pytest.raises(DataError, match=r"a Table, not a DataFrame. Mend: Table.from_frame"):
+            call(fitted.sample(20).frame)
+    with pytest.raises(ConfigError, match="n must be a whole number"):
+        fitted.sample(2.5)
+
+
 def test_one_row_cannot_be_normalised() -> None:
     with pytest.raises(ConfigError, match="batch_size must be 2 or more"):
         make("tablegan", batch_size=1).fit(Table(np.arange(30), {"a": np.arange(30.0)}))

@@ -129,6 +129,7 @@ class Generator(Parameters):
         return [problem for problem in found if problem is not None]
 
     def _check_table(self, table: Table) -> None:
+        _require_table(table)
         if table.n_rows < MIN_ROWS:
             raise DataError(
                 f"a generator needs {MIN_ROWS} rows at least, this table has {table.n_rows}",
@@ -183,7 +184,7 @@ class Generator(Parameters):
         if seed is None:
             seed, self.draws_ = self.seed + 1_000_003 * (self.draws_ + 1), self.draws_ + 1
         if given is None:
-            if n is None or n < 0:
+            if not _is_whole(n, 0):
                 raise ConfigError(f"n must be a whole number from 0, however: n={n!r}")
             return self._table(np.arange(n), self._rows(n, None, seed))
         ids, frame = given_rows(given, n, self.schema_)
@@ -228,6 +229,7 @@ class Generator(Parameters):
         about its row.
         """
         self._check_fitted()
+        _require_table(table)
         names = [name for name in self.schema_ if name in table.frame.columns]
         if not names:
             raise DataError(
@@ -321,6 +323,14 @@ class Generator(Parameters):
             raise NotFitted(
                 f"this {type(self).__name__} is not fitted yet. Mend: call fit(table) first"
             )
+
+
+def _require_table(table: object) -> None:
+    if not isinstance(table, Table):
+        raise DataError(
+            f"a generator takes a Table, not a {type(table).__name__}",
+            mend="Table.from_frame(frame), or fm.read(path, id=…)",
+        )
 
 
 def _check_size(name: str, series: pd.Series) -> None:
