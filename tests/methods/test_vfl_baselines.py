@@ -338,6 +338,13 @@ def test_clusters_of_gradients_are_the_classes() -> None:
     assert adjusted_rand_score(truth, clusters) > 0.8
 
 
+def test_sfhtl_refuses_numbers_before_anybody_trains() -> None:
+    fed = torn(task="regression")
+    with pytest.raises(DataError, match="pseudo-labels are classes"):
+        make(SFHTL).fit(fed)
+    assert not [entry for entry in fed.ledger if entry.call.startswith("PretrainWorker")]
+
+
 def test_rows_without_a_label_are_no_labelled_rows_of_the_partners(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -222,9 +222,13 @@ class PretrainedSession(Session):
 
     def _create(self, settings: dict[str, Any]) -> None:
         super()._create(settings)
+        self._check_task()
         network: Any = self.network
         if not network.resuming:
             network.pretrain_losses = pretrain(network, network.pretraining)
+
+    def _check_task(self) -> None:
+        """Refuse what the method is not for, before anybody has trained."""
 
 
 class PretrainedNetwork(SplitNetwork):

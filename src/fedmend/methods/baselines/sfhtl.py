@@ -27,9 +27,8 @@ from fedmend.methods.base import SplitEstimator
 class TransferSession(PretrainedSession, PartialSession):
     """Autoencoders first, then mixed batches."""
 
-    def _begin(self) -> None:
-        super()._begin()
-        if self._trains and self.network.task == "regression":
+    def _check_task(self) -> None:
+        if self.network.task == "regression":
             raise DataError(
                 "the label is a number, and SFHTL's pseudo-labels are classes",
                 party=self.network.label_party,
