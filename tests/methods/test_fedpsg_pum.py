@@ -966,12 +966,18 @@ def test_a_column_without_a_value_stays_empty_and_the_others_are_completed(
         ({"mode": "dealers"}, "mode must be one of dealer, bfv, plain"),
         ({"ordinal": "rank"}, "ordinal must be one of classes, ranks"),
         ({"min_skill": 1.5}, "min_skill must be 1 at most"),
+        ({"tree": {"tree": 5}}, "tree: there is no argument 'tree': did you mean 'trees'"),
+        ({"generator_params": {"epoch": 3}}, "vae has no parameter 'epoch': did you mean 'epochs'"),
+        ({"generator_params": {"epochs": 0}}, "generator_params: epochs must be a whole number"),
     ],
     ids=str,
 )
 def test_wrong_options(options: dict[str, Any], message: str) -> None:
+    fed = torn()
+    before = len(fed.ledger)
     with pytest.raises(ConfigError, match=message):
-        FedPSGPUM(**options).fit(torn())
+        FedPSGPUM(**options).fit(fed)
+    assert len(fed.ledger) == before
 
 
 def test_all_mistakes_are_named_at_once() -> None:

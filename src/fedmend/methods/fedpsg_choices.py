@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping, Sequence
 from typing import Any, get_args
 
-from fedmend.generate import generators
+from fedmend._suggest import did_you_mean
+from fedmend.generate import generators, make
+from fedmend.generate.registry import class_of
 from fedmend.learn.columns.board import ORDINAL
 from fedmend.learn.columns.targets import MODES
 from fedmend.methods.selftrain import SelfTraining
-from fedmend.methods.vfpum import FAMILIES
+from fedmend.methods.vfpum import FAMILIES, family_of
 from fedmend.secure.correlation import Strength
 from fedmend.secure.inner_product import Mode
 
@@ -75,4 +78,36 @@ def problems(given: Mapping[str, Any], families: Sequence[str], how: SelfTrainin
         found.append(f"level must lie in (0, 1), however: {given['level']}")
     if given["draws"] < 1:
         found.append(f"draws must be at least 1, however: {given['draws']}")
+    return found + _wrong_arguments(given, families)
+
+
+def _wrong_arguments(given: Mapping[str, Any], families: Sequence[str]) -> list[str]:
+    """What is wrong with arguments that are handed on: it would be told after hours of training."""
+    found = []
+    for family in set(families) & set(FAMILIES):
+        known = inspect.signature(family_of(family)).parameters
+        found += [
+            f"{family}: there is no argument {name!r}: {did_you_mean(name, _settings(known))}"
+            for name in given[family] or {}
+            if name not in _settings(known)
+        ]
+    if given["generator"] in generators() and given["generator_params"]:
+        known_params = class_of(given["generator"]).parameter_names()
+        wrong = [name for name in given["generator_params"] if name not in known_params]
+        found += [
+            f"generator_params: {given['generator']} has no parameter {name!r}: "
+            f"{did_you_mean(name, known_params)}"
+            for name in wrong
+        ]
+        if not wrong:
+            found += [
+                f"generator_params: {problem}"
+                for problem in make(given["generator"], **given["generator_params"])._problems()
+            ]
     return found
+
+
+def _settings(parameters: Mapping[str, inspect.Parameter]) -> list[str]:
+    """Arguments that are a family's own, not those that all of them are given."""
+    own = [name for name, each in parameters.items() if each.kind is each.KEYWORD_ONLY]
+    return [*own, "beyond", "mode", "ordinal"]
