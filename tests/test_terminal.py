@@ -6,6 +6,7 @@ import pytest
 from rich.console import Console
 
 from fedmend.report.mending import MendedColumn, MendedPair, Mending
+from fedmend.report.overview import Overview
 from fedmend.report.record import MethodRun, RunRecord
 from fedmend.terminal import TerminalListener, bullets, comparison_table, plain_table
 
@@ -88,3 +89,13 @@ def test_long_names_leave_room_for_the_figures():
     text = drawn(plain_table(["party", "rows", "columns", "missing cells"], rows), width=80)
     assert "300 continuous" in text and "missing cells" in text
     assert "".join(line[:29].strip() for line in text.splitlines()[3:]) == rows[0][0]
+
+
+def test_what_is_torn_is_told_once_though_a_run_begins_again():
+    stream = io.StringIO()
+    found = Overview([], None, None, ["Nothing."])
+    with TerminalListener(Console(file=stream, width=80)) as listener:
+        listener.overview(found)
+        listener.overview(Overview([], None, None, ["Nothing."]))
+        listener.overview(Overview([], None, None, ["Everything."]))
+    assert stream.getvalue().count("Nothing.") == stream.getvalue().count("Everything.") == 1

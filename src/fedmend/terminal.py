@@ -50,6 +50,7 @@ class TerminalListener(Listener):
             disable=not console.is_terminal,
         )
         self._task: TaskID | None = None
+        self._shown: Overview | None = None
 
     def __enter__(self) -> TerminalListener:
         self._bar.start()
@@ -63,7 +64,9 @@ class TerminalListener(Listener):
         self.console.print(f"[bold]›[/] {escape(words)}", highlight=False)
 
     def overview(self, found: Overview) -> None:
-        if self.show_the_overview:
+        # A run that goes on after somebody was absent has nothing new to tell.
+        if self.show_the_overview and found != self._shown:
+            self._shown = found
             show_overview(self.console, found)
 
     def progress(

@@ -119,6 +119,17 @@ def test_what_a_pair_of_eyes_would_notice_and_new_rows(kits, workshop):
     assert "the model knows no 'mood'" in found["new rows"][1][1]
 
 
+def test_a_list_of_workers_is_held_against_those_that_are_installed(kits):
+    party = kits.party("bank") / "party.toml"
+    text = party.read_text()
+    party.write_text(text + '\nworkers = ["TopWorker", "PairWorker"]\n')
+    found = graded(kits.party("bank"), seconds=0.1)["party.toml"]
+    assert found[1] == ("ok", "lets only PairWorker, TopWorker be started")
+    party.write_text(text + '\nworkers = ["TopWorker", "PairWorkers"]\n')
+    grade, words = graded(kits.party("bank"), seconds=0.1)["party.toml"][1]
+    assert grade == "problem" and "'PairWorkers' is installed here: did you mean 'PairW" in words
+
+
 def test_nobody_listens(kits):
     grade, words = the(graded(kits.party("bank"), seconds=1.0), "server")
     assert grade == "problem"

@@ -8,9 +8,9 @@ import pytest
 
 import fedmend as fm
 from fedmend.config import load_config
-from fedmend.errors import DataError, NotFitted
+from fedmend.errors import ConfigError, DataError, NotFitted
 from fedmend.flow import execute, plan_of
-from fedmend.predict.commands import predict_command
+from fedmend.predict.commands import adopt, party_predict, predict_command
 from fedmend.report.record import RunRecord
 
 ALONE = '[predict]\nalone = ["telco"]\n'
@@ -74,3 +74,24 @@ def test_a_saved_model_with_a_copy_still_loads_for_all(make_fed, make_frame, tmp
 def test_nothing_is_handed_out_before_fitting(tmp_path):
     with pytest.raises(NotFitted, match="call fit"):
         fm.VFL().hand_out(tmp_path)
+
+
+def test_a_common_model_is_every_partys(horizontal, tmp_path, new_people):
+    """In one process without any part of one's own, and taken into a kit."""
+    rows = tmp_path / "rows.csv"
+    new_people(12, 9).drop(columns="y").to_csv(rows, index=False)
+    predict_command(
+        horizontal, {"north": rows}, tmp_path / "here", method="sage", alone="north", parts={},
+        kits=None,
+    )  # fmt: skip
+    here = pd.read_csv(tmp_path / "here" / "north" / "predictions.csv")
+    assert len(here) == len(pd.read_csv(rows))
+    kit = tmp_path / "kit"
+    kit.mkdir()
+    (kit / "party.toml").write_text('name = "north"\ndata = "north.csv"\nid = "id"\nlabel = "y"\n')
+    adopt(kit, horizontal, "spring")
+    party_predict(kit, rows, tmp_path / "there", "spring", "sage")
+    there = pd.read_csv(tmp_path / "there" / "north" / "predictions.csv")
+    pd.testing.assert_frame_equal(here, there)
+    with pytest.raises(ConfigError, match="holds several models.*--run spring --method fedavg"):
+        party_predict(kit, rows, tmp_path / "again", None, None)

@@ -121,7 +121,7 @@ def _after(
     # Without a call, the party was waited for already, and did not come.
     if how == "stop" or (how == "wait" and not error.call):
         raise error
-    logger.warning("%s", error)
+    logger.info("%s", error)
     if how == "wait":
         listener.stage(f"{error.party} is absent ({error.reason}); waiting for it")
         return config, True, False

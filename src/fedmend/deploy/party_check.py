@@ -15,12 +15,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from fedmend._suggest import did_you_mean
 from fedmend._version import __version__
 from fedmend.config.doubts import doubtful_columns
 from fedmend.deploy.consent import party_of
-from fedmend.deploy.party_file import PartyFile, load_party
+from fedmend.deploy.party_file import PartyFile, install_workers, load_party
 from fedmend.deploy.processes import role_of, server_address
 from fedmend.errors import DataError, FedmendError, FedmendWarning
+from fedmend.federation import Policy, Worker
 from fedmend.flow.reading import all_problems, read_party
 
 if TYPE_CHECKING:
@@ -181,12 +183,28 @@ def _file(kit: Path, file: PartyFile) -> Iterator[Check]:
     else:
         policy = file.policy.build()
         yield Check("party.toml", "ok", f"lets out {', '.join(sorted(policy.may_leave))}")
+        yield from _workers(file, policy)
     if file.device != "cpu":
         import torch
 
         if not torch.cuda.is_available():
             words = f'device = {file.device!r}, but torch sees no GPU. Mend: device = "cpu"'
             yield Check("device", "problem", words)
+
+
+def _workers(file: PartyFile, policy: Policy) -> Iterator[Check]:
+    """A name on the list that nobody has would be missed only when a run is refused."""
+    if policy.workers is None:
+        return
+    install_workers(file.modules)
+    known = Worker.installed()
+    wrong = sorted(policy.workers - set(known))
+    for name in wrong:
+        words = f"policy.workers: no worker {name!r} is installed here: {did_you_mean(name, known)}"
+        yield Check("party.toml", "problem", words)
+    if not wrong:
+        words = f"lets only {', '.join(sorted(policy.workers))} be started"
+        yield Check("party.toml", "ok", words)
 
 
 def _table(file: PartyFile) -> Iterator[Check]:

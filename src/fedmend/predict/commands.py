@@ -45,7 +45,10 @@ def predict_command(
     settings = party_settings(run_config(run), rows)[alone]
     model = chosen(run, method)
     check_out(out)
-    folder = part_in_kit(parts[alone], model) if alone in parts else model.folder / alone
+    own = model.folder / alone
+    if model.horizontal and not own.is_dir():
+        own = model.folder  # the common model is every party's
+    folder = part_in_kit(parts[alone], model) if alone in parts else own
     _tell([predict_alone(folder, settings, rows[alone], out)])
 
 
@@ -79,24 +82,30 @@ def adopt(kit: Path, model: Path, run: str | None) -> None:
 
     from fedmend.deploy.party_file import load_party
     from fedmend.learn.parts import FILE
+    from fedmend.methods.horizontal import MODEL as COMMON_MODEL
     from fedmend.predict.models import run_name
 
     party = load_party(kit)
     inside = model / MODEL_FOLDER if (model / MODEL_FOLDER).is_dir() else model
     found = sorted({*inside.glob(f"{party.name}/"), *inside.glob(f"*/{party.name}/")})
-    found = [each for each in found if (each / FILE).is_file()]
-    if not found:
+    taken = {each.parent.name: each for each in found if (each / FILE).is_file()}
+    # Parties with the same columns have one model together, which lies beside its manifest.
+    whole = [inside] if (inside / COMMON_MODEL).is_file() else list(inside.iterdir())
+    common = {each.name: each for each in whole if (each / COMMON_MODEL).is_file()}
+    if not taken and not common:
         raise ConfigError(
             f"{model} holds no part of {party.name!r}. Mend: name a run's folder or its model/"
         )
     source = model if inside != model else model.parent.parent
     name = run or run_name(source)
-    for each in found:
-        target = kit / RUNS_FOLDER / name / each.parent.name
+    for method, each in {**common, **taken}.items():
+        target = kit / RUNS_FOLDER / name / method
         target.mkdir(parents=True, exist_ok=True)
         for file in each.iterdir():
-            shutil.copy2(file, target / file.name)
-        typer.echo(f"{target}: {party.name}'s part of {each.parent.name}")
+            if file.is_file():
+                shutil.copy2(file, target / file.name)
+        what = f"{party.name}'s part of {method}" if method in taken else f"the model of {method}"
+        typer.echo(f"{target}: {what}")
 
 
 def _tell(found: list[Predicted]) -> None:

@@ -34,6 +34,8 @@ from fedmend.federation.engines.flare.host import Opener, PartyHost
 from fedmend.federation.engines.flare.link import ABSENT, OK, READY, Frame, Link
 
 logger = logging.getLogger(__name__)
+# Where nobody set a log up, as at the coordinator, FLARE's lines would run over the screen.
+logging.getLogger("nvflare").addHandler(logging.NullHandler())
 
 RELAY = f"{__name__}.CollabRelay"
 THREADS = 32
