@@ -20,12 +20,12 @@ WIDTHS = (0.5, 1.0, 2.0, 4.0)
 """Of the Gaussian kernel, in median distances between known rows."""
 
 
-def standardised(values: np.ndarray, like: np.ndarray | None = None) -> np.ndarray:
-    """Columns with mean 0 and variance 1 over the rows of `like`; those that vary at all."""
-    like = values if like is None else like
-    spread = like.std(0)
-    used = spread > 1e-9 * np.maximum(1.0, np.abs(like).max(0, initial=0.0))
-    return (values[:, used] - like[:, used].mean(0)) / spread[used]
+def standardised(values: np.ndarray) -> np.ndarray:
+    """Columns with mean 0 and variance 1, those that vary at all."""
+    values = values.astype(np.float64, copy=False)
+    spread = values.std(0)
+    used = spread > 1e-9 * np.maximum(1.0, np.abs(values).max(0, initial=0.0))
+    return (values[:, used] - values[:, used].mean(0)) / spread[used]
 
 
 class Guesser:

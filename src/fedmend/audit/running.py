@@ -94,27 +94,34 @@ class Audit(Parameters):
         that have none. progress: told as by `fit`, and of every attack.
         """
         require_federation(fed)
+        other = self.compared(method, compare or {})
+        report = self._audit(fed, _clone(method), progress)
+        if other is not None:
+            auditor, changed = other
+            report.other = auditor._audit(fed, changed, progress)
+            told = dict(compare or {}).items()
+            report.other.option = ", ".join(f"{key}={value}" for key, value in told)
+        return report
+
+    def compared(self, method: Any, compare: Mapping[str, Any]) -> tuple[Audit, Any] | None:
+        """The audit and the method as `run` compares them, None where nothing is to be compared.
+
+        All that is wrong with their settings is raised.
+        """
         if not hasattr(method, "fit") or not hasattr(method, "get_params"):
             raise ConfigError(
                 f"an audit takes a method, not a {type(method).__name__}. Mend: Audit().run(fed, "
                 "fm.VFL())"
             )
         self._check()
-        changed = dict(compare or {})
-        auditor, other = self, None
-        if changed:
-            own = {}
-            if "label_dp" in changed and "label_dp" not in method.get_params():
-                own["label_dp"] = changed.pop("label_dp")
-            auditor = Audit(**(self.get_params() | own))
-            auditor._check()
-            other = _clone(method).set_params(**changed)
-        report = self._audit(fed, _clone(method), progress)
-        if other is not None:
-            report.other = auditor._audit(fed, other, progress)
-            told = dict(compare or {}).items()
-            report.other.option = ", ".join(f"{key}={value}" for key, value in told)
-        return report
+        if not compare:
+            return None
+        changed, own = dict(compare), self.get_params()
+        if "label_dp" not in method.get_params():
+            own["label_dp"] = changed.pop("label_dp", self.label_dp)
+        auditor = Audit(**own)
+        auditor._check()
+        return auditor, _clone(method).set_params(**changed)
 
     # ------------------------------------------------------------------ one method
 

@@ -127,7 +127,7 @@ class Sightings:
         width = looks[0].values.shape[1]
         alike = [look for look in looks if look.values.shape[1] == width]
         counts = np.zeros(self.aligned, dtype=np.int64)
-        found = np.zeros((self.aligned, self.most, width))
+        found = np.zeros((self.aligned, self.most, width), np.float32)
         for look in alike:
             values = look.values
             if unit:

@@ -117,8 +117,8 @@ def rehearsal(fed: Federation, listeners: Sequence[Listener]) -> Federation:
 
 
 def as_array(value: Any) -> np.ndarray:
-    """A copy as float64, one line a row."""
+    """A copy as float32, one line a row."""
     if isinstance(value, torch.Tensor):
-        value = value.detach().to("cpu", torch.float64).numpy()
-    found = np.array(value, dtype=np.float64)
+        value = value.detach().to("cpu", torch.float32).numpy()
+    found = np.array(value, dtype=np.float32)
     return found.reshape(len(found), -1)

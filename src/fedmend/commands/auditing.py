@@ -76,9 +76,12 @@ def audit(
     plan = plan_of(settings)
     subjects = _subjects(plan, method or [])
     audited = Audit().set_params(**_options(parse_options(option or [])))
+    changed = _options(parse_options(compare or []))
+    for subject in subjects.values():
+        audited.compared(subject, changed)  # whatever is wrong, before anything is trained
     console.print(f"[bold]{escaped(REHEARSAL)}[/]", highlight=False)
     with TerminalListener(console) as listener:
-        reports = _rehearse(plan, subjects, audited, parse_options(compare or []), listener)
+        reports = _rehearse(plan, subjects, audited, changed, listener)
     for report in reports:
         _show(console, report)
     console.print(f"[dim]{CAUTION}[/]", highlight=False)
@@ -147,9 +150,7 @@ def _rehearse(
                 align(view, progress=listener.progress, **plan.align)
         for title, estimator in subjects.items():
             listener.stage(f"Auditing {title}")
-            reports.append(
-                audited.run(fed, estimator, compare=_options(compare), progress=listener.progress)
-            )
+            reports.append(audited.run(fed, estimator, compare=compare, progress=listener.progress))
     return reports
 
 

@@ -27,7 +27,7 @@ logger = logging.getLogger(__name__)
 PARTY_FILE = "party.toml"
 # Rooms and modules with workers in them; what is imported is known, and nothing else can be asked.
 _ROOMS = (
-    "secure", "learn", "generate", "methods", "report", "audit", "preflight", "predict", "flow",
+    "secure", "learn", "generate", "methods", "report", "preflight", "predict", "flow",
 )  # fmt: skip
 
 
