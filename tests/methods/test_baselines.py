@@ -255,6 +255,20 @@ def test_a_model_moves_to_another_federation(make_fed: Make) -> None:
     np.testing.assert_array_equal(model.to(other).predict(other), model.predict(fed))
 
 
+def test_moving_a_model_leaves_saved_ones_alone(make_fed: Make, tmp_path: Path) -> None:
+    """Parties with a home keep what they are given under its name; one called "model" was lost."""
+    fed, other = make_fed(), make_fed()
+    for each in (fed, other):
+        for name in each.names:
+            each.engine.site(name).home = tmp_path / name
+    VFL(**QUICK).fit(fed).save(tmp_path / "model")
+    kept = {name: (tmp_path / name / "model" / "part.fmw").read_bytes() for name in fed.names}
+    second = VFL(**QUICK | {"seed": 5}).fit(fed)
+    np.testing.assert_array_equal(second.to(other).predict(other), second.predict(fed))
+    for name, before in kept.items():
+        assert (tmp_path / name / "model" / "part.fmw").read_bytes() == before
+
+
 def test_loading_what_is_not_there_or_not_right(make_fed: Make, tmp_path: Path) -> None:
     fed = make_fed()
     with pytest.raises(DataError, match=r"cannot read.*model\.json"):

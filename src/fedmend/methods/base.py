@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -356,6 +357,8 @@ class SplitEstimator(Estimator):
 
     def to(self, fed: Federation) -> Self:
         """The same model with its parts at the like-named parties of another federation."""
+        # Parties with a home keep their parts there, under this name: it must be nobody else's.
+        name = f"moved-{secrets.token_hex(6)}"
         with tempfile.TemporaryDirectory(prefix="fedmend-") as folder:
-            self.save(Path(folder) / "model")
-            return type(self).load(Path(folder) / "model", fed)
+            self.save(Path(folder) / name)
+            return type(self).load(Path(folder) / name, fed)
