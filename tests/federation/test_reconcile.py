@@ -143,3 +143,43 @@ def test_one_silence_explains_one_answer_and_no_more():
     assert grades([*BOTH, SILENCE], [*BOTH, unheard, other]) == ["explained", "missing"]
     assert grades([*BOTH, replace(SILENCE, count=2)], [*BOTH, unheard, other]) == ["explained"] * 2
     assert grades([*BOTH, SILENCE], [*BOTH, replace(unheard, call="W.other")]) == ["missing"]
+
+
+RESUMED = entry("run", "control", "coordinator", note="resumed", shape="", nbytes=0, time=130.0)
+
+
+def killed_and_resumed(theirs_more=(), ours_more=()):
+    """The coordinator wrote last at 100, was killed at 101, and went on at 130."""
+    again = [entry("W.step", "gradient", "coordinator", count=5, time=131.0)]
+    again += [entry("W.step", count=5, time=131.0)]
+    return grades([*BOTH, *ours_more, RESUMED, *again], [*BOTH, *theirs_more, *again])
+
+
+def test_a_coordinator_that_was_killed_lost_its_last_window():
+    lost = [
+        entry("W.step", "gradient", "coordinator", count=40, time=100.9),
+        entry("W.step", count=40, time=100.9),
+    ]
+    assert killed_and_resumed() == []
+    assert killed_and_resumed(theirs_more=lost) == ["explained"] * 2
+    # Without the note of a process that went on, nothing explains them.
+    assert grades(BOTH, [*BOTH, *lost]) == ["missing"] * 2
+    # Nor what lies long before or after.
+    for when in (50.0, 200.0):
+        old = [replace(each, time=when, until=when) for each in lost]
+        assert killed_and_resumed(theirs_more=old) == ["missing"] * 2
+
+
+def test_it_lost_one_answer_that_came_too_late_and_no_statistic_besides():
+    late = entry("W.mean", "statistic", time=101.5)
+    assert killed_and_resumed(theirs_more=[late]) == ["explained"]
+    assert killed_and_resumed(theirs_more=[replace(late, count=2)]) == ["missing"]
+    asked = entry("W.mean", "statistic", "coordinator", time=101.5)
+    assert killed_and_resumed(theirs_more=[asked]) == ["missing"]  # it is written before it goes
+
+
+def test_what_it_had_written_and_not_yet_asked_is_explained():
+    asked = entry("W.mean", "statistic", "coordinator", time=100.5)
+    assert killed_and_resumed(ours_more=[asked]) == ["explained"]
+    assert killed_and_resumed(ours_more=[replace(asked, count=2)]) == ["missing"]
+    assert killed_and_resumed(ours_more=[entry("W.mean", "statistic", time=100.5)]) == ["missing"]

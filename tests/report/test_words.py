@@ -75,3 +75,12 @@ def test_sealed_values_tell_the_relay_nothing():
 )  # fmt: skip
 def test_human_bytes(size, text):
     assert human_bytes(size) == text
+
+
+@pytest.mark.parametrize("note", ["unanswered", "resumed"])
+def test_what_never_crossed_is_not_told_as_seen(note):
+    nothing = crossing("bank", "coordinator", "row", size=0, note=note)
+    assert flows([nothing]) == []
+    assert verdict([nothing]) == "No row and no label left a party in the clear."
+    refused = crossing("bank", "coordinator", "row", size=0, note="refused")
+    assert len(flows([nothing, refused])) == 1

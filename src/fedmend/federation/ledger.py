@@ -23,6 +23,8 @@ from fedmend.federation.wire import Measure
 COORDINATOR = "coordinator"
 LOOP_KINDS = frozenset({"control", "embedding", "gradient"})
 WINDOW_SECONDS = 1.0
+# Notes of entries that are no crossing.
+UNANSWERED, RESUMED = "unanswered", "resumed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +67,11 @@ class Ledger:
         self._window: dict[tuple[Any, ...], list[float]] = {}
         self._window_ends = 0.0
         self._file: TextIO | None = None
+        self.goes_on = False
+        """Whether an earlier process began the file."""
         if self.path is not None:
             self.path.parent.mkdir(parents=True, exist_ok=True)
+            self.goes_on = self.path.is_file() and self.path.stat().st_size > 0
             self._file = self.path.open("a", encoding="utf-8")
             if _is_cut_off(self.path):
                 self._file.write("\n")  # what a killed process began must not spoil our first line

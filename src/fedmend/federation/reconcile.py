@@ -3,7 +3,8 @@
 Both sides write the same crossings, each at its own time and with its own windows; so crossings
 are counted by what they were, and the counts must be equal. A call that was never answered leaves
 a note at the coordinator, which explains a request the party did not see, an answer that did not
-arrive, and the second of loop entries that a killed process had not yet written.
+arrive, and the second of loop entries that a killed process had not yet written. So does the note
+of a coordinator that went on with the ledger of a process before it, which may have been killed.
 """
 
 from __future__ import annotations
@@ -13,11 +14,18 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from fedmend.federation.ledger import COORDINATOR, LOOP_KINDS, WINDOW_SECONDS, Entry
+from fedmend.federation.ledger import (
+    COORDINATOR,
+    LOOP_KINDS,
+    RESUMED,
+    UNANSWERED,
+    WINDOW_SECONDS,
+    Entry,
+)
 
 __all__ = ["Difference", "reconcile"]
 
-UNANSWERED = "unanswered"
+Span = tuple[float, float]
 CLOCK_SECONDS = 300.0
 REACH = 3 * WINDOW_SECONDS
 LONGEST_SILENCE = 600.0
@@ -56,6 +64,15 @@ class Tally:
     last: float = 0.0
     spans: list[tuple[float, int]] = field(default_factory=list)
 
+    def within(self, gaps: Iterable[Span]) -> int:
+        """How many of them ended in one of these spans of time."""
+        gaps = list(gaps)
+        return sum(
+            count
+            for until, count in self.spans
+            if any(first <= until <= last for first, last in gaps)
+        )
+
 
 @dataclass(frozen=True)
 class Difference:
@@ -73,8 +90,10 @@ def reconcile(
     ours = [entry for entry in ours if party in (entry.sender, entry.receiver)]
     theirs = list(theirs)
     silences = [entry for entry in ours if entry.note == UNANSWERED]
-    gaps = [_gap(silence, theirs) for silence in silences]
-    mine = _tallies(entry for entry in ours if entry.note != UNANSWERED)
+    gaps = [_gap(silence, theirs, REACH) for silence in silences]
+    crossed = [entry for entry in ours if entry.note not in (UNANSWERED, RESUMED)]
+    deaths = [_gap(entry, crossed, 0.0) for entry in ours if entry.note == RESUMED]
+    mine = _tallies(crossed)
     other = _tallies(theirs)
     more_here, more_there, found = [], [], []
     for crossing in sorted({*mine, *other}):
@@ -91,6 +110,8 @@ def reconcile(
         open_calls[entry.call] += entry.count
     for crossing, here, there in more_here:
         grade = _grade_here(crossing, here, there, gaps, open_calls)
+        if grade == "missing" and _asked_in_vain(crossing, here, there, deaths):
+            grade = "explained"
         twin = next((each for each in more_there if each[0].route == crossing.route), None)
         if grade == "missing" and twin is not None:
             more_there.remove(twin)
@@ -102,8 +123,9 @@ def reconcile(
         # An answer that did not arrive: one for each call that was not answered, and no more.
         unheard = there.count - here.count
         answered = crossing.sender == party and unheard <= open_calls[crossing.call]
-        grade = "explained" if answered else "missing"
         open_calls[crossing.call] -= unheard if answered else 0
+        explained = answered or unheard <= _unwritten(crossing, there, deaths)
+        grade = "explained" if explained else "missing"
         found.append(Difference(party, grade, _counts(crossing, here, there, party)))
     return found
 
@@ -112,7 +134,7 @@ def _grade_here(
     crossing: Crossing,
     here: Tally,
     there: Tally,
-    gaps: list[tuple[float, float]],
+    gaps: list[Span],
     open_calls: dict[str, int],
 ) -> str:
     """More here than there: a request that was not seen, or entries a killed process lost."""
@@ -122,19 +144,35 @@ def _grade_here(
     if crossing.kind not in LOOP_KINDS:
         return "missing"
     # Entries of the last window before a silence were in the memory of the process that died.
-    lost = sum(
-        count for until, count in here.spans if any(first <= until <= last for first, last in gaps)
-    )
-    return "explained" if lacking <= lost else "missing"
+    return "explained" if lacking <= here.within(gaps) else "missing"
 
 
-def _gap(silence: Entry, theirs: Iterable[Entry]) -> tuple[float, float]:
-    """From the last that a party wrote down before it fell silent, until that was noticed.
+def _unwritten(crossing: Crossing, there: Tally, deaths: list[Span]) -> int:
+    """How many of a party's entries a coordinator that was killed may not have written.
+
+    Those of the loop's kinds in its last window, and one answer that came too late for it.
+    """
+    if crossing.kind in LOOP_KINDS:
+        return there.within(deaths)
+    if crossing.sender == COORDINATOR:
+        return 0
+    return sum(min(1, there.within([death])) for death in deaths)
+
+
+def _asked_in_vain(crossing: Crossing, here: Tally, there: Tally, deaths: list[Span]) -> bool:
+    """A coordinator that was killed had written what it was about to ask."""
+    asked = sum(min(1, here.within([death])) for death in deaths)
+    return crossing.sender == COORDINATOR and here.count - there.count <= asked
+
+
+def _gap(noticed: Entry, written: Iterable[Entry], leeway: float) -> Span:
+    """From the last that a side wrote down before it fell silent, until that was noticed.
 
     What it wrote after it came back does not matter: a resumed run goes on in the same ledger.
+    leeway: by how much the clocks of who wrote and who noticed may differ.
     """
-    before = [entry.until for entry in theirs if entry.until <= silence.time + REACH]
-    return max(before, default=silence.time - LONGEST_SILENCE) - REACH, silence.time + REACH
+    before = [entry.until for entry in written if entry.until <= noticed.time + leeway]
+    return max(before, default=noticed.time - LONGEST_SILENCE) - REACH, noticed.time + REACH
 
 
 def _tallies(entries: Iterable[Entry]) -> dict[Crossing, Tally]:

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from fedmend.federation.ledger import COORDINATOR, Entry
+from fedmend.federation.ledger import COORDINATOR, RESUMED, UNANSWERED, Entry
 from fedmend.federation.policy import KINDS
 
 __all__ = [
@@ -163,10 +163,13 @@ def name_of(role: str, *, start: bool = True) -> str:
 def flows(entries: Iterable[Entry]) -> list[Flow]:
     """Entries added up by sender, receiver, kind and seal, in the order they first happened.
 
-    What a party refused is kept apart: it is in the ledger, but it never crossed.
+    What a party refused is kept apart: it is in the ledger, but it never crossed. Nor did the answer
+    that never came, which is left out.
     """
     groups: dict[tuple[str, str, str, str, bool], list[Entry]] = defaultdict(list)
     for entry in entries:
+        if entry.note in (UNANSWERED, RESUMED):
+            continue
         refused = entry.note == "refused"
         key = (entry.sender, entry.receiver, entry.kind, entry.sealed_for, refused)
         groups[key].append(entry)

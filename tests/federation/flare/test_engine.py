@@ -288,3 +288,22 @@ def test_a_coordinator_that_slept_blames_nobody(wire_up, monkeypatch):
         time.sleep(1.2)  # the watch has looked twice since
         assert wired.engine.absent == {}
         assert crew["bank"].sums().sum() > 0
+
+
+def test_a_coordinator_killed_in_a_loop_and_resumed_agrees_with_the_parties(wire_up, tmp_path):
+    first = wire_up()
+    crew = first.fed.workers(Probe)
+    crew.sums()
+    for _ in range(7):
+        crew.step(np.ones(3, np.float32))
+    first.ledger._window.clear()  # what a killed process takes with it
+    first.ledger.close()
+    for host in first.hosts.values():
+        host.close("the job ended")
+    second = wire_up()
+    exercise(second.fed)
+    ours = read_ledger(tmp_path / "ledger.jsonl")
+    for party, entries in second.engine.party_ledgers().items():
+        assert {each.grade for each in reconcile(ours, party, entries)} == {"explained"}
+        unmarked = [entry for entry in ours if entry.note != "resumed"]
+        assert "missing" in {each.grade for each in reconcile(unmarked, party, entries)}

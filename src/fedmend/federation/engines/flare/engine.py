@@ -19,8 +19,14 @@ from fedmend.federation.engines.flare.host import NOTHING, Hello
 from fedmend.federation.engines.flare.link import Link
 from fedmend.federation.engines.flare.messages import field, read_reply, request
 from fedmend.federation.engines.local import by_kind
-from fedmend.federation.ledger import COORDINATOR, Entry, Ledger, write_ledger
-from fedmend.federation.reconcile import UNANSWERED
+from fedmend.federation.ledger import (
+    COORDINATOR,
+    RESUMED,
+    UNANSWERED,
+    Entry,
+    Ledger,
+    write_ledger,
+)
 from fedmend.federation.wire_types import VERSION as WIRE_VERSION
 
 logger = logging.getLogger(__name__)
@@ -60,6 +66,9 @@ class FlareEngine:
         except BaseException as error:
             self.close(f"the run did not begin: {error}")
             raise
+        if ledger.goes_on:
+            for party in self._names:
+                ledger.record(COORDINATOR, party, "run", "control", NOTHING, note=RESUMED)
 
     @property
     def names(self) -> tuple[str, ...]:
