@@ -163,7 +163,7 @@ def name_of(role: str, *, start: bool = True) -> str:
 def flows(entries: Iterable[Entry]) -> list[Flow]:
     """Entries added up by sender, receiver, kind and seal, in the order they first happened.
 
-    What a party refused is kept apart: it is in the ledger, but it never crossed. Nor did the answer
+    What a party refused is kept apart: it is in the ledger, but it never crossed. Nor did an answer
     that never came, which is left out.
     """
     groups: dict[tuple[str, str, str, str, bool], list[Entry]] = defaultdict(list)
