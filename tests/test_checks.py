@@ -133,6 +133,17 @@ def test_a_party_may_refuse_so_few_training_or_test_rows(workshop, with_tables):
         execute(plan_of(load_config(workshop.config)), workshop.run)
 
 
+def test_a_client_may_have_all_its_rows_set_aside(workshop):
+    workshop.bank = workshop.bank.drop(columns="job")
+    ids = split_by_id(fm.Table(np.arange(40), {"x": np.arange(40.0)}), 0.25, 0)[1].ids[:2]
+    workshop.telco = workshop.bank.iloc[:2].assign(customer=ids)
+    workshop.write(method='name = "fedavg"\nrounds = 1')
+    text = workshop.config.read_text().replace('"telco.csv"\n', '"telco.csv"\nlabel = "default"\n')
+    workshop.config.write_text(text)
+    (problem,) = findings(workshop).problems
+    assert problem.startswith("party 'telco': all of its 2 rows are set aside for tests. Mend: ")
+
+
 def test_ids_are_compared_by_the_rule_of_the_file(workshop):
     workshop.bank["customer"] = [f"C{each}" for each in workshop.bank["customer"]]
     workshop.telco["customer"] = [f"c{each}" for each in workshop.telco["customer"]]

@@ -59,6 +59,7 @@ def check_data(config: Config) -> Findings:
             str(each.message) for each in caught if issubclass(each.category, FedmendWarning)
         )
     if config.horizontal and len(found.tables) == len(config.party):
+        found.problems += _nothing_to_train_on(found)
         found.problems += alike_problems(found.tables)
         found.notes += alike_doubts(found.tables)
         found.notes += class_doubts(found.tables)
@@ -293,6 +294,16 @@ def _too_few_shared(config: Config, found: Findings) -> Iterator[str]:
                 f"{len(shared):,} {part} rows are known to all, and party {strictest.name!r} takes "
                 f"part from {least:,}. Mend: find more common rows, another evaluate.test_share, "
                 f"or a lower policy.min_intersection of {strictest.name!r}"
+            )
+
+
+def _nothing_to_train_on(found: Findings) -> Iterator[str]:
+    """A party of very few rows may have all of them set aside."""
+    for party, table in found.parts["training"].items():
+        if not len(table):
+            yield (
+                f"party {party!r}: all of its {len(found.tables[party]):,} rows are set aside for "
+                "tests. Mend: leave it out, a smaller evaluate.test_share, or another run.seed"
             )
 
 
