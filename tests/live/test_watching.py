@@ -114,8 +114,9 @@ def test_a_run_that_has_told_nothing_yet(workshop):
     part.mkdir(parents=True)
     with watching(workshop.run) as server:
         assert "has not told anything yet" in get(server.address)
-        (part / LIVE_FILE).write_text('{"stage": "half')
-        assert "has not told anything yet" in get(server.address)
+        for text in ('{"stage": "half', "{}", "[]", '{"record": {"format": 99}}'):
+            (part / LIVE_FILE).write_text(text)
+            assert "has not told anything yet" in get(server.address)
 
 
 def test_no_such_run(tmp_path):

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from fedmend._json import write_json
+from fedmend.errors import DataError
 from fedmend.flow.listening import Listener
 from fedmend.flow.manifest import StageEntry
 from fedmend.report.mending import Mending
@@ -140,7 +141,6 @@ def read_live(folder: Path) -> LiveState | None:
     """Where the run in this folder stands; None if it tells nothing (any more)."""
     try:
         stored = json.loads((folder / LIVE_FILE).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return None
-    stored["record"] = RunRecord.from_dict(stored["record"])
-    return LiveState(**stored)
+        return LiveState(**{**stored, "record": RunRecord.from_dict(stored["record"])})
+    except (OSError, ValueError, KeyError, TypeError, DataError):
+        return None  # not there, or of another version
