@@ -30,6 +30,8 @@ from fedmend.terminal import TerminalListener, comparison_table, show_ledger, sh
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from fedmend.config import Config
+
 __all__ = ["CONFIG", "demo_tables", "run_demo"]
 
 HOSPITAL_A, HOSPITAL_B, LABORATORY, REGISTRY = "hospital-a", "hospital-b", "laboratory", "registry"
@@ -203,10 +205,10 @@ def _keep(source: Path, folder: Path) -> None:
         shutil.copytree(source / name, folder / name, dirs_exist_ok=True)
 
 
-def _check(config: object, console: Console) -> None:
-    found = check_data(config)  # type: ignore[arg-type]
+def _check(config: Config, console: Console) -> None:
+    found = check_data(config)
     with TerminalListener(console) as listener:
-        seen = look(config, found, progress=listener.progress)  # type: ignore[arg-type]
+        seen = look(config, found, progress=listener.progress)
     if seen is not None:
         show_overview(console, seen)
 
