@@ -120,3 +120,10 @@ def test_a_class_is_rare_for_the_number_of_classes(counts, words):
     told = " ".join(what_is_torn([bank], None, {"name": "y", "counts": counts}))
     assert ("is rare" in told or "one value" in told) == (words is not None)
     assert words is None or words in told
+
+
+def test_of_many_classes_the_most_frequent_are_counted():
+    often = [f"c{number:02}" for number in range(60) for _ in range(2 + (number >= 10))]
+    label = overview(one_table(often)).label
+    assert label is not None
+    assert label["counts"] == {f"c{number}": 3 for number in range(10, 60)}
