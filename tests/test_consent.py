@@ -68,6 +68,11 @@ def test_a_yes_to_another_run_is_not_a_yes_to_this(kit):
     assert "said no" in str(asked.outcome())
 
 
+def test_an_answer_left_from_before_is_no_answer(kit):
+    (kit / "answer.txt").write_text("yes r1")
+    assert "nobody there said yes" in str(Asked(kit, 0.5).outcome())
+
+
 def test_an_answer_without_a_question(kit):
     with pytest.raises(ConfigError, match="nothing waits"):
         give_answer(kit, True)

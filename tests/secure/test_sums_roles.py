@@ -174,17 +174,26 @@ def test_a_mask_is_opened_once_and_for_the_agreed_parties_only():
         worker.open_own_mask(LATE + 1, everyone)
 
 
-def test_parties_that_were_told_different_things_do_not_give_a_sum():
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"name": "y"},
+        {"parties": ["p2", "p1", "p0"]},
+        {"form": {"low": 0, "high": 2, "fraction_bits": None}},
+    ],
+    ids=lambda other: next(iter(other)),
+)
+def test_parties_that_were_told_different_things_do_not_give_a_sum(other):
     fed = watched([np.ones(500, int)] * 3)
 
-    def tell_p2_another_name(call):
+    def tell_p2_something_else(call):
         if call.party == "p2" and call.method == "prepare_round":
-            return replace(call, kwargs={**call.kwargs, "name": "y"})
+            return replace(call, kwargs={**call.kwargs, **other})
         return call
 
     for site in fed.engine.sites.values():
         offer_summand(site, "y", np.ones(500, int), kind="label")
-    fed.engine.on_request = tell_p2_another_name
+    fed.engine.on_request = tell_p2_something_else
     with pytest.raises(CryptoError, match="the masks do not cancel"):
         SumSession(fed.workers(SumWorker)).sum("x", between=(0, 1))
 
