@@ -291,7 +291,7 @@ class Generator(Parameters):
                     name: {key: value.detach().cpu() for key, value in module.state_dict().items()}
                     for name, module in self.modules_.items()
                 },
-                "extra": self._extra() if self.modules_ else {},
+                "extra": self._extra() if self.encoder_.width else {},
             },
         )
 

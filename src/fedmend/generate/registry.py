@@ -12,7 +12,7 @@ from fedmend.errors import ConfigError
 if TYPE_CHECKING:
     from fedmend.generate.base import Generator
 
-__all__ = ["class_of", "generators", "load", "make"]
+__all__ = ["class_of", "generators", "known_generators", "load", "make"]
 
 _REGISTRY: dict[str, str] = {
     "ctgan": "CTGAN",
@@ -31,6 +31,11 @@ def generators() -> list[str]:
     return list(_REGISTRY)
 
 
+def known_generators() -> list[str]:
+    """The same, and those of one's own that have been imported."""
+    return [*_REGISTRY, *_own()]
+
+
 def make(name: str, **params: Any) -> Generator:
     """A generator by name: ``make("vae", epochs=100)``."""
     return class_of(name)(**params)
@@ -44,10 +49,33 @@ def load(path: str | Path) -> Generator:
 
 
 def class_of(name: str) -> type[Generator]:
-    """The class of that name; its module is imported only now."""
+    """The class of that name; its module is imported only now.
+
+    A generator of one's own is known by its name as soon as its class is there.
+    """
     if name not in _REGISTRY:
-        raise ConfigError(f"there is no generator {name!r}: {did_you_mean(name, _REGISTRY)}")
+        own = _own()
+        if name in own:
+            return own[name]
+        raise ConfigError(
+            f"there is no generator {name!r}: {did_you_mean(name, known_generators())}"
+        )
     found: type[Generator] = getattr(
         importlib.import_module(f"fedmend.generate.{name}"), _REGISTRY[name]
     )
+    return found
+
+
+def _own() -> dict[str, type[Generator]]:
+    """Generators that were defined elsewhere, by name."""
+    from fedmend.generate.base import Generator
+
+    found: dict[str, type[Generator]] = {}
+    todo: list[type[Generator]] = [Generator]
+    while todo:
+        kind = todo.pop()
+        todo += kind.__subclasses__()
+        name = kind.__dict__.get("name")
+        if isinstance(name, str) and name not in _REGISTRY:
+            found[name] = kind
     return found

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, get_args
 
 from fedmend._suggest import did_you_mean
-from fedmend.generate import generators, make
-from fedmend.generate.registry import class_of
+from fedmend.generate import make
+from fedmend.generate.registry import class_of, known_generators
 from fedmend.learn.columns.board import ORDINAL
 from fedmend.learn.columns.targets import MODES
 from fedmend.methods.selftrain import SelfTraining
@@ -50,7 +50,7 @@ def problems(given: Mapping[str, Any], families: Sequence[str], how: SelfTrainin
         "direction": DIRECTIONS,
         "order": ORDERS,
         "row_order": ROW_ORDERS,
-        "generator": tuple(generators()),
+        "generator": tuple(known_generators()),
         "strength": STRENGTHS,
         "protocol": PROTOCOLS,
         "correlation_mode": CORRELATION_MODES,
@@ -91,7 +91,7 @@ def _wrong_arguments(given: Mapping[str, Any], families: Sequence[str]) -> list[
             for name in given[family] or {}
             if name not in _settings(known)
         ]
-    if given["generator"] in generators() and given["generator_params"]:
+    if given["generator"] in known_generators() and given["generator_params"]:
         known_params = class_of(given["generator"]).parameter_names()
         wrong = [name for name in given["generator_params"] if name not in known_params]
         found += [

@@ -137,9 +137,9 @@ class ColumnsWorker(SealingWorker):
             )
         aligned, least = self.alignment.aligned, self.site.policy.min_intersection
         rows = len(aligned)
-        # Positions of -1 are no rows of the table but numbers that a protocol counts by (axes,
-        # say); the rows behind them were aligned, and let in, before.
-        if rows < least and (aligned >= 0).any():
+        # Positions outside the table are no rows of it but numbers that a protocol counts by
+        # (axes, say); the rows behind them were aligned, and let in, before.
+        if rows < least and ((aligned >= 0) & (aligned < len(self.table))).any():
             raise AlignmentError(
                 f"party {self.site.name!r} takes part from {least} aligned rows on, here are "
                 f"{rows}. Mend: more common rows, or a smaller min_intersection in its policy"
