@@ -5,7 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from sklearn.kernel_ridge import KernelRidge
+from sklearn.linear_model import Ridge
+from sklearn.metrics.pairwise import rbf_kernel
 from sklearn.model_selection import LeaveOneOut, cross_val_predict
+from sklearn.preprocessing import KernelCenterer
 
 from fedmend.audit import guess
 from fedmend.audit.guess import Guesser, standardised
@@ -23,31 +26,57 @@ def test_one_ridge_is_scikit_learns(rows, monkeypatch) -> None:
     answers = view[known, :2] ** 2 + view[known, 2:4]
     monkeypatch.setattr(guess, "RIDGES", (0.01,))
     monkeypatch.setattr(guess, "WIDTHS", ())
-    mean = answers.mean(0)
     told = Guesser([view], known).guess(answers, others)
-    view = view - view[known].mean(0)
-    reference = KernelRidge(alpha=0.01 * 40 * 6).fit(view[known], answers - mean)
-    assert told == pytest.approx(mean + reference.predict(view[others]), abs=1e-8)
+    reference = Ridge(alpha=0.01 * 40 * 6).fit(view[known], answers)
+    assert told == pytest.approx(reference.predict(view[others]), abs=1e-8)
 
 
-def test_the_choice_is_the_least_leave_one_out_error(rows, monkeypatch) -> None:
-    view, known, others = rows
-    view = view - view[known].mean(0)
-    answers = np.sin(2 * view[known, :1])
+@pytest.mark.parametrize("width", [6, 60])
+def test_the_choice_is_the_least_error_of_models_fitted_without_each_row(
+    width: int, monkeypatch
+) -> None:
+    """Also where there are more columns than rows, and a model can fit anything."""
+    rng = np.random.default_rng(3)
+    view = standardised(rng.normal(size=(90, width)))
+    known, others = np.arange(30), np.arange(30, 90)
+    answers = view[known, :3] + 0.5 * rng.normal(size=(30, 3))
     monkeypatch.setattr(guess, "WIDTHS", ())
-    centred, errors = answers - answers.mean(0), {}
+    errors = []
     for ridge in guess.RIDGES:
-        model = KernelRidge(alpha=ridge * 40 * 6)
-        left_out = cross_val_predict(model, view[known], centred, cv=LeaveOneOut())
-        errors[ridge] = float(((centred - left_out.reshape(-1, 1)) ** 2).mean())
-    best = min(errors, key=errors.__getitem__)
-    model = KernelRidge(alpha=best * 40 * 6).fit(view[known], centred)
+        model = Ridge(alpha=ridge * 30 * width)
+        left_out = cross_val_predict(model, view[known], answers, cv=LeaveOneOut())
+        errors.append(((answers - left_out) ** 2).mean(0))
+    best = np.argmin(errors, axis=0)
     told = Guesser([view], known).guess(answers, others)
-    if errors[best] < float((centred**2).mean()) * (40 / 39) ** 2:
-        expected = answers.mean(0) + model.predict(view[others]).reshape(-1, 1)
-    else:
-        expected = np.tile(answers.mean(0), (80, 1))
-    assert told == pytest.approx(expected, abs=1e-6)
+    for column, at in enumerate(best):
+        model = Ridge(alpha=guess.RIDGES[at] * 30 * width).fit(view[known], answers[:, column])
+        assert told[:, column] == pytest.approx(model.predict(view[others]), abs=1e-6)
+
+
+def test_a_gaussian_kernel_is_scikit_learns(rows, monkeypatch) -> None:
+    view, known, others = rows
+    answers = np.sin(2 * view[known, :1])
+    monkeypatch.setattr(guess, "RIDGES", (0.001,))
+    monkeypatch.setattr(guess, "WIDTHS", (1.0,))
+    squares = ((view[known][:, None] - view[known][None]) ** 2).sum(2)
+    gamma = 1 / (2 * np.median(squares[~np.eye(40, dtype=bool)]))
+    inner = KernelCenterer().fit(rbf_kernel(view[known], gamma=gamma))
+    model = KernelRidge(alpha=0.001 * 40, kernel="precomputed")
+    model.fit(inner.transform(rbf_kernel(view[known], gamma=gamma)), answers - answers.mean())
+    outer = inner.transform(rbf_kernel(view[others], view[known], gamma=gamma))
+    monkeypatch.setattr(guess, "_kernels", _gaussian_only(guess._kernels))
+    told = Guesser([view], known).guess(answers, others)
+    assert told == pytest.approx(answers.mean() + model.predict(outer), abs=1e-8)
+
+
+def _gaussian_only(kernels):
+    """The plain kernel as if it told nothing."""
+
+    def made(own, others, width):
+        inner, outer = kernels(own, others, width)
+        return (inner, outer) if width is not None else (0 * inner, 0 * outer)
+
+    return made
 
 
 def test_a_linear_column_is_found_exactly_and_a_bent_one_nearly(rows) -> None:

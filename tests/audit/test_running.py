@@ -35,7 +35,7 @@ def test_embeddings_of_a_real_training_tell_columns(report) -> None:
 def test_the_other_setting_stands_beside_with_its_price(report) -> None:
     assert report.other.option == "embedding=1, bottom=(4,)"
     head, *lines = report.beside()
-    assert head[-1] == report.other.option
+    assert head[3:5] == ["as given", report.other.option]
     assert len(lines) == len(report.findings) + len(report.scores)
     assert {"accuracy", "auc"} <= {line[1] for line in lines if line[0] == "the model itself"}
 

@@ -16,6 +16,7 @@ import numpy as np
 __all__ = ["Guesser", "standardised"]
 
 RIDGES = tuple(10.0**power for power in (-6, -4, -3, -2, -1, 0, 1, 2))
+TINY = 1e-12
 WIDTHS = (0.5, 1.0, 2.0, 4.0)
 """Of the Gaussian kernel, in median distances between known rows."""
 
@@ -62,16 +63,17 @@ class Guesser:
         best: np.ndarray,
     ) -> tuple[np.ndarray, np.ndarray]:
         """The guesses so far, but for the targets that this view and kernel do better on."""
-        middle = view[self.known].mean(0)
-        own = view[self.known] - middle
-        kernel, cross = _kernels(own, view[rows] - middle, width)
+        kernel, cross = _kernels(view[self.known], view[rows], width)
+        m = len(kernel)
         values, vectors = np.linalg.eigh(kernel)
         turned = vectors.T @ centred
         for ridge in RIDGES:
-            damped = 1.0 / (np.maximum(values, 0.0) + ridge * len(own))
+            damped = 1.0 / (np.maximum(values, 0.0) + ridge * m)
             weights = vectors @ (damped[:, None] * turned)
-            leverage = (vectors**2) @ damped
-            errors = ((weights / leverage[:, None]) ** 2).mean(0)
+            # What is left out of a fit with a free constant: residual / (1 - leverage), both
+            # divided by the ridge. A centred kernel knows nothing of the constant's own leverage.
+            left = (vectors**2) @ damped - 1.0 / (ridge * m * m)
+            errors = ((weights / np.maximum(left, TINY)[:, None]) ** 2).mean(0)
             better = errors < best
             if better.any():
                 best = np.where(better, errors, best)
@@ -83,13 +85,17 @@ class Guesser:
 def _kernels(
     own: np.ndarray, others: np.ndarray, width: float | None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Between the known rows, and from other rows to them; of variance 1 on average."""
+    """Between the known rows, and from other rows to them, both centred on the known ones."""
     if width is None:
-        return own @ own.T / own.shape[1], others @ own.T / own.shape[1]
-    inner, outer = _squares(own, own), _squares(others, own)
-    typical = float(np.median(inner[~np.eye(len(own), dtype=bool)])) or 1.0
-    scale = -1.0 / (2.0 * typical * width**2)
-    return np.exp(scale * inner), np.exp(scale * outer)
+        inner, outer = own @ own.T / own.shape[1], others @ own.T / own.shape[1]
+    else:
+        inner, outer = _squares(own, own), _squares(others, own)
+        typical = float(np.median(inner[~np.eye(len(own), dtype=bool)])) or 1.0
+        scale = -1.0 / (2.0 * typical * width**2)
+        inner, outer = np.exp(scale * inner), np.exp(scale * outer)
+    middle = inner.mean(0)
+    inner, outer = inner - middle, outer - middle
+    return inner - inner.mean(1, keepdims=True), outer - outer.mean(1, keepdims=True)
 
 
 def _squares(one: np.ndarray, other: np.ndarray) -> np.ndarray:

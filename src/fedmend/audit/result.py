@@ -180,26 +180,27 @@ class AuditReport:
 
     def lines(self) -> list[list[str]]:
         """A table for people: head, then a line for each finding."""
-        head = ["who", "infers", "from", "metric", "known", "score", "interval", "without", "leak"]
+        head = ["who", "infers", "from", "leak", "score", "interval", "without", "metric", "known"]
         return [head, *(_line(each) for each in self.findings)]
 
     def beside(self) -> list[list[str]]:
         """The findings of both settings side by side; only the head where there is one setting."""
         if self.other is None:
             return [[]]
-        head = ["who", "infers", "from", "known", "without", "as given", self.other.option]
+        option = self.other.option
+        head = ["who", "infers", "from", "as given", option, "without", "metric", "known"]
         theirs = {_key(each): each for each in self.other.findings}
         found = [head]
         for each in self.findings:
             twin = theirs.get(_key(each))
             told = "–" if twin is None else f"{twin.score:.3f} ({twin.grade})"
             line = _line(each)
-            found.append([*line[:3], line[4], line[7], f"{each.score:.3f} ({each.grade})", told])
+            mine = f"{each.score:.3f} ({each.grade})"
+            found.append([*line[:3], mine, told, line[6], line[7], line[8]])
         for name in self.scores:
             if name in self.other.scores:
-                mine, other = self.scores[name], self.other.scores[name]
-                own = ["the model itself", name, "", "", "", f"{mine:.3f}", f"{other:.3f}"]
-                found.append(own)
+                scores = [f"{self.scores[name]:.3f}", f"{self.other.scores[name]:.3f}"]
+                found.append(["the model itself", name, "", *scores, "", "", ""])
         return found
 
     def readings_table(self) -> list[list[str]]:
@@ -249,12 +250,12 @@ def _line(each: Finding) -> list[str]:
         each.role,
         f"{each.what} of {each.about}",
         each.from_,
-        each.metric,
-        f"{each.known:,}",
+        each.grade,
         f"{each.score:.3f}",
         f"{each.low:.3f} – {each.high:.3f}",
         f"{each.guess:.3f}",
-        each.grade,
+        each.metric,
+        f"{each.known:,}",
     ]
 
 

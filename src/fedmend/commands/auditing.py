@@ -82,11 +82,12 @@ def audit(
     console.print(f"[bold]{escaped(REHEARSAL)}[/]", highlight=False)
     with TerminalListener(console) as listener:
         reports = _rehearse(plan, subjects, audited, changed, listener)
+    folder = run or out or settings.folder.with_name(f"{settings.folder.name}-audit")
+    written = write_audit(folder, settings.title, reports)
     for report in reports:
         _show(console, report)
     console.print(f"[dim]{CAUTION}[/]", highlight=False)
-    folder = run or out or settings.folder.with_name(f"{settings.folder.name}-audit")
-    for path in write_audit(folder, settings.title, reports):
+    for path in written:
         console.print(f"Written: {escaped(str(path))}", highlight=False)
 
 
@@ -186,12 +187,12 @@ def _show(console: Console, report: AuditReport) -> None:
     if report.findings:
         bullets(console, report.in_short())
         head, *rows = report.lines()
-        console.print(plain_table(head, rows, right=4))
+        console.print(plain_table(head, rows))
     bullets(console, [*report.facts, *(f"{a}: not run: {w}" for a, w in report.left_out.items())])
     if report.other is not None:
         console.print(f"[bold]With {escaped(report.other.option)}[/]", highlight=False)
         head, *rows = report.beside()
-        console.print(plain_table(head, rows, right=3))
+        console.print(plain_table(head, rows))
     if report.mends():
         console.print("[bold]What lowers it[/]")
         bullets(console, report.mends())
