@@ -142,6 +142,7 @@ def test_labels_of_different_names(tmp_path):
         ("a,b\n1,2\n", (["a", "b"], {})),
         ("a;b\n1,5;2\n", (["a", "b"], {"delimiter": ";", "decimal": ","})),
         ("a;b\n1.5;2\n", (["a", "b"], {"delimiter": ";"})),
+        ('a,b\n"1,234",2\n', (["a", "b"], {})),
         ('"a;x",b\n"1;2",3\n', (["a;x", "b"], {})),
         ("a|b|c\n1|2|3\n4|5\n", (["a", "b", "c"], {"delimiter": "|"})),
         ("only\n1\n", (["only"], {})),

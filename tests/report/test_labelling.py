@@ -24,6 +24,15 @@ def test_found_in_words(labelling):
     assert len(lines) == 4 and labelling.warning == ""
 
 
+@pytest.mark.parametrize(
+    ("believed", "below"), [(0.8, False), (0.55, False), (0.49, False), (0.4, True), (None, False)]
+)
+def test_labels_below_chance_are_told(labelling, believed, below):
+    standing = {"clinic": {"believed": believed, "by_chance": 0.5}}
+    told = " ".join(replace(labelling, standing=standing).sentences())
+    assert ("clinic's labels are right less often than by chance" in told) == below
+
+
 def test_a_line_for_each_party(labelling):
     assert labelling.table()[1:] == [
         ["clinic", "100", "8", "8.0 %", "92 %"],

@@ -144,4 +144,5 @@ def _decimal(rows: Sequence[Sequence[str]], delimiter: str) -> str:
     cells = [cell for row in rows for cell in row]
     commas = sum(bool(_COMMA_NUMBER.fullmatch(cell)) for cell in cells)
     points = sum(bool(_POINT_NUMBER.fullmatch(cell)) for cell in cells)
+    # Between commas a "1,234" in quotes is as likely a thousand.
     return "," if delimiter != "," and commas > points else "."
