@@ -43,6 +43,8 @@ def test_keys_are_for_their_owners_only(kits):
     for path in kits.folder.rglob("*.key"):
         assert stat.S_IMODE(path.stat().st_mode) == 0o600, path
     assert stat.S_IMODE(kits.folder.stat().st_mode) == 0o700
+    (authority,) = kits.folder.rglob("cert.json")  # the authority's own key is in it
+    assert stat.S_IMODE(authority.stat().st_mode) == 0o600
     assert not any(kits.party("bank").rglob("*rootCA.key"))
 
 
