@@ -377,3 +377,12 @@ def test_the_name_of_rows_cannot_name_a_place(scope: str) -> None:
     with pytest.raises(Refused, match="is no name for rows"):
         fed.engine.start("a", "TallyWorker", scope, {})
     assert [entry.note for entry in fed.ledger].count("refused") == 1
+
+
+def test_rows_that_are_not_aligned_name_the_call():
+    table = Table(np.arange(3), {"x": [1.0, 2.0, 3.0]})
+    fed = Federation(Party("a", table, test=table), Party("b", table, test=table))
+    with pytest.raises(AlignmentError, match=r"call fm.align\(fed\) first"):
+        _ = fed.alignment
+    with pytest.raises(AlignmentError, match=r"call fm.align\(fed.on\('test'\)\) first"):
+        _ = fed.on("test").alignment

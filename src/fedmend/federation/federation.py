@@ -288,8 +288,9 @@ class Federation:
     def alignment(self) -> AlignmentCounts:
         """How many rows are aligned, and how many each party has besides."""
         if self.scope not in self._alignments:
+            view = "fed" if self.dataset == "train" else f"fed.on({self.dataset!r})"
             raise AlignmentError(
-                f"the rows of {self.scope!r} are not aligned yet. Mend: call fm.align(fed) first"
+                f"the rows of {self.scope!r} are not aligned yet. Mend: call fm.align({view}) first"
             )
         return self._alignments[self.scope]
 
