@@ -12,7 +12,7 @@ from fedmend.data.crowds import annotators
 from fedmend.data.table import Table
 from fedmend.errors import ConfigError, DataError, NotFitted, Refused
 from fedmend.federation import Policy
-from fedmend.methods.corrected import correct_labels, label_belief
+from fedmend.methods.corrected import _believed, correct_labels, label_belief
 from fedmend.methods.label_dp import Responses
 
 
@@ -186,3 +186,18 @@ def test_labels_of_other_rows_are_refused() -> None:
     model = fm.MJ(epochs=1, secure="masks").fit(fed)
     with pytest.raises(DataError, match="bank.*do not list the same rows"):
         correct_labels(fed, model, to="bank", into=fed.on("later"))
+
+
+def test_of_rows_that_were_corrected_other_classes_are_impossible() -> None:
+    """A label of the party's own that no labeller gave elsewhere: it is no class of the model's."""
+    values = np.array(["a", None, "rare", None], dtype=object)
+    likelihood = np.array([[0.9, 0.1], [0.5, 0.5]])
+    often = np.array([[0.8, 0.2], [0.3, 0.7]])
+    found = _believed(values, np.array([0, 1]), likelihood, ["a", "b"], often)
+    assert found.classes == ("a", "b", "rare")
+    assert found.likelihood.tolist() == [
+        [0.9, 0.1, 0.0],
+        [0.5, 0.5, 0.0],
+        [0.0, 0.0, 1.0],
+        [1.0, 1.0, 1.0],
+    ]

@@ -165,15 +165,11 @@ def _believed(
     """Rows that were learnt as the labellers have them, others by what the party `often` says."""
     known = {value for value in values if value is not None}
     names = [*classes, *sorted(known.difference(classes), key=str)]
-    place = {value: number for number, value in enumerate(names)}
-    found = np.ones((len(values), len(names)))
-    for row, value in enumerate(values):
-        if value is not None:
-            found[row] = 0.0
-            if place[value] < len(classes):
-                found[row, : len(classes)] = often[:, place[value]]
-            else:
-                found[row, place[value]] = 1.0
+    place = {value: number for number, value in enumerate([*names, None])}
+    # What each label says of every class; the last, no label, nothing.
+    said = np.vstack([np.eye(len(names)), np.ones(len(names))])
+    said[: len(classes), : len(classes)] = often.T
+    found = said[[place[value] for value in values]]
     found[rows] = 0.0
     found[rows, : len(classes)] = likelihood
     return Belief(tuple(names), found)
