@@ -139,6 +139,10 @@ def test_a_pool_by_hand() -> None:
     half = ev.pool([one, other], [1.0, 0.5])
     odds = 7 / 3 * (3 / 7) ** 0.5
     torch.testing.assert_close(ev.probability(half)[0], torch.tensor(odds / (1 + odds)))
+    # who has no power neither knows nor contradicts anything
+    silent = ev.pool([one, other], [1.0, 0.0])
+    torch.testing.assert_close(silent, ev.pool([one], [1.0]))
+    assert found.uncertainty > half.uncertainty > silent.uncertainty
     shifted = ev.pool([one], [1.0], torch.tensor([0.0, np.log(7 / 3)], dtype=torch.float32))
     torch.testing.assert_close(ev.probability(shifted), torch.tensor([0.5, 0.5]))
 

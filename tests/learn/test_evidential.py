@@ -34,6 +34,8 @@ def test_the_make_up_of_a_batch(counts: list[int], batch: int, least: float) -> 
     # As many overlapping rows as asked, unless each would be shown too often in an epoch.
     if batch >= len(counts) + 2:
         assert sizes[0] >= min(least * sum(sizes), MOST_PASSES * counts[0] / steps) - 1e-9
+    # And two at least, however few there are: they tie the sides.
+    assert sizes[0] >= min(2, sum(sizes))
 
 
 def test_pools_are_dealt_alike_and_go_round() -> None:

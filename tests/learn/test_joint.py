@@ -156,6 +156,15 @@ def test_pseudo_labels_come_after_the_warm_up_and_only_where_sure() -> None:
         losses[name] = seeded(TransferTop(spec(**OPTIONS | changes))).loss(batch, targets)
     torch.testing.assert_close(losses["warm"], losses["strict"])
     assert losses["lax"] > losses["warm"]
+    # a row that has a label needs no other
+    told = torch.tensor([1, 0])
+    lax, warm = (
+        seeded(TransferTop(spec(**OPTIONS | {"threshold": 0.0, "warmup": epochs}))).loss(
+            batch, told
+        )
+        for epochs in (0, 5)
+    )
+    torch.testing.assert_close(lax, warm)
 
 
 # ------------------------------------------------------------------ cross views

@@ -7,13 +7,16 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 import fedmend as fm
 from fedmend.data.crowds import annotators
 from fedmend.data.table import Table
 from fedmend.federation import Alignment, AlignmentCounts, Federation
 from fedmend.flow.kept import keep_completion, restore_completion
-from fedmend.learn.own_model import own_model
+from fedmend.learn.features import Features
+from fedmend.learn.halves import Settings
+from fedmend.learn.own_model import own_model, own_outputs
 
 LATE = np.array(["no", "yes"])
 
@@ -75,6 +78,21 @@ def test_rows_known_to_both_are_not(corrected: Any) -> None:
     model = fm.VFL(epochs=2, batch_size=16).fit(train)
     both = model.predict_proba(train, rows="aligned")
     assert np.abs(both - inc.predict_proba(train, rows="aligned")).max() > 0.01
+
+
+def test_classes_are_found_by_name_whatever_their_order(corrected: Any) -> None:
+    """The model that corrected the labels may know others, and number them otherwise."""
+    fed = corrected[0]
+    part = own_model(fed.engine.site("bank"), corrected[2].dataset)
+    table = fed.engine.site("bank").tables["new"]
+    encoded = part.bottom.encoder.transform(table)
+    features = Features(encoded, np.arange(40), torch.device("cpu"), torch.float32)
+    plain = own_outputs(part, features, 40, Settings(), ["no", "yes"])
+    torch.testing.assert_close(plain.sum(1), torch.ones(40))
+    assert (plain.argmax(1) == 1).float().mean() not in (0.0, 1.0)
+    others = own_outputs(part, features, 40, Settings(), ["yes", "perhaps", "no"])
+    torch.testing.assert_close(others[:, [2, 0]], plain)
+    assert not others[:, 1].any()
 
 
 def test_it_is_kept_with_a_run(corrected: Any, tmp_path: Path) -> None:

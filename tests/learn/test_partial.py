@@ -47,6 +47,11 @@ def test_batches_hold_enough_aligned_rows(sizes: list[int], batch: int, least: f
     assert all(count == 0 for count, size in zip(counts, sizes, strict=True) if not size)
 
 
+def test_however_small_the_other_groups_are_a_batch_has_room_for_them() -> None:
+    assert make_up([1000, 1], 4, 0.25) == ([3, 1], 250)
+    assert make_up([0, 12], 4, 0.25) == ([0, 4], 3)
+
+
 def test_small_groups_come_round_and_large_ones_are_not_repeated() -> None:
     small, large = np.arange(3), np.arange(10, 40)
     order = MixedOrder([small, large], [2, 3], 10, CPU)

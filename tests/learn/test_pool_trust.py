@@ -42,6 +42,22 @@ def test_who_does_harm_is_not_heard(rows: int) -> None:
     )
 
 
+def test_harm_within_the_error_of_the_mean_shuts_nobody_out() -> None:
+    """Few rows tell little: columns that say next to nothing look harmful every other time."""
+    heard = []
+    for seed in range(12):
+        rng = np.random.default_rng(seed)
+        y = rng.integers(0, 2, 30)
+        bank = np.where(np.eye(2)[y] == 1, 1.0, -1.0) + rng.normal(size=(30, 2))
+        outputs = {"bank": torch.tensor(bank).float()}
+        outputs[TELCO] = torch.tensor(0.8 * rng.normal(size=(30, 2))).float()
+        found = fit_pool(HOW, outputs, torch.tensor(y), held=HELD, anchor="bank")
+        if found.losses["all"] > found.losses["bank"]:
+            heard.append(found.trust[TELCO] > 0)
+    assert len(heard) > 4
+    assert np.mean(heard) > 0.7
+
+
 def test_without_an_anchor_the_harm_is_only_dampened() -> None:
     outputs, y = judged(16, helpful=False)
     found = fit_pool(HOW, outputs, y, held=HELD)

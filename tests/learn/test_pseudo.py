@@ -181,3 +181,10 @@ def test_what_members_share_counts_as_spread() -> None:
     members = np.array([[0.0, 3.0], [0.0, -3.0]])
     labels = spread(members, 0.5, scale=10.0, residual=4.0)
     np.testing.assert_allclose(labels.score, [0.6, 0.5])
+
+
+def test_a_share_that_is_a_whole_number_of_rows_takes_so_many() -> None:
+    """0.07 times 100 is a little more than 7 in floating point."""
+    rows = probability(np.full((100, 2), 0.5), 0.5)
+    assert len(select(rows, 0.07)) == 7
+    assert len(select(rows, 0.071)) == 8

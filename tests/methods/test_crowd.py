@@ -21,6 +21,18 @@ def test_counts_and_soft_labels_leave_missing_votes_out() -> None:
     np.testing.assert_allclose(crowd.soft_labels(counts), [[2 / 3, 1 / 3, 0], [0, 0, 1], [0, 0, 0]])
 
 
+@pytest.mark.parametrize("hard", [False, True])
+def test_rows_that_nobody_labels_teach_nothing(hard: bool) -> None:
+    truth = (np.arange(200) % 4 == 0).astype(np.int64)
+    votes = annotators(truth, rates=[0.1, 0.2, 0.4], n_classes=2, seed=0)
+    silent = np.full((400, 3), -1)
+    alone = crowd.dawid_skene(votes, 2, hard=hard)
+    among = crowd.dawid_skene(np.vstack([votes, silent]), 2, hard=hard)
+    np.testing.assert_allclose(among.prior, alone.prior, atol=1e-9)
+    np.testing.assert_allclose(among.expertise, alone.expertise, atol=1e-9)
+    np.testing.assert_allclose(among.posterior[:200], alone.posterior, atol=1e-9)
+
+
 def test_majority_breaks_ties_at_random_and_knows_silence() -> None:
     counts = np.tile([[2, 2, 0]], (4000, 1))
     chosen = crowd.majority(counts, np.random.default_rng(0))
