@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import datetime
+import tomllib
 
 import pytest
 from hypothesis import given, settings
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 
 from fedmend.config import load_config
 from fedmend.config.mended import toml_text
+from fedmend.config.problems import _EXAMPLES
 from fedmend.errors import ConfigError
 
 FULL = {
@@ -82,6 +84,26 @@ def test_odd_values_anywhere_are_problems_and_no_crash(without, data):
         path = data.draw(st.sampled_from(list(places(content))))
         content = changed(content, path, data.draw(st.sampled_from(ODD)))
     with pytest.MonkeyPatch.context() as patch, contextlib.suppress(ConfigError):
+        load(content, patch)
+
+
+def test_examples_in_mends_are_valid_themselves():
+    content = copy.deepcopy(FULL)
+    del content["complete"], content["correct"], content["flare"]
+    content["method"] = [{"name": "vfl"}]
+    file = {
+        **{("run", key): key for key in ("seed", "seeds", "device", "strict", "folder")},
+        **{("run", key): key for key in ("leave_out", "keep_stages")},
+        **{("evaluate", key): key for key in ("metrics", "test_share", "reference")},
+        **{("party", 0, key): key for key in ("name", "data", "id", "label")},
+        ("party", 0, "policy", "min_intersection"): "min_intersection",
+        ("align", "minimum"): "minimum",
+        ("predict", "alone"): "alone",
+        ("recipe",): "recipe",
+    }
+    for path, key in file.items():
+        content = changed(content, path, tomllib.loads(f"x = {_EXAMPLES[key]}")["x"])
+    with pytest.MonkeyPatch.context() as patch:
         load(content, patch)
 
 

@@ -20,7 +20,7 @@ _EXAMPLES = {
     "test_share": "0.25", "metrics": '["auc", "accuracy"]', "minimum": "10", "device": '"cpu"',
     "strict": "true", "folder": '"runs/first"', "min_intersection": "10", "title": '"Our run"',
     "to": '"bank"', "labellers": '["bank", "telco"]', "alone": '["telco"]', "least": "0.6",
-    "recipe": '"mend-all"', "leave_out": '["report"]', "keep_stages": "false",
+    "recipe": '"complete-vfl"', "leave_out": '["report"]', "keep_stages": "false",
     "reference": '"bank"', "export": "true", "also_unmended": "true", "label_review": "true",
 }  # fmt: skip
 _MUST_BE = {
