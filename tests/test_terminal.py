@@ -43,6 +43,10 @@ def test_comparison_over_seeds_and_with_a_score_that_is_missing():
     assert "0.920 ± 0.028" in text and "–" in text and "2.0 kB" in text
 
 
+def test_cells_take_text_as_it_is():
+    assert "[red]a[/red]" in drawn(plain_table(["party"], [["[red]a[/red]"]]))
+
+
 def test_bullets_wrap_under_themselves_and_take_text_as_it_is():
     stream = io.StringIO()
     bullets(Console(file=stream, width=30), ["[red] a sentence that is longer than the line"])
