@@ -1,9 +1,10 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
 from fedmend.deploy.party_file import install_workers, load_party, open_site
-from fedmend.errors import ConfigError, ReadError
+from fedmend.errors import ConfigError, ReadError, Refused
 from fedmend.federation import Worker
 from fedmend.federation.engines.flare.host import Hello
 from fedmend.flow.reading import split_by_id
@@ -44,11 +45,21 @@ def test_a_test_table_of_its_own_is_taken(party, workshop):
     assert site.tables["test"].label == "default"
 
 
-def test_the_policy_is_the_partys(party):
-    file = load_party(party('[policy]\nrefuse = ["gradient"]\nworkers = ["PairWorker"]\n'))
-    policy = file.policy.build()
-    assert "gradient" not in policy.may_leave
-    assert policy.workers == frozenset({"PairWorker"})
+def test_the_policy_is_the_partys(party, workshop):
+    text = '[policy]\nrefuse = ["gradient"]\nworkers = ["PairWorker"]\nmin_intersection = 50\n'
+    file = load_party(party(f'device = "cpu"\nthreads = 2\n{text}'))
+    before = torch.get_num_threads()
+    try:
+        site = open_site(file, HELLO, workshop.folder)
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
+    assert site.policy == file.policy.build()
+    assert "gradient" not in site.policy.may_leave
+    assert site.policy.workers == frozenset({"PairWorker"})
+    assert site.policy.min_intersection == 50
+    with pytest.raises(Refused, match="'bank' refused: the worker RosterWorker"):
+        site.start("RosterWorker", "train", {})
 
 
 @pytest.mark.parametrize(
