@@ -4,10 +4,11 @@ import pytest
 import torch
 
 from fedmend.deploy.party_file import install_workers, load_party, open_site
-from fedmend.errors import ConfigError, ReadError, Refused
+from fedmend.errors import ConfigError, CryptoError, ReadError, Refused
 from fedmend.federation import Worker
 from fedmend.federation.engines.flare.host import Hello
 from fedmend.flow.reading import split_by_id
+from fedmend.secure.keys import Identity, keyring
 
 HELLO = Hello("r1", "first", ("VFL",), 4, 0.3)
 
@@ -60,6 +61,18 @@ def test_the_policy_is_the_partys(party, workshop):
     assert site.policy.min_intersection == 50
     with pytest.raises(Refused, match="'bank' refused: the worker RosterWorker"):
         site.start("RosterWorker", "train", {})
+
+
+def test_the_keys_of_the_file_are_those_of_the_site(party, workshop):
+    telco = Identity()
+    text = f'[keys]\nonly_pinned = true\npinned.telco = "{telco.public.hex()}"\n'
+    site = open_site(load_party(party(text)), HELLO, workshop.folder)
+    ring = keyring(site)
+    assert ring.fingerprints()["telco"] == telco.fingerprint
+    with pytest.raises(CryptoError, match="the key of 'telco' has changed"):
+        ring.pin("telco", Identity().public)
+    with pytest.raises(CryptoError, match="was given no key of 'shop' in advance"):
+        ring.pin("shop", Identity().public)
 
 
 @pytest.mark.parametrize(
