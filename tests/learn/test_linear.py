@@ -5,6 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 import pytest
+from scipy.optimize import minimize_scalar
+from scipy.special import logsumexp
 from sklearn.linear_model import LogisticRegression, Ridge
 
 from fedmend.data.encode import Encoder
@@ -23,6 +25,7 @@ from fedmend.federation.policy import KINDS
 from fedmend.learn.columns import ridge
 from fedmend.learn.columns.board import board_of, indicators
 from fedmend.learn.columns.linear import LinearModels
+from fedmend.learn.columns.logistic import LogisticTarget
 from fedmend.learn.columns.rotation import rotate, secret_rotation
 from fedmend.secure.correlation import rank_correlation
 
@@ -426,3 +429,33 @@ def test_the_board_keeps_its_books():
     assert list(fed.engine.sites["bank"].alignments) == ["train"]
     values = held["income"].decode(held["income"].truth[:ALIGNED])
     assert values.to_numpy() == pytest.approx(b["income"][:ALIGNED].to_numpy())
+
+
+@pytest.mark.parametrize("width", [1, 3])
+@pytest.mark.parametrize("far", [0.5, 20.0, 60.0])
+def test_the_length_of_a_step_is_the_minimum_along_it(width, far):
+    """Also from scores so far off that Newton's own step would leave all rows behind."""
+    rng = np.random.default_rng(0)
+    rows, classes = 60, max(2, width)
+    labels = rng.integers(0, classes, rows)
+    target = LogisticTarget.__new__(LogisticTarget)
+    hot = labels[:, None] == (np.array([1]) if width == 1 else np.arange(width))
+    target._hot = hot.astype(np.float64)
+    target.scores = far * (1 - 2 * target._hot) + rng.normal(size=(rows, width))
+    target._penalty = 0.01 * np.eye(2)
+    target.parameters = rng.normal(size=(2, width))
+    direction = rng.normal(size=(2, width))
+    change = (2 * target._hot - 1) * rng.uniform(0.1, 3.0, size=(rows, width))
+
+    def loss(length):
+        scores = target.scores + length * change
+        if width == 1:
+            lost = np.logaddexp(0, np.where(target._hot == 1, -scores, scores)).sum()
+        else:
+            lost = (logsumexp(scores, axis=1) - scores[np.arange(rows), labels]).sum()
+        moved = target.parameters + length * direction
+        return lost + 0.5 * (moved * (target._penalty @ moved)).sum()
+
+    found = target._search(change, direction)
+    best = minimize_scalar(loss, bounds=(0, 2000), method="bounded", options={"xatol": 1e-9})
+    assert loss(found) == pytest.approx(best.fun, rel=1e-4)
