@@ -241,6 +241,24 @@ def test_a_class_that_only_test_rows_have(workshop):
     assert findings(workshop).problems == []
 
 
+@pytest.mark.parametrize(
+    ("number", "metric", "words"),
+    [
+        (False, "rmse", "taken for classes. Mend: choose from accuracy, auc"),
+        (True, "auc", "taken for a number. Mend: choose from"),
+    ],
+)
+def test_metrics_that_do_not_fit_the_label(workshop, number, metric, words):
+    if number:
+        workshop.bank["default"] = workshop.bank["income"] * 3
+    workshop.write(f'[evaluate]\nmetrics = ["{metric}"]\n')
+    (problem,) = findings(workshop).problems
+    assert problem.startswith(f"evaluate.metrics: {metric!r} does not fit this label")
+    assert words in problem
+    with pytest.raises(fm.errors.ConfigError, match="does not fit this label"):
+        execute(plan_of(load_config(workshop.config)), workshop.run)
+
+
 def test_numbers_need_no_classes(workshop):
     workshop.bank["default"] = np.arange(160) // 8
     workshop.write(method='name = "vfl"\nepochs = 2\ntask = "regression"')

@@ -27,6 +27,7 @@ from fedmend.flow.reading import (
     require_known_classes,
     set_aside,
 )
+from fedmend.learn.metrics import CLASSIFICATION, REGRESSION
 from fedmend.report.overview import Overview, overview
 from fedmend.secure.align import align
 from fedmend.secure.identifiers import RULES, better_rule, describe_ids, shared_by_rule
@@ -58,6 +59,8 @@ def check_data(config: Config) -> Findings:
         found.notes += dict.fromkeys(
             str(each.message) for each in caught if issubclass(each.category, FedmendWarning)
         )
+    if config.horizontal:
+        found.problems += _misfits(config, "multiclass")
     if config.horizontal and len(found.tables) == len(config.party):
         found.problems += _nothing_to_train_on(found)
         found.problems += alike_problems(found.tables)
@@ -154,13 +157,27 @@ def _check_label(
 
     assert table.label is not None
     try:
-        LabelEncoder().fit(table.y, table.schema[table.label], party=party)
+        task = LabelEncoder().fit(table.y, table.schema[table.label], party=party).task
+        if not any("task" in method.params for method in config.method):
+            found.problems += _misfits(config, task)
         if one_truth(config):
             train, later = set_aside(config, table) if test is None else (table, test)
             if later.label is not None:
                 require_known_classes(train, later, party)
     except DataError as error:
         found.problems.append(str(error.at(party)))
+
+
+def _misfits(config: Config, task: str) -> Iterator[str]:
+    """Metrics of classes for a number, and of numbers for classes: a run trains before it sees."""
+    fitting = REGRESSION if task == "regression" else CLASSIFICATION
+    for metric in config.evaluate.metrics:
+        if metric not in fitting:
+            yield (
+                f"evaluate.metrics: {metric!r} does not fit this label, which is taken for "
+                f"{'a number' if task == 'regression' else 'classes'}. "
+                f"Mend: choose from {', '.join(fitting)}"
+            )
 
 
 def _check_labellers(config: Config, found: Findings) -> None:
