@@ -75,7 +75,7 @@ def execute_flare(
                     listener=listener,
                 )
             except PartyAbsent as error:
-                config, resume, force = _after(error, config, listener, resume)
+                config, resume, force = _after(error, config, listener)
                 start = None  # what was to be done again is no longer in the manifest
 
 
@@ -107,15 +107,15 @@ def _plan(config: Config, kits: Kits, listener: Listener) -> Plan:
 def _run_name(work: Path) -> str:
     """The name under which the parties keep their part of this run; the same when resumed."""
     path = work / RUN_NAME
-    if not path.is_file():
+    name = path.read_text(encoding="utf-8") if path.is_file() else ""
+    if not name:  # a process that was killed may have left an empty file
         slug = re.sub(r"[^A-Za-z0-9_-]", "-", work.name.removesuffix(".part"))[:60]
-        path.write_text(f"{slug}-{secrets.token_hex(4)}", encoding="utf-8")
-    return path.read_text(encoding="utf-8")
+        name = f"{slug}-{secrets.token_hex(4)}"
+        path.write_text(name, encoding="utf-8")
+    return name
 
 
-def _after(
-    error: PartyAbsent, config: Config, listener: Listener, resume: bool
-) -> tuple[Config, bool, bool]:
+def _after(error: PartyAbsent, config: Config, listener: Listener) -> tuple[Config, bool, bool]:
     """What to do about an absent party: config, resume and force of the next attempt, or raise."""
     how = config.flare.on_absent
     # Without a call, the party was waited for already, and did not come.
