@@ -7,6 +7,7 @@ import os
 import pytest
 from rich.console import Console
 
+from fedmend.deploy.commands import start
 from fedmend.deploy.consent import open_question
 from fedmend.deploy.party_screen import PartyScreen, forget_typed, keyboard_answer
 from fedmend.federation.engines.flare.events import Events
@@ -166,3 +167,27 @@ def test_what_happened_is_shown_in_order(screen, tmp_path):
     shown.tick()
     words = [line.split("  ", 1)[1] for line in shown.text().splitlines()]
     assert [each.split(":")[0] for each in words] == ["→ W.step", "← W.sums", "the end"]
+
+
+@pytest.mark.parametrize("somebody", [True, False])
+def test_party_start_asks_at_the_keyboard_where_somebody_sits(workshop, monkeypatch, somebody):
+    workshop.write()
+    kit = workshop.folder
+    (kit / "startup").mkdir()
+    (kit / "startup" / "fed_client.json").write_text('{"client": {"fqsn": "bank"}}')
+    (kit / "party.toml").write_text('name = "bank"\ndata = "bank.csv"\nid = "customer"\n')
+    made = []
+
+    class Screen:
+        def __init__(self, *given):
+            made.append(given)
+
+        def tick(self):
+            pass
+
+    monkeypatch.setattr("fedmend.deploy.party_screen.PartyScreen", Screen)
+    monkeypatch.setattr("fedmend.deploy.processes.Daemon.supervise", lambda daemon, tick: tick())
+    monkeypatch.setattr("sys.stdin.isatty", lambda: somebody, raising=False)
+    start(kit)
+    ((_, _, answer, forget),) = made
+    assert (answer, forget) == ((keyboard_answer, forget_typed) if somebody else (None, None))
