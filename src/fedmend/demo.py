@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
+from rich.markup import escape
 
 from fedmend.checks import check_data, look
 from fedmend.config import load_config
@@ -177,8 +178,9 @@ def run_demo(out: Path, console: Console) -> RunRecord:
     _predict(out, console)
     console.print("[bold]Who saw what[/] (fedmend ledger)")
     show_ledger(console, read_ledger(out / LEDGER_FILE), list(train))
-    console.print(f"\nThe report: [bold]{out / REPORT_FILE}[/]", highlight=False)
-    console.print(f"The same run as a file to change: {out / CONFIG_FILE}", highlight=False)
+    report, config_file = (escape(str(out / name)) for name in (REPORT_FILE, CONFIG_FILE))
+    console.print(f"\nThe report: [bold]{report}[/]", highlight=False)
+    console.print(f"The same run as a file to change: {config_file}", highlight=False)
     return record
 
 
@@ -220,8 +222,8 @@ def _predict(out: Path, console: Console) -> None:
     console.print("[bold]Predicting new patients[/] (fedmend predict)")
     for done in predict_run(out, tables, out / PREDICTIONS):
         console.print(
-            f"  {done.path}: {done.shared + done.alone} patients by {done.method}, {done.shared} "
-            "of them known to the other hospital too",
+            f"  {escape(str(done.path))}: {done.shared + done.alone} patients by {done.method}, "
+            f"{done.shared} of them known to the other hospital too",
             highlight=False,
         )
     console.print()
