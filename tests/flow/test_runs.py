@@ -252,10 +252,11 @@ def test_split_by_id_takes_the_same_people_everywhere():
     ids = np.arange(2000)
     frame = pd.DataFrame({"x": ids * 1.5})
     numbers = Table(ids, frame)
-    texts = Table(np.array([f" {each}" for each in ids[::-1]], dtype=object), frame)
     train, test = split_by_id(numbers, 0.25, seed=3)
-    _, other = split_by_id(texts, 0.25, seed=3)
-    assert sorted(test.ids.tolist()) == sorted(int(each) for each in other.ids)
+    for written in (" {}", "{:05}"):  # as align.normalise = "text" and "number" compare them
+        texts = np.array([written.format(each) for each in ids[::-1]], dtype=object)
+        _, other = split_by_id(Table(texts, frame), 0.25, seed=3)
+        assert sorted(test.ids.tolist()) == sorted(int(each) for each in other.ids)
     assert len(train) + len(test) == 2000 and 430 < len(test) < 570
     assert set(split_by_id(numbers, 0.25, seed=4)[1].ids) != set(test.ids)
 
