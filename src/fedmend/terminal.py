@@ -14,6 +14,7 @@ from rich.table import Table
 from fedmend.federation import Entry
 from fedmend.flow.listening import Listener
 from fedmend.flow.manifest import StageEntry
+from fedmend.report.amounts import score_text
 from fedmend.report.mending import Mending
 from fedmend.report.overview import Overview
 from fedmend.report.plots import pretty
@@ -99,7 +100,9 @@ class TerminalListener(Listener):
     def scored(self, run: MethodRun) -> None:
         self._end_bar()
         scores = ", ".join(
-            f"{pretty(name)} {value:.3f}" for name, value in run.scores.items() if value is not None
+            f"{pretty(name)} {score_text(value)}"
+            for name, value in run.scores.items()
+            if value is not None
         )
         what = "rounds" if run.history and "round" in run.history[0] else "epochs"
         epochs = f", {len(run.history)} {what}" if run.history else ""
@@ -178,8 +181,9 @@ def comparison_table(record: RunRecord) -> Table:
     for each in record.summaries():
         scores = []
         for name in names:
-            spread = f" ± {each.sd[name]:.3f}" if each.seeds > 1 and name in each.sd else ""
-            scores.append(f"{each.mean[name]:.3f}{spread}" if name in each.mean else "–")
+            several = each.seeds > 1 and name in each.sd
+            spread = f" ± {score_text(each.sd[name])}" if several else ""
+            scores.append(f"{score_text(each.mean[name])}{spread}" if name in each.mean else "–")
         table.add_row(
             escape(each.title),
             *scores,

@@ -67,7 +67,7 @@ def test_every_section_and_the_keyboard(browser, whole, entries, tmp_path):
     severe = [line for line in browser.get_log("browser") if line["level"] == "SEVERE"]
     assert severe == []
     for section in CHAPTERS:
-        if section != "rounds":
+        if section not in ("rounds", "audit"):  # a run has them only where there is something
             element = browser.find_element("id", section)
             assert element.is_displayed() and element.size["height"] > 100, section
     for svg in browser.find_elements("css selector", "section > figure svg"):

@@ -46,3 +46,15 @@ def test_figures_of_one_page_share_no_ids_and_no_colours_of_their_own() -> None:
     assert plots.INK not in one
     assert "var(--ink)" in one
     assert "var(--" not in plots.standalone(one)
+
+
+def test_methods_a_hair_apart_do_not_stand_at_the_two_ends() -> None:
+    with plots.styled():
+        _, (axes,) = plots.new_figure(4.0, 2.0)
+        axes.plot([0.8120, 0.8125], [0, 1])
+        plots._not_too_close(axes, "auc")
+        low, high = axes.get_xlim()
+        assert high - low >= 0.0199 and abs((low + high) / 2 - 0.81225) < 1e-9
+        axes.set_xlim(3.0, 3.001)
+        plots._not_too_close(axes, "rmse")
+        assert axes.get_xlim() == (3.0, 3.001)

@@ -30,6 +30,8 @@ from fedmend.errors import ConfigError, FedmendError, FedmendWarning
 from fedmend.federation import Federation
 from fedmend.flow.folds import fold, forget, horizontal_fold
 from fedmend.flow.scoring import Reference, measure
+from fedmend.report.amounts import score_text
+from fedmend.report.plots import pretty
 from fedmend.report.record import better_is_higher
 
 if TYPE_CHECKING:
@@ -296,16 +298,18 @@ class Contest:
         what = "rows of all parties" if self.horizontal else "rows known to all parties"
         lines = [
             f"{best.title} was chosen: {METHODS[best.name][1]}. On held-out {what} its "
-            f"{self.metric} was {mean[id(best)]:.3f} on average over {folds} of {self.how.folds} "
-            "folds."
+            f"{pretty(self.metric)} was {score_text(mean[id(best)])} on average over {folds} of "
+            f"{self.how.folds} folds."
         ]
         others = [each for each in able if each is not best]
         if others:
             sign = 1 if better_is_higher(self.metric) else -1
             second = max(others, key=lambda each: sign * mean[id(each)])
-            lines.append(f"Next came {second.title} with {mean[id(second)]:.3f}.")
-            spread = statistics.stdev(best.values[:folds]) if folds > 1 else float("inf")
-            if abs(mean[id(best)] - mean[id(second)]) < spread:
+            lines.append(f"Next came {second.title} with {score_text(mean[id(second)])}.")
+            apart = abs(mean[id(best)] - mean[id(second)])
+            if folds == 1:
+                lines.append("One fold cannot tell whether the difference is more than chance.")
+            elif apart < statistics.stdev(best.values[:folds]):
                 lines.append(
                     "The difference is within what folds differ by, so that either would do."
                 )

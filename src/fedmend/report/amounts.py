@@ -1,8 +1,8 @@
-"""Estimated times and sizes in words: one figure, because an estimate has no more."""
+"""Times, sizes and scores in words; estimates in one figure, because they have no more."""
 
 from __future__ import annotations
 
-__all__ = ["about", "in_bytes", "in_time"]
+__all__ = ["about", "in_bytes", "in_time", "score_text"]
 
 
 def about(seconds: float) -> str:
@@ -32,3 +32,11 @@ def _one_figure(value: float) -> str:
         return "under 1"
     digits = len(str(int(value))) - 1
     return f"{round(value / 10**digits) * 10**digits:,}"
+
+
+def score_text(value: float) -> str:
+    """A score as people read it: ``0.836``, and an error in euros ``1,162.4``."""
+    size = abs(value)
+    if size < 10:
+        return f"{value:.3f}"
+    return f"{value:,.2f}" if size < 100 else f"{value:,.1f}" if size < 10_000 else f"{value:,.0f}"

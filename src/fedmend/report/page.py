@@ -9,6 +9,7 @@ from typing import Any
 
 from fedmend.federation.ledger import Entry, read_ledger
 from fedmend.report import choosing, correcting, maps, plots, rounds, uncertainty, words, worth
+from fedmend.report.amounts import score_text
 from fedmend.report.labelling import Labelling
 from fedmend.report.mending import ORIGIN_WORDS, Mending
 from fedmend.report.overlap import overlap
@@ -323,8 +324,8 @@ def _uncertainties(record: RunRecord) -> list[dict[str, Any]]:
 def _score(summary: Summary, metric: str) -> str:
     if metric not in summary.mean:
         return "–"
-    text = f"{summary.mean[metric]:.3f}"
-    return f"{text} ± {summary.sd[metric]:.3f}" if summary.seeds > 1 else text
+    text = score_text(summary.mean[metric])
+    return f"{text} ± {score_text(summary.sd[metric])}" if summary.seeds > 1 else text
 
 
 def _cards(
@@ -347,7 +348,7 @@ def _cards(
         cards.append(
             {
                 "name": f"Best {plots.pretty(record.metric)} on {record.evaluated_on}",
-                "value": f"{best.mean[record.metric]:.3f}",
+                "value": score_text(best.mean[record.metric]),
                 "note": f"{best.title}{several}",
             }
         )
@@ -378,8 +379,8 @@ def _in_short(record: RunRecord) -> str:
     if best.mean[record.metric] == alone.mean[record.metric]:
         return f"No method did better than {alone.title}: the label party by itself."
     return (
-        f"{best.title} did best, with {metric} {best.mean[record.metric]:.3f}. The label party by "
-        f"itself ({alone.title}) reaches {alone.mean[record.metric]:.3f}."
+        f"{best.title} did best, with {metric} {score_text(best.mean[record.metric])}. The label "
+        f"party by itself ({alone.title}) reaches {score_text(alone.mean[record.metric])}."
     )
 
 

@@ -13,6 +13,7 @@ import warnings
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from fedmend.report.amounts import score_text
 from fedmend.report.record import MethodRun, RunRecord
 
 if TYPE_CHECKING:
@@ -25,6 +26,8 @@ __all__ = ["comparison", "curves", "new_figure", "standalone", "styled", "to_svg
 INK, FAINT, GRID, TORN = "#010203", "#010204", "#010205", "#010206"
 SERIES = ("#020101", "#020102", "#020103", "#020104", "#020105", "#020106")
 LABEL = "#020107"
+SHARES = ("auc", "accuracy", "f1")
+LEAST_SPAN = 0.02
 COLOURS: dict[str, tuple[str, str]] = {
     INK: ("--ink", "#1d2530"),
     FAINT: ("--faint", "#5d6875"),
@@ -246,7 +249,7 @@ def comparison(record: RunRecord) -> str | None:
                 )
             axes.plot([mean], [number], "|", ms=18, mew=2.6, color=_method_colour(number))
             axes.annotate(
-                f"{mean:.3f}",
+                score_text(mean),
                 (max(values), number),
                 (9, 0),
                 textcoords="offset points",
@@ -256,11 +259,20 @@ def comparison(record: RunRecord) -> str | None:
         axes.set_yticks(range(len(summaries)), [each.title for each in summaries])
         axes.set_ylim(len(summaries) - 0.45, -0.55)
         axes.margins(x=0.12)
+        _not_too_close(axes, record.metric)
         axes.grid(axis="y", visible=False)
         axes.tick_params(axis="y", length=0)
         axes.set_xlabel(f"{pretty(record.metric)} on {record.evaluated_on}")
         axes.spines["left"].set_visible(False)
         return to_svg(figure, "comparison", f"{pretty(record.metric)} of every method")
+
+
+def _not_too_close(axes: Any, metric: str) -> None:
+    """Shares that differ in the third place must not stand at the two ends of a picture."""
+    low, high = axes.get_xlim()
+    spare = LEAST_SPAN - (high - low)
+    if metric in SHARES and spare > 0:
+        axes.set_xlim(low - spare / 2, high + spare / 2)
 
 
 METRIC_WORDS = {

@@ -21,6 +21,7 @@ __all__ = ["MethodRun", "RunRecord", "Summary", "better_is_higher", "versions"]
 
 FORMAT = 1
 FEW_TESTED = 50
+MANY_TESTED = 2_000
 RECORD_FILE = "metrics.json"
 # Metrics of which less is better; of all others more is.
 _LESS_IS_BETTER = ("loss", "error", "rmse", "mae", "mse", "brier", "ece", "nll")
@@ -119,6 +120,27 @@ class RunRecord:
                 "to be chance. Mend: a larger evaluate.test_share, or test tables"
             )
         return found
+
+    def sureness(self) -> str:
+        """How far the best method's accuracy is known from so many rows; empty where they are many.
+
+        Wilson's interval, which holds for few rows and shares near one.
+        """
+        best = self.best()
+        if not self.tested or self.tested > MANY_TESTED or best is None:
+            return ""
+        right, rows, z = best.mean.get("accuracy"), self.tested, 1.96
+        if right is None:
+            return ""
+        middle = (right + z * z / (2 * rows)) / (1 + z * z / rows)
+        away = (
+            z * math.sqrt(right * (1 - right) / rows + (z / (2 * rows)) ** 2) / (1 + z * z / rows)
+        )
+        return (
+            f"On {rows:,} rows the accuracy of {best.title}, {right:.3f}, stands for one between "
+            f"{middle - away:.2f} and {middle + away:.2f} (95 %). All methods are compared on the "
+            "same rows, so that their order is somewhat surer than that."
+        )
 
     def _untold(self) -> list[str]:
         """Why a method has no AUC, where one has none."""
