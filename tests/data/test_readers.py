@@ -347,7 +347,7 @@ def test_a_quoted_mark_of_a_missing_cell_is_one_too(csv):
 
 
 def test_a_column_s_type_is_taken_from_all_of_it(csv, monkeypatch):
-    """The parser takes it from the first block; a whole file below 256 MB is one."""
+    """Whatever stands in the parser's first block, of which large files have many."""
     monkeypatch.setattr("fedmend.data._csv._BLOCK", 1 << 10)
     rows = "".join(f"{number},{number}\n" for number in range(2000))
     table = read(csv("id,x\n" + rows + "2000,0.5\n"), id="id")

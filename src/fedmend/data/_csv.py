@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 __all__ = ["parse_csv"]
 
 _CHUNK = 1 << 20
-_ONE_BLOCK_BELOW = 1 << 28
 _BLOCK = 1 << 26
 _WHOLE_NUMBER = r"^-?(0|[1-9][0-9]{0,17})(\.0*)?$"
 
@@ -166,14 +165,11 @@ def _parse(
         bad.append(row)
         return "error"
 
-    # one block, so that a column's type is inferred from all of its values
-    one_block = len(text) < _ONE_BLOCK_BELOW
     try:
         return pc.read_csv(
             pa.BufferReader(text),
-            read_options=pc.ReadOptions(
-                use_threads=threads, block_size=len(text) + 1 if one_block else _BLOCK
-            ),
+            # A row must fit into a block; a column's type is that of all blocks together.
+            read_options=pc.ReadOptions(use_threads=threads, block_size=min(len(text) + 1, _BLOCK)),
             parse_options=pc.ParseOptions(
                 delimiter=delimiter, newlines_in_values=True, invalid_row_handler=first_bad
             ),
