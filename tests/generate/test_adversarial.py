@@ -16,6 +16,7 @@ from fedmend.generate.adversarial import joint_gap, settle
 from fedmend.generate.ctgan import CTGAN, PackedCritic
 from fedmend.generate.encoder import Span
 from fedmend.generate.square import SquareCritic
+from fedmend.generate.training import EMA
 
 
 def test_joint_gap_sees_means_and_relations() -> None:
@@ -49,6 +50,20 @@ def test_all_mistakes_in_one_message(mixed: Table) -> None:
         CTGAN(latent=0, pac=0, average=1.0, sampling="even", patience=-1).fit(mixed)
     for name in ("latent=0", "pac=0", "average=1.0", "sampling='even'", "patience=-1"):
         assert name in str(raised.value)
+
+
+def test_the_average_of_the_weights_generates(
+    mixed: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    averages: list[EMA] = []
+    monkeypatch.setattr(
+        "fedmend.generate.adversarial.EMA",
+        lambda *given, **how: averages.append(EMA(*given, **how)) or averages[-1],
+    )
+    model = CTGAN(epochs=2, batch_size=20, hidden=16, device="cpu").fit(mixed)
+    found, wanted = model.modules_["generator"].state_dict(), averages[0].average.state_dict()
+    for name, value in wanted.items():
+        assert torch.equal(found[name], value), name
 
 
 def test_gaps_do_not_show_in_what_is_learnt() -> None:

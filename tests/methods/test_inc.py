@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from fedmend.federation import Alignment, AlignmentCounts, Federation, Party, Po
 from fedmend.methods import crowd as crowds
 from fedmend.methods.inc import Correction, InC
 from fedmend.methods.inc_labels import label_review
+from fedmend.methods.labellers import crowd_roster
 from fedmend.secure.align import align
 
 Make = Callable[..., Any]
@@ -187,6 +189,22 @@ def test_crossfit_predicts_rows_it_has_not_seen(crowd_of: Make) -> None:
     assert accuracy(model, crowd.truth) > 0.93
     plain = InC(**QUICK).fit(crowd_of().fed)
     assert not np.array_equal(model.posterior_, plain.posterior_)
+
+
+def test_of_two_helpers_the_one_that_has_not_seen_a_row_is_asked(crowd_of: Make) -> None:
+    crowd = crowd_of()
+    model, rows = InC(**QUICK, crossfit=True), len(crowd.truth)
+    roster = crowd_roster(crowd.fed, None)
+    soft = crowds.soft_labels(crowds.count_votes(crowd.votes, 3))
+    with ExitStack() as stack:
+        made = model._classifier(stack, crowd.fed, roster, ["a", "b", "c"], soft)
+        (_, one, two) = (session for session, _ in made._all)
+        assert sorted([*one.train, *two.train]) == list(range(rows))
+        made.epoch(1)
+        found = made.predicted()
+        for seen, other in ((one, two), (two, one)):
+            np.testing.assert_allclose(found[seen.train], other.outputs(seen.train), atol=1e-6)
+        assert np.abs(one.outputs() - two.outputs()).max() > 1e-3
 
 
 def test_a_corrector_corrects_and_the_network_asked_for_is_trained(crowd_of: Make) -> None:

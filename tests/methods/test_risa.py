@@ -17,6 +17,7 @@ from fedmend.data.table import Table
 from fedmend.errors import ConfigError, DataError, FedmendWarning, NotFitted, Refused, ResumeError
 from fedmend.federation import Alignment, AlignmentCounts, Federation, Party, Policy
 from fedmend.learn.evidence.additive import RIDGES
+from fedmend.learn.evidence.committee import MemberLinear
 from fedmend.learn.evidence.heads import EvidenceTopWorker
 from fedmend.learn.evidence.judging import Judging
 from fedmend.learn.evidence.parts import part_of as evidence_part
@@ -464,6 +465,34 @@ def test_a_run_that_broke_off_goes_on_as_if_nothing_had_happened(
     assert [entry["loss"] for entry in again.history_] == pytest.approx(losses)
     with pytest.raises(ResumeError):
         RISA(**options | {"lr": 1e-3}).fit(fresh, checkpoint=tmp_path / "c", resume=True)
+
+
+def test_a_member_learns_nothing_from_the_rows_it_must_not_see() -> None:
+    fed = torn(rows=200, strict=False)
+    options = {"members": 2, "solo": False, "weight_decay": 0.0, "schedule": "constant"}
+    model = RISA(**QUICK | options)
+    label_party, parties = model._who(fed)
+    network = model._make_network(fed, parties, label_party, model._config())
+    segments = model._training_rows(fed, label_party)
+    aligned = np.arange(fed.alignment.aligned)
+    with network.session(segments) as session:
+        none = np.zeros(0, np.int64)
+        session.top.set_unseen(aligned, np.zeros(len(aligned), np.int64))
+        session.set_pools([aligned, *[none] * len(parties)])
+        heads = evidence_part(fed.engine.site("bank"), network.model).heads
+        bottom = evidence_part(fed.engine.site("telco"), network.model).bottom
+        layers = [
+            layer
+            for module in (heads.module, bottom.module)
+            for layer in module.modules()
+            if isinstance(layer, MemberLinear)
+        ]
+        before = [layer.weight.detach().clone() for layer in layers]
+        session.epoch(1, 1)
+        for layer, was in zip(layers, before, strict=True):
+            np.testing.assert_array_equal(layer.weight[0].detach(), was[0])
+        pairs = zip(layers, before, strict=True)
+        assert any((layer.weight[1] != was[1]).any() for layer, was in pairs)
 
 
 def test_patience_ends_the_training_with_the_best_weights_and_once_only(tmp_path: Path) -> None:

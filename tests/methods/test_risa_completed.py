@@ -10,6 +10,7 @@ from fedmend.data.table import Table
 from fedmend.federation import Alignment, AlignmentCounts, Federation, Party
 from fedmend.federation.engines.local import LocalEngine
 from fedmend.learn.belief import cell_confidence, keep_confidence
+from fedmend.learn.evidence.parts import part_of
 from fedmend.methods.corrected import correct_labels
 from fedmend.methods.inc import InC
 from fedmend.methods.risa import RISA
@@ -54,6 +55,17 @@ def test_what_is_not_believed_at_all_does_not_matter() -> None:
     np.testing.assert_allclose(one, other, atol=1e-5)
     believed = [judged(mended(0.9, guesses=2.0)), judged(mended(0.9, guesses=-2.0))]
     assert np.abs(believed[0] - believed[1]).max() > 0.01
+
+
+def test_completed_rows_are_not_in_the_mean_that_stands_in() -> None:
+    fed = mended(0.5)
+    model = RISA(**HOW).fit(fed)
+    site = fed.engine.site("telco")
+    part = part_of(site, model.network_.model)
+    assert part.bottom is not None and part.mean is not None
+    cells = part.bottom.encoder.transform(site.tables["train"]).numeric
+    np.testing.assert_allclose(part.mean.numeric, cells[:KNOWN].mean(0), atol=1e-6)
+    assert abs(cells[:KNOWN].mean() - cells.mean()) > 0.1
 
 
 def test_the_party_tells_one_number_a_row_and_the_ledger_says_so() -> None:
