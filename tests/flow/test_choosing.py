@@ -11,7 +11,7 @@ import fedmend as fm
 from fedmend.config import load_config
 from fedmend.data.table import Table
 from fedmend.errors import ConfigError
-from fedmend.federation import Federation, Party
+from fedmend.federation import AlignmentCounts, Federation, Party
 from fedmend.flow import execute, plan_of
 from fedmend.flow.choosing import Choice, Choosing, Contest, candidates_of, main_metric
 from fedmend.flow.folds import fold, forget, horizontal_fold
@@ -57,6 +57,22 @@ def test_folds_hold_out_every_aligned_row_once_and_nowhere_else(make_fed) -> Non
         assert names[0] not in fed.engine.site("bank").tables
     everyone = aligned_ids(fed, "bank")[0].tolist()
     assert sorted(held_out) == sorted(everyone)
+
+
+def test_completed_rows_are_trained_on_and_never_held_out(make_fed) -> None:
+    """They stand last in the common order, and their other sides are guesses."""
+    fed = make_fed(aligned=100)
+    people = aligned_ids(fed, "bank")[0].tolist()
+    counts = fed.alignment
+    fed.note_alignment(AlignmentCounts(counts.aligned, counts.unaligned, completed=30))
+    held_out = []
+    for number in range(2):
+        train, held, names = fold(fed, number, 2, seed=1)
+        held_out += aligned_ids(held, "telco")[0].tolist()
+        assert (train.alignment.aligned, train.alignment.completed) == (65, 30)
+        assert aligned_ids(train, "bank")[0].tolist()[-30:] == people[-30:]
+        forget(fed, names)
+    assert sorted(held_out) == sorted(people[:70])
 
 
 def test_folds_among_some_of_the_parties(make_fed) -> None:

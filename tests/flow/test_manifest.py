@@ -14,7 +14,7 @@ from fedmend.data.table import Table
 from fedmend.errors import ResumeError
 from fedmend.federation import Federation, Party
 from fedmend.flow.digests import files_here, folders_of_parties, tables_of
-from fedmend.flow.kept import keep_alignment
+from fedmend.flow.kept import keep_alignment, restore_alignment
 from fedmend.flow.manifest import (
     MANIFEST_FILE,
     STAGES,
@@ -123,3 +123,24 @@ def test_folders_here_and_at_the_parties(make_fed, tmp_path) -> None:
     after = folders_of_parties(fed, tmp_path / "salt", tmp_path, ["stages/align"])
     assert [key for key in after if after[key] != found[key]] == ["stages/align@telco"]
     json.dumps(after)
+    file = tmp_path / "stages" / "align" / "bank" / "train.npz"
+    file.rename(file.with_name("test.npz"))
+    renamed = folders_of_parties(fed, tmp_path / "salt", tmp_path, ["stages/align"])
+    assert [key for key in after if after[key] != renamed[key]] == ["stages/align@bank"]
+
+
+def test_what_was_kept_must_fit_the_table(make_fed, tmp_path) -> None:
+    fed = make_fed(aligned=50)
+    before = {name: fed.engine.site(name).alignments["train"] for name in fed.names}
+    keep_alignment(fed, tmp_path)
+    assert restore_alignment(fed, tmp_path)
+    for name in fed.names:
+        now = fed.engine.site(name).alignments["train"]
+        assert np.array_equal(now.aligned, before[name].aligned)
+        assert np.array_equal(now.unaligned, before[name].unaligned)
+    own = before["bank"]
+    for aligned, unaligned in ((own.aligned[1:], own.unaligned), (own.aligned, own.aligned)):
+        np.savez(tmp_path / "bank" / "train.npz", aligned=aligned, unaligned=unaligned)
+        with pytest.raises(ResumeError, match="party 'bank': the table 'train' has .* Mend"):
+            restore_alignment(fed, tmp_path)
+    assert not restore_alignment(fed, tmp_path / "nothing")
