@@ -172,6 +172,7 @@ def test_the_live_page_follows_a_run(browser, record, tmp_path):
             )
             # The run ends: its folder takes its name, and the page becomes the report.
             write_report(record, part / "report.html", ledger=[])
+            record.save(part)
             run.finish()
             part.rename(tmp_path / "run")
             told("finished")
