@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import numpy as np
+import pytest
 import torch
 from torch import Tensor
 
 from fedmend.learn.evidence import opinions as ev
 from fedmend.learn.evidence.halves import EvidenceTopHalf
+from fedmend.learn.evidence.heads import EvidenceTopWorker
 from fedmend.learn.evidence.top import EvidenceTop, EvidenceTopSpec, Objective
 from fedmend.learn.features import ALIGNED
 from fedmend.learn.halves import Settings
@@ -79,3 +83,29 @@ def test_nothing_is_learnt_by_a_party_from_sides_that_are_not_believed() -> None
     alone.judge([bank, again], torch.arange(ROWS))[0].backward()
     assert again.grad is not None
     assert not again.grad[-1].any()
+
+
+@pytest.mark.parametrize("soft", [False, True])
+def test_made_up_labels_among_likelihoods_are_certain_classes(
+    soft: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A soft label says how probable classes are, a likelihood how likely what was said is."""
+    half = half_of(Objective())
+    half.set_likelihoods(np.full((ROWS, CLASSES), 0.5))
+    worker = EvidenceTopWorker.__new__(EvidenceTopWorker)
+    worker.half, worker.device = half, torch.device("cpu")
+    heads = SimpleNamespace(labels=SimpleNamespace(classes_=["a", "b", "c"]))
+    monkeypatch.setattr(worker, "_heads", lambda: heads)
+    guess = np.array([[0.2, 0.7, 0.1], [0.6, 0.3, 0.1]])
+    worker._set_made_up(np.array([4, 1]), guess if soft else guess.argmax(1), soft)
+    assert half.targets is not None
+    assert half.targets[4].tolist() == [0.0, 1.0, 0.0]
+    assert half.targets[1].tolist() == [1.0, 0.0, 0.0]
+    assert half.targets[0].tolist() == [0.5, 0.5, 0.5]
+    # where labels are plain, a soft one makes all of them soft
+    plain = half_of(Objective())
+    worker.half = plain
+    worker._set_made_up(np.array([4, 1]), guess if soft else guess.argmax(1), soft)
+    assert plain.targets is not None
+    wanted = [guess[0].tolist(), [1.0, 0.0, 0.0]] if soft else [1, 0]
+    assert plain.targets[[4, 0]].tolist() == wanted

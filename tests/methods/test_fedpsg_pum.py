@@ -826,6 +826,14 @@ def test_a_policy_may_forbid_the_export(tmp_path: Any) -> None:
     assert not (tmp_path / "out").exists()
 
 
+def test_trees_of_the_completion_stop_by_no_rows_held_out_unless_asked_to() -> None:
+    """What the figures of the docs rest on."""
+    given = FedPSGPUM()._training("run", None)["params"]
+    assert given == {"tree": {"validation": 0.0}}
+    asked = FedPSGPUM(tree={"validation": 0.2, "trees": 9})._training("run", None)["params"]
+    assert asked["tree"] == {"validation": 0.2, "trees": 9}
+
+
 def test_it_is_an_estimator() -> None:
     model = FedPSGPUM(rounds=3, tau=0.4)
     assert clone(model).get_params() == model.get_params()
