@@ -27,7 +27,7 @@ __all__ = ["ColumnsFromEmbeddings"]
 PAPER = "He et al., ACSAC 2019 (known inputs)"
 MEND = (
     "a narrower embedding, and a deeper bottom with it; or the party refuses 'embedding' in its "
-    "policy. 16-bit values and fewer epochs do not help"
+    "policy. 16-bit values and fewer epochs help little"
 )
 FEWEST = 20
 
