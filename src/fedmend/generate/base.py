@@ -184,7 +184,7 @@ class Generator(Parameters):
         if seed is None:
             seed, self.draws_ = self.seed + 1_000_003 * (self.draws_ + 1), self.draws_ + 1
         if given is None:
-            if not _is_whole(n, 0):
+            if n is None or not _is_whole(n, 0):
                 raise ConfigError(f"n must be a whole number from 0, however: n={n!r}")
             return self._table(np.arange(n), self._rows(n, None, seed))
         ids, frame = given_rows(given, n, self.schema_)
