@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -53,6 +54,13 @@ def test_a_report_is_text_and_json_and_back(report, tmp_path) -> None:
         "embedding=1",
     ):
         assert word in str(report)
+
+
+def test_fewer_looks_are_still_the_same_finding(report) -> None:
+    fewer = replace(report.findings[0], from_="gradients (1 looks, direction)", score=0.25)
+    given = replace(report.findings[0], from_="gradients (4 looks, direction)")
+    beside = AuditReport("VFL", findings=[given], other=AuditReport("VFL", findings=[fewer]))
+    assert beside.beside()[1][4].startswith("0.250")
 
 
 def weights_of(fed, model) -> list[np.ndarray]:
