@@ -11,8 +11,8 @@ import pytest
 from scipy.stats import chisquare
 
 from fedmend.data.table import Table
-from fedmend.errors import CryptoError
-from fedmend.federation import Federation, Ledger, Policy, Sealed, Site, wire
+from fedmend.errors import CryptoError, Refused
+from fedmend.federation import KINDS, Federation, Ledger, Party, Policy, Sealed, Site, wire
 from fedmend.federation.engines.local import LocalEngine
 from fedmend.secure import sums_he
 from fedmend.secure.keys import keyring
@@ -399,3 +399,19 @@ def test_the_ledger_says_what_crossed():
         "p1",
         "p2",
     }
+
+
+@pytest.mark.parametrize(
+    ("kind", "method"), [("label", "rows_in_clear"), ("row", "labels_in_clear")]
+)
+def test_a_label_cannot_be_asked_for_as_a_row(kind, method):
+    """A policy that lets rows out, and no labels, would else let labels out under another name."""
+    table = Table([0], {"v": [0.0]})
+    lets_out = Policy(allow=frozenset(KINDS))
+    fed = Federation(*(Party(name, table, policy=lets_out) for name in ("p0", "p1")), strict=True)
+    for site in fed.engine.sites.values():
+        offer_summand(site, "x", np.arange(2), kind=kind)
+    with fed.workers(SumWorker) as crew:
+        crew.prepare_round(LATE, "x", FORM, ["p0", "p1"])
+        with pytest.raises(Refused, match=f"is of kind '{kind}' and was asked for as"):
+            getattr(crew["p0"], method)(LATE)
