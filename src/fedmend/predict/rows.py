@@ -125,8 +125,6 @@ def _are_numbers(categories: Sequence[Any] | None) -> bool:
 
 
 def _checked(table: Table, party: PartySettings, schema: Schema | None) -> Table:
-    if not len(table):
-        raise DataError("the file has no rows", mend="give at least one row to predict")
     if schema is None:
         return table
     _lacking(table, schema)
