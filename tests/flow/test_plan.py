@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
 from fedmend.flow import Method, Plan
@@ -52,3 +54,24 @@ def test_completed_rows_are_for_methods_that_look_at_others(also):
 
 def test_nothing_is_trained_where_that_is_left_out():
     assert plan(leave_out=["train"]).trainings == []
+
+
+@pytest.mark.parametrize(
+    ("labellers", "params", "source"),
+    [
+        (["bank"], {}, "bank"),
+        (["bank"], {"source": "telco"}, "telco"),
+        (["bank"], {"direction": "both"}, None),
+        (["bank", "telco"], {}, None),  # either would do: the method decides
+        (["bank", "registry"], {}, "bank"),  # whoever has labels only has nothing to complete by
+        (["archive"], {}, None),  # all of its rows are known to all
+    ],
+)
+def test_rows_of_the_party_that_labels_are_completed(labellers, params, source):
+    columns = {"bank": 3, "telco": 2, "registry": 0, "archive": 4}
+    fed = SimpleNamespace(
+        label_parties=labellers,
+        roster={name: {"features": count} for name, count in columns.items()},
+        alignment=SimpleNamespace(unaligned={"bank": 9, "telco": 9, "registry": 9, "archive": 0}),
+    )
+    assert Completing(params=params).on(fed).params.get("source") == source
