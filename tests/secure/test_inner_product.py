@@ -393,6 +393,15 @@ def test_columns_that_are_not_integers():
         inner_products(fed, Columns("ann", "state", {"key": "?", "bound": 1}), "bob", mode="dealer")
 
 
+def test_a_provider_that_gives_other_rows_than_are_aligned_is_named():
+    """The sums would be over rows that do not belong together."""
+    fed = make_federation(np.ones((6, 1), int), np.ones((6, 1), int), rows=[0, 2, 4])
+    fed.engine.sites["ann"].state["left"] = np.ones((1, 6), np.int64)
+    whole = Columns("ann", "state", {"key": "left", "bound": 1})
+    with pytest.raises(DataError, match="'ann': the provider 'state' gave 6 rows for 3 aligned"):
+        inner_products(fed, whole, "bob", mode="dealer")
+
+
 def test_a_provider_of_ones_own():
     @column_provider("test-ones")
     def ones(worker, times):
