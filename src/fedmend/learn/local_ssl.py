@@ -21,7 +21,7 @@ from fedmend.errors import ConfigError, DataError
 from fedmend.federation import exposed
 from fedmend.learn.clusters import k_means
 from fedmend.learn.features import BatchOrder
-from fedmend.learn.halves import Settings, one_cycle
+from fedmend.learn.halves import Settings, _gradient, one_cycle
 from fedmend.learn.nets import Bottom, initialise, mlp
 from fedmend.learn.optim import FlatOptimizer
 from fedmend.learn.parts import part_of
@@ -298,11 +298,6 @@ class HeadWorker(TopWorker):
         pieces = [value.index_select(0, rows) for value in self._held]
         outputs = self._part_top().module(pieces).float()
         return F.cross_entropy(outputs, self.half.targets.index_select(0, rows))
-
-
-def _gradient(leaf: Tensor) -> Tensor:
-    assert leaf.grad is not None
-    return leaf.grad
 
 
 def gradients_for(gradients: Mapping[str, Tensor], parties: list[str]) -> dict[str, Tensor | None]:

@@ -42,6 +42,7 @@ from fedmend.learn.halves import BottomHalf, Settings, _Half, resolve_device
 from fedmend.learn.nets import Bottom, BottomSpec, Top, TopSpec, initialise
 from fedmend.learn.optim import OptimizerSpec
 from fedmend.learn.session import PREDICT_ROWS, epoch_seed
+from fedmend.learn.split import _numbers
 
 if TYPE_CHECKING:
     from fedmend.federation.federation import Federation
@@ -98,7 +99,7 @@ class NeuralFeatures(TargetWorker):
     @exposed(kind="embedding")
     def embed(self, rows: np.ndarray) -> Tensor:
         """Embeddings of the rows of these numbers, without training."""
-        return self.half.embed(torch.from_numpy(np.ascontiguousarray(rows)).to(self.device))
+        return self.half.embed(_numbers(rows, self.device))
 
     @exposed(kind="control")
     def keep_best(self) -> None:
@@ -354,7 +355,3 @@ class NeuralModels(TargetModels):
 def _as_tensor(values: np.ndarray, device: torch.device) -> Tensor:
     tensor = torch.from_numpy(np.ascontiguousarray(values))
     return (tensor.float() if tensor.is_floating_point() else tensor).to(device)
-
-
-def _numbers(rows: np.ndarray, device: torch.device) -> Tensor:
-    return torch.from_numpy(np.ascontiguousarray(rows)).to(device)

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from fedmend.data.encode import Encoder
@@ -19,7 +18,7 @@ from fedmend.learn.evidence.committee import bottom_of
 from fedmend.learn.evidence.imputation import MeanRow
 from fedmend.learn.evidence.top import EvidenceTop, EvidenceTopSpec, Objective
 from fedmend.learn.evidence.trust import Calibration
-from fedmend.learn.parts import FILE, BottomPart, read_file, write_file
+from fedmend.learn.parts import FILE, BottomPart, _weights, read_file, write_file
 
 __all__ = ["EvidencePart", "HeadsPart", "load_part", "new_part", "part_of", "save_part"]
 
@@ -131,7 +130,3 @@ def load_part(site: Site, model: str, path: str) -> None:
             f"{path} holds another kind of model", party=site.name, mend="load it with its method"
         )
     site.state.setdefault(_PARTS, {})[model] = EvidencePart.from_wire(saved)
-
-
-def _weights(module: torch.nn.Module) -> dict[str, Tensor]:
-    return {key: value.detach().cpu() for key, value in module.state_dict().items()}
