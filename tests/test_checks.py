@@ -185,6 +185,20 @@ def test_a_test_table_needs_the_columns_of_training(workshop):
     assert "party 'telco', column 'calls': the test table lacks this column" in problem
 
 
+def test_of_several_labellers_only_the_reference_needs_test_labels(workshop):
+    workshop.telco["y"] = np.resize(["yes", "no"], 160)
+    workshop.write('[evaluate]\nreference = "bank"\n', method='name = "majority"\nepochs = 1')
+    text = workshop.config.read_text().replace('"telco.csv"', '"telco.csv"\nlabel = "y"')
+    for name, frame in (("bank", workshop.bank), ("telco", workshop.telco.drop(columns="y"))):
+        frame.to_csv(workshop.folder / f"{name}-test.csv", index=False)
+        text = text.replace(f'"{name}.csv"', f'"{name}.csv"\ntest = "{name}-test.csv"')
+    workshop.config.write_text(text)
+    assert findings(workshop).problems == []
+    workshop.config.write_text(text.replace('reference = "bank"', 'reference = "telco"'))
+    (problem,) = findings(workshop).problems
+    assert problem.startswith("evaluate.reference: party 'telco' has no test labels. Mend")
+
+
 def test_a_party_with_labels_only_is_noted(workshop):
     workshop.bank = workshop.bank[["customer", "default"]]
     workshop.write()
