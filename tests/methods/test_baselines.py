@@ -12,7 +12,7 @@ from sklearn.base import clone
 
 from fedmend.data.table import Table
 from fedmend.errors import ConfigError, DataError, NotFitted, Refused
-from fedmend.federation import Federation, Policy
+from fedmend.federation import Alignment, AlignmentCounts, Federation, Policy
 from fedmend.methods import RISA, VFL, FedPSGPUM, InC, Local, LocalVFL
 from fedmend.methods.base import SplitEstimator
 from fedmend.report.overview import overview
@@ -253,6 +253,20 @@ def test_a_model_moves_to_another_federation(make_fed: Make) -> None:
     with pytest.raises(ConfigError, match=r"model\.to\(fed\)"):
         model.predict(other)
     np.testing.assert_array_equal(model.to(other).predict(other), model.predict(fed))
+
+
+@pytest.mark.parametrize("task", ["binary", "regression"])
+def test_of_no_rows_there_are_no_predictions(make_fed: Make, make_frame: Make, task: str) -> None:
+    fed = make_fed(make_frame(task=task), test=make_frame(5, seed=1, task=task))
+    model = VFL(**QUICK | {"epochs": 1}).fit(fed)
+    test = fed.on("test")
+    for name in fed.names:
+        own = fed.engine.site(name).alignments
+        own["test"] = Alignment(own["test"].aligned[:0], own["test"].aligned)
+    test.note_alignment(AlignmentCounts(0, dict.fromkeys(fed.names, 5)))
+    assert model.predict(test).shape == (0,)
+    assert len(model.predict_table(test)) == 0
+    assert np.isnan(list(model.evaluate(test).values())).all()
 
 
 def test_moving_a_model_leaves_saved_ones_alone(make_fed: Make, tmp_path: Path) -> None:

@@ -74,7 +74,8 @@ class TopSide:
     def take_outputs(self) -> np.ndarray:
         """Probabilities [n, C], or values [n] in the label's own units; collected once."""
         if not self._outputs:
-            return np.zeros((0, max(1, len(self.labels.classes_))), np.float32)
+            classes = len(self.labels.classes_)
+            return np.zeros((0, classes) if classes else 0, np.float32)
         outputs = np.concatenate(self._outputs)
         self._outputs = []
         if self.labels.task == "regression":
