@@ -326,3 +326,23 @@ def test_a_curve_that_cannot_be_drawn_says_why(torn):
     found = overview(torn(), curve=True)
     assert found.curve is not None
     assert "4 aligned rows with a label are too few" in found.curve["words"][0]
+
+
+def test_without_a_label_among_shared_rows_the_label_party_is_alone():
+    bank = replace(party("bank", 1000, 300), labelled_aligned=0)
+    found = advice_of([bank, party("telco", 900)], 100)
+    assert names(found) == ["local"] and found.tears == [] and found.recipe is None
+    assert names(advice_of([replace(bank, labelled_aligned=50), party("telco", 900)], 100)) != [
+        "local"
+    ]
+
+
+def test_corrected_labels_go_to_the_labeller_with_columns_and_the_most_rows():
+    parties = [
+        party("registry", 5000, 5000, {}),
+        party("bank", 1000, 1000),
+        party("clinic", 2000, 2000),
+        party("telco", 3000),
+    ]
+    found = advice_of(parties, 100, agreement={"lowest": 0.4}, labellers_share=800)
+    assert found.correct is not None and found.correct["to"] == "clinic"

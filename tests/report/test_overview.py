@@ -6,6 +6,7 @@ import pytest
 from fedmend.data.table import Table
 from fedmend.errors import FedmendWarning
 from fedmend.federation import Federation, Party, Policy
+from fedmend.report import overlap
 from fedmend.report.overview import Overview, PartyOverview, overview, percent, what_is_torn
 
 
@@ -127,3 +128,23 @@ def test_of_many_classes_the_most_frequent_are_counted():
     label = overview(one_table(often)).label
     assert label is not None
     assert label["counts"] == {f"c{number}": 3 for number in range(10, 60)}
+
+
+def test_bands_of_the_picture_count_every_row_once():
+    told = [("bank", 1000, True), ("lab", 800, True), ("telco", 500, False)]
+    parties = [
+        PartyOverview(name, rows, {"continuous": 1}, labelled=labelled)
+        for name, rows, labelled in told
+    ]
+    found = Overview(parties, 100, None, ["…"], labellers_share=700)
+    bands = overlap._bands(parties, found)
+    assert [([each.name for each in owners], rows) for owners, rows, _ in bands] == [
+        (["bank", "lab", "telco"], 100),
+        (["bank", "lab"], 600),
+        (["bank"], 300),
+        (["lab"], 100),
+        (["telco"], 400),
+    ]
+    # Every band holds its two lines of text, however few its rows are.
+    thin = overlap._bands(parties[:2], Overview(parties[:2], 1, None, ["…"]))
+    assert thin[0][1] == 1 and thin[0][2] == 0.14 < thin[1][2]
