@@ -255,6 +255,18 @@ def test_a_model_moves_to_another_federation(make_fed: Make) -> None:
     np.testing.assert_array_equal(model.to(other).predict(other), model.predict(fed))
 
 
+@pytest.mark.parametrize("method", [VFL, LocalVFL, RISA])
+def test_of_rows_that_nobody_has_a_column_of_nothing_is_said(make_fed: Make, method: type) -> None:
+    columns = {"bank": ["y"], "telco": ["c", "d"], "shop": ["a", "city"]}
+    fed = make_fed(aligned=150, columns=columns)
+    model = method(**QUICK | {"epochs": 1}).fit(fed)
+    assert len(model.predict(fed)) == 150
+    with pytest.raises(DataError, match=r"party 'bank': has labels only.* 90 of its rows"):
+        model.predict(fed, rows="all")
+    whole = make_fed(columns=columns)
+    assert len(method(**QUICK | {"epochs": 1}).fit(whole).predict(whole, rows="all")) == 240
+
+
 @pytest.mark.parametrize("task", ["binary", "regression"])
 def test_of_no_rows_there_are_no_predictions(make_fed: Make, make_frame: Make, task: str) -> None:
     fed = make_fed(make_frame(task=task), test=make_frame(5, seed=1, task=task))

@@ -275,7 +275,14 @@ class SplitEstimator(Estimator):
         party = str(self.network_.label_party)
         if not fed.is_aligned and fed.names == (party,):
             return [[ALL, fed.roster[party]["rows"]]]
-        return [[ALIGNED, fed.alignment.aligned], [party, fed.alignment.unaligned[party]]]
+        alone = fed.alignment.unaligned[party]
+        if alone and party not in self.network_.parties:
+            raise DataError(
+                f"has labels only, so that nobody knows anything of {alone:,} of its rows",
+                party=party,
+                mend="predict or evaluate rows='aligned'",
+            )
+        return [[ALIGNED, fed.alignment.aligned], [party, alone]]
 
     # ------------------------------------------------------------------ keeping
 
