@@ -9,6 +9,8 @@ import pandas as pd
 import pytest
 
 from fedmend.cli import main
+from fedmend.federation.ledger import Ledger
+from fedmend.federation.wire import measure
 
 
 def told(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
@@ -105,3 +107,18 @@ def test_parties_elsewhere_need_kits_before_a_run(
     Path("kits").mkdir()
     code, said = told(["check"], capsys)
     assert code == 0 and said.endswith("Next: fedmend run federation.toml --engine flare")
+
+
+def test_a_ledger_of_nobody_is_not_compared(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    own = tmp_path / "bank.jsonl"
+    for path in (tmp_path / "ledger.jsonl", own):
+        ledger = Ledger(path)
+        ledger.record("bank", "coordinator", "W.rows", "count", measure(3))
+        ledger.close()
+    reconcile = ["ledger", str(tmp_path), "--reconcile", "--with"]
+    code, said = told([*reconcile, f"bank={own}"], capsys)
+    assert code == 0 and "bank: agrees" in said
+    code, said = told([*reconcile, f"banc={own}"], capsys)
+    assert code == 2 and "no such party: did you mean 'bank'?" in said

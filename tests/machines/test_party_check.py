@@ -130,6 +130,15 @@ def test_a_list_of_workers_is_held_against_those_that_are_installed(kits):
     assert grade == "problem" and "'PairWorkers' is installed here: did you mean 'PairW" in words
 
 
+@pytest.mark.parametrize("text", ['{"client', '{"servers": []}', "[]"])
+def test_a_kit_that_was_damaged_on_its_way(kits, text, capsys):
+    (kits.party("bank") / "startup" / "fed_client.json").write_text(text)
+    with pytest.raises(SystemExit) as ended:
+        main(["party", "check", str(kits.party("bank"))])
+    assert ended.value.code == ConfigError.exit_code
+    assert "fed_client.json is damaged" in " ".join(capsys.readouterr().err.split())
+
+
 def test_nobody_listens(kits):
     grade, words = the(graded(kits.party("bank"), seconds=1.0), "server")
     assert grade == "problem"

@@ -244,23 +244,28 @@ def _daemon(kit: Path, role: str) -> Daemon:
 
 def reconcile_run(run: Path, own: list[str]) -> None:
     """Compare the ledger of a run with those of its parties, and name every difference."""
+    from fedmend._suggest import did_you_mean
     from fedmend.deploy.flare_run import LEDGERS_FOLDER
-    from fedmend.federation.ledger import read_ledger
+    from fedmend.federation.ledger import COORDINATOR, read_ledger
     from fedmend.federation.reconcile import reconcile
     from fedmend.report.page import LEDGER_FILE
 
     theirs = {path.stem: path for path in sorted((run / LEDGERS_FOLDER).glob("*.jsonl"))}
+    ours = read_ledger(run / LEDGER_FILE if run.is_dir() else run)
+    roles = {role for each in ours for role in (each.sender, each.receiver)} - {COORDINATOR}
     for pair in own:
         party, equals, file = pair.partition("=")
         if not equals:
             raise ConfigError(f"--with {pair!r} names no party. Mend: --with bank=ledger.jsonl")
+        if party not in roles:
+            hint = did_you_mean(party, roles)
+            raise ConfigError(f"--with {party}: {run} has no such party: {hint}")
         theirs[party] = Path(file)
     if not theirs:
         raise ConfigError(
             f"{run} holds no ledger of a party. Mend: --with bank=FILE, the copy that the bank "
             "has in ledgers/ of its kit"
         )
-    ours = read_ledger(run / LEDGER_FILE if run.is_dir() else run)
     wrong = []
     for party, path in theirs.items():
         found = reconcile(ours, party, read_ledger(path))

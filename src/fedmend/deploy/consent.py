@@ -10,6 +10,7 @@ from pathlib import Path
 from fedmend.errors import ConfigError, Refused
 from fedmend.federation.engines.flare.events import printable
 from fedmend.federation.engines.flare.host import Hello
+from fedmend.federation.engines.flare.kits import owner_of
 
 __all__ = ["Question", "ask", "give_answer", "open_question", "party_of"]
 
@@ -77,5 +78,4 @@ def give_answer(kit: Path, yes: bool) -> Question:
 
 def party_of(kit: Path) -> str:
     """The party of a kit, by its folder's client file."""
-    content = json.loads((kit / "startup" / "fed_client.json").read_text(encoding="utf-8"))
-    return str(content["client"]["fqsn"])
+    return owner_of(kit)

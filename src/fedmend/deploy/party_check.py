@@ -48,6 +48,10 @@ class Check:
 def check_party(kit: Path, *, seconds: float = 5.0) -> list[Check]:
     """Look at everything a party needs; nothing is changed, nothing leaves."""
     role_of(kit)
+    try:
+        party_of(kit), server_address(kit)
+    except FedmendError as error:
+        return [Check("kit", "problem", str(error))]
     found = list(_versions())
     found += _certificate(kit)
     found.append(_reach(kit, seconds))

@@ -25,6 +25,7 @@ from fedmend.deploy.consent import party_of
 from fedmend.deploy.provision import anchor_server
 from fedmend.errors import ConfigError, MissingExtra
 from fedmend.federation.engines.flare.events import EVENTS_FILE, Events
+from fedmend.federation.engines.flare.kits import server_of
 
 __all__ = ["Daemon", "Running", "role_of"]
 
@@ -253,9 +254,7 @@ class Daemon:
 
 def server_address(kit: Path) -> tuple[str, int]:
     """Host and port of the server, as a party's kit has them."""
-    content = json.loads((kit / "startup" / "fed_client.json").read_text(encoding="utf-8"))
-    host, _, port = content["servers"][0]["service"]["target"].rpartition(":")
-    return host, int(port)
+    return server_of(kit)
 
 
 def _is_alive(pid: int, since: float) -> bool:

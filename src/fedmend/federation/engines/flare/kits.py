@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+from fedmend.errors import ConfigError
 
 ADMIN = "coordinator@fedmend.org"
 PARTY_CLASS = "fedmend.deploy.party_job.PartyJob"
@@ -35,3 +41,28 @@ class Kits:
             for each in self.folder.iterdir()
             if (each / "startup" / "fed_client.json").is_file()
         )
+
+
+def owner_of(kit: Path) -> str:
+    """Whose kit it is."""
+    with _readable(kit) as content:
+        return str(content["client"]["fqsn"])
+
+
+def server_of(kit: Path) -> tuple[str, int]:
+    """Host and port of the server, as a party's kit has them."""
+    with _readable(kit) as content:
+        host, _, port = str(content["servers"][0]["service"]["target"]).rpartition(":")
+        return host, int(port)
+
+
+@contextmanager
+def _readable(kit: Path) -> Iterator[Any]:
+    """What a party's kit says of itself; one that was damaged on its way is told as that."""
+    file = kit / "startup" / "fed_client.json"
+    try:
+        yield json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        raise ConfigError(
+            f"{file} is damaged ({type(error).__name__}). Mend: ask for a new kit"
+        ) from error
