@@ -18,7 +18,7 @@ from fedmend.bench.risa.data import LABELS, PARTNER, Sides
 from fedmend.checks import check_data
 from fedmend.config import load_config
 from fedmend.data import datasets
-from fedmend.errors import ConfigError
+from fedmend.errors import ConfigError, DatasetAbsent
 from fedmend.methods.recipes import RECIPES
 
 SHAPE = Shape("bundled", 3, rows=200, test=100, overlap=0.3)
@@ -140,3 +140,12 @@ def test_a_line_of_another_world_is_not_taken_up(tmp_path: Path, monkeypatch) ->
     for rows in (SHAPE.rows, SHAPE.rows + 1, SHAPE.rows):
         shape = replace(SHAPE, rows=rows)
         assert flow._kept(shape, line, tmp_path, tmp_path)["auc"] == rows
+
+
+def test_without_its_data_nothing_is_measured_or_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("FEDMEND_DATA", raising=False)
+    with pytest.raises(DatasetAbsent, match="'credit'"):
+        flow.run(quick=True, keep=str(tmp_path))
+    assert not list(tmp_path.glob("*.json"))

@@ -42,7 +42,7 @@ from fedmend.bench.flow.files import (
 )
 from fedmend.bench.flow.world import BANK, Shape
 from fedmend.bench.harness import Bar, BenchResult, device_name
-from fedmend.errors import ConfigError, DataError, FedmendError
+from fedmend.errors import ConfigError, DataError, DatasetAbsent, FedmendError
 from fedmend.federation.ledger import read_ledger
 from fedmend.learn import metrics
 from fedmend.report.page import LEDGER_FILE
@@ -137,6 +137,8 @@ def _kept(shape: Shape, line: Line, folder: Path, place: Path) -> dict[str, Any]
         told |= measured(shape, line, work)
     except subprocess.CalledProcessError as error:
         told["failed"] = (error.stderr or "").strip()[-2000:]
+    except DatasetAbsent:
+        raise  # no line can be measured, which is no result of this one
     except FedmendError as error:
         told["failed"] = str(error)
     finally:
