@@ -145,7 +145,7 @@ def test_a_line_of_another_world_is_not_taken_up(tmp_path: Path, monkeypatch) ->
 def test_without_its_data_nothing_is_measured_or_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.delenv("FEDMEND_DATA", raising=False)
+    monkeypatch.setenv("FEDMEND_DATA", str(tmp_path / "nothing here"))
     with pytest.raises(DatasetAbsent, match="'credit'"):
         flow.run(quick=True, keep=str(tmp_path))
     assert not list(tmp_path.glob("*.json"))
