@@ -211,12 +211,13 @@ class _Opening:
         for job in self.jobs:
             if job.link is not None:
                 job.link.close()
-        try:
-            if self.admin is not None:
-                self._see_jobs_end()
-                self.admin.close()
-        except Exception as error:  # the server may be the one that is gone
-            logger.info("logging out: %s", error)
+        if self.admin is not None:
+            # FLARE's threads keep a process alive that does not log out, whoever is gone.
+            for step in (self._see_jobs_end, self.admin.close):
+                try:
+                    step()
+                except Exception as error:  # the server may be the one that is gone
+                    logger.info("logging out: %s", error)
         if self.lock is not None:
             self.lock.close()
 
