@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 import inspect
-from typing import Any, Self
+import types
+from collections.abc import Mapping, Sequence
+from numbers import Integral, Real
+from typing import Any, Self, Union, get_args, get_origin, get_type_hints
 
 from fedmend._suggest import did_you_mean
 from fedmend.errors import ConfigError
 
-__all__ = ["Parameters"]
+__all__ = ["Parameters", "fits", "type_words"]
+
+_WORDS = {
+    bool: "true or false",
+    int: "a whole number",
+    float: "a number",
+    str: "text in quotes",
+}
+_MANY = {int: "a list of whole numbers", float: "a list of numbers", str: "a list of texts"}
 
 
 class Parameters:
@@ -32,6 +43,28 @@ class Parameters:
             if len(named) == len(own):
                 break
         return {name: p for name, p in found.items() if name != "self"}
+
+    @classmethod
+    def parameter_types(cls) -> dict[str, Any]:
+        """The annotations of the constructor's arguments."""
+        return {
+            name: hint
+            for each in reversed(cls.__mro__)
+            if "__init__" in vars(each)
+            for name, hint in get_type_hints(vars(each)["__init__"]).items()
+        }
+
+    def require_types(self) -> None:
+        """Raise all arguments that are of another type than their annotation, in one message."""
+        hints, defaults = self.parameter_types(), self._parameters()
+        problems = [
+            f"{name} of {type(self).__name__} must be {type_words(hints[name])}, however: {value!r}"
+            f". Mend: the default is {defaults[name].default!r}"
+            for name, value in self.get_params().items()
+            if name in hints and not fits(value, hints[name])
+        ]
+        if problems:
+            raise ConfigError(problems)
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
         """The constructor's arguments."""
@@ -59,3 +92,33 @@ class Parameters:
             if value != defaults[name].default
         ]
         return f"{type(self).__name__}({', '.join(changed)})"
+
+
+def fits(value: Any, hint: Any) -> bool:
+    """Whether a value is what an annotation asks for; lists do for tuples, and numpy's numbers."""
+    origin = get_origin(hint)
+    if origin in (Union, types.UnionType):
+        return any(fits(value, each) for each in get_args(hint))
+    if origin is tuple or origin is Sequence:
+        item = get_args(hint)[0]
+        return isinstance(value, list | tuple) and all(fits(each, item) for each in value)
+    if hint is float or hint is int:
+        number = Real if hint is float else Integral
+        return isinstance(value, number) and not isinstance(value, bool)
+    plain = origin or hint
+    if plain is Any:
+        return True
+    return isinstance(value, plain) if isinstance(plain, type) else True
+
+
+def type_words(hint: Any) -> str:
+    """An annotation for people who read no code: ``a number or text in quotes``."""
+    origin = get_origin(hint)
+    if origin in (Union, types.UnionType):
+        parts = [type_words(each) for each in get_args(hint) if each is not type(None)]
+        return " or ".join(parts)
+    if origin is tuple or origin is Sequence:
+        return _MANY.get(get_args(hint)[0], "a list")
+    if origin is Mapping:
+        return "a table"
+    return _WORDS.get(hint, "another value")

@@ -178,6 +178,7 @@ class Audit(Parameters):
         )
 
     def _check(self) -> None:
+        self.require_types()
         problems = [
             f"{name} must be at least {least}, however: {getattr(self, name)}"
             for name, least in (("looks", 1), ("known_rows", 20), ("repeats", 1), ("most_rows", 50))

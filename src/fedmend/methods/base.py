@@ -100,6 +100,7 @@ class SplitEstimator(Estimator):
     ) -> Self:
         """Train on the federation's rows. `progress(stage, done, total, metrics)` is told."""
         require_federation(fed)
+        self.require_types()
         config = self._config()
         label_party = self.label_party or fed.label_party
         if label_party not in fed.names:

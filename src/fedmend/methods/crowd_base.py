@@ -108,6 +108,7 @@ class CrowdEstimator(SplitEstimator):
         With `checkpoint` every epoch is kept in that folder; with `resume` it goes on from there.
         """
         require_federation(fed)
+        self.require_types()
         self._check()
         rows = fed.alignment.aligned
         roster = crowd_roster(fed, self.label_parties)

@@ -152,6 +152,7 @@ class FedPSGPUM(Mended):
     def fit(self, fed: Federation, *, progress: Progress | None = None) -> Self:
         """Complete the rows; `progress(stage, done, total, metrics)` is told."""
         require_federation(fed)
+        self.require_types()
         self._check()
         run = f"mended-{secrets.token_hex(6)}"
         alone = isinstance(fed.engine, LocalEngine)

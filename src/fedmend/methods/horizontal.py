@@ -64,6 +64,7 @@ class HorizontalEstimator(HorizontalSettings):
         With `checkpoint` the rounds so far are kept in that folder (and at the parties); with
         `resume` it goes on from there.
         """
+        self.require_types()
         self._check()
         if not isinstance(fed, Federation):
             raise DataError(

@@ -196,6 +196,7 @@ class RISA(SplitEstimator):
     ) -> Self:
         """Self-train, then train; `progress(stage, done, total, metrics)` is told."""
         require_federation(fed)
+        self.require_types()
         label_party, parties = self._who(fed)
         segments = self._training_rows(fed, label_party)
         labelled = [int(str(rows)) for name, rows in segments if name in (ALIGNED, label_party)]
