@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import types
 from collections.abc import Mapping, Sequence
@@ -46,13 +47,14 @@ class Parameters:
 
     @classmethod
     def parameter_types(cls) -> dict[str, Any]:
-        """The annotations of the constructor's arguments."""
-        return {
-            name: hint
-            for each in reversed(cls.__mro__)
-            if "__init__" in vars(each)
-            for name, hint in get_type_hints(vars(each)["__init__"]).items()
-        }
+        """The annotations of the constructor's arguments, those that can be looked up."""
+        found: dict[str, Any] = {}
+        for each in reversed(cls.__mro__):
+            if "__init__" in vars(each):
+                # A class of somebody's own may name types that only a type checker imports.
+                with contextlib.suppress(NameError):
+                    found |= get_type_hints(vars(each)["__init__"])
+        return found
 
     def require_types(self) -> None:
         """Raise all arguments that are of another type than their annotation, in one message."""
@@ -95,13 +97,14 @@ class Parameters:
 
 
 def fits(value: Any, hint: Any) -> bool:
-    """Whether a value is what an annotation asks for; lists do for tuples, and numpy's numbers."""
+    """Whether a value is what an annotation asks for; any sequence does for a tuple."""
     origin = get_origin(hint)
     if origin in (Union, types.UnionType):
         return any(fits(value, each) for each in get_args(hint))
     if origin is tuple or origin is Sequence:
         item = get_args(hint)[0]
-        return isinstance(value, list | tuple) and all(fits(each, item) for each in value)
+        several = isinstance(value, Sequence) and not isinstance(value, str)
+        return several and all(fits(each, item) for each in value)
     if hint is float or hint is int:
         number = Real if hint is float else Integral
         return isinstance(value, number) and not isinstance(value, bool)

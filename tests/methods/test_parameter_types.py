@@ -12,6 +12,7 @@ import fedmend as fm
 from fedmend._parameters import fits
 from fedmend.config.catalogue import METHODS, method_class
 from fedmend.errors import ConfigError
+from fedmend.generate import generators, make
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -43,6 +44,24 @@ def test_all_wrong_types_are_told_at_once(
         assert f"however: {getattr(method, name)!r}. Mend: the default is " in problem
 
 
+@pytest.mark.parametrize("name", generators())
+def test_generators_too(name: str) -> None:
+    make(name).require_types()
+    with pytest.raises(ConfigError, match=r"seed of .* must be a whole number, however: 'x'"):
+        make(name, seed="x")._check_params()
+
+
+def test_types_that_nobody_can_look_up_are_not_asked_for(fed: fm.Federation) -> None:
+    class Own(fm.Local):
+        def __init__(self, *, far: NowhereToBeFound = 1, **params: Any) -> None:  # noqa: F821
+            super().__init__(**params)
+            self.far = far
+
+    Own().require_types()
+    with pytest.raises(ConfigError, match="epochs of Own must be a whole number"):
+        Own(epochs="3").fit(fed)
+
+
 @pytest.fixture
 def fed() -> fm.Federation:
     frame = pd.DataFrame({"x": np.arange(4.0), "y": [0, 1, 0, 1]})
@@ -59,6 +78,8 @@ def fed() -> fm.Federation:
         (True, float, False),
         (3.0, int, False),
         ([1, 2], tuple[int, ...], True),
+        (range(3), tuple[int, ...], True),
+        ("12", tuple[int, ...], False),
         ((1, "2"), tuple[int, ...], False),
         (None, int | None, True),
         ("a", int | None, False),

@@ -20,6 +20,7 @@ from fedmend.audit.result import Finding
 from fedmend.audit.scene import NotApplicable, Scene
 from fedmend.audit.scores import bootstrap
 from fedmend.audit.tap import Heard
+from fedmend.federation import COORDINATOR
 from fedmend.methods.inc_labels import LOG_FLOOR, EvidenceForm
 from fedmend.secure.sums_masks import ring_of, total_of
 from fedmend.secure.sums_numbers import SumForm
@@ -153,7 +154,7 @@ class VotesFromSums:
         gain, gain_low, gain_high = bootstrap(_mean, right - guess, rng=rng)
         return Finding(
             attack=self.name,
-            role="coordinator",
+            role=COORDINATOR,
             from_=from_,
             about=" + ".join(parties),
             what="single votes",

@@ -119,6 +119,7 @@ class Generator(Parameters):
 
     def _check_params(self) -> None:
         """Refuse impossible parameters, all in one message."""
+        self.require_types()
         problems = self._problems()
         if problems:
             raise ConfigError(problems)
