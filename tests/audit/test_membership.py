@@ -45,6 +45,15 @@ def test_what_was_learnt_by_heart_is_told() -> None:
     assert (report.table()["guess"] == 0.5).all()
 
 
+def test_the_common_model_is_the_one_that_is_told() -> None:
+    last, mean = (
+        audit(clients(), **BY_HEART, average_rounds=rounds).table()["score"].tolist()
+        for rounds in (None, 4)
+    )
+    assert mean[0] != last[0]  # the common model: another one
+    assert mean[1:] == last[1:]  # updates: training goes on as it would
+
+
 def test_a_model_that_has_hardly_learnt_tells_nobody() -> None:
     # What a single update changed tells a little even then; the common model does not.
     report = audit(clients(120), rounds=1, epochs=1, lr=1e-4)

@@ -68,7 +68,7 @@ class Membership:
             raise NotApplicable(
                 "no party has a test table with labels: rows that were not trained on are needed"
             )
-        final = clients.weights
+        final = clients.averaged  # what is told and saved
         inside = np.concatenate([-losses.of(table, final) for table in losses.members.values()])
         outside = np.concatenate([-losses.of(table, final) for table in losses.others])
         everybody = " + ".join(losses.members)
