@@ -165,12 +165,12 @@ def test_a_number_that_cannot_be_squared_is_named() -> None:
 @pytest.mark.parametrize(
     ("name", "wrong"),
     [
-        ("vae", {"validation": 1.0, "hidden": (), "latent": 0, "candidates": 0, "epochs": 1.5}),
+        ("vae", {"validation": 1.0, "hidden": (), "latent": 0, "candidates": 0, "epochs": 0}),
         ("tabddpm", {"validation": 1.5, "hidden": (8, 0), "ema": 1.0, "time_width": 1}),
         ("gain", {"dropout": 1.0, "steps": 0}),
         ("ctgan", {"dropout": 1.0, "hidden": 0}),
         ("ctabgan", {"channels": 0, "candidates": -1}),
-        ("tablegan", {"batch_size": True, "lr": 0.0}),
+        ("tablegan", {"batch_size": 0, "lr": 0.0}),
     ],
 )
 def test_sizes_and_shares_are_checked_before_anything_is_trained(
@@ -182,6 +182,15 @@ def test_sizes_and_shares_are_checked_before_anything_is_trained(
         make(name, **wrong).fit(table)
     for key, value in wrong.items():
         assert f"however: {key}={value!r}" in str(caught.value)
+
+
+def test_arguments_of_another_type_are_told_all_at_once() -> None:
+    table = Table(np.arange(30), {"a": np.arange(30.0)})
+    with pytest.raises(ConfigError) as caught:
+        make("tablegan", batch_size=True, epochs=1.5, lr="fast").fit(table)
+    told = str(caught.value)
+    for wrong in ("batch_size of TableGAN must be a whole number, however: True", "1.5", "'fast'"):
+        assert wrong in told
 
 
 def test_a_frame_is_no_table(fitted: Generator) -> None:
