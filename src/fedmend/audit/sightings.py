@@ -69,7 +69,7 @@ class Sightings:
             return self._asked.get(heard.handle)
         if heard.method == "embed":
             return np.asarray(heard.given["rows"])
-        if heard.method == "begin":  # a whole gradient at once, for all rows in their order
+        if heard.method == "take_gradient":  # a whole gradient at once, for all rows in their order
             return np.arange(self.aligned)
         return heard.before if before else heard.after
 

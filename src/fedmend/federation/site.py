@@ -111,10 +111,14 @@ class Site:
 
     def call(self, handle: str, method: str, kwargs: Mapping[str, Any]) -> Any:
         """Run an exposed method. A refused kind is refused before the value exists."""
-        self.admit(handle, method)
+        exposure = self.admit(handle, method)
         worker = self._workers[handle]
         with self._errors(f"{worker.worker_name()}.{method}"):
-            return getattr(worker, method)(**kwargs)
+            given = worker.incoming(exposure, kwargs)
+            return worker.outgoing(exposure, self._run(handle, method, given))
+
+    def _run(self, handle: str, method: str, given: Mapping[str, Any]) -> Any:
+        return getattr(self._workers[handle], method)(**given)
 
     def stop(self, handle: str) -> None:
         self._workers.pop(handle, None)

@@ -121,6 +121,14 @@ class Worker:
             )
         Worker._registry[name] = cls
 
+    def incoming(self, exposure: Exposure, kwargs: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The arguments of a call as its method is to see them; here as they came."""
+        return kwargs
+
+    def outgoing(self, exposure: Exposure, value: Any) -> Any:
+        """What leaves in answer to a call; here what its method returned."""
+        return value
+
     @classmethod
     def worker_name(cls) -> str:
         """The name a policy and a job know this worker by."""

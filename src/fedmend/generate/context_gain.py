@@ -29,7 +29,8 @@ class ContextGAIN(GAIN):
 
     bottom, embedding: hidden layers and width of A's network. blind: share of aligned rows that
     train without their embedding. precision: "float32" or "float64"; wire: "same", "float16" or
-    "bfloat16". All other parameters are GAIN's.
+    "bfloat16". seal: embeddings and gradients cross in boxes that the coordinator cannot open;
+    None is between machines. All other parameters are GAIN's.
     """
 
     def __init__(
@@ -40,6 +41,7 @@ class ContextGAIN(GAIN):
         blind: float = 0.1,
         precision: str = "float32",
         wire: str = "same",
+        seal: bool | None = None,
         hidden: int = 256,
         blocks: int = 1,
         dropout: float = 0.1,
@@ -80,6 +82,7 @@ class ContextGAIN(GAIN):
         self.blind = blind
         self.precision = precision
         self.wire = wire
+        self.seal = seal
 
     def _problems(self) -> list[str]:
         problems = super()._problems()

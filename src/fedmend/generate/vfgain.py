@@ -36,6 +36,7 @@ from fedmend.generate.vfgain_workers import ORDERS, ContextWorker, ImputerWorker
 from fedmend.learn.features import ALIGNED
 from fedmend.learn.parts import read_json, write_json
 from fedmend.learn.session import PREDICT_ROWS, epoch_seed
+from fedmend.secure.exchange import is_sealed, seal_exchange
 
 __all__ = ["VFGAIN", "Made"]
 
@@ -248,7 +249,7 @@ class VFGAIN(ContextGAIN):
             return super().save(path)
         folder = Path(path)
         (folder / MANIFEST).unlink(missing_ok=True)
-        with self._pair(self.fed_) as (bottom, imputer):
+        with self._pair(self.fed_, exchange=False) as (bottom, imputer):
             bottom.save(str(folder))
             imputer.save(str(folder))
         facts = {"method": "VFGAIN", "params": self.get_params(), "a": self.a_, "b": self.b_}
@@ -266,7 +267,7 @@ class VFGAIN(ContextGAIN):
         model = cls(**{**saved["params"], "bottom": tuple(saved["params"]["bottom"])})
         model.a_, model.b_ = _two(fed, saved["a"], saved["b"])
         model.fed_, model.model_ = fed, f"vfgain-{secrets.token_hex(6)}"
-        with model._pair(fed) as (bottom, imputer):
+        with model._pair(fed, exchange=False) as (bottom, imputer):
             bottom.load(str(path))
             imputer.load(str(path))
         return model
@@ -281,12 +282,14 @@ class VFGAIN(ContextGAIN):
             )
 
     @contextmanager
-    def _pair(self, fed: Federation) -> Iterator[tuple[Any, Any]]:
-        """Workers at A and B, then stopped."""
+    def _pair(self, fed: Federation, *, exchange: bool = True) -> Iterator[tuple[Any, Any]]:
+        """Workers at A and B, then stopped; `exchange`: embeddings will cross between them."""
         with (
             fed.workers(ContextWorker, parties=[self.a_], model=self.model_) as context,
             fed.workers(ImputerWorker, parties=[self.b_], model=self.model_) as imputer,
         ):
+            if exchange and is_sealed(fed, self.seal):
+                seal_exchange(context, imputer, by_party=False)
             yield context[self.a_], imputer[self.b_]
 
 

@@ -1,8 +1,9 @@
 """The two workers of VF-GAIN: a bottom network at A, generator and discriminator at B.
 
 A learns how many rows are asked for and the gradients of its embeddings; B learns an embedding for
-each row, by number; the coordinator relays both and, after a score, hears from B whether it was the
-best so far. B's cells, what it makes of A's rows, losses and scores stay at B.
+each row, by number; the coordinator relays both (between machines, or with `seal=True`, in boxes it
+cannot open) and, after a score, hears from B whether it was the best so far. B's cells, what it
+makes of A's rows, losses and scores stay at B.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from torch import Tensor, nn
 
 from fedmend.data.table import Table
 from fedmend.errors import DataError, NotFitted
-from fedmend.federation import Site, Worker, exposed
+from fedmend.federation import Site, exposed
 from fedmend.generate.base import Generator
 from fedmend.generate.gain_parts import Duel, Rows
 from fedmend.generate.registry import make
@@ -26,6 +27,7 @@ from fedmend.learn.features import BatchOrder
 from fedmend.learn.halves import BottomHalf, Settings
 from fedmend.learn.parts import part_of
 from fedmend.learn.split import BottomWorker
+from fedmend.secure.exchange import ExchangeWorker
 
 if TYPE_CHECKING:
     from fedmend.generate.context_gain import ContextGAIN
@@ -133,7 +135,7 @@ class ContextWorker(BottomWorker):
         self.half = BottomHalf(part.module, self._features(part, own, how), how, self.device)
 
 
-class ImputerWorker(Worker):
+class ImputerWorker(ExchangeWorker):
     """B: the table with gaps, generator and discriminator, and whatever they make."""
 
     def __init__(self, site: Site, scope: str = "train", *, model: str) -> None:

@@ -8,7 +8,6 @@ and few-shot VFL: Sun et al., ICCV 2023).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -26,7 +25,7 @@ from fedmend.learn.nets import Bottom, initialise, mlp
 from fedmend.learn.optim import FlatOptimizer
 from fedmend.learn.parts import part_of
 from fedmend.learn.sides import Sides
-from fedmend.learn.split import TopWorker
+from fedmend.learn.split import BottomWorker, TopWorker
 from fedmend.learn.split_worker import SplitWorker
 from fedmend.learn.views import RowViews
 
@@ -145,29 +144,37 @@ class _Endless:
 # ---------------------------------------------------------------------------------- workers
 
 
+class GradientWorker(BottomWorker):
+    """A feature party without labels, which is sent the gradient of all its embeddings at once."""
+
+    @exposed(kind="control", takes={"gradient": "gradient"})
+    def take_gradient(self, gradient: Tensor) -> None:
+        """Keep the gradient of the aligned rows' embeddings [n, d], to learn from it alone."""
+        part_of(self.site, self.model).gradient = gradient
+
+
 class LocalWorker(SplitWorker):
     """A feature party that trains its bottom alone, between two exchanges."""
 
-    @exposed(kind="control", takes={"gradient": "gradient"})
+    @exposed(kind="control")
     def begin(
         self,
         classes: int,
         how: dict[str, Any],
         settings: dict[str, Any],
         seed: int,
-        gradient: Tensor | None = None,
         known: np.ndarray | None = None,
     ) -> None:
-        """Get ready to train on all own rows.
+        """Get ready to train on all own rows, by own labels or by the gradient that was sent.
 
-        gradient: of the aligned rows' embeddings [n, d]; a party with labels of its own needs none.
-        known: the numbers of those that have a label, None where all have.
+        known: the numbers of the aligned rows that have a label, None where all have.
         """
         part = part_of(self.site, self.model)
         if part.bottom is None:
             raise DataError("holds no bottom model", party=self.site.name, mend="fit the model")
         own = Settings.from_dict(settings)
         generator = self.site.torch_generator(f"local {seed}", "cpu")
+        gradient, part.gradient = part.gradient, None
         labelled, labels = self._labelled(gradient, known, classes, generator)
         unlabelled = np.setdiff1d(np.arange(len(self.table)), labelled)
         features = self._features(part.bottom, np.arange(len(self.table)), own)
@@ -298,8 +305,3 @@ class HeadWorker(TopWorker):
         pieces = [value.index_select(0, rows) for value in self._held]
         outputs = self._part_top().module(pieces).float()
         return F.cross_entropy(outputs, self.half.targets.index_select(0, rows))
-
-
-def gradients_for(gradients: Mapping[str, Tensor], parties: list[str]) -> dict[str, Tensor | None]:
-    """One entry for every party, None for those that need no gradient."""
-    return {name: gradients.get(name) for name in parties}

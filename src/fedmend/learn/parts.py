@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from fedmend.data.encode import Encoder
 from fedmend.data.labels import LabelEncoder
@@ -91,11 +92,13 @@ class Part:
     """Everything one party holds of one model.
 
     alone: another model, whole, for rows that nobody but this party knows.
+    gradient: what the party was sent to learn from alone; not kept on disk.
     """
 
     bottom: BottomPart | None = None
     top: TopPart | None = None
     alone: Part | None = None
+    gradient: Tensor | None = None
 
     def to_wire(self) -> dict[str, Any]:
         return {

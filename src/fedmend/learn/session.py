@@ -9,9 +9,8 @@ from __future__ import annotations
 import logging
 import math
 import warnings
-from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 import numpy as np
 
@@ -21,6 +20,7 @@ from fedmend.learn.features import ALIGNED, ALL, Segments, batch_sizes, is_known
 from fedmend.learn.parts import read_json, write_json
 from fedmend.learn.sharing import run_steps
 from fedmend.learn.sides import MOST_ROWS
+from fedmend.secure.exchange import is_sealed, seal_exchange
 
 if TYPE_CHECKING:
     from fedmend.learn.training import SplitNetwork
@@ -62,10 +62,25 @@ class Crews:
         )
         return self._bottoms, self._top[network.label_party]
 
+    def seal(self) -> None:
+        """What the parties exchange from now on goes in boxes, if that is asked for."""
+        if self._top is not None and is_sealed(self.fed, self.network.config.seal):
+            seal_exchange(self._bottoms, self._top)
+
     def __exit__(self, *exc: object) -> None:
         self._bottoms.stop()
         if self._top is not None:
             self._top.stop()
+
+
+class SealableCrews(Protocol):
+    """Workers of one session: started, made to seal what they exchange, and stopped."""
+
+    def __enter__(self) -> tuple[Crew, Any]: ...
+
+    def seal(self) -> None: ...
+
+    def __exit__(self, *exc: object) -> None: ...
 
 
 class OpenedSession:
@@ -73,11 +88,12 @@ class OpenedSession:
 
     bottoms: Crew
     top: Any
-    _crews: AbstractContextManager[tuple[Crew, Any]]
+    _crews: SealableCrews
 
     def __enter__(self) -> Self:
         self.bottoms, self.top = self._crews.__enter__()
         try:
+            self._crews.seal()
             self._begin()
         except BaseException:
             self._crews.__exit__(None, None, None)

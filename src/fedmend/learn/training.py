@@ -41,6 +41,8 @@ class SplitConfig:
     patience: epochs without improvement of `metric` before training stops; None never stops.
     metric: what early stopping watches; None means log loss, or RMSE for regression.
     options: what a method's own workers need to know besides, as wire values.
+    seal: whether embeddings and gradients cross in boxes that the coordinator cannot open; None
+    means between machines.
     """
 
     bottom: tuple[int, ...] = (64,)
@@ -57,6 +59,7 @@ class SplitConfig:
     seed: int = 0
     settings: Settings = field(default_factory=Settings)
     options: Mapping[str, Any] = field(default_factory=dict)
+    seal: bool | None = None
 
     def __post_init__(self) -> None:
         problems = []
@@ -94,8 +97,12 @@ class SplitConfig:
         }
 
     def fingerprint(self, rows: int, names: list[str]) -> str:
-        """Changes when a checkpoint would not continue the same training (epochs may grow)."""
+        """Changes when a checkpoint would not continue the same training.
+
+        Epochs may grow, and sealing changes nothing in it.
+        """
         facts = asdict(self) | {"epochs": None, "rows": rows, "names": names}
+        del facts["seal"]
         return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16]
 
 
@@ -131,6 +138,11 @@ class SplitNetwork:
     ) -> None:
         if (label_party is None) == (server is None):
             raise ConfigError("the labels are at a party or at the server: give one of the two")
+        if server is not None and config.seal:
+            raise ConfigError(
+                "seal=True, but the top is at the coordinator: it must read the embeddings. "
+                "Mend: seal=None, or a method whose labels are at one party, such as VFL or RISA"
+            )
         check_names(parties)
         self.fed = fed
         self.parties = parties

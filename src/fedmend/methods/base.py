@@ -35,6 +35,8 @@ class SplitEstimator(Estimator):
     label_party: whose labels, when several parties have some.
     augment: "weak" flips and shifts images in training.
     schedule: "constant", or "one-cycle" (which for SGD comes with Nesterov's momentum).
+    seal: embeddings and gradients cross in boxes that the coordinator cannot open; None is
+    between machines, where there is somebody to hide from.
     """
 
     _network_type: ClassVar[type[SplitNetwork]] = SplitNetwork
@@ -64,6 +66,7 @@ class SplitEstimator(Estimator):
         label_party: str | None = None,
         augment: str = "none",
         schedule: str = "constant",
+        seal: bool | None = None,
     ) -> None:
         self.bottom = bottom
         self.embedding = embedding
@@ -87,6 +90,7 @@ class SplitEstimator(Estimator):
         self.label_party = label_party
         self.augment = augment
         self.schedule = schedule
+        self.seal = seal
 
     # ------------------------------------------------------------------ fitting
 
@@ -152,6 +156,7 @@ class SplitEstimator(Estimator):
             seed=self.seed,
             settings=settings,
             options=self._options(),
+            seal=self.seal,
         )
 
     def _options(self) -> dict[str, Any]:

@@ -31,6 +31,7 @@ from __future__ import annotations
 
 import struct
 import threading
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from fedmend.errors import CryptoError, WireError
@@ -40,6 +41,7 @@ from fedmend.federation.worker import Worker, exposed
 from fedmend.secure.keys import (
     KEY_BYTES,
     Identity,
+    KeyRing,
     check_public,
     derive_key,
     fingerprint,
@@ -69,10 +71,18 @@ class SealingWorker(Worker):
 
     def __init__(self, site: Site, scope: str = "train") -> None:
         super().__init__(site, scope)
-        self._ring = keyring(site)
-        self._session = Identity()
         self._lines: dict[str, _Line] = {}
         self._meeting = threading.Lock()
+
+    # Keys are made when they are asked for: who seals nothing needs no cryptography.
+
+    @cached_property
+    def _ring(self) -> KeyRing:
+        return keyring(self.site)
+
+    @cached_property
+    def _session(self) -> Identity:
+        return Identity()
 
     @exposed(kind="control")
     def public_key(self) -> bytes:

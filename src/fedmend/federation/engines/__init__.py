@@ -31,9 +31,14 @@ class Call:
 
 
 class Engine(Protocol):
-    """What a federation needs of an engine."""
+    """What a federation needs of an engine.
+
+    apart: whether parties and coordinator are processes of their own, from whom there is
+    something to hide.
+    """
 
     ledger: Ledger
+    apart: bool
 
     @property
     def names(self) -> tuple[str, ...]: ...

@@ -21,6 +21,8 @@ from fedmend.federation.site import Site
 class LocalEngine:
     """Sites side by side in one process; calls to several of them run concurrently."""
 
+    apart = False
+
     def __init__(self, sites: Iterable[Site], *, strict: bool = False, ledger: Ledger) -> None:
         self.sites = {site.name: site for site in sites}
         self.strict = strict

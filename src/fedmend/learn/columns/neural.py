@@ -9,7 +9,8 @@ where `own` names some), adds up the losses of the targets that have a label for
 the gradients back. The halves are those of `halves.py`.
 
 What each role learns
-- The coordinator: it passes on embeddings and gradients, and knows sizes and losses.
+- The coordinator: it passes on embeddings and gradients (between machines, or with `seal=True`, in
+  boxes it cannot open), and knows sizes and losses.
 - A: gradients of its embeddings. Rows that are no training row of any target have a gradient of
   zero, so A can tell which of its rows have got a pseudo-label for some column.
 - B: A's embeddings of the aligned rows while they change, and of all numbered rows at the end.
@@ -43,6 +44,7 @@ from fedmend.learn.nets import Bottom, BottomSpec, Top, TopSpec, initialise
 from fedmend.learn.optim import OptimizerSpec
 from fedmend.learn.session import PREDICT_ROWS, epoch_seed
 from fedmend.learn.split import _numbers
+from fedmend.secure.exchange import ExchangeWorker, is_sealed, seal_exchange
 
 if TYPE_CHECKING:
     from fedmend.federation.federation import Federation
@@ -53,7 +55,7 @@ __all__ = ["NeuralModels"]
 logger = logging.getLogger(__name__)
 
 
-class NeuralFeatures(TargetWorker):
+class NeuralFeatures(ExchangeWorker, TargetWorker):
     """A's side: its columns and the bottom model."""
 
     half: BottomHalf
@@ -167,7 +169,7 @@ class _Heads(_Half):
         return self.settings.for_wire(leaf.grad)
 
 
-class NeuralTargets(BoardWorker):
+class NeuralTargets(ExchangeWorker, BoardWorker):
     """B's side: targets, heads, and what they predict."""
 
     def __init__(self, site: Site, scope: str = "train", **params: Any) -> None:
@@ -260,6 +262,7 @@ class NeuralModels(TargetModels):
 
     bottom, top: hidden layers of A's bottom and of B's heads; embedding: what travels per row.
     validation, patience: early stopping by a held-out share of the aligned rows.
+    seal: embeddings and gradients cross in boxes; None is between machines.
     """
 
     family = "neural"
@@ -282,6 +285,7 @@ class NeuralModels(TargetModels):
         validation: float = 0.1,
         patience: int = 6,
         seed: int = 0,
+        seal: bool | None = None,
         **options: Any,
     ) -> None:
         problems = [
@@ -309,6 +313,8 @@ class NeuralModels(TargetModels):
         }
         self.epochs, self.validation, self.patience, self.seed = epochs, validation, patience, seed
         super().__init__(fed, a, b, **options)
+        if is_sealed(fed, seal):
+            seal_exchange(self._crew_a, self._crew_b, by_party=False)
 
     def fit(self, *, progress: Progress | None = None) -> FitReport:
         rng = np.random.default_rng([self.fed.seed, self.seed])

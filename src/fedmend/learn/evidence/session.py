@@ -34,6 +34,7 @@ from fedmend.learn.parts import read_json, write_json
 from fedmend.learn.session import PREDICT_ROWS, STATE, OpenedSession, epoch_seed
 from fedmend.learn.sharing import Sharing, run_steps
 from fedmend.learn.training import SplitConfig
+from fedmend.secure.exchange import is_sealed, seal_exchange
 
 __all__ = ["EvidenceNetwork", "EvidenceSession", "How"]
 
@@ -212,6 +213,11 @@ class _Crews:
             EvidenceTopWorker, parties=[network.label_party], model=network.model
         )
         return self._bottoms, self._top[network.label_party]
+
+    def seal(self) -> None:
+        """What the parties exchange from now on goes in boxes, if that is asked for."""
+        if is_sealed(self.fed, self.network.config.seal):
+            seal_exchange(self._bottoms, self._top)
 
     def __exit__(self, *exc: object) -> None:
         self._bottoms.stop()

@@ -41,6 +41,8 @@ class FlareEngine:
     ended: called once when the engine closes, to end the jobs.
     """
 
+    apart = True
+
     def __init__(
         self,
         links: Mapping[str, Link],
