@@ -82,6 +82,33 @@ def test_known_columns_are_noised_anew_at_every_step_of_inpainting(table: Table)
     assert np.abs(between - np.eye(6)).max() < 0.15
 
 
+def test_on_a_spike_the_score_is_not_asked_for_and_beside_it_it_is() -> None:
+    rng = np.random.default_rng(0)
+    amounts = np.where(rng.random(400) < 0.5, 0.0, rng.normal(5, 1, 400))
+    table = Table(np.arange(400), {"amount": amounts, "other": rng.normal(size=400)})
+    few = {"steps": 1, "batch_size": 32, "hidden": (8, 8), "sampling_steps": 2, "device": "cpu"}
+    model = TabDDPM(**few, condition=0.0).fit(table)
+    spikes, score = model.encoder_.of("amount")
+    assert (spikes.activation, score.activation) == ("softmax", "linear")
+    (other,) = model.encoder_.of("other")
+    rows = model.encoder_.encode(model.encoder_.raw(table.frame))
+
+    def loss(row: int, at: int, wrong: float) -> float:
+        """Of one row, for a network that says this of one coordinate, and zero else."""
+        told = torch.zeros(1, model.encoder_.width)
+        told[0, at] = wrong
+        values, seen = (torch.from_numpy(each[[row]]) for each in (rows.values, rows.observed))
+        noise = torch.Generator().manual_seed(0)
+        return float(model._loss(lambda *_: told, values, seen, torch.tensor([0.5]), noise))
+
+    on, beside = np.flatnonzero(amounts == 0)[0], np.flatnonzero(amounts != 0)[0]
+    assert loss(on, score.start, 3.0) == loss(on, score.start, -7.0)
+    assert loss(beside, score.start, 3.0) != loss(beside, score.start, -7.0)
+    for row in (on, beside):
+        assert loss(row, other.start, 3.0) != loss(row, other.start, -7.0)
+        assert loss(row, spikes.start, 3.0) != loss(row, spikes.start, -7.0)
+
+
 def test_bad_parameters(table: Table) -> None:
     with pytest.raises(ConfigError) as caught:
         TabDDPM(sampling_steps=0, resample=0, condition=1.5).fit(table)

@@ -13,7 +13,7 @@ from sklearn.model_selection import LeaveOneOut, cross_val_predict
 import fedmend as fm
 from fedmend.federation import wire
 from fedmend.learn.features import among, is_known
-from fedmend.learn.sides import RIDGES, Sides, _best_ridge
+from fedmend.learn.sides import DRAWS, RIDGES, Sides, _best_ridge
 
 
 def gaussian(n=400, seed=0, dims=(3, 4)):
@@ -47,6 +47,26 @@ def test_draws_spread_as_the_residuals_do():
     # sixteen draws of four numbers: of the right size, not exact
     ratio = np.square(mine - mine.mean(0)).mean() / np.square(residual).mean()
     assert 0.4 < ratio < 2.0
+
+
+@pytest.mark.parametrize("known", [["a"], ["c"], ["a", "c"]])
+def test_draws_have_the_covariance_that_is_left_once_the_others_are_known(known):
+    """It is the inverse of that block of the inverse: another formula for the same matrix."""
+    three = gaussian(300, dims=(2, 3, 2))
+    sides = Sides.of(three)
+    rest = [name for name in three if name not in known]
+    at, of = sides._at(known), sides._at(rest)
+    noisy = np.cov(torch.cat(list(three.values()), 1).numpy(), rowvar=False)
+    ridge = np.exp(np.mean([np.log(sides.ridges[name]) for name in known]))
+    noisy[at, at] += ridge * np.diag(noisy)[at].mean()
+    expected = np.linalg.inv(np.linalg.inv(noisy)[np.ix_(of, of)])
+    _, root = sides._conditional({name: three[name][:1] for name in known}, rest)
+    np.testing.assert_allclose((root @ root.T).numpy(), expected, rtol=1e-8)
+    draws = sides.draws({name: three[name][:1] for name in known})
+    drawn = torch.stack([torch.cat([each[name][0] for name in rest]) for each in draws])
+    noise = torch.linalg.solve(root, (drawn - drawn.mean(0)).T).T
+    assert torch.allclose(noise[: DRAWS // 2], -noise[DRAWS // 2 :])
+    assert 0.5 < float(noise.square().mean()) < 1.6  # of numbers with variance 1
 
 
 @pytest.mark.parametrize(("rows", "seed"), [(30, 0), (30, 1), *((7, seed) for seed in range(8))])
