@@ -185,5 +185,3 @@ def test_bad_input_is_named() -> None:
         apply_operation(torch.rand(2, 3, 8, 8), "rotate", one)
     with pytest.raises(ConfigError, match="'rotation'"):
         apply_operation(torch.zeros(2, 3, 8, 8, dtype=torch.uint8), "rotation", one)
-    with pytest.raises(ConfigError, match="operations must not be negative"):
-        draw_strong(2, torch.Generator(), operations=-1)

@@ -4,7 +4,7 @@ import pytest
 
 from fedmend.federation import Entry
 from fedmend.federation.policy import KINDS
-from fedmend.report.words import KIND_WORDS, flows, human_bytes, in_words, verdict, what_was_seen
+from fedmend.report.words import KIND_WORDS, flows, human_bytes, verdict, what_was_seen
 
 
 def crossing(sender, receiver, kind, count=1, size=100, **more):
@@ -48,7 +48,6 @@ def test_verdict_names_what_left_in_the_clear(entries):
         "Values left in the clear: bank gave 3 batches of labels in the clear (150 B) "
         "to the coordinator."
     )
-    assert in_words(leak).startswith("Values left in the clear")
 
 
 def test_a_kind_of_a_later_version_is_told_as_it_is():

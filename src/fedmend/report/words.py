@@ -15,7 +15,6 @@ __all__ = [
     "Saw",
     "flows",
     "human_bytes",
-    "in_words",
     "verdict",
     "what_was_seen",
 ]
@@ -221,17 +220,6 @@ def verdict(entries: Iterable[Entry]) -> str:
         for flow in clear
     ]
     return f"Values left in the clear: {_joined(parts)}."
-
-
-def in_words(
-    entries: Iterable[Entry], roles: Sequence[str] = (), *, party: str | None = None
-) -> str:
-    """The whole ledger as a short text."""
-    entries = list(entries)
-    lines = [verdict(entries)]
-    for saw in what_was_seen(entries, roles, party=party):
-        lines += ["", saw.headline, *(f"  {sentence}" for sentence in saw.sentences())]
-    return "\n".join(lines)
 
 
 def human_bytes(size: int) -> str:

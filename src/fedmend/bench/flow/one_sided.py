@@ -107,7 +107,7 @@ def _scored(
     """One kind of test row; of a model that guesses also with the absent side at its mean."""
     test = fed.on("test")
     together = known not in (LABELS, OTHER)
-    _know(test, known, len(truth), together)
+    _know(test, len(truth), together)
     rows = "aligned" if together else known
     network = model.network_
     assert model.classes_ is not None
@@ -132,7 +132,7 @@ def _scored(
         }
 
 
-def _know(test: Federation, known: str, rows: int, together: bool) -> None:
+def _know(test: Federation, rows: int, together: bool) -> None:
     """Let the test people be known to both parties, or each to itself alone."""
     assert isinstance(test.engine, LocalEngine)
     everybody, nobody = np.arange(rows), np.zeros(0, np.int64)

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
 from fedmend._suggest import did_you_mean
@@ -93,17 +93,15 @@ class Client:
     """What a method sees of the client it works for, during one round.
 
     state: what the client keeps from round to round (change it in place, with fixed shapes).
-    extras: what the server sent besides the weights. net: network and optimizer; world_net: the
-    round-start model in eval mode. n_rows: unlabelled rows; start: parameters at round start.
+    extras: what the server sent besides the weights. net: network and optimizer. n_rows: unlabelled
+    rows; start: parameters at round start.
     """
 
     name: str
     classes: int
     n_rows: int
-    n_labelled: int
     device: torch.device
     net: FlatNet
-    world_net: nn.Module
     forward: Forward
     start: Tensor
     prox: float = 0.0

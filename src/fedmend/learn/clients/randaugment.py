@@ -44,6 +44,7 @@ OPERATIONS = (
     "translate_y",
 )
 MAGNITUDES = 10
+TURNS = 2
 GREY = 127
 
 _NUMBER = {name: number for number, name in enumerate(OPERATIONS)}
@@ -83,13 +84,9 @@ class Strong:
         )
 
 
-def draw_strong(
-    n: int, generator: torch.Generator, pad: int = 4, *, flip: bool = True, operations: int = 2
-) -> Strong:
+def draw_strong(n: int, generator: torch.Generator, pad: int = 4, *, flip: bool = True) -> Strong:
     """Draws for n images, from a generator on the CPU."""
-    if operations < 0:
-        raise ConfigError(f"operations must not be negative, however: {operations}")
-    shape = (n, operations)
+    shape = (n, TURNS)
     return Strong(
         draw_weak(n, generator, pad, flip=flip),
         torch.randint(0, len(OPERATIONS), shape, generator=generator),
@@ -100,16 +97,13 @@ def draw_strong(
     )
 
 
-def apply_strong(images: Tensor, draws: Strong, *, square: float = 0.5) -> Tensor:
-    """The images flipped, cropped, changed and cut out. **Shape** uint8 [n, C, H, W].
-
-    square: the cutout's side as a share of the image's width.
-    """
+def apply_strong(images: Tensor, draws: Strong) -> Tensor:
+    """The images flipped, cropped, changed and cut out. **Shape** uint8 [n, C, H, W]."""
     _check_images(images)
     n, chunk = len(images), CHUNK.get(images.device.type, 1 << 13)
     if n > chunk:
         pieces = [
-            apply_strong(images[at : at + chunk], draws[at : at + chunk], square=square)
+            apply_strong(images[at : at + chunk], draws[at : at + chunk])
             for at in range(0, n, chunk)
         ]
         return torch.cat(pieces)
@@ -119,7 +113,7 @@ def apply_strong(images: Tensor, draws: Strong, *, square: float = 0.5) -> Tenso
             draws.applied[:, turn], draws.operation[:, turn], _NUMBER["identity"]
         )
         _apply(images, operation, draws.magnitude[:, turn], draws.negative[:, turn])
-    return cutout(images, draws.centre, int(square * images.shape[3]))
+    return cutout(images, draws.centre, images.shape[3] // 2)
 
 
 def apply_operation(

@@ -268,7 +268,7 @@ class Boosting:
             cuts = np.concatenate([source.cuts for source in sources])
             gains[:, ~output.chosen_from[cuts]] = -np.inf
             self._gains.append((output, gains, cuts))
-            for best, cut in self._best(output, gains, cuts):
+            for best, cut in self._best(gains, cuts):
                 if 0 <= cut < len(self.cuts) and cut not in self.known:
                     unknown[cut] = max(unknown.get(cut, 0.0), best / output.energy)
         allowed = self.settings.allowance(self._number, len(self.known))
@@ -295,7 +295,7 @@ class Boosting:
         sums = self.own.table.sums(self.own.codes, rows, slot, len(output.asked), weights)
         return sums.astype(np.int64)
 
-    def _best(self, output: Output, gains: np.ndarray, cuts: np.ndarray) -> list[tuple[float, int]]:
+    def _best(self, gains: np.ndarray, cuts: np.ndarray) -> list[tuple[float, int]]:
         """Per open node the best gain and its cut, -1 where none pays."""
         if not len(cuts):  # so few rows that no bin may be cut off
             return [(0.0, -1)] * len(gains)
@@ -312,7 +312,7 @@ class Boosting:
             if restricted:
                 silent = (cuts < len(self.cuts)) & ~np.isin(cuts, list(sayable))
                 gains[:, silent] = -np.inf
-            best = self._best(output, gains, cuts)
+            best = self._best(gains, cuts)
             decided = {
                 node: cut for node, (_, cut) in zip(output.open, best, strict=True) if cut >= 0
             }
