@@ -124,6 +124,33 @@ def test_told_labels_bound_what_gradients_can_tell(make_fed, make_frame) -> None
     assert max(each.score for each in report.findings) > 0.95
 
 
+@pytest.mark.parametrize("name", ["VFL", "FewShotVFL"])
+def test_a_coordinator_that_cannot_read_has_nothing_to_attack(make_fed, make_frame, name) -> None:
+    more = {"local_updates": 50} if name == "FewShotVFL" else {}
+    fed = make_fed(make_frame(160), columns={"bank": ["a", "b", "y"], "telco": ["c", "d"]})
+    audit = Audit(**QUICK, attacks=["gradients", "embeddings"])
+    report = audit.run(fed, getattr(fm, name)(epochs=2, **more), compare={"seal": True})
+    sealed = report.other
+    assert {each.role for each in report.findings} == {"coordinator", "telco", "bank"}
+    assert {each.role for each in sealed.findings} == {"telco", "bank"}
+    assert sum("sealed" in fact for fact in sealed.facts) == 2
+    # The parties open what is meant for them: for them nothing changes.
+    open_ = {each.words for each in report.findings if each.role != "coordinator"}
+    assert {each.words for each in sealed.findings} == open_
+    told = {line[4] for line in report.beside()[1:] if line[0] == "coordinator"}
+    assert told == {"sealed"}
+    assert "seal=True keeps embeddings from the coordinator" in " ".join(report.mends())
+    readings = [each for each in sealed.readings if each.role == "coordinator"]
+    assert {each.severity for each in readings if each.kind in ("embedding", "gradient")} == {
+        "none"
+    }
+    # The other way round the open setting's findings stand beside what was sealed.
+    report.other, sealed.other = None, report
+    turned = [line for line in sealed.beside()[1:] if line[0] == "coordinator"]
+    assert turned
+    assert {line[3] for line in turned} == {"sealed"}
+
+
 @pytest.mark.parametrize("name", ["RISA", "LocalVFL", "SFHTL", "FewShotVFL"])
 def test_other_ways_to_train_are_read_too(make_fed, make_frame, name: str) -> None:
     quick = {"epochs": 2}

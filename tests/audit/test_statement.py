@@ -46,9 +46,29 @@ def test_the_most_telling_comes_first_and_sealed_boxes_tell_nothing() -> None:
     assert "sealed for bank" in found[-1].tells
 
 
+def test_boxes_tell_their_reader_and_nobody_how_many_lines_they_hold() -> None:
+    box = {"shape": "8300", "dtype": "sealed bytes", "sealed_for": "bank"}
+    found = statement([entry(**box), entry(**box, sender="coordinator", receiver="bank")], rows=100)
+    assert [(each.role, each.severity, each.looks) for each in found] == [
+        ("bank", "medium", None), ("coordinator", "none", None),
+    ]  # fmt: skip
+
+
+def test_what_the_coordinator_only_relays_can_be_sealed() -> None:
+    relayed, received = statement([entry(), entry(sender="coordinator", receiver="bank")])[::-1]
+    assert "seal = true" in relayed.mend
+    assert "seal" not in received.mend
+
+
 @pytest.mark.parametrize(
     ("shape", "dtype", "lines"),
-    [("64x32, 60x16 …", "float32", 640), ("1000", "bytes", 0), ("", "", 0), ("7", "int64", 70)],
+    [
+        ("64x32, 60x16 …", "float32", 640),
+        ("1000", "bytes", 0),
+        ("1000, 1000", "sealed bytes", 0),
+        ("", "", 0),
+        ("7", "int64", 70),
+    ],
 )
 def test_lines_of(shape: str, dtype: str, lines: int) -> None:
     assert lines_of(entry(shape=shape, dtype=dtype)) == lines

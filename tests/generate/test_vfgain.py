@@ -192,6 +192,21 @@ def test_half_precision_on_the_wire() -> None:
     assert {entry.dtype for entry in entries} == {"float16"}
 
 
+def test_boxes_change_no_bit() -> None:
+    made = []
+    for seal in (False, True):
+        fed = federation()
+        model = VFGAIN(**SMALL, steps=5, seal=seal).fit(fed, a="a", b="b")
+        rows = model.impute(fed, seed=1, order="seeded", keep="made")
+        made.append((weights(fed, model), made_rows(site(fed, "b"), rows.name).frame, fed))
+    for name, value in made[0][0].items():
+        assert torch.equal(value, made[1][0][name]), name
+    pd.testing.assert_frame_equal(made[0][1], made[1][1])
+    for (_, _, fed), sealed in zip(made, (set(), {"a", "b"}), strict=True):
+        told = [e.sealed_for for e in fed.ledger if e.kind in ("embedding", "gradient")]
+        assert set(told) == (sealed or {""})
+
+
 def test_a_party_that_lets_no_embeddings_out_is_not_trained_with() -> None:
     fed = federation()
     site(fed, "a").policy = Policy(refuse=frozenset({"embedding"}))

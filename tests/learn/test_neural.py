@@ -126,6 +126,24 @@ def test_split_equals_one_piece() -> None:
     np.testing.assert_allclose(found["income"].spread, off, rtol=1e-4)
 
 
+def test_boxes_change_no_bit() -> None:
+    a, b = sides()
+    made = []
+    for seal in (False, True):
+        fed = federation(a, b)
+        with NeuralModels(
+            fed, "bank", "telco", targets=["income", "plan"], seal=seal, **SMALL | {"epochs": 2}
+        ) as models:
+            models.fit()
+            models.predict(rows="all")
+            found = held(fed, models)
+            made.append([found[name].outputs for name in ("income", "plan")])
+        told = {e.sealed_for for e in fed.ledger if e.kind in ("embedding", "gradient")}
+        assert told == ({"bank", "telco"} if seal else {""})
+    for open_, sealed in zip(*made, strict=True):
+        np.testing.assert_array_equal(open_, sealed)
+
+
 def test_rows_with_pseudo_labels_join_the_training() -> None:
     a, b = sides()
     fed = federation(a, b)

@@ -1,4 +1,4 @@
-"""Columns from embeddings, at the label party and at the coordinator, which relays them.
+"""Columns from embeddings, at the label party and at the coordinator, if it can read them.
 
 Whoever sees a party's embeddings and knows that party's columns of some rows learns the way back
 (as in He et al., "Model Inversion Attacks Against Collaborative Inference", ACSAC 2019, the
@@ -29,6 +29,7 @@ MEND = (
     "a narrower embedding, and a deeper bottom with it; or the party refuses 'embedding' in its "
     "policy. 16-bit values and fewer epochs help little"
 )
+SEAL = "seal=True keeps embeddings from the coordinator; "
 FEWEST = 20
 
 
@@ -56,6 +57,12 @@ class ColumnsFromEmbeddings:
             if not views:
                 continue
             attackers = [COORDINATOR]
+            if self.sightings.sealed(party):
+                attackers = []
+                scene.facts.append(
+                    f"{self.name}: those of {party} were sealed: the coordinator passed them on "
+                    "unread and has nothing to attack"
+                )
             if len(scene.labellers) == 1 and scene.labellers[0] != party:
                 attackers.append(scene.labellers[0])
             for attacker in attackers:
@@ -84,6 +91,7 @@ class ColumnsFromEmbeddings:
         order = rng.permutation(self.sightings.aligned)
         learnt, others = order[:known], order[known : known + scene.budget.most_rows]
         own = []
+        to_seal = attacker == COORDINATOR and len(scene.labellers) == 1
         if attacker != COORDINATOR:
             columns = scene.columns(attacker)
             own = [columns] if columns.shape[1] else []
@@ -111,7 +119,7 @@ class ColumnsFromEmbeddings:
                     known=known,
                     rows=int(there.sum()),
                     paper=PAPER,
-                    mend=MEND,
+                    mend=SEAL + MEND if to_seal else MEND,
                     **told,
                 )
             )

@@ -71,10 +71,19 @@ class LabelsFromGradients:
                     _finding(scene, party, f"{told}, norm)", rows, sided, rng, matched=False)
                 )
         if found and len(scene.labellers) == 1:
-            scene.facts.append(f"{self.name}: the coordinator relays them, and can do the same")
+            for party in dict.fromkeys(each.role for each in found):
+                scene.facts.append(f"{self.name}: {self._relayed(party)}")
         if not found:
             raise NotApplicable("gradients came down only to parties that have the labels")
         return found
+
+    def _relayed(self, party: str) -> str:
+        if self.sightings.sealed(party):
+            return f"those of {party} were sealed: the coordinator passed them on unread"
+        return (
+            f"the coordinator relays those of {party}, and can do the same; "
+            "seal=True keeps them from it"
+        )
 
     @staticmethod
     def _directions(

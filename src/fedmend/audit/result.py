@@ -190,19 +190,29 @@ class AuditReport:
             return [[]]
         option = self.other.option
         head = ["who", "infers", "from", "as given", option, "without", "metric", "known"]
-        theirs = {_key(each): each for each in self.other.findings}
         found = [head]
-        for each in self.findings:
-            twin = theirs.get(_key(each))
-            told = "–" if twin is None else f"{twin.score:.3f} ({twin.grade})"
+        both = (self, self.other)
+        by_key = [{_key(each): each for each in report.findings} for report in both]
+        everything = by_key[0] | {k: v for k, v in by_key[1].items() if k not in by_key[0]}
+        for key, each in everything.items():
+            told = [
+                report._told(each, own.get(key)) for report, own in zip(both, by_key, strict=True)
+            ]
             line = _line(each)
-            mine = f"{each.score:.3f} ({each.grade})"
-            found.append([*line[:3], mine, told, line[6], line[7], line[8]])
+            found.append([*line[:3], *told, line[6], line[7], line[8]])
         for name in self.scores:
             if name in self.other.scores:
                 scores = [f"{self.scores[name]:.3f}", f"{self.other.scores[name]:.3f}"]
                 found.append(["the model itself", name, "", *scores, "", "", ""])
         return found
+
+    def _told(self, asked: Finding, found: Finding | None) -> str:
+        """A finding as it stands beside another setting's; "sealed" where nobody could look."""
+        if found is not None:
+            return f"{found.score:.3f} ({found.grade})"
+        kind = asked.from_.removesuffix("s")
+        passed = [each for each in self.readings if (each.role, each.kind) == (asked.role, kind)]
+        return "sealed" if passed and all(each.severity == "none" for each in passed) else "–"
 
     def readings_table(self) -> list[list[str]]:
         """What the ledger says: head, then a line for each role and kind that tells something."""

@@ -1,8 +1,8 @@
 """What was seen of each row in split training: gradients that came down, embeddings that went up.
 
 Everything is kept as the receiver could keep it, by row number: a feature party knows which of its
-rows were in which batch, and so does whoever relays or receives the embeddings (the order of rows
-follows from seeds that all of them are told).
+rows were in which batch, and so does whoever receives the embeddings, or relays them in the open
+(the order of rows follows from seeds that all of them are told).
 """
 
 from __future__ import annotations
@@ -47,6 +47,7 @@ class Sightings:
         self.embeddings: dict[tuple[str, str], list[Look]] = defaultdict(list)
         self.final: dict[str, list[Look]] = defaultdict(list)
         self.unread: set[str] = set()
+        self._read: dict[str, bool] = {}
         self._asked: dict[str, np.ndarray] = {}
         self._seen: dict[tuple[str, ...], np.ndarray] = {}
 
@@ -57,6 +58,8 @@ class Sightings:
         if heard.method == "additive_begin" and "rows" in heard.given:
             self._asked[heard.handle] = np.asarray(heard.given["rows"])
         gradient = heard.given.get("gradient")
+        if gradient is not None or heard.kind == "embedding":
+            self._read[heard.party] = self._read.get(heard.party, False) or not heard.sealed
         if gradient is not None:
             rows = self._rows(heard, before=True)
             self._keep(heard, "gradient", rows, gradient)
@@ -106,6 +109,10 @@ class Sightings:
             return at
         leading = bool((at == np.arange(len(at))).all()) and len(at) <= lines
         return at if leading else None
+
+    def sealed(self, party: str) -> bool:
+        """Whether all that went up from a party and came down to it was sealed."""
+        return not self._read.get(party, True)
 
     def final_embeddings(self, party: str) -> np.ndarray | None:
         """The trained model's embeddings of all aligned rows, as they crossed. **Shape** [n, d]"""

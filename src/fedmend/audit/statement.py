@@ -10,8 +10,9 @@ from collections import defaultdict
 from collections.abc import Iterable
 
 from fedmend.audit.result import Reading
-from fedmend.federation.ledger import Entry
+from fedmend.federation.ledger import COORDINATOR, Entry
 from fedmend.report.words import Flow, flows
+from fedmend.secure.exchange import SEALED
 
 __all__ = ["SEVERITIES", "lines_of", "statement"]
 
@@ -78,12 +79,13 @@ def statement(entries: Iterable[Entry], *, rows: int | None = None) -> list[Read
 def lines_of(entry: Entry) -> int:
     """How many lines crossed: the first dimension of what the message holds, times its count.
 
-    Of several arrays in one message (embeddings of several parties) the longest counts.
+    Of several arrays in one message (embeddings of several parties) the longest counts. Boxes do
+    not tell how many lines are in them.
     """
     sizes = []
     for shape in entry.shape.replace(" …", "").split(", "):
         first, _, rest = shape.partition("x")
-        if first.isdecimal() and (rest or entry.dtype != "bytes"):
+        if first.isdecimal() and (rest or not entry.dtype.endswith("bytes")):
             sizes.append(int(first))
     return max(sizes, default=0) * entry.count
 
@@ -94,7 +96,9 @@ def _reading(flow: Flow, lines: int, rows: int | None) -> Reading:
     if flow.passed_on:
         severity, mend = "none", ""
         tells = f"nothing: sealed for {flow.sealed_for}, passed on unread"
-    looks = lines / rows if rows and flow.kind in BY_ROW and not flow.passed_on else None
+    elif flow.receiver == COORDINATOR and flow.kind in SEALED:
+        mend = f"seal = true of the method, unless its top is at the coordinator; {mend}"
+    looks = lines / rows if rows and lines and not flow.passed_on else None
     return Reading(
         role=flow.receiver,
         sender=flow.sender,

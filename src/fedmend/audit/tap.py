@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from fedmend.errors import ConfigError
-from fedmend.federation import Federation, Ledger, Site, Worker
+from fedmend.federation import Federation, Ledger, Site, Worker, wire
 from fedmend.federation.engines.local import LocalEngine
 
 __all__ = ["Heard", "Listener", "as_array", "rehearsal"]
@@ -28,8 +28,9 @@ class Heard:
 
     scope: which rows its worker works on. before, after: the row numbers of the batch that the
     party had in flight before and after the call, as it knows them itself; None where its worker
-    has no batches. given, answer: as they crossed; whoever keeps them takes a copy. at: the
-    party's own half, where an attack looks for the truth that it is judged by.
+    has no batches. given, answer: as the party has them; whoever keeps them takes a copy. at: the
+    party's own half, where an attack looks for the truth that it is judged by. sealed: they
+    crossed in boxes, which the coordinator cannot open.
     """
 
     party: str
@@ -43,6 +44,7 @@ class Heard:
     before: np.ndarray | None = None
     after: np.ndarray | None = None
     at: Worker | None = None
+    sealed: bool = False
 
 
 Listener = Callable[[Heard], None]
@@ -62,11 +64,13 @@ class TappedSite(Site):
             for key, value in of.state.items()
         }
         self._hear = hear
+        self._inside: dict[str, tuple[Mapping[str, Any], Any]] = {}
 
     def call(self, handle: str, method: str, kwargs: Mapping[str, Any]) -> Any:
         before = self._in_flight(handle)
-        answer = super().call(handle, method, kwargs)
+        crossed = super().call(handle, method, kwargs)
         worker = self._workers[handle]
+        given, answer = self._inside.pop(handle)
         self._hear(
             Heard(
                 self.name,
@@ -74,14 +78,20 @@ class TappedSite(Site):
                 handle,
                 method,
                 worker.scope,
-                kwargs,
+                given,
                 answer,
                 worker.exposures[method].kind,
                 before,
                 self._in_flight(handle),
                 worker,
+                bool(wire.measure([dict(kwargs), crossed]).sealed_for),
             )
         )
+        return crossed
+
+    def _run(self, handle: str, method: str, given: Mapping[str, Any]) -> Any:
+        answer = super()._run(handle, method, given)
+        self._inside[handle] = (given, answer)
         return answer
 
     def _in_flight(self, handle: str) -> np.ndarray | None:

@@ -26,6 +26,11 @@ from fedmend.learn.parts import FILE, Part, TopPart, read_file, write_file
 from fedmend.learn.server_half import ServerTopHalf
 from fedmend.learn.top_side import TopSide
 
+CANNOT_SEAL = (
+    "seal=True, but the top is at the coordinator: it must read the embeddings. "
+    "Mend: seal=None, or a method whose labels are at one party, such as VFL or RISA"
+)
+
 
 class ServerTop:
     """Soft labels [N, C] over `classes`, in the order of the training rows; weights [N] or None."""

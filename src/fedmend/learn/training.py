@@ -23,7 +23,7 @@ from fedmend.federation import Federation
 from fedmend.learn.features import Segments, check_names
 from fedmend.learn.halves import Settings
 from fedmend.learn.metrics import CLASSIFICATION, REGRESSION, better
-from fedmend.learn.server_top import ServerTop
+from fedmend.learn.server_top import CANNOT_SEAL, ServerTop
 from fedmend.learn.session import STATE, Crews, Session, epoch_seed
 from fedmend.learn.split import BottomWorker, TopWorker
 
@@ -139,10 +139,7 @@ class SplitNetwork:
         if (label_party is None) == (server is None):
             raise ConfigError("the labels are at a party or at the server: give one of the two")
         if server is not None and config.seal:
-            raise ConfigError(
-                "seal=True, but the top is at the coordinator: it must read the embeddings. "
-                "Mend: seal=None, or a method whose labels are at one party, such as VFL or RISA"
-            )
+            raise ConfigError(CANNOT_SEAL)
         check_names(parties)
         self.fed = fed
         self.parties = parties

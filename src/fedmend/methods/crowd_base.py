@@ -16,7 +16,7 @@ from fedmend.learn.features import ALIGNED
 from fedmend.learn.halves import Settings
 from fedmend.learn.optim import OptimizerSpec
 from fedmend.learn.parts import read_file, write_file
-from fedmend.learn.server_top import ServerTop
+from fedmend.learn.server_top import CANNOT_SEAL, ServerTop
 from fedmend.learn.session import Session
 from fedmend.learn.training import Progress, SplitConfig, SplitNetwork
 from fedmend.methods import crowd
@@ -46,6 +46,7 @@ class CrowdEstimator(SplitEstimator):
     label_dp: epsilon of randomised response at every label party, or None.
     label_parties: whose labels count; by default those of all parties that have some.
     classes: all classes, when some of them may have no vote; by default those voted for.
+    seal: None or False; the server reads embeddings, so that they cannot be sealed.
     """
 
     def __init__(
@@ -71,6 +72,7 @@ class CrowdEstimator(SplitEstimator):
         label_dp: float | None = None,
         label_parties: Sequence[str] | None = None,
         classes: Sequence[Any] | None = None,
+        seal: bool | None = None,
     ) -> None:
         self.bottom = bottom
         self.embedding = embedding
@@ -92,6 +94,7 @@ class CrowdEstimator(SplitEstimator):
         self.label_dp = label_dp
         self.label_parties = label_parties
         self.classes = classes
+        self.seal = seal
 
     # ------------------------------------------------------------------ fitting
 
@@ -210,6 +213,8 @@ class CrowdEstimator(SplitEstimator):
             problems.append(f"label_dp must be positive or None, however: {self.label_dp}")
         if not self.batch_size > 0:
             problems.append(f"batch_size must be positive, however: {self.batch_size}")
+        if self.seal:
+            problems.append(CANNOT_SEAL)
         return problems
 
     def _account(self, labellers: Labellers) -> dict[str, Any] | None:

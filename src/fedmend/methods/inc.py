@@ -90,6 +90,7 @@ class InC(CrowdEstimator):
         label_dp: float | None = None,
         label_parties: Sequence[str] | None = None,
         classes: Sequence[Any] | None = None,
+        seal: bool | None = None,
     ) -> None:
         super().__init__(
             bottom=bottom,
@@ -112,6 +113,7 @@ class InC(CrowdEstimator):
             label_dp=label_dp,
             label_parties=label_parties,
             classes=classes,
+            seal=seal,
         )
         self.initial_epochs = initial_epochs
         self.posterior = posterior
