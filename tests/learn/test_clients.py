@@ -186,6 +186,26 @@ def test_clients_of_images() -> None:
     assert np.isfinite(report.loss)
 
 
+def pictures(size: int, name: str = "image", start: int = 0) -> Table:
+    rng = np.random.default_rng(size)
+    labels = pd.DataFrame({"y": pd.Series(["cat", "dog"] * 4)})
+    images = rng.integers(0, 256, (8, 3, size, size), dtype=np.uint8)
+    return Table(np.arange(start, start + 8), labels, label="y", blocks={name: images})
+
+
+def test_images_of_another_size_are_named() -> None:
+    fed = Federation(Party("p0", pictures(8)), Party("p1", pictures(6, start=8)))
+    with pytest.raises(DataError, match=r"'p1', column 'image': is image of shape \(3, 6, 6\)"):
+        FederatedClients(fed, Supervised(), SMALL, net="cnn", width=4)
+    other, bare = pictures(6, start=20), pictures(8, "picture", start=20)
+    fed = Federation(Party("p0", pictures(8), test=other, bare=bare), strict=True)
+    with FederatedClients(fed, Supervised(), SMALL, net="cnn", width=4) as clients:
+        with pytest.raises(DataError, match=r"\(3, 8, 8\) were trained on.*seen: \(3, 6, 6\)"):
+            clients.evaluate(fed.on("test"))
+        with pytest.raises(DataError, match="'p0', column 'image': the images are not there"):
+            clients.evaluate(fed.on("bare"))
+
+
 def test_a_client_without_labels_takes_part() -> None:
     bare = people(100, 1).drop(columns="y")
     fed = Federation(

@@ -179,6 +179,23 @@ def test_warming_up_is_training_on_labelled_rows(clinics: Federation, mode: str)
     assert not torch.equal(warm.weights, plain.weights)
 
 
+def test_the_history_of_a_warm_up_tells_nothing_of_pseudo_labels(clinics: Federation) -> None:
+    model = SAGE(warmup=1, **(QUICK | {"rounds": 2})).fit(clinics)
+    warm, trained = model.history_
+    for each in (warm, *warm["per_client"]):
+        assert not {"utilisation", "pseudo_accuracy", "confidence_gap"} & set(each)
+    for each in (trained, *trained["per_client"]):
+        assert {"utilisation", "pseudo_accuracy", "confidence_gap"} <= set(each)
+    assert warm["loss"] > 0
+
+
+@pytest.mark.parametrize("secure", ["none", "masks"])
+def test_a_training_that_diverges_is_named(clinics: Federation, secure: str) -> None:
+    model = SAGE(lr=1e12, secure=secure, **(QUICK | {"rounds": 5}))
+    with pytest.raises(DataError, match=r"party 'clinic-\d'.* diverged.* smaller lr than 1e\+12"):
+        model.fit(clinics)
+
+
 # ---------------------------------------------------------------------------------- parties
 
 

@@ -56,6 +56,15 @@ def test_rounds_in_words_and_figures() -> None:
     ]
 
 
+def test_rounds_of_a_warm_up_have_no_pseudo_labels() -> None:
+    warm = {"round": 1, "clients": ["a"], "per_client": [{"client": "a", "loss": 2.0}]}
+    rounds = Rounds("SAGE", [warm, entry(2, 0.8, ["a"]), entry(3, 0.9, ["a"])])
+    assert rounds.sentences()[-1] == (
+        "Of the unlabelled rows 40 % had a pseudo-label in round 2 and 60 % in the last."
+    )
+    assert rounds.table()[1] == ["a", "3", "0.944", "50 %", "0.100"]
+
+
 def test_each_client_has_its_line() -> None:
     assert Rounds("SAGE", HISTORY).table()[1:] == [
         ["a", "2", "0.667", "40 %", "0.100", "90 %"],

@@ -78,7 +78,7 @@ class HorizontalEstimator(HorizontalSettings):
             clients.load_checkpoint(folder / STATE)
             history = read_json(folder / HISTORY, "a checkpoint")[: clients.round]
         while clients.round < self.rounds:
-            entry = entry_of(clients.run_round(), clients.method)
+            entry = entry_of(clients.run_round(), clients.method, self.warmup)
             if self.watch is not None:
                 entry["accuracy"] = clients.accuracy(fed.on(self.watch))
             history.append(entry)

@@ -10,12 +10,15 @@ from fedmend.learn.clients.rounds import LocalMethod, RoundReport
 __all__ = ["entry_of", "told_of"]
 
 
-def entry_of(report: RoundReport, method: LocalMethod) -> dict[str, Any]:
-    """A round's report as an entry of the history; what is not known is None."""
+def entry_of(report: RoundReport, method: LocalMethod, warmup: int = 0) -> dict[str, Any]:
+    """A round's report as an entry of the history; what is not known is None.
+
+    A round of the warm-up makes no pseudo-labels, and tells nothing of them.
+    """
     known: tuple[str, ...] = ()
-    if method.uses_unlabelled:
-        known = ("utilisation", "pseudo_accuracy")
-    known += ("confidence_gap",) if method.uses_world else ()
+    if report.number > warmup:
+        known += ("utilisation", "pseudo_accuracy") if method.uses_unlabelled else ()
+        known += ("confidence_gap",) if method.uses_world else ()
     return {
         "round": report.number,
         "clients": list(report.clients),

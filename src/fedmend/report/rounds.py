@@ -80,9 +80,11 @@ class Rounds:
             )
         used = self.series("utilisation")
         if used:
+            # Rounds of a warm-up make none.
+            first = "the first round" if used[0][0] == 1 else f"round {used[0][0]}"
             lines.append(
-                f"Of the unlabelled rows {percent(used[0][1])} had a pseudo-label in the first "
-                f"round and {percent(used[-1][1])} in the last."
+                f"Of the unlabelled rows {percent(used[0][1])} had a pseudo-label in {first} "
+                f"and {percent(used[-1][1])} in the last."
             )
         return lines
 

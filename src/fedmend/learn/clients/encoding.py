@@ -108,12 +108,20 @@ def _merged(columns: Mapping[str, Column]) -> Column:
     party, other = next(
         (p, c) for p, c in columns.items() if c.kind != reference.kind or c.shape != reference.shape
     )
+    mend = f"give one kind where the tables are read: kinds={{{reference.name!r}: …}}"
+    if reference.is_block and other.is_block:
+        mend = "bring the images of all parties to one shape, as bytes (uint8)"
     raise DataError(
-        f"is {other.kind} here and {reference.kind} at party {first!r}",
+        f"is {_told(other)} here and {_told(reference)} at party {first!r}",
         party=party,
         column=reference.name,
-        mend=f"give one kind where the tables are read: kinds={{{reference.name!r}: …}}",
+        mend=mend,
     )
+
+
+def _told(column: Column) -> str:
+    """A column's kind, and the shape of one value where it is a block."""
+    return f"{column.kind} of shape {column.shape}" if column.is_block else column.kind
 
 
 def _is_number(column: Column) -> bool:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ClassVar
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -37,7 +36,8 @@ class HiddenClientWorker(ClientWorker):
 
     def __init__(self, site: Site, scope: str = "train", *, run: str) -> None:
         super().__init__(site, scope, run=run)
-        self._change: np.ndarray | None = None
+        self._change: Tensor | None = None
+        self._number = 0
 
     @exposed(kind="statistic", takes={"weights": "weights"})
     def train_hidden(self, weights: Tensor, number: int) -> dict[str, Any]:
@@ -47,7 +47,7 @@ class HiddenClientWorker(ClientWorker):
         generator = round_generator(self._seed, pool.name, number)
         kept = self.site.state.setdefault(self._key, {})
         update = trainer.train(pool, start, generator, state=kept)
-        self._change = (update.weights.double() - start.double()).cpu().numpy()
+        self._change, self._number = update.weights.double() - start.double(), number
         return {"rows": update.rows, "steps": update.steps, "measures": update.measures.cpu()}
 
     @exposed(kind="control")
@@ -55,7 +55,9 @@ class HiddenClientWorker(ClientWorker):
         """Put the kept result, scaled, where a secure sum finds it."""
         if self._change is None:
             raise ConfigError("no round was trained. Mend: call train_hidden(…) first")
-        offer_summand(self.site, UPDATE, self._change * share)
+        part = self._change * share
+        self._require_numbers(part, self._number, LIMIT)
+        offer_summand(self.site, UPDATE, part.cpu().numpy())
         self._change = None
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -92,6 +93,7 @@ class ClientWorker(Worker):
         generator = round_generator(self._seed, pool.name, number)
         kept = self.site.state.setdefault(self._key, {})
         update = trainer.train(pool, start, generator, state=kept, extras=extras)
+        self._require_numbers(update.weights, number)
         carries = trainer.settings.carry_momentum
         return {
             "weights": update.weights.cpu(),
@@ -164,6 +166,17 @@ class ClientWorker(Worker):
         start = weights.to(trainer.device, trainer.settings.dtype)
         return trainer.probabilities(pool.views, start).float().cpu().numpy()
 
+    def _require_numbers(self, values: Tensor, number: int, most: float = math.inf) -> None:
+        """Weights that are no numbers, or beyond `most`, would spoil every party's model."""
+        trainer, _ = self._ready()
+        if not bool((values.isfinite() & (values.abs() <= most)).all()):
+            raise DataError(
+                f"the training has diverged: after round {number} the weights are no numbers, or "
+                "too large",
+                party=self.site.name,
+                mend=f"a smaller lr than {trainer.settings.optimizer.lr:g}",
+            )
+
     def _ready(self, number: int | None = None) -> tuple[Trainer, Pool]:
         """The trainer, that of a round if one is given, and the rows."""
         if self._trainer is None or self._pool is None:
@@ -215,9 +228,9 @@ def views_of(table: Table, common: Mapping[str, Any], party: str) -> Views:
             noise=options["noise"],
             drop=options["drop"],
         )
-    (name,) = encoder.block_shapes
+    ((name, shape),) = encoder.block_shapes.items()
     scaler = common["encoder"]["blocks"][name]
-    images = table.blocks[name]
+    images = _block(table, name, shape, party)
     if images.dtype != np.uint8:
         low, high = float(images.min()), float(images.max())
         if low < 0 or high > 1:
@@ -235,3 +248,24 @@ def views_of(table: Table, common: Mapping[str, Any], party: str) -> Views:
         scaler["scale"],
         flip=options["flip"],
     )
+
+
+def _block(table: Table, name: str, shape: tuple[int, ...], party: str) -> np.ndarray:
+    """A table's images, which must be there and of the size that all parties agreed on."""
+    images = table.blocks.get(name)
+    if images is None:
+        raise DataError(
+            "the images are not there",
+            party=party,
+            column=name,
+            mend=f"give them as a block {name!r} of the table",
+        )
+    if images.shape[1:] != tuple(shape):
+        raise DataError(
+            f"images of shape {tuple(shape)} were trained on, these are of another",
+            party=party,
+            column=name,
+            value=images.shape[1:],
+            mend="bring them to the size of the training images",
+        )
+    return images
