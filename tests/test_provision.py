@@ -145,7 +145,7 @@ def test_a_query_and_a_policy_go_into_the_partys_file(workshop):
     bank = load_party(kits.party("bank"))
     assert (bank.sql, bank.uri, bank.kinds) == (
         "SELECT * FROM t",
-        "sqlite:///b.db",
+        "sqlite:///../../b.db",
         {"age": "integer"},
     )
     assert bank.policy.build().min_intersection == 50

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from fedmend.config.catalogue import CROWD, MAJORITY
 from fedmend.config.doubts import doubtful_columns
+from fedmend.config.passwords import password_notes
 from fedmend.config.shapes import alike_doubts, alike_problems, class_doubts, mostly_alike
 from fedmend.data.table import Table
 from fedmend.errors import DataError, FedmendError, FedmendWarning
@@ -108,6 +109,7 @@ def _check_party(config: Config, party: PartySettings, found: Findings) -> None:
             f"party {party.name!r} has its table elsewhere: 'fedmend party check' looks at it there"
         )
         return
+    found.notes += password_notes(party)
     try:
         train, test = read_party(config, party)
     except DataError:

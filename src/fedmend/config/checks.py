@@ -22,6 +22,7 @@ from fedmend.config.catalogue import (
     slug_of,
     uses_completed_rows,
 )
+from fedmend.config.environment import reference_problems
 from fedmend.config.mending_checks import holders_of, known_methods, mending_problems, tables_of
 from fedmend.config.parameters import parameter_problems
 from fedmend.config.shapes import shape_of, shape_problems
@@ -64,6 +65,7 @@ def _party_sources(raw: Mapping[str, Any]) -> Iterator[str]:
                 yield f'{where}.{key} needs a database. Mend: add uri = "sqlite:///file.db"'
         if "test" in party and "test_sql" in party:
             yield f"{where} has both test and test_sql. Mend: keep one of them"
+        yield from reference_problems(where, party)
         if "label" in party and party.get("label") == party.get("id"):
             yield f"{where}.label = {party['label']!r} is the id too. Mend: name two columns"
 

@@ -10,12 +10,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fedmend.config.environment import begins_elsewhere
 from fedmend.errors import ConfigError
 
 if TYPE_CHECKING:
     from fedmend.config.settings import Config
 
-__all__ = ["mended_text", "toml_text", "write_mended"]
+__all__ = ["mended_text", "moved", "toml_text", "write_mended"]
 
 _BARE = re.compile(r"[A-Za-z0-9_-]+")
 # What the advice decides; everything else is taken over as it stands.
@@ -50,9 +51,9 @@ def mended_text(config: Config, advice: Mapping[str, Any], path: Path) -> str:
     """The parties and settings of a file, with the recipe and methods that an advice names."""
     raw = tomllib.loads(config.source.read_text(encoding="utf-8"))
     kept = {key: value for key, value in raw.items() if key not in _DECIDED}
-    moved = os.path.relpath(config.source.parent.resolve(), path.parent.resolve())
-    if moved != ".":
-        kept["party"] = [_moved(party, Path(moved)) for party in kept["party"]]
+    way = os.path.relpath(config.source.parent.resolve(), path.parent.resolve())
+    if way != ".":
+        kept["party"] = [moved(party, Path(way)) for party in kept["party"]]
     decided = {
         "recipe": advice["settings"].get("recipe"),
         "correct": advice["settings"].get("correct"),
@@ -69,15 +70,16 @@ def mended_text(config: Config, advice: Mapping[str, Any], path: Path) -> str:
     return "\n".join(head) + "\n" + toml_text(ordered | content)
 
 
-def _moved(party: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+def moved(party: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     """A party whose relative paths are meant from another folder."""
     changed = dict(party)
     for key in _PATHS:
-        if key in changed:
+        if key in changed and not begins_elsewhere(changed[key]):
             changed[key] = (folder / changed[key]).as_posix()
     uri = str(changed.get("uri", ""))
-    if uri.startswith("sqlite:///") and not uri.startswith("sqlite:////"):
-        changed["uri"] = f"sqlite:///{(folder / uri.removeprefix('sqlite:///')).as_posix()}"
+    file = uri.removeprefix("sqlite:///")
+    if file != uri and not file.startswith("/") and not begins_elsewhere(file):
+        changed["uri"] = f"sqlite:///{(folder / file).as_posix()}"
     return changed
 
 

@@ -7,7 +7,7 @@ query runs.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, unquote
@@ -21,7 +21,7 @@ from fedmend.errors import DataError, MissingExtra, ReadError
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["read_sql", "without_password"]
+__all__ = ["read_sql", "replace_passwords", "without_password"]
 
 # A password may hold an @ that should have been written %40: all up to the last one is hidden.
 _LOGIN = re.compile(r"(//[^:@/?]*:)(.*)(?=@)")
@@ -153,13 +153,22 @@ def without_password(uri: str) -> str:
     return _hidden(uri)[0]
 
 
+def replace_passwords(uri: str, put: Callable[[str], str]) -> str:
+    """A database address with what `put` makes of each password in it."""
+
+    def other(found: re.Match[str]) -> str:
+        return found[1] + put(found[2])
+
+    return _OPTION.sub(other, _LOGIN.sub(other, uri))
+
+
 def _hidden(uri: str) -> tuple[str, list[str]]:
     """The address without its passwords, and these."""
     secrets: list[str] = []
 
-    def hide(found: re.Match[str]) -> str:
-        secrets.append(found[2])
-        return f"{found[1]}***"
+    def hide(password: str) -> str:
+        secrets.append(password)
+        return "***"
 
-    shown = _LOGIN.sub(hide, _OPTION.sub(hide, uri))
+    shown = replace_passwords(uri, hide)
     return shown, [each for each in secrets if each]

@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING
 from fedmend._suggest import did_you_mean
 from fedmend._version import __version__
 from fedmend.config.doubts import doubtful_columns
+from fedmend.config.passwords import password_notes
 from fedmend.deploy.consent import party_of
-from fedmend.deploy.party_file import PartyFile, install_workers, load_party
+from fedmend.deploy.party_file import PartyFile, install_workers, load_party, read_new
 from fedmend.deploy.processes import role_of, server_address
 from fedmend.errors import DataError, FedmendError, FedmendWarning
 from fedmend.federation import Policy, Worker
@@ -188,6 +189,8 @@ def _file(kit: Path, file: PartyFile) -> Iterator[Check]:
         policy = file.policy.build()
         yield Check("party.toml", "ok", f"lets out {', '.join(sorted(policy.may_leave))}")
         yield from _workers(file, policy)
+    for words in password_notes(file):
+        yield Check("party.toml", "note", words)
     if file.device != "cpu":
         import torch
 
@@ -247,13 +250,10 @@ def _table(file: PartyFile) -> Iterator[Check]:
 
 def _new(file: PartyFile, schema: Schema) -> Iterator[Check]:
     """The rows to predict, as a question for predictions would read them."""
-    from fedmend.predict.rows import read_rows
-
-    assert file.new is not None
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", FedmendWarning)
         try:
-            rows = read_rows(file.at(file.new), file, schema)
+            rows = read_new(file, schema)
         except FedmendError as error:
             yield Check("new rows", "problem", str(error))
             return

@@ -7,12 +7,13 @@ import logging
 import pkgutil
 import tomllib
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field, ValidationError
 
 from fedmend.config import PartySettings, problem_of
 from fedmend.config.checks import cross_problems
+from fedmend.config.environment import look_up
 from fedmend.data.table import Table
 from fedmend.deploy.party_keys import KeySettings, install_keys
 from fedmend.errors import ConfigError
@@ -20,7 +21,10 @@ from fedmend.federation import Site
 from fedmend.federation.engines.flare.host import RUN_FOLDER, Hello
 from fedmend.flow.reading import read_party, split_by_id
 
-__all__ = ["PARTY_FILE", "PartyFile", "install_workers", "load_party", "open_site"]
+if TYPE_CHECKING:
+    from fedmend.data.schema import Schema
+
+__all__ = ["PARTY_FILE", "PartyFile", "install_workers", "load_party", "open_site", "read_new"]
 
 logger = logging.getLogger(__name__)
 
@@ -116,11 +120,17 @@ def open_site(file: PartyFile, hello: Hello, folder: Path) -> Site:
 
 def _new_rows(file: PartyFile, train: Table) -> Table:
     """The rows to predict, read as the training rows were; none where none are named."""
-    if file.new is None:
-        return train.features.take([])
+    return train.features.take([]) if file.new is None else read_new(file, train.features.schema)
+
+
+def read_new(file: PartyFile, schema: Schema) -> Table:
+    """The rows of the file that a party names for predictions."""
     from fedmend.predict.rows import read_rows
 
-    return read_rows(file.at(file.new), file, train.features.schema)
+    assert file.new is not None
+    place = look_up(file.new, "new")
+    with place.told():
+        return read_rows(file.at(place.text), file, schema)
 
 
 def install_workers(modules: list[str] | None = None) -> None:

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedmend.config.mended import toml_text
+from fedmend.config.mended import moved, toml_text
 from fedmend.errors import ConfigError, MissingExtra
 from fedmend.federation.engines.flare.kits import ADMIN, PARTY_CLASS, RELAY_CLASS, Kits
 
@@ -127,14 +127,12 @@ def _party_toml(config: Config, party: PartySettings, kit: Path) -> str:
         "# The table: a file (.csv, .csv.gz, .parquet; relative to this file), or a query.",
     ]
     told = party.model_dump(exclude_defaults=True, exclude_none=True)
+    told = moved(told, Path(os.path.relpath(config.source.parent, kit)))
     if party.sql is None:
         lines += ['# sql = "SELECT …"', '# uri = "postgresql://…"']
         told.setdefault("data", "table.csv")
     if party.id is None:
         lines.append('# id = "customer"')
-    for key in ("data", "test"):
-        if getattr(party, key) is not None:
-            told[key] = os.path.relpath(config.at(told[key]), kit)
     kinds, policy = told.pop("kinds", {}), told.pop("policy", {})
     told = {key: told[key] for key in (*_FIRST, *told) if key in told and key != "name"}
     lines.append(toml_text(told).rstrip())

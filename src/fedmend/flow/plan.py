@@ -17,6 +17,7 @@ from fedmend.config.catalogue import (
     slug_of,
     uses_completed_rows,
 )
+from fedmend.config.passwords import without_passwords
 from fedmend.federation import Federation, Party
 from fedmend.flow.choosing import Choosing
 from fedmend.flow.completing import Completing
@@ -157,8 +158,8 @@ def plan_of(config: Config) -> Plan:
 
 
 def _text(config: Config) -> str:
-    """The file as the run folder keeps it: with the recipe that the run was asked for."""
-    text = config.source.read_text(encoding="utf-8")
+    """The file as the run folder keeps it: with the run's recipe, and without passwords."""
+    text = without_passwords(config.source.read_text(encoding="utf-8"))
     if config.recipe is None:
         return text
     line = f'recipe = "{config.recipe}"\n'

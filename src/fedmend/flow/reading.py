@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
+from fedmend.config.environment import look_up
 from fedmend.errors import ConfigError, DataError, FedmendWarning, ReadError
 from fedmend.federation import Party
 from fedmend.secure.identifiers import RULES
@@ -134,18 +135,20 @@ def _read(
 ) -> Table:
     from fedmend.data.readers import read, read_sql
 
+    how: dict[str, Any] = {"id": party.id, "label": label, "kinds": party.kinds, "drop": party.drop}
     if data is not None:
-        form = csv_form(party)
-        return read(
-            config.at(data), id=party.id, label=label, kinds=party.kinds, drop=party.drop, **form
-        )
+        file = look_up(data, "data" if data == party.data else "test")
+        with file.told():
+            return read(config.at(file.text), **how, **csv_form(party))
     if party.id is None:
         raise DataError("a query needs an id column", mend='add id = "column" to the party')
     assert sql is not None and party.uri is not None
-    uri = party.uri
+    address = look_up(party.uri, "uri")
+    uri = address.text
     if uri.startswith("sqlite:///") and not uri.startswith("sqlite:////"):
         uri = f"sqlite:///{config.at(uri.removeprefix('sqlite:///')).resolve()}"
-    return read_sql(sql, uri=uri, id=party.id, label=label, kinds=party.kinds, drop=party.drop)
+    with address.told():
+        return read_sql(sql, uri=uri, **how)
 
 
 def csv_form(party: PartySettings) -> dict[str, Any]:
