@@ -13,7 +13,7 @@ from fedmend.data.table import Table
 from fedmend.errors import ConfigError, DataError, NotFitted, Refused
 from fedmend.federation import Policy
 from fedmend.methods.corrected import _believed, correct_labels, label_belief
-from fedmend.methods.label_dp import Responses
+from fedmend.learn.label_dp import Responses
 
 
 @pytest.fixture(scope="module")

@@ -19,11 +19,9 @@ from fedmend.audit.sightings import Sightings
 from fedmend.audit.statement import statement
 from fedmend.audit.tap import Heard, rehearsal
 from fedmend.audit.votes_from_sums import VotesFromSums
-from fedmend.data.table import Table
 from fedmend.errors import ConfigError
 from fedmend.federation import Federation, require_federation
 from fedmend.learn.training import Progress
-from fedmend.methods.label_dp import with_told_labels
 from fedmend.secure.align import align
 
 __all__ = ["ATTACKS", "Audit"]
@@ -53,9 +51,7 @@ class Audit(Parameters):
     a party has, one figure for each number. known_rows: rows of which an attacker knows the other
     party's columns. repeats: draws of examples. most_rows: on how many rows a guess is scored.
     attacks: some of "gradients", "bottom", "embeddings", "votes", "membership" and "products"; by
-    default all of them. label_dp: train on labels of the one party that labels told through
-    randomised response with this ε (`fedmend.methods.label_dp.with_told_labels`), and judge
-    attacks by the true ones.
+    default all of them. All are judged by true labels, whatever a method's label_dp lets it know.
     """
 
     def __init__(
@@ -67,7 +63,6 @@ class Audit(Parameters):
         repeats: int = 5,
         most_rows: int = 3000,
         attacks: Sequence[str] | None = None,
-        label_dp: float | None = None,
         seed: int = 0,
     ) -> None:
         self.looks = looks
@@ -76,7 +71,6 @@ class Audit(Parameters):
         self.repeats = repeats
         self.most_rows = most_rows
         self.attacks = attacks
-        self.label_dp = label_dp
         self.seed = seed
 
     def run(
@@ -90,23 +84,21 @@ class Audit(Parameters):
         """Train `method` (which stays unfitted) and attack it; with `compare` again under these
         parameters of the method, so that the price and the effect of a defence stand side by side.
 
-        compare: parameters of the method, and `label_dp`, which is the audit's own for methods
-        that have none. progress: told as by `fit`, and of every attack.
+        compare: parameters of the method. progress: told as by `fit`, and of every attack.
         """
         require_federation(fed)
-        other = self.compared(method, compare or {})
+        changed = self.compared(method, compare or {})
         report = self._audit(fed, _clone(method), progress)
-        if other is not None:
-            auditor, changed = other
-            report.other = auditor._audit(fed, changed, progress)
+        if changed is not None:
+            report.other = self._audit(fed, changed, progress)
             told = dict(compare or {}).items()
             report.other.option = ", ".join(f"{key}={value}" for key, value in told)
         return report
 
-    def compared(self, method: Any, compare: Mapping[str, Any]) -> tuple[Audit, Any] | None:
-        """The audit and the method as `run` compares them, None where nothing is to be compared.
+    def compared(self, method: Any, compare: Mapping[str, Any]) -> Any | None:
+        """The method that `run` compares with, None where nothing is to be compared.
 
-        All that is wrong with their settings is raised.
+        All that is wrong with its settings, or with the audit's, is raised.
         """
         if not hasattr(method, "fit") or not hasattr(method, "get_params"):
             raise ConfigError(
@@ -116,12 +108,11 @@ class Audit(Parameters):
         self._check()
         if not compare:
             return None
-        changed, own = dict(compare), self.get_params()
-        if "label_dp" not in method.get_params():
-            own["label_dp"] = changed.pop("label_dp", self.label_dp)
-        auditor = Audit(**own)
-        auditor._check()
-        return auditor, _clone(method).set_params(**changed)
+        changed = _clone(method).set_params(**compare)
+        check = getattr(changed, "_check", None) or getattr(changed, "_config", None)
+        if check is not None:
+            check()
+        return changed
 
     # ------------------------------------------------------------------ one method
 
@@ -141,7 +132,6 @@ class Audit(Parameters):
         sightings.aligned = copy.alignment.aligned if copy.is_aligned else 0
         attacks += [ATTACKS[name](sightings) for name in self.attacks or ATTACKS]
         facts = _audible(method)
-        truth = {} if self.label_dp is None else _tell_labels(copy, method, self.label_dp)
         model = method.fit(copy, progress=progress)
         entries = copy.ledger.entries()
         sightings.training = False
@@ -154,7 +144,7 @@ class Audit(Parameters):
             rows=sightings.aligned or sum(each["rows"] for each in copy.roster.values()),
             readings=statement(entries, rows=sightings.aligned or None),
         )
-        scene = Scene(copy, model, self._budget(), self.seed, facts, truth)
+        scene = Scene(copy, model, self._budget(), self.seed, facts)
         for number, attack in enumerate(attacks):
             if progress is not None:
                 progress(f"attack: {attack.name}", number, len(attacks), {})
@@ -193,8 +183,6 @@ class Audit(Parameters):
             for name in self.attacks or ()
             if name not in ATTACKS
         ]
-        if self.label_dp is not None and not self.label_dp > 0:
-            problems.append(f"label_dp must be a positive ε or None, however: {self.label_dp}")
         if problems:
             raise ConfigError(problems)
 
@@ -212,15 +200,6 @@ def _audible(method: Any) -> list[str]:
         "rehearsed with secure='masks' in place of 'he': the coordinator learns the same sums, and "
         "nobody else does"
     ]
-
-
-def _tell_labels(fed: Federation, method: Any, epsilon: float) -> dict[str, Table]:
-    """Put noisy labels in the place of true ones, which are given back."""
-    party = str(getattr(method, "label_party", None) or fed.label_party)
-    site = fed.engine.sites[party]  # type: ignore[attr-defined]  # a rehearsal's is always local
-    true = site.tables[fed.dataset]
-    site.tables[fed.dataset] = with_told_labels(true, epsilon, party)
-    return {party: true}
 
 
 def _is_vertical(method: Any) -> bool:

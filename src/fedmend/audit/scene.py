@@ -56,7 +56,7 @@ class Scene:
     """A rehearsal when it is over.
 
     fed: the rehearsed federation. model: the fitted method. facts: sentences for the report that
-    are no figures. truth: tables with true labels, of parties that trained on others.
+    are no figures.
     """
 
     fed: Federation
@@ -64,7 +64,6 @@ class Scene:
     budget: Budget
     seed: int = 0
     facts: list[str] = field(default_factory=list)
-    truth: dict[str, Table] = field(default_factory=dict)
 
     def rng(self, purpose: str) -> np.random.Generator:
         """Reproducible; the same for an attack under every setting that is compared."""
@@ -77,7 +76,7 @@ class Scene:
         engine = self.fed.engine
         assert isinstance(engine, LocalEngine)
         site = engine.site(party)
-        table = self.truth.get(party) or site.table_of(self.fed.scope)
+        table = site.table_of(self.fed.scope)
         alignment = site.alignments.get(self.fed.scope)
         return table if alignment is None else table.take(alignment.aligned)
 

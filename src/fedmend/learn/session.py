@@ -17,13 +17,14 @@ import numpy as np
 from fedmend.errors import DataError, FedmendWarning, ResumeError
 from fedmend.federation import Crew, Federation
 from fedmend.learn.features import ALIGNED, ALL, Segments, batch_sizes, is_known
+from fedmend.learn.label_dp import account_of
 from fedmend.learn.parts import read_json, write_json
 from fedmend.learn.sharing import run_steps
 from fedmend.learn.sides import MOST_ROWS
 from fedmend.secure.exchange import is_sealed, seal_exchange
 
 if TYPE_CHECKING:
-    from fedmend.learn.training import SplitNetwork
+    from fedmend.learn.training import SplitConfig, SplitNetwork
 
 logger = logging.getLogger(__name__)
 
@@ -35,6 +36,27 @@ STATE = "training.json"
 def epoch_seed(run_seed: int, seed: int, epoch: int) -> int:
     """The seed all halves shuffle an epoch's rows with; it depends on nothing that went before."""
     return int(np.random.SeedSequence([run_seed, seed, epoch]).generate_state(1)[0])
+
+
+class Trained(Protocol):
+    """What a network tells of how it is to know labels, and is told of it."""
+
+    config: SplitConfig
+    folder: Path | None
+    privacy: dict[str, Any] | None
+
+    @property
+    def label_party(self) -> str | None: ...
+
+
+def tell_labels(network: Trained, worker: Any) -> None:
+    """Let a label party's worker know labels as `label_dp` says, before it trains."""
+    epsilon, party = network.config.label_dp, network.label_party
+    if epsilon is None or party is None:
+        return
+    folder = None if network.folder is None else str(network.folder)
+    account = worker.tell_labels(float(epsilon), network.config.task, folder)
+    network.privacy = account_of({party: account})
 
 
 class Crews:
@@ -250,6 +272,7 @@ class Session(OpenedSession):
         network = self.network
         settings = network.config.settings.to_dict()
         if self._trains:
+            tell_labels(network, self.top)
             self._create(settings)
         self.n_rows = int(self.top.attach(self._segments, settings, self._trains))
         self.bottoms.attach(self._segments, settings)

@@ -15,11 +15,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fedmend.data.labels import LabelEncoder
 from fedmend.errors import DataError
 from fedmend.federation import Site, exposed
 from fedmend.learn import metrics
-from fedmend.learn.belief import label_belief
 from fedmend.learn.evidence.calibration import describe
 from fedmend.learn.halves import BottomHalf, Settings, TopHalf
 from fedmend.learn.nets import Top, TopSpec, initialise
@@ -114,13 +112,13 @@ class TopWorker(SplitWorker):
         if own in names:
             part.bottom = self._new_bottom(net, how)
             widths[names.index(own)] = part.bottom.module.spec.out
-        column = self.table.schema[self._label()]
         dtype = "float64" if how.precision == "float64" else "float32"
-        labels = LabelEncoder(net["task"], dtype=dtype).fit(self.table.y, column, party=own)
+        labels = self._fitted_labels(net["task"], dtype)
         weights = self.site.torch_generator(f"top {net['seed']}", "cpu")
         module, kind = self._new_top(net, names, widths, max(1, len(labels.classes_)))
         part.top = TopPart(names, labels, initialise(module, weights), kind)
-        part.alone = own_model(self.site, self.scope.partition("@")[0])
+        if self.told is None:  # that model has learnt what the labels themselves are
+            part.alone = own_model(self.site, self.scope.partition("@")[0])
         return self.about()
 
     def _new_top(
@@ -227,7 +225,8 @@ class TopWorker(SplitWorker):
     @exposed(kind="statistic")
     def metrics(self, rows: np.ndarray | None = None) -> dict[str, float]:
         targets = self._targets()
-        return self.side.metrics(targets if rows is None else targets[rows])
+        said = None if self.told is None or not self.soft_targets else self.told.response
+        return self.side.metrics(targets if rows is None else targets[rows], said)
 
     @exposed(kind="statistic")
     def uncertainty_report(self) -> dict[str, Any]:
@@ -261,8 +260,7 @@ class TopWorker(SplitWorker):
 
     def _likelihoods(self) -> np.ndarray | None:
         """How likely what is said of each row is under each class, where labels are corrected."""
-        belief = label_belief(self.site, self.scope.partition("@")[0])
-        labels = self._part_top().labels
+        belief, labels = self._belief(), self._part_top().labels
         if belief is None or not self.soft_targets or labels.task == "regression":
             return None
         return belief.of(labels.classes_)[self._rows_used]

@@ -13,8 +13,10 @@ from fedmend.data.encode import Encoder
 from fedmend.data.labels import LabelEncoder
 from fedmend.errors import DataError
 from fedmend.federation import Site, exposed
+from fedmend.learn.belief import Belief, label_belief
 from fedmend.learn.features import ALL, Features, Segments, own_rows
 from fedmend.learn.halves import Settings, resolve_device
+from fedmend.learn.label_dp import ToldLabels
 from fedmend.learn.nets import Bottom, BottomSpec, initialise
 from fedmend.learn.parts import (
     MANIFEST,
@@ -43,6 +45,18 @@ class SplitWorker(ExchangeWorker):
         self.model = model
         self.device = resolve_device(site.device)
         self.half: Any = None
+        self.told: ToldLabels | None = None
+
+    @exposed(kind="statistic")
+    def tell_labels(self, epsilon: float, task: str, folder: str | None) -> dict[str, float]:
+        """Let this worker know the party's labels through randomised response only, from now on.
+
+        They are drawn once and kept, in `folder` where the party has no home. Told is the account.
+        """
+        place = None if folder is None else self.site.folder(folder)
+        self.told = ToldLabels.of(self.site, self.scope, epsilon, task=task, folder=place)
+        self.table = self.told.table
+        return self.told.account()
 
     @exposed(kind="control")
     def save(self, path: str) -> None:
@@ -116,6 +130,17 @@ class SplitWorker(ExchangeWorker):
             self.device,
             settings.dtype,
         )
+
+    def _fitted_labels(self, task: str, dtype: str = "float32") -> LabelEncoder:
+        """Which classes there are is known to all, also where the labels are told at random."""
+        column, own = self.table.schema[self._label_column(None)], self.site.table_of(self.scope)
+        return LabelEncoder(task, dtype=dtype).fit(own.y, column, party=self.site.name)
+
+    def _belief(self) -> Belief | None:
+        """What is believed of this party's labels, where they are corrected or told at random."""
+        if self.told is not None:
+            return self.told.belief
+        return label_belief(self.site, self.scope.partition("@")[0])
 
     def _label_column(self, known: LabelEncoder | None) -> str:
         """The column that a model has learnt, where this table has it, or the table's label."""

@@ -82,11 +82,15 @@ class TopSide:
             return self.labels.inverse(outputs[:, 0])
         return outputs
 
-    def metrics(self, targets: np.ndarray) -> dict[str, float]:
-        """Metrics of the collected outputs against encoded targets; unlabelled rows left out."""
+    def metrics(self, targets: np.ndarray, said: np.ndarray | None = None) -> dict[str, float]:
+        """Metrics of the collected outputs against encoded targets; unlabelled rows left out.
+
+        said: P(said | class) where targets are said at random; what is said is then predicted.
+        """
         outputs = self.take_outputs()
         if self.labels.task == "regression":
             known = ~np.isnan(targets)
             return metrics.regression(self.labels.inverse(targets[known]), outputs[known])
         known = targets >= 0
-        return metrics.classification(targets[known], outputs[known])
+        found = outputs[known]
+        return metrics.classification(targets[known], found if said is None else found @ said)

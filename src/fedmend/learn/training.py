@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 import secrets
 from collections.abc import Callable, Mapping
@@ -43,6 +44,7 @@ class SplitConfig:
     options: what a method's own workers need to know besides, as wire values.
     seal: whether embeddings and gradients cross in boxes that the coordinator cannot open; None
     means between machines.
+    label_dp: ε of randomised response, through which the training knows labels; None: as they are.
     """
 
     bottom: tuple[int, ...] = (64,)
@@ -60,6 +62,7 @@ class SplitConfig:
     settings: Settings = field(default_factory=Settings)
     options: Mapping[str, Any] = field(default_factory=dict)
     seal: bool | None = None
+    label_dp: float | None = None
 
     def __post_init__(self) -> None:
         problems = []
@@ -77,6 +80,8 @@ class SplitConfig:
         for name in ("bottom", "top"):
             if any(width < 1 for width in getattr(self, name)):
                 problems.append(f"{name}: widths must be positive, however: {getattr(self, name)}")
+        if self.label_dp is not None and not 0 < self.label_dp < math.inf:
+            problems.append(f"label_dp must be a positive ε or None, however: {self.label_dp}")
         if self.embedding < 1:
             problems.append(f"embedding must be at least 1, however: {self.embedding}")
         if problems:
@@ -103,6 +108,8 @@ class SplitConfig:
         """
         facts = asdict(self) | {"epochs": None, "rows": rows, "names": names}
         del facts["seal"]
+        if self.label_dp is None:
+            del facts["label_dp"]
         return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16]
 
 
@@ -117,7 +124,9 @@ class SplitNetwork:
     stand_ins: what is put in the place of a party that does not know a row: "guessed" from those
     that do (`learn.sides`), "fixed" where the top was trained with the party's fill row, "asked"
     of the party itself as long as it is there, or its "own" business where the top can do without.
-    has_sides: whether the top has learnt them.
+    has_sides: whether the top has learnt them. folder: where parties without a home keep what
+    belongs to this training.
+    privacy: under label_dp ε, how often labels are told as they are, and the ε spent so far.
     """
 
     stand_ins: ClassVar[str] = "guessed"
@@ -154,6 +163,8 @@ class SplitNetwork:
         self.has_sides = False
         self.progress: Progress | None = None
         self.resuming = False
+        self.privacy: dict[str, Any] | None = None
+        self.folder: Path | None = None
         self._best = float("nan")
 
     @property
@@ -178,7 +189,7 @@ class SplitNetwork:
     ) -> SplitNetwork:
         """Train on these rows. With `resume`, go on from the checkpoint if there is one."""
         folder = Path(checkpoint) if checkpoint is not None else None
-        self.progress = progress
+        self.progress, self.folder = progress, folder
         self.resuming = resume and folder is not None and (folder / STATE).is_file()
         with self.session(segments) as session:
             epoch = 0

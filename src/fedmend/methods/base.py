@@ -37,6 +37,8 @@ class SplitEstimator(Estimator):
     schedule: "constant", or "one-cycle" (which for SGD comes with Nesterov's momentum).
     seal: embeddings and gradients cross in boxes that the coordinator cannot open; None is
     between machines, where there is somebody to hide from.
+    label_dp: ε of randomised response at the label party, through which alone the training knows
+    labels, or None. Drawn once, and kept; what was told with which ε is `privacy_`.
     """
 
     _network_type: ClassVar[type[SplitNetwork]] = SplitNetwork
@@ -67,6 +69,7 @@ class SplitEstimator(Estimator):
         augment: str = "none",
         schedule: str = "constant",
         seal: bool | None = None,
+        label_dp: float | None = None,
     ) -> None:
         self.bottom = bottom
         self.embedding = embedding
@@ -91,6 +94,7 @@ class SplitEstimator(Estimator):
         self.augment = augment
         self.schedule = schedule
         self.seal = seal
+        self.label_dp = label_dp
 
     # ------------------------------------------------------------------ fitting
 
@@ -157,6 +161,7 @@ class SplitEstimator(Estimator):
             settings=settings,
             options=self._options(),
             seal=self.seal,
+            label_dp=self.label_dp,
         )
 
     def _options(self) -> dict[str, Any]:
@@ -169,6 +174,7 @@ class SplitEstimator(Estimator):
         self.history_ = network.history
         self.best_epoch_ = network.best_epoch
         self.task_ = network.task
+        self.privacy_ = network.privacy
         self.classes_ = np.asarray(network.classes) if network.classes else None
 
     def _parties(self, fed: Federation, label_party: str) -> list[str]:
@@ -308,6 +314,7 @@ class SplitEstimator(Estimator):
                 "label_party": self.network_.label_party,
                 "best_epoch": self.best_epoch_,
                 "history": self.history_,
+                "privacy": self.privacy_,
             }
             | self._save_more(folder),
         )
@@ -364,6 +371,7 @@ class SplitEstimator(Estimator):
         network = model._saved_network(fed, saved).load(str(path))
         network.history = saved["history"]
         network.best_epoch = saved["best_epoch"]
+        network.privacy = saved.get("privacy")
         model._adopt(fed, network)
         model._load_more(Path(path), saved)
         return model

@@ -14,6 +14,7 @@ from fedmend.federation import COORDINATOR, Federation, require_federation
 from fedmend.learn import metrics
 from fedmend.learn.features import ALIGNED
 from fedmend.learn.halves import Settings
+from fedmend.learn.label_dp import keep_probability, warn_of_spending, without_response
 from fedmend.learn.optim import OptimizerSpec
 from fedmend.learn.parts import read_file, write_file
 from fedmend.learn.server_top import CANNOT_SEAL, ServerTop
@@ -22,7 +23,6 @@ from fedmend.learn.training import Progress, SplitConfig, SplitNetwork
 from fedmend.methods import crowd
 from fedmend.methods.base import SplitEstimator
 from fedmend.methods.inc_labels import LabelWorker
-from fedmend.methods.label_dp import keep_probability, without_response
 from fedmend.methods.labellers import (
     SECURE,
     CrowdRoster,
@@ -221,10 +221,12 @@ class CrowdEstimator(SplitEstimator):
         """Under label_dp: epsilon for each label, kept probability, spent by each party so far."""
         if self.label_dp is None:
             return None
+        spent = labellers.epsilon_spent()
+        warn_of_spending(self.label_dp, spent)
         return {
             "epsilon": self.label_dp,
             "kept": keep_probability(self.label_dp, len(labellers.classes)),
-            "spent": labellers.epsilon_spent(),
+            "spent": spent,
         }
 
     def _hear(self, labellers: Labellers, share_expertise: bool) -> None:

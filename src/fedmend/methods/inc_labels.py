@@ -18,9 +18,9 @@ from fedmend.errors import DataError, NotFitted
 from fedmend.federation import Site, exposed
 from fedmend.learn import metrics
 from fedmend.learn.evidence.calibration import describe
+from fedmend.learn.label_dp import Responses, response_matrix
 from fedmend.learn.parts import write_whole
 from fedmend.methods import crowd
-from fedmend.methods.label_dp import Responses, response_matrix
 from fedmend.secure.sums import SumWorker
 
 LOG_FLOOR = -15.0

@@ -52,7 +52,7 @@ class Stages:
         self.segments = segments
         self.progress = progress
         self.completed = network.fed.alignment.completed
-        self.folder = Path(checkpoint) if checkpoint is not None else None
+        self.folder = network.folder = Path(checkpoint) if checkpoint is not None else None
         self.resumed = resume
         self.calibration: dict[str, Any] = {}
         self.selection: list[dict[str, Any]] = []
@@ -101,6 +101,7 @@ class Stages:
             config=self.network.config,
             how=how,
         )
+        teacher.folder = self.folder
         with teacher.session(self.segments) as session:
             pools, held_out = self._labelled(session, hold_out=True)
             for number, (name, (start, end)) in enumerate(session.spans.items()):

@@ -6,17 +6,19 @@ Each table is dealt out to two parties, one of which labels; a method is rehears
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from fedmend.audit import Audit, AuditReport
+from fedmend.audit.tap import rehearsal
 from fedmend.bench.harness import Bar, BenchResult
 from fedmend.data import datasets
 from fedmend.data.scenario import split_columns
 from fedmend.data.table import Table
 from fedmend.federation import Federation, Party
+from fedmend.learn.label_dp import with_told_labels
 from fedmend.methods import VFL, FedAvg, FewShotVFL
 from fedmend.methods.inc import InC
 from fedmend.methods.risa import RISA
@@ -45,6 +47,18 @@ SETTINGS: dict[str, tuple[type, dict[str, Any]]] = {
 }
 
 
+WIDTHS = (2, 4, 8, 16, 32)
+WIDTH_METHODS = (VFL, RISA)
+WIDTH_FIGURES = (
+    "model AUC",
+    "mean, coordinator",
+    "without, coordinator",
+    "mean, label party",
+    "without, label party",
+    "seconds",
+)
+
+
 def run(
     *,
     quick: bool = False,
@@ -54,13 +68,21 @@ def run(
     epochs: int = 30,
     part: str = "split",
     seed: int = 0,
+    seeds: int = 3,
 ) -> BenchResult:
     """data: names of data sets. rows: at most so many of each. epochs: of the training.
 
-    part: "split" training, or "others": several labellers, and training in rounds.
+    seeds: of the parts "width" and "labels".
+
+    part: "split" training, "width": how wide embeddings are, "labels": what told labels cost, or
+    "others": several labellers, and training in rounds.
     """
     if part == "others":
         return BenchResult("leaks", [*labellers(epochs, seed), *rounds(seed)])
+    if part == "width":
+        return BenchResult("leaks", list(widths(quick, data, rows, epochs, seeds)))
+    if part == "labels":
+        return BenchResult("leaks", list(told_labels(quick, data, rows, epochs, seeds)))
     names = ["breast-cancer"] if quick else list(data)
     chosen = list(settings or (list(SETTINGS)[:3] if quick else SETTINGS))
     found = []
@@ -69,8 +91,7 @@ def run(
         for title in chosen:
             method, params = SETTINGS[title]
             given = {"epochs": epochs, "seed": seed} | params
-            audit = Audit(seed=seed, label_dp=given.pop("label_dp", None))
-            report = audit.run(fed, method(**given))
+            report = Audit(seed=seed).run(fed, method(**given))
             found.append({"data": name, "method": title} | summary(report))
     return BenchResult("leaks", found, _bars(found))
 
@@ -123,6 +144,80 @@ def summary(report: AuditReport) -> dict[str, Any]:
     line["model AUC"] = report.scores.get("auc")
     line["seconds"] = round(report.seconds, 1)
     return line
+
+
+# ---------------------------------------------------------------- widths of embeddings
+
+
+def widths(
+    quick: bool, data: Sequence[str], rows: int, epochs: int, seeds: int
+) -> Iterator[dict[str, Any]]:
+    """Means over seeds: the model's AUC, and how well columns are inferred from embeddings."""
+    for name in ["breast-cancer"] if quick else data:
+        feds = [federation_of(name, rows, seed) for seed in range(seeds)]
+        for method in WIDTH_METHODS:
+            for width in WIDTHS[:2] if quick else WIDTHS:
+                audits = [
+                    Audit(seed=seed, attacks=["embeddings"]).run(
+                        fed, method(embedding=width, epochs=epochs, seed=seed)
+                    )
+                    for seed, fed in enumerate(feds)
+                ]
+                found = [summary(each) for each in audits]
+                yield (
+                    {"data": name, "method": method.__name__, "width": width}
+                    | {key: float(np.mean([line[key] for line in found])) for key in WIDTH_FIGURES}
+                    | {"AUC, spread": float(np.std([line["model AUC"] for line in found]))}
+                )
+
+
+# ---------------------------------------------------------------- told labels
+
+
+def told_labels(
+    quick: bool, data: Sequence[str], rows: int, epochs: int, seeds: int
+) -> Iterator[dict[str, Any]]:
+    """Means over seeds and draws: test scores of models that know labels at random only.
+
+    "corrected" is `label_dp`; "plain" takes labels that were told as if they were true ones.
+    """
+    for name in ["breast-cancer"] if quick else data:
+        feds = [federation_of(name, rows, seed) for seed in range(seeds)]
+        for method in WIDTH_METHODS:
+            for epsilon in (None, 2.0) if quick else (None, 4.0, 2.0, 1.0):
+                for loss in ("plain", "corrected") if epsilon else ("plain",):
+                    scores = []
+                    for seed, fed in enumerate(feds):
+                        model = method(epochs=epochs, seed=seed)
+                        if loss == "corrected":
+                            model.set_params(label_dp=epsilon)
+                        elif epsilon:
+                            fed = _with_told_labels(fed, epsilon)
+                        scores.append(_fitted_scores(model, fed))
+                    yield (
+                        {
+                            "data": name,
+                            "method": method.__name__,
+                            "epsilon": epsilon,
+                            "loss": loss,
+                        }
+                        | {key: float(np.mean([each[key] for each in scores])) for key in scores[0]}
+                        | {"AUC, spread": float(np.std([each["auc"] for each in scores]))}
+                    )
+
+
+def _fitted_scores(model: Any, fed: Federation) -> dict[str, float]:
+    """Scores on the test rows, by true labels."""
+    copy = rehearsal(fed, [])  # draws and parts are its own
+    scores = model.fit(copy).evaluate(copy.on("test"))
+    return {key: float(scores[key]) for key in ("auc", "accuracy", "log_loss")}
+
+
+def _with_told_labels(fed: Federation, epsilon: float) -> Federation:
+    copy = rehearsal(fed, [])
+    site = copy.engine.site(copy.label_party)  # type: ignore[attr-defined]  # always local
+    site.tables[copy.dataset] = with_told_labels(site.tables[copy.dataset], epsilon)
+    return copy
 
 
 # ---------------------------------------------------------------- labellers and rounds

@@ -9,10 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedmend.data.labels import LabelEncoder
 from fedmend.errors import DataError
 from fedmend.federation import Site, exposed
-from fedmend.learn.belief import label_belief
 from fedmend.learn.evidence.additive_workers import AdditiveLabels
 from fedmend.learn.evidence.committee import draw
 from fedmend.learn.evidence.halves import EvidenceTopHalf
@@ -60,13 +58,12 @@ class EvidenceTopWorker(AdditiveLabels, Judging, EvidenceWorker):
         if own in names:
             part.bottom = self._new_bottom(net, settled, solo=bool(net["solo"]))
             widths[names.index(own)] = part.bottom.module.spec.out
-        column = self.table.schema[self._label()]
-        labels = LabelEncoder(net["task"]).fit(self.table.y, column, party=own)
+        labels = self._fitted_labels(net["task"])
         if labels.task == "regression":
             raise DataError(
                 "is a number to be predicted; evidence is for classes",
                 party=own,
-                column=column.name,
+                column=self._label(),
                 mend="use LocalVFL, or task='multiclass' if these numbers are classes",
             )
         spec = EvidenceTopSpec(
@@ -292,7 +289,7 @@ class EvidenceTopWorker(AdditiveLabels, Judging, EvidenceWorker):
 
     def _likelihoods(self) -> np.ndarray | None:
         """How likely what is said of each row is under each class, where labels are corrected."""
-        belief = label_belief(self.site, self.scope.partition("@")[0])
+        belief = self._belief()
         if belief is None:
             return None
         return belief.of(self._heads().labels.classes_)[self._rows_used]

@@ -19,6 +19,7 @@ from fedmend.learn.evidence.parts import EvidencePart, HeadsPart
 from fedmend.learn.evidence.top import JOINT
 from fedmend.learn.evidence.trust import COLUMNS, Trusted, fit_pool, fit_sources, subsets
 from fedmend.learn.features import ALIGNED
+from fedmend.learn.label_dp import ToldLabels
 from fedmend.learn.split import _numbers
 
 _WITHOUT = "without "
@@ -29,6 +30,7 @@ class Judging:
 
     half: EvidenceTopHalf
     device: torch.device
+    told: ToldLabels | None
     _rows_used: np.ndarray
     _outputs: dict[str, list[dict[str, Tensor]]]
     added: dict[str, dict[str, Tensor]]
@@ -170,7 +172,8 @@ class Judging:
         rows: their numbers, where not all attached rows were collected.
         """
         targets, p, _ = self._against_labels(kinds, rows)
-        return metrics.classification(targets, p)
+        # Labels told at random: what is told is predicted.
+        return metrics.classification(targets, p if self.told is None else p @ self.told.response)
 
     @exposed(kind="statistic")
     def uncertainty_report(self, kinds: list[str]) -> dict[str, Any]:

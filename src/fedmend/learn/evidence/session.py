@@ -31,7 +31,7 @@ from fedmend.learn.features import (
     is_known,
 )
 from fedmend.learn.parts import read_json, write_json
-from fedmend.learn.session import PREDICT_ROWS, STATE, OpenedSession, epoch_seed
+from fedmend.learn.session import PREDICT_ROWS, STATE, OpenedSession, epoch_seed, tell_labels
 from fedmend.learn.sharing import Sharing, run_steps
 from fedmend.learn.training import SplitConfig
 from fedmend.secure.exchange import is_sealed, seal_exchange
@@ -100,7 +100,8 @@ class How:
 class EvidenceNetwork:
     """An evidential split model over `parties`, its heads at `label_party`.
 
-    history: one dict per epoch; best_epoch: the one whose weights are kept.
+    history: one dict per epoch; best_epoch: the one whose weights are kept. folder, privacy: as of
+    `SplitNetwork`.
     """
 
     def __init__(
@@ -124,6 +125,8 @@ class EvidenceNetwork:
         self.classes: list[Any] = []
         self.history: list[dict[str, float]] = []
         self.best_epoch = 0
+        self.privacy: dict[str, Any] | None = None
+        self.folder: Path | None = None
 
     @property
     def passive(self) -> list[str]:
@@ -261,6 +264,7 @@ class EvidenceSession(OpenedSession):
         network = self.network
         settings, how = network.config.settings.to_dict(), network.how.worker()
         if self._trains:
+            tell_labels(network, self.top)
             net = network.config.net() | network.how.net()
             made = self.bottoms.create(net, settings)
             widths = [made.get(name, 0) for name in network.parties]

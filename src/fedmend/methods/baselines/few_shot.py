@@ -15,13 +15,14 @@ from __future__ import annotations
 
 import logging
 import os
+from pathlib import Path
 from typing import Any, ClassVar, Self
 
 from fedmend.errors import ConfigError, DataError
 from fedmend.federation import Each, Federation
 from fedmend.learn.features import Segments
 from fedmend.learn.local_ssl import GradientWorker, HeadWorker, LocalTraining, LocalWorker
-from fedmend.learn.session import Session, epoch_seed
+from fedmend.learn.session import Session, epoch_seed, tell_labels
 from fedmend.learn.training import Progress, SplitConfig, SplitNetwork
 from fedmend.methods.base import SplitEstimator
 
@@ -47,6 +48,7 @@ class FewShotNetwork(SplitNetwork):
         resume: bool = False,
     ) -> Self:
         """Train on these rows. Between messages there is nothing to resume: it starts anew."""
+        self.folder = None if checkpoint is None else Path(checkpoint)
         if checkpoint is not None:
             logger.info("few-shot training keeps no checkpoints: it exchanges a few messages only")
         with self.session(segments) as session:
@@ -79,6 +81,8 @@ class FewShotNetwork(SplitNetwork):
         settings = self.config.settings.to_dict()
         seed = epoch_seed(self.fed.seed, self.config.seed, number)
         with self.fed.workers(LocalWorker, parties=self.parties, model=self.model) as crew:
+            if self.label_party in self.parties:
+                tell_labels(self, crew[self.label_party])
             known = session.top.labelled()
             crew.begin(len(self.classes), dict(vars(self.local)), settings, seed, known)
             total = self.local.steps

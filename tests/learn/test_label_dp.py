@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -15,8 +13,7 @@ from scipy import stats
 from fedmend.data.table import Table
 from fedmend.errors import ConfigError, DataError
 from fedmend.federation import Site
-from fedmend.methods.inc import InC
-from fedmend.methods.label_dp import (
+from fedmend.learn.label_dp import (
     Responses,
     keep_probability,
     respond,
@@ -24,8 +21,6 @@ from fedmend.methods.label_dp import (
     with_told_labels,
     without_response,
 )
-
-Make = Callable[..., Any]
 
 
 def site(home: Path | None = None) -> Site:
@@ -112,27 +107,6 @@ def test_a_whole_epsilon_is_the_same_as_a_fraction() -> None:
 def test_epsilon_must_be_a_positive_number(epsilon: float) -> None:
     with pytest.raises(ConfigError, match="label_dp"):
         keep_probability(epsilon, 3)
-
-
-def test_inc_under_label_dp(crowd_of: Make) -> None:
-    quick = {"epochs": 16, "bottom": (), "embedding": 4, "top": (), "batch_size": 32, "lr": 0.02}
-    crowd = crowd_of(rates=(0.1, 0.2, 0.2), rows=400)
-    model = InC(**quick, label_dp=2.0, secure="masks").fit(crowd.fed)
-    assert model.privacy_ == {
-        "epsilon": 2.0,
-        "kept": pytest.approx(math.exp(2) / (math.exp(2) + 2)),
-        "spent": {"p0": 2.0, "p1": 2.0, "p2": 2.0},
-    }
-    assert (model.posterior_.argmax(1) == crowd.truth).mean() > 0.85
-    # the noise is taken out again of what is shown: p0 is right nine times in ten
-    assert model.expertise_["p0"].diagonal().mean() > 0.8
-    # counts of true labels would be a further leak
-    assert model.review_labels() == {"p0": None, "p1": None, "p2": None}
-    # a second fit asks for the same answers, and costs nothing
-    again = InC(**quick, label_dp=2.0, secure="masks").fit(crowd.fed)
-    assert again.privacy_ is not None
-    assert again.privacy_["spent"]["p0"] == 2.0
-    np.testing.assert_array_equal(again.posterior_, model.posterior_)
 
 
 # ------------------------------------------------------------------ a table of one labeller

@@ -1,0 +1,178 @@
+"""`label_dp`: a training knows labels through randomised response only, in whichever method."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import fedmend as fm
+from fedmend.errors import ConfigError, DataError, PrivacyWarning, ResumeError
+from fedmend.learn.label_dp import keep_probability
+from fedmend.learn.split import TopWorker
+from fedmend.methods.inc import InC
+
+Make = Callable[..., Any]
+QUICK: dict[str, Any] = {"epochs": 2, "bottom": (), "embedding": 4, "top": ()}
+EVERY = {
+    "VFL": {},
+    "LocalVFL": {},
+    "Local": {},
+    "RandomMatch": {},
+    "AbsentPartner": {},
+    "FedCVT": {},
+    "SFHTL": {"pretrain_epochs": 1},
+    "SSLVFL": {"pretrain_epochs": 1},
+    "FewShotVFL": {"local_updates": 4, "rounds": 1},
+    "RISA": {"members": 2},
+}
+TWO = {"bank": ["a", "b", "y"], "telco": ["c", "d"]}
+
+
+def told_at(fed: fm.Federation, party: str = "bank") -> list[dict[str, Any]]:
+    """The draws that a party keeps."""
+    return list(fed.engine.site(party).vault["learn.label_dp"].values())  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_no_worker_of_a_training_meets_a_true_label(
+    make_fed: Make, make_frame: Make, name: str
+) -> None:
+    """Turn all true labels round and tell the same: whoever met one would train otherwise."""
+    fed = make_fed(make_frame(120), aligned=80, columns=TWO)
+    site = fed.engine.site("bank")
+    model = getattr(fm, name)(**QUICK | EVERY[name], label_dp=2.0).fit(fed)
+    (draw,) = told_at(fed)
+    assert model.privacy_ == {
+        "epsilon": 2.0,
+        "kept": pytest.approx(keep_probability(2.0, 2)),
+        "spent": {"bank": 2.0},
+    }
+    assert 0.7 < (draw["told"] == draw["votes"]).mean() < 1.0
+    table = site.tables["train"]
+    other = make_fed(make_frame(120), aligned=80, columns=TWO)
+    there = other.engine.site("bank")
+    there.vault["learn.label_dp"] = {
+        "x": draw | {"votes": 1 - draw["votes"]},
+    }
+    turned = table.y.map({"no": "yes", "yes": "no"})
+    there.tables["train"] = table.with_columns({"y": turned})
+    again = getattr(fm, name)(**QUICK | EVERY[name], label_dp=2.0).fit(other)
+    np.testing.assert_array_equal(
+        model.predict_proba(fed, rows="all"), again.predict_proba(other, rows="all")
+    )
+    # Scores are by true labels: what is right of one is wrong of the other.
+    right = model.evaluate(fed, rows="all")["accuracy"]
+    assert again.evaluate(other, rows="all")["accuracy"] == pytest.approx(1 - right)
+
+
+def test_a_second_fit_and_other_methods_know_the_same_labels(make_fed: Make) -> None:
+    fed = make_fed()
+    first = fm.VFL(**QUICK, label_dp=1.0).fit(fed)
+    second = fm.VFL(**QUICK, label_dp=1).fit(fed)
+    np.testing.assert_array_equal(first.predict_proba(fed), second.predict_proba(fed))
+    fm.LocalVFL(**QUICK, label_dp=1.0).fit(fed)
+    assert len(told_at(fed)) == 1
+    with pytest.warns(PrivacyWarning, match=r"ε = bank: 3\b"):
+        other = fm.VFL(**QUICK, label_dp=2.0).fit(fed)
+    assert other.privacy_["spent"] == {"bank": 3.0}
+
+
+def test_validation_is_by_told_labels_and_tests_by_true_ones(
+    make_fed: Make, make_frame: Make
+) -> None:
+    fed = make_fed(make_frame(600), test=make_frame(300, seed=1))
+    model = fm.VFL(epochs=20, lr=0.01, label_dp=1.0).fit(fed)
+    best = model.history_[model.best_epoch_ - 1]
+    scores = model.evaluate(fed.on("test"))
+    # Nobody can say what is told better than it is kept.
+    assert best["val_accuracy"] < keep_probability(1.0, 2) + 0.1
+    assert scores["accuracy"] > 0.85
+    # Told labels are as likely as the model and the noise make them: no worse than the noise alone.
+    noise = -sum(p * math.log(p) for p in (keep_probability(1.0, 2), 1 - keep_probability(1.0, 2)))
+    assert noise - 0.1 < best["val_log_loss"] < math.log(2)
+    # Corrected: probabilities are of true classes, which told ones can never be so sure of.
+    assert model.predict_proba(fed.on("test")).max(1).mean() > keep_probability(1.0, 2)
+
+
+@pytest.mark.parametrize("name", ["VFL", "RISA"])
+def test_a_resumed_training_goes_on_with_the_same_told_labels(
+    make_fed: Make, tmp_path: Path, name: str
+) -> None:
+    more = {"members": 2, "schedule": "constant"} if name == "RISA" else {}
+    made = getattr(fm, name)
+    whole = made(**QUICK | {"epochs": 3} | more, label_dp=1.0)
+    before = make_fed()
+    made(**QUICK | {"epochs": 1} | more, label_dp=1.0).fit(before, checkpoint=tmp_path / "c")
+    # A new process: what was drawn is in the folder of the party alone.
+    after = make_fed()
+    whole.fit(after, checkpoint=tmp_path / "c", resume=True)
+    np.testing.assert_array_equal(told_at(before)[0]["told"], told_at(after)[0]["told"])
+    assert whole.privacy_["spent"] == {"bank": 1.0}
+    with pytest.raises(ResumeError, match="other settings"):
+        made(**QUICK | {"epochs": 3} | more).fit(make_fed(), checkpoint=tmp_path / "c", resume=True)
+
+
+def test_what_was_told_is_kept_with_the_model_and_named_in_the_ledger(
+    make_fed: Make, tmp_path: Path
+) -> None:
+    fed = make_fed()
+    model = fm.VFL(**QUICK, label_dp=2.0).fit(fed)
+    model.save(tmp_path / "model")
+    assert fm.VFL.load(tmp_path / "model", fed).privacy_ == model.privacy_
+    calls = [entry.call for entry in fed.ledger.entries() if "tell_labels" in entry.call]
+    assert calls
+    plain = fm.VFL(**QUICK).fit(fed)
+    assert plain.privacy_ is None
+
+
+def test_what_cannot_be_told_at_random_is_refused_with_its_mend(
+    make_fed: Make, make_frame: Make
+) -> None:
+    with pytest.raises(DataError, match=r"classes, and the label is a number.*Mend: cut"):
+        fm.VFL(**QUICK, label_dp=1.0).fit(make_fed(make_frame(60, task="regression")))
+    for epsilon in (0.0, -1.0, math.inf):
+        with pytest.raises(ConfigError, match="label_dp must be a positive"):
+            fm.VFL(**QUICK, label_dp=epsilon).fit(make_fed())
+    with pytest.raises(ConfigError, match="label_dp"):
+        fm.VFL(label_dp="2").fit(make_fed())
+
+
+def test_a_worker_that_was_told_has_no_other_table(make_fed: Make) -> None:
+    fed = make_fed()
+    site = fed.engine.site("bank")
+    worker = TopWorker(site, "train", model="m")
+    account = worker.tell_labels(0.5, "auto", None)
+    assert account["kept"] == pytest.approx(math.exp(0.5) / (math.exp(0.5) + 1))
+    told = worker.table.y.to_numpy()
+    assert (told != site.tables["train"].y.to_numpy()).any()
+    belief = worker._belief()
+    assert belief is not None
+    likely = belief.of(["no", "yes"])
+    np.testing.assert_array_equal(likely.argmax(1), (told == "yes").astype(int))
+    assert likely.min() == pytest.approx(math.exp(-0.5))
+
+
+def test_inc_under_label_dp(crowd_of: Make) -> None:
+    quick = {"epochs": 16, "bottom": (), "embedding": 4, "top": (), "batch_size": 32, "lr": 0.02}
+    crowd = crowd_of(rates=(0.1, 0.2, 0.2), rows=400)
+    model = InC(**quick, label_dp=2.0, secure="masks").fit(crowd.fed)
+    assert model.privacy_ == {
+        "epsilon": 2.0,
+        "kept": pytest.approx(math.exp(2) / (math.exp(2) + 2)),
+        "spent": {"p0": 2.0, "p1": 2.0, "p2": 2.0},
+    }
+    assert (model.posterior_.argmax(1) == crowd.truth).mean() > 0.85
+    # the noise is taken out again of what is shown: p0 is right nine times in ten
+    assert model.expertise_["p0"].diagonal().mean() > 0.8
+    # counts of true labels would be a further leak
+    assert model.review_labels() == {"p0": None, "p1": None, "p2": None}
+    # a second fit asks for the same answers, and costs nothing
+    again = InC(**quick, label_dp=2.0, secure="masks").fit(crowd.fed)
+    assert again.privacy_ is not None
+    assert again.privacy_["spent"]["p0"] == 2.0
+    np.testing.assert_array_equal(again.posterior_, model.posterior_)
