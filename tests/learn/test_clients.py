@@ -163,6 +163,27 @@ def test_a_run_goes_on_from_its_checkpoint(tmp_path, method) -> None:
         other.load_checkpoint(tmp_path / "run.fmw")
 
 
+def test_a_kill_between_two_parties_savings_mixes_no_rounds(tmp_path) -> None:
+    """Some parties have kept round 3, the coordinator has not: the run goes on from round 2."""
+    path, method = tmp_path / "run.fmw", PseudoMethod("flexmatch")
+    with FederatedClients(federation(2), method, SMALL) as whole:
+        for number in (1, 2, 3):
+            whole.run_round()
+            if number < 3:
+                whole.save_checkpoint(path)
+        whole._crews["train"]["p0"].save_state(f"{path}.parties", 3)
+    with FederatedClients(federation(2), method, SMALL) as later:
+        later.load_checkpoint(path)
+        assert later.round == 2
+        later.run_round()
+        assert torch.equal(later.weights, whole.weights)
+        later.save_checkpoint(path)
+        later.run_round()
+        later.save_checkpoint(path)
+    kept = sorted(each.name for each in tmp_path.rglob("client-*.fmw"))
+    assert kept == ["client-000003.fmw"] * 2 + ["client-000004.fmw"] * 2
+
+
 def test_clients_of_images() -> None:
     digits = load_digits()
     images = (digits.images * 15.9).astype(np.uint8)[:, None]

@@ -15,6 +15,7 @@ from fedmend.data.table import Table
 from fedmend.errors import ConfigError, DataError, NotFitted, Refused, ResumeError
 from fedmend.federation import Federation, Party, Policy
 from fedmend.learn.clients.worker import pool_of
+from fedmend.learn.parts import MANIFEST, read_json
 from fedmend.methods.baselines.fssl import (
     FedAvg,
     FedDB,
@@ -117,6 +118,9 @@ def test_sage_learns_from_unlabelled_rows() -> None:
     assert model.evaluate(fed.on("test"))["accuracy"] > 0.85
     last = model.history_[-1]
     assert last["accuracy"] == model.score(fed.on("test"))
+    for name, said in model.predict(fed.on("test")).items():
+        right = said == fed.engine.site(name).tables["test"].y.to_numpy()
+        assert last["accuracy_by_party"][name] == pytest.approx(right.mean())
     assert last["utilisation"] > 0.4
     assert last["pseudo_accuracy"] > 0.8
     assert {each["client"] for each in last["per_client"]} == set(fed.names)
@@ -280,6 +284,9 @@ def test_a_saved_model_predicts_the_same_elsewhere(clinics: Federation, tmp_path
     np.testing.assert_allclose(there.predict_proba(newcomer)["new"], said["clinic-0"], rtol=1e-5)
     moved = model.to(newcomer)
     np.testing.assert_allclose(moved.predict_proba(newcomer)["new"], said["clinic-0"], rtol=1e-5)
+    assert model.hand_out(tmp_path / "model") == []
+    kept = clinics.engine.site("clinic-1").folder(str(tmp_path / "model"))
+    assert read_json(kept / MANIFEST, "a saved model")["history"] == []
     with pytest.raises(ConfigError, match="holds a SAGE"):
         FedAvg.load(tmp_path / "model", clinics)
     with pytest.raises(ConfigError, match="another federation"):

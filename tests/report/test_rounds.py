@@ -73,6 +73,22 @@ def test_each_client_has_its_line() -> None:
     ]
 
 
+def test_each_clients_accuracy_is_that_of_the_last_round_told() -> None:
+    by = [{"a": 0.4, "b": 0.6}, {"a": 0.5, "b": 0.7}, {"a": 0.9}]
+    history = [
+        entry(number, 0.5, ["a", "b"]) | {"accuracy_by_party": told}
+        for number, told in enumerate(by, 1)
+    ]
+    rounds = Rounds("SAGE", history)
+    assert rounds.series("accuracy", "b") == [(1, 0.6), (2, 0.7)]
+    head, *lines = rounds.table()
+    assert head[-1] == "accuracy at the end"
+    assert [line[-1] for line in lines] == ["90 %", "70 %"]
+    svg = clients_picture([rounds])
+    assert svg is not None
+    assert "accuracy on its own test rows" in list(ElementTree.fromstring(svg).itertext())
+
+
 def test_what_no_client_tells_has_no_column() -> None:
     plain = [
         {"round": 1, "clients": ["a"], "per_client": [{"client": "a", "loss": 0.5}]},

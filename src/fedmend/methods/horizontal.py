@@ -80,7 +80,8 @@ class HorizontalEstimator(HorizontalSettings):
         while clients.round < self.rounds:
             entry = entry_of(clients.run_round(), clients.method, self.warmup)
             if self.watch is not None:
-                entry["accuracy"] = clients.accuracy(fed.on(self.watch))
+                told = clients.accuracies(fed.on(self.watch))
+                entry["accuracy"], entry["accuracy_by_party"] = told
             history.append(entry)
             if progress is not None:
                 progress("train", clients.round, self.rounds, told_of(entry))
@@ -185,7 +186,9 @@ class HorizontalEstimator(HorizontalSettings):
         """
         folder = Path(path)
         kept = read_file(folder / MODEL)
-        saved = read_json(folder / MANIFEST, "a saved model") | {"alone": True}
+        # How training went at the others is not for every party to know.
+        told = {"alone": True, "history": []}
+        saved = read_json(folder / MANIFEST, "a saved model") | told
         asked = [each for each in self.fed_.names if parties is None or each in parties]
         with self.fed_.workers(ModelKeeper, parties=asked) as crew:
             crew.keep(str(folder), kept, saved)

@@ -2,7 +2,8 @@
 
 A method that trains in rounds has a history of one entry a round: its number, who took part, and
 means over the clients' steps (utilisation, confidence gap, and where the truth is known the
-pseudo-labels' accuracy), each also client by client under ``per_client``.
+pseudo-labels' accuracy), each also client by client under ``per_client``; and where test rows are
+watched the common model's accuracy on them, on each party's own under ``accuracy_by_party``.
 """
 
 from __future__ import annotations
@@ -25,7 +26,11 @@ PANELS = (
     ("confidence_gap", "confidence gap, local and global"),
 )
 UNTOLD = "–"
-CLIENT_PANELS = (("loss", "loss of its steps"), *PANELS[1:])
+CLIENT_PANELS = (
+    ("loss", "loss of its steps"),
+    ("accuracy", "accuracy on its own test rows"),
+    *PANELS[1:],
+)
 
 
 @dataclass(frozen=True)
@@ -43,6 +48,9 @@ class Rounds:
 
     def series(self, key: str, client: str | None = None) -> list[tuple[int, float]]:
         """(round, value) where the round has one; of one client, or of all together."""
+        if client is not None and key == "accuracy":
+            told = ((int(s["round"]), s.get("accuracy_by_party") or {}) for s in self.history)
+            return [(number, float(by[client])) for number, by in told if client in by]
         return [
             (int(step["round"]), float(part[key]))
             for step in self.history
@@ -61,7 +69,11 @@ class Rounds:
             for each in step.get("per_client") or ():
                 parts.setdefault(str(each["client"]), []).append(each)
         head = ["client", "rounds", "loss", "rows used", "confidence gap", "labels right"]
-        lines = [_line(name, parts[name]) for name in sorted(parts)]
+        head.append("accuracy at the end")
+        lines = [
+            [*_line(name, parts[name]), _last(self.series("accuracy", name))]
+            for name in sorted(parts)
+        ]
         told = [at for at in range(len(head)) if any(line[at] != UNTOLD for line in lines)]
         return [[line[at] for at in told] for line in (head, *lines)] if lines else [head]
 
@@ -180,6 +192,10 @@ def _legend(figure: Any, axes: Sequence[Any]) -> None:
         frameon=False,
         fontsize=9,
     )
+
+
+def _last(points: Points) -> str:
+    return percent(points[-1][1]) if points else UNTOLD
 
 
 def _line(name: str, parts: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -207,9 +207,15 @@ class FederatedClients:
 
     def accuracy(self, fed: Federation | None = None) -> float:
         """The share of labelled rows that are right."""
+        return self.accuracies(fed)[0]
+
+    def accuracies(self, fed: Federation | None = None) -> tuple[float, dict[str, float]]:
+        """The same, and of each party's own rows, where it has labelled ones."""
         found = self._crew(fed or self.fed).confusion(self.averaged)
         _, counts, rows = _confusion(found)
-        return float(np.trace(counts)) / rows
+        parts = {name: each["counts"] for name, each in found.items()}
+        own = {name: float(np.trace(n)) / int(n.sum()) for name, n in parts.items() if n.sum()}
+        return float(np.trace(counts)) / rows, own
 
     def uncertainty_report(self, fed: Federation | None = None) -> dict[str, Any]:
         """Whether undecided rows err more, from the parties' counts of labelled rows."""
@@ -265,14 +271,14 @@ class FederatedClients:
 
     def save_checkpoint(self, path: str | os.PathLike[str]) -> Path:
         """Write the coordinator's part here; the parties keep theirs on their own disks."""
-        self._crew(self.fed).save_state(_parties_part(path))
+        self._crew(self.fed).save_state(_parties_part(path), self.round)
         write_file(Path(path), self.checkpoint())
         return Path(path)
 
     def load_checkpoint(self, path: str | os.PathLike[str]) -> None:
         """Read a checkpoint, at the parties too, and go on from it."""
         self.restore(read_file(Path(path)))
-        self._crew(self.fed).load_state(_parties_part(path))
+        self._crew(self.fed).load_state(_parties_part(path), self.round)
 
 
 def _parties_part(path: str | os.PathLike[str]) -> str:

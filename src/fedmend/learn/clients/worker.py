@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 __all__ = ["ClientWorker", "pool_of", "views_of"]
 
-STATE = "client.fmw"
+STATE = "client-{:06d}.fmw"
 
 
 class ClientWorker(Worker):
@@ -135,14 +135,22 @@ class ClientWorker(Worker):
         return self._probabilities(weights)
 
     @exposed(kind="control")
-    def save_state(self, path: str) -> None:
-        """Keep on the party's own disk what the method keeps between rounds."""
-        write_file(self.site.folder(path) / STATE, self.site.state.get(self._key, {}))
+    def save_state(self, path: str, number: int) -> None:
+        """Keep on the party's own disk what the method keeps between rounds, as of this round.
+
+        The state kept before it stays too: until all parties and the coordinator have kept this
+        round, a run that is cut off goes on from the one before.
+        """
+        folder = self.site.folder(path)
+        write_file(folder / STATE.format(number), self.site.state.get(self._key, {}))
+        before = sorted(each for each in folder.glob(STATE.replace("{:06d}", "*")))
+        for old in [each for each in before if each.name < STATE.format(number)][:-1]:
+            old.unlink()
 
     @exposed(kind="control")
-    def load_state(self, path: str) -> None:
-        """Go on with what was kept."""
-        kept = read_file(self.site.folder(path) / STATE, self.site.name)
+    def load_state(self, path: str, number: int) -> None:
+        """Go on with what was kept of this round."""
+        kept = read_file(self.site.folder(path) / STATE.format(number), self.site.name)
         device = resolve_device(self.site.device)
         self.site.state[self._key] = {key: value.to(device) for key, value in kept.items()}
 
