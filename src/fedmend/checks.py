@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from fedmend.config.catalogue import CROWD, MAJORITY
 from fedmend.config.doubts import doubtful_columns
 from fedmend.config.passwords import password_notes
+from fedmend.config.seals import seal_notes
 from fedmend.config.shapes import alike_doubts, alike_problems, class_doubts, mostly_alike
 from fedmend.data.table import Table
 from fedmend.errors import DataError, FedmendError, FedmendWarning
@@ -73,6 +74,7 @@ def check_data(config: Config) -> Findings:
         if len(config.labellers) > 1:
             _check_labellers(config, found)
     _check_device(config, found)
+    found.notes += seal_notes(config)
     return found
 
 

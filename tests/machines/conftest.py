@@ -47,6 +47,7 @@ order = "seeded"
 [[method]]
 name = "vfl"
 epochs = {epochs}
+{seal}
 
 [flare]
 port = {port}
@@ -108,13 +109,15 @@ class World:
         self.server = Daemon(self.kits.server)
         self.parties = {name: Daemon(self.kits.party(name)) for name in names}
 
-    def config(self, *, epochs: int = 2, on_absent: str = "stop", stall: float = 10.0):
+    def config(
+        self, *, epochs: int = 2, on_absent: str = "stop", stall: float = 10.0, seal: str = ""
+    ):
         path = self.folder / "federation.toml"
+        told = {"epochs": epochs, "stall": stall, "on_absent": on_absent, "seal": seal}
         path.write_text(
             self.toml.format(port=self.port)
             if self.toml
-            else TOML.format(epochs=epochs, port=self.port, stall=stall, on_absent=on_absent)
-            + (SHOP if "shop" in self.names else "")
+            else TOML.format(port=self.port, **told) + (SHOP if "shop" in self.names else "")
         )
         return load_config(path)
 

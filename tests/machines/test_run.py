@@ -24,7 +24,8 @@ def record(world):
 
 
 def test_scores_equal_those_of_one_process(world, record):
-    here = world.run_here("local")  # as long a name: paths are in what crosses
+    # As long a name: paths are in what crosses. Between machines boxes are the default.
+    here = world.run_here("local", seal="seal = true")
     for ours, theirs in zip(record.methods, here.methods, strict=True):
         assert ours.scores.keys() == theirs.scores.keys()
         for name, value in ours.scores.items():
@@ -33,6 +34,17 @@ def test_scores_equal_those_of_one_process(world, record):
         assert ours.crossings == theirs.crossings
         # Names of workers and models are in what crosses, and may be a digit longer.
         assert ours.bytes == pytest.approx(theirs.bytes, rel=1e-3)
+
+
+def test_embeddings_and_gradients_cross_in_boxes(world, record):
+    crossed = [
+        entry
+        for entry in read_ledger(world.folder / "first" / "ledger.jsonl")
+        if entry.kind in ("embedding", "gradient") and entry.shape
+    ]
+    assert {entry.sealed_for for entry in crossed} == {"bank", "telco"}
+    told = (world.folder / "first" / "report.html").read_text()
+    assert "passed on unread" in told
 
 
 def test_the_coordinator_has_no_part_of_the_parties(world, record):

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedmend.errors import ConfigError
-from fedmend.federation import Federation
+from fedmend.errors import ConfigError, Refused
+from fedmend.federation import Federation, Policy
 from fedmend.learn.evidence.parts import part_of as evidence_part_of
 from fedmend.learn.parts import part_of
 from fedmend.methods import (
@@ -149,6 +149,17 @@ def test_a_training_goes_on_in_boxes_where_another_process_stopped(
     assert all(entry.sealed_for for entry in exchanged(fed))
 
 
+def test_a_party_may_insist_on_boxes(make_frame, make_fed) -> None:
+    insists = Policy(sealed=frozenset({"embedding", "gradient"}))
+    for party, call in (("telco", "BottomWorker.step"), ("bank", "TopWorker.step")):
+        fed = make_fed(make_frame(60), **{f"policy_{party}": insists})
+        with pytest.raises(Refused, match=rf"{party}.*{call}.*not sealed.*Mend: seal = true"):
+            VFL(**QUICK).fit(fed)
+        assert not [e for e in exchanged(fed) if e.sender == party]
+        assert [e.call for e in fed.ledger if e.note == "refused"] == [call]
+        assert VFL(**QUICK, seal=True).fit(fed).predict_proba(fed).shape == (60, 2)
+
+
 def test_a_party_alone_has_nothing_to_seal(make_frame, make_fed) -> None:
     fed = make_fed(make_frame(100))
     scores = [Local(**QUICK, seal=seal).fit(fed).score(fed) for seal in (False, True)]
@@ -158,6 +169,6 @@ def test_a_party_alone_has_nothing_to_seal(make_frame, make_fed) -> None:
 
 def test_a_top_at_the_coordinator_cannot_be_sealed_off(make_frame, make_fed) -> None:
     fed = make_fed(make_frame(100))
-    with pytest.raises(ConfigError, match=r"top is at the coordinator.*Mend: seal=None"):
+    with pytest.raises(ConfigError, match=r"top is at the coordinator.*Mend: leave seal out"):
         InC(epochs=1, seal=True).fit(fed)
     assert copy.copy(InC(seal=False)).get_params()["seal"] is False

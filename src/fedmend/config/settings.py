@@ -56,6 +56,7 @@ class PolicySettings(_Settings):
 
     allow: list[str] | None = None
     refuse: list[str] | None = None
+    sealed: list[str] | None = None
     workers: list[str] | None = None
     min_intersection: int | None = Field(default=None, ge=1)
 

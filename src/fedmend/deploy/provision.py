@@ -148,6 +148,7 @@ def _party_toml(config: Config, party: PartySettings, kit: Path) -> str:
         "[policy]",
         *([toml_text(policy).rstrip()] if policy else []),
         '# refuse = ["weights"]     # kinds that never leave, besides labels and rows',
+        '# sealed = ["embedding", "gradient"]   # leave only in boxes the coordinator cannot open',
         '# workers = ["…"]          # only these may be started here',
         "# min_intersection = 100   # take part in nothing with fewer shared ids",
     ]

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 from fedmend._suggest import closest
 from fedmend.errors import ConfigError, Refused
+from fedmend.federation.wire_types import Sealed
 
 KINDS: dict[str, str] = {
     "control": "settings and acknowledgements",
@@ -31,18 +33,20 @@ class Policy:
 
     allow: the kinds that may leave; by default all but `label` and `row`.
     refuse: kinds taken away from `allow`.
+    sealed: kinds that leave only in boxes, which the coordinator passes on and cannot open.
     workers: names of the workers that may be started here; None admits every installed one.
     min_intersection: fewest common ids with which this party takes part in anything.
     """
 
     allow: frozenset[str] = frozenset(KINDS) - REFUSED_BY_DEFAULT
     refuse: frozenset[str] = frozenset()
+    sealed: frozenset[str] = frozenset()
     workers: frozenset[str] | None = None
     min_intersection: int = 2
 
     def __post_init__(self) -> None:
         problems: list[str] = []
-        for field in ("allow", "refuse"):
+        for field in ("allow", "refuse", "sealed"):
             kinds = getattr(self, field)
             object.__setattr__(self, field, frozenset(_as_names(kinds)))
             problems += [
@@ -79,6 +83,25 @@ class Policy:
                 f"{call} would let a value of kind {kind!r} out ({KINDS[kind]})",
                 f"allow {kind!r} in the policy of {party!r}, or use a method that needs it not",
             )
+
+    def admit_value(self, party: str, call: str, kind: str, value: Any) -> None:
+        """Refuse what would leave in the open though its kind is to be sealed."""
+        if kind in self.sealed and _in_the_open(value):
+            raise Refused(
+                party,
+                f"{call} would let a value of kind {kind!r} out ({KINDS[kind]}) that is not sealed",
+                "seal = true of a method whose top is at a party; or take "
+                f"{kind!r} out of sealed in the policy of {party!r}",
+            )
+
+
+def _in_the_open(value: Any) -> bool:
+    """Whether anything in a value is readable for whoever carries it."""
+    if isinstance(value, dict):
+        return any(_in_the_open(each) for each in value.values())
+    if isinstance(value, (list, tuple)):
+        return any(_in_the_open(each) for each in value)
+    return value is not None and not isinstance(value, Sealed)
 
 
 def unknown_kind(kind: str, where: str) -> str:

@@ -113,9 +113,12 @@ class Site:
         """Run an exposed method. A refused kind is refused before the value exists."""
         exposure = self.admit(handle, method)
         worker = self._workers[handle]
-        with self._errors(f"{worker.worker_name()}.{method}"):
+        call = f"{worker.worker_name()}.{method}"
+        with self._errors(call):
             given = worker.incoming(exposure, kwargs)
-            return worker.outgoing(exposure, self._run(handle, method, given))
+            value = worker.outgoing(exposure, self._run(handle, method, given))
+        self.policy.admit_value(self.name, call, exposure.kind, value)
+        return value
 
     def _run(self, handle: str, method: str, given: Mapping[str, Any]) -> Any:
         return getattr(self._workers[handle], method)(**given)

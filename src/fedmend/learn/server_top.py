@@ -28,7 +28,7 @@ from fedmend.learn.top_side import TopSide
 
 CANNOT_SEAL = (
     "seal=True, but the top is at the coordinator: it must read the embeddings. "
-    "Mend: seal=None, or a method whose labels are at one party, such as VFL or RISA"
+    "Mend: leave seal out, or take a method whose labels are at one party, such as VFL or RISA"
 )
 
 

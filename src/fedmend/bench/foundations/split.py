@@ -4,6 +4,8 @@ The same network, data, start and order of rows, (a) in one piece in plain PyTor
 over 2 and 4 parties on the local engine, in one run. Rounds of (a) and (b) alternate and medians
 are compared, because the machine's other work comes and goes; memory is measured in processes of
 their own.
+
+With `-o part=sealed`, training in boxes beside training in the open (`sealed.py`).
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ from fedmend.bench.foundations.one_piece import OnePiece, train
 from fedmend.bench.harness import Bar, BenchResult
 from fedmend.data.encode import Encoder
 from fedmend.data.table import Table
+from fedmend.errors import ConfigError
 from fedmend.federation import Alignment, AlignmentCounts, Federation, Party
 from fedmend.federation.engines.local import LocalEngine
 from fedmend.learn.halves import Settings
@@ -36,6 +39,7 @@ NAME = "split"
 HELP = "split training over 2 and 4 parties beside the same network in one piece"
 
 CLASSES = 4
+PARTS = ("one-piece", "sealed")
 
 
 @dataclass(frozen=True)
@@ -52,8 +56,20 @@ LARGE = Size(400_000, 54, 4096, 1.25)
 SMALL = Size(20_000, 16, 200, 2.0)
 
 
-def run(quick: bool = False, rounds: int = 5, epochs: int = 2) -> BenchResult:
-    """Measure both sizes; `quick` takes a tenth of the large one and fewer rounds."""
+def run(
+    quick: bool = False, rounds: int = 5, epochs: int = 2, part: str = "one-piece"
+) -> BenchResult:
+    """Measure both sizes; `quick` takes a tenth of the large one and fewer rounds.
+
+    part: "one-piece", or "sealed": what it costs to seal embeddings and gradients.
+    """
+    if part not in PARTS:
+        raise ConfigError(f"part must be one of {', '.join(PARTS)}, however: {part!r}")
+    if part == "sealed":
+        from fedmend.bench.foundations.sealed import sealed_bars, sealed_rows
+
+        told = sealed_rows(quick, 1 if quick else rounds, epochs)
+        return BenchResult(NAME, told, sealed_bars(told))
     sizes = [Size(40_000, 54, 4096, LARGE.limit), Size(10_000, 16, 200, SMALL.limit)]
     rows: list[dict[str, Any]] = []
     bars: list[Bar] = []
@@ -107,14 +123,14 @@ def make_table(size: Size, seed: int = 0) -> Table:
     return Table(np.arange(size.rows), frame, label="y")
 
 
-def make_federation(table: Table, parties: int) -> Federation:
+def make_federation(table: Table, parties: int, *, strict: bool = False) -> Federation:
     """The table's columns dealt out; all rows at all parties, in the same order."""
     pieces = np.array_split([name for name in table.names if name != "y"], parties)
     members = [
         Party(f"p{number}", table.select([*piece, "y"] if number == 0 else list(piece)))
         for number, piece in enumerate(pieces)
     ]
-    fed = Federation(*members)
+    fed = Federation(*members, strict=strict)
     assert isinstance(fed.engine, LocalEngine)
     everyone = Alignment(np.arange(len(table)), np.zeros(0, np.int64))
     for site in fed.engine.sites.values():
