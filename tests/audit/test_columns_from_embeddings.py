@@ -94,3 +94,50 @@ def test_secrets_leave_out_what_never_varies_and_empty_cells() -> None:
     assert found["x"].present.tolist() == [True, True, False, True, True, True]
     assert found["k"].present.tolist() == [True, True, True, False, True, True]
     assert found["k"].metric == "accuracy"
+
+
+def test_looks_are_used_only_where_every_row_was_looked_at() -> None:
+    rng = np.random.default_rng(0)
+    values, look = rng.normal(size=(2, 50, 3))
+    assert [view.shape[1] for view in attack_on(values, "telco", [look])._views("telco")] == [3, 6]
+    some = attack_on(values, "telco")
+    some.sightings.embeddings["telco", BOTTOM].append(Look(np.arange(49), look[:49]))
+    assert [view.shape[1] for view in some._views("telco")] == [3]
+
+
+def test_the_label_party_puts_its_own_columns_beside_what_it_sees(make_scene) -> None:
+    """A sum of two columns tells one of them to whoever has the other."""
+    scene = make_scene(known_rows=60)
+    both = scene.columns("telco")[:, :1] + scene.columns("bank")[:, 1:2]
+    by_role = {
+        each.role: each.score for each in attack_on(both, "telco").run(scene) if each.what == "c"
+    }
+    assert by_role["coordinator"] < 0.8 < 0.99 < by_role["bank"]
+
+
+def test_of_several_labellers_none_is_taken_for_the_label_party(make_scene) -> None:
+    scene = make_scene(known_rows=60)
+    scene.model.label_parties_ = ["bank", "shop"]
+    found = attack_on(scene.columns("telco"), "telco").run(scene)
+    assert {each.role for each in found} == {"coordinator"}
+
+
+def test_cells_that_are_empty_or_all_alike_are_not_scored(make_scene) -> None:
+    scene = make_scene(known_rows=60)
+    learnt = scene.rng("columns telco").permutation(400)[:60]
+    rng = np.random.default_rng(0)
+    gaps, few, alike = rng.normal(size=(3, 400))
+    gaps[::2] = np.nan
+    others = np.setdiff1d(np.arange(400), learnt)
+    few[others[19:]] = np.nan
+    alike[others] = 1.0
+    site = scene.fed.engine.site("telco")
+    aligned = site.alignments["train"].aligned
+    columns = {}
+    for name, values in (("gaps", gaps), ("few", few), ("alike", alike)):
+        columns[name] = np.empty(400)
+        columns[name][aligned] = values
+    site.tables["train"] = Table(np.arange(400), columns)
+    found = attack_on(rng.normal(size=(400, 3)), "telco").run(scene)
+    assert {each.what for each in found} == {"gaps"}
+    assert {each.rows for each in found} == {int((~np.isnan(gaps[others])).sum())}

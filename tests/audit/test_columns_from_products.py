@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from sklearn.metrics import r2_score
 
 import fedmend as fm
 from fedmend.audit import Audit
@@ -82,6 +83,10 @@ def test_differences_of_ranks_tell_ranks(make_scene) -> None:
             else:
                 attack.hear(Heard(worker="", method="differences", given={}, answer=[], **heard))
     found = {each.what: each for each in attack.run(make_scene())}
+    told = ranks_from_differences(ranks[:3, None] - ranks[None, 3:], 59)  # of 60 rows
+    assert [each.score for each in found.values()] == pytest.approx(
+        [r2_score(real, guess) for real, guess in zip(ranks, told, strict=True)]
+    )
     assert set(found) == {f"ranks of {party}{at}" for party in sides for at in range(3)}
     assert all(each.score > 0.6 and each.guess == 0 for each in found.values())
     assert all(each.rows == 60 and each.role == "coordinator" for each in found.values())
@@ -104,6 +109,19 @@ def test_as_many_vectors_as_rows_determine_a_column() -> None:
     attack.brought["telco"] = {each.tobytes(): each for each in flat}
     assert "at most 1 linear" in attack._count("telco")
     assert "no column is determined" in attack._count("telco")
+
+
+def test_a_vector_counts_once_and_who_learns_products_is_named() -> None:
+    attack = ColumnsFromProducts()
+    values = np.arange(20).reshape(2, 10)
+    at = SimpleNamespace(_columns=IntegerColumns(values, ("c", "d"), 59, 60**3))
+    heard = Heard("telco", "", "", "load", "train", {}, {}, "count", at=at)
+    for _ in range(2):
+        attack.hear(heard)
+    assert "at most 2 linear equations in the 10 entries" in attack._count("telco")
+    assert "the coordinator together with telco" in attack._count("telco")
+    attack.hear(Heard("telco", "", "", "learn", "train", {}, {}, "count"))
+    assert "telco, which learns products itself" in attack._count("telco")
 
 
 def test_a_completion_is_audited(make_fed, make_frame) -> None:

@@ -53,13 +53,32 @@ def test_the_choice_is_the_least_error_of_models_fitted_without_each_row(
         assert told[:, column] == pytest.approx(model.predict(view[others]), abs=1e-6)
 
 
-def test_a_gaussian_kernel_is_scikit_learns(rows, monkeypatch) -> None:
+@pytest.mark.parametrize("seed", range(6))
+def test_the_mean_is_kept_unless_something_does_better_on_rows_left_out(
+    seed: int, monkeypatch
+) -> None:
+    """Of few rows the mean itself looks better than it is, by (m / (m - 1))²."""
+    rng = np.random.default_rng(seed)
+    view, known = standardised(rng.normal(size=(12, 1))), np.arange(6)
+    answers = 0.6 * view[known] + rng.normal(size=(6, 1))
+    monkeypatch.setattr(guess, "WIDTHS", ())
+    monkeypatch.setattr(guess, "RIDGES", (1.0,))
+    errors = []
+    for model in (Ridge(alpha=1e12), Ridge(alpha=6.0)):
+        left_out = cross_val_predict(model, view[known], answers[:, 0], cv=LeaveOneOut())
+        errors.append(np.square(answers[:, 0] - left_out).mean())
+    told = Guesser([view], known).guess(answers, known)
+    assert (told == answers.mean()).all() == (errors[0] <= errors[1])
+
+
+@pytest.mark.parametrize("width", [0.5, 1.0, 4.0])
+def test_a_gaussian_kernel_is_scikit_learns(rows, width: float, monkeypatch) -> None:
     view, known, others = rows
-    answers = np.sin(2 * view[known, :1])
+    answers = np.sin(2 * view[known, :1] / max(1.0, width))  # a wide kernel for gentle waves
     monkeypatch.setattr(guess, "RIDGES", (0.001,))
-    monkeypatch.setattr(guess, "WIDTHS", (1.0,))
+    monkeypatch.setattr(guess, "WIDTHS", (width,))
     squares = ((view[known][:, None] - view[known][None]) ** 2).sum(2)
-    gamma = 1 / (2 * np.median(squares[~np.eye(40, dtype=bool)]))
+    gamma = 1 / (2 * np.median(squares[~np.eye(40, dtype=bool)]) * width**2)
     inner = KernelCenterer().fit(rbf_kernel(view[known], gamma=gamma))
     model = KernelRidge(alpha=0.001 * 40, kernel="precomputed")
     model.fit(inner.transform(rbf_kernel(view[known], gamma=gamma)), answers - answers.mean())
@@ -108,3 +127,13 @@ def test_standardised_drops_what_never_varies() -> None:
     assert found.shape == (5, 1)
     assert found.mean() == pytest.approx(0)
     assert found.std() == pytest.approx(1)
+
+
+def test_a_column_varies_if_it_does_so_beyond_rounding() -> None:
+    wave = np.array([-1.0, 1.0, -1.0, 1.0, 0.0])
+    rounding = 1e6 + 1e-5 * wave  # a hundred-billionth of what stands there
+    little = 1 + 1e-6 * wave
+    small = 1e-7 * wave  # of numbers around one: not nothing
+    found = standardised(np.stack([rounding, little, small], 1))
+    assert found.shape == (5, 2)
+    assert np.abs(found - (wave / wave.std())[:, None]).max() < 1e-6

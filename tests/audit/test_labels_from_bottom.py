@@ -34,6 +34,7 @@ def test_a_bottom_of_noise_gains_nothing(make_scene) -> None:
     noise = np.random.default_rng(0).normal(size=(400, 4))
     (found,) = with_final(scene, noise).run(scene)
     assert found.grade == "not shown"
+    assert found.gain > -0.1  # it still has its own columns
 
 
 def test_raw_columns_handed_over_gain_nothing(make_scene) -> None:
@@ -52,6 +53,36 @@ def test_too_many_examples_are_said_not_drawn(make_scene) -> None:
         with_final(scene, np.ones((60, 3))).run(scene)
     with pytest.raises(NotApplicable, match="trained a bottom"):
         LabelsFromBottom(Sightings("train", 60, 1)).run(scene)
+
+
+@pytest.mark.parametrize(("ones", "rows", "enough"), [
+    (10, 100, False), (11, 100, True), (15, 39, False), (15, 40, True),
+])  # fmt: skip
+def test_a_class_must_have_more_rows_than_examples_and_some_are_left_to_score(
+    make_scene, ones: int, rows: int, enough: bool
+) -> None:
+    scene = make_scene(n=100, known_labels=(10,), repeats=1)
+    labels = np.full(100, -1)
+    labels[:rows] = np.arange(rows) < ones
+    scene.__dict__["labels"] = labels
+    attack = with_final(scene, np.random.default_rng(0).normal(size=(100, 3)))
+    if enough:
+        assert [each.rows for each in attack.run(scene)] == [rows - 20]
+    else:
+        with pytest.raises(NotApplicable):
+            attack.run(scene)
+
+
+def test_no_more_rows_are_scored_than_granted(make_scene) -> None:
+    scene = make_scene(known_labels=(10,), repeats=1, most_rows=50)
+    (found,) = with_final(scene, np.random.default_rng(0).normal(size=(400, 3))).run(scene)
+    assert found.rows == 50
+
+
+def test_a_party_with_labels_infers_none(make_scene) -> None:
+    scene = make_scene()
+    with pytest.raises(NotApplicable, match="only parties with labels"):
+        with_final(scene, np.ones((400, 3)), "bank").run(scene)
 
 
 def test_examples_are_as_many_of_every_class() -> None:

@@ -5,11 +5,15 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 from sklearn.metrics import roc_auc_score
 
 import fedmend as fm
 from fedmend.audit import Audit
-from fedmend.audit.membership import advantage
+from fedmend.audit.membership import Membership, _Losses, advantage
+from fedmend.audit.scene import Budget, Scene
+from fedmend.audit.sightings import Sightings
+from fedmend.audit.tap import Heard
 from fedmend.data.table import Table
 
 
@@ -77,6 +81,46 @@ def test_rows_nobody_trained_on_are_needed() -> None:
     some = audit(clients(15, 2), rounds=1)
     assert [each.role for each in some.findings] == ["anybody"]
     assert any("p1 has 15 labelled rows, too few" in fact for fact in some.facts)
+
+
+def test_rows_without_a_label_are_no_members_and_rounds_no_more_than_granted() -> None:
+    fed = clients(40, 2)
+    table = fed.engine.site("p0").tables["train"]
+    y = table.y.astype(object).where(np.arange(40) >= 10, None)
+    fed.engine.site("p0").tables["train"] = table.with_columns({"y": y})
+    report = Audit(attacks=["membership"], looks=2).run(fed, fm.FedAvg(rounds=3, epochs=1))
+    by_whom = {each.about: each for each in report.findings}
+    assert by_whom["p0"].rows == 30 + 80
+    assert by_whom["p1"].rows == 40 + 80
+    assert by_whom["p0 + p1"].rows == 70 + 80
+    assert by_whom["p0"].from_ == "its updates (2 rounds)"
+
+
+def test_losses_are_those_of_the_models_own_probabilities() -> None:
+    fed = clients(30, 2)
+    model = fm.FedAvg(**BY_HEART).fit(fed)
+    losses = _Losses(Scene(fed, model, Budget()), model.clients_)
+    for name, table in losses.members.items():
+        own = fed.engine.site(name).tables["train"]
+        order = [list(own.ids).index(each) for each in table.ids]
+        likely = model.predict_proba(fed)[name][order]
+        classes = list(model.classes_)
+        right = likely[np.arange(len(table)), [classes.index(each) for each in table.y]]
+        found = losses.of(table, model.clients_.averaged)
+        assert found == pytest.approx(-np.log(right), abs=1e-4)
+    far = np.concatenate([losses.of(each, model.clients_.averaged) for each in losses.others])
+    assert far.max() > 3  # of rows it is sure and wrong about
+
+
+def test_weights_are_kept_as_they_crossed() -> None:
+    attack = Membership(Sightings("train", 0, 3))
+    before, after = torch.zeros(3), torch.ones(3)
+    heard = {"weights": before}, {"weights": after}
+    attack.hear(Heard("p0", "ClientWorker", "", "train_round", "train", *heard, "weights"))
+    before += 7
+    after += 7
+    ((then, later),) = attack.updates["p0"]
+    assert (then == 0).all() and (later == 1).all()
 
 
 def test_advantage_is_the_auc() -> None:

@@ -51,6 +51,33 @@ def test_a_cluster_too_many_has_no_class() -> None:
     assert match[2] == 1
 
 
+def test_a_rare_class_counts_as_much_as_a_common_one_in_a_matching() -> None:
+    truth = np.repeat([0, 1, 0, 1], [50, 9, 40, 1])
+    clusters = np.repeat([0, 0, 1, 1], [50, 9, 40, 1])
+    # By rows it would be the other way round: 50 + 1 against 9 + 40.
+    assert best_matching(truth, clusters, 2).tolist() == [1, 0]
+
+
+def test_an_interval_is_as_wide_as_95_of_100_are() -> None:
+    sample = np.random.default_rng(4).normal(size=1000)
+    point, low, high = bootstrap(
+        lambda values: float(values.mean()), sample, rng=np.random.default_rng(0), draws=1500
+    )
+    assert point == sample.mean()
+    error = sample.std() / np.sqrt(1000)
+    assert (high - low) / (2 * error) == pytest.approx(1.96, rel=0.08)
+
+
+def test_draws_that_cannot_be_scored_are_left_out() -> None:
+    values = np.array([0.0, 1.0, 1.0])
+    point, low, high = bootstrap(
+        lambda drawn: float(drawn.sum()) if drawn.any() else float("nan"),
+        values, rng=np.random.default_rng(0),
+    )  # fmt: skip
+    assert point == 2
+    assert 1 <= low <= high <= 3
+
+
 def test_bootstrap_intervals_hold_the_truth_about_as_often_as_they_say() -> None:
     rng, held = np.random.default_rng(2), 0
     for _ in range(60):

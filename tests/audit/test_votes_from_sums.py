@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -10,9 +12,12 @@ import fedmend as fm
 from fedmend.audit import Audit
 from fedmend.audit.scene import NotApplicable
 from fedmend.audit.tap import rehearsal
-from fedmend.audit.votes_from_sums import VotesFromSums
+from fedmend.audit.votes_from_sums import VotesFromSums, _evidence, _Round
 from fedmend.data.table import Table
+from fedmend.methods.inc_labels import LOG_FLOOR, EvidenceForm
 from fedmend.methods.labellers import Labellers
+from fedmend.secure.sums_masks import ring_of
+from fedmend.secure.sums_numbers import SumForm
 
 SKILL = {"bank": 0.9, "telco": 0.75, "shop": 0.6}
 
@@ -35,6 +40,10 @@ def crowd(n: int = 300, missing: float = 0.1) -> fm.Federation:
     return fed
 
 
+def tables(fed: fm.Federation) -> dict[str, Table]:
+    return {name: fed.engine.site(name).tables["train"] for name in fed.names}
+
+
 METHOD = {"epochs": 4, "initial_epochs": 2, "batch_size": 64}
 
 
@@ -50,7 +59,10 @@ def test_sums_with_told_t_give_every_vote_away(report) -> None:
     assert votes["guess"] < 0.6
     assert evidence["score"] > 0.99
     assert evidence["gain_low"] > 0.3
-    assert any("stand on rows where all 3 parties agree" in fact for fact in report.facts)
+    (told,) = (fact for fact in report.facts if "where all 3 parties agree" in fact)
+    said = pd.DataFrame({name: table.y for name, table in tables(crowd()).items()})
+    agreed = said.notna().all(axis=1) & (said.nunique(axis=1) == 1)
+    assert f"{3 * agreed.sum() / said.notna().sum().sum():.1%} of the" in told
     assert any("secure='masks' in place of 'he'" in fact for fact in report.facts)
 
 
@@ -65,9 +77,60 @@ def test_the_sums_are_those_the_coordinator_opens() -> None:
     copy = rehearsal(crowd(80), [attack.hear])
     with Labellers(copy, list(SKILL), secure="masks") as labellers:
         labellers.attach()
-        counts = labellers.votes()
+        for _ in range(3):
+            counts = labellers.votes()
         total = attack._last["votes"].total()
     assert (total.reshape(-1, 2) == counts).all()
+    assert len(attack._rounds) == 1  # sums that others came after are not kept
+
+
+def test_shifted_summands_are_shifted_back() -> None:
+    form = SumForm(-3, 4)
+    summands = {"a": np.array([-3, 4, 0]), "b": np.array([-2, -3, 1])}
+    ring = ring_of(form, 2)
+    messages = {name: (values + 3).astype(ring) for name, values in summands.items()}
+    opened = _Round("some", form, ("a", "b"), messages)
+    assert opened.total().tolist() == [-5, 1, 1]
+    del messages["b"]
+    assert opened.total() is None
+
+
+def test_evidence_is_what_a_labeller_sums() -> None:
+    matrix = np.array([[0.9, 0.1], [0.3, 0.7]])
+    none = [0.0, 0.0]
+    columns = (matrix / matrix.sum(0)).T
+    assert _evidence(matrix, "row") == pytest.approx(np.vstack([matrix, none]))
+    assert _evidence(matrix, "column") == pytest.approx(np.vstack([columns, none]))
+    assert _evidence(matrix, "product") == pytest.approx(np.vstack([np.log(matrix).T, none]))
+    sure = _evidence(np.eye(2), "product")
+    assert sure == pytest.approx(np.array([[0.0, LOG_FLOOR], [LOG_FLOOR, 0.0], none]))
+
+
+@pytest.fixture
+def heard(make_scene):
+    """Two labellers of whose evidence nothing follows, so that the counts must tell."""
+    attack, scene = VotesFromSums(), make_scene(n=30)
+    attack.expertise = {name: np.full((2, 2), 0.5) for name in ("bank", "telco")}
+    counts = np.array([[2, 0], [0, 2], [1, 1], [0, 0]])
+    one = EvidenceForm.of("product", 2).encode(np.log([0.5]))[0].astype(np.int64)
+    none = EvidenceForm.of("product", 2).encode(np.zeros(1))[0].astype(np.int64)
+    given = counts.sum(1, keepdims=True)
+    evidence = np.repeat(given * one + (2 - given) * none, 2, 1)
+    attack._last["evidence"] = SimpleNamespace(total=lambda: evidence.ravel())
+    return attack, scene, counts
+
+
+def test_only_patterns_of_the_counts_are_thought_of(heard) -> None:
+    attack, scene, counts = heard
+    found = attack._patterns(scene, ["bank", "telco"], counts)
+    assert [sorted(row) for row in found.tolist()] == [[0, 0], [1, 1], [0, 1], [-1, -1]]
+
+
+def test_one_t_too_few_is_enough_to_know_nobody_by_name(heard) -> None:
+    attack, scene, counts = heard
+    del attack.expertise["telco"]
+    assert attack._patterns(scene, ["bank", "telco"], counts) is None
+    assert scene.facts[0].startswith("telco told no T")
 
 
 def test_without_t_only_patterns_are_told() -> None:
