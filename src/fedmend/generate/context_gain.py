@@ -42,41 +42,10 @@ class ContextGAIN(GAIN):
         precision: str = "float32",
         wire: str = "same",
         seal: bool | None = None,
-        hidden: int = 256,
-        blocks: int = 1,
-        dropout: float = 0.1,
-        refine: int = 3,
-        bins: int = 32,
-        hint: float = 0.9,
-        alpha: float = 100.0,
-        noise: float = 0.01,
         blank: float = 0.25,
-        steps: int = 6000,
-        batch_size: int = 128,
-        lr: float = 1e-3,
-        patience: int = 15,
-        rounds: int = 16,
-        seed: int = 0,
-        device: str = "auto",
+        **params: Any,
     ) -> None:
-        super().__init__(
-            hidden=hidden,
-            blocks=blocks,
-            dropout=dropout,
-            refine=refine,
-            bins=bins,
-            hint=hint,
-            alpha=alpha,
-            noise=noise,
-            blank=blank,
-            steps=steps,
-            batch_size=batch_size,
-            lr=lr,
-            patience=patience,
-            rounds=rounds,
-            seed=seed,
-            device=device,
-        )
+        super().__init__(blank=blank, **params)
         self.bottom = bottom
         self.embedding = embedding
         self.blind = blind

@@ -54,6 +54,7 @@ class InC(CrowdEstimator):
     tolerance: correction ends once fewer labels than this share change in three epochs running;
     training goes on. 0 never ends it early.
     share_expertise: ask the label parties for their T when done.
+    The other parameters are those of `CrowdEstimator`.
 
     Fitted: `posterior_` [n, C], `corrected_` [n], `expertise_` {party: [C, C]}, `standing_`
     (how far a party's votes are believed, and by chance), `agreement_`, `evidence_error_`,
@@ -63,58 +64,16 @@ class InC(CrowdEstimator):
     def __init__(
         self,
         *,
-        bottom: tuple[int, ...] = (64,),
-        embedding: int = 32,
-        top: tuple[int, ...] = (64,),
-        dropout: float = 0.0,
-        conv: str = "cnn",
-        missing_indicator: bool = True,
-        epochs: int = 100,
         initial_epochs: int | None = None,
-        batch_size: float = 64,
-        optimizer: str = "adam",
-        lr: float = 1e-3,
-        weight_decay: float = 1e-4,
-        precision: str = "float32",
-        wire: str = "same",
-        local_steps: int = 1,
-        seed: int = 0,
         posterior: str = "product",
         targets: str | None = None,
         crossfit: bool = False,
         corrector: Mapping[str, Any] | None = None,
         tolerance: float = 0.0,
         share_expertise: bool = True,
-        secure: str = "he",
-        key_holder: str | None = None,
-        label_dp: float | None = None,
-        label_parties: Sequence[str] | None = None,
-        classes: Sequence[Any] | None = None,
-        seal: bool | None = None,
+        **params: Any,
     ) -> None:
-        super().__init__(
-            bottom=bottom,
-            embedding=embedding,
-            top=top,
-            dropout=dropout,
-            conv=conv,
-            missing_indicator=missing_indicator,
-            epochs=epochs,
-            batch_size=batch_size,
-            optimizer=optimizer,
-            lr=lr,
-            weight_decay=weight_decay,
-            precision=precision,
-            wire=wire,
-            local_steps=local_steps,
-            seed=seed,
-            secure=secure,
-            key_holder=key_holder,
-            label_dp=label_dp,
-            label_parties=label_parties,
-            classes=classes,
-            seal=seal,
-        )
+        super().__init__(**params)
         self.initial_epochs = initial_epochs
         self.posterior = posterior
         self.targets = targets

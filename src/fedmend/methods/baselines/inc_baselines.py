@@ -5,7 +5,6 @@ All have the network's top at the server but `Clean`, which needs no crowd: one 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -67,7 +66,7 @@ class EM(CrowdEstimator):
 
     targets: "hard" (published) or "soft". fast: hard weights in the M-step.
     em_iterations, em_tolerance: as in `crowd.dawid_skene`. share_expertise: ask the label
-    parties for their T when done.
+    parties for their T when done. The other parameters are those of `CrowdEstimator`.
 
     Fitted, besides the other estimators' attributes: `posterior_`, `corrected_`, `expertise_`,
     `standing_` (as in `InC`), `iterations_`.
@@ -76,54 +75,14 @@ class EM(CrowdEstimator):
     def __init__(
         self,
         *,
-        bottom: tuple[int, ...] = (64,),
-        embedding: int = 32,
-        top: tuple[int, ...] = (64,),
-        dropout: float = 0.0,
-        conv: str = "cnn",
-        missing_indicator: bool = True,
-        epochs: int = 100,
-        batch_size: float = 64,
-        optimizer: str = "adam",
-        lr: float = 1e-3,
-        weight_decay: float = 1e-4,
-        precision: str = "float32",
-        wire: str = "same",
-        local_steps: int = 1,
-        seed: int = 0,
         targets: str = "hard",
         fast: bool = False,
         em_iterations: int = 100,
         em_tolerance: float = 1e-5,
         share_expertise: bool = True,
-        secure: str = "he",
-        key_holder: str | None = None,
-        label_dp: float | None = None,
-        label_parties: Sequence[str] | None = None,
-        classes: Sequence[Any] | None = None,
+        **params: Any,
     ) -> None:
-        super().__init__(
-            bottom=bottom,
-            embedding=embedding,
-            top=top,
-            dropout=dropout,
-            conv=conv,
-            missing_indicator=missing_indicator,
-            epochs=epochs,
-            batch_size=batch_size,
-            optimizer=optimizer,
-            lr=lr,
-            weight_decay=weight_decay,
-            precision=precision,
-            wire=wire,
-            local_steps=local_steps,
-            seed=seed,
-            secure=secure,
-            key_holder=key_holder,
-            label_dp=label_dp,
-            label_parties=label_parties,
-            classes=classes,
-        )
+        super().__init__(**params)
         self.targets = targets
         self.fast = fast
         self.em_iterations = em_iterations
