@@ -7,9 +7,10 @@ BIN    := $(VENV)/bin
 STAMP  := .stamps/setup
 JOBS   ?= 2
 BENCH  ?= split
-# Two processes with one thread each are quicker than two that fight for the cores. Long tests of one
-# file go on from each other (a run is stopped, then resumed), so a file stays in one of them.
-PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) --dist loadgroup
+# Two processes with one thread each are quicker than two that fight for the cores. Tests that share
+# what was made for them stay in one of them (tests/conftest.py). Compiled files are kept: tests that
+# start processes would else compile the package anew in each.
+PYTEST := PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) --dist loadgroup
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test test-slow lint format types docs bench clean
@@ -36,7 +37,7 @@ test: setup lint types ## lint, types, tests and docs: what CI runs
 	@$(MAKE) --no-print-directory docs
 
 test-slow: setup ## the long tests too, and those on the data under FEDMEND_DATA
-	$(PYTEST:loadgroup=loadfile) -m "slow or real"
+	$(PYTEST) -m "slow or real"
 
 lint: setup ## ruff: lint and format check
 	$(BIN)/ruff check .

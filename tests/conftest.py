@@ -15,6 +15,27 @@ from fedmend.data.table import Table
 from fedmend.federation import Alignment, AlignmentCounts, Federation, Party
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Under xdist (--dist loadgroup) tests that share what was made for them run in one process.
+
+    What a file makes once (a trained model), or a folder on disk (runs, processes), would else be
+    made again in every process that gets one of its tests.
+    """
+    for item in items:
+        if isinstance(item, pytest.Function) and item.get_closest_marker("xdist_group") is None:
+            shared = [
+                fixture.baseid
+                for fixture in (known[-1] for known in item._fixtureinfo.name2fixturedefs.values())
+                if fixture.scope == "module" or is_kept_on_disk(fixture)
+            ]
+            if shared:
+                item.add_marker(pytest.mark.xdist_group(min(shared, key=len)))
+
+
+def is_kept_on_disk(fixture: pytest.FixtureDef[Any]) -> bool:
+    return fixture.scope == "session" and "tmp_path_factory" in fixture.argnames
+
+
 class Workshop:
     """A small federation on disk, to be spoilt in one place at a time."""
 

@@ -17,7 +17,10 @@ from fedmend.predict import predict_run
 from fedmend.predict.machines import predict_over_machines
 from fedmend.predict.models import chosen
 
-pytestmark = pytest.mark.filterwarnings("ignore::fedmend.errors.PrivacyWarning")
+pytestmark = [
+    pytest.mark.xdist_group("machines"),
+    pytest.mark.filterwarnings("ignore::fedmend.errors.PrivacyWarning"),
+]
 COLUMNS = ["p(no)", "p(yes)", "uncertainty"]
 
 

@@ -76,11 +76,17 @@ def machines(tmp_path_factory):
         made.down()
 
 
-def test_every_stage_over_machines_stopped_and_resumed(machines):
+@pytest.fixture(scope="module")
+def resumed(machines):
+    """A run that was stopped and went on: what was made then, and its record."""
     with pytest.raises(KeyboardInterrupt):
         machines.run("over", listener=Hearing(stop_after="correct"))
     heard = Hearing()
-    over = machines.run("over", resume=True, listener=heard)
+    return heard, machines.run("over", resume=True, listener=heard)
+
+
+def test_every_stage_over_machines_stopped_and_resumed(machines, resumed):
+    heard, over = resumed
     assert set(heard.made) == {"choose", "train", "evaluate"}
     here = machines.run_here("here")
     assert [run.title for run in over.methods] == [run.title for run in here.methods]
@@ -96,8 +102,9 @@ def test_every_stage_over_machines_stopped_and_resumed(machines):
     assert not list((machines.folder / "over" / "stages").rglob("bank"))
 
 
-def test_a_finished_run_goes_on_with_other_settings(machines):
-    machines.toml = TOML.replace('["auc"]', '["auc", "accuracy"]')
+def test_a_finished_run_goes_on_with_other_settings(machines, resumed, monkeypatch):
+    other = TOML.replace('["auc"]', '["auc", "accuracy"]')
+    monkeypatch.setattr(machines, "toml", other)
     heard = Hearing()
     record = machines.run("over", resume=True, listener=heard)
     assert set(heard.made) == {"evaluate"}
