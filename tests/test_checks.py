@@ -287,3 +287,19 @@ def test_how_many_of_the_shared_rows_have_a_label(workshop):
     words = "bank has a label for 60 of its 160 rows, and for none of the 100 known to all"
     assert words in " ".join(found.torn)
     assert [each["name"] for each in found.advice["settings"]["methods"]] == ["local"]
+
+
+def test_label_dp_that_does_not_hold_for_the_file_is_noted(workshop) -> None:
+    two = 'name = "vfl"\nlabel_dp = 1\n[[method]]\nname = "local-vfl"\nlabel_dp = 2.5'
+    workshop.write(method=two)
+    (note,) = findings(workshop).notes
+    assert "label_dp is 1 and 2.5 in one file" in note
+    assert "ε = 3.5. Mend: one label_dp" in note
+    workshop.write(method='name = "vfl"\nlabel_dp = 1\n[[method]]\nname = "local-vfl"')
+    (note,) = findings(workshop).notes
+    assert "learns from labels as they are" in note
+    workshop.write(method='name = "vfl"\nlabel_dp = 1\n[[method]]\nname = "local"')
+    assert findings(workshop).notes == []
+    workshop.bank["default"] = np.arange(160) * 0.5
+    workshop.write(method='name = "vfl"\nlabel_dp = 1')
+    assert any("label_dp is for classes" in each for each in findings(workshop).problems)

@@ -19,6 +19,7 @@ from fedmend.config.doubts import doubtful_columns
 from fedmend.config.passwords import password_notes
 from fedmend.config.seals import seal_notes
 from fedmend.config.shapes import alike_doubts, alike_problems, class_doubts, mostly_alike
+from fedmend.config.told_labels import told_label_notes, told_label_problems
 from fedmend.data.table import Table
 from fedmend.errors import DataError, FedmendError, FedmendWarning
 from fedmend.federation import Federation, Party
@@ -75,6 +76,7 @@ def check_data(config: Config) -> Findings:
             _check_labellers(config, found)
     _check_device(config, found)
     found.notes += seal_notes(config)
+    found.notes += told_label_notes(config)
     return found
 
 
@@ -182,6 +184,7 @@ def _misfits(config: Config, task: str) -> Iterator[str]:
                 f"{'a number' if task == 'regression' else 'classes'}. "
                 f"Mend: choose from {', '.join(fitting)}"
             )
+    yield from told_label_problems(config, task)
 
 
 def _check_labellers(config: Config, found: Findings) -> None:

@@ -24,6 +24,20 @@ def test_a_line_for_each_setting_with_its_price() -> None:
     assert "leaks" in available()
 
 
+@pytest.mark.parametrize("part", ["width", "labels"])
+def test_a_line_for_each_width_and_for_each_way_to_know_labels(part: str) -> None:
+    found = leaks.run(quick=True, part=part, settings=["VFL"], rows=240, epochs=2, seeds=1)
+    assert {line["method"] for line in found.rows} == {"VFL"}
+    if part == "width":
+        narrow, wider = found.rows
+        assert (narrow["width"], wider["width"]) == (2, 4)
+        assert narrow["mean, coordinator"] < wider["mean, coordinator"]
+    else:
+        ways = [(line["epsilon"], line["loss"]) for line in found.rows]
+        assert ways == [(None, "plain"), (2.0, "plain"), (2.0, "corrected")]
+        assert all(0.5 < line["auc"] <= 1 for line in found.rows)
+
+
 @pytest.mark.slow
 def test_labellers_and_rounds() -> None:
     found = leaks.run(part="others", epochs=4)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable
 from pathlib import Path
@@ -11,8 +12,10 @@ import numpy as np
 import pytest
 
 import fedmend as fm
+from fedmend.config import load_config
 from fedmend.errors import ConfigError, DataError, PrivacyWarning, ResumeError
-from fedmend.learn.label_dp import keep_probability
+from fedmend.flow import execute, plan_of
+from fedmend.learn.label_dp import ToldLabels, keep_probability
 from fedmend.learn.split import TopWorker
 from fedmend.methods.inc import InC
 
@@ -56,9 +59,8 @@ def test_no_worker_of_a_training_meets_a_true_label(
     table = site.tables["train"]
     other = make_fed(make_frame(120), aligned=80, columns=TWO)
     there = other.engine.site("bank")
-    there.vault["learn.label_dp"] = {
-        "x": draw | {"votes": 1 - draw["votes"]},
-    }
+    key = "train|y|2.0|['no', 'yes']"
+    there.vault["learn.label_dp"] = {key: draw | {"votes": 1 - draw["votes"]}}
     turned = table.y.map({"no": "yes", "yes": "no"})
     there.tables["train"] = table.with_columns({"y": turned})
     again = getattr(fm, name)(**QUICK | EVERY[name], label_dp=2.0).fit(other)
@@ -80,6 +82,64 @@ def test_a_second_fit_and_other_methods_know_the_same_labels(make_fed: Make) -> 
     with pytest.warns(PrivacyWarning, match=r"ε = bank: 3\b"):
         other = fm.VFL(**QUICK, label_dp=2.0).fit(fed)
     assert other.privacy_["spent"] == {"bank": 3.0}
+
+
+def test_a_fold_and_a_completed_table_are_told_as_the_first_one(make_fed: Make) -> None:
+    """Draws of their own would average out to the label, fold by fold."""
+    fed = make_fed()
+    site = fed.engine.site("bank")
+    table = site.tables["train"]
+    first = ToldLabels.of(site, "train", 1.0)
+    some = np.arange(0, len(table), 3)
+    site.tables["train-fold0"] = table.take(some)
+    part = ToldLabels.of(site, "train-fold0", 1.0)
+    np.testing.assert_array_equal(part.numbers, first.numbers[some])
+    assert part.table.y.tolist() == first.table.take(some).y.tolist()
+    assert part.spent == first.spent == 1.0
+    turned = table.y.map({"no": "yes", "yes": "no"})
+    site.tables["train-corrected"] = table.with_columns({"y": turned})
+    other = ToldLabels.of(site, "train-corrected", 1.0)
+    assert other.spent == 2.0
+    assert other.source is site.tables["train-corrected"]
+
+
+@pytest.mark.parametrize("secure", ["none", "masks"])
+def test_parties_of_the_same_columns_tell_theirs(make_frame: Make, secure: str) -> None:
+    tables = {
+        name: fm.Table.from_frame(make_frame(150, seed=number), label="y")
+        for number, name in enumerate(("one", "two", "three"))
+    }
+    silent = tables.pop("three")
+    tables["three"] = silent.drop("y")
+    fed = fm.Federation(*(fm.Party(name, each) for name, each in tables.items()), strict=True)
+    model = fm.FedAvg(rounds=2, epochs=1, hidden=(8,), label_dp=1.0, secure=secure).fit(fed)
+    assert model.privacy_ == {
+        "epsilon": 1.0,
+        "kept": pytest.approx(keep_probability(1.0, 2)),
+        "spent": {"one": 1.0, "two": 1.0},
+    }
+    told = {name: told_at(fed, name)[0] for name in ("one", "two")}
+    assert all(0.6 < (each["told"] == each["votes"]).mean() < 0.9 for each in told.values())
+    # The same where all true labels are turned round, and told the same.
+    turned = {
+        name: each.with_columns({"y": each.y.map({"no": "yes", "yes": "no"})})
+        for name, each in tables.items()
+        if name in told
+    }
+    other = fm.Federation(
+        *(fm.Party(name, turned.get(name, each)) for name, each in tables.items()), strict=True
+    )
+    for name, draw in told.items():
+        site = other.engine.site(name)
+        site.vault["learn.label_dp"] = {
+            "train|y|1.0|['no', 'yes']": draw | {"votes": 1 - draw["votes"]}
+        }
+    again = fm.FedAvg(rounds=2, epochs=1, hidden=(8,), label_dp=1.0, secure=secure).fit(other)
+    here, there = model.predict_proba(fed), again.predict_proba(other)
+    for name in tables:
+        np.testing.assert_array_equal(here[name], there[name])
+    right = model.evaluate(fed)["accuracy"]
+    assert again.evaluate(other)["accuracy"] == pytest.approx(1 - right)
 
 
 def test_validation_is_by_told_labels_and_tests_by_true_ones(
@@ -128,6 +188,16 @@ def test_what_was_told_is_kept_with_the_model_and_named_in_the_ledger(
     assert calls
     plain = fm.VFL(**QUICK).fit(fed)
     assert plain.privacy_ is None
+
+
+def test_a_run_says_in_words_what_was_told(workshop: Any) -> None:
+    workshop.write(method='name = "vfl"\nepochs = 1\nlabel_dp = 2')
+    run = workshop.run
+    execute(plan_of(load_config(workshop.config)), run)
+    notes = json.loads((run / "metrics.json").read_text(encoding="utf-8"))["notes"]
+    told = "bank let the training know labels through randomised response only, drawn once"
+    assert [each for each in notes if each.startswith(f"{told} (label_dp = 2: ")]
+    assert told in (run / "report.html").read_text(encoding="utf-8")
 
 
 def test_what_cannot_be_told_at_random_is_refused_with_its_mend(

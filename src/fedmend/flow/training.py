@@ -12,6 +12,7 @@ from fedmend._json import write_json
 from fedmend.config.catalogue import method_class
 from fedmend.errors import ConfigError
 from fedmend.flow.scoring import Reference, how_sure, measure
+from fedmend.learn.label_dp import in_words
 from fedmend.report.labelling import Labelling
 from fedmend.report.record import MethodRun
 
@@ -118,9 +119,11 @@ class Training:
             "bytes": ledger.total_bytes() - crossed,
             "notes": [],
         }
+        if getattr(estimator, "privacy_", None) is not None:
+            told["notes"].append(in_words(estimator.privacy_))
         estimator.save(self.work / self.model)
         if self.first:
-            told["notes"] = estimator.hand_out(self.work / self.model, parties=plan.alone)
+            told["notes"] += estimator.hand_out(self.work / self.model, parties=plan.alone)
         write_json(stored, told)
         self._estimator = estimator
         return _read(stored)

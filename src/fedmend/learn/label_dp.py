@@ -7,12 +7,11 @@ answer and costs nothing more. Another ε, or other classes, is another draw, an
 
 from __future__ import annotations
 
-import hashlib
 import math
 import os
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +27,8 @@ from fedmend.learn.parts import read_file, write_file
 
 _SHELF = "learn.label_dp"
 FILE = "label_dp.fmw"
+FIRST = "train"
+"""The table that further ones of a party are made of."""
 
 
 def keep_probability(epsilon: float, n_classes: int) -> float:
@@ -120,19 +121,10 @@ class Responses:
                 self._draws.setdefault(key, draw)
                 self._on_disk.add(key)
 
-    def of(
-        self, about: str, votes: np.ndarray, epsilon: float, classes: list[Any], people: str = ""
-    ) -> np.ndarray:
-        """The told votes about this column: those told before, or new ones.
-
-        people: names the rows, whose votes are told as before in whichever table they stand.
-        """
+    def of(self, about: str, votes: np.ndarray, epsilon: float, classes: list[Any]) -> np.ndarray:
+        """The told votes about this column: those told before, or new ones."""
         epsilon = float(epsilon)
         key = f"{about}|{epsilon!r}|{classes!r}"
-        for name, draw in self._draws.items() if people else ():
-            same = draw.get("people") == people and draw["epsilon"] == epsilon
-            if same and np.array_equal(draw["votes"], votes):
-                return self._kept(name)
         # Changed labels are told anew; what was told of the old ones stays in the account.
         asked = [each for each in self._draws if each == key or each.startswith(f"{key}|")]
         for name in asked:
@@ -140,13 +132,7 @@ class Responses:
                 return self._kept(name)
         told = respond(votes, epsilon, len(classes))
         new = f"{key}|{len(self._draws)}" if asked else key
-        self._draws[new] = {
-            "about": about,
-            "epsilon": epsilon,
-            "votes": votes,
-            "told": told,
-            "people": people,
-        }
+        self._draws[new] = {"about": about, "epsilon": epsilon, "votes": votes, "told": told}
         return self._kept(new)
 
     def _kept(self, name: str) -> np.ndarray:
@@ -158,15 +144,12 @@ class Responses:
 
     def spent(self, about: str) -> float:
         """The epsilon that each label of this column has cost so far."""
-        return self.spent_on(about, "")
+        return sum(draw["epsilon"] for draw in self._draws.values() if draw["about"] == about)
 
-    def spent_on(self, about: str, people: str) -> float:
-        """As `spent`, with what was told of the same rows from other tables."""
-        return sum(
-            draw["epsilon"]
-            for draw in self._draws.values()
-            if draw["about"] == about or (people and draw.get("people") == people)
-        )
+    def spent_on(self, column: str) -> float:
+        """The most that a label of this column can have cost, told from whichever table."""
+        draws = self._draws.values()
+        return sum(each["epsilon"] for each in draws if each["about"].endswith(f"|{column}"))
 
 
 # ---------------------------------------------------------------------------------- in training
@@ -176,11 +159,13 @@ class Responses:
 class ToldLabels:
     """What the workers of a training know of a party's labels.
 
-    table: the party's, with told labels. response: P(told | label) [C, C]. epsilon: of this
-    telling; spent: of all that was ever told of these labels, this telling included.
+    table: the party's, with told labels. source: the one whose labels were drawn. numbers: told
+    classes, -1 where there is no label. response: P(told | label) [C, C]. epsilon: of this
+    telling; spent: of all that was ever told of this column, this telling included.
     """
 
     table: Table
+    source: Table
     classes: tuple[Any, ...]
     numbers: np.ndarray
     response: np.ndarray
@@ -200,29 +185,34 @@ class ToldLabels:
     ) -> ToldLabels:
         """At the party: its labels of a scope, told as before or for the first time.
 
-        classes: all there are, where a party may have some of them only. folder: where draws are
-        kept at a site without a home.
+        A table made of the party's first one (a fold of it, or with rows completed) is told as
+        that one is. classes: all there are, where a party may have some of them only. folder:
+        where draws are kept at a site without a home.
         """
         table, party = site.table_of(scope), site.name
+        first = site.tables.get(FIRST)
+        place = None if first is None or first is table else _places(table, first)
+        if first is not None and place is not None:
+            whole = cls.of(site, FIRST, epsilon, task=task, classes=classes, folder=folder)
+            numbers = np.where(table.y.isna().to_numpy(), -1, whole.numbers[place])
+            return replace(whole, table=_relabelled(table, whole.classes, numbers), numbers=numbers)
         if classes is None:
             encoder = _classes_of(table, task, party)
             classes, votes = encoder.classes_, encoder.transform(table.y, party=party)
         else:
             number = {value: at for at, value in enumerate(classes)}
             votes = table.y.map(number).fillna(-1).to_numpy(np.int64)
-        labelled = votes >= 0
-        about = f"{scope.partition('@')[0]}|{table.label}"
-        people = f"{table.label}|{_digest(table.ids[labelled])}"
         responses = Responses(site, folder)
-        told = np.full(len(votes), -1, np.int64)
-        told[labelled] = responses.of(about, votes[labelled], epsilon, list(classes), people)
+        about = f"{scope.partition('@')[0]}|{table.label}"
+        told = responses.of(about, votes, epsilon, list(classes))
         return cls(
             table=_relabelled(table, classes, told),
+            source=table,
             classes=tuple(classes),
             numbers=told,
             response=response_matrix(epsilon, len(classes)),
             epsilon=float(epsilon),
-            spent=responses.spent_on(about, people),
+            spent=responses.spent_on(str(table.label)),
         )
 
     @property
@@ -241,8 +231,16 @@ class ToldLabels:
         return {"epsilon": self.epsilon, "kept": kept, "spent": self.spent}
 
 
-def _digest(ids: np.ndarray) -> str:
-    return hashlib.sha256("\n".join(map(repr, ids.tolist())).encode()).hexdigest()[:32]
+def _places(table: Table, first: Table) -> np.ndarray | None:
+    """Where the rows of a table stand in another, None where some have another label there."""
+    if table.label is None or table.label != first.label:
+        return None
+    place = pd.Index(first.ids).get_indexer(table.ids)
+    labelled = table.y.notna().to_numpy()
+    if (place[labelled] < 0).any():
+        return None
+    theirs = first.y.to_numpy(dtype=object)[place[labelled]]
+    return place if (theirs == table.y.to_numpy(dtype=object)[labelled]).all() else None
 
 
 def account_of(told: Mapping[str, Mapping[str, float]]) -> dict[str, Any]:
@@ -251,6 +249,22 @@ def account_of(told: Mapping[str, Mapping[str, float]]) -> dict[str, Any]:
     spent = {party: float(each["spent"]) for party, each in told.items()}
     warn_of_spending(float(first["epsilon"]), spent)
     return {"epsilon": float(first["epsilon"]), "kept": float(first["kept"]), "spent": spent}
+
+
+def in_words(account: Mapping[str, Any]) -> str:
+    """An account as a sentence.
+
+    >>> in_words({"epsilon": 2.0, "kept": 0.88, "spent": {"bank": 2.0}})[:52]
+    'bank let the training know labels through randomised'
+    """
+    epsilon, spent = float(account["epsilon"]), account["spent"]
+    text = (
+        f"{', '.join(spent)} let the training know labels through randomised response only, drawn "
+        f"once (label_dp = {epsilon:g}: each is told as it is with probability "
+        f"{account['kept']:.2f})."
+    )
+    more = [f"{party} {each:g}" for party, each in spent.items() if each > epsilon * (1 + 1e-9)]
+    return text + (f" With earlier draws that is ε = {', '.join(more)}." if more else "")
 
 
 def warn_of_spending(epsilon: float, spent: Mapping[str, float]) -> None:

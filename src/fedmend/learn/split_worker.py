@@ -133,7 +133,8 @@ class SplitWorker(ExchangeWorker):
 
     def _fitted_labels(self, task: str, dtype: str = "float32") -> LabelEncoder:
         """Which classes there are is known to all, also where the labels are told at random."""
-        column, own = self.table.schema[self._label_column(None)], self.site.table_of(self.scope)
+        own = self.table if self.told is None else self.told.source
+        column = own.schema[self._label_column(None)]
         return LabelEncoder(task, dtype=dtype).fit(own.y, column, party=self.site.name)
 
     def _belief(self) -> Belief | None:

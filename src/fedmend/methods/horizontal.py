@@ -72,7 +72,7 @@ class HorizontalEstimator(HorizontalSettings):
                 mend="fm.Federation(fm.Party(name, table), …), a table for every party",
             )
         clients = self._clients(fed)
-        folder = None if checkpoint is None else Path(checkpoint)
+        folder = clients.folder = None if checkpoint is None else Path(checkpoint)
         history: list[dict[str, Any]] = []
         if folder is not None and resume and (folder / STATE).is_file():
             clients.load_checkpoint(folder / STATE)
@@ -101,6 +101,7 @@ class HorizontalEstimator(HorizontalSettings):
         self.history_ = history
         self.classes_ = np.asarray(clients.classes)
         self.task_ = "binary" if len(clients.classes) == 2 else "multiclass"
+        self.privacy_ = clients.privacy
 
     # ------------------------------------------------------------------ using
 
@@ -174,6 +175,7 @@ class HorizontalEstimator(HorizontalSettings):
                 "parties": list(self.fed_.names),
                 "rounds": clients.round,
                 "history": self.history_,
+                "privacy": self.privacy_,
             },
         )
 
@@ -204,6 +206,7 @@ class HorizontalEstimator(HorizontalSettings):
         if clients.weights.shape != kept["weights"].shape:
             raise DataError(f"{folder / MODEL} is damaged", mend="take it from a backup")
         clients.weights, clients.round = kept["weights"], int(saved["rounds"])
+        clients.privacy = saved.get("privacy")
         model._adopt(fed, clients, saved["history"])
         return model
 
@@ -215,5 +218,6 @@ class HorizontalEstimator(HorizontalSettings):
         model = type(self)(**self.get_params())
         clients = model._clients(fed, source.common)
         clients.weights, clients.round = source.averaged, source.round
+        clients.privacy = source.privacy
         model._adopt(fed, clients, list(self.history_))
         return model

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, ClassVar, Self
 
@@ -39,6 +40,8 @@ class HorizontalSettings(Estimator):
     secure: "none" (the coordinator sees every party's weights), or "masks" or "he": it learns their
     average only, by a secure sum. Not for methods that look at single updates (FedDB, FedMatch).
     watch: a further table of the parties ("test") on which accuracy is told after every round.
+    label_dp: ε of randomised response at every party, through which alone the training knows its
+    labels, or None. Drawn once, and kept; what was told with which ε is `privacy_`.
     """
 
     paper_rounds: ClassVar[int] = 300
@@ -69,6 +72,7 @@ class HorizontalSettings(Estimator):
         secure: str = "none",
         watch: str | None = None,
         seed: int = 0,
+        label_dp: float | None = None,
     ) -> None:
         self.net = net
         self.hidden = hidden
@@ -93,6 +97,7 @@ class HorizontalSettings(Estimator):
         self.secure = secure
         self.watch = watch
         self.seed = seed
+        self.label_dp = label_dp
 
     @classmethod
     def paper(cls, **changes: Any) -> Self:
@@ -154,6 +159,8 @@ class HorizontalSettings(Estimator):
                 f"noise must not be negative and drop lie in [0, 1), however: {self.noise} and "
                 f"{self.drop}"
             )
+        if self.label_dp is not None and not 0 < self.label_dp < math.inf:
+            problems.append(f"label_dp must be a positive ε or None, however: {self.label_dp}")
         if self.secure not in SECURE:
             problems.append(f"secure must be one of {', '.join(SECURE)}, however: {self.secure!r}")
         elif self.secure != "none" and self._aggregate() is not None:
@@ -194,6 +201,7 @@ class HorizontalSettings(Estimator):
             flip=self.flip,
             common=common,
             average_rounds=self.average_rounds,
+            label_dp=self.label_dp,
             **options,
         )
         return clients
@@ -201,7 +209,10 @@ class HorizontalSettings(Estimator):
     def simulator(
         self, pools: Sequence[Pool], net: NetSpec, *, device: str = "auto", mode: str = "auto"
     ) -> Simulator:
-        """The same rounds without parties, on one device: for benchmarks and large studies."""
+        """The same rounds without parties, on one device: for benchmarks and large studies.
+
+        Labels are taken as the pools have them: label_dp is the parties' own doing.
+        """
         server = self._aggregate()
         send = getattr(server, "send", None)
         simulator = Simulator(

@@ -72,17 +72,19 @@ def run(
 ) -> BenchResult:
     """data: names of data sets. rows: at most so many of each. epochs: of the training.
 
-    seeds: of the parts "width" and "labels".
+    settings: some of the lines; of the parts "width" and "labels", which take `seeds` seeds, some
+    of the methods VFL and RISA.
 
     part: "split" training, "width": how wide embeddings are, "labels": what told labels cost, or
     "others": several labellers, and training in rounds.
     """
     if part == "others":
         return BenchResult("leaks", [*labellers(epochs, seed), *rounds(seed)])
+    methods = [each for each in WIDTH_METHODS if settings is None or each.__name__ in settings]
     if part == "width":
-        return BenchResult("leaks", list(widths(quick, data, rows, epochs, seeds)))
+        return BenchResult("leaks", list(widths(quick, data, methods, rows, epochs, seeds)))
     if part == "labels":
-        return BenchResult("leaks", list(told_labels(quick, data, rows, epochs, seeds)))
+        return BenchResult("leaks", list(told_labels(quick, data, methods, rows, epochs, seeds)))
     names = ["breast-cancer"] if quick else list(data)
     chosen = list(settings or (list(SETTINGS)[:3] if quick else SETTINGS))
     found = []
@@ -150,12 +152,17 @@ def summary(report: AuditReport) -> dict[str, Any]:
 
 
 def widths(
-    quick: bool, data: Sequence[str], rows: int, epochs: int, seeds: int
+    quick: bool,
+    data: Sequence[str],
+    methods: Sequence[type],
+    rows: int,
+    epochs: int,
+    seeds: int,
 ) -> Iterator[dict[str, Any]]:
     """Means over seeds: the model's AUC, and how well columns are inferred from embeddings."""
     for name in ["breast-cancer"] if quick else data:
         feds = [federation_of(name, rows, seed) for seed in range(seeds)]
-        for method in WIDTH_METHODS:
+        for method in methods:
             for width in WIDTHS[:2] if quick else WIDTHS:
                 audits = [
                     Audit(seed=seed, attacks=["embeddings"]).run(
@@ -175,7 +182,12 @@ def widths(
 
 
 def told_labels(
-    quick: bool, data: Sequence[str], rows: int, epochs: int, seeds: int
+    quick: bool,
+    data: Sequence[str],
+    methods: Sequence[type],
+    rows: int,
+    epochs: int,
+    seeds: int,
 ) -> Iterator[dict[str, Any]]:
     """Means over seeds and draws: test scores of models that know labels at random only.
 
@@ -183,7 +195,7 @@ def told_labels(
     """
     for name in ["breast-cancer"] if quick else data:
         feds = [federation_of(name, rows, seed) for seed in range(seeds)]
-        for method in WIDTH_METHODS:
+        for method in methods:
             for epsilon in (None, 2.0) if quick else (None, 4.0, 2.0, 1.0):
                 for loss in ("plain", "corrected") if epsilon else ("plain",):
                     scores = []

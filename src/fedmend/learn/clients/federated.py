@@ -50,6 +50,7 @@ from fedmend.learn.clients.rounds import (
     server_state,
 )
 from fedmend.learn.clients.worker import ClientWorker
+from fedmend.learn.label_dp import account_of
 from fedmend.learn.parts import read_file, write_file
 from fedmend.learn.tallies import auc_of, describe_tallies, scale_of
 
@@ -63,7 +64,8 @@ class FederatedClients:
     hidden, width: of its layers. per_round: parties drawn for a round, None for all.
     aggregate, extras, average_rounds: as for `Simulator`. noise, drop: strong views of table rows;
     flip: images may be mirrored. common: `common` of earlier clients, to go on with their encoding
-    and network.
+    and network. label_dp: ε of randomised response, through which a training knows labels.
+    folder: where parties without a home keep draws; privacy: what was told with which ε.
     """
 
     worker_type: ClassVar[type[ClientWorker]] = ClientWorker
@@ -86,6 +88,7 @@ class FederatedClients:
         flip: bool = True,
         common: Mapping[str, Any] | None = None,
         average_rounds: int | None = None,
+        label_dp: float | None = None,
     ) -> None:
         self.fed, self.method = fed, method
         self.settings = settings or RoundSettings()
@@ -93,7 +96,11 @@ class FederatedClients:
         self.seed = fed.seed if seed is None else seed
         draw_clients(fed.names, per_round, self.seed, 0)
         self.run = f"clients-{secrets.token_hex(6)}"
+        self.label_dp = label_dp
+        self.folder: Path | None = None
+        self.privacy: dict[str, Any] | None = None
         self._crews: dict[str, Crew] = {}
+        self._told: Crew | None = None
         self._aggregate = aggregate or average
         self._extras = extras
         if common is None:
@@ -145,6 +152,18 @@ class FederatedClients:
             crew.prepare(self.common)
         return self._crews[fed.scope]
 
+    def _training(self) -> Crew:
+        """Those that train; where labels are told at random, apart from those that evaluate."""
+        if self.label_dp is None:
+            return self._crew(self.fed)
+        if self._told is None:
+            crew = self._told = self.fed.workers(self.worker_type, run=self.run)
+            folder = None if self.folder is None else str(self.folder)
+            told = crew.tell_labels(float(self.label_dp), self.classes, folder)
+            self.privacy = account_of({name: each for name, each in told.items() if each})
+            crew.prepare(self.common)
+        return self._told
+
     # ------------------------------------------------------------------ rounds
 
     def run_round(self) -> RoundReport:
@@ -167,7 +186,7 @@ class FederatedClients:
             self.mean.add(self.weights)
 
     def _train(self, names: Sequence[str], number: int) -> list[Update]:
-        crew = self._crew(self.fed)
+        crew = self._training()
         send = self._extras if number > self.settings.warmup else None
         calls = {name: send(name) if send else None for name in names}
         if not self.settings.carry_momentum:
@@ -228,9 +247,10 @@ class FederatedClients:
 
     def close(self) -> None:
         """Stop the workers."""
-        for crew in self._crews.values():
+        for crew in [*self._crews.values(), *([self._told] if self._told else [])]:
             crew.stop()
         self._crews.clear()
+        self._told = None
 
     def __enter__(self) -> Self:
         return self
@@ -242,7 +262,13 @@ class FederatedClients:
 
     def fingerprint(self) -> str:
         """What must be the same for a run to go on from a checkpoint."""
-        facts = {"common": self.common, "per_round": self.per_round, "parties": self.fed.names}
+        facts: dict[str, Any] = {
+            "common": self.common,
+            "per_round": self.per_round,
+            "parties": self.fed.names,
+        }
+        if self.label_dp is not None:
+            facts["label_dp"] = self.label_dp
         return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
 
     def checkpoint(self) -> dict[str, Any]:
@@ -271,14 +297,14 @@ class FederatedClients:
 
     def save_checkpoint(self, path: str | os.PathLike[str]) -> Path:
         """Write the coordinator's part here; the parties keep theirs on their own disks."""
-        self._crew(self.fed).save_state(_parties_part(path), self.round)
+        self._training().save_state(_parties_part(path), self.round)
         write_file(Path(path), self.checkpoint())
         return Path(path)
 
     def load_checkpoint(self, path: str | os.PathLike[str]) -> None:
         """Read a checkpoint, at the parties too, and go on from it."""
         self.restore(read_file(Path(path)))
-        self._crew(self.fed).load_state(_parties_part(path), self.round)
+        self._training().load_state(_parties_part(path), self.round)
 
 
 def _parties_part(path: str | os.PathLike[str]) -> str:

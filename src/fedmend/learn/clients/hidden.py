@@ -90,7 +90,7 @@ class HiddenClients(FederatedClients):
         """Draw parties, let them train, and learn the average of what they know then."""
         number = self.round + 1
         names = draw_clients(self.fed.names, self.per_round, self.seed, number)
-        everyone = self._crew(self.fed)
+        everyone = self._training()
         handles = {name: everyone._handles[name] for name in names}
         drawn = Crew(self.fed.engine, self.worker_type, handles)
         told = drawn.train_hidden(self.weights, number)

@@ -28,6 +28,7 @@ from fedmend.learn.clients.rounds import (
 from fedmend.learn.clients.row_views import Views
 from fedmend.learn.clients.trainer import Trainer
 from fedmend.learn.halves import resolve_device
+from fedmend.learn.label_dp import ToldLabels
 from fedmend.learn.parts import read_file, write_file
 from fedmend.learn.tallies import odds_moments, ranks, tally
 
@@ -62,6 +63,26 @@ class ClientWorker(Worker):
     def moments(self, schema: Any) -> dict[str, Any]:
         """Count, mean and variance of every number and of every image channel."""
         return moments(self.table, Schema.from_dict(schema))
+
+    @exposed(kind="statistic")
+    def tell_labels(
+        self, epsilon: float, classes: list[Any], folder: str | None
+    ) -> dict[str, float] | None:
+        """Know this party's labels through randomised response only, before `prepare`.
+
+        classes: of all parties together. The account, None where the party has no labels.
+        """
+        if self.table.label is None:
+            return None
+        told = ToldLabels.of(
+            self.site,
+            self.scope,
+            epsilon,
+            classes=classes,
+            folder=None if folder is None else self.site.folder(folder),
+        )
+        self.table = told.table
+        return told.account()
 
     @exposed(kind="count")
     def prepare(self, common: dict[str, Any]) -> dict[str, int]:
