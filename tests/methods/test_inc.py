@@ -18,7 +18,6 @@ from fedmend.errors import (
     DataError,
     FedmendWarning,
     NotFitted,
-    Refused,
     ResumeError,
 )
 from fedmend.federation import Alignment, AlignmentCounts, Federation, Party, Policy
@@ -437,22 +436,6 @@ def test_policies_decide_what_is_told(crowd_of: Make) -> None:
     assert model.review_labels()["p1"] > 0  # a count, which it lets out
     kept = InC(**QUICK | {"epochs": 2}, share_expertise=False).fit(crowd_of().fed)
     assert kept.expertise_ == {}
-    # the rows themselves stay: refused by the default policy
-    from fedmend.methods.inc_labels import LabelWorker
-
-    with crowd.fed.workers(LabelWorker) as crew, pytest.raises(Refused, match="'row'"):
-        crew["p0"].suspicious_rows()
-    open_fed = crowd_of(
-        policy=Policy(
-            allow=frozenset(
-                {"control", "count", "row", "masked", "embedding", "gradient", "statistic"}
-            )
-        )
-    ).fed
-    allowed = InC(**QUICK).fit(open_fed)
-    count = allowed.review_labels()["p0"]
-    with open_fed.workers(LabelWorker) as crew:
-        assert len(crew["p0"].suspicious_rows()["id"]) == count
 
 
 def test_no_review_before_there_is_one(crowd_of: Make) -> None:

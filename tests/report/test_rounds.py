@@ -47,8 +47,6 @@ def test_rounds_in_words_and_figures() -> None:
     rounds = Rounds("SAGE", HISTORY)
     assert rounds.series("accuracy") == [(1, 0.5), (2, 0.8), (3, 0.75)]
     assert rounds.series("pseudo_accuracy") == []
-    assert rounds.reached(0.7) == 2
-    assert rounds.reached(0.9) is None
     assert rounds.sentences() == [
         "3 rounds with 3 clients, 2 of them in each.",
         "Accuracy on the test rows: 75 % after the last round, best 80 % after round 2.",

@@ -218,13 +218,6 @@ class LabelWorker(SumWorker):
         """How many own labels are probably wrong; not told where labels are under label_dp."""
         return None if self._spends else int(label_review(self.site, self.scope).suspicious.sum())
 
-    @exposed(kind="row")
-    def suspicious_rows(self) -> dict[str, list[Any]]:
-        """The suspicious rows themselves. Refused by every default policy."""
-        review = label_review(self.site, self.scope)
-        found = review[review.suspicious]
-        return {name: found[name].tolist() for name in found.columns}
-
     @exposed(kind="control")
     def write_review(self, path: str) -> None:
         """Write the review as a CSV file into this party's own folder."""

@@ -58,10 +58,6 @@ class Rounds:
             if part.get(key) is not None and (client is None or part["client"] == client)
         ]
 
-    def reached(self, share: float) -> int | None:
-        """The first round whose accuracy is at least this."""
-        return next((number for number, value in self.series("accuracy") if value >= share), None)
-
     def table(self) -> list[list[str]]:
         """A head, and a line for each client: means over the rounds it took part in."""
         parts: dict[str, list[Mapping[str, Any]]] = {}

@@ -22,12 +22,10 @@ RANK_TOLERANCE = 1e-10
 
 @dataclass(frozen=True, repr=False)
 class Rotated:
-    """values: Z [n, rank]; penalty: K [rank, rank]; back: [columns, rank], w = back @ u."""
+    """values: Z [n, rank]; penalty: K [rank, rank]."""
 
     values: np.ndarray
     penalty: np.ndarray
-    back: np.ndarray
-    mean: np.ndarray
 
     @property
     def rank(self) -> int:
@@ -36,16 +34,15 @@ class Rotated:
 
 def rotate(columns: np.ndarray) -> Rotated:
     """Fresh secret coordinates of float64 [n, columns]; constant directions fall away."""
-    mean = columns.mean(axis=0)
-    centred = columns - mean
+    centred = columns - columns.mean(axis=0)
     eigenvalues, axes = np.linalg.eigh(centred.T @ centred / len(columns))
     largest = eigenvalues[-1] if len(eigenvalues) else 0.0
     keep = eigenvalues > RANK_TOLERANCE * max(largest, np.finfo(float).tiny)
     eigenvalues, axes = eigenvalues[keep], axes[:, keep]
     turn = secret_rotation(len(eigenvalues))
-    back = (axes / np.sqrt(eigenvalues)) @ turn
     penalty = (turn.T / eigenvalues) @ turn
-    return Rotated(centred @ back, (penalty + penalty.T) / 2, back, mean)
+    values = centred @ ((axes / np.sqrt(eigenvalues)) @ turn)
+    return Rotated(values, (penalty + penalty.T) / 2)
 
 
 def secret_rotation(size: int) -> np.ndarray:
