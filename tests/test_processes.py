@@ -111,14 +111,19 @@ def test_a_process_id_of_somebody_else_is_not_taken_for_ours(daemon):
 
 
 def test_what_old_jobs_left_is_removed(daemon):
-    stale = daemon.kit / "0b0e3f5e-0000-4000-8000-123456789abc"
-    stale.mkdir()
+    party_file = daemon.kit / "party.toml"
+    party_file.write_text("keep_jobs = 0\n")
+    stale, failed = (daemon.kit / f"0b0e3f5e-0000-4000-8000-12345678900{n}" for n in (1, 2))
+    for folder in (stale, failed):
+        folder.mkdir()
+    (stale / "finished").touch()
     kept = daemon.kit / "runs" / "r1"
     kept.mkdir(parents=True)
     daemon.start(owned=True)
     daemon.stop()
+    party_file.unlink()
     assert not stale.exists()
-    assert kept.exists()
+    assert kept.exists() and failed.exists()
 
 
 def test_kits_are_not_mixed_up(kits, capsys):

@@ -174,7 +174,8 @@ class FlareSettings(_Settings):
     """``[flare]``: parties on machines of their own. The server runs beside the coordinator.
 
     on_absent: what to do when a party stops answering. wait_seconds: for parties to connect, and
-    to come back. call_timeout: for one call. stall_seconds: without any sign of life.
+    to come back. call_timeout: for one call. stall_seconds: without any sign of life. keep_jobs: of
+    how many finished runs the server keeps FLARE's jobs.
     """
 
     host: str = Field(default="localhost", min_length=1)
@@ -184,6 +185,7 @@ class FlareSettings(_Settings):
     wait_seconds: float = Field(default=300, gt=0)
     call_timeout: float = Field(default=3600, gt=0)
     stall_seconds: float = Field(default=60, gt=0)
+    keep_jobs: int = Field(default=5, ge=0)
 
 
 class ReportSettings(_Settings):

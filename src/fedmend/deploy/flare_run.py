@@ -96,6 +96,7 @@ def _plan(config: Config, kits: Kits, listener: Listener) -> Plan:
             wait_seconds=config.flare.wait_seconds,
             call_timeout=config.flare.call_timeout,
             stall_seconds=config.flare.stall_seconds,
+            keep_jobs=config.flare.keep_jobs,
             waiting=lambda missing: listener.stage(
                 f"Waiting for {', '.join(missing)} ('fedmend party start KIT' there)"
             ),

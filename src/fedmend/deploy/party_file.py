@@ -19,6 +19,7 @@ from fedmend.deploy.party_keys import KeySettings, install_keys
 from fedmend.errors import ConfigError
 from fedmend.federation import Site
 from fedmend.federation.engines.flare.host import RUN_FOLDER, Hello
+from fedmend.federation.engines.flare.leftovers import KEEP_JOBS
 from fedmend.flow.reading import read_party, split_by_id
 
 if TYPE_CHECKING:
@@ -42,6 +43,7 @@ class PartyFile(PartySettings):
     this installation that define workers. patience: seconds without a word from the coordinator
     after which a job ends here. threads: for tensor programs, all cores by default. keys: lasting
     keys of this party and its partners. new: a file of rows to predict with a trained model.
+    keep_jobs: of how many finished runs the folders of FLARE's jobs are kept.
     """
 
     device: str = Field(default="cpu", pattern=r"^(cpu|cuda(:\d+)?)$")
@@ -52,6 +54,7 @@ class PartyFile(PartySettings):
     patience: float = Field(default=180, gt=0)
     keys: KeySettings = Field(default_factory=KeySettings)
     new: str | None = None
+    keep_jobs: int = Field(default=KEEP_JOBS, ge=0)
 
     _source: Path = Path(PARTY_FILE)
 

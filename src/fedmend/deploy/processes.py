@@ -9,13 +9,13 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import re
 import shutil
 import signal
 import subprocess
 import sys
 import threading
 import time
+import tomllib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,13 +26,14 @@ from fedmend.deploy.provision import anchor_server
 from fedmend.errors import ConfigError, MissingExtra
 from fedmend.federation.engines.flare.events import EVENTS_FILE, Events
 from fedmend.federation.engines.flare.kits import server_of
+from fedmend.federation.engines.flare.leftovers import KEEP_JOBS, clear_folders, clear_store
 
 __all__ = ["Daemon", "Running", "role_of"]
 
 PROCESS_FILE = "process.json"
 OUTPUT_FILE = "output.txt"
 QUICK_DEATHS = 5
-_JOB_FOLDER = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+CLEAR_SECONDS = 60.0
 
 
 @dataclass(frozen=True)
@@ -156,7 +157,7 @@ class Daemon:
             signal.signal(number, lambda *_: self._stop.set())
         self._end_orphan()
         self._clean()
-        quick = 0
+        quick, cleared = 0, time.monotonic()
         child: subprocess.Popen[bytes] | None = None
         try:
             while not self._stop.is_set():
@@ -166,6 +167,9 @@ class Daemon:
                 while not self._stop.wait(0.5) and child.poll() is None:
                     if tick is not None:
                         tick()
+                    if self.role == "party" and time.monotonic() - cleared > CLEAR_SECONDS:
+                        self._clean()
+                        cleared = time.monotonic()
                     if owner and not _is_alive(owner, owner_since):
                         self._stop.set()
                 if self._stop.is_set():
@@ -243,13 +247,21 @@ class Daemon:
             _end_processes(child)
 
     def _clean(self) -> None:
-        """Remove what jobs of earlier processes left in the kit."""
-        for each in self.kit.iterdir():
-            if each.is_dir() and _JOB_FOLDER.fullmatch(each.name):
-                shutil.rmtree(each, ignore_errors=True)
-        if self.role == "server":
-            for name in ("jobs", "snapshots"):
-                shutil.rmtree(self.kit / name, ignore_errors=True)
+        """Remove what jobs left in the kit, but for the last ones."""
+        if self.role == "party":
+            clear_folders(self.kit, self._kept_jobs())
+            return
+        clear_folders(self.kit, 0)
+        clear_store(self.kit)
+        shutil.rmtree(self.kit / "snapshots", ignore_errors=True)
+
+    def _kept_jobs(self) -> int:
+        """As party.toml says; all of what reads it in earnest is too much for a supervisor."""
+        try:
+            told = tomllib.loads((self.kit / "party.toml").read_text(encoding="utf-8"))
+            return max(0, int(told.get("keep_jobs", KEEP_JOBS)))
+        except (OSError, ValueError, TypeError):
+            return KEEP_JOBS
 
 
 def server_address(kit: Path) -> tuple[str, int]:

@@ -181,6 +181,7 @@ class Federation:
         wait_seconds: float = 60.0,
         call_timeout: float = 3600.0,
         stall_seconds: float = 60.0,
+        keep_jobs: int = 5,
         waiting: Callable[[list[str]], None] | None = None,
     ) -> Federation:
         """A federation whose parties run elsewhere, by the kits that `fedmend provision` made.
@@ -188,6 +189,7 @@ class Federation:
         The server must be up (`fedmend server start`), and so must the parties; `waiting` is told
         who is not there yet. run: under which name the parties keep models and checkpoints.
         title, methods: what they are shown. ledgers: where their ledgers are put at the end.
+        keep_jobs: of how many finished runs the server keeps the jobs.
         """
         from fedmend.federation.engines.flare.host import Hello
         from fedmend.federation.engines.flare.kits import Kits
@@ -202,7 +204,7 @@ class Federation:
         if not isinstance(ledger, Ledger):
             ledger = Ledger(Path(ledger) if ledger is not None else None)
         engine = open_engine(
-            Reach(found.admin, wait_seconds, call_timeout, stall_seconds),
+            Reach(found.admin, wait_seconds, call_timeout, stall_seconds, keep_jobs),
             list(parties) if parties is not None else found.parties,
             Hello(run, title or run, tuple(methods), int(seed), float(test_share)),
             ledger=ledger,

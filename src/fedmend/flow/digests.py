@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import logging
 import secrets
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,10 +18,14 @@ import numpy as np
 import pandas as pd
 
 from fedmend.data.table import Table
+from fedmend.errors import FedmendError
 from fedmend.federation import Federation, Site, Worker, exposed
 from fedmend.flow.manifest import hash_of
+from fedmend.learn.clients.worker import STATE
 
-__all__ = ["DigestWorker", "files_here", "folders_of_parties", "tables_of"]
+__all__ = ["DigestWorker", "files_here", "folders_of_parties", "forget_checkpoints", "tables_of"]
+
+logger = logging.getLogger(__name__)
 
 SALT = "salt"
 
@@ -50,6 +55,16 @@ class DigestWorker(Worker):
             if folder.is_dir():
                 found[path] = self._keyed(_folder_parts(folder))
         return found
+
+    @exposed(kind="control")
+    def forget(self, paths: list[str]) -> None:
+        """Remove checkpoints of trainings that are done; whatever else is in a folder stays."""
+        for path in paths:
+            folder = self.site.folder(path)
+            for file in [*folder.glob("epoch-*.fmw"), folder / STATE]:
+                file.unlink(missing_ok=True)
+            if folder.is_dir() and not any(folder.iterdir()):
+                folder.rmdir()
 
     def _keyed(self, parts: Iterator[bytes]) -> str:
         keyed = hmac.new(self._secret, digestmod=hashlib.sha256)
@@ -117,6 +132,20 @@ def folders_of_parties(fed: Federation, keep: Path, work: Path, paths: list[str]
         for party, own in told.items()
         for path, value in own.items()
     }
+
+
+def forget_checkpoints(fed: Federation, keep: Path, folder: Path) -> None:
+    """Parties elsewhere remove their parts of the checkpoints in `folder`, which are not needed."""
+    inside = [*folder.rglob("*")] if folder.is_dir() else []
+    # Rounds keep a file here and, at the parties, a folder named after it.
+    paths = [str(each) if each.is_dir() else f"{each}.parties" for each in inside]
+    if not paths:
+        return
+    try:
+        with fed.workers(DigestWorker, keep=str(keep)) as crew:
+            crew.forget(sorted(paths))
+    except FedmendError as error:  # the run is done, and all it was for
+        logger.warning("checkpoints stay at the parties: %s", error)
 
 
 def files_here(work: Path, paths: list[str], parties: tuple[str, ...]) -> dict[str, str]:

@@ -16,6 +16,7 @@ from pathlib import Path
 from fedmend.federation import Federation
 from fedmend.flow.choosing import main_metric
 from fedmend.flow.completing import PAIRS_FOLDER
+from fedmend.flow.digests import forget_checkpoints
 from fedmend.flow.learning import learn
 from fedmend.flow.listening import Listener
 from fedmend.flow.manifest import Manifest
@@ -68,6 +69,8 @@ def execute(
             runs, reference = learn(plan, steps, found)
             tested_on = _tested_on(fed.on("test"), plan, runs[0]) if runs else "nothing"
             tested = _rows_tested(fed.on("test"), plan, runs[0]) if runs else None
+            if plan.federation is not None:
+                forget_checkpoints(fed, place / SALT_FOLDER, place / CHECKPOINTS)
         record = _record(plan, place, found, runs, reference, tested_on)
         record.tested = tested
         record.notes += record.cautions()

@@ -78,5 +78,5 @@ def predict_over_machines(
                 for each in done:
                     if each.shared or each.alone:
                         crew[each.party].write(str(out))
-    kept = f"in its own kit, {RUNS_FOLDER}/{model.run}/{out}/{PREDICTIONS_FILE}"
+    kept = f"in its own kit, {RUNS_FOLDER}/{model.run}/{out.name}/{PREDICTIONS_FILE}"
     return [replace(each, kept=kept) for each in done]

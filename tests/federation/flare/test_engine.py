@@ -230,15 +230,15 @@ def lying(host, operation, answer):
 def test_a_party_without_a_ledger_does_not_keep_the_run_from_ending(
     wire_up, tmp_path, caplog, content
 ):
-    ended = []
-    wired = wire_up(ended=lambda: ended.append(True))
+    ended: list[str] = []
+    wired = wire_up(ended=ended.append)
     wired.engine.ledgers = tmp_path / "ledgers"
     exercise(wired.fed)
     lying(wired.hosts["bank"], "ledger", reply(content))
     with pytest.raises(WireError, match="party 'bank' sent something else than its ledger"):
         wired.engine.party_ledgers()
     wired.fed.close()
-    assert ended == [True]
+    assert ended == ["finished"]
     assert [path.name for path in (tmp_path / "ledgers").iterdir()] == ["telco.jsonl"]
     assert "no copy of the ledger of 'bank'" in caplog.text
 

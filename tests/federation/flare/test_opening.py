@@ -32,6 +32,6 @@ def test_the_login_is_closed_though_the_server_is_gone(tmp_path: Path) -> None:
     opening.admin = GoneServer()
     with socket.socket(socket.AF_UNIX) as ears:
         opening.jobs.append(_Job("bank", ears, id="1"))
-        opening.end()
+        opening.end("finished")
         opening.tidy()
     assert opening.admin.closed

@@ -31,6 +31,7 @@ from nvflare.fuel.f3.message import Message
 
 from fedmend.federation.engines.flare.courier import SECONDS
 from fedmend.federation.engines.flare.host import Opener, PartyHost
+from fedmend.federation.engines.flare.leftovers import mark_finished
 from fedmend.federation.engines.flare.link import ABSENT, OK, READY, Frame, Link
 
 logger = logging.getLogger(__name__)
@@ -48,6 +49,7 @@ class CollabParty:
     def __init__(self) -> None:
         self._host: PartyHost | None = None
         self._server = ""
+        self._folder = Path()
 
     def opener(self, kit: Path) -> Opener:
         """How to make the site from the files of this kit."""
@@ -68,6 +70,7 @@ class CollabParty:
             # FLARE has no way out for a job whose server is gone; the process has nothing open.
             lost=lambda: os._exit(3),
         )
+        self._folder = kit / str(collab.fl_ctx.get_job_id())
         self._server = collab.server.backend.target_fqcn
         core = collab.fl_ctx.get_engine().get_cell().core_cell
         core.register_request_cb(CHANNEL, TOPIC, self._asked)
@@ -85,6 +88,8 @@ class CollabParty:
     def close(self) -> None:
         if self._host is not None:
             self._host.close("the job ended")
+            if self._host.finished:
+                mark_finished(self._folder)
 
 
 class CollabRelay:
@@ -220,6 +225,15 @@ class Admin:
         """Jobs that are not over."""
         found = self._session.list_jobs()
         return [each["job_id"] for each in found if not str(each["status"]).startswith("FINISHED")]
+
+    def ended(self) -> list[str]:
+        """Jobs that are over, in the order of their submission."""
+        found = self._session.list_jobs()
+        return [each["job_id"] for each in found if str(each["status"]).startswith("FINISHED")]
+
+    def delete(self, job_id: str) -> None:
+        """Take a job that is over out of the server's store."""
+        self._session.delete_job(job_id)
 
     def abort(self, job_id: str) -> None:
         try:

@@ -15,7 +15,7 @@ from fedmend.errors import ConfigError, FedmendError, PartyAbsent, Refused, Wire
 from fedmend.federation import wire
 from fedmend.federation.engines import Call
 from fedmend.federation.engines.flare.courier import Courier
-from fedmend.federation.engines.flare.host import NOTHING, Hello
+from fedmend.federation.engines.flare.host import FINISHED, NOTHING, Hello
 from fedmend.federation.engines.flare.link import Link
 from fedmend.federation.engines.flare.messages import field, read_reply, request
 from fedmend.federation.engines.local import by_kind
@@ -38,7 +38,7 @@ class FlareEngine:
     links: one to each party. hello: how this run introduces itself.
     call_timeout: seconds a party may work on one call.
     stall_seconds: seconds without a sign of life after which a party counts as absent.
-    ended: called once when the engine closes, to end the jobs.
+    ended: called once when the engine closes, to end the jobs, with the reason.
     """
 
     apart = True
@@ -51,7 +51,7 @@ class FlareEngine:
         ledger: Ledger,
         call_timeout: float = 3600.0,
         stall_seconds: float = 60.0,
-        ended: Callable[[], None] | None = None,
+        ended: Callable[[str], None] | None = None,
     ) -> None:
         self._names = tuple(links)
         self.hello = hello
@@ -134,15 +134,15 @@ class FlareEngine:
                 "Mend: install the same fedmend version at all parties"
             ) from error
 
-    def close(self, reason: str = "finished") -> None:
+    def close(self, reason: str = FINISHED) -> None:
         """Say goodbye to every party that is there, with the reason, and end the jobs."""
         if self._closed:
             return
-        if self.ledgers is not None and reason == "finished":
+        if self.ledgers is not None and reason == FINISHED:
             self._fetch_ledgers(self.ledgers)
         self._closed = True
         gone = self.absent
-        if gone and reason == "finished":
+        if gone and reason == FINISHED:
             reason = "; ".join(f"{party} {words}" for party, words in gone.items())
         farewells = [
             (party, self._send(party, "bye", reason=reason))
@@ -156,7 +156,7 @@ class FlareEngine:
                 logger.warning("party %r did not hear the end of the run", party)
         self._courier.close()
         if self._ended is not None:
-            self._ended()
+            self._ended(reason)
         self.ledger.close()
 
     def _fetch_ledgers(self, folder: Path) -> None:

@@ -38,6 +38,8 @@ logger = logging.getLogger(__name__)
 
 LEDGER_FOLDER = "ledgers"
 RUN_FOLDER = "runs"
+FINISHED = "finished"
+"""The reason for which a run ends when all is done."""
 
 
 @dataclass(frozen=True)
@@ -87,6 +89,7 @@ class PartyHost:
         self._busy = ""
         self._heard = time.monotonic()
         self._over = threading.Event()
+        self._reason = ""
         # One thread for all work: torch keeps its thread teams per calling thread.
         self._work = ThreadPoolExecutor(1, "fedmend-party")
         self._patience, self._lost = patience, lost
@@ -115,6 +118,7 @@ class PartyHost:
         if self._over.is_set():
             return
         self._over.set()
+        self._reason = reason
         self._site = None
         if self._ledger is not None:
             try:
@@ -122,6 +126,11 @@ class PartyHost:
             except OSError as error:
                 self.events.note(f"the ledger could not be closed: {error.strerror}", "error")
             self.events.note(f"run {self._title!r} ended: {reason}")
+
+    @property
+    def finished(self) -> bool:
+        """Whether the run ended because all was done."""
+        return self._reason == FINISHED
 
     # ------------------------------------------------------------------ what is done
 

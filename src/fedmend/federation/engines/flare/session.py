@@ -19,13 +19,15 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from fedmend.errors import ConfigError, MissingExtra, PartyAbsent
 from fedmend.federation.engines.flare.engine import FlareEngine
-from fedmend.federation.engines.flare.host import Hello
+from fedmend.federation.engines.flare.host import FINISHED, Hello
 from fedmend.federation.engines.flare.kits import ADMIN, PARTY_CLASS
+from fedmend.federation.engines.flare.leftovers import KEEP_JOBS, note_finished, to_forget
 from fedmend.federation.engines.flare.link import READY, Link
 from fedmend.federation.ledger import Ledger
 
@@ -47,12 +49,14 @@ class Reach:
     """How the server is reached, and how long anything is waited for.
 
     admin: the coordinator's own kit. wait_seconds: for parties that are not connected yet.
+    keep_jobs: how many finished runs leave their jobs in the server's store.
     """
 
     admin: Path
     wait_seconds: float = 60.0
     call_timeout: float = 3600.0
     stall_seconds: float = 60.0
+    keep_jobs: int = KEEP_JOBS
 
 
 def open_engine(
@@ -75,8 +79,8 @@ def open_engine(
             stall_seconds=reach.stall_seconds,
             ended=opening.end,
         )
-    except BaseException:
-        opening.end()
+    except BaseException as error:
+        opening.end(str(error))
         raise
     finally:
         opening.tidy()
@@ -206,14 +210,15 @@ class _Opening:
             job.ears.close()
         shutil.rmtree(self.scratch, ignore_errors=True)
 
-    def end(self) -> None:
+    def end(self, reason: str) -> None:
         """The relays end by themselves when their links close; whatever is left is aborted."""
         for job in self.jobs:
             if job.link is not None:
                 job.link.close()
         if self.admin is not None:
             # FLARE's threads keep a process alive that does not log out, whoever is gone.
-            for step in (self._see_jobs_end, self.admin.close):
+            steps = [self._see_jobs_end, partial(self._clear_store, reason), self.admin.close]
+            for step in steps:
                 try:
                     step()
                 except Exception as error:  # the server may be the one that is gone
@@ -229,6 +234,15 @@ class _Opening:
             time.sleep(0.3 if open_ else 0.0)
         for each in open_:
             self.admin.abort(each)
+
+    def _clear_store(self, reason: str) -> None:
+        """Jobs of earlier runs that nobody will look at go; the server would keep all for ever."""
+        if reason == FINISHED:
+            note_finished(self.reach.admin, [job.id for job in self.jobs if job.link is not None])
+        parties = len({job.party for job in self.jobs})
+        kept = self.reach.keep_jobs * parties
+        for each in to_forget(self.reach.admin, self.admin.ended(), kept):
+            self.admin.delete(each)
 
 
 def _greet(ears: socket.socket, party: str) -> Link | None:
