@@ -6,7 +6,7 @@ import threading
 import pytest
 
 from fedmend.cli import main
-from fedmend.deploy.consent import ask, give_answer, open_question, party_of
+from fedmend.deploy.consent import Question, ask, give_answer, open_question, party_of
 from fedmend.errors import ConfigError, Refused
 from fedmend.federation.engines.flare.host import Hello
 
@@ -71,6 +71,13 @@ def test_a_yes_to_another_run_is_not_a_yes_to_this(kit):
 def test_an_answer_left_from_before_is_no_answer(kit):
     (kit / "answer.txt").write_text("yes r1")
     assert "nobody there said yes" in str(Asked(kit, 0.5).outcome())
+
+
+def test_a_coordinators_words_stay_on_their_line_and_move_no_cursor():
+    question = Question("r1", "a\x1b[2Jb\nc", ("VFL\x1b[1A", "Local\napproved"), 0.0)
+    assert not set(question.words) & {"\x1b", "\n"}
+    assert "Local approved" in question.words
+    assert Question("r1", "t", (), 0.0).words == "run 't' with no named method"
 
 
 def test_an_answer_without_a_question(kit):

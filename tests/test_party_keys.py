@@ -66,6 +66,9 @@ def test_a_missing_or_wrong_password(tmp_path, monkeypatch):
     monkeypatch.setenv("FEDMEND_KEY_PASSWORD", "another")
     with pytest.raises(CryptoError, match="password"):
         own_identity(KeySettings(), tmp_path)
+    monkeypatch.setenv("FEDMEND_KEY_PASSWORD", "")
+    with pytest.raises(ConfigError, match="FEDMEND_KEY_PASSWORD is not set"):
+        own_identity(KeySettings(), tmp_path)
     monkeypatch.delenv("FEDMEND_KEY_PASSWORD")
     with pytest.raises(ConfigError, match="FEDMEND_KEY_PASSWORD is not set"):
         own_identity(KeySettings(), tmp_path)
@@ -111,6 +114,12 @@ def test_party_file_with_keys(tmp_path):
     assert file.keys.pinned == {"telco": key}
     with pytest.raises(ConfigError, match=r"'telco' is not 64 hexadecimal digits"):
         load_party(write_party(tmp_path / "kit", '[keys]\npinned = {telco = "12ab"}\n'))
+    with pytest.raises(ConfigError, match=r"'telco' is not 64 hexadecimal digits"):
+        load_party(write_party(tmp_path / "kit", f'[keys]\npinned = {{telco = "{"zy" * 32}"}}\n'))
+    with pytest.raises(ConfigError, match=r"'telco' is not 64 hexadecimal digits"):
+        load_party(write_party(tmp_path / "kit", f'[keys]\npinned = {{telco = "{key}ab"}}\n'))
+    shouted = f'[keys]\npinned = {{telco = "{key.upper()}"}}\n'
+    assert load_party(write_party(tmp_path / "kit", shouted)).keys.pinned == {"telco": key.upper()}
     with pytest.raises(ConfigError, match="pined"):
         load_party(write_party(tmp_path / "kit", f'[keys]\npined = {{telco = "{key}"}}\n'))
 

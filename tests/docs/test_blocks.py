@@ -251,6 +251,7 @@ def runnable(page: str) -> bool:
 def in_a_hurry(monkeypatch: pytest.MonkeyPatch) -> None:
     """Fewer epochs and repeats where a page leaves them at their defaults."""
     from fedmend.generate.tabddpm import TabDDPM
+    from fedmend.methods.crowd_base import CrowdEstimator
     from fedmend.methods.fedpsg_pum import FedPSGPUM
     from fedmend.preflight.curve import learning_curve
 
@@ -258,6 +259,7 @@ def in_a_hurry(monkeypatch: pytest.MonkeyPatch) -> None:
         (FedPSGPUM.__init__, {"generator_params": {"epochs": 2}, "model": "linear"}),
         (learning_curve, {"sizes": 3, "repeats": 2}),
         (TabDDPM.__init__, {"steps": 100, "sampling_steps": 5}),
+        (CrowdEstimator.__init__, {"epochs": 20}),
     ]
     for function, defaults in less:
         for name, value in defaults.items():

@@ -71,6 +71,9 @@ def test_an_altered_count_is_found():
 def test_an_altered_time_is_found():
     theirs = [*BOTH[:4], replace(BOTH[4], time=9000.0, until=9000.0)]
     assert grades(BOTH, theirs) == ["time"]
+    # The first of them at its time, and the last not.
+    longer = [*BOTH[:3], replace(BOTH[3], until=9000.0), BOTH[4]]
+    assert grades(BOTH, longer) == grades(longer, BOTH) == ["time"]
 
 
 SILENCE = entry("W.step", note="unanswered", shape="", nbytes=0, time=105.0)
@@ -91,10 +94,29 @@ def test_it_does_not_explain_a_statistic_that_was_left_out():
     assert grades([*BOTH, SILENCE], BOTH[:4]) == ["missing"]
 
 
+def test_it_does_not_explain_an_answer_that_came_and_is_not_in_the_partys_ledger():
+    """Of the very call that another time was not answered; nor a request of another call."""
+    sums = replace(SILENCE, call="W.sums")
+    assert grades([*BOTH, sums], BOTH[:4]) == ["missing"]
+    request = entry("W.other", "control", "coordinator", time=10.0)
+    assert grades([*BOTH, request, sums], BOTH) == ["missing"]
+
+
 def test_it_does_not_explain_what_is_missing_from_long_before():
     old = entry("W.old", "control", "coordinator", time=10.0, count=50)
     new = entry("W.old", "control", "coordinator", time=100.0)
     assert grades([*BOTH, old, new, SILENCE], [*BOTH, new]) == ["missing"]
+
+
+def test_a_party_killed_before_it_wrote_a_line_lost_no_more_than_minutes():
+    lost = entry("W.step", count=5, time=50.0)
+    assert grades([lost, SILENCE], []) == ["explained"]
+    assert grades([replace(lost, time=-900.0, until=-900.0), SILENCE], []) == ["missing"]
+
+
+def test_two_calls_that_one_side_has_each_are_not_one_that_was_altered():
+    ours, theirs = entry("W.a", "statistic"), entry("W.b", "statistic")
+    assert grades([*BOTH, ours], [*BOTH, theirs]) == ["missing", "missing"]
 
 
 def test_a_killed_party_that_came_back_lost_its_last_window_only():

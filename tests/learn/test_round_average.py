@@ -61,6 +61,17 @@ def test_its_models_are_as_old_as_those_of_a_plain_mean() -> None:
         RoundAverage(0)
 
 
+def test_it_keeps_its_own_copy_in_the_precision_that_is_trained_in() -> None:
+    mean, model = RoundAverage(3), torch.ones(4)
+    mean.add(model)
+    model += 5  # training goes on in place
+    assert torch.equal(mean.add(torch.ones(4)), torch.ones(4))
+    again = RoundAverage(3)
+    again.restore(mean.state(), torch.zeros(4, dtype=torch.float64))
+    assert again.added == 2
+    assert again.add(torch.ones(4, dtype=torch.float64)).dtype == torch.float64
+
+
 def pools() -> list[Pool]:
     generator = torch.Generator().manual_seed(0)
     made = []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import signal
 import subprocess
 import sys
@@ -56,8 +57,10 @@ class Watcher(Listener):
             self.live = read_live(self.run.with_name(self.run.name + ".part"))
 
 
-@pytest.fixture
-def watched(workshop):
+@pytest.fixture(scope="module")
+def watched(make_workshop, tmp_path_factory):
+    """A finished run (not to be changed), who looked at it meanwhile, and its record."""
+    workshop = make_workshop(tmp_path_factory.mktemp("watched"))
     workshop.write('[[method]]\nname = "local"\nepochs = 2\n')
     watcher = Watcher(workshop.run)
     record = execute(plan_of(load_config(workshop.config)), workshop.run, listener=watcher)
@@ -87,10 +90,12 @@ def test_a_finished_run_shows_its_report(watched):
     assert report.partition("<main>")[2].partition("</main>")[0] in page
 
 
-def test_a_finished_run_may_have_no_report(watched):
+def test_a_finished_run_may_have_no_report(watched, tmp_path):
     workshop, _, _ = watched
-    (workshop.run / "report.html").unlink()
-    with watching(workshop.run) as server:
+    run = tmp_path / "run"
+    shutil.copytree(workshop.run, run)
+    (run / "report.html").unlink()
+    with watching(run) as server:
         assert json.loads(get(server.address + "state"))["finished"] is True
         assert "finished, and the run leaves the report out" in get(server.address)
 
@@ -191,7 +196,7 @@ def test_a_run_and_a_watcher_in_processes_of_their_own(workshop):
             stages.add(get(address).partition('id="live"')[2][:200])
             return state["finished"]
 
-        until(looked)
+        until(looked, pause=0.7)  # a look draws the page, which the run has to wait for
         assert run.wait(120) == 0
         assert len(versions) > 1 and len(stages) > 1
         assert "finished" in get(address)
@@ -206,8 +211,8 @@ def test_a_run_and_a_watcher_in_processes_of_their_own(workshop):
             watch.stdout.close()
 
 
-def until(met, seconds=300.0):
+def until(met, seconds=300.0, pause=0.2):
     deadline = time.monotonic() + seconds
     while not met():
         assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.2)
+        time.sleep(pause)
