@@ -12,7 +12,14 @@ from sklearn.base import clone
 
 from fedmend.data import datasets, scenario
 from fedmend.data.table import Table
-from fedmend.errors import ConfigError, DataError, NotFitted, Refused, ResumeError
+from fedmend.errors import (
+    ConfigError,
+    DataError,
+    NotFitted,
+    PrivacyWarning,
+    Refused,
+    ResumeError,
+)
 from fedmend.federation import Federation, Party, Policy
 from fedmend.learn.clients.worker import pool_of
 from fedmend.learn.parts import MANIFEST, read_json
@@ -225,6 +232,11 @@ def test_a_policy_may_keep_weights_at_home() -> None:
     fed = clinics_of(policy_1=Policy(refuse=frozenset({"weights"})))
     with pytest.raises(Refused, match="weights"):
         SAGE(**QUICK).fit(fed)
+
+
+def test_carried_momentum_is_warned_of(clinics: Federation) -> None:
+    with pytest.warns(PrivacyWarning, match="momentum of the one before"):
+        SAGE(carry_momentum=True, **QUICK).fit(clinics)
 
 
 def test_parties_with_other_columns_are_named(clinics: Federation) -> None:

@@ -8,13 +8,14 @@ labelled and unlabelled rows is the method's.
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
-from fedmend.errors import ConfigError, DataError, NotFitted
+from fedmend.errors import ConfigError, DataError, NotFitted, PrivacyWarning
 from fedmend.federation import Federation, Worker, exposed
 from fedmend.learn.clients.federated import FederatedClients
 from fedmend.learn.metrics import normalised_entropy
@@ -70,6 +71,13 @@ class HorizontalEstimator(HorizontalSettings):
             raise DataError(
                 f"fit takes a Federation, not a {type(fed).__name__}",
                 mend="fm.Federation(fm.Party(name, table), …), a table for every party",
+            )
+        if self.carry_momentum and len(fed.names) > 1:
+            warnings.warn(
+                "carry_momentum gives every party the momentum of the one before, which tells of "
+                "its gradients: for simulation only. Mend: carry_momentum=False",
+                PrivacyWarning,
+                stacklevel=2,
             )
         clients = self._clients(fed)
         folder = clients.folder = None if checkpoint is None else Path(checkpoint)

@@ -30,7 +30,7 @@ class HorizontalSettings(Estimator):
     in every labelled_batch, or `steps_per_epoch` steps, each of both batches.
     warmup: the first so many rounds learn from labelled rows only, so that pseudo-labels come from
     a model that knows something already (ours; see docs/sage.md for when it pays).
-    carry_momentum: the momentum goes from party to party (the authors' quirk; simulation only).
+    carry_momentum: the momentum goes from party to party (the authors' quirk; for the simulator).
     average_rounds: the model told, saved and predicted with is the mean of the common models over
     about so many rounds (newer ones count more), which swings less from round to round; training
     goes on from the last one. None: the last one (ours; see docs/sage.md for when it pays).
