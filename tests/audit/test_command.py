@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from fedmend.audit.page import read_audit
+from fedmend.audit.kept import read_audit
 from fedmend.cli import main
 from fedmend.commands.auditing import _subjects
 from fedmend.config import load_config

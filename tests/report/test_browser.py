@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import threading
 
-from fedmend.report.page import write_report
+import pytest
+
+from fedmend.report.page import render
 
 SECTIONS = ["summary", "overview", "comparison", "curves", "costs", "ledger", "settings"]
 
@@ -14,11 +16,32 @@ def colour(browser, selector, name="background-color"):
     return element.value_of_css_property(name)
 
 
-def test_report_renders_and_every_section_shows(browser, record, entries, tmp_path):
-    path = write_report(record, tmp_path / "report.html", ledger=entries)
-    browser.get(path.as_uri())
-    severe = [line for line in browser.get_log("browser") if line["level"] == "SEVERE"]
-    assert severe == []
+@pytest.fixture
+def shown(browser, entries, tmp_path):
+    """Open the page of a record, which must be without errors."""
+
+    def show(record, stages=()):
+        path = tmp_path / "report.html"
+        path.write_text(render(record, entries, stages), encoding="utf-8")
+        browser.get(path.as_uri())
+        severe = [line for line in browser.get_log("browser") if line["level"] == "SEVERE"]
+        assert severe == []
+        return browser
+
+    return show
+
+
+def nothing_sticks_out(browser):
+    """Sideways, at a desk or on a telephone."""
+    for width in (1000, 400):
+        browser.set_window_size(width, 1200)
+        assert browser.execute_script(
+            "return document.documentElement.scrollWidth <= window.innerWidth"
+        ), width
+
+
+def test_report_renders_and_every_section_shows(shown, record):
+    browser = shown(record)
     for section in SECTIONS:
         element = browser.find_element("id", section)
         assert element.is_displayed(), section
@@ -26,19 +49,11 @@ def test_report_renders_and_every_section_shows(browser, record, entries, tmp_pa
     pictures = browser.find_elements("css selector", "figure svg")
     assert len(pictures) == 3
     assert all(svg.size["height"] > 60 and svg.size["width"] > 300 for svg in pictures)
-    # Nothing sticks out sideways, at a desk or on a telephone.
-    for width in (1000, 400):
-        browser.set_window_size(width, 1200)
-        assert browser.execute_script(
-            "return document.documentElement.scrollWidth <= window.innerWidth"
-        ), width
+    nothing_sticks_out(browser)
 
 
-def test_mending_and_labellers_show(browser, full_record, entries, tmp_path):
-    path = write_report(full_record, tmp_path / "report.html", ledger=entries)
-    browser.get(path.as_uri())
-    severe = [line for line in browser.get_log("browser") if line["level"] == "SEVERE"]
-    assert severe == []
+def test_mending_and_labellers_show(shown, full_record):
+    browser = shown(full_record)
     for section, pictures in (("mended", 2), ("labellers", 1)):
         element = browser.find_element("id", section)
         assert element.is_displayed() and element.size["height"] > 400
@@ -46,14 +61,10 @@ def test_mending_and_labellers_show(browser, full_record, entries, tmp_path):
         assert len(drawn) == pictures
         assert all(svg.size["height"] > 100 and svg.size["width"] > 300 for svg in drawn)
         assert browser.find_element("css selector", f"nav a[href='#{section}']").is_displayed()
-    for width in (1000, 400):
-        browser.set_window_size(width, 1200)
-        assert browser.execute_script(
-            "return document.documentElement.scrollWidth <= window.innerWidth"
-        ), width
+    nothing_sticks_out(browser)
 
 
-def test_every_section_and_the_keyboard(browser, whole, entries, tmp_path):
+def test_every_section_and_the_keyboard(shown, whole):
     """Tab goes through links, tables and folded parts; Enter follows and unfolds them."""
     from selenium.webdriver.common.action_chains import ActionChains
     from selenium.webdriver.common.keys import Keys
@@ -62,10 +73,7 @@ def test_every_section_and_the_keyboard(browser, whole, entries, tmp_path):
     from fedmend.report.stages import stages_of
 
     told = [{"stage": name, "seconds": 2.0, "bytes": 900} for name in ("align", "train")]
-    path = write_report(whole, tmp_path / "r.html", ledger=entries, stages=stages_of(told))
-    browser.get(path.as_uri())
-    severe = [line for line in browser.get_log("browser") if line["level"] == "SEVERE"]
-    assert severe == []
+    browser = shown(whole, stages_of(told))
     there = [name for name in CHAPTERS if name not in ("rounds", "audit")]
     for section in there:
         element = browser.find_element("id", section)
@@ -93,16 +101,11 @@ def test_every_section_and_the_keyboard(browser, whole, entries, tmp_path):
     assert folded.get_attribute("open") is None
     press(Keys.ENTER)
     assert folded.get_attribute("open") is not None
-    for width in (1000, 400):
-        browser.set_window_size(width, 1200)
-        assert browser.execute_script(
-            "return document.documentElement.scrollWidth <= window.innerWidth"
-        ), width
+    nothing_sticks_out(browser)
 
 
-def test_folded_parts_print(browser, whole, entries, tmp_path):
-    path = write_report(whole, tmp_path / "r.html", ledger=entries)
-    browser.get(path.as_uri())
+def test_folded_parts_print(shown, whole):
+    browser = shown(whole)
     browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print"})
     inside = browser.find_element("css selector", "#flows table")
     assert inside.size["height"] > 50
@@ -110,18 +113,16 @@ def test_folded_parts_print(browser, whole, entries, tmp_path):
     assert not browser.find_element("css selector", "#all-settings table").is_displayed()
 
 
-def test_report_asks_the_network_for_nothing(browser, record, entries, tmp_path):
-    path = write_report(record, tmp_path / "report.html", ledger=entries)
-    browser.get(path.as_uri())
+def test_report_asks_the_network_for_nothing(shown, record):
+    browser = shown(record)
     loaded = browser.execute_script(
         "return performance.getEntriesByType('resource').map(entry => entry.name)"
     )
     assert [name for name in loaded if not name.startswith("data:")] == []
 
 
-def test_dark_light_and_print_colours(browser, record, entries, tmp_path):
-    path = write_report(record, tmp_path / "report.html", ledger=entries)
-    browser.get(path.as_uri())
+def test_dark_light_and_print_colours(shown, record):
+    browser = shown(record)
 
     def look(media, scheme):
         features = [{"name": "prefers-color-scheme", "value": scheme}]
@@ -171,7 +172,7 @@ def test_the_live_page_follows_a_run(browser, record, tmp_path):
                 lambda page: record.methods[0].title in page.find_element("id", "comparison").text
             )
             # The run ends: its folder takes its name, and the page becomes the report.
-            write_report(record, part / "report.html", ledger=[])
+            (part / "report.html").write_text(render(record, []), encoding="utf-8")
             record.save(part)
             run.finish()
             part.rename(tmp_path / "run")

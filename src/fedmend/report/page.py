@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from importlib import resources
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ from fedmend.report import choosing, correcting, maps, plots, rounds, uncertaint
 from fedmend.report.amounts import score_text
 from fedmend.report.labelling import Labelling
 from fedmend.report.mending import ORIGIN_WORDS, Mending
+from fedmend.report.one_file import style, templates, write_page
 from fedmend.report.overlap import overlap
 from fedmend.report.overview import Overview, percent
 from fedmend.report.record import RunRecord, Summary, better_is_higher
@@ -23,7 +23,6 @@ __all__ = ["CHAPTERS", "chapters", "render", "write_report"]
 
 REPORT_FILE = "report.html"
 LEDGER_FILE = "ledger.jsonl"
-AUDIT_FILE = "audit.json"
 CHAPTERS = {
     "overview": "What is torn",
     "advice": "What would mend it",
@@ -43,31 +42,14 @@ CHAPTERS = {
 """The sections in their order, and what they are called in the head of the page."""
 
 
-def write_report(
-    source: str | Path | RunRecord,
-    path: str | Path | None = None,
-    *,
-    ledger: Iterable[Entry] | None = None,
-    stages: Sequence[Stage] = (),
-) -> Path:
-    """Write the report of a run folder, or of a record with the entries of its ledger."""
-    audits: Sequence[Any] = ()
-    if isinstance(source, RunRecord):
-        record, entries = source, list(ledger or [])
-        if path is None:
-            raise ValueError("a report of a record needs a path")
-    else:
-        folder = Path(source)
-        record = RunRecord.load(folder)
-        entries = list(ledger) if ledger is not None else read_ledger(folder / LEDGER_FILE)
-        path = path or folder / REPORT_FILE
-        stages = stages or read_stages(folder)
-        audits = _audits(folder)
-    path = Path(path)
-    part = path.with_name(path.name + ".part")
-    part.write_text(render(record, entries, stages, audits), encoding="utf-8")
-    part.replace(path)
-    return path
+def write_report(folder: str | Path, path: str | Path | None = None) -> Path:
+    """Write the report of a run folder, into it or to `path`."""
+    from fedmend.audit.kept import read_audit  # which brings all attacks with it
+
+    folder = Path(folder)
+    record, entries = RunRecord.load(folder), read_ledger(folder / LEDGER_FILE)
+    text = render(record, entries, read_stages(folder), read_audit(folder))
+    return write_page(Path(path or folder / REPORT_FILE), text)
 
 
 def render(
@@ -77,15 +59,7 @@ def render(
     audits: Sequence[Any] = (),
 ) -> str:
     """The page as text. audits: those of the run's methods, where there are any."""
-    from jinja2 import Environment, PackageLoader, select_autoescape
-    from markupsafe import Markup
-
-    environment = Environment(
-        loader=PackageLoader("fedmend.report", "templates"),
-        autoescape=select_autoescape(default=True),
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
+    environment = templates()
     environment.filters |= {
         "bytes": words.human_bytes,
         "seconds": human_seconds,
@@ -94,7 +68,6 @@ def render(
         "series": plots.method_series,
         "percent": percent,
     }
-    templates = resources.files("fedmend.report") / "templates"
     found = Overview.from_dict(record.overview) if record.overview else None
     context = {
         **_about_tears(record, found),
@@ -102,9 +75,9 @@ def render(
         **_about_costs(record, entries, stages),
         **_about_ledger(entries, found),
     }
-    pictures = {name: Markup(svg) if svg else None for name, svg in _pictures(record, found)}
+    pictures = {name: _marked(svg) for name, svg in _pictures(record, found)}
     return environment.get_template("report.html").render(
-        css=Markup((templates / "report.css").read_text(encoding="utf-8")),
+        css=style(),
         record=record,
         started=record.started[:16],
         cards=_cards(record, found, entries),
@@ -269,15 +242,6 @@ def _pictures(record: RunRecord, found: Overview | None) -> Iterator[tuple[str, 
     yield "choice_picture", choosing.picture(record.choice) if record.choice else None
 
 
-def _audits(folder: Path) -> list[Any]:
-    """What an audit of the run's methods has put into its folder."""
-    if not (folder / AUDIT_FILE).is_file():
-        return []
-    from fedmend.audit.page import read_audit  # which writes this page itself
-
-    return list(read_audit(folder))
-
-
 def _marked(svg: str | None) -> Any:
     from markupsafe import Markup
 
@@ -384,7 +348,7 @@ def _in_short(record: RunRecord) -> str:
     )
 
 
-def _flat(settings: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, str]]:
+def _flat(settings: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
     """Nested settings as ``align.mode`` → ``psi`` pairs."""
     for key, value in settings.items():
         name = f"{prefix}{key}"
