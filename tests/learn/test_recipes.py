@@ -26,10 +26,11 @@ from fedmend.learn.clients.rounds import (
     TableViews,
     Update,
     initial_weights,
+    make_plan,
     method_of,
     round_generator,
 )
-from fedmend.learn.clients.trainer import Trainer
+from fedmend.learn.clients.trainer import Trainer, pick
 from fedmend.learn.optim import OptimizerSpec
 
 SPEC = NetSpec("mlp", classes=3, numeric=4, hidden=(16,))
@@ -150,7 +151,93 @@ def test_helpers_labels_count(start: torch.Tensor) -> None:
     assert accuracy(trainer, helped.weights) > accuracy(trainer, alone.weights)
 
 
+def logits_of(flat: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    """The network of SPEC by hand, from its weights as one vector."""
+    first, bias, second, last = flat.split([64, 16, 48, 3])
+    return torch.relu(x @ first.view(16, 4).T + bias) @ second.view(3, 16).T + last
+
+
+def batches_of(trainer: Trainer, start: torch.Tensor, pool: Pool) -> list[InputBatch]:
+    plan = make_plan(pool, trainer.settings, trainer.method, round_generator(0, pool.name, 1))
+    many = trainer.inputs(pool, plan, start, 0, plan.steps)
+    return [pick(many, step) for step in range(plan.steps)]
+
+
+def cross_entropy(target: torch.Tensor, logits: torch.Tensor) -> torch.Tensor:
+    return -(target * torch.log_softmax(logits, 1)).sum(1)
+
+
+def slope(loss: torch.Tensor, of: torch.Tensor) -> torch.Tensor:
+    return torch.autograd.grad(loss, of)[0]
+
+
+def test_a_round_of_fedmatch_is_the_papers_in_plain_torch() -> None:
+    """Jeong et al., Eqs. 2-5: sigma down the labelled loss, psi down the other and its pulls."""
+    lr, momentum, lambda_s, iccs, l1, l2 = 0.01, 0.9, 10.0, 0.01, 1e-4, 10.0
+    begun = [initial_weights(SPEC, seed).double() for seed in (0, 1, 2)]
+    start, helpers = begun[0], begun[1:]
+    extras = {"psi": 0.1 * start, "helpers": torch.stack(helpers)}
+    trainer = trainer_of(MatchMethod(tau=0.4), lr=lr, precision="float64")
+    pool = pool_of().to(torch.device("cpu"), trainer.settings)
+    update = trainer.train(
+        pool, start, round_generator(0, pool.name, 1), state={}, extras=dict(extras)
+    )
+    psi, sigma = 0.1 * start, 0.9 * start
+    moved_psi, moved_sigma = torch.zeros_like(psi), torch.zeros_like(sigma)
+    for batch in batches_of(trainer, start, pool):
+        whole = (sigma + psi).requires_grad_()
+        seen, changed = logits_of(whole, batch.weak[0]), logits_of(whole, batch.strong[0])
+        voters = [torch.softmax(logits_of(w, batch.weak[0]), 1) for w in (whole, *helpers)]
+        voters = [each.detach() for each in voters]
+        votes = sum(torch.eye(3).double()[each.argmax(1)] for each in voters)
+        label = torch.eye(3).double()[(votes + 1e-3 * sum(voters)).argmax(1)]
+        sure = voters[0].max(1).values > 0.4
+        unlabelled = (cross_entropy(label, changed) * sure).mean()
+        for other in voters[1:]:
+            unlabelled = unlabelled + iccs / 2 * cross_entropy(other, seen).mean()
+        truth = torch.eye(3).double()[batch.labels]
+        labelled = lambda_s * cross_entropy(truth, logits_of(whole, batch.labelled[0])).mean()
+        moved_psi = momentum * moved_psi + slope(unlabelled, whole)
+        moved_sigma = momentum * moved_sigma + slope(labelled, whole)
+        # The pulls l2 |psi - sigma|^2 and l1 |psi| in closed form.
+        fresh = (psi - lr * moved_psi + 2 * lr * l2 * sigma) / (1 + 2 * lr * l2)
+        psi = fresh.sign() * (fresh.abs() - lr * l1).clamp_min(0)
+        sigma = sigma - lr * moved_sigma
+    torch.testing.assert_close(update.extras["psi"], psi, rtol=1e-9, atol=1e-12)
+    torch.testing.assert_close(update.weights, sigma + psi, rtol=1e-9, atol=1e-12)
+
+
 # ---------------------------------------------------------------------------------- FedLoKe
+
+
+def test_a_round_of_fedloke_is_the_papers_in_plain_torch() -> None:
+    """Zhang et al.: each model learns from labels, and from the other where that one is sure."""
+    lr, momentum, most, keep = 0.05, 0.9, 0.8, 0.75
+    start, own = (initial_weights(SPEC, seed).double() for seed in (0, 1))
+    trainer = trainer_of(LoKeMethod(entropy=most, keep=keep), lr=lr, precision="float64")
+    pool = pool_of().to(torch.device("cpu"), trainer.settings)
+    state = {"own": own.clone()}
+    update = trainer.train(pool, start, round_generator(0, pool.name, 1), state=state)
+    models = [start, keep * own + (1 - keep) * start]
+    moved = [torch.zeros_like(start), torch.zeros_like(start)]
+    taught = 0
+    for batch in batches_of(trainer, start, pool):
+        given = [torch.softmax(logits_of(each, batch.weak[0]), 1) for each in models]
+        slopes = []
+        for model, teacher in ((models[0], given[1]), (models[1], given[0])):
+            weights = model.clone().requires_grad_()
+            sure = -(teacher * teacher.log()).sum(1) < most
+            taught += int(sure.sum())
+            truth = torch.eye(3).double()[batch.labels]
+            loss = cross_entropy(truth, logits_of(weights, batch.labelled[0])).mean()
+            strong = logits_of(weights, batch.strong[0])
+            loss = loss + (cross_entropy(teacher, strong) * sure).mean()
+            slopes.append(slope(loss, weights))
+        moved = [momentum * old + new for old, new in zip(moved, slopes, strict=True)]
+        models = [each - lr * step for each, step in zip(models, moved, strict=True)]
+    assert taught > 100
+    torch.testing.assert_close(update.weights, models[0], rtol=1e-9, atol=1e-12)
+    torch.testing.assert_close(state["own"], models[1], rtol=1e-9, atol=1e-12)
 
 
 def test_the_staying_model_stays(start: torch.Tensor) -> None:
