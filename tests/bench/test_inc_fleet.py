@@ -11,11 +11,11 @@ import torch
 
 from fedmend.bench.inc.data import Problem, draw_votes, make_worlds, paper_table
 from fedmend.bench.inc.fleet import RECIPES, MethodFleet, Recipe, Votes, count_groups, dawid_skene
+from fedmend.bench.inc.networks import Fleet, FleetShape
 from fedmend.data.crowds import annotators
 from fedmend.data.encode import Encoder
 from fedmend.data.table import Table
 from fedmend.federation import Alignment, AlignmentCounts, Federation, Party
-from fedmend.learn.fleet import Fleet, FleetShape
 from fedmend.learn.nets import initialise
 from fedmend.methods import crowd as crowds
 from fedmend.methods.baselines.inc_baselines import EM

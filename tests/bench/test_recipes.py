@@ -94,5 +94,5 @@ def test_a_line_that_fails_is_told_and_not_counted() -> None:
 
 
 def test_unknown_lines_are_named() -> None:
-    with pytest.raises(ConfigError, match="no line 'RISSA'"):
+    with pytest.raises(ConfigError, match="no 'RISSA': did you mean 'RISA'"):
         recipes.run(lines="RISSA")

@@ -26,7 +26,7 @@ from fedmend.learn.session import Session
 from fedmend.learn.training import SplitConfig, SplitNetwork
 from fedmend.preflight.power_law import Point, point_of, read_curve, widening
 
-__all__ = ["Curve", "learning_curve"]
+__all__ = ["Curve", "fit_and_score", "learning_curve"]
 
 Progress = Callable[[str, int, int], None]
 
@@ -168,7 +168,7 @@ def learning_curve(
         held, pool = _in_turn(usable, aside, repeat, [fed.seed, seed])
         together.append([])
         for number, size in enumerate(tried):
-            scores = _fit(fed, parties, owner, pool[:size], held, [seed, repeat, number])
+            scores = fit_and_score(fed, parties, owner, pool[:size], held, [seed, repeat, number])
             together[repeat].append(scores)
             if progress is not None:
                 progress("learning curve", repeat * len(tried) + number + 1, repeats * len(tried))
@@ -268,7 +268,7 @@ def _network(
     return _SomeRows(fed, parties=parties, label_party=owner, config=config, model=MODEL)
 
 
-def _fit(
+def fit_and_score(
     fed: Federation,
     parties: list[str],
     owner: str,
@@ -276,6 +276,7 @@ def _fit(
     held: np.ndarray,
     seed: Sequence[int],
 ) -> dict[str, float]:
+    """Scores on the aligned rows `held`, of a network trained on the aligned rows `rows`."""
     segments = [[ALIGNED, fed.alignment.aligned]]
     network = _network(fed, parties, owner, len(rows), seed)
     network.chosen = np.sort(rows)

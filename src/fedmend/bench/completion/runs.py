@@ -7,12 +7,9 @@ processes, kept in a folder, and taken up again where a run was cut off.
 from __future__ import annotations
 
 import json
-import multiprocessing
-import os
 import time
 import warnings
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
@@ -23,6 +20,7 @@ import pandas as pd
 
 from fedmend._json import write_json
 from fedmend.bench.completion.scores import Scenario, reference, scores, tear_table
+from fedmend.bench.pool import side_by_side
 from fedmend.data import datasets
 from fedmend.data.table import Table
 from fedmend.errors import FedmendError, FedmendWarning
@@ -249,7 +247,9 @@ def run_cells(
     """
     kept = {cell.file: _kept(cell, folder) for cell in cells}
     found = {name: lines for name, lines in kept.items() if lines is not None}
-    for cell, lines in _results([cell for cell in cells if cell.file not in found], processes):
+    todo = [cell for cell in cells if cell.file not in found]
+    run = _guarded if processes > 1 else run_cell
+    for cell, lines in side_by_side(run, todo, processes):
         if folder is not None and not any("failed" in line for line in lines):
             write_json(folder / cell.file, {"cell": asdict(cell), "lines": lines})
         found[cell.file] = lines
@@ -263,19 +263,6 @@ def _kept(cell: Cell, folder: Path | None) -> list[dict[str, Any]] | None:
     stored = json.loads((folder / cell.file).read_text(encoding="utf-8"))
     same = stored["cell"] == json.loads(json.dumps(asdict(cell)))
     return list(stored["lines"]) if same else None
-
-
-def _results(cells: Sequence[Cell], processes: int) -> Iterable[tuple[Cell, list[dict[str, Any]]]]:
-    if processes < 2 or len(cells) < 2:
-        yield from ((cell, run_cell(cell)) for cell in cells)
-        return
-    # Read when the processes start: with a thread each, all cores are busy.
-    os.environ.update({"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"})
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(min(processes, len(cells)), context) as pool:
-        waiting = {pool.submit(_guarded, cell): cell for cell in cells}
-        for done in as_completed(waiting):
-            yield waiting[done], done.result()
 
 
 def _guarded(cell: Cell) -> list[dict[str, Any]]:

@@ -23,6 +23,7 @@ import pandas as pd
 from fedmend.bench.completion.runs import ABLATIONS, OURS, PAPER, PARTS, Cell, run_cells
 from fedmend.bench.completion.scores import REFERENCES
 from fedmend.bench.harness import Bar, BenchResult
+from fedmend.bench.options import listed
 from fedmend.errors import ConfigError
 from fedmend.generate import generators as all_generators
 
@@ -70,14 +71,14 @@ def run(
     a later run with the same options takes those that are there.
     """
     asked = _Asked(
-        _listed(data),
-        [float(share) for share in _listed(shares)],
-        list(range(seeds)) if isinstance(seeds, int) else _listed(seeds),
-        _listed(where),
-        _listed(parts),
-        _listed(references),
-        _listed(generators),
-        list(ABLATIONS) if ablations == "all" else _listed(ablations),
+        listed(data),
+        [float(share) for share in listed(shares)],
+        list(range(seeds)) if isinstance(seeds, int) else listed(seeds),
+        listed(where),
+        listed(parts),
+        listed(references),
+        listed(generators),
+        list(ABLATIONS) if ablations == "all" else listed(ablations),
     )
     asked.check(processes, trainings)
     common: dict[str, Any] = {"rows": rows, "test": test, "epochs": epochs, "trainings": trainings}
@@ -211,9 +212,3 @@ def _paired(name: str, values: pd.DataFrame, ours: str, other: str, lower: bool)
     sign = "<=" if lower else ">"
     holds = mine <= limit if lower else mine > limit
     return Bar(f"{name} ({both.shape[1]} seeds)", mine, f"{sign} {limit:.4f}", holds)
-
-
-def _listed(given: Any) -> list[Any]:
-    if isinstance(given, str):
-        return [each.strip() for each in given.split(",") if each.strip()]
-    return list(given) if isinstance(given, (list, tuple)) else [given]

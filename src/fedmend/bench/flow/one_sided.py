@@ -16,10 +16,10 @@ from typing import Any
 
 import numpy as np
 
-from fedmend._suggest import did_you_mean
 from fedmend.bench.harness import Bar, BenchResult
+from fedmend.bench.options import chosen, listed
 from fedmend.data import datasets, scenario
-from fedmend.errors import ConfigError, FedmendWarning
+from fedmend.errors import FedmendWarning
 from fedmend.federation import Alignment, AlignmentCounts, Federation, Party
 from fedmend.federation.engines.local import LocalEngine
 from fedmend.learn import metrics
@@ -44,10 +44,8 @@ def run(
     methods: str = ",".join(MODELS),
 ) -> BenchResult:
     """Mean AUC and log loss over seeds; the bars compare guessing with the mean row."""
-    names, numbers = sets.split(","), [int(each) for each in str(seeds).split(",")]
-    for each in methods.split(","):
-        if each not in MODELS:
-            raise ConfigError(f"there is no method {each!r}: {did_you_mean(each, MODELS)}")
+    names, numbers = listed(sets), [int(each) for each in listed(seeds)]
+    wanted = chosen("methods", methods, MODELS)
     if quick:
         names, numbers, rows, epochs = ["breast-cancer"], [10, 11], 600, 20
     table: list[dict[str, Any]] = []
@@ -55,9 +53,7 @@ def run(
     for name in names:
         shared = 0.4 if quick else overlap
         found = [
-            each
-            for seed in numbers
-            for each in measured(name, rows, shared, seed, epochs, methods.split(","))
+            each for seed in numbers for each in measured(name, rows, shared, seed, epochs, wanted)
         ]
         lines = list(_means(name, found))
         table += lines

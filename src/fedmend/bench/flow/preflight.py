@@ -19,11 +19,11 @@ from typing import Any
 import numpy as np
 
 from fedmend._json import plain, write_json
-from fedmend._suggest import did_you_mean
 from fedmend.bench.harness import Bar, BenchResult
+from fedmend.bench.options import chosen, listed
 from fedmend.data import datasets, scenario
 from fedmend.data.table import Table
-from fedmend.errors import ConfigError, FedmendWarning
+from fedmend.errors import FedmendWarning
 from fedmend.federation import Federation, Party
 from fedmend.preflight import costs, curve
 from fedmend.secure.align import align
@@ -69,14 +69,9 @@ def run(
     keep: str | None = None,
 ) -> BenchResult:
     """All cells, those kept in the folder `keep` taken from there."""
-    names, sizes = sets.split(","), [int(each) for each in str(rows).split(",")]
-    for option, given, known in (
-        ("parts", parts, ("cost", "curve")),
-        ("methods", methods, (*VERTICAL, *CROWD, *HORIZONTAL)),
-    ):
-        for each in given.split(","):
-            if each not in known:
-                raise ConfigError(f"{option}: there is no {each!r}: {did_you_mean(each, known)}")
+    names, sizes = listed(sets), [int(each) for each in listed(rows)]
+    asked = chosen("parts", parts, ("cost", "curve"))
+    wanted = chosen("methods", methods, (*VERTICAL, *CROWD, *HORIZONTAL))
     if quick:
         names, sizes, seeds = ["breast-cancer"], [160], 1
     cells = [
@@ -84,13 +79,13 @@ def run(
         for seed in range(seeds)
         for size in sizes
         for name in names
-        if "curve" in parts.split(",")
+        if "curve" in asked
     ] + [
         Cell("cost", name, size, method, first_seed)
         for size in sizes
-        for method in methods.split(",")
+        for method in wanted
         for name in names
-        if "cost" in parts.split(",")
+        if "cost" in asked
     ]
     found = run_cells(cells, processes, Path(keep) if keep else None)
     return BenchResult("preflight", found, _bars(found))
@@ -186,7 +181,9 @@ def _curve_row(cell: Cell) -> dict[str, Any]:
         held, pool = np.sort(drawn[:scored]), drawn[scored:]
         for size, got in scores.items():
             seed = [cell.seed, repeat, size]
-            fitted = curve._fit(everyone, ["bank", "telco"], "bank", pool[:size], held, seed)
+            fitted = curve.fit_and_score(
+                everyone, ["bank", "telco"], "bank", pool[:size], held, seed
+            )
             got.append(fitted[found.metric])
     real = {size: float(np.mean(got)) for size, got in scores.items()}
     # Errors of numbers are compared as shares of what they are now: every label has its own units.

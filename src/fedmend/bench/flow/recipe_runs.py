@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -105,7 +105,6 @@ class Bench:
     epochs: int | None = None
     world: World = field(init=False)
     costs: dict[str, Cost] = field(default_factory=dict, init=False)
-    right: dict[str, float] = field(default_factory=dict, init=False)
     _kept: dict[str, Any] = field(default_factory=dict, init=False)
 
     def __post_init__(self) -> None:
@@ -278,7 +277,6 @@ def run_world(
     folder: Path | None = None,
     *,
     epochs: int | None = None,
-    tell: Callable[[dict[str, Any]], None] | None = None,
 ) -> list[dict[str, Any]]:
     """The named lines of one world, those with a file in `folder` from there."""
     bench: Bench | None = None
@@ -292,8 +290,6 @@ def run_world(
             if folder is not None and "failed" not in result:
                 write_json(folder / line.file, result)
         found.append(result)
-        if tell is not None:
-            tell(result)
     return found
 
 

@@ -12,10 +12,8 @@ bank alone.
 from __future__ import annotations
 
 import logging
-import multiprocessing
-import os
-from collections.abc import Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +22,8 @@ import numpy as np
 from fedmend.bench.flow.recipe_runs import all_lines, run_world
 from fedmend.bench.flow.world import BANK, Shape
 from fedmend.bench.harness import Bar, BenchResult, device_name
-from fedmend.errors import ConfigError
+from fedmend.bench.options import chosen, listed
+from fedmend.bench.pool import side_by_side
 from fedmend.methods.recipes import RECIPES
 
 logger = logging.getLogger(__name__)
@@ -79,12 +78,13 @@ def run(
     shapes = [
         Shape(each, first_seed + seed, rows, test, overlap, noisy, missing)
         for seed in range(seeds)
-        for each in (data.split(",") if isinstance(data, str) else data)
+        for each in listed(data)
     ]
     folder = Path(keep) if keep else None
     if folder is not None:
         folder.mkdir(parents=True, exist_ok=True)
-    found = list(_results(shapes, names, folder, epochs, processes))
+    world = partial(run_world, lines=names, folder=folder, epochs=epochs)
+    found = [each for _, lines in side_by_side(world, shapes, processes) for each in lines]
     for result in found:
         if "failed" in result:
             logger.warning("%s: %s", result["line"], result["failed"])
@@ -93,35 +93,9 @@ def run(
 
 def _chosen(lines: str | Sequence[str]) -> list[str]:
     known = all_lines()
-    asked = lines.split(",") if isinstance(lines, str) else list(lines)
-    if asked == ["all"]:
-        return known
-    if asked == ["main"]:
+    if listed(lines) == ["main"]:
         return [name for name in known if "cpg" not in name and "," not in name]
-    wrong = [name for name in asked if name not in known]
-    if wrong:
-        raise ConfigError(f"there is no line {wrong[0]!r}. Mend: all, main, or {', '.join(known)}")
-    return asked
-
-
-def _results(
-    shapes: Sequence[Shape],
-    names: list[str],
-    folder: Path | None,
-    epochs: int | None,
-    processes: int,
-) -> Iterator[dict[str, Any]]:
-    if processes < 2 or len(shapes) < 2:
-        for shape in shapes:
-            yield from run_world(shape, names, folder, epochs=epochs)
-        return
-    # Read when the processes start: with a thread each, all cores are busy.
-    os.environ.update({"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"})
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(min(processes, len(shapes)), context) as pool:
-        waiting = [pool.submit(run_world, shape, names, folder, epochs=epochs) for shape in shapes]
-        for done in as_completed(waiting):
-            yield from done.result()
+    return chosen("lines", lines, known)
 
 
 # ---------------------------------------------------------------------------------- showing

@@ -19,9 +19,7 @@ import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-from fedmend._suggest import did_you_mean
 from fedmend.bench.generators import peers as generator_peers
 from fedmend.bench.generators.bars import bars
 from fedmend.bench.generators.book import Book, means
@@ -29,6 +27,7 @@ from fedmend.bench.generators.data import GAPS, Data, gap_measures, prepared
 from fedmend.bench.generators.peers import Asked
 from fedmend.bench.generators.rows import REFERENCES, Place, Row, ours, reference, theirs
 from fedmend.bench.harness import BenchResult, device_name
+from fedmend.bench.options import chosen
 from fedmend.data.datasets import names as dataset_names
 from fedmend.errors import ConfigError
 from fedmend.generate import generators as generator_names
@@ -68,9 +67,9 @@ def run(
     judges by both. ``forest``: noise levels x copies of each row x trees x bins for
     ForestDiffusion, whose own are 50x100x100x256: days of a core for a table of these.
     """
-    names = _listed("generators", generators, generator_names())
-    sets = _listed("datasets", datasets, dataset_names())
-    wanted = _listed("peers", peers, generator_peers.PEERS)
+    names = chosen("generators", generators, generator_names())
+    sets = chosen("datasets", datasets, dataset_names())
+    wanted = chosen("peers", peers, generator_peers.PEERS)
     if not re.fullmatch(r"[1-9]\d*(x[1-9]\d*){0,3}", forest):
         raise ConfigError(f"forest must be whole numbers such as 20x5x50x64, however: {forest!r}")
     if quick:
@@ -111,17 +110,3 @@ def _measured(
     if method not in generator_peers.found(asked.python):
         return {"note": f"left out: not installed for {Path(asked.python).name}"}
     return theirs(data(), method, seed, place, asked, quick)
-
-
-def _listed(option: str, value: str | Sequence[str], known: Sequence[str] | Any) -> list[str]:
-    if value in ("all", "none"):
-        return list(known) if value == "all" else []
-    names = [name.strip() for name in value.split(",")] if isinstance(value, str) else list(value)
-    problems = [
-        f"{option}: there is no {name!r}: {did_you_mean(name, known)}"
-        for name in names
-        if name not in known
-    ]
-    if problems:
-        raise ConfigError(problems)
-    return names

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from fedmend.learn.fleet import Fleet
+from fedmend.bench.inc.networks import Fleet
 from fedmend.methods.crowd import SMOOTHING
 from fedmend.methods.inc_labels import LOG_FLOOR
 

@@ -24,7 +24,7 @@ from fedmend._json import plain, write_json
 from fedmend.bench.inc import crowds as inc_crowds
 from fedmend.bench.inc.data import Problem, draw_votes, load_problem, make_worlds
 from fedmend.bench.inc.fleet import RECIPES, MethodFleet, Outcome, Recipe, count_groups
-from fedmend.learn.fleet import Fleet, FleetShape
+from fedmend.bench.inc.networks import Fleet, FleetShape
 
 logger = logging.getLogger(__name__)
 

@@ -25,7 +25,7 @@ from fedmend.bench.inc import cost as inc_cost
 from fedmend.bench.inc.data import KINDS, SPANS, paper_table
 from fedmend.bench.inc.fleet import CLEAN, RECIPES, TABLE_METHODS, Outcome
 from fedmend.bench.inc.runs import HUMAN, MODELS, Finding, finding, plans
-from fedmend.errors import ConfigError
+from fedmend.bench.options import chosen
 from fedmend.learn.halves import resolve_device
 
 logger = logging.getLogger(__name__)
@@ -73,13 +73,13 @@ def run(
     if quick:
         seeds, epochs, rows = min(seeds, 2), min(epochs, 10), min(rows or 2000, 2000)
     if corrector is not None:
-        (chosen,) = _chosen("corrector", corrector, MODELS)
+        (corrector,) = chosen("corrector", corrector, MODELS)
         return _corrector(
-            chosen,
-            _chosen("datasets", datasets, NOISY),
-            _chosen("models", models, MODELS),
-            _chosen("kinds", kinds, KINDS),
-            _chosen("settings", settings, SPANS),
+            corrector,
+            chosen("datasets", datasets, NOISY),
+            chosen("models", models, MODELS),
+            chosen("kinds", kinds, KINDS),
+            chosen("settings", settings, SPANS),
             {"seeds": seeds, "epochs": epochs, "rows": rows, "keep": keep},
         )
     device = str(resolve_device(device))
@@ -87,12 +87,12 @@ def run(
     bars: list[Bar] = []
     seconds: dict[tuple[str, str, str], float] = {}
     for plan in plans(
-        _chosen("datasets", datasets, (*NOISY, *CROWDS)),
-        _chosen("models", models, MODELS),
-        _chosen("kinds", kinds, KINDS),
+        chosen("datasets", datasets, (*NOISY, *CROWDS)),
+        chosen("models", models, MODELS),
+        chosen("kinds", kinds, KINDS),
         CROWDS,
-        methods=tuple(_chosen("methods", methods, RECIPES)),
-        settings=tuple(_chosen("settings", settings, SPANS)),
+        methods=tuple(chosen("methods", methods, RECIPES)),
+        settings=tuple(chosen("settings", settings, SPANS)),
         seeds=seeds,
         epochs=epochs,
         rows=rows,
@@ -139,20 +139,6 @@ def _corrector(
         own = _bars(name, model, kind, outcomes)
         bars += [replace(bar, name=f"{bar.name}, corrector {shape}") for bar in own]
     return BenchResult(NAME, out, bars, device=device_name("cpu"))
-
-
-def _chosen(option: str, value: str | Sequence[str], known: Sequence[str] | Any) -> list[str]:
-    names = value.split(",") if isinstance(value, str) else list(value)
-    if names == ["all"]:
-        return list(known)
-    if names in (["none"], [""]):
-        return []
-    wrong = [name for name in names if name not in known]
-    if wrong:
-        raise ConfigError(
-            f"{option}: {wrong[0]!r} is not known. Mend: all, or some of {', '.join(known)}"
-        )
-    return names
 
 
 # ---------------------------------------------------------------------------------- showing

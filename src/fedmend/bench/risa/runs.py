@@ -7,11 +7,8 @@ that a stopped benchmark goes on where it was; several processes share one GPU.
 from __future__ import annotations
 
 import json
-import multiprocessing
-import os
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from fedmend._json import write_json
+from fedmend.bench.pool import side_by_side
 from fedmend.bench.risa.data import ALONE, LABELS, PARTNER, World, load_sides, tear
 from fedmend.bench.risa.methods import Size, make
 from fedmend.errors import FedmendError
@@ -164,33 +162,13 @@ def run_parts(
     folder.mkdir(parents=True, exist_ok=True)
     found = [kept for part in parts if (kept := _kept(part, folder)) is not None]
     open_parts = [part for part in parts if _kept(part, folder) is None]
-    for result in _results(open_parts, processes):
+    for _, result in side_by_side(_guarded, open_parts, processes, _one_thread):
         if "failed" not in result:
             write_json(folder / Part(**_key(result)).file, result)
         found.append(result)
         if tell is not None:
             tell(len(found), len(parts), result)
     return found
-
-
-def _results(parts: Sequence[Part], processes: int) -> Any:
-    if processes < 2 or len(parts) < 2:
-        yield from (_guarded(part) for part in parts)
-        return
-    context = multiprocessing.get_context("spawn")
-    threads = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
-    before = {name: os.environ.get(name) for name in threads}
-    os.environ.update(threads)  # spawned processes read it when they start
-    try:
-        with ProcessPoolExecutor(min(processes, len(parts)), context, _one_thread) as pool:
-            for future in as_completed([pool.submit(_guarded, part) for part in parts]):
-                yield future.result()
-    finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name)
-            else:
-                os.environ[name] = value
 
 
 def _one_thread() -> None:

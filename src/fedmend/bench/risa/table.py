@@ -14,7 +14,7 @@ import csv
 import logging
 import tempfile
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 
 from fedmend.bench.harness import Bar, BenchResult
+from fedmend.bench.options import listed
 from fedmend.bench.risa.cost import cost_rows
 from fedmend.bench.risa.data import IMAGES, NAMES, TABLES
 from fedmend.bench.risa.methods import ABLATION, BASELINES, METHODS, ONLY_IMAGES
@@ -61,9 +62,9 @@ def run(
     same network in one piece. processes: runs at a time. folder: results of runs are kept here,
     and a benchmark that was stopped goes on from them.
     """
-    names = _listed(data)
-    wanted = _listed(methods)
-    shares = [float(each) for each in _listed(overlaps)]
+    names = listed(data)
+    wanted = listed(methods)
+    shares = [float(each) for each in listed(overlaps)]
     if quick:
         names, wanted, shares = ["digits"], wanted or list(BASELINES), shares[1:2] or shares
         seeds, epochs = 1, epochs or 2
@@ -87,12 +88,6 @@ def run(
             for row in costs
         ]
     return BenchResult(NAME, table, bars)
-
-
-def _listed(value: Any) -> list[Any]:
-    if isinstance(value, str):
-        return [each.strip() for each in value.split(",") if each.strip()]
-    return list(value) if isinstance(value, Iterable) else [value]
 
 
 def _check(names: Sequence[str], methods: Sequence[str], shares: Sequence[float]) -> None:
@@ -147,7 +142,7 @@ def _parts(
 def _seeds(given: Any, default: int) -> list[int]:
     if given is None:
         return list(range(default))
-    return list(range(given)) if isinstance(given, int) else [int(each) for each in _listed(given)]
+    return list(range(given)) if isinstance(given, int) else [int(each) for each in listed(given)]
 
 
 def _tell(done: int, total: int, result: dict[str, Any]) -> None:

@@ -20,14 +20,14 @@ from typing import Any
 
 import torch
 
-from fedmend._suggest import did_you_mean
 from fedmend.bench.harness import BenchResult, device_name
+from fedmend.bench.options import chosen
 from fedmend.bench.sage.curves import Curve, bars_of, row_of
 from fedmend.bench.sage.data import TENTH, World, world_of
 from fedmend.bench.sage.methods import RECIPES, estimator_of
 from fedmend.bench.sage.plan import Unit, read_plan
 from fedmend.bench.sage.workers import Clock, Workers, stop_kindly
-from fedmend.errors import ConfigError, DatasetAbsent, FedmendWarning
+from fedmend.errors import DatasetAbsent, FedmendWarning
 from fedmend.learn.clients.round_average import RoundAverage
 from fedmend.learn.clients.simulator import Simulator
 from fedmend.learn.parts import read_file, write_file
@@ -124,7 +124,7 @@ def run(
     if plan is not None:
         units = read_plan(plan)
     else:
-        names = _names(methods or ("FixMatch-LPL,SAGE" if quick else "SAGE"))
+        names = chosen("methods", methods or ("FixMatch-LPL,SAGE" if quick else "SAGE"), RECIPES)
         alphas = [float(each) for each in (alpha if isinstance(alpha, Sequence) else [alpha])]
         seeds = list(seed) if isinstance(seed, Sequence) else [seed]
         units = [
@@ -148,18 +148,6 @@ def run(
     devices = dict.fromkeys(curve.device for curve in begun if curve.device)
     result.device = ", ".join(devices) or device_name(where)
     return result
-
-
-def _names(methods: str | Sequence[str]) -> list[str]:
-    given = methods.split(",") if isinstance(methods, str) else list(methods)
-    if given == ["all"]:
-        return list(RECIPES)
-    wrong = [name for name in given if name not in RECIPES]
-    if wrong:
-        raise ConfigError(
-            f"methods: {wrong[0]!r} is not a method: {did_you_mean(wrong[0], RECIPES)}"
-        )
-    return given
 
 
 # ---------------------------------------------------------------- one run

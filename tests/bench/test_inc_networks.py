@@ -9,8 +9,8 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from fedmend.bench.inc.networks import Fleet, FleetShape
 from fedmend.errors import ConfigError
-from fedmend.learn.fleet import Fleet, FleetShape
 from fedmend.learn.nets import Batch, initialise
 from fedmend.learn.optim import OptimizerSpec
 
@@ -108,7 +108,7 @@ def test_each_run_is_the_run_alone(shape: FleetShape, weight_decay: float) -> No
 def test_some_groups_in_chunks_and_new_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     fleet = Fleet(SHAPES[1], torch.randn(2, 20, 5), 3, batch_size=4)
     every = fleet.outputs()
-    monkeypatch.setattr("fedmend.learn.fleet.CHUNK_BYTES", {"cpu": 1})
+    monkeypatch.setattr("fedmend.bench.inc.networks.CHUNK_BYTES", {"cpu": 1})
     torch.testing.assert_close(fleet.outputs(groups=[2, 0]), every[:, [2, 0]])
     more = torch.randn(2, 150, 5)
     assert fleet.outputs(more).shape == (2, 3, 150, 4)
