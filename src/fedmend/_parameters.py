@@ -20,11 +20,38 @@ _WORDS = {
     float: "a number",
     str: "text in quotes",
 }
+MOST_SHOWN = 40
 _MANY = {int: "a list of whole numbers", float: "a list of numbers", str: "a list of texts"}
 
 
 class Parameters:
     """For classes whose constructor takes keyword arguments and stores each under its name."""
+
+    def __new__(cls, *values: Any, **named: Any) -> Self:
+        """Arguments without a name, or with one that is not known, are told with the mend."""
+        known = cls._parameters()
+        in_order = [each for each in known.values() if each.kind is not each.KEYWORD_ONLY]
+        problems = []
+        if len(values) > len(in_order) and not any(p.kind is p.VAR_POSITIONAL for p in in_order):
+            seen = repr(values[len(in_order)])
+            shown = seen if len(seen) <= MOST_SHOWN else "…"
+            problems.append(
+                f"{cls.__name__} takes its arguments by name, however: {shown}. Mend: "
+                f"{cls.__name__}(name={shown}), with one of {', '.join(known)}"
+            )
+        problems += cls._unknown(named)
+        if problems:
+            raise ConfigError(problems)
+        return super().__new__(cls)
+
+    @classmethod
+    def _unknown(cls, given: Mapping[str, Any]) -> list[str]:
+        known = cls.parameter_names()
+        return [
+            f"{cls.__name__} has no parameter {name!r}: {did_you_mean(name, known)}"
+            for name in given
+            if name not in known
+        ]
 
     @classmethod
     def parameter_names(cls) -> list[str]:
@@ -74,12 +101,7 @@ class Parameters:
 
     def set_params(self, **params: Any) -> Self:
         """Change constructor arguments; unknown ones are refused, all in one message."""
-        known = self.parameter_names()
-        problems = [
-            f"{type(self).__name__} has no parameter {name!r}: {did_you_mean(name, known)}"
-            for name in params
-            if name not in known
-        ]
+        problems = self._unknown(params)
         if problems:
             raise ConfigError(problems)
         for name, value in params.items():

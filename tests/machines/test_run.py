@@ -13,6 +13,7 @@ from fedmend.errors import ConfigError, Refused
 from fedmend.federation import read_ledger
 from fedmend.federation.reconcile import reconcile
 
+from .conftest import wait_until
 from .machine_probe import MachineProbe
 
 pytestmark = pytest.mark.xdist_group("machines")
@@ -54,6 +55,13 @@ def test_the_coordinator_has_no_part_of_the_parties(world, record):
     assert not [path for path in run.rglob("*") if path.name in ("bank", "telco")]
     kept = world.kits.party("telco") / "runs" / (run / "run.name").read_text()
     assert any(kept.rglob("*"))
+
+
+def test_a_finished_run_leaves_no_checkpoints_and_says_that_it_finished(world, record):
+    kit = world.kits.party("telco")
+    kept = kit / "runs" / (world.folder / "first" / "run.name").read_text()
+    assert any(kept.rglob("part.fmw")) and not any(kept.rglob("epoch-*.fmw"))
+    wait_until(lambda: any(kit.glob("*-*-*-*-*/finished")))
 
 
 def test_all_ledgers_agree(world, record, capsys):

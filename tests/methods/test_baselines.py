@@ -140,7 +140,10 @@ def test_scikit_learns_conventions(method: type[SplitEstimator], fed: Federation
     before = dict(model.get_params())
     model.fit(fed)
     assert model.get_params() == before
-    with pytest.raises(TypeError):
+    name = method.__name__
+    with pytest.raises(
+        ConfigError, match=rf"arguments by name, however: 4. Mend: {name}\(name=4\)"
+    ):
         method(4)
 
 

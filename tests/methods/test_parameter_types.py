@@ -9,10 +9,11 @@ import pandas as pd
 import pytest
 
 import fedmend as fm
-from fedmend._parameters import fits
+from fedmend._parameters import Parameters, fits
 from fedmend.config.catalogue import METHODS, method_class
 from fedmend.errors import ConfigError
 from fedmend.generate import generators, make
+from fedmend.learn.clients.local_methods import PseudoMethod
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -88,3 +89,29 @@ def fed() -> fm.Federation:
 )
 def test_what_fits(value: Any, hint: Any, expected: bool) -> None:
     assert fits(value, hint) is expected
+
+
+@pytest.mark.parametrize("made", [fm.VFL, fm.RISA, fm.SAGE, fm.FedPSGPUM, fm.InC, fm.Audit])
+def test_arguments_without_a_name_are_told_what_to_write(made: Any) -> None:
+    with pytest.raises(ConfigError, match=rf"{made.__name__} takes its arguments by name") as told:
+        made(30, epoch=1)
+    assert f"Mend: {made.__name__}(name=30), with one of " in str(told.value)
+    assert f"{made.__name__} has no parameter 'epoch'" in str(told.value)
+
+
+def test_classes_of_ones_own_may_take_arguments_in_order() -> None:
+    class Own(Parameters):
+        def __init__(self, first: int, *, second: int = 2) -> None:
+            self.first, self.second = first, second
+
+    assert Own(1).get_params() == {"first": 1, "second": 2}
+    with pytest.raises(ConfigError, match="however: 2. Mend: Own\\(name=2\\)"):
+        Own(1, 2)
+
+
+@pytest.mark.parametrize("rule", [len, 3, None])
+def test_a_rule_of_another_type_is_told(rule: Any) -> None:
+    with pytest.raises(ConfigError, match=r"a pseudo-label rule is a name, .*however.*Mend: rule="):
+        PseudoMethod(rule)
+    with pytest.raises(ConfigError, match="weight must be a number, however: 'much'"):
+        PseudoMethod(weight="much")  # type: ignore[arg-type]

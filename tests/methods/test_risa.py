@@ -132,6 +132,20 @@ def test_ways_to_self_train(fed: Federation, self_training: str) -> None:
     assert np.isfinite(model.predict_proba(fed.on("test"))).all()
 
 
+def test_which_rows_the_model_is_sure_of_leave_as_predictions() -> None:
+    fed = torn(rows=200)
+    how = QUICK | {"epochs": 2, "select_every": 1, "select_own": True}
+    RISA(**how, self_training="views", threshold=0.4).fit(fed)
+    for call in ("make_labels", "keep_sure"):
+        told = [each for each in fed.ledger.entries() if each.call.endswith(f".{call}")]
+        kinds = {each.kind for each in told if each.sender == "bank"}
+        assert kinds == {"prediction"}, call
+    wary = torn(rows=200, policies={"bank": Policy(refuse=frozenset({"prediction"}))})
+    with pytest.raises(Refused, match=r"'bank' refused.*'prediction'"):
+        RISA(**QUICK | {"epochs": 1}, self_training="views").fit(wary)
+    RISA(**QUICK | {"epochs": 1}).fit(wary)
+
+
 def test_a_tiny_overlap_never_hurts_much_and_no_mean_is_a_single_row() -> None:
     tiny = torn(overlap=0.02, strict=False)
     assert tiny.alignment.aligned < 15

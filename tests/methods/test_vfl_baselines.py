@@ -228,7 +228,7 @@ def test_scikit_learns_conventions(method: type[SplitEstimator]) -> None:
         model.set_params(epoch=4)
     with pytest.raises(NotFitted, match=r"call fit\(fed\) first"):
         model.predict(torn(60, 30, 10))
-    with pytest.raises(TypeError):
+    with pytest.raises(ConfigError, match=r"no parameter 'epoch': did you mean 'epochs'"):
         method(epoch=3)
 
 

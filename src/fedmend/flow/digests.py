@@ -21,13 +21,13 @@ from fedmend.data.table import Table
 from fedmend.errors import FedmendError
 from fedmend.federation import Federation, Site, Worker, exposed
 from fedmend.flow.manifest import hash_of
-from fedmend.learn.clients.worker import STATE
 
 __all__ = ["DigestWorker", "files_here", "folders_of_parties", "forget_checkpoints", "tables_of"]
 
 logger = logging.getLogger(__name__)
 
 SALT = "salt"
+_CHECKPOINT_FILES = ("epoch-*.fmw", "client*.fmw")
 
 
 class DigestWorker(Worker):
@@ -61,7 +61,7 @@ class DigestWorker(Worker):
         """Remove checkpoints of trainings that are done; whatever else is in a folder stays."""
         for path in paths:
             folder = self.site.folder(path)
-            for file in [*folder.glob("epoch-*.fmw"), folder / STATE]:
+            for file in [each for form in _CHECKPOINT_FILES for each in folder.glob(form)]:
                 file.unlink(missing_ok=True)
             if folder.is_dir() and not any(folder.iterdir()):
                 folder.rmdir()

@@ -14,6 +14,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from numbers import Real
 from typing import Any, ClassVar
 
 import torch
@@ -233,6 +234,8 @@ class PseudoMethod(LocalMethod):
     name = "pseudo"
 
     def __init__(self, rule: Rule | str | Mapping[str, Any] = "local", weight: float = 1.0) -> None:
+        if not isinstance(weight, Real):
+            raise ConfigError(f"weight must be a number, however: {weight!r}. Mend: weight=1.0")
         if not weight >= 0:
             raise ConfigError(f"weight must not be negative, however: {weight}")
         self.rule = rule_of(rule)

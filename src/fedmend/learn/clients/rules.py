@@ -373,6 +373,11 @@ def rule_of(value: Rule | str | Mapping[str, Any]) -> Rule:
     """
     if isinstance(value, Rule):
         return value
+    if not isinstance(value, str | Mapping):
+        raise ConfigError(
+            f"a pseudo-label rule is a name, a table or a Rule, however: {value!r}. "
+            f"Mend: rule={next(iter(RULES))!r} (or {', '.join([*RULES][1:])}), or your own Rule"
+        )
     given = {"rule": value} if isinstance(value, str) else dict(value)
     name = given.pop("rule", None)
     if name not in RULES:

@@ -185,7 +185,7 @@ class EvidenceTopWorker(AdditiveLabels, Judging, EvidenceWorker):
         p, _ = self._judged(party)
         self._least[party] = precise_thresholds(p, self._targets()[rows], wanted)
 
-    @exposed(kind="control")
+    @exposed(kind="prediction")
     def make_labels(self, party: str, first: int, choice: dict[str, Any]) -> np.ndarray:
         """Labels for rows of a passive party, where the model is sure; those rows' numbers.
 
@@ -235,7 +235,7 @@ class EvidenceTopWorker(AdditiveLabels, Judging, EvidenceWorker):
         self._set_made_up(numbers, target, target.ndim == 2)
         self._heads().pseudo[party] = found
 
-    @exposed(kind="control")
+    @exposed(kind="prediction")
     def keep_sure(
         self, rows: np.ndarray, limit: float, measure: str, party: str, first: int, share: float
     ) -> np.ndarray:
