@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from fedmend._parameters import Parameters, fits
 from fedmend.config.catalogue import COMPLETERS, METHODS, completer_class, method_class
 from fedmend.config.parameters import parameter_problems, type_words
 
@@ -57,3 +58,24 @@ def test_true_is_not_a_number():
     assert problem == (
         "method[vfl].epochs must be a whole number, however: True. Mend: the default is 100"
     )
+
+
+def test_a_text_is_no_list_of_its_letters() -> None:
+    assert fits(["bank", "telco"], Sequence[str]) and fits(("bank",), tuple[str, ...])
+    assert not fits("bank", Sequence[str]) and not fits("bank", tuple[str, ...])
+
+
+def test_what_a_class_takes_itself_goes_before_its_bases() -> None:
+    class Base(Parameters):
+        def __init__(self, *, epochs: int = 100, lr: float = 0.1) -> None:
+            self.epochs, self.lr = epochs, lr
+
+    class Own(Base):
+        def __init__(self, *, epochs: int = 20, **params: Any) -> None:
+            super().__init__(epochs=epochs, **params)
+
+    assert sorted(Own.parameter_names()) == ["epochs", "lr"]
+    assert Own().get_params() == {"epochs": 20, "lr": 0.1}
+    # Only what is not the default is shown: its own default, not its base's.
+    assert repr(Own()) == "Own()"
+    assert repr(Own(epochs=100, lr=0.5)) in ("Own(epochs=100, lr=0.5)", "Own(lr=0.5, epochs=100)")
