@@ -234,7 +234,8 @@ class PseudoMethod(LocalMethod):
     name = "pseudo"
 
     def __init__(self, rule: Rule | str | Mapping[str, Any] = "local", weight: float = 1.0) -> None:
-        if not isinstance(weight, Real):
+        given: Any = weight  # to a type checker a float is no Real
+        if not isinstance(given, Real):
             raise ConfigError(f"weight must be a number, however: {weight!r}. Mend: weight=1.0")
         if not weight >= 0:
             raise ConfigError(f"weight must not be negative, however: {weight}")
