@@ -14,6 +14,7 @@ import numpy as np
 from fedmend.audit import Audit, AuditReport
 from fedmend.audit.tap import rehearsal
 from fedmend.bench.harness import Bar, BenchResult
+from fedmend.bench.options import listed
 from fedmend.data import datasets
 from fedmend.data.scenario import split_columns
 from fedmend.data.table import Table
@@ -48,7 +49,7 @@ SETTINGS: dict[str, tuple[type, dict[str, Any]]] = {
 
 
 WIDTHS = (2, 4, 8, 16, 32)
-WIDTH_METHODS = (VFL, RISA)
+EPSILONS = (None, 4.0, 2.0, 1.0)
 WIDTH_FIGURES = (
     "model AUC",
     "mean, coordinator",
@@ -80,12 +81,17 @@ def run(
     """
     if part == "others":
         return BenchResult("leaks", [*labellers(epochs, seed), *rounds(seed)])
-    methods = [each for each in WIDTH_METHODS if settings is None or each.__name__ in settings]
+    names = ["breast-cancer"] if quick else listed(data)
+    settings = [settings] if isinstance(settings, str) else settings
+    some = cases(names, settings, rows, seeds) if part in ("width", "labels") else ()
     if part == "width":
-        return BenchResult("leaks", list(widths(quick, data, methods, rows, epochs, seeds)))
+        wide = WIDTHS[:2] if quick else WIDTHS
+        return BenchResult("leaks", [line for each in some for line in widths(each, epochs, wide)])
     if part == "labels":
-        return BenchResult("leaks", list(told_labels(quick, data, methods, rows, epochs, seeds)))
-    names = ["breast-cancer"] if quick else list(data)
+        told = EPSILONS[::2] if quick else EPSILONS
+        return BenchResult(
+            "leaks", [line for each in some for line in told_labels(each, epochs, told)]
+        )
     chosen = list(settings or (list(SETTINGS)[:3] if quick else SETTINGS))
     found = []
     for name in names:
@@ -148,74 +154,60 @@ def summary(report: AuditReport) -> dict[str, Any]:
     return line
 
 
-# ---------------------------------------------------------------- widths of embeddings
+# ---------------------------------------------------------------- several seeds
+
+Case = tuple[str, list[Federation], type]
 
 
-def widths(
-    quick: bool,
-    data: Sequence[str],
-    methods: Sequence[type],
-    rows: int,
-    epochs: int,
-    seeds: int,
-) -> Iterator[dict[str, Any]]:
-    """Means over seeds: the model's AUC, and how well columns are inferred from embeddings."""
-    for name in ["breast-cancer"] if quick else data:
+def cases(
+    data: Sequence[str], methods: Sequence[str] | None, rows: int, seeds: int
+) -> Iterator[Case]:
+    """A table, a federation of it for every seed, and a method."""
+    for name in data:
         feds = [federation_of(name, rows, seed) for seed in range(seeds)]
-        for method in methods:
-            for width in WIDTHS[:2] if quick else WIDTHS:
-                audits = [
-                    Audit(seed=seed, attacks=["embeddings"]).run(
-                        fed, method(embedding=width, epochs=epochs, seed=seed)
-                    )
-                    for seed, fed in enumerate(feds)
-                ]
-                found = [summary(each) for each in audits]
-                yield (
-                    {"data": name, "method": method.__name__, "width": width}
-                    | {key: float(np.mean([line[key] for line in found])) for key in WIDTH_FIGURES}
-                    | {"AUC, spread": float(np.std([line["model AUC"] for line in found]))}
+        for method in (VFL, RISA):
+            if methods is None or method.__name__ in methods:
+                yield name, feds, method
+
+
+def widths(case: Case, epochs: int, wide: Sequence[int]) -> Iterator[dict[str, Any]]:
+    """Means over seeds: the model's AUC, and how well columns are inferred from embeddings."""
+    name, feds, method = case
+    for width in wide:
+        found = [
+            summary(
+                Audit(seed=seed, attacks=["embeddings"]).run(
+                    fed, method(embedding=width, epochs=epochs, seed=seed)
                 )
-
-
-# ---------------------------------------------------------------- told labels
+            )
+            for seed, fed in enumerate(feds)
+        ]
+        line = {"data": name, "method": method.__name__, "width": width}
+        line |= {key: float(np.mean([each[key] for each in found])) for key in WIDTH_FIGURES}
+        yield line | {"AUC, spread": float(np.std([each["model AUC"] for each in found]))}
 
 
 def told_labels(
-    quick: bool,
-    data: Sequence[str],
-    methods: Sequence[type],
-    rows: int,
-    epochs: int,
-    seeds: int,
+    case: Case, epochs: int, epsilons: Sequence[float | None]
 ) -> Iterator[dict[str, Any]]:
     """Means over seeds and draws: test scores of models that know labels at random only.
 
     "corrected" is `label_dp`; "plain" takes labels that were told as if they were true ones.
     """
-    for name in ["breast-cancer"] if quick else data:
-        feds = [federation_of(name, rows, seed) for seed in range(seeds)]
-        for method in methods:
-            for epsilon in (None, 2.0) if quick else (None, 4.0, 2.0, 1.0):
-                for loss in ("plain", "corrected") if epsilon else ("plain",):
-                    scores = []
-                    for seed, fed in enumerate(feds):
-                        model = method(epochs=epochs, seed=seed)
-                        if loss == "corrected":
-                            model.set_params(label_dp=epsilon)
-                        elif epsilon:
-                            fed = _with_told_labels(fed, epsilon)
-                        scores.append(_fitted_scores(model, fed))
-                    yield (
-                        {
-                            "data": name,
-                            "method": method.__name__,
-                            "epsilon": epsilon,
-                            "loss": loss,
-                        }
-                        | {key: float(np.mean([each[key] for each in scores])) for key in scores[0]}
-                        | {"AUC, spread": float(np.std([each["auc"] for each in scores]))}
-                    )
+    name, feds, method = case
+    for epsilon in epsilons:
+        for loss in ("plain", "corrected") if epsilon else ("plain",):
+            scores = []
+            for seed, fed in enumerate(feds):
+                model = method(epochs=epochs, seed=seed)
+                if loss == "corrected":
+                    model.set_params(label_dp=epsilon)
+                elif epsilon:
+                    fed = _with_told_labels(fed, epsilon)
+                scores.append(_fitted_scores(model, fed))
+            line = {"data": name, "method": method.__name__, "epsilon": epsilon, "loss": loss}
+            line |= {key: float(np.mean([each[key] for each in scores])) for key in scores[0]}
+            yield line | {"AUC, spread": float(np.std([each["auc"] for each in scores]))}
 
 
 def _fitted_scores(model: Any, fed: Federation) -> dict[str, float]:
