@@ -8,6 +8,8 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from scipy import stats
 
 from fedmend.data.table import Table
@@ -15,6 +17,7 @@ from fedmend.errors import ConfigError, DataError
 from fedmend.federation import Site
 from fedmend.learn.label_dp import (
     Responses,
+    ToldLabels,
     keep_probability,
     respond,
     response_matrix,
@@ -134,3 +137,37 @@ def test_missing_labels_stay_missing_and_numbers_are_refused() -> None:
         with_told_labels(table.with_label(None), 1.0)
     with pytest.raises(ConfigError, match="positive"):
         with_told_labels(table, 0.0)
+
+
+# ------------------------------------------------------------------ in training
+
+
+@given(
+    classes=st.integers(2, 6),
+    rows=st.integers(12, 60),
+    epsilon=st.floats(0.05, 9.0),
+    seed=st.integers(0, 2**16),
+)
+@settings(max_examples=40, deadline=None)
+def test_told_labels_of_any_table(classes: int, rows: int, epsilon: float, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    labels = np.array([f"c{at}" for at in range(classes)], object)[np.arange(rows) % classes]
+    labels[rng.random(rows) < 0.2] = None
+    labels[:classes] = [f"c{at}" for at in range(classes)]  # every class is there
+    table = Table(rng.permutation(rows), {"y": pd.Series(labels)}, label="y")
+    party = Site("a", {"train": table})
+    told = ToldLabels.of(party, "train", epsilon)
+    missing = table.y.isna().to_numpy()
+    np.testing.assert_array_equal(told.table.y.isna().to_numpy(), missing)
+    np.testing.assert_array_equal(told.numbers < 0, missing)
+    assert set(told.table.y.dropna()) <= set(told.classes)
+    # No row is likelier under one class than e^ε times what it is under another.
+    likely = told.belief.of(told.classes)
+    np.testing.assert_allclose(likely.max(1) / likely.min(1), np.where(missing, 1, np.exp(epsilon)))
+    np.testing.assert_array_equal(likely.argmax(1)[~missing], told.numbers[~missing])
+    # A part of the table is told as the whole is, and costs nothing.
+    some = np.flatnonzero(rng.random(rows) < 0.5)
+    party.tables["part"] = table.take(some)
+    part = ToldLabels.of(party, "part", epsilon)
+    np.testing.assert_array_equal(part.numbers, told.numbers[some])
+    assert part.spent == told.spent == epsilon
