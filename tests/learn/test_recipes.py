@@ -7,6 +7,8 @@ import pytest
 import torch
 from torch import nn
 
+from fedmend.learn.clients.local_methods import InputBatch, LocalMethod, method_of
+from fedmend.learn.clients.networks import NetSpec, initial_weights
 from fedmend.learn.clients.recipes import (
     HIDDEN,
     DureMethod,
@@ -16,20 +18,8 @@ from fedmend.learn.clients.recipes import (
     Twin,
     row_weights,
 )
-from fedmend.learn.clients.rounds import (
-    ImageViews,
-    InputBatch,
-    LocalMethod,
-    NetSpec,
-    Pool,
-    RoundSettings,
-    TableViews,
-    Update,
-    initial_weights,
-    make_plan,
-    method_of,
-    round_generator,
-)
+from fedmend.learn.clients.rounds import Pool, RoundSettings, Update, make_plan, round_generator
+from fedmend.learn.clients.row_views import ImageViews, TableViews
 from fedmend.learn.clients.trainer import Trainer, pick
 from fedmend.learn.optim import OptimizerSpec
 
@@ -291,6 +281,19 @@ def test_a_trial_tells_helpful_labels_from_harmful_ones(start: torch.Tensor) -> 
     assert along.mean() < 0
 
 
+def test_a_trial_that_ruins_the_twin_counts_once(start: torch.Tensor) -> None:
+    pool = pool_of(60, labelled=60)
+    trainer = trainer_of(DureMethod(), lr=20.0)
+    trainer.net.load(start)
+    method = DureMethod()
+    method.start(trainer.client(pool, {}, {}))
+    inputs = pool.views.plain(torch.arange(60))
+    wrong = nn.functional.one_hot(pool.labels, 3).float().roll(1, 1)
+    batch = InputBatch(inputs, pool.labels, inputs, inputs)
+    worth, _ = method._try(batch, inputs, wrong, torch.ones(60))
+    assert worth == -1  # and not by how much its loss rose
+
+
 def test_rows_are_weighed_by_the_gradient_through_the_trial(start: torch.Tensor) -> None:
     """Beside autograd through the unrolled step: d labelled loss after it / d weight of a row."""
     trainer = trainer_of(DureMethod(), lr=0.5, precision="float64")
@@ -328,6 +331,56 @@ def test_rows_are_weighed_by_the_gradient_through_the_trial(start: torch.Tensor)
     # The trial leaves the twin where its step led.
     reached = torch.cat([value.detach().reshape(-1) for value in second])
     torch.testing.assert_close(method._twin.net.values, reached)
+
+
+def test_a_round_of_feddure_is_the_papers_in_plain_torch() -> None:
+    """Bai et al.: the twin's trial, rows weighed by F-reg, all of them by C-reg, Adam for F-reg."""
+    lr, momentum, tau = 0.4, 0.9, 0.8
+    start = initial_weights(SPEC, 0).double()
+    trainer = trainer_of(DureMethod(tau=tau), lr=lr, precision="float64")
+    pool = pool_of().to(torch.device("cpu"), trainer.settings)
+    state: dict[str, torch.Tensor] = {}
+    update = trainer.train(pool, start, round_generator(0, pool.name, 1), state=state)
+    fresh = torch.randn(len(state["regulator"]), generator=torch.Generator().manual_seed(3))
+    regulator = nn.Parameter(0.1 * fresh)
+    adam = torch.optim.Adam([regulator], lr=6e-4)
+    whole, twin = start, start
+    moved, moved_twin = torch.zeros_like(start), torch.zeros_like(start)
+    falls, masks = [], []
+    for batch in batches_of(trainer, start, pool):
+        local = torch.softmax(logits_of(whole, batch.weak[0]), 1)
+        label = torch.eye(3).double()[local.argmax(1)]
+        truth = torch.eye(3).double()[batch.labels]
+        mask = local.max(1).values > tau
+        weight = row_weights(regulator.double(), local)
+        # The trial, and how each row's loss before it goes with the labelled loss after it.
+        begun = twin.clone().requires_grad_()
+        here = cross_entropy(label, logits_of(begun, batch.weak[0]))
+        before = cross_entropy(truth, logits_of(begun, batch.labelled[0])).mean()
+        step = slope((here * mask * weight.detach()).mean(), begun)
+        moved_twin = momentum * moved_twin + step
+        ended = (twin - lr * moved_twin).requires_grad_()
+        after = cross_entropy(truth, logits_of(ended, batch.labelled[0])).mean()
+        down = slope(after, ended)
+        there = cross_entropy(
+            label, logits_of(twin + 0.01 * down / (down.norm() + 1e-12), batch.weak[0])
+        )
+        along = ((there - here) / 0.01).detach()
+        falls.append(float((before - after).detach()))
+        masks.append(float(mask.double().mean()))
+        # The client's step.
+        weights = whole.clone().requires_grad_()
+        strong = cross_entropy(label, logits_of(weights, batch.strong[0])) * mask
+        loss = cross_entropy(truth, logits_of(weights, batch.labelled[0])).mean()
+        loss = loss + (strong * (weight.detach() + falls[-1])).mean()
+        moved = momentum * moved + slope(loss, weights)
+        whole, twin = whole - lr * moved, ended.detach()
+        adam.zero_grad()
+        (-(along * mask * weight).mean()).backward()
+        adam.step()
+    assert max(map(abs, falls)) > 0.2 and 0.1 < np.mean(masks) < 0.98
+    torch.testing.assert_close(update.weights, whole, rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(state["regulator"], regulator.detach(), rtol=1e-4, atol=1e-6)
 
 
 def test_half_precision_weighs_rows_like_double_precision() -> None:

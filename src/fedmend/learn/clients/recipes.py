@@ -377,6 +377,7 @@ class DureMethod(TwinMethod):
 def row_weights(regulator: Tensor, probabilities: Tensor) -> Tensor:
     """F-reg: predictions through one hidden layer to weights in (0, 1). **Shape** [n, C]; [n]."""
     classes = probabilities.shape[1]
-    into, bias, out, last = regulator.split([classes * HIDDEN, HIDDEN, HIDDEN, 1])
+    own = regulator.to(probabilities.dtype)  # kept in float32, whatever is trained in
+    into, bias, out, last = own.split([classes * HIDDEN, HIDDEN, HIDDEN, 1])
     hidden = torch.relu(probabilities @ into.view(classes, HIDDEN) + bias)
     return torch.sigmoid(hidden @ out + last)
