@@ -13,7 +13,8 @@ from fedmend.data.table import Table
 from fedmend.errors import DataError, Refused
 from fedmend.federation import Federation, Party, Policy
 from fedmend.preflight.skew import PartySkew, by_chance, distance, label_skew
-from fedmend.report.overview import overview, percent
+from fedmend.report.amounts import percent
+from fedmend.report.overview import overview
 
 
 def clinics(labels: dict[str, list], **policies: Policy) -> Federation:

@@ -285,7 +285,7 @@ def test_labellers_are_compared_on_all_rows_they_share():
 
 
 def test_parties_without_columns_are_not_said_to_be_lacked():
-    from fedmend.report.overview import what_is_torn
+    from fedmend.report.tears import what_is_torn
 
     parties = [party("bank", 90, 90), party("agency", 80, 80, {}), party("telco", 70)]
     torn = what_is_torn(parties, 20, None)

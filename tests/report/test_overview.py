@@ -7,7 +7,9 @@ from fedmend.data.table import Table
 from fedmend.errors import FedmendWarning
 from fedmend.federation import Federation, Party, Policy
 from fedmend.report import overlap
-from fedmend.report.overview import Overview, PartyOverview, overview, percent, what_is_torn
+from fedmend.report.amounts import percent
+from fedmend.report.overview import Overview, PartyOverview, overview
+from fedmend.report.tears import what_is_torn
 
 
 def test_sizes_labels_and_tears(torn):

@@ -8,8 +8,9 @@ from xml.etree import ElementTree
 import pytest
 
 from fedmend.report import choosing, correcting, stages, uncertainty, worth
+from fedmend.report.amounts import human_seconds
 from fedmend.report.page import CHAPTERS, chapters, render, write_report
-from fedmend.report.stages import human_seconds, read_stages, stages_of
+from fedmend.report.stages import read_stages, stages_of
 from fedmend.report.uncertainty import Uncertainty
 from fedmend.report.words import what_was_seen
 

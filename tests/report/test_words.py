@@ -4,7 +4,8 @@ import pytest
 
 from fedmend.federation import Entry
 from fedmend.federation.policy import KINDS
-from fedmend.report.words import KIND_WORDS, flows, human_bytes, verdict, what_was_seen
+from fedmend.report.amounts import human_bytes
+from fedmend.report.words import KIND_WORDS, flows, verdict, what_was_seen
 
 
 def crossing(sender, receiver, kind, count=1, size=100, **more):

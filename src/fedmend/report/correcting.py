@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from fedmend.report.amounts import human_bytes, human_seconds, percent
 from fedmend.report.labelling import Labelling
-from fedmend.report.overview import percent
-from fedmend.report.stages import human_seconds
-from fedmend.report.words import human_bytes
 
 __all__ = ["sentences", "skills_of"]
 

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from fedmend._json import plain
-from fedmend.report.overview import percent
+from fedmend.report.amounts import percent
 
 if TYPE_CHECKING:
     from fedmend.methods.inc import InC

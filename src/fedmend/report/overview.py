@@ -16,17 +16,14 @@ from fedmend.data.schema import BLOCKS
 from fedmend.data.table import Table
 from fedmend.errors import AlignmentError, DataError, Refused
 from fedmend.federation import Federation, Worker, exposed, require_federation
-from fedmend.report.tears import columns_in_words, percent, torn_across, what_is_torn
+from fedmend.report.amounts import percent
+from fedmend.report.tears import torn_across, what_is_torn
 
 __all__ = [
     "Overview",
     "OverviewWorker",
     "PartyOverview",
-    "columns_in_words",
     "overview",
-    "percent",
-    "torn_across",
-    "what_is_torn",
 ]
 
 # Of a label with more classes than this the most frequent ones are counted.

@@ -8,14 +8,14 @@ from typing import Any
 
 from fedmend.federation.ledger import Entry, read_ledger
 from fedmend.report import choosing, correcting, maps, plots, rounds, uncertainty, words, worth
-from fedmend.report.amounts import score_text
+from fedmend.report.amounts import human_bytes, human_seconds, percent, score_text
 from fedmend.report.labelling import Labelling
 from fedmend.report.mending import ORIGIN_WORDS, Mending
 from fedmend.report.one_file import style, templates, write_page
 from fedmend.report.overlap import overlap
-from fedmend.report.overview import Overview, percent
+from fedmend.report.overview import Overview
 from fedmend.report.record import RunRecord, Summary, better_is_higher
-from fedmend.report.stages import Stage, human_seconds, read_stages
+from fedmend.report.stages import Stage, read_stages
 from fedmend.report.stages import picture as stage_picture
 from fedmend.report.uncertainty import Uncertainty
 
@@ -61,7 +61,7 @@ def render(
     """The page as text. audits: those of the run's methods, where there are any."""
     environment = templates()
     environment.filters |= {
-        "bytes": words.human_bytes,
+        "bytes": human_bytes,
         "seconds": human_seconds,
         "pretty": plots.pretty,
         "score": _score,
@@ -182,7 +182,7 @@ def _about_methods(record: RunRecord) -> dict[str, Any]:
 def _about_costs(
     record: RunRecord, entries: Sequence[Entry], stages: Sequence[Stage]
 ) -> dict[str, Any]:
-    crossed = words.human_bytes(sum(entry.total_bytes for entry in entries))
+    crossed = human_bytes(sum(entry.total_bytes for entry in entries))
     messages = sum(entry.count for entry in entries)
     took = sum(each.seconds for each in stages) or record.seconds
     began = f"{human_seconds(took)} on {record.device}" if took else f"On {record.device}"
@@ -197,7 +197,7 @@ def _about_costs(
                     each.words,
                     human_seconds(each.seconds),
                     f"{each.crossings:,}",
-                    words.human_bytes(each.bytes),
+                    human_bytes(each.bytes),
                     each.note,
                 ]
                 for each in stages
@@ -210,7 +210,7 @@ def _about_costs(
                     each.title,
                     human_seconds(each.seconds),
                     f"{each.crossings:,}",
-                    words.human_bytes(each.bytes),
+                    human_bytes(each.bytes),
                 ]
                 for each in record.summaries()
             ),
@@ -323,7 +323,7 @@ def _cards(
             "name": "Left a party in the clear",
             "value": "see below" if clear else "nothing",
             "note": f"{sum(entry.count for entry in entries):,} messages, "
-            f"{words.human_bytes(total)} crossed",
+            f"{human_bytes(total)} crossed",
         }
     )
     return cards

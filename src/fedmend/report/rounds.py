@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fedmend.report import plots
-from fedmend.report.overview import percent
+from fedmend.report.amounts import percent
 from fedmend.report.record import MethodRun, RunRecord
 
 __all__ = ["PANELS", "Rounds", "clients_picture", "picture", "rounds_of"]

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from fedmend.report import plots
-from fedmend.report.words import human_bytes
+from fedmend.report.amounts import human_bytes, human_seconds
 
-__all__ = ["MANIFEST_FILE", "STAGE_WORDS", "Stage", "human_seconds", "picture", "read_stages"]
+__all__ = ["MANIFEST_FILE", "STAGE_WORDS", "Stage", "picture", "read_stages"]
 
 MANIFEST_FILE = "manifest.json"
 STAGE_WORDS = {
@@ -120,15 +120,3 @@ def picture(stages: Sequence[Stage]) -> str | None:
 
 def _bytes(size: float) -> str:
     return human_bytes(int(size))
-
-
-def human_seconds(seconds: float) -> str:
-    """``1.4 s``, ``3 min 20 s``, ``2 h 5 min``."""
-    if seconds < 10:
-        return f"{seconds:.1f} s"
-    if seconds < 60:
-        return f"{seconds:.0f} s"
-    minutes, rest = divmod(round(seconds), 60)
-    if minutes < 60:
-        return f"{minutes} min {rest} s" if rest else f"{minutes} min"
-    return f"{minutes // 60} h {minutes % 60} min"

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from fedmend.report.amounts import percent
+
 if TYPE_CHECKING:
     from fedmend.report.overview import PartyOverview
 
-__all__ = ["columns_in_words", "percent", "torn_across", "what_is_torn"]
+__all__ = ["columns_in_words", "torn_across", "what_is_torn"]
 
 SCARCE_LABELS = 0.5
 RARE_CLASS = 0.1
@@ -153,10 +155,3 @@ def columns_in_words(party: PartyOverview) -> str:
         return f"{party.n_columns} {next(iter(party.columns))} {noun}"
     parts = ", ".join(f"{count} {kind}" for kind, count in party.columns.items())
     return f"{party.n_columns} {noun} ({parts})"
-
-
-def percent(share: float) -> str:
-    """A share as people read it: ``80 %``, ``0.4 %``, ``under 0.1 %``."""
-    if 0 < share < 0.001:
-        return "under 0.1 %"
-    return f"{100 * share:.0f} %" if share >= 0.0995 or share == 0 else f"{100 * share:.1f} %"

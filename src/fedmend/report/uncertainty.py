@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from fedmend.report import plots
-from fedmend.report.overview import percent
+from fedmend.report.amounts import percent
 
 __all__ = ["Uncertainty", "picture"]
 

@@ -8,13 +8,13 @@ from dataclasses import dataclass, field
 
 from fedmend.federation.ledger import COORDINATOR, RESUMED, UNANSWERED, Entry
 from fedmend.federation.policy import KINDS
+from fedmend.report.amounts import human_bytes
 
 __all__ = [
     "KIND_WORDS",
     "Flow",
     "Saw",
     "flows",
-    "human_bytes",
     "verdict",
     "what_was_seen",
 ]
@@ -220,18 +220,6 @@ def verdict(entries: Iterable[Entry]) -> str:
         for flow in clear
     ]
     return f"Values left in the clear: {_joined(parts)}."
-
-
-def human_bytes(size: int) -> str:
-    """``5.2 MB``: decimal units, three figures at most."""
-    if size < 1000:
-        return f"{size} B"
-    number = float(size)
-    for unit in ("kB", "MB", "GB", "TB"):
-        number /= 1000
-        if number < 999.5 or unit == "TB":
-            break
-    return f"{number:.1f} {unit}" if number < 99.95 else f"{number:.0f} {unit}"
 
 
 def _joined(parts: Sequence[str]) -> str:
