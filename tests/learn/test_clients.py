@@ -238,6 +238,9 @@ def test_a_client_without_labels_takes_part() -> None:
         report = clients.run_round()
         assert [each["steps"] for each in report.per_client] == [12, 0]
         assert [each["rows"] for each in report.per_client][1] == 0
+        # Nothing is known of who took no step, and nobody else's mean is the less for it.
+        assert report.loss == report.per_client[0]["loss_labelled"] > 0
+        assert np.isnan(report.per_client[1]["loss_labelled"])
 
 
 def changed(column: str, value) -> pd.DataFrame:

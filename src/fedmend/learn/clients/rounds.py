@@ -296,7 +296,7 @@ class Update:
 
 @dataclass(frozen=True)
 class RoundReport:
-    """A round in numbers, means over its clients; not a number where nothing is known.
+    """A round in numbers, means over clients that took a step; not a number where nothing is known.
 
     utilisation: the share of unlabelled rows that got a label; pseudo_accuracy: of those whose
     truth is known, the share that is right; confidence_gap: mean |max p_local - max p_global|.
@@ -315,10 +315,13 @@ class RoundReport:
     def of(cls, number: int, updates: Sequence[Update]) -> RoundReport:
         # One copy from the device for all clients.
         table = torch.stack([update.measures for update in updates]).double().cpu()
+        # Without labels a client of a supervised method takes no step, and has nothing to tell.
+        trained = torch.tensor([update.steps > 0 for update in updates])
+        table[~trained] = torch.nan
         per_client = [
             _facts(update, row.tolist()) for update, row in zip(updates, table, strict=True)
         ]
-        mean = dict(zip(MEASURES, table.mean(0).tolist(), strict=True))
+        mean = dict(zip(MEASURES, table[trained].mean(0).tolist(), strict=True))
         return cls(
             number,
             [update.client for update in updates],
