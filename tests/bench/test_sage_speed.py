@@ -9,7 +9,8 @@ from torch.utils.flop_counter import FlopCounterMode
 from fedmend.bench.sage import speed as sage_speed
 from fedmend.bench.sage.speed import PAPER, TINY, PlainLoop, matmul_rate, step_flops
 from fedmend.errors import ConfigError
-from fedmend.learn.clients.rounds import NetSpec, RoundSettings, build_net
+from fedmend.learn.clients.networks import NetSpec, build_net
+from fedmend.learn.clients.rounds import RoundSettings
 
 
 def test_flops_are_those_torch_counts() -> None:

@@ -14,7 +14,8 @@ from fedmend.data.table import Table
 from fedmend.errors import ConfigError, DataError, Refused, ResumeError
 from fedmend.federation import Federation, Party, Policy
 from fedmend.learn.clients.federated import FederatedClients
-from fedmend.learn.clients.rounds import PseudoMethod, RoundSettings, Supervised
+from fedmend.learn.clients.local_methods import PseudoMethod, Supervised
+from fedmend.learn.clients.rounds import RoundSettings
 from fedmend.learn.clients.simulator import Simulator
 from fedmend.learn.clients.worker import pool_of
 from fedmend.learn.optim import OptimizerSpec

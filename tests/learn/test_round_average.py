@@ -12,17 +12,11 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from fedmend.errors import ConfigError
-from fedmend.learn.clients.networks import build_net
+from fedmend.learn.clients.local_methods import PseudoMethod, Supervised
+from fedmend.learn.clients.networks import NetSpec, build_net
 from fedmend.learn.clients.round_average import RoundAverage
-from fedmend.learn.clients.rounds import (
-    ImageViews,
-    NetSpec,
-    Pool,
-    PseudoMethod,
-    RoundSettings,
-    Supervised,
-    TableViews,
-)
+from fedmend.learn.clients.rounds import Pool, RoundSettings
+from fedmend.learn.clients.row_views import ImageViews, TableViews
 from fedmend.learn.clients.simulator import Simulator
 from fedmend.learn.parts import read_file, write_file
 

@@ -13,25 +13,25 @@ from torch import nn
 from torch.nn import functional as F
 
 from fedmend.errors import ConfigError, DataError
-from fedmend.learn.clients.local_methods import Client, StepBatch, divergence
-from fedmend.learn.clients.networks import FlatNet
-from fedmend.learn.clients.rounds import (
-    ImageViews,
+from fedmend.learn.clients.local_methods import (
+    Client,
     LocalMethod,
-    NetSpec,
-    Pool,
     PseudoMethod,
-    RoundSettings,
+    StepBatch,
     Supervised,
-    TableViews,
-    average,
-    build_net,
-    draw_clients,
-    initial_weights,
-    make_plan,
+    divergence,
     method_of,
+)
+from fedmend.learn.clients.networks import FlatNet, NetSpec, build_net, initial_weights
+from fedmend.learn.clients.rounds import (
+    Pool,
+    RoundSettings,
+    average,
+    draw_clients,
+    make_plan,
     round_generator,
 )
+from fedmend.learn.clients.row_views import ImageViews, TableViews
 from fedmend.learn.clients.rules import SageRule
 from fedmend.learn.clients.stacked import StackedTrainer
 from fedmend.learn.clients.trainer import Trainer, pick

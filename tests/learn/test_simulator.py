@@ -11,20 +11,12 @@ from sklearn.datasets import load_digits
 
 from fedmend.errors import ConfigError, DataError, FedmendWarning, ResumeError
 from fedmend.learn import optim
-from fedmend.learn.clients.networks import FlatNet
+from fedmend.learn.clients.local_methods import PseudoMethod, Supervised, method_of
+from fedmend.learn.clients.networks import FlatNet, NetSpec, build_net
 from fedmend.learn.clients.recipes import MatchServer
 from fedmend.learn.clients.resnet import fast_eval, fast_train
-from fedmend.learn.clients.rounds import (
-    ImageViews,
-    NetSpec,
-    Pool,
-    PseudoMethod,
-    RoundSettings,
-    Supervised,
-    TableViews,
-    build_net,
-    method_of,
-)
+from fedmend.learn.clients.rounds import Pool, RoundSettings
+from fedmend.learn.clients.row_views import ImageViews, TableViews
 from fedmend.learn.clients.simulator import Simulator
 from fedmend.learn.clients.stacked import StackedNet
 from fedmend.learn.clients.trainer import Trainer

@@ -6,19 +6,12 @@ import pytest
 import torch
 
 from fedmend.learn.augment import apply_weak, draw_weak
+from fedmend.learn.clients.local_methods import PseudoMethod, Supervised, method_of
+from fedmend.learn.clients.networks import NetSpec
 from fedmend.learn.clients.randaugment import OPERATIONS, apply_operation, apply_strong, draw_strong
 from fedmend.learn.clients.recipes import MatchServer
-from fedmend.learn.clients.rounds import (
-    ImageViews,
-    NetSpec,
-    Pool,
-    PseudoMethod,
-    RoundSettings,
-    Supervised,
-    TableViews,
-    method_of,
-    round_generator,
-)
+from fedmend.learn.clients.rounds import Pool, RoundSettings, round_generator
+from fedmend.learn.clients.row_views import ImageViews, TableViews
 from fedmend.learn.clients.simulator import Simulator
 from fedmend.learn.optim import OptimizerSpec
 

@@ -16,8 +16,8 @@ pytest.importorskip("triton")
 
 from fedmend.learn.clients import resnet as simulator_resnet
 from fedmend.learn.clients.kernels import norm_backward, norm_forward
+from fedmend.learn.clients.networks import NetSpec, build_net
 from fedmend.learn.clients.resnet import eval_pass, train_pass
-from fedmend.learn.clients.rounds import NetSpec, build_net
 from fedmend.learn.clients.stem import stem, stem_backward
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from fedmend.learn.clients.rounds import LocalMethod, RoundReport
+from fedmend.learn.clients.local_methods import LocalMethod
+from fedmend.learn.clients.rounds import RoundReport
 
 __all__ = ["entry_of", "told_of"]
 

@@ -10,7 +10,9 @@ from fedmend.errors import ConfigError
 from fedmend.federation import Federation
 from fedmend.learn.clients.federated import FederatedClients
 from fedmend.learn.clients.hidden import HiddenClients
-from fedmend.learn.clients.rounds import Aggregate, LocalMethod, NetSpec, Pool, RoundSettings
+from fedmend.learn.clients.local_methods import LocalMethod
+from fedmend.learn.clients.networks import NetSpec
+from fedmend.learn.clients.rounds import Aggregate, Pool, RoundSettings
 from fedmend.learn.clients.simulator import Simulator
 from fedmend.learn.optim import OptimizerSpec
 from fedmend.methods.estimator import Estimator

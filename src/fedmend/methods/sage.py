@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from fedmend.learn.clients.rounds import LocalMethod, PseudoMethod
+from fedmend.learn.clients.local_methods import LocalMethod, PseudoMethod
 from fedmend.learn.clients.rules import KAPPA, SageRule
 from fedmend.methods.horizontal import HorizontalEstimator
 

@@ -14,7 +14,9 @@ import torch
 from fedmend.data import datasets
 from fedmend.data.clients import client_names, client_rows
 from fedmend.errors import ConfigError
-from fedmend.learn.clients.rounds import ImageViews, NetSpec, Pool, TableViews
+from fedmend.learn.clients.networks import NetSpec
+from fedmend.learn.clients.rounds import Pool
+from fedmend.learn.clients.row_views import ImageViews, TableViews
 from fedmend.learn.clients.simulator import Simulator
 
 __all__ = ["DATASETS", "TENTH", "World", "paper_accuracy", "world_of"]

@@ -21,15 +21,10 @@ from torch.nn import functional as F
 
 from fedmend.bench.harness import Bar, BenchResult, device_name
 from fedmend.errors import ConfigError
-from fedmend.learn.clients.rounds import (
-    ImageViews,
-    NetSpec,
-    Pool,
-    PseudoMethod,
-    RoundSettings,
-    TableViews,
-    build_net,
-)
+from fedmend.learn.clients.local_methods import PseudoMethod
+from fedmend.learn.clients.networks import NetSpec, build_net
+from fedmend.learn.clients.rounds import Pool, RoundSettings
+from fedmend.learn.clients.row_views import ImageViews, TableViews
 from fedmend.learn.clients.rules import SageRule
 from fedmend.learn.clients.simulator import Simulator
 from fedmend.learn.halves import resolve_device

@@ -35,17 +35,16 @@ from fedmend.data.encode import Encoder
 from fedmend.errors import ConfigError, DataError, ResumeError
 from fedmend.federation import Crew, Each, Federation
 from fedmend.learn.clients.encoding import common_classes, common_encoder, common_schema
+from fedmend.learn.clients.local_methods import LocalMethod
+from fedmend.learn.clients.networks import NetSpec, initial_weights
 from fedmend.learn.clients.round_average import RoundAverage
 from fedmend.learn.clients.rounds import (
     Aggregate,
-    LocalMethod,
-    NetSpec,
     RoundReport,
     RoundSettings,
     Update,
     average,
     draw_clients,
-    initial_weights,
     restore_server,
     server_state,
 )

@@ -17,43 +17,20 @@ import torch
 from torch import Tensor
 
 from fedmend.errors import ConfigError, DataError
-from fedmend.learn.clients.local_methods import (
-    MEASURES,
-    Client,
-    InputBatch,
-    LocalMethod,
-    PseudoMethod,
-    StepBatch,
-    Supervised,
-    method_of,
-)
-from fedmend.learn.clients.networks import NetSpec, build_net, initial_weights
-from fedmend.learn.clients.row_views import ImageViews, TableViews, Views
+from fedmend.learn.clients.local_methods import MEASURES, LocalMethod
+from fedmend.learn.clients.row_views import ImageViews, Views
 from fedmend.learn.optim import OptimizerSpec
 
 __all__ = [
-    "MEASURES",
     "Aggregate",
-    "Client",
-    "ImageViews",
-    "InputBatch",
-    "LocalMethod",
-    "NetSpec",
     "Plan",
     "Pool",
-    "PseudoMethod",
     "RoundReport",
     "RoundSettings",
-    "StepBatch",
-    "Supervised",
-    "TableViews",
     "Update",
     "average",
-    "build_net",
     "draw_clients",
-    "initial_weights",
     "make_plan",
-    "method_of",
     "restore_server",
     "round_generator",
     "server_state",

@@ -24,19 +24,17 @@ import torch
 from torch import Tensor
 
 from fedmend.errors import ConfigError, ResumeError
+from fedmend.learn.clients.local_methods import LocalMethod, Supervised
+from fedmend.learn.clients.networks import NetSpec, initial_weights
 from fedmend.learn.clients.round_average import RoundAverage
 from fedmend.learn.clients.rounds import (
     Aggregate,
-    LocalMethod,
-    NetSpec,
     Pool,
     RoundReport,
     RoundSettings,
-    Supervised,
     Update,
     average,
     draw_clients,
-    initial_weights,
     restore_server,
     round_generator,
     server_state,

@@ -15,17 +15,10 @@ from fedmend.data.schema import Schema
 from fedmend.errors import ConfigError, DataError
 from fedmend.federation.worker import Worker, exposed
 from fedmend.learn.clients.encoding import describe, moments
-from fedmend.learn.clients.rounds import (
-    ImageViews,
-    NetSpec,
-    Pool,
-    RoundSettings,
-    Supervised,
-    TableViews,
-    method_of,
-    round_generator,
-)
-from fedmend.learn.clients.row_views import Views
+from fedmend.learn.clients.local_methods import Supervised, method_of
+from fedmend.learn.clients.networks import NetSpec
+from fedmend.learn.clients.rounds import Pool, RoundSettings, round_generator
+from fedmend.learn.clients.row_views import ImageViews, TableViews, Views
 from fedmend.learn.clients.trainer import Trainer
 from fedmend.learn.halves import resolve_device
 from fedmend.learn.label_dp import ToldLabels

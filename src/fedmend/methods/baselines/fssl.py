@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from fedmend.errors import ConfigError
-from fedmend.learn.clients.rounds import Aggregate, LocalMethod, PseudoMethod, Supervised
+from fedmend.learn.clients.local_methods import LocalMethod, PseudoMethod, Supervised
+from fedmend.learn.clients.rounds import Aggregate
 from fedmend.learn.clients.rules import (
     KAPPA,
     FedDBRule,

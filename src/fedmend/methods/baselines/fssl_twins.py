@@ -8,8 +8,9 @@ from __future__ import annotations
 from typing import Any, Self
 
 from fedmend.errors import ConfigError
+from fedmend.learn.clients.local_methods import LocalMethod
 from fedmend.learn.clients.recipes import DureMethod, LoKeMethod, MatchMethod, MatchServer
-from fedmend.learn.clients.rounds import Aggregate, LocalMethod
+from fedmend.learn.clients.rounds import Aggregate
 from fedmend.learn.clients.rules import KAPPA
 from fedmend.methods.horizontal import HorizontalEstimator
 
