@@ -57,6 +57,24 @@ def test_own_expertise_from_what_was_told() -> None:
     np.testing.assert_allclose(without_response(told, 1.5), own, atol=1e-12)
 
 
+def test_expertise_stays_one_where_chance_went_beyond_what_can_be() -> None:
+    """Whoever was told so rarely to be wrong by chance would be less than never wrong."""
+    told = np.array([[0.95, 0.05], [0.2, 0.8]])  # keeps .73 of the labels at ε = 1
+    own = without_response(told, 1.0)
+    np.testing.assert_allclose(own[0], [1.0, 0.0])
+    assert (own >= 0).all()
+    np.testing.assert_allclose(own.sum(1), 1.0)
+
+
+def test_other_classes_are_another_answer() -> None:
+    votes = np.arange(300) % 2
+    responses = Responses(site())
+    two = responses.of("train|y", votes, 1.0, ["a", "b"])
+    three = responses.of("train|y", votes, 1.0, ["a", "b", "c"])
+    assert set(two) == {0, 1} and set(three) == {0, 1, 2}
+    assert responses.spent("train|y") == 2.0
+
+
 def test_an_answer_once_given_stays_and_costs_once(tmp_path: Path) -> None:
     votes = np.random.default_rng(0).integers(0, 3, 200)
     responses = Responses(site(tmp_path))
