@@ -12,8 +12,8 @@ from fedmend.data.crowds import annotators
 from fedmend.data.table import Table
 from fedmend.errors import ConfigError, DataError, NotFitted, Refused
 from fedmend.federation import Policy
-from fedmend.methods.corrected import _believed, correct_labels, label_belief
 from fedmend.learn.label_dp import Responses
+from fedmend.methods.corrected import _believed, correct_labels, label_belief
 
 
 @pytest.fixture(scope="module")
