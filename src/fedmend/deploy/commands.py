@@ -100,6 +100,7 @@ def start(kit: Kit, detach: Detach = False) -> None:
         found = daemon.start()
         typer.echo(f"{file.name} runs in the background (process {found.supervisor})")
         return
+    daemon.require_valid()
     console = _console()
     somebody = sys.stdin.isatty()
     keyboard = (keyboard_answer, forget_typed) if somebody else (None, None)

@@ -19,6 +19,7 @@ from fedmend._suggest import did_you_mean
 from fedmend._version import __version__
 from fedmend.config.doubts import doubtful_columns
 from fedmend.config.passwords import password_notes
+from fedmend.deploy.certificates import SOON_DAYS
 from fedmend.deploy.consent import party_of
 from fedmend.deploy.party_file import PartyFile, install_workers, load_party, read_new
 from fedmend.deploy.processes import role_of, server_address
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Check", "check_party"]
 
-SOON_DAYS = 30
 LITTLE_SPACE = 1 << 30
 
 
@@ -168,8 +168,12 @@ def _reach(kit: Path, seconds: float) -> Check:
             context.wrap_socket(plain, server_hostname=host) as secure,
         ):
             if not secure.recv(1):
-                raise ConnectionError("it closed the connection")
+                words = f"{host}:{port} closed the connection: it does not take this certificate. "
+                return Check("server", "problem", words + "Mend: ask for a new kit")
     except ssl.SSLError as error:
+        if "expired" in str(getattr(error, "verify_message", "")):
+            words = f"{host}:{port} answers with a certificate that has expired. Mend: the "
+            return Check("server", "problem", words + "coordinator makes new kits")
         words = f"{host}:{port} answers, but not to this certificate: {error.reason or error}. "
         return Check("server", "problem", words + "Mend: take both kits from one provisioning")
     except OSError as error:

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from fedmend.deploy.certificates import kit_certificates, require_valid
 from fedmend.deploy.consent import party_of
 from fedmend.deploy.provision import anchor_server
 from fedmend.errors import ConfigError, MissingExtra
@@ -83,6 +84,7 @@ class Daemon:
         owned: it ends when the process that calls this is gone, however that ended.
         """
         self._refuse_second()
+        self.require_valid()
         owner = [str(os.getpid())] if owned else []
         with (self.kit / OUTPUT_FILE).open("ab") as output:
             self._started = process = subprocess.Popen(
@@ -105,6 +107,11 @@ class Daemon:
         raise ConfigError(
             f"the process of {self.kit.name} did not start. Mend: see {self.kit / OUTPUT_FILE}"
         )
+
+    def require_valid(self) -> None:
+        """That the certificates of this kit are valid now."""
+        mend = "the coordinator makes new kits ('fedmend provision --force') and hands them out"
+        require_valid(kit_certificates(self.kit), mend)
 
     def stop(self, *, seconds: float = 20.0) -> bool:
         """End the supervisor and all below it; False when nothing ran."""

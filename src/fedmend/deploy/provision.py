@@ -14,10 +14,12 @@ import os
 import shutil
 import tempfile
 from collections.abc import Sequence
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedmend.config.mended import moved, toml_text
+from fedmend.deploy.certificates import issued_certificates, kit_certificates, require_valid
 from fedmend.errors import ConfigError, MissingExtra
 from fedmend.federation.engines.flare.kits import ADMIN, PARTY_CLASS, RELAY_CLASS, Kits
 
@@ -95,6 +97,14 @@ def require_kits(config: Config, kits: Kits) -> None:
     again = f"fedmend provision {config.source}"
     if not kits.server.is_dir():
         raise ConfigError(f"there are no kits in {kits.folder}. Mend: {again}")
+    own = chain(kit_certificates(kits.server), kit_certificates(kits.admin))
+    names = {party.name for party in config.party}
+    theirs = (each for each in issued_certificates(kits.folder / "ca") if each[0] in names)
+    require_valid(
+        chain(own, theirs),
+        f"{again} --force makes new kits, to be handed out (after kits/ca is removed, if it is the "
+        "authority's that is over)",
+    )
     problems = []
     admin = json.loads((kits.admin / "startup" / "fed_admin.json").read_text("utf-8"))["admin"]
     made, said = (admin["host"], admin["port"]), (config.flare.host, config.flare.port)
