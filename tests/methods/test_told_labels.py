@@ -10,11 +10,18 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 import fedmend as fm
 from fedmend.config import load_config
 from fedmend.errors import ConfigError, DataError, PrivacyWarning, ResumeError
 from fedmend.flow import execute, plan_of
+from fedmend.learn.evidence.top import (
+    EvidenceTop,
+    EvidenceTopSpec,
+    Objective,
+    consistency_loss,
+)
 from fedmend.learn.label_dp import ToldLabels, keep_probability
 from fedmend.learn.split import TopWorker
 from fedmend.methods.inc import InC
@@ -70,6 +77,21 @@ def test_no_worker_of_a_training_meets_a_true_label(
     # Scores are by true labels: what is right of one is wrong of the other.
     right = model.evaluate(fed, rows="all")["accuracy"]
     assert again.evaluate(other, rows="all")["accuracy"] == pytest.approx(1 - right)
+
+
+def test_consistency_learns_from_likelihoods_as_from_the_labels_they_stand_for() -> None:
+    top = EvidenceTop(EvidenceTopSpec((3,), (), 2, joint=False))
+    how = Objective(activation="softmax", party=1.0, fused=0.0, consistency=0.5)
+    embedding, labels = torch.randn(7, 3), torch.tensor([0, 1, 1, 0])
+    hard = consistency_loss(top, how, 0, embedding, 4, 1, labels)
+    certain = torch.eye(2)[labels]
+    torch.testing.assert_close(
+        consistency_loss(top, how, 0, embedding, 4, 1, certain, likely=True), hard
+    )
+    # What says nothing teaches nothing.
+    silent = consistency_loss(top, how, 0, embedding[[0, 0]], 1, 0, torch.ones(1, 2), likely=True)
+    (gradient,) = torch.autograd.grad(silent, [next(top.parameters())])
+    assert gradient.abs().max() < 1e-6
 
 
 def test_a_second_fit_and_other_methods_know_the_same_labels(make_fed: Make) -> None:

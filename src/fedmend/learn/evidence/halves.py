@@ -270,7 +270,14 @@ class EvidenceTopHalf(_Trained, TopHalf):
             for number, side in enumerate(whole):
                 own = (len(side) - 1 - overlapping) // 2
                 total = total + consistency_loss(
-                    self.top, self.how, number, side, overlapping, own, targets
+                    self.top,
+                    self.how,
+                    number,
+                    side,
+                    overlapping,
+                    own,
+                    targets,
+                    likely=self.likely,
                 )
             return total, None
         sides = [

@@ -267,14 +267,17 @@ def consistency_loss(
     labelled: int,
     unlabelled: int,
     targets: Tensor,
+    *,
+    likely: bool = False,
 ) -> Tensor:
     """A party's own head on labelled rows, then on weak and strong views of unlabelled ones.
 
-    embedding: labelled rows, weak views, strong views, and last the mean row.
+    embedding: labelled rows, weak views, strong views, and last the mean row. likely: as of
+    `total_loss`.
     """
     outputs = top.head(party, embedding[:-1])
     given = how.opinion(outputs[:labelled])
-    total = how.rows_loss(given, targets[:labelled], 0).mean()
+    total = how.rows_loss(given, targets[:labelled], 0, likely).mean()
     if not unlabelled:
         return total
     weak = ev.probability(how.opinion(outputs[labelled : labelled + unlabelled].detach()))
