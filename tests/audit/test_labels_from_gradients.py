@@ -93,6 +93,15 @@ def test_lengths_are_relative_to_their_look() -> None:
     assert missing[1] == pytest.approx(1.0)  # its second look is none
 
 
+def test_either_side_of_the_axis_may_be_either_class() -> None:
+    rng = np.random.default_rng(0)
+    truth = np.arange(60) % 2
+    units = (2 * truth - 1)[:, None] * np.ones(4) + 0.1 * rng.normal(size=(60, 4))
+    for said in (truth, 1 - truth):
+        scores = LabelsFromGradients._directions(units, 2, said, rng)
+        assert scores[said == 1].min() > scores[said == 0].max()
+
+
 def test_the_tightest_clustering_is_taken(monkeypatch) -> None:
     rng = np.random.default_rng(0)
     truth = np.repeat([0, 1, 2], 20)
