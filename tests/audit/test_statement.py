@@ -72,3 +72,9 @@ def test_what_the_coordinator_only_relays_can_be_sealed() -> None:
 )
 def test_lines_of(shape: str, dtype: str, lines: int) -> None:
     assert lines_of(entry(shape=shape, dtype=dtype)) == lines
+
+
+def test_calls_that_were_refused_or_not_answered_hold_no_lines() -> None:
+    never = [entry(note=note, count=5) for note in ("refused", "unanswered")]
+    (found,) = (each for each in statement([entry(), *never], rows=64) if each.lines)
+    assert (found.lines, found.looks) == (640, 10)
