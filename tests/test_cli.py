@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import json
 import os
 import resource
@@ -142,6 +143,21 @@ def test_unexpected_errors_are_told_apart_and_traced_on_request(call, workshop, 
     assert workshop.leftovers() == []
     with pytest.raises(ZeroDivisionError):
         main(["--debug", "run"])
+
+
+def test_what_a_disk_refuses_is_told_with_a_mend(call, workshop, monkeypatch):
+    workshop.write()
+    (workshop.folder / "file").write_text("in the way")
+    code, _, err = call("run", "--folder", "file/run")
+    assert code == 1 and "error: Not a directory: file/run.part. Mend: a file stands" in err
+
+    def full(*_, **__):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("fedmend.flow.stages.mend", full)
+    code, _, err = call("run", "--keep-failed")
+    assert code == 1 and "error: No space left on device. Mend: make room on this disk" in err
+    assert "What is done is kept in" in err and "fault in fedmend" not in err
 
 
 def test_debug_keeps_the_traceback_of_our_own_errors(call):

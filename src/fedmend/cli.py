@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import sys
 import warnings
@@ -27,6 +28,16 @@ app = typer.Typer(
 )
 
 _LOG = logging.getLogger("fedmend")
+_DISK = {
+    errno.ENOSPC: "make room on this disk, or --folder names one with more",
+    errno.EDQUOT: "make room within your quota, or --folder names another disk",
+    errno.EROFS: "this disk cannot be written to: --folder names another",
+    errno.EACCES: "get the right to write there, or name another folder",
+    errno.EPERM: "get the right to write there, or name another folder",
+    errno.ENOTDIR: "a file stands where a folder should be: name another folder",
+    errno.ENAMETOOLONG: "give a shorter name",
+}
+"""What a disk may refuse, and what helps."""
 
 
 class _State:
@@ -104,6 +115,12 @@ def _tell(error: Exception) -> int:
         notes = "".join(f"{note}\n" for note in getattr(error, "__notes__", ()))
         sys.stderr.write(f"error: {error}\n{notes}")
         return error.exit_code
+    mend = _DISK.get(error.errno or 0) if isinstance(error, OSError) else None
+    if isinstance(error, OSError) and mend is not None:
+        where = f": {error.filename}" if error.filename else ""
+        notes = "".join(f"{note}\n" for note in getattr(error, "__notes__", ()))
+        sys.stderr.write(f"error: {error.strerror}{where}. Mend: {mend}\n{notes}")
+        return 1
     sys.stderr.write(
         f"unexpected error: {type(error).__name__}: {error}\n"
         "This is a fault in fedmend. Mend: run again with 'fedmend --debug …' and report "

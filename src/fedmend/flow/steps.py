@@ -99,7 +99,7 @@ def in_stage(stage: str, title: str = "") -> Iterator[None]:
     """Errors inside name the stage they happened in."""
     try:
         yield
-    except FedmendError as error:
+    except (FedmendError, OSError) as error:
         words = f"This was in the stage {stage!r}"
         # The inner place is the closer one.
         if not any(note.startswith(words) for note in getattr(error, "__notes__", ())):
