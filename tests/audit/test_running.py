@@ -10,6 +10,7 @@ import pytest
 
 import fedmend as fm
 from fedmend.audit import Audit, AuditReport
+from fedmend.audit.statement import statement
 from fedmend.audit.tap import rehearsal
 from fedmend.errors import ConfigError, DataError
 
@@ -215,3 +216,15 @@ def test_parties_elsewhere_cannot_be_rehearsed(make_fed, make_frame) -> None:
     fed.engine = Elsewhere()
     with pytest.raises(ConfigError, match="--ledger RUN"):
         Audit().run(fed, fm.VFL())
+
+
+def test_readings_are_of_the_training_and_not_of_what_the_audit_asks_for_itself(
+    make_fed, make_frame
+) -> None:
+    report = Audit(attacks=["bottom"]).run(make_fed(make_frame(60)), fm.VFL(epochs=1))
+    plain = make_fed(make_frame(60))
+    fm.VFL(epochs=1).fit(plain)
+    expected = statement(plain.ledger.entries())
+    assert {(each.role, each.sender, each.kind): each.lines for each in report.readings} == {
+        (each.role, each.sender, each.kind): each.lines for each in expected
+    }
