@@ -10,6 +10,7 @@ import pytest
 
 pytest.importorskip("nvflare", reason="the flare engine needs nvflare")
 
+from fedmend.cli import main
 from fedmend.federation.ledger import read_ledger
 
 from . import conftest
@@ -86,3 +87,23 @@ def test_every_method_gives_the_numbers_of_one_process(labellers):
     assert plain != corrected
     entries = read_ledger(labellers.folder / "over" / "ledger.jsonl")
     assert not {entry.kind for entry in entries} & {"label", "row"}
+
+
+def test_new_rows_are_predicted_where_they_are(labellers, tmp_path, capsys):
+    """After the run above, from the command line."""
+    run = labellers.folder / "over"
+    if not run.is_dir():
+        labellers.run("over")
+    for name in labellers.names:
+        path = labellers.kits.party(name) / "party.toml"
+        path.write_text(f'new = "{labellers.folder / name}.csv"\n' + path.read_text())
+    labellers.up()
+    over = ["--engine", "flare", "--kits", str(labellers.kits.folder)]
+    with pytest.raises(SystemExit) as ended:
+        main(["predict", str(run), *over, "--method", "InC", "--out", str(tmp_path / "said")])
+    assert not ended.value.code
+    told = capsys.readouterr().out
+    place = f"runs/{(run / 'run.name').read_text()}/said/predictions.csv"
+    for name in labellers.names:
+        assert f"{name} (in its own kit, {place})" in told
+        assert (labellers.kits.party(name) / place).is_file()
