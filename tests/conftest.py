@@ -15,6 +15,7 @@ from fedmend.data.table import Table
 from fedmend.federation import Alignment, AlignmentCounts, Federation, Party
 
 
+@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Under xdist (--dist loadgroup) tests that share what was made for them run in one process.
 
