@@ -10,7 +10,7 @@ BENCH  ?= split
 # Two processes with one thread each are quicker than two that fight for the cores. Tests that share
 # what was made for them stay in one of them (tests/conftest.py). Compiled files are kept: tests that
 # start processes would else compile the package anew in each.
-PYTEST := PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) --dist loadgroup
+PYTEST := PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS)
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test test-slow lint format types docs bench clean

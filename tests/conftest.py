@@ -14,27 +14,25 @@ import pytest
 from fedmend.data.table import Table
 from fedmend.federation import Alignment, AlignmentCounts, Federation, Party
 
+SHARING = ("tests/machines/", "tests/predict/")
+"""Folders whose files share what was made once: a federation of processes, trained runs."""
 
-@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Under xdist (--dist loadgroup) tests that share what was made for them run in one process.
 
-    What a file makes once (a trained model), or a folder on disk (runs, processes), would else be
-    made again in every process that gets one of its tests.
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Under xdist a file's tests run in one process, and so do those of a folder that shares.
+
+    What they make once (a trained model, a run, processes) would else be made in every process
+    that gets one of them. Groups of xdist's own (``loadgroup``) are not seen by pytest 9.
     """
-    for item in items:
-        if isinstance(item, pytest.Function) and item.get_closest_marker("xdist_group") is None:
-            shared = [
-                fixture.baseid
-                for fixture in (known[-1] for known in item._fixtureinfo.name2fixturedefs.values())
-                if fixture.scope == "module" or is_kept_on_disk(fixture)
-            ]
-            if shared:
-                item.add_marker(pytest.mark.xdist_group(min(shared, key=len)))
+    from xdist.scheduler import LoadScopeScheduling
 
+    class ByFile(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            file = nodeid.partition("::")[0]
+            return next((folder for folder in SHARING if file.startswith(folder)), file)
 
-def is_kept_on_disk(fixture: pytest.FixtureDef[Any]) -> bool:
-    return fixture.scope == "session" and "tmp_path_factory" in fixture.argnames
+    return ByFile(config, log)
 
 
 class Workshop:

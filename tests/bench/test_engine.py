@@ -58,7 +58,6 @@ def test_the_bars_say_when_a_promise_is_broken():
 
 
 @pytest.mark.slow
-@pytest.mark.xdist_group("machines")
 def test_the_quick_run_holds_what_does_not_depend_on_the_machine():
     pytest.importorskip("nvflare", reason="the flare engine needs nvflare")
     result = run(quick=True, epochs=2)

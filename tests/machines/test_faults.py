@@ -14,7 +14,6 @@ from fedmend.errors import PartyAbsent, PartyFailed
 from .conftest import Strike, wait_until
 from .machine_probe import MachineProbe
 
-pytestmark = pytest.mark.xdist_group("machines")
 EPOCHS = 6
 
 

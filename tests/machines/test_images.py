@@ -13,7 +13,7 @@ from fedmend.data.table import Table
 
 from . import conftest
 
-pytestmark = [pytest.mark.xdist_group("machines"), pytest.mark.slow]
+pytestmark = pytest.mark.slow
 
 TOML = """
 [[party]]

@@ -15,7 +15,7 @@ from fedmend.federation.ledger import read_ledger
 
 from . import conftest
 
-pytestmark = [pytest.mark.xdist_group("machines"), pytest.mark.slow]
+pytestmark = pytest.mark.slow
 
 TOML = (
     conftest.TWO_LABELLERS

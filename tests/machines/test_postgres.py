@@ -14,7 +14,7 @@ from fedmend.deploy.party_check import check_party
 
 from .conftest import free_port
 
-pytestmark = [pytest.mark.xdist_group("machines"), pytest.mark.slow]
+pytestmark = pytest.mark.slow
 
 
 def programs() -> Path:

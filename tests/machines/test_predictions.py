@@ -18,7 +18,6 @@ from fedmend.predict.machines import predict_over_machines
 from fedmend.predict.models import chosen
 
 pytestmark = [
-    pytest.mark.xdist_group("machines"),
     pytest.mark.filterwarnings("ignore::fedmend.errors.PrivacyWarning"),
 ]
 COLUMNS = ["p(no)", "p(yes)", "uncertainty"]

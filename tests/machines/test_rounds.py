@@ -19,7 +19,7 @@ from fedmend.methods.sage import SAGE
 
 from . import conftest
 
-pytestmark = [pytest.mark.xdist_group("machines"), pytest.mark.slow]
+pytestmark = pytest.mark.slow
 
 TOML = (
     conftest.TWO_LABELLERS

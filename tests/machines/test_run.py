@@ -16,8 +16,6 @@ from fedmend.federation.reconcile import reconcile
 from .conftest import wait_until
 from .machine_probe import MachineProbe
 
-pytestmark = pytest.mark.xdist_group("machines")
-
 
 @pytest.fixture(scope="module")
 def record(world):

@@ -24,8 +24,6 @@ from fedmend.federation.engines.flare.messages import read_reply, request
 from .machine_probe import MachineProbe
 from .test_party_check import sign_anew
 
-pytestmark = pytest.mark.xdist_group("machines")
-
 
 def handshake(port: int, root: Path, pair: tuple[Path, Path] | None = None) -> bytes:
     """What the server says first to whom it admits; an error to others."""

@@ -11,7 +11,7 @@ from fedmend.flow import Listener, read_manifest
 from . import conftest
 from .test_labellers import write_labels
 
-pytestmark = [pytest.mark.xdist_group("machines"), pytest.mark.slow]
+pytestmark = pytest.mark.slow
 
 TOML = (
     conftest.TWO_LABELLERS

@@ -39,5 +39,5 @@ def test_every_parameter_named_is_one() -> None:
     }
     assert len(named) > 8
     assert named <= set(InC.parameter_names())
-    shared = set(SplitEstimator.parameter_names()) - {"batch_size"} | {"posterior"}
+    shared = set(SplitEstimator.parameter_names()) - {"batch_size", "label_dp"} | {"posterior"}
     assert set(InC.parameter_names()) - shared == named
