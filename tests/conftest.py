@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -160,6 +161,13 @@ def make_frame() -> Callable[..., pd.DataFrame]:
 @pytest.fixture(scope="session")
 def make_fed() -> Callable[..., Federation]:
     return fed_of
+
+
+@pytest.fixture
+def steady_draws(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Randomised response from a seed: what is learnt from told labels is the same in every run."""
+    draws = SimpleNamespace(urandom=np.random.default_rng(0).bytes)
+    monkeypatch.setattr("fedmend.learn.label_dp.os", draws)
 
 
 # ---------------------------------------------------------------- a browser

@@ -112,6 +112,7 @@ def test_a_federation_seen_in_part_is_rehearsed_in_part(make_fed, make_frame) ->
     ).all()
 
 
+@pytest.mark.usefixtures("steady_draws")
 def test_told_labels_bound_what_gradients_can_tell(make_fed, make_frame) -> None:
     fed = make_fed(make_frame(400), test=make_frame(80, seed=1))
     before = fed.engine.site("bank").tables["train"]

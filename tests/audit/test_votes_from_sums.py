@@ -140,6 +140,7 @@ def test_without_t_only_patterns_are_told() -> None:
     assert any("told no T" in fact for fact in report.facts)
 
 
+@pytest.mark.usefixtures("steady_draws")
 @pytest.mark.filterwarnings("ignore::fedmend.errors.FedmendWarning")  # of labels near chance
 def test_randomised_response_lowers_it(report) -> None:
     noisy = Audit(attacks=["votes"]).run(crowd(), fm.InC(**METHOD, label_dp=0.5))

@@ -39,6 +39,7 @@ def test_a_line_for_each_width_and_for_each_way_to_know_labels(part: str) -> Non
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:two labels of a row:fedmend.errors.FedmendWarning")  # ε = 1
 def test_labellers_and_rounds() -> None:
     found = leaks.run(part="others", epochs=4)
     by_method = {(line["method"], line["from"]): line for line in found.rows}

@@ -26,6 +26,7 @@ from fedmend.learn.label_dp import ToldLabels, keep_probability
 from fedmend.learn.split import TopWorker
 from fedmend.methods.inc import InC
 
+pytestmark = pytest.mark.usefixtures("steady_draws")
 Make = Callable[..., Any]
 QUICK: dict[str, Any] = {"epochs": 2, "bottom": (), "embedding": 4, "top": ()}
 EVERY = {
