@@ -157,7 +157,7 @@ class ClientWorker(Worker):
         """
         folder = self.site.folder(path)
         write_file(folder / STATE.format(number), self.site.state.get(self._key, {}))
-        before = sorted(each for each in folder.glob(STATE.replace("{:06d}", "*")))
+        before = sorted(folder.glob(STATE.replace("{:06d}", "*")))
         for old in [each for each in before if each.name < STATE.format(number)][:-1]:
             old.unlink()
 
