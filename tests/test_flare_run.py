@@ -73,13 +73,17 @@ def test_continue_needs_two_parties_and_a_label(config, workshop):
 def test_a_run_has_one_name_however_often_it_is_resumed(tmp_path):
     work = tmp_path / "Spring run (1).part"
     work.mkdir()
-    name = _run_name(work)
-    assert name.startswith("Spring-run--1--") and name == _run_name(work)
+    name, resumed = _run_name(work)
+    assert name.startswith("Spring-run--1--")
+    assert not resumed
+    assert _run_name(work) == (name, True)
     (work / "run.name").write_text("")
-    assert len(_run_name(work)) == len(name)
+    again, resumed = _run_name(work)
+    assert len(again) == len(name)
+    assert not resumed
     other = tmp_path / "other" / work.name
     other.mkdir(parents=True)
-    assert _run_name(other) != name
+    assert _run_name(other)[0] != name
 
 
 def test_kits_that_were_never_made_are_told_before_anything_starts(config, tmp_path):

@@ -74,12 +74,16 @@ def bottom_of(encoder: Encoder, **changes: Any) -> Bottom:
     return module
 
 
+def streams(seed: int) -> list[torch.Generator]:
+    return [torch.Generator().manual_seed(seed) for _ in range(2)]
+
+
 @pytest.mark.parametrize("kind", ["simclr", "autoencoder"])
 def test_pre_training_gets_better(kind: str) -> None:
     encoder, features = features_of(table())
     how = Pretraining(kind, epochs=12, batch_size=64)
     fast = Settings(optimizer=OptimizerSpec(lr=1e-2))
-    trainer = Pretrainer(bottom_of(encoder), features, how, fast, torch.Generator().manual_seed(1))
+    trainer = Pretrainer(bottom_of(encoder), features, how, fast, *streams(1))
     losses = [trainer.epoch(seed) for seed in range(12)]
     assert losses[-1] < 0.97 * losses[0]
 
@@ -88,9 +92,7 @@ def test_an_autoencoder_restores_what_is_redundant() -> None:
     source = table(600)
     encoder, features = features_of(source)
     how = Pretraining("autoencoder", epochs=40, batch_size=64)
-    trainer = Pretrainer(
-        bottom_of(encoder), features, how, Settings(), torch.Generator().manual_seed(1)
-    )
+    trainer = Pretrainer(bottom_of(encoder), features, how, Settings(), *streams(1))
     for seed in range(40):
         trainer.epoch(seed)
     batch = features.batch(torch.arange(600))
@@ -118,7 +120,7 @@ def test_a_decoder_counts_images_at_reduced_size() -> None:
 
 def test_corrupted_cells_come_from_their_own_column() -> None:
     _, features = features_of(table(2000))
-    views = RowViews(features, torch.Generator().manual_seed(0), corruption=0.6)
+    views = RowViews(features, *streams(0), corruption=0.6)
     numbers = torch.arange(2000)
     plain, weak, strong = views.plain(numbers), views.weak(numbers), views.strong(numbers)
     for view, share in ((weak, WEAK_CORRUPTION), (strong, 0.6)):

@@ -84,7 +84,7 @@ def learner(n: int = 600, labelled: int = 12, steps: int = 250, **changes: Any) 
     features = Features(encoder.transform(source), np.arange(n), CPU, torch.float32)
     bottom = initialise(Bottom(BottomSpec(6, (), (), (32,), 16)), generator(0))
     how = LocalTraining(steps, 16, 64, **{"threshold": 0.8, "corruption": 0.3} | changes)
-    views = RowViews(features, generator(1), how.corruption)
+    views = RowViews(features, generator(1), generator(1), how.corruption)
     own = Settings(optimizer=OptimizerSpec(lr=3e-3))
     made = LocalLearner(bottom, views, 3, how, own)  # type: ignore[arg-type]
     return made, np.arange(labelled), y, np.arange(labelled, n), features

@@ -110,6 +110,23 @@ def fed(world, record):
         yield fed
 
 
+def test_random_choices_are_a_partys_own_unless_a_run_is_reproducible(world, record):
+    with world.open("own", reproducible=False) as fed:
+        assert not fed.ledger.entries()
+        assert not fed.reproducible
+    kept = [world.kits.party(name) / "runs" / "own" / "secret.key" for name in world.names]
+    first = [path.read_bytes() for path in kept]
+    assert len({*first}) == 2
+    assert all(path.stat().st_mode & 0o077 == 0 for path in kept)
+    with world.open("own", reproducible=False, resume=True):
+        assert [path.read_bytes() for path in kept] == first
+    with world.open("own", reproducible=False):
+        assert not {*first} & {path.read_bytes() for path in kept}
+    with world.open("known") as fed:
+        notes = [entries[0].note for entries in fed.engine.party_ledgers().values()]
+        assert notes == [entry.note for entry in fed.ledger.entries()] == ["reproducible"] * 2
+
+
 def test_tensors_of_all_sizes_come_back(fed):
     with fed.workers(MachineProbe) as crew:
         for shape in ((0,), (3, 2), (256, 32), (1024, 1024)):

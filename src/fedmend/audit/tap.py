@@ -54,7 +54,9 @@ class TappedSite(Site):
     """A site like another one, which tells listeners what it was asked and what it answered."""
 
     def __init__(self, of: Site, scopes: Mapping[str, str], hear: Listener) -> None:
-        super().__init__(of.name, of.tables, policy=of.policy, seed=of.seed, device=of.device)
+        super().__init__(
+            of.name, of.tables, policy=of.policy, seed=of.seed, secret=of.secret, device=of.device
+        )
         self.alignments = {
             own: of.alignments[theirs] for theirs, own in scopes.items() if theirs in of.alignments
         }
@@ -120,6 +122,7 @@ def rehearsal(fed: Federation, listeners: Sequence[Listener]) -> Federation:
     sites = [TappedSite(fed.engine.site(name), scopes, hear) for name in fed.names]
     engine = LocalEngine(sites, strict=fed.engine.strict, ledger=Ledger())
     copy = Federation(engine=engine, seed=fed.seed, device=fed.device)
+    copy.secret = fed.secret
     for dataset in datasets:
         if fed.on(dataset).is_aligned:
             copy.on(dataset).note_alignment(fed.on(dataset).alignment)

@@ -142,7 +142,13 @@ def _rehearse(
     from fedmend.secure.align import align
 
     listener.stage("Reading the tables")
-    fed = Federation(*plan.parties(), seed=plan.seeds[0], strict=plan.strict, device=plan.device)
+    fed = Federation(
+        *plan.parties(),
+        seed=plan.seeds[0],
+        strict=plan.strict,
+        device=plan.device,
+        reproducible=plan.reproducible,
+    )
     reports = []
     with fed, few_threads(fed):
         if len(fed.names) > 1 and not plan.horizontal:

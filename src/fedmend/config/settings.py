@@ -32,7 +32,11 @@ class _Settings(BaseModel):
 
 
 class RunSettings(_Settings):
-    """``[run]``"""
+    """``[run]``
+
+    reproducible: over machines, let all random choices follow from the seed as in one process. It
+    is for comparing runs on data that everybody may see: others can then compute a party's rows.
+    """
 
     seed: int = Field(default=0, ge=0)
     seeds: list[Annotated[int, Field(ge=0)]] | None = Field(default=None, min_length=1)
@@ -45,6 +49,7 @@ class RunSettings(_Settings):
         Field(default_factory=list)
     )
     keep_stages: bool = True
+    reproducible: bool = False
 
     @property
     def all_seeds(self) -> list[int]:
@@ -59,6 +64,7 @@ class PolicySettings(_Settings):
     sealed: list[str] | None = None
     workers: list[str] | None = None
     min_intersection: int | None = Field(default=None, ge=1)
+    reproducible: bool | None = None
 
     def build(self) -> Policy:
         given: dict[str, Any] = self.model_dump(exclude_none=True)

@@ -83,10 +83,14 @@ def _plan(config: Config, kits: Kits, listener: Listener) -> Plan:
     plan = plan_of(config)
 
     def federation(work: Path) -> Federation:
+        name, resumed = _run_name(work)
         return Federation.over_flare(
             kits.folder,
             parties=[party.name for party in config.party],
-            run=_run_name(work),
+            run=name,
+            resume=resumed,
+            reproducible=config.run.reproducible,
+            home=work,
             title=config.title,
             methods=tuple(plan.shown_methods()),
             seed=plan.seeds[0],
@@ -105,15 +109,16 @@ def _plan(config: Config, kits: Kits, listener: Listener) -> Plan:
     return replace(plan, federation=federation, engine="flare")
 
 
-def _run_name(work: Path) -> str:
-    """The name under which the parties keep their part of this run; the same when resumed."""
+def _run_name(work: Path) -> tuple[str, bool]:
+    """The name under which the parties keep their part of this run, and whether it is resumed."""
     path = work / RUN_NAME
     name = path.read_text(encoding="utf-8") if path.is_file() else ""
-    if not name:  # a process that was killed may have left an empty file
+    resumed = bool(name)
+    if not resumed:  # a process that was killed may have left an empty file
         slug = re.sub(r"[^A-Za-z0-9_-]", "-", work.name.removesuffix(".part"))[:60]
         name = f"{slug}-{secrets.token_hex(4)}"
         path.write_text(name, encoding="utf-8")
-    return name
+    return name, resumed
 
 
 def _after(error: PartyAbsent, config: Config, listener: Listener) -> tuple[Config, bool, bool]:

@@ -20,6 +20,7 @@ from fedmend.errors import ConfigError
 from fedmend.federation import Site
 from fedmend.federation.engines.flare.host import RUN_FOLDER, Hello
 from fedmend.federation.engines.flare.leftovers import KEEP_JOBS
+from fedmend.federation.randomness import kept_secret
 from fedmend.flow.reading import read_party, split_by_id
 
 if TYPE_CHECKING:
@@ -101,6 +102,9 @@ def load_party(path: Path) -> PartyFile:
 
 def open_site(file: PartyFile, hello: Hello, folder: Path) -> Site:
     """This party's site for a run: tables read, test rows set aside, workers known."""
+    policy, home = file.policy.build(), folder / RUN_FOLDER / hello.run
+    if hello.reproducible:
+        policy.admit_reproducible(file.name)
     install_workers(file.modules)
     if file.threads is not None:
         import torch
@@ -112,10 +116,13 @@ def open_site(file: PartyFile, hello: Hello, folder: Path) -> Site:
     site = Site(
         file.name,
         {"train": train, "test": test, "new": _new_rows(file, train)},
-        policy=file.policy.build(),
+        policy=policy,
         seed=hello.seed,
+        secret=None
+        if hello.reproducible
+        else kept_secret(home, f"party {file.name!r}", resumed=hello.resumed),
         device=file.device,
-        home=folder / RUN_FOLDER / hello.run,
+        home=home,
     )
     install_keys(site, file.keys, file.at("."))
     return site

@@ -161,6 +161,7 @@ def _party_toml(config: Config, party: PartySettings, kit: Path) -> str:
         '# sealed = ["embedding", "gradient"]   # leave only in boxes the coordinator cannot open',
         '# workers = ["…"]          # only these may be started here',
         "# min_intersection = 100   # take part in nothing with fewer shared ids",
+        "# reproducible = true      # let others know what this party draws: for trials only",
     ]
     return "\n".join(lines) + "\n"
 

@@ -10,18 +10,20 @@ ranks.add(Each({"bank": 1, "telco": 2}))   # a different argument for each
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedmend.data.table import Table
-from fedmend.errors import AlignmentError, ConfigError, DataError
+from fedmend.errors import AlignmentError, ConfigError, DataError, PrivacyWarning
 from fedmend.federation.crew import Crew, Each, for_party
 from fedmend.federation.engines import Engine
 from fedmend.federation.engines.local import LocalEngine
 from fedmend.federation.ledger import COORDINATOR, Ledger
 from fedmend.federation.policy import Policy
+from fedmend.federation.randomness import COSTS, draw_secret, kept_secret, wide_seed
 from fedmend.federation.site import Site
 from fedmend.federation.worker import Worker, exposed
 
@@ -122,6 +124,8 @@ class Federation:
     """Parties, the engine they run on, and the ledger of what crosses between them.
 
     seed: one seed per run, split per site and purpose.
+    reproducible: all random choices follow from the seed, by default in one process; else they
+        come from the operating system, as between machines (an audit rehearses with these).
     strict: send every crossing through the wire even in one process (the tests do).
     ledger: a path for the JSON lines, or a Ledger; in memory only by default.
     """
@@ -133,6 +137,7 @@ class Federation:
         strict: bool = False,
         ledger: Ledger | str | os.PathLike[str] | None = None,
         device: str = "cpu",
+        reproducible: bool | None = None,
         engine: Engine | None = None,
     ) -> None:
         _check_arguments(parties, seed, device)
@@ -144,6 +149,8 @@ class Federation:
             raise ConfigError("a federation needs a party. Mend: Federation(Party(…), …)")
         if not isinstance(ledger, Ledger):
             ledger = Ledger(Path(ledger) if ledger is not None else None)
+        if reproducible is None:
+            reproducible = engine is None or not engine.apart
         if engine is None:
             sites = [
                 Site(
@@ -151,6 +158,7 @@ class Federation:
                     party.tables,
                     policy=party.policy,
                     seed=seed,
+                    secret=None if reproducible else draw_secret(),
                     device=device,
                     home=Path(party.home) if party.home is not None else None,
                 )
@@ -159,6 +167,7 @@ class Federation:
             engine = LocalEngine(sites, strict=strict, ledger=ledger)
         self.engine: Engine = engine
         self.seed = seed
+        self.secret = None if reproducible else draw_secret()
         self.device = device
         self.dataset = "train"
         self._members: tuple[str, ...] = engine.names
@@ -175,6 +184,9 @@ class Federation:
         title: str = "",
         methods: Sequence[str] = (),
         seed: int = 0,
+        resume: bool = False,
+        reproducible: bool = False,
+        home: str | os.PathLike[str] | None = None,
         test_share: float = 0.25,
         ledger: Ledger | str | os.PathLike[str] | None = None,
         ledgers: Path | None = None,
@@ -190,12 +202,21 @@ class Federation:
         who is not there yet. run: under which name the parties keep models and checkpoints.
         title, methods: what they are shown. ledgers: where their ledgers are put at the end.
         keep_jobs: of how many finished runs the server keeps the jobs.
+        resume: go on with the run of this name, with the random choices that the parties have kept
+        of it. home: a folder in which the coordinator keeps its own. reproducible: all of them
+        follow from the seed, with a `PrivacyWarning`; a party refuses unless its policy allows it.
         """
         from fedmend.federation.engines.flare.host import Hello
         from fedmend.federation.engines.flare.kits import Kits
         from fedmend.federation.engines.flare.session import Reach, open_engine
 
         _check_arguments((), seed, "cpu")
+        if reproducible:
+            warnings.warn(
+                f"reproducible=True: {COSTS}. Mend: leave it out, and runs differ a little",
+                PrivacyWarning,
+                stacklevel=2,
+            )
         found = Kits(Path(kits))
         if not (found.admin / "startup").is_dir():
             raise ConfigError(
@@ -206,12 +227,23 @@ class Federation:
         engine = open_engine(
             Reach(found.admin, wait_seconds, call_timeout, stall_seconds, keep_jobs),
             list(parties) if parties is not None else found.parties,
-            Hello(run, title or run, tuple(methods), int(seed), float(test_share)),
+            Hello(
+                run,
+                title or run,
+                tuple(methods),
+                int(seed),
+                float(test_share),
+                resumed=resume,
+                reproducible=reproducible,
+            ),
             ledger=ledger,
             waiting=waiting,
         )
         engine.ledgers = ledgers
-        return cls(engine=engine, seed=seed)
+        fed = cls(engine=engine, seed=seed, reproducible=reproducible)
+        if home is not None and not reproducible:
+            fed.secret = kept_secret(Path(home), COORDINATOR, resumed=resume)
+        return fed
 
     # ------------------------------------------------------------------ who is here
 
@@ -222,6 +254,15 @@ class Federation:
     @property
     def ledger(self) -> Ledger:
         return self.engine.ledger
+
+    @property
+    def reproducible(self) -> bool:
+        """Whether all random choices of this federation follow from its seed."""
+        return self.secret is None
+
+    def own_seed(self, seed: int, purpose: str) -> int:
+        """As a site's (`Site.own_seed`), for what the coordinator draws and others must not."""
+        return seed if self.secret is None else wide_seed(self.secret, f"seed {purpose} {seed}")
 
     @property
     def scope(self) -> str:

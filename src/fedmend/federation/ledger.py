@@ -24,7 +24,7 @@ COORDINATOR = "coordinator"
 LOOP_KINDS = frozenset({"control", "embedding", "gradient"})
 WINDOW_SECONDS = 1.0
 # Notes of entries that are no crossing.
-UNANSWERED, RESUMED = "unanswered", "resumed"
+UNANSWERED, RESUMED, REPRODUCIBLE = "unanswered", "resumed", "reproducible"
 
 
 @dataclass(frozen=True, slots=True)

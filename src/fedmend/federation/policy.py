@@ -8,6 +8,7 @@ from typing import Any
 
 from fedmend._suggest import closest
 from fedmend.errors import ConfigError, Refused
+from fedmend.federation.randomness import COSTS
 from fedmend.federation.wire_types import Sealed
 
 KINDS: dict[str, str] = {
@@ -36,6 +37,7 @@ class Policy:
     sealed: kinds that leave only in boxes, which the coordinator passes on and cannot open.
     workers: names of the workers that may be started here; None admits every installed one.
     min_intersection: fewest common ids with which this party takes part in anything.
+    reproducible: whether its random choices may follow from a run's seed, which others know.
     """
 
     allow: frozenset[str] = frozenset(KINDS) - REFUSED_BY_DEFAULT
@@ -43,6 +45,7 @@ class Policy:
     sealed: frozenset[str] = frozenset()
     workers: frozenset[str] | None = None
     min_intersection: int = 2
+    reproducible: bool = False
 
     def __post_init__(self) -> None:
         problems: list[str] = []
@@ -74,6 +77,14 @@ class Policy:
                 party,
                 f"the worker {worker} is not on its list",
                 f"add {worker!r} to workers in the policy of {party!r}, or use another method",
+            )
+
+    def admit_reproducible(self, party: str) -> None:
+        if not self.reproducible:
+            raise Refused(
+                party,
+                f"its random choices are to follow from the run's seed: {COSTS}",
+                f"reproducible = false for the run, or true in the policy of {party!r}",
             )
 
     def admit_kind(self, party: str, call: str, kind: str) -> None:

@@ -14,6 +14,7 @@ import numpy as np
 from fedmend.data.table import Table
 from fedmend.errors import ConfigError, DataError, FedmendError, PartyFailed, Refused
 from fedmend.federation.policy import Policy
+from fedmend.federation.randomness import numpy_stream, stream, wide_seed
 from fedmend.federation.worker import Exposure, Worker
 
 if TYPE_CHECKING:
@@ -33,7 +34,11 @@ class Alignment:
 
 
 class Site:
-    """Holds what never leaves, and answers calls as far as the policy goes."""
+    """Holds what never leaves, and answers calls as far as the policy goes.
+
+    secret: what the site's random choices follow from; without one they follow from the seed, the
+    site's name and their purpose, which others know (see `randomness`).
+    """
 
     def __init__(
         self,
@@ -42,6 +47,7 @@ class Site:
         *,
         policy: Policy | None = None,
         seed: int = 0,
+        secret: bytes | None = None,
         device: str = "cpu",
         home: str | Path | None = None,
     ) -> None:
@@ -49,6 +55,7 @@ class Site:
         self.tables = dict(tables)
         self.policy = policy or Policy()
         self.seed = seed
+        self.secret = secret
         self.device = device
         self.home = Path(home) if home is not None else None
         self.alignments: dict[str, Alignment] = {}
@@ -128,16 +135,23 @@ class Site:
 
     # ------------------------------------------------------------------ what workers use
 
+    @property
+    def reproducible(self) -> bool:
+        """Whether others can draw what this site draws."""
+        return self.secret is None
+
     def rng(self, purpose: str) -> np.random.Generator:
-        """Reproducible randomness for learning; never for hiding anything (use `secrets`)."""
-        return np.random.default_rng(self._entropy(purpose))
+        """Randomness of this site; its numbers must not be shown to anybody (use `secrets`)."""
+        return numpy_stream(self._entropy(purpose))
 
-    def torch_generator(self, purpose: str, device: str | None = None) -> torch.Generator:
-        import torch
+    def torch_generator(
+        self, purpose: str, device: str | torch.device | None = None
+    ) -> torch.Generator:
+        return stream(self._entropy(purpose), device or self.device)
 
-        generator = torch.Generator(device=device or self.device)
-        seed = int(np.random.SeedSequence(self._entropy(purpose)).generate_state(1, np.uint64)[0])
-        return generator.manual_seed(seed >> 1)
+    def own_seed(self, seed: int, purpose: str) -> int:
+        """In place of a seed that all are told, one of this site's own; for `randomness.begin`."""
+        return seed if self.secret is None else wide_seed(self.secret, f"seed {purpose} {seed}")
 
     def folder(self, path: str) -> Path:
         """Where this party keeps its part of something saved as `path`.
@@ -152,6 +166,8 @@ class Site:
         return self.home / name
 
     def _entropy(self, purpose: str) -> list[int]:
+        if self.secret is not None:
+            return [wide_seed(self.secret, f"stream {purpose}")]
         return [self.seed, zlib.crc32(self.name.encode()), zlib.crc32(purpose.encode())]
 
     def _errors(self, call: str) -> _ErrorsNamed:

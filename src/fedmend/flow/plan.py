@@ -65,7 +65,8 @@ class Plan:
 
     leave_out: stages that are not done though they could be. keep_stages: what stages left in
     the folder stays when the run is done, so that it can go on with other settings.
-    alone: parties that get what they need to predict their own rows alone.
+    alone: parties that get what they need to predict their own rows alone. reproducible: random
+    choices follow from the seed between machines, too.
     """
 
     title: str
@@ -91,6 +92,7 @@ class Plan:
     leave_out: Sequence[str] = ()
     keep_stages: bool = True
     alone: Sequence[str] = ()
+    reproducible: bool = False
 
     @property
     def trainings(self) -> list[Method]:
@@ -154,6 +156,7 @@ def plan_of(config: Config) -> Plan:
         leave_out=out,
         keep_stages=config.run.keep_stages,
         alone=config.predict.alone,
+        reproducible=config.run.reproducible,
     )
 
 

@@ -34,7 +34,13 @@ from fedmend.generate.files import read, write
 from fedmend.generate.given import Given, fill, given_rows, quiet
 from fedmend.generate.progress import shown
 from fedmend.generate.registry import class_of
-from fedmend.generate.training import Progress, generator_for, pick_device, seed_parameters
+from fedmend.generate.training import (
+    Progress,
+    generator_for,
+    numpy_for,
+    pick_device,
+    seed_parameters,
+)
 
 __all__ = ["Generator"]
 
@@ -166,8 +172,7 @@ class Generator(Parameters):
             module.to(self.device_)
 
     def _numpy_rng(self, purpose: str, seed: int | None = None) -> np.random.Generator:
-        stream = generator_for(torch.device("cpu"), self.seed if seed is None else seed, purpose)
-        return np.random.default_rng(stream.initial_seed())
+        return numpy_for(self.seed if seed is None else seed, purpose)
 
     # --- sample -----------------------------------------------------------------------------
 

@@ -18,6 +18,7 @@ import torch
 from torch import nn
 
 from fedmend.errors import ConfigError
+from fedmend.federation.randomness import numpy_stream, stream
 
 __all__ = [
     "EMA",
@@ -48,10 +49,15 @@ def pick_device(device: str) -> torch.device:
 
 
 def generator_for(device: torch.device, seed: int, purpose: str) -> torch.Generator:
-    """A stream of its own for every seed and purpose."""
-    mixed = np.random.SeedSequence([seed, zlib.crc32(purpose.encode())])
-    state = int(mixed.generate_state(1, np.uint64)[0]) >> 1
-    return torch.Generator(device).manual_seed(state)
+    """A stream of its own for every seed and purpose; seeds may be wide (`randomness`)."""
+    return stream([seed, zlib.crc32(purpose.encode())], device)
+
+
+def numpy_for(seed: int, purpose: str) -> np.random.Generator:
+    """As `generator_for`, for numpy."""
+    if seed >= 1 << 64:
+        return numpy_stream([seed, zlib.crc32(purpose.encode())])
+    return np.random.default_rng(generator_for(torch.device("cpu"), seed, purpose).initial_seed())
 
 
 # --- modules ---------------------------------------------------------------------------

@@ -188,8 +188,8 @@ class VFGAIN(ContextGAIN):
         rows: "unaligned" (B's columns for the rows that only A has) or "aligned" (gaps of B's own).
         given: name of rows stored at B that hold what is known of A's already. keep: the name to
         store the rows under. order: in which A's rows are numbered: "secret" (A draws it anew),
-        "seeded" (B could guess it from the run's seed) or "kept" (of an order that is secret
-        already).
+        "seeded" (from A's randomness of this run, which in one process follows from the seed) or
+        "kept" (of an order that is secret already).
         """
         if isinstance(table, Table):
             return super().impute(table, seed, draws)

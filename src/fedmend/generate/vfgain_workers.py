@@ -162,7 +162,9 @@ class ImputerWorker(ExchangeWorker):
         own = self.table.features
         if columns is None:
             columns = [name for name, column in own.schema.items() if not column.is_block]
-        made: Any = make("vfgain", **{**params, "device": self.site.device})
+        # What B's networks begin with, hide and draw would tell A about B's cells, by gradients.
+        seed = self.site.own_seed(int(params["seed"]), "generator")
+        made: Any = make("vfgain", **{**params, "seed": seed, "device": self.site.device})
         made.prepare(own.select(columns), context)
         self.site.state.setdefault(_MODELS, {})[self.model] = made
 
@@ -258,6 +260,7 @@ class ImputerWorker(ExchangeWorker):
         may be `given` under the name of rows that are stored already.
         """
         made, parts = self.generator, self._parts
+        seed = None if seed is None else self.site.own_seed(seed, "made rows")
         context = torch.cat(parts) if parts else torch.zeros(0, made.context_)
         self._parts = []
         if aligned:

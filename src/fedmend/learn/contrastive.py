@@ -122,12 +122,13 @@ class Pretrainer:
         how: Pretraining,
         settings: Settings,
         generator: torch.Generator,
+        on_device: torch.Generator,
     ) -> None:
         device = features.numeric.device
         self.bottom = bottom.to(device, settings.dtype)
         self.how = how
         self.settings = settings
-        self.views = RowViews(features, generator, how.corruption)
+        self.views = RowViews(features, generator, on_device, how.corruption)
         helper: nn.Module
         if how.kind == "simclr":
             helper = mlp(bottom.spec.out, (bottom.spec.out,), bottom.spec.out)
@@ -184,13 +185,14 @@ class PretrainWorker(SplitWorker):
         part = self._bottom_part()
         own = Settings.from_dict(settings)
         features = self._features(part, np.arange(len(self.table)), own)
-        generator = self.site.torch_generator(f"pretraining {seed}", "cpu")
-        self.trainer = Pretrainer(part.module, features, Pretraining(**how), own, generator)
+        purpose = f"pretraining {seed}"
+        streams = [self.site.torch_generator(purpose, where) for where in ("cpu", self.device)]
+        self.trainer = Pretrainer(part.module, features, Pretraining(**how), own, *streams)
 
     @exposed(kind="statistic")
     def epoch(self, seed: int) -> float:
         """One pass over this party's own rows; the mean loss."""
-        return self.trainer.epoch(seed)
+        return self.trainer.epoch(self.site.own_seed(seed, "order of rows"))
 
     def _bottom_part(self) -> BottomPart:
         part = part_of(self.site, self.model).bottom

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from fedmend.data.encode import Encoded
 from fedmend.errors import ConfigError
+from fedmend.federation.randomness import begin
 from fedmend.federation.site import Alignment
 from fedmend.learn.augment import Weak, apply_weak, draw_weak
 from fedmend.learn.nets import Batch
@@ -159,7 +160,7 @@ class BatchOrder:
         self._number = 0
 
     def start(self, seed: int) -> None:
-        generator = torch.Generator().manual_seed(seed)
+        generator = begin(torch.Generator(), seed)
         self.shuffled = self._shuffled(generator)
         self._order = self.shuffled.to(self.device)
         if self.augment:

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fedmend.errors import ConfigError
+from fedmend.federation.randomness import begin
 from fedmend.learn.augment import Weak
 from fedmend.learn.belief import label_loss
 from fedmend.learn.features import BatchOrder, Features
@@ -140,7 +141,7 @@ class _Half:
     def start_epoch(self, seed: int, dropout_seed: int) -> None:
         assert self.order is not None
         self.order.start(seed)
-        self._dropout.manual_seed(dropout_seed)
+        begin(self._dropout, dropout_seed)
         self.module.train()
 
     def keep_best(self) -> None:

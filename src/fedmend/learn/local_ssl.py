@@ -179,7 +179,8 @@ class LocalWorker(SplitWorker):
         unlabelled = np.setdiff1d(np.arange(len(self.table)), labelled)
         features = self._features(part.bottom, np.arange(len(self.table)), own)
         training = LocalTraining(**how)
-        views = RowViews(features, generator, training.corruption)
+        on_device = self.site.torch_generator(f"local {seed}", self.device)
+        views = RowViews(features, generator, on_device, training.corruption)
         self.learner = LocalLearner(part.bottom.module, views, classes, training, own)
         self.learner.start(labelled, labels, unlabelled)
 
@@ -266,7 +267,7 @@ class HeadWorker(TopWorker):
         half, top = self.half, self._part_top().module
         assert half.targets is not None
         order = BatchOrder(train, half.settings.batch_size, half.device)
-        order.start(seed)
+        order.start(self.site.own_seed(seed, "order of rows"))
         top.train()
         total = torch.zeros((), device=half.device)
         for size in order.sizes:

@@ -7,7 +7,7 @@ parties' votes, say), and no feature party sees them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence, Sized
+from collections.abc import Callable, Mapping, Sequence, Sized
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from fedmend.data.labels import LabelEncoder
 from fedmend.data.schema import infer_column
 from fedmend.errors import DataError
 from fedmend.federation import COORDINATOR
+from fedmend.federation.randomness import begin
 from fedmend.learn.halves import Settings, resolve_device
 from fedmend.learn.nets import Top, TopSpec, initialise
 from fedmend.learn.parts import FILE, Part, TopPart, read_file, write_file
@@ -33,7 +34,12 @@ CANNOT_SEAL = (
 
 
 class ServerTop:
-    """Soft labels [N, C] over `classes`, in the order of the training rows; weights [N] or None."""
+    """Soft labels [N, C] over `classes`, in the order of the training rows; weights [N] or None.
+
+    own_seed: makes of a seed that all can know one of the coordinator's own
+    (`Federation.own_seed`): feature parties are sent gradients, and with a top that they can
+    compute these would tell them the labels.
+    """
 
     def __init__(
         self,
@@ -43,12 +49,14 @@ class ServerTop:
         weights: np.ndarray | None = None,
         device: str = "cpu",
         seed: int = 0,
+        own_seed: Callable[[int, str], int] = lambda seed, purpose: seed,
     ) -> None:
         self.classes = list(classes)
         self.targets: np.ndarray | None = None
         self.weights: np.ndarray | None = None
         self.device = resolve_device(device)
         self.seed = seed
+        self.own_seed = own_seed
         self.part = Part()
         self.half: ServerTopHalf | None = None
         if targets is not None:
@@ -73,9 +81,8 @@ class ServerTop:
         labels = LabelEncoder("multiclass").fit(series, infer_column("label", series, "nominal"))
         labels.classes_ = list(self.classes)  # columns of the soft labels keep their order
         spec = TopSpec(tuple(widths), tuple(net["top"]), len(self.classes), float(net["dropout"]))
-        generator = torch.Generator().manual_seed(
-            int(np.random.SeedSequence([self.seed, net["seed"], 7]).generate_state(1)[0])
-        )
+        mixed = int(np.random.SeedSequence([self.seed, net["seed"], 7]).generate_state(1)[0])
+        generator = begin(torch.Generator(), self.own_seed(mixed, "top"))
         module: Any = initialise(Top(spec), generator)
         self.part = Part(top=TopPart(list(names), labels, module))
         return self.about()
@@ -111,7 +118,7 @@ class ServerTop:
         return self._attached.set_order(rows)
 
     def start_epoch(self, epoch: int) -> None:
-        self._attached.start_epoch(epoch, epoch)
+        self._attached.start_epoch(epoch, self.own_seed(epoch, "dropout"))
 
     def step(self, embeddings: Mapping[str, Tensor]) -> dict[str, Tensor]:
         return self._attached.step(embeddings)

@@ -160,4 +160,4 @@ class SplitWorker(ExchangeWorker):
         return self.table.label
 
     def _dropout_seed(self, seed: int) -> int:
-        return seed ^ zlib.crc32(self.site.name.encode())
+        return self.site.own_seed(seed ^ zlib.crc32(self.site.name.encode()), "dropout")

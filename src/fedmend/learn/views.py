@@ -18,19 +18,23 @@ WEAK_CORRUPTION = 0.1
 
 
 class RowViews:
-    """Draws views of rows, reproducibly from the seed of one generator, which is on the CPU.
+    """Draws views of rows.
 
-    Flips and shifts are drawn there, everything else by a generator on the rows' device.
+    Flips and shifts are drawn by `generator`, which is on the CPU, everything else by `on_device`,
+    which is where the rows are.
     """
 
     def __init__(
-        self, features: Features, generator: torch.Generator, corruption: float = 0.6
+        self,
+        features: Features,
+        generator: torch.Generator,
+        on_device: torch.Generator,
+        corruption: float = 0.6,
     ) -> None:
         self.features = features
         self.corruption = corruption
         self.generator = generator
-        device = features.numeric.device
-        self._on_device = torch.Generator(device).manual_seed(generator.initial_seed())
+        self._on_device = on_device
 
     def plain(self, numbers: Tensor) -> Batch:
         return self.features.batch(numbers)

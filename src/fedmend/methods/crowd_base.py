@@ -175,7 +175,9 @@ class CrowdEstimator(SplitEstimator):
     def _server(
         self, fed: Federation, classes: Sequence[Any], targets: np.ndarray | None = None
     ) -> ServerTop:
-        return ServerTop(classes, targets=targets, device=fed.device, seed=fed.seed)
+        return ServerTop(
+            classes, targets=targets, device=fed.device, seed=fed.seed, own_seed=fed.own_seed
+        )
 
     def _config(self) -> SplitConfig:
         optimizer = OptimizerSpec(self.optimizer, self.lr, self.weight_decay)

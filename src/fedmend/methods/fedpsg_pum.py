@@ -18,7 +18,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
 from fedmend.errors import ConfigError, DataError, FedmendWarning
-from fedmend.federation.engines.local import LocalEngine
 from fedmend.federation.federation import Federation, require_federation
 from fedmend.generate import make
 from fedmend.methods.completion import open_rows
@@ -155,8 +154,7 @@ class FedPSGPUM(Mended):
         self.require_types()
         self._check()
         run = f"mended-{secrets.token_hex(6)}"
-        alone = isinstance(fed.engine, LocalEngine)
-        seeded = self.row_order == "seeded" or (self.row_order == "auto" and alone)
+        seeded = self.row_order == "seeded" or (self.row_order == "auto" and fed.reproducible)
         sources = self._sources(fed)
         self.pairs_: dict[tuple[str, str], Completed] = {}
         views = {}

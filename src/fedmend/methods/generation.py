@@ -51,7 +51,8 @@ class GenerateWorker(CompletionWorker):
         careful: of those, numbers follow only what the trial shows beyond doubt.
         """
         own = self.table.features.select(self.columns())
-        model = make(generator, **params).fit(own)
+        model = make(generator, **params)
+        model.set_params(seed=self.site.own_seed(model.seed, "generator")).fit(own)
         given = self._given(names) if condition else {}
         if not given:
             made = model.sample(len(self.completion))

@@ -50,6 +50,7 @@ def predict_over_machines(
             kits,
             parties=asked if model.horizontal else model.parties,
             run=model.run,
+            resume=True,  # nothing is begun anew: the model's parts lie under this name
             title=f"{config.title}: predict new rows",
             methods=(model.title,),
             seed=config.run.all_seeds[0],

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from fedmend.federation.ledger import COORDINATOR, RESUMED, UNANSWERED, Entry
+from fedmend.federation.ledger import COORDINATOR, REPRODUCIBLE, RESUMED, UNANSWERED, Entry
 from fedmend.federation.policy import KINDS
 from fedmend.report.amounts import human_bytes
 
@@ -167,7 +167,7 @@ def flows(entries: Iterable[Entry]) -> list[Flow]:
     """
     groups: dict[tuple[str, str, str, str, bool], list[Entry]] = defaultdict(list)
     for entry in entries:
-        if entry.note in (UNANSWERED, RESUMED):
+        if entry.note in (UNANSWERED, RESUMED, REPRODUCIBLE):
             continue
         refused = entry.note == "refused"
         key = (entry.sender, entry.receiver, entry.kind, entry.sealed_for, refused)

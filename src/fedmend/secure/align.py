@@ -23,7 +23,6 @@ import numpy as np
 
 from fedmend._suggest import did_you_mean
 from fedmend.errors import AlignmentError, ConfigError, CryptoError, PrivacyWarning, Refused
-from fedmend.federation.engines.local import LocalEngine
 from fedmend.federation.federation import AlignmentCounts, Crew, Federation, require_federation
 from fedmend.federation.wire import Sealed
 from fedmend.federation.worker import exposed
@@ -75,8 +74,9 @@ def align(
         reveal them. What a party will not take part in is its own policy's `min_intersection`.
     order: "secret" is new in every run and known to the parties only; "seeded" follows from the
         federation's seed and the ids, so that a simulation can be repeated — a coordinator that
-        guesses ids could then tell roughly where they stand; "auto" is seeded where all sites are
-        in this process anyway, and secret everywhere else.
+        guesses ids could then tell roughly where they stand, and a party between machines refuses
+        it unless the run may be reproducible; "auto" is seeded where the federation is
+        reproducible, as in one process, and secret everywhere else.
     progress: called as ``progress(stage, done, total)``.
     """
     require_federation(fed)
@@ -89,7 +89,7 @@ def align(
             "Mend: a federation of two parties or more"
         )
     if order == "auto":
-        order = "seeded" if isinstance(fed.engine, LocalEngine) else "secret"
+        order = "seeded" if fed.reproducible else "secret"
     params = {"normalise": normalise, "order_seed": fed.seed if order == "seeded" else None}
     with ExitStack() as stack:
         if mode == "same-order":

@@ -73,6 +73,12 @@ class MatchWorker(SealingWorker):
         order_seed: int | None = None,
     ) -> None:
         super().__init__(site, scope)
+        if order_seed is not None and not site.reproducible:
+            raise Refused(
+                site.name,
+                "the order of the common rows would follow from the run's seed, which others know",
+                'align with order="auto"',
+            )
         self.rule = normalise
         self.order_seed = order_seed
         self.common: np.ndarray | None = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import threading
 import time
@@ -28,6 +29,11 @@ def table(offset: float = 0.0, label: bool = False) -> Table:
 
 
 TABLES = {"bank": table(label=True), "telco": table(10.0)}
+
+
+def a_site(name: str = "bank", **options) -> Site:
+    """A site as a party opens it for a host: with a secret of its own."""
+    return Site(name, {"train": TABLES[name]}, **{"secret": os.urandom(32)} | options)
 
 
 class Probe(Worker):
@@ -99,7 +105,12 @@ class Wired:
         self.fed = Federation(engine=self.engine)
 
     def opener(self, name, policy):
-        return lambda hello: Site(name, {"train": TABLES[name]}, policy=policy, seed=hello.seed)
+        return lambda hello: a_site(
+            name,
+            policy=policy,
+            seed=hello.seed,
+            secret=None if hello.reproducible else os.urandom(32),
+        )
 
     def hang_up(self, *names):
         for name in names or self.far:
@@ -152,7 +163,7 @@ def local():
 
 @pytest.fixture
 def host(tmp_path):
-    made = PartyHost("bank", lambda hello: Site("bank", {"train": TABLES["bank"]}), tmp_path)
+    made = PartyHost("bank", lambda hello: a_site(), tmp_path)
     yield made
     made.close("the test ended")
 

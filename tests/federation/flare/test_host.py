@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 
 from fedmend._version import __version__
 from fedmend.errors import DataError, FedmendError, PartyFailed, Refused, WireError
-from fedmend.federation import Policy, Site, wire
+from fedmend.federation import Policy, wire
 from fedmend.federation.engines.flare.host import PartyHost, _Numbers
 from fedmend.federation.engines.flare.messages import read_reply, request
 from fedmend.federation.wire_types import VERSION
 
-from .conftest import TABLES, Clock
+from .conftest import TABLES, Clock, a_site
 
 HELLO = {
     "version": __version__,
@@ -24,6 +24,8 @@ HELLO = {
     "methods": ["VFL"],
     "seed": 0,
     "test_share": 0.25,
+    "resumed": False,
+    "reproducible": False,
 }
 
 
@@ -123,9 +125,7 @@ def test_unknown_workers_handles_and_methods(host, session):
 
 def test_a_forbidden_kind_is_refused_before_the_value_exists(tmp_path):
     policy = Policy(refuse=frozenset({"statistic"}))
-    host = PartyHost(
-        "bank", lambda _: Site("bank", {"train": TABLES["bank"]}, policy=policy), tmp_path
-    )
+    host = PartyHost("bank", lambda _: a_site(policy=policy), tmp_path)
     session = say(host, "hello", **HELLO)["session"]
     handle = say(host, "start", session=session, number=1, worker="Probe", scope="train", params={})
     with pytest.raises(Refused, match="kind 'statistic'"):
@@ -151,7 +151,7 @@ def test_a_coordinator_that_vanished_ends_the_job(tmp_path):
     gone = threading.Event()
     host = PartyHost(
         "bank",
-        lambda _: Site("bank", {"train": TABLES["bank"]}),
+        lambda _: a_site(),
         tmp_path,
         patience=0.3,
         lost=gone.set,
@@ -165,7 +165,7 @@ def test_a_party_that_slept_blames_nobody(tmp_path, monkeypatch):
     clock = Clock()
     monkeypatch.setattr("fedmend.federation.engines.flare.host.time", clock)
     gone = threading.Event()
-    opener = lambda _: Site("bank", {"train": TABLES["bank"]})  # noqa: E731
+    opener = lambda _: a_site()  # noqa: E731
     host = PartyHost("bank", opener, tmp_path, patience=30.0, lost=gone.set)
     say(host, "hello", **HELLO)
     clock.slept = 3600.0
@@ -202,9 +202,7 @@ def _shared_host():
     import tempfile
     from pathlib import Path
 
-    _SHARED["host"] = PartyHost(
-        "bank", lambda _: Site("bank", {"train": TABLES["bank"]}), Path(tempfile.mkdtemp())
-    )
+    _SHARED["host"] = PartyHost("bank", lambda _: a_site(), Path(tempfile.mkdtemp()))
     return _SHARED["host"]
 
 

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import shutil
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from fedmend.data.table import Table
-from fedmend.federation import Alignment, AlignmentCounts, Federation, Party, Site
+from fedmend.federation import Alignment, AlignmentCounts, Federation, Party, Policy, Site
+from fedmend.federation.randomness import SECRET_FILE, kept_secret
 from fedmend.federation.reconcile import reconcile
 from fedmend.methods import RISA, VFL
 
-from .conftest import TABLES, Wired
+from .conftest import HELLO, TABLES, Wired
 
 ROWS = 60
 QUICK = {"epochs": 3, "bottom": (6,), "top": (6,), "embedding": 3, "batch_size": 16}
@@ -31,8 +35,15 @@ def aligned(fed: Federation) -> Federation:
     return fed
 
 
-def site(name: str, folder=None) -> Site:
-    made = Site(name, {"train": tables()[name]}, home=folder)
+def site(name: str, folder, hello) -> Site:
+    """As a party opens it; its policy lets a run be reproducible."""
+    made = Site(
+        name,
+        {"train": tables()[name]},
+        policy=Policy(reproducible=True),
+        secret=None if hello.reproducible else kept_secret(folder, name, resumed=hello.resumed),
+        home=folder,
+    )
     made.alignments["train"] = Alignment(np.arange(ROWS), NOBODY)
     return made
 
@@ -46,15 +57,15 @@ class Trained(Wired):
         aligned(self.fed)
 
     def opener(self, name, policy):
-        return lambda hello: site(name, self.homes / name)
+        return lambda hello: site(name, self.homes / name, hello)
 
 
 @pytest.fixture
 def machines(tmp_path):
     made = []
 
-    def start():
-        made.append(Trained(tmp_path))
+    def start(folder=tmp_path, **how):
+        made.append(Trained(folder, hello=replace(HELLO, **how)))
         return made[-1]
 
     yield start
@@ -75,7 +86,7 @@ def exchanged(entries):
 
 @pytest.mark.parametrize(("method", "more"), [(VFL, {}), (RISA, {"members": 2})])
 def test_sealed_between_machines_to_the_same_bit(machines, method, more):
-    wired = machines()
+    wired = machines(reproducible=True)
     model = method(**QUICK | more).fit(wired.fed)
     np.testing.assert_array_equal(model.predict_proba(wired.fed), in_one_process(method, **more))
     crossed = exchanged(wired.ledger.entries())
@@ -93,7 +104,10 @@ def test_open_between_machines_if_asked_for(machines):
 
 
 def test_a_party_that_dies_comes_back_with_new_keys(machines, tmp_path):
-    """Boxes are numbered for each pair; those of the broken session must not be waited for."""
+    """Boxes are numbered for each pair; those of the broken session must not be waited for.
+
+    The run goes on to the same bit as one that was not broken, by the secrets the parties kept.
+    """
     wired = machines()
 
     def die(stage, done, total, metrics):
@@ -102,8 +116,14 @@ def test_a_party_that_dies_comes_back_with_new_keys(machines, tmp_path):
 
     with pytest.raises(Exception, match="telco"):
         VFL(**QUICK).fit(wired.fed, checkpoint=tmp_path / "run", progress=die)
-    again = machines()
+    for name in TABLES:
+        (tmp_path / "whole" / "homes" / name).mkdir(parents=True)
+        shutil.copy(wired.homes / name / SECRET_FILE, tmp_path / "whole" / "homes" / name)
+    whole = machines(tmp_path / "whole", resumed=True)
+    expected = VFL(**QUICK).fit(whole.fed).predict_proba(whole.fed)
+    again = machines(resumed=True)
     model = VFL(**QUICK).fit(again.fed, checkpoint=tmp_path / "run", resume=True)
     assert len(model.history_) == 3
-    np.testing.assert_array_equal(model.predict_proba(again.fed), in_one_process(VFL))
+    np.testing.assert_array_equal(model.predict_proba(again.fed), expected)
+    assert not np.array_equal(expected, in_one_process(VFL))
     assert all(each.sealed_for for each in exchanged(again.ledger.entries()))

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from fedmend.errors import ConfigError, DataError
+from fedmend.federation.randomness import stream
 from fedmend.learn.clients.local_methods import MEASURES, LocalMethod
 from fedmend.learn.clients.row_views import ImageViews, Views
 from fedmend.learn.optim import OptimizerSpec
@@ -235,9 +236,7 @@ def _walk(n: int, batch: int, steps: int, generator: torch.Generator) -> Tensor:
 
 def round_generator(seed: int, client: str, number: int) -> torch.Generator:
     """The generator of a client's round; it depends on nothing that went before."""
-    entropy = [seed, zlib.crc32(client.encode()), number]
-    state = int(np.random.SeedSequence(entropy).generate_state(1, np.uint64)[0])
-    return torch.Generator().manual_seed(state >> 1)
+    return stream([seed, zlib.crc32(client.encode()), number])
 
 
 def draw_clients(names: Sequence[str], per_round: int | None, seed: int, number: int) -> list[str]:

@@ -84,7 +84,7 @@ class ClientWorker(Worker):
         device = resolve_device(self.site.device)
         pool = pool_of(self.table, common, self.site.name)
         self._pool = pool.to(device, settings)
-        self._seed = int(common["seed"])
+        self._seed = self.site.own_seed(int(common["seed"]), "rounds")
         net = NetSpec.from_dict(common["net"])
         self._trainer = Trainer(net, method_of(common["method"]), settings, device)
         return {"rows": len(pool.unlabelled), "labelled": len(pool.labelled)}

@@ -90,7 +90,7 @@ class NeuralFeatures(ExchangeWorker, TargetWorker):
         if gradient is not None:
             self.half.backward(gradient)
         if epoch is not None:
-            self.half.start_epoch(epoch, epoch ^ 1)
+            self.half.start_epoch(epoch, self.site.own_seed(epoch ^ 1, "dropout"))
         return self.half.forward()
 
     @exposed(kind="control", takes={"gradient": "gradient"})
@@ -198,7 +198,7 @@ class NeuralTargets(ExchangeWorker, BoardWorker):
 
     @exposed(kind="control")
     def start_epoch(self, epoch: int) -> None:
-        self.heads.start_epoch(epoch, epoch ^ 2)
+        self.heads.start_epoch(epoch, self.site.own_seed(epoch ^ 2, "dropout"))
 
     @exposed(kind="gradient", takes={"embedding": "embedding"})
     def step(self, embedding: Tensor) -> Tensor:

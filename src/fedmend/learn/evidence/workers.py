@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from fedmend.errors import DataError
 from fedmend.federation import exposed
+from fedmend.federation.randomness import begin
 from fedmend.learn.belief import row_confidence
 from fedmend.learn.evidence.additive_workers import AdditiveParty
 from fedmend.learn.evidence.committee import BottomCommittee, CommitteeSpec, draw
@@ -183,7 +184,7 @@ class EvidenceBottomWorker(AdditiveParty, EvidenceWorker):
             self.half.start_epoch(epoch, self._dropout_seed(epoch))
             self.half.begin((done[0], done[1]))
             if self.half.strong is not None:
-                self._drawn.manual_seed(self._dropout_seed(epoch) ^ 0x57)
+                begin(self._drawn, self._dropout_seed(epoch) ^ 0x57)
         return self.half.forward()
 
     @exposed(kind="control", takes={"gradient": "gradient"})

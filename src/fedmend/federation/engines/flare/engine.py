@@ -21,6 +21,7 @@ from fedmend.federation.engines.flare.messages import field, read_reply, request
 from fedmend.federation.engines.local import by_kind
 from fedmend.federation.ledger import (
     COORDINATOR,
+    REPRODUCIBLE,
     RESUMED,
     UNANSWERED,
     Entry,
@@ -71,6 +72,9 @@ class FlareEngine:
         if ledger.goes_on:
             for party in self._names:
                 ledger.record(COORDINATOR, party, "run", "control", NOTHING, note=RESUMED)
+        if hello.reproducible:
+            for party in self._names:
+                ledger.record(COORDINATOR, party, "run", "control", NOTHING, note=REPRODUCIBLE)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -181,6 +185,8 @@ class FlareEngine:
             methods=list(self.hello.methods),
             seed=self.hello.seed,
             test_share=self.hello.test_share,
+            resumed=self.hello.resumed,
+            reproducible=self.hello.reproducible,
         )
         asked = {
             party: self._courier.ask(party, greeting, self.call_timeout) for party in self._names

@@ -29,8 +29,9 @@ from fedmend.federation.engines.flare.messages import (
     reply,
 )
 from fedmend.federation.engines.local import by_kind
-from fedmend.federation.ledger import COORDINATOR, Ledger, read_ledger
+from fedmend.federation.ledger import COORDINATOR, REPRODUCIBLE, Ledger, read_ledger
 from fedmend.federation.policy import Policy
+from fedmend.federation.randomness import COSTS
 from fedmend.federation.site import Site
 from fedmend.federation.wire_types import VERSION as WIRE_VERSION
 
@@ -47,7 +48,9 @@ class Hello:
     """How a run introduces itself to a party: nothing in it is code or a path to follow.
 
     run: names the party's folder for this run. title, methods: words for the party's screen.
-    seed, test_share: so that all parties set the same people aside.
+    seed, test_share: so that all parties set the same people aside. resumed: it goes on with a run
+    of this name, with the randomness that the party kept of it. reproducible: all random choices
+    are to follow from the seed, which a party refuses unless its policy says otherwise.
     """
 
     run: str
@@ -55,6 +58,8 @@ class Hello:
     methods: tuple[str, ...]
     seed: int
     test_share: float
+    resumed: bool = False
+    reproducible: bool = False
 
 
 Opener = Callable[[Hello], Site]
@@ -169,16 +174,25 @@ class PartyHost:
             methods=tuple(str(each)[:80] for each in field(content, "methods", list)[:50]),
             seed=field(content, "seed", int),
             test_share=field(content, "test_share", float),
+            resumed=field(content, "resumed", bool),
+            reproducible=field(content, "reproducible", bool),
         )
         words = f"the coordinator asks for a run {hello.title!r}: {', '.join(hello.methods)}"
         self.events.note(words)
         self._busy = "reading the table"
         try:
             site = self._opener(hello)
+            if site.reproducible:  # whoever opened it, and whatever was asked for
+                site.policy.admit_reproducible(self.party)
         finally:
             self._busy = ""
         self._policy, self._title = site.policy, hello.title
         self._ledger = Ledger(self.folder / LEDGER_FOLDER / f"{hello.run}.jsonl")
+        if site.reproducible:
+            self._ledger.record(
+                COORDINATOR, self.party, "run", "control", NOTHING, note=REPRODUCIBLE
+            )
+            self.events.note(f"a reproducible run, as the policy allows: {COSTS}")
         self._site, self._session = site, secrets.token_bytes(16)
         self.events.note(f"taking part in {hello.title!r} (session open)")
         return {"party": self.party, "version": __version__, "session": self._session}

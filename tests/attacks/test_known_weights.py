@@ -1,0 +1,405 @@
+"""Known or guessable weights: what protects a party comes from its own machine and stays there.
+
+The attacker is whoever takes part: it knows the run's seed and name, every party's name, every
+setting of the network, and the code. What it must not be able to do is draw what a party draws.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import fedmend
+import fedmend as fm
+from fedmend._version import __version__
+from fedmend.deploy.party_file import load_party, open_site
+from fedmend.errors import PrivacyWarning, Refused
+from fedmend.federation import Federation, Site
+from fedmend.federation.engines.flare.host import Hello, PartyHost
+from fedmend.federation.engines.flare.messages import read_reply, request
+from fedmend.federation.ledger import read_ledger
+from fedmend.federation.randomness import SECRET_FILE
+from fedmend.federation.wire_types import VERSION
+from fedmend.generate.vfgain import VFGAIN
+from fedmend.learn import server_top
+from fedmend.learn.clients import trainer
+from fedmend.learn.parts import part_of
+from fedmend.secure.align import align
+
+HELLO = Hello("spring", "spring run", ("VFL",), 0, 0.25)
+NET = {
+    "bottom": [8],
+    "top": [8],
+    "embedding": 4,
+    "dropout": 0.0,
+    "conv": "cnn",
+    "missing_indicator": True,
+    "seed": 0,
+    "task": "auto",
+}
+SETTINGS = fm.VFL(epochs=1)._config().settings.to_dict()
+
+# ------------------------------------------------------------------ how a party opens its site
+
+
+@pytest.fixture
+def kit(workshop) -> Any:
+    """Makes kits of one party: the same files on another machine."""
+    workshop.write()
+
+    def make(machine: str, policy: str = "") -> Path:
+        folder = workshop.folder / machine
+        folder.mkdir()
+        (folder / "bank.csv").write_bytes((workshop.folder / "bank.csv").read_bytes())
+        (folder / "party.toml").write_text(
+            'name = "bank"\ndata = "bank.csv"\nid = "customer"\nlabel = "default"\n' + policy
+        )
+        return folder
+
+    return make
+
+
+def opened(kit: Path, **changes: Any) -> Site:
+    hello = Hello(**{**vars(HELLO), **changes})
+    return open_site(load_party(kit), hello, kit)
+
+
+def first_weights(site: Site) -> torch.Tensor:
+    """What a bottom of this site begins with, made by the worker that VFL uses."""
+    handle = site.start("BottomWorker", "train", {"model": "m"})
+    site.call(handle, "create", {"net": NET, "settings": SETTINGS})
+    bottom = part_of(site, "m").bottom
+    assert bottom is not None
+    return torch.cat([value.flatten() for value in bottom.module.state_dict().values()])
+
+
+def test_two_machines_of_one_run_draw_different_weights(kit) -> None:
+    here, there = (first_weights(opened(kit(name))) for name in ("here", "there"))
+    known = opened(kit("known", "[policy]\nreproducible = true\n"), reproducible=True)
+    drawn = first_weights(known)
+    for one, other in ((here, there), (here, drawn), (there, drawn)):
+        assert one.shape == other.shape
+        assert not (one == other)[one != 0].any()
+
+
+def test_a_resumed_run_draws_the_same_and_a_new_one_of_its_name_does_not(kit) -> None:
+    folder = kit("here")
+    first = first_weights(opened(folder))
+    assert torch.equal(first_weights(opened(folder, resumed=True)), first)
+    assert not torch.equal(first_weights(opened(folder)), first)
+    secret = folder / "runs" / HELLO.run / SECRET_FILE
+    assert secret.stat().st_mode & 0o077 == 0
+
+
+def test_seed_and_names_of_a_run_change_nothing_about_what_others_can_know(kit) -> None:
+    """A coordinator that resumes a run under any seed only ever gets the party's own randomness."""
+    folder = kit("here")
+    first = first_weights(opened(folder))
+    for seed in range(3):
+        again = opened(folder, resumed=True, seed=seed)
+        assert again.secret is not None
+        assert torch.equal(first_weights(again), first)
+        assert not torch.equal(first_weights(opened(folder, run=f"other{seed}", seed=seed)), first)
+
+
+def test_a_coordinator_cannot_make_a_party_fall_back_to_the_seed(kit) -> None:
+    folder = kit("here")
+    with pytest.raises(Refused, match=r"compute its rows(?s:.*)reproducible = false"):
+        opened(folder, reproducible=True)
+    site = opened(folder)
+    with pytest.raises(Refused, match="order of the common rows would follow from the run's seed"):
+        site.start("PairWorker", "train", {"order_seed": 0})
+    site.start("PairWorker", "train", {})
+    assert opened(kit("may", "[policy]\nreproducible = true\n")).secret is not None
+
+
+# ------------------------------------------------------------------ behind messages
+
+
+def greeted(host: PartyHost, **changes: Any) -> Any:
+    content = {
+        **{"version": __version__, "wire": VERSION, "run": "spring", "title": "t"},
+        **{"methods": ["VFL"], "seed": 0, "test_share": 0.25},
+        **{"resumed": False, "reproducible": False},
+    }
+    return read_reply(host.answer(request("hello", **content | changes)), "bank", "hello")
+
+
+@pytest.fixture
+def host(kit) -> Iterator[Any]:
+    made = []
+
+    def start(folder: Path, opener: Any = None) -> PartyHost:
+        opener = opener or (lambda hello: open_site(load_party(folder), hello, folder))
+        made.append(PartyHost("bank", opener, folder))
+        return made[-1]
+
+    yield start
+    for each in made:
+        each.close("the test ended")
+
+
+def test_a_host_keeps_its_secret_over_processes_and_out_of_its_answers(host, kit) -> None:
+    folder = kit("here")
+    weights = []
+    for resumed in (False, True):
+        one = host(folder)
+        answer = greeted(one, resumed=resumed)
+        assert answer.keys() == {"party", "version", "session"}
+        weights.append(first_weights(one._site))
+        one.close("finished")
+    assert torch.equal(*weights)
+    secret = (folder / "runs" / "spring" / SECRET_FILE).read_bytes()
+    written = [path for path in folder.rglob("*") if path.is_file() and path.name != SECRET_FILE]
+    assert any(path.suffix == ".jsonl" for path in written)
+    for path in written:
+        assert secret not in path.read_bytes()
+        assert secret.hex() not in path.read_text(errors="replace")
+
+
+def test_a_host_refuses_a_site_that_anybody_could_rebuild(host, kit) -> None:
+    """Whoever opens the site, and whether or not the coordinator asked for it."""
+    folder = kit("here")
+    careless = host(folder, lambda hello: Site("bank", {}, seed=hello.seed))
+    with pytest.raises(Refused, match="random choices are to follow from the run's seed"):
+        greeted(careless)
+    with pytest.raises(Refused, match="random choices are to follow from the run's seed"):
+        greeted(host(folder), reproducible=True)
+
+
+def test_a_reproducible_run_is_in_the_partys_ledger_and_on_its_screen(host, kit) -> None:
+    folder = kit("here", "[policy]\nreproducible = true\n")
+    one = host(folder)
+    greeted(one, reproducible=True)
+    one.close("finished")
+    (entry,) = read_ledger(folder / "ledgers" / "spring.jsonl")
+    assert (entry.call, entry.note, entry.bytes) == ("run", "reproducible", 0)
+    assert "can compute its rows" in (folder / "events.jsonl").read_text()
+    usual = host(folder)
+    greeted(usual, run="usual")
+    usual.close("finished")
+    assert read_ledger(folder / "ledgers" / "usual.jsonl") == []
+
+
+def test_asking_for_it_warns_of_what_it_costs(tmp_path) -> None:
+    from fedmend.errors import ConfigError
+
+    with pytest.warns(PrivacyWarning, match="can compute its rows"), pytest.raises(ConfigError):
+        Federation.over_flare(tmp_path, reproducible=True)  # there are no kits
+    with warnings.catch_warnings(), pytest.raises(ConfigError):
+        warnings.simplefilter("error")
+        Federation.over_flare(tmp_path)
+
+
+# ------------------------------------------------------------------ every method
+
+QUICK = {"epochs": 1, "bottom": (6,), "embedding": 4, "batch_size": 40}
+COMMON = {
+    # What these draw is no party's: it is the same for all, or about nothing that is hidden.
+    "likely_shares": "weights of a Bayesian bootstrap, with which a label party weighs its models",
+    "draws": "spread around an imputed embedding, in predictions",
+}
+
+
+class Drawn:
+    """Records what is drawn for networks: weights, dropout, noise, masks of generators."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.found: list[tuple[str, torch.Tensor]] = []
+        for owner, names in (
+            (torch.Tensor, ("uniform_", "normal_")),
+            (torch, ("rand", "randn", "randint", "multinomial")),
+        ):
+            for name in names:
+                monkeypatch.setattr(owner, name, self._recording(getattr(owner, name)))
+
+    def _recording(self, original: Any) -> Any:
+        def record(*args: Any, **kwargs: Any) -> Any:
+            made = original(*args, **kwargs)
+            caller = inspect.currentframe().f_back
+            # What torch's own layers hold at first is drawn anew before they are used.
+            if not caller.f_globals["__name__"].startswith("torch."):
+                # Torch's common generator begins with a number that is the same everywhere.
+                assert kwargs.get("generator") is not None, caller.f_code
+                self.found.append((caller.f_code.co_name, made.detach().clone()))
+            return made
+
+        return record
+
+
+def drawn_by(fit: Any, fed: Federation, secret: bytes | None) -> list[tuple[str, torch.Tensor]]:
+    """Everything drawn while a method is fitted with these secrets at all roles."""
+    for number, name in enumerate(fed.names):
+        fed.engine.site(name).secret = None if secret is None else bytes([number]) + secret[1:]
+    fed.secret = secret
+    with pytest.MonkeyPatch.context() as patch:
+        recorder = Drawn(patch)
+        fit(fed)
+    return recorder.found
+
+
+METHODS: dict[str, Any] = {
+    "VFL": lambda fed: fm.VFL(**QUICK, dropout=0.2).fit(fed),
+    "LocalVFL": lambda fed: fm.LocalVFL(**QUICK, dropout=0.2).fit(fed),
+    "AbsentPartner": lambda fed: fm.AbsentPartner(**QUICK, dropout=0.2).fit(fed),
+    "FedCVT": lambda fed: fm.FedCVT(**QUICK).fit(fed.only("bank", "telco")),
+    "SFHTL": lambda fed: fm.SFHTL(**QUICK, pretrain_epochs=1).fit(fed.only("bank", "telco")),
+    "SSLVFL": lambda fed: fm.SSLVFL(**QUICK, pretrain_epochs=1).fit(fed),
+    "FewShotVFL": lambda fed: fm.FewShotVFL(**QUICK, local_updates=3).fit(fed),
+    "RISA": lambda fed: fm.RISA(**QUICK, members=2, dropout=0.2).fit(fed),
+    "completion, neural": lambda fed: fm.FedPSGPUM(
+        model="neural",
+        neural={"epochs": 1, "dropout": 0.2},
+        tau=0.0,
+        generator_params={"epochs": 1},
+        source="bank",
+    ).fit(fed.only("bank", "telco")),
+    "completion, generated": lambda fed: fm.FedPSGPUM(
+        model="linear", tau=1.0, generator_params={"epochs": 1}, source="bank"
+    ).fit(fed.only("bank", "telco")),
+    "VF-GAIN": lambda fed: vfgain(fed),
+}
+
+
+def vfgain(fed: Federation) -> None:
+    pair = fed.only("bank", "telco")
+    model = VFGAIN(steps=3, batch_size=40, embedding=3).fit(pair, a="bank", b="telco")
+    model.impute(pair, seed=1)
+
+
+def world(make_fed: Any, make_frame: Any) -> Federation:
+    fed = make_fed(make_frame(160), aligned=120, test=make_frame(40, seed=1))
+    for view in (fed, fed.on("test")):
+        align(view.only("bank", "telco"))
+    return fed
+
+
+@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.filterwarnings("ignore::fedmend.errors.FedmendWarning")
+def test_what_a_method_draws_follows_from_secrets_alone(name, make_fed, make_frame) -> None:
+    """Four fits: by the seed, by secrets, by other secrets, and by the first ones again."""
+    one, other = bytes(range(32)), bytes(reversed(range(32)))
+    seeded, first, second, again = (
+        drawn_by(METHODS[name], world(make_fed, make_frame), secret)
+        for secret in (None, one, other, one)
+    )
+    assert len(first) == len(again) > 3
+    for (caller, drawn), (_, repeated) in zip(first, again, strict=True):
+        assert torch.equal(drawn, repeated), f"{caller} does not go on when resumed"
+    for known in (seeded, second):
+        for (caller, drawn), (_, guessed) in zip(first, known, strict=False):
+            if caller in COMMON or drawn.shape != guessed.shape or drawn.numel() < 4:
+                continue
+            assert not torch.equal(drawn, guessed), f"{caller} draws what others can draw"
+    assert {caller for caller, _ in first} - COMMON.keys()
+
+
+@pytest.mark.filterwarnings("ignore::fedmend.errors.FedmendWarning")
+def test_the_top_at_the_coordinator_is_its_own(make_fed, make_frame) -> None:
+    """Parties are sent gradients; by a top that they know these would tell the others' votes."""
+    frame = make_frame(120)
+    frame["z"] = frame["y"]
+    columns = {"bank": ["a", "b", "y"], "telco": ["c", "d", "y"], "shop": ["e", "y"]}
+    found = []
+    for secret in (None, bytes(32), bytes(range(32)), bytes(32)):
+        fed = make_fed(frame, columns=columns)
+        fed.secret = secret  # the coordinator's alone
+        with pytest.MonkeyPatch.context() as patch:
+            made: list[torch.Tensor] = []
+            original = server_top.initialise
+
+            def initialise(
+                module: Any, generator: Any, made: Any = made, do: Any = original
+            ) -> Any:
+                done = do(module, generator)
+                made.append(torch.cat([each.detach().flatten() for each in done.parameters()]))
+                return done
+
+            patch.setattr(server_top, "initialise", initialise)
+            fm.InC(**QUICK).fit(fed)
+        found.append(torch.cat(made))
+    seeded, first, second, again = found
+    assert torch.equal(first, again)
+    assert not torch.equal(first, seeded)
+    assert not torch.equal(first, second)
+
+
+def test_a_clients_batches_and_views_are_its_own() -> None:
+    """In horizontal training the first weights are everybody's; what is done with them is not."""
+    rng = np.random.default_rng(0)
+    table = fm.Table(np.arange(40), {"x": rng.normal(size=40), "y": ["no", "yes"] * 20}, label="y")
+    plans = []
+    for secret in (None, bytes(32), bytes(range(32)), bytes(32)):
+        fed = Federation(*(fm.Party(name, table) for name in "ab"))
+        for name in "ab":
+            fed.engine.site(name).secret = secret
+        made: list[torch.Tensor] = []
+        with pytest.MonkeyPatch.context() as patch:
+            original = trainer.make_plan
+
+            def make_plan(*args: Any, made: Any = made, do: Any = original) -> Any:
+                made.append(do(*args).labelled)
+                return do(*args)
+
+            patch.setattr(trainer, "make_plan", make_plan)
+            fm.FedAvg(rounds=1, epochs=1, steps_per_epoch=3, hidden=(4,)).fit(fed)
+        plans.append(torch.cat(made))
+    seeded, first, second, again = plans
+    assert torch.equal(first, again)
+    assert not torch.equal(first, seeded)
+    assert not torch.equal(first, second)
+
+
+# ------------------------------------------------------------------ every other source
+
+SOURCES = re.compile(
+    r"manual_seed\(|np\.random\.(?!Generator|SeedSequence\()|\bseed\(\)|random_state=|"
+    r"^(import|from) random\b",
+    re.MULTILINE,
+)
+# Where a stream begins outside of `federation/randomness.py`, and why nobody is protected by it.
+KNOWN = {
+    "data/": "simulated scenarios, crowds and clients: no party is there",
+    "bench/": "simulations",
+    "demo.py": "a simulation",
+    "audit/": "attackers' own draws, in a rehearsal",
+    "preflight/curve.py": "the coordinator's: which of all rows a learning curve is made of",
+    "flow/folds.py": "the coordinator's: folds over the common order, told to all parties",
+    "generate/training.py": "`numpy_for`: seeds that are not wide",
+    "learn/evidence/additive.py": "a label party weighs its own models; nothing is hidden by it",
+    "learn/evidence/pools.py": "the order of an epoch, which all halves must walk alike",
+    "learn/clients/rounds.py": "the coordinator's: who takes part in a round",
+    "learn/clients/networks.py": "the common first weights, which the coordinator sends to all",
+    "learn/clients/recipes.py": "a small helper net at a client, which never leaves it",
+    "learn/columns/boost.py": "B's own held-out rows and columns of a tree; A is told neither",
+    "learn/columns/histograms.py": "the sample of a tree's rows, which both sides must draw alike",
+    "learn/columns/linear_workers.py": "bootstrap samples, which both sides must draw alike",
+    "learn/columns/neural.py": "the coordinator's: numbered rows held out, told to both sides",
+    "learn/session.py": "the coordinator's: numbered rows held out, told to all",
+    "learn/sides.py": "the spread of an imputed embedding in predictions, at the top's own party",
+    "methods/inc.py": "the coordinator's: halves of the rows it knows sums of",
+    "methods/risa_stages.py": "the coordinator's: numbered rows held out, told to all",
+    "methods/baselines/inc_baselines.py": "the coordinator's: ties and orders of its own training",
+}
+
+
+def test_every_other_stream_is_known_and_hides_nothing() -> None:
+    """Whoever adds a stream to the package says here why it is not a secret of a party."""
+    root = Path(fedmend.__file__).parent
+    found = set()
+    for path in root.rglob("*.py"):
+        name = path.relative_to(root).as_posix()
+        code = "\n".join(
+            line.partition("#")[0] for line in path.read_text(encoding="utf-8").splitlines()
+        )
+        if name != "federation/randomness.py" and SOURCES.search(code):
+            found.add(next((known for known in KNOWN if name.startswith(known)), name))
+    assert found == set(KNOWN)
