@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -166,8 +165,8 @@ def make_fed() -> Callable[..., Federation]:
 @pytest.fixture
 def steady_draws(monkeypatch: pytest.MonkeyPatch) -> None:
     """Randomised response from a seed: what is learnt from told labels is the same in every run."""
-    draws = SimpleNamespace(urandom=np.random.default_rng(0).bytes)
-    monkeypatch.setattr("fedmend.learn.label_dp.os", draws)
+    draws = np.random.default_rng(0).bytes
+    monkeypatch.setattr("fedmend.federation.labels.urandom", draws)
 
 
 # ---------------------------------------------------------------- a browser

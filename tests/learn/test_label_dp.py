@@ -13,22 +13,17 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from fedmend.data.table import Table
-from fedmend.errors import ConfigError, DataError
-from fedmend.federation import Site
-from fedmend.learn.label_dp import (
-    Responses,
-    ToldLabels,
+from fedmend.errors import ConfigError, DataError, Refused
+from fedmend.federation import Policy, Site
+from fedmend.federation.labels import (
+    FILE,
+    LabelRecords,
+    Noise,
     keep_probability,
     respond,
     response_matrix,
-    with_told_labels,
-    without_response,
 )
-
-
-def site(home: Path | None = None) -> Site:
-    table = Table(np.arange(2), pd.DataFrame({"x": [0.1, 0.2]}))
-    return Site("a", {"train": table}, home=home)
+from fedmend.learn.label_dp import ToldLabels, ask_for_noise, with_told_labels, without_response
 
 
 @pytest.mark.parametrize(("epsilon", "classes"), [(0.5, 2), (1.0, 5), (3.0, 26)])
@@ -66,62 +61,136 @@ def test_expertise_stays_one_where_chance_went_beyond_what_can_be() -> None:
     np.testing.assert_allclose(own.sum(1), 1.0)
 
 
-def test_other_classes_are_another_answer() -> None:
-    votes = np.arange(300) % 2
-    responses = Responses(site())
-    two = responses.of("train|y", votes, 1.0, ["a", "b"])
-    three = responses.of("train|y", votes, 1.0, ["a", "b", "c"])
+def records(folder: Path | None = None) -> LabelRecords:
+    return LabelRecords("a", folder)
+
+
+IDS = np.arange(200)
+
+
+def drawn(kept: LabelRecords, votes: np.ndarray, epsilon: float, classes: list, **options):
+    return kept.drawn("y", "y", Noise(tuple(classes), epsilon), IDS[: len(votes)], votes, **options)
+
+
+def test_other_classes_are_another_answer_and_another_order_is_not() -> None:
+    votes, kept = np.arange(200) % 2, records()
+    two = drawn(kept, votes, 1.0, ["a", "b"])
+    np.testing.assert_array_equal(drawn(kept, 1 - votes, 1.0, ["b", "a"]), 1 - two)
+    assert kept.spent("y") == 1.0
+    three = drawn(kept, votes, 1.0, ["a", "b", "c"])
     assert set(two) == {0, 1} and set(three) == {0, 1, 2}
-    assert responses.spent("train|y") == 2.0
+    assert kept.spent("y") == 2.0
 
 
 def test_an_answer_once_given_stays_and_costs_once(tmp_path: Path) -> None:
     votes = np.random.default_rng(0).integers(0, 3, 200)
-    responses = Responses(site(tmp_path))
-    first = responses.of("train|y", votes, 1.0, ["a", "b", "c"])
+    kept = records(tmp_path)
+    first = drawn(kept, votes, 1.0, ["a", "b", "c"])
     assert (first != votes).any()
-    np.testing.assert_array_equal(responses.of("train|y", votes, 1.0, ["a", "b", "c"]), first)
-    # another process at the same party
-    again = Responses(site(tmp_path))
-    np.testing.assert_array_equal(again.of("train|y", votes, 1.0, ["a", "b", "c"]), first)
-    assert again.spent("train|y") == 1.0
-    again.of("train|y", votes, 0.5, ["a", "b", "c"])
-    assert again.spent("train|y") == 1.5
-    changed = np.roll(votes, 1)
-    again.of("train|y", changed, 0.5, ["a", "b", "c"])
-    assert again.spent("train|y") == 2.0
-    assert again.spent("test|y") == 0.0
+    np.testing.assert_array_equal(drawn(kept, votes, 1.0, ["a", "b", "c"]), first)
+    # another process at the same party, in another run
+    again = records(tmp_path)
+    np.testing.assert_array_equal(drawn(again, votes, 1.0, ["a", "b", "c"]), first)
+    assert again.spent("y") == 1.0
+    drawn(again, votes, 0.5, ["a", "b", "c"])
+    assert again.spent("y") == 1.5
+    assert again.spent("z") == 0.0
+    assert [each["epsilon"] for each in records(tmp_path).spendings] == [1.0, 0.5]
 
 
-def test_labels_that_changed_are_told_anew_once(tmp_path: Path) -> None:
-    """Answers to the same question, drawn again and again, would average out to the label."""
+def test_new_ids_are_drawn_and_old_ones_reused(tmp_path: Path) -> None:
     votes = np.random.default_rng(0).integers(0, 2, 200)
-    responses = Responses(site(tmp_path))
-    first = responses.of("train|y", votes, 1.0, [0, 1])
-    second = responses.of("train|y", 1 - votes, 1.0, [0, 1])
-    for _ in range(2):
-        np.testing.assert_array_equal(responses.of("train|y", 1 - votes, 1.0, [0, 1]), second)
-        np.testing.assert_array_equal(responses.of("train|y", votes, 1.0, [0, 1]), first)
-        responses = Responses(site(tmp_path))
-    assert responses.spent("train|y") == 2.0
+    kept = records(tmp_path)
+    some = drawn(kept, votes[:120], 1.0, [0, 1], about={"run": "first"})
+    every = drawn(records(tmp_path), votes, 1.0, [0, 1], about={"run": "second"})
+    np.testing.assert_array_equal(every[:120], some)
+    assert 0.6 < (every[120:] == votes[120:]).mean() < 0.9
+    account = records(tmp_path).spendings
+    assert [(each["run"], each["ids"], each["total"]) for each in account] == [
+        ("first", 120, 1.0),
+        ("second", 80, 1.0),
+    ]
+
+
+def test_a_label_that_changed_is_told_as_before(tmp_path: Path) -> None:
+    """An answer that changes with the label would say that the label has changed."""
+    votes = np.random.default_rng(0).integers(0, 2, 200)
+    told = drawn(records(tmp_path), votes, 1.0, [0, 1])
+    votes[5] = -1  # a label taken away is missing
+    again = drawn(records(tmp_path), np.where(votes < 0, -1, 1 - votes), 1.0, [0, 1])
+    np.testing.assert_array_equal(again, np.where(votes < 0, -1, told))
+    assert records(tmp_path).spent("y") == 1.0
+
+
+def test_the_ceiling_is_for_the_sum_and_nothing_is_drawn_beyond_it(tmp_path: Path) -> None:
+    votes = np.random.default_rng(0).integers(0, 2, 200)
+    kept = records(tmp_path)
+    drawn(kept, votes, 1.0, [0, 1], ceiling=2.0)
+    drawn(kept, votes, 0.75, [0, 1], ceiling=2.0)
+    before = (tmp_path / FILE).read_bytes()
+    with pytest.raises(
+        Refused, match=r"ε = 1\.75 so far.*make that 2\.25.*ceiling is 2.*Mend: .*0\.75, 1"
+    ):
+        drawn(kept, votes, 0.5, [0, 1], ceiling=2.0)
+    assert (tmp_path / FILE).read_bytes() == before
+    # What was drawn before may be said again.
+    drawn(kept, votes, 0.75, [0, 1], ceiling=2.0)
+    drawn(kept, votes, 0.25, [0, 1], ceiling=2.0)
+    assert kept.spent("y") == 2.0
+
+
+def test_two_processes_of_a_party_say_the_same(tmp_path: Path) -> None:
+    """Both are open before either draws."""
+    votes = np.random.default_rng(0).integers(0, 2, 200)
+    one, two = records(tmp_path), records(tmp_path)
+    first = drawn(one, votes, 1.0, [0, 1])
+    np.testing.assert_array_equal(drawn(two, votes, 1.0, [0, 1]), first)
+    assert len(records(tmp_path).spendings) == 1
+
+
+def test_the_file_is_for_the_party_alone_and_damage_is_named(tmp_path: Path) -> None:
+    votes = np.random.default_rng(0).integers(0, 2, 50)
+    drawn(records(tmp_path), votes, 1.0, [0, 1])
+    path = tmp_path / FILE
+    assert path.stat().st_mode & 0o077 == 0
+    for damage in (b"\x00\xff\x12", b"[]", b'{"format": "other"}', path.read_bytes()[:-20]):
+        path.write_bytes(damage)
+        with pytest.raises(DataError, match=r"labels\.json, cannot be read.*Mend: take it from"):
+            records(tmp_path)
+
+
+def test_what_cannot_be_kept_is_not_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    votes = np.random.default_rng(0).integers(0, 2, 50)
+    kept = records(tmp_path)
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("fedmend.federation.labels._write_private", full)
+        with pytest.raises(OSError, match="No space"):
+            drawn(kept, votes, 1.0, [0, 1])
+    assert kept.spent("y") == 0.0 and kept.spendings == []
 
 
 def test_no_message_can_make_a_party_forget_what_it_has_told() -> None:
     """Results of protocols are kept in the site's state, under names that a coordinator gives."""
-    votes, party = np.random.default_rng(0).integers(0, 2, 200), site()
-    told = Responses(party).of("train|y", votes, 1.0, [0, 1])
+    table = Table(IDS, {"y": pd.Series(np.arange(200) % 2)}, label="y")
+    party = Site("a", {"train": table})
+    ask_for_noise(party, "train", 1.0, by="a test")
+    told = party.table_of("train").y.tolist()
     for name in list(party.state):
         party.state[name] = {}
-    np.testing.assert_array_equal(Responses(party).of("train|y", votes, 1.0, [0, 1]), told)
+    party.labels._seen.clear()
+    assert party.table_of("train").y.tolist() == told != table.y.tolist()
 
 
 def test_a_whole_epsilon_is_the_same_as_a_fraction() -> None:
     """A file says 2 where Python says 2.0."""
-    votes = np.random.default_rng(0).integers(0, 2, 200)
-    responses = Responses(site())
-    told = responses.of("train|y", votes, 2, [0, 1])
-    np.testing.assert_array_equal(responses.of("train|y", votes, 2.0, [0, 1]), told)
-    assert responses.spent("train|y") == 2.0
+    votes, kept = np.random.default_rng(0).integers(0, 2, 200), records()
+    told = drawn(kept, votes, 2, [0, 1])
+    np.testing.assert_array_equal(drawn(kept, votes, 2.0, [0, 1]), told)
+    assert kept.spent("y") == 2.0
 
 
 @pytest.mark.parametrize("epsilon", [0.0, -1.0, float("inf"), float("nan")])
@@ -173,12 +242,15 @@ def test_told_labels_of_any_table(classes: int, rows: int, epsilon: float, seed:
     labels[rng.random(rows) < 0.2] = None
     labels[:classes] = [f"c{at}" for at in range(classes)]  # every class is there
     table = Table(rng.permutation(rows), {"y": pd.Series(labels)}, label="y")
-    party = Site("a", {"train": table})
-    told = ToldLabels.of(party, "train", epsilon)
+    party = Site("a", {"train": table}, policy=Policy(label_epsilon=math.inf))
+    assert ToldLabels.of(party, "train") is None
+    account = ask_for_noise(party, "train", epsilon, by="a test")
+    told, seen = ToldLabels.of(party, "train"), party.table_of("train")
+    assert told is not None
     missing = table.y.isna().to_numpy()
-    np.testing.assert_array_equal(told.table.y.isna().to_numpy(), missing)
+    np.testing.assert_array_equal(seen.y.isna().to_numpy(), missing)
     np.testing.assert_array_equal(told.numbers < 0, missing)
-    assert set(told.table.y.dropna()) <= set(told.classes)
+    assert set(seen.y.dropna()) <= set(told.classes)
     # No row is likelier under one class than e^ε times what it is under another.
     likely = told.belief.of(told.classes)
     np.testing.assert_allclose(likely.max(1) / likely.min(1), np.where(missing, 1, np.exp(epsilon)))
@@ -186,6 +258,7 @@ def test_told_labels_of_any_table(classes: int, rows: int, epsilon: float, seed:
     # A part of the table is told as the whole is, and costs nothing.
     some = np.flatnonzero(rng.random(rows) < 0.5)
     party.tables["part"] = table.take(some)
-    part = ToldLabels.of(party, "part", epsilon)
+    part = ToldLabels.of(party, "part")
+    assert part is not None
     np.testing.assert_array_equal(part.numbers, told.numbers[some])
-    assert part.spent == told.spent == epsilon
+    assert part.account["spent"] == account["spent"] == account["new"] == epsilon

@@ -12,7 +12,6 @@ from fedmend.data.crowds import annotators
 from fedmend.data.table import Table
 from fedmend.errors import ConfigError, DataError, NotFitted, Refused
 from fedmend.federation import Policy
-from fedmend.learn.label_dp import Responses
 from fedmend.methods.corrected import _believed, correct_labels, label_belief
 
 
@@ -102,7 +101,7 @@ def test_correcting_spends_no_more_of_the_label_budget(crowd_of: Any) -> None:
     for party, spent in model.privacy_["spent"].items():
         site = crowd.fed.engine.site(party)
         column = site.tables["train"].label
-        assert Responses(site).spent(f"train|{column}") == spent == 4.0
+        assert site.labels.spent(column) == spent == 4.0
 
 
 def by_hand(crowd: Any, model: Any) -> np.ndarray:

@@ -15,14 +15,17 @@ import torch
 import fedmend as fm
 from fedmend.config import load_config
 from fedmend.errors import ConfigError, DataError, PrivacyWarning, ResumeError
+from fedmend.federation.labels import LabelRecords, keep_probability
 from fedmend.flow import execute, plan_of
+from fedmend.learn import metrics
+from fedmend.learn.belief import Belief, keep_belief
 from fedmend.learn.evidence.top import (
     EvidenceTop,
     EvidenceTopSpec,
     Objective,
     consistency_loss,
 )
-from fedmend.learn.label_dp import ToldLabels, keep_probability
+from fedmend.learn.label_dp import ToldLabels, ask_for_noise
 from fedmend.learn.split import TopWorker
 from fedmend.methods.inc import InC
 
@@ -44,9 +47,17 @@ EVERY = {
 TWO = {"bank": ["a", "b", "y"], "telco": ["c", "d"]}
 
 
-def told_at(fed: fm.Federation, party: str = "bank") -> list[dict[str, Any]]:
-    """The draws that a party keeps."""
-    return list(fed.engine.site(party).vault["learn.label_dp"].values())  # type: ignore[attr-defined]
+TURNED = {"no": "yes", "yes": "no"}
+
+
+def records_of(fed: fm.Federation, party: str = "bank") -> LabelRecords:
+    """What a party keeps of labels told at random."""
+    return fed.engine.site(party).labels.records  # type: ignore[attr-defined,no-any-return]
+
+
+def told_of(fed: fm.Federation, party: str = "bank", dataset: str = "train") -> np.ndarray:
+    """Labels as workers see them."""
+    return fed.engine.site(party).table_of(dataset).y.to_numpy()  # type: ignore[attr-defined,no-any-return]
 
 
 @pytest.mark.parametrize("name", EVERY)
@@ -57,27 +68,24 @@ def test_no_worker_of_a_training_meets_a_true_label(
     fed = make_fed(make_frame(120), aligned=80, columns=TWO)
     site = fed.engine.site("bank")
     model = getattr(fm, name)(**QUICK | EVERY[name], label_dp=2.0).fit(fed)
-    (draw,) = told_at(fed)
     assert model.privacy_ == {
         "epsilon": 2.0,
         "kept": pytest.approx(keep_probability(2.0, 2)),
         "spent": {"bank": 2.0},
+        "new": {"bank": 2.0},
     }
-    assert 0.7 < (draw["told"] == draw["votes"]).mean() < 1.0
     table = site.tables["train"]
+    assert 0.7 < (told_of(fed) == table.y.to_numpy()).mean() < 1.0
     other = make_fed(make_frame(120), aligned=80, columns=TWO)
     there = other.engine.site("bank")
-    key = "train|y|2.0|['no', 'yes']"
-    there.vault["learn.label_dp"] = {key: draw | {"votes": 1 - draw["votes"]}}
-    turned = table.y.map({"no": "yes", "yes": "no"})
-    there.tables["train"] = table.with_columns({"y": turned})
+    there.labels._records = records_of(fed)
+    there.tables["train"] = table.with_columns({"y": table.y.map(TURNED)})
     again = getattr(fm, name)(**QUICK | EVERY[name], label_dp=2.0).fit(other)
     np.testing.assert_array_equal(
         model.predict_proba(fed, rows="all"), again.predict_proba(other, rows="all")
     )
-    # Scores are by true labels: what is right of one is wrong of the other.
-    right = model.evaluate(fed, rows="all")["accuracy"]
-    assert again.evaluate(other, rows="all")["accuracy"] == pytest.approx(1 - right)
+    # Nor do scores rest on them.
+    assert again.evaluate(other, rows="all") == pytest.approx(model.evaluate(fed, rows="all"))
 
 
 def test_consistency_learns_from_likelihoods_as_from_the_labels_they_stand_for() -> None:
@@ -101,7 +109,8 @@ def test_a_second_fit_and_other_methods_know_the_same_labels(make_fed: Make) -> 
     second = fm.VFL(**QUICK, label_dp=1).fit(fed)
     np.testing.assert_array_equal(first.predict_proba(fed), second.predict_proba(fed))
     fm.LocalVFL(**QUICK, label_dp=1.0).fit(fed)
-    assert len(told_at(fed)) == 1
+    assert [each["epsilon"] for each in records_of(fed).spendings] == [1.0]
+    assert second.privacy_["new"] == {"bank": 1.0}
     with pytest.warns(PrivacyWarning, match=r"ε = bank: 3\b"):
         other = fm.VFL(**QUICK, label_dp=2.0).fit(fed)
     assert other.privacy_["spent"] == {"bank": 3.0}
@@ -112,18 +121,37 @@ def test_a_fold_and_a_completed_table_are_told_as_the_first_one(make_fed: Make) 
     fed = make_fed()
     site = fed.engine.site("bank")
     table = site.tables["train"]
-    first = ToldLabels.of(site, "train", 1.0)
+    ask_for_noise(site, "train", 1.0, by="a test")
+    first = told_of(fed)
     some = np.arange(0, len(table), 3)
     site.tables["train-fold0"] = table.take(some)
-    part = ToldLabels.of(site, "train-fold0", 1.0)
-    np.testing.assert_array_equal(part.numbers, first.numbers[some])
-    assert part.table.y.tolist() == first.table.take(some).y.tolist()
-    assert part.spent == first.spent == 1.0
-    turned = table.y.map({"no": "yes", "yes": "no"})
-    site.tables["train-corrected"] = table.with_columns({"y": turned})
-    other = ToldLabels.of(site, "train-corrected", 1.0)
-    assert other.spent == 2.0
-    assert other.source is site.tables["train-corrected"]
+    assert told_of(fed, dataset="train-fold0").tolist() == first[some].tolist()
+    # Also where somebody has put other labels there: whether they are others must not show.
+    site.tables["mine"] = table.with_columns({"y": table.y.map(TURNED)})
+    assert told_of(fed, dataset="mine").tolist() == first.tolist()
+    assert site.labels.spent("y") == 1.0
+
+
+def test_corrected_labels_are_drawn_apart_and_both_are_on_the_account(make_fed: Make) -> None:
+    """They are other labels of the same people; those corrected under label_dp hide nothing."""
+    fed = make_fed()
+    site = fed.engine.site("bank")
+    table = site.tables["train"]
+    other = table.with_columns({"y": table.y.map(TURNED)})
+    site.tables["train-corrected"] = other
+    keep_belief(site, "train-corrected", Belief(("no", "yes"), np.ones((len(table), 2))))
+    ask_for_noise(site, "train", 1.0, by="a test")
+    corrected = told_of(fed, dataset="train-corrected")
+    assert 0.6 < (corrected == other.y.to_numpy()).mean() < 0.9
+    assert site.labels.spent("y") == 2.0
+    made = table.with_columns({"y": table.y.map(TURNED)})
+    site.tables["made"] = made
+    site.labels.settle("made", made)
+    assert site.table_of("made") is made
+    assert ToldLabels.of(site, "made") is None
+    site.tables["made"] = made.take(np.arange(20))
+    assert told_of(fed, dataset="made").tolist() == told_of(fed)[:20].tolist()
+    assert site.labels.spent("y") == 2.0
 
 
 @pytest.mark.parametrize("secure", ["none", "masks"])
@@ -140,41 +168,46 @@ def test_parties_of_the_same_columns_tell_theirs(make_frame: Make, secure: str) 
         "epsilon": 1.0,
         "kept": pytest.approx(keep_probability(1.0, 2)),
         "spent": {"one": 1.0, "two": 1.0},
+        "new": {"one": 1.0, "two": 1.0},
     }
-    told = {name: told_at(fed, name)[0] for name in ("one", "two")}
-    assert all(0.6 < (each["told"] == each["votes"]).mean() < 0.9 for each in told.values())
+    for name in ("one", "two"):
+        assert 0.6 < (told_of(fed, name) == tables[name].y.to_numpy()).mean() < 0.9
     # The same where all true labels are turned round, and told the same.
     turned = {
-        name: each.with_columns({"y": each.y.map({"no": "yes", "yes": "no"})})
+        name: each.with_columns({"y": each.y.map(TURNED)})
         for name, each in tables.items()
-        if name in told
+        if each.label is not None
     }
     other = fm.Federation(
         *(fm.Party(name, turned.get(name, each)) for name, each in tables.items()), strict=True
     )
-    for name, draw in told.items():
-        site = other.engine.site(name)
-        site.vault["learn.label_dp"] = {
-            "train|y|1.0|['no', 'yes']": draw | {"votes": 1 - draw["votes"]}
-        }
+    for name in turned:
+        other.engine.site(name).labels._records = records_of(fed, name)
     again = fm.FedAvg(rounds=2, epochs=1, hidden=(8,), label_dp=1.0, secure=secure).fit(other)
     here, there = model.predict_proba(fed), again.predict_proba(other)
     for name in tables:
         np.testing.assert_array_equal(here[name], there[name])
-    right = model.evaluate(fed)["accuracy"]
-    assert again.evaluate(other)["accuracy"] == pytest.approx(1 - right)
+    assert again.evaluate(other) == pytest.approx(model.evaluate(fed))
 
 
-def test_validation_is_by_told_labels_and_tests_by_true_ones(
+def test_validation_is_by_told_labels_and_tests_are_estimated_from_them(
     make_fed: Make, make_frame: Make
 ) -> None:
-    fed = make_fed(make_frame(600), test=make_frame(300, seed=1))
+    fed = make_fed(make_frame(600), test=make_frame(3000, seed=1))
     model = fm.VFL(epochs=20, lr=0.01, label_dp=1.0).fit(fed)
     best = model.history_[model.best_epoch_ - 1]
     scores = model.evaluate(fed.on("test"))
     # Nobody can say what is told better than it is kept.
     assert best["val_accuracy"] < keep_probability(1.0, 2) + 0.1
+    site = fed.engine.site(fed.label_party)
+    truth = site.tables["test"].y.to_numpy()
+    assert 0.6 < (told_of(fed, dataset="test") == truth).mean() < 0.8
+    p = model.predict_proba(fed.on("test"))
+    order = site.alignments["test"].aligned
+    exact = metrics.classification((truth[order] == "yes").astype(int), p)
     assert scores["accuracy"] > 0.85
+    for name in ("accuracy", "auc", "f1"):
+        assert scores[name] == pytest.approx(exact[name], abs=0.06)
     # Told labels are as likely as the model and the noise make them: no worse than the noise alone.
     noise = -sum(p * math.log(p) for p in (keep_probability(1.0, 2), 1 - keep_probability(1.0, 2)))
     assert noise - 0.1 < best["val_log_loss"] < math.log(2)
@@ -194,7 +227,7 @@ def test_a_resumed_training_goes_on_with_the_same_told_labels(
     # A new process: what was drawn is in the folder of the party alone.
     after = make_fed()
     whole.fit(after, checkpoint=tmp_path / "c", resume=True)
-    np.testing.assert_array_equal(told_at(before)[0]["told"], told_at(after)[0]["told"])
+    assert told_of(before).tolist() == told_of(after).tolist()
     assert whole.privacy_["spent"] == {"bank": 1.0}
     with pytest.raises(ResumeError, match="other settings"):
         made(**QUICK | {"epochs": 3} | more).fit(make_fed(), checkpoint=tmp_path / "c", resume=True)
@@ -209,8 +242,16 @@ def test_what_was_told_is_kept_with_the_model_and_named_in_the_ledger(
     assert fm.VFL.load(tmp_path / "model", fed).privacy_ == model.privacy_
     calls = [entry.call for entry in fed.ledger.entries() if "tell_labels" in entry.call]
     assert calls
-    plain = fm.VFL(**QUICK).fit(fed)
-    assert plain.privacy_ is None
+    assert fm.VFL(**QUICK).fit(make_fed()).privacy_ is None
+
+
+def test_a_training_after_it_learns_from_the_same_draws_and_says_so(make_fed: Make) -> None:
+    fed = make_fed()
+    asked = fm.VFL(**QUICK, label_dp=2.0).fit(fed)
+    with pytest.warns(PrivacyWarning, match="bank lets labels be known .* label_dp=2"):
+        plain = fm.VFL(**QUICK).fit(fed)
+    assert plain.privacy_ == asked.privacy_
+    np.testing.assert_array_equal(plain.predict_proba(fed), asked.predict_proba(fed))
 
 
 def test_a_run_says_in_words_what_was_told(workshop: Any) -> None:
@@ -258,6 +299,7 @@ def test_inc_under_label_dp(crowd_of: Make) -> None:
         "epsilon": 2.0,
         "kept": pytest.approx(math.exp(2) / (math.exp(2) + 2)),
         "spent": {"p0": 2.0, "p1": 2.0, "p2": 2.0},
+        "new": {"p0": 2.0, "p1": 2.0, "p2": 2.0},
     }
     assert (model.posterior_.argmax(1) == crowd.truth).mean() > 0.85
     # the noise is taken out again of what is shown: p0 is right nine times in ten

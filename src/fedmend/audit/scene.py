@@ -76,7 +76,8 @@ class Scene:
         engine = self.fed.engine
         assert isinstance(engine, LocalEngine)
         site = engine.site(party)
-        table = site.table_of(self.fed.scope)
+        # As it is, whatever a method's label_dp lets workers see of its labels.
+        table = site.tables[self.fed.dataset]
         alignment = site.alignments.get(self.fed.scope)
         return table if alignment is None else table.take(alignment.aligned)
 

@@ -65,6 +65,9 @@ class PolicySettings(_Settings):
     workers: list[str] | None = None
     min_intersection: int | None = Field(default=None, ge=1)
     reproducible: bool | None = None
+    label_epsilon: float | None = Field(default=None, gt=0)
+    label_dp_only: bool | None = None
+    true_test_labels: bool | None = None
 
     def build(self) -> Policy:
         given: dict[str, Any] = self.model_dump(exclude_none=True)

@@ -25,6 +25,8 @@ from fedmend.deploy.party_file import PartyFile, install_workers, load_party, re
 from fedmend.deploy.processes import role_of, server_address
 from fedmend.errors import DataError, FedmendError, FedmendWarning
 from fedmend.federation import Policy, Worker
+from fedmend.federation.labels import LabelRecords
+from fedmend.federation.site import RECORDS
 from fedmend.flow.reading import all_problems, read_party
 
 if TYPE_CHECKING:
@@ -63,6 +65,7 @@ def check_party(kit: Path, *, seconds: float = 5.0) -> list[Check]:
     else:
         found += _file(kit, file)
         found += _table(file)
+        found += _labels(kit, file)
     found.append(_space(kit))
     return found
 
@@ -250,6 +253,26 @@ def _table(file: PartyFile) -> Iterator[Check]:
         yield Check("table", "note", words)
     if file.new is not None:
         yield from _new(file, train.features.schema)
+
+
+def _labels(kit: Path, file: PartyFile) -> Iterator[Check]:
+    """What was told of labels at random, over all runs, and how far that may go."""
+    try:
+        records = LabelRecords(file.name, kit / RECORDS)
+    except DataError as error:
+        yield Check("labels", "problem", str(error))
+        return
+    ceiling = file.policy.build().label_epsilon
+    for column in records.columns():
+        spent = records.spent(column)
+        grade = "note" if spent >= ceiling else "ok"
+        words = f"{column}: told at random with ε = {spent:g} in all runs together, of {ceiling:g}"
+        yield Check("labels", grade, words + (" (nothing more can be)" if grade == "note" else ""))
+        for each in records.spendings:
+            if each["column"] == column:
+                run = f"run {each['run']}" if each.get("run") else "a run"
+                words = f"{each['time'][:10]}, {run}: {each['ids']:,} labels with ε = "
+                yield Check("labels", "ok", f"{column}: {words}{each['epsilon']:g}")
 
 
 def _new(file: PartyFile, schema: Schema) -> Iterator[Check]:

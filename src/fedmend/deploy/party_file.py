@@ -21,6 +21,7 @@ from fedmend.federation import Site
 from fedmend.federation.engines.flare.host import RUN_FOLDER, Hello
 from fedmend.federation.engines.flare.leftovers import KEEP_JOBS
 from fedmend.federation.randomness import kept_secret
+from fedmend.federation.site import RECORDS
 from fedmend.flow.reading import read_party, split_by_id
 
 if TYPE_CHECKING:
@@ -123,6 +124,7 @@ def open_site(file: PartyFile, hello: Hello, folder: Path) -> Site:
         else kept_secret(home, f"party {file.name!r}", resumed=hello.resumed),
         device=file.device,
         home=home,
+        records=folder / RECORDS,
     )
     install_keys(site, file.keys, file.at("."))
     return site

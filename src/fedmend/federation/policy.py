@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -38,6 +39,11 @@ class Policy:
     workers: names of the workers that may be started here; None admits every installed one.
     min_intersection: fewest common ids with which this party takes part in anything.
     reproducible: whether its random choices may follow from a run's seed, which others know.
+    label_epsilon: ceiling for the sum of all label_dp with which one label was ever drawn, over all
+    runs; `inf` for none. label_dp_only: labels are known through label_dp or not at all: True from
+    the start, None from the first time that a run asks for it on (and in all later ones), False in
+    the runs that ask for it only. true_test_labels: under label_dp, scores of rows of which no
+    label was ever drawn (a test table) may rest on labels as they are.
     """
 
     allow: frozenset[str] = frozenset(KINDS) - REFUSED_BY_DEFAULT
@@ -46,6 +52,9 @@ class Policy:
     workers: frozenset[str] | None = None
     min_intersection: int = 2
     reproducible: bool = False
+    label_epsilon: float = 8.0
+    label_dp_only: bool | None = None
+    true_test_labels: bool = False
 
     def __post_init__(self) -> None:
         problems: list[str] = []
@@ -63,6 +72,11 @@ class Policy:
             problems.append(
                 "policy.min_intersection must be a whole number from 1 on, however: "
                 f"{self.min_intersection!r}"
+            )
+        number = isinstance(self.label_epsilon, (int, float))
+        if not number or math.isnan(self.label_epsilon) or self.label_epsilon <= 0:
+            problems.append(
+                f"policy.label_epsilon must be a positive number or inf, got {self.label_epsilon!r}"
             )
         if problems:
             raise ConfigError(sorted(problems))

@@ -13,12 +13,16 @@ import numpy as np
 
 from fedmend.data.table import Table
 from fedmend.errors import ConfigError, DataError, FedmendError, PartyFailed, Refused
+from fedmend.federation.labels import LabelGuard
 from fedmend.federation.policy import Policy
 from fedmend.federation.randomness import numpy_stream, stream, wide_seed
 from fedmend.federation.worker import Exposure, Worker
 
 if TYPE_CHECKING:
     import torch
+
+
+RECORDS = "records"
 
 
 @dataclass(frozen=True)
@@ -38,6 +42,8 @@ class Site:
 
     secret: what the site's random choices follow from; without one they follow from the seed, the
     site's name and their purpose, which others know (see `randomness`).
+    home: of this run. records: a folder of the party's own that outlasts runs, by default in its
+    home; without one, records live as long as the site does.
     """
 
     def __init__(
@@ -50,6 +56,7 @@ class Site:
         secret: bytes | None = None,
         device: str = "cpu",
         home: str | Path | None = None,
+        records: str | Path | None = None,
     ) -> None:
         self.name = name
         self.tables = dict(tables)
@@ -58,6 +65,11 @@ class Site:
         self.secret = secret
         self.device = device
         self.home = Path(home) if home is not None else None
+        if records is None and self.home is not None:
+            records = self.home / RECORDS
+        self.records = Path(records) if records is not None else None
+        run = self.home.name if self.home is not None else ""
+        self.labels = LabelGuard(name, self.tables, self.policy, self.records, run)
         self.alignments: dict[str, Alignment] = {}
         self.state: dict[str, Any] = {}
         # Callers name places in `state` (where a result goes, say); nobody can name one in here.
@@ -66,7 +78,10 @@ class Site:
         self._numbers = itertools.count(1)
 
     def table_of(self, scope: str) -> Table:
-        """The table of a scope: a table's name, or ``name@a+b`` within a smaller federation."""
+        """The table of a scope: a table's name, or ``name@a+b`` within a smaller federation.
+
+        Its labels are those that workers may see (`federation.labels`).
+        """
         dataset = scope.partition("@")[0]
         if dataset not in self.tables:
             raise DataError(
@@ -75,7 +90,7 @@ class Site:
                 mend=f"give it as Party({self.name!r}, …, {dataset}=table); here are "
                 + ", ".join(sorted(self.tables)),
             )
-        return self.tables[dataset]
+        return self.labels.seen(dataset, self.tables[dataset])
 
     # ------------------------------------------------------------------ what the engine asks
 

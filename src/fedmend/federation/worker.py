@@ -14,7 +14,6 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from fedmend.errors import AlignmentError, ConfigError, DataError, WireError
@@ -139,8 +138,9 @@ class Worker:
         """Every worker this installation knows, by name."""
         return dict(Worker._registry)
 
-    @cached_property
+    @property
     def table(self) -> Table:
+        # Asked for every time: labels may have come under protection since.
         return self.site.table_of(self.scope)
 
     @property

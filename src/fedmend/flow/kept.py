@@ -106,6 +106,11 @@ class CompletionKeeper(AlignmentKeeper):
         part = target.with_name(f"{self.scope}.part.parquet")
         self.table.to_parquet(part, id=ID)
         part.replace(target)
+        settled = self._settled_file(path)
+        if self.site.labels.is_settled(self._dataset, self.site.tables[self._dataset]):
+            settled.touch()
+        else:
+            settled.unlink(missing_ok=True)
         belief = label_belief(self.site, self._dataset)
         if belief is not None:
             classes = np.array(json.dumps(list(belief.classes)))
@@ -122,7 +127,9 @@ class CompletionKeeper(AlignmentKeeper):
     def load_table(self, path: str) -> dict[str, int]:
         from fedmend.data.readers import read
 
-        self.site.tables[self._dataset] = read(self._table_file(path), id=ID)
+        self.site.tables[self._dataset] = table = read(self._table_file(path), id=ID)
+        if self._settled_file(path).is_file():
+            self.site.labels.settle(self._dataset, table)
         if self._belief_file(path).is_file():
             with np.load(self._belief_file(path), allow_pickle=False) as stored:
                 classes = tuple(json.loads(stored["classes"].item()))
@@ -142,6 +149,10 @@ class CompletionKeeper(AlignmentKeeper):
 
     def _belief_file(self, path: str) -> Path:
         return self.site.folder(path) / f"{self.scope}.labels.npz"
+
+    def _settled_file(self, path: str) -> Path:
+        """There where the table's labels hold nothing that is not told already."""
+        return self.site.folder(path) / f"{self.scope}.settled"
 
     def _model_file(self, path: str) -> Path:
         return self.site.folder(path) / f"{self.scope}.own.fmw"

@@ -67,6 +67,7 @@ class Belief:
 
 def keep_belief(site: Site, dataset: str, belief: Belief) -> None:
     """At the party: note what is believed of the labels of a table."""
+    site.labels.corrected(dataset)
     site.state.setdefault(_LABELS, {})[dataset] = belief
 
 

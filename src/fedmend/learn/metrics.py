@@ -18,15 +18,89 @@ def better(metric: str, value: float, than: float) -> bool:
     return value < than if metric in LOWER_IS_BETTER else value > than
 
 
-def classification(y: np.ndarray, probabilities: np.ndarray) -> dict[str, float]:
-    """Accuracy, macro AUC, macro F1 and log loss. **Shape** y [n] (0..C-1), p [n, C]."""
+def counted(y: np.ndarray, n_classes: int, noise: np.ndarray | None = None) -> np.ndarray:
+    """How far each row counts for each class: 1 for its own. **Shape** y [n]; [n, C].
+
+    noise: P(y | class) [C, C] where `y` was drawn at random. Rows then count so that every sum
+    over them is, in the mean of the draws, the sum by the classes themselves: a row of its inverse
+    for each (Natarajan et al., "Learning with Noisy Labels", NeurIPS 2013). Some count below zero.
+    """
+    inverse = np.eye(n_classes) if noise is None else np.linalg.inv(noise)
+    return inverse[y]
+
+
+def classification(
+    y: np.ndarray, probabilities: np.ndarray, noise: np.ndarray | None = None
+) -> dict[str, float]:
+    """Accuracy, macro AUC, macro F1 and log loss. **Shape** y [n] (0..C-1), p [n, C].
+
+    noise: P(y | class) where `y` was drawn at random; the metrics are then estimates of those by
+    the classes, which scatter more the less of a class there is in `y`.
+    """
     predicted = probabilities.argmax(1)
+    if noise is None:
+        return {
+            "accuracy": float((predicted == y).mean()) if len(y) else float("nan"),
+            "auc": auc(y, probabilities),
+            "f1": macro_f1(y, predicted),
+            "log_loss": log_loss(y, probabilities),
+        }
+    if not len(y):
+        return dict.fromkeys(CLASSIFICATION, float("nan"))
+    weight = counted(y, probabilities.shape[1], noise)
+    losses = -np.log(np.clip(probabilities.astype(np.float64), np.finfo(np.float64).eps, 1.0))
     return {
-        "accuracy": float((predicted == y).mean()) if len(y) else float("nan"),
-        "auc": auc(y, probabilities),
-        "f1": macro_f1(y, predicted),
-        "log_loss": log_loss(y, probabilities),
+        "accuracy": as_share(weight[np.arange(len(y)), predicted].mean()),
+        "auc": _weighted_auc(weight, probabilities),
+        "f1": as_share(f1_of(confusion(weight, predicted))),
+        "log_loss": max(0.0, float((weight * losses).sum(1).mean())),
     }
+
+
+def confusion(weight: np.ndarray, predicted: np.ndarray) -> np.ndarray:
+    """How often which class was predicted for which. **Shape** [n, C], [n]; [class, predicted].
+
+    Whole numbers where rows count wholly.
+    """
+    counts = weight.T @ np.eye(weight.shape[1])[predicted]
+    whole = np.rint(counts)
+    return whole.astype(np.int64) if np.array_equal(whole, counts) else counts
+
+
+def f1_of(counts: np.ndarray) -> float:
+    """The mean F1 over the classes that occur or are predicted. **Shape** [class, predicted]."""
+    hit = np.diag(counts).astype(np.float64)
+    sizes = counts.sum(0) + counts.sum(1)
+    return float((2 * hit[sizes > 0] / sizes[sizes > 0]).mean())
+
+
+def selves(weight: np.ndarray) -> np.ndarray:
+    """How far rows count as pairs with themselves, per class (of two, the second); 0 without noise.
+
+    **Shape** [n, C]; [C or 1].
+    """
+    own = weight[:, 1:] if weight.shape[1] == 2 else weight
+    return (own * (weight.sum(1, keepdims=True) - own)).sum(0)
+
+
+def _weighted_auc(weight: np.ndarray, probabilities: np.ndarray) -> float:
+    """As `auc`, over pairs of different rows, each of which counts as far as its rows do."""
+    asked = [1] if weight.shape[1] == 2 else range(weight.shape[1])
+    areas = []
+    for c, own in zip(asked, selves(weight), strict=True):
+        _, place = np.unique(probabilities[:, c], return_inverse=True)
+        inside = np.bincount(place, weight[:, c])
+        outside = np.bincount(place, 1.0 - weight[:, c])
+        below = np.cumsum(outside) - outside
+        pairs = inside.sum() * outside.sum() - own
+        won = float((inside * (below + outside / 2)).sum()) - own / 2
+        areas.append(as_share(won / pairs) if pairs > 0 else float("nan"))
+    return float(np.mean(areas))
+
+
+def as_share(value: float) -> float:
+    """An estimate of a share may lie beyond what a share can be."""
+    return float(np.clip(value, 0.0, 1.0))
 
 
 def regression(y: np.ndarray, predicted: np.ndarray) -> dict[str, float]:

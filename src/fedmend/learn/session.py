@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import math
 import warnings
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
@@ -17,7 +18,7 @@ import numpy as np
 from fedmend.errors import DataError, FedmendWarning, ResumeError
 from fedmend.federation import Crew, Federation
 from fedmend.learn.features import ALIGNED, ALL, Segments, batch_sizes, is_known
-from fedmend.learn.label_dp import account_of
+from fedmend.learn.label_dp import account_of, warn_of_noise
 from fedmend.learn.parts import read_json, write_json
 from fedmend.learn.sharing import run_steps
 from fedmend.learn.sides import MOST_ROWS
@@ -57,6 +58,13 @@ def tell_labels(network: Trained, worker: Any) -> None:
     folder = None if network.folder is None else str(network.folder)
     account = worker.tell_labels(float(epsilon), network.config.task, folder)
     network.privacy = account_of({party: account})
+
+
+def note_noise(network: Trained, about: Mapping[str, Any]) -> None:
+    """A training that did not ask for it may have to do with labels told at random, too."""
+    if network.config.label_dp is None and network.label_party is not None and about["label_dp"]:
+        network.privacy = account_of({network.label_party: about["label_dp"]})
+        warn_of_noise(network.privacy)
 
 
 class Crews:
@@ -294,6 +302,7 @@ class Session(OpenedSession):
         logger.debug("embedding widths %s", widths)
         about = self.top.create(net, settings, list(network.parties), widths)
         network.task, network.classes = about["task"], about["classes"]
+        note_noise(network, about)
 
     def _split(self, usable: np.ndarray) -> None:
         network, share = self.network, self.network.config.validation

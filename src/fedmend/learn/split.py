@@ -96,6 +96,7 @@ class TopWorker(SplitWorker):
     def __init__(self, site: Site, scope: str = "train", *, model: str) -> None:
         super().__init__(site, scope, model=model)
         self._rows_used = np.zeros(0, np.int64)
+        self._trains = False
 
     @exposed(kind="control")
     def create(
@@ -136,6 +137,7 @@ class TopWorker(SplitWorker):
             "classes": list(part.labels.classes_),
             "names": part.names,
             "sides": part.sides is not None,
+            "label_dp": None if self.told is None else self.told.account,
         }
 
     @exposed(kind="control")
@@ -159,6 +161,7 @@ class TopWorker(SplitWorker):
             features=features,
         )
         self.side = TopSide(self.half, top)
+        self._trains = train
         if train:
             self.half.set_targets(self._targets())
             likelihoods = self._likelihoods()
@@ -224,9 +227,15 @@ class TopWorker(SplitWorker):
 
     @exposed(kind="statistic")
     def metrics(self, rows: np.ndarray | None = None) -> dict[str, float]:
+        """Of the collected outputs. Where labels are known through randomised response: in training
+        how well what was told is predicted, otherwise an estimate of the metrics by true labels."""
         targets = self._targets()
-        said = None if self.told is None or not self.soft_targets else self.told.response
-        return self.side.metrics(targets if rows is None else targets[rows], said)
+        targets = targets if rows is None else targets[rows]
+        if self.told is None or (self._trains and not self.soft_targets):
+            return self.side.metrics(targets)
+        if self._trains:
+            return self.side.metrics(targets, said=self.told.response)
+        return self.side.metrics(targets, noise=self.told.response)
 
     @exposed(kind="statistic")
     def uncertainty_report(self) -> dict[str, Any]:
@@ -234,7 +243,8 @@ class TopWorker(SplitWorker):
         targets, outputs = self._targets(), self.side.take_outputs()
         known = targets >= 0
         undecided = metrics.normalised_entropy(outputs[known])
-        return describe(outputs[known], undecided, targets[known])
+        noise = None if self.told is None else self.told.response
+        return describe(outputs[known], undecided, targets[known], noise=noise)
 
     @exposed(kind="prediction")
     def predictions(self, table_order: bool = False) -> np.ndarray:

@@ -16,7 +16,7 @@ from fedmend.federation import Site, exposed
 from fedmend.learn.belief import Belief, label_belief
 from fedmend.learn.features import ALL, Features, Segments, own_rows
 from fedmend.learn.halves import Settings, resolve_device
-from fedmend.learn.label_dp import ToldLabels
+from fedmend.learn.label_dp import ToldLabels, ask_for_noise
 from fedmend.learn.nets import Bottom, BottomSpec, initialise
 from fedmend.learn.parts import (
     MANIFEST,
@@ -45,18 +45,23 @@ class SplitWorker(ExchangeWorker):
         self.model = model
         self.device = resolve_device(site.device)
         self.half: Any = None
-        self.told: ToldLabels | None = None
+        self._told: tuple[Any, ToldLabels | None] = (None, None)
 
     @exposed(kind="statistic")
     def tell_labels(self, epsilon: float, task: str, folder: str | None) -> dict[str, float]:
-        """Let this worker know the party's labels through randomised response only, from now on.
+        """Let this party's labels be known through randomised response only, from now on.
 
-        They are drawn once and kept, in `folder` where the party has no home. Told is the account.
+        They are drawn once and kept with the party. Told is the account.
         """
-        place = None if folder is None else self.site.folder(folder)
-        self.told = ToldLabels.of(self.site, self.scope, epsilon, task=task, folder=place)
-        self.table = self.told.table
-        return self.told.account()
+        by = self.worker_name()
+        return ask_for_noise(self.site, self.scope, epsilon, by=by, task=task, folder=folder)
+
+    @property
+    def told(self) -> ToldLabels | None:
+        """The party's labels, where they are known through randomised response."""
+        if self._told[0] is not self.table:
+            self._told = (self.table, ToldLabels.of(self.site, self.scope))
+        return self._told[1]
 
     @exposed(kind="control")
     def save(self, path: str) -> None:
@@ -133,7 +138,7 @@ class SplitWorker(ExchangeWorker):
 
     def _fitted_labels(self, task: str, dtype: str = "float32") -> LabelEncoder:
         """Which classes there are is known to all, also where the labels are told at random."""
-        own = self.table if self.told is None else self.told.source
+        own = self.table if self.told is None else self.site.tables[self.scope.partition("@")[0]]
         column = own.schema[self._label_column(None)]
         return LabelEncoder(task, dtype=dtype).fit(own.y, column, party=self.site.name)
 

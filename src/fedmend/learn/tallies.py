@@ -26,17 +26,20 @@ RANK_BINS = 200
 ODDS_LIMIT = 80.0
 
 
-def tally(probabilities: np.ndarray, y: np.ndarray) -> dict[str, np.ndarray]:
-    """Counts of rows by uncertainty (right, wrong) and by confidence. **Shape** p [n, K], y [n]."""
-    right = probabilities.argmax(1) == y
+def tally(probabilities: np.ndarray, weight: np.ndarray) -> dict[str, np.ndarray]:
+    """Counts of rows by uncertainty (right, wrong) and by confidence.
+
+    weight: how far each row counts for each class (`metrics.counted`). **Shape** p, weight [n, K].
+    """
+    right = weight[np.arange(len(weight)), probabilities.argmax(1)]
     undecided = normalised_entropy(probabilities)
     sure = probabilities.max(1)
     at = np.minimum((sure * SURE_BINS).astype(np.int64), SURE_BINS - 1)
     return {
-        "right": np.histogram(undecided[right], BINS, (0.0, 1.0))[0],
-        "wrong": np.histogram(undecided[~right], BINS, (0.0, 1.0))[0],
+        "right": np.histogram(undecided, BINS, (0.0, 1.0), weights=right)[0],
+        "wrong": np.histogram(undecided, BINS, (0.0, 1.0), weights=1.0 - right)[0],
         "sure_rows": np.bincount(at, minlength=SURE_BINS),
-        "sure_right": np.bincount(at, right, SURE_BINS).astype(np.int64),
+        "sure_right": np.bincount(at, right, SURE_BINS),
         "sure_sum": np.bincount(at, sure, SURE_BINS),
     }
 
@@ -44,14 +47,17 @@ def tally(probabilities: np.ndarray, y: np.ndarray) -> dict[str, np.ndarray]:
 def describe_tallies(tallies: Sequence[Mapping[str, np.ndarray]]) -> dict[str, Any]:
     """What the sums of all parties' tallies say, in the form of `calibration.describe`."""
     sums = {key: np.sum([np.asarray(each[key]) for each in tallies], axis=0) for key in tallies[0]}
-    right, wrong = sums["right"].astype(np.float64), sums["wrong"].astype(np.float64)
-    rows = right + wrong
+    rows = sums["right"] + sums["wrong"]
+    # Estimates (labels known through randomised response) may lie beyond what there is.
+    right = np.clip(sums["right"], 0.0, rows)
+    wrong = rows - right
+    sure_right = np.clip(sums["sure_right"], 0.0, sums["sure_rows"])
     total = float(rows.sum())
     used = np.flatnonzero(sums["sure_rows"])
     reliability = [
         {
             "confidence": float(sums["sure_sum"][at] / sums["sure_rows"][at]),
-            "accuracy": float(sums["sure_right"][at] / sums["sure_rows"][at]),
+            "accuracy": float(sure_right[at] / sums["sure_rows"][at]),
             "rows": int(sums["sure_rows"][at]),
         }
         for at in used
@@ -74,8 +80,8 @@ def describe_tallies(tallies: Sequence[Mapping[str, np.ndarray]]) -> dict[str, A
         ],
         "histogram": {
             "edges": np.linspace(0.0, 1.0, BINS + 1).tolist(),
-            "right": right.astype(int).tolist(),
-            "wrong": wrong.astype(int).tolist(),
+            "right": np.rint(right).astype(int).tolist(),
+            "wrong": np.rint(wrong).astype(int).tolist(),
         },
     }
 
@@ -97,23 +103,24 @@ def odds(probabilities: np.ndarray) -> np.ndarray:
     return np.clip(np.log(np.maximum(own, 1e-300) / others), -ODDS_LIMIT, ODDS_LIMIT)
 
 
-def ranks(probabilities: np.ndarray, y: np.ndarray, scale: np.ndarray) -> np.ndarray:
+def ranks(probabilities: np.ndarray, weight: np.ndarray, scale: np.ndarray) -> np.ndarray:
     """How many rows of a class and of the others lie where, by the class's log odds.
 
-    Counts of parties add up; `auc_of` makes an area of them. scale: mean and deviation of the odds
-    over all parties, [2, K or 1]: bins would be equally full if odds were normal. **Shape** p
-    [n, K], y [n]; result [K or 1, 2, RANK_BINS], the others first.
+    Counts of parties add up; `auc_of` makes an area of them. weight: how far each row counts for
+    each class. scale: mean and deviation of the odds over all parties, [2, K or 1]: bins would be
+    equally full if odds were normal. **Shape** p, weight [n, K]; result [K or 1, 2, RANK_BINS], the
+    others first.
     """
     classes = probabilities.shape[1]
     mean, deviation = scale
     standard = (odds(probabilities) - mean) / np.where(deviation > 0, deviation, 1.0)
     level = torch.special.ndtr(torch.from_numpy(standard)).numpy()
     place = np.minimum((level * RANK_BINS).astype(np.int64), RANK_BINS - 1)
-    asked = np.array([1]) if classes == 2 else np.arange(classes)
-    counts = np.zeros((len(asked), 2, RANK_BINS), np.int64)
-    which = np.broadcast_to(np.arange(len(asked)), place.shape)
-    inside = (y[:, None] == asked).astype(np.int64)
-    np.add.at(counts, (which, inside, place), 1)
+    own = weight[:, 1:] if classes == 2 else weight
+    counts = np.zeros((own.shape[1], 2, RANK_BINS))
+    for c in range(own.shape[1]):
+        counts[c, 0] = np.bincount(place[:, c], 1.0 - own[:, c], RANK_BINS)
+        counts[c, 1] = np.bincount(place[:, c], own[:, c], RANK_BINS)
     return counts
 
 
@@ -130,20 +137,24 @@ def odds_moments(probabilities: np.ndarray) -> np.ndarray:
     return np.stack([np.full(found.shape[1], float(len(found))), found.sum(0), (found**2).sum(0)])
 
 
-def auc_of(counts: np.ndarray) -> float:
+def auc_of(counts: np.ndarray, selves: np.ndarray) -> float:
     """The area under the ROC curve, over classes the mean; rows of one bin count as tied.
 
+    selves: how far rows count as pairs with themselves (`metrics.selves`), which are left out.
     Not a number where a class has no row, or has all of them, as for `learn.metrics.auc`.
     """
-    return float(np.mean([_auroc(others, own) for others, own in np.asarray(counts, np.float64)]))
+    pairs = zip(np.asarray(counts, np.float64), selves, strict=True)
+    return float(np.mean([_auroc(others, own, each) for (others, own), each in pairs]))
 
 
-def _auroc(right: np.ndarray, wrong: np.ndarray) -> float:
+def _auroc(right: np.ndarray, wrong: np.ndarray, selves: float = 0.0) -> float:
     """Rows of one bin count as tied."""
-    if not right.sum() or not wrong.sum():
+    pairs = wrong.sum() * right.sum() - selves
+    if not pairs > 0:
         return float("nan")
     surer = np.cumsum(right) - right
-    return float((wrong * (surer + right / 2)).sum() / (wrong.sum() * right.sum()))
+    won = (wrong * (surer + right / 2)).sum() - selves / 2
+    return float(np.clip(won / pairs, 0.0, 1.0))
 
 
 def _deciles(rows: np.ndarray, wrong: np.ndarray, total: float) -> list[dict[str, float]]:

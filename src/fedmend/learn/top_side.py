@@ -82,10 +82,16 @@ class TopSide:
             return self.labels.inverse(outputs[:, 0])
         return outputs
 
-    def metrics(self, targets: np.ndarray, said: np.ndarray | None = None) -> dict[str, float]:
+    def metrics(
+        self,
+        targets: np.ndarray,
+        said: np.ndarray | None = None,
+        noise: np.ndarray | None = None,
+    ) -> dict[str, float]:
         """Metrics of the collected outputs against encoded targets; unlabelled rows left out.
 
         said: P(said | class) where targets are said at random; what is said is then predicted.
+        noise: the same, where metrics by the classes themselves are to be estimated.
         """
         outputs = self.take_outputs()
         if self.labels.task == "regression":
@@ -93,4 +99,5 @@ class TopSide:
             return metrics.regression(self.labels.inverse(targets[known]), outputs[known])
         known = targets >= 0
         found = outputs[known]
-        return metrics.classification(targets[known], found if said is None else found @ said)
+        found = found if said is None else found @ said
+        return metrics.classification(targets[known], found, noise)

@@ -80,7 +80,9 @@ class CorrectedLabelWorker(Worker):
         pool = np.empty(len(classes), object)
         pool[:] = classes
         values[rows] = np.where(trust >= least, pool[likeliest], None)
-        self.site.tables[dataset] = _relabelled(table, name, values)
+        self.site.tables[dataset] = relabelled = _relabelled(table, name, values)
+        if self.site.labels.protects(name):  # made of drawn labels, and of what others sent
+            self.site.labels.settle(dataset, relabelled)
         often = _says(before, posterior, classes) if doubting else np.eye(len(classes))
         keep_belief(self.site, dataset, _believed(values, rows, likelihood, classes, often))
         self._store(dataset, scope)

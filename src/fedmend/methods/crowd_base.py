@@ -11,10 +11,11 @@ import numpy as np
 
 from fedmend.errors import ConfigError, DataError, NotFitted
 from fedmend.federation import COORDINATOR, Federation, require_federation
+from fedmend.federation.labels import keep_probability
 from fedmend.learn import metrics
 from fedmend.learn.features import ALIGNED
 from fedmend.learn.halves import Settings
-from fedmend.learn.label_dp import keep_probability, warn_of_spending, without_response
+from fedmend.learn.label_dp import account_of, without_response
 from fedmend.learn.optim import OptimizerSpec
 from fedmend.learn.parts import read_file, write_file
 from fedmend.learn.server_top import CANNOT_SEAL, ServerTop
@@ -223,13 +224,11 @@ class CrowdEstimator(SplitEstimator):
         """Under label_dp: epsilon for each label, kept probability, spent by each party so far."""
         if self.label_dp is None:
             return None
-        spent = labellers.epsilon_spent()
-        warn_of_spending(self.label_dp, spent)
-        return {
-            "epsilon": self.label_dp,
-            "kept": keep_probability(self.label_dp, len(labellers.classes)),
-            "spent": spent,
-        }
+        accounts = {party: each for party, each in labellers.epsilon_spent().items() if each}
+        if accounts:
+            return account_of(accounts)
+        kept = keep_probability(self.label_dp, len(labellers.classes))
+        return {"epsilon": self.label_dp, "kept": kept, "spent": {}, "new": {}}
 
     def _hear(self, labellers: Labellers, share_expertise: bool) -> None:
         """What the parties tell in the end, where T was estimated."""

@@ -18,7 +18,7 @@ from fedmend.errors import DataError, NotFitted
 from fedmend.federation import Site, exposed
 from fedmend.learn import metrics
 from fedmend.learn.evidence.calibration import describe
-from fedmend.learn.label_dp import Responses, response_matrix
+from fedmend.learn.label_dp import ToldLabels, ask_for_noise
 from fedmend.learn.parts import write_whole
 from fedmend.methods import crowd
 from fedmend.secure.sums import SumWorker
@@ -46,7 +46,6 @@ class LabelWorker(SumWorker):
         self.rule = rule
         self._form = EvidenceForm.of(rule, labellers)
         self._classes: list[Any] = []
-        self._epsilon: float | None = None
         self._votes = np.zeros(0, np.int64)
         self._sayings = crowd.Sayings(self._votes)
         self._turn: np.ndarray | None = None
@@ -60,7 +59,7 @@ class LabelWorker(SumWorker):
     def classes(self) -> list[Any]:
         """The different labels this party gives."""
         name = self._label()
-        given = self.table.frame[name].dropna()
+        given = self._true[name].dropna()  # which classes there are is known to all
         distinct = [_plain(value, self.site.name, name) for value in given.unique()]
         if len(distinct) > MOST_CLASSES:
             raise DataError(
@@ -78,13 +77,13 @@ class LabelWorker(SumWorker):
         """Number the classes, draw randomised responses; returns how many rows have a vote."""
         name = self._label()
         self._classes = list(classes)
-        self._epsilon = label_dp
-        votes = self._numbered(self.table.frame[name], name)
-        self._matrix = np.eye(len(classes))
         if label_dp is not None:
-            folder = None if keep is None else self.site.folder(keep)
-            votes = Responses(self.site, folder).of(self._about, votes, label_dp, self._classes)
-            self._matrix = response_matrix(label_dp, len(classes))
+            by = self.worker_name()
+            self._numbered(self._true[name], name)  # raises where a label is of no class
+            ask_for_noise(self.site, self.scope, label_dp, by=by, classes=classes, folder=keep)
+        votes = self._numbered(self.table.y, name)
+        noise = self._noise()
+        self._matrix = np.eye(len(classes)) if noise is None else noise
         self._votes = votes[self.alignment.aligned]
         self._sayings = crowd.Sayings(self._votes)
         return int((self._votes >= 0).sum())
@@ -149,8 +148,10 @@ class LabelWorker(SumWorker):
         return self._standing
 
     @exposed(kind="statistic")
-    def epsilon_spent(self) -> float:
-        return Responses(self.site).spent(self._about)
+    def epsilon_spent(self) -> dict[str, float]:
+        """The account of labels told at random: what this run has added, and all runs together."""
+        told = ToldLabels.of(self.site, self.scope)
+        return {} if told is None else told.account
 
     @exposed(kind="statistic", takes={"probabilities": "prediction"})
     def metrics(
@@ -161,7 +162,7 @@ class LabelWorker(SumWorker):
         Of the aligned rows or, if `alone`, of those that only this party has.
         """
         votes, told = self._against(probabilities, classes, alone)
-        return metrics.classification(votes, told)
+        return metrics.classification(votes, told, self._noise())
 
     @exposed(kind="statistic", takes={"probabilities": "prediction"})
     def uncertainty_report(
@@ -169,7 +170,7 @@ class LabelWorker(SumWorker):
     ) -> dict[str, Any]:
         """What the entropy of such predictions is worth, against this party's own labels."""
         votes, told = self._against(probabilities, classes, alone)
-        return describe(told, metrics.normalised_entropy(told), votes)
+        return describe(told, metrics.normalised_entropy(told), votes, noise=self._noise())
 
     def _against(
         self, probabilities: np.ndarray, classes: list[Any], alone: bool
@@ -178,7 +179,7 @@ class LabelWorker(SumWorker):
         name = self._label()
         self._classes = list(classes)
         rows = self.alignment.unaligned if alone else self.alignment.aligned
-        votes = self._numbered(self.table.frame[name], name)[rows]
+        votes = self._numbered(self.table.y, name)[rows]
         if len(probabilities) != len(votes):
             raise DataError(
                 f"{len(probabilities):,} predictions came for {len(votes):,} rows",
@@ -198,14 +199,16 @@ class LabelWorker(SumWorker):
         name = self._label()
         self._classes = list(classes)
         rows = self.alignment.aligned
-        votes = self._numbered(self.table.frame[name], name)[rows]
+        # Stays here, so that it may be about the labels themselves.
+        labels = self._true[name]
+        votes = self._numbered(labels, name)[rows]
         own = np.where(votes >= 0, posterior[np.arange(len(votes)), votes], np.nan)
         pool = np.empty(len(classes), object)
         pool[:] = classes
         self.site.state.setdefault(_SHELF, {})[self.scope] = pd.DataFrame(
             {
                 "id": self.table.ids[rows],
-                "label": self.table.frame[name].to_numpy()[rows],
+                "label": labels.to_numpy()[rows],
                 "corrected": pool[posterior.argmax(1)],
                 "probability": posterior.max(1),
                 "label_probability": own,
@@ -216,7 +219,9 @@ class LabelWorker(SumWorker):
     @exposed(kind="count")
     def suspicious(self) -> int | None:
         """How many own labels are probably wrong; not told where labels are under label_dp."""
-        return None if self._spends else int(label_review(self.site, self.scope).suspicious.sum())
+        if self._noise() is not None:
+            return None
+        return int(label_review(self.site, self.scope).suspicious.sum())
 
     @exposed(kind="control")
     def write_review(self, path: str) -> None:
@@ -227,12 +232,25 @@ class LabelWorker(SumWorker):
     # ------------------------------------------------------------------ own columns
 
     @property
-    def _about(self) -> str:
-        return f"{self.scope.partition('@')[0]}|{self._label()}"
+    def _true(self) -> pd.DataFrame:
+        """The party's columns as they are, for what stays here and for the list of classes."""
+        self.site.table_of(self.scope)  # raises where there is no such table
+        return self.site.tables[self.scope.partition("@")[0]].frame
 
-    @property
-    def _spends(self) -> bool:
-        return Responses(self.site).spent(self._about) > 0
+    def _noise(self) -> np.ndarray | None:
+        """P(told | label) in the order of the classes, where labels are told at random."""
+        told = ToldLabels.of(self.site, self.scope)
+        if told is None:
+            return None
+        if set(told.classes) == set(self._classes):
+            return told.response  # the same for all classes, so in any order
+        raise DataError(
+            f"labels are told at random among {list(told.classes)[:10]}, not among "
+            f"{self._classes[:10]}",
+            party=self.site.name,
+            column=self._label(),
+            mend="give the model a label_dp, with which its classes are drawn",
+        )
 
     def _label(self) -> str:
         if self.table.label is None:

@@ -172,7 +172,8 @@ class Labellers:
     def standing(self) -> dict[str, dict[str, float]]:
         return self._permitted("standing")
 
-    def epsilon_spent(self) -> dict[str, float]:
+    def epsilon_spent(self) -> dict[str, dict[str, float]]:
+        """The accounts of labels told at random."""
         return self._permitted("epsilon_spent")
 
     def _ask_all(self, method: str, *args: Any) -> None:

@@ -50,6 +50,7 @@ from fedmend.learn.clients.rounds import (
 )
 from fedmend.learn.clients.worker import ClientWorker
 from fedmend.learn.label_dp import account_of
+from fedmend.learn.metrics import as_share, f1_of
 from fedmend.learn.parts import read_file, write_file
 from fedmend.learn.tallies import auc_of, describe_tallies, scale_of
 
@@ -216,10 +217,12 @@ class FederatedClients:
         scale = scale_of(list(crew.odds(self.averaged).values()))
         found, counts, rows = _confusion(crew.confusion(self.averaged, scale))
         return {
-            "accuracy": float(np.trace(counts)) / rows,
-            "auc": auc_of(sum(each["ranks"] for each in found)),
-            "f1": _macro_f1(counts),
-            "log_loss": sum(each["log_loss"] for each in found) / rows,
+            "accuracy": as_share(np.trace(counts) / rows),
+            "auc": auc_of(
+                sum(each["ranks"] for each in found), sum(each["selves"] for each in found)
+            ),
+            "f1": as_share(f1_of(counts)),
+            "log_loss": max(0.0, sum(each["log_loss"] for each in found) / rows),
             "rows": float(rows),
         }
 
@@ -232,8 +235,8 @@ class FederatedClients:
         found = self._crew(fed or self.fed).confusion(self.averaged)
         _, counts, rows = _confusion(found)
         parts = {name: each["counts"] for name, each in found.items()}
-        own = {name: float(np.trace(n)) / int(n.sum()) for name, n in parts.items() if n.sum()}
-        return float(np.trace(counts)) / rows, own
+        own = {name: as_share(np.trace(n) / n.sum()) for name, n in parts.items() if n.any()}
+        return as_share(np.trace(counts) / rows), own
 
     def uncertainty_report(self, fed: Federation | None = None) -> dict[str, Any]:
         """Whether undecided rows err more, from the parties' counts of labelled rows."""
@@ -358,15 +361,9 @@ def _confusion(
 ) -> tuple[list[dict[str, Any]], np.ndarray, int]:
     """What each party tells, counts [truth, predicted] of all of them, and how many rows."""
     counts = np.sum([each["counts"] for each in told.values()], axis=0)
-    if not counts.sum():
+    rows = round(float(counts.sum()))  # estimates of counts add up to as many
+    if not rows:
         raise DataError(
             "no party has a labelled row here", mend="give tables with labels to evaluate on"
         )
-    return list(told.values()), counts, int(counts.sum())
-
-
-def _macro_f1(counts: np.ndarray) -> float:
-    """The mean F1 over the classes that occur or are predicted. **Shape** [truth, predicted]."""
-    hit = np.diag(counts).astype(np.float64)
-    sizes = counts.sum(0) + counts.sum(1)
-    return float((2 * hit[sizes > 0] / sizes[sizes > 0]).mean())
+    return list(told.values()), counts, rows

@@ -21,7 +21,8 @@ from fedmend.learn.clients.rounds import Pool, RoundSettings, round_generator
 from fedmend.learn.clients.row_views import ImageViews, TableViews, Views
 from fedmend.learn.clients.trainer import Trainer
 from fedmend.learn.halves import resolve_device
-from fedmend.learn.label_dp import ToldLabels
+from fedmend.learn.label_dp import ToldLabels, ask_for_noise
+from fedmend.learn.metrics import confusion, counted, selves
 from fedmend.learn.parts import read_file, write_file
 from fedmend.learn.tallies import odds_moments, ranks, tally
 
@@ -45,6 +46,8 @@ class ClientWorker(Worker):
         self._trainer: Trainer | None = None
         self._warm: Trainer | None = None
         self._pool: Pool | None = None
+        self._pooled: Table | None = None
+        self._common: dict[str, Any] = {}
         self._seed = 0
 
     @exposed(kind="statistic")
@@ -61,33 +64,32 @@ class ClientWorker(Worker):
     def tell_labels(
         self, epsilon: float, classes: list[Any], folder: str | None
     ) -> dict[str, float] | None:
-        """Know this party's labels through randomised response only, before `prepare`.
+        """Let this party's labels be known through randomised response only, from now on.
 
         classes: of all parties together. The account, None where the party has no labels.
         """
         if self.table.label is None:
             return None
-        told = ToldLabels.of(
-            self.site,
-            self.scope,
-            epsilon,
-            classes=classes,
-            folder=None if folder is None else self.site.folder(folder),
-        )
-        self.table = told.table
-        return told.account()
+        by = self.worker_name()
+        return ask_for_noise(self.site, self.scope, epsilon, by=by, classes=classes, folder=folder)
 
     @exposed(kind="count")
     def prepare(self, common: dict[str, Any]) -> dict[str, int]:
         """Encode the rows and build the network; how many rows there are, and labelled ones."""
         settings = RoundSettings.from_dict(common["settings"])
         device = resolve_device(self.site.device)
-        pool = pool_of(self.table, common, self.site.name)
-        self._pool = pool.to(device, settings)
+        self._common = dict(common)
+        pool = self._fill_pool(settings, device)
         self._seed = self.site.own_seed(int(common["seed"]), "rounds")
         net = NetSpec.from_dict(common["net"])
         self._trainer = Trainer(net, method_of(common["method"]), settings, device)
         return {"rows": len(pool.unlabelled), "labelled": len(pool.labelled)}
+
+    def _fill_pool(self, settings: RoundSettings, device: torch.device) -> Pool:
+        self._pooled = self.table
+        pool = pool_of(self._pooled, self._common, self.site.name)
+        self._pool = pool.to(device, settings)
+        return pool
 
     @exposed(
         kind="weights", takes={"weights": "weights", "extras": "weights", "momentum": "weights"}
@@ -122,16 +124,19 @@ class ClientWorker(Worker):
     def confusion(self, weights: Tensor, scale: np.ndarray | None = None) -> dict[str, Any]:
         """How often which class was predicted for which, and the summed log loss.
 
+        Where labels are known through randomised response, estimates of these by true labels.
         scale: of all parties' odds; with it also how many rows of which class lie where (`ranks`).
         """
-        probabilities, truth = self._labelled(weights)
-        classes = probabilities.shape[1]
-        counts = np.zeros((classes, classes), np.int64)
-        np.add.at(counts, (truth, probabilities.argmax(1)), 1)
-        given = probabilities[np.arange(len(truth)), truth].astype(np.float64)
-        losses = -np.log(np.clip(given, np.finfo(np.float64).eps, 1.0))
-        found = {"counts": counts, "log_loss": float(losses.sum())}
-        return found if scale is None else found | {"ranks": ranks(probabilities, truth, scale)}
+        probabilities, weight = self._labelled(weights)
+        losses = -np.log(np.clip(probabilities.astype(np.float64), np.finfo(np.float64).eps, 1.0))
+        found: dict[str, Any] = {
+            "counts": confusion(weight, probabilities.argmax(1)),
+            "log_loss": float((weight * losses).sum()),
+        }
+        if scale is not None:
+            found["ranks"] = ranks(probabilities, weight, scale)
+            found["selves"] = selves(weight)
+        return found
 
     @exposed(kind="statistic", takes={"weights": "weights"})
     def odds(self, weights: Tensor) -> np.ndarray:
@@ -178,10 +183,13 @@ class ClientWorker(Worker):
         return f"{self.run}:client"
 
     def _labelled(self, weights: Tensor) -> tuple[np.ndarray, np.ndarray]:
-        """Probabilities and classes of the rows that have a label."""
+        """Probabilities of the rows that have a label, and how far each counts for each class."""
         _, pool = self._ready()
-        labels = pool.labels.cpu().numpy()
-        return self._probabilities(weights)[pool.labelled], labels[pool.labelled]
+        labels = pool.labels.cpu().numpy()[pool.labelled]
+        told = ToldLabels.of(self.site, self.scope)
+        noise = None if told is None else told.response
+        weight = counted(labels, len(self._common["classes"]), noise)
+        return self._probabilities(weights)[pool.labelled], weight
 
     def _probabilities(self, weights: Tensor) -> np.ndarray:
         trainer, pool = self._ready()
@@ -204,6 +212,8 @@ class ClientWorker(Worker):
         if self._trainer is None or self._pool is None:
             raise ConfigError("the client is not prepared. Mend: call prepare(…) first")
         trainer = self._trainer
+        if self._pooled is not self.table:  # labels have come under protection since
+            self._fill_pool(trainer.settings, trainer.device)
         if number is None or number > trainer.settings.warmup:
             return trainer, self._pool
         if self._warm is None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from fedmend.learn.metrics import average_ranks
+from fedmend.learn.metrics import as_share, counted
 
 __all__ = [
     "calibration_error",
@@ -18,17 +18,20 @@ __all__ = [
 ]
 
 
-def reliability(probabilities: np.ndarray, y: np.ndarray, bins: int = 10) -> list[dict[str, float]]:
+def reliability(
+    probabilities: np.ndarray, y: np.ndarray, bins: int = 10, noise: np.ndarray | None = None
+) -> list[dict[str, float]]:
     """Confidence beside accuracy, in bins of equal width over the largest probability.
 
-    Empty bins are left out. **Shape**: probabilities [n, K], y [n] (class numbers).
+    Empty bins are left out. noise: P(y | class) where `y` was drawn at random (`metrics.counted`).
+    **Shape**: probabilities [n, K], y [n] (class numbers).
     """
-    sure, right = probabilities.max(1), probabilities.argmax(1) == y
+    sure, right = probabilities.max(1), _right(probabilities, y, noise)
     which = np.minimum((sure * bins).astype(np.int64), bins - 1)
     return [
         {
             "confidence": float(sure[which == each].mean()),
-            "accuracy": float(right[which == each].mean()),
+            "accuracy": as_share(right[which == each].mean()),
             "rows": int((which == each).sum()),
         }
         for each in range(bins)
@@ -36,9 +39,18 @@ def reliability(probabilities: np.ndarray, y: np.ndarray, bins: int = 10) -> lis
     ]
 
 
-def calibration_error(probabilities: np.ndarray, y: np.ndarray, bins: int = 10) -> float:
+def _right(probabilities: np.ndarray, y: np.ndarray, noise: np.ndarray | None) -> np.ndarray:
+    """How far each row counts as answered rightly: 0 or 1 where `y` are the classes."""
+    weight = counted(y, probabilities.shape[1], noise)
+    found: np.ndarray = weight[np.arange(len(y)), probabilities.argmax(1)]
+    return found
+
+
+def calibration_error(
+    probabilities: np.ndarray, y: np.ndarray, bins: int = 10, noise: np.ndarray | None = None
+) -> float:
     """Expected calibration error: the mean distance of confidence and accuracy over the bins."""
-    found = reliability(probabilities, y, bins)
+    found = reliability(probabilities, y, bins, noise)
     total = sum(each["rows"] for each in found)
     if not total:
         return float("nan")
@@ -48,14 +60,18 @@ def calibration_error(probabilities: np.ndarray, y: np.ndarray, bins: int = 10) 
 def uncertainty_auroc(uncertainty: np.ndarray, wrong: np.ndarray) -> float:
     """How well uncertainty ranks errors before right answers: .5 is chance, 1 perfect.
 
-    Not a number where all or no answers are wrong.
+    Not a number where all or no answers are wrong. wrong: True and False, or how far each row
+    counts as wrong.
     """
-    wrong = np.asarray(wrong, bool)
-    n_wrong, n_right = int(wrong.sum()), int((~wrong).sum())
-    if not n_wrong or not n_right:
+    wrong = np.asarray(wrong, np.float64)
+    selves = float((wrong * (1.0 - wrong)).sum())  # 0 but for estimates
+    pairs = float(wrong.sum() * (1.0 - wrong).sum()) - selves
+    if not pairs > 0:
         return float("nan")
-    ranks = average_ranks(np.asarray(uncertainty))
-    return (float(ranks[wrong].sum()) - n_wrong * (n_wrong + 1) / 2) / (n_wrong * n_right)
+    _, place = np.unique(np.asarray(uncertainty), return_inverse=True)
+    bad, good = np.bincount(place, wrong), np.bincount(place, 1.0 - wrong)
+    won = float((bad * (np.cumsum(good) - good / 2)).sum()) - selves / 2
+    return as_share(won / pairs)
 
 
 def error_by_uncertainty(
@@ -66,7 +82,7 @@ def error_by_uncertainty(
     return [
         {
             "uncertainty": float(np.mean(uncertainty[rows])),
-            "error": float(np.mean(wrong[rows])),
+            "error": as_share(np.mean(wrong[rows])),
             "rows": len(rows),
         }
         for rows in np.array_split(order, parts)
@@ -85,23 +101,31 @@ def selective_accuracy(
     for share in shares:
         rows = max(1, round(share * len(right))) if len(right) else 0
         if rows:
-            found.append({"share": share, "accuracy": float(right[:rows].mean()), "rows": rows})
+            found.append({"share": share, "accuracy": as_share(right[:rows].mean()), "rows": rows})
     return found
 
 
 def describe(
-    probabilities: np.ndarray, uncertainty: np.ndarray, y: np.ndarray, bins: int = 10
+    probabilities: np.ndarray,
+    uncertainty: np.ndarray,
+    y: np.ndarray,
+    bins: int = 10,
+    noise: np.ndarray | None = None,
 ) -> dict[str, Any]:
-    """All of it, as plain values: what a report draws."""
-    wrong = probabilities.argmax(1) != y
+    """All of it, as plain values: what a report draws.
+
+    noise: P(y | class) where `y` was drawn at random; all of it is then estimated.
+    """
+    wrong = 1.0 - _right(probabilities, y, noise)
     counts, edges = np.histogram(uncertainty, bins=20, range=(0.0, 1.0))
-    bad, _ = np.histogram(uncertainty[wrong], bins=20, range=(0.0, 1.0))
+    bad, _ = np.histogram(uncertainty, bins=20, range=(0.0, 1.0), weights=wrong)
+    bad = np.rint(np.clip(bad, 0, counts)).astype(np.int64)
     return {
         "rows": len(y),
-        "error": float(wrong.mean()) if len(y) else float("nan"),
-        "calibration_error": calibration_error(probabilities, y, bins),
+        "error": as_share(wrong.mean()) if len(y) else float("nan"),
+        "calibration_error": calibration_error(probabilities, y, bins, noise),
         "auroc": uncertainty_auroc(uncertainty, wrong),
-        "reliability": reliability(probabilities, y, bins),
+        "reliability": reliability(probabilities, y, bins, noise),
         "deciles": error_by_uncertainty(uncertainty, wrong),
         "selective": selective_accuracy(uncertainty, wrong),
         "histogram": {

@@ -39,6 +39,7 @@ class EvidenceTopWorker(AdditiveLabels, Judging, EvidenceWorker):
         self.added: dict[str, dict[str, Tensor]] = {}
         self._segments: Segments = []
         self._least: dict[str, np.ndarray] = {}
+        self._trains = False
 
     # ------------------------------------------------------------------ setting up
 
@@ -97,6 +98,7 @@ class EvidenceTopWorker(AdditiveLabels, Judging, EvidenceWorker):
             "task": part.labels.task,
             "classes": list(part.labels.classes_),
             "names": part.names,
+            "label_dp": None if self.told is None else self.told.account,
         }
 
     @exposed(kind="control")
@@ -123,6 +125,7 @@ class EvidenceTopWorker(AdditiveLabels, Judging, EvidenceWorker):
             mean=part.mean,
             watch=self._watch if train else None,
         )
+        self._trains = train
         if train:
             self.half.set_targets(self._targets())
             likelihoods = self._likelihoods()

@@ -31,6 +31,7 @@ class Judging:
     half: EvidenceTopHalf
     device: torch.device
     told: ToldLabels | None
+    _trains: bool
     _rows_used: np.ndarray
     _outputs: dict[str, list[dict[str, Tensor]]]
     added: dict[str, dict[str, Tensor]]
@@ -172,14 +173,19 @@ class Judging:
         rows: their numbers, where not all attached rows were collected.
         """
         targets, p, _ = self._against_labels(kinds, rows)
-        # Labels told at random: what is told is predicted.
-        return metrics.classification(targets, p if self.told is None else p @ self.told.response)
+        if self.told is not None and self._trains:  # what is told is predicted
+            return metrics.classification(targets, p @ self.told.response)
+        return metrics.classification(targets, p, self._noise)
 
     @exposed(kind="statistic")
     def uncertainty_report(self, kinds: list[str]) -> dict[str, Any]:
         """How much the uncertainty is worth on the collected rows that have a label."""
         targets, p, u = self._against_labels(kinds, None)
-        return describe(p, u, targets)
+        return describe(p, u, targets, noise=self._noise)
+
+    @property
+    def _noise(self) -> np.ndarray | None:
+        return None if self.told is None else self.told.response
 
     def _against_labels(
         self, kinds: list[str], rows: np.ndarray | None

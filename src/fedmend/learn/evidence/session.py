@@ -31,7 +31,14 @@ from fedmend.learn.features import (
     is_known,
 )
 from fedmend.learn.parts import read_json, write_json
-from fedmend.learn.session import PREDICT_ROWS, STATE, OpenedSession, epoch_seed, tell_labels
+from fedmend.learn.session import (
+    PREDICT_ROWS,
+    STATE,
+    OpenedSession,
+    epoch_seed,
+    note_noise,
+    tell_labels,
+)
 from fedmend.learn.sharing import Sharing, run_steps
 from fedmend.learn.training import SplitConfig
 from fedmend.secure.exchange import is_sealed, seal_exchange
@@ -272,6 +279,7 @@ class EvidenceSession(OpenedSession):
             objective = network.how.objective.to_dict()
             about = self.top.create(net, settings, objective, list(network.parties), widths)
             network.task, network.classes = about["task"], about["classes"]
+            note_noise(network, about)
         self.top.attach(self.segments, settings, how, self._trains)
         self.bottoms.attach(self.segments, settings, how)
         fed = self._crews.fed

@@ -1,0 +1,551 @@
+"""A party's labels as anybody outside may know them: as they are, or through randomised response.
+
+Once a run asks for `label_dp`, every worker of the party sees tables whose labels were drawn at
+random (Warner 1965), and none sees another one: `Site.table_of` asks here. With C classes a label
+stays as it is with probability e^ε / (e^ε + C − 1) and becomes any other one with equal
+probability, so that each is ε-locally differentially private.
+
+A label is drawn once for each id, column, set of classes and ε, and kept with the party, not with
+a run: asked again, in whichever run, the party says the same and nothing more is spent. Another ε
+is a draw of its own, and the two add up. All of it is in one file, `labels.json` in the party's
+folder of records, with an account of every spending.
+
+A draw is for an id, not for its label: where a label is corrected later, what was drawn of the old
+one is said. If changed labels were drawn anew, whoever sees an answer change would know that the
+label did; and a coordinator that can propose labels (`correct_labels`) could ask of each whether it
+is the true one.
+"""
+
+from __future__ import annotations
+
+import datetime
+import fcntl
+import json
+import math
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from os import urandom
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from fedmend.data.labels import as_written
+from fedmend.data.table import Table
+from fedmend.errors import ConfigError, DataError, Refused
+from fedmend.federation.policy import Policy
+
+__all__ = [
+    "FILE",
+    "LabelGuard",
+    "LabelRecords",
+    "Noise",
+    "keep_probability",
+    "relabelled",
+    "respond",
+    "response_matrix",
+]
+
+FILE = "labels.json"
+FIRST = "train"
+"""The table that further ones of a party are made of."""
+_FORMAT = "fedmend labels 1"
+_ROUNDING = 1e-9
+
+
+# ---------------------------------------------------------------------------------- the noise
+
+
+def keep_probability(epsilon: float, n_classes: int) -> float:
+    """How likely a label is told as it is.
+
+    >>> round(keep_probability(math.log(3), 2), 3)
+    0.75
+    """
+    if not epsilon > 0 or not math.isfinite(epsilon):
+        raise ConfigError(f"label_dp must be a positive epsilon or None, got {epsilon}")
+    return 1 / (1 + (n_classes - 1) * math.exp(-epsilon))
+
+
+def response_matrix(epsilon: float, n_classes: int) -> np.ndarray:
+    """P(told | label): what randomised response adds to a party's own errors."""
+    keep = keep_probability(epsilon, n_classes)
+    matrix = np.full((n_classes, n_classes), (1 - keep) / (n_classes - 1))
+    np.fill_diagonal(matrix, keep)
+    return matrix
+
+
+def respond(votes: np.ndarray, epsilon: float, n_classes: int) -> np.ndarray:
+    """Votes through randomised response; a missing one (-1) stays missing."""
+    keep = keep_probability(epsilon, n_classes)
+    # Drawn from the operating system: this randomness hides something.
+    draws = np.frombuffer(urandom(16 * len(votes)), np.uint64).reshape(2, -1) >> np.uint64(11)
+    chance, shift = draws * 2.0**-53
+    other = (votes + 1 + np.floor(shift * (n_classes - 1)).astype(np.int64)) % n_classes
+    told = np.where(chance < keep, votes, other)
+    return np.where(votes >= 0, told, -1)
+
+
+@dataclass(frozen=True)
+class Noise:
+    """What stands between labels and what is known of them."""
+
+    classes: tuple[Any, ...]
+    epsilon: float
+
+    @property
+    def response(self) -> np.ndarray:
+        """P(told | label) [C, C]."""
+        return response_matrix(self.epsilon, len(self.classes))
+
+    def numbers(self, labels: pd.Series) -> np.ndarray:
+        """Class numbers; -1 where there is no label, or one of no class."""
+        place = {value: at for at, value in enumerate(self.classes)}
+        return labels.map(place).fillna(-1).to_numpy(np.int64)
+
+
+def relabelled(table: Table, column: str, classes: Sequence[Any], numbers: np.ndarray) -> Table:
+    """The table with these class numbers in a column, -1 for none."""
+    # An object array first: it takes classes of any type, and the column gives them its own.
+    values = np.array([*classes, None], dtype=object)
+    own = table.frame[column]
+    series = pd.Series(values[numbers], index=own.index, name=column)
+    return table.with_columns({column: series.astype(own.dtype)})
+
+
+# ---------------------------------------------------------------------------------- kept draws
+
+
+@dataclass
+class _Draw:
+    """What was drawn of the labels of a column with one ε: by id, a number among the classes.
+
+    variable: the column, or what a method made of it, whose labels are others.
+    """
+
+    column: str
+    variable: str
+    classes: list[Any]
+    epsilon: float
+    told: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def key(self) -> str:
+        return _key(self.variable, self.classes, self.epsilon)
+
+
+class LabelRecords:
+    """The draws a party has made and what they cost; in a folder, where there is one."""
+
+    def __init__(self, party: str, folder: Path | None) -> None:
+        self.party = party
+        self.spendings: list[dict[str, Any]] = []
+        self._draws: dict[str, _Draw] = {}
+        self._paths: list[Path] = []
+        if folder is not None:
+            self.keep_in(folder)
+
+    def keep_in(self, folder: Path) -> None:
+        """Go by what is kept in a folder, and keep further draws there."""
+        path = Path(folder) / FILE
+        if path not in self._paths:
+            known = bool(self._draws)
+            self._paths.append(path)
+            self._take(path)
+            if known:  # by a process that had no folder before
+                with self._alone():
+                    self._write()
+
+    def drawn(
+        self,
+        column: str,
+        variable: str,
+        noise: Noise,
+        ids: np.ndarray,
+        votes: np.ndarray,
+        *,
+        ceiling: float = math.inf,
+        about: Mapping[str, str] | None = None,
+    ) -> np.ndarray:
+        """Class numbers drawn of these ids, now or before; -1 where the vote is.
+
+        ceiling: for the sum over all draws of one label. about: what the account says of a draw.
+        """
+        order = _order(noise.classes)
+        names = [str(each) for each in ids.tolist()]
+        key = _key(variable, noise.classes, noise.epsilon)
+        known = self._draws.get(key)
+        if known is None or self._missing(known, names, votes):
+            with self._alone():
+                known = self._draw(column, variable, noise, names, votes, ceiling, about or {})
+        found = np.array([known.told.get(name, -1) for name in names], np.int64)
+        return np.where(votes >= 0, order[found], -1)
+
+    def _draw(
+        self,
+        column: str,
+        variable: str,
+        noise: Noise,
+        names: list[str],
+        votes: np.ndarray,
+        ceiling: float,
+        about: Mapping[str, str],
+    ) -> _Draw:
+        order = _order(noise.classes)
+        classes = [_plain(noise.classes[at]) for at in order]
+        key = _key(variable, noise.classes, noise.epsilon)
+        draw = self._draws.get(key, _Draw(column, variable, classes, noise.epsilon))
+        new = self._missing(draw, names, votes)
+        if not new:  # drawn by another process in the meantime
+            return draw
+        totals = self.totals(column)
+        before = max(totals.get(names[at], 0.0) for at in new)
+        if before + noise.epsilon > ceiling + _ROUNDING:
+            raise Refused(
+                self.party,
+                f"the labels of {column!r} have been told with ε = {before:g} so far; "
+                f"label_dp = {noise.epsilon:g} would make that {before + noise.epsilon:g}, and the "
+                f"ceiling is {ceiling:g}",
+                "a label_dp with which they were drawn before costs nothing"
+                + (f" ({self._used(column)})" if before else "")
+                + f"; or a higher label_epsilon in the policy of {self.party!r}",
+            )
+        place = np.argsort(order)[respond(votes[new], noise.epsilon, len(classes))]
+        told = {names[at]: int(number) for at, number in zip(new, place, strict=True)}
+        grown = _Draw(
+            column,
+            variable,
+            classes,
+            noise.epsilon,
+            draw.told | told,
+        )
+        kept = self._draws, self.spendings
+        self._draws = self._draws | {key: grown}
+        spending = {
+            "time": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+            **about,
+            "column": column,
+            "of": variable,
+            "epsilon": noise.epsilon,
+            "ids": len(new),
+            "total": self.spent(column),
+        }
+        self.spendings = [*self.spendings, spending]
+        try:
+            self._write()
+        except BaseException:
+            self._draws, self.spendings = kept  # what is not kept must not be told
+            raise
+        return grown
+
+    @staticmethod
+    def _missing(draw: _Draw, names: list[str], votes: np.ndarray) -> list[int]:
+        return [at for at, name in enumerate(names) if votes[at] >= 0 and name not in draw.told]
+
+    def totals(self, column: str) -> dict[str, float]:
+        """By id, the ε of all that was told of its label."""
+        totals: dict[str, float] = {}
+        for draw in self._draws.values():
+            if draw.column == column:
+                for name in draw.told:
+                    totals[name] = totals.get(name, 0.0) + draw.epsilon
+        return totals
+
+    def spent(self, column: str) -> float:
+        """The ε of the label of which most was told."""
+        return max(self.totals(column).values(), default=0.0)
+
+    def columns(self) -> list[str]:
+        return list(dict.fromkeys(draw.column for draw in self._draws.values()))
+
+    def last(self, column: str) -> Noise | None:
+        """How the labels of a column were drawn last, if ever."""
+        for draw in reversed(self._draws.values()):
+            if draw.variable == column:
+                return Noise(tuple(draw.classes), draw.epsilon)
+        return None
+
+    def _used(self, column: str) -> str:
+        used = sorted({draw.epsilon for draw in self._draws.values() if draw.column == column})
+        return ", ".join(f"{each:g}" for each in used)
+
+    # ------------------------------------------------------------------ on disk
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """No other process of this party draws meanwhile; what one has drawn is known here."""
+        if not self._paths:
+            yield
+            return
+        first = self._paths[0]
+        first.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        with (first.parent / f".{FILE}.lock").open("a") as handle:
+            fcntl.flock(handle, fcntl.LOCK_EX)
+            self._take(first)
+            yield
+
+    def _take(self, path: Path) -> None:
+        """What a file has beside what is known; of the same id and ε, what is known goes first."""
+        if not path.exists():
+            return
+        try:
+            kept = json.loads(path.read_text(encoding="utf-8"))
+            if kept["format"] != _FORMAT:
+                raise ValueError(f"format must be {_FORMAT!r}, got {kept['format']!r}")
+            draws = [
+                _Draw(
+                    str(each["column"]),
+                    str(each["of"]),
+                    list(each["classes"]),
+                    float(each["epsilon"]),
+                    {str(name): int(number) for name, number in each["told"].items()},
+                )
+                for each in kept["draws"]
+            ]
+            spendings = [dict(each) for each in kept["account"]]
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            raise DataError(
+                f"the record of labels told at random, {path}, cannot be read: "
+                f"{type(error).__name__}: {error}",
+                party=self.party,
+                mend="take it from a backup. Without one move it away: labels are then drawn anew, "
+                "and what was told before adds to that without being on the account",
+            ) from error
+        known = dict(self._draws)
+        for draw in draws:
+            mine = known.get(draw.key)
+            known[draw.key] = draw
+            if mine is not None:
+                draw.told |= mine.told
+        self._draws = known
+        self.spendings += [each for each in spendings if each not in self.spendings]
+
+    def _write(self) -> None:
+        content = {
+            "format": _FORMAT,
+            "party": self.party,
+            "account": self.spendings,
+            "draws": [
+                {
+                    "column": draw.column,
+                    "of": draw.variable,
+                    "classes": draw.classes,
+                    "epsilon": draw.epsilon,
+                    "told": draw.told,
+                }
+                for draw in self._draws.values()
+            ],
+        }
+        text = json.dumps(content, ensure_ascii=False)
+        for path in self._paths:
+            _write_private(path, text)
+
+
+def _write_private(path: Path, text: str) -> None:
+    """Whole or not at all, and for nobody else on this machine to read."""
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    beside = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        handle = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with open(handle, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        beside.replace(path)
+    finally:
+        beside.unlink(missing_ok=True)
+
+
+def _plain(value: Any) -> Any:
+    """A class as JSON keeps it."""
+    value = as_written(value.item() if isinstance(value, np.generic) else value)
+    return value if isinstance(value, (str, int, float, bool)) else str(value)
+
+
+def _order(classes: Sequence[Any]) -> np.ndarray:
+    """The places of classes in sorted order: the same classes are the same draw in any order."""
+    plain = [_plain(each) for each in classes]
+    return np.array(sorted(range(len(plain)), key=lambda at: (str(plain[at]), repr(plain[at]))))
+
+
+def _key(variable: str, classes: Sequence[Any], epsilon: float) -> str:
+    names = [_plain(classes[at]) for at in _order(classes)]
+    return json.dumps([variable, names, float(epsilon)])
+
+
+# ---------------------------------------------------------------------------------- the guard
+
+
+class LabelGuard:
+    """Which labels the workers of a site see; see the module."""
+
+    def __init__(
+        self,
+        party: str,
+        tables: Mapping[str, Table],
+        policy: Policy,
+        records: Path | None,
+        run: str,
+    ) -> None:
+        self.party = party
+        self._tables = tables
+        # Tables that the party itself gives; others are made of them.
+        self._given = set(tables) - {FIRST}
+        self.policy = policy
+        self.run = run
+        self._folder = records
+        self._records: LabelRecords | None = None
+        self._in_force: dict[str, Noise] = {}
+        self._corrected: set[str] = set()
+        # By dataset: the table it was made for, and what is seen of it.
+        self._seen: dict[str, tuple[Table, Table]] = {}
+        self._settled: dict[str, Table] = {}
+        self._by = ""
+        self._spent_before = 0
+
+    @property
+    def records(self) -> LabelRecords:
+        if self._records is None:
+            self._records = LabelRecords(self.party, self._folder)
+            self._spent_before = len(self._records.spendings)
+        return self._records
+
+    def ask(
+        self,
+        dataset: str,
+        noise: Noise,
+        *,
+        by: str,
+        folder: Path | None = None,
+    ) -> None:
+        """From now on labels of this table's column are seen through this noise only.
+
+        Refused where that would go beyond the party's ceiling, before anything is drawn.
+        folder: where draws are kept besides, at a party without a folder of records.
+        """
+        keep_probability(noise.epsilon, len(noise.classes))
+        tables = self._tables
+        column = tables[dataset].label
+        assert column is not None
+        if self._folder is None and folder is not None:
+            self.records.keep_in(folder)
+        if self._in_force.get(column) == noise:
+            return
+        self._by = by
+        before = dict(self._in_force)
+        self._in_force[column] = noise
+        self._seen.clear()
+        try:
+            # The first table always: no part of it can then pass for rows that were never told of.
+            for name in dict.fromkeys((FIRST, dataset)):
+                if name in tables and tables[name].label == column:
+                    self.seen(name, tables[name])
+        except BaseException:
+            self._in_force = before
+            self._seen.clear()
+            raise
+
+    def seen(self, dataset: str, table: Table) -> Table:
+        """What workers see of a table."""
+        kept = self._seen.get(dataset)
+        if kept is not None and kept[0] is table:
+            return kept[1]
+        found = self._guarded(dataset, table)
+        if found is not table or self._in_force:
+            self._seen[dataset] = (table, found)
+        return found
+
+    def _guarded(self, dataset: str, table: Table) -> Table:
+        label = table.label
+        if label is not None and label not in self._in_force:
+            last = None if self.policy.label_dp_only is False else self.records.last(label)
+            if last is not None:
+                self._in_force[label] = last
+            elif self.policy.label_dp_only:
+                return _Withheld.of(table, self.party)
+        if self._settled.get(dataset) is table:
+            return table
+        for column, noise in self._in_force.items():
+            if column in table.names and not self._may_be_true(column, table):
+                numbers = self.records.drawn(
+                    column,
+                    f"{column} in {dataset}" if self._apart(dataset, table) else column,
+                    noise,
+                    table.ids,
+                    noise.numbers(table.frame[column]),
+                    ceiling=self.policy.label_epsilon,
+                    about={"run": self.run, "by": self._by},
+                )
+                table = relabelled(table, column, noise.classes, numbers)
+        return table
+
+    def _apart(self, dataset: str, table: Table) -> bool:
+        """Whether these may be other labels of the same ids: a test table of a later year, say."""
+        if dataset in self._corrected or dataset not in self._given or FIRST not in self._tables:
+            return dataset in self._corrected
+        return bool(np.isin(table.ids, self._tables[FIRST].ids).any())
+
+    def _may_be_true(self, column: str, table: Table) -> bool:
+        """Whether the party lets labels of which nothing was ever drawn be seen as they are."""
+        if not self.policy.true_test_labels:
+            return False
+        drawn = self.records.totals(column)
+        return not any(str(each) in drawn for each in table.ids.tolist())
+
+    def noise(self, dataset: str, table: Table) -> Noise | None:
+        """The noise in what is seen of a table's labels; None where there is none to correct."""
+        seen = self.seen(dataset, table)
+        if seen is table or isinstance(seen, _Withheld) or table.label is None:
+            return None
+        return self._in_force.get(table.label)
+
+    def corrected(self, dataset: str) -> None:
+        """The labels of this table are not those of the column: a method made them."""
+        self._corrected.add(dataset)
+
+    def settle(self, dataset: str, table: Table) -> None:
+        """A table whose labels were made of what is seen of others: nothing more to hide."""
+        self._settled[dataset] = table
+
+    def protects(self, column: str | None) -> bool:
+        """Whether labels of a column are seen through randomised response only."""
+        return column in self._in_force
+
+    def is_settled(self, dataset: str, table: Table) -> bool:
+        return self._settled.get(dataset) is table
+
+    def spent(self, column: str) -> float:
+        """The most that was ever told of a label of this column, over all runs."""
+        return self.records.spent(column)
+
+    def spent_now(self, column: str) -> float:
+        """What this run has added to that, for labels that were not drawn before."""
+        new = self.records.spendings[self._spent_before :]
+        return sum(dict.fromkeys(each["epsilon"] for each in new if each["column"] == column))
+
+
+class _Withheld(Table):
+    """A table of a party that lets labels be seen through randomised response only."""
+
+    party: str
+
+    @classmethod
+    def of(cls, table: Table, party: str) -> _Withheld:
+        assert table.label is not None
+        nothing = pd.Series(None, index=table.frame.index, dtype=object)
+        frame = table.frame.assign(**{table.label: nothing})
+        found = cls._trusted(table.ids, table.schema, table.label, frame, table.blocks)
+        assert isinstance(found, _Withheld)
+        found.party = party
+        return found
+
+    @property
+    def y(self) -> pd.Series:
+        raise Refused(
+            self.party,
+            f"labels of {self.label!r} are known through randomised response only (label_dp_only)",
+            "give the method a label_dp; overviews of the label come after it",
+        )
