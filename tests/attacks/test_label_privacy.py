@@ -223,7 +223,7 @@ def conversation(kit: Path) -> Iterator[Any]:
 
         session = say(
             "hello", version=__version__, wire=VERSION, run=run, title="", methods=["vfl"],
-            seed=0, test_share=0.2,
+            seed=0, test_share=0.2, resumed=False, reproducible=False,
         )["session"]  # fmt: skip
         return host, say
 
