@@ -12,7 +12,8 @@ from fedmend.cli import main
 from fedmend.commands.auditing import _subjects
 from fedmend.config import load_config
 from fedmend.errors import DataError
-from fedmend.federation.ledger import Entry, write_ledger
+from fedmend.federation import Ledger
+from fedmend.federation.wire import Measure
 from fedmend.flow import plan_of
 from fedmend.report.page import write_report
 from fedmend.report.record import RunRecord
@@ -56,11 +57,11 @@ def test_an_audit_beside_another_setting(call, workshop) -> None:
 
 def finished_run(folder):
     """A run of which only the ledger and the record are looked at."""
-    entry = {
-        "time": 0, "until": 1, "sender": "coordinator", "receiver": "telco", "dtype": "float32",
-        "call": "BottomWorker.step", "kind": "gradient", "shape": "50x4", "bytes": 800, "count": 6,
-    }  # fmt: skip
-    write_ledger(folder / "ledger.jsonl", [Entry(**entry)])
+    ledger = Ledger(folder / "ledger.jsonl")
+    for _ in range(6):
+        batch = Measure("50x4", "float32", 800, "")
+        ledger.record("coordinator", "telco", "BottomWorker.step", "gradient", batch)
+    ledger.close()
     RunRecord(title="a run", methods=[], metric="auc").save(folder)
     write_report(folder)
     return folder

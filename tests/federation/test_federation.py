@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import threading
 from pathlib import Path
 
@@ -138,7 +137,8 @@ def test_a_refused_kind_is_refused_before_it_exists(fed: Federation) -> None:
         crew["bank"].rows()
     assert crew["bank"].were_rows_made() is False
     refusal = next(entry for entry in fed.ledger if entry.note == "refused")
-    assert (refusal.sender, refusal.kind, refusal.bytes) == ("bank", "row", 0)
+    assert (refusal.sender, refusal.kind, refusal.dtype) == ("bank", "row", "text")
+    assert 100 < refusal.bytes < 400  # the words of the refusal
 
 
 def test_a_policy_names_the_workers_it_admits() -> None:
@@ -358,17 +358,18 @@ def test_a_damaged_ledger_is_named_not_skipped(tmp_path: Path) -> None:
     ledger = Ledger(path)
     ledger.record("a", "b", "W.m", "count", wire.measure(3))
     ledger.close()
-    path.write_text(path.read_text() + '{"time": 1')
-    with pytest.raises(DataError, match="line 2 is not a ledger entry"):
+    path.write_text(path.read_text() + '{"number": 2, "time": 1')
+    with pytest.raises(DataError, match="line 2: was cut off while it was written"):
         read_ledger(path)
     with pytest.raises(DataError, match="no ledger"):
         read_ledger(tmp_path / "none.jsonl")
-    # Whoever goes on writing after a killed process spoils no line of its own.
+    # Whoever goes on after a killed process drops what it began, and says so in the chain.
     again = Ledger(path)
     again.record("b", "a", "W.m", "count", wire.measure(4))
     again.close()
-    _, cut, last = path.read_text().splitlines()
-    assert cut == '{"time": 1' and json.loads(last)["sender"] == "b"
+    first, cut, last = read_ledger(path)
+    assert (cut.note, cut.bytes, cut.is_crossing) == ("cut", len('{"number": 2, "time": 1'), False)
+    assert (first.sender, last.sender) == ("a", "b")
 
 
 @pytest.mark.parametrize("scope", ["train@/../../up", "train@..\\up", "train@a\0b", "/etc/passwd"])

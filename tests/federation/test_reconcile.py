@@ -10,25 +10,39 @@ from fedmend.federation import Entry
 from fedmend.federation.reconcile import reconcile
 
 
-def entry(call="W.step", kind="embedding", sender="bank", count=1, time=100.0, **more):
+def entry(call="W.step", kind="embedding", sender="bank", count=1, time=100.0, at=0, **more):
+    """`at`: the number of the message, or of the first and the last of several."""
     receiver = "coordinator" if sender == "bank" else "bank"
+    first, last = at if isinstance(at, tuple) else (at, at)
     return Entry(
         time, time, sender, receiver, call, kind, more.pop("shape", "4x3"), "float32",
-        more.pop("nbytes", 60), count, **more,
+        more.pop("nbytes", 60), count, message=first, until_message=last, **more,
     )  # fmt: skip
 
 
+def begin(name="one", time=90.0):
+    note = f"session {name}"
+    return entry("session", "control", "coordinator", note=note, shape="", nbytes=0, time=time)
+
+
+CLOSED = entry("session", "control", "coordinator", note="closed", shape="", nbytes=0, time=105.0)
 BOTH = [
-    entry("W.start", "control", "coordinator"),
-    entry("W.start", "control"),
-    entry("W.step", "gradient", "coordinator", count=9),
-    entry("W.step", count=9),
-    entry("W.sums", "statistic"),
+    entry("W.start", "control", "coordinator", at=1),
+    entry("W.start", "control", at=1),
+    entry("W.step", "gradient", "coordinator", count=9, at=(2, 10)),
+    entry("W.step", count=9, at=(2, 10)),
+    entry("W.sums", "statistic", at=11),
 ]
 
 
-def grades(ours, theirs):
-    return sorted(each.grade for each in reconcile(ours, "bank", theirs))
+def grades(ours, theirs, closed=True):
+    """Of one session, which the coordinator closed or in which it was killed."""
+    ours = [begin(), *ours, *([CLOSED] if closed else [])]
+    return sorted(each.grade for each in reconcile(ours, "bank", [begin(), *theirs]))
+
+
+def differences(ours, theirs):
+    return reconcile([begin(), *ours, CLOSED], "bank", [begin(), *theirs])
 
 
 def test_equal_ledgers_agree_however_their_windows_fall():
@@ -45,7 +59,7 @@ def test_entries_of_other_parties_do_not_matter():
 def test_a_missing_entry_is_found_on_either_side(number):
     fewer = BOTH[:number] + BOTH[number + 1 :]
     for ours, theirs in ((BOTH, fewer), (fewer, BOTH)):
-        (found,) = reconcile(ours, "bank", theirs)
+        (found,) = differences(ours, theirs)
         assert found.grade == "missing"
         assert BOTH[number].call in found.words
 
@@ -57,14 +71,14 @@ def test_a_missing_entry_is_found_on_either_side(number):
 )
 def test_an_altered_entry_is_found(change):
     theirs = [*BOTH[:3], replace(BOTH[3], **change), BOTH[4]]
-    (found,) = reconcile(BOTH, "bank", theirs)
+    (found,) = differences(BOTH, theirs)
     assert found.grade == "altered"
     assert "bank has" in found.words
 
 
 def test_an_altered_count_is_found():
     theirs = [*BOTH[:3], replace(BOTH[3], count=8), BOTH[4]]
-    (found,) = reconcile(BOTH, "bank", theirs)
+    (found,) = differences(BOTH, theirs)
     assert "9 at coordinator, 8 at bank" in found.words
 
 
@@ -76,76 +90,98 @@ def test_an_altered_time_is_found():
     assert grades(BOTH, longer) == grades(longer, BOTH) == ["time"]
 
 
-SILENCE = entry("W.step", note="unanswered", shape="", nbytes=0, time=105.0)
+def test_a_session_that_one_side_does_not_have_is_missing():
+    found = reconcile([begin(), *BOTH, CLOSED], "bank", [])
+    assert {each.grade for each in found} == {"missing"}
+    assert {each.grade for each in reconcile([], "bank", [begin(), *BOTH])} == {"missing"}
 
 
-def test_a_call_that_was_not_answered_explains_the_request():
-    ours = [*BOTH, entry("W.step", "gradient", "coordinator", time=104.0), SILENCE]
-    assert grades(ours, BOTH) == ["explained"]
+# ---------------------------------------------------------------- a party that was killed
+
+REQUEST = entry("W.step", "gradient", "coordinator", time=104.0, at=12)
+SILENCE = entry("W.step", note="unanswered", shape="", nbytes=0, time=105.0, at=12)
 
 
-def test_it_explains_an_answer_that_did_not_arrive():
-    request = entry("W.step", "gradient", "coordinator", time=104.0)
-    answer = replace(BOTH[3], count=1)
-    assert grades([*BOTH, request, SILENCE], [*BOTH, request, answer]) == ["explained"]
+def test_a_call_that_was_not_answered_explains_its_request():
+    assert grades([*BOTH, REQUEST, SILENCE], BOTH) == ["explained"]
+    asked = entry("W.sums", "statistic", "coordinator", time=104.0, at=12)
+    unanswered = replace(SILENCE, call="W.sums", kind="statistic")
+    assert grades([*BOTH, asked, unanswered], BOTH) == ["explained"]
+    # A request of the same call in another message, or of another call, is not its own.
+    for other in (replace(asked, message=11, until_message=11), replace(asked, call="W.other")):
+        assert grades([*BOTH, other, unanswered], BOTH) == ["missing"]
 
 
-def test_it_does_not_explain_a_statistic_that_was_left_out():
-    assert grades([*BOTH, SILENCE], BOTH[:4]) == ["missing"]
-
-
-def test_it_does_not_explain_an_answer_that_came_and_is_not_in_the_partys_ledger():
-    """Of the very call that another time was not answered; nor a request of another call."""
-    sums = replace(SILENCE, call="W.sums")
-    assert grades([*BOTH, sums], BOTH[:4]) == ["missing"]
-    request = entry("W.other", "control", "coordinator", time=10.0)
-    assert grades([*BOTH, request, sums], BOTH) == ["missing"]
-
-
-def test_it_does_not_explain_what_is_missing_from_long_before():
-    old = entry("W.old", "control", "coordinator", time=10.0, count=50)
-    new = entry("W.old", "control", "coordinator", time=100.0)
-    assert grades([*BOTH, old, new, SILENCE], [*BOTH, new]) == ["missing"]
-
-
-def test_a_party_killed_before_it_wrote_a_line_lost_no_more_than_minutes():
-    lost = entry("W.step", count=5, time=50.0)
-    assert grades([lost, SILENCE], []) == ["explained"]
-    assert grades([replace(lost, time=-900.0, until=-900.0), SILENCE], []) == ["missing"]
-
-
-def test_two_calls_that_one_side_has_each_are_not_one_that_was_altered():
-    ours, theirs = entry("W.a", "statistic"), entry("W.b", "statistic")
-    assert grades([*BOTH, ours], [*BOTH, theirs]) == ["missing", "missing"]
-
-
-def test_a_killed_party_that_came_back_lost_its_last_window_only():
-    """It was killed at 104, noticed at 120, and resumed at 150 in the same ledger."""
-    lost = [
-        entry("W.step", "gradient", "coordinator", count=12, time=103.5),
-        entry("W.step", count=12, time=103.5),
-        entry("W.save", "control", "coordinator", time=103.2),
-    ]
-    silence = replace(SILENCE, time=120.0, until=120.0)
-    again = [
-        entry("W.step", "gradient", "coordinator", count=30, time=160.0),
-        entry("W.step", count=30, time=160.0),
-        entry("W.save", "control", "coordinator", time=160.0),
-    ]
-    theirs = [*BOTH, entry("W.sums", "statistic", time=102.9), *again]
-    ours = [*BOTH, entry("W.sums", "statistic", time=102.9), *lost, silence, *again]
-    assert grades(ours, theirs) == ["explained"] * 3
-    # What it took out of what it wrote after it had come back is noticed.
-    assert grades(ours, [*theirs[:-2], replace(again[1], count=10), again[2]]) == [
-        "explained",
+def test_it_explains_its_answer_and_no_more():
+    answer = entry("W.step", time=104.5, at=12)
+    ours, theirs = [*BOTH, REQUEST, SILENCE], [*BOTH, REQUEST]
+    assert grades(ours, [*theirs, answer]) == ["explained"]
+    assert grades(ours, [*theirs, replace(answer, count=2)]) == ["missing"]
+    assert grades(ours, [*theirs, answer, replace(answer, shape="9x9")]) == [
         "explained",
         "missing",
     ]
+    assert grades(ours, [*theirs, replace(answer, call="W.other")]) == ["missing"]
+    # An answer before the message that was not answered did arrive.
+    fewer = [*BOTH[:3], replace(BOTH[3], count=8), BOTH[4], REQUEST, SILENCE]
+    assert grades(fewer, theirs) == ["missing"]
+    sums = entry("W.sums", "statistic", time=104.5, at=12)
+    assert grades([*ours, replace(SILENCE, call="W.sums")], [*theirs, sums]) == ["explained"]
+    assert grades(ours, [*theirs, sums]) == ["missing"]
+
+
+def test_it_does_not_explain_a_statistic_that_was_left_out():
+    assert grades([*BOTH, REQUEST, SILENCE], [*BOTH[:4], REQUEST]) == ["missing"]
+
+
+def test_a_killed_party_lost_its_last_window_only():
+    """It had written messages up to 10, was killed in a loop at 104, and noticed at 120."""
+    loop = [
+        entry("W.step", "gradient", "coordinator", count=12, time=103.5, at=(12, 34)),
+        entry("W.step", count=12, time=103.5, at=(12, 34)),
+        entry("W.save", "control", "coordinator", time=103.2, at=35),
+    ]
+    silence = replace(SILENCE, time=120.0, until=120.0, message=36, until_message=36)
+    asked = replace(REQUEST, message=36, until_message=36)
+    ours = [*BOTH, *loop, asked, silence]
+    assert grades(ours, BOTH) == ["explained"] * 3
+    # Nothing of what lies before that window,
+    assert grades(ours, [*BOTH[:3], BOTH[4]]) == ["explained", "explained", "missing"]
+    # nor of what it wrote in it: it has message 34, so all before it was written as well.
+    assert grades(ours, [*BOTH, loop[1], replace(loop[0], count=2)]) == ["explained", "missing"]
+    # A loop that went on for minutes was written every second, whatever the party says.
+    long = [
+        replace(BOTH[2], time=10.0 * n, until=10.0 * n, message=9 * n, until_message=9 * n)
+        for n in range(1, 12)
+    ]
+    assert grades([*long, replace(SILENCE, message=100, until_message=100)], []) == ["missing"]
+
+
+def test_a_crash_explains_nothing_that_lies_a_minute_later():
+    """The party was killed, came back in a session of its own, and took 52 crossings out of it."""
+    again = [
+        entry("W.step", "gradient", "coordinator", count=60, time=165.0, at=(1, 60)),
+        entry("W.step", count=60, time=165.0, at=(1, 60)),
+    ]
+    crashed = [begin(), *BOTH, REQUEST, SILENCE, CLOSED]
+    ours = [*crashed, begin("two", 160.0), *again, CLOSED]
+    theirs = [begin(), *BOTH, begin("two", 160.0), *again]
+    assert [each.grade for each in reconcile(ours, "bank", theirs)] == ["explained"]
+    for fewer in ([replace(again[0], count=8), again[1]], [again[0], replace(again[1], count=8)]):
+        theirs = [begin(), *BOTH, begin("two", 160.0), *fewer]
+        found = sorted(each.grade for each in reconcile(ours, "bank", theirs))
+        assert found == ["explained", "missing"]
+
+
+def test_two_calls_that_one_side_has_each_are_not_one_that_was_altered():
+    ours, theirs = entry("W.a", "statistic", at=12), entry("W.b", "statistic", at=12)
+    assert grades([*BOTH, ours], [*BOTH, theirs]) == ["missing", "missing"]
 
 
 @settings(max_examples=60, deadline=None)
-@given(st.lists(st.integers(1, 5), min_size=1, max_size=6), st.data())
-def test_taking_any_crossing_out_is_noticed(counts, data):
+@given(st.lists(st.integers(1, 5), min_size=1, max_size=6), st.booleans(), st.data())
+def test_taking_any_crossing_out_is_noticed(counts, crashed, data):
+    """Whether or not the same session ended in a crash, later."""
     ledger = [entry(f"W.m{number}", count=count) for number, count in enumerate(counts)]
     at = data.draw(st.integers(0, len(ledger) - 1))
     changed = list(ledger)
@@ -153,55 +189,50 @@ def test_taking_any_crossing_out_is_noticed(counts, data):
         ledger[at], count=ledger[at].count + data.draw(st.sampled_from([-1, 1, 3]))
     )
     changed = [each for each in changed if each.count]
-    assert grades(ledger, ledger) == []
-    assert grades(ledger, changed) == ["missing"]
+    tail = [REQUEST, SILENCE] if crashed else []
+    assert grades([*ledger, *tail], [*ledger, *tail[:1]]) == []
+    assert grades([*ledger, *tail], [*changed, *tail[:1]]) == ["missing"]
 
 
-def test_one_silence_explains_one_answer_and_no_more():
-    unheard = entry("W.step", time=104.5)
-    assert grades([*BOTH, SILENCE], [*BOTH, unheard]) == ["explained"]
-    assert grades([*BOTH, SILENCE], [*BOTH, replace(unheard, count=2)]) == ["missing"]
-    other = replace(unheard, shape="9x9")
-    assert grades([*BOTH, SILENCE], [*BOTH, unheard, other]) == ["explained", "missing"]
-    assert grades([*BOTH, replace(SILENCE, count=2)], [*BOTH, unheard, other]) == ["explained"] * 2
-    assert grades([*BOTH, SILENCE], [*BOTH, replace(unheard, call="W.other")]) == ["missing"]
-
-
-RESUMED = entry("run", "control", "coordinator", note="resumed", shape="", nbytes=0, time=130.0)
+# ---------------------------------------------------------------- a coordinator that was killed
 
 
 def killed_and_resumed(theirs_more=(), ours_more=()):
-    """The coordinator wrote last at 100, was killed at 101, and went on at 130."""
-    again = [entry("W.step", "gradient", "coordinator", count=5, time=131.0)]
-    again += [entry("W.step", count=5, time=131.0)]
-    return grades([*BOTH, *ours_more, RESUMED, *again], [*BOTH, *theirs_more, *again])
+    """The coordinator wrote message 11 last, was killed, and went on in another session."""
+    again = [entry("W.step", "gradient", "coordinator", count=5, time=131.0, at=(1, 5))]
+    again += [entry("W.step", count=5, time=131.0, at=(1, 5))]
+    ours = [begin(), *BOTH, *ours_more, begin("two", 130.0), *again, CLOSED]
+    theirs = [begin(), *BOTH, *theirs_more, begin("two", 130.0), *again]
+    return sorted(each.grade for each in reconcile(ours, "bank", theirs))
 
 
 def test_a_coordinator_that_was_killed_lost_its_last_window():
     lost = [
-        entry("W.step", "gradient", "coordinator", count=40, time=100.9),
-        entry("W.step", count=40, time=100.9),
+        entry("W.step", "gradient", "coordinator", count=40, time=100.9, at=(12, 51)),
+        entry("W.step", count=40, time=100.9, at=(12, 51)),
     ]
     assert killed_and_resumed() == []
     assert killed_and_resumed(theirs_more=lost) == ["explained"] * 2
-    # Without the note of a process that went on, nothing explains them.
+    # Of a session that it closed, nothing is lost.
     assert grades(BOTH, [*BOTH, *lost]) == ["missing"] * 2
-    # Nor what lies long before or after.
-    for when in (50.0, 200.0):
-        old = [replace(each, time=when, until=when) for each in lost]
-        assert killed_and_resumed(theirs_more=old) == ["missing"] * 2
+    # Nor do messages that it had passed, or seconds long before the end, explain anything.
+    early = [replace(each, message=2, until_message=10) for each in lost]
+    assert killed_and_resumed(theirs_more=early) == ["missing"] * 2
+    old = [replace(each, time=50.0, until=50.0) for each in lost]
+    assert killed_and_resumed(theirs_more=old) == ["missing"] * 2
 
 
 def test_it_lost_one_answer_that_came_too_late_and_no_statistic_besides():
-    late = entry("W.mean", "statistic", time=101.5)
+    late = entry("W.mean", "statistic", time=101.5, at=12)
     assert killed_and_resumed(theirs_more=[late]) == ["explained"]
     assert killed_and_resumed(theirs_more=[replace(late, count=2)]) == ["missing"]
-    asked = entry("W.mean", "statistic", "coordinator", time=101.5)
+    asked = entry("W.mean", "statistic", "coordinator", time=101.5, at=12)
     assert killed_and_resumed(theirs_more=[asked]) == ["missing"]  # it is written before it goes
 
 
 def test_what_it_had_written_and_not_yet_asked_is_explained():
-    asked = entry("W.mean", "statistic", "coordinator", time=100.5)
+    asked = entry("W.mean", "statistic", "coordinator", time=100.5, at=12)
     assert killed_and_resumed(ours_more=[asked]) == ["explained"]
     assert killed_and_resumed(ours_more=[replace(asked, count=2)]) == ["missing"]
-    assert killed_and_resumed(ours_more=[entry("W.mean", "statistic", time=100.5)]) == ["missing"]
+    answer = entry("W.mean", "statistic", time=100.5, at=12)
+    assert killed_and_resumed(ours_more=[answer]) == ["missing"]

@@ -11,6 +11,7 @@ import fedmend as fm
 from fedmend.cli import main
 from fedmend.errors import ConfigError, Refused
 from fedmend.federation import read_ledger
+from fedmend.federation.ledger import inspect_ledger
 from fedmend.federation.reconcile import reconcile
 
 from .conftest import wait_until
@@ -81,7 +82,9 @@ def test_an_entry_taken_out_of_a_ledger_is_found(world, record, tmp_path):
         "".join([*lines[:at], json.dumps(entry | {"bytes": 1}) + "\n", *lines[at + 1 :]])
     )
     for path, grade in ((less, "missing"), (other, "altered")):
-        (found,) = reconcile(read_ledger(run / "ledger.jsonl"), "telco", read_ledger(path))
+        changed = inspect_ledger(path)
+        assert {flaw.line for flaw in changed.flaws} == {at + 1}
+        (found,) = reconcile(read_ledger(run / "ledger.jsonl"), "telco", changed.entries)
         assert found.grade == grade
         with pytest.raises(SystemExit) as ended:
             main(["ledger", str(run), "--reconcile", "--with", f"telco={path}"])

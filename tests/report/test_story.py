@@ -155,9 +155,11 @@ def test_a_variant_is_told_by_what_is_different(record, entries):
 
 
 def test_a_run_folder_brings_its_manifest(record, entries, tmp_path):
-    from fedmend.federation.ledger import write_ledger
+    from fedmend.federation import Ledger
 
     record.save(tmp_path)
-    write_ledger(tmp_path / "ledger.jsonl", entries)
+    ledger = Ledger(tmp_path / "ledger.jsonl")
+    ledger._write(list(entries))
+    ledger.close()
     (tmp_path / "manifest.json").write_text(json.dumps({"stages": ENTRIES}))
     assert "2 min 5 s" in write_report(tmp_path).read_text()

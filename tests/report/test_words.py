@@ -77,7 +77,7 @@ def test_human_bytes(size, text):
     assert human_bytes(size) == text
 
 
-@pytest.mark.parametrize("note", ["unanswered", "resumed"])
+@pytest.mark.parametrize("note", ["unanswered", "session 0f", "closed", "cut", "head 3 ab"])
 def test_what_never_crossed_is_not_told_as_seen(note):
     nothing = crossing("bank", "coordinator", "row", size=0, note=note)
     assert flows([nothing]) == []

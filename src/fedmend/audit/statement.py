@@ -96,6 +96,9 @@ def _reading(flow: Flow, lines: int, rows: int | None) -> Reading:
     if flow.passed_on:
         severity, mend = "none", ""
         tells = f"nothing: sealed for {flow.sealed_for}, passed on unread"
+    elif flow.error:
+        severity, mend = "low", ""
+        tells = "that a table is not as it was asked for; a party stops after a few"
     elif flow.receiver == COORDINATOR and flow.kind in SEALED:
         mend = f"seal = true of the method, unless its top is at the coordinator; {mend}"
     looks = lines / rows if rows and lines and not flow.passed_on else None

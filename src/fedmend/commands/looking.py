@@ -8,8 +8,7 @@ from typing import Annotated
 
 import typer
 
-from fedmend.commands.shared import terminal
-from fedmend.deploy.commands import reconcile_run
+from fedmend.commands.shared import Force, terminal
 from fedmend.errors import ConfigError
 
 __all__ = ["add"]
@@ -28,10 +27,27 @@ def ledger(
         list[str] | None,
         typer.Option("--with", help="a party's own ledger to compare with", metavar="PARTY=FILE"),
     ] = None,
+    verify: Annotated[
+        bool, typer.Option("--verify", help="name every line that is not as it was written")
+    ] = False,
+    export: Annotated[
+        Path | None,
+        typer.Option("--export", help="write a kit's ledger as a signed file", metavar="FILE"),
+    ] = None,
+    force: Force = False,
 ) -> None:
     """Say in words what each role of a run got to see."""
-    if reconcile:
-        reconcile_run(run, own or [])
+    if reconcile or verify:
+        from fedmend.deploy.ledgers import reconcile_run, verify_run
+
+        for line in (verify_run if verify else reconcile_run)(run, own or []):
+            typer.echo(line)
+        return
+    if export is not None:
+        from fedmend.deploy.ledgers import export_ledger
+
+        key = export_ledger(run, export, force=force)
+        typer.echo(f"wrote {export}, signed by the key {key}")
         return
     from fedmend._suggest import did_you_mean
     from fedmend.federation.ledger import COORDINATOR, read_ledger
@@ -39,7 +55,8 @@ def ledger(
     from fedmend.report.words import flows
 
     entries = read_ledger(run / LEDGER_FILE if run.is_dir() else run)
-    roles = {COORDINATOR, *(each.sender for each in entries), *(each.receiver for each in entries)}
+    crossings = [each for each in entries if each.is_crossing]
+    roles = {COORDINATOR, *(role for each in crossings for role in (each.sender, each.receiver))}
     if party is not None and party not in roles:
         raise ConfigError(f"there is no role {party!r} in {run}: {did_you_mean(party, roles)}")
     if as_json:
@@ -50,6 +67,7 @@ def ledger(
                 "kind": flow.kind,
                 "sealed_for": flow.sealed_for,
                 "refused": flow.refused,
+                "error": flow.error,
                 "crossings": flow.crossings,
                 "bytes": flow.bytes,
                 "calls": list(flow.calls),

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from fedmend.deploy.processes import Daemon
 
-__all__ = ["add_commands", "reconcile_run"]
+__all__ = ["add_commands"]
 
 Kit = Annotated[
     Path, typer.Argument(help="the start-up kit, for instance kits/bank", metavar="KIT")
@@ -169,6 +169,7 @@ def keys(kit: Kit) -> None:
     typer.echo("what your partners put into theirs, under [keys.pinned]:")
     typer.echo(f'{file.name} = "{identity.public.hex()}"')
     typer.echo(f"fingerprint, to compare by telephone: {identity.fingerprint}")
+    typer.echo(f"fingerprint of what it signs (exports of ledgers): {identity.signing_fingerprint}")
 
 
 def predict(
@@ -238,43 +239,3 @@ def _daemon(kit: Path, role: str) -> Daemon:
     if found.role != role:
         raise ConfigError(f"{kit} is the kit of a {found.role}. Mend: name the one of a {role}")
     return found
-
-
-# ---------------------------------------------------------------- ledgers
-
-
-def reconcile_run(run: Path, own: list[str]) -> None:
-    """Compare the ledger of a run with those of its parties, and name every difference."""
-    from fedmend._suggest import did_you_mean
-    from fedmend.deploy.flare_run import LEDGERS_FOLDER
-    from fedmend.federation.ledger import COORDINATOR, read_ledger
-    from fedmend.federation.reconcile import reconcile
-    from fedmend.report.page import LEDGER_FILE
-
-    theirs = {path.stem: path for path in sorted((run / LEDGERS_FOLDER).glob("*.jsonl"))}
-    ours = read_ledger(run / LEDGER_FILE if run.is_dir() else run)
-    roles = {role for each in ours for role in (each.sender, each.receiver)} - {COORDINATOR}
-    for pair in own:
-        party, equals, file = pair.partition("=")
-        if not equals:
-            raise ConfigError(f"--with {pair!r} names no party. Mend: --with bank=ledger.jsonl")
-        if party not in roles:
-            hint = did_you_mean(party, roles)
-            raise ConfigError(f"--with {party}: {run} has no such party: {hint}")
-        theirs[party] = Path(file)
-    if not theirs:
-        raise ConfigError(
-            f"{run} holds no ledger of a party. Mend: --with bank=FILE, the copy that the bank "
-            "has in ledgers/ of its kit"
-        )
-    wrong = []
-    for party, path in theirs.items():
-        found = reconcile(ours, party, read_ledger(path))
-        problems = [each for each in found if each.grade != "explained"]
-        typer.echo(f"{party}: {len(problems)} differences" if problems else f"{party}: agrees")
-        for each in found:
-            if each.grade == "explained":
-                typer.echo(f"  explained by a call that was not answered: {each.words}")
-        wrong += [f"{each.party}, {each.grade}: {each.words}" for each in problems]
-    if wrong:
-        raise ConfigError(wrong, source=str(run))

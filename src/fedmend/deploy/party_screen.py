@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import select
 import sys
 import termios
@@ -15,7 +14,7 @@ from fedmend.deploy.consent import give_answer, open_question
 from fedmend.errors import ConfigError
 from fedmend.federation.engines.flare.events import EVENTS_FILE, printable, read_events
 from fedmend.federation.engines.flare.host import LEDGER_FOLDER
-from fedmend.federation.ledger import Entry
+from fedmend.federation.ledger import Entry, read_line
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -71,10 +70,11 @@ class PartyScreen:
                     return
                 self._ledgers[path] = self._ledgers.get(path, 0) + len(line)
                 try:
-                    entry = Entry(**json.loads(line))
-                except (ValueError, TypeError):
+                    entry = read_line(line)
+                except ValueError:
                     yield time.time(), f"a damaged line in {path.name}", "red"
-                else:
+                    continue
+                if entry.is_crossing:
                     yield entry.time, _words(entry), "yellow" if entry.note else "dim"
 
     def _question(self) -> None:

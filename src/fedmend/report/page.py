@@ -182,8 +182,9 @@ def _about_methods(record: RunRecord) -> dict[str, Any]:
 def _about_costs(
     record: RunRecord, entries: Sequence[Entry], stages: Sequence[Stage]
 ) -> dict[str, Any]:
-    crossed = human_bytes(sum(entry.total_bytes for entry in entries))
-    messages = sum(entry.count for entry in entries)
+    crossings = [entry for entry in entries if entry.is_crossing]
+    crossed = human_bytes(sum(entry.total_bytes for entry in crossings))
+    messages = sum(entry.count for entry in crossings)
     took = sum(each.seconds for each in stages) or record.seconds
     began = f"{human_seconds(took)} on {record.device}" if took else f"On {record.device}"
     head = ["stage", "time", "messages", "crossed", "what came out"]
@@ -317,12 +318,13 @@ def _cards(
             }
         )
     clear = any(flow.exposure == "clear" for flow in words.flows(entries))
-    total = sum(entry.total_bytes for entry in entries)
+    crossings = [entry for entry in entries if entry.is_crossing]
+    total = sum(entry.total_bytes for entry in crossings)
     cards.append(
         {
             "name": "Left a party in the clear",
             "value": "see below" if clear else "nothing",
-            "note": f"{sum(entry.count for entry in entries):,} messages, "
+            "note": f"{sum(entry.count for entry in crossings):,} messages, "
             f"{human_bytes(total)} crossed",
         }
     )

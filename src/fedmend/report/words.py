@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from fedmend.federation.ledger import COORDINATOR, REPRODUCIBLE, RESUMED, UNANSWERED, Entry
+from fedmend.federation.ledger import COORDINATOR, ERROR, REFUSED, Entry
 from fedmend.federation.policy import KINDS
 from fedmend.report.amounts import human_bytes
 
@@ -55,12 +55,15 @@ class Flow:
     bytes: int
     calls: tuple[str, ...]
     refused: bool = False
+    error: bool = False
 
     @property
     def exposure(self) -> str:
         """``nothing``, ``totals``, ``signals`` or ``clear``, as the receiver sees it."""
         if self.refused or self.passed_on:
             return "nothing"
+        if self.error:
+            return "totals"
         return KIND_WORDS[self.kind][2] if self.kind in KIND_WORDS else "signals"
 
     @property
@@ -71,6 +74,8 @@ class Flow:
     @property
     def words(self) -> str:
         """For instance ``420 batches of embeddings (5.2 MB)``."""
+        if self.error:
+            return _errors(self.crossings, self.bytes)
         unknown = (f"value of kind {self.kind!r}", f"values of kind {self.kind!r}", "")
         one, many, _ = KIND_WORDS.get(self.kind, unknown)
         noun = one if self.crossings == 1 else many
@@ -119,7 +124,7 @@ class Saw:
                 if flow.refused:
                     continue
                 whom = "" if flow.exposure == "nothing" or len(senders) == 1 else sender
-                kind = "" if flow.passed_on else flow.kind
+                kind = "" if flow.passed_on else ERROR if flow.error else flow.kind
                 found.setdefault(flow.exposure, {}).setdefault((kind, whom), []).append(flow)
         return [
             (
@@ -146,10 +151,17 @@ def _together(sender: str, group: Sequence[Flow]) -> str:
     if group[0].passed_on:
         noun = "sealed value" if crossings == 1 else "sealed values"
         return f"{crossings:,} {noun}{whom} passed on unread ({human_bytes(size)})"
+    if group[0].error:
+        return _errors(crossings, size, whom)
     kind = group[0].kind
     unknown = (f"value of kind {kind!r}", f"values of kind {kind!r}", "")
     one, many, _ = KIND_WORDS.get(kind, unknown)
     return f"{crossings:,} {one if crossings == 1 else many}{whom} ({human_bytes(size)})"
+
+
+def _errors(crossings: int, size: int, whom: str = "") -> str:
+    noun = "error message" if crossings == 1 else "error messages"
+    return f"{crossings:,} {noun}{whom} ({human_bytes(size)})"
 
 
 def name_of(role: str, *, start: bool = True) -> str:
@@ -162,15 +174,15 @@ def name_of(role: str, *, start: bool = True) -> str:
 def flows(entries: Iterable[Entry]) -> list[Flow]:
     """Entries added up by sender, receiver, kind and seal, in the order they first happened.
 
-    What a party refused is kept apart: it is in the ledger, but it never crossed. Nor did an answer
-    that never came, which is left out.
+    What a party refused is kept apart: it is in the ledger, but it never crossed. So are errors,
+    which are words. Entries that are no crossing are left out.
     """
-    groups: dict[tuple[str, str, str, str, bool], list[Entry]] = defaultdict(list)
+    groups: dict[tuple[str, str, str, str, str], list[Entry]] = defaultdict(list)
     for entry in entries:
-        if entry.note in (UNANSWERED, RESUMED, REPRODUCIBLE):
+        if not entry.is_crossing:
             continue
-        refused = entry.note == "refused"
-        key = (entry.sender, entry.receiver, entry.kind, entry.sealed_for, refused)
+        note = entry.note if entry.note in (REFUSED, ERROR) else ""
+        key = (entry.sender, entry.receiver, entry.kind, entry.sealed_for, note)
         groups[key].append(entry)
     return [
         Flow(
@@ -181,9 +193,10 @@ def flows(entries: Iterable[Entry]) -> list[Flow]:
             crossings=sum(entry.count for entry in group),
             bytes=sum(entry.total_bytes for entry in group),
             calls=tuple(dict.fromkeys(entry.call for entry in group)),
-            refused=refused,
+            refused=note == REFUSED,
+            error=note == ERROR,
         )
-        for (sender, receiver, kind, sealed_for, refused), group in groups.items()
+        for (sender, receiver, kind, sealed_for, note), group in groups.items()
     ]
 
 

@@ -25,6 +25,7 @@ import numpy as np
 from fedmend.errors import ConfigError, CryptoError
 
 if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
     from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
     from fedmend.federation.site import Site
@@ -40,6 +41,7 @@ __all__ = [
     "secret_permutation",
     "stream_pieces",
     "uniform",
+    "verify_signature",
 ]
 
 KEY_BYTES = 32
@@ -83,6 +85,29 @@ class Identity:
                 f"the public key {fingerprint(public)} has small order: no secret comes of it. "
                 "Mend: the other party must send a key it generated"
             ) from error
+
+    # ------------------------------------------------------------------ signatures
+
+    def _signer(self) -> Ed25519PrivateKey:
+        """Its own key for signatures, which follows from the private one and stays here, too."""
+        from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+        seed = derive_key(self._private.private_bytes_raw(), "signatures")
+        return Ed25519PrivateKey.from_private_bytes(seed)
+
+    @property
+    def signing_key(self) -> bytes:
+        """The public key by which others check its signatures (Ed25519)."""
+        return self._signer().public_key().public_bytes_raw()
+
+    @property
+    def signing_fingerprint(self) -> str:
+        return fingerprint(self.signing_key)
+
+    def sign(self, content: bytes) -> bytes:
+        return self._signer().sign(content)
+
+    # ------------------------------------------------------------------ files
 
     def save(self, path: str | os.PathLike[str], password: bytes) -> None:
         """Keep the private key in a file, encrypted and readable by the owner only."""
@@ -133,6 +158,18 @@ def fingerprint(public: bytes) -> str:
     """A public key in a form that two people can read to each other: 80 bits in five groups."""
     digest = hashlib.sha256(b"fedmend identity" + bytes(public)).hexdigest()
     return "-".join(digest[at : at + 4] for at in range(0, 20, 4))
+
+
+def verify_signature(key: bytes, content: bytes, signature: bytes) -> bool:
+    """Whether the holder of a signing key has signed this."""
+    from cryptography.exceptions import InvalidSignature
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+
+    try:
+        Ed25519PublicKey.from_public_bytes(check_public(key)).verify(signature, content)
+    except InvalidSignature:
+        return False
+    return True
 
 
 def check_public(public: Any) -> bytes:

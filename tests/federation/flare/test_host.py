@@ -139,12 +139,13 @@ def test_a_full_disk_is_an_answer_not_a_crash(host):
     ledger = host.folder / "ledgers" / "r1.jsonl"
     ledger.parent.mkdir()
     ledger.symlink_to("/dev/full")
-    session = say(host, "hello", **HELLO)["session"]
-    ask = {"session": session, "worker": "Nobody", "scope": "x", "params": {}}
     with pytest.raises(PartyFailed, match="No space left on device"):
-        say(host, "start", number=1, **ask)
+        say(host, "hello", **HELLO)
     assert say(host, "ping") == {"busy": ""}
     assert "No space left" in host.events.path.read_text()
+    ledger.unlink()  # there is room again
+    session = say(host, "hello", **HELLO)["session"]
+    assert say(host, "start", session=session, number=1, worker="Probe", scope="train", params={})
 
 
 def test_a_coordinator_that_vanished_ends_the_job(tmp_path):

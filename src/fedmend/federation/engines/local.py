@@ -14,7 +14,8 @@ from typing import Any
 from fedmend.errors import ConfigError, Refused
 from fedmend.federation import wire
 from fedmend.federation.engines import Call
-from fedmend.federation.ledger import COORDINATOR, Ledger
+from fedmend.federation.engines.flare.messages import error_measure, error_reply
+from fedmend.federation.ledger import COORDINATOR, ERROR, REFUSED, Ledger
 from fedmend.federation.site import Site
 
 
@@ -46,8 +47,8 @@ class LocalEngine:
         sent = self._cross(COORDINATOR, party, f"{worker}.start", "control", message)
         try:
             handle = site.start(sent["worker"], sent["scope"], sent["params"])
-        except Refused:
-            self._refusal(party, f"{worker}.start", "control")
+        except Exception as error:
+            self._error(site, f"{worker}.start", "control", error)
             raise
         return str(self._cross(party, COORDINATOR, f"{worker}.start", "control", handle))
 
@@ -59,8 +60,8 @@ class LocalEngine:
             kwargs |= self._cross(COORDINATOR, call.party, name, kind, group)
         try:
             value = site.call(call.handle, call.method, kwargs)
-        except Refused:
-            self._refusal(call.party, name, call.reply_kind)
+        except Exception as error:
+            self._error(site, name, call.reply_kind, error)
             raise
         return self._cross(call.party, COORDINATOR, name, call.reply_kind, value)
 
@@ -95,11 +96,13 @@ class LocalEngine:
         self.ledger.record(sender, receiver, call, kind, wire.measure(value))
         return wire.decode(wire.encode(value)) if self.strict else value
 
-    def _refusal(self, party: str, call: str, kind: str) -> None:
-        # What was withheld keeps its kind in the ledger; nothing but the word "refused" crossed.
-        self.ledger.record(
-            party, COORDINATOR, call, kind, wire.Measure("", "", 0, ""), note="refused"
-        )
+    def _error(self, site: Site, call: str, kind: str, error: Exception) -> None:
+        """An error is an answer: noted with the bytes it would have from another machine."""
+        refused = isinstance(error, Refused)
+        size = error_measure(error_reply(error, policy=site.policy))
+        # What was withheld keeps its kind in the ledger; an error is words.
+        kind, note = (kind, REFUSED) if refused else ("control", ERROR)
+        self.ledger.record(site.name, COORDINATOR, call, kind, size, note=note)
 
 
 def by_kind(kwargs: Mapping[str, Any], kinds: Mapping[str, str]) -> dict[str, dict[str, Any]]:

@@ -15,22 +15,33 @@ from fedmend.errors import ConfigError, FedmendError, PartyAbsent, Refused, Wire
 from fedmend.federation import wire
 from fedmend.federation.engines import Call
 from fedmend.federation.engines.flare.courier import Courier
-from fedmend.federation.engines.flare.host import FINISHED, NOTHING, Hello
+from fedmend.federation.engines.flare.host import FINISHED, Hello, session_name
 from fedmend.federation.engines.flare.link import Link
-from fedmend.federation.engines.flare.messages import field, read_reply, request
+from fedmend.federation.engines.flare.messages import (
+    error_measure,
+    field,
+    read_reply,
+    request,
+)
 from fedmend.federation.engines.local import by_kind
 from fedmend.federation.ledger import (
+    CLOSED,
     COORDINATOR,
+    ERROR,
+    NOTHING,
+    REFUSED,
     REPRODUCIBLE,
-    RESUMED,
+    SESSION,
     UNANSWERED,
     Entry,
     Ledger,
-    write_ledger,
+    read_entries,
 )
 from fedmend.federation.wire_types import VERSION as WIRE_VERSION
 
 logger = logging.getLogger(__name__)
+
+_Sent = tuple[int, Future[bytes]]  # under which number, and where its answer will be
 
 
 class FlareEngine:
@@ -69,11 +80,10 @@ class FlareEngine:
         except BaseException as error:
             self.close(f"the run did not begin: {error}")
             raise
-        if ledger.goes_on:
-            for party in self._names:
-                ledger.record(COORDINATOR, party, "run", "control", NOTHING, note=RESUMED)
-        if hello.reproducible:
-            for party in self._names:
+        for party, session in self._sessions.items():
+            begun = f"{SESSION} {session_name(session)}"
+            ledger.record(COORDINATOR, party, SESSION, "control", NOTHING, note=begun)
+            if hello.reproducible:
                 ledger.record(COORDINATOR, party, "run", "control", NOTHING, note=REPRODUCIBLE)
 
     @property
@@ -91,9 +101,12 @@ class FlareEngine:
         self._known(party)
         call = f"{worker}.start"
         message = {"worker": worker, "scope": scope, "params": params}
-        self.ledger.record(COORDINATOR, party, call, "control", wire.measure(message))
-        handle = self._settle(party, call, "control", self._send(party, "start", **message))
-        return str(handle)
+        number = self._number(party)
+        self.ledger.record(
+            COORDINATOR, party, call, "control", wire.measure(message), message=number
+        )
+        future = self._send(party, "start", number, **message)
+        return str(self._settle(party, call, "control", (number, future)))
 
     def call(self, call: Call) -> Any:
         return self._finish(call, self._begin(call))
@@ -129,14 +142,17 @@ class FlareEngine:
         return {party: self._ledger_of(party) for party in self._names if party not in self.absent}
 
     def _ledger_of(self, party: str) -> list[Entry]:
-        entries = self._value(party, "ledger", self._send(party, "ledger"))
-        try:
-            return [Entry(**entry) for entry in entries]
-        except TypeError as error:
+        return read_entries(self._copy_of(party), f"the ledger of {party!r}")
+
+    def _copy_of(self, party: str) -> bytes:
+        """A party's ledger as it lies in its kit, byte for byte: its chain is in it."""
+        copy = self._value(party, "ledger", self._send(party, "ledger"))
+        if not isinstance(copy, bytes):
             raise WireError(
-                f"party {party!r} sent something else than its ledger: {error}. "
+                f"party {party!r} sent a {type(copy).__name__} as its ledger. "
                 "Mend: install the same fedmend version at all parties"
-            ) from error
+            )
+        return copy
 
     def close(self, reason: str = FINISHED) -> None:
         """Say goodbye to every party that is there, with the reason, and end the jobs."""
@@ -161,6 +177,8 @@ class FlareEngine:
         self._courier.close()
         if self._ended is not None:
             self._ended(reason)
+        for party in self._sessions:
+            self.ledger.record(COORDINATOR, party, SESSION, "control", NOTHING, note=CLOSED)
         self.ledger.close()
 
     def _fetch_ledgers(self, folder: Path) -> None:
@@ -169,7 +187,12 @@ class FlareEngine:
             if party in self.absent:
                 continue
             try:
-                write_ledger(folder / f"{party}.jsonl", self._ledger_of(party))
+                copy = self._copy_of(party)
+                read_entries(copy, f"the ledger of {party!r}")
+                folder.mkdir(parents=True, exist_ok=True)
+                beside = folder / f"{party}.jsonl.part"
+                beside.write_bytes(copy)
+                beside.replace(folder / f"{party}.jsonl")
             except (FedmendError, OSError) as error:
                 logger.warning("there is no copy of the ledger of %r: %s", party, error)
 
@@ -194,7 +217,7 @@ class FlareEngine:
         refusals: list[FedmendError] = []
         for party, future in asked.items():
             try:
-                answer = self._value(party, "hello", future)
+                answer = self._settle(party, "hello", "control", (0, future), noted=False)
                 if not isinstance(answer, dict):
                     raise WireError(
                         f"party {party!r} answered hello with a {type(answer).__name__}"
@@ -207,48 +230,69 @@ class FlareEngine:
                 refusals[0].add_note(f"also: {other}")
             raise refusals[0]
 
-    def _begin(self, call: Call) -> Future[bytes]:
+    def _begin(self, call: Call) -> _Sent:
         self._known(call.party)
         name = f"{call.label}.{call.method}"
+        number = self._number(call.party)
         for kind, group in by_kind(call.kwargs, call.kinds).items():
-            self.ledger.record(COORDINATOR, call.party, name, kind, wire.measure(group))
-        return self._send(
-            call.party, "call", handle=call.handle, method=call.method, kwargs=call.kwargs
-        )
+            self.ledger.record(
+                COORDINATOR, call.party, name, kind, wire.measure(group), message=number
+            )
+        content = {"handle": call.handle, "method": call.method, "kwargs": call.kwargs}
+        return number, self._send(call.party, "call", number, **content)
 
-    def _finish(self, call: Call, future: Future[bytes]) -> Any:
+    def _finish(self, call: Call, sent: _Sent) -> Any:
         name = f"{call.label}.{call.method}"
-        return self._settle(call.party, name, call.reply_kind, future)
+        return self._settle(call.party, name, call.reply_kind, sent)
 
-    def _send(self, party: str, operation: str, **content: Any) -> Future[bytes]:
-        number = next(self._numbers[party])
+    def _number(self, party: str) -> int:
+        return next(self._numbers[party])
+
+    def _send(
+        self, party: str, operation: str, number: int | None = None, **content: Any
+    ) -> Future[bytes]:
+        if number is None:
+            number = self._number(party)
         message = request(operation, session=self._sessions[party], number=number, **content)
         return self._courier.ask(party, message, self.call_timeout)
 
-    def _settle(self, party: str, name: str, kind: str, future: Future[bytes]) -> Any:
-        """The value of a reply, noted as it crossed; refusals and silence are noted as well."""
+    def _settle(self, party: str, name: str, kind: str, sent: _Sent, *, noted: bool = True) -> Any:
+        """The value of a reply, noted as it crossed; errors and silence are noted as well."""
+        number, future = sent
+
+        def note(kind: str, measure: wire.Measure, words: str = "") -> None:
+            self.ledger.record(party, COORDINATOR, name, kind, measure, words, number)
+
         try:
-            value = self._value(party, name, future)
-        except Refused:
-            self.ledger.record(party, COORDINATOR, name, kind, NOTHING, note="refused")
-            raise
+            answer = self._answer(party, name, future)
         except PartyAbsent:
-            self.ledger.record(party, COORDINATOR, name, kind, NOTHING, note=UNANSWERED)
+            note(kind, NOTHING, UNANSWERED)
             raise
-        self.ledger.record(party, COORDINATOR, name, kind, wire.measure(value))
+        try:
+            value = read_reply(answer, party, name)
+        except Refused:
+            note(kind, error_measure(answer), REFUSED)
+            raise
+        except FedmendError:
+            note("control", error_measure(answer), ERROR)
+            raise
+        if noted:
+            note(kind, wire.measure(value))
         return value
 
     def _value(self, party: str, name: str, future: Future[bytes]) -> Any:
+        return read_reply(self._answer(party, name, future), party, name)
+
+    def _answer(self, party: str, name: str, future: Future[bytes]) -> bytes:
         try:
             # The relay ends a call on time; this is for a relay that does not.
-            answer = future.result(self.call_timeout + 30.0)
+            return future.result(self.call_timeout + 30.0)
         except FutureTimeout:
             raise PartyAbsent(
                 party, f"did not answer {name} within {self.call_timeout:.0f} s"
             ) from None
         except PartyAbsent as error:
             raise PartyAbsent(party, error.reason, name) from error
-        return read_reply(answer, party, name)
 
     def _known(self, party: str) -> None:
         if party not in self._names:

@@ -1,35 +1,49 @@
 """PartyHost: a Site behind messages. The party's half of the flare engine, without FLARE in it.
 
 Bytes come in, bytes go out; nothing that comes in can raise. The host keeps the party's own
-ledger and its events, admits one session, and takes every numbered request once.
+ledger and its events, admits one session, and takes every numbered request once. An error is an
+answer too: it stands in the ledger, and there are only so many of them in a session, since what
+works and what does not tells something of the rows.
 """
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import logging
 import os
 import secrets
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from fedmend._version import __version__
-from fedmend.errors import FedmendError, Refused, WireError
+from fedmend.errors import DataError, FedmendError, Refused, WireError
 from fedmend.federation import wire
 from fedmend.federation.engines.flare.events import EVENTS_FILE, Events
 from fedmend.federation.engines.flare.messages import (
     MAX_HELLO_BYTES,
+    error_measure,
     error_reply,
     field,
     read_request,
     reply,
 )
 from fedmend.federation.engines.local import by_kind
-from fedmend.federation.ledger import COORDINATOR, REPRODUCIBLE, Ledger, read_ledger
+from fedmend.federation.ledger import (
+    COORDINATOR,
+    ERROR,
+    NOTHING,
+    REFUSED,
+    REPRODUCIBLE,
+    SESSION,
+    Ledger,
+)
 from fedmend.federation.policy import Policy
 from fedmend.federation.randomness import COSTS
 from fedmend.federation.site import Site
@@ -41,6 +55,8 @@ LEDGER_FOLDER = "ledgers"
 RUN_FOLDER = "runs"
 FINISHED = "finished"
 """The reason for which a run ends when all is done."""
+MOST_ERRORS, MOST_ERRORS_PER_COLUMN = 30, 3
+"""After so many errors in one session nothing more is done for it."""
 
 
 @dataclass(frozen=True)
@@ -91,6 +107,7 @@ class PartyHost:
         self._session = b""
         self._title = ""
         self._taken = _Numbers()
+        self._failures = _Failures(party)
         self._busy = ""
         self._heard = time.monotonic()
         self._over = threading.Event()
@@ -105,18 +122,20 @@ class PartyHost:
     def answer(self, message: bytes, caller: str = "server") -> bytes:
         """The reply to a request; whatever is wrong with it is in the reply."""
         self._heard = time.monotonic()
+        asked = _Asked()
         try:
             if caller != "server":
                 raise Refused(self.party, f"{caller} is not the coordinator", "ask through it")
             content = read_request(message)
             operation = content["op"]
+            asked.call = _call_of(content)
             if operation == "ping":
                 return reply({"busy": self._busy})
             if operation == "hello" and len(message) > MAX_HELLO_BYTES:
                 raise WireError(f"a hello of {len(message):,} bytes")
-            return self._work.submit(self._do, operation, content).result()
+            return self._work.submit(self._do, operation, content, asked).result()
         except Exception as error:
-            return self._sorry(error)
+            return self._sorry(error, asked)
 
     def close(self, reason: str) -> None:
         """End the session: ledger to disk, workers gone."""
@@ -130,6 +149,7 @@ class PartyHost:
                 self._ledger.close()
             except OSError as error:
                 self.events.note(f"the ledger could not be closed: {error.strerror}", "error")
+        if self._session:
             self.events.note(f"run {self._title!r} ended: {reason}")
 
     @property
@@ -139,21 +159,21 @@ class PartyHost:
 
     # ------------------------------------------------------------------ what is done
 
-    def _do(self, operation: str, content: dict[str, Any]) -> bytes:
+    def _do(self, operation: str, content: dict[str, Any], asked: _Asked) -> bytes:
         if operation == "hello":
             return reply(self._hello(content))
-        site, ledger = self._admitted(content)
+        site, ledger = self._admitted(content, asked)
         if operation == "start":
-            return reply(self._start(site, ledger, content))
+            return self._start(site, ledger, content, asked)
         if operation == "call":
-            return self._call(site, ledger, content)
+            return self._call(site, ledger, content, asked)
         if operation == "stop":
             site.stop(field(content, "handle", str))
             return reply(None)
         if operation == "ledger":
             ledger.flush()
             assert ledger.path is not None
-            return reply([asdict(entry) for entry in read_ledger(ledger.path)])
+            return reply(ledger.path.read_bytes())
         self.close(field(content, "reason", str))
         return reply(None)
 
@@ -177,6 +197,11 @@ class PartyHost:
             resumed=field(content, "resumed", bool),
             reproducible=field(content, "reproducible", bool),
         )
+        if self._ledger is not None:
+            with contextlib.suppress(OSError):  # of a hello that failed, which has been told
+                self._ledger.close()
+        # What is wrong with the party's own table or file is an answer, and must be in a ledger.
+        self._ledger = Ledger(self.folder / LEDGER_FOLDER / f"{hello.run}.jsonl")
         words = f"the coordinator asks for a run {hello.title!r}: {', '.join(hello.methods)}"
         self.events.note(words)
         self._busy = "reading the table"
@@ -187,17 +212,19 @@ class PartyHost:
         finally:
             self._busy = ""
         self._policy, self._title = site.policy, hello.title
-        self._ledger = Ledger(self.folder / LEDGER_FOLDER / f"{hello.run}.jsonl")
+        session = secrets.token_bytes(16)
+        begun = f"{SESSION} {session_name(session)}"
+        self._ledger.record(COORDINATOR, self.party, SESSION, "control", NOTHING, note=begun)
         if site.reproducible:
             self._ledger.record(
                 COORDINATOR, self.party, "run", "control", NOTHING, note=REPRODUCIBLE
             )
             self.events.note(f"a reproducible run, as the policy allows: {COSTS}")
-        self._site, self._session = site, secrets.token_bytes(16)
+        self._site, self._session = site, session
         self.events.note(f"taking part in {hello.title!r} (session open)")
         return {"party": self.party, "version": __version__, "session": self._session}
 
-    def _admitted(self, content: dict[str, Any]) -> tuple[Site, Ledger]:
+    def _admitted(self, content: dict[str, Any], asked: _Asked) -> tuple[Site, Ledger]:
         """Site and ledger for a request of this session that has not been made before."""
         if self._site is None or self._ledger is None:
             raise Refused(self.party, "no session is open", "start the run anew (--resume)")
@@ -206,51 +233,59 @@ class PartyHost:
         number = field(content, "number", int)
         if not self._taken.take(number):
             raise Refused(self.party, f"message {number} came before (a replay)", "send it once")
+        asked.message = number
         return self._site, self._ledger
 
-    def _start(self, site: Site, ledger: Ledger, content: dict[str, Any]) -> str:
+    def _start(self, site: Site, ledger: Ledger, content: dict[str, Any], asked: _Asked) -> bytes:
         worker, scope = field(content, "worker", str), field(content, "scope", str)
         params = field(content, "params", dict)
-        call = f"{worker}.start"
         message = {"worker": worker, "scope": scope, "params": params}
-        ledger.record(COORDINATOR, self.party, call, "control", wire.measure(message))
-        self._busy = call
-        try:
-            handle = site.start(worker, scope, params)
-        except Refused:
-            ledger.record(self.party, COORDINATOR, call, "control", NOTHING, note="refused")
-            raise
-        finally:
-            self._busy = ""
-        ledger.record(self.party, COORDINATOR, call, "control", wire.measure(handle))
-        return handle
+        asked.came(ledger, self.party, "control", wire.measure(message))
+        handle = self._work_on(asked, lambda: site.start(worker, scope, params))
+        return self._give(ledger, asked, handle)
 
-    def _call(self, site: Site, ledger: Ledger, content: dict[str, Any]) -> bytes:
+    def _call(self, site: Site, ledger: Ledger, content: dict[str, Any], asked: _Asked) -> bytes:
         handle, method = field(content, "handle", str), field(content, "method", str)
         kwargs = field(content, "kwargs", dict)
-        call = f"{handle.partition('#')[0]}.{method}"
         exposure = site.exposure(handle, method)
-        takes, kind = (exposure.takes, exposure.kind) if exposure else ({}, "control")
-        for of_kind, group in by_kind(kwargs, takes).items():
-            ledger.record(COORDINATOR, self.party, call, of_kind, wire.measure(group))
-        self._busy = call
+        takes, asked.kind = (exposure.takes, exposure.kind) if exposure else ({}, "control")
+        for kind, group in by_kind(kwargs, takes).items():
+            asked.came(ledger, self.party, kind, wire.measure(group))
+        value = self._work_on(asked, lambda: site.call(handle, method, kwargs))
+        return self._give(ledger, asked, value)
+
+    def _work_on(self, asked: _Asked, work: Callable[[], Any]) -> Any:
+        self._failures.admit()
+        self._busy = asked.call
         try:
-            value = site.call(handle, method, kwargs)
+            return work()
         except Refused:
-            ledger.record(self.party, COORDINATOR, call, kind, NOTHING, note="refused")
+            raise
+        except Exception as error:
+            self._failures.count(error)
             raise
         finally:
             self._busy = ""
+
+    def _give(self, ledger: Ledger, asked: _Asked, value: Any) -> bytes:
         answer = reply(value)
-        ledger.record(self.party, COORDINATOR, call, kind, wire.measure(value))
+        asked.went(ledger, self.party, wire.measure(value))
         return answer
 
-    def _sorry(self, error: Exception) -> bytes:
+    def _sorry(self, error: Exception, asked: _Asked) -> bytes:
         refused = isinstance(error, Refused)
         if not isinstance(error, FedmendError):
             logger.exception("a request could not be answered")
-        self.events.note(str(error), "refused" if refused else "error")
-        return error_reply(error, policy=self._policy)
+        self.events.note(str(error), REFUSED if refused else ERROR)
+        answer = error_reply(error, policy=self._policy)
+        if self._ledger is not None:
+            try:
+                asked.went(
+                    self._ledger, self.party, error_measure(answer), REFUSED if refused else ERROR
+                )
+            except OSError as full:
+                self.events.note(f"the ledger cannot be written to: {full.strerror}", "error")
+        return answer
 
     # ------------------------------------------------------------------ nobody there
 
@@ -273,7 +308,68 @@ class PartyHost:
                     self._lost()
 
 
-NOTHING = wire.Measure("", "", 0, "")
+def session_name(session: bytes) -> str:
+    """By which both ledgers call a session, whose own bytes are a secret."""
+    return hashlib.sha256(b"fedmend session" + session).hexdigest()[:12]
+
+
+@dataclass
+class _Asked:
+    """A request as far as it was understood, and how it stands in the ledger.
+
+    kind: of what would leave.
+    """
+
+    call: str = "message"
+    kind: str = "control"
+    message: int = 0
+
+    def came(self, ledger: Ledger, party: str, kind: str, measure: wire.Measure) -> None:
+        ledger.record(COORDINATOR, party, self.call, kind, measure, message=self.message)
+
+    def went(self, ledger: Ledger, party: str, measure: wire.Measure, note: str = "") -> None:
+        # What was withheld keeps its kind; an error is words.
+        kind = "control" if note == ERROR else self.kind
+        ledger.record(party, COORDINATOR, self.call, kind, measure, note=note, message=self.message)
+
+
+def _call_of(content: dict[str, Any]) -> str:
+    """How a request is named in the ledger, whatever is wrong with it."""
+    operation = str(content["op"])
+    if operation == "start":
+        name = f"{content.get('worker')}.start"
+    elif operation == "call":
+        name = f"{str(content.get('handle')).partition('#')[0]}.{content.get('method')}"
+    else:
+        name = operation
+    return name[:200]
+
+
+class _Failures:
+    """Counts the errors of a session: whoever makes them on purpose asks questions by them.
+
+    Of a column that is named in an error there may be a few, and of all together some more: runs
+    try what a table allows, and go on without it.
+    """
+
+    def __init__(self, party: str) -> None:
+        self.party = party
+        self.total = 0
+        self.columns: Counter[str] = Counter()
+
+    def count(self, error: Exception) -> None:
+        self.total += 1
+        if isinstance(error, DataError) and error.column is not None:
+            self.columns[error.column] += 1
+
+    def admit(self) -> None:
+        worst = max(self.columns.values(), default=0)
+        if self.total >= MOST_ERRORS or worst >= MOST_ERRORS_PER_COLUMN:
+            raise Refused(
+                self.party,
+                "too many errors in this session; it does nothing more for it",
+                "the party's own log names them; see to them, then go on with --resume",
+            )
 
 
 class _Numbers:

@@ -37,7 +37,7 @@ def field(content: dict[str, Any], name: str, kind: type) -> Any:
     value = content.get(name)
     if not isinstance(value, kind) or isinstance(value, bool) is not (kind is bool):
         raise WireError(
-            f"{content.get('op')}: {name} must be {kind.__name__}, however: "
+            f"{content.get('op')}: {name} must be {kind.__name__}, got "
             f"{type(value).__name__}. Mend: install the same fedmend version at all parties"
         )
     return value
@@ -45,6 +45,11 @@ def field(content: dict[str, Any], name: str, kind: type) -> Any:
 
 def reply(value: Any) -> bytes:
     return wire.encode({"value": value})
+
+
+def error_measure(answer: bytes) -> wire.Measure:
+    """How the reply that brings an error stands in the ledger: as so many bytes of words."""
+    return wire.Measure("", "text", len(answer), "")
 
 
 def error_reply(error: BaseException, *, policy: Policy) -> bytes:
