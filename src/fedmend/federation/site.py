@@ -21,6 +21,8 @@ from fedmend.federation.worker import Exposure, Worker
 if TYPE_CHECKING:
     import torch
 
+    from fedmend.federation.ledger import Ledger
+
 
 RECORDS = "records"
 
@@ -70,6 +72,8 @@ class Site:
         self.records = Path(records) if records is not None else None
         run = self.home.name if self.home is not None else ""
         self.labels = LabelGuard(name, self.tables, self.policy, self.records, run)
+        self.ledger: Ledger | None = None
+        """Its own, where it has one: on a machine of its own."""
         self.alignments: dict[str, Alignment] = {}
         self.state: dict[str, Any] = {}
         # Callers name places in `state` (where a result goes, say); nobody can name one in here.

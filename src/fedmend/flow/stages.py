@@ -28,6 +28,7 @@ from fedmend.flow.training import CHECKPOINTS
 from fedmend.flow.workplace import Workplace, workplace
 from fedmend.report.page import LEDGER_FILE, REPORT_FILE, write_report
 from fedmend.report.record import RECORD_FILE, MethodRun, RunRecord
+from fedmend.secure.heads import exchange_heads
 
 __all__ = ["execute", "few_threads"]
 
@@ -71,6 +72,7 @@ def execute(
             tested = _rows_tested(fed.on("test"), plan, runs[0]) if runs else None
             if plan.federation is not None:
                 forget_checkpoints(fed, place / SALT_FOLDER, place / CHECKPOINTS)
+                exchange_heads(fed)
         record = _record(plan, place, found, runs, reference, tested_on)
         record.tested = tested
         record.notes += record.cautions()

@@ -19,6 +19,7 @@ from fedmend.predict.asking import Predicted, ask_horizontal, ask_split, groups_
 from fedmend.predict.models import RUNS_FOLDER, chosen
 from fedmend.predict.running import run_config
 from fedmend.predict.worker import PREDICTIONS_FILE, PredictionWorker
+from fedmend.secure.heads import exchange_heads
 
 __all__ = ["NEW", "predict_over_machines"]
 
@@ -79,5 +80,6 @@ def predict_over_machines(
                 for each in done:
                     if each.shared or each.alone:
                         crew[each.party].write(str(out))
+            exchange_heads(fed)
     kept = f"in its own kit, {RUNS_FOLDER}/{model.run}/{out.name}/{PREDICTIONS_FILE}"
     return [replace(each, kept=kept) for each in done]

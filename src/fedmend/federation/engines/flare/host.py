@@ -220,6 +220,7 @@ class PartyHost:
                 COORDINATOR, self.party, "run", "control", NOTHING, note=REPRODUCIBLE
             )
             self.events.note(f"a reproducible run, as the policy allows: {COSTS}")
+        site.ledger = self._ledger
         self._site, self._session = site, session
         self.events.note(f"taking part in {hello.title!r} (session open)")
         return {"party": self.party, "version": __version__, "session": self._session}
