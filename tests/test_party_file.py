@@ -65,13 +65,14 @@ def test_the_policy_is_the_partys(party, workshop):
 
 def test_the_keys_of_the_file_are_those_of_the_site(party, workshop):
     telco = Identity()
-    text = f'[keys]\nonly_pinned = true\npinned.telco = "{telco.public.hex()}"\n'
+    text = f'partners = ["club"]\n[keys]\npinned.telco = "{telco.public.hex()}"\n'
     site = open_site(load_party(party(text)), HELLO, workshop.folder)
     ring = keyring(site)
     assert ring.fingerprints()["telco"] == telco.fingerprint
     with pytest.raises(CryptoError, match="the key of 'telco' has changed"):
         ring.pin("telco", Identity().public)
-    with pytest.raises(CryptoError, match="was given no key of 'shop' in advance"):
+    assert ring.pin("club", Identity().public)
+    with pytest.raises(Refused, match=r"'shop' is none of its partners \(club, telco\)"):
         ring.pin("shop", Identity().public)
 
 

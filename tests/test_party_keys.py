@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -10,9 +12,9 @@ from typer.testing import CliRunner
 from fedmend.cli import app
 from fedmend.data.table import Table
 from fedmend.deploy.party_file import load_party
-from fedmend.deploy.party_keys import KeySettings, install_keys, own_identity
-from fedmend.errors import ConfigError, CryptoError
-from fedmend.federation import Alignment, AlignmentCounts, Federation, Party
+from fedmend.deploy.party_keys import PARTNERS_FILE, KeySettings, install_keys, own_identity
+from fedmend.errors import ConfigError, CryptoError, Refused
+from fedmend.federation import Alignment, AlignmentCounts, Federation, Party, Site
 from fedmend.secure.correlation import rank_correlation
 from fedmend.secure.keys import Identity, keyring
 
@@ -54,11 +56,14 @@ def test_an_identity_is_made_once_and_stays(tmp_path):
     assert not new and again.public == identity.public
 
 
-def test_a_new_key_pair_needs_a_password_and_says_so(tmp_path, monkeypatch):
+def test_without_a_password_a_key_pair_is_the_owners_to_read(tmp_path, monkeypatch):
     monkeypatch.delenv("FEDMEND_KEY_PASSWORD")
-    with pytest.raises(ConfigError, match=r"new key pair .* password of your choice.* export FEDM"):
-        own_identity(KeySettings(), tmp_path)
-    assert not any(tmp_path.iterdir())
+    identity, path, new = own_identity(KeySettings(), tmp_path)
+    assert new and path.stat().st_mode & 0o777 == 0o600
+    assert b"ENCRYPTED" not in path.read_bytes()
+    assert own_identity(KeySettings(), tmp_path)[0].public == identity.public
+    monkeypatch.setenv("FEDMEND_KEY_PASSWORD", "too late")
+    assert own_identity(KeySettings(), tmp_path)[0].public == identity.public
 
 
 def test_a_missing_or_wrong_password(tmp_path, monkeypatch):
@@ -79,9 +84,7 @@ def test_partners_who_know_each_other(fed, tmp_path):
         (tmp_path / name).mkdir()
     own = {name: own_identity(KeySettings(), tmp_path / name)[0] for name in ("bank", "telco")}
     for name, other in (("bank", "telco"), ("telco", "bank")):
-        keys = KeySettings(
-            identity="identity.pem", pinned={other: own[other].public.hex()}, only_pinned=True
-        )
+        keys = KeySettings(identity="identity.pem", pinned={other: own[other].public.hex()})
         install_keys(fed.engine.sites[name], keys, tmp_path / name)
     found = rank_correlation(fed, "bank", "telco", mode="dealer")
     assert found.matrix.shape == (2, 2)
@@ -97,15 +100,60 @@ def test_a_coordinator_that_passes_on_another_key_is_found_out(fed, tmp_path):
         rank_correlation(fed, "bank", "telco", mode="dealer")
 
 
-def test_a_partner_without_a_pinned_key_is_refused_if_asked_for(fed, tmp_path):
-    install_keys(fed.engine.sites["telco"], KeySettings(only_pinned=True), tmp_path)
-    with pytest.raises(CryptoError, match="'telco' was given no key of 'bank' in advance"):
+def test_who_pins_or_names_a_partner_works_with_nobody_else(fed, tmp_path):
+    pinned = KeySettings(pinned={"shop": Identity().public.hex()})
+    install_keys(fed.engine.sites["telco"], pinned, tmp_path, ["club"])
+    with pytest.raises(Refused, match=r"'bank' is none of its partners \(club, shop\).*Mend: if"):
         rank_correlation(fed, "bank", "telco", mode="dealer")
 
 
-def test_no_keys_change_nothing(fed, tmp_path):
-    install_keys(fed.engine.sites["bank"], KeySettings(), tmp_path)
+def test_a_partner_that_is_named_is_believed_once_and_held_to_its_key(fed, tmp_path):
+    site, told = fed.engine.sites["bank"], []
+    install_keys(site, KeySettings(), tmp_path, ["telco"])
+    site.note = told.append
     assert rank_correlation(fed, "bank", "telco", mode="dealer").matrix.shape == (2, 2)
+    telco = keyring(fed.engine.sites["telco"]).identity
+    assert json.loads((tmp_path / PARTNERS_FILE).read_text()) == {"telco": telco.public.hex()}
+    assert (
+        len(told) == 1 and telco.fingerprint in told[0] and "first meeting with 'telco'" in told[0]
+    )
+
+
+def in_a_later_run(folder, keys=None, partners=()):
+    """The key ring of the same party in another process."""
+    site = Site("bank", {})
+    install_keys(site, keys or KeySettings(), folder, partners)
+    return keyring(site)
+
+
+def test_keys_seen_once_are_remembered_over_runs(tmp_path):
+    telco, stranger = Identity(), Identity()
+    first = in_a_later_run(tmp_path)
+    first.pin("telco", telco.public)
+    first.pin("shop", telco.public)  # in the first run nobody is known yet
+    later = in_a_later_run(tmp_path)
+    assert later.identity.public == first.identity.public
+    assert later.pin("telco", telco.public) == telco.public
+    with pytest.raises(CryptoError, match="the key of 'telco' has changed"):
+        later.pin("telco", stranger.public)
+    with pytest.raises(Refused, match=r"'ghost' is none of its partners \(shop, telco\)"):
+        later.pin("ghost", stranger.public)
+    # What the party itself says goes before what was seen.
+    assert in_a_later_run(tmp_path, partners=["ghost"]).pin("ghost", stranger.public)
+    pinned = KeySettings(pinned={"telco": stranger.public.hex()})
+    assert in_a_later_run(tmp_path, pinned).pin("telco", stranger.public) == stranger.public
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"telco": 5}', '{"telco": "ab"}', "\udcff"])
+def test_a_damaged_memory_is_named(tmp_path, text):
+    (tmp_path / PARTNERS_FILE).write_bytes(text.encode(errors="surrogateescape"))
+    with pytest.raises(ConfigError, match=r"partners\.json does not hold the keys .*Mend"):
+        in_a_later_run(tmp_path)
+
+
+def test_an_identity_that_is_named_must_be_there(tmp_path):
+    with pytest.raises(ConfigError, match=r"no 'mine\.pem' beside party\.toml.*Mend"):
+        in_a_later_run(tmp_path, KeySettings(identity="mine.pem"))
 
 
 def test_party_file_with_keys(tmp_path):
@@ -131,5 +179,18 @@ def test_the_command_shows_what_partners_need(tmp_path):
     identity, _, new = own_identity(KeySettings(), kit)
     assert not new
     assert f'bank = "{identity.public.hex()}"' in shown.output
-    assert identity.fingerprint in shown.output
-    assert 'identity = "identity.pem"' in shown.output
+    assert f"{identity.fingerprint}  bank (this party)" in shown.output
+    assert "encrypted; the password is needed" in shown.output
+
+
+def test_the_command_shows_the_partners_keys(tmp_path, monkeypatch):
+    monkeypatch.delenv("FEDMEND_KEY_PASSWORD")
+    telco, shop = Identity(), Identity()
+    kit = write_party(tmp_path / "kit", f'[keys]\npinned = {{telco = "{telco.public.hex()}"}}\n')
+    in_a_later_run(kit, partners=["shop"]).pin("shop", shop.public)
+    (kit / "identity.pem").unlink()
+    shown = CliRunner().invoke(app, ["party", "keys", str(kit)])
+    assert shown.exit_code == 0, shown.output
+    assert "identity.pem, readable by its owner only" in shown.output
+    assert f"{telco.fingerprint}  telco (pinned)" in shown.output
+    assert f"{shop.fingerprint}  shop (as first seen)" in shown.output

@@ -20,8 +20,10 @@ from cryptography.x509.oid import NameOID
 from fedmend.cli import main
 from fedmend.config import load_config
 from fedmend.deploy.party_check import check_party
+from fedmend.deploy.party_keys import PARTNERS_FILE
 from fedmend.deploy.provision import make_kits, provision
 from fedmend.errors import ConfigError
+from fedmend.secure.keys import Identity, fingerprint
 
 
 def free_port():
@@ -92,13 +94,36 @@ def server(kits):
 
 def test_a_kit_that_is_in_order(kits, server, capsys):
     found = graded(kits.party("bank"))
-    assert {grade for each in found.values() for grade, _ in each} == {"ok"}
+    notes = {name for name, each in found.items() if "ok" not in {grade for grade, _ in each}}
+    assert notes == {"partners"}  # which a kit names, and whose keys it cannot know
     assert the(found, "table") == ("ok", "160 rows, 2 columns, label default")
     assert the(found, "schema")[1] == "1 continuous, 1 nominal, 1 binary"
     with pytest.raises(SystemExit) as ended:
         main(["party", "check", str(kits.party("bank"))])
     assert not ended.value.code
     assert "no problems" in capsys.readouterr().out
+
+
+def test_whose_keys_are_pinned_and_whose_believed(kits):
+    party = kits.party("bank") / "party.toml"
+    text = party.read_text()
+    (note,) = graded(kits.party("bank"), seconds=0.1)["partners"]
+    assert note[0] == "note"
+    assert "the key of 'telco' is not pinned (will be believed when first seen)" in note[1]
+    telco = Identity().public
+    (kits.party("bank") / PARTNERS_FILE).write_text(json.dumps({"telco": telco.hex()}))
+    (note,) = graded(kits.party("bank"), seconds=0.1)["partners"]
+    assert f"({fingerprint(telco)} was believed when first seen)" in note[1]
+    party.write_text(text + f'[keys.pinned]\ntelco = "{telco.hex()}"\n')
+    (found,) = graded(kits.party("bank"), seconds=0.1)["partners"]
+    assert found == ("ok", "only telco, all keys pinned")
+    (kits.party("bank") / PARTNERS_FILE).write_text("rubbish")
+    (found,) = graded(kits.party("bank"), seconds=0.1)["partners"]
+    assert found[0] == "problem" and "does not hold the keys" in found[1]
+    (kits.party("bank") / PARTNERS_FILE).unlink()
+    party.write_text(text.replace('partners = ["telco"]', ""))
+    (note,) = graded(kits.party("bank"), seconds=0.1)["partners"]
+    assert note[0] == "note" and "none is named, and none pinned" in note[1]
 
 
 def test_what_a_pair_of_eyes_would_notice_and_new_rows(kits, workshop):

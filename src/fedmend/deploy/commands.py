@@ -156,20 +156,30 @@ def refuse(kit: Kit) -> None:
 
 
 def keys(kit: Kit) -> None:
-    """Show this party's public key for its partners; make a lasting one if there is none."""
+    """Show this party's public key, and those of its partners; make a lasting one if need be."""
     from fedmend.deploy.party_file import load_party
-    from fedmend.deploy.party_keys import own_identity
+    from fedmend.deploy.party_keys import PARTNERS_FILE, is_encrypted, own_identity
+    from fedmend.secure.keys import KeyRing
 
     file = load_party(kit)
     identity, path, new = own_identity(file.keys, file.at("."))
-    if new:
+    if new and is_encrypted(path):
         typer.echo(f"made {path}, encrypted; the password is needed whenever the party starts")
-    if file.keys.identity is None:
-        typer.echo(f'to use it, put into party.toml under [keys]: identity = "{path.name}"')
-    typer.echo("what your partners put into theirs, under [keys.pinned]:")
+    elif new:
+        typer.echo(
+            f"made {path}, readable by its owner only. To have it encrypted, remove it and set "
+            f"{file.keys.password_variable} before this command and wherever the party starts"
+        )
+    typer.echo("what your partners put into their party.toml, under [keys.pinned]:")
     typer.echo(f'{file.name} = "{identity.public.hex()}"')
-    typer.echo(f"fingerprint, to compare by telephone: {identity.fingerprint}")
-    typer.echo(f"fingerprint of what it signs (exports of ledgers): {identity.signing_fingerprint}")
+    ring = KeyRing(file.name, identity, file.keys.pinned, memory=file.at(PARTNERS_FILE))
+    typer.echo("fingerprints, to compare by telephone:")
+    for party, mark in ring.fingerprints().items():
+        how = {file.name: "this party"}.get(
+            party, "pinned" if party in file.keys.pinned else "as first seen"
+        )
+        typer.echo(f"{mark}  {party} ({how})")
+    typer.echo(f"{identity.signing_fingerprint}  what {file.name} signs (exports of ledgers)")
 
 
 def predict(

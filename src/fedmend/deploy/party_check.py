@@ -22,12 +22,14 @@ from fedmend.config.passwords import password_notes
 from fedmend.deploy.certificates import SOON_DAYS
 from fedmend.deploy.consent import party_of
 from fedmend.deploy.party_file import PartyFile, install_workers, load_party, read_new
+from fedmend.deploy.party_keys import PARTNERS_FILE
 from fedmend.deploy.processes import role_of, server_address
-from fedmend.errors import DataError, FedmendError, FedmendWarning
+from fedmend.errors import ConfigError, DataError, FedmendError, FedmendWarning
 from fedmend.federation import Policy, Worker
 from fedmend.federation.labels import LabelRecords
 from fedmend.federation.site import RECORDS
 from fedmend.flow.reading import all_problems, read_party
+from fedmend.secure.keys import fingerprint, remembered_keys
 
 if TYPE_CHECKING:
     from cryptography.x509 import Certificate
@@ -196,6 +198,7 @@ def _file(kit: Path, file: PartyFile) -> Iterator[Check]:
         policy = file.policy.build()
         yield Check("party.toml", "ok", f"lets out {', '.join(sorted(policy.may_leave))}")
         yield from _workers(file, policy)
+    yield from _partners(file)
     for words in password_notes(file):
         yield Check("party.toml", "note", words)
     if file.device != "cpu":
@@ -204,6 +207,30 @@ def _file(kit: Path, file: PartyFile) -> Iterator[Check]:
         if not torch.cuda.is_available():
             words = f'device = {file.device!r}, but torch sees no GPU. Mend: device = "cpu"'
             yield Check("device", "problem", words)
+
+
+def _partners(file: PartyFile) -> Iterator[Check]:
+    """Whom this party lets in, and whose keys it was given rather than told by the coordinator."""
+    try:
+        remembered = remembered_keys(file.at(PARTNERS_FILE))
+    except ConfigError as error:
+        yield Check("partners", "problem", str(error))
+        return
+    named = {*file.partners, *file.keys.pinned}
+    if not named and not remembered:
+        words = "none is named, and none pinned: whoever the coordinator introduces first is taken "
+        words += 'for a partner. Mend: partners = ["…"], and their keys under [keys.pinned]'
+        yield Check("partners", "note", words)
+        return
+    bare = sorted((named or set(remembered)) - file.keys.pinned.keys())
+    for name in bare:
+        how = "will be believed when first seen"
+        if name in remembered:
+            how = f"{fingerprint(remembered[name])} was believed when first seen"
+        words = f"the key of {name!r} is not pinned ({how}). Mend: ask {name!r} for the line that "
+        yield Check("partners", "note", words + "'fedmend party keys' shows there")
+    if not bare:
+        yield Check("partners", "ok", f"only {', '.join(sorted(named))}, all keys pinned")
 
 
 def _workers(file: PartyFile, policy: Policy) -> Iterator[Check]:

@@ -43,9 +43,10 @@ class PartyFile(PartySettings):
 
     approve: "ask" waits for a word of this party before every run. modules: further modules of
     this installation that define workers. patience: seconds without a word from the coordinator
-    after which a job ends here. threads: for tensor programs, all cores by default. keys: lasting
-    keys of this party and its partners. new: a file of rows to predict with a trained model.
-    keep_jobs: of how many finished runs the folders of FLARE's jobs are kept.
+    after which a job ends here. threads: for tensor programs, all cores by default. partners: the
+    parties that this one works with, besides those whose keys it pins; nobody else is let in.
+    keys: lasting keys of this party and its partners. new: a file of rows to predict with a
+    trained model. keep_jobs: of how many finished runs the folders of FLARE's jobs are kept.
     """
 
     device: str = Field(default="cpu", pattern=r"^(cpu|cuda(:\d+)?)$")
@@ -54,6 +55,7 @@ class PartyFile(PartySettings):
     approve_seconds: float = Field(default=600, gt=0)
     modules: list[str] = Field(default_factory=list)
     patience: float = Field(default=180, gt=0)
+    partners: list[str] = Field(default_factory=list)
     keys: KeySettings = Field(default_factory=KeySettings)
     new: str | None = None
     keep_jobs: int = Field(default=KEEP_JOBS, ge=0)
@@ -126,7 +128,7 @@ def open_site(file: PartyFile, hello: Hello, folder: Path) -> Site:
         home=home,
         records=folder / RECORDS,
     )
-    install_keys(site, file.keys, file.at("."))
+    install_keys(site, file.keys, file.at("."), file.partners)
     return site
 
 

@@ -149,7 +149,11 @@ def _party_toml(config: Config, party: PartySettings, kit: Path) -> str:
     lines += [f"kinds.{toml_text({name: kind})}".rstrip() for name, kind in kinds.items()]
     if party.sql is None:
         lines += ["", *(words for key, words in _FORM.items() if key not in told)]
+    partners = [each.name for each in config.party if each.name != party.name]
     lines += [
+        "",
+        "# Whom this party works with; nobody else is let in. Their keys: fedmend party keys KIT.",
+        f"partners = {json.dumps(partners)}",
         "",
         '# new = "new.csv"          # rows to predict with a trained model',
         '# approve = "ask"          # ask on this screen before every run',
@@ -162,6 +166,9 @@ def _party_toml(config: Config, party: PartySettings, kit: Path) -> str:
         '# workers = ["…"]          # only these may be started here',
         "# min_intersection = 100   # take part in nothing with fewer shared ids",
         "# reproducible = true      # let others know what this party draws: for trials only",
+        "",
+        "# [keys.pinned]            # believed at once; other partners' keys when first seen",
+        *(f'# {name} = "…"' for name in partners),
     ]
     return "\n".join(lines) + "\n"
 

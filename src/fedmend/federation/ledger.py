@@ -70,8 +70,13 @@ class Entry:
 
     @property
     def is_crossing(self) -> bool:
-        """Whether anything crossed; other entries say what happened to the ledger or a session."""
-        return self.note.partition(" ")[0] not in _NO_CROSSING
+        """Whether anything crossed; other entries say what happened to the ledger or a session.
+
+        Nor does what a party notes for itself.
+        """
+        return (
+            self.sender != self.receiver and self.note.partition(" ")[0] not in _NO_CROSSING
+        )
 
 
 class Head(NamedTuple):

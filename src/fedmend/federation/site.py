@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import logging
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     import torch
 
     from fedmend.federation.ledger import Ledger
+
+logger = logging.getLogger(__name__)
 
 
 RECORDS = "records"
@@ -78,6 +81,8 @@ class Site:
         self.state: dict[str, Any] = {}
         # Callers name places in `state` (where a result goes, say); nobody can name one in here.
         self.vault: dict[str, Any] = {}
+        # Where a party shows and keeps what its people should know; whoever hosts the site sets it.
+        self.note: Callable[[str], None] = logger.info
         self._workers: dict[str, Worker] = {}
         self._numbers = itertools.count(1)
 

@@ -1,28 +1,29 @@
 """Keys of a party: who it is, whom it knows, and the secrets it shares with one other party.
 
     identity   an X25519 key pair that stands for the party as long as the site lives
-    key ring   the identity, and the public keys of other parties as first seen or given in advance
+    key ring   the identity, whom the party works with, and the public keys it holds them to
     seeds      32 bytes that two parties (or all of them) share and nobody else has
     streams    AES-256-CTR keystreams of such seeds as uniform numbers modulo 2^64
 
-Private keys stay in memory: no `repr`, pickle, log line or ledger entry holds one. A party that
-wants the same identity in its next run asks for it with :meth:`Identity.save` (encrypted).
+No `repr`, pickle, log line or ledger entry holds a private key. A party that wants the same
+identity in its next run keeps it in a file of its own (:meth:`Identity.save`).
 """
 
 from __future__ import annotations
 
 import hashlib
 import hmac
+import json
 import math
 import os
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
-from fedmend.errors import ConfigError, CryptoError
+from fedmend.errors import ConfigError, CryptoError, Refused
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -38,6 +39,7 @@ __all__ = [
     "fingerprint",
     "keyring",
     "mask_stream",
+    "remembered_keys",
     "secret_permutation",
     "stream_pieces",
     "uniform",
@@ -109,16 +111,18 @@ class Identity:
 
     # ------------------------------------------------------------------ files
 
-    def save(self, path: str | os.PathLike[str], password: bytes) -> None:
-        """Keep the private key in a file, encrypted and readable by the owner only."""
+    def save(self, path: str | os.PathLike[str], password: bytes | None) -> None:
+        """Keep the private key in a file readable by the owner only, encrypted but for None."""
         from cryptography.hazmat.primitives import serialization
 
-        if not password:
-            raise ConfigError("a saved identity needs a password. Mend: give a non-empty one")
+        if password == b"":
+            raise ConfigError("an encrypted identity needs a password. Mend: give a non-empty one")
         pem = self._private.private_bytes(
             serialization.Encoding.PEM,
             serialization.PrivateFormat.PKCS8,
-            serialization.BestAvailableEncryption(password),
+            serialization.NoEncryption()
+            if password is None
+            else serialization.BestAvailableEncryption(password),
         )
         partial = Path(path).with_name(Path(path).name + ".partial")
         partial.unlink(missing_ok=True)
@@ -127,7 +131,7 @@ class Identity:
         partial.replace(path)
 
     @classmethod
-    def load(cls, path: str | os.PathLike[str], password: bytes) -> Identity:
+    def load(cls, path: str | os.PathLike[str], password: bytes | None) -> Identity:
         """The identity in a file written by :meth:`save`."""
         from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
         from cryptography.hazmat.primitives.serialization import load_pem_private_key
@@ -183,11 +187,15 @@ def check_public(public: Any) -> bytes:
 
 
 class KeyRing:
-    """A party's identity and the public keys it holds others to.
+    """A party's identity, whom it works with, and the public keys it holds them to.
 
     pinned: public keys given in advance (32 bytes, or 64 hexadecimal digits as in a config file).
-    A party that is not in it is pinned at the first exchange, or refused with `only_pinned`; a key
-    that changes is refused.
+    partners: names of parties whose key is believed when it is first seen.
+    memory: a file for the keys believed at first sight, so that they hold in later runs too.
+    tell: told of every key that goes into the memory.
+
+    Who pins or names partners works with them alone. So does who names none, from the second run
+    on: those in the memory are the partners then. A key that changes is always refused.
     """
 
     def __init__(
@@ -195,27 +203,36 @@ class KeyRing:
         owner: str,
         identity: Identity | None = None,
         pinned: Mapping[str, bytes | str] | None = None,
-        only_pinned: bool = False,
+        *,
+        partners: Iterable[str] = (),
+        memory: Path | None = None,
+        tell: Callable[[str], None] = lambda words: None,
     ) -> None:
         self.owner = owner
-        self.only_pinned = only_pinned
         self.identity = identity or Identity()
         self._lock = threading.Lock()
-        self._pinned: dict[str, bytes] = {}
-        for party, key in (pinned or {}).items():
-            self._pinned[party] = check_public(_from_hex(party, key))
+        self._memory, self._tell = memory, tell
+        given = {name: check_public(_from_hex(name, key)) for name, key in (pinned or {}).items()}
+        self._remembered = remembered_keys(memory)
+        self._pinned = {**self._remembered, **given}
+        self._partners = {*given, *partners} or set(self._remembered)
 
     def pin(self, party: str, public: bytes) -> bytes:
-        """Remember the key of `party`, or refuse it if another one was remembered before."""
+        """The key of `party` if it is a partner's and the one it is held to; else refused."""
         public = check_public(public)
         with self._lock:
-            if self.only_pinned and party not in self._pinned:
-                raise CryptoError(
-                    f"party {self.owner!r} was given no key of {party!r} in advance, and takes "
-                    f"none from the coordinator ({fingerprint(public)} was sent). Mend: ask "
-                    f"{party!r} for its public key and pin it"
+            if self._partners and party not in self._partners:
+                raise Refused(
+                    self.owner,
+                    f"{party!r} is none of its partners ({', '.join(sorted(self._partners))})",
+                    f"if {party!r} is to take part, ask it for its public key and name it in the "
+                    f"party.toml of {self.owner!r}, under partners or [keys.pinned]",
                 )
-            known = self._pinned.setdefault(party, public)
+            if party not in self._pinned:
+                self._pinned[party] = public
+                if self._memory is not None:
+                    self._remember(self._memory, party, public)
+            known = self._pinned[party]
         if not hmac.compare_digest(known, public):
             raise CryptoError(
                 f"party {self.owner!r}: the key of {party!r} has changed: {fingerprint(known)} is "
@@ -223,6 +240,18 @@ class KeyRing:
                 "key; if so, pin the new one, if not, somebody stands between you"
             )
         return public
+
+    def _remember(self, memory: Path, party: str, public: bytes) -> None:
+        self._remembered[party] = public
+        content = {name: key.hex() for name, key in sorted(self._remembered.items())}
+        part = memory.with_name(f"{memory.name}.part")
+        part.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+        part.replace(memory)
+        self._tell(
+            f"first meeting with {party!r}: the key {fingerprint(public)}, as the coordinator "
+            f"passed it on, is that of {party!r} from now on. Mend: compare it with what "
+            f"'fedmend party keys' shows there, by telephone say"
+        )
 
     def fingerprints(self) -> dict[str, str]:
         """Of this party and of all it knows: to be compared over another way, a telephone say."""
@@ -239,23 +268,47 @@ def keyring(
     *,
     identity: Identity | None = None,
     pinned: Mapping[str, bytes | str] | None = None,
-    only_pinned: bool = False,
+    partners: Iterable[str] = (),
+    memory: Path | None = None,
 ) -> KeyRing:
-    """The key ring of a site; made at the first call, which may give an identity and known keys.
+    """The key ring of a site; made at the first call, which may give what a `KeyRing` is given.
 
     Whoever builds a site from a party's own configuration calls this first, with the keys in it;
-    otherwise the site gets a fresh identity and pins others when it first meets them.
+    otherwise the site gets a fresh identity and believes the key of whomever it meets.
     """
-    given = identity is not None or pinned is not None or only_pinned
+    partners = tuple(partners)
+    given = identity is not None or pinned is not None or bool(partners) or memory is not None
     ring = site.vault.get(_PLACE)
     if ring is not None and given:
         raise ConfigError(
             f"party {site.name!r} has its keys already. Mend: give them before the first protocol"
         )
     if ring is None:
+        made = KeyRing(
+            site.name,
+            identity,
+            pinned,
+            partners=partners,
+            memory=memory,
+            tell=lambda words: site.note(words),
+        )
         # Two workers of one site may ask at once: setdefault keeps the first.
-        ring = site.vault.setdefault(_PLACE, KeyRing(site.name, identity, pinned, only_pinned))
+        ring = site.vault.setdefault(_PLACE, made)
     return ring
+
+
+def remembered_keys(memory: Path | None) -> dict[str, bytes]:
+    """The keys in a memory, by party; none where there is no such file yet."""
+    if memory is None or not memory.exists():
+        return {}
+    try:
+        content = json.loads(memory.read_text(encoding="utf-8"))
+        return {str(party): check_public(bytes.fromhex(key)) for party, key in content.items()}
+    except (OSError, ValueError, TypeError, AttributeError, CryptoError) as error:
+        raise ConfigError(
+            f"{memory} does not hold the keys of partners: {error}. Mend: bring the file back, or "
+            "pin your partners in party.toml and remove it"
+        ) from error
 
 
 def _from_hex(party: str, key: bytes | str) -> bytes:

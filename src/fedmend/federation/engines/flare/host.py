@@ -222,6 +222,7 @@ class PartyHost:
             self.events.note(f"a reproducible run, as the policy allows: {COSTS}")
         site.ledger = self._ledger
         self._site, self._session = site, session
+        site.note = self._note
         self.events.note(f"taking part in {hello.title!r} (session open)")
         return {"party": self.party, "version": __version__, "session": self._session}
 
@@ -272,6 +273,12 @@ class PartyHost:
         answer = reply(value)
         asked.went(ledger, self.party, wire.measure(value))
         return answer
+
+    def _note(self, words: str) -> None:
+        """What the people here should know: on their screen, and in their ledger to themselves."""
+        self.events.note(words)
+        if self._ledger is not None:
+            self._ledger.record(self.party, self.party, "note", "control", NOTHING, note=words)
 
     def _sorry(self, error: Exception, asked: _Asked) -> bytes:
         refused = isinstance(error, Refused)
