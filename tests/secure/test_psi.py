@@ -17,6 +17,8 @@ from fedmend.secure.group import hash_to_points, split
 from fedmend.secure.identifiers import normalised
 from fedmend.secure.keys import keyring
 
+from .unread import unread
+
 NAMES = ("bank", "telco", "shop")
 
 
@@ -119,9 +121,9 @@ def test_a_hub_cannot_tell_an_id_known_to_one_other_from_an_id_known_to_none(mon
     totals = {}
     original = psi.StarWorker._settle
 
-    def spy(self, rows, tags, secret):
+    def spy(self, rows, tags, secret, partners):
         totals[self.site.name] = self
-        return original(self, rows, tags, secret)
+        return original(self, rows, tags, secret, partners)
 
     decoded = {}
     real_decode = psi.okvs.decode
@@ -205,7 +207,7 @@ def flipped(value):
 def test_an_altered_box_stops_the_alignment(parties, call, monkeypatch):
     fed = federation(*([people(0, 30)] * parties))
     tamper(monkeypatch, call, flipped)
-    with pytest.raises(CryptoError, match="altered"):
+    with unread("altered"):
         align(fed)
     assert not any(fed.engine.site(name).alignments for name in fed.names)
 
@@ -222,7 +224,7 @@ def test_a_replayed_box_stops_the_alignment(monkeypatch):
         return value
 
     monkeypatch.setattr(LocalEngine, "call", replay)
-    with pytest.raises(CryptoError, match="sent again"):
+    with unread("sent again"):
         align(fed)
 
 

@@ -23,7 +23,13 @@ import numpy as np
 
 from fedmend._suggest import did_you_mean
 from fedmend.errors import AlignmentError, ConfigError, CryptoError, PrivacyWarning, Refused
-from fedmend.federation.federation import AlignmentCounts, Crew, Federation, require_federation
+from fedmend.federation.federation import (
+    AlignmentCounts,
+    Crew,
+    Each,
+    Federation,
+    require_federation,
+)
 from fedmend.federation.wire import Sealed
 from fedmend.federation.worker import exposed
 from fedmend.secure.channel import introduce
@@ -209,6 +215,7 @@ class SameOrderWorker(MatchWorker):
             digest.update(b"keys")
             digest.update(pack(*self.keys))
         self.common = np.arange(len(ids))
+        self._keep_found(digest.digest(), self.met)
         return digest.digest()
 
 
@@ -239,6 +246,11 @@ def _conclude(fed: Federation, crews: list[Crew], found: int, minimum: int) -> A
             f"(minimum={minimum}), or let the parties refuse by min_intersection in their policies",
             PrivacyWarning,
             stacklevel=3,
+        )
+    sent = {party: boxes for crew in crews for party, boxes in crew.confirm().items()}
+    for crew in crews:
+        crew.agree(
+            Each({to: {of: boxes[to] for of, boxes in sent.items() if to in boxes} for to in crew})
         )
     stored = {party: counts for crew in crews for party, counts in crew.store().items()}
     return AlignmentCounts(found, {party: stored[party]["unaligned"] for party in fed.names})

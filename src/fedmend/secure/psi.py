@@ -15,15 +15,18 @@ the hub sees noise and cannot tell who lacks it.
 Who learns what, besides the coordinator's counts (rows per party, size of the intersection):
 two parties: the common ids, and how many rows the other has. Three and more: the common ids; the
 hub also how many rows each has, the others how many the hub has. The coordinator carries sealed
-boxes. All roles follow the protocol; a party that invents ids can ask about them (no protocol of
-this kind prevents that), which is why results can be refused by size (`Policy.min_intersection`).
+boxes. Before a party stores anything, each of the others shows it, end to end, that it found the
+same rows in the same order: a coordinator's word is not enough. A partner that invents ids can ask
+about them, as many as it brings (no protocol of this kind prevents that); how many they were is
+noted for the party, and results can be refused by size (`Policy.min_intersection`).
 """
 
 from __future__ import annotations
 
 import hashlib
+import hmac
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -82,6 +85,9 @@ class MatchWorker(SealingWorker):
         self.rule = normalise
         self.order_seed = order_seed
         self.common: np.ndarray | None = None
+        self._found = b""  # a digest of the common rows in their order, the same at all parties
+        self._partners: frozenset[str] = frozenset()  # with whom they were found
+        self._agreeing: set[str] = set()
 
     @cached_property
     def keys(self) -> list[bytes]:
@@ -109,11 +115,38 @@ class MatchWorker(SealingWorker):
                 f"{self.site.name!r}",
             )
 
+    @exposed(kind="hashed-id")
+    def confirm(self) -> dict[str, Sealed]:
+        """What was found here, as a digest for each of those with whom it was found."""
+        self._result()
+        return {party: self._pack(self._found, party) for party in sorted(self._partners)}
+
+    @exposed(kind="control", takes={"boxes": "hashed-id"})
+    def agree(self, boxes: dict[str, Sealed]) -> None:
+        """The others' digests must be this party's own."""
+        self._result()
+        for party, box in boxes.items():
+            theirs = self._unpack(box, party)
+            if not isinstance(theirs, bytes) or not hmac.compare_digest(theirs, self._found):
+                raise AlignmentError(
+                    f"party {self.site.name!r} and {party!r} found different rows, or in another "
+                    "order. Mend: start the alignment anew; the same fedmend version at all parties"
+                )
+            self._agreeing.add(party)
+
     @exposed(kind="count")
     def store(self) -> dict[str, int]:
-        """Keep the alignment at this site."""
+        """Keep the alignment at this site, once everybody it is with has confirmed it."""
         self.admit()
         aligned = self._result()
+        silent = self._partners - self._agreeing
+        if silent or not self._partners:
+            who = ", ".join(map(repr, sorted(silent))) or "any other party"
+            raise Refused(
+                self.site.name,
+                f"an alignment that was not confirmed by {who}",
+                "align with a partner, and pass its confirmation on",
+            )
         rest = np.ones(len(self.table), bool)
         rest[aligned] = False
         unaligned = np.flatnonzero(rest)
@@ -127,7 +160,9 @@ class MatchWorker(SealingWorker):
             )
         return self.common
 
-    def _settle(self, rows: list[int], tags: list[bytes], secret: bytes) -> int:
+    def _settle(
+        self, rows: list[int], tags: list[bytes], secret: bytes, partners: Iterable[str]
+    ) -> int:
         """Keep the common rows, in the order all parties get from the tags and their secret."""
         if self.order_seed is not None:
             secret = hashlib.sha256(b"seeded order %d" % self.order_seed).digest()
@@ -135,7 +170,12 @@ class MatchWorker(SealingWorker):
         places = [hashlib.blake2b(tag, digest_size=16, key=secret).digest() for tag in tags]
         order = sorted(range(len(rows)), key=places.__getitem__)
         self.common = np.array([rows[at] for at in order], np.int64)
+        self._keep_found(b"".join(sorted(places)), partners)
         return len(rows)
+
+    def _keep_found(self, found: bytes, partners: Iterable[str]) -> None:
+        self._found = hashlib.blake2b(found, digest_size=32).digest()
+        self._partners, self._agreeing = frozenset(partners), set()
 
     def _pack(self, data: Any, to: str) -> Sealed:
         return self.seal({"rule": self.rule, "data": data}, to=to, kind="hashed-id")
@@ -198,7 +238,11 @@ class PairWorker(MatchWorker):
         hits = [at for at, tag in enumerate(self._own) if tag in theirs]
         rows = [int(self._order[at]) for at in hits]
         secret = self.shared_seed(peer, "order of aligned rows")
-        return self._settle(rows, [self._own[at] for at in hits], secret)
+        self.site.note(
+            f"{peer} asked for {len(theirs):,} ids in {self.scope!r} of {self.site.name}: "
+            f"{len(rows):,} of the {len(self.keys):,} here are among them"
+        )
+        return self._settle(rows, [self._own[at] for at in hits], secret, [peer])
 
 
 # ---------------------------------------------------------------------------- party side, more
@@ -268,7 +312,7 @@ class StarWorker(MatchWorker):
         hits = np.flatnonzero(~total.any(axis=1))
         rows = [int(self._order[at]) for at in hits]
         self._group = os.urandom(32)
-        return self._settle(rows, self._group_tags(rows), self._group)
+        return self._settle(rows, self._group_tags(rows), self._group, self.met)
 
     @exposed(kind="hashed-id")
     def invite(self, to: list[str]) -> dict[str, Sealed]:
@@ -294,7 +338,7 @@ class StarWorker(MatchWorker):
                 f"{sender!r} names {unknown} common ids that {self.site.name!r} does not have. "
                 "Mend: start the alignment anew"
             )
-        return self._settle([mine[tag] for tag in tags], tags, self._group)
+        return self._settle([mine[tag] for tag in tags], tags, self._group, self.met)
 
     def _zero_shares(self, keys: list[bytes]) -> np.ndarray:
         """This party's share of zero for each id, **shape** [n, 2]: all parties' cancel.

@@ -91,7 +91,7 @@ class SpuWorker(MatchWorker):
             common = [line.strip().strip('"') for line in result.read_text().splitlines()[1:]]
         rows = [tags[tag] for tag in common]
         order = self.shared_seed(peer, "order of aligned rows")
-        return self._settle(rows, [bytes.fromhex(tag) for tag in common], order)
+        return self._settle(rows, [bytes.fromhex(tag) for tag in common], order, [peer])
 
 
 def match_spu(crew: Crew, rows: Mapping[str, int], *, progress: Progress | None = None) -> int:

@@ -1,0 +1,114 @@
+"""A coordinator that has a party store an alignment which no other party found.
+
+An alignment lets per-row protocols run over rows of the coordinator's choice. Before, a party
+stored one on the coordinator's word alone. Measured: whether the site holds an alignment.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from fedmend.data.table import Table
+from fedmend.errors import AlignmentError, CryptoError, Refused
+from fedmend.secure.keys import Identity
+
+from .reached import ENGINES, introduced, party
+
+ROWS = 40
+
+
+@pytest.fixture(params=ENGINES)
+def parties(request, tmp_path):
+    keys = {name: Identity() for name in ("bank", "telco")}
+    made = {}
+    for name, other, start in (("bank", "telco", 0), ("telco", "bank", 10)):
+        table = Table(np.arange(start, start + ROWS), pd.DataFrame({name: np.arange(ROWS)}))
+        made[name] = party(
+            request.param, tmp_path / name, table, name=name, identity=keys[name],
+            pinned={other: keys[other].public},
+        )  # fmt: skip
+    yield made
+    for each in made.values():
+        each.close()
+
+
+def test_by_same_order_with_nobody(parties):
+    bank = parties["bank"].worker("SameOrderWorker")
+    bank.salt(to=[])
+    bank.digest()
+    assert bank.confirm() == {}
+    for _ in range(2):
+        with pytest.raises(Refused, match="an alignment that was not confirmed by any other party"):
+            bank.store()
+        bank.agree(boxes={})
+    assert not parties["bank"].site.alignments
+
+
+def test_by_same_order_with_a_partner_that_was_met_and_never_asked(parties):
+    bank, telco = (at.worker("SameOrderWorker") for at in parties.values())
+    introduced(("bank", bank), ("telco", telco))
+    bank.salt(to=["telco"])
+    bank.digest()
+    with pytest.raises(Refused, match="not confirmed by 'telco'"):
+        bank.store()
+    assert not parties["bank"].site.alignments
+
+
+def test_by_same_order_with_a_partner_that_has_other_rows(parties):
+    bank, telco = (at.worker("SameOrderWorker") for at in parties.values())
+    introduced(("bank", bank), ("telco", telco))
+    telco.take_salt(box=bank.salt(to=["telco"])["telco"], sender="bank")
+    bank.digest(), telco.digest()
+    with pytest.raises(AlignmentError, match="'bank' and 'telco' found different rows"):
+        bank.agree(boxes={"telco": telco.confirm()["bank"]})
+    with pytest.raises(Refused, match="not confirmed by 'telco'"):
+        bank.store()
+
+
+def matched(parties, *, tell=lambda boxes: boxes):
+    """The two-party protocol, but for its end."""
+    bank, telco = (at.worker("PairWorker") for at in parties.values())
+    introduced(("bank", bank), ("telco", telco))
+    for x, y, name, other in ((bank, telco, "bank", "telco"), (telco, bank, "telco", "bank")):
+        box = x.blinded(start=0, count=ROWS, to=other)
+        x.keep(box=y.tagged(box=box, sender=name), sender=other)
+    assert bank.settle(peer="telco") == ROWS - 10
+    return bank, telco
+
+
+def test_by_set_intersection_without_the_partners_word(parties):
+    bank, telco = matched(parties)
+    with pytest.raises(Refused, match="not confirmed by 'telco'"):
+        bank.store()
+    with pytest.raises(AlignmentError, match="'telco': the rows were not matched yet"):
+        telco.confirm()
+    own = bank.confirm()["telco"]
+    with pytest.raises(CryptoError, match="goes from 'bank' to 'telco'"):
+        bank.agree(boxes={"telco": own})  # its own word turned back at it
+    assert not parties["bank"].site.alignments
+    telco.settle(peer="bank")
+    bank.agree(boxes={"telco": telco.confirm()["bank"]})
+    assert bank.store() == {"aligned": ROWS - 10, "unaligned": 10}
+
+
+def test_a_word_given_for_an_earlier_result_is_not_one_for_a_later(parties):
+    bank, telco = matched(parties)
+    telco.settle(peer="bank")
+    bank.agree(boxes={"telco": telco.confirm()["bank"]})
+    bank.settle(peer="telco")
+    with pytest.raises(Refused, match="not confirmed by 'telco'"):
+        bank.store()
+
+
+def test_rows_that_were_never_matched_with_anybody(parties):
+    for worker in ("PairWorker", "StarWorker"):
+        bank = parties["bank"].worker(worker)
+        with pytest.raises(AlignmentError, match="not matched yet"):
+            bank.store()
+    star = parties["bank"].worker("StarWorker")  # a hub of its own, with nobody around it
+    star.settle(boxes={})
+    with pytest.raises(Refused, match="not confirmed by any other party"):
+        star.store()
+    assert not parties["bank"].site.alignments
