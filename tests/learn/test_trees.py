@@ -403,7 +403,7 @@ def test_masks_are_never_used_twice():
     fed = federation(a, b)
     with TreeModels(fed, "bank", "telco", targets=["income"], **OPTIONS) as models:
         models.fit()
-        with pytest.raises(CryptoError, match="used before"):
+        with pytest.raises(CryptoError, match="used twice"):
             models.at_a.mask_bins("telco", 1, ALIGNED)
         with pytest.raises(DataError, match="cuts only"):
             request = booster(fed).seal([100_000], to="bank", kind="control")

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import kstest
 
-from fedmend.errors import CryptoError
 from fedmend.secure.histogram_product import (
     BinsSide,
     Helper,
     Limbs,
+    MaskKey,
     NumbersSide,
     indicator_product,
     packed,
@@ -20,17 +19,18 @@ from fedmend.secure.histogram_product import (
     unpacked,
     wrap,
 )
+from fedmend.secure.keys import derive_key
 
 HALF = 2**45
 
 
-def roles(seed: bytes = b"k" * 32) -> tuple[BinsSide, NumbersSide]:
-    def seed_of(role: str) -> bytes:
-        return bytes(
-            left ^ right for left, right in zip(seed, role.ljust(32).encode(), strict=True)
+def roles(secret: bytes = b"k" * 32) -> tuple[BinsSide, NumbersSide]:
+    def key_of(me: str, other: str) -> MaskKey:
+        return lambda stream, number, shape, own: derive_key(
+            secret, me if own else other, stream, *map(str, (number, *shape))
         )
 
-    return BinsSide("bank", seed_of), NumbersSide("telco", seed_of)
+    return BinsSide(key_of("bank", "telco")), NumbersSide(key_of("telco", "bank"))
 
 
 def residue(numbers: np.ndarray) -> np.ndarray:
@@ -104,12 +104,17 @@ def test_the_helper_sees_uniform_numbers() -> None:
         assert octets[..., 5].max() < 64
 
 
-def test_no_number_serves_twice() -> None:
-    a, b = roles()
-    a.mask(np.ones((4, 2)), 3)
-    for call in (lambda: a.mask(np.ones((4, 2)), 3), lambda: a.share(2, 1)):
-        with pytest.raises(CryptoError, match="'bank': number [23] was used before"):
-            call()
-    b.prepare(3, (4, 2))
-    with pytest.raises(CryptoError, match="'telco'"):
-        b.mask(np.zeros((1, 4), np.int64), 3)
+def test_what_leaves_a_side_is_under_a_stream_of_its_own() -> None:
+    """Streams of one's own are those whose numbers are counted (`SealingWorker.mask_key`)."""
+    asked: list[tuple[str, bool]] = []
+
+    def key_of(stream: str, number: int, shape: tuple[int, ...], own: bool) -> bytes:
+        asked.append((stream, own))
+        return bytes(32)
+
+    a, b = BinsSide(key_of), NumbersSide(key_of)
+    a.mask(np.ones((4, 2)), 1)
+    a.share(2, 1)
+    b.mask(np.zeros((1, 4), np.int64), 2)
+    assert {stream for stream, own in asked if own} == {"bins", "blind", "numbers"}
+    assert [each for each in asked if not each[1]] == [("numbers", False)]

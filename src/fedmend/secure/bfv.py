@@ -206,14 +206,18 @@ class BfvWorker(ProductWorker):
         """Fixed side: its share of the products with some of the other's columns."""
         context, packing = self._at_work()
         groups: list[bytes] = self.open(box, sender=sender, kind="ciphertext")
-        if not isinstance(groups, list) or len(groups) % packing.groups:
-            raise CryptoError(f"the box from {sender!r} holds no whole number of products")
-        shares = [
-            context.decrypt_residues(
-                self._secret_key(), context.load_ciphertext(data, level=1), packing.answers
-            )
-            for data in groups
-        ]
+        secret, keys = self._secret_key(), self._keys
+        self._keys = None  # a key that failed is not tried again
+        with self.unreadable(sender):
+            if not isinstance(groups, list) or len(groups) % packing.groups:
+                raise CryptoError("it holds no whole number of products")
+            shares = [
+                context.decrypt_residues(
+                    secret, context.load_ciphertext(data, level=1), packing.answers
+                )
+                for data in groups
+            ]
+        self._keys = keys
         self._gather(shares)
 
     # ------------------------------------------------------------------ changing side

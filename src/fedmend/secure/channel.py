@@ -18,23 +18,31 @@ four Diffie–Hellman secrets (fresh–fresh, both fresh–lasting, lasting–la
 over them, the names, the scope and all public keys gives one ChaCha20-Poly1305 key per direction.
 Boxes are numbered; sender, recipient, kind and number are authenticated. So a box that was
 altered, cut, sent twice, sent out of turn, meant for somebody else or made under another key is
-refused, and recorded boxes stay closed even if an identity is stolen later.
+refused, and recorded boxes stay closed even if an identity is stolen later. Why one was refused
+is for the party's own log: what leaves is the same word for all.
 
-What this rests on: a key is pinned when it is first seen, through the coordinator. A coordinator
-that follows the protocol and only looks (semi-honest) learns sizes and times. One that lies at
-the very first exchange can put its own keys in the place of the parties' and read along; comparing
-fingerprints (`keyring(site).fingerprints()`), or giving the keys in advance
-(`keyring(site, pinned=…)`), closes that gap.
+Masks come from the same agreement. A worker may have a *role*, which is fixed when it starts and
+part of what two workers agree on: one that is told of a counterpart in the wrong role refuses it,
+and if the coordinator lies about a role, the two have no secret in common. A stream belongs to who
+hides something by it (`mask_key`); its numbers only grow.
+
+What this rests on: the keys of the partners (`keys.KeyRing`). A party that pins or names partners
+meets nobody else. A key that was not given in advance is believed when it is first seen, through
+the coordinator: one that lies at that very first exchange can put its own key in its place and
+read along. Comparing fingerprints, or giving the keys in advance, closes that gap.
 """
 
 from __future__ import annotations
 
+import logging
 import struct
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from fedmend.errors import CryptoError, WireError
+from fedmend.errors import CryptoError
 from fedmend.federation import wire
 from fedmend.federation.wire import Sealed
 from fedmend.federation.worker import Worker, exposed
@@ -55,6 +63,8 @@ if TYPE_CHECKING:
 
 __all__ = ["SealingWorker", "introduce"]
 
+logger = logging.getLogger(__name__)
+
 VERSION = 1
 _HEAD = struct.Struct("<BQ")
 _TAG_BYTES = 16
@@ -65,13 +75,18 @@ class SealingWorker(Worker):
 
     conversation: what the boxes are about; workers of two classes that talk to each other set it
     to the same word. By default the class's name.
+    role, counterpart: what this worker is in it, and what every other must be; set before anybody
+    is met, and never again.
     """
 
     conversation: ClassVar[str] = ""
+    role: str = ""
+    counterpart: str = ""
 
     def __init__(self, site: Site, scope: str = "train") -> None:
         super().__init__(site, scope)
         self._lines: dict[str, _Line] = {}
+        self._mask_numbers: dict[tuple[str, str, str], int] = {}
         self._meeting = threading.Lock()
 
     # Keys are made when they are asked for: who seals nothing needs no cryptography.
@@ -86,8 +101,8 @@ class SealingWorker(Worker):
 
     @exposed(kind="control")
     def public_key(self) -> bytes:
-        """The party's lasting public key and this worker's fresh one, 64 bytes."""
-        return self._ring.identity.public + self._session.public
+        """The party's lasting public key and this worker's fresh one, 64 bytes, and its role."""
+        return self._ring.identity.public + self._session.public + self.role.encode()
 
     @exposed(kind="control")
     def meet(self, keys: dict[str, bytes]) -> None:
@@ -132,41 +147,84 @@ class SealingWorker(Worker):
                 f"party {me!r} expected a box of kind {kind!r} from {sender!r}, this is of kind "
                 f"{sealed.kind!r}"
             )
-        plain = self._line(sender).open(sealed.box, sealed.kind)
+        line = self._line(sender)
+        with self.unreadable(sender):
+            return wire.decode(line.open(sealed.box, sealed.kind))
+
+    @contextmanager
+    def unreadable(self, sender: str) -> Iterator[None]:
+        """One error for whatever does not open or decrypt in here; its cause stays at this party.
+
+        Who sends things to see how they fail is to learn no more than that they did.
+        """
         try:
-            return wire.decode(plain)
-        except WireError as error:
+            yield
+        except Exception as error:
+            party = self.site.name
+            logger.warning("party %r could not read a message from %r: %s", party, sender, error)
             raise CryptoError(
-                f"party {me!r}: the box from {sender!r} holds no value: {error}"
+                f"party {party!r} could not read a message from {sender!r}; the cause is in its "
+                "own log. Mend: start the protocol anew; if it happens again, look at who carries "
+                "the messages"
             ) from error
+
+    def mask_key(
+        self, party: str, stream: str, number: int, *about: object, owner: str, again: bool = False
+    ) -> bytes:
+        """The key of the masks by which `owner`, one of the two, hides something from others.
+
+        Both ends get the same key if they say the same: owner, stream, number, and what it is
+        `about` (shapes, say). A number is given out once, and numbers only grow; `again` is for
+        who makes the other's mask anew, to take it away from what the other sent.
+        """
+        me, line = self.site.name, self._line(party)
+        if owner not in (me, party):
+            raise CryptoError(f"party {me!r}: a mask with {party!r} cannot be {owner!r}'s")
+        last = self._mask_numbers.get((party, owner, stream), 0)
+        if not again:
+            if not isinstance(number, int) or number <= last:
+                raise CryptoError(
+                    f"party {me!r}: number {number} of {stream!r} is not after {last}, and a mask "
+                    "that is used twice hides nothing. Mend: count on"
+                )
+            self._mask_numbers[party, owner, stream] = number
+        return line.seed("mask", owner, stream, *map(str, (number, *about)))
 
     def shared_seed(self, party: str, purpose: str) -> bytes:
         """32 bytes that this worker and its counterpart at `party` alone have in common.
 
-        The same at both ends, different for every pair, purpose and start of the workers.
+        The same at both ends, different for every pair, purpose and start of the workers. For
+        what both ends know anyway, an order say; what hides something has an owner (`mask_key`).
         """
-        return self._line(party).seed(purpose)
+        return self._line(party).seed("seed", purpose)
 
     def _meet_one(self, party: str, public: bytes) -> None:
         me = self.site.name
-        if not isinstance(public, bytes) or len(public) != 2 * KEY_BYTES:
+        if not isinstance(public, bytes) or len(public) < 2 * KEY_BYTES:
             raise CryptoError(
                 f"party {me!r}: the key of {party!r} is not {2 * KEY_BYTES} bytes. "
                 "Mend: pass on what its public_key() gave"
             )
+        role = public[2 * KEY_BYTES :].decode(errors="replace")
+        if role != self.counterpart:
+            raise CryptoError(
+                f"party {me!r} has the role {self.role!r} and works with {self.counterpart!r}; "
+                f"{party!r} comes in the role {role!r}. Mend: one role for each side"
+            )
         met = self._lines.get(party)
         if met is not None:
-            if met.public != public:
+            if met.public != public[: 2 * KEY_BYTES]:
                 raise CryptoError(
                     f"party {me!r} has met {party!r} already, with another key "
                     f"({fingerprint(public[:KEY_BYTES])}). Mend: start the workers anew"
                 )
             return
         lasting = self._ring.pin(party, public[:KEY_BYTES])
+        roles = [each for _, each in sorted([(me, self.role), (party, role)]) if each]
         self._lines[party] = _Line.agree(
             (me, self._ring.identity, self._session),
-            (party, lasting, check_public(public[KEY_BYTES:])),
-            (self.conversation or self.worker_name(), self.scope),
+            (party, lasting, check_public(public[KEY_BYTES : 2 * KEY_BYTES])),
+            ("|".join([self.conversation or self.worker_name(), *roles]), self.scope),
         )
 
     def _line(self, party: str) -> _Line:
@@ -244,35 +302,29 @@ class _Line:
         from cryptography.exceptions import InvalidTag
 
         if len(box) < _HEAD.size + _TAG_BYTES:
-            raise self._refuse(f"{len(box)} bytes are too few: it was cut off")
+            raise CryptoError(f"{len(box)} bytes are too few: it was cut off")
         head = box[: _HEAD.size]
         version, number = _HEAD.unpack(head)
         if version != VERSION:
-            raise self._refuse(f"it is of version {version}, this side speaks {VERSION}")
+            raise CryptoError(f"it is of version {version}, this side speaks {VERSION}")
         bound = pack(self._about, self.peer, self.me, kind, head)
         with self._lock:
             try:
                 plain = self._in.decrypt(_nonce(number), memoryview(box)[_HEAD.size :], bound)
             except InvalidTag as error:
-                raise self._refuse("it was altered or made under another key") from error
+                raise CryptoError("it was altered or made under another key") from error
             if number < self._received:
-                raise self._refuse(f"box {number} was opened before: it was sent again")
+                raise CryptoError(f"box {number} was opened before: it was sent again")
             if number > self._received:
-                raise self._refuse(
+                raise CryptoError(
                     f"box {number} came where box {self._received} was due: boxes were lost or "
                     "came out of turn"
                 )
             self._received += 1
         return plain
 
-    def seed(self, purpose: str) -> bytes:
-        return derive_key(self._seeds, purpose)
-
-    def _refuse(self, why: str) -> CryptoError:
-        return CryptoError(
-            f"party {self.me!r} refused a box from {self.peer!r}: {why}. "
-            "Mend: start the protocol anew; if it happens again, look at who carries the messages"
-        )
+    def seed(self, *purpose: str) -> bytes:
+        return derive_key(self._seeds, *purpose)
 
     def __repr__(self) -> str:
         return f"_Line({self.me!r} to {self.peer!r})"

@@ -14,6 +14,11 @@ computes itself. Where products need fewer bits, the last two messages carry no 
 carry out of them would tell C whether A Q^T is large. A and B receive nothing. C must not work
 together with A or B.
 
+C may ask for anything, in any order. So which side a worker is on is settled when it starts and
+part of the key agreement; P is A's, Q is B's; R is bound to the number of the product, the masked
+columns it is of, both their counts and the bits. Whatever was not told to both alike does not
+cancel, and what C then holds is uniform.
+
 The textbook form has C deal the masks and A and B exchange the differences through C in sealed
 boxes. It needs the same trust and the same three matrix products, but twice the traffic, and
 shows A and B masked values of each other; so this form is used instead.
@@ -22,11 +27,12 @@ shows A and B masked values of each other; so this form is used instead.
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedmend.errors import CryptoError
+from fedmend.errors import ConfigError, CryptoError
 from fedmend.federation.worker import exposed
 from fedmend.secure.exact import (
     BLOCK_ROWS,
@@ -46,66 +52,78 @@ if TYPE_CHECKING:
 __all__ = ["DealerProducts", "DealerWorker"]
 
 
-class DealerWorker(ProductWorker):
-    """Either side. Numbers of products only grow, so that no mask is ever used twice."""
+SIDES = {"fixed": "changing", "changing": "fixed"}
 
-    def __init__(self, site: Site, scope: str = "train") -> None:
+
+class DealerWorker(ProductWorker):
+    """One side, `role`: "fixed" or "changing"."""
+
+    def __init__(self, site: Site, scope: str = "train", *, role: str) -> None:
         super().__init__(site, scope)
-        self._last = 0
-        self._masked: Blocked | None = None
+        if role not in SIDES:
+            raise ConfigError(f"role must be one of {', '.join(SIDES)}, got {role!r}")
+        self.role, self.counterpart = role, SIDES[role]
+        self._number = 0  # under which the columns, as they are now, were masked
+        self._masked: Blocked | None = None  # changing side, until they were multiplied
+
+    @exposed(kind="count")
+    def load(self, provider: str, settings: Mapping[str, Any]) -> dict[str, Any]:
+        # A product of other columns than were masked would tell their difference.
+        self._number, self._masked = 0, None
+        return super().load(provider, settings)
 
     @exposed(kind="masked")
-    def mask(self, other: str, role: str, number: int) -> np.ndarray:
+    def mask(self, other: str, number: int) -> np.ndarray:
         """This side's columns less a fresh uniform mask that `other` can make again."""
-        self._advance(number)
         values = self.columns.values.view(np.uint64)
+        key = self.mask_key(other, "columns", number, *values.shape, owner=self.site.name)
         masked = Blocked(np.empty(values.size, np.uint64), self.columns.values.shape)
-        masks = self._masks(other, role, number, values.shape)
+        masks = MaskBlocks(key, 0, self.columns.values.shape, BLOCK_ROWS)
         for block, mask, room in zip(blocks(values), masks, masked, strict=True):
             np.subtract(block, mask, out=room)
-        if role == "changing":
+        self._number = number
+        if self.role == "changing":
             self._masked = masked
         return masked.words
 
     @exposed(kind="control")
     def multiply_fixed(self, other: str, number: int, count: int, bits: int) -> None:
         """The fixed side's share: own columns with the other's mask, blinded."""
-        self._advance(number)
+        self._be("fixed", self._number > 0)
         values = self.columns.values
-        mask = self._masks(other, "changing", number, (count, values.shape[1]))
-        blind = self._blind(other, number, (len(values), count))
+        mask = self._masks_of(other, number, (count, values.shape[1]))
+        about = (self._number, len(values), count, bits)
+        key = self.mask_key(other, "blind", number, *about, owner=self.site.name)
         product = wrapping_product(values, mask, bits, self.columns.max_abs)
-        self.keep_share(product + blind, bits)
+        self.keep_share(product + mask_stream(key, 0, (len(values), count)), bits)
 
     @exposed(kind="control")
     def multiply_changing(self, other: str, number: int, fixed: int, count: int, bits: int) -> None:
         """The changing side's share: own masked columns with the fixed side's mask, unblinded."""
         masked, self._masked = self._masked, None
-        if masked is None or number != self._last:
-            raise CryptoError(
-                f"party {self.site.name!r} has masked nothing for product {number}. "
-                "Mend: ask for the product from its start"
-            )
-        mask = self._masks(other, "fixed", fixed, (count, masked.shape[1]))
-        blind = self._blind(other, number, (count, masked.shape[0]))
+        self._be("changing", masked is not None and number == self._number)
+        assert masked is not None
+        mask = self._masks_of(other, fixed, (count, masked.shape[1]))
+        about = (fixed, count, masked.shape[0], bits)
+        key = self.mask_key(other, "blind", number, *about, owner=other)
+        blind = mask_stream(key, 0, (count, masked.shape[0]))
         self.keep_share(wrapping_product(mask, masked, bits) - blind, bits)
 
-    def _masks(self, other: str, role: str, number: int, shape: tuple[int, int]) -> MaskBlocks:
-        return MaskBlocks(self._seed(other, role), number, shape, BLOCK_ROWS)
+    def _masks_of(self, other: str, number: int, shape: tuple[int, int]) -> MaskBlocks:
+        key = self.mask_key(other, "columns", number, *shape, owner=other, again=True)
+        return MaskBlocks(key, 0, shape, BLOCK_ROWS)
 
-    def _blind(self, other: str, number: int, shape: tuple[int, int]) -> np.ndarray:
-        return mask_stream(self._seed(other, "blind"), number, shape)
-
-    def _seed(self, other: str, role: str) -> bytes:
-        return self.shared_seed(other, f"products: {role}")
-
-    def _advance(self, number: int) -> None:
-        if number <= self._last:
+    def _be(self, role: str, masked: bool) -> None:
+        if self.role != role:
             raise CryptoError(
-                f"party {self.site.name!r}: number {number} was used before, and a mask that is "
-                "used twice hides nothing. Mend: count on"
+                f"party {self.site.name!r} is the {self.role} side of these products and is asked "
+                f"for the {role} side's share. Mend: start workers for other products"
             )
-        self._last = number
+        if not masked:
+            raise CryptoError(
+                f"party {self.site.name!r} has not masked the columns of this product. "
+                "Mend: ask for the product from its start"
+            )
 
 
 class DealerProducts:
@@ -129,10 +147,10 @@ class DealerProducts:
         if self._masked_fixed is None:
             self._fixed_number = self._next()
             self._masked_fixed = _received(
-                a.mask(self.changing, "fixed", self._fixed_number), fixed, self.fixed
+                a.mask(self.changing, self._fixed_number), fixed, self.fixed
             )
         number = self._next()
-        masked = _received(b.mask(self.fixed, "changing", number), changing, self.changing)
+        masked = _received(b.mask(self.fixed, number), changing, self.changing)
         # Masks are uniform in 64 bits; where the products need fewer, only those are multiplied.
         bits = max(largest.bit_length() + 1, LEAST_BITS)
         bits = bits if bits <= SHORT_BITS else 64

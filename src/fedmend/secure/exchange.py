@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from fedmend.errors import CryptoError
 from fedmend.federation.worker import Exposure, exposed
 from fedmend.secure.channel import SealingWorker, introduce
 
@@ -42,8 +43,14 @@ class ExchangeWorker(SealingWorker):
     def seal_for(self, party: str | None) -> None:
         """From now on embeddings and gradients leave and come in boxes.
 
-        party: the only counterpart; None where answers are dicts with a value for each.
+        party: the only counterpart; None where answers are dicts with a value for each. Whom they
+        are for is settled once.
         """
+        if self.seals and (self._counterpart, self._by_party) != (party, party is None):
+            raise CryptoError(
+                f"party {self.site.name!r} seals for {self._counterpart or 'each party'!r} and "
+                f"does not change to {party or 'each party'!r}. Mend: start the workers anew"
+            )
         self._counterpart, self._by_party = party, party is None
 
     @property

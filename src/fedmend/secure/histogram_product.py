@@ -16,8 +16,9 @@ What each role learns
 - B: T, which it could compute from A B^T and what it drew itself: the sums, and nothing else.
 
 C must not work together with A or B. Every mask belongs to a number, and numbers only grow, so that
-none is used twice; P is the exception, and is never shown but in A'. All messages travel as six
-bytes a number.
+none is used twice; P is the exception, and is never shown but in A'. P and R are A's, Q is B's, and
+each is bound to its shape: C can ask for what it likes, and sees uniform numbers. All messages
+travel as six bytes a number.
 """
 
 from __future__ import annotations
@@ -26,7 +27,6 @@ from collections.abc import Callable
 
 import numpy as np
 
-from fedmend.errors import CryptoError
 from fedmend.secure.keys import mask_stream
 
 __all__ = ["BITS", "HALF", "BinsSide", "Helper", "NumbersSide"]
@@ -38,7 +38,11 @@ _ROOM = 64 - BITS
 _MASK = np.int64((1 << BITS) - 1)
 _ROWS = 512  # 22 + 22 + 9 bits: sums of limb products stay exact in float64
 
-SeedOf = Callable[[str], bytes]
+MaskKey = Callable[[str, int, tuple[int, ...], bool], bytes]
+"""The key of a stream, given its name, number and shape, and whether it hides own values.
+
+A number of an own stream is given out once (`SealingWorker.mask_key`).
+"""
 
 
 # ---------------------------------------------------------------------------------- arithmetic
@@ -49,9 +53,9 @@ def wrap(values: np.ndarray) -> np.ndarray:
     return (values << _ROOM) >> _ROOM
 
 
-def ring_stream(seed: bytes, number: int, shape: tuple[int, ...]) -> np.ndarray:
-    """Uniform residues, the same wherever the seed is known."""
-    return mask_stream(seed, number, shape).view(np.int64) >> _ROOM
+def ring_stream(key: bytes, shape: tuple[int, ...]) -> np.ndarray:
+    """Uniform residues, the same wherever the key is known."""
+    return mask_stream(key, 0, shape).view(np.int64) >> _ROOM
 
 
 def packed(values: np.ndarray) -> np.ndarray:
@@ -123,22 +127,16 @@ def indicator_product(indicators: np.ndarray, changing: np.ndarray) -> np.ndarra
 
 
 class _Side:
-    """A party. `seed_of` gives the key of a role's masks that both parties share."""
+    """A party. `key_of` gives the keys of masks, which it shares with the other."""
 
-    def __init__(self, party: str, seed_of: SeedOf) -> None:
-        self._party, self._seed_of = party, seed_of
-        self._last = 0
+    def __init__(self, key_of: MaskKey) -> None:
+        self._key_of = key_of
 
-    def _advance(self, number: int) -> None:
-        if number <= self._last:
-            raise CryptoError(
-                f"party {self._party!r}: number {number} was used before, and a mask that is "
-                "used twice hides nothing. Mend: count on"
-            )
-        self._last = number
+    def _own(self, stream: str, number: int, shape: tuple[int, ...]) -> np.ndarray:
+        return ring_stream(self._key_of(stream, number, shape, True), shape)
 
-    def _stream(self, role: str, number: int, shape: tuple[int, ...]) -> np.ndarray:
-        return ring_stream(self._seed_of(role), number, shape)
+    def _others(self, stream: str, number: int, shape: tuple[int, ...]) -> np.ndarray:
+        return ring_stream(self._key_of(stream, number, shape, False), shape)
 
 
 class BinsSide(_Side):
@@ -146,9 +144,8 @@ class BinsSide(_Side):
 
     def mask(self, indicators: np.ndarray, number: int) -> np.ndarray:
         """A' = A - P."""
-        self._advance(number)
+        mask = self._own("bins", number, indicators.shape)
         self._whole = self._part = indicators
-        mask = self._stream("bins", number, indicators.shape)
         return packed(indicators.astype(np.int64) - mask)
 
     def sample(self, rows: np.ndarray | None) -> None:
@@ -157,9 +154,8 @@ class BinsSide(_Side):
 
     def share(self, number: int, count: int) -> np.ndarray:
         """S = A Q^T + R for `count` columns of B's."""
-        self._advance(number)
-        mask = self._stream("numbers", number, (count, len(self._part)))
-        blind = self._stream("blind", number, (count, self._part.shape[1]))
+        blind = self._own("blind", number, (count, self._part.shape[1]))
+        mask = self._others("numbers", number, (count, len(self._part)))
         return packed(indicator_product(self._part, mask) + blind)
 
 
@@ -168,22 +164,20 @@ class NumbersSide(_Side):
 
     def prepare(self, number: int, shape: tuple[int, int]) -> None:
         """Make P once for a training."""
-        self._advance(number)
-        self._whole = self._part = Limbs(self._stream("bins", number, shape))
+        self._whole = self._part = Limbs(self._others("bins", number, shape))
 
     def sample(self, rows: np.ndarray | None) -> None:
         self._part = self._whole.take(rows)
 
     def mask(self, numbers: np.ndarray, number: int) -> np.ndarray:
         """B' = B - Q."""
-        self._advance(number)
-        self._masked = wrap(numbers - self._stream("numbers", number, numbers.shape))
+        self._masked = wrap(numbers - self._own("numbers", number, numbers.shape))
         return packed(self._masked)
 
     def sums(self, told: np.ndarray, number: int) -> np.ndarray:
         """A B^T, int64 [k, p], from C's T."""
         rest = unpacked(told)
-        blind = self._stream("blind", number, rest.shape)
+        blind = self._others("blind", number, rest.shape)
         return wrap(rest + ring_product(self._part, self._masked) - blind)
 
 

@@ -27,12 +27,12 @@ import numpy as np
 import pandas as pd
 
 from fedmend.errors import AlignmentError, ConfigError, DataError, PrivacyWarning
-from fedmend.federation.federation import Crew, Federation
+from fedmend.federation.federation import Crew, Each, Federation
 from fedmend.federation.worker import exposed
 from fedmend.secure.bfv import MOST_PLAIN_BITS, BfvProducts, BfvWorker
 from fedmend.secure.channel import introduce
 from fedmend.secure.columns import Columns, largest_product
-from fedmend.secure.dealer import DealerProducts, DealerWorker
+from fedmend.secure.dealer import SIDES, DealerProducts, DealerWorker
 from fedmend.secure.exact import wrapping_product
 from fedmend.secure.product_worker import ProductWorker
 from fedmend.secure.published import PublishedProducts, PublishedWorker
@@ -136,7 +136,10 @@ class ProductSession:
         self.mode = mode
         self.parties = (fixed.party, changing_party)
         self._fixed = fixed
-        self._crew = fed.workers(_WORKERS[mode], parties=list(self.parties))
+        sides = {"role": Each(dict(zip(self.parties, SIDES, strict=True)))}
+        self._crew = fed.workers(
+            _WORKERS[mode], parties=list(self.parties), **(sides if mode == "dealer" else {})
+        )
         try:
             introduce(self._crew)
             self.fixed_facts: dict[str, Any] = self._load(fixed)

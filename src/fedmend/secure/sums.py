@@ -158,11 +158,13 @@ class SumSession:
     def _by_he(self, name: str, form: SumForm) -> Sum:
         from fedmend.secure.sums_he import Packing, add_blinded, unblind
 
-        agreed = self._prepare(name, form)
-        packing = Packing.of(form, len(agreed.parties))
-        received = self._ask(agreed.parties, "encrypted", agreed.number)
-        if len(received) < len(agreed.parties):
+        while True:
+            agreed = self._prepare(name, form)
+            received = self._ask(agreed.parties, "encrypted", agreed.number)
+            if len(received) == len(agreed.parties):
+                break
             self._go_on(name)
+        packing = Packing.of(form, len(agreed.parties))
         blinded, masks = add_blinded(self._public_key, received, packing.ciphertexts(agreed.size))
         answer = self._ask((self.key_holder,), "decrypt_blinded", agreed.number, blinded)
         if not answer:

@@ -24,6 +24,7 @@ import numpy as np
 from fedmend.errors import CryptoError
 from fedmend.secure.keys import uniform
 from fedmend.secure.seal import BFVParameters, SealContext
+from fedmend.secure.sums_masks import add_streams
 from fedmend.secure.sums_numbers import SumForm
 
 __all__ = ["Packing", "add_blinded", "context", "decrypt_all", "encrypt_all", "unblind"]
@@ -114,10 +115,23 @@ class Packing:
 # ---------------------------------------------------------------------------------- the roles
 
 
-def encrypt_all(public: Any, form: SumForm, shifted: np.ndarray, parties: int) -> list[bytes]:
-    """At a party: its packed values under the public key."""
-    packing, scheme = Packing.of(form, parties), context()
-    return [scheme.ciphertext_bytes(scheme.encrypt(public, row)) for row in packing.pack(shifted)]
+def encrypt_all(
+    public: Any,
+    form: SumForm,
+    shifted: np.ndarray,
+    parties: int,
+    masks: tuple[Sequence[bytes], Sequence[bytes]] = ((), ()),
+) -> list[bytes]:
+    """At a party: its packed values under the public key.
+
+    masks: keys of streams that are added, and of such that are taken away, modulo t; those of all
+    parties cancel.
+    """
+    scheme, rows = context(), Packing.of(form, parties).pack(shifted)
+    flat = rows.reshape(-1)
+    add_streams(flat, *masks)
+    flat &= np.uint64((1 << PLAIN_BITS) - 1)
+    return [scheme.ciphertext_bytes(scheme.encrypt(public, row)) for row in rows]
 
 
 def add_blinded(

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fedmend.errors import ConfigError, CryptoError, DataError, Refused
+from fedmend.federation.ledger import COORDINATOR
 from fedmend.federation.policy import REFUSED_BY_DEFAULT
 from fedmend.federation.wire import Sealed
 from fedmend.federation.worker import exposed
@@ -143,18 +144,23 @@ class SumWorker(SealingWorker):
     def masked(self, number: int, own_mask: bool) -> np.ndarray:
         """The array under the masks shared with each other party (and one of its own)."""
         current, ring = self._take_round(number)
-        me = self.site.name
-        added: list[bytes] = []
-        taken: list[bytes] = []
-        for party in current.parties:
-            if party != me:
-                key = self.shared_seed(party, f"mask|{current.about}")
-                (added if me < party else taken).append(key)
+        added, taken = self._pair_masks(current, "masks")
         if own_mask:
             current.own_seed = os.urandom(KEY_BYTES)
             added.append(current.own_seed)
         add_streams(ring, added, taken)
         return ring
+
+    def _pair_masks(self, current: _Round, mode: str) -> tuple[list[bytes], list[bytes]]:
+        """The keys of the masks with each other party: those to add, and those to take away."""
+        me = self.site.name
+        keys: dict[str, list[bytes]] = {"added": [], "taken": []}
+        for party in current.parties:
+            if party != me:
+                first = min(me, party)
+                key = self.mask_key(party, "sums", current.number, mode, current.about, owner=first)
+                keys["added" if me == first else "taken"].append(key)
+        return keys["added"], keys["taken"]
 
     @exposed(kind="masked")
     def open_own_mask(self, number: int, parties: list[str]) -> bytes:
@@ -198,7 +204,11 @@ class SumWorker(SealingWorker):
 
     @exposed(kind="ciphertext")
     def encrypted(self, number: int) -> list[bytes]:
-        """The array under the key holder's public key."""
+        """The array under the key holder's public key, and masked besides.
+
+        The masks cancel in the sum of all. Without them, a coordinator that has this party's
+        ciphertexts decrypted alone, in place of the sum, would read the array.
+        """
         from fedmend.secure.sums_he import encrypt_all
 
         if self._sum_key is None:
@@ -206,7 +216,8 @@ class SumWorker(SealingWorker):
                 f"party {self.site.name!r} has no key for the sum. Mend: SumSession passes it on"
             )
         current, shifted = self._take_round(number)
-        return encrypt_all(self._sum_key, current.form, shifted, len(current.parties))
+        masks = self._pair_masks(current, "he")
+        return encrypt_all(self._sum_key, current.form, shifted, len(current.parties), masks)
 
     @exposed(kind="masked", takes={"ciphertexts": "ciphertext"})
     def decrypt_blinded(self, number: int, ciphertexts: list[bytes]) -> np.ndarray:
@@ -222,7 +233,11 @@ class SumWorker(SealingWorker):
                 f"round {number} again. Mend: begin a new round"
             )
         self._last_decrypted = number
-        return decrypt_all(self._sum_keys.secret, ciphertexts)
+        keys, self._sum_keys = self._sum_keys, None  # a key that failed is not tried again
+        with self.unreadable(COORDINATOR):
+            residues = decrypt_all(keys.secret, ciphertexts)
+        self._sum_keys = keys
+        return residues
 
     # ------------------------------------------------------------------ simulation only
 

@@ -13,7 +13,13 @@ import numpy as np
 from fedmend.federation.worker import exposed
 from fedmend.learn.columns.targets import TargetWorker
 from fedmend.secure.columns import Columns
-from fedmend.secure.histogram_product import HALF, BinsSide, Helper, NumbersSide
+from fedmend.secure.histogram_product import (
+    HALF,
+    BinsSide,
+    Helper,
+    MaskKey,
+    NumbersSide,
+)
 from fedmend.secure.inner_product import ProductSession
 
 if TYPE_CHECKING:
@@ -37,6 +43,7 @@ def sampled_rows(seed: int, share: float, length: int) -> np.ndarray | None:
 class BinsWorker(TargetWorker):
     """A's side of the histograms; `indicators` [n, stored] must be there."""
 
+    role, counterpart = "bins", "numbers"
     indicators: np.ndarray
 
     def __init__(self, site: Site, scope: str = "train", **params: Any) -> None:
@@ -46,9 +53,7 @@ class BinsWorker(TargetWorker):
     def _with(self, other: str) -> BinsSide:
         """The products with B; one object for the life of this worker, which counts its masks."""
         if self._products is None:
-            self._products = BinsSide(
-                self.site.name, lambda role: self.shared_seed(other, f"histograms: {role}")
-            )
+            self._products = BinsSide(_mask_keys(self, other))
         return self._products
 
     @exposed(kind="masked")
@@ -75,6 +80,8 @@ class BinsWorker(TargetWorker):
 class SumsWorker(TargetWorker):
     """B's side: numbers in two halves of a column, [k, sampled rows], kept under ``numbers``."""
 
+    role, counterpart = "numbers", "bins"
+
     def __init__(self, site: Site, scope: str = "train", **params: Any) -> None:
         super().__init__(site, scope, **params)
         self.sampled: np.ndarray | None = None  # numbers of the rows; None for all
@@ -83,9 +90,7 @@ class SumsWorker(TargetWorker):
 
     def _with(self, other: str) -> NumbersSide:
         if self._products is None:
-            self._products = NumbersSide(
-                self.site.name, lambda role: self.shared_seed(other, f"histograms: {role}")
-            )
+            self._products = NumbersSide(_mask_keys(self, other))
         return self._products
 
     @exposed(kind="control")
@@ -126,6 +131,16 @@ class SumsWorker(TargetWorker):
         products = self.kept("products").T
         count = len(products) // 2
         self.keep("sums", (products[:count] << HALF) + products[count:])
+
+
+def _mask_keys(worker: TargetWorker, other: str) -> MaskKey:
+    def key_of(stream: str, number: int, shape: tuple[int, ...], own: bool) -> bytes:
+        owner = worker.site.name if own else other
+        return worker.mask_key(
+            other, f"histograms: {stream}", number, *shape, owner=owner, again=not own
+        )
+
+    return key_of
 
 
 # ---------------------------------------------------------------------------------- coordinator
