@@ -69,6 +69,8 @@ class AtHost(Reached):
             methods=list(methods),
             seed=0,
             test_share=0.2,
+            resumed=False,
+            reproducible=False,
         )["session"]
         assert self.host._site is not None
         self.site = self.host._site

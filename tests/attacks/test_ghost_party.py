@@ -146,9 +146,9 @@ def first_run(folder):
 def test_a_key_believed_at_first_sight_is_shown_remembered_and_closes_the_circle(tmp_path):
     telco = first_run(tmp_path)
     words = f"first meeting with 'telco': the key {telco.fingerprint}"
-    noted = [each for each in read_ledger(tmp_path / "ledgers" / "r.jsonl") if each.note]
-    assert [(each.sender, each.receiver) for each in noted] == [("bank", "bank")]
-    assert noted[0].note.startswith(words)
+    entries = read_ledger(tmp_path / "ledgers" / "r.jsonl")
+    (noted,) = [each for each in entries if each.sender == each.receiver == "bank"]
+    assert noted.note.startswith(words) and not noted.is_crossing
     assert words in (tmp_path / "events.jsonl").read_text()
     assert json.loads((tmp_path / PARTNERS_FILE).read_text()) == {"telco": telco.public.hex()}
 

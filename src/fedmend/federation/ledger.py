@@ -74,9 +74,7 @@ class Entry:
 
         Nor does what a party notes for itself.
         """
-        return (
-            self.sender != self.receiver and self.note.partition(" ")[0] not in _NO_CROSSING
-        )
+        return self.sender != self.receiver and self.note.partition(" ")[0] not in _NO_CROSSING
 
 
 class Head(NamedTuple):
