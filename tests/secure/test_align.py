@@ -306,7 +306,9 @@ def test_a_policy_without_hashed_ids_stops_it_before_anything_leaves():
     fed = federation(people(0, 30), people(0, 30), policies={"bank": Policy(refuse={"hashed-id"})})
     with pytest.raises(Refused, match="party 'bank'"):
         align(fed)
-    assert not [e for e in fed.ledger if e.kind == "hashed-id" and e.sender == "bank" and e.bytes]
+    assert not [
+        e for e in fed.ledger if e.kind == "hashed-id" and e.sender == "bank" and not e.note
+    ]
 
 
 @pytest.mark.parametrize("parties", [2, 3])
