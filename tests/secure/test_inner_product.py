@@ -33,7 +33,7 @@ from fedmend.federation import (
 from fedmend.secure import bfv
 from fedmend.secure.bfv import DEGREE, Packing, choose_profile
 from fedmend.secure.channel import introduce
-from fedmend.secure.columns import Columns, IntegerColumns, column_provider
+from fedmend.secure.columns import Columns, IntegerColumns, column_provider, hold_columns
 from fedmend.secure.dealer import DealerWorker
 from fedmend.secure.exact import BLOCK_ROWS, LEAST_BITS, Blocked, wrapping_product
 from fedmend.secure.inner_product import ProductSession, inner_products
@@ -68,11 +68,11 @@ def make_federation(left, right, *, policy=None, rows=None):
     return fed
 
 
-def put(fed, party, values, key="matrix", bound=None):
+def put(fed, party, values, key="matrix", bound=None, square_sum=None):
     values = np.ascontiguousarray(np.asarray(values, dtype=np.int64).T)
-    fed.engine.sites[party].state[key] = values
     bound = bound if bound is not None else max(1, int(np.abs(values).max(initial=0)))
-    return Columns(party, "state", {"key": key, "bound": bound})
+    hold_columns(fed.engine.sites[party], key, values, bound, square_sum)
+    return Columns(party, "state", {"key": key})
 
 
 @st.composite
@@ -154,9 +154,8 @@ def test_extremes_reach_the_stated_limits():
     assert inner_products(fed, one, other, mode="dealer").to_numpy()[0, 0] == -(1 << 58)
     less = np.array([[(1 << 28)], [(1 << 28)], [(1 << 28)], [(1 << 28) - 1]])
     fed = make_federation(less, less)
-    one, other = put(fed, "ann", less), put(fed, "bob", less)
-    one = Columns(one.party, one.provider, {**one.settings, "square_sum": int((less**2).sum())})
-    other = Columns(other.party, other.provider, one.settings)
+    squares = int((less**2).sum())
+    one, other = (put(fed, party, less, square_sum=squares) for party in ("ann", "bob"))
     assert inner_products(fed, one, other).to_numpy()[0, 0] == int((less**2).sum())
     huge = np.full((2, 1), 1 << 31)
     fed = make_federation(huge, huge)
@@ -173,9 +172,8 @@ def test_the_largest_products_that_ranks_can_have(mode):
         largest = n * (n * n - 1) // 3
         sides = []
         for party, values in (("ann", [up]), ("bob", [up, -up])):
-            fed.engine.sites[party].state["ranks"] = np.stack(values)
-            bounds = {"key": "ranks", "bound": n - 1, "square_sum": largest}
-            sides.append(Columns(party, "state", bounds))
+            hold_columns(fed.engine.sites[party], "ranks", np.stack(values), n - 1, largest)
+            sides.append(Columns(party, "state", {"key": "ranks"}))
         result = inner_products(fed, *sides, mode=mode).to_numpy()
         np.testing.assert_array_equal(result, [[largest, -largest]])
 
@@ -392,15 +390,15 @@ def test_columns_that_are_not_integers():
             inner_products(fed, Columns("ann", "integers", {"names": names}), "bob", mode="dealer")
     with pytest.raises(DataError, match="no categories"):
         inner_products(fed, Columns("ann", "indicators", {"names": ["x"]}), "bob", mode="dealer")
-    with pytest.raises(DataError, match="no array"):
-        inner_products(fed, Columns("ann", "state", {"key": "?", "bound": 1}), "bob", mode="dealer")
+    with pytest.raises(DataError, match="holds no columns under '[?]'"):
+        inner_products(fed, Columns("ann", "state", {"key": "?"}), "bob", mode="dealer")
 
 
 def test_a_provider_that_gives_other_rows_than_are_aligned_is_named():
     """The sums would be over rows that do not belong together."""
     fed = make_federation(np.ones((6, 1), int), np.ones((6, 1), int), rows=[0, 2, 4])
-    fed.engine.sites["ann"].state["left"] = np.ones((1, 6), np.int64)
-    whole = Columns("ann", "state", {"key": "left", "bound": 1})
+    hold_columns(fed.engine.sites["ann"], "left", np.ones((1, 6), np.int64), 1)
+    whole = Columns("ann", "state", {"key": "left"})
     with pytest.raises(DataError, match="'ann': the provider 'state' gave 6 rows for 3 aligned"):
         inner_products(fed, whole, "bob", mode="dealer")
 
@@ -641,7 +639,8 @@ def test_profile_keeps_forty_bits_between_noise_and_flooding():
 
 def test_a_party_refuses_to_multiply_under_too_little_flooding():
     _session, _ann, bob = bfv_pair(np.arange(300)[:, None], np.full((300, 1), 3))
-    bob.load("state", {"key": "matrix", "bound": 1 << 40})
+    hold_columns(bob.site, "matrix", np.full((1, 300), 3), 1 << 40)
+    bob.load("state", {"key": "matrix"})
     with pytest.raises(CryptoError, match="does not hide"):
         bob.multiply_part("ann", 0, 1)
 

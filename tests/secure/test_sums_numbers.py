@@ -87,7 +87,7 @@ def test_every_numeric_type_is_admitted(dtype):
         (np.array([1 << 63], np.uint64), SumForm(-MOST // 2, MOST // 2), "9223372036854775808"),
         (np.array([-(1 << 63)]), SumForm(-MOST // 2, MOST // 2), "-9223372036854775808"),
         (np.array([1e300]), SumForm(-1, 1, 50), "1e\\+300"),
-        (np.array([0.5, np.nan]), SumForm(0, 5, 2), "1 values that are missing or infinite"),
+        (np.array([0.5, np.nan]), SumForm(0, 5, 2), "has values that are missing or infinite"),
         (np.array([np.inf, 1.0]), SumForm(0, 5), "missing or infinite"),
         (np.array([1.0, 2.5]), SumForm(0, 5), r"not whole \(seen: 2.5\). Mend: give fraction_bits"),
         (np.array(["a"]), SumForm(0, 5), "not numeric"),

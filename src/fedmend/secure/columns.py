@@ -8,9 +8,13 @@ can any room above:
     @column_provider("residuals")
     def residuals(worker, key, bound): ...
 
+Columns that a worker of the party has made are left with :func:`hold_columns` and asked for by
+``Columns(party, "state", {"key": …})``.
+
 A provider states two bounds from which everybody computes the largest possible product: the
 largest magnitude of a value and the largest sum of squares of a column. They must follow from
 public facts (the number of rows, a setting), never from the data, because they leave the party.
+Where somebody else names the bound of a column, there are only so many tries (`bounds.py`).
 """
 
 from __future__ import annotations
@@ -24,12 +28,21 @@ import numpy as np
 import pandas as pd
 
 from fedmend.errors import AlignmentError, ConfigError, DataError
+from fedmend.secure.bounds import admit_bound
 from fedmend.secure.channel import SealingWorker
 
 if TYPE_CHECKING:
     from fedmend.data.schema import Column
+    from fedmend.federation.site import Site
 
-__all__ = ["Columns", "ColumnsWorker", "IntegerColumns", "column_provider", "largest_product"]
+__all__ = [
+    "Columns",
+    "ColumnsWorker",
+    "IntegerColumns",
+    "column_provider",
+    "hold_columns",
+    "largest_product",
+]
 
 Provider = Callable[..., "IntegerColumns"]
 _PROVIDERS: dict[str, Provider] = {}
@@ -198,6 +211,7 @@ def integer_columns(
         name for name in worker.scalar_features() if schema[name].kind in ("integer", "binary")
     ]  # fmt: skip
     rows = []
+    admit_bound(worker.site, chosen, f"{int(bound)}")
     for name in chosen:
         values = worker.aligned_column(name)
         if bool(values.isna().any()):
@@ -239,27 +253,31 @@ def indicator_columns(worker: ColumnsWorker, names: Sequence[str] | None = None)
 
 
 @column_provider("state")
-def state_columns(
-    worker: ColumnsWorker,
-    key: str,
-    bound: int,
-    square_sum: int | None = None,
-    names: Sequence[str] | None = None,
-) -> IntegerColumns:
-    """An int64 array [columns, aligned rows] that another worker left in the site's state."""
-    values = worker.site.state.get(key)
-    if not isinstance(values, np.ndarray) or values.ndim != 2:
+def state_columns(worker: ColumnsWorker, key: str) -> IntegerColumns:
+    """Columns that another worker of this party has left here (`hold_columns`)."""
+    held = worker.site.state.get(key)
+    if not isinstance(held, IntegerColumns):
         raise DataError(
-            f"the state holds no array [columns, rows] under {key!r}",
+            f"the state holds no columns under {key!r}",
             party=worker.site.name,
-            mend="put it there before the product is asked for",
+            mend="hold_columns(site, key, …) at the party before the product is asked for",
         )
-    labels = (
-        tuple(names) if names is not None else tuple(f"{key}#{at}" for at in range(len(values)))
-    )
+    return held
+
+
+def hold_columns(
+    site: Site, key: str, values: np.ndarray, bound: int, square_sum: int | None = None
+) -> None:
+    """Leave int64 values [columns, aligned rows] in a site's state for products.
+
+    bound, square_sum: of every value and of every column, from public facts; see above.
+    """
     most = values.shape[1] * int(bound) ** 2
-    return IntegerColumns(
-        values, labels, int(bound), most if square_sum is None else min(most, int(square_sum))
+    site.state[key] = IntegerColumns(
+        values,
+        tuple(f"{key}#{at}" for at in range(len(values))),
+        int(bound),
+        most if square_sum is None else min(most, int(square_sum)),
     )
 
 

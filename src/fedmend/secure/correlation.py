@@ -41,7 +41,7 @@ from fedmend.federation.federation import Crew, Each, Federation
 from fedmend.secure.channel import introduce
 from fedmend.secure.columns import Columns
 from fedmend.secure.inner_product import Mode, ProductSession
-from fedmend.secure.ranks import MAX_CATEGORIES, RankWorker, rank_bounds
+from fedmend.secure.ranks import MAX_CATEGORIES, RankWorker
 
 __all__ = ["RankCorrelation", "rank_correlation"]
 
@@ -148,14 +148,8 @@ class _Work:
         return len(self.facts_a["names"]), len(self.facts_b["names"])
 
     def columns(self, party: str, key: str) -> Columns:
-        """Arrays that the party's RankWorker has left, with bounds that follow from n alone."""
-        bounds = rank_bounds(self.rows)
-        if key == "masks":
-            bounds = {"bound": 1, "square_sum": self.rows}
-        elif key != "ranks":
-            most = bounds["bound"] ** 2
-            bounds = {"bound": most, "square_sum": most * bounds["square_sum"]}
-        return Columns(party, "state", {"key": f"{self.run}/{key}", **bounds})
+        """Arrays that the party's RankWorker has left."""
+        return Columns(party, "state", {"key": f"{self.run}/{key}"})
 
     def session(self, party: str, key: str) -> ProductSession:
         other = self.b if party == self.a else self.a

@@ -139,9 +139,10 @@ def _real(worker: ColumnsWorker, name: str, missing: Missing) -> np.ndarray:
     if gaps.any():
         if missing == "refuse" or gaps.all():
             raise DataError(
-                f"has {int(gaps.sum())} missing cells among the aligned rows",
+                "has missing cells among the aligned rows",
                 party=worker.site.name,
                 column=name,
+                value=int(gaps.sum()),
                 mend="fill them, name other columns, or missing='mean'",
             )
         numbers[gaps] = numbers[~gaps].mean()

@@ -8,7 +8,7 @@ masks the fixed side once; afterwards only the changing side travels:
 
     with ProductSession(fed, Columns("bank", "indicators"), "telco", mode="dealer") as session:
         for step in range(100):
-            sums = session.products(Columns("telco", "state", {"key": "gradient", "bound": 4096}))
+            sums = session.products(Columns("telco", "state", {"key": "gradient"}))
 
 Modes: ``bfv`` (default; stays safe even if the coordinator works together with one of the
 parties), ``dealer`` (about as fast as plain arithmetic; the coordinator must not work together

@@ -18,7 +18,13 @@ import pandas as pd
 from fedmend.errors import CryptoError, DataError
 from fedmend.federation.wire import Sealed
 from fedmend.federation.worker import exposed
-from fedmend.secure.columns import ColumnsWorker, IntegerColumns, category_codes, column_provider
+from fedmend.secure.columns import (
+    ColumnsWorker,
+    IntegerColumns,
+    category_codes,
+    column_provider,
+    hold_columns,
+)
 
 if TYPE_CHECKING:
     from fedmend.federation.site import Site
@@ -238,7 +244,14 @@ class RankWorker(ColumnsWorker):
         return _stack(rows, len(self.alignment.aligned))
 
     def _leave(self, key: str, values: np.ndarray) -> None:
-        self.site.state[f"{self._run}/{key}"] = values
+        """With bounds that follow from the number of rows alone."""
+        bounds = rank_bounds(len(self.alignment.aligned))
+        if key == "masks":
+            bounds = {"bound": 1}
+        elif key != "ranks":
+            most = bounds["bound"] ** 2
+            bounds = {"bound": most, "square_sum": most * bounds["square_sum"]}
+        hold_columns(self.site, f"{self._run}/{key}", values, **bounds)
 
 
 def _distinct_masks(columns: list[Rankable]) -> tuple[list[np.ndarray], list[int]]:

@@ -91,6 +91,12 @@ class SumForm:
     def unit(self) -> float:
         return 1.0 if self.fraction_bits is None else 2.0**-self.fraction_bits
 
+    @property
+    def bound(self) -> str:
+        """The range in words, exactly."""
+        unit = "" if self.fraction_bits is None else f" / 2^{self.fraction_bits}"
+        return f"[{self.low}, {self.high}]{unit}"
+
     def error_bound(self, parties: int) -> float:
         """How far the sum of so many parties may be from the exact one, per entry.
 
@@ -145,6 +151,7 @@ class SumForm:
             raise DataError(
                 f"the summand {name!r} is not whole",
                 party=party,
+                column=name,
                 value=float(part[uneven][0]),
                 mend="give fraction_bits=16 (say) to sum real numbers in fixed point",
             )
@@ -162,8 +169,9 @@ class SumForm:
         if flat.dtype.kind == "f" and not np.isfinite(flat).all():
             bad = flat[~np.isfinite(flat)]
             return DataError(
-                f"the summand {name!r} has {bad.size} values that are missing or infinite",
+                f"the summand {name!r} has values that are missing or infinite",
                 party=party,
+                column=name,
                 value=float(bad[0]),
                 mend="fill or clip them before summing",
             )
@@ -172,6 +180,7 @@ class SumForm:
         return DataError(
             f"the summand {name!r} leaves the agreed range [{low:.12g}, {high:.12g}]",
             party=party,
+            column=name,
             value=lowest if low - lowest > highest - high else highest,
             mend="give between=(lowest, highest) that holds for all parties, or clip",
         )

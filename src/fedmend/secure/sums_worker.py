@@ -23,6 +23,7 @@ from fedmend.federation.ledger import COORDINATOR
 from fedmend.federation.policy import REFUSED_BY_DEFAULT
 from fedmend.federation.wire import Sealed
 from fedmend.federation.worker import exposed
+from fedmend.secure.bounds import admit_bound
 from fedmend.secure.channel import SealingWorker
 from fedmend.secure.keys import KEY_BYTES
 from fedmend.secure.sums_masks import add_streams, ring_of
@@ -98,6 +99,10 @@ class SumWorker(SealingWorker):
             )
         return shelf[name]
 
+    def own_columns(self) -> list[str]:
+        """The columns of the table that are summed as they are; none by default. A hook."""
+        return []
+
     # ------------------------------------------------------------------ every mode
 
     @exposed(kind="count")
@@ -121,6 +126,7 @@ class SumWorker(SealingWorker):
         self._last_round = number
         self._round = None
         agreed = SumForm.from_wire(form)
+        admit_bound(self.site, self.own_columns(), agreed.bound)
         values, kind = self.summand(name)
         values, dtype = np.asarray(values), ring_of(agreed, len(parties))
         shifted = agreed.encode(values, party=me, name=name, dtype=dtype)
@@ -276,6 +282,9 @@ class ColumnSumWorker(SumWorker):
         self._columns = columns
         self._per = per
 
+    def own_columns(self) -> list[str]:
+        return [f"{self._per} of {each}" if self._per != "row" else each for each in self._columns]
+
     def summand(self, name: str) -> tuple[np.ndarray, str]:
         return self._array, "label" if self.table.label in self._columns else "row"
 
@@ -290,11 +299,11 @@ class ColumnSumWorker(SumWorker):
         column = self.column(name)
         missing = int(column.isna().sum())
         if missing:
-            cells = "1 cell is" if missing == 1 else f"{missing} cells are"
             raise DataError(
-                f"{cells} missing, and a sum cannot leave any out unseen",
+                "cells are missing, and a sum cannot leave any out unseen",
                 party=self.site.name,
                 column=name,
+                value=missing,
                 mend="fill in what is missing, or name another column",
             )
         values = column.to_numpy()

@@ -37,7 +37,7 @@ from fedmend.federation import (
     Policy,
 )
 from fedmend.federation.engines.local import LocalEngine
-from fedmend.secure.columns import Columns
+from fedmend.secure.columns import Columns, hold_columns
 from fedmend.secure.correlation import rank_correlation
 from fedmend.secure.inner_product import ProductSession
 from fedmend.secure.ranks import centred_ranks, rank_bounds
@@ -88,7 +88,7 @@ def _measure(rows: int, columns: int, repeats: int, seed: int) -> list[dict[str,
         engine = fed.engine
         assert isinstance(engine, LocalEngine)
         for party, values in zip(PARTIES, ranks, strict=True):
-            engine.sites[party].state["ranks"] = values
+            hold_columns(engine.sites[party], "ranks", values, **rank_bounds(values.shape[1]))
         calls: dict[str, Callable[[], Any]] = {"numpy": lambda: _numpy(*ranks)}
         for mode in MODES:
             calls[mode] = partial(_products, fed, mode)
@@ -158,8 +158,7 @@ def _numpy(left: np.ndarray, right: np.ndarray) -> np.ndarray:
 
 
 def _products(fed: Federation, mode: str) -> np.ndarray:
-    settings = {"key": "ranks", **rank_bounds(fed.alignment.aligned)}
-    sides = [Columns(party, "state", settings) for party in PARTIES]
+    sides = [Columns(party, "state", {"key": "ranks"}) for party in PARTIES]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", PrivacyWarning)
         with ProductSession(fed, sides[0], PARTIES[1], mode=mode) as session:  # type: ignore[arg-type]

@@ -74,7 +74,8 @@ class BinsWorker(TargetWorker):
     @exposed(kind="control")
     def load_bins(self, length: int) -> None:
         """For products in a session: int64 [stored, rows]."""
-        self.keep("bins", np.ascontiguousarray(self.indicators[:length].T.astype(np.int64)))
+        bins = np.ascontiguousarray(self.indicators[:length].T.astype(np.int64))
+        self.keep_columns("bins", bins, 1)
 
 
 class SumsWorker(TargetWorker):
@@ -123,7 +124,8 @@ class SumsWorker(TargetWorker):
             whole = np.zeros((len(numbers), self._sampled_of), dtype=np.int64)
             whole[:, self.sampled] = numbers
             numbers = whole
-        self.keep("halves", np.concatenate([numbers >> HALF, numbers & ((1 << HALF) - 1)]))
+        halves = np.concatenate([numbers >> HALF, numbers & ((1 << HALF) - 1)])
+        self.keep_columns("halves", halves, 1 << HALF)
 
     @exposed(kind="control")
     def join_halves(self) -> None:
@@ -183,7 +185,7 @@ class SessionHistograms:
     def __init__(self, models: TargetModels, length: int, stored: int, number: int) -> None:
         self.models, self.length, self._number = models, length, number
         models.at_a.load_bins(length)
-        fixed = Columns(models.a, "state", {"key": f"{models.model}:bins", "bound": 1})
+        fixed = Columns(models.a, "state", {"key": f"{models.model}:bins"})
         view = models.scoped("rows", length)
         self._session = ProductSession(view, fixed, models.b, mode=models.mode)
 
@@ -193,10 +195,8 @@ class SessionHistograms:
     def sums(self, count: int) -> None:
         model = self.models.model
         self.models.at_b.load_halves()
-        halves = {"key": f"{model}:halves", "bound": 1 << HALF}
-        self._session.products(
-            Columns(self.models.b, "state", halves), to=self.models.b, store=f"{model}:products"
-        )
+        halves = Columns(self.models.b, "state", {"key": f"{model}:halves"})
+        self._session.products(halves, to=self.models.b, store=f"{model}:products")
         self.models.at_b.join_halves()
 
     def close(self) -> int:

@@ -30,10 +30,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fedmend.errors import ConfigError
-from fedmend.learn.columns.linear_workers import LinearFeatures, LinearTargets
+from fedmend.learn.columns.linear_workers import LinearFeatures, LinearTargets, people_norm
 from fedmend.learn.columns.targets import FitReport, Progress, TargetModels
 from fedmend.secure.columns import Columns
-from fedmend.secure.fixed_point import MAX_BITS, fitting_bits, standard_bounds
+from fedmend.secure.fixed_point import MAX_BITS, fitting_bits
 from fedmend.secure.inner_product import LIMIT_BITS, ProductSession
 
 if TYPE_CHECKING:
@@ -100,7 +100,7 @@ class LinearModels(TargetModels):
         length = self.at_b.reach()
         bits = fitting_bits(self.n_rows, self.mode)
         self.at_a.load_columns(bits, length)
-        fixed = self._columns(self.a, "columns", bits)
+        fixed = self._state(self.a, "columns")
         with ProductSession(self.scoped("rows", length), fixed, self.b, mode=self.mode) as session:
             if plan["paired"]:
                 self._paired_sums(length, tell)
@@ -120,8 +120,7 @@ class LinearModels(TargetModels):
         for first in range(0, count, PAIRS):
             last = min(count, first + PAIRS)
             self.at_a.load_pairs(pair_bits, length, first, last)
-            bound = (self.n_rows + 1) << pair_bits
-            fixed = self._state(self.a, "pairs", bound, bound * bound)
+            fixed = self._state(self.a, "pairs")
             view = self.scoped("rows", length)
             with ProductSession(view, fixed, self.b, mode=self.mode) as session:
                 self.at_b.load_weights(bits, length)
@@ -162,32 +161,24 @@ class LinearModels(TargetModels):
                 progress("predicting", stop - first, end - first)
 
     def _scores(self, bits: int) -> ProductSession:
-        # |z|^2 <= n for every row, because Z'Z = n I
-        norm = math.isqrt(self.n_rows) + 1 + self._rank
-        people = self._state(self.a, "people", norm << bits, (norm << bits) ** 2)
+        people = self._state(self.a, "people")
         return ProductSession(self.scoped("axes", self._rank), people, self.b, mode=self.mode)
 
     def _forward(self, session: ProductSession, bits: int) -> None:
-        norm = (1 << bits) + self._rank
-        changing = self._state(self.b, "weights", norm, norm * norm)
+        changing = self._state(self.b, "weights")
         session.products(changing, to=self.b, store=f"{self.model}:scores")
 
     # ------------------------------------------------------------------ integers
 
     def _multiply(self, session: ProductSession, key: str, store: str, bits: int) -> None:
-        session.products(self._columns(self.b, key, bits), to=self.b, store=f"{self.model}:{store}")
+        session.products(self._state(self.b, key), to=self.b, store=f"{self.model}:{store}")
 
-    def _columns(self, party: str, key: str, bits: int) -> Columns:
-        """Columns over rows, of which the sum of squares is the number of all rows at most."""
-        return self._state(party, key, *standard_bounds(self.n_rows, bits))
-
-    def _state(self, party: str, key: str, bound: int, square_sum: int) -> Columns:
-        settings = {"key": f"{self.model}:{key}", "bound": bound, "square_sum": square_sum}
-        return Columns(party, "state", settings)
+    def _state(self, party: str, key: str) -> Columns:
+        return Columns(party, "state", {"key": f"{self.model}:{key}"})
 
     def _score_bits(self) -> tuple[int, int]:
         """Bits of A's rows and of B's weights, whose products are |z| |u| <= sqrt(n) at most."""
-        norm = math.isqrt(self.n_rows) + 1 + self._rank
+        norm = people_norm(self.n_rows, self._rank)
         room = LIMIT_BITS[self.mode] - norm.bit_length() - 2
         return min(MAX_BITS, room // 2), min(MAX_BITS, room // 2)
 

@@ -22,12 +22,17 @@ from fedmend.learn.columns.logistic import LogisticTarget
 from fedmend.learn.columns.ridge import Moments, RidgeModel, solve_ridge
 from fedmend.learn.columns.rotation import Rotated, rotate
 from fedmend.learn.columns.targets import BoardWorker, TargetWorker
-from fedmend.secure.fixed_point import encode
+from fedmend.secure.fixed_point import encode, standard_bounds
 
 if TYPE_CHECKING:
     from fedmend.federation.site import Site
 
 __all__ = ["LinearFeatures", "LinearTargets"]
+
+
+def people_norm(rows: int, rank: int) -> int:
+    """No row is longer: |z|^2 <= n for every one, because Z'Z = n I."""
+    return math.isqrt(rows) + 1 + rank
 
 
 def member_weights(seeds: Sequence[int], rows: int) -> list[np.ndarray]:
@@ -88,19 +93,23 @@ class LinearFeatures(TargetWorker):
     @exposed(kind="control")
     def load_columns(self, bits: int, length: int) -> None:
         """Coordinates of the first `length` rows as integers, for products over rows."""
-        self.keep("columns", encode(self.rotated.values[:length].T, bits))
+        values = encode(self.rotated.values[:length].T, bits)
+        self.keep_columns("columns", values, *standard_bounds(len(self.rows), bits))
 
     @exposed(kind="control")
     def load_people(self, bits: int, first: int, last: int) -> None:
         """Rows as integers, for products over coordinates."""
-        self.keep("people", encode(self.rotated.values[first:last], bits))
+        most = people_norm(len(self.rows), self.rotated.rank) << bits
+        self.keep_columns("people", encode(self.rotated.values[first:last], bits), most, most**2)
 
     @exposed(kind="control")
     def load_pairs(self, bits: int, length: int, first: int, last: int) -> None:
         """Products of two coordinates each, of which `first` … `last` in the order of triu."""
         z = self.rotated.values[:length]
         one, other = np.triu_indices(self.rotated.rank)
-        self.keep("pairs", encode((z[:, one[first:last]] * z[:, other[first:last]]).T, bits))
+        values = encode((z[:, one[first:last]] * z[:, other[first:last]]).T, bits)
+        most = (len(self.rows) + 1) << bits
+        self.keep_columns("pairs", values, most, most**2)
 
 
 @dataclass
@@ -369,12 +378,14 @@ class LinearTargets(BoardWorker):
         """Columns brought to the norm sqrt(n), which everybody may know, and rounded."""
         norms = np.linalg.norm(values, axis=1)
         self._scales = np.where(norms > 0, norms, 1.0) / math.sqrt(len(self.rows))
-        self.keep(key, encode(values / self._scales[:, None], bits))
+        whole = encode(values / self._scales[:, None], bits)
+        self.keep_columns(key, whole, *standard_bounds(len(self.rows), bits))
 
     def _load_unit(self, key: str, values: np.ndarray, bits: int) -> None:
         norms = np.linalg.norm(values, axis=1)
         self._scales = np.where(norms > 0, norms, 1.0)
-        self.keep(key, encode(values / self._scales[:, None], bits))
+        most = (1 << bits) + values.shape[1]
+        self.keep_columns(key, encode(values / self._scales[:, None], bits), most, most**2)
 
     def _loaded_products(self, key: str, bits: int) -> np.ndarray:
         """Products that arrived, with `bits` of both factors and B's own scales taken out."""

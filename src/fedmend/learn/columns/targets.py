@@ -29,6 +29,7 @@ from fedmend.learn.columns.beyond import columns_changed, columns_within, lead_r
 from fedmend.learn.columns.board import Board, board_of, make_board, state_key
 from fedmend.learn.features import ALIGNED, Segments, check_names, own_rows
 from fedmend.secure.channel import SealingWorker, introduce
+from fedmend.secure.columns import hold_columns
 from fedmend.secure.inner_product import Mode
 
 if TYPE_CHECKING:
@@ -121,6 +122,12 @@ class TargetWorker(SealingWorker):
 
     def keep(self, name: str, values: Any) -> None:
         self.site.state[state_key(self.model, name)] = values
+
+    def keep_columns(
+        self, name: str, values: np.ndarray, bound: int, square_sum: int | None = None
+    ) -> None:
+        """Keep integers for products, with bounds that follow from public facts."""
+        hold_columns(self.site, state_key(self.model, name), values, bound, square_sum)
 
     def kept(self, name: str) -> Any:
         return self.site.state[state_key(self.model, name)]
