@@ -8,7 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn import metrics as reference
 
+from fedmend.federation.labels import response_matrix
 from fedmend.learn import metrics
+from fedmend.learn.evidence.calibration import describe
 
 
 @settings(max_examples=60, deadline=None)
@@ -27,6 +29,46 @@ def test_classification_equals_scikit_learn(seed: int, classes: int, ties: bool)
     assert ours["f1"] == pytest.approx(reference.f1_score(y, predicted, average="macro"))
     assert ours["log_loss"] == pytest.approx(reference.log_loss(y, probabilities))
     assert ours["auc"] == pytest.approx(reference.roc_auc_score(y, scores, multi_class="ovr"))
+
+
+@pytest.mark.parametrize("classes", [2, 4])
+def test_metrics_of_drawn_labels_are_in_the_mean_those_of_the_labels(classes: int) -> None:
+    rng = np.random.default_rng(classes)
+    y = rng.integers(0, classes, 1500)
+    logits = rng.normal(size=(1500, classes)) + 1.5 * np.eye(classes)[y]
+    p = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
+    p[:40] = p[0]  # ties
+    noise = response_matrix(1.0, classes)
+    other = (y + rng.integers(1, classes, (60, 1500))) % classes
+    draws = np.where(rng.random((60, 1500)) < noise[0, 0], y, other)
+    found = [metrics.classification(told, p, noise) for told in draws]
+    whole = [describe(p, metrics.normalised_entropy(p), told, noise=noise) for told in draws]
+    for name, exact in metrics.classification(y, p).items():
+        values = [each[name] for each in found]
+        assert np.mean(values) == pytest.approx(exact, abs=4 * np.std(values) / 60**0.5 + 0.003)
+        assert np.std(values) < 0.12
+    exact = describe(p, metrics.normalised_entropy(p), y)
+    for name in ("error", "auroc"):
+        values = [each[name] for each in whole]
+        error = 4 * np.std(values) / 60**0.5 + 0.003
+        assert np.mean(values) == pytest.approx(exact[name], abs=error)
+    assert whole[0]["rows"] == sum(map(sum, (whole[0]["histogram"][k] for k in ("right", "wrong"))))
+
+
+def test_drawing_every_label_as_it_is_changes_nothing() -> None:
+    rng = np.random.default_rng(0)
+    y, p = rng.integers(0, 3, 200), rng.dirichlet(np.ones(3), 200)
+    assert metrics.classification(y, p, np.eye(3)) == pytest.approx(metrics.classification(y, p))
+
+
+def test_estimates_stay_what_a_metric_can_be() -> None:
+    p = np.array([[0.9, 0.1], [0.8, 0.2], [0.3, 0.7]])
+    for told in np.ndindex(2, 2, 2):
+        found = metrics.classification(np.array(told), p, response_matrix(0.2, 2))
+        assert all(0 <= found[name] <= 1 for name in ("accuracy", "f1"))
+        assert found["log_loss"] >= 0 and (np.isnan(found["auc"]) or 0 <= found["auc"] <= 1)
+    empty = metrics.classification(np.zeros(0, int), np.zeros((0, 2)), response_matrix(1.0, 2))
+    assert all(np.isnan(value) for value in empty.values())
 
 
 @settings(max_examples=30, deadline=None)

@@ -20,9 +20,12 @@ from cryptography.x509.oid import NameOID
 from fedmend.cli import main
 from fedmend.config import load_config
 from fedmend.deploy.party_check import check_party
+from fedmend.deploy.party_file import load_party, open_site
 from fedmend.deploy.party_keys import PARTNERS_FILE
 from fedmend.deploy.provision import make_kits, provision
 from fedmend.errors import ConfigError
+from fedmend.federation.engines.flare.host import Hello
+from fedmend.learn.label_dp import ask_for_noise
 from fedmend.secure.keys import Identity, fingerprint
 
 
@@ -142,6 +145,22 @@ def test_what_a_pair_of_eyes_would_notice_and_new_rows(kits, workshop):
     assert "column 'since': its values are dates (such as '01.01.2020')" in note
     assert found["new rows"][0] == ("ok", "3 rows to predict")
     assert "the model knows no 'mood'" in found["new rows"][1][1]
+
+
+def test_what_was_told_of_labels_is_on_the_account(kits):
+    kit = kits.party("bank")
+    assert "labels" not in graded(kit, seconds=0.1)
+    site = open_site(load_party(kit), Hello("spring", "", ("vfl",), 0, 0.25), kit)
+    ask_for_noise(site, "train", 2.0, by="TopWorker")
+    spent, line = graded(kit, seconds=0.1)["labels"]
+    assert spent == ("ok", "default: told at random with ε = 2 in all runs together, of 8")
+    assert line[1].endswith(f"run spring: {len(site.tables['train'])} labels with ε = 2")
+    party = kit / "party.toml"
+    party.write_text(party.read_text() + "\nlabel_epsilon = 2\n")
+    assert graded(kit, seconds=0.1)["labels"][0][0] == "note"
+    (kit / "records" / "labels.json").write_bytes(b"\xff\x00")
+    ((grade, words),) = graded(kit, seconds=0.1)["labels"]
+    assert grade == "problem" and "labels.json, cannot be read" in words
 
 
 def test_a_list_of_workers_is_held_against_those_that_are_installed(kits):

@@ -215,6 +215,26 @@ def test_validation_is_by_told_labels_and_tests_are_estimated_from_them(
     assert model.predict_proba(fed.on("test")).max(1).mean() > keep_probability(1.0, 2)
 
 
+def test_a_party_may_let_a_test_table_be_scored_by_its_labels(
+    make_fed: Make, make_frame: Make
+) -> None:
+    policy = fm.Policy(true_test_labels=True)
+    fed = make_fed(make_frame(200), test=make_frame(100, seed=1), policy_bank=policy)
+    site = fed.engine.site("bank")
+    # Rows of the first table that come by the test table's name before labels are protected.
+    site.tables["held"] = site.tables["train"].take(np.arange(50))
+    model = fm.VFL(**QUICK, label_dp=1.0).fit(fed)
+    p = model.predict_proba(fed.on("test"))
+    truth = site.tables["test"].y.to_numpy()[site.alignments["test"].aligned]
+    exact = metrics.classification((truth == "yes").astype(int), p)
+    assert model.evaluate(fed.on("test")) == pytest.approx(exact)
+    assert told_of(fed).tolist() != site.tables["train"].y.tolist()
+    assert told_of(fed, dataset="held").tolist() == told_of(fed)[:50].tolist()
+    site.tables["test"] = site.tables["held"]
+    assert told_of(fed, dataset="test").tolist() == told_of(fed)[:50].tolist()
+    assert site.labels.spent("y") == 1.0
+
+
 @pytest.mark.parametrize("name", ["VFL", "RISA"])
 def test_a_resumed_training_goes_on_with_the_same_told_labels(
     make_fed: Make, tmp_path: Path, name: str

@@ -31,9 +31,9 @@ def told_label_notes(config: Config) -> Iterator[str]:
     plain = [title for title in told if title not in asked and title not in alone]
     if plain:
         yield (
-            f"{', '.join(plain)} learns from labels as they are, so that label_dp of "
-            f"{', '.join(asked)} does not bound what this run tells of them. Mend: label_dp for "
-            "all methods of the file"
+            f"{', '.join(plain)} learns from labels as they are where it is trained before "
+            f"{', '.join(asked)}, so that label_dp does not bound what this run tells of them; "
+            "after it, from the same draws. Mend: label_dp for all methods of the file"
         )
 
 

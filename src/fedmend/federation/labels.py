@@ -254,6 +254,11 @@ class LabelRecords:
                     totals[name] = totals.get(name, 0.0) + draw.epsilon
         return totals
 
+    def ids(self, variable: str) -> set[str]:
+        """Whose labels were ever drawn."""
+        draws = [draw.told for draw in self._draws.values() if draw.variable == variable]
+        return set().union(*draws)
+
     def spent(self, column: str) -> float:
         """The ε of the label of which most was told."""
         return max(self.totals(column).values(), default=0.0)
@@ -392,8 +397,8 @@ class LabelGuard:
     ) -> None:
         self.party = party
         self._tables = tables
-        # Tables that the party itself gives; others are made of them.
-        self._given = set(tables) - {FIRST}
+        # Tables that the party itself gives; others are made of them, and may take their names.
+        self._given = {name: table for name, table in tables.items() if name != FIRST}
         self.policy = policy
         self.run = run
         self._folder = records
@@ -468,31 +473,39 @@ class LabelGuard:
                 return _Withheld.of(table, self.party)
         if self._settled.get(dataset) is table:
             return table
+        found = table
         for column, noise in self._in_force.items():
-            if column in table.names and not self._may_be_true(column, table):
-                numbers = self.records.drawn(
-                    column,
-                    f"{column} in {dataset}" if self._apart(dataset, table) else column,
-                    noise,
-                    table.ids,
-                    noise.numbers(table.frame[column]),
-                    ceiling=self.policy.label_epsilon,
-                    about={"run": self.run, "by": self._by},
-                )
-                table = relabelled(table, column, noise.classes, numbers)
-        return table
+            if column not in table.names:
+                continue
+            variable = f"{column} in {dataset}" if self._apart(dataset, table) else column
+            if self._may_be_true(dataset, table, variable):
+                continue
+            numbers = self.records.drawn(
+                column,
+                variable,
+                noise,
+                table.ids,
+                noise.numbers(table.frame[column]),
+                ceiling=self.policy.label_epsilon,
+                about={"run": self.run, "by": self._by},
+            )
+            found = relabelled(found, column, noise.classes, numbers)
+        return found
 
     def _apart(self, dataset: str, table: Table) -> bool:
         """Whether these may be other labels of the same ids: a test table of a later year, say."""
-        if dataset in self._corrected or dataset not in self._given or FIRST not in self._tables:
-            return dataset in self._corrected
-        return bool(np.isin(table.ids, self._tables[FIRST].ids).any())
-
-    def _may_be_true(self, column: str, table: Table) -> bool:
-        """Whether the party lets labels of which nothing was ever drawn be seen as they are."""
-        if not self.policy.true_test_labels:
+        if dataset in self._corrected:
+            return True
+        first = self._tables.get(FIRST)
+        if self._given.get(dataset) is not table or first is None:
             return False
-        drawn = self.records.totals(column)
+        return bool(np.isin(table.ids, first.ids).any())
+
+    def _may_be_true(self, dataset: str, table: Table, variable: str) -> bool:
+        """Whether the party lets labels of which nothing was ever drawn be seen as they are."""
+        if not self.policy.true_test_labels or self._given.get(dataset) is not table:
+            return False
+        drawn = self.records.ids(variable)
         return not any(str(each) in drawn for each in table.ids.tolist())
 
     def noise(self, dataset: str, table: Table) -> Noise | None:
