@@ -22,7 +22,7 @@ from fedmend.audit.sightings import BOTTOM, Sightings
 from fedmend.audit.tap import Heard
 from fedmend.federation import COORDINATOR
 
-__all__ = ["ColumnsFromEmbeddings"]
+__all__ = ["ColumnsFromEmbeddings", "scored"]
 
 PAPER = "He et al., ACSAC 2019 (known inputs)"
 MEND = (
@@ -105,7 +105,7 @@ class ColumnsFromEmbeddings:
             span = slice(at, at + secret.values.shape[1])
             at = span.stop
             there = secret.present[others]
-            told = _scored(secret, others[there], attack[there, span], guess[there, span], rng)
+            told = scored(secret, others[there], attack[there, span], guess[there, span], rng)
             if told is None:
                 continue
             found.append(
@@ -126,7 +126,7 @@ class ColumnsFromEmbeddings:
         return found
 
 
-def _scored(
+def scored(
     secret: Secret,
     rows: np.ndarray,
     attack: np.ndarray,

@@ -10,6 +10,7 @@ from fedmend._parameters import Parameters
 from fedmend._suggest import did_you_mean
 from fedmend.audit.columns_from_embeddings import ColumnsFromEmbeddings
 from fedmend.audit.columns_from_products import ColumnsFromProducts
+from fedmend.audit.known_weights import KnownWeights
 from fedmend.audit.labels_from_bottom import LabelsFromBottom
 from fedmend.audit.labels_from_gradients import LabelsFromGradients
 from fedmend.audit.membership import Membership
@@ -30,6 +31,7 @@ ATTACKS: dict[str, Callable[[Sightings], Attack]] = {
     "gradients": LabelsFromGradients,
     "bottom": LabelsFromBottom,
     "embeddings": ColumnsFromEmbeddings,
+    "weights": KnownWeights,
     "votes": VotesFromSums,
     "membership": Membership,
     "products": ColumnsFromProducts,
@@ -50,8 +52,8 @@ class Audit(Parameters):
     looks: epochs of messages an attacker keeps. known_labels: labelled examples of each class that
     a party has, one figure for each number. known_rows: rows of which an attacker knows the other
     party's columns. repeats: draws of examples. most_rows: on how many rows a guess is scored.
-    attacks: some of "gradients", "bottom", "embeddings", "votes", "membership" and "products"; by
-    default all of them. All are judged by true labels, whatever a method's label_dp lets it know.
+    attacks: some of "gradients", "bottom", "embeddings", "weights", "votes", "membership" and
+    "products"; by default all of them. All are judged by true labels, whatever a method's label_dp lets it know.
     """
 
     def __init__(

@@ -80,7 +80,7 @@ class Sightings:
         if rows is None or not hasattr(value, "shape"):
             self.unread.add(f"{heard.worker}.{heard.method}")
             return
-        at = self._places(rows, len(value))
+        at = self.places(rows, len(value))
         if at is None:
             self.unread.add(f"{heard.worker}.{heard.method}")
             return
@@ -98,7 +98,7 @@ class Sightings:
         looks = self.gradients if kind == "gradient" else self.embeddings
         looks[heard.party, channel].append(Look(rows[at].copy(), as_array(value)[at]))
 
-    def _places(self, rows: np.ndarray, lines: int) -> np.ndarray | None:
+    def places(self, rows: np.ndarray, lines: int) -> np.ndarray | None:
         """Where the aligned ones among these rows stand in a message of so many lines.
 
         A party without some of the rows leaves their lines out. The aligned ones it has; where

@@ -1,0 +1,240 @@
+"""Rows from known weights, at the label party, and at the coordinator if it reads embeddings.
+
+He et al., "Model Inversion Attacks Against Collaborative Inference" (ACSAC 2019), the white-box
+attack, with weights that nobody was shown: where a party's random choices follow from the run's
+seed, whoever takes part can draw the weights with which its bottom begins, and the first batch of
+embeddings is made by exactly these. Every row is then solved for by itself (Levenberg-Marquardt);
+no row need be known. The attacker is granted how many columns of which kind there are, which it
+could find by trying: only the right numbers explain the embeddings. A row that its weights do not
+explain it leaves at the mean, which is also the guess without the messages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedmend.audit.columns_from_embeddings import scored
+from fedmend.audit.result import Finding
+from fedmend.audit.scene import NotApplicable, Scene
+from fedmend.audit.secrets_of import Secret
+from fedmend.audit.sightings import Look, Sightings
+from fedmend.audit.tap import Heard, as_array
+from fedmend.data.encode import Encoded
+from fedmend.data.table import Table
+from fedmend.federation import COORDINATOR, Site
+from fedmend.learn.evidence.committee import BottomCommittee
+from fedmend.learn.halves import Settings
+from fedmend.learn.nets import Bottom
+from fedmend.learn.parts import BottomPart
+from fedmend.learn.split_worker import SplitWorker
+
+__all__ = ["KnownWeights", "explained_rows", "rebuilt_bottom"]
+
+PAPER = "He et al., ACSAC 2019 (white box)"
+MEND = (
+    "between machines a party's weights are its own secret, unless reproducible = true is asked "
+    "for and its policy allows it; Federation(…, reproducible=False) rehearses that in one process"
+)
+STARTS, STEPS = 6, 100
+MOST_ROWS = 128
+CLOSE = 1e-3
+"""How far from an embedding, in its own spread, a row may end that is taken for found."""
+
+
+class KnownWeights:
+    """Runs for every party without labels whose bottom is made of numbers and categories."""
+
+    name = "rows from known weights"
+
+    def __init__(self, sightings: Sightings) -> None:
+        self.sightings = sightings
+        self._made: dict[str, tuple[type[SplitWorker], Mapping[str, Any]]] = {}
+        self._first: dict[str, Look] = {}
+
+    def hear(self, heard: Heard) -> None:
+        """Keep the settings of every party's first bottom, and the first batch it sends."""
+        if heard.scope != self.sightings.scope or not isinstance(heard.at, SplitWorker):
+            return
+        if heard.method == "create" and "net" in heard.given:
+            self._made.setdefault(heard.party, (type(heard.at), dict(heard.given)))
+        trained = heard.method == "step" and heard.kind == "embedding"
+        if trained and heard.party not in self._first and heard.after is not None:
+            at = self.sightings.places(heard.after, len(heard.answer))
+            if at is not None:
+                self._first[heard.party] = Look(heard.after[at], as_array(heard.answer)[at])
+
+    def run(self, scene: Scene) -> list[Finding]:
+        found = []
+        for party, look in self._first.items():
+            if party in scene.labellers or party not in self._made:
+                continue
+            roles = [] if self.sightings.sealed(party) else [COORDINATOR]
+            roles += scene.labellers if len(scene.labellers) == 1 else []
+            if roles:
+                found += self._findings(scene, party, look, roles)
+        if not found:
+            raise NotApplicable("no party has sent embeddings of numbers and categories")
+        return found
+
+    def _findings(self, scene: Scene, party: str, look: Look, roles: list[str]) -> list[Finding]:
+        worker, given = self._made[party]
+        whole = scene.fed.engine.site(party).table_of(scene.fed.scope)  # type: ignore[attr-defined]
+        part = rebuilt_bottom(worker, given, party, scene.fed.seed, whole)
+        if part.encoder.block_shapes:
+            return []
+        rows = look.rows[:MOST_ROWS]
+        truth = part.encoder.transform(scene.table(party).take(rows), party=party)
+        rng = scene.rng(f"weights {party}")
+        guessed, sure = explained_rows(part.module, look.values[:MOST_ROWS], rng)
+        scene.facts.append(
+            f"{self.name}: the weights that follow from the run's seed and {party}'s name explain "
+            f"{int(sure.sum())} of the first {len(rows)} embeddings of {party}"
+        )
+        found = []
+        for secret, attack, guess in _targets(part, truth, guessed):
+            there = np.flatnonzero(secret.present)
+            told = scored(secret, there, attack[there], guess[there], rng)
+            found += [
+                Finding(
+                    attack=self.name,
+                    role=role,
+                    from_="first embeddings",
+                    about=party,
+                    what=secret.name,
+                    metric=secret.metric,
+                    known=0,
+                    rows=len(there),
+                    paper=PAPER,
+                    mend=MEND,
+                    **told,
+                )
+                for role in roles
+                if told is not None
+            ]
+        return found
+
+
+def rebuilt_bottom(
+    worker: type[SplitWorker], given: Mapping[str, Any], party: str, seed: int, table: Table
+) -> BottomPart:
+    """The bottom that a party begins with if its choices follow from the seed, by public code.
+
+    given: the settings its worker was created with, which the label party is told as well. table:
+    any with the party's columns; only their number and kinds matter.
+    """
+    site = Site(party, {"train": table}, seed=seed)
+    made = worker(site, model="rebuilt")
+    return made._new_bottom(given["net"], Settings.from_dict(given["settings"]))
+
+
+def explained_rows(
+    module: Bottom | BottomCommittee, embeddings: np.ndarray, rng: np.random.Generator
+) -> tuple[list[np.ndarray], np.ndarray]:
+    """Of which rows a bottom of these weights makes these embeddings, and whether of any.
+
+    The rows are numbers [n, p] and, for each nominal column, indicators of its categories. Those
+    that the weights do not explain are left at 0.
+    """
+    spec = module.spec.member if isinstance(module, BottomCommittee) else module.spec
+    sizes = [spec.numeric, *spec.cardinalities]
+    members = _networks(module, sum(sizes))
+    wanted = torch.from_numpy(embeddings).double()
+    near = CLOSE * float(wanted.std(0).mean())
+    rows = torch.zeros(len(wanted), sum(sizes), dtype=torch.float64)
+    sure = torch.zeros(len(wanted), dtype=torch.bool)
+    for start in range(STARTS):
+        left = (~sure).nonzero()[:, 0]
+        begun = torch.from_numpy(rng.normal(size=(len(left), sum(sizes)))) * (start > 0)
+        found, apart = _solved(members, begun, wanted[left])
+        explained = apart < near
+        rows[left[explained]] = found[explained]
+        sure[left] = explained
+        # Weights that explain no row at all are not the ones.
+        if sure.all() or (start and not sure.any()):
+            break
+    numbers, *shares = rows.split(sizes, 1)
+    for table, share in zip(module.tables, shares, strict=True):
+        weight = table.weight.detach().double()
+        nearest = torch.cdist(share @ weight, weight).argmin(1)
+        share.copy_(torch.eye(len(weight), dtype=torch.float64)[nearest] * sure[:, None])
+    return [each.numpy() for each in (numbers, *shares)], sure.numpy()
+
+
+Network = list[tuple[Tensor, Tensor]]
+"""Weights [out, in] and biases [out] of linear layers with ReLU between them."""
+
+
+def _networks(module: Bottom | BottomCommittee, width: int) -> list[Network]:
+    """The members of a bottom over numbers and shares of categories, which its tables mix."""
+    committee = isinstance(module, BottomCommittee)
+    members = module.spec.members if isinstance(module, BottomCommittee) else 1
+    found = []
+    for member in range(members):
+        tables = [
+            table.weight.detach().double().chunk(members, 1)[member] for table in module.tables
+        ]
+        numeric = width - sum(len(table) for table in tables)
+        inputs = torch.block_diag(torch.eye(numeric, dtype=torch.float64), *(t.T for t in tables))
+        layers: Network = []
+        for layer in module.body:
+            if hasattr(layer, "weight"):
+                weight, bias = layer.weight.detach().double(), layer.bias.detach().double()
+                pair = (weight[member].T, bias[member, 0]) if committee else (weight, bias)
+                layers.append(pair if layers else (pair[0] @ inputs, pair[1]))
+        found.append(layers)
+    return found
+
+
+def _embedded(members: list[Network], rows: Tensor) -> tuple[Tensor, Tensor]:
+    """Embeddings of rows, and their slopes. **Shape** [n, p] -> [n, d], [n, d, p]"""
+    values, slopes = [], []
+    for layers in members:
+        value, slope = rows, torch.eye(rows.shape[1], dtype=rows.dtype).expand(len(rows), -1, -1)
+        for number, (weight, bias) in enumerate(layers):
+            if number:
+                open_ = (value > 0).to(rows.dtype)
+                value, slope = value * open_, slope * open_[:, :, None]
+            value, slope = value @ weight.T + bias, weight @ slope
+        values.append(value)
+        slopes.append(slope)
+    return torch.cat(values, 1), torch.cat(slopes, 1)
+
+
+def _solved(members: list[Network], rows: Tensor, wanted: Tensor) -> tuple[Tensor, Tensor]:
+    """Rows whose embeddings are nearest to the wanted ones, and how far apart these are."""
+    damping = torch.full((len(rows), 1, 1), 1e-2, dtype=rows.dtype)
+    unit = torch.eye(rows.shape[1], dtype=rows.dtype)
+    value, slope = _embedded(members, rows)
+    for _ in range(STEPS):
+        square = slope.mT @ slope + damping * unit
+        step = torch.linalg.solve(square, slope.mT @ (value - wanted)[:, :, None])[:, :, 0]
+        moved, moved_slope = _embedded(members, rows - step)
+        good = ((moved - wanted) ** 2).sum(1) < ((value - wanted) ** 2).sum(1)
+        rows = torch.where(good[:, None], rows - step, rows)
+        value = torch.where(good[:, None], moved, value)
+        slope = torch.where(good[:, None, None], moved_slope, slope)
+        damping = (damping * torch.where(good, 0.4, 3.0)[:, None, None]).clamp(1e-12, 1e6)
+    return rows, ((value - wanted) ** 2).mean(1).sqrt()
+
+
+def _targets(
+    part: BottomPart, truth: Encoded, guessed: list[np.ndarray]
+) -> list[tuple[Secret, np.ndarray, np.ndarray]]:
+    """Every column that varies: the truth, what was solved for, and the guess without it."""
+    found = []
+    for at, name in enumerate(part.encoder.numeric_names):
+        values = truth.numeric[:, [at]].astype(np.float64)
+        secret = Secret(name, values, np.ones(len(values), dtype=bool), "R²")
+        found.append((secret, guessed[0][:, [at]], np.zeros_like(values)))
+    for at, name in enumerate(part.encoder.code_names):
+        shares = guessed[1 + at]
+        values = np.eye(shares.shape[1])[truth.codes[:, at]]
+        common = np.tile(np.eye(shares.shape[1])[values.sum(0).argmax()], (len(values), 1))
+        attack = np.where(shares.any(1)[:, None], shares, common)
+        found.append((Secret(name, values, truth.codes[:, at] > 0, "accuracy"), attack, common))
+    return found
