@@ -26,7 +26,7 @@ from fedmend.errors import PrivacyWarning, Refused
 from fedmend.federation import Federation, Site
 from fedmend.federation.engines.flare.host import Hello, PartyHost
 from fedmend.federation.engines.flare.messages import read_reply, request
-from fedmend.federation.ledger import read_ledger
+from fedmend.federation.ledger import REPRODUCIBLE, Entry, read_ledger
 from fedmend.federation.randomness import SECRET_FILE
 from fedmend.federation.wire_types import VERSION
 from fedmend.generate.vfgain import VFGAIN
@@ -178,18 +178,22 @@ def test_a_host_refuses_a_site_that_anybody_could_rebuild(host, kit) -> None:
         greeted(host(folder), reproducible=True)
 
 
+def noted(path: Path) -> list[Entry]:
+    return [entry for entry in read_ledger(path) if entry.note == REPRODUCIBLE]
+
+
 def test_a_reproducible_run_is_in_the_partys_ledger_and_on_its_screen(host, kit) -> None:
     folder = kit("here", "[policy]\nreproducible = true\n")
     one = host(folder)
     greeted(one, reproducible=True)
     one.close("finished")
-    (entry,) = read_ledger(folder / "ledgers" / "spring.jsonl")
-    assert (entry.call, entry.note, entry.bytes) == ("run", "reproducible", 0)
+    (entry,) = noted(folder / "ledgers" / "spring.jsonl")
+    assert (entry.call, entry.receiver, entry.bytes) == ("run", "bank", 0)
     assert "can compute its rows" in (folder / "events.jsonl").read_text()
     usual = host(folder)
     greeted(usual, run="usual")
     usual.close("finished")
-    assert read_ledger(folder / "ledgers" / "usual.jsonl") == []
+    assert noted(folder / "ledgers" / "usual.jsonl") == []
 
 
 def test_asking_for_it_warns_of_what_it_costs(tmp_path) -> None:

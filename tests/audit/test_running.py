@@ -166,6 +166,7 @@ def test_other_ways_to_train_are_read_too(make_fed, make_frame, name: str) -> No
         "labels from gradients",
         "labels from a trained bottom",
         "columns from embeddings",
+        "rows from known weights",
     }
     assert report.table().query("attack == 'labels from gradients'")["score"].max() > 0.9
     assert not any("no attack looked" in fact for fact in report.facts)
@@ -182,7 +183,10 @@ def test_a_number_for_a_label_leaves_the_labels_attacks_out(make_fed, make_frame
     fed = make_fed(make_frame(120, task="regression"))
     report = Audit(**QUICK).run(fed, fm.VFL(epochs=1))
     assert "is a number" in report.left_out["labels from gradients"]
-    assert {each.attack for each in report.findings} == {"columns from embeddings"}
+    assert {each.attack for each in report.findings} == {
+        "columns from embeddings",
+        "rows from known weights",
+    }
 
 
 def test_a_method_of_one_party_shows_nothing_to_attack(make_fed, make_frame) -> None:

@@ -29,7 +29,6 @@ from fedmend.data.table import Table
 from fedmend.federation import COORDINATOR, Site
 from fedmend.learn.evidence.committee import BottomCommittee
 from fedmend.learn.halves import Settings
-from fedmend.learn.nets import Bottom
 from fedmend.learn.parts import BottomPart
 from fedmend.learn.split_worker import SplitWorker
 
@@ -62,11 +61,13 @@ class KnownWeights:
             return
         if heard.method == "create" and "net" in heard.given:
             self._made.setdefault(heard.party, (type(heard.at), dict(heard.given)))
-        trained = heard.method == "step" and heard.kind == "embedding"
-        if trained and heard.party not in self._first and heard.after is not None:
-            at = self.sightings.places(heard.after, len(heard.answer))
+        if heard.party in self._first or heard.method not in ("step", "embed"):
+            return
+        rows = heard.after if heard.method == "step" else np.asarray(heard.given["rows"])
+        if heard.kind == "embedding" and rows is not None:
+            at = self.sightings.places(rows, len(heard.answer))
             if at is not None:
-                self._first[heard.party] = Look(heard.after[at], as_array(heard.answer)[at])
+                self._first[heard.party] = Look(rows[at], as_array(heard.answer)[at])
 
     def run(self, scene: Scene) -> list[Finding]:
         found = []
@@ -85,7 +86,7 @@ class KnownWeights:
         worker, given = self._made[party]
         whole = scene.fed.engine.site(party).table_of(scene.fed.scope)  # type: ignore[attr-defined]
         part = rebuilt_bottom(worker, given, party, scene.fed.seed, whole)
-        if part.encoder.block_shapes:
+        if part.encoder.block_shapes or look.values.shape[1] != part.module.spec.out:
             return []
         rows = look.rows[:MOST_ROWS]
         truth = part.encoder.transform(scene.table(party).take(rows), party=party)
@@ -133,7 +134,7 @@ def rebuilt_bottom(
 
 
 def explained_rows(
-    module: Bottom | BottomCommittee, embeddings: np.ndarray, rng: np.random.Generator
+    module: Any, embeddings: np.ndarray, rng: np.random.Generator
 ) -> tuple[list[np.ndarray], np.ndarray]:
     """Of which rows a bottom of these weights makes these embeddings, and whether of any.
 
@@ -169,10 +170,10 @@ Network = list[tuple[Tensor, Tensor]]
 """Weights [out, in] and biases [out] of linear layers with ReLU between them."""
 
 
-def _networks(module: Bottom | BottomCommittee, width: int) -> list[Network]:
+def _networks(module: Any, width: int) -> list[Network]:
     """The members of a bottom over numbers and shares of categories, which its tables mix."""
     committee = isinstance(module, BottomCommittee)
-    members = module.spec.members if isinstance(module, BottomCommittee) else 1
+    members = module.spec.members if committee else 1
     found = []
     for member in range(members):
         tables = [
@@ -235,6 +236,6 @@ def _targets(
         shares = guessed[1 + at]
         values = np.eye(shares.shape[1])[truth.codes[:, at]]
         common = np.tile(np.eye(shares.shape[1])[values.sum(0).argmax()], (len(values), 1))
-        attack = np.where(shares.any(1)[:, None], shares, common)
+        attack = np.where(shares.any(1, keepdims=True), shares, common)
         found.append((Secret(name, values, truth.codes[:, at] > 0, "accuracy"), attack, common))
     return found

@@ -53,7 +53,8 @@ class Audit(Parameters):
     a party has, one figure for each number. known_rows: rows of which an attacker knows the other
     party's columns. repeats: draws of examples. most_rows: on how many rows a guess is scored.
     attacks: some of "gradients", "bottom", "embeddings", "weights", "votes", "membership" and
-    "products"; by default all of them. All are judged by true labels, whatever a method's label_dp lets it know.
+    "products"; by default all of them. All are judged by true labels, whatever a method's
+    label_dp lets it know.
     """
 
     def __init__(
