@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -7,10 +9,11 @@ from fedmend.deploy.party_file import install_workers, load_party, open_site
 from fedmend.errors import ConfigError, CryptoError, ReadError, Refused
 from fedmend.federation import Worker
 from fedmend.federation.engines.flare.host import Hello
+from fedmend.federation.policy import MACHINES_PREDICTIONS
 from fedmend.flow.reading import split_by_id
 from fedmend.secure.keys import Identity, keyring
 
-HELLO = Hello("r1", "first", ("VFL",), 4, 0.3)
+HELLO = Hello("r1", "first", ("vfl",), 4, 0.3)
 
 
 @pytest.fixture
@@ -55,7 +58,7 @@ def test_the_policy_is_the_partys(party, workshop):
         assert torch.get_num_threads() == 2
     finally:
         torch.set_num_threads(before)
-    assert site.policy == file.policy.build()
+    assert site.policy == replace(file.policy.build(), predictions=MACHINES_PREDICTIONS)
     assert "gradient" not in site.policy.may_leave
     assert site.policy.workers == frozenset({"PairWorker"})
     assert site.policy.min_intersection == 50

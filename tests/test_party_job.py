@@ -14,7 +14,7 @@ from fedmend.errors import ConfigError, Refused
 from fedmend.federation.engines.flare.events import EVENTS_FILE, read_events
 from fedmend.federation.engines.flare.host import Hello
 
-HELLO = Hello("r1", "spring run", ("VFL",), 0, 0.25)
+HELLO = Hello("r1", "spring run", ("vfl",), 0, 0.25)
 
 
 @pytest.fixture

@@ -103,7 +103,7 @@ def test_losses_are_those_of_the_models_own_probabilities() -> None:
     for name, table in losses.members.items():
         own = fed.engine.site(name).tables["train"]
         order = [list(own.ids).index(each) for each in table.ids]
-        likely = model.predict_proba(fed)[name][order]
+        likely = model.predict_proba(own)[order]
         classes = list(model.classes_)
         right = likely[np.arange(len(table)), [classes.index(each) for each in table.y]]
         found = losses.of(table, model.clients_.averaged)

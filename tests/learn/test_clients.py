@@ -49,6 +49,7 @@ def federation(parties: int = 3, rows: int = 120, **options) -> Federation:
             f"p{number}",
             table_of(people(rows + 16 * number, number)),
             test=table_of(people(50, number, labelled=1.0)),
+            policy=Policy(foreign_predictions=1),
         )
         for number in range(parties)
     ]

@@ -58,6 +58,10 @@ BASELINES = [
 ]
 
 
+# Parties that let a model that was sent in say what it makes of their rows.
+LETS_OUT = Policy(foreign_predictions=3)
+
+
 def frame_of(n: int, seed: int, labelled: int) -> pd.DataFrame:
     """Three classes that numbers and a nominal column tell apart, a few cells missing."""
     rng = np.random.default_rng(seed)
@@ -89,7 +93,7 @@ def clinics_of(labelled: tuple[int, ...] = (24, 24, 24), **options: Any) -> Fede
                 f"clinic-{number}",
                 Table(ids[:90], frame, **names),
                 test=Table(ids[90:], test, **names),
-                policy=options.pop(f"policy_{number}", None),
+                policy=options.pop(f"policy_{number}", LETS_OUT),
             )
         )
     return Federation(*parties, strict=True, **options)
@@ -291,7 +295,9 @@ def test_a_saved_model_predicts_the_same_elsewhere(clinics: Federation, tmp_path
     assert back.history_ == model.history_
     for name, probabilities in back.predict_proba(clinics.on("test")).items():
         np.testing.assert_array_equal(probabilities, said[name])
-    newcomer = Federation(Party("new", clinics.engine.site("clinic-0").tables["test"]))
+    rows = clinics.engine.site("clinic-0").tables["test"]
+    np.testing.assert_allclose(model.predict_proba(rows), said["clinic-0"], rtol=1e-5)
+    newcomer = Federation(Party("new", rows, policy=LETS_OUT))
     there = SAGE.load(tmp_path / "model", newcomer)
     np.testing.assert_allclose(there.predict_proba(newcomer)["new"], said["clinic-0"], rtol=1e-5)
     moved = model.to(newcomer)

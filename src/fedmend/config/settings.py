@@ -68,6 +68,10 @@ class PolicySettings(_Settings):
     label_epsilon: float | None = Field(default=None, gt=0)
     label_dp_only: bool | None = None
     true_test_labels: bool | None = None
+    methods: list[str] | None = None
+    takes: list[str] | None = None
+    predictions: int | None = Field(default=None, ge=0)
+    foreign_predictions: int | None = Field(default=None, ge=0)
 
     def build(self) -> Policy:
         given: dict[str, Any] = self.model_dump(exclude_none=True)

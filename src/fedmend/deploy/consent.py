@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -20,22 +21,28 @@ _ANSWER = "answer.txt"
 
 @dataclass(frozen=True)
 class Question:
-    """What the coordinator asks for: a run, in its own words."""
+    """What the coordinator asks for, and what that lets out by this party's own installation.
+
+    title: the coordinator's words. methods: names that are installed here, to which the run is
+    bound. kinds: of the values that may leave by them.
+    """
 
     run: str
     title: str
     methods: tuple[str, ...]
     asked: float
+    kinds: tuple[str, ...] = ()
 
     @property
     def words(self) -> str:
         named = printable(", ".join(self.methods)).replace("\n", " ")
-        return f"run {self.title!r} with {named or 'no named method'}"
+        told = f", which lets out {', '.join(self.kinds)}" if self.kinds else ""
+        return f"run {self.title!r} with {named or 'no named method'}{told}"
 
 
-def ask(kit: Path, hello: Hello, seconds: float) -> None:
+def ask(kit: Path, hello: Hello, seconds: float, kinds: Sequence[str] = ()) -> None:
     """Wait for this party's yes; a no, or silence, is `Refused`."""
-    question = Question(hello.run, hello.title, hello.methods, time.time())
+    question = Question(hello.run, hello.title, hello.methods, time.time(), tuple(kinds))
     (kit / _ANSWER).unlink(missing_ok=True)
     (kit / _QUESTION).write_text(json.dumps(asdict(question)), encoding="utf-8")
     deadline = time.monotonic() + seconds
@@ -62,7 +69,13 @@ def open_question(kit: Path) -> Question | None:
         content = json.loads((kit / _QUESTION).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
-    return Question(content["run"], content["title"], tuple(content["methods"]), content["asked"])
+    return Question(
+        content["run"],
+        content["title"],
+        tuple(content["methods"]),
+        content["asked"],
+        tuple(content.get("kinds", ())),
+    )
 
 
 def give_answer(kit: Path, yes: bool) -> Question:

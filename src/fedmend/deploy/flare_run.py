@@ -92,7 +92,7 @@ def _plan(config: Config, kits: Kits, listener: Listener) -> Plan:
             reproducible=config.run.reproducible,
             home=work,
             title=config.title,
-            methods=tuple(plan.shown_methods()),
+            methods=tuple(plan.named_methods()),
             seed=plan.seeds[0],
             test_share=config.evaluate.test_share,
             ledger=work / LEDGER_FILE,

@@ -26,6 +26,7 @@ from fedmend.deploy.party_keys import PARTNERS_FILE
 from fedmend.deploy.processes import role_of, server_address
 from fedmend.errors import ConfigError, DataError, FedmendError, FedmendWarning
 from fedmend.federation import Policy, Worker
+from fedmend.federation.bound import EVERY_RUN, declared
 from fedmend.federation.labels import LabelRecords
 from fedmend.federation.site import RECORDS
 from fedmend.flow.reading import all_problems, read_party
@@ -198,6 +199,7 @@ def _file(kit: Path, file: PartyFile) -> Iterator[Check]:
         policy = file.policy.build()
         yield Check("party.toml", "ok", f"lets out {', '.join(sorted(policy.may_leave))}")
         yield from _workers(file, policy)
+        yield from _methods(file, policy)
     yield from _partners(file)
     for words in password_notes(file):
         yield Check("party.toml", "note", words)
@@ -245,6 +247,23 @@ def _workers(file: PartyFile, policy: Policy) -> Iterator[Check]:
         yield Check("party.toml", "problem", words)
     if not wrong:
         words = f"lets only {', '.join(sorted(policy.workers))} be started"
+        yield Check("party.toml", "ok", words)
+
+
+def _methods(file: PartyFile, policy: Policy) -> Iterator[Check]:
+    """A run is refused by name; here is told by whose."""
+    install_workers(file.modules)
+    if policy.methods is None:
+        words = "takes part in every published method of this installation. Mend: methods = [...] "
+        yield Check("party.toml", "note", words + "under [policy] names those it agreed to")
+        return
+    wrong = sorted(policy.methods - set(declared()))
+    for name in wrong:
+        known = [each for each in declared() if each != EVERY_RUN]
+        words = f"policy.methods: no method {name!r} is installed here: {did_you_mean(name, known)}"
+        yield Check("party.toml", "problem", words)
+    if not wrong:
+        words = f"takes part in {', '.join(sorted(policy.methods))} only"
         yield Check("party.toml", "ok", words)
 
 

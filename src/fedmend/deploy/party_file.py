@@ -6,6 +6,7 @@ import importlib
 import logging
 import pkgutil
 import tomllib
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -17,9 +18,11 @@ from fedmend.config.environment import look_up
 from fedmend.data.table import Table
 from fedmend.deploy.party_keys import KeySettings, install_keys
 from fedmend.errors import ConfigError
-from fedmend.federation import Site
+from fedmend.federation import Policy, Site, Worker
+from fedmend.federation.bound import Bound
 from fedmend.federation.engines.flare.host import RUN_FOLDER, Hello
 from fedmend.federation.engines.flare.leftovers import KEEP_JOBS
+from fedmend.federation.policy import MACHINES_PREDICTIONS
 from fedmend.federation.randomness import kept_secret
 from fedmend.federation.site import RECORDS
 from fedmend.flow.reading import read_party, split_by_id
@@ -27,7 +30,15 @@ from fedmend.flow.reading import read_party, split_by_id
 if TYPE_CHECKING:
     from fedmend.data.schema import Schema
 
-__all__ = ["PARTY_FILE", "PartyFile", "install_workers", "load_party", "open_site", "read_new"]
+__all__ = [
+    "PARTY_FILE",
+    "PartyFile",
+    "install_workers",
+    "load_party",
+    "open_site",
+    "read_new",
+    "rules_of",
+]
 
 logger = logging.getLogger(__name__)
 
@@ -104,11 +115,11 @@ def load_party(path: Path) -> PartyFile:
 
 
 def open_site(file: PartyFile, hello: Hello, folder: Path) -> Site:
-    """This party's site for a run: tables read, test rows set aside, workers known."""
-    policy, home = file.policy.build(), folder / RUN_FOLDER / hello.run
+    """This party's site for a run: bound to its methods, tables read, test rows set aside."""
+    policy, bound = rules_of(file, hello)
+    home = folder / RUN_FOLDER / hello.run
     if hello.reproducible:
         policy.admit_reproducible(file.name)
-    install_workers(file.modules)
     if file.threads is not None:
         import torch
 
@@ -127,9 +138,20 @@ def open_site(file: PartyFile, hello: Hello, folder: Path) -> Site:
         device=file.device,
         home=home,
         records=folder / RECORDS,
+        bound=bound,
     )
     install_keys(site, file.keys, file.at("."), file.partners)
     return site
+
+
+def rules_of(file: PartyFile, hello: Hello) -> tuple[Policy, Bound]:
+    """This party's policy between machines, and what the methods of a run may use by it."""
+    own = install_workers(file.modules)
+    policy = file.policy.build()
+    if policy.predictions is None:
+        policy = replace(policy, predictions=MACHINES_PREDICTIONS)
+    seal = file.policy.sealed is None
+    return policy, Bound.to(file.name, hello.methods, policy, own=own, seal=seal)
 
 
 def _new_rows(file: PartyFile, train: Table) -> Table:
@@ -147,8 +169,11 @@ def read_new(file: PartyFile, schema: Schema) -> Table:
         return read_rows(file.at(place.text), file, schema)
 
 
-def install_workers(modules: list[str] | None = None) -> None:
-    """Import every module of this installation that may define workers."""
+def install_workers(modules: list[str] | None = None) -> list[type[Worker]]:
+    """Import every module of this installation that may define workers.
+
+    Returned are those of the party's own `modules`: it named them, so that they may be started.
+    """
     root = Path(__file__).parent.parent
     for room in _ROOMS:
         if not (root / room).is_dir():
@@ -165,6 +190,7 @@ def install_workers(modules: list[str] | None = None) -> None:
                 f"modules: {name!r} cannot be imported: {error}. Mend: install it where fedmend "
                 "is, or take it off the list in party.toml"
             ) from error
+    return [each for each in Worker.installed().values() if each.__module__ in (modules or ())]
 
 
 def _import(name: str) -> None:

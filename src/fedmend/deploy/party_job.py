@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from fedmend.deploy.consent import ask, party_of
-from fedmend.deploy.party_file import PartyFile, load_party, open_site
+from fedmend.deploy.party_file import PartyFile, load_party, open_site, rules_of
 from fedmend.errors import ConfigError
-from fedmend.federation import Site
+from fedmend.federation import Site, Worker
 from fedmend.federation.engines.flare.collab import CollabParty
 from fedmend.federation.engines.flare.events import EVENTS_FILE, Events
 from fedmend.federation.engines.flare.host import Hello, Opener
@@ -21,8 +21,10 @@ class PartyJob(CollabParty):
     def opener(self, kit: Path) -> Opener:
         def open_it(hello: Hello) -> Site:
             file = _own_file(kit)
+            policy, bound = rules_of(file, hello)  # nobody is asked for what is refused anyway
             if file.approve == "ask":
-                ask(kit, hello, file.approve_seconds)
+                kinds = bound.lets_out(Worker.installed(), policy)
+                ask(kit, hello, file.approve_seconds, kinds)
             return open_site(file, hello, kit)
 
         return open_it

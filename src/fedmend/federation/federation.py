@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from fedmend.data.table import Table
 from fedmend.errors import AlignmentError, ConfigError, DataError, PrivacyWarning
+from fedmend.federation.bound import EVERY_RUN, declare
 from fedmend.federation.crew import Crew, Each, for_party
 from fedmend.federation.engines import Engine
 from fedmend.federation.engines.local import LocalEngine
@@ -91,6 +92,9 @@ class RosterWorker(Worker):
             "features": len(self.table.feature_names),
             "labelled": self.table.label is not None,
         }
+
+
+declare(EVERY_RUN, RosterWorker)
 
 
 def _check_arguments(parties: Sequence[Any], seed: Any, device: Any) -> None:
@@ -200,8 +204,9 @@ class Federation:
 
         The server must be up (`fedmend server start`), and so must the parties; `waiting` is told
         who is not there yet. run: under which name the parties keep models and checkpoints.
-        title, methods: what they are shown. ledgers: where their ledgers are put at the end.
-        keep_jobs: of how many finished runs the server keeps the jobs.
+        title: what they are shown. methods: names of the methods that will be used
+        (``("vfl", "predict")``), to which the parties bind the run. ledgers: where their ledgers
+        are put at the end. keep_jobs: of how many finished runs the server keeps the jobs.
         resume: go on with the run of this name, with the random choices that the parties have kept
         of it. home: a folder in which the coordinator keeps its own. reproducible: all of them
         follow from the seed, with a `PrivacyWarning`; a party refuses unless its policy allows it.

@@ -27,6 +27,9 @@ KINDS: dict[str, str] = {
     "row": "a party's own values in the clear",
 }
 REFUSED_BY_DEFAULT = frozenset({"label", "row"})
+MACHINES_PREDICTIONS = 5
+"""Different predictions of a row that leave in a run between machines, where no policy says more:
+a table of predictions has one, and one more for every party that is left out to see its share."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +47,12 @@ class Policy:
     the start, None from the first time that a run asks for it on (and in all later ones), False in
     the runs that ask for it only. true_test_labels: under label_dp, scores of rows of which no
     label was ever drawn (a test table) may rest on labels as they are.
+    methods: the methods it takes part in (`federation.bound`); None is every published one.
+    takes: the kinds that may come in; by default all but `label` and `row`.
+    predictions: how many different predictions of one row may leave in a run, by models that
+    were trained here; None counts none (between machines it is then `MACHINES_PREDICTIONS`).
+    foreign_predictions: the same by models whose weights were sent in. Whoever chooses weights
+    chooses what a prediction says of a row, so that by default none leaves.
     """
 
     allow: frozenset[str] = frozenset(KINDS) - REFUSED_BY_DEFAULT
@@ -55,10 +64,14 @@ class Policy:
     label_epsilon: float = 8.0
     label_dp_only: bool | None = None
     true_test_labels: bool = False
+    methods: frozenset[str] | None = None
+    takes: frozenset[str] = frozenset(KINDS) - REFUSED_BY_DEFAULT
+    predictions: int | None = None
+    foreign_predictions: int = 0
 
     def __post_init__(self) -> None:
         problems: list[str] = []
-        for field in ("allow", "refuse", "sealed"):
+        for field in ("allow", "refuse", "sealed", "takes"):
             kinds = getattr(self, field)
             object.__setattr__(self, field, frozenset(_as_names(kinds)))
             problems += [
@@ -66,8 +79,13 @@ class Policy:
                 for kind in getattr(self, field)
                 if kind not in KINDS
             ]
-        if self.workers is not None:
-            object.__setattr__(self, "workers", frozenset(_as_names(self.workers)))
+        for field in ("workers", "methods"):
+            if getattr(self, field) is not None:
+                object.__setattr__(self, field, frozenset(_as_names(getattr(self, field))))
+        for field in ("predictions", "foreign_predictions"):
+            number = getattr(self, field)
+            if number is not None and (type(number) is not int or number < 0):
+                problems.append(f"policy.{field} must be a whole number from 0 on, got {number!r}")
         if not isinstance(self.min_intersection, int) or self.min_intersection < 1:
             problems.append(
                 "policy.min_intersection must be a whole number from 1 on, however: "
@@ -109,9 +127,25 @@ class Policy:
                 f"allow {kind!r} in the policy of {party!r}, or use a method that needs it not",
             )
 
+    def admit_taken(self, party: str, call: str, kind: str, value: Any) -> None:
+        """Refuse what may not come in, or what comes in the open though its kind is sealed."""
+        if kind not in self.takes and kind != "control":
+            raise Refused(
+                party,
+                f"{call} would take a value of kind {kind!r} in ({KINDS[kind]})",
+                f"add {kind!r} to takes in the policy of {party!r}, or use another method",
+            )
+        if kind in self.sealed and in_the_open(value):
+            raise Refused(
+                party,
+                f"{call} was given a value of kind {kind!r} ({KINDS[kind]}) that is not sealed",
+                f"seal = true of the method; or take {kind!r} out of sealed in the policy of "
+                f"{party!r}",
+            )
+
     def admit_value(self, party: str, call: str, kind: str, value: Any) -> None:
         """Refuse what would leave in the open though its kind is to be sealed."""
-        if kind in self.sealed and _in_the_open(value):
+        if kind in self.sealed and in_the_open(value):
             raise Refused(
                 party,
                 f"{call} would let a value of kind {kind!r} out ({KINDS[kind]}) that is not sealed",
@@ -120,12 +154,12 @@ class Policy:
             )
 
 
-def _in_the_open(value: Any) -> bool:
+def in_the_open(value: Any) -> bool:
     """Whether anything in a value is readable for whoever carries it."""
     if isinstance(value, dict):
-        return any(_in_the_open(each) for each in value.values())
+        return any(in_the_open(each) for each in value.values())
     if isinstance(value, (list, tuple)):
-        return any(_in_the_open(each) for each in value)
+        return any(in_the_open(each) for each in value)
     return value is not None and not isinstance(value, Sealed)
 
 

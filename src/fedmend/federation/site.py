@@ -14,9 +14,12 @@ import numpy as np
 
 from fedmend.data.table import Table
 from fedmend.errors import ConfigError, DataError, FedmendError, PartyFailed, Refused
+from fedmend.federation.bound import Bound, declared
 from fedmend.federation.labels import LabelGuard
 from fedmend.federation.policy import Policy
+from fedmend.federation.predicted import Predicted
 from fedmend.federation.randomness import numpy_stream, stream, wide_seed
+from fedmend.federation.weights import admit_weights
 from fedmend.federation.worker import Exposure, Worker
 
 if TYPE_CHECKING:
@@ -49,6 +52,8 @@ class Site:
     site's name and their purpose, which others know (see `randomness`).
     home: of this run. records: a folder of the party's own that outlasts runs, by default in its
     home; without one, records live as long as the site does.
+    bound: what the methods of this run may use; None admits every installed worker, as where all
+    parties are in one process and their policies name no methods.
     """
 
     def __init__(
@@ -62,6 +67,7 @@ class Site:
         device: str = "cpu",
         home: str | Path | None = None,
         records: str | Path | None = None,
+        bound: Bound | None = None,
     ) -> None:
         self.name = name
         self.tables = dict(tables)
@@ -83,6 +89,9 @@ class Site:
         self.vault: dict[str, Any] = {}
         # Where a party shows and keeps what its people should know; whoever hosts the site sets it.
         self.note: Callable[[str], None] = logger.info
+        self.predicted = Predicted()
+        self.bound = bound
+        self._binds_itself = bound is None and self.policy.methods is not None
         self._workers: dict[str, Worker] = {}
         self._numbers = itertools.count(1)
 
@@ -106,6 +115,11 @@ class Site:
     def start(self, worker: str, scope: str, params: Mapping[str, Any]) -> str:
         """Start a worker by name; the returned handle is how it is called from then on."""
         self.policy.admit_worker(self.name, worker)
+        if self._binds_itself:  # with what is declared by now: methods load when they are used
+            named = sorted(set(self.policy.methods or ()) & set(declared()))
+            self.bound = Bound.to(self.name, named, self.policy, seal=False)
+        if self.bound is not None:
+            self.bound.admit_worker(self.name, worker)
         if set(scope) & set("/\\\0"):  # workers name files by it
             raise Refused(self.name, f"{scope!r} is no name for rows", "name a table")
         cls = Worker.installed().get(worker)
@@ -132,6 +146,8 @@ class Site:
                 f"{worker.worker_name()}.{method} is not exposed",
                 "call one of " + ", ".join(sorted(worker.exposures)),
             )
+        if self.bound is not None:
+            self.bound.admit_call(self.name, worker.worker_name(), method)
         self.policy.admit_kind(self.name, f"{worker.worker_name()}.{method}", exposure.kind)
         return exposure
 
@@ -145,11 +161,28 @@ class Site:
         exposure = self.admit(handle, method)
         worker = self._workers[handle]
         call = f"{worker.worker_name()}.{method}"
+        self._admit_taken(worker.worker_name(), call, exposure, kwargs)
         with self._errors(call):
             given = worker.incoming(exposure, kwargs)
             value = worker.outgoing(exposure, self._run(handle, method, given))
         self.policy.admit_value(self.name, call, exposure.kind, value)
+        if self.bound is not None:
+            self.bound.admit_crossing(self.name, worker.worker_name(), exposure.kind, value)
         return value
+
+    def _admit_taken(
+        self, worker: str, call: str, exposure: Exposure, kwargs: Mapping[str, Any]
+    ) -> None:
+        """What comes in has a kind too, and the policy a word on it."""
+        for name, kind in exposure.takes.items():
+            value = kwargs.get(name)
+            if value is None:
+                continue
+            self.policy.admit_taken(self.name, call, kind, value)
+            if self.bound is not None:
+                self.bound.admit_crossing(self.name, worker, kind, value)
+            if kind == "weights":
+                admit_weights(self.name, call, value)
 
     def _run(self, handle: str, method: str, given: Mapping[str, Any]) -> Any:
         return getattr(self._workers[handle], method)(**given)

@@ -73,6 +73,19 @@ class Choosing:
             own["candidates"] = tuple(own["candidates"])
         return cls(**own, params=params)
 
+    def names(self, *, horizontal: bool, several: bool, torn: bool = True) -> tuple[str, ...]:
+        """The methods worth trying, the cheapest first.
+
+        several: parties label. torn: one party alone has rows, worth methods that use them.
+        """
+        if self.candidates is not None:
+            return self.candidates
+        if horizontal:
+            return ("fedavg", "fixmatch", "sage")
+        if several:
+            return ("majority", "dawid-skene", "inc")
+        return ("local", "vfl", "local-vfl", "risa") if torn else ("local", "vfl")
+
     def params_of(self, name: str) -> dict[str, Any]:
         """What of the shared parameters this method knows."""
         known = method_class(name)().get_params()
@@ -149,28 +162,15 @@ def candidates_of(
 
     completed, corrected: whether there are completed rows and corrected labels.
     """
-    if how.candidates is not None:
-        names: tuple[str, ...] = how.candidates
-    elif horizontal:
-        names = ("fedavg", "fixmatch", "sage")
-    elif not corrected and len(fed.label_parties) > 1:
-        names = ("majority", "dawid-skene", "inc")
-    else:
-        names = ("local", "vfl", *_for_torn_rows(fed))
+    several = not corrected and len(fed.label_parties) > 1
+    torn = fed.is_aligned and any(fed.alignment.unaligned.values())
     found = []
-    for name in names:
+    for name in how.names(horizontal=horizontal, several=several, torn=torn):
         labels = corrected and name not in CROWD
         found.append(Candidate(name, corrected=labels))
         if completed and uses_completed_rows(name):
             found.append(Candidate(name, completed=True, corrected=labels))
     return found
-
-
-def _for_torn_rows(fed: Federation) -> tuple[str, ...]:
-    """Rows that one party alone has are worth methods that use them."""
-    if not fed.is_aligned or not any(fed.alignment.unaligned.values()):
-        return ()
-    return ("local-vfl", "risa")
 
 
 # ---------------------------------------------------------------- trying them

@@ -20,6 +20,7 @@ import pandas as pd
 from fedmend.data.table import Table
 from fedmend.errors import FedmendError
 from fedmend.federation import Federation, Site, Worker, exposed
+from fedmend.federation.bound import EVERY_RUN, declare
 from fedmend.flow.manifest import hash_of
 
 __all__ = ["DigestWorker", "files_here", "folders_of_parties", "forget_checkpoints", "tables_of"]
@@ -161,3 +162,6 @@ def files_here(work: Path, paths: list[str], parties: tuple[str, ...]) -> dict[s
                 continue
             found[each.relative_to(work).as_posix()] = hash_of(each)
     return found
+
+
+declare(EVERY_RUN, DigestWorker)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import numpy as np
 
 from fedmend.federation import Alignment, AlignmentCounts, Federation, Worker, exposed
+from fedmend.federation.bound import declare
 
 __all__ = ["FoldWorker", "fold", "horizontal_fold"]
 
@@ -97,3 +98,6 @@ def forget(fed: Federation, names: list[str]) -> None:
     """Let the parties drop the tables of a fold."""
     with fed.workers(FoldWorker) as crew:
         crew.forget(names)
+
+
+declare("auto", FoldWorker)

@@ -14,6 +14,7 @@ import numpy as np
 from fedmend._json import write_json
 from fedmend.errors import ResumeError
 from fedmend.federation import AlignmentCounts, Federation, Worker, exposed
+from fedmend.federation.bound import EVERY_RUN, declare
 from fedmend.federation.site import Alignment
 from fedmend.learn.belief import (
     Belief,
@@ -176,3 +177,8 @@ def restore_completion(fed: Federation, path: Path) -> None:
     stored = json.loads((path / f"{fed.scope}.json").read_text(encoding="utf-8"))
     with fed.workers(CompletionKeeper) as crew:
         _note(fed, crew.load_table(str(path)), int(stored["completed"]))
+
+
+declare(EVERY_RUN, AlignmentKeeper)
+for stage in ("fedpsg-pum", "correct"):
+    declare(stage, CompletionKeeper)

@@ -66,7 +66,8 @@ class Plan:
     leave_out: stages that are not done though they could be. keep_stages: what stages left in
     the folder stays when the run is done, so that it can go on with other settings.
     alone: parties that get what they need to predict their own rows alone. reproducible: random
-    choices follow from the seed between machines, too.
+    choices follow from the seed between machines, too. several_label: more than one party has a
+    label column.
     """
 
     title: str
@@ -93,6 +94,7 @@ class Plan:
     keep_stages: bool = True
     alone: Sequence[str] = ()
     reproducible: bool = False
+    several_label: bool = False
 
     @property
     def trainings(self) -> list[Method]:
@@ -121,14 +123,21 @@ class Plan:
         asked = None if method.corrected else method.params.get("label_party")
         return replace(method, params={**method.params, "label_party": asked or self.correct.to})
 
-    def shown_methods(self) -> list[str]:
-        """What the parties are shown before a run starts."""
-        shown = [method.title for method in self.trainings]
+    def named_methods(self) -> list[str]:
+        """What the parties are asked to take part in, by the names that a run is bound to there."""
+        named = [method.name for method in self.trainings]
         if self.choose is not None:
-            shown.append("a method chosen by cross-validation")
+            several = self.several_label and self.correct is None
+            named += [AUTO, *self.choose.names(horizontal=self.horizontal, several=several)]
+        if self.complete is not None:
+            named.append(self.complete.name)
         if self.correct is not None:
-            shown.append(f"labels corrected by {METHODS[self.correct.name][0]}")
-        return shown
+            named += ["correct", self.correct.name]
+        if self.horizontal:
+            named.append("label-skew")
+        elif self.several_label:
+            named += ["label-agreement", "reference"]
+        return list(dict.fromkeys(named))
 
 
 def plan_of(config: Config) -> Plan:
@@ -157,6 +166,7 @@ def plan_of(config: Config) -> Plan:
         keep_stages=config.run.keep_stages,
         alone=config.predict.alone,
         reproducible=config.run.reproducible,
+        several_label=len(config.labellers) > 1,
     )
 
 

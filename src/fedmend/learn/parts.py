@@ -57,7 +57,7 @@ class TopPart:
     """`names` are the feature parties in the order of the top's inputs.
 
     kind: the name of the module's class among `TOPS`. sides: what stands in for a party that
-    does not know a row, where the top has learnt that.
+    does not know a row, where the top has learnt that. foreign: it was sent in from outside.
     """
 
     names: list[str]
@@ -65,6 +65,7 @@ class TopPart:
     module: Any
     kind: str = "top"
     sides: Sides | None = None
+    foreign: bool = False
 
     def to_wire(self) -> dict[str, Any]:
         return {
@@ -74,6 +75,7 @@ class TopPart:
             "spec": self.module.spec.to_dict(),
             "weights": _weights(self.module),
             "sides": self.sides.to_wire() if self.sides else None,
+            "foreign": self.foreign,
         }
 
     @classmethod
@@ -84,7 +86,8 @@ class TopPart:
         labels = LabelEncoder.from_dict(saved["labels"])
         # Models of earlier versions have no sides.
         sides = Sides.from_wire(saved["sides"]) if saved.get("sides") else None
-        return cls(list(saved["names"]), labels, _filled(module, saved["weights"]), kind, sides)
+        filled, foreign = _filled(module, saved["weights"]), bool(saved.get("foreign"))
+        return cls(list(saved["names"]), labels, filled, kind, sides, foreign)
 
 
 @dataclass

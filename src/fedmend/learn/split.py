@@ -76,7 +76,7 @@ class BottomWorker(SplitWorker):
     @exposed(kind="control", takes={"part": "weights"})
     def take_top(self, part: dict[str, Any]) -> None:
         """A copy of the top, with which this party can predict alone."""
-        part_of(self.site, self.model).top = TopPart.from_wire(part)
+        part_of(self.site, self.model).top = TopPart.from_wire({**part, "foreign": True})
 
     @exposed(kind="embedding")
     def stand_in(self) -> Tensor:
@@ -97,6 +97,7 @@ class TopWorker(SplitWorker):
         super().__init__(site, scope, model=model)
         self._rows_used = np.zeros(0, np.int64)
         self._trains = False
+        self._asked: list[np.ndarray] = []
 
     @exposed(kind="control")
     def create(
@@ -162,6 +163,7 @@ class TopWorker(SplitWorker):
         )
         self.side = TopSide(self.half, top)
         self._trains = train
+        self._take_asked()
         if train:
             self.half.set_targets(self._targets())
             likelihoods = self._likelihoods()
@@ -207,6 +209,7 @@ class TopWorker(SplitWorker):
         embeddings: dict[str, Tensor] | None = None,
         known: list[str] | None = None,
     ) -> None:
+        self._asked.append(rows)
         alone = part_of(self.site, self.model).alone
         if alone is None or alone.bottom is None or known != [self.site.name]:
             self.side.predict_chunk(embeddings or {}, _numbers(rows, self.device), known)
@@ -225,10 +228,16 @@ class TopWorker(SplitWorker):
     def learn_sides(self, fixed: dict[str, Tensor]) -> None:
         self.side.learn_sides(fixed)
 
+    def _take_asked(self) -> list[np.ndarray]:
+        """The rows whose outputs are collected, chunk by chunk."""
+        asked, self._asked = self._asked, []
+        return asked
+
     @exposed(kind="statistic")
     def metrics(self, rows: np.ndarray | None = None) -> dict[str, float]:
         """Of the collected outputs. Where labels are known through randomised response: in training
         how well what was told is predicted, otherwise an estimate of the metrics by true labels."""
+        self._take_asked()
         targets = self._targets()
         targets = targets if rows is None else targets[rows]
         if self.told is None or (self._trains and not self.soft_targets):
@@ -240,6 +249,7 @@ class TopWorker(SplitWorker):
     @exposed(kind="statistic")
     def uncertainty_report(self) -> dict[str, Any]:
         """What the entropy of the collected outputs is worth, against the labels there are."""
+        self._take_asked()
         targets, outputs = self._targets(), self.side.take_outputs()
         known = targets >= 0
         undecided = metrics.normalised_entropy(outputs[known])
@@ -249,7 +259,9 @@ class TopWorker(SplitWorker):
     @exposed(kind="prediction")
     def predictions(self, table_order: bool = False) -> np.ndarray:
         """What was predicted, in the common order or in the order of this party's table."""
+        asked = np.concatenate([np.zeros(0, np.int64), *self._take_asked()])
         outputs = self.side.take_outputs()
+        self._let_out(self._rows_used[asked], outputs, foreign=self._part_top().foreign)
         if not table_order:
             return outputs
         ordered = np.empty_like(outputs)

@@ -164,5 +164,16 @@ class SplitWorker(ExchangeWorker):
             )
         return self.table.label
 
+    def _let_out(self, used: np.ndarray, outputs: np.ndarray, *, foreign: bool) -> None:
+        """Count predictions that are about to leave, by whose rows they are, or refuse them.
+
+        used: positions in this party's table, -1 for rows of others.
+        """
+        ids = [
+            self.table.ids[at] if at >= 0 else (self.scope, number)
+            for number, at in enumerate(used)
+        ]
+        self.site.predicted.admit(self.site.name, self.site.policy, ids, outputs, foreign=foreign)
+
     def _dropout_seed(self, seed: int) -> int:
         return self.site.own_seed(seed ^ zlib.crc32(self.site.name.encode()), "dropout")

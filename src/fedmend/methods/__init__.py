@@ -58,3 +58,5 @@ __all__ = [
     "Random",
     "RandomMatch",
 ]
+
+from fedmend.methods import workers as workers  # what a run of each method is bound to

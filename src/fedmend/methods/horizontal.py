@@ -27,6 +27,8 @@ from fedmend.methods.horizontal_settings import HorizontalSettings
 if TYPE_CHECKING:
     import pandas as pd
 
+    from fedmend.data.table import Table
+
 MODEL = "model.fmw"
 STATE = "rounds.fmw"
 HISTORY = "history.json"
@@ -113,26 +115,43 @@ class HorizontalEstimator(HorizontalSettings):
 
     # ------------------------------------------------------------------ using
 
-    def predict_proba(self, fed: Federation) -> dict[str, np.ndarray]:
-        """Every party's rows in the order of its table: probabilities [n, C] as `classes_` are.
+    def predict_proba(self, rows: Table | Federation) -> np.ndarray | dict[str, np.ndarray]:
+        """Probabilities [n, C] as `classes_` are: of a table of your own, or of parties' rows.
 
-        They leave the parties for it (kind "prediction").
+        Of a federation every party's rows are predicted, in the order of its table, and leave it
+        for that (kind "prediction"). A party lets that happen only where its policy says so
+        (`foreign_predictions`): whoever chooses the weights chooses what is said of a row. New rows
+        are otherwise predicted where they are (`predict_here`, ``fedmend predict``).
         """
-        return self._ready(fed).probabilities(fed)
+        if isinstance(rows, Federation):
+            return self._ready(rows).probabilities(rows)
+        if not hasattr(self, "clients_"):
+            raise NotFitted(f"{type(self).__name__} is not fitted. Mend: call fit(fed) first")
+        return self.clients_.probabilities_of(rows)
 
-    def predict(self, fed: Federation) -> dict[str, np.ndarray]:
-        """Every party's rows: classes in their own values."""
-        found = self.predict_proba(fed)
-        return {party: self.classes_[rows.argmax(1)] for party, rows in found.items()}
+    def predict(self, rows: Table | Federation) -> np.ndarray | dict[str, np.ndarray]:
+        """Classes in their own values, of rows as in `predict_proba`."""
+        found = self.predict_proba(rows)
+        if isinstance(found, dict):
+            return {party: self.classes_[each.argmax(1)] for party, each in found.items()}
+        return self.classes_[found.argmax(1)]
 
-    def predict_table(self, fed: Federation) -> dict[str, pd.DataFrame]:
-        """Every party's rows: prediction, p(class) and uncertainty, one line for each."""
+    def predict_table(self, rows: Table | Federation) -> pd.DataFrame | dict[str, pd.DataFrame]:
+        """Prediction, p(class) and uncertainty, one line for each row; rows as above."""
+        found = self.predict_proba(rows)
+        if isinstance(found, dict):
+            return {party: self._frame(each) for party, each in found.items()}
+        return self._frame(found)
+
+    def predict_here(self, fed: Federation) -> dict[str, int]:
+        """Let every party predict its own rows and keep the answers; how many rows there are."""
+        return self._ready(fed).predict_here(fed)
+
+    def _frame(self, probabilities: np.ndarray) -> pd.DataFrame:
         from fedmend.methods.outlook import frame_of
 
-        return {
-            party: frame_of(self.classes_.tolist(), rows, normalised_entropy(rows), {})
-            for party, rows in self.predict_proba(fed).items()
-        }
+        undecided = normalised_entropy(probabilities)
+        return frame_of(self.classes_.tolist(), probabilities, undecided, {})
 
     def evaluate(self, fed: Federation) -> dict[str, float]:
         """Accuracy, AUC, macro F1 and log loss over the labelled rows of all parties together.

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 from fedmend.config.catalogue import METHODS, method_class
 from fedmend.config.shapes import HORIZONTAL
 from fedmend.errors import DataError
-from fedmend.federation import Federation, Party
+from fedmend.federation import Federation, Party, Policy
+from fedmend.federation.policy import MACHINES_PREDICTIONS
 from fedmend.learn.parts import MANIFEST, read_json
 from fedmend.predict.asking import Group, Predicted, ask_horizontal, ask_split
 from fedmend.predict.models import name_of_class, schema_of
@@ -44,7 +45,9 @@ def predict_alone(
     name = name_of_class(manifest["method"])
     table = read_rows(rows, party, schema_of(folder))
     home = folder.resolve().parent
-    fed = Federation(Party(party.name, table, home=home), device=device)
+    # The party asks itself, with a top that it was once sent.
+    own = Policy(foreign_predictions=MACHINES_PREDICTIONS)
+    fed = Federation(Party(party.name, table, home=home, policy=own), device=device)
     title = METHODS[name][0]
     with fed, fed.workers(PredictionWorker) as crew:
         model = method_class(name).load(folder.resolve(), fed)

@@ -144,12 +144,12 @@ def _answers(model: SplitEstimator, fed: Federation, crew: Crew, group: Group) -
 
 
 def ask_horizontal(model: Any, fed: Federation, crew: Crew, title: str) -> list[Predicted]:
-    """Every party's rows by the common model."""
+    """Every party's rows by the common model; what it says of them stays there."""
     found = []
-    for party, table in model.predict_table(fed).items():
+    for party, rows in model.predict_here(fed).items():
         crew[party].claim(party)
-        crew[party].take(party, party, party, _columns(table))
-        found.append(Predicted(party, title, 0, len(table), None))
+        crew[party].take_kept(party)
+        found.append(Predicted(party, title, 0, rows, None))
     return found
 
 

@@ -53,7 +53,7 @@ def predict_over_machines(
             run=model.run,
             resume=True,  # nothing is begun anew: the model's parts lie under this name
             title=f"{config.title}: predict new rows",
-            methods=(model.title,),
+            methods=(model.name, "predict"),
             seed=config.run.all_seeds[0],
             test_share=config.evaluate.test_share,
             wait_seconds=config.flare.wait_seconds,

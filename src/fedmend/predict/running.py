@@ -74,7 +74,9 @@ def predict_tables(
 ) -> Iterator[tuple[list[Predicted], Any]]:
     """Predict tables in this process; the crew has the answers, party by party."""
     policies = {party.name: party.policy.build() for party in config.party}
-    parties = [Party(name, table, policy=policies[name]) for name, table in given.items()]
+    # The rows were given here: what a model says of them is for who gave them.
+    mine = {name: replace(each, foreign_predictions=1) for name, each in policies.items()}
+    parties = [Party(name, table, policy=mine[name]) for name, table in given.items()]
     if not model.horizontal:
         parties += [Party(name, table) for name, table in _absent(model, given)]
     fed = Federation(*parties, seed=config.run.all_seeds[0], device=config.run.device)

@@ -8,7 +8,11 @@ import numpy as np
 
 from fedmend.errors import DataError
 from fedmend.federation import Alignment
+from fedmend.federation.bound import but, declare
 from fedmend.federation.worker import Worker, exposed
+from fedmend.learn.clients.worker import kept_predictions
+from fedmend.learn.metrics import normalised_entropy
+from fedmend.methods.outlook import frame_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -26,6 +30,7 @@ class PredictionWorker(Worker):
         self._taken = np.zeros(len(self.table), bool)
         self._groups: dict[str, np.ndarray] = {}
         self._parts: list[Any] = []
+        self._foreign: list[tuple[np.ndarray, np.ndarray]] = []
 
     @exposed(kind="count")
     def rows(self) -> int:
@@ -74,6 +79,18 @@ class PredictionWorker(Worker):
         self._parts.append((rows, pd.DataFrame(head | answers)))
 
     @exposed(kind="control")
+    def take_kept(self, group: str) -> None:
+        """Predictions of all rows that this party made itself, with a model that was sent in."""
+        import pandas as pd
+
+        classes, found = kept_predictions(self.site, self.scope.partition("@")[0])
+        rows, mine = self._groups[group], self.site.name
+        answers = frame_of(classes, found[rows], normalised_entropy(found[rows]), {})
+        head = pd.DataFrame({"id": self.table.ids[rows], "known_to": mine, "used": mine})
+        self._parts.append((rows, pd.concat([head, answers], axis=1)))
+        self._foreign.append((rows, found[rows]))
+
+    @exposed(kind="control")
     def write(self, path: str) -> None:
         """One file with all of them, in the order of this party's table; whole or not at all."""
         file = self.site.folder(path) / PREDICTIONS_FILE
@@ -85,6 +102,10 @@ class PredictionWorker(Worker):
     @exposed(kind="prediction")
     def answers(self) -> dict[str, Any]:
         """The same to whoever gave the rows: their numbers in this party's table, and no ids."""
+        site = self.site
+        for place, found in self._foreign:
+            ids = self.table.ids[place]
+            site.predicted.admit(site.name, site.policy, ids, found, foreign=True)
         frame = self._frame().drop(columns="id")
         rows = np.sort(np.concatenate([place for place, _ in self._parts]))
         return {"row": rows.tolist(), **{str(name): frame[name].tolist() for name in frame}}
@@ -95,3 +116,7 @@ class PredictionWorker(Worker):
         places = np.concatenate([place for place, _ in self._parts])
         whole = pd.concat([part for _, part in self._parts], ignore_index=True)
         return whole.iloc[np.argsort(places, kind="stable")].reset_index(drop=True)
+
+
+# The answers of rows that a party calls its own are written there, and go nowhere else.
+declare("predict", but(PredictionWorker, "answers"))

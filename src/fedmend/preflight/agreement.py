@@ -20,8 +20,10 @@ import numpy as np
 
 from fedmend.errors import DataError
 from fedmend.federation import Federation
+from fedmend.federation.bound import declare
 from fedmend.methods.inc_labels import LabelWorker
 from fedmend.secure.columns import Columns, ColumnsWorker, IntegerColumns, column_provider
+from fedmend.secure.dealer import DealerWorker
 from fedmend.secure.inner_product import Mode, ProductSession
 
 __all__ = [
@@ -230,3 +232,11 @@ def alpha_of(tables: Mapping[tuple[str, str], np.ndarray]) -> float | None:
     if expected <= 0 or total <= 1:
         return None
     return 1 - (total - 1) * differ / expected
+
+
+declare(
+    "label-agreement",
+    (LabelWorker, frozenset({"classes"})),
+    DealerWorker,
+    providers=["label-votes"],
+)

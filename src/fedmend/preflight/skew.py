@@ -21,6 +21,7 @@ import numpy as np
 from fedmend.data.labels import as_written
 from fedmend.errors import DataError
 from fedmend.federation import Federation, Site, exposed
+from fedmend.federation.bound import declare
 from fedmend.secure.sums import SumSession, SumWorker
 
 __all__ = ["ClassWorker", "PartySkew", "Skew", "by_chance", "distance", "label_skew"]
@@ -219,3 +220,6 @@ def by_chance(pooled: np.ndarray, rows: int) -> float | None:
     # The party's own rows are among the pooled ones, which holds its shares nearer to them.
     rest = max(0.0, 1 - rows / total)
     return float(np.sqrt(2 / math.pi * shares * (1 - shares) / rows * rest).sum() / 2)
+
+
+declare("label-skew", ClassWorker)

@@ -16,6 +16,7 @@ from fedmend.data.schema import BLOCKS
 from fedmend.data.table import Table
 from fedmend.errors import AlignmentError, DataError, Refused
 from fedmend.federation import Federation, Worker, exposed, require_federation
+from fedmend.federation.bound import EVERY_RUN, declare
 from fedmend.report.amounts import percent
 from fedmend.report.tears import torn_across, what_is_torn
 
@@ -334,3 +335,6 @@ def _label_words(label: Mapping[str, Any]) -> str:
         return f"{label['name']}: {counts}"
     mean, sd = label["mean"], label["sd"]
     return f"{label['name']}: mean {mean:.4g}, standard deviation {sd:.4g}"
+
+
+declare(EVERY_RUN, OverviewWorker)

@@ -23,6 +23,7 @@ import numpy as np
 
 from fedmend._suggest import did_you_mean
 from fedmend.errors import AlignmentError, ConfigError, CryptoError, PrivacyWarning, Refused
+from fedmend.federation.bound import EVERY_RUN, declare
 from fedmend.federation.federation import (
     AlignmentCounts,
     Crew,
@@ -286,3 +287,6 @@ def _styles(crews: list[Crew], facts: Facts) -> dict[str, str]:
             except Refused:  # a party that keeps statistics in has still said its ids' type
                 styles[party] = facts[party]["ids"]
     return styles
+
+
+declare(EVERY_RUN, PairWorker, StarWorker, SpuWorker, SameOrderWorker)

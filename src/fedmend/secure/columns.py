@@ -142,6 +142,9 @@ class ColumnsWorker(SealingWorker):
     """Base of the workers that multiply columns: makes them, and counts what all must know."""
 
     def provide(self, provider: str, settings: Mapping[str, Any]) -> IntegerColumns:
+        bound = self.site.bound
+        if bound is not None:
+            bound.admit_provider(self.site.name, provider)
         make = _PROVIDERS.get(provider)
         if make is None:
             raise ConfigError(

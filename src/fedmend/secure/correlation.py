@@ -37,10 +37,11 @@ import numpy as np
 import pandas as pd
 
 from fedmend.errors import AlignmentError, ConfigError, DataError
+from fedmend.federation.bound import declare
 from fedmend.federation.federation import Crew, Each, Federation
 from fedmend.secure.channel import introduce
 from fedmend.secure.columns import Columns
-from fedmend.secure.inner_product import Mode, ProductSession
+from fedmend.secure.inner_product import PRODUCT_WORKERS, Mode, ProductSession
 from fedmend.secure.ranks import MAX_CATEGORIES, RankWorker
 
 __all__ = ["RankCorrelation", "rank_correlation"]
@@ -384,3 +385,6 @@ def _check_options(
             problems.append(f"{option} must be at least {least}, however: {given}")
     if problems:
         raise ConfigError(problems)
+
+
+declare("correlation", RankWorker, *PRODUCT_WORKERS.values(), providers=["state"], named_only=True)

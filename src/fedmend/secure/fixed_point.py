@@ -19,6 +19,7 @@ import numpy as np
 import pandas as pd
 
 from fedmend.errors import ConfigError, DataError
+from fedmend.federation.bound import declare
 from fedmend.federation.federation import Each, Federation
 from fedmend.federation.worker import exposed
 from fedmend.secure.columns import (
@@ -306,3 +307,6 @@ def _result(
 
 def _listed(names: Sequence[str] | None) -> list[str] | None:
     return None if names is None else list(names)
+
+
+declare("products", CovarianceWorker)

@@ -27,6 +27,7 @@ import numpy as np
 import pandas as pd
 
 from fedmend.errors import AlignmentError, ConfigError, DataError, PrivacyWarning
+from fedmend.federation.bound import declare
 from fedmend.federation.federation import Crew, Each, Federation
 from fedmend.federation.worker import exposed
 from fedmend.secure.bfv import MOST_PLAIN_BITS, BfvProducts, BfvWorker
@@ -37,7 +38,7 @@ from fedmend.secure.exact import wrapping_product
 from fedmend.secure.product_worker import ProductWorker
 from fedmend.secure.published import PublishedProducts, PublishedWorker
 
-__all__ = ["Mode", "ProductSession", "inner_products"]
+__all__ = ["PRODUCT_WORKERS", "Mode", "ProductSession", "inner_products"]
 
 logger = logging.getLogger(__name__)
 
@@ -46,7 +47,7 @@ Progress = Callable[[str, int, int], None]
 
 # Products in magnitude below two to this many; beyond they would come out wrong, so are refused.
 LIMIT_BITS = {"bfv": MOST_PLAIN_BITS - 1, "dealer": 63, "published": 63, "plain": 63}
-_WORKERS: dict[str, type[ProductWorker]] = {
+PRODUCT_WORKERS: dict[str, type[ProductWorker]] = {
     "bfv": BfvWorker,
     "dealer": DealerWorker,
     "published": PublishedWorker,
@@ -61,7 +62,7 @@ class PlainWorker(ProductWorker):
         return self.columns.values
 
 
-_WORKERS["plain"] = PlainWorker
+PRODUCT_WORKERS["plain"] = PlainWorker
 
 
 class _Protocol(Protocol):
@@ -126,8 +127,10 @@ class ProductSession:
         key_bits: int = 2048,
         progress: Progress | None = None,
     ) -> None:
-        if mode not in _WORKERS:
-            raise ConfigError(f"unknown mode {mode!r}. Mend: use one of {', '.join(_WORKERS)}")
+        if mode not in PRODUCT_WORKERS:
+            raise ConfigError(
+                f"unknown mode {mode!r}. Mend: use one of {', '.join(PRODUCT_WORKERS)}"
+            )
         if fixed.party == changing_party:
             raise ConfigError(
                 f"both sides are {changing_party!r}, who can multiply its own columns alone. "
@@ -138,7 +141,7 @@ class ProductSession:
         self._fixed = fixed
         sides = {"role": Each(dict(zip(self.parties, SIDES, strict=True)))}
         self._crew = fed.workers(
-            _WORKERS[mode], parties=list(self.parties), **(sides if mode == "dealer" else {})
+            PRODUCT_WORKERS[mode], parties=list(self.parties), **(sides if mode == "dealer" else {})
         )
         try:
             introduce(self._crew)
@@ -246,3 +249,11 @@ def inner_products(
         names = session.fixed_facts["names"], session.changing_facts["names"]
     logger.debug("inner products, mode %s: %d x %d", mode, len(names[0]), len(names[1]))
     return pd.DataFrame(values, index=names[0], columns=names[1])
+
+
+declare(
+    "products",
+    *PRODUCT_WORKERS.values(),
+    providers=["integers", "indicators", "centred-ranks", "fixed-point", "state"],
+    named_only=True,
+)

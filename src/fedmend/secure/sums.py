@@ -35,6 +35,7 @@ from fedmend.errors import (
     PrivacyWarning,
 )
 from fedmend.federation import Each
+from fedmend.federation.bound import declare
 from fedmend.secure.sums_masks import check_total, ring_of, total_of
 from fedmend.secure.sums_numbers import SumForm
 from fedmend.secure.sums_worker import LEAST_PARTIES, ColumnSumWorker, SumWorker, offer_summand
@@ -398,3 +399,6 @@ def secure_sum(
 
 def _names(columns: str | Sequence[str]) -> list[str]:
     return [columns] if isinstance(columns, str) else list(columns)
+
+
+declare("sums", ColumnSumWorker, named_only=True)

@@ -25,7 +25,7 @@ import os
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 import torch
@@ -33,13 +33,14 @@ from torch import Tensor
 
 from fedmend.data.encode import Encoder
 from fedmend.errors import ConfigError, DataError, ResumeError
-from fedmend.federation import Crew, Each, Federation
+from fedmend.federation import COORDINATOR, Crew, Each, Federation
 from fedmend.learn.clients.encoding import common_classes, common_encoder, common_schema
 from fedmend.learn.clients.local_methods import LocalMethod
 from fedmend.learn.clients.networks import NetSpec, initial_weights
 from fedmend.learn.clients.round_average import RoundAverage
 from fedmend.learn.clients.rounds import (
     Aggregate,
+    Pool,
     RoundReport,
     RoundSettings,
     Update,
@@ -48,11 +49,16 @@ from fedmend.learn.clients.rounds import (
     restore_server,
     server_state,
 )
-from fedmend.learn.clients.worker import ClientWorker
+from fedmend.learn.clients.trainer import Trainer
+from fedmend.learn.clients.worker import ClientWorker, views_of
+from fedmend.learn.halves import resolve_device
 from fedmend.learn.label_dp import account_of
 from fedmend.learn.metrics import as_share, f1_of
 from fedmend.learn.parts import read_file, write_file
 from fedmend.learn.tallies import auc_of, describe_tallies, scale_of
+
+if TYPE_CHECKING:
+    from fedmend.data.table import Table
 
 __all__ = ["ClientWorker", "FederatedClients"]
 
@@ -244,8 +250,21 @@ class FederatedClients:
         return describe_tallies(list(found.values()))
 
     def probabilities(self, fed: Federation | None = None) -> dict[str, np.ndarray]:
-        """Each party's rows in its own order. **Shape** [n, K] each."""
+        """Each party's rows in its own order, where it lets them out. **Shape** [n, K] each."""
         return self._crew(fed or self.fed).predict(self.averaged)
+
+    def predict_here(self, fed: Federation | None = None) -> dict[str, int]:
+        """Let each party predict its rows and keep what it finds; how many there are."""
+        return self._crew(fed or self.fed).predict_here(self.averaged)
+
+    def probabilities_of(self, table: Table) -> np.ndarray:
+        """Rows of the coordinator's own. **Shape** [n, K]."""
+        device = resolve_device(self.fed.device)
+        trainer = Trainer(self.net, self.method, self.settings, device)
+        pool = Pool(views_of(table, self.common, COORDINATOR), np.full(len(table), -1, np.int64))
+        start = self.averaged.to(device, self.settings.dtype)
+        ready = pool.to(device, self.settings)
+        return trainer.probabilities(ready.views, start).float().cpu().numpy()
 
     def close(self) -> None:
         """Stop the workers."""

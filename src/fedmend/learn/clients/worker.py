@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from fedmend.data.table import Table
     from fedmend.federation.site import Site
 
-__all__ = ["ClientWorker", "pool_of", "views_of"]
+__all__ = ["ClientWorker", "kept_predictions", "pool_of", "views_of"]
 
 STATE = "client-{:06d}.fmw"
 
@@ -49,6 +49,7 @@ class ClientWorker(Worker):
         self._pooled: Table | None = None
         self._common: dict[str, Any] = {}
         self._seed = 0
+        self._classes: list[Any] = []
 
     @exposed(kind="statistic")
     def columns(self) -> dict[str, Any]:
@@ -81,6 +82,7 @@ class ClientWorker(Worker):
         self._common = dict(common)
         pool = self._fill_pool(settings, device)
         self._seed = self.site.own_seed(int(common["seed"]), "rounds")
+        self._classes = list(common["classes"])
         net = NetSpec.from_dict(common["net"])
         self._trainer = Trainer(net, method_of(common["method"]), settings, device)
         return {"rows": len(pool.unlabelled), "labelled": len(pool.labelled)}
@@ -150,8 +152,21 @@ class ClientWorker(Worker):
 
     @exposed(kind="prediction", takes={"weights": "weights"})
     def predict(self, weights: Tensor) -> np.ndarray:
-        """Probabilities of all rows, in the table's order. **Shape** [n, K]."""
-        return self._probabilities(weights)
+        """Probabilities of all rows, in the table's order, where the policy lets them out. [n, K]
+
+        Whoever sends the weights chooses what a probability says of a row.
+        """
+        found = self._probabilities(weights)
+        site = self.site
+        site.predicted.admit(site.name, site.policy, self.table.ids, found, foreign=True)
+        return found
+
+    @exposed(kind="count", takes={"weights": "weights"})
+    def predict_here(self, weights: Tensor) -> int:
+        """Predict all rows and keep the probabilities at this party; how many there are."""
+        found = self._probabilities(weights)
+        keep_predictions(self.site, self.scope.partition("@")[0], self._classes, found)
+        return len(found)
 
     @exposed(kind="control")
     def save_state(self, path: str, number: int) -> None:
@@ -219,6 +234,21 @@ class ClientWorker(Worker):
         if self._warm is None:
             self._warm = Trainer(trainer.spec, Supervised(), trainer.settings, trainer.device)
         return self._warm, self._pool
+
+
+def keep_predictions(site: Site, dataset: str, classes: list[Any], found: np.ndarray) -> None:
+    """At the party: the probabilities of a table's rows, for who writes them down there."""
+    site.vault[f"predictions of {dataset}"] = (classes, found)
+
+
+def kept_predictions(site: Site, dataset: str) -> tuple[list[Any], np.ndarray]:
+    """What was kept for a table, once: classes, and probabilities in its order."""
+    if f"predictions of {dataset}" not in site.vault:
+        raise DataError(
+            f"no rows of {dataset!r} are predicted", party=site.name, mend="predict them first"
+        )
+    classes, found = site.vault.pop(f"predictions of {dataset}")
+    return classes, found
 
 
 def _on_cpu(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -36,6 +36,7 @@ class EvidenceTopWorker(AdditiveLabels, Judging, EvidenceWorker):
         super().__init__(site, scope, model=model)
         self._rows_used = np.zeros(0, np.int64)
         self._outputs: dict[str, list[dict[str, Tensor]]] = {}
+        self._asked: dict[str, list[np.ndarray]] = {}
         self.added: dict[str, dict[str, Tensor]] = {}
         self._segments: Segments = []
         self._least: dict[str, np.ndarray] = {}

@@ -34,6 +34,8 @@ class Judging:
     _trains: bool
     _rows_used: np.ndarray
     _outputs: dict[str, list[dict[str, Tensor]]]
+    _asked: dict[str, list[np.ndarray]]
+    _let_out: Callable[..., None]
     added: dict[str, dict[str, Tensor]]
     _part: Callable[[], EvidencePart]
 
@@ -92,6 +94,7 @@ class Judging:
                 if has[heads.names.index(name)]:
                     found[name + COLUMNS] = aligned if together else alone
             self._outputs.setdefault(case, []).append(found)
+            self._asked.setdefault(case, []).append(rows)
 
     def _own_side(self, numbers: Tensor) -> Tensor:
         """This party's embeddings and, where it has learnt that, what its columns add up to."""
@@ -202,8 +205,10 @@ class Judging:
 
         In the order of the rows' numbers, or in that of this party's table.
         """
+        asked = [rows for kind in kinds for rows in self._asked.get(kind, [])]
         judged = [self._judged(kind) for kind in kinds]
         p, u = (np.concatenate(pieces) for pieces in zip(*judged, strict=True))
+        self._tell(asked, np.column_stack([p, u]))
         if table_order:
             back = np.argsort(self._rows_used, kind="stable")
             p, u = p[back], u[back]
@@ -212,7 +217,7 @@ class Judging:
     @exposed(kind="statistic")
     def carried(self, kind: str, known: list[str]) -> dict[str, float]:
         """The mean of `contributions` over the rows, by party."""
-        mean = self.contributions(kind, known).mean(0)
+        mean = self._contributions(kind, known).mean(0)
         return dict(zip(self._heads().names, mean.tolist(), strict=True))
 
     @exposed(kind="prediction")
@@ -221,6 +226,16 @@ class Judging:
 
         How much the likeliest class loses without a party, beside what it loses without others.
         """
+        asked = self._asked.get(kind, [])
+        found = self._contributions(kind, known)
+        self._tell(asked, found)
+        return found
+
+    def _tell(self, asked: list[np.ndarray], outputs: np.ndarray) -> None:
+        rows = np.concatenate([np.zeros(0, np.int64), *asked])
+        self._let_out(self._rows_used[rows], outputs, foreign=self._heads().foreign)
+
+    def _contributions(self, kind: str, known: list[str]) -> np.ndarray:
         p, _ = self._judged(kind)
         best = p.argmax(1)[:, None]
         lost = np.zeros((len(p), len(self._heads().names)), np.float32)
@@ -244,6 +259,7 @@ class Judging:
     def _collected(self, kind: str) -> dict[str, Tensor]:
         """The outputs of all chunks since last asked, by source."""
         chunks = self._outputs.pop(kind, [])
+        self._asked.pop(kind, None)
         if not chunks:
             return {}
         return {name: torch.cat([chunk[name] for chunk in chunks]) for name in chunks[0]}

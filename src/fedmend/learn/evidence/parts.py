@@ -31,6 +31,7 @@ class HeadsPart:
 
     names: the feature parties in the order of the heads. pseudo: what the training made up for
     rows that have no label, kept in memory only (see `EvidenceTopWorker.pseudo_labels`).
+    foreign: they were sent in from outside.
     """
 
     names: list[str]
@@ -40,6 +41,7 @@ class HeadsPart:
     calibration: Calibration = field(default_factory=Calibration)
     stand_ins: dict[str, Tensor] = field(default_factory=dict)
     pseudo: dict[str, dict[str, np.ndarray]] = field(default_factory=dict)
+    foreign: bool = False
 
     def to_wire(self) -> dict[str, Any]:
         return {
@@ -50,6 +52,7 @@ class HeadsPart:
             "how": self.how.to_dict(),
             "calibration": self.calibration.to_wire(),
             "stand_ins": {name: value.cpu() for name, value in self.stand_ins.items()},
+            "foreign": self.foreign,
         }
 
     @classmethod
@@ -63,6 +66,7 @@ class HeadsPart:
             Objective.from_dict(saved["how"]),
             Calibration.from_wire(saved["calibration"]),
             dict(saved["stand_ins"]),
+            foreign=bool(saved.get("foreign")),
         )
 
 

@@ -132,7 +132,7 @@ class EvidenceBottomWorker(AdditiveParty, EvidenceWorker):
     @exposed(kind="control", takes={"part": "weights"})
     def take_top(self, part: dict[str, Any]) -> None:
         """A copy of the heads, with which this party can predict alone."""
-        self._part().heads = HeadsPart.from_wire(part)
+        self._part().heads = HeadsPart.from_wire({**part, "foreign": True})
 
     @exposed(kind="control")
     def attach(self, segments: list[Any], settings: dict[str, Any], how: dict[str, Any]) -> None:

@@ -63,7 +63,8 @@ MOST_ERRORS, MOST_ERRORS_PER_COLUMN = 30, 3
 class Hello:
     """How a run introduces itself to a party: nothing in it is code or a path to follow.
 
-    run: names the party's folder for this run. title, methods: words for the party's screen.
+    run: names the party's folder for this run. title: words for the party's screen. methods: what
+    the run is to be bound to, by names that the party looks up in its own installation.
     seed, test_share: so that all parties set the same people aside. resumed: it goes on with a run
     of this name, with the randomness that the party kept of it. reproducible: all random choices
     are to follow from the seed, which a party refuses unless its policy says otherwise.
