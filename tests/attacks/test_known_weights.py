@@ -37,7 +37,7 @@ from fedmend.learn.parts import part_of
 from fedmend.learn.split import BottomWorker
 from fedmend.secure.align import align
 
-HELLO = Hello("spring", "spring run", ("VFL",), 0, 0.25)
+HELLO = Hello("spring", "spring run", ("vfl",), 0, 0.25)
 NET = {
     "bottom": [8],
     "top": [8],
@@ -130,7 +130,7 @@ def test_a_coordinator_cannot_make_a_party_fall_back_to_the_seed(kit) -> None:
 def greeted(host: PartyHost, **changes: Any) -> Any:
     content = {
         **{"version": __version__, "wire": VERSION, "run": "spring", "title": "t"},
-        **{"methods": ["VFL"], "seed": 0, "test_share": 0.25},
+        **{"methods": ["vfl"], "seed": 0, "test_share": 0.25},
         **{"resumed": False, "reproducible": False},
     }
     return read_reply(host.answer(request("hello", **content | changes)), "bank", "hello")
