@@ -93,7 +93,7 @@ def test_an_entry_taken_out_of_a_ledger_is_found(world, record, tmp_path):
 
 def test_each_party_saw_what_it_was_asked_for(world, record):
     for name in ("bank", "telco"):
-        assert "asks for a run 'bank and telco': VFL" in world.events(name)
+        assert "asks for a run 'bank and telco': vfl" in world.events(name)
         assert "ended: finished" in world.events(name)
 
 
