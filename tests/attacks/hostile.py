@@ -6,16 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+from tests.attacks.reached import AtHost
 
-from fedmend._version import __version__
-from fedmend.deploy.party_file import load_party, open_site
-from fedmend.federation.engines.flare.host import PartyHost
-from fedmend.federation.engines.flare.messages import read_reply, request
 from fedmend.federation.ledger import Entry, read_ledger
-from fedmend.federation.wire_types import VERSION
 
 
-class Hostile:
+class Hostile(AtHost):
     """Asks one party whatever it wants, by the messages that a coordinator sends."""
 
     def __init__(
@@ -32,23 +28,13 @@ class Hostile:
         text = f'name = "{name}"\ndata = "{name}.csv"\nid = "id"\nthreads = 1\n'
         text += f'label = "{label}"\n' if label else ""
         (folder / "party.toml").write_text(f"{text}[policy]\n{policy}\n")
-        file = load_party(folder)
-        self.name, self.number, self.session = name, 0, b""
-        self.host = PartyHost(name, lambda hello: open_site(file, hello, folder), folder)
-        told = {"run": "r", "title": "nothing special", "methods": list(methods), "seed": 0}
-        told |= {"test_share": 0.2, "resumed": False, "reproducible": False}
-        self.session = self.ask("hello", version=__version__, wire=VERSION, **told)["session"]
+        super().__init__(folder, methods=methods)
 
-    def ask(self, operation: str, **content: Any) -> Any:
-        self.number += 1
-        message = request(operation, session=self.session, number=self.number, **content)
-        return read_reply(self.host.answer(message), self.name, operation)
+    def begin(self, worker: str, **params: Any) -> str:
+        return self.start(worker, params)
 
-    def start(self, worker: str, scope: str = "train", **params: Any) -> str:
-        return str(self.ask("start", worker=worker, scope=scope, params=params))
-
-    def call(self, handle: str, method: str, **kwargs: Any) -> Any:
-        return self.ask("call", handle=handle, method=method, kwargs=kwargs)
+    def have(self, handle: str, method: str, **kwargs: Any) -> Any:
+        return self.call(handle, method, kwargs)
 
     @property
     def left(self) -> list[Entry]:
@@ -57,4 +43,4 @@ class Hostile:
         self.host._ledger.flush()
         path = self.host._ledger.path
         assert path is not None
-        return [each for each in read_ledger(path) if each.sender == self.name and not each.note]
+        return [each for each in read_ledger(path) if each.sender == self.party and not each.note]

@@ -141,20 +141,20 @@ def test_with_consent_the_attack_gets_as_many_columns_as_were_agreed_to() -> Non
 def test_nothing_leaves_a_machine_under_weights_that_carry_a_column(tmp_path: Path) -> None:
     common = clients_of(federation()).common
     attacker = Hostile(tmp_path, people(0), "fedavg", "predict", "auto", name="north", label="y")
-    handle = attacker.start("ClientWorker", run="mine")
-    attacker.call(handle, "prepare", common=common)
+    handle = attacker.begin("ClientWorker", run="mine")
+    attacker.have(handle, "prepare", common=common)
     net = NetSpec.from_dict(common["net"])
     for column in range(2):
         weights = carrying(net, column)
         with pytest.raises(Refused, match="predictions of its rows under a model that was sent in"):
-            attacker.call(handle, "predict", weights=weights)
+            attacker.have(handle, "predict", weights=weights)
         # Kept at the party for its own file, and by no call to be had.
-        attacker.call(handle, "predict_here", weights=weights)
-        writer = attacker.start("PredictionWorker")
-        attacker.call(writer, "claim", group="north")
-        attacker.call(writer, "take_kept", group="north")
+        attacker.have(handle, "predict_here", weights=weights)
+        writer = attacker.begin("PredictionWorker")
+        attacker.have(writer, "claim", group="north")
+        attacker.have(writer, "take_kept", group="north")
         with pytest.raises(Refused, match=r"PredictionWorker.answers is used by none"):
-            attacker.call(writer, "answers")
+            attacker.have(writer, "answers")
     assert not [each for each in attacker.left if each.kind == "prediction"]
 
 
@@ -269,21 +269,21 @@ def test_a_bottom_that_was_sent_in_shows_no_row_to_the_coordinator(tmp_path: Pat
     """A variant: RISA lets bottoms of one shape be averaged, so a party takes weights for its
     bottom. With those of an identity its embeddings are its rows."""
     attacker = Hostile(tmp_path, people(0)[["id", *COLUMNS]], "risa", name="telco")
-    rows = attacker.call(attacker.start("RosterWorker"), "rows")["rows"]
-    same = attacker.start("EvidenceBottomWorker", model="m")
+    rows = attacker.have(attacker.begin("RosterWorker"), "rows")["rows"]
+    same = attacker.begin("EvidenceBottomWorker", model="m")
     model = fm.RISA(bottom=(), embedding=2)
     net = model._config().net() | {"members": 1, "solo": False, "heads": True, "joint": False}
     net["missing_indicator"] = False
     settings = model._config().settings.to_dict()
-    attacker.call(same, "create", net=net, settings=settings)
-    shapes = attacker.call(same, "bottom_shapes")
+    attacker.have(same, "create", net=net, settings=settings)
+    shapes = attacker.have(same, "bottom_shapes")
     weights = {key: torch.eye(*shape) if len(shape) == 2 else torch.zeros(shape)
                for key, shape in shapes}  # fmt: skip
-    attacker.call(same, "take_bottom", weights=weights)
+    attacker.have(same, "take_bottom", weights=weights)
     how = {"min_mean_rows": 2, "nominal": "mean", "consistency": False}
-    attacker.call(same, "attach", segments=[["all", rows]], settings=settings, how=how)
+    attacker.have(same, "attach", segments=[["all", rows]], settings=settings, how=how)
     with pytest.raises(Refused, match="would cross the coordinator in the open"):
-        attacker.call(same, "embed", rows=np.arange(rows))
+        attacker.have(same, "embed", rows=np.arange(rows))
     assert not [each for each in attacker.left if each.kind == "embedding"]
 
 
@@ -296,21 +296,21 @@ def test_predictions_under_nets_of_unknown_weights_are_few(tmp_path: Path) -> No
     wide.insert(0, "id", np.arange(ROWS))
     wide["y"] = np.where(rng.random(ROWS) < 0.5, "yes", "no")
     attacker = Hostile(tmp_path, wide, "vfl", label="y")
-    rows = attacker.call(attacker.start("RosterWorker"), "rows")["rows"]
+    rows = attacker.have(attacker.begin("RosterWorker"), "rows")["rows"]
     settings = fm.VFL()._config().settings.to_dict()
     net = {"bottom": [], "embedding": 1, "top": [], "dropout": 0.0, "conv": "cnn"}
     net |= {"missing_indicator": False, "task": "auto"}
     got = 0
     with pytest.raises(Refused, match="have left in this run, and no more may"):
         for number in range(9):
-            handle = attacker.start("TopWorker", model=f"m{number}")
+            handle = attacker.begin("TopWorker", model=f"m{number}")
             made = net | {"seed": number}
-            attacker.call(handle, "create", net=made, settings=settings, names=["bank"], widths=[0])
-            attacker.call(
+            attacker.have(handle, "create", net=made, settings=settings, names=["bank"], widths=[0])
+            attacker.have(
                 handle, "attach", segments=[["all", rows]], settings=settings, train=False
             )
-            attacker.call(handle, "predict_chunk", rows=np.arange(rows))
-            attacker.call(handle, "predictions")
+            attacker.have(handle, "predict_chunk", rows=np.arange(rows))
+            attacker.have(handle, "predictions")
             got += 1
     assert got == MACHINES_PREDICTIONS
 

@@ -64,9 +64,9 @@ def test_whatever_vfl_does_not_use_is_refused(tmp_path: Path) -> None:
     assert {"ColumnSumWorker", "BfvWorker", "FoldWorker", "ClientWorker", "RankWorker"} <= asked
     for worker in sorted(asked):
         with pytest.raises(Refused, match=f"{worker} is used by none of the methods of this run"):
-            attacker.start(worker)
+            attacker.begin(worker)
     assert not [each for each in attacker.left if each.kind != "control"]
-    assert attacker.start("TopWorker", model="m").startswith("TopWorker#")
+    assert attacker.begin("TopWorker", model="m").startswith("TopWorker#")
 
 
 def test_a_method_that_is_not_installed_is_refused_by_its_name(tmp_path: Path) -> None:
@@ -81,7 +81,7 @@ def test_a_partys_list_of_methods_counts_and_not_the_coordinators(tmp_path: Path
     with pytest.raises(Refused, match="'fedavg' is not among those it takes part in"):
         Hostile(tmp_path / "a", people(), "vfl", "fedavg", label="y", policy=policy)
     attacker = Hostile(tmp_path / "b", people(), "vfl", "sums", label="y", policy=policy)
-    attacker.start("ColumnSumWorker", columns=["debt"], per="total")
+    attacker.begin("ColumnSumWorker", columns=["debt"], per="total")
 
 
 @pytest.mark.parametrize("name", sorted(NAMED_ONLY))
@@ -95,9 +95,9 @@ def test_low_level_protocols_are_for_parties_that_name_them(tmp_path: Path, name
 def test_products_of_a_method_are_of_its_own_columns(tmp_path: Path, provider: str) -> None:
     """A variant: a completing method does use products, but not of columns as they are."""
     attacker = Hostile(tmp_path, people(), "fedpsg-pum", label="y", policy="min_intersection = 1")
-    handle = attacker.start("BfvWorker")
+    handle = attacker.begin("BfvWorker")
     with pytest.raises(Refused, match=f"products of '{provider}' columns are no part"):
-        attacker.call(handle, "load", provider=provider, settings={"names": ["debt"]})
+        attacker.have(handle, "load", provider=provider, settings={"names": ["debt"]})
 
 
 def test_embeddings_do_not_pass_a_coordinator_that_has_no_need_to_read_them(
@@ -110,11 +110,11 @@ def test_embeddings_do_not_pass_a_coordinator_that_has_no_need_to_read_them(
 
     def reach(folder: str, method: str, policy: str = "") -> Any:
         attacker = Hostile(tmp_path / folder, people(), method, policy=policy)
-        rows = attacker.call(attacker.start("RosterWorker"), "rows")["rows"]
-        handle = attacker.start("BottomWorker", model="m")
-        attacker.call(handle, "create", net=net, settings=settings)
-        attacker.call(handle, "attach", segments=[["all", rows]], settings=settings)
-        attacker.call(handle, "set_order", rows=np.arange(rows))
+        rows = attacker.have(attacker.begin("RosterWorker"), "rows")["rows"]
+        handle = attacker.begin("BottomWorker", model="m")
+        attacker.have(handle, "create", net=net, settings=settings)
+        attacker.have(handle, "attach", segments=[["all", rows]], settings=settings)
+        attacker.have(handle, "set_order", rows=np.arange(rows))
         return attacker, handle, rows
 
     attacker, handle, rows = reach("vfl", "vfl")
@@ -124,11 +124,11 @@ def test_embeddings_do_not_pass_a_coordinator_that_has_no_need_to_read_them(
         ("finish", {"gradient": torch.ones(rows, 2)}),
     ):
         with pytest.raises(Refused, match="would cross the coordinator in the open"):
-            attacker.call(handle, call, **given)
+            attacker.have(handle, call, **given)
     assert not [each for each in attacker.left if each.kind == "embedding"]
     # A method whose top is at the coordinator needs them, and a party may say otherwise.
     for attacker, handle, rows in (reach("inc", "inc"), reach("open", "vfl", "sealed = []")):
-        assert attacker.call(handle, "embed", rows=np.arange(rows)).shape == (rows, 2)
+        assert attacker.have(handle, "embed", rows=np.arange(rows)).shape == (rows, 2)
 
 
 def test_people_are_told_what_a_run_lets_out(tmp_path: Path) -> None:

@@ -74,7 +74,8 @@ def predict_over_machines(
                 if model.horizontal:
                     done = ask_horizontal(loaded, new.only(*present), crew, model.title)
                 else:
-                    settings = config.align.model_dump(exclude_none=True) | {"minimum": 1}
+                    settings = config.align.model_dump(exclude_none=True)
+                    settings |= {"minimum": 1, "order": "secret"}  # of no row is it to be repeated
                     groups = groups_of(new, crew, present, settings)
                     done = ask_split(loaded, new, crew, groups, model.title)
                 for each in done:

@@ -12,6 +12,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from fedmend.errors import CryptoError, DataError, FedmendError
+from fedmend.federation.bound import EVERY_RUN, declare
 from fedmend.federation.crew import Each
 from fedmend.federation.ledger import COORDINATOR, NOTHING, Head, Ledger
 from fedmend.federation.wire import Sealed
@@ -94,3 +95,6 @@ def _checked(head: object, party: str) -> Head:
         f"{party!r} gave something else than the head of its ledger. "
         "Mend: the same version of fedmend at every party"
     )
+
+
+declare(EVERY_RUN, LedgerHeadWorker)
