@@ -16,6 +16,8 @@ from fedmend.federation.wire_types import VERSION
 from fedmend.secure.keys import Identity, keyring
 
 ENGINES = ("site", "host")
+# A run that may start nearly everything: what else protects a party is tried behind this door.
+OPENED = ("vfl", "risa", "fedavg", "inc", "fedpsg-pum", "auto", "products", "sums", "correlation")
 
 
 class Reached:
@@ -53,9 +55,7 @@ class AtSite(Reached):
 class AtHost(Reached):
     """The party's half of the flare engine; requests and replies are bytes."""
 
-    def __init__(
-        self, folder: Path, *, methods: tuple[str, ...] = ("vfl",), run: str = "r"
-    ) -> None:
+    def __init__(self, folder: Path, *, methods: tuple[str, ...] = OPENED, run: str = "r") -> None:
         file = load_party(folder)
         self.party = file.name
         self.host = PartyHost(file.name, lambda hello: open_site(file, hello, folder), folder)
@@ -118,7 +118,7 @@ def party(
     keys = "".join(f'{each} = "{key.hex()}"\n' for each, key in pinned.items())
     (folder / "party.toml").write_text(
         f'name = "{name}"\ndata = "table.csv"\ntest = "test.csv"\nid = "id"\n{label}'
-        f"[policy]\nsealed = {list(sealed)}\n[keys.pinned]\n{keys}"
+        f"[policy]\nmethods = {list(OPENED)}\nsealed = {list(sealed)}\n[keys.pinned]\n{keys}"
     )
     if identity is not None and not (folder / "identity.pem").exists():
         identity.save(folder / "identity.pem", None)

@@ -36,7 +36,10 @@ from fedmend.federation.wire_types import VERSION
 from fedmend.secure.bounds import MOST_BOUNDS
 
 ROWS, RANGE = 400, 1 << 20
+# The party lets the workers be started at all; by default it does not.
+METHODS = ["vfl", "fedpsg-pum", "products", "sums", "correlation"]
 REFUSES = '[policy]\nrefuse = ["statistic", "weights", "prediction", "embedding", "gradient"]\n'
+REFUSES += f"methods = {METHODS}\n"
 
 
 class Coordinator:
@@ -47,7 +50,7 @@ class Coordinator:
         self.host = PartyHost("bank", lambda hello: open_site(file, hello, folder), folder)
         self.number, self.session, self.answers = 0, b"", 0
         hello = {
-            "version": __version__, "wire": VERSION, "run": run, "title": "VFL", "methods": ["vfl"],
+            "version": __version__, "wire": VERSION, "run": run, "title": "VFL", "methods": METHODS,
             "seed": 0, "test_share": 0.2, "resumed": False, "reproducible": False,
         }  # fmt: skip
         self.session = self.ask("hello", **hello)["session"]

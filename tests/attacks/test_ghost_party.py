@@ -137,7 +137,7 @@ def first_run(folder):
     folder.mkdir(exist_ok=True)
     table().frame.assign(id=table().ids).to_csv(folder / "table.csv", index=False)
     (folder / "party.toml").write_text('name = "bank"\ndata = "table.csv"\nid = "id"\n')
-    bank, telco = AtHost(folder), ghost("telco", Identity())
+    bank, telco = AtHost(folder, methods=("vfl",)), ghost("telco", Identity())
     introduced(("bank", bank.worker("PairWorker")), ("telco", telco.worker("PairWorker")))
     bank.close()
     return keyring(telco.site).identity
@@ -152,7 +152,7 @@ def test_a_key_believed_at_first_sight_is_shown_remembered_and_closes_the_circle
     assert words in (tmp_path / "events.jsonl").read_text()
     assert json.loads((tmp_path / PARTNERS_FILE).read_text()) == {"telco": telco.public.hex()}
 
-    bank = AtHost(tmp_path, run="second")
+    bank = AtHost(tmp_path, methods=("vfl",), run="second")
     with pytest.raises(Refused, match=r"'ghost' is none of its partners \(telco\)"):
         introduced(("bank", bank.worker("PairWorker")), ("ghost", ghost().worker("PairWorker")))
     with pytest.raises(CryptoError, match="the key of 'telco' has changed"):

@@ -29,6 +29,7 @@ from fedmend.federation.wire_types import VERSION
 
 ROWS = 2000
 LABELS = np.random.default_rng(0).integers(0, 2, ROWS)
+METHODS = ("vfl", "risa", "fedavg", "inc")
 QUICK: dict[str, Any] = {"epochs": 1, "bottom": (), "embedding": 2, "top": ()}
 
 
@@ -43,7 +44,7 @@ def kit(tmp_path: Path) -> Path:
 
 
 def opened(kit: Path, run: str, seed: int = 0) -> Site:
-    return open_site(load_party(kit), Hello(run, "a study", ("vfl",), seed, 0.2), kit)
+    return open_site(load_party(kit), Hello(run, "a study", METHODS, seed, 0.2), kit)
 
 
 def ask(site: Site, epsilon: float, worker: str = "TopWorker") -> dict[str, float]:
