@@ -22,6 +22,7 @@ from fedmend.errors import (
     ReadError,
     Refused,
     ResumeError,
+    TooFewCommon,
     WireError,
 )
 
@@ -33,6 +34,7 @@ EXAMPLES: list[FedmendError] = [
     ConfigError(["epochs is 0", "seed is 'x'"], source="federation.toml"),
     AlignmentError("no common ids. Mend: align(fed)"),
     Refused("telco", "rows do not leave", "ask for a sum"),
+    TooFewCommon("telco", "the intersection has 3 rows", "find more"),
     WireError("cut off"),
     PartyFailed("bank", "Rank.sums", ValueError("nan")),
     PartyAbsent("bank", "it was killed", "Rank.sums"),

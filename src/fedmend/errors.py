@@ -7,6 +7,7 @@
     ├── ConfigError          federation.toml or an option is wrong (holds *all* problems)
     ├── AlignmentError       no, or too few, common ids; alignment asked for before it was made
     ├── Refused              a party's policy does not allow this worker or kind of value
+    │   └── TooFewCommon     fewer common ids than a party takes part with
     ├── WireError            bytes that are not a value we admit
     ├── PartyFailed          a worker raised at its party (names party, worker, method, cause)
     ├── PartyAbsent          a party or the server does not answer (killed, cut off, stalled)
@@ -38,6 +39,7 @@ __all__ = [
     "ReadError",
     "Refused",
     "ResumeError",
+    "TooFewCommon",
     "WireError",
 ]
 
@@ -145,6 +147,10 @@ class Refused(FedmendError):
     def __init__(self, party: str, what: str, mend: str) -> None:
         self.party = party
         super().__init__(f"party {party!r} refused: {what}. Mend: {mend}")
+
+
+class TooFewCommon(Refused):
+    """Fewer common ids than a party takes part with (`Policy.min_intersection`)."""
 
 
 class WireError(FedmendError):

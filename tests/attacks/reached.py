@@ -8,7 +8,7 @@ from typing import Any
 
 from fedmend._version import __version__
 from fedmend.data.table import Table
-from fedmend.deploy.party_file import load_party, open_site
+from fedmend.deploy.party_file import install_workers, load_party, open_site
 from fedmend.federation import Policy, Site, wire
 from fedmend.federation.engines.flare.host import PartyHost
 from fedmend.federation.engines.flare.messages import read_reply
@@ -106,6 +106,7 @@ def party(
 ) -> Reached:
     """A party with these keys and a default policy; its table is read from a file by a host."""
     pinned = pinned or {}
+    install_workers()
     if engine == "site":
         site = Site(name, {"train": table}, policy=Policy(sealed=frozenset(sealed)))
         keyring(site, identity=identity, pinned=pinned)

@@ -16,9 +16,11 @@ import pytest
 from fedmend.data.table import Table
 from fedmend.deploy.party_keys import PARTNERS_FILE
 from fedmend.errors import CryptoError, Refused
-from fedmend.federation import Alignment, Site
+from fedmend.federation import Alignment, Federation, Party, Site
 from fedmend.federation.ledger import read_ledger
 from fedmend.learn.halves import Settings
+from fedmend.predict.asking import groups_of
+from fedmend.predict.worker import PredictionWorker
 from fedmend.secure.keys import Identity, keyring
 from fedmend.secure.sums_numbers import SumForm
 
@@ -180,3 +182,15 @@ def test_how_many_ids_a_partner_asked_about_is_shown_to_the_party(tmp_path):
     bank.close()
     words = f"telco asked for 1,000 ids in 'train' of bank: {ROWS} of the {ROWS} here are among"
     assert words in (tmp_path / "bank" / "events.jsonl").read_text()
+
+
+def test_who_is_let_in_by_nobody_is_not_passed_over_in_silence():
+    """Predictions fall back on each party's own rows where few are common, and only there."""
+    tables = {name: Table(np.arange(30), {name: np.arange(30.0)}) for name in ("bank", "telco")}
+    fed = Federation(*(Party(name, each) for name, each in tables.items()))
+    keyring(fed.engine.sites["bank"], pinned={"shop": Identity().public})
+    with (
+        fed.workers(PredictionWorker) as crew,
+        pytest.raises(Refused, match="'telco' is none of its partners"),
+    ):
+        groups_of(fed, crew, fed.names, {"minimum": 1})

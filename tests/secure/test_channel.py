@@ -393,6 +393,60 @@ def test_a_party_notices_when_its_own_key_is_changed_on_the_way():
         bank.meet({"bank": stranger.public_key(), "telco": telco.public_key()})
 
 
+class SideWorker(GossipWorker):
+    """One side of a protocol that has two."""
+
+    def __init__(self, site: Site, scope: str = "train", *, role: str, counterpart: str) -> None:
+        super().__init__(site, scope)
+        self.role, self.counterpart = role, counterpart
+
+
+def sides(one: tuple[str, str], other: tuple[str, str], told: bool = True):
+    """Two workers that met; if not told, each hears of the role it expects of the other."""
+    bank, telco = (
+        SideWorker(Site(name, {}), role=role, counterpart=counterpart)
+        for name, (role, counterpart) in (("bank", one), ("telco", other))
+    )
+    for me, name, peer in ((bank, "telco", telco), (telco, "bank", bank)):
+        said = peer.public_key() if told else peer.public_key()[:64] + me.counterpart.encode()
+        me.meet({name: said})
+    return bank, telco
+
+
+def test_roles_are_part_of_what_two_workers_agree_on():
+    left, right = ("left", "right"), ("right", "left")
+    bank, telco = sides(left, right)
+    assert bank.shared_seed("telco", "x") == telco.shared_seed("bank", "x")
+    assert telco.open(bank.seal(1, to="telco", kind="masked"), sender="bank") == 1
+    for one, other in ((left, left), (left, ("", "")), (("", ""), left)):
+        with pytest.raises(CryptoError, match="comes in the role"):
+            sides(one, other)
+        bank, telco = sides(one, other, told=False)
+        assert bank.shared_seed("telco", "x") != telco.shared_seed("bank", "x")
+        with unread("another key"):
+            telco.open(bank.seal(1, to="telco", kind="masked"), sender="bank")
+
+
+def test_a_mask_is_its_owners_and_of_all_that_was_said_of_it():
+    bank, telco = sides(("left", "right"), ("right", "left"))
+    keys = {
+        bank.mask_key("telco", stream, number, *about, owner=owner, again=True)
+        for stream in ("columns", "blind")
+        for number in (1, 2)
+        for about in ((), (3, 4), (4, 3), ("3, 4",))
+        for owner in ("bank", "telco")
+    }
+    assert len(keys) == 2 * 2 * 4 * 2
+    mine = bank.mask_key("telco", "columns", 7, 3, 4, owner="bank")
+    assert telco.mask_key("bank", "columns", 7, 3, 4, owner="bank", again=True) == mine
+    for number in (7, 6, "8"):
+        with pytest.raises(CryptoError, match=r"'bank': number .* of 'columns' is not after 7"):
+            bank.mask_key("telco", "columns", number, 5, 6, owner="bank")
+    assert bank.mask_key("telco", "columns", 7, 3, 4, owner="telco") != mine
+    with pytest.raises(CryptoError, match="cannot be 'shop''s"):
+        bank.mask_key("telco", "columns", 8, owner="shop")
+
+
 def test_meeting_twice_keeps_the_counters_and_another_key_is_refused():
     bank, telco = pair()
     first = bank.seal(1, to="telco", kind="masked")

@@ -12,7 +12,7 @@ from itertools import combinations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedmend.errors import AlignmentError, DataError, Refused
+from fedmend.errors import AlignmentError, DataError, TooFewCommon
 from fedmend.federation import AlignmentCounts, Crew, Federation
 from fedmend.learn.features import ALIGNED, among
 
@@ -69,7 +69,7 @@ def groups_of(
             align(view, **align_with)
         except AlignmentError:
             continue  # nobody is known to all of these
-        except Refused:
+        except TooFewCommon:
             # A party keeps out of so small an intersection: whoever is in it counts as its own.
             found.clear()
             crew.close_groups()

@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedmend.errors import AlignmentError, CryptoError, Refused
+from fedmend.errors import AlignmentError, CryptoError, Refused, TooFewCommon
 from fedmend.federation.federation import Crew, Each
 from fedmend.federation.site import Alignment
 from fedmend.federation.wire import Sealed
@@ -108,7 +108,7 @@ class MatchWorker(SealingWorker):
         """Say yes or no to the intersection that was found, before anyone stores it."""
         found, least = len(self._result()), self.site.policy.min_intersection
         if found < least:
-            raise Refused(
+            raise TooFewCommon(
                 self.site.name,
                 f"the intersection has {found} rows, this party takes part from {least}",
                 "find more common rows, or lower min_intersection in the policy of "
