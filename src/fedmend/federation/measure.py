@@ -20,6 +20,8 @@ from fedmend.federation.wire_types import (
     Measure,
     Sealed,
     check_dims,
+    check_room,
+    fits_i64,
     int_bytes,
     is_tensor,
     key_bytes,
@@ -38,23 +40,28 @@ def measure(value: Any) -> Measure:
     """Shape, dtype and encoded size of `value`; refuses what `encode` would refuse."""
     seen: list[tuple[str, str]] = []
     sealed: list[str] = []
-    nbytes = HEADER.size + _measure(value, seen, sealed, 0)
+    lengths: list[int] = []
+    length = _measure(value, seen, sealed, lengths, 0)
+    check_room(value, length, sum(lengths))
     if len(seen) == 1:
         shape, dtype = seen[0]
     else:
         shape = ", ".join(shape for shape, _ in seen[:4]) + (" …" if len(seen) > 4 else "")
         dtype = ", ".join(dict.fromkeys(dtype for _, dtype in seen))
-    return Measure(shape, dtype, nbytes, ", ".join(dict.fromkeys(sealed)))
+    return Measure(shape, dtype, HEADER.size + length, ", ".join(dict.fromkeys(sealed)))
 
 
-def _measure(value: Any, seen: list[tuple[str, str]], sealed: list[str], depth: int) -> int:
+def _measure(
+    value: Any, seen: list[tuple[str, str]], sealed: list[str], lengths: list[int], depth: int
+) -> int:
     if depth > MAX_DEPTH:
         raise WireError(f"values may be nested {MAX_DEPTH} deep at most. Mend: flatten the value")
     if value is None or value is True or value is False:
         return 1
     if isinstance(value, dict):
+        lengths.append(len(value))
         return 5 + sum(
-            4 + len(key_bytes(key)) + _measure(item, seen, sealed, depth + 1)
+            4 + len(key_bytes(key)) + _measure(item, seen, sealed, lengths, depth + 1)
             for key, item in value.items()
         )
     if is_tensor(value):
@@ -65,7 +72,7 @@ def _measure(value: Any, seen: list[tuple[str, str]], sealed: list[str], depth: 
             raise no_place(value)
         return _note_array(name, value.shape, seen)
     if isinstance(value, int):
-        return 9 if -(1 << 63) <= value < 1 << 63 else 5 + int_bytes(value)
+        return 9 if fits_i64(value) else 5 + int_bytes(value)
     if isinstance(value, float):
         return 9
     if isinstance(value, str):
@@ -75,7 +82,8 @@ def _measure(value: Any, seen: list[tuple[str, str]], sealed: list[str], depth: 
         seen.append((str(count), "bytes"))
         return 9 + count
     if isinstance(value, (list, tuple)):
-        return 5 + sum(_measure(item, seen, sealed, depth + 1) for item in value)
+        lengths.append(len(value))
+        return 5 + sum(_measure(item, seen, sealed, lengths, depth + 1) for item in value)
     if isinstance(value, Sealed):
         sealed.append(value.recipient)
         seen.append((str(len(value.box)), "sealed bytes"))

@@ -7,6 +7,10 @@ Everything else is refused on the way out; everything malformed is refused on th
     FMW | version | payload length (u64) | node
     node = tag byte, then what the tag calls for; arrays are dtype, shape, little-endian buffer
 
+What a message becomes in memory is bounded by its bytes (four times, and 4 MiB), and so is the
+number of its items, so that nobody can make a receiver work or swell out of proportion to what
+was sent. Every value has one form: what `encode` would have written otherwise is refused.
+
 `measure` walks a value without encoding it, so that the local engine can pass values by reference
 and still write the true number of bytes into the ledger.
 """
@@ -14,6 +18,7 @@ and still write the true number of bytes into the ledger.
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -21,24 +26,38 @@ import numpy as np
 from fedmend.errors import WireError
 from fedmend.federation.measure import measure, size
 from fedmend.federation.wire_types import (
+    ARRAY_COST,
     CODE_OF,
+    DICT_COST,
     DTYPES,
+    ENTRY_COST,
     HEADER,
     ITEM_BYTES,
+    LIST_COST,
     MAGIC,
     MAX_BYTES,
     MAX_DEPTH,
     MAX_DIMS,
     MAX_INT_BYTES,
+    NUMBER_COST,
+    SEALED_COST,
+    SIDE_COST,
+    SLOT,
+    TENSOR_COST,
+    TEXT_COST,
     VERSION,
     Measure,
+    Room,
     Sealed,
     check_dims,
+    check_room,
+    fits_i64,
     int_bytes,
     is_tensor,
     key_bytes,
     no_place,
     tensor_dtype,
+    text_cost,
     utf8,
 )
 
@@ -62,6 +81,7 @@ def encode(value: Any, *, max_bytes: int = MAX_BYTES) -> bytes:
             f"a value of {length:,} bytes is over the limit of {max_bytes:,}. "
             "Mend: send it in chunks"
         )
+    check_room(value, length, len(parts))
     parts[0] = HEADER.pack(MAGIC, VERSION, length)
     return b"".join(parts)
 
@@ -112,7 +132,7 @@ def _put(value: Any, parts: list[Any], depth: int) -> None:
 
 
 def _put_int(value: int, parts: list[Any]) -> None:
-    if -(1 << 63) <= value < 1 << 63:
+    if fits_i64(value):
         parts.append(b"i" + _I64.pack(value))
         return
     width = int_bytes(value)
@@ -178,17 +198,22 @@ def decode(data: bytes | bytearray | memoryview, *, max_bytes: int = MAX_BYTES) 
     return value
 
 
+TRUNCATED = "the message ends in the middle of a value: truncated"
+
+
 class _Reader:
-    """A cursor over the payload; every read is checked against what is left."""
+    """A cursor over the payload; every read is checked against what is left, and paid for."""
 
     def __init__(self, view: memoryview) -> None:
         self.view = view
+        self.end = len(view)
         self.at = 0
+        self.room = Room(len(view))
 
     def take(self, count: int) -> memoryview:
         end = self.at + count
-        if end > len(self.view):
-            raise WireError("the message ends in the middle of a value: truncated")
+        if end > self.end:
+            raise WireError(TRUNCATED)
         piece = self.view[self.at : end]
         self.at = end
         return piece
@@ -199,29 +224,53 @@ class _Reader:
     def u64(self) -> int:
         return int(_U64.unpack(self.take(8))[0])
 
+    def number(self, form: struct.Struct) -> Any:
+        at = self.at
+        self.at = at + 8
+        room = self.room
+        room.memory -= NUMBER_COST
+        if room.memory < 0 or self.at > self.end:
+            room.charge(0)
+            raise WireError(TRUNCATED)
+        return form.unpack_from(self.view, at)[0]
+
     def text(self) -> str:
+        raw = self.take(self.u32())
+        self.room.charge(text_cost(raw))
         try:
-            return str(self.take(self.u32()), "utf-8")
+            return str(raw, "utf-8")
         except UnicodeDecodeError as error:
             raise WireError("text in the message is not UTF-8") from error
 
-    def count(self) -> int:
+    def blob(self) -> bytes:
+        piece = self.take(self.u64())
+        self.room.charge(TEXT_COST + len(piece))
+        return bytes(piece)
+
+    def count(self, cost: int, each: int) -> int:
         # Every item takes a byte at least, so a larger count is a lie: refuse before allocating.
         count = self.u32()
-        if count > len(self.view) - self.at:
+        if count > self.end - self.at:
             raise WireError(f"the message announces {count:,} items and is too short for them")
+        self.room.charge(cost + each * count, count)
         return count
 
     def node(self, depth: int) -> Any:
         if depth > MAX_DEPTH:
             raise WireError(f"the message is nested more than {MAX_DEPTH} deep")
-        tag = bytes(self.take(1))
+        at = self.at
+        if at >= self.end:
+            raise WireError(TRUNCATED)
+        self.at = at + 1
+        tag = self.view[at]
+        if tag in _CONSTANTS:
+            return _CONSTANTS[tag]
         read = _READERS.get(tag)
         if read is None:
-            raise WireError(f"unknown tag {tag!r} in the message")
+            raise WireError(f"unknown tag {bytes((tag,))!r} in the message")
         return read(self, depth)
 
-    def array(self) -> tuple[str, tuple[int, ...], np.ndarray]:
+    def array(self, cost: int) -> tuple[str, tuple[int, ...], np.ndarray]:
         code, dims = self.take(2)
         if code >= len(DTYPES):
             raise WireError(f"unknown dtype code {code} in the message")
@@ -233,6 +282,7 @@ class _Reader:
         for side in shape:
             items *= side
         raw = self.take(items * ITEM_BYTES[name])
+        self.room.charge(cost + raw.nbytes)
         if name == "bool" and raw.nbytes and np.frombuffer(raw, np.uint8).max() > 1:
             raise WireError("a bool array holds bytes other than 0 and 1")
         plain = np.dtype("int16" if name == "bfloat16" else name).newbyteorder("<")
@@ -244,7 +294,8 @@ class _Reader:
 
 
 def _read_array(reader: _Reader, depth: int) -> np.ndarray:
-    name, _, array = reader.array()
+    name, shape, array = reader.array(ARRAY_COST)
+    reader.room.charge(SIDE_COST * len(shape))
     if name == "bfloat16":
         raise WireError("bfloat16 travels as a torch tensor only")
     return array
@@ -260,14 +311,28 @@ def _read_scalar(reader: _Reader, depth: int) -> Any:
 def _read_tensor(reader: _Reader, depth: int) -> Any:
     import torch
 
-    name, shape, array = reader.array()
+    name, shape, array = reader.array(TENSOR_COST)
     tensor = torch.from_numpy(array.reshape(-1)).reshape(shape)
     return tensor.view(torch.bfloat16) if name == "bfloat16" else tensor
 
 
+def _read_list(reader: _Reader, depth: int) -> list[Any]:
+    result: list[Any] = [None] * reader.count(LIST_COST, SLOT)
+    for at in range(len(result)):
+        result[at] = reader.node(depth + 1)
+    return result
+
+
+def _read_tuple(reader: _Reader, depth: int) -> tuple[Any, ...]:
+    items = [None] * reader.count(LIST_COST, 2 * SLOT)  # as a list first: for a moment twice
+    for at in range(len(items)):
+        items[at] = reader.node(depth + 1)
+    return tuple(items)
+
+
 def _read_dict(reader: _Reader, depth: int) -> dict[str, Any]:
     result: dict[str, Any] = {}
-    for _ in range(reader.count()):
+    for _ in range(reader.count(DICT_COST, ENTRY_COST)):
         key = reader.text()
         if key in result:
             raise WireError(f"the key {key!r} stands twice in a dict")
@@ -275,32 +340,34 @@ def _read_dict(reader: _Reader, depth: int) -> dict[str, Any]:
     return result
 
 
-def _read_int(reader: _Reader, depth: int) -> int:
+def _read_big_int(reader: _Reader, depth: int) -> int:
     width = reader.u32()
     if width > MAX_INT_BYTES:
         raise WireError(f"an integer of {width:,} bytes; {MAX_INT_BYTES:,} are the most")
-    return int.from_bytes(reader.take(width), "little", signed=True)
+    reader.room.charge(NUMBER_COST + width)
+    value = int.from_bytes(reader.take(width), "little", signed=True)
+    if fits_i64(value) or int_bytes(value) != width:
+        raise WireError(f"an integer in {width:,} bytes that would be written otherwise")
+    return value
 
 
 def _read_sealed(reader: _Reader, depth: int) -> Sealed:
-    sender, recipient, kind = reader.text(), reader.text(), reader.text()
-    return Sealed(sender, recipient, kind, bytes(reader.take(reader.u64())))
+    reader.room.charge(SEALED_COST)
+    return Sealed(reader.text(), reader.text(), reader.text(), reader.blob())
 
 
-_READERS = {
-    b"N": lambda reader, depth: None,
-    b"T": lambda reader, depth: True,
-    b"F": lambda reader, depth: False,
-    b"i": lambda reader, depth: _I64.unpack(reader.take(8))[0],
-    b"I": _read_int,
-    b"f": lambda reader, depth: _F64.unpack(reader.take(8))[0],
-    b"s": lambda reader, depth: reader.text(),
-    b"b": lambda reader, depth: bytes(reader.take(reader.u64())),
-    b"l": lambda reader, depth: [reader.node(depth + 1) for _ in range(reader.count())],
-    b"t": lambda reader, depth: tuple(reader.node(depth + 1) for _ in range(reader.count())),
-    b"d": _read_dict,
-    b"a": _read_array,
-    b"g": _read_scalar,
-    b"x": _read_tensor,
-    b"S": _read_sealed,
+_CONSTANTS = {ord("N"): None, ord("T"): True, ord("F"): False}
+_READERS: dict[int, Callable[[_Reader, int], Any]] = {
+    ord("i"): lambda reader, depth: reader.number(_I64),
+    ord("I"): _read_big_int,
+    ord("f"): lambda reader, depth: reader.number(_F64),
+    ord("s"): lambda reader, depth: reader.text(),
+    ord("b"): lambda reader, depth: reader.blob(),
+    ord("l"): _read_list,
+    ord("t"): _read_tuple,
+    ord("d"): _read_dict,
+    ord("a"): _read_array,
+    ord("g"): _read_scalar,
+    ord("x"): _read_tensor,
+    ord("S"): _read_sealed,
 }

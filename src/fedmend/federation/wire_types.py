@@ -19,6 +19,17 @@ MAX_DEPTH = 32
 MAX_DIMS = 16
 MAX_INT_BYTES = 4096
 
+# What a message may become in memory: its sender pays a byte for a None, its receiver eight, and
+# for a small dict two hundred. Each value is charged before it is made.
+MEMORY_TIMES, MEMORY_FLOOR = 4, 4 << 20
+MAX_ITEMS = 1 << 20
+# Bytes of an object in CPython with numpy and torch, beside what it holds.
+SLOT = 8
+NUMBER_COST, TEXT_COST, LIST_COST, DICT_COST, ENTRY_COST = 32, 56, 64, 200, 96
+ARRAY_COST, SIDE_COST, TENSOR_COST, SEALED_COST = 352, 32, 512, 64
+# So few values stay below the floor whatever they are, beside four times their bytes.
+FEW_ITEMS = MEMORY_FLOOR // 1024
+
 HEADER = struct.Struct("<3sBQ")
 
 # The position in this list is the code on the wire: append only.
@@ -71,6 +82,76 @@ def _dtype_name(dtype: Any) -> str:
     if name not in CODE_OF:
         raise WireError(f"a tensor of dtype {name} has no place on the wire. Mend: convert it")
     return name
+
+
+class Room:
+    """What is left of the memory and the items that a message of so many bytes may take."""
+
+    __slots__ = ("items", "memory", "nbytes")
+
+    def __init__(self, nbytes: int) -> None:
+        self.nbytes = nbytes
+        self.memory = MEMORY_FLOOR + MEMORY_TIMES * nbytes
+        self.items = MAX_ITEMS
+
+    def charge(self, memory: int, items: int = 0) -> None:
+        """Take what a value is about to cost; `WireError` once there is no room for it."""
+        self.memory -= memory
+        self.items -= items
+        if self.memory < 0 or self.items < 0:
+            raise WireError(
+                f"a message of {self.nbytes:,} bytes with more than {MAX_ITEMS:,} items, or with "
+                f"values that take more than {MEMORY_TIMES} times its bytes in memory. Mend: send "
+                "numbers as arrays, and many small values in chunks"
+            )
+
+
+def check_room(value: Any, nbytes: int, items: int) -> None:
+    """Refuse at its sender what the receiver of `nbytes` would refuse to make room for."""
+    if items > FEW_ITEMS:
+        _charge_value(value, Room(nbytes))
+
+
+def _charge_value(value: Any, room: Room) -> None:
+    if value is None or value is True or value is False:
+        return
+    if is_tensor(value):
+        room.charge(TENSOR_COST + value.numel() * ITEM_BYTES[tensor_dtype(value)])
+    elif isinstance(value, (np.ndarray, np.generic)):
+        room.charge(ARRAY_COST + SIDE_COST * value.ndim + value.nbytes)
+    elif isinstance(value, int):
+        room.charge(NUMBER_COST + (0 if fits_i64(value) else int_bytes(value)))
+    elif isinstance(value, float):
+        room.charge(NUMBER_COST)
+    elif isinstance(value, str):
+        room.charge(text_cost(utf8(value)))
+    elif isinstance(value, (bytes, bytearray, memoryview)):
+        room.charge(TEXT_COST + memoryview(value).nbytes)
+    elif isinstance(value, (list, tuple)):
+        slots = 1 if isinstance(value, list) else 2
+        room.charge(LIST_COST + slots * SLOT * len(value), len(value))
+        for item in value:
+            _charge_value(item, room)
+    elif isinstance(value, dict):
+        room.charge(DICT_COST + ENTRY_COST * len(value), len(value))
+        for key, item in value.items():
+            room.charge(text_cost(key_bytes(key)))
+            _charge_value(item, room)
+    else:
+        texts = (value.sender, value.recipient, value.kind)
+        room.charge(
+            SEALED_COST + TEXT_COST + len(value.box) + sum(text_cost(utf8(text)) for text in texts)
+        )
+
+
+def text_cost(raw: bytes | memoryview) -> int:
+    """One sign beyond ASCII makes CPython store all of a text in up to four bytes each."""
+    short = len(raw) <= 1024 and bytes(raw).isascii()
+    return TEXT_COST + (len(raw) if short else 4 * len(raw))
+
+
+def fits_i64(value: int) -> bool:
+    return -(1 << 63) <= value < 1 << 63
 
 
 def check_dims(count: int) -> None:
