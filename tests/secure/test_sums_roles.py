@@ -242,6 +242,34 @@ def test_the_key_holder_decrypts_uniform_numbers(between):
         assert_uniform(decrypted, bits=50)
 
 
+def test_what_a_party_encrypts_is_uniform_already():
+    """Its rounding and noise are those of a uniform number: the same for all values."""
+    fed = watched([np.ones(21 * 4096, int)] * 3)
+    session = SumSession(fed.workers(SumWorker), mode="he")
+    for _ in range(2):
+        session.sum("x", between=(0, 1))
+    scheme = sums_he.context()
+    keys = fed.engine.site("p0")._workers["SumWorker#1"]._sum_keys
+    (first, seed), (second, other) = fed.engine.replies("encrypted", "p1")
+    plain = [
+        scheme.decrypt_residues(keys.secret, scheme.load_ciphertext(data))
+        for data in (first, second)
+    ]
+    for values in (*plain, (plain[0] - plain[1]) & np.uint64((1 << 50) - 1)):
+        assert_uniform(values, bits=50)
+    assert seed != other
+    sent = [request for _, method, way, request in fed.engine.crossed if way == "request"]
+    assert not any(seed in _parts(request) for request in sent)
+
+
+def _parts(value):
+    if isinstance(value, dict):
+        return [part for each in value.values() for part in _parts(each)]
+    if isinstance(value, list | tuple):
+        return [part for each in value for part in _parts(each)]
+    return [value] if isinstance(value, bytes) else []
+
+
 def test_what_the_key_holder_receives_is_flooded():
     fed = watched([np.ones(100, int)] * 3)
     session = SumSession(fed.workers(SumWorker), mode="he")
@@ -344,8 +372,10 @@ def _flip(data, at):
         (lambda boxes: [boxes[0][:20], *boxes[1:]], "from 'p1': not a ciphertext"),
         (lambda boxes: [_flip(boxes[0], 5000), *boxes[1:]], "from 'p1': .*damaged"),
         (lambda boxes: [_flip(boxes[0], 1), *boxes[1:]], "from 'p1': not a ciphertext"),
-        (lambda boxes: boxes[:-1], "party 'p1' sent 1 where 2 ciphertexts were due"),
-        (lambda boxes: [*boxes, boxes[0]], "party 'p1' sent 3 where 2"),
+        (lambda boxes: boxes[:-1], "party 'p1' sent 2 where 2 ciphertexts and a seed were due"),
+        (lambda boxes: [*boxes, boxes[0]], "party 'p1' sent 4 where 2"),
+        (lambda boxes: [*boxes[:-1], b"short"], "'p1': the seed of its blinds is not 32 bytes"),
+        (lambda boxes: [*boxes[:-1], 7], "'p1': the seed of its blinds is not 32 bytes"),
         (lambda boxes: b"", "party 'p1' sent a bytes where 2 ciphertexts"),
         (lambda boxes: [7, *boxes[1:]], "from 'p1': not a ciphertext: int"),
     ],
@@ -365,7 +395,7 @@ def test_ciphertexts_under_another_key_are_refused():
     stranger = scheme.generate_keys()
     foreign = scheme.ciphertext_bytes(scheme.encrypt(stranger.public, np.arange(3)))
     fed.engine.on_reply = lambda call, value: (
-        [foreign] if (call.party, call.method) == ("p1", "encrypted") else value
+        [foreign, bytes(32)] if (call.party, call.method) == ("p1", "encrypted") else value
     )
     with pytest.raises(CryptoError, match="could not read|out of range|do not cancel"):
         SumSession(fed.workers(SumWorker), mode="he").sum("x", between=(0, 1))

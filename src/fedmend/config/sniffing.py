@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from fedmend.data.spreadsheets import unprotected
+
 __all__ = ["Written", "csv_lines", "looked_at"]
 
 _BROKEN = (EOFError, zlib.error, csv.Error)
@@ -92,7 +94,7 @@ def _written(file: Path) -> Written:
         raise ValueError(f"its first line is {lines[0]!r}, for a spreadsheet: remove that line")
     delimiter = _delimiter(lines)
     rows = list(csv.reader(lines, delimiter=delimiter))
-    header = next(row for row in rows if row)
+    header = [unprotected(name) for name in next(row for row in rows if row)]
     return Written(header, encoding, delimiter, _decimal(rows[1:], delimiter))
 
 
@@ -105,7 +107,7 @@ def csv_lines(file: Path, how: Written) -> Iterator[dict[str, str]]:
         rows = (row for row in csv.reader(text, delimiter=how.delimiter) if row)
         next(rows)  # the header; empty lines may stand before it
         for row in rows:
-            yield lacking | dict(zip(how.header, row, strict=False))
+            yield lacking | dict(zip(how.header, map(unprotected, row), strict=False))
 
 
 def _opened(file: Path) -> Any:

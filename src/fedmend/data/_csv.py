@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedmend.data._parts import require_name
+from fedmend.data.spreadsheets import APOSTROPHES, unprotected
 from fedmend.errors import DataError, ReadError
 
 if TYPE_CHECKING:
@@ -43,7 +44,8 @@ def parse_csv(
     text = _utf8(file, _unpacked(file, raw), encoding)
     if not text.strip():
         raise ReadError(f"{file}: the file is empty", mend="check how it was made")
-    header = _header(file, text, delimiter)
+    written = _header(file, text, delimiter)
+    header = [unprotected(name) for name in written]
     for dropped in drop:
         _require(dropped, header, "column (named in drop)", delimiter)
     names = [name for name in (header if wanted is None else wanted) if name not in drop]
@@ -54,12 +56,23 @@ def parse_csv(
         _require(name, header, "column", delimiter)
     _check_header(header, names)
     textual = {name for name in names if name == id or name in as_text}
-    table = _parse(file, text, names, textual, delimiter, decimal, missing)
+    as_written = dict(zip(header, written, strict=True))
+    table = _parse(
+        file,
+        text,
+        [as_written[name] for name in names],
+        {as_written[name] for name in textual},
+        delimiter,
+        decimal,
+        missing,
+    ).rename_columns(names)
     if table.num_rows == 0:
         raise ReadError(f"{file}: the file has a header but no rows", mend="check how it was made")
-    for name in textual:
-        place = table.column_names.index(name)
-        table = table.set_column(place, name, _numbers_unless_zeros_lead(table[name]))
+    for place, name in enumerate(names):
+        if pa.types.is_string(table.schema.types[place]):
+            table = table.set_column(place, name, _unprotected(table[name]))
+        if name in textual:
+            table = table.set_column(place, name, _numbers_unless_zeros_lead(table[name]))
     binary = [field.name for field in table.schema if pa.types.is_binary(field.type)]
     if binary:
         raise ReadError(f"{file}: bytes instead of text", column=binary[0], mend="set encoding=")
@@ -197,6 +210,16 @@ def _parse(
         raise ReadError(
             f"{file}: cannot be read as CSV ({error})", mend="correct the file, or save as Parquet"
         ) from error
+
+
+def _unprotected(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Without the apostrophes that keep a spreadsheet from running a cell."""
+    import pyarrow.compute as pc
+
+    if pc.any(pc.match_substring(column, "'")).as_py():
+        for written in APOSTROPHES:
+            column = pc.replace_substring_regex(column, written, r"\1\2")
+    return column
 
 
 def _numbers_unless_zeros_lead(column: pa.ChunkedArray) -> pa.ChunkedArray:

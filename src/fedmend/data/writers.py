@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
+from fedmend.data.spreadsheets import write_frame
 from fedmend.errors import DataError
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ METADATA_KEY = b"fedmend"
 
 
 def write_csv(table: Table, path: str | Path, id: str) -> None:
-    """Ids first, then the columns in order; missing cells are empty."""
+    """Ids first, then the columns in order; missing cells are empty, formulas disarmed."""
     if table.blocks:
         raise DataError(
             "image and tensor blocks have no place in CSV",
@@ -35,7 +36,7 @@ def write_csv(table: Table, path: str | Path, id: str) -> None:
     # By the name of the file itself: that of the unfinished one says nothing. No date goes in.
     packed: Any = {"method": "gzip", "mtime": 0} if str(path).lower().endswith(".gz") else None
     with _atomic(path) as unfinished:
-        frame.to_csv(unfinished, index=False, compression=packed)
+        write_frame(frame, unfinished, compression=packed)
 
 
 def write_parquet(table: Table, path: str | Path, id: str) -> None:

@@ -7,6 +7,7 @@ if the party lets statistics out.
 
 from __future__ import annotations
 
+import io
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from fedmend.data.spreadsheets import write_frame
 from fedmend.errors import DataError, NotFitted
 from fedmend.federation import Site, exposed
 from fedmend.learn import metrics
@@ -226,8 +228,9 @@ class LabelWorker(SumWorker):
     @exposed(kind="control")
     def write_review(self, path: str) -> None:
         """Write the review as a CSV file into this party's own folder."""
-        text = label_review(self.site, self.scope).to_csv(index=False)
-        write_whole(Path(self.site.folder(path)) / REVIEW, text.encode())
+        text = io.StringIO()
+        write_frame(label_review(self.site, self.scope), text)
+        write_whole(Path(self.site.folder(path)) / REVIEW, text.getvalue().encode())
 
     # ------------------------------------------------------------------ own columns
 

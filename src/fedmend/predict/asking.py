@@ -117,7 +117,7 @@ def ask_split(
         told[len(group.parties) == 1] += group.rows
         answers = _answers(model, fed, crew, group)
         party = holder or users[0]
-        crew[party].take(group.name, " ".join(group.parties), " ".join(users), answers)
+        crew[party].take(group.name, " ".join(group.parties), " ".join(users), *answers)
     if not any(shared or alone for shared, alone, _ in counts.values()):
         names = dict.fromkeys(name for group in groups for name in group.parties)
         raise DataError(
@@ -130,7 +130,10 @@ def ask_split(
     ]
 
 
-def _answers(model: SplitEstimator, fed: Federation, crew: Crew, group: Group) -> dict[str, Any]:
+_Answers = tuple[dict[str, Any], list[Any] | None]
+
+
+def _answers(model: SplitEstimator, fed: Federation, crew: Crew, group: Group) -> _Answers:
     alone = len(group.parties) == 1
     crew.choose(group.name, alone)
     unaligned = dict.fromkeys(fed.names, 0)
@@ -153,9 +156,10 @@ def ask_horizontal(model: Any, fed: Federation, crew: Crew, title: str) -> list[
     return found
 
 
-def _columns(table: pd.DataFrame) -> dict[str, Any]:
-    """As wire values: numbers as arrays, classes as they are."""
-    return {
-        str(name): values.tolist() if name == "prediction" else values.to_numpy()
-        for name, values in table.items()
-    }
+def _columns(table: pd.DataFrame) -> _Answers:
+    """As wire values: arrays by name, and the classes that predictions are the numbers of."""
+    columns = {str(name): values.to_numpy() for name, values in table.items()}
+    if columns["prediction"].dtype.kind in "biuf":
+        return columns, None
+    numbers, classes = table["prediction"].factorize(use_na_sentinel=False)
+    return columns | {"prediction": numbers}, classes.tolist()

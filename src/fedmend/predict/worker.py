@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from fedmend.data.spreadsheets import write_frame
 from fedmend.errors import DataError
 from fedmend.federation import Alignment
 from fedmend.federation.bound import but, declare
@@ -63,8 +64,18 @@ class PredictionWorker(Worker):
         self.site.alignments[self.scope] = Alignment(*split)
 
     @exposed(kind="control", takes={"answers": "prediction"})
-    def take(self, group: str, known_to: str, used: str, answers: dict[str, Any]) -> None:
-        """Predictions of a group's rows, in its order; columns by name."""
+    def take(
+        self,
+        group: str,
+        known_to: str,
+        used: str,
+        answers: dict[str, Any],
+        classes: list[Any] | None = None,
+    ) -> None:
+        """Predictions of a group's rows, in its order; columns by name.
+
+        classes: what the predictions are the numbers of, where they are no numbers themselves.
+        """
         import pandas as pd
 
         rows = self._groups[group]
@@ -76,7 +87,9 @@ class PredictionWorker(Worker):
                 mend="the same tables from alignment to prediction",
             )
         head = {"id": self.table.ids[rows], "known_to": known_to, "used": used}
-        self._parts.append((rows, pd.DataFrame(head | answers)))
+        named = pd.Series(classes)[answers["prediction"]].to_numpy() if classes else None
+        told = answers if named is None else answers | {"prediction": named}
+        self._parts.append((rows, pd.DataFrame(head | told)))
 
     @exposed(kind="control")
     def take_kept(self, group: str) -> None:
@@ -96,7 +109,7 @@ class PredictionWorker(Worker):
         file = self.site.folder(path) / PREDICTIONS_FILE
         file.parent.mkdir(parents=True, exist_ok=True)
         beside = file.with_name(f".{file.name}.part")
-        self._frame().to_csv(beside, index=False, float_format="%.7g")
+        write_frame(self._frame(), beside, float_format="%.7g")
         beside.replace(file)
 
     @exposed(kind="prediction")

@@ -8,8 +8,9 @@ A holds the key. What A gets back must tell it nothing but a uniform share, so B
 
 1. adds a *fresh public-key encryption* of a mask that is uniform on all N coefficients (without it
    the second polynomial of the ciphertext is A's own times B's values, for A to divide out);
-2. adds *flooding noise* of 2^75 (2^84 with the wide primes) to bury the product's own noise, which
-   is B's values times A's known errors; 40 bits more than that noise is required, else refused;
+2. adds *flooding noise*, as much as the primes hold, to bury the product's own noise, which is B's
+   values times A's known errors. B adds up what its answers may have told over the whole run, and
+   refuses the one that would bring the sum above 2^-40;
 3. switches one prime down, so that the ciphertext is short.
 
 All three are one function, `_hidden`, with no way around it. A decrypts its share, B's share is
@@ -39,47 +40,71 @@ if TYPE_CHECKING:
 __all__ = ["BfvProducts", "BfvWorker", "Packing", "Profile", "choose_profile"]
 
 DEGREE = 8192
-STATISTICAL_BITS = 40
 PART = 64  # ciphertexts in one box
 _ERROR_NORM = 31.0  # |sum e_i b_i| <= 31 |b| but for 2^-64, errors of deviation 3.2
 _FRESH_NOISE = 1 << 12  # of the public-key encryption of the mask
+
+# Uniform noise of ±2^f over noise below 2^n differs from uniform noise alone by 2^(n-f-1) in
+# statistical distance: that much at most, for each of N coefficients of each answer, is what the
+# key holder may gain over a guess. Distances add up, over sessions and keys as well.
+RUN_BITS = 40
+PLANNED_ANSWERS = 1 << 20
+ANSWER_BITS = RUN_BITS + 20  # of one ciphertext, with room for 2^20 of them
+_ACCOUNT = "distance of flooded products"
 
 Progress = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True)
 class Profile:
-    """Primes, the flooding that fits under them, and the largest plaintext modulus."""
+    """The primes, and the flooding that fits under them beside a plaintext modulus."""
 
     name: str
     prime_bits: tuple[int, ...]
-    flood_bits: int
-    most_plain_bits: int
+
+    def flood_bits(self, plain_bits: int) -> int:
+        """All that decryption can bear: q / 2t, with four bits to spare."""
+        return sum(self.prime_bits[:-1]) - 1 - plain_bits - 4
+
+    def answer_bits(self, plain_bits: int, changing: dict[str, Any]) -> float:
+        """-log2 of what one answer may tell the key holder: all its coefficients together."""
+        return self.flood_bits(plain_bits) + 1 - noise_bits(changing) - math.log2(DEGREE)
+
+    def suits(self, plain_bits: int, changing: dict[str, Any], answers: int) -> bool:
+        """Whether a run has room for 2^20 answers; the widest primes: for those at hand."""
+        wanted = ANSWER_BITS if self is not _WIDEST else RUN_BITS + math.log2(max(1, answers))
+        return self.answer_bits(plain_bits, changing) >= min(wanted, ANSWER_BITS)
 
 
-# Bits left for decryption: 135 - 1 - 55 - 75 = 4 at least; 162 - 1 - 59 - 84 = 18.
+_WIDEST = Profile("widest", (58, 58, 58, 44))
+# At most 218 bits in all: 128-bit security at N = 8192.
 PROFILES = {
     profile.name: profile
     for profile in (
-        Profile("narrow", (45, 45, 45, 45), 75, 55),
-        Profile("wide", (54, 54, 54, 54), 84, 59),
+        Profile("narrow", (45, 45, 45, 45)),
+        Profile("wide", (54, 54, 54, 54)),
+        _WIDEST,
     )
 }
 LEAST_PLAIN_BITS = 16
-MOST_PLAIN_BITS = max(profile.most_plain_bits for profile in PROFILES.values())
+MOST_PLAIN_BITS = 59
 
 
-def choose_profile(largest: int, changing: dict[str, Any]) -> tuple[Profile, int]:
-    """The profile and bits of the plaintext modulus for products up to `largest`."""
+def choose_profile(
+    largest: int, changing: dict[str, Any], answers: int = PLANNED_ANSWERS
+) -> tuple[Profile, int]:
+    """The profile and bits of the plaintext modulus for products up to `largest`.
+
+    answers: how many ciphertexts are to be answered under it, at least.
+    """
     bits = max(LEAST_PLAIN_BITS, largest.bit_length() + 1)
-    noise = noise_bits(changing)
     for profile in PROFILES.values():
-        fits = noise + STATISTICAL_BITS <= profile.flood_bits
-        if bits <= profile.most_plain_bits and fits:
+        if bits <= MOST_PLAIN_BITS and profile.suits(bits, changing, answers):
             return profile, bits
     raise DataError(
-        f"products up to 2^{largest.bit_length()} (noise 2^{noise:.0f}) are too large for mode "
-        f"'bfv', which goes to 2^{MOST_PLAIN_BITS - 1}",
+        f"products up to 2^{largest.bit_length()} (noise 2^{noise_bits(changing):.0f}) in "
+        f"{answers:,} ciphertexts are too large for mode 'bfv', which goes to "
+        f"2^{MOST_PLAIN_BITS - 1} and hides a run's noise by {RUN_BITS} bits",
         mend="use mode='dealer' (to 2^63), fewer rows, or fewer bits per value",
     )
 
@@ -159,7 +184,7 @@ class BfvWorker(ProductWorker):
     def __init__(self, site: Site, scope: str = "train") -> None:
         super().__init__(site, scope)
         self._context: SealContext | None = None
-        self._profile = PROFILES["narrow"]
+        self._profile, self._plain_bits = PROFILES["narrow"], LEAST_PLAIN_BITS
         self._packing: Packing | None = None
         self._keys: Keys | None = None  # fixed side
         self._public: Any = None  # changing side
@@ -172,8 +197,9 @@ class BfvWorker(ProductWorker):
         if profile not in PROFILES:
             raise CryptoError(f"there is no profile {profile!r}. Mend: the same fedmend version")
         self._profile = PROFILES[profile]
-        if not LEAST_PLAIN_BITS <= plain_bits <= self._profile.most_plain_bits:
-            raise CryptoError(f"profile {profile!r} has no plaintext modulus 2^{plain_bits}")
+        if not LEAST_PLAIN_BITS <= plain_bits <= MOST_PLAIN_BITS:
+            raise CryptoError(f"there is no plaintext modulus 2^{plain_bits} in mode 'bfv'")
+        self._plain_bits = plain_bits
         self._packing = Packing(**packing)
         self._context = SealContext(
             BFVParameters(DEGREE, self._profile.prime_bits, 1 << plain_bits)
@@ -240,27 +266,36 @@ class BfvWorker(ProductWorker):
     @exposed(kind="ciphertext")
     def multiply_part(self, to: str, start: int, stop: int) -> Sealed:
         """Changing side: products with columns start..stop, hidden, in a box for the key holder."""
-        context, packing = self._at_work()
+        _, packing = self._at_work()
         if self._public is None or len(self._fixed) != packing.count:
             raise CryptoError(
                 f"party {self.site.name!r} has {len(self._fixed)} of {packing.count} ciphertexts. "
                 "Mend: ask for the product from its start"
             )
-        facts = self.columns.facts()
-        if noise_bits(facts) + STATISTICAL_BITS > self._profile.flood_bits:
-            raise CryptoError(
-                f"party {self.site.name!r}: flooding of 2^{self._profile.flood_bits} does not hide "
-                "products with values of this size. Mend: the wide profile"
-            )
+        columns = self.columns.values[start:stop]
+        self._spend(len(columns) * packing.groups)
         answers, masks = [], []
-        for column in self.columns.values[start:stop]:
+        for column in columns:
             for product in self._products(column):
                 data, mask = self._hidden(product)
                 answers.append(data)
                 masks.append(mask)
-        bits = context.plain_modulus.bit_length() - 1
-        self._gather([(np.uint64(0) - mask) & np.uint64((1 << bits) - 1) for mask in masks])
+        modulus = np.uint64((1 << self._plain_bits) - 1)
+        self._gather([(np.uint64(0) - mask) & modulus for mask in masks])
         return self.seal(answers, to=to, kind="ciphertext")
+
+    def _spend(self, answers: int) -> None:
+        """Book what the answers may tell the key holder; refuse what the run has no room for."""
+        bits = self._profile.answer_bits(self._plain_bits, self.columns.facts())
+        spent = self.site.vault.get(_ACCOUNT, 0.0) + answers * 2.0**-bits
+        if spent > 2.0**-RUN_BITS:
+            raise CryptoError(
+                f"party {self.site.name!r}: {answers:,} more answers of 2^-{bits:.0f} each would "
+                f"tell the key holder more than 2^-{RUN_BITS} in this run: the flooding does not "
+                "hide so many products of this size. Mend: fewer products, smaller bounds or "
+                "mode='dealer'; a new run has an account of its own"
+            )
+        self.site.vault[_ACCOUNT] = spent
 
     def _products(self, column: np.ndarray) -> list[Any]:
         """Per group the encrypted products with one column; None where the column is all zero."""
@@ -285,13 +320,12 @@ class BfvWorker(ProductWorker):
     def _hidden(self, product: Any) -> tuple[bytes, np.ndarray]:
         """The only way out for a product: masked afresh, flooded, one prime shorter."""
         context, packing = self._at_work()
-        bits = context.plain_modulus.bit_length() - 1
-        mask = uniform_below_power(bits, DEGREE)
+        mask = uniform_below_power(self._plain_bits, DEGREE)
         hidden = context.encrypt(self._public, mask)
         if product is not None:
             context.evaluator.transform_from_ntt_inplace(product)
             context.evaluator.add_inplace(hidden, product)
-        context.flood(hidden, self._profile.flood_bits)
+        context.flood(hidden, self._profile.flood_bits(self._plain_bits))
         context.switch_down(hidden)
         return context.ciphertext_bytes(hidden), mask[packing.answers]
 
@@ -369,12 +403,15 @@ class BfvProducts:
 
     def _prepare(self, fixed: dict[str, Any], changing: dict[str, Any], largest: int) -> Packing:
         """Keys and the encrypted fixed side: once, or again when the numbers have outgrown them."""
-        profile, bits = choose_profile(largest, changing)
-        if self.packing is not None and bits <= self._bits:
-            held = self._profile or profile
-            if noise_bits(changing) + STATISTICAL_BITS <= held.flood_bits:
-                return self.packing
-        packing = Packing.best(fixed["rows"], len(fixed["names"]), len(changing["names"]))
+        rows, names = fixed["rows"], changing["names"]
+        held = self.packing
+        packing = held or Packing.best(rows, len(fixed["names"]), len(names))
+        answers = packing.groups * len(names)
+        profile, bits = choose_profile(largest, changing, answers)
+        kept = self._profile
+        if held and kept and bits <= self._bits and kept.suits(self._bits, changing, answers):
+            return held
+        packing = Packing.best(rows, len(fixed["names"]), len(names))
         self.packing, self._profile, self._bits = packing, profile, bits
         a, b = self.crew[self.fixed], self.crew[self.changing]
         shape = {"rows": packing.rows, "columns": packing.columns, "group": packing.group}

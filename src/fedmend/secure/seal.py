@@ -298,19 +298,21 @@ def uniform_below_power(bits: int, count: int) -> np.ndarray:
 def _uniform_signed(bits: int, count: int, primes: Sequence[int]) -> np.ndarray:
     """The same `count` uniform integers of [-2^bits, 2^bits) modulo each prime: [primes, count]."""
     low = uniform_below_power(min(64, bits + 1), count)
-    # Bits beyond 64 come in digits so short that digit times residue stays in a word.
-    digit = 63 - max(prime.bit_length() for prime in primes)
-    digits = [
-        (at, uniform_below_power(min(digit, bits + 1 - at), count))
-        for at in range(64, bits + 1, digit)
-    ]
+    # Bits beyond 64 come in digits so short that digit times residue stays in a word. A power of
+    # two just above the primes has a short residue, so that the first of them is long.
+    digits, at = [], 64
+    while at <= bits:
+        longest = 63 - max(pow(2, at, prime) for prime in primes).bit_length()
+        digits.append((at, uniform_below_power(min(longest, bits + 1 - at), count)))
+        at += longest
     result = np.empty((len(primes), count), dtype=np.uint64)
     for row, prime in zip(result, primes, strict=True):
         modulus = np.uint64(prime)
         np.remainder(low, modulus, out=row)
+        row += np.uint64(prime - pow(2, bits, prime))
         for at, values in digits:
             row += values * np.uint64(pow(2, at, prime))
             row %= modulus
-        row += np.uint64(prime - pow(2, bits, prime))
-        row %= modulus
+        if not digits:
+            row %= modulus
     return result

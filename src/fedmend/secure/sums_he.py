@@ -6,14 +6,18 @@ with q of 93 bits and t = 2^50 holds 21 digits of K = 4 one-hot votes (batching 
 holds 6 in a ciphertext of four fifths the size). Values too wide for one coefficient are cut into
 limbs.
 
-Before anything is decrypted the coordinator adds a *fresh* encryption of a mask that is uniform
-modulo t, and floods the noise with 2^40 (a fresh encryption has 2^7; the rounding that depends on
-the plaintexts is below (K + 1)/2). What the key holder decrypts is uniform, and what its noise
-says about the plaintexts is below 2^-37 for each coefficient.
+A ciphertext's noise has a trace of its plaintext: encryption rounds q m / t, by up to a half. What
+each party encrypts is therefore already blinded, by a uniform mask whose seed it gives to the
+coordinator and not to the key holder (who, with one partner, knows their pairwise masks): plaintext,
+rounding and noise say nothing at all about the values, in however many sums. Before anything is decrypted the coordinator adds a *fresh* encryption
+of a mask of its own, and floods the noise with 2^40, so that neither a message read along the way
+nor a mask that somebody guessed would be enough: then (K + 1)/2 of rounding are buried under it, to
+2^-37 for each coefficient.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -22,7 +26,7 @@ from typing import Any
 import numpy as np
 
 from fedmend.errors import CryptoError
-from fedmend.secure.keys import uniform
+from fedmend.secure.keys import KEY_BYTES, mask_stream
 from fedmend.secure.seal import BFVParameters, SealContext
 from fedmend.secure.sums_masks import add_streams
 from fedmend.secure.sums_numbers import SumForm
@@ -31,6 +35,7 @@ __all__ = ["Packing", "add_blinded", "context", "decrypt_all", "encrypt_all", "u
 
 PLAIN_BITS = 50
 FLOOD_BITS = 40
+_MODULUS_MASK = np.uint64((1 << PLAIN_BITS) - 1)
 PARAMETERS = BFVParameters(4096, (47, 46, 16), 1 << PLAIN_BITS)
 
 
@@ -122,30 +127,34 @@ def encrypt_all(
     parties: int,
     masks: tuple[Sequence[bytes], Sequence[bytes]] = ((), ()),
 ) -> list[bytes]:
-    """At a party: its packed values under the public key.
+    """At a party: its packed values, blinded, under the public key; last, the blinds' seed.
 
     masks: keys of streams that are added, and of such that are taken away, modulo t; those of all
     parties cancel.
     """
     scheme, rows = context(), Packing.of(form, parties).pack(shifted)
+    seed = os.urandom(KEY_BYTES)
+    rows += _blinds(seed, len(rows))
     flat = rows.reshape(-1)
     add_streams(flat, *masks)
-    flat &= np.uint64((1 << PLAIN_BITS) - 1)
-    return [scheme.ciphertext_bytes(scheme.encrypt(public, row)) for row in rows]
+    flat &= _MODULUS_MASK
+    return [*(scheme.ciphertext_bytes(scheme.encrypt(public, row)) for row in rows), seed]
 
 
 def add_blinded(
     public: Any, received: dict[str, Sequence[bytes]], count: int
 ) -> tuple[list[bytes], np.ndarray]:
-    """At the coordinator: the sums as fresh-looking ciphertexts, and the masks that blind them."""
+    """At the coordinator: the sums as fresh-looking ciphertexts, and all that blinds them."""
     for party, ciphertexts in received.items():
-        if not isinstance(ciphertexts, list) or len(ciphertexts) != count:
+        if not isinstance(ciphertexts, list) or len(ciphertexts) != count + 1:
             raise CryptoError(
-                f"party {party!r} sent {_length(ciphertexts)} where {count} ciphertexts were due. "
-                "Mend: start the sum anew"
+                f"party {party!r} sent {_length(ciphertexts)} where {count} ciphertexts and a seed "
+                "were due. Mend: start the sum anew"
             )
+        if not isinstance(ciphertexts[-1], bytes) or len(ciphertexts[-1]) != KEY_BYTES:
+            raise CryptoError(f"party {party!r}: the seed of its blinds is not {KEY_BYTES} bytes")
     scheme = context()
-    masks = uniform((count, PARAMETERS.degree)) >> np.uint64(64 - PLAIN_BITS)
+    masks = _blinds(os.urandom(KEY_BYTES), count)
     blinded = []
     for number, mask in enumerate(masks):
         total = scheme.encrypt(public, mask)
@@ -153,7 +162,14 @@ def add_blinded(
             scheme.evaluator.add_inplace(total, _loaded(party, ciphertexts[number]))
         scheme.flood(total, FLOOD_BITS)
         blinded.append(scheme.ciphertext_bytes(total))
-    return blinded, masks
+    for ciphertexts in received.values():
+        masks += _blinds(ciphertexts[-1], count)
+    return blinded, masks & _MODULUS_MASK
+
+
+def _blinds(seed: bytes, count: int) -> np.ndarray:
+    """Uniform residues modulo t for so many polynomials."""
+    return mask_stream(seed, 0, (count, PARAMETERS.degree)) >> np.uint64(64 - PLAIN_BITS)
 
 
 def decrypt_all(secret: Any, ciphertexts: Iterable[bytes]) -> np.ndarray:
@@ -177,7 +193,7 @@ def unblind(residues: Any, masks: np.ndarray, holder: str) -> np.ndarray:
             f"party {holder!r}, which holds the key, did not return {len(masks)} rows of residues "
             "below the plaintext modulus. Mend: start the sum anew"
         )
-    return (residues - masks) & np.uint64(modulus - 1)
+    return (residues - masks) & _MODULUS_MASK
 
 
 def _loaded(party: str, data: bytes) -> Any:
