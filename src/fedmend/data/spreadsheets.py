@@ -57,8 +57,8 @@ def write_frame(frame: pd.DataFrame, path: Any, **form: Any) -> None:
     # pandas leaves a lone CR unquoted, at which readers begin a line.
     loose = any("\r" in text for text in (*names, *texts))
     safe = frame.iloc[:, :0].assign(**{str(at): column for at, column in enumerate(columns)})
-    quoting = csv.QUOTE_NONNUMERIC if loose else csv.QUOTE_MINIMAL
-    safe.to_csv(path, index=False, header=names, quoting=quoting, **form)
+    form["quoting"] = csv.QUOTE_NONNUMERIC if loose else csv.QUOTE_MINIMAL
+    safe.to_csv(path, index=False, header=names, **form)
 
 
 def _protected_column(column: pd.Series) -> pd.Series:
