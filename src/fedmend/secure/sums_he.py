@@ -8,11 +8,11 @@ limbs.
 
 A ciphertext's noise has a trace of its plaintext: encryption rounds q m / t, by up to a half. What
 each party encrypts is therefore already blinded, by a uniform mask whose seed it gives to the
-coordinator and not to the key holder (who, with one partner, knows their pairwise masks): plaintext,
-rounding and noise say nothing at all about the values, in however many sums. Before anything is decrypted the coordinator adds a *fresh* encryption
-of a mask of its own, and floods the noise with 2^40, so that neither a message read along the way
-nor a mask that somebody guessed would be enough: then (K + 1)/2 of rounding are buried under it, to
-2^-37 for each coefficient.
+coordinator and not to the key holder (who, with one partner, knows their pairwise masks):
+plaintext, rounding and noise say nothing at all about the values, in however many sums. Before
+anything is decrypted the coordinator adds a *fresh* encryption of a mask of its own, and floods the
+noise with 2^40, so that a seed that the key holder got hold of would not be enough: then (K + 1)/2
+of rounding are buried under it, to 2^-37 for each coefficient.
 """
 
 from __future__ import annotations
