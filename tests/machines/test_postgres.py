@@ -10,7 +10,9 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+from fedmend.deploy.confirmed import confirm
 from fedmend.deploy.party_check import check_party
+from fedmend.deploy.party_file import load_party
 
 from .conftest import free_port
 
@@ -78,6 +80,7 @@ def test_a_party_with_its_table_in_a_database(fresh_world, database):
     query = f'sql = "SELECT id, c, d FROM calls ORDER BY id"\nuri = "{database}"\n'
     path.write_text(query + "\n".join(lines))
     try:
+        confirm(load_party(world.kits.party("telco")))
         found = {check.name: check for check in check_party(world.kits.party("telco"))}
         assert found["table"].words == f"{len(frame):,} rows, 2 columns"
         record = world.run("database")

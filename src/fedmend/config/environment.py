@@ -23,6 +23,7 @@ __all__ = [
     "begins_elsewhere",
     "is_reference",
     "look_up",
+    "look_up_names",
     "reference_problems",
 ]
 
@@ -99,6 +100,11 @@ def look_up(written: str, key: str) -> Looked:
 
     text = _SIGN.sub(found, written)
     return Looked(text, written, values)
+
+
+def look_up_names(written: str) -> list[str]:
+    """The environment variables that `look_up` would read."""
+    return list(dict.fromkeys(sign[1] for sign in _SIGN.finditer(written) if sign[1] is not None))
 
 
 def begins_elsewhere(path: str) -> bool:

@@ -14,6 +14,7 @@ from fedmend.errors import ConfigError
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from fedmend.deploy.party_file import PartyFile
     from fedmend.deploy.processes import Daemon
 
 __all__ = ["add_commands"]
@@ -31,7 +32,7 @@ def add_commands(app: typer.Typer) -> None:
     """Hang the commands into the front door."""
     app.command()(provision)
     party = typer.Typer(help="A party on its own machine: check, start, status, stop.")
-    for command in (check, start, status, stop, allow, refuse, keys, predict, adopt):
+    for command in (check, confirm, start, status, stop, allow, refuse, keys, predict, adopt):
         party.command()(command)
     app.add_typer(party, name="party", no_args_is_help=True)
     server = typer.Typer(help="The server beside the coordinator; 'run' starts it when needed.")
@@ -89,6 +90,38 @@ def check(kit: Kit) -> None:
     console.print(f"no problems. Next: fedmend party start {kit}")
 
 
+def confirm(
+    kit: Kit,
+    yes: Annotated[bool, typer.Option("--yes", help="do not ask: it was seen elsewhere")] = False,
+) -> None:
+    """Show where party.toml leads (databases, environment variables, addresses), and confirm it."""
+    from fedmend.deploy.party_file import load_party
+
+    _daemon(kit, "party")
+    _confirm(load_party(kit), kit, yes=yes)
+    typer.echo("confirmed: a change of these lines has to be confirmed again")
+
+
+def _confirm(file: PartyFile, kit: Path, *, yes: bool = False) -> None:
+    """Have the party's people confirm what they have not seen yet; a no, or nobody, is an error."""
+    from fedmend.deploy.confirmed import confirm as remember
+    from fedmend.deploy.confirmed import unconfirmed
+
+    fresh = unconfirmed(file)
+    if fresh:
+        typer.echo(f"The party.toml of {file.name} leads to what nobody here has confirmed yet:")
+        for lead in fresh:
+            typer.echo(f"  {lead.words}")
+        if not yes and not sys.stdin.isatty():
+            raise ConfigError(
+                f"{len(fresh)} lines of party.toml are not confirmed, and nobody sits here to be "
+                f"asked. Mend: read them, then fedmend party confirm {kit} --yes"
+            )
+        if not yes and not typer.confirm("Is this where it should lead?"):
+            raise ConfigError("not confirmed. Mend: correct party.toml, then confirm it")
+        remember(file)
+
+
 def start(kit: Kit, detach: Detach = False) -> None:
     """Take part: connect to the server, and show on this screen what is asked for."""
     from fedmend.deploy.party_file import load_party
@@ -96,6 +129,7 @@ def start(kit: Kit, detach: Detach = False) -> None:
 
     daemon = _daemon(kit, "party")
     file = load_party(kit)
+    _confirm(file, kit)
     if detach:
         found = daemon.start()
         typer.echo(f"{file.name} runs in the background (process {found.supervisor})")

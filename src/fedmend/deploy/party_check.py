@@ -20,6 +20,7 @@ from fedmend._version import __version__
 from fedmend.config.doubts import doubtful_columns
 from fedmend.config.passwords import password_notes
 from fedmend.deploy.certificates import SOON_DAYS
+from fedmend.deploy.confirmed import unconfirmed
 from fedmend.deploy.consent import party_of
 from fedmend.deploy.party_file import PartyFile, install_workers, load_party, read_new
 from fedmend.deploy.party_keys import PARTNERS_FILE
@@ -67,7 +68,7 @@ def check_party(kit: Path, *, seconds: float = 5.0) -> list[Check]:
         found.append(Check("party.toml", "problem", str(error)))
     else:
         found += _file(kit, file)
-        found += _table(file)
+        found += _table(file) if not unconfirmed(file) else ()
         found += _labels(kit, file)
     found.append(_space(kit))
     return found
@@ -201,6 +202,7 @@ def _file(kit: Path, file: PartyFile) -> Iterator[Check]:
         yield from _workers(file, policy)
         yield from _methods(file, policy)
     yield from _partners(file)
+    yield from _confirmed(kit, file)
     for words in password_notes(file):
         yield Check("party.toml", "note", words)
     if file.device != "cpu":
@@ -209,6 +211,13 @@ def _file(kit: Path, file: PartyFile) -> Iterator[Check]:
         if not torch.cuda.is_available():
             words = f'device = {file.device!r}, but torch sees no GPU. Mend: device = "cpu"'
             yield Check("device", "problem", words)
+
+
+def _confirmed(kit: Path, file: PartyFile) -> Iterator[Check]:
+    """What leads out of the kit is called once its people have seen it, and not by this check."""
+    for lead in unconfirmed(file):
+        words = f"{lead.words} is not confirmed: nothing is read, and a run is refused. "
+        yield Check("party.toml", "problem", words + f"Mend: fedmend party confirm {kit}")
 
 
 def _partners(file: PartyFile) -> Iterator[Check]:

@@ -16,6 +16,7 @@ from fedmend.config import PartySettings, problem_of
 from fedmend.config.checks import cross_problems
 from fedmend.config.environment import look_up
 from fedmend.data.table import Table
+from fedmend.deploy.confirmed import require_confirmed
 from fedmend.deploy.party_keys import KeySettings, install_keys
 from fedmend.errors import ConfigError
 from fedmend.federation import Policy, Site, Worker
@@ -26,6 +27,7 @@ from fedmend.federation.policy import MACHINES_PREDICTIONS
 from fedmend.federation.randomness import kept_secret
 from fedmend.federation.site import RECORDS
 from fedmend.flow.reading import read_party, split_by_id
+from fedmend.secure.psi_spu import PARTNER_ADDRESSES
 
 if TYPE_CHECKING:
     from fedmend.data.schema import Schema
@@ -57,7 +59,8 @@ class PartyFile(PartySettings):
     after which a job ends here. threads: for tensor programs, all cores by default. partners: the
     parties that this one works with, besides those whose keys it pins; nobody else is let in.
     keys: lasting keys of this party and its partners. new: a file of rows to predict with a
-    trained model. keep_jobs: of how many finished runs the folders of FLARE's jobs are kept.
+    trained model. spu_addresses: host:port, or a host, where partners are reached in alignments of
+    mode "spu". keep_jobs: of how many finished runs the folders of FLARE's jobs are kept.
     """
 
     device: str = Field(default="cpu", pattern=r"^(cpu|cuda(:\d+)?)$")
@@ -69,6 +72,7 @@ class PartyFile(PartySettings):
     partners: list[str] = Field(default_factory=list)
     keys: KeySettings = Field(default_factory=KeySettings)
     new: str | None = None
+    spu_addresses: dict[str, str] = Field(default_factory=dict)
     keep_jobs: int = Field(default=KEEP_JOBS, ge=0)
 
     _source: Path = Path(PARTY_FILE)
@@ -116,6 +120,7 @@ def load_party(path: Path) -> PartyFile:
 
 def open_site(file: PartyFile, hello: Hello, folder: Path) -> Site:
     """This party's site for a run: bound to its methods, tables read, test rows set aside."""
+    require_confirmed(file)
     policy, bound = rules_of(file, hello)
     home = folder / RUN_FOLDER / hello.run
     if hello.reproducible:
@@ -141,6 +146,7 @@ def open_site(file: PartyFile, hello: Hello, folder: Path) -> Site:
         bound=bound,
     )
     install_keys(site, file.keys, file.at("."), file.partners)
+    site.vault[PARTNER_ADDRESSES] = dict(file.spu_addresses)
     return site
 
 

@@ -11,15 +11,26 @@ from typing import Self
 
 from fedmend.errors import ConfigError
 
-__all__ = ["LOOPBACK", "LoopbackServer", "is_from_here", "serve_until_told"]
+__all__ = ["LOOPBACK", "LoopbackHandler", "LoopbackServer", "is_from_here", "serve_until_told"]
 
 LOOPBACK = "127.0.0.1"
+
+
+class LoopbackHandler(BaseHTTPRequestHandler):
+    """Answers, pages of errors too, under a policy of what a browser may do with them."""
+
+    policy = "default-src 'none'; base-uri 'none'; form-action 'none'"
+
+    def end_headers(self) -> None:
+        self.send_header("Content-Security-Policy", f"{self.policy}; frame-ancestors 'none'")
+        self.send_header("X-Content-Type-Options", "nosniff")
+        super().end_headers()
 
 
 class LoopbackServer:
     """A server on loopback; use it as a context, and `serve` until it is stopped."""
 
-    def __init__(self, port: int, handler: type[BaseHTTPRequestHandler]) -> None:
+    def __init__(self, port: int, handler: type[LoopbackHandler]) -> None:
         try:
             self._server = ThreadingHTTPServer((LOOPBACK, port), handler)
         except (OSError, OverflowError) as error:

@@ -7,13 +7,13 @@ import json
 import threading
 import time
 from http import HTTPStatus
-from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
 from fedmend.errors import ConfigError, FedmendError
-from fedmend.live.loopback import LoopbackServer, is_from_here
+from fedmend.live.loopback import LoopbackHandler, LoopbackServer, is_from_here
 from fedmend.live.state import LIVE_FILE, LiveState, read_live
+from fedmend.report.one_file import content_policy, with_policy
 from fedmend.report.page import LEDGER_FILE, REPORT_FILE, render
 from fedmend.report.record import RECORD_FILE
 from fedmend.report.stages import read_stages
@@ -23,14 +23,11 @@ __all__ = ["WatchServer", "live_page"]
 # Asks every second whether there is news, and puts the new page in place of the old one; where a
 # reader has scrolled to and what is unfolded stays.
 _SCRIPT = """
-<script>
 (() => {
-  let version = %s;
   const ask = async () => {
     try {
       const state = await (await fetch("state", {cache: "no-store"})).json();
-      if (state.version !== version) {
-        version = state.version;
+      if (state.version !== document.getElementById("live").dataset.version) {
         const text = await (await fetch(".", {cache: "no-store"})).text();
         const fresh = new DOMParser().parseFromString(text, "text/html");
         const open = [...document.querySelectorAll("details[open][id]")].map(each => each.id);
@@ -44,7 +41,6 @@ _SCRIPT = """
   };
   setTimeout(ask, 1000);
 })();
-</script>
 """
 
 
@@ -135,13 +131,17 @@ def live_page(found: LiveState, folder: Path, version: str) -> str:
 
 def _with_banner(text: str, words: str, version: str, share: float | None = None) -> str:
     bar = "" if share is None else f'<progress max="1" value="{share:.3f}"></progress>'
-    banner = f'<p id="live" class="note" role="status">{html.escape(words)}{bar}</p>'
-    script = _SCRIPT % json.dumps(version)
+    about = f'id="live" class="note" role="status" data-version="{html.escape(version)}"'
+    banner = f"<p {about}>{html.escape(words)}{bar}</p>"
+    text = with_policy(text, content_policy([_SCRIPT]))
+    script = f"<script>{_SCRIPT}</script>"
     return text.replace("<body>", f"<body>{banner}", 1).replace("</body>", f"{script}</body>", 1)
 
 
-def _handler(server: WatchServer) -> type[BaseHTTPRequestHandler]:
-    class Handler(BaseHTTPRequestHandler):
+def _handler(server: WatchServer) -> type[LoopbackHandler]:
+    class Handler(LoopbackHandler):
+        policy = content_policy([_SCRIPT])
+
         def do_GET(self) -> None:
             if not is_from_here(self.headers):
                 self.send_error(HTTPStatus.FORBIDDEN)

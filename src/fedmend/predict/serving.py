@@ -15,13 +15,17 @@ import threading
 import warnings
 from collections.abc import Mapping
 from http import HTTPStatus
-from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
 from fedmend._json import plain
 from fedmend.errors import DataError, FedmendError, FedmendWarning
-from fedmend.live.loopback import LoopbackServer, is_from_here, serve_until_told
+from fedmend.live.loopback import (
+    LoopbackHandler,
+    LoopbackServer,
+    is_from_here,
+    serve_until_told,
+)
 from fedmend.predict.models import chosen
 from fedmend.predict.rows import rows_of_records
 from fedmend.predict.running import party_settings, predict_tables, require_parts, run_config
@@ -144,8 +148,8 @@ def serve_run(run: Path, method: str | None, port: int) -> None:
         typer.echo("ended")
 
 
-def _handler(server: PredictServer) -> type[BaseHTTPRequestHandler]:
-    class Handler(BaseHTTPRequestHandler):
+def _handler(server: PredictServer) -> type[LoopbackHandler]:
+    class Handler(LoopbackHandler):
         timeout = SECONDS
 
         def do_GET(self) -> None:

@@ -110,10 +110,21 @@ def to_svg(figure: Figure, name: str, title: str) -> str:
     text = re.sub(r"font-size: (\d{3}) ", r"font-weight: \1; font-size: ", text)
     for stand_in, (variable, _) in COLOURS.items():
         text = text.replace(stand_in, f"var({variable})")
+    # A page's policy admits no style but its own sheet; attributes are none.
+    text = re.sub(r"<style.*?</style>", "", text, flags=re.DOTALL)
+    text = re.sub(r' style="([^"]*)"', _as_attributes, text)
     head, rest = text.split(">", 1)
+    head += ' stroke-linejoin="round" stroke-linecap="butt"'
     label = title.replace("&", "&amp;").replace("<", "&lt;").replace('"', "&quot;")
     text = f'{head} role="img" aria-label="{label}"><title>{label}</title>{rest}'
     return re.sub(r"\n\s*", "\n", text).strip()
+
+
+def _as_attributes(style: re.Match[str]) -> str:
+    """``fill: none; stroke: red`` as ``fill="none" stroke="red"``; fonts come from the page."""
+    declared = (each.partition(":") for each in style[1].split(";"))
+    pairs = ((name.strip(), value.strip()) for name, _, value in declared)
+    return "".join(f' {name}="{value}"' for name, value in pairs if name not in ("", "font-family"))
 
 
 def _drawn(figure: Any) -> str:

@@ -9,10 +9,12 @@ that takes part says so, in its own environment:
     export FEDMEND_SPU_PYTHON=spu-env/bin/python
     export FEDMEND_SPU_ADDRESS=10.0.0.5:9500                     # where the other party reaches it
 
-Without an address a free port of 127.0.0.1 is taken (all parties on one machine). The connection
-is not encrypted by us. What spu gets to see are not the ids but 16-byte digests of them under a
-secret of the two parties, so neither its temporary file (readable by the owner only, deleted
-afterwards) nor its traffic lets anyone else try out ids.
+Without an address a free port of 127.0.0.1 is taken (all parties on one machine). Where the other
+party is comes from the coordinator, and it could as well name a machine of its own: a party calls
+no address but the one that its own party.toml says (``spu_addresses``), and listens at none but
+its own. The connection is not encrypted by us. What spu gets to see are not the ids but 16-byte
+digests of them under a secret of the two parties, so neither its temporary file (readable by the
+owner only, deleted afterwards) nor its traffic lets anyone else try out ids.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
-from fedmend.errors import AlignmentError, ConfigError
+from fedmend.errors import AlignmentError, ConfigError, Refused
 from fedmend.federation.federation import Crew
 from fedmend.federation.worker import exposed
 from fedmend.secure.psi import MatchWorker, Progress
@@ -40,6 +42,9 @@ logger = logging.getLogger(__name__)
 PYTHON_VARIABLE = "FEDMEND_SPU_PYTHON"
 ADDRESS_VARIABLE = "FEDMEND_SPU_ADDRESS"
 TIMEOUT_SECONDS = 600
+PARTNER_ADDRESSES = "spu addresses of partners"
+"""Where a site's vault has what its party.toml says; a site without one is in one process."""
+
 _ADDRESS = re.compile(r"[A-Za-z0-9.:\[\]-]+:\d{1,5}")
 _TRACE = re.compile(r"Trace has been written to (/\S+/psi_\w+\.trace)")
 
@@ -47,9 +52,15 @@ _TRACE = re.compile(r"Trace has been written to (/\S+/psi_\w+\.trace)")
 class SpuWorker(MatchWorker):
     """One of two parties of RR22; the work is done by a process of its own."""
 
+    _own = ""
+
     @exposed(kind="control")
     def address(self) -> str:
         """Where the other party's process can reach this one's."""
+        self._own = self._find_address()
+        return self._own
+
+    def _find_address(self) -> str:
         spu_python(self.site.name)
         given = os.environ.get(ADDRESS_VARIABLE)
         if given is None:
@@ -71,6 +82,7 @@ class SpuWorker(MatchWorker):
         self.site.policy.admit_kind(me, f"{self.worker_name()}.intersect", "hashed-id")
         ranks = sorted(addresses)
         (peer,) = (party for party in ranks if party != me)
+        self._admit_addresses(addresses[me], peer, addresses[peer])
         secret = self.shared_seed(peer, "digests of ids")
         tags = {
             hashlib.blake2b(key, digest_size=16, key=secret).hexdigest(): row
@@ -92,6 +104,26 @@ class SpuWorker(MatchWorker):
         rows = [tags[tag] for tag in common]
         order = self.shared_seed(peer, "order of aligned rows")
         return self._settle(rows, [bytes.fromhex(tag) for tag in common], order, [peer])
+
+    def _admit_addresses(self, own: str, peer: str, address: str) -> None:
+        """Refuse to listen or call anywhere that this party has not said itself."""
+        me = self.site.name
+        if own != self._own:
+            raise Refused(
+                me, f"it is to listen at {own!r}, which is not its address", "pass on its own"
+            )
+        if not _ADDRESS.fullmatch(address):
+            raise Refused(me, f"{address!r} is no address of {peer!r}", "write host:port")
+        host = address.rpartition(":")[0]
+        said = self.site.vault.get(PARTNER_ADDRESSES, {peer: "127.0.0.1"}).get(peer)
+        if said not in (address, host):
+            raise Refused(
+                me,
+                f"the coordinator says that {peer!r} is at {address}, which {me!r} has not "
+                "confirmed",
+                f'ask {peer!r}, then write spu_addresses = {{{peer} = "host:port"}} into the '
+                f"party.toml of {me!r}",
+            )
 
 
 def match_spu(crew: Crew, rows: Mapping[str, int], *, progress: Progress | None = None) -> int:
