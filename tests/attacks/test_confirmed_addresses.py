@@ -42,7 +42,7 @@ HELLO = {
     "wire": VERSION,
     "run": "r1",
     "title": "first",
-    "methods": ["VFL"],
+    "methods": ["vfl"],
     "seed": 0,
     "test_share": 0.25,
     "resumed": False,
@@ -296,5 +296,5 @@ def test_addresses_of_a_kit_are_confirmed_and_reach_the_site(kit):
     confirm(file)
     from fedmend.federation.engines.flare.host import Hello
 
-    site = open_site(file, Hello("r1", "first", ("VFL",), 0, 0.25), kit.folder)
+    site = open_site(file, Hello("r1", "first", ("vfl",), 0, 0.25), kit.folder)
     assert site.vault[psi_spu.PARTNER_ADDRESSES] == {"telco": "10.0.0.5:9500"}
