@@ -230,6 +230,10 @@ def test_a_party_may_let_a_test_table_be_scored_by_its_labels(
     assert model.evaluate(fed.on("test")) == pytest.approx(exact)
     assert told_of(fed).tolist() != site.tables["train"].y.tolist()
     assert told_of(fed, dataset="held").tolist() == told_of(fed)[:50].tolist()
+    # Only the table that the party itself gave: nobody can make another one.
+    made = site.tables["test"].with_ids(np.arange(100) + 5000)
+    site.tables["made"] = made
+    assert told_of(fed, dataset="made").tolist() != made.y.tolist()
     site.tables["test"] = site.tables["held"]
     assert told_of(fed, dataset="test").tolist() == told_of(fed)[:50].tolist()
     assert site.labels.spent("y") == 1.0
