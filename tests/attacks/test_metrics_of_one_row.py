@@ -109,7 +109,7 @@ def test_losses_of_chosen_predictions_give_the_draws_of_many_rows() -> None:
 def test_a_client_that_was_prepared_before_counts_draws_afterwards() -> None:
     """Its rows were encoded when labels were still as they are."""
     rng = np.random.default_rng(0)
-    policy = fm.Policy(**({"min_rows": 1} if _LOW else {}))
+    policy = fm.Policy(foreign_predictions=1, **({"min_rows": 1} if _LOW else {}))
     frame = pd.DataFrame({"a": rng.normal(size=ROWS), "b": rng.normal(size=ROWS), "sick": LABELS})
     tables = {
         "one": fm.Table.from_frame(frame, label="sick"),

@@ -162,7 +162,10 @@ def test_parties_of_the_same_columns_tell_theirs(make_frame: Make, secure: str) 
     }
     silent = tables.pop("three")
     tables["three"] = silent.drop("y")
-    fed = fm.Federation(*(fm.Party(name, each) for name, each in tables.items()), strict=True)
+    shown = fm.Policy(foreign_predictions=1)  # for the comparison below
+    fed = fm.Federation(
+        *(fm.Party(name, each, policy=shown) for name, each in tables.items()), strict=True
+    )
     model = fm.FedAvg(rounds=2, epochs=1, hidden=(8,), label_dp=1.0, secure=secure).fit(fed)
     assert model.privacy_ == {
         "epsilon": 1.0,
@@ -179,7 +182,8 @@ def test_parties_of_the_same_columns_tell_theirs(make_frame: Make, secure: str) 
         if each.label is not None
     }
     other = fm.Federation(
-        *(fm.Party(name, turned.get(name, each)) for name, each in tables.items()), strict=True
+        *(fm.Party(name, turned.get(name, each), policy=shown) for name, each in tables.items()),
+        strict=True,
     )
     for name in turned:
         other.engine.site(name).labels._records = records_of(fed, name)
