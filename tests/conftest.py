@@ -35,6 +35,17 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     return ByFile(config, log)
 
 
+@pytest.fixture(scope="module")
+def toy_tables():
+    """Tables of a handful of rows, to be reckoned by hand: nobody asks how few an answer rests on.
+
+    For tests of something else: an autouse fixture of a folder, or ``pytestmark`` of a file.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("fedmend.federation.policy.MIN_ROWS", 1)
+        yield
+
+
 class Workshop:
     """A small federation on disk, to be spoilt in one place at a time."""
 

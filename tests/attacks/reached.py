@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -55,7 +55,14 @@ class AtSite(Reached):
 class AtHost(Reached):
     """The party's half of the flare engine; requests and replies are bytes."""
 
-    def __init__(self, folder: Path, *, methods: tuple[str, ...] = OPENED, run: str = "r") -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        methods: tuple[str, ...] = OPENED,
+        run: str = "r",
+        test_share: float = 0.2,
+    ) -> None:
         file = load_party(folder)
         self.party = file.name
         self.host = PartyHost(file.name, lambda hello: open_site(file, hello, folder), folder)
@@ -68,7 +75,7 @@ class AtHost(Reached):
             title="a run",
             methods=list(methods),
             seed=0,
-            test_share=0.2,
+            test_share=test_share,
             resumed=False,
             reproducible=False,
         )["session"]
@@ -102,13 +109,17 @@ def party(
     pinned: Mapping[str, bytes] | None = None,
     identity: Identity | None = None,
     sealed: tuple[str, ...] = (),
+    allow: Collection[str] = Policy.allow,
     run: str = "r",
 ) -> Reached:
-    """A party with these keys and a default policy; its table is read from a file by a host."""
+    """A party with these keys and a default policy; its table is read from a file by a host.
+
+    allow: for attacks on what protects a value that the policy lets out.
+    """
     pinned = pinned or {}
     install_workers()
     if engine == "site":
-        site = Site(name, {"train": table}, policy=Policy(sealed=frozenset(sealed)))
+        site = Site(name, {"train": table}, policy=Policy(sealed=sealed, allow=allow))
         keyring(site, identity=identity, pinned=pinned)
         return AtSite(site)
     folder.mkdir(exist_ok=True)
@@ -119,7 +130,8 @@ def party(
     keys = "".join(f'{each} = "{key.hex()}"\n' for each, key in pinned.items())
     (folder / "party.toml").write_text(
         f'name = "{name}"\ndata = "table.csv"\ntest = "test.csv"\nid = "id"\n{label}'
-        f"[policy]\nmethods = {list(OPENED)}\nsealed = {list(sealed)}\n[keys.pinned]\n{keys}"
+        f"[policy]\nmethods = {list(OPENED)}\nsealed = {list(sealed)}\n"
+        f"allow = {sorted(allow)}\n[keys.pinned]\n{keys}"
     )
     if identity is not None and not (folder / "identity.pem").exists():
         identity.save(folder / "identity.pem", None)

@@ -15,7 +15,7 @@ from scipy.stats import chisquare
 
 from fedmend.data.table import Table
 from fedmend.errors import ConfigError, CryptoError
-from fedmend.federation import Alignment
+from fedmend.federation import KINDS, Alignment
 from fedmend.secure.exact import Blocked
 from fedmend.secure.keys import Identity
 from fedmend.secure.sums_he import Packing
@@ -43,6 +43,7 @@ def parties(request, tmp_path):
             Table(np.arange(ROWS), pd.DataFrame(frame)),
             name=name,
             identity=keys[name],
+            allow=KINDS,
             pinned={other: keys[other].public for other in frames if other != name},
         )
         for name, frame in frames.items()

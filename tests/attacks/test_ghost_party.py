@@ -16,7 +16,7 @@ import pytest
 from fedmend.data.table import Table
 from fedmend.deploy.party_keys import PARTNERS_FILE
 from fedmend.errors import CryptoError, Refused
-from fedmend.federation import Alignment, Federation, Party, Site
+from fedmend.federation import KINDS, Alignment, Federation, Party, Policy, Site
 from fedmend.federation.ledger import read_ledger
 from fedmend.learn.halves import Settings
 from fedmend.predict.asking import groups_of
@@ -48,7 +48,7 @@ def bank(request, tmp_path):
     telco = Identity()
     made = party(
         request.param, tmp_path / "bank", table(), pinned={"telco": telco.public},
-        sealed=("embedding", "gradient"),
+        sealed=("embedding", "gradient"), allow=KINDS,
     )  # fmt: skip
     made.telco = telco
     made.site.alignments["train"] = Alignment(np.arange(ROWS), np.zeros(0, np.int64))
@@ -58,7 +58,11 @@ def bank(request, tmp_path):
 
 def ghost(name: str = "ghost", identity: Identity | None = None) -> AtSite:
     """A party of the coordinator's own making: every id there is, a column of zeros."""
-    site = Site(name, {"train": Table(np.arange(1000), {"zero": np.zeros(1000, int)})})
+    site = Site(
+        name,
+        {"train": Table(np.arange(1000), {"zero": np.zeros(1000, int)})},
+        policy=Policy(allow=frozenset(KINDS)),
+    )
     site.alignments["train"] = Alignment(np.arange(ROWS), np.zeros(0, np.int64))
     if identity is not None:
         keyring(site, identity=identity)

@@ -9,6 +9,11 @@ from fedmend.data.table import Table
 from fedmend.federation import Federation, Party
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _toys(toy_tables: None) -> None:
+    """Tables here have six rows."""
+
+
 def small_table(offset: float = 0.0, label: bool = False) -> Table:
     columns = {"x": np.arange(6) + offset, "z": [1.0, 2.0, 2.0, 3.0, 9.0, 4.0]}
     if label:

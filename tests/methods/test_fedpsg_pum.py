@@ -380,13 +380,15 @@ def test_no_private_array_crosses_unexposed(monkeypatch: pytest.MonkeyPatch) -> 
     seen = 0
     cross = LocalEngine._cross
 
-    def watched(self: Any, sender: str, receiver: str, call: str, kind: str, value: Any) -> Any:
+    def watched(
+        self: Any, sender: str, receiver: str, call: str, kind: str, value: Any, opens: str = ""
+    ) -> Any:
         nonlocal seen
         for array in _arrays(value):
             seen += 1
             for column in private:
                 assert not np.shares_memory(array, column), f"{call} lets a column out"
-        return cross(self, sender, receiver, call, kind, value)
+        return cross(self, sender, receiver, call, kind, value, opens)
 
     monkeypatch.setattr(LocalEngine, "_cross", watched)
     models = {"model": ["linear", "tree", "neural"], "neural": {"epochs": 2}, "tree": {"trees": 2}}
@@ -424,9 +426,11 @@ def test_no_column_is_in_anything_that_is_said(monkeypatch: pytest.MonkeyPatch) 
 
     cross, seal = LocalEngine._cross, SealingWorker.seal
 
-    def crossing(self: Any, sender: str, receiver: str, call: str, kind: str, value: Any) -> Any:
+    def crossing(
+        self: Any, sender: str, receiver: str, call: str, kind: str, value: Any, opens: str = ""
+    ) -> Any:
         look(value, call)
-        return cross(self, sender, receiver, call, kind, value)
+        return cross(self, sender, receiver, call, kind, value, opens)
 
     def sealing(self: Any, value: Any, **to: Any) -> Any:
         look(value, f"a box of {type(self).__name__}")

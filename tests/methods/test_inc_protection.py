@@ -79,8 +79,10 @@ class Overheard(LocalEngine):
 
     heard: list[tuple[str, Any]]
 
-    def _cross(self, sender: str, receiver: str, call: str, kind: str, value: Any) -> Any:
-        crossed = super()._cross(sender, receiver, call, kind, value)
+    def _cross(
+        self, sender: str, receiver: str, call: str, kind: str, value: Any, opens: str = ""
+    ) -> Any:
+        crossed = super()._cross(sender, receiver, call, kind, value, opens)
         if receiver == COORDINATOR:
             self.heard.append((call, crossed))
         return crossed

@@ -289,7 +289,11 @@ def test_labels_and_blocks_stay_out():
     fed = make_federation(frame, frame, label="y")
     found = rank_correlation(fed, "a", "b", mode="dealer")
     assert found.matrix.index.tolist() == ["x"]
-    named = rank_correlation(fed, "a", "b", columns_a=["y"], columns_b=["x"], mode="dealer")
+    named = {"columns_a": ["y"], "columns_b": ["x"], "mode": "dealer"}
+    with pytest.raises(Refused, match="its label column takes no part"):
+        rank_correlation(fed, "a", "b", **named)
+    fed = make_federation(frame, frame, label="y", policy=Policy(label_sums=True))
+    named = rank_correlation(fed, "a", "b", **named)
     assert named.matrix.loc["y", "x"] == pytest.approx(-1)
     with pytest.raises(DataError, match="no such column") as caught:
         rank_correlation(fed, "a", "b", columns_b=["z"], mode="dealer")
@@ -327,13 +331,14 @@ def test_a_mean_of_signed_values_cancels():
 def test_published_is_right_without_ties_and_biased_with():
     rng = np.random.default_rng(3)
     left, right = rng.normal(size=(10, 1)), rng.normal(size=(10, 1))
+    open_rows = {"policy": Policy(allow=frozenset(KINDS)), "protocol": "published"}
     with pytest.warns(PrivacyWarning, match="difference of every row"):
-        found, fed = correlate(left, right, protocol="published", key_bits=1024)
+        found, fed = correlate(left, right, key_bits=1024, **open_rows)
     np.testing.assert_allclose(found.matrix.to_numpy(), reference(left, right)[0], atol=1e-12)
     assert "ciphertext" in fed.ledger.kinds(receiver=COORDINATOR)
     tied = np.round(left)
     with pytest.warns(PrivacyWarning):
-        found, _ = correlate(tied, right, protocol="published", key_bits=1024)
+        found, _ = correlate(tied, right, key_bits=1024, **open_rows)
     d = rankdata(tied[:, 0]) - rankdata(right[:, 0])
     assert found.matrix.iloc[0, 0] == pytest.approx(1 - 6 * (d**2).sum() / 990, abs=1e-12)
     assert abs(found.matrix.iloc[0, 0] - reference(tied, right)[0][0, 0]) > 1e-3

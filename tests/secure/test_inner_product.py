@@ -432,9 +432,9 @@ def capture(fed):
     engine = fed.engine
     cross = engine._cross
 
-    def spy(sender, receiver, call, kind, value):
+    def spy(sender, receiver, call, kind, value, *opens):
         seen.append((sender, receiver, call, kind, value))
-        return cross(sender, receiver, call, kind, value)
+        return cross(sender, receiver, call, kind, value, *opens)
 
     engine._cross = spy
     return seen
@@ -762,6 +762,12 @@ def test_plain_warns_and_needs_the_policy():
 def test_published_is_exact_and_warns():
     left, right = np.array([[3, -4], [1, 0], [-2, 9]]), np.array([[5], [-6], [7]])
     fed = make_federation(left, right)
+    with (
+        pytest.warns(PrivacyWarning, match="difference of every row"),
+        pytest.raises(Refused, match="'row'"),
+    ):
+        inner_products(fed, "ann", "bob", mode="published", key_bits=1024)
+    fed = make_federation(left, right, policy=Policy(allow=frozenset(KINDS)))
     with pytest.warns(PrivacyWarning, match="difference of every row"):
         result = inner_products(fed, "ann", "bob", mode="published", key_bits=1024)
     np.testing.assert_array_equal(result.to_numpy(), left.T @ right)

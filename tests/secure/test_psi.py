@@ -48,9 +48,9 @@ def crossings(monkeypatch):
     seen = []
     original = LocalEngine._cross
 
-    def record(self, sender, receiver, call, kind, value):
+    def record(self, sender, receiver, call, kind, value, *opens):
         seen.append(Crossing(sender, receiver, call, kind, value))
-        return original(self, sender, receiver, call, kind, value)
+        return original(self, sender, receiver, call, kind, value, *opens)
 
     monkeypatch.setattr(LocalEngine, "_cross", record)
     return seen

@@ -25,7 +25,7 @@ from fedmend.federation.engines.local import LocalEngine
 from fedmend.federation.worker import exposed
 from fedmend.secure.sums import SumSession, SumWorker, offer_summand, secure_sum
 
-OPEN = Policy(allow=frozenset(KINDS))
+OPEN = Policy(allow=frozenset(KINDS), min_rows=1, label_sums=True)
 MOST = (1 << 63) - 1
 
 
@@ -34,7 +34,7 @@ def federation(arrays, *, policy=OPEN, name="x", kind="row"):
     table = Table([0], {"v": [0.0]})
     fed = Federation(*(Party(each, table, policy=policy) for each in names), strict=True)
     for each, array in zip(names, arrays, strict=True):
-        offer_summand(fed.engine.site(each), name, array, kind=kind)
+        offer_summand(fed.engine.site(each), name, array, kind=kind, opens="statistic")
     return fed
 
 
@@ -127,8 +127,8 @@ def test_only_the_named_parties_are_summed_and_another_may_hold_the_key():
 def test_a_worker_may_give_its_own_summand():
     class DoublingSumWorker(SumWorker):
         def summand(self, name):
-            values, kind = super().summand(name)
-            return 2 * values, kind
+            found = super().summand(name)
+            return found._replace(values=2 * found.values)
 
     arrays = [np.arange(6).reshape(2, 3), np.ones((2, 3), int)]
     result = session(federation(arrays), worker=DoublingSumWorker).sum("x")
@@ -183,7 +183,9 @@ def test_in_the_clear_is_loud_and_refused_by_default_policies():
 
 def test_labels_do_not_pass_for_rows():
     fed = federation(
-        [np.arange(3)] * 2, policy=Policy(allow={"control", "count", "row"}), kind="label"
+        [np.arange(3)] * 2,
+        policy=Policy(allow={"control", "count", "statistic", "row"}),
+        kind="label",
     )
     crew = fed.workers(SumWorker)
     form = {"low": 0, "high": 5, "fraction_bits": None}
@@ -359,15 +361,15 @@ def test_totals_of_columns(shops, mode):
 def test_rows_of_aligned_columns(shops):
     fed, tables = shops
     with pytest.raises(AlignmentError, match="not aligned yet"):
-        secure_sum(fed, "sold")
+        secure_sum(fed, "sold", per="row")
     orders = {"n": [3, 0, 5], "s": [1, 2, 4], "w": [0, 1, 2]}
     for name, rows in orders.items():
         rest = np.setdiff1d(np.arange(6), rows)
         fed.engine.site(name).alignments["train"] = Alignment(np.array(rows), rest)
-    result = secure_sum(fed, {"n": "sold", "s": "sold"}, between=(0, 49))
+    result = secure_sum(fed, {"n": "sold", "s": "sold"}, per="row", between=(0, 49))
     expected = sum(tables[name].frame["sold"].to_numpy()[orders[name]] for name in ("n", "s"))
     assert result.values.dtype == np.int64 and np.array_equal(result.values, expected[:, None])
-    held = secure_sum(fed, "sold", parties=["n", "s"], mode="he", key_holder="w")
+    held = secure_sum(fed, "sold", per="row", parties=["n", "s"], mode="he", key_holder="w")
     assert np.array_equal(held.values, result.values)
 
 

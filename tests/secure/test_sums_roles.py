@@ -55,7 +55,7 @@ def watched(arrays, name="x"):
         for number in range(len(arrays))
     ]
     for site, array in zip(sites, arrays, strict=True):
-        offer_summand(site, name, array, kind="label")
+        offer_summand(site, name, array, kind="label", opens="votes")
     return Federation(engine=WatchedEngine(sites))
 
 
@@ -105,7 +105,7 @@ def test_two_rounds_and_two_sessions_never_share_a_mask():
 def test_different_sums_of_one_size_never_share_a_mask():
     fed = watched([np.zeros(30_000, int)] * 3)
     for site in fed.engine.sites.values():
-        offer_summand(site, "y", np.zeros(30_000, int))
+        offer_summand(site, "y", np.zeros(30_000, int), opens="statistic")
     session = SumSession(fed.workers(SumWorker))
     session.sum("x", between=(0, 1))
     session.sum("y", between=(0, 1))
@@ -194,7 +194,7 @@ def test_parties_that_were_told_different_things_do_not_give_a_sum(other):
         return call
 
     for site in fed.engine.sites.values():
-        offer_summand(site, "y", np.ones(500, int), kind="label")
+        offer_summand(site, "y", np.ones(500, int), kind="label", opens="votes")
     fed.engine.on_request = tell_p2_something_else
     with pytest.raises(CryptoError, match="the masks do not cancel"):
         SumSession(fed.workers(SumWorker)).sum("x", between=(0, 1))

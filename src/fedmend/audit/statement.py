@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable
+from dataclasses import replace
 
 from fedmend.audit.result import Reading
 from fedmend.federation.ledger import COORDINATOR, Entry
+from fedmend.federation.policy import AGGREGATES
 from fedmend.report.words import Flow, flows
 from fedmend.secure.exchange import SEALED
 
@@ -38,6 +40,11 @@ TELLS: dict[str, tuple[str, str, str]] = {
         "what the model thinks of each row, and of trained rows more surely than of others",
         "refuse 'prediction' in the policy of the party that sends them; ask for metrics instead",
     ),
+    "votes": (
+        "medium",
+        "the label of every row on which the annotators agree; with two, both labels of the others",
+        "more annotators, or label_dp",
+    ),
     "weights": (
         "medium",
         "who was among the training rows, the more the fewer there are (Yeom et al., CSF 2018)",
@@ -46,7 +53,7 @@ TELLS: dict[str, tuple[str, str, str]] = {
     "statistic": (
         "low",
         "what an aggregate tells; much of it where the rows are few",
-        "a higher min_intersection in the policy; or refuse 'statistic'",
+        "a higher min_rows in the policy; or refuse 'statistic'",
     ),
     "hashed-id": ("none", "nothing without the secrets of both sides", ""),
     "ciphertext": ("none", "nothing without the key", ""),
@@ -55,7 +62,7 @@ TELLS: dict[str, tuple[str, str, str]] = {
     "control": ("none", "nothing about a person", ""),
 }
 # Kinds of which a message has a line for every row in it.
-BY_ROW = frozenset({"gradient", "embedding", "prediction", "row", "label"})
+BY_ROW = frozenset({"gradient", "embedding", "prediction", "votes", "row", "label"})
 
 
 def statement(entries: Iterable[Entry], *, rows: int | None = None) -> list[Reading]:
@@ -63,17 +70,23 @@ def statement(entries: Iterable[Entry], *, rows: int | None = None) -> list[Read
 
     rows: how many rows the values are about, where that is known; it makes looks per row.
     """
-    entries = list(entries)
+    entries = [_by_shape(entry, rows) for entry in entries]
     lines: dict[tuple[str, str, str], int] = defaultdict(int)
     for entry in entries:
-        if entry.kind in BY_ROW and not entry.note:
-            lines[entry.sender, entry.receiver, entry.kind] += lines_of(entry)
+        if entry.readable in BY_ROW and not entry.note:
+            lines[entry.sender, entry.receiver, entry.readable] += lines_of(entry)
     found = [
         _reading(flow, lines[flow.sender, flow.receiver, flow.kind], rows)
         for flow in flows(entries)
         if not flow.refused
     ]
     return sorted(found, key=lambda each: (SEVERITIES.index(each.severity), each.role))
+
+
+def _by_shape(entry: Entry, rows: int | None) -> Entry:
+    """What calls itself a total and has a number for every row is read as rows."""
+    by_row = rows is not None and rows > 1 and lines_of(entry) >= rows * entry.count
+    return replace(entry, opens="row") if by_row and entry.readable in AGGREGATES else entry
 
 
 def lines_of(entry: Entry) -> int:

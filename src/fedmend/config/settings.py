@@ -72,6 +72,8 @@ class PolicySettings(_Settings):
     takes: list[str] | None = None
     predictions: int | None = Field(default=None, ge=0)
     foreign_predictions: int | None = Field(default=None, ge=0)
+    min_rows: int | None = Field(default=None, ge=1)
+    label_sums: bool | None = None
 
     def build(self) -> Policy:
         given: dict[str, Any] = self.model_dump(exclude_none=True)

@@ -85,7 +85,7 @@ class AlignmentCounts:
 class RosterWorker(Worker):
     """Answers what all must know before anything starts: how many rows and columns, who labels."""
 
-    @exposed(kind="count")
+    @exposed(kind="count", over_rows=False)
     def rows(self) -> dict[str, Any]:
         return {
             "rows": len(self.table),

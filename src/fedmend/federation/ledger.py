@@ -47,6 +47,7 @@ class Entry:
 
     message, until_message: the numbers of the first and the last message that they were in, by
     which two machines count what they say in a session; 0 in one process.
+    opens: the kind of what becomes readable by them, where that is not what crossed.
     """
 
     time: float
@@ -63,6 +64,12 @@ class Entry:
     note: str = ""
     message: int = 0
     until_message: int = 0
+    opens: str = ""
+
+    @property
+    def readable(self) -> str:
+        """The kind of what the receiver can read in the end, once shares are added up."""
+        return self.opens or self.kind
 
     @property
     def total_bytes(self) -> int:
@@ -121,7 +128,7 @@ class Ledger:
             self._file = self.path.open("a", encoding="utf-8")
             if cut_off:
                 now, lost = time.time(), Measure("", "", cut_off, "")
-                self._write([_entry(("", "", "ledger", "control", *lost, CUT_OFF), now, now)])
+                self._write([_entry(("", "", "ledger", "control", *lost, CUT_OFF, ""), now, now)])
 
     def record(
         self,
@@ -132,9 +139,10 @@ class Ledger:
         measure: Measure,
         note: str = "",
         message: int = 0,
+        opens: str = "",
     ) -> None:
         now = time.time()
-        key = (sender, receiver, call, kind, *measure, note)
+        key = (sender, receiver, call, kind, *measure, note, opens)
         with self._lock:
             if now >= self._window_ends:
                 self._close_window()
@@ -247,7 +255,7 @@ def _entry(
     message: int = 0,
     until_message: int = 0,
 ) -> Entry:
-    sender, receiver, call, kind, shape, dtype, nbytes, sealed_for, note = key
+    sender, receiver, call, kind, shape, dtype, nbytes, sealed_for, note, opens = key
     return Entry(
         time=first,
         until=last,
@@ -263,6 +271,7 @@ def _entry(
         note=note,
         message=message,
         until_message=until_message,
+        opens=opens,
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from fedmend._suggest import closest
@@ -23,6 +23,7 @@ KINDS: dict[str, str] = {
     "gradient": "gradients with respect to embeddings",
     "weights": "model weights or their updates",
     "prediction": "model outputs, one a row",
+    "votes": "labels of several annotators added up, one sum a row",
     "label": "labels in the clear",
     "row": "a party's own values in the clear",
 }
@@ -30,6 +31,9 @@ REFUSED_BY_DEFAULT = frozenset({"label", "row"})
 MACHINES_PREDICTIONS = 5
 """Different predictions of a row that leave in a run between machines, where no policy says more:
 a table of predictions has one, and one more for every party that is left out to see its share."""
+MIN_ROWS = 10
+AGGREGATES = frozenset({"count", "statistic", "weights"})
+"""Kinds of answers over many rows: they must rest on enough of them."""
 
 
 @dataclass(frozen=True)
@@ -53,6 +57,8 @@ class Policy:
     were trained here; None counts none (between machines it is then `MACHINES_PREDICTIONS`).
     foreign_predictions: the same by models whose weights were sent in. Whoever chooses weights
     chooses what a prediction says of a row, so that by default none leaves.
+    min_rows: fewest rows that an answer may rest on, by itself or together with earlier ones.
+    label_sums: whether the label's own column may take part in sums and products of columns.
     """
 
     allow: frozenset[str] = frozenset(KINDS) - REFUSED_BY_DEFAULT
@@ -68,29 +74,35 @@ class Policy:
     takes: frozenset[str] = frozenset(KINDS) - REFUSED_BY_DEFAULT
     predictions: int | None = None
     foreign_predictions: int = 0
+    min_rows: int = field(default_factory=lambda: MIN_ROWS)
+    label_sums: bool = False
 
     def __post_init__(self) -> None:
         problems: list[str] = []
-        for field in ("allow", "refuse", "sealed", "takes"):
-            kinds = getattr(self, field)
-            object.__setattr__(self, field, frozenset(_as_names(kinds)))
+        for name in ("allow", "refuse", "sealed", "takes"):
+            kinds = getattr(self, name)
+            object.__setattr__(self, name, frozenset(_as_names(kinds)))
             problems += [
-                unknown_kind(kind, f"policy.{field}")
-                for kind in getattr(self, field)
+                unknown_kind(kind, f"policy.{name}")
+                for kind in getattr(self, name)
                 if kind not in KINDS
             ]
-        for field in ("workers", "methods"):
-            if getattr(self, field) is not None:
-                object.__setattr__(self, field, frozenset(_as_names(getattr(self, field))))
-        for field in ("predictions", "foreign_predictions"):
-            number = getattr(self, field)
-            if number is not None and (type(number) is not int or number < 0):
-                problems.append(f"policy.{field} must be a whole number from 0 on, got {number!r}")
-        if not isinstance(self.min_intersection, int) or self.min_intersection < 1:
-            problems.append(
-                "policy.min_intersection must be a whole number from 1 on, however: "
-                f"{self.min_intersection!r}"
-            )
+        for name in ("workers", "methods"):
+            if getattr(self, name) is not None:
+                object.__setattr__(self, name, frozenset(_as_names(getattr(self, name))))
+        for name, least in (
+            ("predictions", 0),
+            ("foreign_predictions", 0),
+            ("min_intersection", 1),
+            ("min_rows", 1),
+        ):
+            number = getattr(self, name)
+            if number is None and name == "predictions":
+                continue
+            if type(number) is not int or number < least:
+                problems.append(
+                    f"policy.{name} must be a whole number from {least} on, got {number!r}"
+                )
         number = isinstance(self.label_epsilon, (int, float))
         if not number or math.isnan(self.label_epsilon) or self.label_epsilon <= 0:
             problems.append(
@@ -141,6 +153,15 @@ class Policy:
                 f"{call} was given a value of kind {kind!r} ({KINDS[kind]}) that is not sealed",
                 f"seal = true of the method; or take {kind!r} out of sealed in the policy of "
                 f"{party!r}",
+            )
+
+    def admit_label_sums(self, party: str) -> None:
+        """Refuse the label's own column in sums and products of columns."""
+        if not self.label_sums:
+            raise Refused(
+                party,
+                "its label column takes no part in sums and products of columns",
+                f"name other columns, or label_sums = true in the policy of {party!r}",
             )
 
     def admit_value(self, party: str, call: str, kind: str, value: Any) -> None:

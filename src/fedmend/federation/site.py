@@ -19,6 +19,7 @@ from fedmend.federation.labels import LabelGuard
 from fedmend.federation.policy import Policy
 from fedmend.federation.predicted import Predicted
 from fedmend.federation.randomness import numpy_stream, stream, wide_seed
+from fedmend.federation.rows import RowAccount
 from fedmend.federation.weights import admit_weights
 from fedmend.federation.worker import Exposure, Worker
 
@@ -31,6 +32,7 @@ logger = logging.getLogger(__name__)
 
 
 RECORDS = "records"
+ROWS_FILE = "rows-asked.jsonl"
 
 
 @dataclass(frozen=True)
@@ -83,6 +85,13 @@ class Site:
         self.labels = LabelGuard(name, self.tables, self.policy, self.records, run)
         self.ledger: Ledger | None = None
         """Its own, where it has one: on a machine of its own."""
+        self.rows = RowAccount(
+            name,
+            self.policy.min_rows,
+            given=self.tables.values(),
+            run=run,
+            file=None if self.records is None else self.records / ROWS_FILE,
+        )
         self.alignments: dict[str, Alignment] = {}
         self.state: dict[str, Any] = {}
         # Callers name places in `state` (where a result goes, say); nobody can name one in here.
@@ -148,8 +157,18 @@ class Site:
             )
         if self.bound is not None:
             self.bound.admit_call(self.name, worker.worker_name(), method)
-        self.policy.admit_kind(self.name, f"{worker.worker_name()}.{method}", exposure.kind)
+        call = f"{worker.worker_name()}.{method}"
+        self.policy.admit_kind(self.name, call, exposure.kind)
+        readable = worker.opens(exposure)
+        if readable:
+            self.policy.admit_kind(self.name, call, readable)
         return exposure
+
+    def opens(self, handle: str, method: str) -> str:
+        """The kind of what becomes readable by a call, where that is not what leaves."""
+        worker = self._workers.get(handle)
+        exposure = None if worker is None else worker.exposures.get(method)
+        return "" if worker is None or exposure is None else worker.opens(exposure)
 
     def exposure(self, handle: str, method: str) -> Exposure | None:
         """What is declared of a method, whether or not it may be called; None if nothing is."""
@@ -164,6 +183,9 @@ class Site:
         self._admit_taken(worker.worker_name(), call, exposure, kwargs)
         with self._errors(call):
             given = worker.incoming(exposure, kwargs)
+            if exposure.over_rows:
+                for rows in worker.rows_asked(method, given):
+                    self.rows.admit(call, worker.table, rows, worker.about_rows(method))
             value = worker.outgoing(exposure, self._run(handle, method, given))
         self.policy.admit_value(self.name, call, exposure.kind, value)
         if self.bound is not None:

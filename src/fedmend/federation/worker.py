@@ -17,9 +17,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from fedmend.errors import AlignmentError, ConfigError, DataError, WireError
-from fedmend.federation.policy import KINDS, unknown_kind
+from fedmend.federation.policy import AGGREGATES, KINDS, unknown_kind
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from fedmend.data.table import Table
     from fedmend.federation.site import Alignment, Site
 
@@ -28,13 +30,19 @@ Method = TypeVar("Method", bound=Callable[..., Any])
 
 @dataclass(frozen=True)
 class Exposure:
-    """What is declared of an exposed method: the kind that leaves, and the kinds it takes."""
+    """What is declared of an exposed method: the kind that leaves, and the kinds it takes.
+
+    opens: the kind of what becomes readable by it, where that is not what leaves.
+    over_rows: whether the answer rests on rows, of which there must be enough.
+    """
 
     method: str
     kind: str
     parameters: tuple[str, ...]
     required: frozenset[str]
     takes: Mapping[str, str]
+    opens: str = ""
+    over_rows: bool = False
 
     def bind(self, call: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
         """All arguments by name; a wrong call is refused before anything crosses."""
@@ -54,14 +62,23 @@ class Exposure:
         return bound
 
 
-def exposed(*, kind: str, takes: Mapping[str, str] | None = None) -> Callable[[Method], Method]:
+def exposed(
+    *,
+    kind: str,
+    takes: Mapping[str, str] | None = None,
+    opens: str = "",
+    over_rows: bool | None = None,
+) -> Callable[[Method], Method]:
     """Let the coordinator call this method; `kind` is what leaves the party by it.
 
     `takes` names the kinds of arguments that are more than settings (``{"gradient": "gradient"}``),
-    so that the ledger can say what the party was shown.
+    so that the ledger can say what the party was shown. `opens` is the kind of what becomes
+    readable out of shares or sums of what leaves. `over_rows` says whether the answer rests on
+    rows (see `Worker.rows_asked`); of counts, statistics and weights it is taken for granted.
     """
     declared = dict(takes or {})
-    for name in (kind, *declared.values()):
+    rests = over_rows if over_rows is not None else (opens or kind) in AGGREGATES
+    for name in (kind, *declared.values(), *([opens] if opens else [])):
         if name not in KINDS:
             raise ConfigError(unknown_kind(name, "exposed"))
 
@@ -79,7 +96,7 @@ def exposed(*, kind: str, takes: Mapping[str, str] | None = None) -> Callable[[M
             parameter.name for parameter in parameters if parameter.default is parameter.empty
         )
         method.__exposure__ = Exposure(  # type: ignore[attr-defined]
-            method.__name__, kind, names, required, declared
+            method.__name__, kind, names, required, declared, opens, rests
         )
         return method
 
@@ -127,6 +144,18 @@ class Worker:
     def outgoing(self, exposure: Exposure, value: Any) -> Any:
         """What leaves in answer to a call; here what its method returned."""
         return value
+
+    def opens(self, exposure: Exposure) -> str:
+        """The kind of what becomes readable by a call; here as declared."""
+        return exposure.opens
+
+    def rows_asked(self, method: str, kwargs: Mapping[str, Any]) -> list[np.ndarray | None]:
+        """The sets of places in `table` on which the answer to a call rests; None is all rows."""
+        return [None]
+
+    def about_rows(self, method: str) -> str:
+        """Whether the answer to a call is about "columns" or "labels" (`RowAccount.admit`)."""
+        return "columns"
 
     @classmethod
     def worker_name(cls) -> str:

@@ -8,6 +8,9 @@ its own.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import numpy as np
 
 from fedmend.federation import Alignment, AlignmentCounts, Federation, Worker, exposed
@@ -40,14 +43,24 @@ class FoldWorker(Worker):
         self.site.alignments[self._scope(train)] = found
         return {"aligned": len(found.aligned), "unaligned": len(found.unaligned)}
 
-    @exposed(kind="control")
+    @exposed(kind="control", over_rows=True)
     def split_own(self, train: str, held: str, number: int, folds: int) -> None:
         """Hold out one of `folds` parts of this party's rows."""
-        table = self.table
-        order = self.site.rng("folds").permutation(len(table))
-        out = np.zeros(len(table), dtype=bool)
-        out[order[number::folds]] = True
+        table, out = self.table, self._own_part(number, folds)
         self.site.tables[train], self.site.tables[held] = table.take(~out), table.take(out)
+
+    def _own_part(self, number: int, folds: int) -> np.ndarray:
+        order = self.site.rng("folds").permutation(len(self.table))
+        out = np.zeros(len(self.table), dtype=bool)
+        out[order[number::folds]] = True
+        return out
+
+    def rows_asked(self, method: str, kwargs: Mapping[str, Any]) -> list[np.ndarray | None]:
+        """A fold is refused before its tables exist, whatever would be asked of them."""
+        if method == "split":
+            return [self.alignment.aligned[kwargs["rows"]]]
+        out = self._own_part(kwargs["number"], kwargs["folds"])
+        return [out, ~out]
 
     @exposed(kind="control")
     def forget(self, names: list[str]) -> None:

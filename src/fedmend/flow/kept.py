@@ -50,7 +50,7 @@ class AlignmentKeeper(Worker):
         np.savez(part, aligned=alignment.aligned, unaligned=alignment.unaligned)
         part.replace(self._file(path))
 
-    @exposed(kind="count")
+    @exposed(kind="count", over_rows=False)
     def load(self, path: str) -> dict[str, int]:
         with np.load(self._file(path), allow_pickle=False) as stored:
             kept = Alignment(stored["aligned"], stored["unaligned"])
@@ -124,7 +124,7 @@ class CompletionKeeper(AlignmentKeeper):
             names, values = np.array(list(cells)), np.stack(list(cells.values()))
             np.savez(self._cells_file(path), names=names, values=values)
 
-    @exposed(kind="count")
+    @exposed(kind="count", over_rows=False)
     def load_table(self, path: str) -> dict[str, int]:
         from fedmend.data.readers import read
 

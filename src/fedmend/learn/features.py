@@ -156,7 +156,7 @@ class BatchOrder:
         self.draws: Weak | None = None
         self._draws: Weak | None = None
         self.shuffled = self._order = self.rows
-        self._at = 0
+        self._at = self._told_until = 0
         self._number = 0
 
     def start(self, seed: int) -> None:
@@ -165,7 +165,7 @@ class BatchOrder:
         self._order = self.shuffled.to(self.device)
         if self.augment:
             self._draws = draw_weak(len(self._order), generator, PAD).to(self.device)
-        self._at = 0
+        self._at = self._told_until = 0
         self._number = 0
 
     def _shuffled(self, generator: torch.Generator) -> Tensor:
@@ -179,6 +179,14 @@ class BatchOrder:
         self._at += size
         self._number += 1
         return numbers
+
+    def walked(self) -> np.ndarray:
+        """The row numbers handed out in this epoch since they were last told of."""
+        return self.shuffled[self._told_until : self._at].numpy()
+
+    def told(self) -> None:
+        """A loss over what was walked has been told."""
+        self._told_until = self._at
 
 
 def batch_sizes(n_rows: int, batch_size: int) -> list[int]:

@@ -293,11 +293,18 @@ class TopHalf(_Half):
         self._rows += len(numbers)
         return {name: self.settings.for_wire(_gradient(leaf)) for name, leaf in leaves.items()}
 
+    def loss_rows(self) -> np.ndarray:
+        """The numbers of the rows on which the loss rests that would be told now."""
+        assert self.order is not None
+        return self.order.walked()
+
     def take_loss(self) -> float:
         """The mean training loss since this was last asked."""
         mean = float(self._loss) / max(1, self._rows)
         self._loss.zero_()
         self._rows = 0
+        if self.order is not None:
+            self.order.told()
         return mean
 
     @torch.no_grad()

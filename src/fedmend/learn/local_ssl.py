@@ -8,6 +8,7 @@ and few-shot VFL: Sun et al., ICCV 2023).
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -287,6 +288,11 @@ class HeadWorker(TopWorker):
                 weights = {key: value.clone() for key, value in top.state_dict().items()}
                 self._best = (scores["val_log_loss"], weights)
         return scores
+
+    def rows_asked(self, method: str, kwargs: Mapping[str, Any]) -> list[np.ndarray | None]:
+        if method == "head_epoch":
+            return [self._labelled_of(kwargs[name]) for name in ("train", "validation")]
+        return super().rows_asked(method, kwargs)
 
     @exposed(kind="control")
     def finish_head(self) -> None:

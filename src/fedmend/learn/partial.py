@@ -58,6 +58,12 @@ class MixedOrder(BatchOrder):
             columns.append(group[torch.cat(turns)[:needed]].view(len(self.sizes), count))
         return torch.cat(columns, 1).flatten()
 
+    def walked(self) -> np.ndarray:
+        """As in `BatchOrder`; of a whole epoch each row once, however often it was dealt."""
+        if self._at == len(self.shuffled) and not self._told_until:
+            return self.rows.numpy()
+        return super().walked()
+
 
 def make_up(sizes: Sequence[int], batch_size: int, least: float) -> tuple[list[int], int]:
     """How many rows of each group a batch takes, and how many batches make an epoch.

@@ -273,6 +273,23 @@ class TopWorker(SplitWorker):
         """The top with its classes and sides, for a party that may predict alone."""
         return self._part_top().to_wire()
 
+    def about_rows(self, method: str) -> str:
+        return "labels"
+
+    def rows_asked(self, method: str, kwargs: Mapping[str, Any]) -> list[np.ndarray | None]:
+        if method == "loss":
+            return [self._rows_used[self.half.loss_rows()]]
+        if method in ("metrics", "uncertainty_report"):
+            return [self._labelled_of(kwargs.get("rows"))]
+        return super().rows_asked(method, kwargs)
+
+    def _labelled_of(self, numbers: np.ndarray | None) -> np.ndarray:
+        """The places in the table of those of the numbered rows that have a label."""
+        targets, rows = self._targets(), self._rows_used
+        if numbers is not None:
+            targets, rows = targets[numbers], rows[numbers]
+        return rows[~np.isnan(targets) if targets.dtype.kind == "f" else targets >= 0]
+
     def _targets(self) -> np.ndarray:
         labels = self._part_top().labels
         encoded = labels.transform(self.table.frame[self._label()], party=self.site.name)

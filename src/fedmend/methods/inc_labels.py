@@ -8,6 +8,7 @@ if the party lets statistics out.
 from __future__ import annotations
 
 import io
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ from fedmend.learn.evidence.calibration import describe
 from fedmend.learn.label_dp import ToldLabels, ask_for_noise
 from fedmend.learn.parts import write_whole
 from fedmend.methods import crowd
-from fedmend.secure.sums import SumWorker
+from fedmend.secure.sums_worker import Summand, SumWorker
 
 LOG_FLOOR = -15.0
 MOST_BITS = 16
@@ -107,16 +108,17 @@ class LabelWorker(SumWorker):
         """Vote only where it is labeller `number`'s turn (the baseline that asks one at a time)."""
         self._turn = turns == number
 
-    def summand(self, name: str) -> tuple[np.ndarray, str]:
+    def summand(self, name: str) -> Summand:
         """What goes into the secure sums."""
         n_classes = len(self._classes)
         if name == "votes":
-            return crowd.one_hot(self._votes, n_classes), "label"
+            return Summand(crowd.one_hot(self._votes, n_classes), "label", "votes")
         if name == "turns":
             assert self._turn is not None
-            return crowd.one_hot(np.where(self._turn, self._votes, -1), n_classes), "label"
+            taken = np.where(self._turn, self._votes, -1)
+            return Summand(crowd.one_hot(taken, n_classes), "label", "votes")
         if name == "evidence":
-            return self._evidence(), "label"
+            return Summand(self._evidence(), "label", "votes")
         return super().summand(name)
 
     def _evidence(self) -> np.ndarray:
@@ -173,6 +175,16 @@ class LabelWorker(SumWorker):
         """What the entropy of such predictions is worth, against this party's own labels."""
         votes, told = self._against(probabilities, classes, alone)
         return describe(told, metrics.normalised_entropy(told), votes, noise=self._noise())
+
+    def about_rows(self, method: str) -> str:
+        return "labels"
+
+    def rows_asked(self, method: str, kwargs: Mapping[str, Any]) -> list[np.ndarray | None]:
+        if method in ("metrics", "uncertainty_report"):
+            rows = self.alignment.unaligned if kwargs.get("alone") else self.alignment.aligned
+            known = self.table.frame[self._label()].notna().to_numpy()
+            return [rows[known[rows]]]
+        return [self.alignment.aligned]
 
     def _against(
         self, probabilities: np.ndarray, classes: list[Any], alone: bool

@@ -33,11 +33,11 @@ class PredictionWorker(Worker):
         self._parts: list[Any] = []
         self._foreign: list[tuple[np.ndarray, np.ndarray]] = []
 
-    @exposed(kind="count")
+    @exposed(kind="count", over_rows=False)
     def rows(self) -> int:
         return len(self.table)
 
-    @exposed(kind="count")
+    @exposed(kind="count", over_rows=False)
     def claim(self, group: str, scope: str | None = None) -> int:
         """A group of rows: those aligned in `scope` that no larger group has, or all that are left.
 

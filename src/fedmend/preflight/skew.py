@@ -22,7 +22,9 @@ from fedmend.data.labels import as_written
 from fedmend.errors import DataError
 from fedmend.federation import Federation, Site, exposed
 from fedmend.federation.bound import declare
-from fedmend.secure.sums import SumSession, SumWorker
+from fedmend.federation.rows import frequent
+from fedmend.secure.sums import SumSession
+from fedmend.secure.sums_worker import Summand, SumWorker
 
 __all__ = ["ClassWorker", "PartySkew", "Skew", "by_chance", "distance", "label_skew"]
 
@@ -38,6 +40,7 @@ class ClassWorker(SumWorker):
     def __init__(self, site: Site, scope: str = "train") -> None:
         super().__init__(site, scope)
         self._counts = np.zeros(0, np.int64)
+        self._told = np.zeros(0, np.int64)
 
     @exposed(kind="control")
     def classes(self) -> dict[str, Any]:
@@ -51,17 +54,23 @@ class ClassWorker(SumWorker):
         position = {value: number for number, value in enumerate(classes)}
         numbers = [position[value] for value in self._values() if value in position]
         self._counts = np.bincount(numbers, minlength=len(classes)).astype(np.int64)
+        self._told = np.zeros_like(self._counts)
+        enough = frequent(np.array(numbers, np.int64), len(classes), self.site.rows.least)
+        self._told[enough] = self._counts[enough]
         return int(self._counts.sum())
 
-    def summand(self, name: str) -> tuple[np.ndarray, str]:
+    def summand(self, name: str) -> Summand:
         if name == _HISTOGRAM:
-            return self._counts, "label"
+            return Summand(self._told, "label", "statistic")
         return super().summand(name)
+
+    def about_rows(self, method: str) -> str:
+        return "labels"
 
     @exposed(kind="statistic")
     def counts(self) -> np.ndarray:
-        """How often each class occurs here."""
-        return self._counts
+        """How often each class occurs here; a class of too few rows counts as none."""
+        return self._told
 
     @exposed(kind="statistic", takes={"pooled": "statistic"})
     def distance(self, pooled: np.ndarray) -> dict[str, Any]:

@@ -11,12 +11,16 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
+import numpy as np
+import pandas as pd
+
 from fedmend.data.labels import LabelEncoder, as_written
 from fedmend.data.schema import BLOCKS
 from fedmend.data.table import Table
 from fedmend.errors import AlignmentError, DataError, Refused
 from fedmend.federation import Federation, Worker, exposed, require_federation
 from fedmend.federation.bound import EVERY_RUN, declare
+from fedmend.federation.rows import frequent
 from fedmend.report.amounts import percent
 from fedmend.report.tears import torn_across, what_is_torn
 
@@ -62,17 +66,29 @@ class OverviewWorker(Worker):
             counts["labelled_aligned"] = int(known[alignment.aligned].sum())
         return counts
 
+    def about_rows(self, method: str) -> str:
+        return "labels"
+
+    def rows_asked(self, method: str, kwargs: Mapping[str, Any]) -> list[np.ndarray | None]:
+        return [self.table.y.notna().to_numpy()] if method == "label_counts" else [None]
+
     @exposed(kind="statistic")
     def label_counts(self) -> dict[str, Any]:
-        """How often each class occurs; for a numeric target its mean and deviation."""
+        """How often each class of enough rows occurs; of a numeric target mean and deviation."""
         table = self.table
         assert table.label is not None
         values = table.y.dropna()
         found = {"name": table.label, "kind": table.schema[table.label].kind}
         if is_number(table):
             return found | {"mean": float(values.mean()), "sd": float(values.std(ddof=0))}
-        counts = values.value_counts().head(MOST_COUNTED).sort_index()
-        told = {str(as_written(value)): int(count) for value, count in counts.items()}
+        codes, distinct = pd.factorize(values)
+        counts = np.bincount(codes, minlength=len(distinct))
+        enough = frequent(codes, len(distinct), self.site.rows.least)
+        commonest = sorted(enough, key=lambda code: -counts[code])[:MOST_COUNTED]
+        told = {
+            str(as_written(distinct[code])): int(counts[code])
+            for code in sorted(commonest, key=lambda code: distinct[code])
+        }
         return found | {"counts": told}
 
 

@@ -31,6 +31,7 @@ KIND_WORDS: dict[str, tuple[str, str, str]] = {
     "gradient": ("batch of gradients", "batches of gradients", "signals"),
     "weights": ("set of model weights", "sets of model weights", "totals"),
     "prediction": ("batch of predictions", "batches of predictions", "signals"),
+    "votes": ("batch of summed votes", "batches of summed votes", "signals"),
     "label": ("batch of labels in the clear", "batches of labels in the clear", "clear"),
     "row": ("batch of rows in the clear", "batches of rows in the clear", "clear"),
 }
@@ -182,7 +183,7 @@ def flows(entries: Iterable[Entry]) -> list[Flow]:
         if not entry.is_crossing:
             continue
         note = entry.note if entry.note in (REFUSED, ERROR) else ""
-        key = (entry.sender, entry.receiver, entry.kind, entry.sealed_for, note)
+        key = (entry.sender, entry.receiver, entry.readable, entry.sealed_for, note)
         groups[key].append(entry)
     return [
         Flow(

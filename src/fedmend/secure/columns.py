@@ -27,7 +27,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from fedmend.errors import AlignmentError, ConfigError, DataError
+from fedmend.errors import AlignmentError, ConfigError, DataError, Refused
+from fedmend.federation.rows import frequent, varies_in_few
 from fedmend.secure.bounds import admit_bound
 from fedmend.secure.channel import SealingWorker
 
@@ -169,6 +170,9 @@ class ColumnsWorker(SealingWorker):
             )
         return columns
 
+    def rows_asked(self, method: str, kwargs: Mapping[str, Any]) -> list[np.ndarray | None]:
+        return [self.alignment.aligned]
+
     def aligned_column(self, name: str) -> pd.Series:
         """The values of a column at the aligned rows, in the common order."""
         if name in self.table.blocks:
@@ -178,6 +182,8 @@ class ColumnsWorker(SealingWorker):
                 column=name,
                 mend="name columns with one value a row",
             )
+        if name == self.table.label:
+            self.site.policy.admit_label_sums(self.site.name)
         return self.column(name).iloc[self.alignment.aligned]
 
     def scalar_features(self) -> list[str]:
@@ -228,12 +234,21 @@ def integer_columns(
             rows.append(category_codes(values, schema[name]))
         else:
             rows.append(_whole(values, name, worker.site.name))
+        if varies_in_few(rows[-1], worker.site.rows.least):
+            raise Refused(
+                worker.site.name,
+                f"column {name!r} says something of fewer than {worker.site.rows.least} rows",
+                f"name other columns, or lower min_rows in the policy of {worker.site.name!r}",
+            )
     return _stacked(rows, chosen, len(worker.alignment.aligned), int(bound))
 
 
 @column_provider("indicators")
 def indicator_columns(worker: ColumnsWorker, names: Sequence[str] | None = None) -> IntegerColumns:
-    """One 0/1 column per category of the categorical columns; a missing cell is 0 in all."""
+    """One 0/1 column per category of the categorical columns; a missing cell is 0 in all.
+
+    So is a category of too few rows (`frequent`).
+    """
     schema = worker.table.schema
     chosen = list(names) if names is not None else [
         name for name in worker.scalar_features() if schema[name].is_categorical
@@ -249,7 +264,7 @@ def indicator_columns(worker: ColumnsWorker, names: Sequence[str] | None = None)
                 mend="name categorical columns",
             )
         codes = category_codes(values, schema[name])
-        for code in range(len(schema[name].categories or ())):
+        for code in frequent(codes, len(schema[name].categories or ()), worker.site.rows.least):
             rows.append((codes == code).astype(np.int64))
             labels.append(f"{name}#{code}")
     return _stacked(rows, labels, len(worker.alignment.aligned), 1)

@@ -21,6 +21,7 @@ import pandas as pd
 from fedmend.errors import ConfigError, DataError
 from fedmend.federation.bound import declare
 from fedmend.federation.federation import Each, Federation
+from fedmend.federation.rows import varies_in_few
 from fedmend.federation.worker import exposed
 from fedmend.secure.columns import (
     Columns,
@@ -116,6 +117,8 @@ def standardised(
         )
     # What is left of a constant column after subtracting its mean is rounding, not variation.
     constant = deviations <= 1e-13 * np.abs(means)
+    least = worker.site.rows.least  # in which only a few rows differ is taken for constant, too
+    constant |= np.array([varies_in_few(row, least) for row in rows], dtype=bool)
     deviations[constant] = 0.0
     values[constant] = 0.0
     values /= np.where(deviations > 0, deviations, 1.0)[:, None]

@@ -78,12 +78,12 @@ class ProductWorker(ColumnsWorker):
             )
         return share
 
-    @exposed(kind="masked")
+    @exposed(kind="masked", opens="statistic")
     def share(self) -> np.ndarray:
         """This party's share, to the coordinator."""
         return self._take_share()
 
-    @exposed(kind="masked")
+    @exposed(kind="masked", opens="statistic")
     def share_for(self, to: str, blind: bytes | None = None) -> Sealed:
         """This party's share in a box for the other one; `blind` seeds what is added to it."""
         share = self._take_share()

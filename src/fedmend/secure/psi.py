@@ -93,12 +93,12 @@ class MatchWorker(SealingWorker):
     def keys(self) -> list[bytes]:
         return normalised(self.table.ids, self.rule, self.site.name)
 
-    @exposed(kind="count")
+    @exposed(kind="count", over_rows=False)
     def facts(self) -> dict[str, Any]:
         """How many rows, and whether ids are integers or text."""
         return {"rows": len(self.table), "ids": type_of_ids(self.table.ids)}
 
-    @exposed(kind="statistic")
+    @exposed(kind="statistic", over_rows=False)
     def style(self) -> str:
         """How this party writes its ids; asked for only when none matched."""
         return describe_ids(self.table.ids)
@@ -134,7 +134,7 @@ class MatchWorker(SealingWorker):
                 )
             self._agreeing.add(party)
 
-    @exposed(kind="count")
+    @exposed(kind="count", over_rows=False)
     def store(self) -> dict[str, int]:
         """Keep the alignment at this site, once everybody it is with has confirmed it."""
         self.admit()
@@ -224,7 +224,7 @@ class PairWorker(MatchWorker):
         """The tags of the own ids, back from the other."""
         self._own += split(self._unpack(box, sender), sender, TAG_BYTES)
 
-    @exposed(kind="count")
+    @exposed(kind="count", over_rows=False)
     def settle(self, peer: str) -> int:
         """Compare the tags; the number of common ids."""
         if len(self._own) != len(self.keys):
@@ -294,7 +294,7 @@ class StarWorker(MatchWorker):
         seed, table = okvs.encode(self.keys, hidden)
         return self._pack({"seed": seed, "table": table}, to)
 
-    @exposed(kind="count", takes={"boxes": "hashed-id"})
+    @exposed(kind="count", over_rows=False, takes={"boxes": "hashed-id"})
     def settle(self, boxes: dict[str, Sealed]) -> int:
         """Hub: add up everybody's shares of the own ids; those that cancel are common to all."""
         mine = [self.keys[row] for row in self._order]
@@ -320,7 +320,7 @@ class StarWorker(MatchWorker):
         tags = b"".join(self._group_tags([int(row) for row in self._result()]))
         return {party: self._pack({"key": self._group, "tags": tags}, party) for party in to}
 
-    @exposed(kind="count", takes={"box": "hashed-id"})
+    @exposed(kind="count", over_rows=False, takes={"box": "hashed-id"})
     def recognise(self, box: Sealed, sender: str) -> int:
         """Others: find the common ids among the own."""
         invitation = self._unpack(box, sender)

@@ -74,7 +74,7 @@ class SpuWorker(MatchWorker):
             )
         return given
 
-    @exposed(kind="count")
+    @exposed(kind="count", over_rows=False)
     def intersect(self, addresses: dict[str, str]) -> int:
         """Run spu against the other party's; the number of common ids."""
         me = self.site.name

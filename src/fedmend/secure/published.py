@@ -110,7 +110,7 @@ class PublishedWorker(ProductWorker):
         cells = [key.encrypt(int(value)) for value in self.columns.values[at]]
         return self.seal(key.to_bytes(cells), to=to, kind="ciphertext")
 
-    @exposed(kind="ciphertext", takes={"box": "ciphertext"})
+    @exposed(kind="ciphertext", opens="row", takes={"box": "ciphertext"})
     def differences(self, modulus: int, box: Sealed, sender: str) -> list[bytes]:
         """B: the encrypted differences of A's column with each of its own, row by row."""
         key = Paillier(modulus)

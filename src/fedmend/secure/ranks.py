@@ -9,13 +9,14 @@ its 0/1 indicator).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
 
 from fedmend.errors import CryptoError, DataError
+from fedmend.federation.rows import frequent, varies_in_few
 from fedmend.federation.wire import Sealed
 from fedmend.federation.worker import exposed
 from fedmend.secure.columns import (
@@ -78,7 +79,15 @@ def rankable_columns(
     result: list[Rankable] = []
     for name in chosen:
         result += _of_column(worker, name, max_categories)
-    return result
+    return [_without_few(column, worker.site.rows.least) for column in result]
+
+
+def _without_few(column: Rankable, least: int) -> Rankable:
+    """A column in which only a few rows differ, or are there, is taken for a constant one."""
+    seen = column.values if column.present is None else column.values[column.present]
+    if len(seen) >= least and not varies_in_few(seen, least):
+        return column
+    return replace(column, values=np.zeros(len(column.values), np.int8), present=None)
 
 
 def _of_column(worker: ColumnsWorker, name: str, max_categories: int) -> list[Rankable]:
@@ -92,11 +101,12 @@ def _of_column(worker: ColumnsWorker, name: str, max_categories: int) -> list[Ra
     present = None if known.all() else known
     if column.kind != "nominal":
         return [Rankable(name, name, codes, present)]
+    enough = frequent(codes, len(column.categories or ()), worker.site.rows.least)
     counts = np.bincount(codes[known], minlength=len(column.categories or ()))
-    frequent = np.argsort(-counts, kind="stable")[:max_categories]
+    commonest = sorted(sorted(enough, key=lambda code: -counts[code])[:max_categories])
     return [
         Rankable(f"{name}#{code}", name, (codes == code).astype(np.int8), present)
-        for code in np.sort(frequent[counts[frequent] > 0])
+        for code in commonest
     ]
 
 

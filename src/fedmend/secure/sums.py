@@ -358,7 +358,7 @@ def secure_sum(
     columns: str | Sequence[str] | Mapping[str, str | Sequence[str]],
     *,
     parties: Sequence[str] | None = None,
-    per: Literal["row", "total"] = "row",
+    per: Literal["row", "total"] = "total",
     mode: Mode = "masks",
     between: tuple[float, float] | None = None,
     fraction_bits: int | None = None,

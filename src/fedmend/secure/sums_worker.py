@@ -12,9 +12,10 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -22,7 +23,7 @@ from fedmend.errors import ConfigError, CryptoError, DataError, Refused
 from fedmend.federation.ledger import COORDINATOR
 from fedmend.federation.policy import REFUSED_BY_DEFAULT
 from fedmend.federation.wire import Sealed
-from fedmend.federation.worker import exposed
+from fedmend.federation.worker import Exposure, exposed
 from fedmend.secure.bounds import admit_bound
 from fedmend.secure.channel import SealingWorker
 from fedmend.secure.keys import KEY_BYTES
@@ -32,22 +33,32 @@ from fedmend.secure.sums_numbers import SumForm
 if TYPE_CHECKING:
     from fedmend.federation.site import Site
 
-__all__ = ["LEAST_PARTIES", "ColumnSumWorker", "SumWorker", "offer_summand"]
+__all__ = ["LEAST_PARTIES", "ColumnSumWorker", "SumWorker", "Summand", "offer_summand"]
 
 LEAST_PARTIES = 2
 _SHELF = "secure.sums"
 
 
-def offer_summand(site: Site, name: str, values: np.ndarray, *, kind: str = "row") -> None:
+def offer_summand(
+    site: Site, name: str, values: np.ndarray, *, kind: str = "row", opens: str = ""
+) -> None:
     """Hold an array at the site for a sum by this name; a later one takes its place.
 
     kind: what it would be in the clear, `row` or `label`; asked for by ``mode="none"`` alone.
+    opens: the kind of what becomes readable, the sum over the parties: a `statistic` or `weights`
+    over many rows, `votes` over a row; by default, and as the policy sees it, the kind itself.
     """
     if kind not in REFUSED_BY_DEFAULT:
-        raise ConfigError(
-            f"offer_summand({name!r}): kind must be 'row' or 'label', however: {kind!r}"
-        )
-    site.state.setdefault(_SHELF, {})[name] = (values, kind)
+        raise ConfigError(f"offer_summand({name!r}): kind must be 'row' or 'label', got {kind!r}")
+    site.state.setdefault(_SHELF, {})[name] = Summand(values, kind, opens or kind)
+
+
+class Summand(NamedTuple):
+    """An array to be summed, what it is in the clear, and what the sum over the parties is."""
+
+    values: np.ndarray
+    kind: str
+    opens: str
 
 
 @dataclass(repr=False)
@@ -61,6 +72,7 @@ class _Round:
     # round(value · 2^f) − low, flat, in the ring of the sum
     shifted: np.ndarray | None
     kind: str
+    opens: str
     own_seed: bytes | None = None
 
     @property
@@ -87,8 +99,14 @@ class SumWorker(SealingWorker):
         self._sum_key: Any = None
         self._sum_keys: Any = None
 
-    def summand(self, name: str) -> tuple[np.ndarray, str]:
-        """The array to be summed and what it is in the clear, `row` or `label`. The hook."""
+    def opens(self, exposure: Exposure) -> str:
+        """A hidden array becomes readable as part of its sum."""
+        if exposure.kind in ("masked", "ciphertext") and self._round is not None:
+            return self._round.opens
+        return super().opens(exposure)
+
+    def summand(self, name: str) -> Summand:
+        """The array to be summed. The hook."""
         shelf = self.site.state.get(_SHELF, {})
         if name not in shelf:
             held = ", ".join(map(repr, sorted(shelf))) or "none"
@@ -127,10 +145,11 @@ class SumWorker(SealingWorker):
         self._round = None
         agreed = SumForm.from_wire(form)
         admit_bound(self.site, self.own_columns(), agreed.bound)
-        values, kind = self.summand(name)
+        values, kind, opens = self.summand(name)
+        self.site.policy.admit_kind(me, f"the sum of {name!r}", opens)
         values, dtype = np.asarray(values), ring_of(agreed, len(parties))
         shifted = agreed.encode(values, party=me, name=name, dtype=dtype)
-        self._round = _Round(number, name, agreed, tuple(parties), shifted, kind)
+        self._round = _Round(number, name, agreed, tuple(parties), shifted, kind, opens)
         return {"shape": list(values.shape), "kind": kind}
 
     def _take_round(self, number: int) -> tuple[_Round, np.ndarray]:
@@ -285,8 +304,15 @@ class ColumnSumWorker(SumWorker):
     def own_columns(self) -> list[str]:
         return [f"{self._per} of {each}" if self._per != "row" else each for each in self._columns]
 
-    def summand(self, name: str) -> tuple[np.ndarray, str]:
-        return self._array, "label" if self.table.label in self._columns else "row"
+    def summand(self, name: str) -> Summand:
+        labelled = self.table.label in self._columns
+        if labelled:
+            self.site.policy.admit_label_sums(self.site.name)
+        kind = "label" if labelled else "row"
+        return Summand(self._array, kind, "statistic" if self._per == "total" else kind)
+
+    def rows_asked(self, method: str, kwargs: Mapping[str, Any]) -> list[np.ndarray | None]:
+        return [None] if self._per == "total" else [self.alignment.aligned]
 
     @cached_property
     def _array(self) -> np.ndarray:

@@ -97,11 +97,11 @@ def make_federation(rows: int, classes: int, parties: int, seed: int) -> Federat
         rng = np.random.default_rng([seed, number])
         votes = np.zeros((rows, classes), np.int64)
         votes[np.arange(rows), rng.integers(0, classes, rows)] = 1
-        offer_summand(site, "votes", votes, kind="label")
+        offer_summand(site, "votes", votes, kind="label", opens="votes")
         likely = rng.standard_exponential((rows, classes))
         np.maximum(-4 * likely, LOWEST, out=likely)
-        offer_summand(site, "log-likelihoods", likely)
-        offer_summand(site, "warm", np.zeros(1, np.int64))
+        offer_summand(site, "log-likelihoods", likely, opens="votes")
+        offer_summand(site, "warm", np.zeros(1, np.int64), opens="statistic")
     return fed
 
 

@@ -58,12 +58,13 @@ class LocalEngine:
         kwargs: dict[str, Any] = {}
         for kind, group in by_kind(call.kwargs, call.kinds).items():
             kwargs |= self._cross(COORDINATOR, call.party, name, kind, group)
+        opens = site.opens(call.handle, call.method)
         try:
             value = site.call(call.handle, call.method, kwargs)
         except Exception as error:
             self._error(site, name, call.reply_kind, error)
             raise
-        return self._cross(call.party, COORDINATOR, name, call.reply_kind, value)
+        return self._cross(call.party, COORDINATOR, name, call.reply_kind, value, opens)
 
     def call_all(self, calls: list[Call]) -> list[Any]:
         """All calls at the same time; the first error is raised after all of them ended.
@@ -91,9 +92,11 @@ class LocalEngine:
             self._pool = None
         self.ledger.close()
 
-    def _cross(self, sender: str, receiver: str, call: str, kind: str, value: Any) -> Any:
+    def _cross(
+        self, sender: str, receiver: str, call: str, kind: str, value: Any, opens: str = ""
+    ) -> Any:
         """Take a value over the boundary: measured and noted, in strict mode encoded as well."""
-        self.ledger.record(sender, receiver, call, kind, wire.measure(value))
+        self.ledger.record(sender, receiver, call, kind, wire.measure(value), opens=opens)
         return wire.decode(wire.encode(value)) if self.strict else value
 
     def _error(self, site: Site, call: str, kind: str, error: Exception) -> None:

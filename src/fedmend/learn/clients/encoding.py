@@ -9,14 +9,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from fedmend.data.encode import Encoder
 from fedmend.data.schema import Column, Schema
 from fedmend.data.table import Table
 from fedmend.errors import DataError
+from fedmend.federation.rows import frequent
 
 __all__ = ["common_classes", "common_encoder", "common_schema", "describe", "moments"]
 
@@ -27,8 +30,11 @@ FEW = ("binary", "nominal", "ordinal")
 # ---------------------------------------------------------------------------------- at a party
 
 
-def describe(table: Table) -> dict[str, Any]:
-    """A party's feature columns, its label's name and the classes that occur."""
+def describe(table: Table, least: int = 1) -> dict[str, Any]:
+    """A party's feature columns, its label's name and the classes that occur.
+
+    A category of fewer than `least` rows is not told: its rows are encoded as unknown.
+    """
     classes: list[Any] = []
     if table.label is not None:
         column = table.schema[table.label]
@@ -40,28 +46,45 @@ def describe(table: Table) -> dict[str, Any]:
                 mend=f"give its kind where the table is read: kinds={{{table.label!r}: 'nominal'}}",
             )
         classes = [_scalar(value) for value in present.unique()]
-    schema = table.features.schema
+    schema = Schema(
+        _without_rare(column, table, least) for column in table.features.schema.values()
+    )
     return {"schema": schema.to_dict(), "label": table.label, "classes": classes}
 
 
-def moments(table: Table, schema: Schema) -> dict[str, list[list[float]]]:
-    """Count, mean and variance of the numbers in each column or image channel."""
+def _without_rare(column: Column, table: Table, least: int) -> Column:
+    if not column.is_categorical:
+        return column
+    categories = list(column.categories or ())
+    codes = pd.Categorical(table.frame[column.name], categories=categories).codes.astype(np.int64)
+    enough = frequent(codes, len(categories), least)
+    if len(enough) == len(categories):
+        return column
+    kind = "nominal" if column.kind == "binary" else column.kind
+    return replace(column, kind=kind, categories=tuple(categories[code] for code in enough))
+
+
+def moments(table: Table, schema: Schema, least: int = 1) -> dict[str, list[list[float]]]:
+    """Count, mean and variance of the numbers in each column or image channel.
+
+    A column with numbers in fewer than `least` rows has none.
+    """
     found: dict[str, list[list[float]]] = {}
     for name, column in schema.items():
         if column.is_block:
             values = table.blocks[name].astype(np.float64)
             if table.blocks[name].dtype == np.uint8:
                 values /= 255.0
-            found[name] = [_moments(channel) for channel in values.swapaxes(0, 1)]
+            found[name] = [_moments(channel, least) for channel in values.swapaxes(0, 1)]
         elif column.is_numeric:
             series = table.frame[name]
-            found[name] = [_moments(series.to_numpy(np.float64, na_value=np.nan))]
+            found[name] = [_moments(series.to_numpy(np.float64, na_value=np.nan), least)]
     return found
 
 
-def _moments(values: np.ndarray) -> list[float]:
+def _moments(values: np.ndarray, least: int) -> list[float]:
     present = values[~np.isnan(values)]
-    if not len(present):
+    if len(present) < max(1, least):
         return [0.0, 0.0, 0.0]
     return [float(present.size), float(present.mean()), float(present.var())]
 

@@ -57,7 +57,7 @@ class HiddenClientWorker(ClientWorker):
             raise ConfigError("no round was trained. Mend: call train_hidden(…) first")
         part = self._change * share
         self._require_numbers(part, self._number, LIMIT)
-        offer_summand(self.site, UPDATE, part.cpu().numpy())
+        offer_summand(self.site, UPDATE, part.cpu().numpy(), opens="weights")
         self._change = None
 
 

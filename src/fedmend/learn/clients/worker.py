@@ -54,12 +54,12 @@ class ClientWorker(Worker):
     @exposed(kind="statistic")
     def columns(self) -> dict[str, Any]:
         """The columns' names, kinds and categories, and the label's classes."""
-        return describe(self.table)
+        return describe(self.table, self.site.rows.least)
 
     @exposed(kind="statistic")
     def moments(self, schema: Any) -> dict[str, Any]:
         """Count, mean and variance of every number and of every image channel."""
-        return moments(self.table, Schema.from_dict(schema))
+        return moments(self.table, Schema.from_dict(schema), self.site.rows.least)
 
     @exposed(kind="statistic")
     def tell_labels(
@@ -192,6 +192,14 @@ class ClientWorker(Worker):
     def forget(self) -> None:
         """Drop what the method kept between rounds."""
         self.site.state.pop(self._key, None)
+
+    def about_rows(self, method: str) -> str:
+        return "columns" if method in ("columns", "moments") else "labels"
+
+    def rows_asked(self, method: str, kwargs: Mapping[str, Any]) -> list[np.ndarray | None]:
+        if method in ("confusion", "odds", "tallies"):
+            return [self._ready()[1].labelled]
+        return super().rows_asked(method, kwargs)
 
     @property
     def _key(self) -> str:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from fedmend.errors import Refused
 from fedmend.federation.worker import exposed
 from fedmend.learn.columns.targets import TargetWorker
 from fedmend.secure.columns import Columns
@@ -35,6 +36,16 @@ def sampled_rows(seed: int, share: float, length: int) -> np.ndarray | None:
         return None
     count = max(1, round(share * length))
     return np.sort(np.random.default_rng(seed).permutation(length)[:count])
+
+
+def _enough(site: Site, rows: np.ndarray | None) -> np.ndarray | None:
+    if rows is not None and len(rows) < site.rows.least:
+        raise Refused(
+            site.name,
+            f"a tree would be grown on {len(rows)} rows, and sums rest on {site.rows.least}",
+            f"a larger share of rows, or lower min_rows in the policy of {site.name!r}",
+        )
+    return rows
 
 
 # ---------------------------------------------------------------------------------- the parties
@@ -64,7 +75,7 @@ class BinsWorker(TargetWorker):
     @exposed(kind="control")
     def sample(self, other: str, seed: int, share: float, length: int) -> None:
         """Products go over these rows from now on."""
-        self._with(other).sample(sampled_rows(seed, share, length))
+        self._with(other).sample(_enough(self.site, sampled_rows(seed, share, length)))
 
     @exposed(kind="masked")
     def bins_share(self, other: str, number: int, count: int) -> np.ndarray:
@@ -102,7 +113,8 @@ class SumsWorker(TargetWorker):
     @exposed(kind="control")
     def sample(self, seed: int, share: float, length: int, masked_by: str | None = None) -> None:
         """Numbers are those of these rows from now on."""
-        self.sampled, self._sampled_of = sampled_rows(seed, share, length), length
+        self.sampled = _enough(self.site, sampled_rows(seed, share, length))
+        self._sampled_of = length
         if masked_by is not None:
             self._with(masked_by).sample(self.sampled)
 

@@ -19,7 +19,7 @@ What each role learns
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -29,6 +29,8 @@ from torch.nn import functional as F
 
 from fedmend.data.encode import Encoder
 from fedmend.errors import ConfigError, DataError
+from fedmend.federation.policy import MIN_ROWS
+from fedmend.federation.rows import enough_to_judge
 from fedmend.federation.worker import exposed
 from fedmend.learn.columns.board import TargetColumn, indicators, known
 from fedmend.learn.columns.targets import (
@@ -220,6 +222,11 @@ class NeuralTargets(ExchangeWorker, BoardWorker):
                     self._now[name] = float(errors.square().mean().sqrt())
             return float(self.heads.loss(ready, numbers))
 
+    def rows_asked(self, method: str, kwargs: Mapping[str, Any]) -> list[np.ndarray | None]:
+        if method == "validate":
+            return [self.rows[self._validation]]
+        return super().rows_asked(method, kwargs)
+
     @exposed(kind="control")
     def keep_best(self) -> None:
         self._deviations = dict(self._now)
@@ -318,7 +325,8 @@ class NeuralModels(TargetModels):
 
     def fit(self, *, progress: Progress | None = None) -> FitReport:
         rng = np.random.default_rng([self.fed.seed, self.seed])
-        held = np.sort(rng.permutation(self.n_aligned)[: round(self.validation * self.n_aligned)])
+        count = enough_to_judge(self.validation, self.n_aligned, MIN_ROWS)
+        held = np.sort(rng.permutation(self.n_aligned)[:count])
         order = np.setdiff1d(np.arange(self.at_b.reach()), held)
         settings = self.settings.to_dict()
         batches = self.at_b.create(self.net, settings, order, held)

@@ -16,7 +16,7 @@ own, in which every party lists the rows as numbered here; see `TargetModels.sco
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Self
 
@@ -119,6 +119,9 @@ class TargetWorker(SealingWorker):
         for key in [key for key in self.site.state if key.startswith(f"{self.model}:")]:
             if key != keep:
                 del self.site.state[key]
+
+    def rows_asked(self, method: str, kwargs: Mapping[str, Any]) -> list[np.ndarray | None]:
+        return [self.alignment.aligned]
 
     def keep(self, name: str, values: Any) -> None:
         self.site.state[state_key(self.model, name)] = values

@@ -48,7 +48,7 @@ class TreeFeatures(BinsWorker):
         **params: Any,
     ) -> None:
         super().__init__(site, scope, **params)
-        table = self.features()
+        table, least = self.features(), max(least, site.rows.least)
         self._binned: list[Binned] = []
         varied = False
         for name in table.feature_names:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -151,7 +152,7 @@ class EvidenceTopWorker(AdditiveLabels, Judging, EvidenceWorker):
         unseen[torch.from_numpy(rows)] = torch.from_numpy(members)
         self.half.unseen = unseen.to(self.device)
 
-    @exposed(kind="control", takes={"reliable": "statistic"})
+    @exposed(kind="control", takes={"reliable": "prediction"})
     def set_reliability(self, reliable: dict[str, np.ndarray]) -> None:
         """How far each party's side of every row is believed, from 0 to 1; by default wholly."""
         self.half.reliable = {
@@ -280,6 +281,19 @@ class EvidenceTopWorker(AdditiveLabels, Judging, EvidenceWorker):
         return self._heads().to_wire()
 
     # ------------------------------------------------------------------ its labels
+
+    def about_rows(self, method: str) -> str:
+        return "labels"
+
+    def rows_asked(self, method: str, kwargs: Mapping[str, Any]) -> list[np.ndarray | None]:
+        if method == "loss":
+            return [self._rows_used[self.half.loss_rows()]]
+        if method in ("metrics", "calibrate", "uncertainty_report"):
+            rows, known = self._rows_used, self._targets() >= 0
+            if kwargs.get("rows") is not None:
+                rows, known = rows[kwargs["rows"]], known[kwargs["rows"]]
+            return [rows[known]]
+        return super().rows_asked(method, kwargs)
 
     def _targets(self) -> np.ndarray:
         """Class numbers of the attached rows; -1 where there is no label, or it is not known."""

@@ -73,7 +73,7 @@ class Pools:
         self.draws: Weak | None = None
         self._draws: Weak | None = None
         self._numbers = torch.zeros((0, 0), dtype=torch.int64)
-        self._at = 0
+        self._at = self._told_until = 0
 
     @property
     def batch_size(self) -> int:
@@ -95,7 +95,7 @@ class Pools:
         if self.augment:
             rows = self.steps * self.batch_size
             self._draws = draw_weak(rows, generator, PAD).to(self.device)
-        self._at = 0
+        self._at = self._told_until = 0
 
     def next(self) -> Tensor:
         numbers = self._numbers[self._at]
@@ -104,6 +104,19 @@ class Pools:
             self.draws = self._draws[at : at + self.batch_size]
         self._at += 1
         return numbers
+
+    def walked(self) -> np.ndarray:
+        """The row numbers handed out in this epoch since they were last told of.
+
+        Of a whole epoch each once: how often chance deals which of them says nothing.
+        """
+        if self._at - self._told_until == self.steps:
+            return torch.cat(self._pools).numpy()
+        return self._numbers[self._told_until : self._at].reshape(-1).cpu().numpy()
+
+    def told(self) -> None:
+        """A loss over what was walked has been told."""
+        self._told_until = self._at
 
     @property
     def done(self) -> float:

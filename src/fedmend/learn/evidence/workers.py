@@ -154,7 +154,7 @@ class EvidenceBottomWorker(AdditiveParty, EvidenceWorker):
             strong=self._strong_views(own) if how["consistency"] else None,
         )
 
-    @exposed(kind="statistic")
+    @exposed(kind="prediction")
     def confidence(self) -> np.ndarray | None:
         """How far this party's side of each row is believed; None where nothing was completed."""
         found = row_confidence(self.site, self.scope.partition("@")[0])

@@ -20,6 +20,7 @@ from fedmend.federation.engines.flare.link import Link
 from fedmend.federation.engines.flare.messages import (
     error_measure,
     field,
+    read_answer,
     read_reply,
     request,
 )
@@ -260,8 +261,8 @@ class FlareEngine:
         """The value of a reply, noted as it crossed; errors and silence are noted as well."""
         number, future = sent
 
-        def note(kind: str, measure: wire.Measure, words: str = "") -> None:
-            self.ledger.record(party, COORDINATOR, name, kind, measure, words, number)
+        def note(kind: str, measure: wire.Measure, words: str = "", opens: str = "") -> None:
+            self.ledger.record(party, COORDINATOR, name, kind, measure, words, number, opens)
 
         try:
             answer = self._answer(party, name, future)
@@ -269,7 +270,7 @@ class FlareEngine:
             note(kind, NOTHING, UNANSWERED)
             raise
         try:
-            value = read_reply(answer, party, name)
+            value, opens = read_answer(answer, party, name)
         except Refused:
             note(kind, error_measure(answer), REFUSED)
             raise
@@ -277,7 +278,7 @@ class FlareEngine:
             note("control", error_measure(answer), ERROR)
             raise
         if noted:
-            note(kind, wire.measure(value))
+            note(kind, wire.measure(value), opens=opens)
         return value
 
     def _value(self, party: str, name: str, future: Future[bytes]) -> Any:

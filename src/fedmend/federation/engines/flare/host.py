@@ -252,6 +252,7 @@ class PartyHost:
         kwargs = field(content, "kwargs", dict)
         exposure = site.exposure(handle, method)
         takes, asked.kind = (exposure.takes, exposure.kind) if exposure else ({}, "control")
+        asked.opens = site.opens(handle, method)
         for kind, group in by_kind(kwargs, takes).items():
             asked.came(ledger, self.party, kind, wire.measure(group))
         value = self._work_on(asked, lambda: site.call(handle, method, kwargs))
@@ -271,7 +272,7 @@ class PartyHost:
             self._busy = ""
 
     def _give(self, ledger: Ledger, asked: _Asked, value: Any) -> bytes:
-        answer = reply(value)
+        answer = reply(value, asked.opens)
         asked.went(ledger, self.party, wire.measure(value))
         return answer
 
@@ -326,11 +327,12 @@ def session_name(session: bytes) -> str:
 class _Asked:
     """A request as far as it was understood, and how it stands in the ledger.
 
-    kind: of what would leave.
+    kind: of what would leave. opens: of what would become readable by it.
     """
 
     call: str = "message"
     kind: str = "control"
+    opens: str = ""
     message: int = 0
 
     def came(self, ledger: Ledger, party: str, kind: str, measure: wire.Measure) -> None:
@@ -339,7 +341,16 @@ class _Asked:
     def went(self, ledger: Ledger, party: str, measure: wire.Measure, note: str = "") -> None:
         # What was withheld keeps its kind; an error is words.
         kind = "control" if note == ERROR else self.kind
-        ledger.record(party, COORDINATOR, self.call, kind, measure, note=note, message=self.message)
+        ledger.record(
+            party,
+            COORDINATOR,
+            self.call,
+            kind,
+            measure,
+            note=note,
+            message=self.message,
+            opens="" if note else self.opens,
+        )
 
 
 def _call_of(content: dict[str, Any]) -> str:

@@ -13,7 +13,7 @@ from typing import Any
 from fedmend.errors import DataError, FedmendError, PartyFailed, Refused, WireError
 from fedmend.federation import wire
 from fedmend.federation.engines.flare.events import printable
-from fedmend.federation.policy import Policy
+from fedmend.federation.policy import KINDS, Policy
 
 OPERATIONS = ("hello", "start", "call", "stop", "ping", "ledger", "bye")
 # Settings of a run fit into a few kilobytes; more is a mistake or an attack.
@@ -43,8 +43,9 @@ def field(content: dict[str, Any], name: str, kind: type) -> Any:
     return value
 
 
-def reply(value: Any) -> bytes:
-    return wire.encode({"value": value})
+def reply(value: Any, opens: str = "") -> bytes:
+    """An answer; `opens` is the kind of what becomes readable by it, for the other's ledger."""
+    return wire.encode({"value": value, "opens": opens} if opens else {"value": value})
 
 
 def error_measure(answer: bytes) -> wire.Measure:
@@ -68,9 +69,15 @@ def error_reply(error: BaseException, *, policy: Policy) -> bytes:
 
 def read_reply(message: bytes, party: str, call: str) -> Any:
     """The value of a reply, or its error raised."""
+    return read_answer(message, party, call)[0]
+
+
+def read_answer(message: bytes, party: str, call: str) -> tuple[Any, str]:
+    """The value of a reply and the kind that it opens, or its error raised."""
     content = wire.decode(message)
     if isinstance(content, dict) and "value" in content:
-        return content["value"]
+        opens = content.get("opens", "")
+        return content["value"], opens if opens in KINDS else ""
     if isinstance(content, dict) and isinstance(content.get("error"), dict):
         raise rebuild(content["error"], party, call)
     raise WireError(f"party {party!r} answered {call} with something that is no reply")

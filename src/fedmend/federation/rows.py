@@ -1,0 +1,286 @@
+"""How few rows an answer may rest on: an account of the sets of rows that were asked about.
+
+An answer over a set of rows (a sum, a metric, a class count) is a number that others may add and
+subtract. Refusing small sets is therefore not enough: two sets that differ in one row tell that
+row. The account keeps the span of all sets asked so far and looks at the statistical leverage of
+each row in it: how much of a weighting that could single the row out is already among the answers.
+
+    S, T disjoint, |S| = |T| = k      every leverage is 1/k
+    S and S without one row           the leverage of that row is 1: it could be computed
+
+For `min_rows` = k a further set is admitted as long as no k - 1 rows have a leverage of more than
+1 - 1/(2k) together. A combination of answers that rests on fewer than k rows would need a leverage
+of 1 on them, so none can be formed, however many sets are combined, and none comes close to it.
+
+Sets stand for ids, not for places: the folds, views and copies of a table share one account. What
+was asked in a run is kept for the sessions of that run; sets that are whole tables (which rows are
+set aside for tests is chosen by whoever starts a run) are kept for all runs to come.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import threading
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from fedmend.data.table import Table
+from fedmend.errors import DataError, Refused
+
+__all__ = ["RowAccount", "enough_to_judge", "frequent", "varies_in_few"]
+
+_IN_SPAN = 1e-9
+"""Share of a set's squared length below which what is new in it is rounding."""
+
+
+class RowAccount:
+    """Which rows of a party were asked about, and whether an answer may rest on some more.
+
+    given: the tables that a run begins with. file: where the party keeps the account.
+    """
+
+    def __init__(
+        self,
+        party: str,
+        least: int,
+        *,
+        given: Iterable[Table] = (),
+        run: str = "",
+        file: Path | None = None,
+    ) -> None:
+        self.party = party
+        self.least = least
+        self.run = run
+        self.file = file
+        self._given = {id(table) for table in given}
+        self._ids = pd.Index([], dtype=object)
+        self._spans: dict[str, _Span] = {}
+        self._asked: set[tuple[str, int, bytes]] = set()
+        # A table is numbered once; held here, so that no other can take its address.
+        self._numbered: dict[int, tuple[Table, np.ndarray]] = {}
+        self._lock = threading.Lock()
+        if file is not None:
+            self._replay(file)
+
+    def admit(
+        self, call: str, table: Table, rows: np.ndarray | None, about: str = "columns"
+    ) -> None:
+        """Enter an answer over rows of a table (all of them if None), or raise `Refused`.
+
+        rows: places in the table; one named twice counts twice, one outside of it is nobody.
+        about: what is asked of them. Answers about different things cannot be subtracted.
+        """
+        with self._lock:
+            key = (about, id(table), b"" if rows is None else _digest(np.asarray(rows)))
+            if key not in self._asked:
+                self._admit(call, table, rows, about)
+                self._asked.add(key)
+
+    def leverage(self, table: Table, about: str = "columns") -> np.ndarray:
+        """For each row of a table the share of it that the answers so far determine, 0 to 1."""
+        numbers = self._numbers(table)
+        return self._span(about).leverage[numbers]
+
+    def _admit(self, call: str, table: Table, rows: np.ndarray | None, about: str) -> None:
+        numbers = self._numbers(table)
+        if rows is not None:
+            rows = np.asarray(rows)
+            if rows.dtype == bool:
+                rows = np.flatnonzero(rows)
+            numbers = numbers[rows[(rows >= 0) & (rows < len(numbers))]]
+        found, weights = np.unique(numbers, return_counts=True)
+        span = self._span(about)
+        if not len(found) or span.knows(found, weights):
+            return
+        if len(found) < self.least:
+            raise Refused(
+                self.party,
+                f"{call} would rest on fewer than {self.least} of its rows",
+                f"ask about more rows, or lower min_rows in the policy of {self.party!r}",
+            )
+        if not span.widen(found, weights, self.least):
+            raise Refused(
+                self.party,
+                f"{call}, together with what was answered before, would tell of fewer than "
+                f"{self.least} rows",
+                "ask about the same rows as before, or about rows that differ from them in more; "
+                f"or lower min_rows in the policy of {self.party!r}",
+            )
+        self._keep(
+            {"about": about, "lasts": id(table) in self._given, "rows": _packed(found, weights)}
+        )
+
+    def _span(self, about: str) -> _Span:
+        span = self._spans.setdefault(about, _Span())
+        span.grow(len(self._ids))
+        return span
+
+    def _numbers(self, table: Table) -> np.ndarray:
+        """The account's own numbers of a table's rows, by their ids."""
+        known = self._numbered.get(id(table))
+        if known is not None and known[0] is table:
+            return known[1]
+        ids = pd.Index([str(each) for each in table.ids.tolist()], dtype=object)
+        self._learn_ids(ids)
+        numbers = self._ids.get_indexer(ids)
+        self._numbered[id(table)] = (table, numbers)
+        return numbers
+
+    def _learn_ids(self, ids: pd.Index) -> None:
+        fresh = ids.difference(self._ids, sort=False)
+        if len(fresh):
+            self._ids = self._ids.append(fresh)
+            self._keep({"ids": list(fresh)})
+
+    # ------------------------------------------------------------------ kept with the party
+
+    def _keep(self, entry: dict[str, Any]) -> None:
+        if self.file is None:
+            return
+        self.file.parent.mkdir(parents=True, exist_ok=True)
+        with self.file.open("a", encoding="utf-8") as file:
+            file.write(json.dumps({"run": self.run, **entry}) + "\n")
+
+    def _replay(self, file: Path) -> None:
+        if not file.is_file():
+            return
+        whole, newline, cut_off = file.read_bytes().rpartition(b"\n")
+        if cut_off:  # by a kill, before the answer left
+            file.write_bytes(whole + newline)
+        self.file = None
+        for number, line in enumerate(whole.splitlines(), 1):
+            try:
+                self._replay_entry(json.loads(line))
+            except (ValueError, TypeError, KeyError, IndexError) as error:
+                raise DataError(
+                    f"{file}, line {number} is not of an account of rows: {error}",
+                    party=self.party,
+                    mend="restore the file; without it nobody knows which rows were asked about",
+                ) from error
+        self.file = file
+
+    def _replay_entry(self, entry: dict[str, Any]) -> None:
+        if "ids" in entry:
+            self._learn_ids(pd.Index([str(each) for each in entry["ids"]], dtype=object))
+        elif entry["lasts"] or entry["run"] == self.run:
+            # It was answered already: it is entered whatever the policy says by now.
+            self._span(str(entry["about"])).widen(*_unpacked(entry["rows"]), least=1)
+
+
+class _Span:
+    """What can be combined from the answers about one thing.
+
+    leverage: of every row, the diagonal of the projection onto the span of the sets.
+    """
+
+    def __init__(self) -> None:
+        self.leverage = np.zeros(0)
+        self._basis = np.zeros((0, 0), np.float32)  # orthonormal rows, the first `_width` in use
+        self._width = 0
+        self._known: set[bytes] = set()
+
+    def grow(self, rows: int) -> None:
+        more = rows - len(self.leverage)
+        if more:
+            self.leverage = np.pad(self.leverage, (0, more))
+            self._basis = np.pad(self._basis, ((0, 0), (0, more)))
+
+    def knows(self, found: np.ndarray, weights: np.ndarray) -> bool:
+        return _digest(found, weights) in self._known
+
+    def widen(self, found: np.ndarray, weights: np.ndarray, least: int) -> bool:
+        """Take a set in, unless fewer than `least` rows could be told from it."""
+        new = self._new_direction(found, weights.astype(np.float64))
+        if new is not None:  # otherwise it follows from the answers given
+            leverage, few = self.leverage + new * new, least - 1
+            if few and np.partition(leverage, -few)[-few:].sum() > 1 - 0.5 / least:
+                return False
+            if self._width == len(self._basis):
+                more = np.zeros((max(4, self._width), len(new)), np.float32)
+                self._basis = np.concatenate([self._basis, more])
+            self._basis[self._width] = new
+            self._width += 1
+            self.leverage = leverage
+        self._known.add(_digest(found, weights))
+        return True
+
+    def _new_direction(self, found: np.ndarray, weights: np.ndarray) -> np.ndarray | None:
+        """The unit vector that a set adds to the span, None where it lies in it."""
+        new = np.zeros(len(self.leverage))
+        new[found] = weights
+        size, basis = float(weights @ weights), self._basis[: self._width]
+        for _ in range(2):  # once more, for what rounding left
+            new -= (basis @ new.astype(np.float32)) @ basis
+        left = float(new @ new)
+        return None if left <= _IN_SPAN * size else new / np.sqrt(left)
+
+
+# ---------------------------------------------------------------- groups within an answer
+
+
+def frequent(codes: np.ndarray, categories: int, least: int) -> list[int]:
+    """The categories of at least so many rows, and none that the others would tell of by sums.
+
+    What is in none of them is as many rows, or nothing: a total less the sums over the categories
+    would otherwise be a sum over a few.
+
+    >>> frequent(np.array([0, 0, 0, 1, 2, 2]), 3, 2), frequent(np.array([0, 0, 0, 1, 1]), 2, 2)
+    ([0], [0, 1])
+    """
+    counts = np.bincount(codes[codes >= 0], minlength=categories)
+    kept = [code for code in np.argsort(-counts, kind="stable").tolist() if counts[code] >= least]
+    while kept and 0 < len(codes) - counts[kept].sum() < least:
+        kept.pop()
+    return sorted(kept)
+
+
+def varies_in_few(values: np.ndarray, least: int) -> bool:
+    """Whether fewer than `least` rows, but some, differ from the commonest value."""
+    if len(values) < 2 * least:
+        _, counts = np.unique(values, return_counts=True)
+        return len(counts) > 1 and len(values) - int(counts.max()) < least
+    middle = len(values) // 2  # what more than half of the rows have is in the middle
+    return 0 < int((values != np.partition(values, middle)[middle]).sum()) < least
+
+
+def enough_to_judge(share: float, rows: int, least: int) -> int:
+    """How many of `rows` to hold out for a score: at least `least`, but no more than a third.
+
+    >>> [enough_to_judge(0.1, rows, 10) for rows in (1000, 60, 20)]
+    [100, 10, 0]
+    """
+    if not share:
+        return 0
+    wanted = max(round(share * rows), least)
+    return wanted if wanted <= max(share * rows, rows / 3) else 0
+
+
+# ---------------------------------------------------------------- parts
+
+
+def _digest(*arrays: np.ndarray) -> bytes:
+    parts = b"".join(np.ascontiguousarray(array).tobytes() for array in arrays)
+    return hashlib.blake2b(parts, digest_size=16).digest()
+
+
+def _packed(found: np.ndarray, weights: np.ndarray) -> dict[str, Any]:
+    """A set of numbers as text: one bit each; how often each is named only where that differs."""
+    bits = np.zeros(int(found[-1]) + 1, bool)
+    bits[found] = True
+    text = base64.b64encode(np.packbits(bits).tobytes()).decode()
+    return {"bits": text, **({} if (weights == 1).all() else {"weights": weights.tolist()})}
+
+
+def _unpacked(entry: dict[str, Any]) -> tuple[np.ndarray, np.ndarray]:
+    bits = np.frombuffer(base64.b64decode(entry["bits"], validate=True), np.uint8)
+    found = np.flatnonzero(np.unpackbits(bits))
+    weights = np.asarray(entry.get("weights", np.ones(len(found))), np.int64)
+    if weights.shape != found.shape:
+        raise ValueError(f"{len(weights)} weights for {len(found)} rows")
+    return found, weights

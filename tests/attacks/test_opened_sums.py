@@ -1,0 +1,132 @@
+"""Sums and products that open a row: totals with a constant column, indicators of one row each.
+
+The coordinator uses public functions under a default policy. Measured: whether labels or values of
+single rows come out; before, all of them did, exactly, and the ledger's audit graded both "none".
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from fedmend.audit.statement import statement
+from fedmend.data.table import Table
+from fedmend.errors import PrivacyWarning, Refused
+from fedmend.federation import KINDS, Federation, Party, Policy
+from fedmend.secure import Columns, align, inner_products, rank_correlation, secure_sum
+
+ROWS = 150
+
+
+def federation(policy: Policy | None = None) -> Federation:
+    rng, ids = np.random.default_rng(0), np.arange(ROWS)
+    bank = pd.DataFrame(
+        {
+            "income": rng.integers(1000, 9000, ROWS),
+            "age": rng.integers(18, 90, ROWS),
+            "default": rng.integers(0, 2, ROWS),
+        }
+    )
+    telco = pd.DataFrame(
+        {
+            "calls": rng.integers(0, 500, ROWS),
+            "country": np.full(ROWS, 47),
+            "street": [f"street {number}" for number in range(ROWS)],
+            "plan": rng.choice(list("abc"), ROWS),
+            "minister": (ids == 77).astype(int),
+        }
+    )
+    fed = Federation(
+        Party("bank", Table(ids, bank, label="default"), policy=policy),
+        Party("telco", Table(ids, telco, kinds={"street": "nominal"}), policy=policy),
+        strict=True,
+    )
+    align(fed)
+    return fed
+
+
+def test_labels_by_a_sum_with_a_constant_column():
+    fed = federation()
+    for per in ("row", "total"):
+        with pytest.raises(Refused, match="label column takes no part"):
+            secure_sum(fed, {"bank": "default", "telco": "country"}, per=per)
+    with pytest.raises(Refused, match="label column takes no part"):
+        inner_products(fed, Columns("bank", "integers", {"names": ["default"]}), "telco")
+    with pytest.raises(Refused, match="label column takes no part"):
+        rank_correlation(fed, "bank", "telco", columns_a=["default"])
+
+
+@pytest.mark.parametrize("mode", ["masks", "he"])
+def test_rows_by_a_sum_with_a_constant_column(mode):
+    fed = federation()
+    with pytest.raises(Refused, match=r"the sum of .* of kind 'row'"):
+        secure_sum(fed, {"bank": "income", "telco": "country"}, per="row", mode=mode)
+    assert not {"masked", "ciphertext"} & fed.ledger.kinds(sender="bank")
+
+
+@pytest.mark.parametrize("mode", ["bfv", "dealer"])
+def test_a_table_by_indicators_of_one_row_each(mode):
+    fed = federation()
+    streets = Columns("telco", "indicators", {"names": ["street"]})
+    found = inner_products(
+        fed, streets, Columns("bank", "integers", {"names": ["income"]}), mode=mode
+    )
+    assert found.shape == (0, 1)
+
+
+def test_a_row_by_a_column_in_which_it_alone_differs():
+    fed = federation()
+    with pytest.raises(Refused, match="'minister' says something of fewer than 10 rows"):
+        inner_products(fed, "bank", Columns("telco", "integers", {"names": ["minister"]}))
+    found = rank_correlation(fed, "bank", "telco", mode="dealer").matrix
+    assert found["minister"].isna().all()
+
+
+def test_what_is_left_of_a_total_is_no_small_group_either():
+    """Two plans told and nine people in a third: all less both were the nine."""
+    rng = np.random.default_rng(1)
+    plan = np.array(["a"] * 80 + ["b"] * 61 + ["c"] * 9)
+    tables = {
+        "bank": Table(np.arange(ROWS), {"income": rng.integers(0, 99, ROWS)}),
+        "telco": Table(np.arange(ROWS), {"plan": plan}),
+    }
+    fed = Federation(*(Party(name, each) for name, each in tables.items()))
+    align(fed)
+    found = inner_products(fed, Columns("telco", "indicators"), "bank", mode="dealer")
+    assert found.index.tolist() == ["plan#0"]
+
+
+def test_the_published_correlation_shows_rows_and_says_so():
+    fed = federation()
+    with (
+        pytest.warns(PrivacyWarning, match="difference of every row"),
+        pytest.raises(Refused, match="'row'"),
+    ):
+        calls = Columns("telco", "integers", {"names": ["calls"]})
+        inner_products(fed, "bank", calls, mode="published", key_bits=1024)
+
+
+def test_a_ledger_is_graded_by_what_became_readable():
+    fed = federation(Policy(allow=frozenset(KINDS), label_sums=True))
+    secure_sum(fed, {"bank": "default", "telco": "country"}, per="row")
+    entry = next(each for each in fed.ledger if each.kind == "masked" and each.sender == "bank")
+    assert (entry.opens, entry.readable) == ("label", "label")
+    read = {
+        (each.sender, each.kind): each.severity
+        for each in statement(fed.ledger.entries(), rows=ROWS)
+        if each.role == "coordinator"
+    }
+    assert read["bank", "label"] == read["telco", "row"] == "high"
+
+
+def test_a_statistic_with_a_number_for_every_row_is_read_as_rows():
+    fed = federation(Policy(allow=frozenset(KINDS)))
+    entry = next(iter(fed.ledger.entries()))
+    by_row = type(entry)(
+        0.0, 0.0, "bank", "coordinator", "X.y", "statistic", f"{ROWS}x2", "float64", 99
+    )
+    (found,) = statement([by_row], rows=ROWS)
+    assert (found.kind, found.severity) == ("row", "high")
+    (found,) = statement([by_row], rows=ROWS + 1)
+    assert (found.kind, found.severity) == ("statistic", "low")
