@@ -30,7 +30,7 @@ def read_audit(folder: str | Path) -> list[AuditReport]:
     try:
         stored = json.loads(path.read_text(encoding="utf-8"))
         return [AuditReport.from_dict(each) for each in stored["reports"]]
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         raise DataError(
             f"{path} is no audit: {error}", mend="remove it, and audit again"
         ) from error

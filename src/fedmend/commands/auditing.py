@@ -176,7 +176,8 @@ def _read_only(place: Path, console: Console, out: Path | None) -> None:
     entries = read_ledger(place / LEDGER_FILE if whole else place)
     rows = None
     if whole and (place / RECORD_FILE).is_file():
-        rows = (RunRecord.load(place).overview or {}).get("aligned")
+        told = (RunRecord.load(place).overview or {}).get("aligned")
+        rows = told if isinstance(told, int) else None
     report = AuditReport(method="", readings=statement(entries, rows=rows), rows=rows or 0)
     _show(console, report)
     if out is not None:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from fedmend._json import typed
 from fedmend.errors import ConfigError, Refused
 from fedmend.federation.engines.flare.events import printable
 from fedmend.federation.engines.flare.host import Hello
@@ -67,15 +68,10 @@ def open_question(kit: Path) -> Question | None:
     """The question that waits for an answer at this kit."""
     try:
         content = json.loads((kit / _QUESTION).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        content |= {name: tuple(content.get(name, ())) for name in ("methods", "kinds")}
+        return typed(Question, content)
+    except (OSError, ValueError, AttributeError, TypeError, RecursionError):
         return None
-    return Question(
-        content["run"],
-        content["title"],
-        tuple(content["methods"]),
-        content["asked"],
-        tuple(content.get("kinds", ())),
-    )
 
 
 def give_answer(kit: Path, yes: bool) -> Question:

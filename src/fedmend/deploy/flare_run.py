@@ -15,6 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fedmend._json import reading
 from fedmend.config import Config
 from fedmend.deploy.processes import Daemon
 from fedmend.deploy.provision import Kits, require_kits
@@ -112,7 +113,8 @@ def _plan(config: Config, kits: Kits, listener: Listener) -> Plan:
 def _run_name(work: Path) -> tuple[str, bool]:
     """The name under which the parties keep their part of this run, and whether it is resumed."""
     path = work / RUN_NAME
-    name = path.read_text(encoding="utf-8") if path.is_file() else ""
+    with reading(path, "begin the run anew with --force"):
+        name = path.read_text(encoding="utf-8") if path.is_file() else ""
     resumed = bool(name)
     if not resumed:  # a process that was killed may have left an empty file
         slug = re.sub(r"[^A-Za-z0-9_-]", "-", work.name.removesuffix(".part"))[:60]

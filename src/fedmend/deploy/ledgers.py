@@ -33,6 +33,10 @@ from fedmend.report.words import verdict, what_was_seen
 __all__ = ["export_ledger", "reconcile_run", "verify_run"]
 
 EXPORT_FORMAT = "fedmend ledger export 1"
+_MEND = (
+    "Mend: take what was altered from a backup, or a copy from whoever has one; ask whose ledger "
+    "it is what happened"
+)
 
 
 def reconcile_run(run: Path, own: list[str]) -> list[str]:
@@ -94,7 +98,7 @@ def verify_run(run: Path, own: list[str]) -> list[str]:
 def _told(run: Path, said: list[str], wrong: list[str]) -> list[str]:
     if wrong:
         error = ConfigError(wrong, source=str(run))
-        for each in said:
+        for each in [*said, _MEND]:
             error.add_note(each)
         raise error
     return said

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from fedmend._json import typed
 from fedmend.deploy.certificates import kit_certificates, require_valid
 from fedmend.deploy.consent import party_of
 from fedmend.deploy.provision import anchor_server
@@ -73,8 +74,8 @@ class Daemon:
         """Who runs this kit now; None when nobody does."""
         try:
             known = json.loads((self.kit / PROCESS_FILE).read_text(encoding="utf-8"))
-            found = Running(known["supervisor"], known["child"], known["since"])
-        except (OSError, ValueError, KeyError):
+            found = typed(Running, {name: known[name] for name in ("supervisor", "child", "since")})
+        except (OSError, ValueError, LookupError, TypeError, RecursionError):
             return None
         return found if _is_alive(found.supervisor, found.since) else None
 
@@ -246,8 +247,8 @@ class Daemon:
         """A supervisor that was killed leaves FLARE's process behind, under the same name."""
         try:
             known = json.loads((self.kit / PROCESS_FILE).read_text(encoding="utf-8"))
-            child, since = known["child"], known["child_since"]
-        except (OSError, ValueError, KeyError):
+            child, since = int(known["child"]), float(known["child_since"])
+        except (OSError, ValueError, LookupError, TypeError, RecursionError):
             return
         if child and _is_alive(child, since):
             self.events.note(f"ending process {child}, left by a supervisor that was killed")

@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fedmend._json import plain, write_json
+from fedmend._json import plain, typed, write_json
 from fedmend._version import __version__
 from fedmend.errors import ResumeError
 
@@ -141,14 +141,15 @@ def read_manifest(folder: str | Path) -> Manifest:
         stored = json.loads(path.read_text(encoding="utf-8"))
         if stored["format"] != FORMAT:
             raise ValueError(f"format {stored['format']!r}")
-        entries = [StageEntry(**each) for each in stored["stages"]]
-        return Manifest(path.parent, stored["title"], stored["engine"], stored["recipe"], entries)
+        entries = [typed(StageEntry, each) for each in stored["stages"]]
+        told = {name: stored[name] for name in ("title", "engine", "recipe")}
+        return typed(Manifest, {"folder": path.parent, "entries": entries, **told})
     except FileNotFoundError:
         raise ResumeError(
             f"{folder} has no {MANIFEST_FILE}, so nothing tells what was done. "
             "Mend: --force starts anew"
         ) from None
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise ResumeError(f"{path} cannot be read: {error}. Mend: --force starts anew") from error
 
 

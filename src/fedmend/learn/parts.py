@@ -174,7 +174,7 @@ def read_json(path: Path, what: str) -> Any:
         raise DataError(
             f"cannot read {path}: {error.strerror}", mend=f"name the folder of {what}"
         ) from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise DataError(f"{path} is damaged: {error}", mend="take it from a backup") from error
 
 

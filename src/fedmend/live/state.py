@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from fedmend._json import write_json
+from fedmend._json import typed, write_json
 from fedmend.errors import DataError
 from fedmend.flow.listening import Listener
 from fedmend.flow.manifest import StageEntry
@@ -141,6 +141,6 @@ def read_live(folder: Path) -> LiveState | None:
     """Where the run in this folder stands; None if it tells nothing (any more)."""
     try:
         stored = json.loads((folder / LIVE_FILE).read_text(encoding="utf-8"))
-        return LiveState(**{**stored, "record": RunRecord.from_dict(stored["record"])})
-    except (OSError, ValueError, KeyError, TypeError, DataError):
+        return typed(LiveState, stored | {"record": RunRecord.from_dict(stored["record"])})
+    except (OSError, ValueError, LookupError, TypeError, RecursionError, DataError):
         return None  # not there, or of another version

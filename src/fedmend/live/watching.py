@@ -97,7 +97,9 @@ class WatchServer(LoopbackServer):
         state = self.state()
         report = self.run / REPORT_FILE
         if state["finished"] and report.is_file():
-            return _with_banner(report.read_text(encoding="utf-8"), "finished", state["version"])
+            return _with_banner(
+                report.read_text(encoding="utf-8", errors="replace"), "finished", state["version"]
+            )
         if state["finished"]:
             words = "finished, and the run leaves the report out"
             return _with_banner(_EMPTY, words, state["version"])

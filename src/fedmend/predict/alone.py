@@ -10,14 +10,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fedmend.config.catalogue import METHODS, method_class
+from fedmend.config.catalogue import METHODS
 from fedmend.config.shapes import HORIZONTAL
 from fedmend.errors import DataError
 from fedmend.federation import Federation, Party, Policy
 from fedmend.federation.policy import MACHINES_PREDICTIONS
-from fedmend.learn.parts import MANIFEST, read_json
+from fedmend.learn.parts import MANIFEST
 from fedmend.predict.asking import Group, Predicted, ask_horizontal, ask_split
-from fedmend.predict.models import name_of_class, schema_of
+from fedmend.predict.models import load_model, name_of_class, read_told, schema_of
 from fedmend.predict.rows import read_rows
 from fedmend.predict.worker import PREDICTIONS_FILE, PredictionWorker
 
@@ -41,8 +41,7 @@ def predict_alone(
             mend=f'[predict] alone = ["{party.name}"] in federation.toml before the run, and a '
             "label party whose policy lets 'weights' out",
         )
-    manifest = read_json(folder / MANIFEST, "a saved model")
-    name = name_of_class(manifest["method"])
+    name = name_of_class(read_told(folder)["method"])
     table = read_rows(rows, party, schema_of(folder))
     home = folder.resolve().parent
     # The party asks itself, with a top that it was once sent.
@@ -50,7 +49,7 @@ def predict_alone(
     fed = Federation(Party(party.name, table, home=home, policy=own), device=device)
     title = METHODS[name][0]
     with fed, fed.workers(PredictionWorker) as crew:
-        model = method_class(name).load(folder.resolve(), fed)
+        model = load_model(name, folder.resolve(), fed)
         if name in HORIZONTAL:
             (done,) = ask_horizontal(model, fed, crew, title)
         else:

@@ -12,11 +12,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from fedmend.config.catalogue import method_class
 from fedmend.errors import ConfigError, DataError
 from fedmend.federation import Federation
 from fedmend.predict.asking import Predicted, ask_horizontal, ask_split, groups_of
-from fedmend.predict.models import RUNS_FOLDER, chosen
+from fedmend.predict.models import RUNS_FOLDER, chosen, load_model
 from fedmend.predict.running import run_config
 from fedmend.predict.worker import PREDICTIONS_FILE, PredictionWorker
 from fedmend.secure.heads import exchange_heads
@@ -62,7 +61,7 @@ def predict_over_machines(
             waiting=waiting,
         )
         with fed:
-            loaded: Any = method_class(model.name).load(model.folder, fed)
+            loaded: Any = load_model(model.name, model.folder, fed)
             new = fed.on(NEW)
             with new.workers(PredictionWorker) as crew:
                 present = [party for party, rows in crew.rows().items() if rows]

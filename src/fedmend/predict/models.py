@@ -14,9 +14,10 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from fedmend.config.catalogue import METHODS, slug_of
+from fedmend._json import reading
+from fedmend.config.catalogue import METHODS, method_class, slug_of
 from fedmend.config.shapes import HORIZONTAL
 from fedmend.data.encode import Encoder
 from fedmend.data.schema import Schema
@@ -24,17 +25,23 @@ from fedmend.errors import ConfigError, DataError
 from fedmend.learn.parts import FILE, MANIFEST, read_file, read_json
 from fedmend.report.record import RunRecord
 
+if TYPE_CHECKING:
+    from fedmend.federation import Federation
+
 __all__ = [
     "KeptModel",
     "assembled",
     "chosen",
     "encoder_of",
+    "load_model",
     "name_of_class",
     "part_in_kit",
+    "read_told",
     "run_name",
     "schema_of",
 ]
 
+DAMAGED = "take the model from a backup, or fit it again"
 MODEL_FOLDER = "model"
 RUNS_FOLDER = "runs"
 RUN_NAME = "run.name"
@@ -83,8 +90,10 @@ def encoder_of(folder: Path) -> Encoder | None:
     """The encoder of a party's part in this folder, if it is there and has columns."""
     if not (folder / FILE).is_file():
         return None
-    bottom = read_file(folder / FILE, folder.name)["bottom"]
-    return Encoder.from_dict(bottom["encoder"]) if bottom else None
+    stored = read_file(folder / FILE, folder.name)
+    with reading(folder / FILE, DAMAGED):
+        bottom = stored["bottom"]
+        return Encoder.from_dict(bottom["encoder"]) if bottom else None
 
 
 def chosen(run: Path, method: str | None) -> KeptModel:
@@ -106,15 +115,34 @@ def chosen(run: Path, method: str | None) -> KeptModel:
     else:
         best = record.best(among=kept)
         title = kept[0] if best is None else best.title
-    manifest = read_json(folders[title] / MANIFEST, "a saved model")
-    return KeptModel(names[title], title, folders[title], manifest, run_name(run))
+    return KeptModel(names[title], title, folders[title], read_told(folders[title]), run_name(run))
+
+
+def read_told(folder: Path) -> dict[str, Any]:
+    """What the ``model.json`` of a saved model says."""
+    path = folder / MANIFEST
+    told = read_json(path, "a saved model")
+    with reading(path, DAMAGED):
+        parties = [*told["parties"], told.get("label_party")]
+        if not all(isinstance(each, str | None) for each in parties):
+            raise TypeError("parties must be names")
+        if not isinstance(told["method"], str):
+            raise TypeError("method must be a name")
+        return dict(told)
+
+
+def load_model(name: str, folder: Path, fed: Federation) -> Any:
+    """The estimator of a saved model; whatever else is in its folder is a `DataError`."""
+    with reading(folder, DAMAGED):
+        return method_class(name).load(folder, fed)
 
 
 def run_name(run: Path) -> str:
     """Under which name parties on other machines keep their parts of a run."""
     kept = run / RUN_NAME
     if kept.is_file():
-        return kept.read_text(encoding="utf-8").strip()
+        with reading(kept, "make the run again"):
+            return kept.read_text(encoding="utf-8").strip()
     return re.sub(r"[^A-Za-z0-9_-]", "-", run.resolve().name)[:60]
 
 

@@ -13,12 +13,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedmend.config.catalogue import method_class
 from fedmend.errors import ConfigError, DataError
 from fedmend.federation import Federation, Party
 from fedmend.learn.parts import FILE
 from fedmend.predict.asking import Predicted, ask_horizontal, ask_split, groups_of
-from fedmend.predict.models import KeptModel, assembled, chosen
+from fedmend.predict.models import KeptModel, assembled, chosen, load_model
 from fedmend.predict.rows import read_rows
 from fedmend.predict.worker import PREDICTIONS_FILE, PredictionWorker
 
@@ -82,7 +81,7 @@ def predict_tables(
     fed = Federation(*parties, seed=config.run.all_seeds[0], device=config.run.device)
     with ExitStack() as stack:
         stack.enter_context(fed)
-        loaded = method_class(model.name).load(model.folder, fed)
+        loaded = load_model(model.name, model.folder, fed)
         crew = stack.enter_context(fed.workers(PredictionWorker))
         if model.horizontal:
             done = ask_horizontal(loaded, fed, crew, model.title)
@@ -104,7 +103,7 @@ def run_config(run: Path) -> Config:
         made = sorted(str(each) for each in beside if (each / CONFIG_FILE).is_file())
         there = f"the runs there are: {', '.join(made[:5])}" if made else "'fedmend run' makes one"
         raise ConfigError(f"{run}: there is no such run. Mend: check the name; {there}")
-    if not file.is_file() or not file.read_text(encoding="utf-8"):
+    if not file.is_file() or not file.stat().st_size:
         raise ConfigError(
             f"{run} was made without a federation.toml, which says how tables are read. "
             "Mend: predict in Python: Method.load(folder, fed).predict_table(fed)"

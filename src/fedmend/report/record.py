@@ -13,7 +13,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, TypeGuard
 
-from fedmend._json import plain, write_json
+from fedmend._json import plain, reading, typed, write_json
 from fedmend._version import __version__
 from fedmend.errors import DataError
 
@@ -175,8 +175,8 @@ class RunRecord:
                 value=content.get("format"),
                 mend="make the run again",
             )
-        content["methods"] = [MethodRun(**run) for run in content["methods"]]
-        return cls(**content)
+        content["methods"] = [typed(MethodRun, run) for run in content["methods"]]
+        return typed(cls, content)
 
     def save(self, folder: str | Path) -> Path:
         """Write ``metrics.json`` into a run folder."""
@@ -191,10 +191,8 @@ class RunRecord:
                 f"{folder} is not a run folder: {RECORD_FILE} is missing",
                 mend="name a folder that 'fedmend run' has written",
             )
-        try:
+        with reading(path, "make the run again"):
             return cls.from_dict(json.loads(path.read_text(encoding="utf-8")))
-        except (ValueError, TypeError, KeyError) as error:
-            raise DataError(f"{path} cannot be read: {error}", mend="make the run again") from error
 
 
 def better_is_higher(metric: str) -> bool:

@@ -59,7 +59,7 @@ def read_stages(folder: Path) -> list[Stage]:
     try:
         stored = json.loads((folder / MANIFEST_FILE).read_text(encoding="utf-8"))
         return stages_of(stored["stages"])
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
         return []
 
 
