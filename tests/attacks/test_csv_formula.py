@@ -22,6 +22,8 @@ import fedmend as fm
 from fedmend.config.sniffing import csv_lines, looked_at
 from fedmend.data import Table, read
 from fedmend.data.spreadsheets import protected, unprotected, write_frame
+from fedmend.federation import Site
+from fedmend.methods import inc_labels
 from fedmend.predict.worker import PREDICTIONS_FILE, PredictionWorker
 
 FORMULAS = [
@@ -111,6 +113,17 @@ def test_predictions_hold_no_formula(tmp_path: Path) -> None:
     back = read(file, id="id")
     assert [each.strip() for each in back.ids] == [each.strip() for each in ids]
     assert back.frame["prediction"].tolist() == [classes[i] for i in numbers]
+
+
+def test_a_review_of_labels_holds_no_formula(tmp_path: Path) -> None:
+    ids = np.array([f"{text}{i}" for i, text in enumerate(FORMULAS)], dtype=object)
+    site = Site("bank", {"train": Table(ids, pd.DataFrame({"x": np.arange(len(ids))}))})
+    reviewed = pd.DataFrame({"id": ids, "label": FORMULAS, "corrected": FORMULAS[::-1]})
+    site.state[inc_labels._SHELF] = {"train": reviewed}
+    inc_labels.LabelWorker.write_review(inc_labels.LabelWorker(site), str(tmp_path))
+    file = tmp_path / "bank" / inc_labels.REVIEW
+    assert armed(file.read_bytes().decode()) == []
+    assert read(file, id="id").frame["label"].tolist() == FORMULAS
 
 
 def test_numbers_stay_numbers() -> None:

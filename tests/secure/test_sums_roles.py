@@ -242,8 +242,12 @@ def test_the_key_holder_decrypts_uniform_numbers(between):
         assert_uniform(decrypted, bits=50)
 
 
-def test_what_a_party_encrypts_is_uniform_already():
-    """Its rounding and noise are those of a uniform number: the same for all values."""
+def test_what_a_party_encrypts_is_uniform_already(monkeypatch):
+    """Its rounding and noise are those of a uniform number: the same for all values.
+
+    Also without the pairwise masks, which the key holder knows where it is the only partner.
+    """
+    monkeypatch.setattr(SumWorker, "_pair_masks", lambda worker, current, mode: ([], []))
     fed = watched([np.ones(21 * 4096, int)] * 3)
     session = SumSession(fed.workers(SumWorker), mode="he")
     for _ in range(2):
