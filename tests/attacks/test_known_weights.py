@@ -27,8 +27,9 @@ from fedmend.federation import Federation, Site
 from fedmend.federation.engines.flare.host import Hello, PartyHost
 from fedmend.federation.engines.flare.messages import read_reply, request
 from fedmend.federation.ledger import REPRODUCIBLE, Entry, read_ledger
-from fedmend.federation.randomness import SECRET_FILE
+from fedmend.federation.randomness import SECRET_FILE, wide_seed
 from fedmend.federation.wire_types import VERSION
+from fedmend.generate.registry import class_of, generators, make
 from fedmend.generate.vfgain import VFGAIN
 from fedmend.learn import server_top
 from fedmend.learn.clients import trainer
@@ -309,10 +310,12 @@ METHODS: dict[str, Any] = {
     "VFL": lambda fed: fm.VFL(**QUICK, dropout=0.2).fit(fed),
     "LocalVFL": lambda fed: fm.LocalVFL(**QUICK, dropout=0.2).fit(fed),
     "AbsentPartner": lambda fed: fm.AbsentPartner(**QUICK, dropout=0.2).fit(fed),
-    "FedCVT": lambda fed: fm.FedCVT(**QUICK).fit(fed.only("bank", "telco")),
-    "SFHTL": lambda fed: fm.SFHTL(**QUICK, pretrain_epochs=1).fit(fed.only("bank", "telco")),
-    "SSLVFL": lambda fed: fm.SSLVFL(**QUICK, pretrain_epochs=1).fit(fed),
-    "FewShotVFL": lambda fed: fm.FewShotVFL(**QUICK, local_updates=3).fit(fed),
+    "FedCVT": lambda fed: fm.FedCVT(**QUICK, dropout=0.2).fit(fed.only("bank", "telco")),
+    "SFHTL": lambda fed: fm.SFHTL(**QUICK, dropout=0.2, pretrain_epochs=1).fit(
+        fed.only("bank", "telco")
+    ),
+    "SSLVFL": lambda fed: fm.SSLVFL(**QUICK, dropout=0.2, pretrain_epochs=1).fit(fed),
+    "FewShotVFL": lambda fed: fm.FewShotVFL(**QUICK, dropout=0.2, local_updates=3).fit(fed),
     "RISA": lambda fed: fm.RISA(**QUICK, members=2, dropout=0.2).fit(fed),
     "completion, neural": lambda fed: fm.FedPSGPUM(
         model="neural",
@@ -359,6 +362,27 @@ def test_what_a_method_draws_follows_from_secrets_alone(name, make_fed, make_fra
                 continue
             assert not torch.equal(drawn, guessed), f"{caller} draws what others can draw"
     assert {caller for caller, _ in first} - COMMON.keys()
+
+
+@pytest.mark.parametrize("name", sorted(set(generators()) - {"vfgain"}))
+def test_what_a_generator_draws_follows_from_all_of_its_seed(name) -> None:
+    """B trains one on its own rows; its networks, noise and masks are B's alone."""
+    rng = np.random.default_rng(0)
+    table = fm.Table(np.arange(60), {"x": rng.normal(size=60), "k": rng.choice(list("abc"), 60)})
+    settings = inspect.signature(class_of(name)).parameters.keys()
+    quick = {key: 2 for key in ("epochs", "steps", "impute_draws") if key in settings}
+    drawn = []
+    for secret in (bytes(32), bytes(31) + b"1", bytes(32)):
+        with pytest.MonkeyPatch.context() as patch:
+            recorder = Drawn(patch)
+            made = make(name, **quick, seed=wide_seed(secret, "generator")).fit(table)
+            made.sample(8)
+        drawn.append([each for each in recorder.found if each[1].numel() > 8])
+    first, other, again = drawn
+    assert len(first) > 3
+    for (caller, one), (_, two), (_, three) in zip(first, other, again, strict=False):
+        assert torch.equal(one, three), caller
+        assert one.shape != two.shape or not torch.equal(one, two), caller
 
 
 @pytest.mark.filterwarnings("ignore::fedmend.errors.FedmendWarning")

@@ -21,7 +21,7 @@ from fedmend.errors import ConfigError, DataError
 from fedmend.federation import exposed
 from fedmend.learn.features import BatchOrder, Features
 from fedmend.learn.halves import Settings, one_cycle
-from fedmend.learn.nets import Batch, Bottom, initialise, mlp
+from fedmend.learn.nets import Batch, Bottom, initialise, mlp, seed_dropout
 from fedmend.learn.optim import FlatOptimizer
 from fedmend.learn.parts import BottomPart, part_of
 from fedmend.learn.session import Session, epoch_seed
@@ -128,6 +128,7 @@ class Pretrainer:
         self.bottom = bottom.to(device, settings.dtype)
         self.how = how
         self.settings = settings
+        seed_dropout(self.bottom, on_device)
         self.views = RowViews(features, generator, on_device, how.corruption)
         helper: nn.Module
         if how.kind == "simclr":

@@ -19,10 +19,11 @@ from torch.nn import functional as F
 
 from fedmend.errors import ConfigError, DataError
 from fedmend.federation import exposed
+from fedmend.federation.randomness import begin
 from fedmend.learn.clusters import k_means
 from fedmend.learn.features import BatchOrder
 from fedmend.learn.halves import Settings, _gradient, one_cycle
-from fedmend.learn.nets import Bottom, initialise, mlp
+from fedmend.learn.nets import Bottom, initialise, mlp, seed_dropout
 from fedmend.learn.optim import FlatOptimizer
 from fedmend.learn.parts import part_of
 from fedmend.learn.sides import Sides
@@ -73,6 +74,7 @@ class LocalLearner:
         device = views.features.numeric.device
         self.bottom = bottom.to(device, settings.dtype)
         self.views = views
+        seed_dropout(self.bottom, views.on_device)
         self.how = how
         self.settings = settings
         self.device = device
@@ -269,6 +271,7 @@ class HeadWorker(TopWorker):
         assert half.targets is not None
         order = BatchOrder(train, half.settings.batch_size, half.device)
         order.start(self.site.own_seed(seed, "order of rows"))
+        begin(half._dropout, self._dropout_seed(seed))
         top.train()
         total = torch.zeros((), device=half.device)
         for size in order.sizes:

@@ -82,6 +82,7 @@ class SeededDropout(nn.Module):
     def forward(self, values: Tensor) -> Tensor:
         if not self.training or self.share == 0.0:
             return values
+        assert self.generator is not None, "torch's common one begins alike in every process"
         kept = torch.rand(values.shape, generator=self.generator, device=values.device)
         return values * (kept >= self.share) / (1.0 - self.share)
 

@@ -34,7 +34,7 @@ class RowViews:
         self.features = features
         self.corruption = corruption
         self.generator = generator
-        self._on_device = on_device
+        self.on_device = on_device
 
     def plain(self, numbers: Tensor) -> Batch:
         return self.features.batch(numbers)
@@ -48,8 +48,7 @@ class RowViews:
         """A view that takes much away."""
         batch = self._shifted(numbers)
         blocks = tuple(
-            jittered(block, self._on_device) if block.dim() == 4 else block
-            for block in batch.blocks
+            jittered(block, self.on_device) if block.dim() == 4 else block for block in batch.blocks
         )
         return self._corrupted(batch._replace(blocks=blocks), self.corruption)
 
@@ -69,7 +68,7 @@ class RowViews:
         """Cells, of which a share comes from random rows of the pool (never its fill row)."""
         if not cells.shape[1]:
             return cells
-        device, generator = cells.device, self._on_device
+        device, generator = cells.device, self.on_device
         swap = torch.rand(cells.shape, generator=generator, device=device) < share
         others = torch.randint(len(pool) - 1, cells.shape, generator=generator, device=device)
         return torch.where(swap, pool.gather(0, others), cells)
