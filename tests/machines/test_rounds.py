@@ -75,7 +75,7 @@ def test_weights_and_masked_sums_cross_between_machines(clients):
         parties = read_parties(config)
         return Federation(*(Party(p.name, **_tables(p)) for p in parties), seed=0)
 
-    with clients.open("hand", seed=0) as fed:
+    with clients.open("hand", seed=0, methods=["sage", "fedmatch"]) as fed:
         hidden = SAGE(secure="masks", **QUICK).fit(fed)
         matched = FedMatch(**QUICK).fit(fed)
         clear = SAGE(**QUICK).fit(local())

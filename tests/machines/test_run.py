@@ -109,7 +109,7 @@ def main_without_exit(arguments):
 
 @pytest.fixture(scope="module")
 def fed(world, record):
-    with world.open("hand", seed=3) as fed:
+    with world.open("hand", seed=3, methods=["fedpsg-pum"]) as fed:
         yield fed
 
 

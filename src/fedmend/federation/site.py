@@ -124,13 +124,6 @@ class Site:
     def start(self, worker: str, scope: str, params: Mapping[str, Any]) -> str:
         """Start a worker by name; the returned handle is how it is called from then on."""
         self.policy.admit_worker(self.name, worker)
-        if self._binds_itself:  # with what is declared by now: methods load when they are used
-            named = sorted(set(self.policy.methods or ()) & set(declared()))
-            self.bound = Bound.to(self.name, named, self.policy, seal=False)
-        if self.bound is not None:
-            self.bound.admit_worker(self.name, worker)
-        if set(scope) & set("/\\\0"):  # workers name files by it
-            raise Refused(self.name, f"{scope!r} is no name for rows", "name a table")
         cls = Worker.installed().get(worker)
         if cls is None:
             raise Refused(
@@ -138,6 +131,13 @@ class Site:
                 f"no worker {worker!r} is installed here",
                 "install the same fedmend version at all parties",
             )
+        if self._binds_itself:  # with what is declared by now: methods load when they are used
+            named = sorted(set(self.policy.methods or ()) & set(declared()))
+            self.bound = Bound.to(self.name, named, self.policy, seal=False)
+        if self.bound is not None:
+            self.bound.admit_worker(self.name, worker)
+        if set(scope) & set("/\\\0"):  # workers name files by it
+            raise Refused(self.name, f"{scope!r} is no name for rows", "name a table")
         handle = f"{worker}#{next(self._numbers)}"
         with self._errors(f"{worker}.start"):
             self._workers[handle] = cls(self, scope=scope, **params)
