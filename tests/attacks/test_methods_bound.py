@@ -25,7 +25,7 @@ from fedmend.config.shapes import HORIZONTAL
 from fedmend.data.table import Table
 from fedmend.deploy.party_file import install_workers, load_party, rules_of
 from fedmend.errors import Refused
-from fedmend.federation import KINDS, Federation, Party, Policy, Worker
+from fedmend.federation import KINDS, Alignment, Federation, Party, Policy, Worker
 from fedmend.federation.bound import EVERY_RUN, Bound, declared, published
 from fedmend.federation.engines.flare.host import Hello
 from fedmend.methods import fedpsg_pum
@@ -95,6 +95,8 @@ def test_low_level_protocols_are_for_parties_that_name_them(tmp_path: Path, name
 def test_products_of_a_method_are_of_its_own_columns(tmp_path: Path, provider: str) -> None:
     """A variant: a completing method does use products, but not of columns as they are."""
     attacker = Hostile(tmp_path, people(), "fedpsg-pum", label="y", policy="min_intersection = 1")
+    rows = np.arange(len(attacker.site.tables["train"]))
+    attacker.site.alignments["train"] = Alignment(rows, rows[:0])
     handle = attacker.begin("BfvWorker")
     with pytest.raises(Refused, match=f"products of '{provider}' columns are no part"):
         attacker.have(handle, "load", provider=provider, settings={"names": ["debt"]})
