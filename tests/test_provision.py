@@ -102,6 +102,7 @@ def test_provisioning_from_the_file(workshop):
     assert (bank.name, bank.id, bank.label) == ("bank", "customer", "default")
     assert bank.at(bank.data).resolve() == (workshop.folder / "bank.csv").resolve()
     assert load_party(kits.party("telco")).label is None
+    assert (bank.partners, load_party(kits.party("telco")).partners) == (["telco"], ["bank"])
     # What is only proposed can be taken by removing its first sign.
     path = kits.party("telco") / "party.toml"
     keys = ("encoding", "delimiter", "decimal", "missing", "drop", "new")
