@@ -18,7 +18,7 @@ from fedmend.errors import ConfigError, CryptoError
 from fedmend.federation import KINDS, Alignment
 from fedmend.secure.exact import Blocked
 from fedmend.secure.keys import Identity
-from fedmend.secure.sums_he import Packing
+from fedmend.secure.sums_he import Packing, _blinds, unblind
 from fedmend.secure.sums_numbers import SumForm
 
 from .reached import ENGINES, introduced, party
@@ -227,7 +227,9 @@ def test_one_partys_ciphertexts_decrypted_in_place_of_the_sum_are_uniform(partie
     bank.take_sum_key(holder="telco", box=telco.sum_key_for(party="bank"))
     agreed = {"number": 1, "name": "x", "form": form.to_wire(), "parties": ["bank", "telco"]}
     bank.prepare_round(**agreed)
-    residues = telco.decrypt_blinded(number=1, ciphertexts=bank.encrypted(number=1))
+    *ciphertexts, seed = bank.encrypted(number=1)  # of blinds that the coordinator takes away
+    residues = telco.decrypt_blinded(number=1, ciphertexts=ciphertexts)
+    residues = unblind(residues, _blinds(seed, len(ciphertexts)), "telco")
     packing = Packing.of(form, 2)
     truth = columns(parties["bank"], "x")[0]
     clear = packing.pack(truth.astype(np.uint64))
