@@ -194,3 +194,48 @@ def test_the_command_shows_the_partners_keys(tmp_path, monkeypatch):
     assert "identity.pem, readable by its owner only" in shown.output
     assert f"{telco.fingerprint}  telco (pinned)" in shown.output
     assert f"{shop.fingerprint}  shop (as first seen)" in shown.output
+
+
+def test_a_ledger_is_exported_signed_and_verified(tmp_path, capsys):
+    import json
+
+    from fedmend.cli import main
+    from fedmend.federation import Ledger
+    from fedmend.federation.wire import Measure
+
+    def call(*arguments):
+        with pytest.raises(SystemExit) as ended:
+            main([str(each) for each in arguments])
+            raise SystemExit(0)
+        out, err = capsys.readouterr()
+        return ended.value.code or 0, out + err
+
+    kit, export = write_party(tmp_path / "bank"), tmp_path / "export.json"
+    ledger = Ledger(kit / "ledgers" / "run.jsonl")
+    ledger.record("bank", "coordinator", "W.sums", "statistic", Measure("3", "int64", 44, ""))
+    ledger.close()
+    assert call("ledger", kit / "ledgers" / "run.jsonl", "--export", export)[0] == 0
+    code, said = call("ledger", export, "--verify")
+    assert code == 0
+    identity, _, _ = own_identity(KeySettings(), kit)
+    assert "signed by bank" in said and identity.signing_fingerprint in said
+    assert "The coordinator saw 1 message" in said
+    assert identity.signing_fingerprint in call("party", "keys", kit)[1]
+    code, said = call("ledger", kit / "ledgers" / "run.jsonl", "--export", export)
+    assert code == 2 and "exists already" in said
+    content = json.loads(export.read_text())
+    other = Identity()
+    for change in (
+        {"party": "telco"},
+        {"in words": ["Nothing left."]},
+        {"lines": []},
+        {"signature": other.sign(b"x").hex()},
+        {"key": other.signing_key.hex()},
+    ):
+        export.write_text(json.dumps(content | change))
+        code, said = call("ledger", export, "--verify")
+        assert code == CryptoError.exit_code and "was altered" in said
+    loose = tmp_path / "run.jsonl"
+    loose.write_bytes((kit / "ledgers" / "run.jsonl").read_bytes())
+    code, said = call("ledger", loose, "--export", tmp_path / "more.json")
+    assert code == 2 and "lies in no kit" in said
