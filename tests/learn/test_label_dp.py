@@ -229,6 +229,17 @@ def test_missing_labels_stay_missing_and_numbers_are_refused() -> None:
 # ------------------------------------------------------------------ in training
 
 
+def test_rows_without_a_label_stay_a_table_of_the_same_columns() -> None:
+    table = Table(np.arange(4), {"y": pd.Series(["no", None, "yes", None])}, label="y")
+    party = Site("a", {"train": table})
+    ask_for_noise(party, "train", 1.0, by="a test")
+    for rows in ([1, 3], []):
+        party.tables["part"] = table.take(np.array(rows, int))
+        told = ToldLabels.of(party, "part")
+        assert told is not None and (told.numbers == -1).all()
+        assert party.table_of("part").schema == table.schema
+
+
 @given(
     classes=st.integers(2, 6),
     rows=st.integers(12, 60),

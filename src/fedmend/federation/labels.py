@@ -113,6 +113,9 @@ def relabelled(table: Table, column: str, classes: Sequence[Any], numbers: np.nd
     values = np.array([*classes, None], dtype=object)
     own = table.frame[column]
     series = pd.Series(values[numbers], index=own.index, name=column)
+    if (numbers < 0).all():  # of no values no kind can be inferred: it stays what it was
+        frame = table.frame.assign(**{column: series})
+        return Table._trusted(table.ids, table.schema, table.label, frame, table.blocks)
     return table.with_columns({column: series.astype(own.dtype)})
 
 
