@@ -55,6 +55,17 @@ def test_metrics_of_drawn_labels_are_in_the_mean_those_of_the_labels(classes: in
     assert whole[0]["rows"] == sum(map(sum, (whole[0]["histogram"][k] for k in ("right", "wrong"))))
 
 
+def test_a_row_is_no_pair_with_itself_in_the_area_of_drawn_labels() -> None:
+    """Of few rows that would be seen: it counts below zero."""
+    rng = np.random.default_rng(0)
+    y = np.arange(80) % 2
+    score = 1 / (1 + np.exp(-rng.normal(size=80) - 0.8 * y))
+    p, noise = np.stack([1 - score, score], 1), response_matrix(1.5, 2)
+    draws = np.where(rng.random((800, 80)) < noise[0, 0], y, 1 - y)
+    areas = [metrics.classification(told, p, noise)["auc"] for told in draws]
+    assert np.mean(areas) == pytest.approx(metrics.auc(y, p), abs=0.01)
+
+
 def test_drawing_every_label_as_it_is_changes_nothing() -> None:
     rng = np.random.default_rng(0)
     y, p = rng.integers(0, 3, 200), rng.dirichlet(np.ones(3), 200)
