@@ -19,7 +19,7 @@ import os
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, NamedTuple, TextIO
 
@@ -284,7 +284,8 @@ _TYPES: dict[str, tuple[type, ...]] = {"float": (float, int), "int": (int,), "st
 
 def _line(head: Head, entry: Entry) -> tuple[str, Head]:
     """The line of an entry after a head, and the head with it."""
-    text = json.dumps({_NUMBER: head.lines + 1, **asdict(entry)})[:-1]
+    content = {_NUMBER: head.lines + 1} | {name: getattr(entry, name) for name in _ENTRY_FIELDS}
+    text = json.dumps(content)[:-1]
     digest = _digest(head.hash, text)
     return f'{text}{_HASH_KEY}{digest}"}}\n', Head(head.lines + 1, digest)
 
