@@ -33,7 +33,7 @@ import pandas as pd
 from fedmend.data.table import Table
 from fedmend.errors import DataError, Refused
 
-__all__ = ["RowAccount", "enough_to_judge", "frequent", "varies_in_few"]
+__all__ = ["RowAccount", "frequent", "judges", "varies_in_few"]
 
 _IN_SPAN = 1e-9
 """Share of a set's squared length below which what is new in it is rounding."""
@@ -59,7 +59,7 @@ class RowAccount:
         self.run = run
         self.file = file
         self._given = {id(table) for table in given}
-        self._ids = pd.Index([], dtype=object)
+        self._ids: pd.Index[Any] = pd.Index([], dtype=object)
         self._spans: dict[str, _Span] = {}
         self._asked: set[tuple[str, int, bytes]] = set()
         # A table is numbered once; held here, so that no other can take its address.
@@ -249,16 +249,19 @@ def varies_in_few(values: np.ndarray, least: int) -> bool:
     return 0 < int((values != np.partition(values, middle)[middle]).sum()) < least
 
 
-def enough_to_judge(share: float, rows: int, least: int) -> int:
-    """How many of `rows` to hold out for a score: at least `least`, but no more than a third.
+def judges(drawn: np.ndarray, share: float, least: int) -> np.ndarray:
+    """Which rows to hold out for a score: a share, more if these are too few, none if a third is.
 
-    >>> [enough_to_judge(0.1, rows, 10) for rows in (1000, 60, 20)]
-    [100, 10, 0]
+    drawn: a number in [0, 1) for each row, by which sets that are held out lie in one another.
+
+    >>> [int(judges(np.arange(rows) / rows, 0.1, 10).sum()) for rows in (1000, 60, 20)]
+    [100, 12, 0]
     """
-    if not share:
-        return 0
-    wanted = max(round(share * rows), least)
-    return wanted if wanted <= max(share * rows, rows / 3) else 0
+    while (drawn < share).sum() < least:
+        if share > 1 / 3:
+            return np.zeros(len(drawn), bool)
+        share *= 2
+    return drawn < share
 
 
 # ---------------------------------------------------------------- parts

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pandas as pd
 
 from fedmend.data.table import Table
 from fedmend.errors import ConfigError, DataError, FedmendError, PartyFailed, Refused
@@ -222,6 +223,12 @@ class Site:
     def rng(self, purpose: str) -> np.random.Generator:
         """Randomness of this site; its numbers must not be shown to anybody (use `secrets`)."""
         return numpy_stream(self._entropy(purpose))
+
+    def draws_of(self, ids: np.ndarray) -> np.ndarray:
+        """A number in [0, 1) for each id, always the same one; nobody else can tell it."""
+        key = self.rng("numbers of ids").bytes(8).hex()
+        words = np.array([str(each) for each in ids.tolist()], dtype=object)
+        return pd.util.hash_array(words, hash_key=key) / 2.0**64
 
     def torch_generator(
         self, purpose: str, device: str | torch.device | None = None

@@ -20,7 +20,9 @@ from fedmend.data.labels import LabelEncoder
 from fedmend.data.schema import infer_column
 from fedmend.errors import DataError
 from fedmend.federation import COORDINATOR
+from fedmend.federation.policy import MIN_ROWS
 from fedmend.federation.randomness import begin
+from fedmend.federation.rows import judges
 from fedmend.learn.halves import Settings, resolve_device
 from fedmend.learn.nets import Top, TopSpec, initialise
 from fedmend.learn.parts import FILE, Part, TopPart, read_file, write_file
@@ -113,6 +115,11 @@ class ServerTop:
         assert self.targets is not None
         known = self.targets.sum(1) > 0
         return None if known.all() else np.flatnonzero(known)
+
+    def hold_out(self, rows: np.ndarray, share: float) -> np.ndarray:
+        """Some of these rows, to judge a training by."""
+        drawn = np.random.default_rng(self.own_seed(0, "rows held out")).random(len(rows))
+        return rows[judges(drawn, share, MIN_ROWS)]
 
     def set_order(self, rows: np.ndarray) -> int:
         return self._attached.set_order(rows)

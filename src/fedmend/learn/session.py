@@ -17,8 +17,6 @@ import numpy as np
 
 from fedmend.errors import DataError, FedmendWarning, ResumeError
 from fedmend.federation import Crew, Federation
-from fedmend.federation.policy import MIN_ROWS
-from fedmend.federation.rows import enough_to_judge
 from fedmend.learn.features import ALIGNED, ALL, Segments, batch_sizes, is_known
 from fedmend.learn.label_dp import account_of, warn_of_noise
 from fedmend.learn.parts import read_json, write_json
@@ -314,13 +312,11 @@ class Session(OpenedSession):
                 party=network.label_party,
                 mend="more labelled rows; LocalVFL and Local also use rows only one party has",
             )
-        rng = np.random.default_rng([network.fed.seed, network.config.seed, 1])
         pool = self._judges(usable)
-        shuffled = rng.permutation(pool)
-        held_out = enough_to_judge(share, len(pool), MIN_ROWS)
-        if share and not held_out:
-            logger.info("%d labelled rows are too few to hold some out", len(pool))
-        self.validation = np.sort(shuffled[:held_out])
+        if share:
+            self.validation = np.sort(self.top.hold_out(pool, share))
+            if not len(self.validation):
+                logger.info("%d labelled rows are too few to hold some out", len(pool))
         self.train = np.setdiff1d(usable, self.validation)
 
     def _judges(self, usable: np.ndarray) -> np.ndarray:

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from fedmend.errors import DataError
 from fedmend.federation import Site, exposed
+from fedmend.federation.rows import judges
 from fedmend.learn import metrics
 from fedmend.learn.evidence.calibration import describe
 from fedmend.learn.halves import BottomHalf, Settings, TopHalf
@@ -177,6 +178,17 @@ class TopWorker(SplitWorker):
         targets = self._targets()
         known = ~np.isnan(targets) if targets.dtype.kind == "f" else targets >= 0
         return None if known.all() else np.flatnonzero(known)
+
+    @exposed(kind="control")
+    def hold_out(self, rows: np.ndarray, share: float) -> np.ndarray:
+        """Some of these rows, to judge a training by: people are held out always, or never.
+
+        Every training that draws anew would be asked about other sets of rows, and there is an end
+        to those (`federation.rows`).
+        """
+        own = self._rows_used[rows]
+        drawn = np.where(own >= 0, self.site.draws_of(self.table.ids[own]), 1.0)
+        return rows[judges(drawn, share, self.site.rows.least)]
 
     @exposed(kind="control")
     def set_order(self, rows: np.ndarray) -> int:

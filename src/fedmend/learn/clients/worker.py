@@ -198,7 +198,7 @@ class ClientWorker(Worker):
 
     def rows_asked(self, method: str, kwargs: Mapping[str, Any]) -> list[np.ndarray | None]:
         if method in ("confusion", "odds", "tallies"):
-            return [self._ready()[1].labelled]
+            return [self._ready()[1].labelled.numpy()]
         return super().rows_asked(method, kwargs)
 
     @property

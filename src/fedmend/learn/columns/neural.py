@@ -30,7 +30,7 @@ from torch.nn import functional as F
 from fedmend.data.encode import Encoder
 from fedmend.errors import ConfigError, DataError
 from fedmend.federation.policy import MIN_ROWS
-from fedmend.federation.rows import enough_to_judge
+from fedmend.federation.rows import judges
 from fedmend.federation.worker import exposed
 from fedmend.learn.columns.board import TargetColumn, indicators, known
 from fedmend.learn.columns.targets import (
@@ -325,8 +325,7 @@ class NeuralModels(TargetModels):
 
     def fit(self, *, progress: Progress | None = None) -> FitReport:
         rng = np.random.default_rng([self.fed.seed, self.seed])
-        count = enough_to_judge(self.validation, self.n_aligned, MIN_ROWS)
-        held = np.sort(rng.permutation(self.n_aligned)[:count])
+        held = np.flatnonzero(judges(rng.random(self.n_aligned), self.validation, MIN_ROWS))
         order = np.setdiff1d(np.arange(self.at_b.reach()), held)
         settings = self.settings.to_dict()
         batches = self.at_b.create(self.net, settings, order, held)
