@@ -181,14 +181,30 @@ class TopWorker(SplitWorker):
 
     @exposed(kind="control")
     def hold_out(self, rows: np.ndarray, share: float) -> np.ndarray:
-        """Some of these rows, to judge a training by: people are held out always, or never.
+        """Some of these rows, to judge a training by; none where that would tell of too few.
 
-        Every training that draws anew would be asked about other sets of rows, and there is an end
-        to those (`federation.rows`).
+        The same people as in earlier trainings, or else people known to all parties: trainings
+        that draw anew each time would be asked about ever new sets of rows, and there is an end to
+        those (`federation.rows`).
         """
-        own = self._rows_used[rows]
-        drawn = np.where(own >= 0, self.site.draws_of(self.table.ids[own]), 1.0)
-        return rows[judges(drawn, share, self.site.rows.least)]
+        own, table = self._rows_used[rows], self.table
+        ids = np.where(own >= 0, table.ids[own], None)
+        drawn = np.where(own >= 0, self.site.draws_of(ids), 1.0)
+        shared = self.site.alignments.get(self.scope.partition("@")[0])
+        known = np.ones(len(own), bool) if shared is None else np.isin(own, shared.aligned)
+        least = self.site.rows.least
+        before: list[set[Any]] = self.site.vault.setdefault("held out", [])
+        for held in (
+            *(np.array([each in once for each in ids], bool) for once in before),
+            judges(np.where(known, drawn, 1.0), share, least),
+            judges(drawn, share, least),
+        ):
+            sets = [own[held], own[~held]]
+            if held.any() and self.site.rows.would_admit(table, sets, self.about_rows("metrics")):
+                if (people := set(ids[held])) not in before:
+                    before.append(people)
+                return rows[held]
+        return rows[:0]
 
     @exposed(kind="control")
     def set_order(self, rows: np.ndarray) -> int:
