@@ -25,7 +25,7 @@ import json
 import threading
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -33,10 +33,26 @@ import pandas as pd
 from fedmend.data.table import Table
 from fedmend.errors import DataError, Refused
 
-__all__ = ["RowAccount", "frequent", "judges", "varies_in_few"]
+__all__ = ["Asked", "RowAccount", "Scored", "frequent", "judges", "varies_in_few"]
 
 _IN_SPAN = 1e-9
 """Share of a set's squared length below which what is new in it is rounding."""
+
+
+class Scored(NamedTuple):
+    """Rows and what the asker has said of each: an answer that compares that with the party's own.
+
+    Such an answer is a sum over the rows too, weighted by the scores that the asker has chosen: two
+    that differ in few rows tell these, and so does one in which few rows have all the weight.
+
+    scores: **Shape** [rows, K].
+    """
+
+    rows: np.ndarray
+    scores: np.ndarray
+
+
+Asked = np.ndarray | Scored | None
 
 
 class RowAccount:
@@ -68,16 +84,15 @@ class RowAccount:
         if file is not None:
             self._replay(file)
 
-    def admit(
-        self, call: str, table: Table, rows: np.ndarray | None, about: str = "columns"
-    ) -> None:
+    def admit(self, call: str, table: Table, rows: Asked, about: str = "columns") -> None:
         """Enter an answer over rows of a table (all of them if None), or raise `Refused`.
 
         rows: places in the table; one named twice counts twice, one outside of it is nobody.
         about: what is asked of them. Answers about different things cannot be subtracted.
         """
         with self._lock:
-            key = (about, id(table), b"" if rows is None else _digest(np.asarray(rows)))
+            parts = rows if isinstance(rows, Scored) else () if rows is None else (rows,)
+            key = (about, id(table), _digest(*map(np.asarray, parts)))
             if key not in self._asked:
                 self._admit(call, table, rows, about)
                 self._asked.add(key)
@@ -88,8 +103,8 @@ class RowAccount:
             numbers = self._numbers(table)
             span = self._span(about).copy()
             for rows in sets:
-                found, weights = np.unique(numbers[rows[rows >= 0]], return_counts=True)
-                if len(found) < self.least or not span.widen(found, weights, self.least):
+                found, counts = np.unique(numbers[rows[rows >= 0]], return_counts=True)
+                if len(found) < self.least or not span.widen(found, counts * 1.0, self.least):
                     return False
             return True
 
@@ -98,15 +113,21 @@ class RowAccount:
         numbers = self._numbers(table)
         return self._span(about).leverage[numbers]
 
-    def _admit(self, call: str, table: Table, rows: np.ndarray | None, about: str) -> None:
-        numbers = self._numbers(table)
-        if rows is not None:
-            rows = np.asarray(rows)
-            if rows.dtype == bool:
-                rows = np.flatnonzero(rows)
-            numbers = numbers[rows[(rows >= 0) & (rows < len(numbers))]]
-        found, weights = np.unique(numbers, return_counts=True)
-        span = self._span(about)
+    def _admit(self, call: str, table: Table, rows: Asked, about: str) -> None:
+        numbers, weights = self._numbers(table), np.zeros(0)
+        if isinstance(rows, Scored):
+            order = np.argsort(numbers[rows.rows])
+            found, weights = numbers[rows.rows][order], rows.scores[order].astype(np.float64)
+            about, depth = f"{about}, {weights.shape[1]} scores", weights.shape[1]
+        else:
+            if rows is not None:
+                rows = np.asarray(rows)
+                if rows.dtype == bool:
+                    rows = np.flatnonzero(rows)
+                numbers = numbers[rows[(rows >= 0) & (rows < len(numbers))]]
+            found, counts = np.unique(numbers, return_counts=True)
+            weights, depth = counts.astype(np.float64), 1
+        span = self._span(about, depth)
         if not len(found) or span.knows(found, weights):
             return
         if len(found) < self.least:
@@ -127,8 +148,8 @@ class RowAccount:
             {"about": about, "lasts": id(table) in self._given, "rows": _packed(found, weights)}
         )
 
-    def _span(self, about: str) -> _Span:
-        span = self._spans.setdefault(about, _Span())
+    def _span(self, about: str, depth: int = 1) -> _Span:
+        span = self._spans.setdefault(about, _Span(depth))
         span.grow(len(self._ids))
         return span
 
@@ -181,16 +202,20 @@ class RowAccount:
             self._learn_ids(pd.Index([str(each) for each in entry["ids"]], dtype=object))
         elif entry["lasts"] or entry["run"] == self.run:
             # It was answered already: it is entered whatever the policy says by now.
-            self._span(str(entry["about"])).widen(*_unpacked(entry["rows"]), least=1)
+            found, weights = _unpacked(entry["rows"])
+            depth = 1 if weights.ndim == 1 else weights.shape[1]
+            self._span(str(entry["about"]), depth).widen(found, weights, least=1)
 
 
 class _Span:
     """What can be combined from the answers about one thing.
 
     leverage: of every row, the diagonal of the projection onto the span of the sets.
+    depth: how many numbers a row has in a set, one or the scores of all classes.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, depth: int = 1) -> None:
+        self.depth = depth
         self.leverage = np.zeros(0)
         self._basis = np.zeros((0, 0), np.float32)  # orthonormal rows, the first `_width` in use
         self._width = 0
@@ -198,7 +223,7 @@ class _Span:
 
     def copy(self) -> _Span:
         """To try something: what is in use of the basis is shared, and never written to again."""
-        other = _Span()
+        other = _Span(self.depth)
         other.leverage, other._basis, other._width = self.leverage, self._basis, self._width
         other._known = set(self._known)
         return other
@@ -207,7 +232,7 @@ class _Span:
         more = rows - len(self.leverage)
         if more:
             self.leverage = np.pad(self.leverage, (0, more))
-            self._basis = np.pad(self._basis, ((0, 0), (0, more)))
+            self._basis = np.pad(self._basis, ((0, 0), (0, more * self.depth)))
 
     def knows(self, found: np.ndarray, weights: np.ndarray) -> bool:
         return _digest(found, weights) in self._known
@@ -216,7 +241,8 @@ class _Span:
         """Take a set in, unless fewer than `least` rows could be told from it."""
         new = self._new_direction(found, weights.astype(np.float64))
         if new is not None:  # otherwise it follows from the answers given
-            leverage, few = self.leverage + new * new, least - 1
+            leverage = self.leverage + (new * new).reshape(-1, self.depth).sum(1)
+            few = least - 1
             if few and np.partition(leverage, -few)[-few:].sum() > 1 - 0.5 / least:
                 return False
             if self._width == len(self._basis):
@@ -230,9 +256,9 @@ class _Span:
 
     def _new_direction(self, found: np.ndarray, weights: np.ndarray) -> np.ndarray | None:
         """The unit vector that a set adds to the span, None where it lies in it."""
-        new = np.zeros(len(self.leverage))
-        new[found] = weights
-        size, basis = float(weights @ weights), self._basis[: self._width]
+        new = np.zeros(len(self.leverage) * self.depth)
+        new.reshape(-1, self.depth)[found] = weights.reshape(-1, self.depth)
+        size, basis = float(new @ new), self._basis[: self._width]
         for _ in range(2):  # once more, for what rounding left
             new -= (basis @ new.astype(np.float32)) @ basis
         left = float(new @ new)
@@ -301,7 +327,7 @@ def _packed(found: np.ndarray, weights: np.ndarray) -> dict[str, Any]:
 def _unpacked(entry: dict[str, Any]) -> tuple[np.ndarray, np.ndarray]:
     bits = np.frombuffer(base64.b64decode(entry["bits"], validate=True), np.uint8)
     found = np.flatnonzero(np.unpackbits(bits))
-    weights = np.asarray(entry.get("weights", np.ones(len(found))), np.int64)
-    if weights.shape != found.shape:
+    weights = np.asarray(entry.get("weights", np.ones(len(found))), np.float64)
+    if weights.shape[:1] != found.shape:
         raise ValueError(f"{len(weights)} weights for {len(found)} rows")
     return found, weights

@@ -18,10 +18,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from fedmend.errors import AlignmentError, ConfigError, DataError, WireError
 from fedmend.federation.policy import AGGREGATES, KINDS, unknown_kind
+from fedmend.federation.rows import Asked
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from fedmend.data.table import Table
     from fedmend.federation.site import Alignment, Site
 
@@ -149,7 +148,7 @@ class Worker:
         """The kind of what becomes readable by a call; here as declared."""
         return exposure.opens
 
-    def rows_asked(self, method: str, kwargs: Mapping[str, Any]) -> list[np.ndarray | None]:
+    def rows_asked(self, method: str, kwargs: Mapping[str, Any]) -> list[Asked]:
         """The sets of places in `table` on which the answer to a call rests; None is all rows."""
         return [None]
 

@@ -15,6 +15,7 @@ import numpy as np
 
 from fedmend.federation import Alignment, AlignmentCounts, Federation, Worker, exposed
 from fedmend.federation.bound import declare
+from fedmend.federation.rows import Asked
 
 __all__ = ["FoldWorker", "fold", "horizontal_fold"]
 
@@ -55,7 +56,7 @@ class FoldWorker(Worker):
         out[order[number::folds]] = True
         return out
 
-    def rows_asked(self, method: str, kwargs: Mapping[str, Any]) -> list[np.ndarray | None]:
+    def rows_asked(self, method: str, kwargs: Mapping[str, Any]) -> list[Asked]:
         """A fold is refused before its tables exist, whatever would be asked of them."""
         if method == "split":
             return [self.alignment.aligned[kwargs["rows"]]]

@@ -20,6 +20,7 @@ from torch.nn import functional as F
 from fedmend.errors import ConfigError, DataError
 from fedmend.federation import exposed
 from fedmend.federation.randomness import begin
+from fedmend.federation.rows import Asked
 from fedmend.learn.clusters import k_means
 from fedmend.learn.features import BatchOrder
 from fedmend.learn.halves import Settings, _gradient, one_cycle
@@ -292,7 +293,7 @@ class HeadWorker(TopWorker):
                 self._best = (scores["val_log_loss"], weights)
         return scores
 
-    def rows_asked(self, method: str, kwargs: Mapping[str, Any]) -> list[np.ndarray | None]:
+    def rows_asked(self, method: str, kwargs: Mapping[str, Any]) -> list[Asked]:
         if method == "head_epoch":
             return [self._labelled_of(kwargs[name]) for name in ("train", "validation")]
         return super().rows_asked(method, kwargs)

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from fedmend.errors import DataError
 from fedmend.federation import Site, exposed
-from fedmend.federation.rows import judges
+from fedmend.federation.rows import Asked, judges
 from fedmend.learn import metrics
 from fedmend.learn.evidence.calibration import describe
 from fedmend.learn.halves import BottomHalf, Settings, TopHalf
@@ -188,7 +188,7 @@ class TopWorker(SplitWorker):
         those (`federation.rows`).
         """
         own, table = self._rows_used[rows], self.table
-        ids = np.where(own >= 0, table.ids[own], None)
+        ids = np.asarray(np.where(own >= 0, table.ids[own], None))
         drawn = np.where(own >= 0, self.site.draws_of(ids), 1.0)
         shared = self.site.alignments.get(self.scope.partition("@")[0])
         known = np.ones(len(own), bool) if shared is None else np.isin(own, shared.aligned)
@@ -304,7 +304,7 @@ class TopWorker(SplitWorker):
     def about_rows(self, method: str) -> str:
         return "labels"
 
-    def rows_asked(self, method: str, kwargs: Mapping[str, Any]) -> list[np.ndarray | None]:
+    def rows_asked(self, method: str, kwargs: Mapping[str, Any]) -> list[Asked]:
         if method == "loss":
             return [self._rows_used[self.half.loss_rows()]]
         if method in ("metrics", "uncertainty_report"):

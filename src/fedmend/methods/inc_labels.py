@@ -19,6 +19,7 @@ import pandas as pd
 from fedmend.data.spreadsheets import write_frame
 from fedmend.errors import DataError, NotFitted
 from fedmend.federation import Site, exposed
+from fedmend.federation.rows import Asked, Scored
 from fedmend.learn import metrics
 from fedmend.learn.evidence.calibration import describe
 from fedmend.learn.label_dp import ToldLabels, ask_for_noise
@@ -179,12 +180,21 @@ class LabelWorker(SumWorker):
     def about_rows(self, method: str) -> str:
         return "labels"
 
-    def rows_asked(self, method: str, kwargs: Mapping[str, Any]) -> list[np.ndarray | None]:
+    def rows_asked(self, method: str, kwargs: Mapping[str, Any]) -> list[Asked]:
         if method in ("metrics", "uncertainty_report"):
-            rows = self.alignment.unaligned if kwargs.get("alone") else self.alignment.aligned
-            known = self.table.frame[self._label()].notna().to_numpy()
-            return [rows[known[rows]]]
+            rows = self._asked_rows(kwargs)
+            rows = rows[self.table.frame[self._label()].notna().to_numpy()[rows]]
+            said = np.asarray(kwargs["probabilities"], np.float64)
+            if said.shape != (len(self._asked_rows(kwargs)), len(kwargs["classes"])):
+                return [rows]  # and `_against` says what is wrong
+            said = said[np.isin(self._asked_rows(kwargs), rows)]
+            logs = np.log(np.clip(np.nan_to_num(said), 1e-9, 1.0))
+            logs -= logs.mean(1, keepdims=True)  # what it says of a row whatever the label
+            return [rows, Scored(rows, logs), Scored(rows, np.eye(said.shape[1])[said.argmax(1)])]
         return [self.alignment.aligned]
+
+    def _asked_rows(self, kwargs: Mapping[str, Any]) -> np.ndarray:
+        return self.alignment.unaligned if kwargs.get("alone") else self.alignment.aligned
 
     def _against(
         self, probabilities: np.ndarray, classes: list[Any], alone: bool

@@ -20,7 +20,7 @@ from fedmend.data.table import Table
 from fedmend.errors import AlignmentError, DataError, Refused
 from fedmend.federation import Federation, Worker, exposed, require_federation
 from fedmend.federation.bound import EVERY_RUN, declare
-from fedmend.federation.rows import frequent
+from fedmend.federation.rows import Asked, frequent
 from fedmend.report.amounts import percent
 from fedmend.report.tears import torn_across, what_is_torn
 
@@ -69,7 +69,7 @@ class OverviewWorker(Worker):
     def about_rows(self, method: str) -> str:
         return "labels"
 
-    def rows_asked(self, method: str, kwargs: Mapping[str, Any]) -> list[np.ndarray | None]:
+    def rows_asked(self, method: str, kwargs: Mapping[str, Any]) -> list[Asked]:
         return [self.table.y.notna().to_numpy()] if method == "label_counts" else [None]
 
     @exposed(kind="statistic")

@@ -28,7 +28,7 @@ import numpy as np
 import pandas as pd
 
 from fedmend.errors import AlignmentError, ConfigError, DataError, Refused
-from fedmend.federation.rows import frequent, varies_in_few
+from fedmend.federation.rows import Asked, frequent, varies_in_few
 from fedmend.secure.bounds import admit_bound
 from fedmend.secure.channel import SealingWorker
 
@@ -170,7 +170,7 @@ class ColumnsWorker(SealingWorker):
             )
         return columns
 
-    def rows_asked(self, method: str, kwargs: Mapping[str, Any]) -> list[np.ndarray | None]:
+    def rows_asked(self, method: str, kwargs: Mapping[str, Any]) -> list[Asked]:
         return [self.alignment.aligned]
 
     def aligned_column(self, name: str) -> pd.Series:

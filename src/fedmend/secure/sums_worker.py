@@ -22,6 +22,7 @@ import numpy as np
 from fedmend.errors import ConfigError, CryptoError, DataError, Refused
 from fedmend.federation.ledger import COORDINATOR
 from fedmend.federation.policy import REFUSED_BY_DEFAULT
+from fedmend.federation.rows import Asked
 from fedmend.federation.wire import Sealed
 from fedmend.federation.worker import Exposure, exposed
 from fedmend.secure.bounds import admit_bound
@@ -311,7 +312,7 @@ class ColumnSumWorker(SumWorker):
         kind = "label" if labelled else "row"
         return Summand(self._array, kind, "statistic" if self._per == "total" else kind)
 
-    def rows_asked(self, method: str, kwargs: Mapping[str, Any]) -> list[np.ndarray | None]:
+    def rows_asked(self, method: str, kwargs: Mapping[str, Any]) -> list[Asked]:
         return [None] if self._per == "total" else [self.alignment.aligned]
 
     @cached_property

@@ -13,6 +13,7 @@ from torch import Tensor
 from fedmend.data.encode import Encoder
 from fedmend.data.schema import Schema
 from fedmend.errors import ConfigError, DataError
+from fedmend.federation.rows import Asked
 from fedmend.federation.worker import Worker, exposed
 from fedmend.learn.clients.encoding import describe, moments
 from fedmend.learn.clients.local_methods import Supervised, method_of
@@ -196,7 +197,7 @@ class ClientWorker(Worker):
     def about_rows(self, method: str) -> str:
         return "columns" if method in ("columns", "moments") else "labels"
 
-    def rows_asked(self, method: str, kwargs: Mapping[str, Any]) -> list[np.ndarray | None]:
+    def rows_asked(self, method: str, kwargs: Mapping[str, Any]) -> list[Asked]:
         if method in ("confusion", "odds", "tallies"):
             return [self._ready()[1].labelled.numpy()]
         return super().rows_asked(method, kwargs)

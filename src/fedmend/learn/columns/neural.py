@@ -30,7 +30,7 @@ from torch.nn import functional as F
 from fedmend.data.encode import Encoder
 from fedmend.errors import ConfigError, DataError
 from fedmend.federation.policy import MIN_ROWS
-from fedmend.federation.rows import judges
+from fedmend.federation.rows import Asked, judges
 from fedmend.federation.worker import exposed
 from fedmend.learn.columns.board import TargetColumn, indicators, known
 from fedmend.learn.columns.targets import (
@@ -222,7 +222,7 @@ class NeuralTargets(ExchangeWorker, BoardWorker):
                     self._now[name] = float(errors.square().mean().sqrt())
             return float(self.heads.loss(ready, numbers))
 
-    def rows_asked(self, method: str, kwargs: Mapping[str, Any]) -> list[np.ndarray | None]:
+    def rows_asked(self, method: str, kwargs: Mapping[str, Any]) -> list[Asked]:
         if method == "validate":
             return [self.rows[self._validation]]
         return super().rows_asked(method, kwargs)

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 
 from fedmend.errors import AlignmentError, ConfigError
+from fedmend.federation.rows import Asked
 from fedmend.federation.site import Alignment
 from fedmend.federation.worker import exposed
 from fedmend.learn.columns.beyond import columns_changed, columns_within, lead_right
@@ -120,7 +121,7 @@ class TargetWorker(SealingWorker):
             if key != keep:
                 del self.site.state[key]
 
-    def rows_asked(self, method: str, kwargs: Mapping[str, Any]) -> list[np.ndarray | None]:
+    def rows_asked(self, method: str, kwargs: Mapping[str, Any]) -> list[Asked]:
         return [self.alignment.aligned]
 
     def keep(self, name: str, values: Any) -> None:

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from fedmend.errors import DataError
 from fedmend.federation import Site, exposed
+from fedmend.federation.rows import Asked
 from fedmend.learn.evidence.additive_workers import AdditiveLabels
 from fedmend.learn.evidence.committee import draw
 from fedmend.learn.evidence.halves import EvidenceTopHalf
@@ -285,7 +286,7 @@ class EvidenceTopWorker(AdditiveLabels, Judging, EvidenceWorker):
     def about_rows(self, method: str) -> str:
         return "labels"
 
-    def rows_asked(self, method: str, kwargs: Mapping[str, Any]) -> list[np.ndarray | None]:
+    def rows_asked(self, method: str, kwargs: Mapping[str, Any]) -> list[Asked]:
         if method == "loss":
             return [self._rows_used[self.half.loss_rows()]]
         if method in ("metrics", "calibrate", "uncertainty_report"):
