@@ -46,6 +46,12 @@ def toy_tables():
         yield
 
 
+@pytest.fixture
+def toys(monkeypatch):
+    """The same for a single test."""
+    monkeypatch.setattr("fedmend.federation.policy.MIN_ROWS", 1)
+
+
 class Workshop:
     """A small federation on disk, to be spoilt in one place at a time."""
 

@@ -3,6 +3,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 import resource
 import subprocess
 import sys
@@ -370,6 +371,11 @@ def test_a_party_may_refuse(call, workshop):
 def test_few_common_rows_are_warned_about_in_one_line(call, workshop):
     workshop.telco["customer"] += 75
     workshop.write(method='name = "local"\nepochs = 2')
+    text = workshop.config.read_text()
+    few = "[party.policy]\nmin_rows = 1\n"
+    workshop.config.write_text(
+        re.sub(r'(label = "default"\n|id = "customer"\n(?!label))', r"\1" + few, text)
+    )
     code, _, err = call("run")
     assert code == 0
     assert "note: only " in err and "can reveal single values" in err

@@ -19,7 +19,7 @@ def test_a_cost_is_measured_beside_its_estimate(method, monkeypatch):
     name = {"vfl": "VFL", "majority": "MJ", "fedavg": "FedAvg"}[method]
     short = {"rounds": 2} if method == "fedavg" else {"epochs": 2}
     monkeypatch.setitem(vars(fedmend), name, lambda: preflight_class(name)(**short))
-    row = run_cell(Cell("cost", "breast-cancer", 120, method, 3))
+    row = run_cell(Cell("cost", "breast-cancer", 240, method, 3))
     assert row["seconds"] > 0 and row["bytes"] > 0
     assert row["foretold s"] > 0 and row["units"] > 0
 

@@ -12,6 +12,8 @@ from fedmend.data.encode import Encoder
 from fedmend.data.table import Table
 from fedmend.errors import ConfigError, DataError
 from fedmend.federation import Alignment, AlignmentCounts, Federation, Party
+from fedmend.federation.policy import MIN_ROWS
+from fedmend.federation.rows import judges as held_out
 from fedmend.learn.columns.board import Board, board_of
 from fedmend.learn.columns.neural import NeuralModels
 from fedmend.learn.features import BatchOrder
@@ -108,8 +110,8 @@ def test_split_equals_one_piece() -> None:
         whole = OnePiece(fed, a, held(fed, models))
         assert models.fit().fitted == ["income", "plan"]
         models.predict(rows="all")
-    shuffled = np.random.default_rng([fed.seed, 0]).permutation(ALIGNED)
-    judges = torch.from_numpy(np.sort(shuffled[: round(0.1 * ALIGNED)]))
+    drawn = np.random.default_rng([fed.seed, 0]).random(ALIGNED)
+    judges = torch.from_numpy(np.flatnonzero(held_out(drawn, 0.1, MIN_ROWS)))
     order = BatchOrder(np.setdiff1d(np.arange(ALIGNED), judges), 16, torch.device("cpu"))
     best, kept, off = np.inf, {}, 0.0
     for epoch in range(1, EPOCHS + 1):
@@ -156,7 +158,7 @@ def test_rows_with_pseudo_labels_join_the_training() -> None:
         models.fit()
         models.predict()
     joined = held(fed, models)["income"].outputs[ALIGNED:]
-    assert joined.mean() > first[ALIGNED:].mean() + 0.1
+    assert joined.mean() > first[ALIGNED:].mean() + 0.05
 
 
 def test_wrong_settings_are_told_together() -> None:

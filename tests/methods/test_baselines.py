@@ -210,7 +210,7 @@ def test_a_party_can_refuse_embeddings(make_fed: Make) -> None:
     fed = make_fed(policy_telco=Policy(refuse=frozenset({"embedding"})))
     with pytest.raises(Refused, match=r"'telco' refused: BottomWorker.step.*'embedding'"):
         VFL(**QUICK).fit(fed)
-    assert "embedding" not in {e.kind for e in fed.ledger if e.sender == "telco" and e.bytes}
+    assert "embedding" not in {e.kind for e in fed.ledger if e.sender == "telco" and not e.note}
 
 
 def test_metrics_without_predictions(make_fed: Make) -> None:

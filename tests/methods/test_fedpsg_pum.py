@@ -14,7 +14,6 @@ from sklearn.base import clone
 
 from fedmend.data.table import Table
 from fedmend.errors import (
-    AlignmentError,
     ConfigError,
     DataError,
     FedmendWarning,
@@ -178,6 +177,7 @@ def run_vfpu_m(fed: Federation, targets: list[str], **how: Any) -> tuple[Outcome
     return outcome, completion_of(fed.engine.site("telco"), "run", "bank"), rows
 
 
+@pytest.mark.usefixtures("toys")
 def test_algorithm_2_step_for_step() -> None:
     x, unlabelled = [-2.0, -1.0, 0.0, 1.0, 2.0], [0.0, 0.5, 1.0, 3.0, -0.25, -0.75, 1.15, -1.2]
     frame = pd.DataFrame({"a": x + unlabelled, "b": np.cos(np.arange(13.0))})
@@ -900,7 +900,7 @@ def test_no_weak_column() -> None:
 
 
 def test_one_aligned_row() -> None:
-    with pytest.raises(AlignmentError, match="Mend"):
+    with pytest.raises(Refused, match=r"fewer than 10 of its rows.*Mend"):
         FedPSGPUM(**QUICK).fit(torn(aligned=1))
 
 

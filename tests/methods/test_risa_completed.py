@@ -72,7 +72,7 @@ def test_the_party_tells_one_number_a_row_and_the_ledger_says_so() -> None:
     fed = mended(0.5)
     RISA(**HOW).fit(fed)
     told = [entry for entry in fed.ledger.entries() if entry.call.endswith("confidence")]
-    assert told and {entry.kind for entry in told if entry.sender == "telco"} == {"statistic"}
+    assert told and {entry.kind for entry in told if entry.sender == "telco"} == {"prediction"}
     before = len(told)
     plain = mended(None)
     plain.note_alignment(AlignmentCounts(KNOWN + COMPLETED, dict.fromkeys(plain.names, 0)))

@@ -29,6 +29,9 @@ QUICK: dict[str, Any] = {
 TRAINED = QUICK | {"epochs": 7, "self_epochs": 5, "threshold": 0.5, "select_every": 3}
 
 
+pytestmark = pytest.mark.usefixtures("toy_tables")  # 24 rows are known to both
+
+
 def picture(rng: np.random.Generator, classes: np.ndarray) -> np.ndarray:
     """Stripes across, down, or none, under noise: [n, 3, 8, 4]."""
     bright = np.zeros((len(classes), 3, 8, 4))

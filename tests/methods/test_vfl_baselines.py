@@ -451,7 +451,7 @@ def test_fedcvts_paper_settings() -> None:
 @pytest.mark.parametrize("method", [LocalVFL, RandomMatch, AbsentPartner])
 def test_aligned_rows_judge_where_there_are_enough(method: type[SplitEstimator]) -> None:
     settings = QUICK | MORE.get(method, {}) | {"validation": 0.15}
-    for aligned, expected in ((1400, True), (100, False)):
+    for aligned, expected in ((1400, True), (20, False)):
         fed = torn(1600, aligned)
         model = method(**settings)
         config = model._config()

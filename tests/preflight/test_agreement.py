@@ -74,13 +74,13 @@ def test_rows_that_only_one_labels_are_left_out(labellers):
 
 
 def test_nobody_in_common_and_one_class(labellers):
-    apart = {"a": ["x"] * 5 + [None] * 5, "b": [None] * 5 + ["x"] * 5}
+    apart = {"a": ["x"] * 10 + [None] * 10, "b": [None] * 10 + ["x"] * 10}
     found = label_agreement(labellers(apart), classes=["x", "y"])
     assert found.pairs[0].kappa is None and found.alpha is None
     assert found.words == ["a and b label no row in common: whether they agree is unknown."]
-    same = label_agreement(labellers({"a": ["x"] * 9, "b": ["x"] * 9}), classes=["x", "y"])
+    same = label_agreement(labellers({"a": ["x"] * 10, "b": ["x"] * 10}), classes=["x", "y"])
     assert same.words == [
-        "a and b give the same label to 100 % of 9 rows; all these labels are of one class."
+        "a and b give the same label to 100 % of 10 rows; all these labels are of one class."
     ]
 
 

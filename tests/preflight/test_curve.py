@@ -69,6 +69,7 @@ def test_numbers_are_measured_by_their_error():
     assert "RMSE" in found.words[0]
 
 
+@pytest.mark.usefixtures("toys")
 @pytest.mark.parametrize(("rare", "metric"), [(30, "auc"), (6, "auc"), (1, "accuracy")])
 def test_a_class_may_be_absent_from_the_rows_set_aside(rare, metric):
     found = learning_curve(bank_and_telco(n=120, rare=rare), sizes=3, repeats=4, seconds=20.0)

@@ -134,6 +134,6 @@ def test_what_chance_may_bring_is_not_notable():
 
 
 def test_only_parties_with_labels_are_counted():
-    uneven = {name: [cls] * 60 + ["x"] for name, cls in zip("abcd", "uvwz", strict=True)}
+    uneven = {name: [cls] * 60 + ["x"] * 10 for name, cls in zip("abcd", "uvwz", strict=True)}
     words = label_skew(clinics(uneven)).words[0]
     assert "all 4 parties with labels have clearly other shares" in words

@@ -17,10 +17,15 @@ from fedmend.report.record import MethodRun, RunRecord
 from fedmend.report.uncertainty import Uncertainty
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _toys(toy_tables: None) -> None:
+    """What a report says is checked on tables of a handful of rows."""
+
+
 class FirstRowsWorker(Worker):
     """Takes the first rows as the aligned ones: alignment itself is tested elsewhere."""
 
-    @exposed(kind="count")
+    @exposed(kind="count", over_rows=False)
     def take(self, rows: int) -> int:
         everything = np.arange(len(self.table))
         self.site.alignments[self.scope] = Alignment(everything[:rows], everything[rows:])

@@ -23,7 +23,7 @@ from fedmend.secure.correlation import rank_correlation
 from fedmend.secure.inner_product import inner_products
 from fedmend.secure.ranks import centred_ranks, rank_bounds
 
-OPEN = Policy(allow=frozenset(KINDS))
+OPEN = Policy(allow=frozenset(KINDS), takes=frozenset(KINDS))
 
 
 def make_federation(left, right, *, policy=None, kinds=(None, None), label=None, rows=None):

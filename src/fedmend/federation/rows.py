@@ -97,17 +97,6 @@ class RowAccount:
                 self._admit(call, table, rows, about)
                 self._asked.add(key)
 
-    def would_admit(self, table: Table, sets: Iterable[np.ndarray], about: str) -> bool:
-        """Whether answers over these sets of rows could be given, one after the other."""
-        with self._lock:
-            numbers = self._numbers(table)
-            span = self._span(about).copy()
-            for rows in sets:
-                found, counts = np.unique(numbers[rows[rows >= 0]], return_counts=True)
-                if len(found) < self.least or not span.widen(found, counts * 1.0, self.least):
-                    return False
-            return True
-
     def leverage(self, table: Table, about: str = "columns") -> np.ndarray:
         """For each row of a table the share of it that the answers so far determine, 0 to 1."""
         numbers = self._numbers(table)
@@ -220,13 +209,6 @@ class _Span:
         self._basis = np.zeros((0, 0), np.float32)  # orthonormal rows, the first `_width` in use
         self._width = 0
         self._known: set[bytes] = set()
-
-    def copy(self) -> _Span:
-        """To try something: what is in use of the basis is shared, and never written to again."""
-        other = _Span(self.depth)
-        other.leverage, other._basis, other._width = self.leverage, self._basis, self._width
-        other._known = set(self._known)
-        return other
 
     def grow(self, rows: int) -> None:
         more = rows - len(self.leverage)

@@ -184,14 +184,29 @@ class Site:
         self._admit_taken(worker.worker_name(), call, exposure, kwargs)
         with self._errors(call):
             given = worker.incoming(exposure, kwargs)
-            if exposure.over_rows:
-                for rows in worker.rows_asked(method, given):
-                    self.rows.admit(call, worker.table, rows, worker.about_rows(method))
+            if exposure.over_rows and not self._enough_rows(worker, exposure, call, given):
+                return None
             value = worker.outgoing(exposure, self._run(handle, method, given))
         self.policy.admit_value(self.name, call, exposure.kind, value)
         if self.bound is not None:
             self.bound.admit_crossing(self.name, worker.worker_name(), exposure.kind, value)
         return value
+
+    def _enough_rows(
+        self, worker: Worker, exposure: Exposure, call: str, given: Mapping[str, Any]
+    ) -> bool:
+        """Whether an answer rests on enough rows; if not, `Refused` unless it can be missed."""
+        # What a training leads to is not subtracted from anything that is counted.
+        weights = exposure.kind == "weights"
+        about = "weights" if weights else worker.about_rows(exposure.method)
+        try:
+            for rows in worker.rows_asked(exposure.method, given):
+                self.rows.admit(call, worker.table, rows, about)
+        except Refused:
+            if not exposure.optional:
+                raise
+            return False
+        return True
 
     def _admit_taken(
         self, worker: str, call: str, exposure: Exposure, kwargs: Mapping[str, Any]

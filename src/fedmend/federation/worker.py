@@ -33,6 +33,7 @@ class Exposure:
 
     opens: the kind of what becomes readable by it, where that is not what leaves.
     over_rows: whether the answer rests on rows, of which there must be enough.
+    optional: where there are not, nothing (None) is answered, and nobody is refused.
     """
 
     method: str
@@ -42,6 +43,7 @@ class Exposure:
     takes: Mapping[str, str]
     opens: str = ""
     over_rows: bool = False
+    optional: bool = False
 
     def bind(self, call: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
         """All arguments by name; a wrong call is refused before anything crosses."""
@@ -67,6 +69,7 @@ def exposed(
     takes: Mapping[str, str] | None = None,
     opens: str = "",
     over_rows: bool | None = None,
+    optional: bool = False,
 ) -> Callable[[Method], Method]:
     """Let the coordinator call this method; `kind` is what leaves the party by it.
 
@@ -74,6 +77,7 @@ def exposed(
     so that the ledger can say what the party was shown. `opens` is the kind of what becomes
     readable out of shares or sums of what leaves. `over_rows` says whether the answer rests on
     rows (see `Worker.rows_asked`); of counts, statistics and weights it is taken for granted.
+    `optional`: None leaves instead of an answer over too few rows, for what a protocol can miss.
     """
     declared = dict(takes or {})
     rests = over_rows if over_rows is not None else (opens or kind) in AGGREGATES
@@ -95,7 +99,7 @@ def exposed(
             parameter.name for parameter in parameters if parameter.default is parameter.empty
         )
         method.__exposure__ = Exposure(  # type: ignore[attr-defined]
-            method.__name__, kind, names, required, declared, opens, rests
+            method.__name__, kind, names, required, declared, opens, rests, optional
         )
         return method
 

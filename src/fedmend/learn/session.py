@@ -181,9 +181,10 @@ class Session(OpenedSession):
         else:
             self.top.start_epoch(seed)
             self._exchange(self.bottoms.step(epoch=seed))
-        loss = float(self.top.loss())
+        told = self.top.loss()
+        loss = math.nan if told is None else float(told)
         network.history.append({"epoch": number, "loss": loss})
-        if not math.isfinite(loss) and not self._diverged:
+        if told is not None and not math.isfinite(loss) and not self._diverged:
             self._diverged = True
             lr = network.config.settings.optimizer.lr
             warnings.warn(

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from fedmend.errors import DataError
 from fedmend.federation import Site, exposed
+from fedmend.federation.labels import FIRST
 from fedmend.federation.rows import Asked, judges
 from fedmend.learn import metrics
 from fedmend.learn.evidence.calibration import describe
@@ -181,30 +182,24 @@ class TopWorker(SplitWorker):
 
     @exposed(kind="control")
     def hold_out(self, rows: np.ndarray, share: float) -> np.ndarray:
-        """Some of these rows, to judge a training by; none where that would tell of too few.
+        """Some of these rows, to judge a training by; none where there are too few.
 
-        The same people as in earlier trainings, or else people known to all parties: trainings
-        that draw anew each time would be asked about ever new sets of rows, and there is an end to
-        those (`federation.rows`).
+        By a number that each id keeps, and of people known to all parties where there are enough:
+        trainings that draw anew each time, or among others, would be asked about ever new sets of
+        rows, and there is an end to those (`federation.rows`).
         """
-        own, table = self._rows_used[rows], self.table
-        ids = np.asarray(np.where(own >= 0, table.ids[own], None))
+        own, least = self._rows_used[rows], self.site.rows.least
+        ids = np.asarray(np.where(own >= 0, self.table.ids[own], None))
         drawn = np.where(own >= 0, self.site.draws_of(ids), 1.0)
-        shared = self.site.alignments.get(self.scope.partition("@")[0])
-        known = np.ones(len(own), bool) if shared is None else np.isin(own, shared.aligned)
-        least = self.site.rows.least
-        before: list[set[Any]] = self.site.vault.setdefault("held out", [])
-        for held in (
-            *(np.array([each in once for each in ids], bool) for once in before),
-            judges(np.where(known, drawn, 1.0), share, least),
-            judges(drawn, share, least),
-        ):
-            sets = [own[held], own[~held]]
-            if held.any() and self.site.rows.would_admit(table, sets, self.about_rows("metrics")):
-                if (people := set(ids[held])) not in before:
-                    before.append(people)
-                return rows[held]
-        return rows[:0]
+        shared = np.where(np.isin(ids, self._shared_ids()), drawn, 1.0)
+        held = judges(shared, share, least)
+        return rows[held if held.any() else judges(drawn, share, least)]
+
+    def _shared_ids(self) -> np.ndarray:
+        """Of the rows that the run began with, those that all parties know."""
+        first = self.site.alignments.get(FIRST)
+        nobody = np.zeros(0, dtype=object)
+        return nobody if first is None else self.site.tables[FIRST].ids[first.aligned]
 
     @exposed(kind="control")
     def set_order(self, rows: np.ndarray) -> int:
@@ -226,7 +221,7 @@ class TopWorker(SplitWorker):
         for _ in self.half.order.sizes:
             self.half.step({})
 
-    @exposed(kind="statistic")
+    @exposed(kind="statistic", optional=True)
     def loss(self) -> float:
         return self.half.take_loss()
 

@@ -199,7 +199,7 @@ class ClientWorker(Worker):
 
     def rows_asked(self, method: str, kwargs: Mapping[str, Any]) -> list[Asked]:
         if method in ("confusion", "odds", "tallies"):
-            return [self._ready()[1].labelled.numpy()]
+            return [self._judging(self._ready()[1])]
         return super().rows_asked(method, kwargs)
 
     @property
@@ -209,11 +209,17 @@ class ClientWorker(Worker):
     def _labelled(self, weights: Tensor) -> tuple[np.ndarray, np.ndarray]:
         """Probabilities of the rows that have a label, and how far each counts for each class."""
         _, pool = self._ready()
-        labels = pool.labels.cpu().numpy()[pool.labelled]
+        rows = self._judging(pool)
+        labels = pool.labels.cpu().numpy()[rows]
         told = ToldLabels.of(self.site, self.scope)
         noise = None if told is None else told.response
         weight = counted(labels, len(self._common["classes"]), noise)
-        return self._probabilities(weights)[pool.labelled], weight
+        return self._probabilities(weights)[rows], weight
+
+    def _judging(self, pool: Pool) -> np.ndarray:
+        """The labelled rows; none where they are so few that their scores would tell of them."""
+        rows = pool.labelled.numpy()
+        return rows if len(rows) >= self.site.rows.least else rows[:0]
 
     def _probabilities(self, weights: Tensor) -> np.ndarray:
         trainer, pool = self._ready()

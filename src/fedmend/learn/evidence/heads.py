@@ -172,7 +172,7 @@ class EvidenceTopWorker(AdditiveLabels, Judging, EvidenceWorker):
     def step(self, embeddings: dict[str, Tensor]) -> dict[str, Tensor]:
         return self.half.step(embeddings)
 
-    @exposed(kind="statistic")
+    @exposed(kind="statistic", optional=True)
     def loss(self) -> float:
         return self.half.take_loss()
 
@@ -284,7 +284,7 @@ class EvidenceTopWorker(AdditiveLabels, Judging, EvidenceWorker):
     # ------------------------------------------------------------------ its labels
 
     def about_rows(self, method: str) -> str:
-        return "labels"
+        return "columns" if method in ("carried", "made_up", "additive_shares") else "labels"
 
     def rows_asked(self, method: str, kwargs: Mapping[str, Any]) -> list[Asked]:
         if method == "loss":

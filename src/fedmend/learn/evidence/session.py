@@ -10,6 +10,7 @@ with network.session(segments) as session:
 
 from __future__ import annotations
 
+import math
 import secrets
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -310,7 +311,8 @@ class EvidenceSession(OpenedSession):
         every = self.network.how.share_every
         share = self.share if every else None
         run_steps(self.bottoms, self.top, self._steps, embeddings, every, share)
-        return float(self.top.loss())
+        told = self.top.loss()
+        return math.nan if told is None else float(told)
 
     def share(self) -> None:
         """All parties of like bottoms go on with one."""
