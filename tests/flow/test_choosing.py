@@ -264,11 +264,11 @@ def test_what_is_wrong_with_it_is_told(workshop, line, said) -> None:
 
 
 def test_a_horizontal_federation(workshop, make_frame) -> None:
-    frame = make_frame(160).drop(columns="city")
-    frame.insert(0, "id", range(160))
+    frame = make_frame(400).drop(columns="city")
+    frame.insert(0, "id", range(400))
     frame.loc[frame.index % 3 > 0, "y"] = None
     for number, name in enumerate(("north", "south")):
-        frame.iloc[number * 80 : number * 80 + 80].to_csv(
+        frame.iloc[number * 200 : number * 200 + 200].to_csv(
             workshop.folder / f"{name}.csv", index=False
         )
     party = '[[party]]\nname = "{0}"\ndata = "{0}.csv"\nid = "id"\nlabel = "y"\n'

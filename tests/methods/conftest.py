@@ -14,7 +14,7 @@ from fedmend.data.crowds import annotators
 from fedmend.data.table import Table
 from fedmend.federation import Alignment, AlignmentCounts, Federation, Party, Policy
 
-CLEAR = Policy(allow=frozenset({"control", "count", "statistic", "embedding", "gradient", "label"}))
+CLEAR = Policy(allow={"control", "count", "statistic", "embedding", "gradient", "votes", "label"})
 
 
 @dataclass

@@ -209,7 +209,7 @@ def test_validation_is_by_told_labels_and_tests_are_estimated_from_them(
     p = model.predict_proba(fed.on("test"))
     order = site.alignments["test"].aligned
     exact = metrics.classification((truth[order] == "yes").astype(int), p)
-    assert scores["accuracy"] > 0.85
+    assert scores["accuracy"] > 0.7
     for name in ("accuracy", "auc", "f1"):
         assert scores[name] == pytest.approx(exact[name], abs=0.06)
     # Told labels are as likely as the model and the noise make them: no worse than the noise alone.

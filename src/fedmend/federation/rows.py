@@ -39,6 +39,12 @@ _IN_SPAN = 1e-9
 """Share of a set's squared length below which what is new in it is rounding."""
 
 
+MAX_SCORED = 20
+"""Models of somebody else's that are scored in a run. Where two say the same of all rows but a few,
+their accuracies tell how many of these few are right, and that cannot be refused: to compare models
+is what scores are for."""
+
+
 class Scored(NamedTuple):
     """Rows and what the asker has said of each: an answer that compares that with the party's own.
 
@@ -91,11 +97,23 @@ class RowAccount:
         about: what is asked of them. Answers about different things cannot be subtracted.
         """
         with self._lock:
-            parts = rows if isinstance(rows, Scored) else () if rows is None else (rows,)
-            key = (about, id(table), _digest(*map(np.asarray, parts)))
+            parts = [rows.rows, rows.scores] if isinstance(rows, Scored) else [rows]
+            seen = b"" if rows is None else _digest(*(np.asarray(each) for each in parts))
+            key = (about, id(table), seen)
             if key not in self._asked:
                 self._admit(call, table, rows, about)
                 self._asked.add(key)
+
+    def would_admit(self, table: Table, sets: Iterable[np.ndarray], about: str) -> bool:
+        """Whether answers over these sets of rows could be given, one after the other."""
+        with self._lock:
+            numbers = self._numbers(table)
+            span = self._span(about).copy()
+            for rows in sets:
+                found, counts = np.unique(numbers[rows[rows >= 0]], return_counts=True)
+                if len(found) < self.least or not span.widen(found, counts * 1.0, self.least):
+                    return False
+            return True
 
     def leverage(self, table: Table, about: str = "columns") -> np.ndarray:
         """For each row of a table the share of it that the answers so far determine, 0 to 1."""
@@ -103,11 +121,13 @@ class RowAccount:
         return self._span(about).leverage[numbers]
 
     def _admit(self, call: str, table: Table, rows: Asked, about: str) -> None:
-        numbers, weights = self._numbers(table), np.zeros(0)
+        numbers = self._numbers(table)
+        weights: np.ndarray
         if isinstance(rows, Scored):
             order = np.argsort(numbers[rows.rows])
             found, weights = numbers[rows.rows][order], rows.scores[order].astype(np.float64)
-            about, depth = f"{about}, {weights.shape[1]} scores", weights.shape[1]
+            depth = int(weights.shape[1])
+            about = f"{about}, {depth} scores"
         else:
             if rows is not None:
                 rows = np.asarray(rows)
@@ -119,6 +139,12 @@ class RowAccount:
         span = self._span(about, depth)
         if not len(found) or span.knows(found, weights):
             return
+        if isinstance(rows, Scored) and span.width >= MAX_SCORED:
+            raise Refused(
+                self.party,
+                f"{call} would be the score of one more model than the {MAX_SCORED} of a run",
+                "another run",
+            )
         if len(found) < self.least:
             raise Refused(
                 self.party,
@@ -206,9 +232,16 @@ class _Span:
     def __init__(self, depth: int = 1) -> None:
         self.depth = depth
         self.leverage = np.zeros(0)
-        self._basis = np.zeros((0, 0), np.float32)  # orthonormal rows, the first `_width` in use
-        self._width = 0
+        self._basis = np.zeros((0, 0), np.float32)  # orthonormal rows, the first `width` in use
+        self.width = 0
         self._known: set[bytes] = set()
+
+    def copy(self) -> _Span:
+        """To try something: what is in use of the basis is shared, and never written to again."""
+        other = _Span(self.depth)
+        other.leverage, other._basis, other.width = self.leverage, self._basis, self.width
+        other._known = set(self._known)
+        return other
 
     def grow(self, rows: int) -> None:
         more = rows - len(self.leverage)
@@ -227,11 +260,11 @@ class _Span:
             few = least - 1
             if few and np.partition(leverage, -few)[-few:].sum() > 1 - 0.5 / least:
                 return False
-            if self._width == len(self._basis):
-                more = np.zeros((max(4, self._width), len(new)), np.float32)
+            if self.width == len(self._basis):
+                more = np.zeros((max(4, self.width), len(new)), np.float32)
                 self._basis = np.concatenate([self._basis, more])
-            self._basis[self._width] = new
-            self._width += 1
+            self._basis[self.width] = new
+            self.width += 1
             self.leverage = leverage
         self._known.add(_digest(found, weights))
         return True
@@ -240,7 +273,7 @@ class _Span:
         """The unit vector that a set adds to the span, None where it lies in it."""
         new = np.zeros(len(self.leverage) * self.depth)
         new.reshape(-1, self.depth)[found] = weights.reshape(-1, self.depth)
-        size, basis = float(new @ new), self._basis[: self._width]
+        size, basis = float(new @ new), self._basis[: self.width]
         for _ in range(2):  # once more, for what rounding left
             new -= (basis @ new.astype(np.float32)) @ basis
         left = float(new @ new)

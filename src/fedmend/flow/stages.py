@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from fedmend.federation import Federation
+from fedmend.federation.engines.local import LocalEngine
 from fedmend.flow.choosing import main_metric
 from fedmend.flow.completing import PAIRS_FOLDER
 from fedmend.flow.digests import forget_checkpoints
@@ -33,6 +34,9 @@ from fedmend.secure.heads import exchange_heads
 __all__ = ["execute", "few_threads"]
 
 SMALL_ROWS = 50_000
+
+
+ROWS_FOLDER = "rows-asked"
 
 
 def execute(
@@ -86,13 +90,18 @@ def _federation(plan: Plan, work: Path, listener: Listener) -> Federation:
         listener.stage("Asking the parties")
         return plan.federation(work)
     listener.stage("Reading the tables")
-    return Federation(
+    fed = Federation(
         *plan.parties(),
         seed=plan.seeds[0],
         strict=plan.strict,
         ledger=work / LEDGER_FILE,
         device=plan.device,
     )
+    if isinstance(fed.engine, LocalEngine):
+        for name, site in fed.engine.sites.items():
+            # Which rows are held out goes by it: a run that is resumed must find it as it was.
+            site.keep_rows(work / CHECKPOINTS / ROWS_FOLDER / f"{name}.jsonl")
+    return fed
 
 
 def _tested_on(test: Federation, plan: Plan, run: MethodRun) -> str:

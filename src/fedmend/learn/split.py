@@ -182,18 +182,22 @@ class TopWorker(SplitWorker):
 
     @exposed(kind="control")
     def hold_out(self, rows: np.ndarray, share: float) -> np.ndarray:
-        """Some of these rows, to judge a training by; none where there are too few.
+        """Some of these rows, to judge a training by; none where that would tell of too few.
 
         By a number that each id keeps, and of people known to all parties where there are enough:
         trainings that draw anew each time, or among others, would be asked about ever new sets of
         rows, and there is an end to those (`federation.rows`).
         """
-        own, least = self._rows_used[rows], self.site.rows.least
+        own, account = self._rows_used[rows], self.site.rows
         ids = np.asarray(np.where(own >= 0, self.table.ids[own], None))
         drawn = np.where(own >= 0, self.site.draws_of(ids), 1.0)
         shared = np.where(np.isin(ids, self._shared_ids()), drawn, 1.0)
-        held = judges(shared, share, least)
-        return rows[held if held.any() else judges(drawn, share, least)]
+        for numbers in (shared, drawn):
+            held = judges(numbers, share, account.least)
+            sets = [own[held], own[~held]]
+            if held.any() and account.would_admit(self.table, sets, self.about_rows("metrics")):
+                return rows[held]
+        return rows[:0]
 
     def _shared_ids(self) -> np.ndarray:
         """Of the rows that the run began with, those that all parties know."""

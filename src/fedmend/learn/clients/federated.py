@@ -383,6 +383,8 @@ def _confusion(
     rows = round(float(counts.sum()))  # estimates of counts add up to as many
     if not rows:
         raise DataError(
-            "no party has a labelled row here", mend="give tables with labels to evaluate on"
+            "no party has a labelled row here, or enough of them to tell a score of",
+            mend="give tables with labels to evaluate on, each with as many as its policy's "
+            "min_rows asks for (10 by default)",
         )
     return list(told.values()), counts, rows
