@@ -49,6 +49,7 @@ id = {id}{id_note}
 # [party.policy]             # what this party lets out
 # refuse = ["weights"]
 # min_intersection = 10
+# min_rows = 10              # fewest rows that any answer rests on
 
 """
 

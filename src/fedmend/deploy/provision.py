@@ -165,6 +165,7 @@ def _party_toml(config: Config, party: PartySettings, kit: Path) -> str:
         '# sealed = ["embedding", "gradient"]   # leave only in boxes the coordinator cannot open',
         '# workers = ["…"]          # only these may be started here',
         "# min_intersection = 100   # take part in nothing with fewer shared ids",
+        "# min_rows = 20            # fewest rows that any answer rests on; 10 without it",
         "# label_epsilon = 4        # ceiling for all label_dp of all runs together; 8 without it",
         "# label_dp_only = true     # let labels be known through label_dp or not at all",
         "# reproducible = true      # let others know what this party draws: for trials only",
