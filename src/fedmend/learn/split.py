@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import numpy as np
+import pandas as pd
 import torch
 from torch import Tensor, nn
 
@@ -191,7 +192,7 @@ class TopWorker(SplitWorker):
         own, account = self._rows_used[rows], self.site.rows
         ids = np.asarray(np.where(own >= 0, self.table.ids[own], None))
         drawn = np.where(own >= 0, self.site.draws_of(ids), 1.0)
-        shared = np.where(np.isin(ids, self._shared_ids()), drawn, 1.0)
+        shared = np.where(pd.Series(ids, dtype=object).isin(self._shared_ids()), drawn, 1.0)
         for numbers in (shared, drawn):
             held = judges(numbers, share, account.least)
             sets = [own[held], own[~held]]
@@ -199,11 +200,10 @@ class TopWorker(SplitWorker):
                 return rows[held]
         return rows[:0]
 
-    def _shared_ids(self) -> np.ndarray:
+    def _shared_ids(self) -> list[Any]:
         """Of the rows that the run began with, those that all parties know."""
         first = self.site.alignments.get(FIRST)
-        nobody = np.zeros(0, dtype=object)
-        return nobody if first is None else self.site.tables[FIRST].ids[first.aligned]
+        return [] if first is None else self.site.tables[FIRST].ids[first.aligned].tolist()
 
     @exposed(kind="control")
     def set_order(self, rows: np.ndarray) -> int:
