@@ -76,7 +76,7 @@ def test_secure_averaging_leaves_no_single_update() -> None:
 def test_rows_nobody_trained_on_are_needed() -> None:
     report = audit(clients(test=False), rounds=1)
     assert "no party has a test table" in report.left_out["membership from weights"]
-    report = audit(clients(12), rounds=1)
+    report = audit(clients(12, 1), rounds=1)
     assert "20 of each are needed" in report.left_out["membership from weights"]
     some = audit(clients(15, 2), rounds=1)
     assert [each.role for each in some.findings] == ["anybody"]

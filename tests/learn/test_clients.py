@@ -216,7 +216,7 @@ def pictures(size: int, name: str = "image", start: int = 0) -> Table:
     return Table(np.arange(start, start + 8), labels, label="y", blocks={name: images})
 
 
-def test_images_of_another_size_are_named() -> None:
+def test_images_of_another_size_are_named(toys: None) -> None:
     fed = Federation(Party("p0", pictures(8)), Party("p1", pictures(6, start=8)))
     with pytest.raises(DataError, match=r"'p1', column 'image': is image of shape \(3, 6, 6\)"):
         FederatedClients(fed, Supervised(), SMALL, net="cnn", width=4)

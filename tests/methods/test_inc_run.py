@@ -26,7 +26,7 @@ INC = 'name = "inc"\nepochs = 8\nlr = 0.02\nsecure = "masks"\ncorrector = { top 
 
 
 @pytest.fixture
-def labelled(workshop: Any) -> Any:
+def labelled(workshop: Any, toys: None) -> Any:
     """The bank is nearly always right; the telco's label column is wrong in a third of the rows."""
     rng = np.random.default_rng(0)
     truth = workshop.bank.set_index("customer")["default"]
