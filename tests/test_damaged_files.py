@@ -16,12 +16,12 @@ import pandas as pd
 import pytest
 
 from fedmend.cli import main
-from fedmend.config import load_config
 from fedmend.deploy.consent import open_question
 from fedmend.flow import execute, plan_of
-from fedmend.live.state import LIVE_FILE, read_live
-from fedmend.live.watching import WatchServer
+from fedmend.flow.config import load_config
+from fedmend.flow.live import LIVE_FILE, read_live
 from fedmend.report.page import write_report
+from fedmend.serve.watching import WatchServer
 
 RANDOM = random.Random(0).randbytes(400)
 WRONG = {

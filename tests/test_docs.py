@@ -10,8 +10,8 @@ import typer
 
 from fedmend import errors
 from fedmend.cli import app
-from fedmend.config import load_config
-from fedmend.config.catalogue import METHODS
+from fedmend.flow.config import load_config
+from fedmend.flow.config.catalogue import METHODS
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"

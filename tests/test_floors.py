@@ -50,6 +50,6 @@ def test_imports_point_downwards() -> None:
 
 
 def test_the_check_would_notice() -> None:
-    assert floor_of("fedmend.data.table") < floor_of("fedmend.methods.base")
+    assert floor_of("fedmend.data.table") < floor_of("fedmend.methods.network")
     assert floor_of("fedmend.report.page") < floor_of("fedmend.cli")
     assert "fedmend.data.table" in imports(HOUSE / "federation" / "site.py")

@@ -119,7 +119,7 @@ def _resolve(item: str) -> tuple[str, Any]:
 def estimators() -> dict[str, type]:
     """The public estimators, by the name under which they are used."""
     import fedmend
-    from fedmend.methods.base import Estimator
+    from fedmend.methods.network import Estimator
 
     public = {name: getattr(fedmend, name) for name in fedmend.__all__}
     return {
@@ -130,9 +130,9 @@ def estimators() -> dict[str, type]:
 
 
 def _bases() -> dict[str, type]:
-    from fedmend.methods.base import SplitEstimator
-    from fedmend.methods.crowd_base import CrowdEstimator
-    from fedmend.methods.horizontal import HorizontalEstimator
+    from fedmend.methods.annotators.estimator import CrowdEstimator
+    from fedmend.methods.horizontal.estimator import HorizontalEstimator
+    from fedmend.methods.network import SplitEstimator
 
     return {
         "split estimators": SplitEstimator,

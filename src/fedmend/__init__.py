@@ -57,7 +57,7 @@ if TYPE_CHECKING:
         Random,
         RandomMatch,
     )
-    from fedmend.methods.corrected import correct_labels
+    from fedmend.methods.annotators.corrected import correct_labels
     from fedmend.methods.recipes import recipe
     from fedmend.report.overview import overview
     from fedmend.secure import rank_correlation, secure_sum
@@ -103,7 +103,7 @@ _HOME = {
     "VFL": "fedmend.methods",
     "Worker": "fedmend.federation",
     "align": "fedmend.secure",
-    "correct_labels": "fedmend.methods.corrected",
+    "correct_labels": "fedmend.methods.annotators.corrected",
     "exposed": "fedmend.federation",
     "generators": "fedmend.generate",
     "overview": "fedmend.report",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import json
 import types
 from collections.abc import Mapping, Sequence
 from numbers import Integral, Real
@@ -12,7 +13,7 @@ from typing import Any, Self, Union, get_args, get_origin, get_type_hints
 from fedmend._suggest import did_you_mean
 from fedmend.errors import ConfigError
 
-__all__ = ["Parameters", "fits", "type_words"]
+__all__ = ["Parameters", "fits", "parse_options", "type_words"]
 
 _WORDS = {
     bool: "true or false",
@@ -147,3 +148,21 @@ def type_words(hint: Any) -> str:
     if origin is Mapping:
         return "a table"
     return _WORDS.get(hint, "another value")
+
+
+def parse_options(pairs: list[str]) -> dict[str, Any]:
+    """``["rows=1000", "device=cuda"]`` as a dict; values are read as JSON where they are JSON."""
+    options: dict[str, Any] = {}
+    problems = []
+    for pair in pairs:
+        key, equals, text = pair.partition("=")
+        if not equals or not key:
+            problems.append(f"option {pair!r} has no value. Mend: write it as key=value")
+            continue
+        try:
+            options[key.replace("-", "_")] = json.loads(text)
+        except ValueError:
+            options[key.replace("-", "_")] = text
+    if problems:
+        raise ConfigError(problems)
+    return options

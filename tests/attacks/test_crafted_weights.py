@@ -28,13 +28,13 @@ from fedmend.errors import ConfigError, Refused
 from fedmend.federation import Federation, Party, Policy
 from fedmend.federation.policy import MACHINES_PREDICTIONS
 from fedmend.federation.weights import LARGEST_WEIGHT
-from fedmend.learn.clients.federated import FederatedClients
-from fedmend.learn.clients.local_methods import Supervised
-from fedmend.learn.clients.networks import NetSpec
-from fedmend.learn.clients.worker import ClientWorker
-from fedmend.learn.evidence.heads import EvidenceTopWorker
-from fedmend.learn.split import BottomWorker, TopWorker
-from fedmend.predict.worker import PredictionWorker
+from fedmend.methods.horizontal.federated import FederatedClients
+from fedmend.methods.horizontal.local_methods import Supervised
+from fedmend.methods.horizontal.networks import NetSpec
+from fedmend.methods.horizontal.worker import ClientWorker
+from fedmend.methods.risa.heads import EvidenceTopWorker
+from fedmend.serve.worker import PredictionWorker
+from fedmend.split.workers import BottomWorker, TopWorker
 
 ROWS = 80
 COLUMNS = ["income", "age"]

@@ -19,12 +19,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import fedmend as fm
-from fedmend.config.sniffing import csv_lines, looked_at
 from fedmend.data import Table, read
 from fedmend.data.spreadsheets import protected, unprotected, write_frame
 from fedmend.federation import Site
-from fedmend.methods import inc_labels
-from fedmend.predict.worker import PREDICTIONS_FILE, PredictionWorker
+from fedmend.flow.config.sniffing import csv_lines, looked_at
+from fedmend.methods.annotators import worker as inc_labels
+from fedmend.serve.worker import PREDICTIONS_FILE, PredictionWorker
 
 FORMULAS = [
     "=cmd|' /C calc'!A0",

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from fedmend.data.table import Table
 from fedmend.errors import FedmendError, Refused
 from fedmend.federation import Alignment, Policy, Site
-from fedmend.learn.halves import Settings
+from fedmend.split.halves import Settings
 
 from .reached import ENGINES, AtHost, AtSite, Reached, party
 
@@ -298,7 +298,7 @@ def answer(at: Reached, what: str, how: Any) -> list[np.ndarray]:
 
 def model_rows(at: Reached, size: int) -> np.ndarray:
     """The first batch of an epoch, which everybody can compute from its number."""
-    from fedmend.learn.features import BatchOrder
+    from fedmend.split.features import BatchOrder
 
     order = BatchOrder(np.arange(FEW), size, "cpu")
     order.start(1)

@@ -18,11 +18,11 @@ from fedmend.deploy.party_keys import PARTNERS_FILE
 from fedmend.errors import CryptoError, Refused
 from fedmend.federation import KINDS, Alignment, Federation, Party, Policy, Site
 from fedmend.federation.ledger import read_ledger
-from fedmend.learn.halves import Settings
-from fedmend.predict.asking import groups_of
-from fedmend.predict.worker import PredictionWorker
 from fedmend.secure.keys import Identity, keyring
 from fedmend.secure.sums_numbers import SumForm
+from fedmend.serve.asking import groups_of
+from fedmend.serve.worker import PredictionWorker
+from fedmend.split.halves import Settings
 
 from .reached import ENGINES, Asked, AtHost, AtSite, introduced, party
 

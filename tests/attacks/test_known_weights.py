@@ -31,12 +31,12 @@ from fedmend.federation.randomness import SECRET_FILE, wide_seed
 from fedmend.federation.wire_types import VERSION
 from fedmend.generate.registry import class_of, generators, make
 from fedmend.generate.vfgain import VFGAIN
-from fedmend.learn import server_top
-from fedmend.learn.clients import trainer
-from fedmend.learn.features import BatchOrder
-from fedmend.learn.parts import part_of
-from fedmend.learn.split import BottomWorker
+from fedmend.methods.horizontal import trainer
 from fedmend.secure.align import align
+from fedmend.split import server_top
+from fedmend.split.features import BatchOrder
+from fedmend.split.parts import part_of
+from fedmend.split.workers import BottomWorker
 
 HELLO = Hello("spring", "spring run", ("vfl",), 0, 0.25)
 NET = {

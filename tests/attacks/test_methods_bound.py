@@ -20,15 +20,15 @@ import torch
 from tests.attacks.hostile import Hostile
 
 import fedmend as fm
-from fedmend.config.catalogue import COMPLETERS, CROWD, METHODS, method_class
-from fedmend.config.shapes import HORIZONTAL
 from fedmend.data.table import Table
 from fedmend.deploy.party_file import install_workers, load_party, rules_of
 from fedmend.errors import Refused
 from fedmend.federation import KINDS, Alignment, Federation, Party, Policy, Worker
 from fedmend.federation.bound import EVERY_RUN, Bound, declared, published
 from fedmend.federation.engines.flare.host import Hello
-from fedmend.methods import fedpsg_pum
+from fedmend.flow.config.catalogue import COMPLETERS, CROWD, METHODS, method_class
+from fedmend.flow.config.shapes import HORIZONTAL
+from fedmend.methods.completion import fedpsg_pum
 
 NAMED_ONLY = {"products", "sums", "correlation"}
 

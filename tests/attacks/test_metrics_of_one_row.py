@@ -18,11 +18,11 @@ import pytest
 
 import fedmend as fm
 from fedmend.federation.labels import response_matrix
-from fedmend.learn.clients.networks import initial_weights
-from fedmend.learn.clients.worker import ClientWorker
-from fedmend.learn.halves import Settings
-from fedmend.learn.split import TopWorker
-from fedmend.methods.inc_labels import LabelWorker
+from fedmend.methods.annotators.worker import LabelWorker
+from fedmend.methods.horizontal.networks import initial_weights
+from fedmend.methods.horizontal.worker import ClientWorker
+from fedmend.split.halves import Settings
+from fedmend.split.workers import TopWorker
 
 EPSILON = 0.1
 ROWS = 400

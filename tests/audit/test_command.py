@@ -9,12 +9,12 @@ import pytest
 
 from fedmend.audit.kept import read_audit
 from fedmend.cli import main
-from fedmend.commands.auditing import _subjects
-from fedmend.config import load_config
+from fedmend.cli.auditing import _subjects
 from fedmend.errors import DataError
 from fedmend.federation import Ledger
 from fedmend.federation.wire import Measure
 from fedmend.flow import plan_of
+from fedmend.flow.config import load_config
 from fedmend.report.page import write_report
 from fedmend.report.record import RunRecord
 

@@ -12,8 +12,8 @@ from fedmend.audit.known_weights import KnownWeights, explained_rows, rebuilt_bo
 from fedmend.audit.scene import NotApplicable
 from fedmend.audit.sightings import Sightings
 from fedmend.data.table import Table
-from fedmend.learn.features import Features
-from fedmend.learn.split import BottomWorker
+from fedmend.split.features import Features
+from fedmend.split.workers import BottomWorker
 
 NET = {
     "bottom": [24],

@@ -14,8 +14,8 @@ from fedmend.audit.scene import NotApplicable
 from fedmend.audit.tap import rehearsal
 from fedmend.audit.votes_from_sums import VotesFromSums, _evidence, _Round
 from fedmend.data.table import Table
-from fedmend.methods.inc_labels import LOG_FLOOR, EvidenceForm
-from fedmend.methods.labellers import Labellers
+from fedmend.methods.annotators.annotators import Labellers
+from fedmend.methods.annotators.worker import LOG_FLOOR, EvidenceForm
 from fedmend.secure.sums_masks import ring_of
 from fedmend.secure.sums_numbers import SumForm
 

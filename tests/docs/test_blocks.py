@@ -22,7 +22,7 @@ import pandas as pd
 import pytest
 
 from fedmend.cli import main
-from fedmend.config import load_config
+from fedmend.flow.config import load_config
 
 ROOT = Path(__file__).parents[2]
 NOT_RUN = tomllib.loads((Path(__file__).parent / "not_run.toml").read_text(encoding="utf-8"))
@@ -251,8 +251,8 @@ def runnable(page: str) -> bool:
 def in_a_hurry(monkeypatch: pytest.MonkeyPatch) -> None:
     """Fewer epochs and repeats where a page leaves them at their defaults."""
     from fedmend.generate.tabddpm import TabDDPM
-    from fedmend.methods.crowd_base import CrowdEstimator
-    from fedmend.methods.fedpsg_pum import FedPSGPUM
+    from fedmend.methods.annotators.estimator import CrowdEstimator
+    from fedmend.methods.completion.fedpsg_pum import FedPSGPUM
     from fedmend.preflight.curve import learning_curve
 
     less: list[tuple[Any, dict[str, Any]]] = [

@@ -6,8 +6,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from fedmend.config import load_config
 from fedmend.flow import Listener, execute, plan_of, read_manifest
+from fedmend.flow.config import load_config
 
 RUN = "[run]\nseeds = [0, 1]\n"
 COMPLETE = (

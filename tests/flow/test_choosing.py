@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 import fedmend as fm
-from fedmend.config import load_config
 from fedmend.data.table import Table
 from fedmend.errors import ConfigError
 from fedmend.federation import AlignmentCounts, Federation, Party
 from fedmend.flow import execute, plan_of
 from fedmend.flow.choosing import Choice, Choosing, Contest, candidates_of, main_metric
+from fedmend.flow.config import load_config
 from fedmend.flow.folds import fold, forget, horizontal_fold
 from fedmend.flow.listening import Listener
 from fedmend.flow.scoring import Reference

@@ -6,15 +6,15 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from fedmend.config import load_config
 from fedmend.errors import DataError
 from fedmend.federation import read_ledger
 from fedmend.flow import Listener, execute, plan_of
 from fedmend.flow.completing import STAGE, Completing
+from fedmend.flow.config import load_config
 from fedmend.flow.kept import keep_completion, restore_completion
-from fedmend.learn.belief import cell_confidence, keep_confidence
 from fedmend.report.mending import Mending
 from fedmend.report.record import RunRecord
+from fedmend.split.belief import cell_confidence, keep_confidence
 
 COMPLETE = (
     '[complete]\nmodel = "linear"\ncorrelation_mode = "dealer"\ndraws = 1\ntau = 0.2\n'

@@ -4,8 +4,8 @@ corrected."""
 from __future__ import annotations
 
 from fedmend.flow import Listener
-from fedmend.live import LiveState, read_live
-from fedmend.live.watching import live_page
+from fedmend.flow.live import LiveState, read_live
+from fedmend.serve.watching import live_page
 
 RUN = (
     '[complete]\nmodel = "linear"\ncorrelation_mode = "dealer"\ndraws = 1\ntau = 0.2\n'

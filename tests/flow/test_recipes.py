@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from fedmend import demo
-from fedmend.config import load_config
+from fedmend.cli import demo
 from fedmend.flow import CONFIG_FILE, execute, plan_of, read_manifest
+from fedmend.flow.config import load_config
 from fedmend.methods.recipes import RECIPES
 
 STAGE_OF = {"correct": "correct", "complete": "complete", "method": "train"}

@@ -8,11 +8,11 @@ import pandas as pd
 import pytest
 
 import fedmend as fm
-from fedmend.config import load_config
 from fedmend.data.table import Table
 from fedmend.errors import AlignmentError, ConfigError, DataError
 from fedmend.federation import read_ledger
 from fedmend.flow import Listener, execute, plan_of
+from fedmend.flow.config import load_config
 from fedmend.flow.reading import read_parties, split_by_id
 from fedmend.report.record import RunRecord
 

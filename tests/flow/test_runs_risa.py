@@ -7,10 +7,10 @@ import json
 import numpy as np
 import pytest
 
-from fedmend.config import load_config
 from fedmend.data.table import Table
 from fedmend.errors import ConfigError
 from fedmend.flow import execute, plan_of
+from fedmend.flow.config import load_config
 
 
 def test_a_run_with_risa(workshop) -> None:

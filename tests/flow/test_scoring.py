@@ -6,14 +6,14 @@ import pytest
 from sklearn.metrics import accuracy_score
 
 import fedmend as fm
-from fedmend.checks import check_data
-from fedmend.config import load_config
 from fedmend.errors import DataError
 from fedmend.federation import Federation, read_ledger
 from fedmend.flow import execute, plan_of
+from fedmend.flow.checks import check_data
+from fedmend.flow.config import load_config
 from fedmend.flow.reading import read_parties
 from fedmend.flow.scoring import Reference, how_sure, measure, reference_of
-from fedmend.learn.evidence.calibration import describe
+from fedmend.learn.calibration import describe
 from fedmend.learn.metrics import normalised_entropy
 from fedmend.report.labelling import Labelling
 

@@ -267,7 +267,7 @@ def test_a_party_that_takes_no_predictions_stops_the_stage(world) -> None:
 
 
 def plan_of_file(world: World):
-    from fedmend.config import load_config
+    from fedmend.flow.config import load_config
 
     return plan_of(load_config(world.config))
 

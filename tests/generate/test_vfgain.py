@@ -28,8 +28,8 @@ from fedmend.generate.vfgain_workers import (
     made_rows,
     numbered_rows,
 )
-from fedmend.learn.features import BatchOrder
-from fedmend.learn.session import epoch_seed
+from fedmend.split.features import BatchOrder
+from fedmend.split.session import epoch_seed
 
 SMALL: dict[str, Any] = {
     "hidden": 12,

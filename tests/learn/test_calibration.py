@@ -9,7 +9,7 @@ import pytest
 from sklearn.calibration import calibration_curve
 from sklearn.metrics import roc_auc_score
 
-from fedmend.learn.evidence import calibration as cal
+from fedmend.learn import calibration as cal
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from sklearn import metrics as reference
 
 from fedmend.federation.labels import response_matrix
 from fedmend.learn import metrics
-from fedmend.learn.evidence.calibration import describe
+from fedmend.learn.calibration import describe
 
 
 @settings(max_examples=60, deadline=None)

@@ -9,16 +9,16 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fedmend.bench.risa.cost import _noise
-from fedmend.bench.risa.data import tear
-from fedmend.learn import halves
-from fedmend.learn.evidence import halves as evidence_halves
-from fedmend.learn.evidence.steps import JudgeStep
 from fedmend.learn.nets import Bottom, BottomSpec
 from fedmend.learn.recorded import SWITCH, Recorded, can_record
-from fedmend.methods.baselines.absent import AbsentPartner
-from fedmend.methods.baselines.vfl import VFL
-from fedmend.methods.risa import RISA
+from fedmend.methods.risa.risa import RISA
+from fedmend.methods.risa import halves as evidence_halves
+from fedmend.methods.risa.steps import JudgeStep
+from fedmend.methods.vertical.absent_partner import AbsentPartner
+from fedmend.methods.vertical.vfl import VFL
+from fedmend.split import halves
+from fedmend_bench.risa.cost import _noise
+from fedmend_bench.risa.data import tear
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda")
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")

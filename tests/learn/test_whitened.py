@@ -11,9 +11,9 @@ from fedmend.data.table import Table
 from fedmend.errors import ConfigError
 from fedmend.federation import Alignment, AlignmentCounts, Federation, Party
 from fedmend.learn.nets import Batch, Bottom, BottomSpec, initialise
-from fedmend.learn.parts import part_of
 from fedmend.learn.whitened import FLOOR, PassingConv, ShiftNorm, WhitenedNet
-from fedmend.methods.baselines.vfl import VFL
+from fedmend.methods.vertical.vfl import VFL
+from fedmend.split.parts import part_of
 
 
 def photographs(n: int, height: int = 16, width: int = 8, seed: int = 0) -> torch.Tensor:

@@ -19,13 +19,13 @@ import pytest
 
 pytest.importorskip("nvflare", reason="the flare engine needs nvflare")
 
-from fedmend.config import load_config
 from fedmend.deploy.flare_run import execute_flare
 from fedmend.deploy.processes import Daemon
 from fedmend.deploy.provision import Kits, provision
 from fedmend.errors import PrivacyWarning
 from fedmend.federation import Federation
 from fedmend.flow import Listener, execute, plan_of
+from fedmend.flow.config import load_config
 
 HERE = Path(__file__).parent
 PARTIES = """

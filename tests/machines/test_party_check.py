@@ -18,15 +18,15 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.x509.oid import NameOID
 
 from fedmend.cli import main
-from fedmend.config import load_config
 from fedmend.deploy.party_check import check_party
 from fedmend.deploy.party_file import load_party, open_site
 from fedmend.deploy.party_keys import PARTNERS_FILE
 from fedmend.deploy.provision import make_kits, provision
 from fedmend.errors import ConfigError
 from fedmend.federation.engines.flare.host import Hello
-from fedmend.learn.label_dp import ask_for_noise
+from fedmend.flow.config import load_config
 from fedmend.secure.keys import Identity, fingerprint
+from fedmend.split.label_dp import ask_for_noise
 
 
 def free_port():

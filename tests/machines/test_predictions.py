@@ -12,10 +12,10 @@ from typer.testing import CliRunner
 
 from fedmend.cli import app
 from fedmend.flow import Listener
-from fedmend.live import WatchServer
-from fedmend.predict import predict_run
-from fedmend.predict.machines import predict_over_machines
-from fedmend.predict.models import chosen
+from fedmend.serve import predict_run
+from fedmend.serve.machines import predict_over_machines
+from fedmend.serve.models import chosen
+from fedmend.serve.watching import WatchServer
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::fedmend.errors.PrivacyWarning"),

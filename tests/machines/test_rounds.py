@@ -14,8 +14,8 @@ import torch
 
 from fedmend.federation import Federation, Party
 from fedmend.flow.reading import read_parties
-from fedmend.methods.baselines.fssl_twins import FedMatch
-from fedmend.methods.sage import SAGE
+from fedmend.methods.horizontal.sage import SAGE
+from fedmend.methods.horizontal.twins import FedMatch
 
 from . import conftest
 

@@ -10,10 +10,10 @@ import pytest
 
 import fedmend as fm
 from fedmend._parameters import Parameters, fits
-from fedmend.config.catalogue import METHODS, method_class
 from fedmend.errors import ConfigError
+from fedmend.flow.config.catalogue import METHODS, method_class
 from fedmend.generate import generators, make
-from fedmend.learn.clients.local_methods import PseudoMethod
+from fedmend.methods.horizontal.local_methods import PseudoMethod
 
 
 @pytest.mark.parametrize("name", METHODS)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 import fedmend as fm
-from fedmend.config.catalogue import COMPLETERS, CROWD, METHODS, completer_class, method_class
 from fedmend.errors import ConfigError
+from fedmend.flow.config.catalogue import COMPLETERS, CROWD, METHODS, completer_class, method_class
 from fedmend.methods.recipes import RECIPES, recipe
 
 OF_THE_FLOW = {"name", "among", "to", "labellers", "least", "rows", "also_uncorrected"}

@@ -11,8 +11,6 @@ import pytest
 
 from fedmend.errors import ConfigError, Refused
 from fedmend.federation import Federation, Policy
-from fedmend.learn.evidence.parts import part_of as evidence_part_of
-from fedmend.learn.parts import part_of
 from fedmend.methods import (
     RISA,
     SFHTL,
@@ -26,7 +24,9 @@ from fedmend.methods import (
     LocalVFL,
     RandomMatch,
 )
-from fedmend.methods.base import SplitEstimator
+from fedmend.methods.network import SplitEstimator
+from fedmend.methods.risa.parts import part_of as evidence_part_of
+from fedmend.split.parts import part_of
 
 QUICK: dict[str, Any] = {"epochs": 2, "bottom": (8,), "top": (8,), "embedding": 4, "seed": 3}
 MORE: dict[type[SplitEstimator], dict[str, Any]] = {

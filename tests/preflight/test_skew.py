@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedmend.config.shapes import class_doubts
 from fedmend.data.table import Table
 from fedmend.errors import DataError, Refused
 from fedmend.federation import Federation, Party, Policy
+from fedmend.flow.config.shapes import class_doubts
 from fedmend.preflight.skew import PartySkew, by_chance, distance, label_skew
 from fedmend.report.amounts import percent
 from fedmend.report.overview import overview

@@ -9,7 +9,7 @@ import pytest
 from fedmend.data.table import Table
 from fedmend.federation import AlignmentCounts, Entry, Federation, Party, Policy, Worker, exposed
 from fedmend.federation.site import Alignment
-from fedmend.learn.evidence.calibration import describe
+from fedmend.learn.calibration import describe
 from fedmend.report.labelling import Labelling
 from fedmend.report.mending import MendedColumn, MendedPair, Mending
 from fedmend.report.overview import overview

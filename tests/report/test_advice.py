@@ -8,9 +8,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from fedmend.config.catalogue import METHODS
 from fedmend.data.table import Table
 from fedmend.federation import Federation, Party, Policy
+from fedmend.flow.config.catalogue import METHODS
 from fedmend.methods.recipes import RECIPES
 from fedmend.preflight.costs import RATES, Facts, estimate, units
 from fedmend.report.advice import RECIPE_FOR, advise

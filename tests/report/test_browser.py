@@ -142,8 +142,9 @@ def test_the_live_page_follows_a_run(browser, record, tmp_path):
     from selenium.webdriver.support.wait import WebDriverWait
 
     from fedmend.flow.listening import Listener
-    from fedmend.live import LiveListener, WatchServer
+    from fedmend.flow.live import LiveListener
     from fedmend.report.overview import Overview
+    from fedmend.serve.watching import WatchServer
 
     part = tmp_path / "run.part"
     part.mkdir()

@@ -16,9 +16,9 @@ import pytest
 
 from fedmend.audit.page import PAGE_FILE, write_audit
 from fedmend.federation.ledger import Ledger
-from fedmend.live import WatchServer
 from fedmend.report import plots
 from fedmend.report.page import REPORT_FILE, render, write_report
+from fedmend.serve.watching import WatchServer
 
 
 class Page(HTMLParser):

@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
-from fedmend.learn.evidence.calibration import describe
+from fedmend.learn.calibration import describe
 from fedmend.report.page import render
 from fedmend.report.record import MethodRun, RunRecord
 from fedmend.report.uncertainty import Uncertainty, picture

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from fedmend.bench.foundations import psi
-from fedmend.bench.harness import run_bench
+from fedmend_bench.foundations import psi
+from fedmend_bench.harness import run_bench
 
 
 @pytest.fixture(autouse=True)

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from fedmend.bench.foundations import sums
+from fedmend_bench.foundations import sums
 
 
 def test_the_benchmark_measures_every_mode_beside_the_alternatives(monkeypatch):

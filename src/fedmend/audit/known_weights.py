@@ -27,10 +27,10 @@ from fedmend.audit.tap import Heard, as_array
 from fedmend.data.encode import Encoded
 from fedmend.data.table import Table
 from fedmend.federation import COORDINATOR, Site
-from fedmend.learn.evidence.committee import BottomCommittee
-from fedmend.learn.halves import Settings
-from fedmend.learn.parts import BottomPart
-from fedmend.learn.split_worker import SplitWorker
+from fedmend.methods.risa.committee import BottomCommittee
+from fedmend.split.halves import Settings
+from fedmend.split.parts import BottomPart
+from fedmend.split.worker import SplitWorker
 
 __all__ = ["KnownWeights", "explained_rows", "rebuilt_bottom"]
 

@@ -27,9 +27,9 @@ from fedmend.audit.tap import Heard
 from fedmend.data.table import Table
 from fedmend.federation import COORDINATOR
 from fedmend.federation.engines.local import LocalEngine
-from fedmend.learn.clients.trainer import Trainer
-from fedmend.learn.clients.worker import pool_of
 from fedmend.learn.metrics import auc
+from fedmend.methods.horizontal.trainer import Trainer
+from fedmend.methods.horizontal.worker import pool_of
 
 __all__ = ["Membership", "advantage"]
 

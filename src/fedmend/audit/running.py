@@ -22,8 +22,8 @@ from fedmend.audit.tap import Heard, rehearsal
 from fedmend.audit.votes_from_sums import VotesFromSums
 from fedmend.errors import ConfigError
 from fedmend.federation import Federation, require_federation
-from fedmend.learn.training import Progress
 from fedmend.secure.align import align
+from fedmend.split.training import Progress
 
 __all__ = ["ATTACKS", "Audit"]
 
@@ -207,7 +207,7 @@ def _audible(method: Any) -> list[str]:
 
 def _is_vertical(method: Any) -> bool:
     """Whether the parties hold different columns of the same people."""
-    from fedmend.methods.horizontal import HorizontalEstimator
+    from fedmend.methods.horizontal.estimator import HorizontalEstimator
 
     return not isinstance(method, HorizontalEstimator)
 

@@ -21,7 +21,7 @@ from fedmend.audit.scene import NotApplicable, Scene
 from fedmend.audit.scores import bootstrap
 from fedmend.audit.tap import Heard
 from fedmend.federation import COORDINATOR
-from fedmend.methods.inc_labels import LOG_FLOOR, EvidenceForm
+from fedmend.methods.annotators.worker import LOG_FLOOR, EvidenceForm
 from fedmend.secure.sums_masks import ring_of, total_of
 from fedmend.secure.sums_numbers import SumForm
 

@@ -60,8 +60,8 @@ def provision(
     ] = False,
 ) -> None:
     """Make a start-up kit for every party and for the coordinator: certificates and settings."""
-    from fedmend.config import load_config
     from fedmend.deploy.provision import provision as make
+    from fedmend.flow.config import load_config
 
     settings = load_config(config)
     kits = make(settings, force=force)
@@ -226,7 +226,7 @@ def predict(
     method: Annotated[str | None, typer.Option("--method", help="which of its models")] = None,
 ) -> None:
     """Predict own rows alone, with what this party keeps of a model; nobody is asked."""
-    from fedmend.predict.commands import party_predict
+    from fedmend.serve.commands import party_predict
 
     party_predict(kit, rows, out, run, method)
 
@@ -237,7 +237,7 @@ def adopt(
     run: Annotated[str | None, typer.Option("--run", help="under which name it is kept")] = None,
 ) -> None:
     """Take this party's part of a model that was made in one process into its kit."""
-    from fedmend.predict.commands import adopt as take
+    from fedmend.serve.commands import adopt as take
 
     take(kit, model, run)
 

@@ -18,10 +18,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from fedmend.config.environment import REFERENCED, is_reference, look_up_names
 from fedmend.data.sql import replace_passwords
 from fedmend.errors import ConfigError, Refused
 from fedmend.federation.engines.flare.events import printable
+from fedmend.flow.config.environment import REFERENCED, is_reference, look_up_names
 
 if TYPE_CHECKING:
     from fedmend.deploy.party_file import PartyFile

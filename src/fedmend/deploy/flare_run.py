@@ -16,12 +16,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedmend._json import reading
-from fedmend.config import Config
 from fedmend.deploy.processes import Daemon
 from fedmend.deploy.provision import Kits, require_kits
 from fedmend.errors import PartyAbsent
 from fedmend.federation import Federation
 from fedmend.flow import Listener, Plan, execute, plan_of
+from fedmend.flow.config import Config
 from fedmend.report.page import LEDGER_FILE
 
 if TYPE_CHECKING:

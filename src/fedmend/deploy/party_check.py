@@ -17,8 +17,6 @@ from typing import TYPE_CHECKING
 
 from fedmend._suggest import did_you_mean
 from fedmend._version import __version__
-from fedmend.config.doubts import doubtful_columns
-from fedmend.config.passwords import password_notes
 from fedmend.deploy.certificates import SOON_DAYS
 from fedmend.deploy.confirmed import unconfirmed
 from fedmend.deploy.consent import party_of
@@ -30,6 +28,8 @@ from fedmend.federation import Policy, Worker
 from fedmend.federation.bound import EVERY_RUN, declared
 from fedmend.federation.labels import LabelRecords
 from fedmend.federation.site import RECORDS
+from fedmend.flow.config.doubts import doubtful_columns
+from fedmend.flow.config.passwords import password_notes
 from fedmend.flow.reading import all_problems, read_party
 from fedmend.secure.keys import fingerprint, remembered_keys
 

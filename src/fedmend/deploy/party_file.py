@@ -12,9 +12,6 @@ from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field, ValidationError
 
-from fedmend.config import PartySettings, problem_of
-from fedmend.config.checks import cross_problems
-from fedmend.config.environment import look_up
 from fedmend.data.table import Table
 from fedmend.deploy.confirmed import require_confirmed
 from fedmend.deploy.party_keys import KeySettings, install_keys
@@ -26,6 +23,9 @@ from fedmend.federation.engines.flare.leftovers import KEEP_JOBS
 from fedmend.federation.policy import MACHINES_PREDICTIONS
 from fedmend.federation.randomness import kept_secret
 from fedmend.federation.site import RECORDS
+from fedmend.flow.config import PartySettings, problem_of
+from fedmend.flow.config.checks import cross_problems
+from fedmend.flow.config.environment import look_up
 from fedmend.flow.reading import read_party, split_by_id
 from fedmend.secure.psi_spu import PARTNER_ADDRESSES
 
@@ -167,7 +167,7 @@ def _new_rows(file: PartyFile, train: Table) -> Table:
 
 def read_new(file: PartyFile, schema: Schema) -> Table:
     """The rows of the file that a party names for predictions."""
-    from fedmend.predict.rows import read_rows
+    from fedmend.serve.rows import read_rows
 
     assert file.new is not None
     place = look_up(file.new, "new")

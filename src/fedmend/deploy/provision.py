@@ -18,13 +18,13 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedmend.config.mended import moved, toml_text
 from fedmend.deploy.certificates import issued_certificates, kit_certificates, require_valid
 from fedmend.errors import ConfigError, MissingExtra
 from fedmend.federation.engines.flare.kits import ADMIN, PARTY_CLASS, RELAY_CLASS, Kits
+from fedmend.flow.config.mended import moved, toml_text
 
 if TYPE_CHECKING:
-    from fedmend.config import Config, PartySettings
+    from fedmend.flow.config import Config, PartySettings
 
 __all__ = ["Kits", "anchor_server", "make_kits", "provision", "require_kits"]
 

@@ -16,7 +16,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from fedmend.config.catalogue import (
+from fedmend.errors import ConfigError, FedmendError, FedmendWarning
+from fedmend.federation import Federation
+from fedmend.flow.config.catalogue import (
     AUTO,
     COMPLETED,
     CORRECTED,
@@ -25,9 +27,7 @@ from fedmend.config.catalogue import (
     method_class,
     uses_completed_rows,
 )
-from fedmend.config.shapes import HORIZONTAL
-from fedmend.errors import ConfigError, FedmendError, FedmendWarning
-from fedmend.federation import Federation
+from fedmend.flow.config.shapes import HORIZONTAL
 from fedmend.flow.folds import fold, forget, horizontal_fold
 from fedmend.flow.scoring import Reference, measure
 from fedmend.report.amounts import score_text
@@ -35,7 +35,7 @@ from fedmend.report.plots import pretty
 from fedmend.report.record import better_is_higher
 
 if TYPE_CHECKING:
-    from fedmend.config import Config
+    from fedmend.flow.config import Config
     from fedmend.flow.listening import Listener
 
 __all__ = ["Candidate", "Choice", "Choosing", "Contest", "candidates_of", "main_metric"]

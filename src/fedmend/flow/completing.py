@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedmend._json import write_json
-from fedmend.config.catalogue import completer_class
 from fedmend.federation import Federation
+from fedmend.flow.config.catalogue import completer_class
 from fedmend.flow.kept import (
     keep_alignment,
     keep_completion,
@@ -26,7 +26,7 @@ from fedmend.report.mending import Mending
 from fedmend.secure.align import align
 
 if TYPE_CHECKING:
-    from fedmend.config import Config
+    from fedmend.flow.config import Config
     from fedmend.flow.listening import Listener
 
 __all__ = ["EXPORT_FOLDER", "FOLDER", "Completing", "complete", "completed_before"]

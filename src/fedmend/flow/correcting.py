@@ -18,15 +18,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fedmend._json import write_json
-from fedmend.config.catalogue import METHODS, method_class
 from fedmend.federation import Federation
+from fedmend.flow.config.catalogue import METHODS, method_class
 from fedmend.flow.kept import keep_completion, restore_completion
-from fedmend.methods.corrected import correct_labels
-from fedmend.methods.labellers import Labellers
+from fedmend.methods.annotators.annotators import Labellers
+from fedmend.methods.annotators.corrected import correct_labels
 from fedmend.report.labelling import Labelling
 
 if TYPE_CHECKING:
-    from fedmend.config import Config
+    from fedmend.flow.config import Config
     from fedmend.flow.listening import Listener
 
 __all__ = ["FOLDER", "Corrected", "Correcting", "correct", "corrected_before"]

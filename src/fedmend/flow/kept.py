@@ -16,15 +16,15 @@ from fedmend.errors import ResumeError
 from fedmend.federation import AlignmentCounts, Federation, Worker, exposed
 from fedmend.federation.bound import EVERY_RUN, declare
 from fedmend.federation.site import Alignment
-from fedmend.learn.belief import (
+from fedmend.split.belief import (
     Belief,
     cell_confidence,
     keep_belief,
     keep_confidence,
     label_belief,
 )
-from fedmend.learn.own_model import keep_own_model, own_model
-from fedmend.learn.parts import Part, read_file, write_file
+from fedmend.split.own_model import keep_own_model, own_model
+from fedmend.split.parts import Part, read_file, write_file
 
 __all__ = [
     "AlignmentKeeper",

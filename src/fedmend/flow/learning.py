@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 
 from fedmend._json import write_json
-from fedmend.config.catalogue import CROWD
 from fedmend.federation import Federation
 from fedmend.flow.choosing import Choice, Contest, candidates_of
+from fedmend.flow.config.catalogue import CROWD
 from fedmend.flow.mending import Found
 from fedmend.flow.plan import Method, Plan
 from fedmend.flow.scoring import Reference, reference_of

@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fedmend._json import write_json
-from fedmend.config.catalogue import CROWD
 from fedmend.federation import Federation
 from fedmend.flow import completing, correcting
 from fedmend.flow.choosing import Choice
 from fedmend.flow.completing import complete, completed_before
+from fedmend.flow.config.catalogue import CROWD
 from fedmend.flow.correcting import correct, corrected_before
 from fedmend.flow.kept import keep_alignment, restore_alignment
 from fedmend.flow.plan import Method, Plan

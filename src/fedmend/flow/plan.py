@@ -8,7 +8,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedmend.config.catalogue import (
+from fedmend.federation import Federation, Party
+from fedmend.flow.choosing import Choosing
+from fedmend.flow.completing import Completing
+from fedmend.flow.config.catalogue import (
     AUTO,
     COMPLETED,
     CORRECTED,
@@ -17,15 +20,12 @@ from fedmend.config.catalogue import (
     slug_of,
     uses_completed_rows,
 )
-from fedmend.config.passwords import without_passwords
-from fedmend.federation import Federation, Party
-from fedmend.flow.choosing import Choosing
-from fedmend.flow.completing import Completing
+from fedmend.flow.config.passwords import without_passwords
 from fedmend.flow.correcting import Correcting
 from fedmend.flow.reading import read_parties
 
 if TYPE_CHECKING:
-    from fedmend.config import Config
+    from fedmend.flow.config import Config
 
 __all__ = ["Method", "Plan", "plan_of"]
 

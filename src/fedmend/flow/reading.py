@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from fedmend.config.environment import look_up
 from fedmend.errors import ConfigError, DataError, FedmendWarning, ReadError
 from fedmend.federation import Party
+from fedmend.flow.config.environment import look_up
 from fedmend.secure.identifiers import RULES
 
 if TYPE_CHECKING:
-    from fedmend.config import Config, PartySettings
     from fedmend.data.table import Table
+    from fedmend.flow.config import Config, PartySettings
 
 __all__ = [
     "all_problems",

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from fedmend._json import plain
-from fedmend.config.catalogue import MAJORITY
 from fedmend.errors import DataError
 from fedmend.federation import Federation
+from fedmend.flow.config.catalogue import MAJORITY
 from fedmend.report.uncertainty import Uncertainty
 
 __all__ = ["Reference", "how_sure", "measure", "reference_of"]
@@ -67,7 +67,7 @@ def reference_of(
 
 def measure(estimator: Any, test: Federation, reference: Reference) -> dict[str, float]:
     """All metrics of a fitted method on the test rows, computed where the labels are."""
-    from fedmend.methods.crowd_base import CrowdEstimator
+    from fedmend.methods.annotators.estimator import CrowdEstimator
 
     if reference.own:
         scores: dict[str, float] = estimator.evaluate(test)
@@ -95,7 +95,7 @@ def _asked(
     question: str, probabilities: Any, estimator: Any, test: Federation, reference: Reference
 ) -> dict[str, Any]:
     """What the one party that holds the labels computes of a method's predictions."""
-    from fedmend.methods.inc_labels import LabelWorker
+    from fedmend.methods.annotators.worker import LabelWorker
 
     (party,) = reference.parties
     with test.workers(LabelWorker, parties=[party]) as crew:
@@ -106,7 +106,7 @@ def _majority(
     test: Federation, parties: tuple[str, ...], classes: list[Any]
 ) -> tuple[np.ndarray, np.ndarray]:
     """What most of the parties say of each test row, and where it is not a tie."""
-    from fedmend.methods.labellers import Labellers
+    from fedmend.methods.annotators.annotators import Labellers
 
     with Labellers(test, parties) as labellers:
         labellers.attach(classes)
@@ -122,7 +122,7 @@ def how_sure(estimator: Any, test: Federation, reference: Reference) -> Uncertai
 
     None for numbers, which have none.
     """
-    from fedmend.methods.crowd_base import CrowdEstimator
+    from fedmend.methods.annotators.estimator import CrowdEstimator
 
     if estimator.task_ == "regression":
         return None
@@ -150,7 +150,7 @@ def how_sure(estimator: Any, test: Federation, reference: Reference) -> Uncertai
 
 def _judged_elsewhere(estimator: Any, test: Federation, reference: Reference) -> dict[str, Any]:
     """Against one other party's labels, computed there; or against the majority of several."""
-    from fedmend.learn.evidence.calibration import describe
+    from fedmend.learn.calibration import describe
     from fedmend.learn.metrics import normalised_entropy
 
     probabilities = estimator.predict_proba(test)

@@ -54,7 +54,7 @@ def execute(
     resume: go on with an unfinished run, or do again what changed settings touch of a finished
     one. start: the stage from which everything is done again.
     """
-    from fedmend.live import LiveListener  # which hears the stages of this room
+    from fedmend.flow.live import LiveListener  # which hears the stages of this room
 
     with workplace(
         Path(folder), plan, resume=resume, force=force, keep_failed=keep_failed, start=start

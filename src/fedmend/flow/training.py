@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedmend._json import write_json
-from fedmend.config.catalogue import method_class
 from fedmend.errors import ConfigError
+from fedmend.flow.config.catalogue import method_class
 from fedmend.flow.scoring import Reference, how_sure, measure
-from fedmend.learn.label_dp import in_words
 from fedmend.report.labelling import Labelling
 from fedmend.report.record import MethodRun
+from fedmend.split.label_dp import in_words
 
 if TYPE_CHECKING:
     from fedmend.federation import Federation

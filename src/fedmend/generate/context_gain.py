@@ -18,8 +18,8 @@ from fedmend.errors import DataError
 from fedmend.generate.encoder import Encoded
 from fedmend.generate.gain import GAIN
 from fedmend.generate.gain_parts import Rows
-from fedmend.learn.halves import Settings
 from fedmend.learn.optim import OptimizerSpec
+from fedmend.split.halves import Settings
 
 __all__ = ["ContextGAIN"]
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from fedmend.errors import DataError
-from fedmend.learn.parts import read_file, write_file
+from fedmend.split.parts import read_file, write_file
 
 __all__ = ["read", "write"]
 

@@ -33,10 +33,10 @@ from fedmend.generate.given import Given
 from fedmend.generate.progress import shown
 from fedmend.generate.training import History, Progress, held_out
 from fedmend.generate.vfgain_workers import ORDERS, ContextWorker, ImputerWorker
-from fedmend.learn.features import ALIGNED
-from fedmend.learn.parts import read_json, write_json
-from fedmend.learn.session import PREDICT_ROWS, epoch_seed
 from fedmend.secure.exchange import is_sealed, seal_exchange
+from fedmend.split.features import ALIGNED
+from fedmend.split.parts import read_json, write_json
+from fedmend.split.session import PREDICT_ROWS, epoch_seed
 
 __all__ = ["VFGAIN", "Made"]
 

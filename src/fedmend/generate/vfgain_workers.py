@@ -23,11 +23,11 @@ from fedmend.generate.base import Generator
 from fedmend.generate.gain_parts import Duel, Rows
 from fedmend.generate.registry import make
 from fedmend.generate.training import EMA, batches, generator_for
-from fedmend.learn.features import BatchOrder
-from fedmend.learn.halves import BottomHalf, Settings
-from fedmend.learn.parts import part_of
-from fedmend.learn.split import BottomWorker
 from fedmend.secure.exchange import ExchangeWorker
+from fedmend.split.features import BatchOrder
+from fedmend.split.halves import BottomHalf, Settings
+from fedmend.split.parts import part_of
+from fedmend.split.workers import BottomWorker
 
 if TYPE_CHECKING:
     from fedmend.generate.context_gain import ContextGAIN

@@ -1,1 +1,1 @@
-"""Split training, metrics, networks. Knows parties and ledgers, but no paper."""
+"""What any training needs and no party is in: networks, optimisers, views of rows, metrics."""

@@ -1,33 +1,28 @@
-"""One file per published method, in the paper's order and words; and the baselines."""
+"""One folder per family of methods, each with all of its papers; and what families share."""
 
-from fedmend.methods.baselines import (
-    EM,
-    MJ,
-    SFHTL,
-    SSLVFL,
-    VFL,
-    AbsentPartner,
-    Clean,
+from fedmend.methods.annotators.baselines import EM, MJ, Clean, Random
+from fedmend.methods.annotators.inc import InC
+from fedmend.methods.completion.fedpsg_pum import FedPSGPUM
+from fedmend.methods.horizontal.baselines import (
     FedAvg,
-    FedCVT,
     FedDB,
-    FedDure,
     FedLabel,
-    FedLoKe,
-    FedMatch,
     FedProx,
-    FewShotVFL,
     FixMatch,
     FlexMatch,
-    Local,
-    LocalVFL,
-    Random,
-    RandomMatch,
 )
-from fedmend.methods.fedpsg_pum import FedPSGPUM
-from fedmend.methods.inc import InC
-from fedmend.methods.risa import RISA, ImageRISA
-from fedmend.methods.sage import SAGE
+from fedmend.methods.horizontal.sage import SAGE
+from fedmend.methods.horizontal.twins import FedDure, FedLoKe, FedMatch
+from fedmend.methods.risa.risa import RISA, ImageRISA
+from fedmend.methods.vertical.absent_partner import AbsentPartner
+from fedmend.methods.vertical.fedcvt import FedCVT
+from fedmend.methods.vertical.few_shot import FewShotVFL
+from fedmend.methods.vertical.local import Local
+from fedmend.methods.vertical.local_vfl import LocalVFL
+from fedmend.methods.vertical.random_match import RandomMatch
+from fedmend.methods.vertical.sfhtl import SFHTL
+from fedmend.methods.vertical.ssl_vfl import SSLVFL
+from fedmend.methods.vertical.vfl import VFL
 
 __all__ = [
     "EM",

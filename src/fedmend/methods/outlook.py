@@ -15,12 +15,12 @@ import pandas as pd
 
 from fedmend.data.labels import as_written
 from fedmend.errors import ConfigError
-from fedmend.learn.features import ALL, among, is_known
 from fedmend.learn.metrics import normalised_entropy
+from fedmend.split.features import ALL, among, is_known
 
 if TYPE_CHECKING:
     from fedmend.federation import Federation
-    from fedmend.methods.base import SplitEstimator
+    from fedmend.methods.network import SplitEstimator
 
 __all__ = ["frame_of", "outlook", "shares"]
 

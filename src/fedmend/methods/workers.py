@@ -9,29 +9,29 @@ from __future__ import annotations
 
 from fedmend.federation.bound import but, declare
 from fedmend.generate.vfgain_workers import ContextWorker, ImputerWorker
-from fedmend.learn.clients.hidden import HiddenClientWorker
-from fedmend.learn.clients.worker import ClientWorker
-from fedmend.learn.columns.aside import AsideFeatures, AsideTargets
-from fedmend.learn.columns.linear_workers import LinearFeatures, LinearTargets
-from fedmend.learn.columns.neural import NeuralFeatures, NeuralTargets
-from fedmend.learn.columns.tree_workers import TreeFeatures, TreeTargets
-from fedmend.learn.contrastive import PretrainWorker
-from fedmend.learn.evidence.heads import EvidenceTopWorker
-from fedmend.learn.evidence.workers import EvidenceBottomWorker
-from fedmend.learn.local_ssl import GradientWorker, HeadWorker, LocalWorker
-from fedmend.learn.partial import PartialBottomWorker, PartialTopWorker
-from fedmend.learn.split import BottomWorker, TopWorker
-from fedmend.methods.baselines.random_match import RandomMatchWorker
-from fedmend.methods.completion import RowsWorker
-from fedmend.methods.corrected import CorrectedLabelWorker
-from fedmend.methods.generation import GenerateWorker
-from fedmend.methods.horizontal import ModelKeeper
-from fedmend.methods.inc_labels import LabelWorker
-from fedmend.methods.merging import MergeWorker
-from fedmend.methods.selftrain import SelfTrainingWorker
+from fedmend.methods.annotators.corrected import CorrectedLabelWorker
+from fedmend.methods.annotators.worker import LabelWorker
+from fedmend.methods.completion.aside import AsideFeatures, AsideTargets
+from fedmend.methods.completion.generation import GenerateWorker
+from fedmend.methods.completion.linear_workers import LinearFeatures, LinearTargets
+from fedmend.methods.completion.merging import MergeWorker
+from fedmend.methods.completion.neural import NeuralFeatures, NeuralTargets
+from fedmend.methods.completion.rows import RowsWorker
+from fedmend.methods.completion.self_training import SelfTrainingWorker
+from fedmend.methods.completion.tree_workers import TreeFeatures, TreeTargets
+from fedmend.methods.horizontal.estimator import ModelKeeper
+from fedmend.methods.horizontal.hidden import HiddenClientWorker
+from fedmend.methods.horizontal.worker import ClientWorker
+from fedmend.methods.risa.heads import EvidenceTopWorker
+from fedmend.methods.risa.workers import EvidenceBottomWorker
+from fedmend.methods.vertical.contrastive import PretrainWorker
+from fedmend.methods.vertical.local_ssl import GradientWorker, HeadWorker, LocalWorker
+from fedmend.methods.vertical.random_match import RandomMatchWorker
 from fedmend.secure.inner_product import PRODUCT_WORKERS
 from fedmend.secure.ranks import RankWorker
 from fedmend.secure.sums import SumWorker
+from fedmend.split.partial import PartialBottomWorker, PartialTopWorker
+from fedmend.split.workers import BottomWorker, TopWorker
 
 __all__: list[str] = []
 

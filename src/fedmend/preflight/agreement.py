@@ -21,7 +21,7 @@ import numpy as np
 from fedmend.errors import DataError
 from fedmend.federation import Federation
 from fedmend.federation.bound import declare
-from fedmend.methods.inc_labels import LabelWorker
+from fedmend.methods.annotators.worker import LabelWorker
 from fedmend.secure.columns import Columns, ColumnsWorker, IntegerColumns, column_provider
 from fedmend.secure.dealer import DealerWorker
 from fedmend.secure.inner_product import Mode, ProductSession

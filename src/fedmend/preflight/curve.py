@@ -19,12 +19,12 @@ import numpy as np
 
 from fedmend.errors import ConfigError, DataError
 from fedmend.federation import Federation
-from fedmend.learn.features import ALIGNED, Segments
-from fedmend.learn.halves import Settings
 from fedmend.learn.optim import OptimizerSpec
-from fedmend.learn.session import Session
-from fedmend.learn.training import SplitConfig, SplitNetwork
 from fedmend.preflight.power_law import Point, point_of, read_curve, widening
+from fedmend.split.features import ALIGNED, Segments
+from fedmend.split.halves import Settings
+from fedmend.split.session import Session
+from fedmend.split.training import SplitConfig, SplitNetwork
 
 __all__ = ["Curve", "fit_and_score", "learning_curve"]
 

@@ -13,7 +13,7 @@ from fedmend._json import plain
 from fedmend.report.amounts import percent
 
 if TYPE_CHECKING:
-    from fedmend.methods.inc import InC
+    from fedmend.methods.annotators.inc import InC
 
 __all__ = ["Labelling"]
 

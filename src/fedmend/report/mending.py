@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from fedmend._json import plain
 
 if TYPE_CHECKING:
-    from fedmend.methods.mended import Completed, Mended
+    from fedmend.methods.completion.mended import Completed, Mended
 
 __all__ = ["ORIGIN_WORDS", "MendedColumn", "MendedPair", "Mending"]
 

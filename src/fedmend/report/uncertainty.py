@@ -20,7 +20,7 @@ __all__ = ["Uncertainty", "picture"]
 class Uncertainty:
     """What is known of one method's uncertainty.
 
-    worth: as `fedmend.learn.evidence.calibration.describe` tells it. carried: by party the mean
+    worth: as `fedmend.learn.calibration.describe` tells it. carried: by party the mean
     share of decisions on rows known to all. trust: by kind of row and source. made_up: by passive
     party how many rows got a label, kept it, and how many there are. against: what counts as right
     where that is a matter of votes.
@@ -70,7 +70,7 @@ class Uncertainty:
 
     def table(self) -> list[list[str]]:
         """A head, and a line for each party: its share of decisions, and how far it is trusted."""
-        from fedmend.learn.evidence.trust import COLUMNS  # which needs torch
+        from fedmend.methods.risa.trust import COLUMNS  # which needs torch
 
         lines = [["party", "carried", "trusted"]]
         for party, share in self.carried.items():

@@ -1,0 +1,272 @@
+"""The measurements of FedPSG-PUM one by one: what each computes, and many of them in parallel.
+
+A `Cell` is one measurement of one torn table. Each runs by itself, so cells can be spread over
+processes, kept in a folder, and taken up again where a run was cut off.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+import warnings
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from fedmend._json import write_json
+from fedmend.data import datasets
+from fedmend.data.table import Table
+from fedmend.errors import FedmendError, FedmendWarning
+from fedmend.federation import Federation
+from fedmend.generate import make
+from fedmend.methods import VFL, Local, LocalVFL
+from fedmend.methods.completion.fedpsg_pum import FedPSGPUM
+from fedmend.methods.completion.rows import completion_of
+from fedmend_bench.completion.scores import Scenario, reference, scores, tear_table
+from fedmend_bench.pool import side_by_side
+
+__all__ = ["ABLATIONS", "OURS", "PAPER", "PARTS", "Cell", "run_cell", "run_cells"]
+
+OURS, PAPER = "FedPSG-PUM", "paper()"
+PARTS = ("ours", "paper", "baselines")
+ROUNDS = {"rounds": 3, "alpha": 0.5}
+ABLATIONS: dict[str, dict[str, Any]] = {
+    "default": {},
+    "strength=mean": {"strength": "mean"},
+    "strength=mean-abs": {"strength": "mean-abs"},
+    "tau=0 (all predicted)": {"tau": 0.0},
+    "tau=0.2": {"tau": 0.2},
+    "tau=cv": {"tau": "cv"},
+    "tau=1 (all generated)": {"tau": 1.0},
+    "rounds=3, confidence=spread": ROUNDS,
+    "rounds=3, confidence=probability": {**ROUNDS, "confidence": "probability"},
+    "rounds=3, confidence=published": {**ROUNDS, "confidence": "published"},
+    "rounds=3, confidence=cpg": {**ROUNDS, "confidence": "cpg"},
+    "rounds=3, confidence=cdsc": {**ROUNDS, "confidence": "cdsc"},
+    "rounds=3, confidence=evidential": {**ROUNDS, "confidence": "evidential"},
+    "order=generate-first": {"order": "generate-first"},
+    "chain": {"chain": True},
+    "own columns": {"own_columns": True},
+    "condition=False": {"condition": False},
+    "draws=1": {"draws": 1},
+    "folds=1": {"folds": 1},
+    "beyond": {"beyond": True},
+    "model=linear": {"model": "linear"},
+    "model=tree": {"model": "tree"},
+    "model=linear+tree+neural": {"model": ["linear", "tree", "neural"]},
+}
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One measurement.
+
+    part: ours, paper, baselines, ``reference: NAME``, ``generator: NAME`` or ``ablation: NAME``.
+    where: which rows are missing. columns: so many of the table's columns, drawn; 0 for all.
+    generator_epochs, epochs, trainings: of generators; of downstream training, and how many of
+    those are averaged. secure: homomorphic encryption for the correlation too. settings: for
+    FedPSGPUM in the place of its defaults.
+    """
+
+    data: str
+    where: str
+    missing: float
+    seed: int
+    part: str
+    rows: int
+    test: int
+    generator_epochs: int
+    epochs: int
+    trainings: int
+    secure: bool = False
+    settings: dict[str, Any] = field(default_factory=dict)
+    columns: int = 0
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What every line of the results says."""
+        return {name: getattr(self, name) for name in ("data", "where", "missing", "seed")}
+
+    @property
+    def file(self) -> str:
+        name = f"{self.data}-{self.where}-{self.missing:g}-{self.seed}-{self.part}"
+        return "".join(sign if sign.isalnum() or sign in "-.=" else "_" for sign in name) + ".json"
+
+
+def run_cell(cell: Cell) -> list[dict[str, Any]]:
+    """The lines of one measurement."""
+    table = datasets.load(cell.data)
+    if cell.columns:
+        drawn = np.random.default_rng(cell.seed).permutation(table.feature_names)[: cell.columns]
+        label = [table.label] if table.label else []
+        table = table.select([*drawn.tolist(), *label])
+    case = tear_table(
+        table, cell.missing, rows=cell.rows, test=cell.test, seed=cell.seed, where=cell.where
+    )
+    work, (kind, _, name) = _Work(cell, case), cell.part.partition(": ")
+    makers: dict[str, Callable[[], Iterable[dict[str, Any]]]] = {
+        "ours": work.ours,
+        "paper": work.paper,
+        "baselines": work.baselines,
+        "reference": lambda: [work.completion(name, partial(reference, name, case))],
+        "generator": lambda: [work.completion(f"{name} alone", partial(work.generated, name))],
+        "ablation": lambda: [work.fitted(name, work.model(**ABLATIONS[name]))[1]],
+    }
+    with warnings.catch_warnings():
+        # no strong column, a column that was generated instead: the figures show it
+        warnings.simplefilter("ignore", FedmendWarning)
+        return [cell.facts | line for line in makers[kind]()]
+
+
+class _Work:
+    """All measurements of one torn table."""
+
+    def __init__(self, cell: Cell, case: Scenario) -> None:
+        self.cell, self.case, self.seed = cell, case, cell.seed
+        self.generator = {"epochs": cell.generator_epochs}
+        self.mode = {} if cell.secure else {"correlation_mode": "dealer"}
+
+    def model(self, **changes: Any) -> FedPSGPUM:
+        params = {"generator_params": self.generator, "seed": self.seed}
+        return FedPSGPUM(**{**self.mode, **params, **self.cell.settings, **changes})
+
+    def ours(self) -> Iterable[dict[str, Any]]:
+        mended, line = self.fitted(OURS, self.model())
+        yield line
+        if self.cell.trainings:
+            yield self._trained(OURS, VFL, mended.federation)
+
+    def paper(self) -> Iterable[dict[str, Any]]:
+        # The published protocol gives the same order of columns at many times the cost.
+        preset = FedPSGPUM.paper(
+            protocol="inner-product", generator_params=self.generator, **self.mode
+        )
+        mended, line = self.fitted(PAPER, preset)
+        yield line
+        if self.cell.trainings:
+            yield self._trained(PAPER, VFL, mended.federation)
+
+    # ------------------------------------------------------------------ completion
+
+    def fitted(self, name: str, model: FedPSGPUM) -> tuple[FedPSGPUM, dict[str, Any]]:
+        fed = self.case.federation(seed=self.seed)
+        began, spent = time.perf_counter(), time.process_time()
+        model.fit(fed)
+        return model, {
+            "method": name,
+            **scores(self.case, completed(fed, model)),
+            "seconds": time.perf_counter() - began,
+            "cpu_seconds": time.process_time() - spent,
+            "mb": fed.ledger.total_bytes() / 1e6,
+        }
+
+    def completion(self, name: str, fill: Callable[[], pd.DataFrame]) -> dict[str, Any]:
+        began = time.perf_counter()
+        filled = fill()
+        seconds = time.perf_counter() - began
+        return {"method": name, **scores(self.case, filled), "seconds": seconds}
+
+    def generated(self, name: str) -> pd.DataFrame:
+        if name == "vfgain":  # learns from both parties, so it cannot be fitted at b by itself
+            fed = self.case.federation(seed=self.seed)
+            params = {"generator_params": self.length(name)}
+            model = self.model(tau=1.0, generator=name, condition=False, draws=1, **params)
+            return completed(fed, model.fit(fed))
+        own = self.case.b.take(self.case.known).features
+        alone = make(name, seed=self.seed, **self.length(name)).fit(own)
+        return alone.sample(len(self.case.missing)).frame
+
+    def length(self, name: str) -> dict[str, int]:
+        """`generator_epochs` in the words of a generator: some count steps instead."""
+        known = make(name).get_params()
+        if "epochs" in known:
+            return self.generator
+        batches = -(-len(self.case.known) // int(known["batch_size"]))
+        return {"steps": self.cell.generator_epochs * batches}
+
+    # ------------------------------------------------------------------ downstream
+
+    def baselines(self) -> Iterable[dict[str, Any]]:
+        """AUC on two-sided test rows of the joint model, by what it was trained on."""
+        torn = self.case.federation(seed=self.seed)
+        mean = self.case.federation(self._filled(reference("mean/mode", self.case)), self.seed)
+        oracle = self.case.federation(self.case.b, self.seed)
+        yield self._trained("aligned only", VFL, torn)
+        yield self._trained("a only", Local, torn)
+        yield self._trained("zeros", LocalVFL, torn)
+        yield self._trained("mean", VFL, mean)
+        yield self._trained("oracle", VFL, oracle)
+
+    def _trained(self, name: str, method: Any, fed: Federation) -> dict[str, Any]:
+        began, found = time.perf_counter(), []
+        for number in range(self.cell.trainings):
+            seed = 1000 * number + self.seed
+            model = method(epochs=self.cell.epochs, batch_size=256, seed=seed).fit(fed)
+            found.append(model.evaluate(fed.on("test"))["auc"])
+        seconds = time.perf_counter() - began
+        return {"method": f"downstream: {name}", "auc": float(np.mean(found)), "seconds": seconds}
+
+    def _filled(self, values: pd.DataFrame) -> Table:
+        b = self.case.b
+        frame = b.frame.copy()
+        for name in self.case.columns:
+            column = frame[name].astype(object)
+            column.iloc[self.case.missing] = values[name].to_numpy(dtype=object)
+            frame[name] = column.astype(float) if b.schema[name].is_numeric else column
+        kinds = {name: b.schema[name].kind for name in frame.columns}
+        kinds = {name: "continuous" if kind == "integer" else kind for name, kind in kinds.items()}
+        return Table(b.ids, frame, kinds=kinds, label=b.label)
+
+
+def completed(fed: Federation, model: FedPSGPUM) -> pd.DataFrame:
+    """B's guesses in the order of the missing rows; a simulation can look into both sites."""
+    sites: Any = fed.engine
+    made = completion_of(sites.site("b"), model.run_, "a")
+    rows = sites.site("a").alignments[f"{fed.dataset}@{model.run_}-a"].unaligned
+    frame = pd.DataFrame(made.values)
+    return frame.iloc[np.argsort(rows)].reset_index(drop=True)
+
+
+# ---------------------------------------------------------------------------------- many
+
+
+def run_cells(
+    cells: Sequence[Cell],
+    folder: Path | None,
+    processes: int,
+    tell: Callable[[Cell, list[dict[str, Any]]], None],
+) -> list[dict[str, Any]]:
+    """The lines of all cells, of those with a file in `folder` from there.
+
+    With several processes a cell that fails is one line that says so; the others go on.
+    """
+    kept = {cell.file: _kept(cell, folder) for cell in cells}
+    found = {name: lines for name, lines in kept.items() if lines is not None}
+    todo = [cell for cell in cells if cell.file not in found]
+    run = _guarded if processes > 1 else run_cell
+    for cell, lines in side_by_side(run, todo, processes):
+        if folder is not None and not any("failed" in line for line in lines):
+            write_json(folder / cell.file, {"cell": asdict(cell), "lines": lines})
+        found[cell.file] = lines
+        tell(cell, lines)
+    return [line for cell in cells for line in found[cell.file]]
+
+
+def _kept(cell: Cell, folder: Path | None) -> list[dict[str, Any]] | None:
+    if folder is None or not (folder / cell.file).is_file():
+        return None
+    stored = json.loads((folder / cell.file).read_text(encoding="utf-8"))
+    same = stored["cell"] == json.loads(json.dumps(asdict(cell)))
+    return list(stored["lines"]) if same else None
+
+
+def _guarded(cell: Cell) -> list[dict[str, Any]]:
+    try:
+        return run_cell(cell)
+    except (FedmendError, RuntimeError, ValueError) as error:
+        return [cell.facts | {"method": cell.part, "failed": f"{type(error).__name__}: {error}"}]

@@ -1,0 +1,177 @@
+"""The torn world of `fedmend bench flow` as users would have it: CSV files, a federation.toml.
+
+The world is that of `world.py`: a bank and a telco with columns, of whose rows a tenth is
+common, and three labellers, one of them bad. Every party gets a table and a test table; the bank's
+test labels are the true ones. Beside them lie new rows that the bank alone knows, without labels,
+and `truth.json`, which no run reads.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from fedmend._json import write_json
+from fedmend.data.crowds import annotators
+from fedmend.data.table import Table
+from fedmend.methods.recipes import CORRECT, RECIPES, TRAIN
+from fedmend_bench.flow.world import BANK, LABEL, LABELLERS, TELCO, Shape, make_world
+
+__all__ = ["Line", "all_lines", "single_lines", "write_config", "write_world"]
+
+ID = "customer"
+TRUTH_FILE = "truth.json"
+NEW_FILE = "new.csv"
+EVERYBODY = (BANK, TELCO, *LABELLERS[1:])
+COLUMNS = (BANK, TELCO)
+AUTO, ADVISED, ORACLE = "auto", "as advised", "oracle"
+INC = {key: value for key, value in CORRECT.items() if key != "among"}
+# Among few rows smaller batches, so that there are about as many updates.
+FEW_ROWS = {"batch_size": 32, "epochs": 2 * int(TRAIN["epochs"])}
+
+
+# ---------------------------------------------------------------- what is run
+
+
+@dataclass(frozen=True)
+class Line:
+    """One run: who takes part, and what the federation.toml says beside them.
+
+    recipe: given to `fedmend run`. advised: the file is the one that `fedmend check` writes.
+    mended: in the world without tears.
+    """
+
+    name: str
+    parties: tuple[str, ...] = EVERYBODY
+    tables: Mapping[str, Any] = field(default_factory=dict)
+    recipe: str | None = None
+    advised: bool = False
+    mended: bool = False
+
+    @property
+    def slug(self) -> str:
+        return "".join(sign if sign.isalnum() else "-" for sign in self.name.lower())
+
+
+def single_lines() -> list[Line]:
+    """Each method by itself, with the parties it can use."""
+    training = {key: TRAIN[key] for key in ("batch_size", "epochs", "lr", "weight_decay")}
+    crowds = {
+        "InC": INC,
+        "majority": {**training, "name": "majority"},
+        "Dawid–Skene": {**training, "name": "dawid-skene"},
+    }
+    own = {"Local": {}, "VFL": FEW_ROWS, "LocalVFL": {}}
+    names = {"Local": "local", "VFL": "vfl", "LocalVFL": "local-vfl"}
+    found = [
+        _one_method(title, COLUMNS, {**TRAIN, **extra, "name": names[title]})
+        for title, extra in own.items()
+    ]
+    found.append(_one_method("RISA", COLUMNS, {"name": "risa"}))
+    found.append(Line("FedPSG-PUM → VFL", COLUMNS, recipe="complete-vfl"))
+    for title, settings in crowds.items():
+        found.append(_one_method(f"{title} among labellers", LABELLERS, settings))
+        few = FEW_ROWS if title != "InC" else {}
+        found.append(_one_method(f"{title} among all", EVERYBODY, {**settings, **few}))
+    return found
+
+
+def _one_method(title: str, parties: tuple[str, ...], settings: Mapping[str, Any]) -> Line:
+    return Line(title, parties, {"method": settings})
+
+
+def all_lines() -> list[Line]:
+    """Recipes, single methods, the choice by cross-validation, what is advised, and the oracle."""
+    # Without label correction a recipe is for one labeller, and stands among the single methods.
+    together = [name for name, each in RECIPES.items() if "correct" in each.tables]
+    chosen = {"correct": CORRECT, "complete": {"name": "fedpsg-pum"}, "method": {"name": AUTO}}
+    return [
+        *(Line(name, recipe=name) for name in together),
+        *single_lines(),
+        Line(AUTO, tables=chosen),
+        Line(ADVISED, tables={"method": {"name": "inc"}}, advised=True),
+        Line(ORACLE, COLUMNS, {"method": {"name": "vfl", **TRAIN}}, mended=True),
+    ]
+
+
+# ---------------------------------------------------------------- files
+
+
+def write_world(shape: Shape, folder: Path, *, mended: bool = False) -> None:
+    """The tables of all parties, and what the test rows truly are."""
+    folder.mkdir(parents=True, exist_ok=True)
+    world = make_world(shape, mended=mended)
+    engine: Any = world.fed.engine
+    tables = {name: engine.site(name).tables for name in world.fed.names}
+    for name in world.fed.names:
+        _write(tables[name]["train"], folder / f"{name}.csv", "c")
+        if name in COLUMNS:
+            _write(tables[name]["test"], folder / f"{name}-test.csv", "t")
+    for name, said in _test_votes(shape, world.test_truth).items():
+        _write(said, folder / f"{name}-test.csv", "t")
+    _write(tables[BANK]["test"].features, folder / NEW_FILE, "t")
+    ids = [f"t{number}" for number in tables[BANK]["test"].ids]
+    write_json(folder / TRUTH_FILE, dict(zip(ids, map(str, world.test_truth), strict=True)))
+    kinds = {name: _kinds(tables[name]["train"]) for name in world.fed.names}
+    write_json(folder / "kinds.json", kinds)
+
+
+def _write(table: Table, path: Path, letter: str) -> None:
+    ids = np.array([f"{letter}{number}" for number in table.ids])
+    Table(ids, table.frame, schema=table.schema).to_csv(path, id=ID)
+
+
+def _test_votes(shape: Shape, truth: np.ndarray) -> dict[str, Table]:
+    """What the labellers without columns say of the test rows; nobody is measured against it."""
+    codes, classes = pd.factorize(truth, sort=True)
+    rates = dict(zip(LABELLERS, shape.rates, strict=True))
+    found = {}
+    for name in LABELLERS[1:]:
+        said = annotators(codes, rates=[rates[name]], n_classes=len(classes), seed=shape.seed + 1)
+        frame = pd.DataFrame({LABEL: np.asarray(classes, object)[said[:, 0]]})
+        found[name] = Table(np.arange(len(truth)), frame, kinds={LABEL: "nominal"}, label=LABEL)
+    return found
+
+
+def _kinds(table: Table) -> dict[str, Any]:
+    """As [party.kinds] has them: ordinal columns by their values in order."""
+    found: dict[str, Any] = {}
+    for name in table.names:
+        column = table.schema[name]
+        found[name] = list(column.categories or ()) if column.kind == "ordinal" else column.kind
+    return found
+
+
+def write_config(line: Line, shape: Shape, folder: Path) -> Path:
+    """The federation.toml of a line, beside the tables of `write_world`."""
+    kinds = json.loads((folder / "kinds.json").read_text(encoding="utf-8"))
+    lines = ["[run]", f"seed = {shape.seed}"]
+    for name in line.parties:
+        lines += ["", "[[party]]", *_pairs(_party(name)), "[party.kinds]", *_pairs(kinds[name])]
+    for key, settings in line.tables.items():
+        lines += ["", f"[{key}]", *_pairs(settings)]
+    labelled = [name for name in line.parties if name in LABELLERS]
+    lines += ["", "[evaluate]", 'metrics = ["auc"]']
+    lines += [f'reference = "{BANK}"'] if len(labelled) > 1 else []
+    path = folder / f"{line.slug}.toml"
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return path
+
+
+def _party(name: str) -> dict[str, Any]:
+    told = {"name": name, "data": f"{name}.csv", "test": f"{name}-test.csv", "id": ID}
+    return {**told, "label": LABEL} if name in LABELLERS else told
+
+
+def _pairs(content: Mapping[str, Any] | Sequence[Any]) -> list[str]:
+    """Plain values as lines of TOML, which are those of JSON but for the key."""
+    return [
+        f"{json.dumps(str(key))} = {json.dumps(value, ensure_ascii=False)}"
+        for key, value in dict(content).items()
+    ]

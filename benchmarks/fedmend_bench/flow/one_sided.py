@@ -1,0 +1,180 @@
+"""`fedmend bench one-sided`: what is predicted of people whom one party alone knows.
+
+Two parties hold halves of a table's columns and share a tenth of the people. The test people are
+predicted three times: known to both, to the label party alone, and to its partner alone. A model
+trained on shared rows can put the absent side at its mean ("fill"), or guess it from the side that
+is there (`learn.sides`, what fedmend does); methods that have learnt to do without a side stand
+beside it.
+"""
+
+from __future__ import annotations
+
+import statistics
+import warnings
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from fedmend.data import datasets, scenario
+from fedmend.errors import FedmendWarning
+from fedmend.federation import Alignment, AlignmentCounts, Federation, Party
+from fedmend.federation.engines.local import LocalEngine
+from fedmend.learn import metrics
+from fedmend.methods import RISA, VFL, AbsentPartner, Local, LocalVFL
+from fedmend.methods.network import SplitEstimator
+from fedmend.secure.align import align
+from fedmend_bench.harness import Bar, BenchResult
+from fedmend_bench.options import chosen, listed
+
+NAME = "one-sided"
+HELP = "rows that one party alone knows: absent sides guessed, or at their mean"
+
+LABELS, OTHER = "labels", "other"
+MODELS = {each.__name__: each for each in (VFL, LocalVFL, AbsentPartner, RISA, Local)}
+
+
+def run(
+    quick: bool = False,
+    sets: str = "credit,bank,adult",
+    rows: int = 10_000,
+    overlap: float = 0.1,
+    seeds: str = "10,11,12,13,14",
+    epochs: int = 60,
+    methods: str = ",".join(MODELS),
+) -> BenchResult:
+    """Mean AUC and log loss over seeds; the bars compare guessing with the mean row."""
+    names, numbers = listed(sets), [int(each) for each in listed(seeds)]
+    wanted = chosen("methods", methods, MODELS)
+    if quick:
+        names, numbers, rows, epochs = ["breast-cancer"], [10, 11], 600, 20
+    table: list[dict[str, Any]] = []
+    bars: list[Bar] = []
+    for name in names:
+        shared = 0.4 if quick else overlap
+        found = [
+            each for seed in numbers for each in measured(name, rows, shared, seed, epochs, wanted)
+        ]
+        lines = list(_means(name, found))
+        table += lines
+        bars += _bars(name, lines)
+    return BenchResult(NAME, table, bars)
+
+
+def measured(
+    name: str, rows: int, overlap: float, seed: int, epochs: int, methods: Sequence[str]
+) -> Iterator[dict[str, Any]]:
+    """Every method on one torn table, for each kind of test row."""
+    fed, truth = torn(name, rows, overlap, seed)
+    for method in (MODELS[each] for each in methods):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FedmendWarning)
+            model = method(epochs=epochs, seed=seed).fit(fed)
+        for known in (f"{LABELS} {OTHER}", LABELS, OTHER):
+            if known == OTHER and method is Local:
+                continue
+            yield from _scored(model, fed, known, truth)
+
+
+def torn(name: str, rows: int, overlap: float, seed: int) -> tuple[Federation, np.ndarray]:
+    """Parties with a half of the columns each; all test people at both, in the same order."""
+    whole = datasets.load(name)
+    rng = np.random.default_rng(seed)
+    if len(whole) > rows:
+        whole = whole.take(np.sort(rng.permutation(len(whole))[:rows]))
+    names = list(whole.feature_names)
+    mine = set(rng.permutation(len(names))[: len(names) // 2].tolist())
+    columns = {
+        LABELS: [each for at, each in enumerate(names) if at in mine],
+        OTHER: [each for at, each in enumerate(names) if at not in mine],
+    }
+    both = scenario.split_columns(whole, columns, label_party=LABELS)
+    known, test = scenario.split_rows(both, 0.3, seed=seed, stratify=LABELS)
+    known = scenario.tear(known, overlap=overlap, label_party=LABELS, seed=seed)
+    parties = [Party(each, known[each], test=test[each]) for each in (LABELS, OTHER)]
+    fed = Federation(*parties, seed=seed)
+    align(fed)
+    return fed, test[LABELS].y.to_numpy()
+
+
+def _scored(
+    model: SplitEstimator, fed: Federation, known: str, truth: np.ndarray
+) -> Iterator[dict[str, Any]]:
+    """One kind of test row; of a model that guesses also with the absent side at its mean."""
+    test = fed.on("test")
+    together = known not in (LABELS, OTHER)
+    _know(test, len(truth), together)
+    rows = "aligned" if together else known
+    network = model.network_
+    assert model.classes_ is not None
+    classes = model.classes_.tolist()
+    y = np.array([classes.index(each) for each in truth])
+    ways = ["fill", "guess"] if not together and getattr(network, "has_sides", False) else ["–"]
+    for way in ways:
+        if way == "fill":
+            network.has_sides = False
+        try:
+            probabilities = model.predict_proba(test, rows=rows)
+        finally:
+            if way == "fill":
+                network.has_sides = True
+        scores = metrics.classification(y, probabilities)
+        yield {
+            "method": type(model).__name__,
+            "known to": "both" if together else f"{known} only",
+            "absent side": way,
+            "auc": scores["auc"],
+            "log_loss": scores["log_loss"],
+        }
+
+
+def _know(test: Federation, rows: int, together: bool) -> None:
+    """Let the test people be known to both parties, or each to itself alone."""
+    assert isinstance(test.engine, LocalEngine)
+    everybody, nobody = np.arange(rows), np.zeros(0, np.int64)
+    split = Alignment(*((everybody, nobody) if together else (nobody, everybody)))
+    for party in (LABELS, OTHER):
+        test.engine.sites[party].alignments[test.scope] = split
+    own = 0 if together else rows
+    test.note_alignment(AlignmentCounts(rows - own, {LABELS: own, OTHER: own}))
+
+
+# ---------------------------------------------------------------- figures
+
+
+def _means(name: str, found: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    keys = dict.fromkeys((each["known to"], each["method"], each["absent side"]) for each in found)
+    for known, method, way in sorted(keys, key=lambda key: (key[0] != "both", key[0])):
+        group = [
+            each
+            for each in found
+            if (each["known to"], each["method"], each["absent side"]) == (known, method, way)
+        ]
+        auc = [each["auc"] for each in group]
+        yield {
+            "set": name,
+            "known to": known,
+            "method": method,
+            "absent side": way,
+            "auc": statistics.fmean(auc),
+            "sd": statistics.stdev(auc) if len(auc) > 1 else 0.0,
+            "log loss": statistics.fmean(each["log_loss"] for each in group),
+            "seeds": len(group),
+        }
+
+
+def _bars(name: str, lines: Sequence[dict[str, Any]]) -> Iterator[Bar]:
+    """Guessing must not lose to the mean row, for the model that is trained on shared rows."""
+    for known in (f"{LABELS} only", f"{OTHER} only"):
+        by_way = {
+            each["absent side"]: each
+            for each in lines
+            if each["known to"] == known and each["method"] == "VFL"
+        }
+        if not by_way:
+            continue
+        guess, fill = by_way["guess"], by_way["fill"]
+        yield Bar.at_least(f"{name}, {known}: AUC of VFL", guess["auc"], round(fill["auc"], 4))
+        yield Bar.at_most(
+            f"{name}, {known}: log loss of VFL", guess["log loss"], round(fill["log loss"], 4)
+        )

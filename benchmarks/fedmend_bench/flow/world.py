@@ -1,0 +1,139 @@
+"""The torn world of `fedmend bench recipes`: few common rows, and three labellers, one of them bad.
+
+A bank has the numbers of a table, a telco the categories; a tenth of the bank's rows is known to
+the telco. The bank labels its rows, and so do a registry and an agency that have nothing but
+labels; one of the three errs often, and every one leaves rows out. Test rows have true labels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from fedmend.data.crowds import annotators
+from fedmend.data.scenario import tear_rows
+from fedmend.data.table import Table
+from fedmend.errors import ConfigError
+from fedmend.federation import Alignment, AlignmentCounts, Federation, Party
+from fedmend.federation.engines.local import LocalEngine
+from fedmend_bench.risa import data as risa_data
+
+BANK, TELCO = "bank", "telco"
+LABELLERS = (BANK, "registry", "agency")
+ALONE = "alone"
+GOOD, BAD = (0.1, 0.15), 0.3
+LABEL = "said"
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What a world is made of. noisy: the labeller that errs most. missing: votes not given."""
+
+    data: str
+    seed: int
+    rows: int = 8000
+    test: int = 4000
+    overlap: float = 0.1
+    noisy: str = BANK
+    missing: float = 0.3
+
+    @property
+    def rates(self) -> list[float]:
+        """Each labeller's error rate."""
+        if self.noisy not in LABELLERS:
+            raise ConfigError(
+                f"noisy={self.noisy!r} is no labeller. Mend: one of {', '.join(LABELLERS)}"
+            )
+        good = iter(GOOD)
+        return [BAD if name == self.noisy else next(good) for name in LABELLERS]
+
+
+@dataclass(frozen=True)
+class World:
+    """fed: all four parties. truth: of the bank's rows; test_truth: of the test rows."""
+
+    fed: Federation
+    truth: np.ndarray
+    test_truth: np.ndarray
+
+    @property
+    def columns(self) -> Federation:
+        """The parties with columns."""
+        return self.fed.only(BANK, TELCO)
+
+    @property
+    def labellers(self) -> Federation:
+        return self.fed.only(*LABELLERS)
+
+
+def make_world(shape: Shape, *, mended: bool = False, strict: bool = False) -> World:
+    """The world of a shape; `mended` is the one without tears: all rows common, labels true."""
+    sides = risa_data.load_sides(shape.data, shape.seed, shape.rows, shape.test)
+    own, other = sides.train[risa_data.LABELS], sides.train[risa_data.PARTNER]
+    rows = len(own)
+    truth = own.y.to_numpy(dtype=object)
+    votes = _votes(truth, shape)
+    common, _ = tear_rows(rows, (BANK, TELCO), overlap=shape.overlap, seed=shape.seed)
+    if mended:
+        votes = np.repeat(truth[:, None], len(LABELLERS), 1)
+        common = np.arange(rows)
+    ids = np.arange(rows)
+    unknown = np.setdiff1d(ids, common)
+    rng = np.random.default_rng([shape.seed, 29])
+    # The telco's other rows are other people: ids that nobody shares.
+    telco_ids = np.concatenate([common, rows + rng.permutation(len(unknown))])
+    telco = _renamed(other.take(np.concatenate([common, rng.permutation(unknown)])), telco_ids)
+    features = own.select(own.feature_names)
+    tested = sides.test[risa_data.LABELS], sides.test[risa_data.PARTNER]
+    bank_test = _labelled(tested[0].select(features.names), tested[0].y.to_numpy(dtype=object))
+    telco_test = _renamed(tested[1], bank_test.ids)
+    parties = [
+        Party(BANK, _labelled(features, votes[:, 0]), test=bank_test, alone=bank_test),
+        Party(TELCO, telco, test=telco_test, alone=telco_test),
+        *(Party(name, _votes_only(ids, votes[:, k])) for k, name in enumerate(LABELLERS) if k),
+    ]
+    fed = Federation(*parties, seed=shape.seed, strict=strict)
+    world = World(fed, truth, bank_test.y.to_numpy(dtype=object))
+    _know_test_rows(world.columns, len(bank_test))
+    return world
+
+
+def _votes(truth: np.ndarray, shape: Shape) -> np.ndarray:
+    """What each labeller says, None where it says nothing. **Shape** [rows, labellers]."""
+    codes, classes = pd.factorize(truth, sort=True)
+    said = annotators(
+        codes, rates=shape.rates, missing=shape.missing, n_classes=len(classes), seed=shape.seed
+    )
+    pool = np.array([*classes.tolist(), None], object)
+    return pool[said]
+
+
+def _labelled(features: Table, labels: np.ndarray) -> Table:
+    kinds = {name: features.schema[name].kind for name in features.names} | {LABEL: "nominal"}
+    frame = features.frame.assign(**{LABEL: pd.Series(labels, index=features.frame.index)})
+    return Table(np.arange(len(frame)), frame, kinds=kinds, label=LABEL)
+
+
+def _votes_only(ids: np.ndarray, labels: np.ndarray) -> Table:
+    frame = pd.DataFrame({LABEL: pd.Series(labels, dtype=object)})
+    return Table(ids, frame, kinds={LABEL: "nominal"}, label=LABEL)
+
+
+def _renamed(table: Table, ids: Sequence[int] | np.ndarray) -> Table:
+    return Table(np.asarray(ids), table.frame, schema=table.schema)
+
+
+def _know_test_rows(pair: Federation, rows: int) -> None:
+    """Test rows are known to both in "test", to one party each in "alone"."""
+    everyone, nobody = np.arange(rows), np.zeros(0, np.int64)
+    sites: Any = pair.engine
+    assert isinstance(sites, LocalEngine)
+    for dataset, aligned, own in (("test", everyone, nobody), (ALONE, nobody, everyone)):
+        view = pair.on(dataset)
+        for name in pair.names:
+            sites.site(name).alignments[view.scope] = Alignment(aligned, own)
+        view.note_alignment(AlignmentCounts(len(aligned), dict.fromkeys(pair.names, len(own))))

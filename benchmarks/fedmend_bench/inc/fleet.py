@@ -1,0 +1,332 @@
+"""InC and its baselines for many runs at once: the methods' steps with a leading run dimension.
+
+The same arithmetic as `methods.annotators.inc` and its baselines over a federation (the tests
+compare), without the federation. Votes are kept as one-hot rows [E, N, K·C]: then the M-step and
+the E-step are one matrix product each, for all runs of a method.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from fedmend.methods.annotators.aggregation import SMOOTHING
+from fedmend.methods.annotators.worker import LOG_FLOOR
+from fedmend_bench.inc.networks import Fleet
+
+CLEAN = "Clean"
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How a method gets its targets; `rule` is InC's posterior, None for the baselines.
+
+    part: with crossfit, the half of the rows a helper is trained on (1 or 2), 0 for the result.
+    """
+
+    kind: str
+    rule: str | None = None
+    soft: bool = False
+    crossfit: bool = False
+    part: int = 0
+
+
+RECIPES: dict[str, Recipe] = {
+    "Random": Recipe("random"),
+    "MJ": Recipe("mj"),
+    "EM": Recipe("em"),
+    "EM soft": Recipe("em", soft=True),
+    "InC row": Recipe("inc", "row"),
+    "InC bayes": Recipe("inc", "bayes"),
+    "InC product": Recipe("inc", "product", soft=True),
+    "InC product hard": Recipe("inc", "product"),
+    "InC crossfit": Recipe("inc", "product", soft=True, crossfit=True),
+}
+TABLE_METHODS = ("Random", "MJ", "EM", "InC row", "InC product")
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came out of a method in one setting, world by world."""
+
+    method: str
+    setting: str
+    accuracy: np.ndarray
+    correction: np.ndarray
+
+
+# ---------------------------------------------------------------------------------- votes
+
+
+def one_hot(labels: Tensor, classes: int) -> Tensor:
+    """float32, all zeros for -1. (torch's own goes by way of int64, eight bytes an entry.)"""
+    zeros = torch.zeros(*labels.shape, classes, device=labels.device)
+    given = (labels >= 0).float().unsqueeze(-1)
+    return zeros.scatter_(-1, labels.clamp_min(0).unsqueeze(-1), given)
+
+
+class Votes:
+    """Votes of E draws, [E, N, K] with -1 for none, as one-hot rows."""
+
+    def __init__(self, votes: np.ndarray, classes: int, device: torch.device) -> None:
+        given = torch.from_numpy(votes).to(device)
+        self.numbers, self.classes = given, classes
+        self.labellers = votes.shape[2]
+        said = one_hot(given, classes)
+        self.counts = said.sum(2)
+        self.said = said.flatten(2)  # [E, N, K·C]
+
+    def soft(self) -> Tensor:
+        return self.counts / self.counts.sum(-1, keepdim=True).clamp_min(1)
+
+    def majority(self, generator: torch.Generator) -> Tensor:
+        noise = torch.rand(self.counts.shape, generator=generator).to(self.counts.device)
+        return (self.counts + 0.5 * noise).argmax(-1)
+
+    def m_step(self, weights: Tensor) -> Tensor:
+        """T [E, K, true, said] from how far rows are believed to be of each class [E, N, C]."""
+        counts = torch.bmm(weights.transpose(1, 2), self.said)
+        counts = counts.unflatten(2, (self.labellers, self.classes)).transpose(1, 2)
+        counts = counts + SMOOTHING
+        return counts / counts.sum(-1, keepdim=True)
+
+    def evidence(self, matrices: Tensor, rule: str) -> Tensor:
+        """What all votes of a row say about its class [E, N, C]."""
+        if rule == "product":
+            table = matrices.clamp_min(float(np.exp(LOG_FLOOR))).log().transpose(-1, -2)
+        elif rule == "row":
+            table = matrices
+        else:
+            table = (matrices / matrices.sum(-2, keepdim=True)).transpose(-1, -2)
+        table = table.flatten(1, 2)  # [E, K·C, C]
+        if self.said.device.type == "cuda":
+            return torch.bmm(self.said, table)
+        silent = table.new_zeros(len(table), 1, self.classes)
+        rows = torch.cat([table, silent], 1).flatten(0, 1)
+        return F.embedding_bag(self._places, rows, mode="sum").view_as(self.counts)
+
+    @cached_property
+    def _places(self) -> Tensor:
+        """Where each vote's row of evidence is, all draws below each other. **Shape** [E·N, K]."""
+        labeller = torch.arange(self.labellers, device=self.numbers.device) * self.classes
+        width = self.labellers * self.classes
+        places = torch.where(self.numbers >= 0, self.numbers + labeller, width)
+        draw = torch.arange(len(places), device=places.device) * (width + 1)
+        return (places + draw[:, None, None]).flatten(0, 1)
+
+
+def dawid_skene(votes: Votes, iterations: int = 100, tolerance: float = 1e-5) -> Tensor:
+    """The posterior of every draw, from the votes alone."""
+    posterior = votes.soft()
+    for _ in range(iterations):
+        prior = posterior.sum(1, keepdim=True).clamp_min(1e-9)
+        prior = (prior / prior.sum(-1, keepdim=True)).log()
+        matrices = votes.m_step(posterior)
+        updated = torch.softmax(prior + votes.evidence(matrices, "product"), -1)
+        moved = float((updated - posterior).abs_().amax())
+        posterior = updated
+        if moved < tolerance:
+            break
+    return posterior
+
+
+# ---------------------------------------------------------------------------------- one method
+
+
+class Method:
+    """One recipe in all worlds and settings: its groups in the fleet, ỹ and T.
+
+    Draws are numbered world by world, setting by setting: E = R · S.
+    """
+
+    def __init__(
+        self, name: str, recipe: Recipe, groups: list[int], votes: Votes, folds: Tensor | None
+    ) -> None:
+        self.name, self.recipe, self.groups, self.votes = name, recipe, groups, votes
+        self.folds = folds
+        self.posterior: Tensor | None = None
+
+    def correct(self, predicted: Tensor) -> None:
+        """InC's M- and E-step for all draws; predicted [E, N, C]."""
+        votes, rule = self.votes, str(self.recipe.rule)
+        if rule == "product":
+            weights = self.posterior
+            if weights is None:
+                counts = votes.counts
+                weights = (predicted + counts) / (1 + counts.sum(-1, keepdim=True))
+            matrices = votes.m_step(weights)
+            logs = predicted.clamp_min(1e-6).log()
+            self.posterior = torch.softmax(logs + votes.evidence(matrices, rule), -1)
+            return
+        if self.posterior is None:
+            eye = torch.eye(votes.classes, device=predicted.device)
+            matrices = eye.expand(len(predicted), votes.labellers, -1, -1)
+        else:
+            matrices = votes.m_step(predicted)
+        total = predicted + votes.evidence(matrices, rule)
+        self.posterior = total / total.sum(-1, keepdim=True)
+
+    def targets(self) -> Tensor:
+        assert self.posterior is not None
+        if self.recipe.soft:
+            return self.posterior
+        return one_hot(self.posterior.argmax(-1), self.votes.classes)
+
+
+class MethodFleet:
+    """Clean and the given methods in every world and setting, as one fleet.
+
+    votes: [R, S, N, K]; fleet: with as many groups as `count_groups` says.
+    """
+
+    def __init__(
+        self,
+        fleet: Fleet,
+        votes: np.ndarray,
+        y_train: np.ndarray,
+        settings: Sequence[str],
+        recipes: Mapping[str, Recipe],
+        seed: int = 0,
+    ) -> None:
+        self.fleet, self.settings = fleet, list(settings)
+        self.truth = torch.from_numpy(y_train).to(fleet.device)
+        self.votes = Votes(votes.reshape(-1, *votes.shape[2:]), fleet.shape.classes, fleet.device)
+        self._generator = torch.Generator().manual_seed(seed)
+        self._numbers = np.random.default_rng(seed)
+        self.methods: list[Method] = []
+        at = 1
+        for name, recipe in recipes.items():
+            folds = None
+            if recipe.crossfit:
+                shape = (len(self.votes.counts), fleet.rows)
+                folds = torch.rand(shape, generator=self._generator).to(fleet.device) < 0.5
+            for part in (0, 1, 2) if recipe.crossfit else (0,):
+                groups = list(range(at, at + len(settings)))
+                own = replace(recipe, part=part)
+                self.methods.append(Method(name, own, groups, self.votes, folds))
+                at += len(settings)
+        assert at == fleet.groups
+        fleet.targets[:, 0] = one_hot(self.truth, fleet.shape.classes).to(fleet.dtype)
+        self._start()
+
+    def _put(self, method: Method, targets: Tensor) -> None:
+        """Targets [E, N, C] into the fleet; helpers see their half only."""
+        if method.recipe.part:
+            assert method.folds is not None
+            keep = method.folds if method.recipe.part == 1 else ~method.folds
+            targets = targets * keep[..., None]
+        block = targets.unflatten(0, (self.fleet.worlds, len(self.settings)))
+        self.fleet.targets[:, method.groups] = block.to(self.fleet.dtype)
+
+    def _start(self) -> None:
+        soft = self.votes.soft()
+        known = self.votes.counts.sum(-1, keepdim=True) > 0
+        inferred: Tensor | None = None
+        for method in self.methods:
+            kind = method.recipe.kind
+            if kind == "mj":
+                labels = self.votes.majority(self._generator)
+                method.posterior = one_hot(labels, self.votes.classes)
+            elif kind == "em":
+                inferred = dawid_skene(self.votes) if inferred is None else inferred
+                method.posterior = inferred
+            self._put(method, soft if kind in ("inc", "random") else method.targets() * known)
+
+    def train(self, epochs: int) -> None:
+        """Half of the epochs for InC's stage 1, half for stage 2; baselines train throughout."""
+        for epoch in range(1, epochs + 1):
+            for method in self.methods:
+                if method.recipe.kind == "random":
+                    self._put(method, self._turns(epoch))
+            if epoch > epochs // 2:
+                self._correct()
+            self.fleet.epoch(epoch)
+        self._correct()
+
+    def _correct(self) -> None:
+        leaders = [m for m in self.methods if m.recipe.rule is not None and m.recipe.part == 0]
+        for method in leaders:
+            helpers = [m for m in self.methods if m.name == method.name and m is not method]
+            predicted = self._predicted(helpers[1] if helpers else method)
+            if helpers:
+                assert method.folds is not None
+                other = self._predicted(helpers[0])
+                predicted = torch.where(method.folds[..., None], predicted, other)
+            method.correct(predicted)
+            for each in (method, *helpers):
+                each.posterior = method.posterior
+                self._put(each, each.targets())
+
+    def _predicted(self, method: Method) -> Tensor:
+        return self.fleet.outputs(groups=method.groups).flatten(0, 1)
+
+    def _turns(self, epoch: int) -> Tensor:
+        """One-hot labels of the party whose turn each batch is."""
+        fleet, votes = self.fleet, self.votes
+        order = fleet.order(epoch)
+        batch = torch.repeat_interleave(
+            torch.arange(len(fleet.sizes)), torch.tensor(fleet.sizes)
+        ).to(fleet.device)
+        place = torch.empty_like(order).scatter_(1, order, batch.expand_as(order))
+        draws = self._numbers.integers(votes.labellers, size=(len(votes.counts), len(fleet.sizes)))
+        turns = torch.from_numpy(draws).to(fleet.device)
+        place = place.repeat_interleave(len(self.settings), 0)
+        labels = votes.numbers.gather(2, turns.gather(1, place)[..., None])[..., 0]
+        return one_hot(labels, votes.classes)
+
+    # ------------------------------------------------------------------ results
+
+    def outcomes(self, test: Tensor, y_test: np.ndarray) -> list[Outcome]:
+        """Accuracy on test rows and of the corrected labels, for all but crossfit's helpers.
+
+        Clean's corrected labels are a ceiling for this network: see `_ceiling`.
+        """
+        truth = torch.from_numpy(y_test).to(self.fleet.device)
+        same = self.fleet.outputs(test).argmax(-1) == truth[:, None]
+        right = same.double().mean(-1).cpu().numpy()  # [R, G]
+        ceiling = self._ceiling()
+        found = [
+            Outcome(CLEAN, setting, right[:, 0], ceiling[:, number])
+            for number, setting in enumerate(self.settings)
+        ]
+        for method in self.methods:
+            if method.recipe.part:
+                continue
+            correction = self._correction(method)
+            for number, setting in enumerate(self.settings):
+                accuracy = right[:, method.groups[number]]
+                found.append(Outcome(method.name, setting, accuracy, correction[:, number]))
+        return found
+
+    def _ceiling(self) -> np.ndarray:
+        """Labels by Bayes' rule from the true error rates and the network that saw the truth."""
+        truth = one_hot(self.truth, self.votes.classes).repeat_interleave(len(self.settings), 0)
+        predicted = self.fleet.outputs(groups=[0])[:, 0].repeat_interleave(len(self.settings), 0)
+        evidence = self.votes.evidence(self.votes.m_step(truth), "product")
+        best = (predicted.clamp_min(1e-6).log() + evidence).argmax(-1)
+        return self._by_setting((best == truth.argmax(-1)).double().mean(-1))
+
+    def _by_setting(self, values: Tensor) -> np.ndarray:
+        return values.cpu().numpy().reshape(-1, len(self.settings))
+
+    def _correction(self, method: Method) -> np.ndarray:
+        truth = self.truth.repeat_interleave(len(self.settings), 0)
+        if method.posterior is None:  # Random takes labels as they come
+            given = self.votes.numbers >= 0
+            right = ((self.votes.numbers == truth[..., None]) & given).sum((1, 2)) / given.sum(
+                (1, 2)
+            )
+        else:
+            right = (method.posterior.argmax(-1) == truth).double().mean(-1)
+        return self._by_setting(right)
+
+
+def count_groups(recipes: Mapping[str, Recipe], settings: int) -> int:
+    """Clean, and each method in each setting; crossfit has two helpers."""
+    return 1 + settings * sum(3 if recipe.crossfit else 1 for recipe in recipes.values())

@@ -1,0 +1,132 @@
+from __future__ import annotations
+
+import io
+import json
+import subprocess
+import sys
+import types
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from fedmend._parameters import parse_options
+from fedmend.errors import ConfigError
+from fedmend_bench import harness
+from fedmend_bench.__main__ import main
+from fedmend_bench.harness import Bar, BenchResult, available, run_bench, show
+
+SOURCE = '''
+"""Adds numbers."""
+from fedmend_bench.harness import Bar, BenchResult
+NAME = "adding"
+HELP = "adds numbers, ours beside numpy"
+def run(quick: bool, *, rows: int = 10, device: str = "cpu") -> BenchResult:
+    rows = 3 if quick else rows
+    total, reference = sum(range(rows)), rows * (rows - 1) / 2
+    return BenchResult("adding", [{"rows": rows, "ours": total, "reference": reference}],
+                       [Bar.at_most("difference", abs(total - reference), 0)])
+'''
+
+
+@pytest.fixture
+def adding(tmp_path, monkeypatch):
+    (tmp_path / "bench_adding_for_test.py").write_text(SOURCE)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setitem(harness.REGISTRY, "adding", "bench_adding_for_test")
+    monkeypatch.setitem(harness.REGISTRY, "gone", "bench_that_is_not_there")
+    yield
+    sys.modules.pop("bench_adding_for_test", None)
+
+
+def test_available_lists_only_what_is_there_without_importing(adding):
+    found = available()
+    assert found["adding"] == "adds numbers, ours beside numpy"
+    assert "gone" not in found
+    assert "bench_adding_for_test" not in sys.modules
+
+
+def test_run_fills_in_command_and_device(adding):
+    result = run_bench("adding", quick=False, options={"rows": 100})
+    assert result.rows == [{"rows": 100, "ours": 4950, "reference": 4950.0}]
+    assert result.command == "fedmend bench adding -o rows=100"
+    assert result.device.startswith("cpu (")
+    assert run_bench("adding", quick=True).command == "fedmend bench adding --quick"
+
+
+def test_unknown_bench_and_option_name_the_closest(adding):
+    with pytest.raises(ConfigError, match="did you mean 'adding'"):
+        run_bench("ading")
+    with pytest.raises(ConfigError, match="no option 'row' .value 5.: did you mean 'rows'"):
+        run_bench("adding", options={"row": 5})
+
+
+def test_json_has_exactly_the_agreed_form(tmp_path):
+    rows = [{"n": np.int64(3), "t": np.float32(0.5), "x": float("nan"), "shape": (2, 3)}]
+    result = BenchResult(
+        "b", rows, [Bar("r", np.float64(1.5), "<= 2", np.bool_(True))], "cmd", "dev"
+    )
+    written = json.loads(result.write_json(tmp_path / "deep" / "b.json").read_text())
+    assert written == {
+        "bench": "b",
+        "command": "cmd",
+        "device": "dev",
+        "rows": [{"n": 3, "t": 0.5, "x": None, "shape": [2, 3]}],
+        "bars": [{"name": "r", "value": 1.5, "target": "<= 2", "holds": True}],
+    }
+    assert [path.name for path in (tmp_path / "deep").iterdir()] == ["b.json"]
+
+
+def test_bars_hold_at_their_limit():
+    assert Bar.at_most("x", 1.25, 1.25).holds
+    assert not Bar.at_most("x", 1.2500001, 1.25).holds
+    assert Bar.at_least("x", 2, 2).holds
+    assert not Bar.at_least("x", float("nan"), 2).holds
+
+
+def test_show_prints_rows_of_different_keys_and_bars():
+    stream = io.StringIO()
+    result = BenchResult("b", [{"a": 1}, {"z": 2.5}], [Bar("ratio", 3.0, "<= 2", False)], "c", "d")
+    show(result, Console(file=stream, width=100))
+    text = stream.getvalue()
+    assert "2.5" in text and "ratio" in text and "<= 2" in text and "no" in text
+
+
+def test_options_are_json_where_they_can_be():
+    assert parse_options(
+        ["rows=10", "device=cuda", "share=0.5", "strict=true", "batch-size=2"]
+    ) == {
+        "rows": 10,
+        "device": "cuda",
+        "share": 0.5,
+        "strict": True,
+        "batch_size": 2,
+    }
+    with pytest.raises(ConfigError) as caught:
+        parse_options(["rows", "=3"])
+    assert len(caught.value.problems) == 2
+
+
+def test_module_entry_runs_writes_and_reports_errors(adding, tmp_path, capsys):
+    assert main(["adding", "--quick", "--json", str(tmp_path / "x.json")]) == 0
+    assert json.loads((tmp_path / "x.json").read_text())["rows"][0]["ours"] == 3
+    assert main(["nothing-like-it"]) == ConfigError.exit_code
+    assert "no benchmark" in capsys.readouterr().err
+
+
+def test_harness_imports_without_rich_pydantic_or_torch():
+    code = (
+        "import sys, fedmend_bench.harness as h; h.available();"
+        "print([m for m in ('rich', 'pydantic', 'torch', 'typer') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_options_go_through_to_a_run_that_takes_anything(monkeypatch):
+    module = types.ModuleType("free")
+    module.run = lambda quick, **options: BenchResult("free", [options])  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "free_bench", module)
+    monkeypatch.setitem(harness.REGISTRY, "split", "free_bench")
+    monkeypatch.setattr(harness, "available", lambda: {"split": ""})
+    assert run_bench("split", options={"anything": 1}).rows == [{"anything": 1}]

@@ -1,0 +1,173 @@
+"""The benchmark of SAGE: tables of the paper, runs that go on, what the rows and bars say."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import struct
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fedmend.errors import ConfigError
+from fedmend_bench.harness import run_bench
+from fedmend_bench.sage import data as sage_data
+from fedmend_bench.sage.curves import Curve, bars_of, row_of
+from fedmend_bench.sage.data import paper_accuracy, world_of
+from fedmend_bench.sage.methods import RECIPES, estimator_of
+from fedmend_bench.sage.table import run
+
+
+def curve_of(method: str, accuracies: list[float], alpha: float = 0.5, **more: float) -> Curve:
+    rounds = [
+        {"round": number, "accuracy": value, "training": 2.0, "pseudo_accuracy": 0.9} | more
+        for number, value in enumerate(accuracies, 1)
+    ]
+    return Curve(method, "cifar10", alpha, 0, {}, rounds=rounds)
+
+
+def test_the_papers_table_is_there() -> None:
+    table = paper_accuracy("cifar10", 0.5)
+    assert table["SAGE"] == 88.05
+    assert table["FixMatch-LPL"] == 84.36
+    assert set(table) <= set(RECIPES)
+    assert paper_accuracy("digits", 0.5) == {}
+
+
+def test_every_recipe_has_the_authors_settings() -> None:
+    for name in RECIPES:
+        estimator = estimator_of(name, "paper", rounds=7)
+        estimator._check()
+        assert estimator.rounds == 7, name
+        assert estimator.unlabelled_batch == 256
+        assert estimator_of(name, "default").unlabelled_batch == 64
+    assert estimator_of("FedProx+FixMatch", "paper").get_params()["prox"] == 1e-3
+    assert estimator_of("CPG only", "paper").get_params()["cdsc"] is False
+    with pytest.raises(ConfigError, match="settings"):
+        estimator_of("SAGE", "best")
+
+
+def test_rows_and_bars() -> None:
+    ours = curve_of("SAGE", [0.5, 0.72, 0.81, 0.885], utilisation=0.8)
+    rival = curve_of("FixMatch-LPL", [0.5, 0.6, 0.7], utilisation=0.7)
+    row = row_of(ours)
+    assert row["best"] == pytest.approx(88.5) and row["paper"] == 88.05
+    assert (row["to 70 %"], row["to 80 %"], row["to 85 %"]) == (2, 3, 4)
+    assert row_of(rival)["to 80 %"] is None
+    bars = {bar.name: bar for bar in bars_of([ours, rival])}
+    assert bars["SAGE, alpha .5, best of 4 rounds"].holds
+    beside = bars["SAGE beside FixMatch-LPL, alpha 0.5, round 3"]
+    assert beside.value == pytest.approx(81.0) and beside.holds
+    lucky = curve_of("FixMatch-GPL", [0.5, 0.86, 0.6], utilisation=0.7)
+    told = {bar.name: bar for bar in bars_of([ours, lucky])}
+    where = "beside FixMatch-GPL, alpha 0.5, round 3"
+    assert told[f"SAGE {where}"].holds
+    assert not told[f"SAGE, best so far, {where}"].holds
+    assert told[f"SAGE, mean of ten rounds, {where}"].value == pytest.approx(100 * 2.03 / 3)
+    assert bars["rows used, beside FixMatch-LPL, alpha 0.5, round 3"].holds
+    assert bars_of([rival]) == []
+
+
+def test_a_world_shares_its_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = world_of("digits", 0.5, clients=4, labelled=5, split="paired", seed=1)
+    assert len({id(pool.views) for pool in world.pools}) == 1
+    rows = np.concatenate([pool.unlabelled.numpy() for pool in world.pools])
+    assert len(set(rows.tolist())) == len(rows) == 1797 - 450
+    assert sum(len(pool.labelled) for pool in world.pools) == 50
+    full = world_of("digits", 0.5, clients=4, labelled=5, split="paired", seed=1, all_labels=True)
+    assert sum(len(pool.labelled) for pool in full.pools) == len(rows)
+    with pytest.raises(ConfigError, match="cifar10, fashion-mnist, digits"):
+        world_of("cifar", 0.5, clients=4, labelled=5, split="paired", seed=1)
+
+
+def write_idx(path: Path, values: np.ndarray) -> None:
+    head = bytes([0, 0, 8, values.ndim]) + struct.pack(f">{values.ndim}i", *values.shape)
+    path.write_bytes(gzip.compress(head + values.astype(np.uint8).tobytes()))
+
+
+def test_grey_images_are_dealt_out_and_trained_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Fashion-MNIST's files and shape, 28 x 28 in one channel, with images of our own making."""
+    monkeypatch.setenv("FEDMEND_DATA", str(tmp_path))
+    folder = tmp_path / "fashion-mnist"
+    folder.mkdir()
+    rng = np.random.default_rng(0)
+    for stem, n in (("train", 160), ("t10k", 40)):
+        labels = np.arange(n) % 4
+        write_idx(
+            folder / f"{stem}-images-idx3-ubyte.gz",
+            60 * labels[:, None, None] + rng.integers(0, 40, (n, 28, 28)),
+        )
+        write_idx(folder / f"{stem}-labels-idx1-ubyte.gz", labels)
+    sage_data._pictures.cache_clear()
+    world = world_of("fashion-mnist", 5.0, clients=2, labelled=10, split="plain", seed=0)
+    sage_data._pictures.cache_clear()
+    assert world.net.channels == 1 and world.net.classes == 4 and world.published is None
+    assert not world.pools[0].views.flip  # a shoe points to one side
+    assert sum(len(pool.unlabelled) for pool in world.pools) == 160
+    estimator = estimator_of("SAGE", "paper", per_round=2, epochs=1, steps_per_epoch=3)
+    net = replace(world.net, width=8)
+    simulator = estimator.simulator(world.pools, net, device="cpu")
+    report = simulator.run_round()
+    assert np.isfinite(report.loss)
+    assert 0 <= simulator.accuracy(world.on(simulator).test, world.labels) <= 1
+
+
+def test_a_run_goes_on_from_its_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    options = {"methods": ["SAGE"]}
+    whole = run(quick=True, rounds=4, folder=str(tmp_path / "whole"), **options)
+    run(quick=True, rounds=2, folder=str(tmp_path / "parts"), **options)
+    kept = tmp_path / "parts" / "digits-sage-0.5-0.json"
+    assert len(json.loads(kept.read_text())["rounds"]) == 2
+    on = run(quick=True, rounds=4, folder=str(tmp_path / "parts"), **options)
+    assert on.rows[0]["rounds"] == 4
+    assert on.rows[0]["last"] == whole.rows[0]["last"]
+    # Out of time: nothing more is done, and what there is is shown.
+    late = run(quick=True, rounds=6, minutes=-1.0, folder=str(tmp_path / "parts"), **options)
+    assert late.rows[0]["rounds"] == 4
+
+
+def test_the_mean_over_rounds_is_told_beside_the_last_model(tmp_path: Path) -> None:
+    options = {"methods": ["FedAvg"], "average_rounds": [1, 30]}
+    whole = run(quick=True, rounds=6, folder=str(tmp_path / "whole"), **options)
+    curve = json.loads((tmp_path / "whole" / "digits-fedavg-0.5-0.json").read_text())
+    told = {each["round"]: each.get("accuracy_averaged") for each in curve["rounds"]}
+    assert [number for number, means in told.items() if means] == [5, 6]
+    assert told[5]["1"] == curve["rounds"][4]["accuracy"] != told[5]["30"]
+    assert whole.rows[0]["mean of 30"] == 100 * told[6]["30"]
+    # It goes on from the checkpoint, and begins later where there was none.
+    run(quick=True, rounds=3, folder=str(tmp_path / "parts"), **options)
+    on = run(quick=True, rounds=6, folder=str(tmp_path / "parts"), **options)
+    assert on.rows[0]["mean of 30"] == whole.rows[0]["mean of 30"]
+    run(quick=True, rounds=5, folder=str(tmp_path / "late"), methods=["FedAvg"], average_rounds=9)
+    late = run(quick=True, rounds=6, folder=str(tmp_path / "late"), **options)
+    assert late.rows[0]["mean of 30"] == late.rows[0]["last"] == on.rows[0]["last"]
+
+
+def test_warming_up_is_a_run_of_its_own(tmp_path: Path) -> None:
+    result = run(quick=True, methods="SAGE,FedAvg", rounds=2, warmup=1, folder=str(tmp_path))
+    assert [row["method"] for row in result.rows] == ["SAGE, warm-up 1", "FedAvg"]
+    assert (tmp_path / "digits-sage-warm1-0.5-0.json").is_file()
+    kept = json.loads((tmp_path / "digits-sage-warm1-0.5-0.json").read_text())
+    assert [each["utilisation"] > 0 for each in kept["rounds"]] == [False, True]
+
+
+def test_quick_compares_sage_with_fixmatch() -> None:
+    result = run_bench("sage", quick=True, options={"rounds": 2})
+    assert [row["method"] for row in result.rows] == ["FixMatch-LPL", "SAGE"]
+    assert all(row["last"] > 30 for row in result.rows)
+    assert result.rows[1]["gap"] is not None and result.rows[0]["gap"] is None
+    with pytest.raises(ConfigError, match="did you mean 'FedDure'"):
+        run(quick=True, methods="FedDur")
+
+
+@pytest.mark.real
+def test_cifar_is_dealt_out_as_the_authors_do() -> None:
+    world = world_of("cifar10", 0.5, clients=20, labelled=100, split="paired", seed=0, sheets=[1])
+    assert {len(pool.labelled) for pool in world.pools} == {50}
+    assert {len(pool.unlabelled) for pool in world.pools} == {500}
+    assert world.net.kind == "resnet8" and world.published is not None
+    assert len(world.labels) == 10_000

@@ -1,1 +1,0 @@
-"""The commands of the command line, room by room; `fedmend.cli` puts them together."""

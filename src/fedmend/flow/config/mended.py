@@ -1,0 +1,133 @@
+"""The federation.toml that follows the advice of the pre-flight, written beside the first one."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fedmend.errors import ConfigError
+from fedmend.flow.config.environment import begins_elsewhere
+
+if TYPE_CHECKING:
+    from fedmend.flow.config.settings import Config
+
+__all__ = ["mended_text", "moved", "toml_text", "write_mended"]
+
+_BARE = re.compile(r"[A-Za-z0-9_-]+")
+# What the advice decides; everything else is taken over as it stands.
+_DECIDED = ("recipe", "complete", "correct", "method")
+_ORDER = ("run", "party", "align", "correct", "complete", "method", "evaluate")
+_PATHS = ("data", "test")
+
+
+def write_mended(
+    config: Config, advice: Mapping[str, Any], path: str | Path, *, force: bool = False
+) -> Path:
+    """Write the file that follows an advice; one that is there stays unless forced."""
+    path = Path(path)
+    if path.exists() and not force:
+        raise ConfigError(f"{path} exists already. Mend: --force to overwrite it, or another name")
+    settings = advice.get("settings", {})
+    if not settings.get("methods") and not settings.get("recipe"):
+        raise ConfigError(
+            "there is no advice to write down: no party has a label, or no row is shared. "
+            "Mend: see what 'fedmend check' says is torn",
+            source=str(config.source),
+        )
+    text = mended_text(config, advice, path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(path.name + ".part")
+    part.write_text(text, encoding="utf-8")
+    part.replace(path)
+    return path
+
+
+def mended_text(config: Config, advice: Mapping[str, Any], path: Path) -> str:
+    """The parties and settings of a file, with the recipe and methods that an advice names."""
+    raw = tomllib.loads(config.source.read_text(encoding="utf-8"))
+    kept = {key: value for key, value in raw.items() if key not in _DECIDED}
+    way = os.path.relpath(config.source.parent.resolve(), path.parent.resolve())
+    if way != ".":
+        kept["party"] = [moved(party, Path(way)) for party in kept["party"]]
+    decided = {
+        "recipe": advice["settings"].get("recipe"),
+        "correct": advice["settings"].get("correct"),
+        "complete": advice["settings"].get("complete"),
+        "method": advice["settings"]["methods"],
+    }
+    content = kept | {key: value for key, value in decided.items() if value}
+    ordered = {key: content[key] for key in _ORDER if key in content}
+    head = [
+        f"# {config.source.name}, mended as 'fedmend check' advises:",
+        *(f"#   {line}" for line in advice["words"]),
+        "",
+    ]
+    return "\n".join(head) + "\n" + toml_text(ordered | content)
+
+
+def moved(party: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+    """A party whose relative paths are meant from another folder."""
+    changed = dict(party)
+    for key in _PATHS:
+        if key in changed and not begins_elsewhere(changed[key]):
+            changed[key] = (folder / changed[key]).as_posix()
+    uri = str(changed.get("uri", ""))
+    file = uri.removeprefix("sqlite:///")
+    if file != uri and not file.startswith("/") and not begins_elsewhere(file):
+        changed["uri"] = f"sqlite:///{(folder / file).as_posix()}"
+    return changed
+
+
+# ---------------------------------------------------------------- TOML
+
+
+def toml_text(content: Mapping[str, Any]) -> str:
+    """Tables, lists of tables and plain values as TOML.
+
+    >>> print(toml_text({"run": {"seed": 0}, "method": [{"name": "vfl"}]}), end="")
+    [run]
+    seed = 0
+    <BLANKLINE>
+    [[method]]
+    name = "vfl"
+    """
+    return "\n".join(_tables("", content)).strip() + "\n"
+
+
+def _tables(prefix: str, content: Mapping[str, Any]) -> list[str]:
+    lines = [
+        f"{_key(name)} = {_value(value)}" for name, value in content.items() if not _is_table(value)
+    ]
+    for name, value in content.items():
+        full = f"{prefix}{_key(name)}"
+        if isinstance(value, Mapping):
+            lines += ["", f"[{full}]", *_tables(f"{full}.", value)]
+        elif _is_table(value):
+            for each in value:
+                lines += ["", f"[[{full}]]", *_tables(f"{full}.", each)]
+    return lines
+
+
+def _is_table(value: Any) -> bool:
+    if isinstance(value, list):
+        return bool(value) and all(isinstance(each, Mapping) for each in value)
+    return isinstance(value, Mapping)
+
+
+def _key(name: str) -> str:
+    return name if _BARE.fullmatch(name) else json.dumps(name, ensure_ascii=False)
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str):
+        return json.dumps(value, ensure_ascii=False)
+    if isinstance(value, list):
+        return f"[{', '.join(map(_value, value))}]"
+    return str(value)

@@ -1,1 +1,0 @@
-"""Horizontal training: clients with the same columns, their rounds, and the simulator."""

@@ -1,1 +1,0 @@
-"""Models that learn the columns of another party: linear, trees, neural, and their stacking."""

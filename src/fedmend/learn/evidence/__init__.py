@@ -1,1 +1,0 @@
-"""Evidential split training: opinions, how they are fused, and whom to trust."""

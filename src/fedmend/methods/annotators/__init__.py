@@ -1,0 +1,1 @@
+"""Several parties label the same rows and err: InC and its baselines."""

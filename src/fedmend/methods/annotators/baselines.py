@@ -1,0 +1,114 @@
+"""InC's baselines (§4.1): clean labels, one labeller at a time, majority vote, Dawid–Skene.
+
+All have the network's top at the server but `Clean`, which needs no crowd: one party's labels.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from fedmend.methods.annotators import aggregation as crowd
+from fedmend.methods.annotators.annotators import Labellers
+from fedmend.methods.annotators.estimator import CrowdEstimator
+from fedmend.methods.network import SplitEstimator
+from fedmend.split.features import BatchOrder
+from fedmend.split.session import Session
+
+
+class Clean(SplitEstimator):
+    """The upper bound: trained on the labels of `label_party`, which are taken as true.
+
+    That party may have labels only. Other parties' labels are not looked at.
+    """
+
+
+class Random(CrowdEstimator):
+    """Every batch takes the labels of one label party, drawn at random.
+
+    The server learns single votes this way: a secure sum in which only one party speaks hides
+    nothing from who knows whose turn it is.
+    """
+
+    def _inferred(self, labellers: Labellers, counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        soft = crowd.soft_labels(counts)
+        return soft, soft
+
+    def _before_epoch(self, epoch: int, session: Session, labellers: Labellers) -> None:
+        order = BatchOrder(
+            session.train, session.network.config.settings.batch_size, torch.device("cpu")
+        )
+        seed = session.seed_of(epoch)
+        order.start(seed)
+        rng = np.random.default_rng(seed)
+        turns = np.full(session.n_rows, -1)
+        for _ in order.sizes:
+            turns[order.next().numpy()] = rng.integers(len(labellers.parties))
+        session.top.set_targets(labellers.turns(turns).astype(np.float64))
+
+
+class MJ(CrowdEstimator):
+    """Majority vote, ties at random; then training."""
+
+    def _inferred(self, labellers: Labellers, counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        rng = np.random.default_rng([labellers.fed.seed, self.seed, 3])
+        chosen = crowd.majority(counts, rng)
+        labels = crowd.one_hot(chosen, counts.shape[1]).astype(np.float64)
+        return labels, labels
+
+
+class EM(CrowdEstimator):
+    """Dawid–Skene on the votes alone, then training on the inferred labels.
+
+    The parties estimate their matrices, the server adds up their evidence: no vote is shown.
+
+    targets: "hard" (published) or "soft". fast, em_iterations, em_tolerance: hard,
+    max_iterations and tolerance of `crowd.dawid_skene`. share_expertise: ask the label
+    parties for their T when done. The other parameters are those of `CrowdEstimator`.
+
+    Fitted, besides the other estimators' attributes: `posterior_`, `corrected_`, `expertise_`,
+    `standing_` (as in `InC`), `iterations_`.
+    """
+
+    def __init__(
+        self,
+        *,
+        targets: str = "hard",
+        fast: bool = False,
+        em_iterations: int = 100,
+        em_tolerance: float = 1e-5,
+        share_expertise: bool = True,
+        **params: Any,
+    ) -> None:
+        super().__init__(**params)
+        self.targets = targets
+        self.fast = fast
+        self.em_iterations = em_iterations
+        self.em_tolerance = em_tolerance
+        self.share_expertise = share_expertise
+
+    def _inferred(self, labellers: Labellers, counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        def evidence(weights: np.ndarray) -> np.ndarray:
+            labellers.m_step(weights)
+            return labellers.evidence()
+
+        posterior, self.iterations_ = crowd.dawid_skene(
+            counts,
+            evidence,
+            hard=self.fast,
+            max_iterations=self.em_iterations,
+            tolerance=self.em_tolerance,
+        )
+        self._hear(labellers, self.share_expertise)
+        targets = posterior if self.targets == "soft" else crowd.hardened(posterior)
+        return targets * (counts.sum(1, keepdims=True) > 0), posterior
+
+    def _problems(self) -> list[str]:
+        problems = super()._problems()
+        if self.targets not in ("soft", "hard"):
+            problems.append(f"targets must be 'soft' or 'hard', however: {self.targets!r}")
+        if self.em_iterations < 1:
+            problems.append(f"em_iterations must be at least 1, however: {self.em_iterations}")
+        return problems

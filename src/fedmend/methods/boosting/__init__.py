@@ -1,0 +1,1 @@
+"""Gradient-boosted trees whose sums over bins may come from another party."""

@@ -1,0 +1,216 @@
+"""Sums of B's changing numbers over A's fixed bins: the histograms of trees.
+
+Mode ``dealer`` has a product of its own (`secure/histogram_product.py`: three roles, no encryption,
+the sums for B alone); the other modes go through `ProductSession`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from fedmend.errors import Refused
+from fedmend.federation.worker import exposed
+from fedmend.methods.completion.targets import TargetWorker
+from fedmend.secure.columns import Columns
+from fedmend.secure.histogram_product import (
+    HALF,
+    BinsSide,
+    Helper,
+    MaskKey,
+    NumbersSide,
+)
+from fedmend.secure.inner_product import ProductSession
+
+if TYPE_CHECKING:
+    from fedmend.federation.site import Site
+    from fedmend.methods.completion.targets import TargetModels
+
+__all__ = ["HALF", "BinsWorker", "DealerHistograms", "SessionHistograms", "SumsWorker"]
+
+
+def sampled_rows(seed: int, share: float, length: int) -> np.ndarray | None:
+    """The rows of one tree, known to everybody; None for all."""
+    if share >= 1:
+        return None
+    count = max(1, round(share * length))
+    return np.sort(np.random.default_rng(seed).permutation(length)[:count])
+
+
+def _enough(site: Site, rows: np.ndarray | None) -> np.ndarray | None:
+    if rows is not None and len(rows) < site.rows.least:
+        raise Refused(
+            site.name,
+            f"a tree would be grown on {len(rows)} rows, and sums rest on {site.rows.least}",
+            f"a larger share of rows, or lower min_rows in the policy of {site.name!r}",
+        )
+    return rows
+
+
+# ---------------------------------------------------------------------------------- the parties
+
+
+class BinsWorker(TargetWorker):
+    """A's side of the histograms; `indicators` [n, stored] must be there."""
+
+    role, counterpart = "bins", "numbers"
+    indicators: np.ndarray
+
+    def __init__(self, site: Site, scope: str = "train", **params: Any) -> None:
+        super().__init__(site, scope, **params)
+        self._products: BinsSide | None = None
+
+    def _with(self, other: str) -> BinsSide:
+        """The products with B; one object for the life of this worker, which counts its masks."""
+        if self._products is None:
+            self._products = BinsSide(_mask_keys(self, other))
+        return self._products
+
+    @exposed(kind="masked")
+    def mask_bins(self, other: str, number: int, length: int) -> np.ndarray:
+        """The indicators of the first rows less a uniform mask that B can make again."""
+        return self._with(other).mask(self.indicators[:length], number)
+
+    @exposed(kind="control")
+    def sample(self, other: str, seed: int, share: float, length: int) -> None:
+        """Products go over these rows from now on."""
+        self._with(other).sample(_enough(self.site, sampled_rows(seed, share, length)))
+
+    @exposed(kind="masked")
+    def bins_share(self, other: str, number: int, count: int) -> np.ndarray:
+        """The indicators with B's mask, blinded."""
+        return self._with(other).share(number, count)
+
+    @exposed(kind="control")
+    def load_bins(self, length: int) -> None:
+        """For products in a session: int64 [stored, rows]."""
+        bins = np.ascontiguousarray(self.indicators[:length].T.astype(np.int64))
+        self.keep_columns("bins", bins, 1)
+
+
+class SumsWorker(TargetWorker):
+    """B's side: numbers in two halves of a column, [k, sampled rows], kept under ``numbers``."""
+
+    role, counterpart = "numbers", "bins"
+
+    def __init__(self, site: Site, scope: str = "train", **params: Any) -> None:
+        super().__init__(site, scope, **params)
+        self.sampled: np.ndarray | None = None  # numbers of the rows; None for all
+        self._sampled_of = 0
+        self._products: NumbersSide | None = None
+
+    def _with(self, other: str) -> NumbersSide:
+        if self._products is None:
+            self._products = NumbersSide(_mask_keys(self, other))
+        return self._products
+
+    @exposed(kind="control")
+    def unmask_with(self, other: str, number: int, length: int, stored: int) -> None:
+        """Make A's mask, once for a training."""
+        self._with(other).prepare(number, (length, stored))
+
+    @exposed(kind="control")
+    def sample(self, seed: int, share: float, length: int, masked_by: str | None = None) -> None:
+        """Numbers are those of these rows from now on."""
+        self.sampled = _enough(self.site, sampled_rows(seed, share, length))
+        self._sampled_of = length
+        if masked_by is not None:
+            self._with(masked_by).sample(self.sampled)
+
+    @exposed(kind="masked")
+    def mask_numbers(self, other: str, number: int) -> np.ndarray:
+        """The numbers at the sampled rows less a fresh uniform mask."""
+        return self._with(other).mask(self.kept("numbers"), number)
+
+    @exposed(kind="control", takes={"rest": "masked"})
+    def take_sums(self, other: str, number: int, rest: np.ndarray) -> None:
+        """Learn the sums of the numbers over A's bins: int64 [k, stored] under ``sums``."""
+        self.keep("sums", self._with(other).sums(rest, number))
+
+    @exposed(kind="control")
+    def load_halves(self) -> None:
+        """For products in a session: upper and lower halves as columns of their own."""
+        numbers = self.kept("numbers")
+        if self.sampled is not None:
+            whole = np.zeros((len(numbers), self._sampled_of), dtype=np.int64)
+            whole[:, self.sampled] = numbers
+            numbers = whole
+        halves = np.concatenate([numbers >> HALF, numbers & ((1 << HALF) - 1)])
+        self.keep_columns("halves", halves, 1 << HALF)
+
+    @exposed(kind="control")
+    def join_halves(self) -> None:
+        """Put a session's products together again."""
+        products = self.kept("products").T
+        count = len(products) // 2
+        self.keep("sums", (products[:count] << HALF) + products[count:])
+
+
+def _mask_keys(worker: TargetWorker, other: str) -> MaskKey:
+    def key_of(stream: str, number: int, shape: tuple[int, ...], own: bool) -> bytes:
+        owner = worker.site.name if own else other
+        return worker.mask_key(
+            other, f"histograms: {stream}", number, *shape, owner=owner, again=not own
+        )
+
+    return key_of
+
+
+# ---------------------------------------------------------------------------------- coordinator
+
+
+class DealerHistograms:
+    """The coordinator's half in mode ``dealer``."""
+
+    def __init__(self, models: TargetModels, length: int, stored: int, number: int) -> None:
+        self.models, self.length, self._number = models, length, number
+        start = self._next()
+        self._helper = Helper(models.at_a.mask_bins(models.b, start, length))
+        models.at_b.unmask_with(models.a, start, length, stored)
+
+    def sample(self, seed: int, share: float) -> None:
+        self._helper.sample(sampled_rows(seed, share, self.length))
+        self.models.at_a.sample(self.models.b, seed, share, self.length)
+        self.models.at_b.sample(seed, share, self.length, self.models.a)
+
+    def sums(self, count: int) -> None:
+        """B learns the sums of its `count` columns of numbers."""
+        a, b, number = self.models.at_a, self.models.at_b, self._next()
+        masked = b.mask_numbers(self.models.a, number)
+        share = a.bins_share(self.models.b, number, count)
+        b.take_sums(self.models.a, number, self._helper.combine(masked, share))
+
+    def close(self) -> int:
+        """Let the masked columns go; tells the last number that was used."""
+        del self._helper
+        return self._number
+
+    def _next(self) -> int:
+        self._number += 1
+        return self._number
+
+
+class SessionHistograms:
+    """The coordinator's half in the other modes: rows that are not sampled count as zeros."""
+
+    def __init__(self, models: TargetModels, length: int, stored: int, number: int) -> None:
+        self.models, self.length, self._number = models, length, number
+        models.at_a.load_bins(length)
+        fixed = Columns(models.a, "state", {"key": f"{models.model}:bins"})
+        view = models.scoped("rows", length)
+        self._session = ProductSession(view, fixed, models.b, mode=models.mode)
+
+    def sample(self, seed: int, share: float) -> None:
+        self.models.at_b.sample(seed, share, self.length)
+
+    def sums(self, count: int) -> None:
+        model = self.models.model
+        self.models.at_b.load_halves()
+        halves = Columns(self.models.b, "state", {"key": f"{model}:halves"})
+        self._session.products(halves, to=self.models.b, store=f"{model}:products")
+        self.models.at_b.join_halves()
+
+    def close(self) -> int:
+        self._session.close()
+        return self._number

@@ -1,0 +1,1 @@
+"""FedPSG-PUM: a party's rows get the columns that only the other party has."""

@@ -1,0 +1,184 @@
+"""Which of A's columns stay within what they were on the aligned rows, on the rows only A has.
+
+A model knows what a column means where it has seen its values. Where A's other rows are of another
+time, say, columns such as an interest rate or the month lie wholly elsewhere, and whatever was
+learnt from them about B's columns leads anywhere. Without them, what A's other columns say of B's
+still holds, unless these have changed as well: a column that stays within but is distributed in
+another way may only have stood for the time. Whether it still leads the right way, A can try on its
+own columns. Everything here happens at A, by its own columns alone; `aside.py` makes use of it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from fedmend.data.restore import positions
+from fedmend.methods.boosting.bins import bin_categories, bin_numbers
+
+if TYPE_CHECKING:
+    from fedmend.data.table import Table
+
+__all__ = [
+    "beyond",
+    "bins_of",
+    "columns_changed",
+    "columns_within",
+    "distance",
+    "held_within",
+    "lead_right",
+]
+
+MOST = 0.25
+RIGHT = 0.75  # of the mean's squared error, at most, where columns lead the right way
+LEAST = 0.01
+CHANCE = 1.63  # of a Kolmogorov-Smirnov distance, at a level of 0.01
+BINS, FEWEST = 16, 10  # of a column that lies elsewhere, and aligned rows in each
+
+
+def columns_within(table: Table, aligned: int, most: float = MOST) -> list[str]:
+    """The features that lie at most so far, on average, beyond the first `aligned` rows.
+
+    Blocks always stay; if nothing else would, all columns do.
+    """
+    others = len(table) - aligned
+    if not aligned or not others:
+        return list(table.feature_names)
+    stay = [
+        name
+        for name in table.feature_names
+        if name in table.blocks or beyond(_codes(table, name), aligned).mean() <= most
+    ]
+    return stay or list(table.feature_names)
+
+
+def columns_changed(table: Table, aligned: int, most: float = MOST) -> list[str]:
+    """The features that are distributed in another way on the first `aligned` rows and the others.
+
+    By a distance above `most`, and above what chance makes of so few rows. Not blocks.
+    """
+    others = len(table) - aligned
+    if not aligned or not others:
+        return []
+    least = max(most, CHANCE * np.sqrt(1 / aligned + 1 / others))
+    return [
+        name
+        for name in table.feature_names
+        if name not in table.blocks and distance(_codes(table, name), aligned) > least
+    ]
+
+
+def lead_right(table: Table, aligned: int, names: list[str], left_out: list[str]) -> bool:
+    """Whether columns that changed say the right thing of those left out, which A can see.
+
+    A ridge regression on their bins over the aligned rows predicts every number that is left out,
+    on the other rows and within the range of the aligned ones, clearly better than the mean does.
+    Without such a number nobody knows.
+    """
+    bins, right = bins_of(table, aligned, names), []
+    centred = bins - bins[:aligned].mean(axis=0)
+    gram = centred[:aligned].T @ centred[:aligned] + np.eye(bins.shape[1])
+    for name in left_out:
+        column = _codes(table, name)
+        known = column[:aligned]
+        seen = ~np.isnan(column) if column.dtype.kind == "f" else np.zeros(len(column), bool)
+        if not seen.all() or known.min() == known.max():
+            continue
+        weights = np.linalg.solve(gram, centred[:aligned].T @ (known - known.mean()))
+        told = known.mean() + centred[aligned:] @ weights
+        off = (told.clip(known.min(), known.max()) - column[aligned:]) ** 2
+        right.append(off.mean() <= RIGHT * ((known.mean() - column[aligned:]) ** 2).mean())
+    return bool(right) and all(right)
+
+
+def held_within(columns: np.ndarray, aligned: int, least: float = LEAST) -> np.ndarray:
+    """Columns of numbers that lie beyond their first rows by `least` on average end where these do.
+
+    Less than that are single rows, of which every table has some.
+
+    **Shape**: columns [n, d], and so the result.
+    """
+    held = columns.copy()
+    for at in range(columns.shape[1]):
+        column = columns[:, at]
+        if aligned < len(column) and beyond(column, aligned).mean() > least:
+            held[:, at] = column.clip(column[:aligned].min(), column[:aligned].max())
+    return held
+
+
+def beyond(column: np.ndarray, aligned: int) -> np.ndarray:
+    """How far the other rows lie beyond the aligned ones, from 0 to 1. **Shape** [others].
+
+    Numbers: the distance from the range of the aligned values, in units of that range. Categories
+    (numbers of them, as integers): 1 where no aligned row has it. A missing number is not beyond.
+
+    >>> beyond(np.array([0.0, 10.0, 5.0, 12.0, -40.0]), 2).tolist()
+    [0.0, 0.2, 1.0]
+    >>> beyond(np.array([0, 1, 1, 2]), 2).tolist()
+    [0.0, 1.0]
+    """
+    known, others = column[:aligned], column[aligned:]
+    if column.dtype.kind == "i":
+        return np.where(np.isin(others, known), 0.0, 1.0)
+    seen = known[~np.isnan(known)]
+    if not len(seen):
+        return np.where(np.isnan(others), 0.0, 1.0)
+    low, high = float(seen.min()), float(seen.max())
+    excess = np.nan_to_num(np.maximum(low - others, others - high)).clip(0.0)
+    if high == low:
+        return np.where(excess > 0, 1.0, 0.0)
+    return (excess / (high - low)).clip(0.0, 1.0)
+
+
+def distance(column: np.ndarray, aligned: int) -> float:
+    """How differently the aligned rows and the others are distributed, from 0 to 1.
+
+    Numbers: Kolmogorov and Smirnov's distance. Categories: half the summed differences of their
+    shares. Missing numbers do not count, missing categories are one.
+
+    >>> distance(np.array([1.0, 2.0, 2.0, 3.0]), 2)
+    0.5
+    >>> distance(np.array([0, 1, 1, -1]), 2)
+    0.5
+    """
+    known, others = column[:aligned], column[aligned:]
+    if column.dtype.kind == "i":
+        most = int(column.max()) + 2
+        shares = [
+            np.bincount(np.maximum(part, -1) + 1, minlength=most) / len(part)
+            for part in (known, others)
+        ]
+        return float(np.abs(shares[0] - shares[1]).sum() / 2)
+    known, others = known[~np.isnan(known)], others[~np.isnan(others)]
+    if not len(known) or not len(others):
+        return 0.0
+    values = np.concatenate([known, others])
+    below = [
+        np.searchsorted(np.sort(part), values, side="right") / len(part) for part in (known, others)
+    ]
+    return float(np.abs(below[0] - below[1]).max())
+
+
+def bins_of(table: Table, aligned: int, names: list[str]) -> np.ndarray:
+    """These columns as indicators, one for every bin that some aligned rows have and some not.
+
+    **Shape** [n, bins] of float64; bins of numbers at quantiles of the aligned rows.
+    """
+    made, first = [], np.arange(aligned)
+    for name in names:
+        codes = _codes(table, name)
+        if codes.dtype.kind == "i":
+            binned = bin_categories(np.maximum(codes, -1), FEWEST, first)
+        else:
+            binned = bin_numbers(codes, BINS, FEWEST, first)
+        made += [binned.codes == code for code in range(binned.bins + binned.missing)]
+    varied = [each for each in made if 0 < each[:aligned].sum() < aligned]
+    return np.stack(varied, axis=1).astype(np.float64) if varied else np.zeros((len(table), 0))
+
+
+def _codes(table: Table, name: str) -> np.ndarray:
+    column, series = table.schema[name], table.frame[name]
+    if column.is_categorical:
+        return np.asarray(positions(series, column.categories or ()), dtype=np.int64)
+    return series.to_numpy(dtype=np.float64, na_value=np.nan)

@@ -1,0 +1,349 @@
+"""Boosting of many targets at the party that holds them; sums over A's bins come from outside.
+
+Of A's columns B knows what it was told: for every cut that some tree uses, on which side each row
+lies. `disclose` limits how many cuts that may be, and `search` for how many trees there may be new
+ones: they are spent on the largest gains, paced over the first half of these trees. From then on
+trees choose among the cuts B knows and B's own columns, sums are computed at B, and nothing crosses
+any more. (A later training of the same targets starts with the cuts that are known.)
+"""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from fedmend.methods.boosting.bins import CutTable
+from fedmend.methods.boosting.grow import Growth, Output, Source
+from fedmend.methods.completion.board import TargetColumn, indicators
+
+__all__ = ["BoostSettings", "Boosting", "OwnBins"]
+
+BATCH = 64  # columns of numbers that are summed at once
+
+
+@dataclass(frozen=True)
+class BoostSettings:
+    """How many trees, and what keeps them from fitting noise; see `TreeModels`."""
+
+    trees: int
+    validation: float
+    patience: int
+    colsample: float
+    disclose: int | None
+    search: int
+    seed: int
+
+    def allowance(self, tree: int, known: int) -> int | None:
+        """How many new cuts may be asked for at this tree; None for any number."""
+        if self.disclose is None:
+            return None
+        if tree >= self.search:
+            return 0
+        paced = self.disclose * (tree + 1) / max(1, self.search // 2)
+        return max(0, int(min(self.disclose, paced)) - known)
+
+
+@dataclass(frozen=True, repr=False)
+class OwnBins:
+    """B's own columns: bin numbers [columns, n], their cuts, and the name of each column."""
+
+    codes: np.ndarray
+    table: CutTable
+    names: list[str]
+
+
+@dataclass(repr=False)
+class _Task:
+    """One target in training: its rows, its outputs, and how it does on rows held out."""
+
+    name: str
+    column: TargetColumn
+    rows: np.ndarray
+    held_out: np.ndarray
+    outputs: list[Output]
+    best: float = np.inf
+    best_at: int = 0
+    best_scores: list[np.ndarray] = field(default_factory=list)
+    active: bool = True
+
+    def derivatives(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Gradient and curvature of the loss at these rows, [outputs, rows]."""
+        scores = np.stack([output.scores[rows] for output in self.outputs])
+        labels = self.column.labels[rows]
+        if not self.column.is_class:
+            return scores - labels, np.ones_like(scores)
+        shares = _shares(scores)
+        hot = (labels == 1)[None] if len(scores) == 1 else indicators(labels, len(scores)).T
+        return shares - hot, np.maximum(shares * (1 - shares), 1e-12)
+
+    def loss(self) -> float:
+        scores = np.stack([output.scores[self.held_out] for output in self.outputs])
+        labels = self.column.labels[self.held_out]
+        if not self.column.is_class:
+            return float(((scores[0] - labels) ** 2).mean())
+        shares = _shares(scores)
+        if len(scores) == 1:
+            shares = np.concatenate([1 - shares, shares])
+        return float(-np.log(np.maximum(shares[labels, np.arange(len(labels))], 1e-15)).mean())
+
+    def judge(self, number: int, patience: int) -> None:
+        """Keep the scores of the best round; stop when it is `patience` rounds back."""
+        if not len(self.held_out):
+            return
+        loss = self.loss()
+        if loss < self.best:
+            self.best, self.best_at = loss, number
+            self.best_scores = [output.scores for output in self.outputs]
+        elif number - self.best_at >= patience:
+            self.active = False
+
+    def final_scores(self) -> np.ndarray:
+        best = self.best_scores or [output.scores for output in self.outputs]
+        return np.stack(best)
+
+    def predictions(self) -> np.ndarray:
+        """[n], or probabilities [n, C], at all numbered rows."""
+        scores = self.final_scores()
+        if not self.column.is_class:
+            return scores[0]
+        shares = _shares(scores)
+        return np.concatenate([1 - shares, shares]).T if len(scores) == 1 else shares.T
+
+
+def _shares(scores: np.ndarray) -> np.ndarray:
+    if len(scores) == 1:
+        return 0.5 * (1.0 + np.tanh(0.5 * scores))
+    powers = np.exp(scores - scores.max(axis=0))
+    return np.asarray(powers / powers.sum(axis=0))
+
+
+class Boosting:
+    """All targets. `known` maps the number of a cut of A's to the rows that go left by it.
+
+    settled: no cut besides the known ones is looked for.
+    """
+
+    def __init__(
+        self,
+        targets: dict[str, TargetColumn],
+        cuts: CutTable,
+        own: OwnBins,
+        growth: Growth,
+        settings: BoostSettings,
+        known: dict[int, np.ndarray],
+        *,
+        settled: bool = False,
+    ) -> None:
+        self.cuts, self.own, self.growth, self.settings = cuts, own, growth, settings
+        self.known, self.settled = known, settled
+        self._own_source = Source.of(own.table, len(cuts))
+        self._columns = np.concatenate([cuts.columns, len(cuts.layouts) + own.table.columns])
+        self.tasks = [self._task(name, column) for name, column in targets.items()]
+        self._growing: list[tuple[_Task, Output]] = []
+        self._sides: np.ndarray | None = None
+
+    def _task(self, name: str, column: TargetColumn) -> _Task:
+        rows = np.flatnonzero(column.labelled)
+        rng = np.random.default_rng([self.settings.seed, len(rows)])
+        held = np.zeros(0, np.int64)
+        if self.settings.validation:
+            shuffled = rng.permutation(rows)
+            count = round(self.settings.validation * len(rows))
+            held, rows = np.sort(shuffled[:count]), np.sort(shuffled[count:])
+        n, labels = len(column.labels), column.labels[rows]
+        if not column.is_class:
+            starts = [float(labels.mean())]
+        else:
+            logs = np.log(np.bincount(labels, minlength=len(column.classes)) + 0.5)
+            starts = [logs[1] - logs[0]] if len(logs) == 2 else list(logs - logs.mean())
+        usable = np.ones(len(self._columns), dtype=bool)
+        places = [at for at, own in enumerate(self.own.names) if own == name]
+        usable[np.isin(self._columns - len(self.cuts.layouts), places)] = False
+        outputs = [
+            Output(name, np.full(n, float(start)), not column.is_class, usable) for start in starts
+        ]
+        return _Task(name, column, rows, held, outputs)
+
+    @property
+    def spent(self) -> bool:
+        """No cut is left to ask for: all are known, or as many as agreed, or the search is over."""
+        how = self.settings
+        if how.disclose is not None and (self.settled or len(self.known) >= how.disclose):
+            return True
+        return len(self.known) == len(self.cuts)
+
+    @property
+    def active(self) -> list[_Task]:
+        return [task for task in self.tasks if task.active]
+
+    # ------------------------------------------------------------------ a tree
+
+    def start_tree(self, number: int, sample: np.ndarray | None, length: int) -> int:
+        """Gradients of all targets that go on, at the sampled rows; tells how many outputs."""
+        self._number = number
+        self._rows = np.arange(length) if sample is None else sample
+        self._sampled = sample is not None
+        counted = np.zeros(length, dtype=bool)
+        counted[self._rows] = True
+        self._position = np.cumsum(counted) - 1
+        self.at_home = self.spent
+        self._a_source = self._known_source() if self.at_home else Source.of(self.cuts, 0)
+        self._growing = []
+        for task in self.active:
+            gradient, curvature = task.derivatives(task.rows)
+            inside = counted[task.rows]
+            for at, output in enumerate(task.outputs):
+                output.start(
+                    gradient[at, inside], curvature[at, inside], task.rows[inside], self.growth
+                )
+                output.energy = max(float((gradient[at] ** 2 / curvature[at]).sum()), 1e-12)
+                output.chosen_from = output.usable & self._drawn_columns(len(self._growing))
+                self._growing.append((task, output))
+        return len(self._growing)
+
+    def _drawn_columns(self, output: int) -> np.ndarray:
+        """Which cuts belong to the columns that this tree may use."""
+        share = self.settings.colsample
+        count = len(self.cuts.layouts) + len(self.own.table.layouts)
+        if share >= 1 or count == 0:
+            return np.ones(len(self._columns), dtype=bool)
+        rng = np.random.default_rng([self.settings.seed, self._number, output])
+        drawn = rng.permutation(count)[: max(1, round(share * count))]
+        return np.isin(self._columns, drawn)
+
+    def _known_source(self) -> Source:
+        """The cuts B knows, as columns of zeros and ones of its own."""
+        cuts = np.array(sorted(self.known), dtype=np.int64)
+        rows = self._rows
+        if self._sides is None or self._sides.shape != (len(rows), len(cuts)) or self._sampled:
+            self._sides = np.zeros((len(rows), len(cuts)))
+            for at, cut in enumerate(cuts):
+                self._sides[:, at] = self.known[int(cut)][rows]
+        return Source(None, cuts)
+
+    # ------------------------------------------------------------------ a level
+
+    def plan_level(self) -> int:
+        """How many nodes need sums over A's bins."""
+        self._wanted = [(output, node) for _, output in self._open() for node in output.plan()]
+        self._a_sums: list[np.ndarray] = []
+        if self.at_home:
+            for start in range(0, len(self._wanted), BATCH):
+                numbers = self.numbers(start, start + BATCH).astype(np.float64)
+                assert self._sides is not None
+                self.take_sums((numbers @ self._sides).astype(np.int64))
+            return 0
+        return len(self._wanted)
+
+    def _open(self) -> list[tuple[_Task, Output]]:
+        return [(task, output) for task, output in self._growing if output.open]
+
+    def numbers(self, start: int, stop: int) -> np.ndarray:
+        """Rounded gradients and curvatures, one wanted node each: int64 [nodes, sampled rows]."""
+        wanted = self._wanted[start:stop]
+        out = np.zeros((len(wanted), len(self._rows)), dtype=np.int64)
+        first = 0
+        for _, group in itertools.groupby(wanted, key=lambda each: id(each[0])):
+            outputs, nodes = zip(*group, strict=True)
+            output = outputs[0]
+            at, slot = output.slots(list(nodes))
+            out[first + slot, self._position[output.rows[at]]] = output.numbers[at]
+            first += len(nodes)
+        return out
+
+    def take_sums(self, sums: np.ndarray) -> None:
+        """Sums over A's bins of the next wanted nodes, [nodes, stored]."""
+        self._a_sums.append(sums)
+
+    def choose(self) -> list[int]:
+        """Decide the splits; tells the cuts of A's of which the sides are not known yet."""
+        self._hand_out()
+        self._gains = []
+        unknown: dict[int, float] = {}
+        for _, output in self._open():
+            sources = [self._a_source, self._own_source]
+            gains = output.gains(output.lefts(sources))
+            cuts = np.concatenate([source.cuts for source in sources])
+            gains[:, ~output.chosen_from[cuts]] = -np.inf
+            self._gains.append((output, gains, cuts))
+            for best, cut in self._best(gains, cuts):
+                if 0 <= cut < len(self.cuts) and cut not in self.known:
+                    unknown[cut] = max(unknown.get(cut, 0.0), best / output.energy)
+        allowed = self.settings.allowance(self._number, len(self.known))
+        asked = sorted(unknown, key=lambda cut: (-unknown[cut], cut))[:allowed]
+        self._decide(set(asked) | self.known.keys(), restricted=len(asked) < len(unknown))
+        return asked
+
+    def _hand_out(self) -> None:
+        """Give every output the sums of its nodes, from A's bins and from B's own."""
+        a_sums = np.concatenate(self._a_sums) if self._a_sums else np.zeros((0, 0), np.int64)
+        at = 0
+        for _, output in self._open():
+            count = len(output.asked)
+            output.take([a_sums[at : at + count], self._own_sums(output)])
+            at += count
+
+    def _own_sums(self, output: Output) -> np.ndarray:
+        """Sums over B's own bins of the asked nodes, int64 [nodes, stored]."""
+        if not self.own.names:
+            return np.zeros((len(output.asked), 0), dtype=np.int64)
+        places, slot = output.slots(output.asked)
+        weights = output.numbers[places].astype(np.float64)
+        rows = output.rows[places]
+        sums = self.own.table.sums(self.own.codes, rows, slot, len(output.asked), weights)
+        return sums.astype(np.int64)
+
+    def _best(self, gains: np.ndarray, cuts: np.ndarray) -> list[tuple[float, int]]:
+        """Per open node the best gain and its cut, -1 where none pays."""
+        if not len(cuts):  # so few rows that no bin may be cut off
+            return [(0.0, -1)] * len(gains)
+        at = gains.argmax(axis=1)
+        best = gains[np.arange(len(gains)), at]
+        return [
+            (float(gain), int(cuts[place]) if gain > self.growth.min_gain else -1)
+            for gain, place in zip(best, at, strict=True)
+        ]
+
+    def _decide(self, sayable: set[int], *, restricted: bool) -> None:
+        self._decided: list[tuple[Output, dict[int, int]]] = []
+        for output, gains, cuts in self._gains:
+            if restricted:
+                silent = (cuts < len(self.cuts)) & ~np.isin(cuts, list(sayable))
+                gains[:, silent] = -np.inf
+            best = self._best(gains, cuts)
+            decided = {
+                node: cut for node, (_, cut) in zip(output.open, best, strict=True) if cut >= 0
+            }
+            self._decided.append((output, decided))
+
+    def split(self) -> int:
+        """Send all rows down; tells how many nodes are open now."""
+        return sum(output.split(decided, self._goes_left) for output, decided in self._decided)
+
+    def _goes_left(self, cut: int) -> np.ndarray:
+        if cut < len(self.cuts):
+            return self.known[cut]
+        return self.own.table.goes_left(cut - len(self.cuts), self.own.codes)
+
+    def finish_tree(self) -> int:
+        """Leaf values and new scores; tells how many targets go on."""
+        for task in self.active:
+            gradient, curvature = task.derivatives(task.rows)
+            for at, output in enumerate(task.outputs):
+                output.finish(gradient[at], curvature[at], task.rows)
+            task.judge(self._number, self.settings.patience)
+        self.settled = self.settled or self._number + 1 >= self.settings.search
+        return len(self.active)
+
+    def grow_at_home(self, sample: np.ndarray, length: int) -> None:
+        """All trees from B's own columns and the known cuts only (`disclose` must be spent)."""
+        for number in range(self.settings.trees if self.tasks else 0):
+            self.start_tree(number, sample, length)
+            for _ in range(self.growth.depth):
+                self.plan_level()
+                self.choose()
+                if not self.split():
+                    break
+            self.finish_tree()

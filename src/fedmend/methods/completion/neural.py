@@ -1,0 +1,370 @@
+"""One split network for many of party B's columns: A's bottom, and a head for every target at B.
+
+    with NeuralModels(fed, "bank", "telco", targets=["minutes", "plan"]) as models:
+        models.fit()
+        models.predict()
+
+A turns its rows into embeddings; B runs one head per target over them (and over B's other columns
+where `own` names some), adds up the losses of the targets that have a label for the row, and sends
+the gradients back. The halves are those of `halves.py`.
+
+What each role learns
+- The coordinator: it passes on embeddings and gradients (between machines, or with `seal=True`, in
+  boxes it cannot open), and knows sizes and losses.
+- A: gradients of its embeddings. Rows that are no training row of any target have a gradient of
+  zero, so A can tell which of its rows have got a pseudo-label for some column.
+- B: A's embeddings of the aligned rows while they change, and of all numbered rows at the end.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from fedmend.data.encode import Encoder
+from fedmend.errors import ConfigError, DataError
+from fedmend.federation.policy import MIN_ROWS
+from fedmend.federation.rows import Asked, judges
+from fedmend.federation.worker import exposed
+from fedmend.learn.nets import Bottom, BottomSpec, Top, TopSpec, initialise
+from fedmend.learn.optim import OptimizerSpec
+from fedmend.methods.completion.board import TargetColumn, indicators, known
+from fedmend.methods.completion.targets import (
+    BoardWorker,
+    FitReport,
+    Progress,
+    TargetModels,
+    TargetWorker,
+)
+from fedmend.secure.exchange import ExchangeWorker, is_sealed, seal_exchange
+from fedmend.split.features import Features, batch_sizes
+from fedmend.split.halves import BottomHalf, Settings, _Half, resolve_device
+from fedmend.split.session import PREDICT_ROWS, epoch_seed
+from fedmend.split.workers import _numbers
+
+if TYPE_CHECKING:
+    from fedmend.federation.federation import Federation
+    from fedmend.federation.site import Site
+
+__all__ = ["NeuralModels"]
+
+logger = logging.getLogger(__name__)
+
+
+class NeuralFeatures(ExchangeWorker, TargetWorker):
+    """A's side: its columns and the bottom model."""
+
+    half: BottomHalf
+
+    def __init__(self, site: Site, scope: str = "train", **params: Any) -> None:
+        super().__init__(site, scope, **params)
+        table = self.features()
+        self._encoder = Encoder(missing_indicator=True).fit(table)
+        self._encoded = self._encoder.transform(table, party=site.name)
+        self.device = resolve_device(site.device)
+
+    @exposed(kind="control")
+    def create(self, net: dict[str, Any], settings: dict[str, Any], order: np.ndarray) -> None:
+        """A fresh bottom, and the rows it is trained on."""
+        encoder, how = self._encoder, Settings.from_dict(settings)
+        spec = BottomSpec(
+            numeric=len(encoder.numeric_names),
+            cardinalities=tuple(encoder.cardinalities),
+            block_shapes=tuple(encoder.block_shapes.values()),
+            hidden=tuple(net["bottom"]),
+            out=int(net["embedding"]),
+            dropout=float(net["dropout"]),
+        )
+        weights = self.site.torch_generator(f"bottom {net['seed']}", "cpu")
+        features = Features(self._encoded, np.arange(len(self.rows)), self.device, how.dtype)
+        self.half = BottomHalf(initialise(Bottom(spec), weights), features, how, self.device)
+        self.half.set_order(order)
+
+    @exposed(kind="embedding", takes={"gradient": "gradient"})
+    def step(self, gradient: Tensor | None = None, epoch: int | None = None) -> Tensor:
+        """Learn from the last batch's gradient; hand out the next batch's embedding."""
+        if gradient is not None:
+            self.half.backward(gradient)
+        if epoch is not None:
+            self.half.start_epoch(epoch, self.site.own_seed(epoch ^ 1, "dropout"))
+        return self.half.forward()
+
+    @exposed(kind="control", takes={"gradient": "gradient"})
+    def finish(self, gradient: Tensor) -> None:
+        """Learn from the last gradient, with no embedding to follow."""
+        self.half.backward(gradient)
+
+    @exposed(kind="embedding")
+    def embed(self, rows: np.ndarray) -> Tensor:
+        """Embeddings of the rows of these numbers, without training."""
+        return self.half.embed(_numbers(rows, self.device))
+
+    @exposed(kind="control")
+    def keep_best(self) -> None:
+        self.half.keep_best()
+
+    @exposed(kind="control")
+    def restore_best(self) -> None:
+        self.half.restore_best()
+
+
+class _Heads(_Half):
+    """A head per target over A's embedding and, for each, B's other columns."""
+
+    def __init__(
+        self,
+        targets: dict[str, TargetColumn],
+        own: dict[str, Tensor],
+        net: dict[str, Any],
+        settings: Settings,
+        device: torch.device,
+        weights: torch.Generator,
+    ) -> None:
+        self.names = list(targets)
+        self.targets = {name: _as_tensor(targets[name].labels, device) for name in self.names}
+        self.own = own
+        heads: list[nn.Module] = []
+        for name in self.names:
+            widths = (int(net["embedding"]), *([own[name].shape[1]] if name in own else []))
+            outputs = len(targets[name].classes) if targets[name].is_class else 1
+            spec = TopSpec(widths, tuple(net["top"]), outputs, float(net["dropout"]))
+            heads.append(initialise(Top(spec), weights))
+        self._heads = heads
+        super().__init__(nn.ModuleList(heads), settings, device)
+
+    def outputs(self, embedding: Tensor, numbers: Tensor) -> list[Tensor]:
+        made = []
+        for head, name in zip(self._heads, self.names, strict=True):
+            pieces = [embedding]
+            if name in self.own:
+                pieces.append(self.own[name].index_select(0, numbers).to(embedding.dtype))
+            made.append(head(pieces))
+        return made
+
+    def loss(self, embedding: Tensor, numbers: Tensor) -> Tensor:
+        """The sum over targets of the mean loss of the rows that have a label."""
+        total = embedding.sum() * 0.0
+        for name, outputs in zip(self.names, self.outputs(embedding, numbers), strict=True):
+            labels = self.targets[name].index_select(0, numbers)
+            if labels.is_floating_point():
+                seen = ~labels.isnan()
+                errors = (outputs[:, 0] - labels.nan_to_num()) ** 2 * seen
+                total = total + errors.sum() / seen.sum().clamp_min(1)
+            elif bool((labels >= 0).any()):
+                total = total + F.cross_entropy(outputs, labels, ignore_index=-1)
+        return total
+
+    def step(self, embedding: Tensor) -> Tensor:
+        assert self.order is not None
+        numbers = self.order.next()
+        leaf = embedding.detach().to(self.device, self.settings.dtype).requires_grad_()
+        self.optimizer.zero_grad()
+        self.loss(leaf, numbers).backward()
+        self.optimizer.step()
+        assert leaf.grad is not None
+        return self.settings.for_wire(leaf.grad)
+
+
+class NeuralTargets(ExchangeWorker, BoardWorker):
+    """B's side: targets, heads, and what they predict."""
+
+    def __init__(self, site: Site, scope: str = "train", **params: Any) -> None:
+        super().__init__(site, scope, **params)
+        self.device = resolve_device(site.device)
+        self.heads: _Heads
+        self._validation = np.zeros(0, np.int64)
+        self._deviations: dict[str, float] = {}
+        self._now: dict[str, float] = {}
+
+    @exposed(kind="control")
+    def create(
+        self, net: dict[str, Any], settings: dict[str, Any], order: np.ndarray, held: np.ndarray
+    ) -> int:
+        """Fresh heads for the targets to be learnt; returns the number of batches an epoch."""
+        board = self.board
+        if not board.learnt:
+            raise DataError("no target is left to learn", party=self.site.name, mend="name others")
+        weights = self.site.torch_generator(f"heads {net['seed']}", "cpu")
+        targets = {name: board[name] for name in board.learnt}
+        own = {name: self._own(name) for name in targets if board.features_of(name)}
+        how = Settings.from_dict(settings)
+        self.heads = _Heads(targets, own, net, how, self.device, weights)
+        self._validation, self._now, self._deviations = held, {}, {}
+        return self.heads.set_order(order)
+
+    @exposed(kind="control")
+    def start_epoch(self, epoch: int) -> None:
+        self.heads.start_epoch(epoch, self.site.own_seed(epoch ^ 2, "dropout"))
+
+    @exposed(kind="gradient", takes={"embedding": "embedding"})
+    def step(self, embedding: Tensor) -> Tensor:
+        return self.heads.step(embedding)
+
+    @exposed(kind="statistic", takes={"embedding": "embedding"})
+    def validate(self, embedding: Tensor) -> float:
+        """The loss on the rows held out; keeps how far off each numeric target is there."""
+        numbers = _numbers(self._validation, self.device)
+        with torch.no_grad():
+            self.heads.module.eval()
+            ready = embedding.to(self.device, self.heads.settings.dtype)
+            for name, outputs in zip(
+                self.heads.names, self.heads.outputs(ready, numbers), strict=True
+            ):
+                labels = self.heads.targets[name].index_select(0, numbers)
+                if labels.is_floating_point() and not bool(labels.isnan().all()):
+                    errors = (outputs[:, 0] - labels)[~labels.isnan()]
+                    self._now[name] = float(errors.square().mean().sqrt())
+            return float(self.heads.loss(ready, numbers))
+
+    def rows_asked(self, method: str, kwargs: Mapping[str, Any]) -> list[Asked]:
+        if method == "validate":
+            return [self.rows[self._validation]]
+        return super().rows_asked(method, kwargs)
+
+    @exposed(kind="control")
+    def keep_best(self) -> None:
+        self._deviations = dict(self._now)
+        self.heads.keep_best()
+
+    @exposed(kind="control")
+    def restore_best(self) -> None:
+        self.heads.restore_best()
+
+    @exposed(kind="control", takes={"embedding": "embedding"})
+    def predict(self, embedding: Tensor, rows: np.ndarray) -> None:
+        """Outputs of these rows, on the board."""
+        with torch.no_grad():
+            self.heads.module.eval()
+            ready = embedding.to(self.device, self.heads.settings.dtype)
+            made = self.heads.outputs(ready, _numbers(rows, self.device))
+        for name, outputs in zip(self.heads.names, made, strict=True):
+            target = self.board[name]
+            values = (outputs.softmax(1) if target.is_class else outputs[:, 0]).double().cpu()
+            if target.outputs is None:
+                target.outputs = np.full((len(self.rows), *values.shape[1:]), np.nan)
+            target.outputs[rows] = values.numpy()
+            if name in self._deviations:
+                target.spread = np.full(len(self.rows), self._deviations[name])
+
+    def _own(self, name: str) -> Tensor:
+        """B's other columns over all numbered rows; no value is zero."""
+        parts = []
+        for other in self.board.features_of(name):
+            column = self.board[other]
+            if column.is_class:
+                parts.append(indicators(column.guess, len(column.classes)))
+            else:
+                parts.append(np.where(known(column.guess), column.guess, 0.0)[:, None])
+        return _as_tensor(np.concatenate(parts, axis=1), self.device)
+
+
+class NeuralModels(TargetModels):
+    """A split network with a head per target.
+
+    bottom, top: hidden layers of A's bottom and of B's heads; embedding: what travels per row.
+    validation, patience: early stopping by a held-out share of the aligned rows.
+    seal: embeddings and gradients cross in boxes; None is between machines.
+    """
+
+    family = "neural"
+    workers = (NeuralFeatures, NeuralTargets)
+
+    def __init__(
+        self,
+        fed: Federation,
+        a: str,
+        b: str,
+        *,
+        bottom: Sequence[int] = (128, 64),
+        embedding: int = 64,
+        top: Sequence[int] = (64,),
+        dropout: float = 0.0,
+        epochs: int = 60,
+        batch_size: int = 256,
+        lr: float = 2e-3,
+        weight_decay: float = 1e-5,
+        validation: float = 0.1,
+        patience: int = 6,
+        seed: int = 0,
+        seal: bool | None = None,
+        **options: Any,
+    ) -> None:
+        problems = [
+            f"{name} must be at least 1, however: {value}"
+            for name, value in (
+                ("embedding", embedding),
+                ("epochs", epochs),
+                ("patience", patience),
+            )
+            if value < 1
+        ]
+        if not 0 < validation < 1:
+            problems.append(f"validation must lie in (0, 1), however: {validation}")
+        if not 0 <= dropout < 1:
+            problems.append(f"dropout must lie in [0, 1), however: {dropout}")
+        if problems:
+            raise ConfigError(problems)
+        self.settings = Settings(batch_size, OptimizerSpec("adam", lr, weight_decay))
+        self.net = {
+            "bottom": list(bottom),
+            "embedding": embedding,
+            "top": list(top),
+            "dropout": dropout,
+            "seed": seed,
+        }
+        self.epochs, self.validation, self.patience, self.seed = epochs, validation, patience, seed
+        super().__init__(fed, a, b, **options)
+        if is_sealed(fed, seal):
+            seal_exchange(self._crew_a, self._crew_b, by_party=False)
+
+    def fit(self, *, progress: Progress | None = None) -> FitReport:
+        rng = np.random.default_rng([self.fed.seed, self.seed])
+        held = np.flatnonzero(judges(rng.random(self.n_aligned), self.validation, MIN_ROWS))
+        order = np.setdiff1d(np.arange(self.at_b.reach()), held)
+        settings = self.settings.to_dict()
+        batches = self.at_b.create(self.net, settings, order, held)
+        self.at_a.create(self.net, settings, order)
+        best, best_epoch = np.inf, 0
+        for epoch in range(1, self.epochs + 1):
+            self._epoch(epoch_seed(self.fed.seed, self.seed, epoch), batches)
+            loss = self.at_b.validate(self.at_a.embed(held)) if len(held) else 0.0
+            if loss < best or not len(held):
+                best, best_epoch = loss, epoch
+                self.at_a.keep_best()
+                self.at_b.keep_best()
+            if progress is not None:
+                progress("epochs", epoch, self.epochs)
+            if epoch - best_epoch >= self.patience:
+                break
+        self.at_a.restore_best()
+        self.at_b.restore_best()
+        logger.debug("split network: epoch %d of %d is the best", best_epoch, epoch)
+        return FitReport(list(self.targets), dict(self.failed))
+
+    def _epoch(self, seed: int, batches: int) -> None:
+        self.at_b.start_epoch(seed)
+        embedding = self.at_a.step(epoch=seed)
+        for _ in range(batches - 1):
+            embedding = self.at_a.step(self.at_b.step(embedding))
+        self.at_a.finish(self.at_b.step(embedding))
+
+    def predict(self, *, rows: str = "unaligned", progress: Progress | None = None) -> None:
+        first = self._first_row(rows)
+        at = first
+        for size in batch_sizes(self.n_rows - first, PREDICT_ROWS):
+            numbers = np.arange(at, at + size)
+            self.at_b.predict(self.at_a.embed(numbers), numbers)
+            at += size
+            if progress is not None:
+                progress("predicting", at - first, self.n_rows - first)
+
+
+def _as_tensor(values: np.ndarray, device: torch.device) -> Tensor:
+    tensor = torch.from_numpy(np.ascontiguousarray(values))
+    return (tensor.float() if tensor.is_floating_point() else tensor).to(device)

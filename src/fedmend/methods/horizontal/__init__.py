@@ -1,0 +1,1 @@
+"""The same columns of different people: SAGE and its baselines, in rounds of local training."""

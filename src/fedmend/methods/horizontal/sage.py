@@ -1,0 +1,50 @@
+"""SAGE (Liu et al., CVPR 2025): pseudo-labels of two models, corrected by the gap between them.
+
+A party's round: its own model and the round's common model look at weak views of unlabelled rows;
+whichever is sure labels the row (CPG), a sure local label is mixed with the global one the more the
+two confidences differ (CDSC), and the strong view of the row is trained towards it. The rule itself
+is `rules.SageRule`; it plugs into FlexMatch, FedDB and FedDure as well (there
+`sage=True`).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fedmend.methods.horizontal.estimator import HorizontalEstimator
+from fedmend.methods.horizontal.local_methods import LocalMethod, PseudoMethod
+from fedmend.methods.horizontal.rules import KAPPA, SageRule
+
+__all__ = ["SAGE"]
+
+
+class SAGE(HorizontalEstimator):
+    """Few labels at parties with the same columns: one model for all of them.
+
+    tau: confidence a pseudo-label needs. kappa: how fast a local label loses its weight as the two
+    confidences move apart. cpg, cdsc: the method's two parts. mixing: a fixed share of the local
+    label instead. unlabelled_weight: of the unlabelled loss beside the labelled one.
+    """
+
+    def __init__(
+        self,
+        *,
+        tau: float = 0.95,
+        kappa: float = KAPPA,
+        cpg: bool = True,
+        cdsc: bool = True,
+        mixing: float | None = None,
+        unlabelled_weight: float = 1.0,
+        **params: Any,
+    ) -> None:
+        super().__init__(**params)
+        self.tau = tau
+        self.kappa = kappa
+        self.cpg = cpg
+        self.cdsc = cdsc
+        self.mixing = mixing
+        self.unlabelled_weight = unlabelled_weight
+
+    def _method(self) -> LocalMethod:
+        rule = SageRule(self.tau, self.kappa, self.cpg, self.cdsc, self.mixing)
+        return PseudoMethod(rule, self.unlabelled_weight)

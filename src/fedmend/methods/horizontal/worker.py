@@ -1,0 +1,348 @@
+"""A party's side of horizontal training: its rows, encoded as agreed, and rounds on them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedmend.data.encode import Encoder
+from fedmend.data.schema import Schema
+from fedmend.errors import ConfigError, DataError
+from fedmend.federation.rows import Asked
+from fedmend.federation.worker import Worker, exposed
+from fedmend.learn.metrics import confusion, counted, selves
+from fedmend.methods.horizontal.encoding import describe, moments
+from fedmend.methods.horizontal.local_methods import Supervised, method_of
+from fedmend.methods.horizontal.networks import NetSpec
+from fedmend.methods.horizontal.rounds import Pool, RoundSettings, round_generator
+from fedmend.methods.horizontal.row_views import ImageViews, TableViews, Views
+from fedmend.methods.horizontal.tallies import odds_moments, ranks, tally
+from fedmend.methods.horizontal.trainer import Trainer
+from fedmend.split.halves import resolve_device
+from fedmend.split.label_dp import ToldLabels, ask_for_noise
+from fedmend.split.parts import read_file, write_file
+
+if TYPE_CHECKING:
+    from fedmend.data.table import Table
+    from fedmend.federation.site import Site
+
+__all__ = ["ClientWorker", "kept_predictions", "pool_of", "views_of"]
+
+STATE = "client-{:06d}.fmw"
+
+
+class ClientWorker(Worker):
+    """A party's side. What its method keeps between rounds stays with the party, by `run`."""
+
+    parallel_inside = True
+
+    def __init__(self, site: Site, scope: str = "train", *, run: str) -> None:
+        super().__init__(site, scope)
+        self.run = run
+        self._trainer: Trainer | None = None
+        self._warm: Trainer | None = None
+        self._pool: Pool | None = None
+        self._pooled: Table | None = None
+        self._common: dict[str, Any] = {}
+        self._seed = 0
+        self._classes: list[Any] = []
+
+    @exposed(kind="statistic")
+    def columns(self) -> dict[str, Any]:
+        """The columns' names, kinds and categories, and the label's classes."""
+        return describe(self.table, self.site.rows.least)
+
+    @exposed(kind="statistic")
+    def moments(self, schema: Any) -> dict[str, Any]:
+        """Count, mean and variance of every number and of every image channel."""
+        return moments(self.table, Schema.from_dict(schema), self.site.rows.least)
+
+    @exposed(kind="statistic")
+    def tell_labels(
+        self, epsilon: float, classes: list[Any], folder: str | None
+    ) -> dict[str, float] | None:
+        """Let this party's labels be known through randomised response only, from now on.
+
+        classes: of all parties together. The account, None where the party has no labels.
+        """
+        if self.table.label is None:
+            return None
+        by = self.worker_name()
+        return ask_for_noise(self.site, self.scope, epsilon, by=by, classes=classes, folder=folder)
+
+    @exposed(kind="count")
+    def prepare(self, common: dict[str, Any]) -> dict[str, int]:
+        """Encode the rows and build the network; how many rows there are, and labelled ones."""
+        settings = RoundSettings.from_dict(common["settings"])
+        device = resolve_device(self.site.device)
+        self._common = dict(common)
+        pool = self._fill_pool(settings, device)
+        self._seed = self.site.own_seed(int(common["seed"]), "rounds")
+        self._classes = list(common["classes"])
+        net = NetSpec.from_dict(common["net"])
+        self._trainer = Trainer(net, method_of(common["method"]), settings, device)
+        return {"rows": len(pool.unlabelled), "labelled": len(pool.labelled)}
+
+    def _fill_pool(self, settings: RoundSettings, device: torch.device) -> Pool:
+        self._pooled = self.table
+        pool = pool_of(self._pooled, self._common, self.site.name)
+        self._pool = pool.to(device, settings)
+        return pool
+
+    @exposed(
+        kind="weights", takes={"weights": "weights", "extras": "weights", "momentum": "weights"}
+    )
+    def train_round(
+        self,
+        weights: Tensor,
+        number: int,
+        extras: dict[str, Any] | None = None,
+        momentum: dict[str, Any] | None = None,
+    ) -> dict[str, Any]:
+        """Train on the party's own rows from these weights; gives back where that led."""
+        trainer, pool = self._ready(number)
+        if momentum is not None:
+            trainer.net.optimizer.restore(momentum)
+        start = weights.to(trainer.device, trainer.settings.dtype)
+        generator = round_generator(self._seed, pool.name, number)
+        kept = self.site.state.setdefault(self._key, {})
+        update = trainer.train(pool, start, generator, state=kept, extras=extras)
+        self._require_numbers(update.weights, number)
+        carries = trainer.settings.carry_momentum
+        return {
+            "weights": update.weights.cpu(),
+            "rows": update.rows,
+            "steps": update.steps,
+            "measures": update.measures.cpu(),
+            "extras": {key: value.cpu() for key, value in update.extras.items()},
+            "momentum": _on_cpu(trainer.net.optimizer.state()) if carries else {},
+        }
+
+    @exposed(kind="statistic", takes={"weights": "weights"})
+    def confusion(self, weights: Tensor, scale: np.ndarray | None = None) -> dict[str, Any]:
+        """How often which class was predicted for which, and the summed log loss.
+
+        Where labels are known through randomised response, estimates of these by true labels.
+        scale: of all parties' odds; with it also how many rows of which class lie where (`ranks`).
+        """
+        probabilities, weight = self._labelled(weights)
+        losses = -np.log(np.clip(probabilities.astype(np.float64), np.finfo(np.float64).eps, 1.0))
+        found: dict[str, Any] = {
+            "counts": confusion(weight, probabilities.argmax(1)),
+            "log_loss": float((weight * losses).sum()),
+        }
+        if scale is not None:
+            found["ranks"] = ranks(probabilities, weight, scale)
+            found["selves"] = selves(weight)
+        return found
+
+    @exposed(kind="statistic", takes={"weights": "weights"})
+    def odds(self, weights: Tensor) -> np.ndarray:
+        """Count, sum and sum of squares of the labelled rows' log odds. **Shape** [3, K or 1]."""
+        return odds_moments(self._labelled(weights)[0])
+
+    @exposed(kind="statistic", takes={"weights": "weights"})
+    def tallies(self, weights: Tensor) -> dict[str, np.ndarray]:
+        """How many labelled rows are right and wrong, by how undecided the model is."""
+        return tally(*self._labelled(weights))
+
+    @exposed(kind="prediction", takes={"weights": "weights"})
+    def predict(self, weights: Tensor) -> np.ndarray:
+        """Probabilities of all rows, in the table's order, where the policy lets them out. [n, K]
+
+        Whoever sends the weights chooses what a probability says of a row.
+        """
+        found = self._probabilities(weights)
+        site = self.site
+        site.predicted.admit(site.name, site.policy, self.table.ids, found, foreign=True)
+        return found
+
+    @exposed(kind="count", takes={"weights": "weights"})
+    def predict_here(self, weights: Tensor) -> int:
+        """Predict all rows and keep the probabilities at this party; how many there are."""
+        found = self._probabilities(weights)
+        keep_predictions(self.site, self.scope.partition("@")[0], self._classes, found)
+        return len(found)
+
+    @exposed(kind="control")
+    def save_state(self, path: str, number: int) -> None:
+        """Keep on the party's own disk what the method keeps between rounds, as of this round.
+
+        The state kept before it stays too: until all parties and the coordinator have kept this
+        round, a run that is cut off goes on from the one before.
+        """
+        folder = self.site.folder(path)
+        write_file(folder / STATE.format(number), self.site.state.get(self._key, {}))
+        before = sorted(folder.glob(STATE.replace("{:06d}", "*")))
+        for old in [each for each in before if each.name < STATE.format(number)][:-1]:
+            old.unlink()
+
+    @exposed(kind="control")
+    def load_state(self, path: str, number: int) -> None:
+        """Go on with what was kept of this round."""
+        kept = read_file(self.site.folder(path) / STATE.format(number), self.site.name)
+        device = resolve_device(self.site.device)
+        self.site.state[self._key] = {key: value.to(device) for key, value in kept.items()}
+
+    @exposed(kind="control")
+    def forget(self) -> None:
+        """Drop what the method kept between rounds."""
+        self.site.state.pop(self._key, None)
+
+    def about_rows(self, method: str) -> str:
+        return "columns" if method in ("columns", "moments") else "labels"
+
+    def rows_asked(self, method: str, kwargs: Mapping[str, Any]) -> list[Asked]:
+        if method in ("confusion", "odds", "tallies"):
+            return [self._judging(self._ready()[1])]
+        return super().rows_asked(method, kwargs)
+
+    @property
+    def _key(self) -> str:
+        return f"{self.run}:client"
+
+    def _labelled(self, weights: Tensor) -> tuple[np.ndarray, np.ndarray]:
+        """Probabilities of the rows that have a label, and how far each counts for each class."""
+        _, pool = self._ready()
+        rows = self._judging(pool)
+        labels = pool.labels.cpu().numpy()[rows]
+        told = ToldLabels.of(self.site, self.scope)
+        noise = None if told is None else told.response
+        weight = counted(labels, len(self._common["classes"]), noise)
+        return self._probabilities(weights)[rows], weight
+
+    def _judging(self, pool: Pool) -> np.ndarray:
+        """The labelled rows; none where they are so few that their scores would tell of them."""
+        rows = pool.labelled.numpy()
+        return rows if len(rows) >= self.site.rows.least else rows[:0]
+
+    def _probabilities(self, weights: Tensor) -> np.ndarray:
+        trainer, pool = self._ready()
+        start = weights.to(trainer.device, trainer.settings.dtype)
+        return trainer.probabilities(pool.views, start).float().cpu().numpy()
+
+    def _require_numbers(self, values: Tensor, number: int, most: float = math.inf) -> None:
+        """Weights that are no numbers, or beyond `most`, would spoil every party's model."""
+        trainer, _ = self._ready()
+        if not bool((values.isfinite() & (values.abs() <= most)).all()):
+            raise DataError(
+                f"the training has diverged: after round {number} the weights are no numbers, or "
+                "too large",
+                party=self.site.name,
+                mend=f"a smaller lr than {trainer.settings.optimizer.lr:g}",
+            )
+
+    def _ready(self, number: int | None = None) -> tuple[Trainer, Pool]:
+        """The trainer, that of a round if one is given, and the rows."""
+        if self._trainer is None or self._pool is None:
+            raise ConfigError("the client is not prepared. Mend: call prepare(…) first")
+        trainer = self._trainer
+        if self._pooled is not self.table:  # labels have come under protection since
+            self._fill_pool(trainer.settings, trainer.device)
+        if number is None or number > trainer.settings.warmup:
+            return trainer, self._pool
+        if self._warm is None:
+            self._warm = Trainer(trainer.spec, Supervised(), trainer.settings, trainer.device)
+        return self._warm, self._pool
+
+
+def keep_predictions(site: Site, dataset: str, classes: list[Any], found: np.ndarray) -> None:
+    """At the party: the probabilities of a table's rows, for who writes them down there."""
+    site.vault[f"predictions of {dataset}"] = (classes, found)
+
+
+def kept_predictions(site: Site, dataset: str) -> tuple[list[Any], np.ndarray]:
+    """What was kept for a table, once: classes, and probabilities in its order."""
+    if f"predictions of {dataset}" not in site.vault:
+        raise DataError(
+            f"no rows of {dataset!r} are predicted", party=site.name, mend="predict them first"
+        )
+    classes, found = site.vault.pop(f"predictions of {dataset}")
+    return classes, found
+
+
+def _on_cpu(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {key: value.detach().cpu().clone() for key, value in tensors.items()}
+
+
+# ---------------------------------------------------------------------------------- rows
+
+
+def pool_of(table: Table, common: Mapping[str, Any], party: str) -> Pool:
+    """A party's rows as a client's, encoded as all parties agreed."""
+    labels = np.full(len(table), -1, np.int64)
+    if table.label is not None:
+        present = table.y.notna().to_numpy()
+        given = table.y[present]
+        numbers = given.map({value: at for at, value in enumerate(common["classes"])})
+        unknown = numbers.isna().to_numpy()
+        if unknown.any():
+            raise DataError(
+                "a label that was not there in training",
+                party=party,
+                column=table.label,
+                value=given[unknown].iloc[0],
+                mend=f"the known classes are {common['classes'][:10]}; correct or drop those rows",
+            )
+        labels[present] = numbers.to_numpy(np.int64)
+    return Pool(views_of(table, common, party), labels, name=party)
+
+
+def views_of(table: Table, common: Mapping[str, Any], party: str) -> Views:
+    """A table's rows as views: its one image block, or its columns."""
+    options = common["views"]
+    encoder = Encoder.from_dict(common["encoder"])
+    if not encoder.block_shapes:
+        encoded = encoder.transform(table, party)
+        return TableViews(
+            torch.from_numpy(encoded.numeric),
+            torch.from_numpy(encoded.codes),
+            noise=options["noise"],
+            drop=options["drop"],
+        )
+    ((name, shape),) = encoder.block_shapes.items()
+    scaler = common["encoder"]["blocks"][name]
+    images = _block(table, name, shape, party)
+    if images.dtype != np.uint8:
+        low, high = float(images.min()), float(images.max())
+        if low < 0 or high > 1:
+            raise DataError(
+                "images must be bytes, or numbers from 0 to 1",
+                party=party,
+                column=name,
+                value=low if low < 0 else high,
+                mend="give the block as uint8",
+            )
+        images = np.rint(images * 255.0).astype(np.uint8)
+    return ImageViews(
+        torch.from_numpy(np.ascontiguousarray(images)),
+        scaler["mean"],
+        scaler["scale"],
+        flip=options["flip"],
+    )
+
+
+def _block(table: Table, name: str, shape: tuple[int, ...], party: str) -> np.ndarray:
+    """A table's images, which must be there and of the size that all parties agreed on."""
+    images = table.blocks.get(name)
+    if images is None:
+        raise DataError(
+            "the images are not there",
+            party=party,
+            column=name,
+            mend=f"give them as a block {name!r} of the table",
+        )
+    if images.shape[1:] != tuple(shape):
+        raise DataError(
+            f"images of shape {tuple(shape)} were trained on, these are of another",
+            party=party,
+            column=name,
+            value=images.shape[1:],
+            mend="bring them to the size of the training images",
+        )
+    return images

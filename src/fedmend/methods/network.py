@@ -1,0 +1,385 @@
+"""What all methods that train a split network share: fit, predict, evaluate, save, load."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+import numpy as np
+
+from fedmend.errors import ConfigError, DataError, NotFitted, Refused
+from fedmend.federation import Federation, require_federation
+from fedmend.learn.optim import OptimizerSpec
+from fedmend.methods.contract import Estimator
+from fedmend.split.features import ALIGNED, ALL
+from fedmend.split.halves import Settings
+from fedmend.split.parts import MANIFEST, read_json, write_json
+from fedmend.split.training import Progress, SplitConfig, SplitNetwork
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+class SplitEstimator(Estimator):
+    """A split network behind fit / predict / predict_proba / score / save / load.
+
+    bottom, top: hidden layers of the parties' bottoms and of the top; () is linear.
+    embedding: width of what a party hands over for each row.
+    validation, patience, metric: early stopping on a held-out share of the training rows.
+    precision: "float32", "float64" or "bf16"; wire: "same", "float16" or "bfloat16".
+    local_steps: updates of a bottom per exchange.
+    label_party: whose labels, when several parties have some.
+    augment: "weak" flips and shifts images in training.
+    schedule: "constant", or "one-cycle" (which for SGD comes with Nesterov's momentum).
+    seal: embeddings and gradients cross in boxes that the coordinator cannot open; None is
+    between machines, where there is somebody to hide from.
+    label_dp: ε of randomised response at the label party, through which alone the training knows
+    labels, or None. Drawn once, and kept; what was told with which ε is `privacy_`.
+    """
+
+    _network_type: ClassVar[type[SplitNetwork]] = SplitNetwork
+
+    def __init__(
+        self,
+        *,
+        bottom: tuple[int, ...] = (64,),
+        embedding: int = 32,
+        top: tuple[int, ...] = (64,),
+        dropout: float = 0.0,
+        conv: str = "cnn",
+        missing_indicator: bool = True,
+        task: str = "auto",
+        epochs: int = 100,
+        batch_size: int = 64,
+        optimizer: str = "adam",
+        lr: float = 1e-3,
+        weight_decay: float = 1e-4,
+        validation: float = 0.15,
+        patience: int | None = 10,
+        metric: str | None = None,
+        precision: str = "float32",
+        wire: str = "same",
+        local_steps: int = 1,
+        seed: int = 0,
+        label_party: str | None = None,
+        augment: str = "none",
+        schedule: str = "constant",
+        seal: bool | None = None,
+        label_dp: float | None = None,
+    ) -> None:
+        self.bottom = bottom
+        self.embedding = embedding
+        self.top = top
+        self.dropout = dropout
+        self.conv = conv
+        self.missing_indicator = missing_indicator
+        self.task = task
+        self.epochs = epochs
+        self.batch_size = batch_size
+        self.optimizer = optimizer
+        self.lr = lr
+        self.weight_decay = weight_decay
+        self.validation = validation
+        self.patience = patience
+        self.metric = metric
+        self.precision = precision
+        self.wire = wire
+        self.local_steps = local_steps
+        self.seed = seed
+        self.label_party = label_party
+        self.augment = augment
+        self.schedule = schedule
+        self.seal = seal
+        self.label_dp = label_dp
+
+    # ------------------------------------------------------------------ fitting
+
+    def fit(
+        self,
+        fed: Federation,
+        *,
+        progress: Progress | None = None,
+        checkpoint: str | os.PathLike[str] | None = None,
+        resume: bool = False,
+    ) -> Self:
+        """Train on the federation's rows. `progress(stage, done, total, metrics)` is told."""
+        require_federation(fed)
+        self.require_types()
+        config = self._config()
+        label_party = self.label_party or fed.label_party
+        if label_party not in fed.names:
+            raise ConfigError(
+                f"label_party={label_party!r} is not in the federation. "
+                f"Mend: one of {', '.join(fed.names)}"
+            )
+        network = self._make_network(fed, self._parties(fed, label_party), label_party, config)
+        network.fit(
+            self._training_rows(fed, label_party),
+            progress=progress,
+            checkpoint=checkpoint,
+            resume=resume,
+        )
+        self._adopt(fed, network)
+        return self
+
+    def _make_network(
+        self, fed: Federation, parties: list[str], label_party: str, config: SplitConfig
+    ) -> SplitNetwork:
+        return self._network_type(fed, parties=parties, label_party=label_party, config=config)
+
+    def _config(self) -> SplitConfig:
+        optimizer = OptimizerSpec(
+            self.optimizer, self.lr, self.weight_decay, nesterov=self.schedule == "one-cycle"
+        )
+        settings = Settings(
+            self.batch_size,
+            optimizer,
+            self.precision,
+            self.wire,
+            self.local_steps,
+            augment=self.augment,
+            schedule=self.schedule,
+            schedule_epochs=self.epochs if self.schedule != "constant" else 0,
+        )
+        return SplitConfig(
+            bottom=tuple(self.bottom),
+            embedding=self.embedding,
+            top=tuple(self.top),
+            dropout=self.dropout,
+            conv=self.conv,
+            missing_indicator=self.missing_indicator,
+            task=self.task,
+            epochs=self.epochs,
+            validation=self.validation,
+            patience=self.patience,
+            metric=self.metric,
+            seed=self.seed,
+            settings=settings,
+            options=self._options(),
+            seal=self.seal,
+            label_dp=self.label_dp,
+        )
+
+    def _options(self) -> dict[str, Any]:
+        """What the method's own workers are told besides the network's shape."""
+        return {}
+
+    def _adopt(self, fed: Federation, network: SplitNetwork) -> None:
+        self.fed_ = fed
+        self.network_ = network
+        self.history_ = network.history
+        self.best_epoch_ = network.best_epoch
+        self.task_ = network.task
+        self.privacy_ = network.privacy
+        self.classes_ = np.asarray(network.classes) if network.classes else None
+
+    def _parties(self, fed: Federation, label_party: str) -> list[str]:
+        """The parties whose columns the model uses, in the order of the top's inputs."""
+        parties = [name for name in fed.names if fed.roster[name]["features"]]
+        if not parties:
+            raise DataError("no party has a feature column", mend="add a party with columns to use")
+        return parties
+
+    def _training_rows(self, fed: Federation, label_party: str) -> list[list[object]]:
+        return [[ALIGNED, fed.alignment.aligned]]
+
+    # ------------------------------------------------------------------ using
+
+    def predict_proba(self, fed: Federation, *, rows: str | None = None) -> np.ndarray:
+        """Class probabilities [n, C], columns in the order of `classes_`.
+
+        rows: "aligned" (in the common order), "all" rows of the label party (in the order of its
+        table), or a party's name: the rows only that party has (in the order of its table). By
+        default aligned ones where there is an alignment. What a party that does not know a row
+        would have said is guessed from those that do, or handled as the method has learnt it.
+        """
+        outputs = self._outputs(fed, rows)
+        if self.task_ == "regression":
+            raise DataError("a regression has no probabilities", mend="call predict")
+        return outputs
+
+    def predict(self, fed: Federation, *, rows: str | None = None) -> np.ndarray:
+        """Classes in their own values, or numbers in the label's own units."""
+        outputs = self._outputs(fed, rows)
+        if self.classes_ is None:
+            return outputs
+        return self.classes_[outputs.argmax(1)]
+
+    def predict_table(self, fed: Federation, *, rows: str | None = None) -> pd.DataFrame:
+        """One line for each row: prediction, p(class), uncertainty, and each party's share.
+
+        uncertainty: 0 is certain, 1 knows nothing. share(party): which part of the decision would
+        be lost without the party; only those that know the rows have one. A regression has no
+        probabilities. rows: as in `predict_proba`, but for "all".
+        """
+        from fedmend.methods.outlook import outlook
+
+        if rows is None:
+            rows = ALIGNED if fed.is_aligned else ALL
+        return outlook(self, fed, rows)
+
+    def evaluate(self, fed: Federation, *, rows: str | None = None) -> dict[str, float]:
+        """All metrics, computed at the label party: only they leave it."""
+        network, segments, _ = self._ready(fed, rows)
+        if rows in network.passive:
+            raise DataError(
+                "has no labels for the rows only it has, so there is nothing to compare with",
+                party=rows,
+                mend="predict them, or evaluate rows='aligned'",
+            )
+        return network.evaluate(fed, segments)
+
+    def uncertainty_report(self, fed: Federation, *, rows: str | None = None) -> dict[str, Any]:
+        """Whether undecided rows err more, and whether probabilities can be taken at their word.
+
+        Computed at the label party (see `fedmend.learn.calibration.describe`); only
+        rates and histograms leave it.
+        """
+        network, segments, _ = self._ready(fed, rows)
+        if self.task_ == "regression" or network.label_party is None:
+            raise DataError(
+                "uncertainty is judged for classes, at the one party that has the labels",
+                mend="evaluate(fed) for anything else",
+            )
+        return network.uncertainty_report(fed, segments)
+
+    def score(self, fed: Federation, *, rows: str | None = None) -> float:
+        """Accuracy, or R² for regression."""
+        scores = self.evaluate(fed, rows=rows)
+        return scores["r2" if self.task_ == "regression" else "accuracy"]
+
+    def _outputs(self, fed: Federation, rows: str | None) -> np.ndarray:
+        network, segments, table_order = self._ready(fed, rows)
+        return network.predict(fed, segments, table_order=table_order)
+
+    def _ready(
+        self, fed: Federation, rows: str | None
+    ) -> tuple[SplitNetwork, list[list[object]], bool]:
+        if not hasattr(self, "network_"):
+            raise NotFitted(f"{type(self).__name__} is not fitted. Mend: call fit(fed) first")
+        require_federation(fed)
+        if fed.engine is not self.fed_.engine:
+            raise ConfigError(
+                "the model's parts are at the parties of another federation. "
+                "Mend: model.to(fed), or give the rows as a further table of the same parties: "
+                "Party(name, table, test=…) and fed.on('test')"
+            )
+        if rows is None:
+            rows = ALIGNED if fed.is_aligned else ALL
+        if rows in self.network_.parties:
+            return self.network_, [[rows, fed.alignment.unaligned[rows]]], False
+        if rows == ALIGNED or rows.startswith(f"{ALIGNED}@"):
+            return self.network_, [[rows, fed.alignment.aligned]], False
+        if rows != ALL:
+            raise ConfigError(
+                f"{type(self).__name__} can predict rows of kind "
+                f"{', '.join([ALIGNED, ALL, *self.network_.parties])}, "
+                f"however: rows={rows!r}. Mend: one of these"
+            )
+        return self.network_, self._all_rows(fed), True
+
+    def _all_rows(self, fed: Federation) -> list[list[object]]:
+        """All rows of the label party, as segments; alone it knows all of them."""
+        party = str(self.network_.label_party)
+        if not fed.is_aligned and fed.names == (party,):
+            return [[ALL, fed.roster[party]["rows"]]]
+        alone = fed.alignment.unaligned[party]
+        if alone and party not in self.network_.parties:
+            raise DataError(
+                f"has labels only, so that nobody knows anything of {alone:,} of its rows",
+                party=party,
+                mend="predict or evaluate rows='aligned'",
+            )
+        return [[ALIGNED, fed.alignment.aligned], [party, alone]]
+
+    # ------------------------------------------------------------------ keeping
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Every party writes its own part; `model.json` comes last and makes it a model."""
+        if not hasattr(self, "network_"):
+            raise NotFitted(f"{type(self).__name__} is not fitted. Mend: call fit(fed) first")
+        folder = Path(path)
+        (folder / MANIFEST).unlink(missing_ok=True)
+        self.network_.save(str(folder))
+        write_json(
+            folder / MANIFEST,
+            {
+                "method": type(self).__name__,
+                "params": self.get_params(),
+                "parties": self.network_.parties,
+                "label_party": self.network_.label_party,
+                "best_epoch": self.best_epoch_,
+                "history": self.history_,
+                "privacy": self.privacy_,
+            }
+            | self._save_more(folder),
+        )
+
+    def hand_out(
+        self, path: str | os.PathLike[str], parties: Sequence[str] | None = None
+    ) -> list[str]:
+        """Let parties predict their own rows alone, with what they keep of the model at `path`.
+
+        The label party has all it needs. Others, if named, are given a copy of the top, where the
+        label party's policy lets "weights" out. Returns a sentence for each that cannot.
+        """
+        if not hasattr(self, "network_"):
+            raise NotFitted(f"{type(self).__name__} is not fitted. Mend: call fit(fed) first")
+        folder, network = Path(path), self.network_
+        saved = read_json(folder / MANIFEST, "a saved model") | {"alone": True}
+        without: list[str] = []
+        for party in dict.fromkeys([network.label_party, *(parties or [])]):
+            if party is None:
+                continue
+            if party not in network.parties:
+                if party != network.label_party:
+                    without.append(
+                        f"{party} cannot predict alone: {type(self).__name__} uses none of its "
+                        "columns"
+                    )
+                continue
+            try:
+                network.hand_out(str(folder), party, saved | {"label_party": party})
+            except Refused as error:
+                without.append(f"{party} cannot predict alone: {error}")
+        return without
+
+    def _save_more(self, folder: Path) -> dict[str, Any]:
+        """What a method keeps besides its network; JSON values go into the manifest."""
+        return {}
+
+    def _load_more(self, folder: Path, saved: dict[str, Any]) -> None:
+        """The other way round of `_save_more`."""
+
+    def _saved_network(self, fed: Federation, saved: dict[str, Any]) -> SplitNetwork:
+        return self._make_network(fed, saved["parties"], saved["label_party"], self._config())
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str], fed: Federation) -> Self:
+        """A saved model, its parts at the parties of `fed`."""
+        model, saved = cls._of_manifest(path)
+        absent = [name for name in saved["parties"] if name not in fed.names]
+        if absent and not saved.get("alone"):
+            raise ConfigError(
+                f"the model has a part at party {absent[0]!r}, which is not in the federation. "
+                f"Mend: the model's parties are {', '.join(saved['parties'])}"
+            )
+        network = model._saved_network(fed, saved).load(str(path))
+        network.history = saved["history"]
+        network.best_epoch = saved["best_epoch"]
+        network.privacy = saved.get("privacy")
+        model._adopt(fed, network)
+        model._load_more(Path(path), saved)
+        return model
+
+    def to(self, fed: Federation) -> Self:
+        """The same model with its parts at the like-named parties of another federation."""
+        # Parties with a home keep their parts there, under this name: it must be nobody else's.
+        name = f"moved-{secrets.token_hex(6)}"
+        with tempfile.TemporaryDirectory(prefix="fedmend-") as folder:
+            self.save(Path(folder) / name)
+            return type(self).load(Path(folder) / name, fed)

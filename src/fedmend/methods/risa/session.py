@@ -1,0 +1,394 @@
+"""The coordinator's half of evidential split training: sessions, and the network they train.
+
+network = EvidenceNetwork(fed, parties=[…], label_party="bank", config=…, how=…)
+with network.session(segments) as session:
+    session.set_pools([...])            # training rows by segment
+    for epoch in range(1, 31):
+        session.epoch(epoch, 30)
+    session.calibrate(held_out)
+"""
+
+from __future__ import annotations
+
+import math
+import secrets
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedmend.errors import ConfigError, ResumeError
+from fedmend.federation import Crew, Federation
+from fedmend.methods.risa.heads import EvidenceTopWorker
+from fedmend.methods.risa.top import JOINT, Objective
+from fedmend.methods.risa.workers import EvidenceBottomWorker
+from fedmend.secure.exchange import is_sealed, seal_exchange
+from fedmend.split.features import (
+    ALIGNED,
+    ALL,
+    Segments,
+    batch_sizes,
+    check_names,
+    is_known,
+)
+from fedmend.split.parts import read_json, write_json
+from fedmend.split.session import (
+    PREDICT_ROWS,
+    STATE,
+    OpenedSession,
+    epoch_seed,
+    note_noise,
+    tell_labels,
+)
+from fedmend.split.sharing import Sharing, run_steps
+from fedmend.split.training import SplitConfig
+
+__all__ = ["EvidenceNetwork", "EvidenceSession", "How"]
+
+
+@dataclass(frozen=True)
+class How:
+    """How an evidential network is built and trained, beyond what any split network is.
+
+    heads, joint: whether parties have heads of their own, and whether there is a joint one.
+    least_overlap: the least share of overlapping rows in a batch. min_mean_rows: fewest rows in
+    a mean row. nominal: "mean" or "mode" of nominal columns in it. share_every: after so many
+    steps bottoms of like shape are averaged over the parties; 0 is never. members: so many
+    networks side by side, each of which learns without a part of the overlapping rows. solo: the
+    label party's own head has a bottom to itself, which the joint head has no say in.
+    """
+
+    objective: Objective = field(default_factory=Objective)
+    heads: bool = True
+    joint: bool = False
+    least_overlap: float = 0.0
+    min_mean_rows: int = 10
+    nominal: str = "mean"
+    share_every: int = 0
+    members: int = 1
+    solo: bool = False
+
+    def __post_init__(self) -> None:
+        problems = []
+        if self.members < 1:
+            problems.append(f"members must be at least 1, however: {self.members}")
+        if not self.heads and not self.joint:
+            problems.append("there must be heads or a joint head")
+        if not 0 <= self.least_overlap < 1:
+            problems.append(f"min_overlap must be in [0, 1), however: {self.least_overlap}")
+        if self.min_mean_rows < 2:
+            problems.append(
+                f"min_mean_rows must be at least 2 (a mean of one row is that row), "
+                f"however: {self.min_mean_rows}"
+            )
+        if self.share_every < 0:
+            problems.append(f"share_every must not be negative, however: {self.share_every}")
+        if problems:
+            raise ConfigError(problems)
+
+    def net(self) -> dict[str, Any]:
+        """What the modules are built from, besides what any split network's are."""
+        return {
+            "heads": self.heads,
+            "joint": self.joint,
+            "members": self.members,
+            "solo": self.solo,
+        }
+
+    def worker(self) -> dict[str, Any]:
+        """What the workers need to know, as wire values."""
+        return {
+            "min_mean_rows": self.min_mean_rows,
+            "nominal": self.nominal,
+            "consistency": self.objective.consistency > 0,
+        }
+
+
+class EvidenceNetwork:
+    """An evidential split model over `parties`, its heads at `label_party`.
+
+    history: one dict per epoch; best_epoch: the one whose weights are kept. folder, privacy: as of
+    `SplitNetwork`.
+    """
+
+    def __init__(
+        self,
+        fed: Federation,
+        *,
+        parties: list[str],
+        label_party: str,
+        config: SplitConfig,
+        how: How,
+        model: str | None = None,
+    ) -> None:
+        check_names(parties, (ALIGNED, ALL, JOINT))
+        self.fed = fed
+        self.parties = parties
+        self.label_party = label_party
+        self.config = config
+        self.how = how
+        self.model = model or f"evidence-{secrets.token_hex(6)}"
+        self.task = ""
+        self.classes: list[Any] = []
+        self.history: list[dict[str, float]] = []
+        self.best_epoch = 0
+        self.privacy: dict[str, Any] | None = None
+        self.folder: Path | None = None
+
+    @property
+    def passive(self) -> list[str]:
+        return [name for name in self.parties if name != self.label_party]
+
+    def session(self, segments: Segments) -> EvidenceSession:
+        """A training under way."""
+        return EvidenceSession(self, self.fed, segments, train=True)
+
+    # ------------------------------------------------------------------ using it
+
+    def judged(
+        self, fed: Federation, segments: Segments, *, explain: bool = False
+    ) -> EvidenceSession:
+        """A session, to be entered, in which the label party judges rows that it is given."""
+        return EvidenceSession(self, fed, segments, train=False, explain=explain)
+
+    def evaluate(self, fed: Federation, segments: Segments) -> dict[str, float]:
+        """Metrics over these rows, computed at the label party."""
+        with self.judged(fed, segments) as session:
+            return dict(session.top.metrics(session.judge_all()))
+
+    def predict(
+        self, fed: Federation, segments: Segments, *, table_order: bool = False
+    ) -> np.ndarray:
+        """Probabilities [n, C]."""
+        return self.opinions(fed, segments, table_order=table_order)[0]
+
+    def opinions(
+        self, fed: Federation, segments: Segments, *, table_order: bool = False
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Probabilities [n, C] and uncertainty [n]."""
+        with self.judged(fed, segments) as session:
+            found = session.top.predictions(session.judge_all(), table_order)
+        return found["probability"], found["uncertainty"]
+
+    # ------------------------------------------------------------------ keeping it
+
+    def save(self, path: str) -> None:
+        """Every party saves its own part under this name."""
+        with _Crews(self, self.fed, self.passive) as (bottoms, top):
+            bottoms.save(path)
+            top.save(path)
+
+    def hand_out(self, path: str, party: str, manifest: dict[str, Any]) -> None:
+        """Let a party keep, beside its part under this name, what it needs to predict alone."""
+        asked = [] if party == self.label_party else [party]
+        with _Crews(self, self.fed, asked) as (bottoms, top):
+            if not asked:
+                top.save_manifest(path, manifest)
+                return
+            at_party = bottoms[party]
+            at_party.take_top(top.give_top())
+            at_party.save(path)
+            at_party.save_manifest(path, manifest)
+
+    def load(self, path: str) -> EvidenceNetwork:
+        with _Crews(self, self.fed, self.passive) as (bottoms, top):
+            bottoms.load(path)
+            top.load(path)
+            about = top.about()
+            self.task, self.classes = about["task"], about["classes"]
+        return self
+
+    def drop(self) -> None:
+        """Let every party forget its part."""
+        with _Crews(self, self.fed, self.passive) as (bottoms, top):
+            bottoms.drop()
+            top.drop()
+
+
+class _Crews:
+    """Workers at the label party and at some passive ones, then stopped."""
+
+    def __init__(self, network: EvidenceNetwork, fed: Federation, passive: list[str]) -> None:
+        self.network = network
+        self.fed = fed
+        # Who is not in the federation is not asked: the label party has stand-ins.
+        self.passive = [name for name in passive if name in fed.names]
+
+    def __enter__(self) -> tuple[Crew, Any]:
+        network = self.network
+        self._bottoms = self.fed.workers(
+            EvidenceBottomWorker, parties=self.passive, model=network.model
+        )
+        self._top = self.fed.workers(
+            EvidenceTopWorker, parties=[network.label_party], model=network.model
+        )
+        return self._bottoms, self._top[network.label_party]
+
+    def seal(self) -> None:
+        """What the parties exchange from now on goes in boxes, if that is asked for."""
+        if is_sealed(self.fed, self.network.config.seal):
+            seal_exchange(self._bottoms, self._top)
+
+    def __exit__(self, *exc: object) -> None:
+        self._bottoms.stop()
+        self._top.stop()
+
+
+class EvidenceSession(OpenedSession):
+    """Workers attached to rows numbered 0..n-1, segment after segment.
+
+    spans: per segment the numbers it begins with and ends before.
+    """
+
+    _crews: _Crews
+
+    def __init__(
+        self,
+        network: EvidenceNetwork,
+        fed: Federation,
+        segments: Segments,
+        *,
+        train: bool,
+        explain: bool = False,
+    ) -> None:
+        self.network = network
+        self.segments = [[str(name), int(str(count))] for name, count in segments]
+        self.spans: dict[str, tuple[int, int]] = {}
+        self.n_rows = 0
+        for name, count in segments:
+            self.spans[str(name)] = (self.n_rows, self.n_rows + int(str(count)))
+            self.n_rows += int(str(count))
+        self.pools: list[np.ndarray] = []
+        self._trains = train
+        self._explain = explain
+        # Nobody who has none of the rows is asked anything: the label party has their stand-ins.
+        asked = [name for name in network.passive if train or self._has_rows(name)]
+        self._crews = _Crews(network, fed, asked)
+        self._steps = 0
+        self._sharing: Sharing | None = None
+
+    def _begin(self) -> None:
+        network = self.network
+        settings, how = network.config.settings.to_dict(), network.how.worker()
+        if self._trains:
+            tell_labels(network, self.top)
+            net = network.config.net() | network.how.net()
+            made = self.bottoms.create(net, settings)
+            widths = [made.get(name, 0) for name in network.parties]
+            net["shapes"] = self.bottoms.bottom_shapes() if network.how.share_every else {}
+            objective = network.how.objective.to_dict()
+            about = self.top.create(net, settings, objective, list(network.parties), widths)
+            network.task, network.classes = about["task"], about["classes"]
+            note_noise(network, about)
+        self.top.attach(self.segments, settings, how, self._trains)
+        self.bottoms.attach(self.segments, settings, how)
+        fed = self._crews.fed
+        if fed.is_aligned and fed.alignment.completed:
+            found = self.bottoms.confidence()
+            self.top.set_reliability({k: v for k, v in found.items() if v is not None})
+
+    def _has_rows(self, party: str) -> bool:
+        return any(is_known(segment, party) for segment in self.spans)
+
+    # ------------------------------------------------------------------ training
+
+    def set_pools(self, pools: list[np.ndarray]) -> None:
+        """The rows to train on from now on, by segment."""
+        self.pools = pools
+        least = self.network.how.least_overlap
+        self._steps = int(self.top.set_pools(pools, least))
+        self.bottoms.set_pools(pools, least)
+
+    def epoch(self, number: int, epochs: int) -> float:
+        """One pass over the training rows; returns the mean loss."""
+        seed = epoch_seed(self.network.fed.seed, self.network.config.seed, number)
+        done = [(number - 1) / epochs, number / epochs]
+        if self.network.how.share_every and self._sharing is None:
+            self.share()
+        self.top.start_epoch(seed, done)
+        embeddings = self.bottoms.step(epoch=seed, done=done)
+        every = self.network.how.share_every
+        share = self.share if every else None
+        run_steps(self.bottoms, self.top, self._steps, embeddings, every, share)
+        told = self.top.loss()
+        return math.nan if told is None else float(told)
+
+    def share(self) -> None:
+        """All parties of like bottoms go on with one."""
+        network = self.network
+        if self._sharing is None:
+            self._sharing = Sharing(self.bottoms, self.top, network.label_party)
+        pools = list(zip(self.pools, self.spans, strict=True))
+        rows = {
+            name: sum(len(pool) for pool, segment in pools if is_known(segment, name))
+            for name in network.parties
+        }
+        self._sharing.share(rows)
+
+    def judge(self, rows: np.ndarray, segment: str, kinds: list[str] | None = None) -> None:
+        """Let the label party judge these rows, all of one segment, as rows of these kinds."""
+        network = self.network
+        kind = network.label_party if segment == ALL else segment.partition("@")[0]
+        whose = network.label_party if segment == ALL else segment
+        known = [name for name in network.parties if is_known(whose, name)]
+        asked = [name for name in self.bottoms if self._trains or name in known]
+        at = 0
+        for size in batch_sizes(len(rows), PREDICT_ROWS):
+            chunk = rows[at : at + size]
+            embeddings = {name: self.bottoms[name].embed(chunk) for name in asked}
+            self.top.take_chunk(chunk, known, kinds or [kind], embeddings, self._explain)
+            at += size
+
+    def judge_all(self) -> list[str]:
+        """Let the label party judge all rows; returns their kinds, in order."""
+        for segment, (start, end) in self.spans.items():
+            self.judge(np.arange(start, end), segment)
+        label_party = self.network.label_party
+        return [
+            label_party if segment == ALL else segment.partition("@")[0] for segment in self.spans
+        ]
+
+    def finish(self) -> None:
+        """What stands in for each party from now on."""
+        nobody = np.zeros(0, np.int64)
+        self.top.keep_stand_ins(self.bottoms.embed(nobody))
+
+    # ------------------------------------------------------------------ checkpoints
+
+    @property
+    def _mark(self) -> str:
+        network = self.network
+        how = [f"{key}={value}" for key, value in sorted(asdict(network.how).items())]
+        return network.config.fingerprint(self.n_rows, [*network.parties, *how])
+
+    def checkpoint(self, folder: Path, epoch: int, **facts: Any) -> None:
+        """Everything needed to go on after this epoch; `facts` are the method's own (JSON)."""
+        self.bottoms.save_checkpoint(str(folder), epoch)
+        self.top.save_checkpoint(str(folder), epoch)
+        network = self.network
+        state = {
+            "fingerprint": self._mark,
+            "epoch": epoch,
+            "history": network.history,
+            "pools": [pool.tolist() for pool in self.pools],
+        }
+        write_json(folder / STATE, state | facts)
+
+    def resume(self, folder: Path) -> dict[str, Any] | None:
+        """Go back to where a checkpoint was made; its facts, or None where there is none."""
+        path = folder / STATE
+        if not path.is_file():
+            return None
+        state: dict[str, Any] = read_json(path, "the checkpoint")
+        if state["fingerprint"] != self._mark:
+            raise ResumeError(
+                f"the checkpoint in {folder} was made with other settings, parties or rows. "
+                "Mend: resume with the same ones, or start in another folder"
+            )
+        self.set_pools([np.asarray(pool, np.int64) for pool in state["pools"]])
+        epoch = int(state["epoch"])
+        self.bottoms.load_checkpoint(str(folder), epoch)
+        self.top.load_checkpoint(str(folder), epoch)
+        self.network.history = state["history"]
+        return state

@@ -1,0 +1,61 @@
+"""RandomMatch: a row without a partner gets somebody else's (RISA's baseline "Random Match").
+
+Every row that only the label party has is paired once with a row drawn from those the other party
+has besides; the pair then trains as if it were one person. Nothing is known about the pairs but
+that they are wrong: what the method gains, it gains from more labelled rows for one side.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import numpy as np
+
+from fedmend.federation import Federation
+from fedmend.methods.network import SplitEstimator
+from fedmend.split.features import ALIGNED, Segments
+from fedmend.split.session import AlignedJudges
+from fedmend.split.training import SplitNetwork
+from fedmend.split.workers import BottomWorker
+
+
+class RandomMatchWorker(BottomWorker):
+    """A feature party that answers for rows it does not know with rows drawn at random."""
+
+    def _rows(self, segments: Segments) -> np.ndarray:
+        rows = super()._rows(segments)
+        unknown = np.flatnonzero(rows < 0)
+        if not len(unknown):
+            return rows
+        alignment = self.alignment
+        pool = alignment.unaligned if len(alignment.unaligned) else alignment.aligned
+        if len(pool):
+            rows[unknown] = drawn(pool, len(unknown), self.site.rng(f"match {self.scope}"))
+        return rows
+
+
+def drawn(pool: np.ndarray, count: int, rng: np.random.Generator) -> np.ndarray:
+    """`count` out of `pool`, each as often as any other (once more at most)."""
+    rounds = -(-count // len(pool))
+    return np.concatenate([rng.permutation(pool) for _ in range(rounds)])[:count]
+
+
+class RandomMatchNetwork(SplitNetwork):
+    """A split network whose passive parties answer for rows they do not know."""
+
+    bottom_worker = RandomMatchWorker
+    session_type = AlignedJudges
+    stand_ins = "asked"
+
+
+class RandomMatch(SplitEstimator):
+    """Trains on aligned rows and on the label party's others, each with a stranger's other side.
+
+    Rows without a partner are predicted with a stranger's other side too.
+    """
+
+    _network_type: ClassVar[type[SplitNetwork]] = RandomMatchNetwork
+
+    def _training_rows(self, fed: Federation, label_party: str) -> list[list[object]]:
+        counts = fed.alignment
+        return [[ALIGNED, counts.aligned], [label_party, counts.unaligned[label_party]]]

@@ -1,0 +1,190 @@
+"""The models of a run folder: which there are, and where their parts lie.
+
+A model is a folder with ``model.json`` and, for every party, a folder with its part. After a run
+over machines the parts are in the parties' kits; `assembled` brings parts that were handed over
+together again.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fedmend._json import reading
+from fedmend.data.encode import Encoder
+from fedmend.data.schema import Schema
+from fedmend.errors import ConfigError, DataError
+from fedmend.flow.config.catalogue import METHODS, method_class, slug_of
+from fedmend.flow.config.shapes import HORIZONTAL
+from fedmend.report.record import RunRecord
+from fedmend.split.parts import FILE, MANIFEST, read_file, read_json
+
+if TYPE_CHECKING:
+    from fedmend.federation import Federation
+
+__all__ = [
+    "KeptModel",
+    "assembled",
+    "chosen",
+    "encoder_of",
+    "load_model",
+    "name_of_class",
+    "part_in_kit",
+    "read_told",
+    "run_name",
+    "schema_of",
+]
+
+DAMAGED = "take the model from a backup, or fit it again"
+MODEL_FOLDER = "model"
+RUNS_FOLDER = "runs"
+RUN_NAME = "run.name"
+
+
+@dataclass(frozen=True)
+class KeptModel:
+    """A saved model: its method's name, how it is shown, its folder, and what the manifest says."""
+
+    name: str
+    title: str
+    folder: Path
+    manifest: dict[str, Any]
+    run: str
+
+    @property
+    def horizontal(self) -> bool:
+        return self.name in HORIZONTAL
+
+    @property
+    def label_party(self) -> str | None:
+        return self.manifest.get("label_party")
+
+    @property
+    def parties(self) -> list[str]:
+        """Whose columns the model uses, and who decides."""
+        names = [*self.manifest["parties"], self.label_party]
+        return [name for name in dict.fromkeys(names) if name is not None]
+
+    def encoder(self, party: str) -> Encoder | None:
+        """How a party's columns become numbers; None where its part is not here."""
+        return encoder_of(self.folder / party)
+
+    def schema(self, party: str) -> Schema | None:
+        """The columns that the model expects of a party."""
+        return schema_of(self.folder / party)
+
+
+def schema_of(folder: Path) -> Schema | None:
+    """The columns that the part of a model in a party's folder knows."""
+    encoder = encoder_of(folder)
+    return None if encoder is None else encoder.schema
+
+
+def encoder_of(folder: Path) -> Encoder | None:
+    """The encoder of a party's part in this folder, if it is there and has columns."""
+    if not (folder / FILE).is_file():
+        return None
+    stored = read_file(folder / FILE, folder.name)
+    with reading(folder / FILE, DAMAGED):
+        bottom = stored["bottom"]
+        return Encoder.from_dict(bottom["encoder"]) if bottom else None
+
+
+def chosen(run: Path, method: str | None) -> KeptModel:
+    """A model that the run has left: the asked one, or the best."""
+    record = RunRecord.load(run)
+    names = {each.title: each.name for each in record.methods}
+    folders = {title: run / MODEL_FOLDER / slug_of(title) for title in names}
+    kept = [title for title in names if (folders[title] / MANIFEST).is_file()]
+    if not kept:
+        raise ConfigError(f"{run} holds no model. Mend: make the run again")
+    if method is not None:
+        asked = [title for title in kept if method in (title, slug_of(title), names[title])]
+        if not asked:
+            raise ConfigError(
+                f"the run holds no model {method!r}. Mend: --method one of "
+                + ", ".join(slug_of(title) for title in kept)
+            )
+        title = asked[0]
+    else:
+        best = record.best(among=kept)
+        title = kept[0] if best is None else best.title
+    return KeptModel(names[title], title, folders[title], read_told(folders[title]), run_name(run))
+
+
+def read_told(folder: Path) -> dict[str, Any]:
+    """What the ``model.json`` of a saved model says."""
+    path = folder / MANIFEST
+    told = read_json(path, "a saved model")
+    with reading(path, DAMAGED):
+        parties = [*told["parties"], told.get("label_party")]
+        if not all(isinstance(each, str | None) for each in parties):
+            raise TypeError("parties must be names")
+        if not isinstance(told["method"], str):
+            raise TypeError("method must be a name")
+        return dict(told)
+
+
+def load_model(name: str, folder: Path, fed: Federation) -> Any:
+    """The estimator of a saved model; whatever else is in its folder is a `DataError`."""
+    with reading(folder, DAMAGED):
+        return method_class(name).load(folder, fed)
+
+
+def run_name(run: Path) -> str:
+    """Under which name parties on other machines keep their parts of a run."""
+    kept = run / RUN_NAME
+    if kept.is_file():
+        with reading(kept, "make the run again"):
+            return kept.read_text(encoding="utf-8").strip()
+    return re.sub(r"[^A-Za-z0-9_-]", "-", run.resolve().name)[:60]
+
+
+def name_of_class(class_name: str) -> str:
+    """The method whose estimator this is."""
+    for name, (each, _) in METHODS.items():
+        if each == class_name:
+            return name
+    raise ConfigError(
+        f"no method of this fedmend is called {class_name!r}. Mend: the version that made the model"
+    )
+
+
+@contextmanager
+def assembled(model: KeptModel, parts: Mapping[str, Path]) -> Iterator[KeptModel]:
+    """The model with parts that lie in kits beside its own, for as long as it is used."""
+    if not parts:
+        yield model
+        return
+    with tempfile.TemporaryDirectory(prefix="fedmend-") as scratch:
+        whole = Path(scratch) / model.folder.name
+        shutil.copytree(model.folder, whole)
+        for party, kit in parts.items():
+            kept = part_in_kit(kit, model)
+            if party not in model.parties:
+                raise ConfigError(
+                    f"--part {party}: the model has no part at {party!r}. "
+                    f"Mend: one of {', '.join(model.parties)}"
+                )
+            shutil.copytree(kept, whole / party, dirs_exist_ok=True)
+        yield replace(model, folder=whole)
+
+
+def part_in_kit(kit: Path, model: KeptModel) -> Path:
+    """Where a kit keeps the part of a model; the part's own folder may be named as well."""
+    if (kit / FILE).is_file():
+        return kit
+    kept = kit / RUNS_FOLDER / model.run / model.folder.name
+    if not (kept / FILE).is_file():
+        raise DataError(
+            f"{kit} holds no part of {model.title} of the run {model.run!r}",
+            party=kit.name,
+            mend="name the kit that took part in this run",
+        )
+    return kept

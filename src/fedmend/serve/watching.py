@@ -1,0 +1,169 @@
+"""``fedmend watch``: the report of a run while it is going, on this machine alone."""
+
+from __future__ import annotations
+
+import html
+import json
+import threading
+import time
+from http import HTTPStatus
+from pathlib import Path
+from typing import Any
+
+from fedmend.errors import ConfigError, FedmendError
+from fedmend.flow.live import LIVE_FILE, LiveState, read_live
+from fedmend.report.one_file import content_policy, with_policy
+from fedmend.report.page import LEDGER_FILE, REPORT_FILE, render
+from fedmend.report.record import RECORD_FILE
+from fedmend.report.stages import read_stages
+from fedmend.serve.loopback import LoopbackHandler, LoopbackServer, is_from_here
+
+__all__ = ["WatchServer", "live_page"]
+
+# Asks every second whether there is news, and puts the new page in place of the old one; where a
+# reader has scrolled to and what is unfolded stays.
+_SCRIPT = """
+(() => {
+  const ask = async () => {
+    try {
+      const state = await (await fetch("state", {cache: "no-store"})).json();
+      if (state.version !== document.getElementById("live").dataset.version) {
+        const text = await (await fetch(".", {cache: "no-store"})).text();
+        const fresh = new DOMParser().parseFromString(text, "text/html");
+        const open = [...document.querySelectorAll("details[open][id]")].map(each => each.id);
+        for (const name of ["header", "main"])
+          document.querySelector(name).replaceWith(fresh.querySelector(name));
+        document.getElementById("live").replaceWith(fresh.getElementById("live"));
+        for (const id of open) document.getElementById(id)?.setAttribute("open", "");
+      }
+      if (!state.finished) setTimeout(ask, 1000);
+    } catch { document.getElementById("live").textContent = "fedmend watch has ended"; }
+  };
+  setTimeout(ask, 1000);
+})();
+"""
+
+
+class WatchServer(LoopbackServer):
+    """Serves one run's page on loopback; use it as a context, or `serve` until interrupted.
+
+    patience: a page is drawn anew after this many times the time that drawing it took.
+    """
+
+    patience = 3.0
+
+    def __init__(self, run: Path, port: int = 0) -> None:
+        self.run = run
+        if not run.is_dir() and not self._part.is_dir():
+            raise ConfigError(
+                f"there is no run in {run}. Mend: name a run's folder, finished or not"
+            )
+        self._drawn = ("", "")
+        self._again = 0.0
+        self._lock = threading.Lock()
+        super().__init__(port, _handler(self))
+
+    @property
+    def _part(self) -> Path:
+        return self.run.with_name(self.run.name + ".part")
+
+    # ------------------------------------------------------------------ what is served
+
+    def state(self) -> dict[str, Any]:
+        """Whether the run is finished, and a text that changes with the page."""
+        finished = self.run / RECORD_FILE
+        if finished.is_file() and not self._part.is_dir():
+            return {"finished": True, "version": f"record {finished.stat().st_mtime_ns}"}
+        if self._drawn[0] and time.monotonic() < self._again:
+            return {"finished": False, "version": self._drawn[0]}
+        try:
+            return {"finished": False, "version": str((self._part / LIVE_FILE).stat().st_mtime_ns)}
+        except OSError:
+            return {"finished": False, "version": "not begun"}
+
+    def page(self) -> str:
+        """The report as it would be now; drawn once for all who look, as long as nothing is new."""
+        with self._lock:
+            version = self.state()["version"]
+            if self._drawn[0] != version:
+                began = time.monotonic()
+                self._drawn = (version, self._draw())
+                ended = time.monotonic()
+                # The page is as new as it can be without taking the run's time.
+                self._again = ended + self.patience * (ended - began)
+            return self._drawn[1]
+
+    def _draw(self) -> str:
+        state = self.state()
+        report = self.run / REPORT_FILE
+        if state["finished"] and report.is_file():
+            return _with_banner(
+                report.read_text(encoding="utf-8", errors="replace"), "finished", state["version"]
+            )
+        if state["finished"]:
+            words = "finished, and the run leaves the report out"
+            return _with_banner(_EMPTY, words, state["version"])
+        found = read_live(self._part)
+        if found is None:
+            return _with_banner(_EMPTY, "the run has not told anything yet", state["version"])
+        return live_page(found, self._part, state["version"])
+
+
+_EMPTY = (
+    "<!doctype html><html lang=en><head><meta charset=utf-8><title>fedmend</title></head>"
+    "<body><header></header><main></main></body></html>"
+)
+
+
+def live_page(found: LiveState, folder: Path, version: str) -> str:
+    """The page of a run that is going on in a folder: stages, ledger and record so far."""
+    from fedmend.federation.ledger import read_ledger
+
+    try:
+        entries = read_ledger(folder / LEDGER_FILE)
+    except FedmendError:
+        entries = []  # its last line is being written
+    told, share = found.stage, None
+    if found.total:
+        told += f": {found.title}, {found.done:,} of {found.total:,}"
+        share = min(1.0, found.done / found.total)
+    page = render(found.record, entries, read_stages(folder))
+    return _with_banner(page, told, version, share)
+
+
+def _with_banner(text: str, words: str, version: str, share: float | None = None) -> str:
+    bar = "" if share is None else f'<progress max="1" value="{share:.3f}"></progress>'
+    about = f'id="live" class="note" role="status" data-version="{html.escape(version)}"'
+    banner = f"<p {about}>{html.escape(words)}{bar}</p>"
+    text = with_policy(text, content_policy([_SCRIPT]))
+    script = f"<script>{_SCRIPT}</script>"
+    return text.replace("<body>", f"<body>{banner}", 1).replace("</body>", f"{script}</body>", 1)
+
+
+def _handler(server: WatchServer) -> type[LoopbackHandler]:
+    class Handler(LoopbackHandler):
+        policy = content_policy([_SCRIPT])
+
+        def do_GET(self) -> None:
+            if not is_from_here(self.headers):
+                self.send_error(HTTPStatus.FORBIDDEN)
+            elif self.path == "/":
+                self._send(server.page(), "text/html; charset=utf-8")
+            elif self.path == "/state":
+                self._send(json.dumps(server.state()), "application/json")
+            else:
+                self.send_error(HTTPStatus.NOT_FOUND)
+
+        def _send(self, text: str, kind: str) -> None:
+            data = text.encode()
+            self.send_response(HTTPStatus.OK)
+            self.send_header("Content-Type", kind)
+            self.send_header("Content-Length", str(len(data)))
+            self.send_header("Cache-Control", "no-store")
+            self.end_headers()
+            self.wfile.write(data)
+
+        def log_message(self, format: str, *args: Any) -> None:
+            """Silent."""
+
+    return Handler

@@ -1,0 +1,1 @@
+"""Split training between parties and a label party or a server. Knows parties, but no paper."""

@@ -1,0 +1,401 @@
+"""The two halves of a split network, in plain torch: no parties, no calls, no ledger.
+
+A bottom half turns rows into embeddings and takes gradients back; a top half turns embeddings
+into a loss and gradients. One exchange per step: the gradient of step t arrives with the request
+for the embedding of step t+1. Chained together they do the same arithmetic as the network in one
+piece (the tests compare weights).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from fedmend.errors import ConfigError
+from fedmend.federation.randomness import begin
+from fedmend.learn.augment import Weak
+from fedmend.learn.nets import Batch, seed_dropout
+from fedmend.learn.optim import FlatOptimizer, OptimizerSpec
+from fedmend.learn.recorded import EmbedStep, Recorded, can_record
+from fedmend.split.belief import label_loss
+from fedmend.split.features import BatchOrder, Features
+
+PRECISIONS = ("float32", "float64", "bf16")
+AUGMENTATIONS = ("none", "weak")
+SCHEDULES = ("constant", "one-cycle")
+WIRE_TYPES = {"same": None, "float16": torch.float16, "bfloat16": torch.bfloat16}
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How to train; the same at every party.
+
+    precision: "float32", "float64" (tests), or "bf16" (autocast).
+    wire: dtype of embeddings and gradients on the wire: "same", "float16", "bfloat16".
+    local_steps: updates of a bottom per exchange, the later ones with the stale gradient.
+    augment: "none", or "weak": in training images are flipped and shifted, a row's sides alike.
+    schedule: "constant", or "one-cycle": the learning rate rises over the first fifth of
+    `schedule_epochs` and falls to zero over the rest.
+    """
+
+    batch_size: int = 256
+    optimizer: OptimizerSpec = field(default_factory=OptimizerSpec)
+    precision: str = "float32"
+    wire: str = "same"
+    local_steps: int = 1
+    augment: str = "none"
+    schedule: str = "constant"
+    schedule_epochs: int = 0
+
+    def __post_init__(self) -> None:
+        problems = []
+        if self.augment not in AUGMENTATIONS:
+            problems.append(f"augment must be one of {AUGMENTATIONS}, however: {self.augment!r}")
+        if self.schedule not in SCHEDULES:
+            problems.append(f"schedule must be one of {SCHEDULES}, however: {self.schedule!r}")
+        if self.schedule != "constant" and self.schedule_epochs < 1:
+            problems.append(f"schedule_epochs must be at least 1, however: {self.schedule_epochs}")
+        if self.batch_size < 1:
+            problems.append(f"batch_size must be at least 1, however: {self.batch_size}")
+        if self.local_steps < 1:
+            problems.append(f"local_steps must be at least 1, however: {self.local_steps}")
+        if self.precision not in PRECISIONS:
+            problems.append(f"precision must be one of {PRECISIONS}, however: {self.precision!r}")
+        if self.wire not in WIRE_TYPES:
+            problems.append(f"wire must be one of {tuple(WIRE_TYPES)}, however: {self.wire!r}")
+        if problems:
+            raise ConfigError(problems)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return torch.float64 if self.precision == "float64" else torch.float32
+
+    def autocast(self, device: torch.device, *, cache: bool = True) -> AbstractContextManager[Any]:
+        if self.precision != "bf16":
+            return nullcontext()
+        return torch.autocast(device.type, torch.bfloat16, cache_enabled=cache)
+
+    def for_wire(self, tensor: Tensor) -> Tensor:
+        target = WIRE_TYPES[self.wire]
+        return tensor if target is None else tensor.to(target)
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Settings:
+        optimizer = dict(values["optimizer"])
+        optimizer["betas"] = tuple(optimizer["betas"])
+        return cls(**{**values, "optimizer": OptimizerSpec(**optimizer)})
+
+
+class _Half:
+    """What both halves share: modules, an optimizer, best weights kept, checkpoints."""
+
+    def __init__(self, module: nn.Module, settings: Settings, device: torch.device) -> None:
+        self.module = module.to(device, settings.dtype)
+        self.settings = settings
+        self.device = device
+        self.order: BatchOrder | None = None
+        self._steps = 0
+        self._best: dict[str, Tensor] | None = None
+        self._dropout = torch.Generator(device)
+        seed_dropout(self.module, self._dropout)
+
+    def set_order(self, rows: np.ndarray) -> int:
+        """Fix the training rows and start an optimizer; returns an epoch's number of batches."""
+        settings = self.settings
+        return self.walk(
+            BatchOrder(rows, settings.batch_size, self.device, augment=settings.augment == "weak")
+        )
+
+    def walk(self, order: BatchOrder) -> int:
+        """Train in this order from now on."""
+        self.order = order
+        self.optimizer = FlatOptimizer(
+            list(self.module.parameters()), self.settings.optimizer, aligned=True
+        )
+        self._steps = 0
+        return len(order.sizes)
+
+    def update(self) -> None:
+        """One step of the optimizer, at the schedule's learning rate."""
+        self.optimizer.scale = self._scale()
+        self.optimizer.step()
+
+    def _scale(self) -> float:
+        if self.settings.schedule == "constant":
+            return 1.0
+        assert self.order is not None
+        done = (self._steps + 0.5) / (self.settings.schedule_epochs * len(self.order.sizes))
+        self._steps += 1
+        return one_cycle(done)
+
+    def start_epoch(self, seed: int, dropout_seed: int) -> None:
+        assert self.order is not None
+        self.order.start(seed)
+        begin(self._dropout, dropout_seed)
+        self.module.train()
+
+    def keep_best(self) -> None:
+        self._best = {key: value.clone() for key, value in self.module.state_dict().items()}
+
+    def restore_best(self) -> None:
+        if self._best is not None:
+            self.module.load_state_dict(self._best)
+
+    def checkpoint(self) -> dict[str, Any]:
+        """Everything needed to go on as if nothing had happened, as wire values."""
+        return {
+            "module": dict(self.module.state_dict()),
+            "best": self._best,
+            "optimizer": self.optimizer.state(),
+            "steps": self._steps,
+        }
+
+    def restore(self, saved: Mapping[str, Any]) -> None:
+        self.module.load_state_dict(saved["module"])
+        best = saved["best"]
+        self._best = None if best is None else {k: v.to(self.device) for k, v in best.items()}
+        self.optimizer.restore(saved["optimizer"])
+        self._steps = saved["steps"]
+
+
+def one_cycle(done: float) -> float:
+    """The learning rate's factor after a share `done` of the training: up for a fifth, then down.
+
+    >>> [round(one_cycle(done), 2) for done in (0.1, 0.2, 0.6, 1.0)]
+    [0.5, 1.0, 0.5, 0.0]
+    """
+    return max(0.0, done / 0.2 if done < 0.2 else (1.0 - done) / 0.8)
+
+
+class BottomHalf(_Half):
+    """A party's bottom model, training on its own rows."""
+
+    def __init__(
+        self, module: nn.Module, features: Features, settings: Settings, device: torch.device
+    ) -> None:
+        super().__init__(module, settings, device)
+        self.features = features
+        self._embed = recorded_embedding(module, settings, device)
+        self._numbers: Tensor | None = None
+        self._draws: Weak | None = None
+        self._embedding: Tensor | None = None
+
+    @property
+    def in_flight(self) -> Tensor | None:
+        """The numbers of the rows whose embeddings, the first ones, were handed out last."""
+        return self._numbers
+
+    def forward(self) -> Tensor:
+        """The embedding of the next batch; remembers it for the gradient to come."""
+        assert self.order is not None
+        self._numbers = self.order.next()
+        self._draws = self.order.draws
+        self._embedding = self._compute(self._numbers, self._draws)
+        return self.settings.for_wire(self._embedding.detach())
+
+    def backward(self, gradient: Tensor) -> None:
+        """Learn from the gradient of the embedding handed out last."""
+        assert self._embedding is not None
+        assert self._numbers is not None
+        gradient = gradient.to(self.device, self._embedding.dtype)
+        for step in range(self.settings.local_steps):
+            embedding = self._embedding if step == 0 else self._compute(self._numbers, self._draws)
+            self.optimizer.zero_grad()
+            embedding.backward(gradient)
+            if step == 0:
+                self.update()
+            else:
+                self.optimizer.step()
+        self._embedding = None
+
+    @torch.no_grad()
+    def embed(self, numbers: Tensor) -> Tensor:
+        self.module.eval()
+        return self.settings.for_wire(self._compute(numbers))
+
+    def _compute(self, numbers: Tensor, draws: Weak | None = None) -> Tensor:
+        batch = self.features.batch(numbers, draws)
+        if self._embed is not None and torch.is_grad_enabled():
+            return self._embed(batch.numeric, batch.codes, *batch.blocks)
+        with self.settings.autocast(self.device):
+            return self.module(batch).to(self.settings.dtype)
+
+
+class TopHalf(_Half):
+    """The top model, with the bottom of the party it lives at, if that party has features.
+
+    targets: class numbers [N] int64, values [N] float (regression), or soft labels [N, C] float;
+    these are likelihoods where `likely` is set (`belief.label_loss`).
+    weights: how far each row is trusted [N], or None.
+    names: all feature parties in the order of the top's inputs; `own` is this party's, or None.
+    """
+
+    def __init__(
+        self,
+        top: nn.Module,
+        settings: Settings,
+        device: torch.device,
+        *,
+        names: Sequence[str],
+        own: str | None = None,
+        bottom: nn.Module | None = None,
+        features: Features | None = None,
+    ) -> None:
+        modules = {"top": top} if bottom is None else {"top": top, "bottom": bottom}
+        super().__init__(nn.ModuleDict(modules), settings, device)
+        self._top = top
+        self._bottom = bottom
+        self._embed = None if bottom is None else recorded_embedding(bottom, settings, device)
+        self.names = list(names)
+        self.own = own
+        self.features = features
+        self.targets: Tensor | None = None
+        self.likely = False
+        self.weights: Tensor | None = None
+        self._loss = torch.zeros((), dtype=torch.float64, device=device)
+        self._rows = 0
+
+    def set_targets(self, targets: np.ndarray, weights: np.ndarray | None = None) -> None:
+        values = torch.from_numpy(np.ascontiguousarray(targets)).to(self.device)
+        self.targets = values.to(self.settings.dtype) if values.is_floating_point() else values
+        self.weights = None
+        if weights is not None:
+            self.weights = torch.as_tensor(weights, dtype=self.settings.dtype, device=self.device)
+
+    def set_likelihoods(self, likelihoods: np.ndarray) -> None:
+        """In place of labels: how likely what was said of each row is under each class. [N, C]"""
+        self.set_targets(likelihoods.astype(np.float64, copy=False))
+        self.likely = True
+
+    def step(self, embeddings: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """One update; returns the gradient for each embedding that came in."""
+        assert self.order is not None
+        numbers = self.order.next()
+        leaves = {
+            name: value.detach().to(self.device, self.settings.dtype).requires_grad_()
+            for name, value in embeddings.items()
+        }
+        self.optimizer.zero_grad()
+        loss = self._loss_of(self._outputs(leaves, numbers, self.order.draws), numbers)
+        loss.backward()
+        self.update()
+        self._loss += loss.detach() * len(numbers)
+        self._rows += len(numbers)
+        return {name: self.settings.for_wire(_gradient(leaf)) for name, leaf in leaves.items()}
+
+    def loss_rows(self) -> np.ndarray:
+        """The numbers of the rows on which the loss rests that would be told now."""
+        assert self.order is not None
+        return self.order.walked()
+
+    def take_loss(self) -> float:
+        """The mean training loss since this was last asked."""
+        mean = float(self._loss) / max(1, self._rows)
+        self._loss.zero_()
+        self._rows = 0
+        if self.order is not None:
+            self.order.told()
+        return mean
+
+    @torch.no_grad()
+    def outputs(self, embeddings: Mapping[str, Tensor], numbers: Tensor) -> Tensor:
+        self.module.eval()
+        ready = {
+            name: value.to(self.device, self.settings.dtype) for name, value in embeddings.items()
+        }
+        return self._outputs(ready, numbers)
+
+    @torch.no_grad()
+    def embedded(
+        self, embeddings: Mapping[str, Tensor], numbers: Tensor, known: Sequence[str]
+    ) -> dict[str, Tensor]:
+        """The embeddings of the parties that know these rows, this party's own included."""
+        self.module.eval()
+        found = {}
+        for name in (each for each in self.names if each in known):
+            if name == self.own:
+                with self.settings.autocast(self.device):
+                    found[name] = self._own_embedding(numbers).to(self.settings.dtype)
+            else:
+                found[name] = embeddings[name].to(self.device, self.settings.dtype)
+        return found
+
+    @torch.no_grad()
+    def outputs_of(self, pieces: Mapping[str, Tensor]) -> Tensor:
+        """What the top makes of an embedding of every party."""
+        self.module.eval()
+        with self.settings.autocast(self.device):
+            return self._top([pieces[name] for name in self.names]).to(self.settings.dtype)
+
+    def _outputs(
+        self, embeddings: Mapping[str, Tensor], numbers: Tensor, draws: Weak | None = None
+    ) -> Tensor:
+        with self.settings.autocast(self.device):
+            pieces = [
+                self._own_embedding(numbers, draws) if name == self.own else embeddings[name]
+                for name in self.names
+            ]
+            return self._top(pieces).to(self.settings.dtype)
+
+    def _own_embedding(self, numbers: Tensor, draws: Weak | None = None) -> Tensor:
+        assert self._bottom is not None
+        assert self.features is not None
+        batch = self.features.batch(numbers, draws)
+        if self._embed is not None and torch.is_grad_enabled():
+            return self._embed(batch.numeric, batch.codes, *batch.blocks)
+        return self._bottom(batch)
+
+    def _loss_of(self, outputs: Tensor, numbers: Tensor) -> Tensor:
+        assert self.targets is not None
+        targets = self.targets.index_select(0, numbers)
+        # Without weights the mean is taken inside the loss, as one would in one piece: weighing
+        # after it rounds differently, and Adam makes much of little differences.
+        reduction = "mean" if self.weights is None else "none"
+        if outputs.shape[1] == 1:
+            loss = F.mse_loss(outputs[:, 0], targets, reduction=reduction)
+        elif self.likely:
+            loss = label_loss(outputs, targets)
+            loss = loss.mean() if self.weights is None else loss
+        else:
+            # With soft targets this is KL(target || prediction) up to a constant.
+            loss = F.cross_entropy(outputs, targets, reduction=reduction)
+        if self.weights is None:
+            return loss
+        weights = self.weights.index_select(0, numbers)
+        return (loss * weights).sum() / weights.sum().clamp_min(1e-12)
+
+
+def recorded_embedding(
+    bottom: nn.Module,
+    settings: Settings,
+    device: torch.device,
+    embed: Callable[[Batch], Tensor] | None = None,
+) -> Recorded | None:
+    """A bottom's training steps as replays, where that is possible."""
+    if not can_record(device, bottom):
+        return None
+    return Recorded(lambda: EmbedStep(bottom, settings, device, embed), on=True)
+
+
+def _gradient(leaf: Tensor) -> Tensor:
+    assert leaf.grad is not None
+    return leaf.grad
+
+
+def resolve_device(name: str) -> torch.device:
+    """ "auto" is the GPU where there is one."""
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    if name.startswith("cuda") and not torch.cuda.is_available():
+        raise ConfigError(f"device={name!r}, but no GPU is available. Mend: device='auto'")
+    return torch.device(name)

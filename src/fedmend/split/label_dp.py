@@ -1,0 +1,189 @@
+"""Learning from labels that are known through randomised response (`federation.labels`).
+
+The noise is known, so the loss is that of what was told (forward correction), expertise is read
+through it, and scores are estimates of those by true labels (`learn.metrics`).
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from fedmend.data.labels import LabelEncoder
+from fedmend.data.table import Table
+from fedmend.errors import DataError, PrivacyWarning
+from fedmend.federation.labels import Noise, relabelled, respond, response_matrix
+from fedmend.federation.site import Site
+from fedmend.split.belief import Belief
+
+
+def without_response(matrix: np.ndarray, epsilon: float) -> np.ndarray:
+    """The party's own expertise, from one that was estimated through randomised response."""
+    own = matrix @ np.linalg.inv(response_matrix(epsilon, len(matrix)))
+    own = np.clip(own, 0.0, None)
+    return own / own.sum(1, keepdims=True)
+
+
+def with_told_labels(table: Table, epsilon: float, party: str | None = None) -> Table:
+    """The table with every label drawn through randomised response, for a party that acts alone.
+
+    Whatever is trained on it, and whatever anybody infers from that, is ε-differentially private
+    in each label. Draw once and keep the table: another draw of the same labels costs ε again.
+    """
+    encoder = _classes_of(table, "auto", party)
+    told = respond(encoder.transform(table.y, party=party), epsilon, len(encoder.classes_))
+    return relabelled(table, str(table.label), encoder.classes_, told)
+
+
+def _classes_of(table: Table, task: str, party: str | None) -> LabelEncoder:
+    if table.label is None:
+        raise DataError("there is no label column", party=party, mend="fm.read(path, label=…)")
+    encoder = LabelEncoder(task).fit(table.y, table.schema[table.label], party=party)
+    if encoder.task == "regression":
+        raise DataError(
+            "randomised response is for classes, and the label is a number",
+            party=party,
+            column=table.label,
+            mend="cut the numbers into classes first, or leave label_dp out",
+        )
+    return encoder
+
+
+# ---------------------------------------------------------------------------------- in training
+
+
+def ask_for_noise(
+    site: Site,
+    scope: str,
+    epsilon: float,
+    *,
+    by: str,
+    task: str = "auto",
+    classes: Sequence[Any] | None = None,
+    folder: str | None = None,
+) -> dict[str, float]:
+    """At the party: from now on its labels are known through randomised response; the account.
+
+    classes: all there are, where a party may have some of them only. folder: where draws are kept
+    at a party without a folder of its own.
+    """
+    dataset = scope.partition("@")[0]
+    site.table_of(scope)  # raises where there is no such table
+    table = site.tables[dataset]
+    if classes is None:  # which classes there are is known to all
+        classes = _classes_of(table, task, site.name).classes_
+    noise = Noise(tuple(classes), float(epsilon))
+    kept = None if folder is None else site.folder(folder)
+    site.labels.ask(dataset, noise, by=by, folder=kept)
+    return account(site, str(table.label), noise)
+
+
+def account(site: Site, column: str, noise: Noise) -> dict[str, float]:
+    """What may be told of it: ε, how often labels are as they are, ε of all runs and of this."""
+    return {
+        "epsilon": noise.epsilon,
+        "kept": float(noise.response[0, 0]),
+        "spent": site.labels.spent(column),
+        "new": site.labels.spent_now(column),
+    }
+
+
+@dataclass(frozen=True)
+class ToldLabels:
+    """What the workers of a training know of a party's labels, where that is not the labels.
+
+    numbers: told classes, -1 where there is no label. response: P(told | label) [C, C].
+    """
+
+    classes: tuple[Any, ...]
+    numbers: np.ndarray
+    response: np.ndarray
+    account: dict[str, float]
+
+    @classmethod
+    def of(cls, site: Site, scope: str) -> ToldLabels | None:
+        """At the party: its labels of a scope as workers see them; None where they are true."""
+        table, dataset = site.table_of(scope), scope.partition("@")[0]
+        noise = site.labels.noise(dataset, site.tables[dataset])
+        if noise is None:
+            return None
+        told = account(site, str(table.label), noise)
+        return cls(noise.classes, noise.numbers(table.y), noise.response, told)
+
+    @property
+    def belief(self) -> Belief:
+        """How likely what was told of each row is under each class: the forward correction.
+
+        (Patrini et al., "Making Deep Neural Networks Robust to Label Noise", CVPR 2017, with a
+        noise that is known and not estimated.) A row without a label says nothing.
+        """
+        lines = np.vstack([self.response.T, np.ones(len(self.classes))])
+        return Belief(self.classes, lines[self.numbers])
+
+
+def account_of(told: Mapping[str, Mapping[str, float]]) -> dict[str, Any]:
+    """The coordinator's account of labels told by parties; warns where they were told before.
+
+    spent: by party the ε of all runs together; new: what of it this run has added.
+    """
+    first = next(iter(told.values()))
+    spent = {party: float(each["spent"]) for party, each in told.items()}
+    new = {party: float(each["new"]) for party, each in told.items()}
+    warn_of_spending(float(first["epsilon"]), spent)
+    return {
+        "epsilon": float(first["epsilon"]),
+        "kept": float(first["kept"]),
+        "spent": spent,
+        "new": new,
+    }
+
+
+def in_words(account: Mapping[str, Any]) -> str:
+    """An account as sentences.
+
+    >>> told = {"epsilon": 2.0, "kept": 0.88, "spent": {"bank": 2.0}, "new": {"bank": 0.0}}
+    >>> in_words(told).partition("). ")[2]
+    'Spent by this run: bank ε = 0; by all runs together: bank ε = 2.'
+    """
+    epsilon, spent = float(account["epsilon"]), account["spent"]
+    # Models of earlier versions do not know what their run added.
+    new = account.get("new", {})
+    text = (
+        f"{', '.join(spent)} let the training know labels through randomised response only, drawn "
+        f"once (label_dp = {epsilon:g}: each is told as it is with probability "
+        f"{account['kept']:.2f})."
+    )
+    run = ", ".join(f"{party} ε = {each:g}" for party, each in new.items())
+    all_runs = ", ".join(f"{party} ε = {each:g}" for party, each in spent.items())
+    by_run = f"Spent by this run: {run}; by" if run else "Spent by"
+    return f"{text} {by_run} all runs together: {all_runs}."
+
+
+def warn_of_spending(epsilon: float, spent: Mapping[str, float]) -> None:
+    """Several draws of the same labels add up to less privacy than each of them promises."""
+    more = {party: each for party, each in spent.items() if each > epsilon * (1 + 1e-9)}
+    if more:
+        told = ", ".join(f"{party}: {each:g}" for party, each in more.items())
+        warnings.warn(
+            f"labels are known with label_dp={epsilon:g}, and were told before with another ε. "
+            f"Together that is ε = {told}. Mend: one label_dp for all trainings on the same "
+            "labels, which are then drawn once",
+            PrivacyWarning,
+            stacklevel=3,
+        )
+
+
+def warn_of_noise(account: Mapping[str, Any]) -> None:
+    """Labels stay protected where an earlier training asked for it."""
+    warnings.warn(
+        f"{', '.join(account['spent'])} lets labels be known through randomised response only, "
+        f"since a training asked for label_dp={account['epsilon']:g}; this one learns from "
+        "the same draws. Mend: say label_dp here too, or train on labels as they are first; over "
+        "machines a party can allow it again with label_dp_only = false in its policy",
+        PrivacyWarning,
+        stacklevel=3,
+    )

@@ -1,0 +1,202 @@
+"""What a party keeps of a trained split model: encoder and weights, in memory and on disk.
+
+A part never leaves its party. On disk it is one file of wire bytes: typed and length-checked, no
+pickle, no code.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedmend.data.encode import Encoder
+from fedmend.data.labels import LabelEncoder
+from fedmend.errors import DataError, NotFitted, WireError
+from fedmend.federation import wire
+from fedmend.federation.site import Site
+from fedmend.learn.nets import Bottom, BottomSpec, Top, TopSpec
+from fedmend.split.sides import Sides
+
+FILE = "part.fmw"
+MANIFEST = "model.json"
+
+
+@dataclass
+class BottomPart:
+    """A bottom and the encoder that feeds it."""
+
+    encoder: Encoder
+    module: Bottom
+
+    def to_wire(self) -> dict[str, Any]:
+        return {
+            "encoder": self.encoder.to_dict(),
+            "spec": self.module.spec.to_dict(),
+            "weights": _weights(self.module),
+        }
+
+    @classmethod
+    def from_wire(cls, saved: dict[str, Any]) -> BottomPart:
+        module = Bottom(BottomSpec.from_dict(saved["spec"]))
+        return cls(Encoder.from_dict(saved["encoder"]), _filled(module, saved["weights"]))
+
+
+TOPS: dict[str, tuple[Callable[[Any], Any], type[Any]]] = {"top": (Top, TopSpec)}
+"""Kinds of tops that can be kept: how to build the module, and the spec it is built from."""
+
+
+@dataclass
+class TopPart:
+    """`names` are the feature parties in the order of the top's inputs.
+
+    kind: the name of the module's class among `TOPS`. sides: what stands in for a party that
+    does not know a row, where the top has learnt that. foreign: it was sent in from outside.
+    """
+
+    names: list[str]
+    labels: LabelEncoder
+    module: Any
+    kind: str = "top"
+    sides: Sides | None = None
+    foreign: bool = False
+
+    def to_wire(self) -> dict[str, Any]:
+        return {
+            "names": self.names,
+            "kind": self.kind,
+            "labels": self.labels.to_dict(),
+            "spec": self.module.spec.to_dict(),
+            "weights": _weights(self.module),
+            "sides": self.sides.to_wire() if self.sides else None,
+            "foreign": self.foreign,
+        }
+
+    @classmethod
+    def from_wire(cls, saved: dict[str, Any]) -> TopPart:
+        kind = saved.get("kind", "top")
+        build, spec = TOPS[kind]
+        module = build(spec.from_dict(saved["spec"]))
+        labels = LabelEncoder.from_dict(saved["labels"])
+        # Models of earlier versions have no sides.
+        sides = Sides.from_wire(saved["sides"]) if saved.get("sides") else None
+        filled, foreign = _filled(module, saved["weights"]), bool(saved.get("foreign"))
+        return cls(list(saved["names"]), labels, filled, kind, sides, foreign)
+
+
+@dataclass
+class Part:
+    """Everything one party holds of one model.
+
+    alone: another model, whole, for rows that nobody but this party knows.
+    gradient: what the party was sent to learn from alone; not kept on disk.
+    """
+
+    bottom: BottomPart | None = None
+    top: TopPart | None = None
+    alone: Part | None = None
+    gradient: Tensor | None = None
+
+    def to_wire(self) -> dict[str, Any]:
+        return {
+            "bottom": self.bottom.to_wire() if self.bottom else None,
+            "top": self.top.to_wire() if self.top else None,
+            "alone": self.alone.to_wire() if self.alone else None,
+        }
+
+    @classmethod
+    def from_wire(cls, saved: dict[str, Any]) -> Part:
+        return cls(
+            BottomPart.from_wire(saved["bottom"]) if saved["bottom"] else None,
+            TopPart.from_wire(saved["top"]) if saved["top"] else None,
+            # Models of earlier versions have none.
+            cls.from_wire(saved["alone"]) if saved.get("alone") else None,
+        )
+
+
+def part_of(site: Site, model: str) -> Part:
+    """The part of a model this site holds."""
+    parts: dict[str, Part] = site.state.setdefault("parts", {})
+    if model not in parts:
+        raise NotFitted(
+            f"party {site.name!r} holds no part of model {model!r}. Mend: fit it, or load it"
+        )
+    return parts[model]
+
+
+def new_part(site: Site, model: str) -> Part:
+    parts: dict[str, Part] = site.state.setdefault("parts", {})
+    return parts.setdefault(model, Part())
+
+
+def save_part(site: Site, model: str, path: str) -> None:
+    write_file(site.folder(path) / FILE, part_of(site, model).to_wire())
+
+
+def load_part(site: Site, model: str, path: str) -> None:
+    saved = read_file(site.folder(path) / FILE, site.name)
+    site.state.setdefault("parts", {})[model] = Part.from_wire(saved)
+
+
+def write_file(path: Path, value: Any) -> None:
+    """A wire value as a file."""
+    write_whole(path, wire.encode(value))
+
+
+def write_json(path: Path, value: Any) -> None:
+    write_whole(path, json.dumps(value, indent=2).encode())
+
+
+def write_whole(path: Path, data: bytes) -> None:
+    """Whole or not at all: written beside its place, then moved into it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    beside = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        with beside.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        beside.replace(path)
+    finally:
+        beside.unlink(missing_ok=True)
+
+
+def read_json(path: Path, what: str) -> Any:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise DataError(
+            f"cannot read {path}: {error.strerror}", mend=f"name the folder of {what}"
+        ) from error
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"{path} is damaged: {error}", mend="take it from a backup") from error
+
+
+def read_file(path: Path, party: str | None = None) -> Any:
+    try:
+        return wire.decode(path.read_bytes())
+    except OSError as error:
+        raise DataError(
+            f"cannot read {path}: {error.strerror}", party=party, mend="name what was saved"
+        ) from error
+    except WireError as error:
+        seen = str(error).partition(". Mend:")[0]  # what the wire advises is about messages
+        raise DataError(
+            f"{path} is damaged: {seen}", party=party, mend="take it from a backup or fit again"
+        ) from error
+
+
+def _weights(module: torch.nn.Module) -> dict[str, Any]:
+    return {key: value.detach().cpu() for key, value in module.state_dict().items()}
+
+
+def _filled(module: Any, weights: dict[str, Any]) -> Any:
+    dtype = next(value.dtype for value in weights.values() if value.is_floating_point())
+    module.to(dtype).load_state_dict(weights)
+    return module

@@ -1,0 +1,94 @@
+"""Random views of a party's own rows, for learning without labels.
+
+Images: a weak view (flip, shift), and a strong one (contrast, colour, brightness, a hole) on top
+of it. Tables: cells replaced by those of other rows, column by column (SCARF: Bahri et al., 2022),
+few of them in a weak view and many in a strong one.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from fedmend.learn.augment import draw_weak
+from fedmend.learn.nets import Batch
+from fedmend.split.features import PAD, Features, augmented
+
+WEAK_CORRUPTION = 0.1
+
+
+class RowViews:
+    """Draws views of rows.
+
+    Flips and shifts are drawn by `generator`, which is on the CPU, everything else by `on_device`,
+    which is where the rows are.
+    """
+
+    def __init__(
+        self,
+        features: Features,
+        generator: torch.Generator,
+        on_device: torch.Generator,
+        corruption: float = 0.6,
+    ) -> None:
+        self.features = features
+        self.corruption = corruption
+        self.generator = generator
+        self.on_device = on_device
+
+    def plain(self, numbers: Tensor) -> Batch:
+        return self.features.batch(numbers)
+
+    def weak(self, numbers: Tensor) -> Batch:
+        """A view a label survives."""
+        batch = self._shifted(numbers)
+        return self._corrupted(batch, WEAK_CORRUPTION)
+
+    def strong(self, numbers: Tensor) -> Batch:
+        """A view that takes much away."""
+        batch = self._shifted(numbers)
+        blocks = tuple(
+            jittered(block, self.on_device) if block.dim() == 4 else block for block in batch.blocks
+        )
+        return self._corrupted(batch._replace(blocks=blocks), self.corruption)
+
+    def _shifted(self, numbers: Tensor) -> Batch:
+        if not any(block.dim() == 4 for block in self.features.blocks):
+            return self.features.batch(numbers)
+        draws = draw_weak(len(numbers), self.generator, PAD).to(numbers.device)
+        batch = self.features.batch(numbers)
+        return batch._replace(blocks=tuple(augmented(block, draws) for block in batch.blocks))
+
+    def _corrupted(self, batch: Batch, share: float) -> Batch:
+        numeric = self._mixed(batch.numeric, self.features.numeric, share)
+        codes = self._mixed(batch.codes, self.features.codes, share)
+        return batch._replace(numeric=numeric, codes=codes)
+
+    def _mixed(self, cells: Tensor, pool: Tensor, share: float) -> Tensor:
+        """Cells, of which a share comes from random rows of the pool (never its fill row)."""
+        if not cells.shape[1]:
+            return cells
+        device, generator = cells.device, self.on_device
+        swap = torch.rand(cells.shape, generator=generator, device=device) < share
+        others = torch.randint(len(pool) - 1, cells.shape, generator=generator, device=device)
+        return torch.where(swap, pool.gather(0, others), cells)
+
+
+def jittered(images: Tensor, generator: torch.Generator) -> Tensor:
+    """Contrast, colour and brightness changed, and a hole of about a third each way, per image."""
+    n, _, height, width = images.shape
+    device = images.device
+
+    def between(low: float, high: float) -> Tensor:
+        drawn = torch.rand(n, 1, 1, 1, generator=generator, device=device)
+        return drawn * (high - low) + low
+
+    mean = images.mean((1, 2, 3), keepdim=True)
+    images = mean + (images - mean) * between(0.4, 1.6)
+    grey = images.mean(1, keepdim=True)
+    images = grey + (images - grey) * between(0.2, 1.8) + between(-0.6, 0.6)
+    top = torch.randint(height, (n, 1, 1), generator=generator, device=device)
+    left = torch.randint(width, (n, 1, 1), generator=generator, device=device)
+    rows = (torch.arange(height, device=device)[None, :, None] - top).abs() < max(1, height // 6)
+    columns = (torch.arange(width, device=device)[None, None] - left).abs() < max(1, width // 4)
+    return images * ~(rows & columns)[:, None]

@@ -1,0 +1,81 @@
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pytest
+
+from fedmend._parameters import Parameters, fits
+from fedmend.flow.config.catalogue import COMPLETERS, METHODS, completer_class, method_class
+from fedmend.flow.config.parameters import parameter_problems, type_words
+
+CLASSES = [*map(method_class, METHODS), *map(completer_class, COMPLETERS)]
+
+
+def as_toml(value):
+    return list(value) if isinstance(value, tuple) else value
+
+
+@pytest.mark.parametrize("estimator", CLASSES, ids=lambda each: each.__name__)
+def test_the_defaults_of_every_method_are_legal(estimator):
+    params = {
+        name: as_toml(value)
+        for name, value in estimator().get_params().items()
+        if value is not None and name != "seed"
+    }
+    assert list(parameter_problems("here", estimator(), params)) == []
+
+
+@pytest.mark.parametrize("estimator", CLASSES, ids=lambda each: each.__name__)
+def test_every_parameter_refuses_what_it_is_not(estimator):
+    class Other:
+        """Nothing that a TOML file could hold."""
+
+    names = [name for name in estimator().get_params() if name != "seed"]
+    found = list(parameter_problems("here", estimator(), dict.fromkeys(names, Other())))
+    assert len(found) == len(names)
+    assert all(" must be " in problem and "Mend: " in problem for problem in found)
+
+
+@pytest.mark.parametrize(
+    ("hint", "words"),
+    [
+        (int, "a whole number"),
+        (float | str, "a number or text in quotes"),
+        (int | None, "a whole number"),
+        (tuple[int, ...], "a list of whole numbers"),
+        (Sequence[str] | None, "a list of texts"),
+        (Sequence[Any], "a list"),
+        (Mapping[str, Any] | None, "a table"),
+    ],
+)
+def test_types_in_words(hint, words):
+    assert type_words(hint) == words
+
+
+def test_true_is_not_a_number():
+    (problem,) = parameter_problems("method[vfl]", method_class("vfl")(), {"epochs": True})
+    assert problem == (
+        "method[vfl].epochs must be a whole number, however: True. Mend: the default is 100"
+    )
+
+
+def test_a_text_is_no_list_of_its_letters() -> None:
+    assert fits(["bank", "telco"], Sequence[str]) and fits(("bank",), tuple[str, ...])
+    assert not fits("bank", Sequence[str]) and not fits("bank", tuple[str, ...])
+
+
+def test_what_a_class_takes_itself_goes_before_its_bases() -> None:
+    class Base(Parameters):
+        def __init__(self, *, epochs: int = 100, lr: float = 0.1) -> None:
+            self.epochs, self.lr = epochs, lr
+
+    class Own(Base):
+        def __init__(self, *, epochs: int = 20, **params: Any) -> None:
+            super().__init__(epochs=epochs, **params)
+
+    assert sorted(Own.parameter_names()) == ["epochs", "lr"]
+    assert Own().get_params() == {"epochs": 20, "lr": 0.1}
+    # Only what is not the default is shown: its own default, not its base's.
+    assert repr(Own()) == "Own()"
+    assert repr(Own(epochs=100, lr=0.5)) in ("Own(epochs=100, lr=0.5)", "Own(lr=0.5, epochs=100)")

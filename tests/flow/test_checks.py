@@ -1,0 +1,305 @@
+from __future__ import annotations
+
+import re
+import sqlite3
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+import fedmend as fm
+from fedmend.errors import DataError
+from fedmend.flow import execute, plan_of
+from fedmend.flow.checks import check_data, look
+from fedmend.flow.config import load_config
+from fedmend.flow.config.starter import starter_text
+from fedmend.flow.reading import split_by_id
+
+
+def findings(workshop):
+    return check_data(load_config(workshop.config))
+
+
+def test_nothing_wrong(workshop):
+    workshop.write()
+    found = findings(workshop)
+    assert (found.problems, found.notes) == ([], [])
+    assert [len(table) for table in found.tables.values()] == [160, 160]
+
+
+def test_one_bad_table_does_not_hide_the_other(workshop):
+    workshop.write()
+    (workshop.folder / "bank.csv").unlink()
+    (workshop.folder / "telco.csv").write_text("")
+    found = findings(workshop)
+    assert len(found.problems) == 2
+    assert "party 'bank'" in found.problems[0] and "party 'telco'" in found.problems[1]
+
+
+def test_all_that_is_wrong_with_a_table_is_told_at_once(workshop):
+    workshop.bank["opened"] = pd.date_range("2020-01-01", periods=160).strftime("%Y-%m-%d")
+    workshop.bank["income"] = workshop.bank["income"].replace(workshop.bank["income"][4], np.inf)
+    workshop.bank["customer"] = workshop.bank["customer"].astype(object)
+    workshop.bank.loc[7, "customer"] = None
+    workshop.bank.loc[8, "customer"] = workshop.bank.loc[9, "customer"]
+    workshop.telco["called"] = workshop.bank["opened"]
+    workshop.write("[party.kinds]\nminuets = 'nominal'\n", method="")
+    first, *others = findings(workshop).problems
+    assert first.startswith("party 'bank', column 'customer': missing id in 1 row (counted from 1")
+    assert "1: 8), and 1 of the others have one that occurred before" in first
+    told = [re.match("party '(.+?)', column '(.+?)'", each).groups() for each in others]
+    assert sorted(told) == [
+        ("bank", "income"), ("bank", "opened"), ("telco", "called"), ("telco", "minuets"),
+    ]  # fmt: skip
+    assert all("Mend: " in each for each in others)
+
+
+@pytest.mark.parametrize("wrong", ["id", "label"])
+def test_a_name_that_no_column_has_does_not_hide_the_rest(workshop, wrong):
+    workshop.bank["opened"] = pd.date_range("2020-01-01", periods=160).strftime("%Y-%m-%d")
+    workshop.write()
+    name = {"id": "customer", "label": "default"}[wrong]
+    text = workshop.config.read_text().replace(f'{wrong} = "{name}"', f'{wrong} = "{name}s"', 1)
+    workshop.config.write_text(text)
+    found = findings(workshop).problems
+    assert [f"column '{name}s'" in found[0], "column 'opened'" in found[1]] == [True, True]
+    assert len(found) == 2
+
+
+def test_a_query_is_read_without_the_columns_to_drop(workshop):
+    workshop.write()
+    with sqlite3.connect(workshop.folder / "telco.db") as connection:
+        workshop.telco.assign(called="2020-01-01").to_sql("calls", connection, index=False)
+    connection.close()
+    text = workshop.config.read_text().replace(
+        'data = "telco.csv"', 'sql = "select * from calls"\nuri = "sqlite:///telco.db"'
+    )
+    workshop.config.write_text(
+        text.replace('"customer"\n\n[[m', '"customer"\ndrop = ["called"]\n\n[[m')
+    )
+    found = findings(workshop)
+    assert found.problems == [] and found.tables["telco"].feature_names == ["calls", "minutes"]
+    workshop.config.write_text(
+        text.replace('"customer"\n\n[[m', '"customer"\ndrop = ["caled"]\n\n[[m')
+    )
+    (problem,) = findings(workshop).problems
+    assert "column 'caled'" in problem and "did you mean 'called'" in problem
+
+
+@pytest.mark.parametrize(("marks", "lost"), [(None, 3), (["-9"], 4), ([], 0)])
+def test_marks_of_empty_cells_come_on_top_of_the_usual(workshop, marks, lost):
+    workshop.bank["town"] = ["NA"] * 3 + ["-9"] + ["Ulm", "Bonn"] * 78
+    workshop.write()
+    if marks is not None:
+        text = workshop.config.read_text()
+        workshop.config.write_text(text.replace('"bank.csv"', f'"bank.csv"\nmissing = {marks}', 1))
+    assert findings(workshop).tables["bank"].missing()["town"] == lost
+
+
+def test_same_order_needs_equally_long_tables(workshop):
+    workshop.telco = workshop.telco.iloc[:100]
+    workshop.write('[align]\nmode = "same-order"\n')
+    (problem,) = findings(workshop).problems
+    assert "bank 160, telco 100" in problem and 'Mend: mode = "ecdh"' in problem
+
+
+def test_every_two_parties_may_share_ids_and_all_of_them_none(workshop):
+    workshop.write()
+    ids = [*range(1000, 1050), *range(1170, 1220)]  # of the bank alone, and of the telco alone
+    shop = pd.DataFrame({"customer": ids, "baskets": np.arange(100.0)})
+    shop.to_csv(workshop.folder / "shop.csv", index=False)
+    party = '[[party]]\nname = "shop"\ndata = "shop.csv"\nid = "customer"\n'
+    workshop.config.write_text(workshop.config.read_text() + party)
+    (problem,) = findings(workshop).problems
+    assert problem.startswith("every two of bank, telco, shop share ids, but no id is known to all")
+
+
+@pytest.mark.parametrize("with_tables", [False, True])
+def test_a_party_may_refuse_so_few_training_or_test_rows(workshop, with_tables):
+    workshop.write("[party.policy]\nmin_intersection = 40\n", method="")
+    if with_tables:
+        text = workshop.config.read_text()
+        for name, frame in (("bank", workshop.bank), ("telco", workshop.telco)):
+            some = frame[frame["customer"].between(1080, 1105)]
+            some.to_csv(workshop.folder / f"{name}-test.csv", index=False)
+            text = text.replace(f'"{name}.csv"', f'"{name}.csv"\ntest = "{name}-test.csv"')
+        workshop.config.write_text(text)
+    (problem,) = findings(workshop).problems
+    assert re.match(
+        r"2\d test rows are known to all, and party 'telco' takes part from 40", problem
+    )
+    with pytest.raises(fm.errors.Refused, match="the intersection has 2. rows"):
+        execute(plan_of(load_config(workshop.config)), workshop.run)
+
+
+def test_a_client_may_have_all_its_rows_set_aside(workshop):
+    workshop.bank = workshop.bank.drop(columns="job")
+    ids = split_by_id(fm.Table(np.arange(40), {"x": np.arange(40.0)}), 0.25, 0)[1].ids[:2]
+    workshop.telco = workshop.bank.iloc[:2].assign(customer=ids)
+    workshop.write(method='name = "fedavg"\nrounds = 1')
+    text = workshop.config.read_text().replace('"telco.csv"\n', '"telco.csv"\nlabel = "default"\n')
+    workshop.config.write_text(text)
+    (problem,) = findings(workshop).problems
+    assert problem.startswith("party 'telco': all of its 2 rows are set aside for tests. Mend: ")
+
+
+def test_ids_are_compared_by_the_rule_of_the_file(workshop):
+    workshop.bank["customer"] = [f"C{each}" for each in workshop.bank["customer"]]
+    workshop.telco["customer"] = [f"c{each}" for each in workshop.telco["customer"]]
+    workshop.write()
+    (problem,) = findings(workshop).problems
+    assert "share no id (text, with capital letters and text" in problem
+    assert 'normalise = "text"' in problem
+    workshop.write('[align]\nnormalise = "text"\n')
+    assert findings(workshop).problems == []
+
+
+def test_another_rule_that_would_find_many_more_people_is_noted(workshop):
+    workshop.bank["customer"] = [f"{each - 1000:03d}" for each in workshop.bank["customer"]]
+    workshop.telco["customer"] -= 1000  # 60 to 219: the bank writes 60 to 99 with a zero
+    workshop.write('[align]\nnormalise = "text"\n')
+    found = findings(workshop)
+    assert found.problems == []
+    (note,) = found.notes
+    assert "'text': 60 ids are shared, and 100 if they are compared by 'number'" in note
+    workshop.write('[align]\nnormalise = "number"\n')
+    assert findings(workshop).notes == []
+    files = [workshop.folder / "bank.csv", workshop.folder / "telco.csv"]
+    text = starter_text(workshop.folder / "f.toml", files, id="customer", label="default")
+    assert 'normalise = "number"' in text
+
+
+def test_a_test_table_needs_the_columns_of_training(workshop):
+    workshop.write()
+    for name in ("bank", "telco"):
+        getattr(workshop, name).to_csv(workshop.folder / f"{name}-test.csv", index=False)
+    workshop.telco.drop(columns="calls").to_csv(workshop.folder / "telco-test.csv", index=False)
+    text = workshop.config.read_text()
+    for name in ("bank", "telco"):
+        text = text.replace(
+            f'data = "{name}.csv"', f'data = "{name}.csv"\ntest = "{name}-test.csv"'
+        )
+    workshop.config.write_text(text)
+    (problem,) = findings(workshop).problems
+    assert "party 'telco', column 'calls': the test table lacks this column" in problem
+
+
+def test_of_several_labellers_only_the_reference_needs_test_labels(workshop):
+    workshop.telco["y"] = np.resize(["yes", "no"], 160)
+    workshop.write('[evaluate]\nreference = "bank"\n', method='name = "majority"\nepochs = 1')
+    text = workshop.config.read_text().replace('"telco.csv"', '"telco.csv"\nlabel = "y"')
+    for name, frame in (("bank", workshop.bank), ("telco", workshop.telco.drop(columns="y"))):
+        frame.to_csv(workshop.folder / f"{name}-test.csv", index=False)
+        text = text.replace(f'"{name}.csv"', f'"{name}.csv"\ntest = "{name}-test.csv"')
+    workshop.config.write_text(text)
+    assert findings(workshop).problems == []
+    workshop.config.write_text(text.replace('reference = "bank"', 'reference = "telco"'))
+    (problem,) = findings(workshop).problems
+    assert problem.startswith("evaluate.reference: party 'telco' has no test labels. Mend")
+
+
+def test_a_party_with_labels_only_is_noted(workshop):
+    workshop.bank = workshop.bank[["customer", "default"]]
+    workshop.write()
+    found = findings(workshop)
+    assert found.problems == []
+    assert found.notes == ["party 'bank' has no columns besides id and label"]
+    workshop.write(method='name = "local"')
+    (problem,) = findings(workshop).problems
+    assert "method[local]: party 'bank' has no columns" in problem and "Mend: remove" in problem
+
+
+def test_notes_name_the_party(workshop):
+    workshop.telco["fax"] = None
+    workshop.telco["country"] = "DE"
+    workshop.write()
+    empty, constant = findings(workshop).notes[::-1]
+    assert empty.startswith("party 'telco', column 'fax': all 160 cells are missing")
+    assert constant.startswith("party 'telco', column 'country': 'DE' in all 160 cells")
+
+
+def test_advice_goes_by_the_rows_that_are_trained_on(workshop):
+    # 60 people are known to both, of whom a quarter is set aside.
+    workshop.telco["customer"] += 40
+    workshop.write()
+    config = load_config(workshop.config)
+    found = look(config, check_data(config))
+    assert found.aligned == 60 and found.training == 0.75
+    assert found.advice["settings"]["recipe"] is None
+    workshop.write("[evaluate]\ntest_share = 0.1\n")
+    config = load_config(workshop.config)
+    assert look(config, check_data(config)).advice["settings"]["recipe"] == "complete-vfl"
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is an accelerator here")
+def test_a_device_that_is_not_there(workshop):
+    workshop.write('[run]\ndevice = "cuda"\n')
+    (problem,) = findings(workshop).problems
+    assert "run.device = 'cuda'" in problem and 'device = "cpu"' in problem
+
+
+def test_a_class_that_only_test_rows_have(workshop):
+    workshop.write()
+    train, test = split_by_id(fm.read(workshop.folder / "bank.csv", id="customer"), 0.25, 0)
+    rare = workshop.bank["customer"].isin(test.ids[:2])
+    workshop.bank.loc[rare, "default"] = "disputed"
+    workshop.write()
+    (problem,) = findings(workshop).problems
+    assert problem.startswith("party 'bank', column 'default': all labels of this class are among")
+    assert "(seen: 'disputed'). Mend: leave the labels of rare classes empty" in problem
+    with pytest.raises(DataError, match="all labels of this class are among the test rows"):
+        execute(plan_of(load_config(workshop.config)), workshop.run)
+    workshop.bank.loc[workshop.bank["customer"] == train.ids[0], "default"] = "disputed"
+    workshop.write()
+    assert findings(workshop).problems == []
+
+
+@pytest.mark.parametrize(
+    ("number", "metric", "words"),
+    [
+        (False, "rmse", "taken for classes. Mend: choose from accuracy, auc"),
+        (True, "auc", "taken for a number. Mend: choose from"),
+    ],
+)
+def test_metrics_that_do_not_fit_the_label(workshop, number, metric, words):
+    if number:
+        workshop.bank["default"] = workshop.bank["income"] * 3
+    workshop.write(f'[evaluate]\nmetrics = ["{metric}"]\n')
+    (problem,) = findings(workshop).problems
+    assert problem.startswith(f"evaluate.metrics: {metric!r} does not fit this label")
+    assert words in problem
+    with pytest.raises(fm.errors.ConfigError, match="does not fit this label"):
+        execute(plan_of(load_config(workshop.config)), workshop.run)
+
+
+def test_numbers_need_no_classes(workshop):
+    workshop.bank["default"] = np.arange(160) // 8
+    workshop.write(method='name = "vfl"\nepochs = 2\ntask = "regression"')
+    assert findings(workshop).problems == []
+
+
+def test_how_many_of_the_shared_rows_have_a_label(workshop):
+    workshop.bank.loc[60:, "default"] = None  # from here on the telco knows them
+    workshop.write()
+    config = load_config(workshop.config)
+    found = look(config, check_data(config))
+    words = "bank has a label for 60 of its 160 rows, and for none of the 100 known to all"
+    assert words in " ".join(found.torn)
+    assert [each["name"] for each in found.advice["settings"]["methods"]] == ["local"]
+
+
+def test_label_dp_that_does_not_hold_for_the_file_is_noted(workshop) -> None:
+    two = 'name = "vfl"\nlabel_dp = 1\n[[method]]\nname = "local-vfl"\nlabel_dp = 2.5'
+    workshop.write(method=two)
+    (note,) = findings(workshop).notes
+    assert "label_dp is 1 and 2.5 in one file" in note
+    assert "ε = 3.5. Mend: one label_dp" in note
+    workshop.write(method='name = "vfl"\nlabel_dp = 1\n[[method]]\nname = "local-vfl"')
+    (note,) = findings(workshop).notes
+    assert "learns from labels as they are" in note
+    workshop.write(method='name = "vfl"\nlabel_dp = 1\n[[method]]\nname = "local"')
+    assert findings(workshop).notes == []
+    workshop.bank["default"] = np.arange(160) * 0.5
+    workshop.write(method='name = "vfl"\nlabel_dp = 1')
+    assert any("label_dp is for classes" in each for each in findings(workshop).problems)

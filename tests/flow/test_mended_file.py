@@ -1,0 +1,199 @@
+"""The file that follows the advice: valid, complete, and it runs."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedmend.cli import main
+from fedmend.errors import ConfigError
+from fedmend.flow import execute, plan_of
+from fedmend.flow.checks import check_data, look
+from fedmend.flow.config import load_config
+from fedmend.flow.config.mended import toml_text, write_mended
+
+
+def seen(workshop):
+    config = load_config(workshop.config)
+    found = look(config, check_data(config))
+    assert found is not None
+    return config, found
+
+
+def test_check_tells_what_is_torn_and_what_mends_it(workshop, capsys):
+    workshop.write()
+    main_ok(["check", str(workshop.config)])
+    text = " ".join(capsys.readouterr().out.split())
+    assert "bank 160 100" in text.replace("│", " ")
+    assert "What is torn" in text and "What would mend it" in text
+    assert "100 of bank's 160 rows are shared" in text and "no problems" in text
+
+
+def test_problems_only(workshop, capsys):
+    workshop.write()
+    main_ok(["check", str(workshop.config), "--problems"])
+    assert "What is torn" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("option", ["--write", "--json", "--curve"])
+def test_what_is_not_looked_at_is_not_written(workshop, capsys, option):
+    workshop.write()
+    more = [] if option == "--curve" else [str(workshop.folder / "new")]
+    with pytest.raises(SystemExit) as stopped:
+        main(["check", str(workshop.config), "--problems", option, *more])
+    assert stopped.value.code == 2 and "leave out --problems" in capsys.readouterr().err
+    text = workshop.config.read_text().replace('data = "telco.csv"\n', "") + "[flare]\n"
+    workshop.config.write_text(text)
+    if more:
+        with pytest.raises(SystemExit) as stopped:
+            main(["check", str(workshop.config), option, *more])
+        assert stopped.value.code == 2
+        assert "party 'telco' has its table elsewhere" in capsys.readouterr().err
+    assert not (workshop.folder / "new").exists()
+    main_ok(["check", str(workshop.config)])
+    assert "bank: 160 rows, 2 columns" in capsys.readouterr().out
+
+
+def test_json_and_file(workshop, capsys):
+    workshop.write()
+    mended, facts = workshop.folder / "sub" / "mended.toml", workshop.folder / "found.json"
+    main_ok(["check", str(workshop.config), "--write", str(mended), "--json", str(facts)])
+    found = json.loads(facts.read_text())
+    assert found["aligned"] == 100 and found["advice"]["tears"][0]["name"] == "few-shared"
+    config = load_config(mended)
+    assert config.at(config.party[0].data).resolve() == workshop.folder / "bank.csv"
+    assert config.recipe == "complete-vfl" and config.complete.params["source"] == "bank"
+    assert [each.name for each in config.method] == ["vfl", "risa", "local-vfl", "local"]
+    assert f"fedmend run {mended}" in "".join(capsys.readouterr().out.split("\n"))
+    with pytest.raises(SystemExit) as stopped:
+        main(["check", str(workshop.config), "--write", str(mended)])
+    assert stopped.value.code == 2
+    assert "exists already" in capsys.readouterr().err
+    main_ok(["check", str(workshop.config), "--write", str(mended), "--force"])
+
+
+def main_ok(arguments):
+    try:
+        main(arguments)
+    except SystemExit as stopped:
+        assert stopped.code in (0, None)
+
+
+@pytest.mark.filterwarnings("ignore::fedmend.errors.FedmendWarning")
+def test_the_file_runs(workshop):
+    workshop.write('[evaluate]\nmetrics = ["auc"]\n')
+    config, found = seen(workshop)
+    advice = dict(found.advice)
+    # the same stages and methods, with less work in each
+    advice["settings"] = {
+        "recipe": advice["settings"]["recipe"],
+        "complete": {
+            **advice["settings"]["complete"],
+            "generator_params": {"epochs": 1},
+            "model": "linear",
+        },
+        "methods": [
+            {**each, "epochs": 1} for each in [*advice["settings"]["methods"], {"name": "vfl"}]
+        ],
+    }
+    path = write_mended(config, advice, workshop.folder / "mended.toml")
+    record = execute(plan_of(load_config(path)), workshop.folder / "runs" / "mended")
+    assert {run.title for run in record.methods} == {
+        "RISA", "RISA + completed rows", "VFL", "VFL + completed rows",
+        "LocalVFL", "LocalVFL + completed rows", "Local",
+    }  # fmt: skip
+    assert record.overview["advice"]["tears"]
+
+
+def labelled_by_three(folder, *, shared):
+    """A bank and two agencies label 120 people; the telco knows `shared` of them."""
+    rng = np.random.default_rng(3)
+    people, income, calls = np.arange(120), rng.normal(size=120), rng.normal(size=120)
+    truth = np.where(income + calls > 0, "yes", "no")
+    wrong = rng.random((3, 120)) < 0.25
+    said = np.where(wrong, np.where(truth == "yes", "no", "yes"), truth)
+    tables = {
+        "bank": pd.DataFrame({"id": people, "income": income, "y": said[0]}),
+        "one": pd.DataFrame({"id": people, "y": said[1]}),
+        "two": pd.DataFrame({"id": people, "y": said[2]}),
+        "telco": pd.DataFrame({"id": people[:shared], "calls": calls[:shared]}),
+    }
+    text = ""
+    for name, frame in tables.items():
+        frame.to_csv(folder / f"{name}.csv", index=False)
+        label = 'label = "y"\n' if "y" in frame else ""
+        text += f'[[party]]\nname = "{name}"\ndata = "{name}.csv"\nid = "id"\n{label}\n'
+    (folder / "federation.toml").write_text(text + '[[method]]\nname = "inc"\n')
+    return load_config(folder / "federation.toml")
+
+
+@pytest.mark.parametrize("shared", [120, 40])
+@pytest.mark.filterwarnings("ignore::fedmend.errors.FedmendWarning")
+def test_labellers_who_disagree(tmp_path, shared):
+    config = labelled_by_three(tmp_path, shared=shared)
+    found = look(config, check_data(config))
+    assert found.agreement["lowest"] < 0.5
+    advice = dict(found.advice)
+    settings = advice["settings"]
+    assert (settings["correct"] is not None) == (shared == 40)
+    assert settings["recipe"] == ("correct-local-vfl" if shared == 40 else None)
+    assert found.labellers_share == 120 or shared == 120
+    settings["methods"] = [{**each, "epochs": 1} for each in settings["methods"]]
+    if settings["correct"]:
+        settings["correct"] = {**settings["correct"], "epochs": 2, "initial_epochs": 1}
+    path = write_mended(config, advice, tmp_path / "mended.toml")
+    assert check_data(load_config(path)).problems == []
+    record = execute(plan_of(load_config(path)), tmp_path / "runs" / "mended")
+    assert all(run.scores for run in record.methods)
+
+
+def test_no_advice_is_not_written(workshop):
+    workshop.write()
+    config, _ = seen(workshop)
+    with pytest.raises(ConfigError, match="no advice to write down"):
+        write_mended(config, {}, workshop.folder / "mended.toml")
+
+
+def test_a_table_elsewhere_is_not_looked_at(workshop):
+    workshop.write("[flare]\n")
+    text = workshop.config.read_text().replace('data = "telco.csv"\n', "")
+    workshop.config.write_text(text)
+    config = load_config(workshop.config)
+    assert look(config, check_data(config)) is None
+
+
+def test_a_sqlite_file_is_found_from_another_folder(workshop):
+    workshop.write()
+    config, found = seen(workshop)
+    text = workshop.config.read_text().replace(
+        'data = "telco.csv"', 'sql = "select * from t"\nuri = "sqlite:///telco.db"'
+    )
+    workshop.config.write_text(text)
+    path = write_mended(config, found.advice, workshop.folder / "sub" / "mended.toml")
+    assert load_config(path).party[1].uri == "sqlite:///../telco.db"
+
+
+plain = st.one_of(
+    st.booleans(),
+    st.integers(-(2**40), 2**40),
+    st.floats(allow_nan=False, allow_infinity=False),
+    st.text("aZ9 .\"'#=ü\n\\", max_size=6),
+)
+keys = st.text('aZ9_- ."ü', min_size=1, max_size=4)
+tables = st.recursive(
+    st.dictionaries(keys, st.one_of(plain, st.lists(plain))),
+    lambda below: st.dictionaries(keys, st.one_of(plain, below, st.lists(below, min_size=1))),
+    max_leaves=8,
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(tables)
+def test_what_is_written_is_read_again(content):
+    assert tomllib.loads(toml_text(content)) == content

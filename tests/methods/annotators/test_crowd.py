@@ -1,0 +1,177 @@
+"""Votes, majority and Dawid–Skene against hand-computed cases and an implementation in loops."""
+
+from __future__ import annotations
+
+import math
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedmend.data.crowds import annotators
+from fedmend.methods.annotators import aggregation as crowd
+
+
+def in_the_clear(
+    votes: np.ndarray, c: int, *, smoothing: float = crowd.SMOOTHING, **options: Any
+) -> SimpleNamespace:
+    """Dawid–Skene with labellers whose votes are known."""
+    found = SimpleNamespace()
+
+    def evidence(weights: np.ndarray) -> np.ndarray:
+        found.expertise = [crowd.expertise(weights, v, smoothing=smoothing) for v in votes.T]
+        return np.sum([*map(crowd.log_evidence, found.expertise, votes.T)], 0)
+
+    counts = crowd.count_votes(votes, c)
+    found.posterior, found.iterations = crowd.dawid_skene(counts, evidence, **options)
+    return found
+
+
+def test_counts_and_soft_labels_leave_missing_votes_out() -> None:
+    votes = np.array([[0, 0, 1], [2, -1, 2], [-1, -1, -1]])
+    counts = crowd.count_votes(votes, 3)
+    assert counts.tolist() == [[2, 1, 0], [0, 0, 2], [0, 0, 0]]
+    np.testing.assert_allclose(crowd.soft_labels(counts), [[2 / 3, 1 / 3, 0], [0, 0, 1], [0, 0, 0]])
+
+
+@pytest.mark.parametrize("hard", [False, True])
+def test_rows_that_nobody_labels_teach_nothing(hard: bool) -> None:
+    truth = (np.arange(200) % 4 == 0).astype(np.int64)
+    votes = annotators(truth, rates=[0.1, 0.2, 0.4], n_classes=2, seed=0)
+    silent = np.full((400, 3), -1)
+    alone = in_the_clear(votes, 2, hard=hard)
+    among = in_the_clear(np.vstack([votes, silent]), 2, hard=hard)
+    np.testing.assert_allclose(among.expertise, alone.expertise, atol=1e-9)
+    np.testing.assert_allclose(among.posterior[:200], alone.posterior, atol=1e-9)
+
+
+def test_majority_breaks_ties_at_random_and_knows_silence() -> None:
+    counts = np.tile([[2, 2, 0]], (4000, 1))
+    chosen = crowd.majority(counts, np.random.default_rng(0))
+    assert set(chosen) == {0, 1}
+    assert abs(chosen.mean() - 0.5) < 0.05
+    assert crowd.majority(np.array([[0, 3], [0, 0]]), np.random.default_rng(0)).tolist() == [1, -1]
+
+
+def test_m_step_by_hand() -> None:
+    """Two rows surely of class 0, one half and half; the labeller says 0, 1, 1."""
+    weights = np.array([[1.0, 0.0], [1.0, 0.0], [0.5, 0.5]])
+    matrix = crowd.expertise(weights, np.array([0, 1, 1]), smoothing=0.0)
+    np.testing.assert_allclose(matrix, [[1 / 2.5, 1.5 / 2.5], [0.0, 1.0]])
+
+
+@pytest.mark.parametrize("n_classes", [3, crowd.FEW_CLASSES + 6])
+def test_m_step_counts_whatever_the_number_of_classes(
+    n_classes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(crowd, "PIECE", 100)
+    rng = np.random.default_rng(0)
+    weights = rng.dirichlet(np.ones(n_classes), 350).astype(np.float32)
+    votes = rng.integers(-1, n_classes - 1, 350)  # the last class is never said
+    counts = crowd.Sayings(votes).when(weights)
+    for said in range(n_classes):
+        expected = weights[votes == said].sum(0, dtype=np.float64)
+        np.testing.assert_allclose(counts[:, said], expected, rtol=1e-5, atol=1e-9)
+    assert (crowd.Sayings(np.full(350, -1)).when(weights) == 0).all(), "nobody said anything"
+
+
+def test_e_step_by_hand() -> None:
+    matrix = np.array([[0.9, 0.1], [0.3, 0.7]])
+    evidence = crowd.log_evidence(matrix, np.array([0, 1, -1]))
+    np.testing.assert_allclose(np.exp(evidence), [[0.9, 0.3], [0.1, 0.7], [1.0, 1.0]])
+    posterior = crowd.combine(np.log(np.full((3, 2), 0.5)), evidence)
+    np.testing.assert_allclose(posterior, [[0.75, 0.25], [0.125, 0.875], [0.5, 0.5]])
+    assert crowd.log_evidence(np.eye(2), np.array([0]))[0, 1] == -30.0
+
+
+def slow_dawid_skene(votes: np.ndarray, c: int, hard: bool, iterations: int) -> np.ndarray:
+    """The textbook, one number at a time."""
+    n, k = votes.shape
+    q = [[float((votes[i] == j).sum()) for j in range(c)] for i in range(n)]
+    q = [[v / sum(row) for v in row] for row in q]
+    for _ in range(iterations):
+        if hard:
+            q = [[float(j == row.index(max(row))) for j in range(c)] for row in q]
+        t = [[[0.01] * c for _ in range(c)] for _ in range(k)]
+        for i in range(n):
+            for a in range(k):
+                if votes[i, a] >= 0:
+                    for j in range(c):
+                        t[a][j][votes[i, a]] += q[i][j]
+        t = [[[v / sum(row) for v in row] for row in matrix] for matrix in t]
+        prior = [sum(row[j] for row in q) / n for j in range(c)]
+        new = []
+        for i in range(n):
+            row = [
+                max(prior[j], 1e-300)
+                * math.prod(t[a][j][votes[i, a]] for a in range(k) if votes[i, a] >= 0)
+                for j in range(c)
+            ]
+            new.append([v / sum(row) for v in row])
+        q = new
+    return np.array(q)
+
+
+@pytest.mark.parametrize("hard", [False, True])
+def test_dawid_skene_equals_the_textbook(hard: bool) -> None:
+    truth = np.random.default_rng(1).integers(0, 3, 60)
+    votes = annotators(truth, rates=[0.1, 0.3, 0.4, 0.5], missing=0.2, seed=3)
+    votes[:, 0] = np.where((votes < 0).all(1), truth, votes[:, 0])
+    found = in_the_clear(votes, 3, hard=hard, max_iterations=7, tolerance=0.0)
+    assert found.iterations == 7
+    np.testing.assert_allclose(found.posterior, slow_dawid_skene(votes, 3, hard, 7), atol=1e-9)
+
+
+@pytest.mark.parametrize("iterations", [1, 5, 20])
+def test_dawid_skene_equals_crowd_kit(iterations: int) -> None:
+    """Step by step: crowd-kit decides by the likelihood when to stop, which is much earlier."""
+    aggregation = pytest.importorskip("crowdkit.aggregation")
+    pd = pytest.importorskip("pandas")
+    truth = np.random.default_rng(1).integers(0, 3, 200)
+    votes = annotators(truth, rates=[0.1, 0.3, 0.4, 0.5], seed=3)
+    task, worker = np.indices(votes.shape)
+    frame = pd.DataFrame({"task": task.ravel(), "worker": worker.ravel(), "label": votes.ravel()})
+    theirs = aggregation.DawidSkene(n_iter=iterations, tol=0.0).fit_predict_proba(frame)
+    ours = in_the_clear(votes, 3, smoothing=1e-9, tolerance=0.0, max_iterations=iterations)
+    np.testing.assert_allclose(ours.posterior, theirs[[0, 1, 2]].to_numpy(), atol=1e-7)
+
+
+def test_an_inverter_is_evidence_too() -> None:
+    truth = np.random.default_rng(0).integers(0, 2, 2000)
+    votes = np.column_stack([annotators(truth, rates=[0.25, 0.25], seed=1), 1 - truth])
+    found = in_the_clear(votes, 2)
+    assert (found.posterior.argmax(1) == truth).mean() > 0.99
+    assert found.expertise[2].diagonal().max() < 0.05
+
+
+def test_one_answer_for_everything_adds_nothing() -> None:
+    truth = np.random.default_rng(0).integers(0, 3, 900)
+    good = annotators(truth, rates=[0.2, 0.2, 0.2], seed=1)
+    alone = in_the_clear(good, 3)
+    beside = in_the_clear(np.column_stack([good, np.zeros(900, np.int64)]), 3)
+    same = alone.posterior.argmax(1) == beside.posterior.argmax(1)
+    assert same.mean() > 0.97
+
+
+def test_agreement_notices_parties_no_better_than_chance() -> None:
+    truth = np.random.default_rng(0).integers(0, 2, 4000)
+    good = crowd.agreement(crowd.count_votes(annotators(truth, rates=[0.3, 0.3, 0.4]), 2))
+    guesses = crowd.agreement(crowd.count_votes(annotators(truth, rates=[0.5, 0.5, 0.5]), 2))
+    at_odds = crowd.agreement(crowd.count_votes(annotators(truth, rates=[0.3, 0.7], seed=2), 2))
+    assert good.beats_chance
+    assert not guesses.beats_chance
+    assert not at_odds.beats_chance
+    assert not crowd.agreement(np.array([[1, 0], [0, 1]])).beats_chance
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(2, 5), st.integers(1, 6), st.integers(1, 30), st.integers(0, 2**32 - 1))
+def test_whatever_the_votes_the_posterior_is_one(c: int, k: int, n: int, seed: int) -> None:
+    votes = np.random.default_rng(seed).integers(-1, c, (n, k))
+    found = in_the_clear(votes, c, max_iterations=5)
+    np.testing.assert_allclose(found.posterior.sum(1), 1.0)
+    np.testing.assert_allclose(np.sum(found.expertise, 2), 1.0)
+    assert np.isfinite(found.posterior).all()

@@ -1,0 +1,279 @@
+"""What the server gets to see: the same labels whatever the protection, and never a single vote."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Iterator
+from types import FunctionType, ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedmend.errors import PrivacyWarning, Refused
+from fedmend.federation import COORDINATOR, Policy, Site
+from fedmend.federation.engines.local import LocalEngine
+from fedmend.methods.annotators.baselines import EM
+from fedmend.methods.annotators.inc import InC
+
+Make = Callable[..., Any]
+QUICK: dict[str, Any] = {
+    "epochs": 6,
+    "bottom": (),
+    "embedding": 4,
+    "top": (),
+    "batch_size": 32,
+    "lr": 0.02,
+}
+
+
+@pytest.mark.parametrize("posterior", ["product", "row"])
+def test_he_masks_and_none_give_the_same_labels(
+    crowd_of: Make, clear: Policy, posterior: str
+) -> None:
+    results = {}
+    for secure in ("he", "masks"):
+        model = InC(**QUICK, posterior=posterior, secure=secure)
+        results[secure] = model.fit(crowd_of(missing=0.2).fed).posterior_
+    with pytest.warns(PrivacyWarning, match="in the clear"):
+        model = InC(**QUICK, posterior=posterior, secure="none")
+        results["none"] = model.fit(crowd_of(missing=0.2, policy=clear).fed).posterior_
+    np.testing.assert_array_equal(results["he"], results["masks"])
+    np.testing.assert_array_equal(results["he"], results["none"])
+
+
+def test_labels_in_the_clear_are_refused_by_default(crowd_of: Make) -> None:
+    with pytest.warns(PrivacyWarning), pytest.raises(Refused, match="'label'"):
+        InC(**QUICK, secure="none").fit(crowd_of().fed)
+
+
+def test_a_key_holder_without_labels(crowd_of: Make) -> None:
+    crowd = crowd_of()
+    model = InC(**QUICK, label_parties=("p0", "p1"), key_holder="p2").fit(crowd.fed)
+    decrypting = {
+        entry.sender for entry in crowd.fed.ledger if entry.call.endswith(".decrypt_blinded")
+    }
+    assert decrypting == {"p2", COORDINATOR}
+    assert set(model.expertise_) == {"p0", "p1"}
+
+
+def test_the_ledger_shows_sums_only(crowd_of: Make) -> None:
+    crowd = crowd_of()
+    InC(**QUICK, secure="he").fit(crowd.fed)
+    for party in crowd.fed.names:
+        kinds = crowd.fed.ledger.kinds(sender=party)
+        assert not kinds & {"label", "row"}
+        assert "ciphertext" in kinds
+    senders = {e.sender for e in crowd.fed.ledger if e.call.endswith(".decrypt_blinded")}
+    assert senders == {"p0", COORDINATOR}
+
+
+# ------------------------------------------------------------------ taint
+
+
+class Overheard(LocalEngine):
+    """Keeps whatever crosses to the coordinator."""
+
+    heard: list[tuple[str, Any]]
+
+    def _cross(
+        self, sender: str, receiver: str, call: str, kind: str, value: Any, opens: str = ""
+    ) -> Any:
+        crossed = super()._cross(sender, receiver, call, kind, value, opens)
+        if receiver == COORDINATOR:
+            self.heard.append((call, crossed))
+        return crossed
+
+
+@pytest.mark.parametrize("secure", ["he", "masks"])
+def test_nothing_the_server_is_handed_tells_a_single_vote(crowd_of: Make, secure: str) -> None:
+    """Every array a party lets out is compared with that party's votes, in whatever form."""
+    crowd = crowd_of(rates=(0.3, 0.3, 0.3), rows=400)
+    engine = crowd.fed.engine
+    engine.__class__ = Overheard
+    engine.heard = []
+    InC(**QUICK, secure=secure).fit(crowd.fed)
+    assert len(engine.heard) > 100
+    votes = crowd.votes
+    arrays = [
+        (call, array)
+        for call, value in engine.heard
+        if not call.startswith("BottomWorker")
+        for array in _arrays(value)
+        if array.size >= 400
+    ]
+    for call, array in arrays:
+        flat = array.reshape(-1)[: 400 * 3 if array.size >= 1200 else 400].astype(np.float64)
+        for k in range(3):
+            said = np.eye(3)[votes[:, k]].reshape(-1) if len(flat) == 1200 else votes[:, k]
+            assert abs(np.corrcoef(flat, said)[0, 1]) < 0.15, call
+    if secure == "masks":
+        assert len(arrays) >= 3 * 4  # votes and evidence of three parties, several times
+    # and the comparison notices what it is there for
+    said = np.eye(3)[votes[:, 0]].reshape(-1)
+    assert abs(np.corrcoef(said * 0.7 - 3, said)[0, 1]) > 0.99
+
+
+@pytest.mark.parametrize("secure", ["he", "masks"])
+def test_the_servers_memory_holds_no_key_and_no_single_vote(
+    crowd_of: Make, monkeypatch: Any, secure: str
+) -> None:
+    """All that can be reached from the server's objects in stage 2, the parties' sides left out."""
+    from fedmend.methods.annotators.inc import Correction
+    from fedmend.secure.keys import Identity
+    from fedmend.secure.seal import Keys
+
+    corrections: list[Correction] = []
+    step = Correction.step
+
+    def noted(self: Correction, predicted: np.ndarray) -> float:
+        corrections[:] = [self]
+        return step(self, predicted)
+
+    monkeypatch.setattr(Correction, "step", noted)
+    crowd = crowd_of(rates=(0.3, 0.3, 0.3))
+    model = InC(**QUICK, secure=secure)
+    reached: list[Any] = []
+    everything: list[Any] = []
+
+    def look(stage: str, epoch: int, total: int, facts: dict[str, float]) -> None:
+        if stage == "correct":
+            reached[:] = _reachable([model, *corrections], stop=(LocalEngine, Site))
+            everything[:] = _reachable([model, *corrections], stop=())
+
+    model.fit(crowd.fed, progress=look)
+    arrays = [each for each in map(_plain_array, reached) if each is not None]
+    assert any(each.shape == (300, 3) for each in arrays), "vote counts and ỹ are there"
+    forms = [form for k in range(3) for form in (crowd.votes[:, k], np.eye(3)[crowd.votes[:, k]])]
+    for array in arrays:
+        assert not any(_same_partition(array, form) for form in forms)
+    assert _same_partition(np.eye(3)[crowd.votes[:, 1]] * 0.7 - 3, forms[3]), "it would notice"
+    for secret in (Identity, Keys) if secure == "he" else (Identity,):
+        assert not any(isinstance(each, secret) for each in reached)
+        assert any(isinstance(each, secret) for each in everything), "the parties have them"
+
+
+def _reachable(roots: list[Any], stop: tuple[type, ...]) -> list[Any]:
+    skipped = (type, ModuleType, FunctionType, *stop)
+    seen: dict[int, Any] = {}
+    queue = list(roots)
+    while queue:
+        each = queue.pop()
+        if id(each) in seen or isinstance(each, skipped):
+            continue
+        seen[id(each)] = each
+        queue += gc.get_referents(each)
+    return list(seen.values())
+
+
+def _plain_array(value: Any) -> np.ndarray | None:
+    if isinstance(value, torch.Tensor):
+        value = value.detach().cpu().numpy()
+    return value if isinstance(value, np.ndarray) and value.dtype.kind in "biuf" else None
+
+
+def _same_partition(array: np.ndarray, form: np.ndarray) -> bool:
+    """Whether one is a function of the other's values, entry by entry."""
+    if array.size != form.size:
+        return False
+    _, one = np.unique(array.reshape(-1), return_inverse=True)
+    _, two = np.unique(form.reshape(-1), return_inverse=True)
+    pairs = len(np.unique(one * (two.max() + 1) + two))
+    return pairs == one.max() + 1 == two.max() + 1
+
+
+def _arrays(value: Any) -> Iterator[np.ndarray]:
+    if isinstance(value, np.ndarray):
+        yield value
+    elif isinstance(value, bytes) and len(value) >= 1200:
+        yield np.frombuffer(value[:1200], np.uint8)
+    elif isinstance(value, (list, tuple)):
+        for each in value:
+            yield from _arrays(each)
+    elif isinstance(value, dict):
+        yield from _arrays(list(value.values()))
+
+
+def test_no_secret_key_crosses(crowd_of: Make, monkeypatch: Any) -> None:
+    from fedmend.secure import seal, seal_bytes
+    from fedmend.secure.sums_he import context
+
+    made = []
+    generate = seal.SealContext.generate_keys
+    monkeypatch.setattr(
+        seal.SealContext, "generate_keys", lambda self: made.append(generate(self)) or made[-1]
+    )
+    crowd = crowd_of()
+    engine = crowd.fed.engine
+    engine.__class__ = Overheard
+    engine.heard = []
+    EM(**QUICK | {"epochs": 1}, secure="he", em_iterations=2).fit(crowd.fed)
+    assert len(made) == 1  # one key holder
+    blobs = [data for _, value in engine.heard for data in _blobs(value)]
+    public = context().public_key_bytes(made[0].public)
+    assert _middle(public) in b"".join(blobs)  # the comparison finds what did cross
+    assert _middle(seal_bytes.saved(made[0].secret)) not in b"".join(blobs)
+
+
+def _middle(data: bytes) -> bytes:
+    return data[len(data) // 2 : len(data) // 2 + 64]
+
+
+def _blobs(value: Any) -> Iterator[bytes]:
+    if isinstance(value, bytes):
+        yield value
+    elif isinstance(value, (list, tuple)):
+        for each in value:
+            yield from _blobs(each)
+
+
+# ------------------------------------------------------------------ fixed point
+
+
+def test_the_stated_error_holds(crowd_of: Make) -> None:
+    """The server's sum of log-likelihood rows against the exact one."""
+    from fedmend.methods.annotators import aggregation as crowds
+    from fedmend.methods.annotators.annotators import Labellers
+
+    crowd = crowd_of(missing=0.1)
+    weights = np.random.default_rng(0).dirichlet([1, 1, 1], 300).astype(np.float32)
+    with Labellers(crowd.fed, ["p0", "p1", "p2"], secure="masks") as labellers:
+        labellers.attach()
+        labellers.m_step(weights)
+        summed = labellers.evidence()
+        bound = labellers.error_bound
+    exact = sum(
+        crowds.log_evidence(crowds.expertise(weights, said), said) for said in crowd.votes.T
+    )
+    assert bound == 3 * 2.0**-11
+    assert np.abs(summed - exact).max() <= bound
+    assert np.abs(summed - exact).max() > 0
+
+
+@given(
+    rule=st.sampled_from(["product", "row", "bayes"]),
+    labellers=st.integers(2, 200),
+    seed=st.integers(0, 2**32 - 1),
+)
+@settings(max_examples=60, deadline=None)
+def test_evidence_survives_its_fixed_point(rule: str, labellers: int, seed: int) -> None:
+    """Any number of labellers: sums fit their words and are as close as stated."""
+    from fedmend.methods.annotators.worker import LOG_FLOOR, EvidenceForm
+
+    form = EvidenceForm.of(rule, labellers)
+    rng = np.random.default_rng(seed)
+    low, high = (LOG_FLOOR, 0.0) if rule == "product" else (0.0, 1.0)
+    evidence = rng.uniform(low, high, (labellers, 50))
+    evidence[0, :2] = low, high
+    sent = np.stack([form.encode(each) for each in evidence])
+    assert sent.dtype == form.dtype
+    assert sent.max() <= form.span
+    summed = form.decode(sent.astype(np.int64).sum(0), labellers)
+    rounding = 1e-6 * labellers * (high - low)
+    assert np.abs(summed - evidence.sum(0)).max() <= form.error(labellers) + rounding
+    assert form.error(labellers) <= 0.01
+    if form.bits < 16:
+        assert labellers * form.span < 1 << 16

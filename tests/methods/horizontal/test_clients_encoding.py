@@ -1,0 +1,135 @@
+"""One encoding for all parties: that of their rows together, whatever each of them has seen."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedmend.data.encode import Encoder
+from fedmend.data.table import Table
+from fedmend.errors import DataError
+from fedmend.methods.horizontal.encoding import (
+    common_classes,
+    common_encoder,
+    common_schema,
+    describe,
+    moments,
+)
+
+numbers = st.floats(-1e6, 1e6, allow_nan=False) | st.none()
+
+
+def agreed(tables: dict[str, Table]) -> dict:
+    schema = common_schema({party: describe(table) for party, table in tables.items()})
+    return common_encoder(schema, {p: moments(t, schema) for p, t in tables.items()}, "float64")
+
+
+@pytest.mark.filterwarnings("ignore::fedmend.errors.FedmendWarning")  # all cells missing
+@given(st.lists(st.lists(numbers, min_size=1, max_size=12), min_size=1, max_size=4))
+@settings(max_examples=60, deadline=None)
+def test_means_and_scales_are_those_of_all_numbers(columns) -> None:
+    tables = {
+        f"p{number}": Table(
+            np.arange(len(values)),
+            pd.DataFrame({"x": np.array(values, dtype=float)}),
+            kinds={"x": "continuous"},
+        )
+        for number, values in enumerate(columns)
+    }
+    ((name, mean, scale, _),) = agreed(tables)["scaled"]
+    together = np.array([value for values in columns for value in values], dtype=float)
+    present = together[~np.isnan(together)]
+    assert name == "x"
+    if len(present):
+        spread = max(abs(present).max(), 1.0)
+        assert mean == pytest.approx(present.mean(), abs=1e-9 * spread)
+        expected = present.std()
+        if expected > 1e-9 * spread:
+            assert scale == pytest.approx(expected, rel=1e-6, abs=1e-9 * spread)
+    else:
+        assert (mean, scale) == (0.0, 1.0)
+
+
+def test_categories_of_all_parties_are_known_to_each() -> None:
+    frames = {
+        "a": pd.DataFrame({"city": ["Ulm", "Bonn"] * 5, "smoker": ["no"] * 9 + ["yes"]}),
+        "b": pd.DataFrame({"city": ["Kiel", "Ulm"] * 5, "smoker": ["no", "yes"] * 5}),
+        "c": pd.DataFrame({"city": ["Ulm", "Jena"] * 5, "smoker": ["often", "no"] * 5}),
+    }
+    tables = {name: Table.from_frame(frame) for name, frame in frames.items()}
+    encoder = Encoder.from_dict(agreed(tables))
+    assert encoder.code_names == ["city", "smoker"]
+    whole = pd.concat(frames.values(), ignore_index=True)
+    codes = np.concatenate([encoder.transform(table).codes for table in tables.values()])
+    for column, name in enumerate(encoder.code_names):
+        known = sorted(whole[name].unique())
+        assert codes[:, column].tolist() == [known.index(value) + 1 for value in whole[name]]
+
+
+def test_whole_numbers_here_and_fractions_there_are_numbers() -> None:
+    rng = np.random.default_rng(0)
+    tables = {
+        "a": Table.from_frame(pd.DataFrame({"x": rng.integers(0, 1000, 60)})),
+        "b": Table.from_frame(pd.DataFrame({"x": rng.normal(500, 100, 60)})),
+    }
+    encoder = Encoder.from_dict(agreed(tables))
+    both = np.concatenate([encoder.transform(table).numeric for table in tables.values()])
+    assert abs(both.mean()) < 1e-9
+    assert both.std() == pytest.approx(1.0)
+
+
+def test_image_channels_are_measured_together() -> None:
+    rng = np.random.default_rng(1)
+    blocks = [rng.integers(0, 256, (n, 3, 4, 4), dtype=np.uint8) for n in (5, 9)]
+    tables = {
+        f"p{number}": Table(
+            np.arange(len(block)), pd.DataFrame(index=range(len(block))), blocks={"i": block}
+        )
+        for number, block in enumerate(blocks)
+    }
+    found = agreed(tables)["blocks"]["i"]
+    pixels = np.concatenate(blocks) / 255
+    assert found["mean"] == pytest.approx(pixels.mean((0, 2, 3)).tolist())
+    assert found["scale"] == pytest.approx(pixels.std((0, 2, 3)).tolist())
+
+
+def test_orders_must_be_the_same_everywhere() -> None:
+    def grades(steps: list[str]) -> Table:
+        values = pd.Series(pd.Categorical(steps * 3, categories=steps, ordered=True))
+        return Table.from_frame(pd.DataFrame({"grade": values}))
+
+    whole = {"a": grades(["low", "mid", "high"]), "b": grades(["low", "mid", "high"])}
+    assert agreed(whole)["coded"] == {"grade": ["low", "mid", "high"]}
+    torn = {"a": grades(["low", "mid", "high"]), "b": grades(["low", "top"])}
+    with pytest.raises(DataError, match="column 'grade': the parties know different steps"):
+        agreed(torn)
+
+
+def test_classes_are_those_of_all_parties_in_order() -> None:
+    described = {
+        "a": {"label": "y", "classes": ["b", "a"]},
+        "b": {"label": None, "classes": []},
+        "c": {"label": "y", "classes": ["c"]},
+    }
+    assert common_classes(described) == ("y", ["a", "b", "c"])
+    described["c"]["classes"] = [3]
+    with pytest.raises(DataError, match="text at one party, numbers at another"):
+        common_classes(described)
+    with pytest.raises(DataError, match="labels of 0 classes"):
+        common_classes({"b": described["b"]})
+
+
+def test_labels_that_are_measured_are_refused() -> None:
+    frame = pd.DataFrame({"x": range(60), "y": np.random.default_rng(0).normal(size=60)})
+    table = Table.from_frame(frame, label="y")
+    with pytest.raises(DataError, match="column 'y': clients learn classes.*Mend: give its kind"):
+        describe(table)
+
+
+@pytest.mark.filterwarnings("ignore::fedmend.errors.FedmendWarning")  # all cells missing
+def test_a_party_may_have_an_empty_label_column() -> None:
+    table = Table.from_frame(pd.DataFrame({"x": range(6), "y": [None] * 6}), label="y")
+    assert describe(table)["classes"] == []

@@ -1,0 +1,468 @@
+"""SAGE and its baselines over parties with the same columns and different people."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from sklearn.base import clone
+
+from fedmend.data import datasets, scenario
+from fedmend.data.table import Table
+from fedmend.errors import (
+    ConfigError,
+    DataError,
+    NotFitted,
+    PrivacyWarning,
+    Refused,
+    ResumeError,
+)
+from fedmend.federation import Federation, Party, Policy
+from fedmend.methods.horizontal.baselines import (
+    FedAvg,
+    FedDB,
+    FedLabel,
+    FedProx,
+    FixMatch,
+    FlexMatch,
+    even_mixture,
+)
+from fedmend.methods.horizontal.estimator import HorizontalEstimator
+from fedmend.methods.horizontal.sage import SAGE
+from fedmend.methods.horizontal.twins import FedDure, FedLoKe, FedMatch
+from fedmend.methods.horizontal.worker import pool_of
+from fedmend.split.parts import MANIFEST, read_json
+
+QUICK = {"rounds": 2, "epochs": 1, "steps_per_epoch": 4, "hidden": (16,)}
+BASELINES = [
+    FedAvg(**QUICK),
+    FedProx(**QUICK),
+    FixMatch(**QUICK),
+    FixMatch(labels="global", **QUICK),
+    FixMatch(prox=1e-3, **QUICK),
+    FlexMatch(**QUICK),
+    FlexMatch(sage=True, **QUICK),
+    FedLabel(**QUICK),
+    FedDB(**QUICK),
+    FedDB(sage=True, **QUICK),
+    FedMatch(**QUICK),
+    FedLoKe(**QUICK),
+    FedDure(**QUICK),
+    FedDure(sage=True, **QUICK),
+    SAGE(**QUICK),
+    SAGE(cpg=False, **QUICK),
+    SAGE(cdsc=False, **QUICK),
+]
+
+
+# Parties that let a model that was sent in say what it makes of their rows.
+LETS_OUT = Policy(foreign_predictions=3)
+
+
+def frame_of(n: int, seed: int, labelled: int) -> pd.DataFrame:
+    """Three classes that numbers and a nominal column tell apart, a few cells missing."""
+    rng = np.random.default_rng(seed)
+    y = rng.integers(0, 3, n)
+    frame = pd.DataFrame(
+        {
+            "age": 40 + 12 * y + rng.normal(0, 4, n),
+            "pulse": 70 - 9 * y + rng.normal(0, 4, n),
+            "job": np.array(["clerk", "nurse", "smith"])[
+                np.where(rng.random(n) < 0.8, y, rng.integers(0, 3, n))
+            ],
+        }
+    )
+    frame.loc[rng.random(n) < 0.05, "age"] = np.nan
+    said = np.array(["cold", "cough", "flu"], dtype=object)[y]
+    said[labelled:] = None
+    frame["illness"] = said
+    return frame
+
+
+def clinics_of(labelled: tuple[int, ...] = (24, 24, 24), **options: Any) -> Federation:
+    parties = []
+    for number, count in enumerate(labelled):
+        frame, test = frame_of(90, number, count), frame_of(40, 100 + number, 40)
+        names = {"label": "illness", "kinds": {"illness": "nominal"}}
+        ids = 1000 * number + np.arange(130)
+        parties.append(
+            Party(
+                f"clinic-{number}",
+                Table(ids[:90], frame, **names),
+                test=Table(ids[90:], test, **names),
+                policy=options.pop(f"policy_{number}", LETS_OUT),
+            )
+        )
+    return Federation(*parties, strict=True, **options)
+
+
+@pytest.fixture
+def clinics() -> Federation:
+    return clinics_of()
+
+
+# ---------------------------------------------------------------------------------- all methods
+
+
+@pytest.mark.parametrize("model", BASELINES, ids=lambda model: repr(model)[:40])
+def test_every_method_runs_over_a_strict_federation(
+    model: HorizontalEstimator, clinics: Federation
+) -> None:
+    model = clone(model).fit(clinics)
+    assert [entry["round"] for entry in model.history_] == [1, 2]
+    scores = model.evaluate(clinics.on("test"))
+    assert set(scores) == {"accuracy", "auc", "f1", "log_loss"}
+    assert all(np.isfinite(value) for value in scores.values())
+    said = model.predict(clinics.on("test"))
+    assert list(said) == list(clinics.names)
+    assert set(np.concatenate(list(said.values()))) <= {"cold", "cough", "flu"}
+    kinds = {entry.kind for entry in clinics.ledger}
+    assert kinds <= {"control", "count", "statistic", "weights", "prediction"}
+
+
+def test_sage_learns_from_unlabelled_rows() -> None:
+    fed = clinics_of((9, 9, 9))
+    model = SAGE(rounds=25, watch="test").fit(fed)
+    assert model.evaluate(fed.on("test"))["accuracy"] > 0.85
+    last = model.history_[-1]
+    assert last["accuracy"] == model.score(fed.on("test"))
+    for name, said in model.predict(fed.on("test")).items():
+        right = said == fed.engine.site(name).tables["test"].y.to_numpy()
+        assert last["accuracy_by_party"][name] == pytest.approx(right.mean())
+    assert last["utilisation"] > 0.4
+    assert last["pseudo_accuracy"] > 0.8
+    assert {each["client"] for each in last["per_client"]} == set(fed.names)
+    assert model.history_[-1]["loss"] < model.history_[0]["loss"]
+
+
+def test_the_switches_are_the_methods_they_should_be(clinics: Federation) -> None:
+    bare = SAGE(cpg=False, cdsc=False, **QUICK).fit(clinics)
+    local = FixMatch(**QUICK).fit(clinics)
+    assert torch.equal(bare.clients_.weights, local.clients_.weights)
+    fixed = SAGE(mixing=1.0, cpg=False, **QUICK).fit(clinics)
+    assert torch.equal(fixed.clients_.weights, local.clients_.weights)
+    free = FedProx(prox=0.0, **QUICK).fit(clinics)
+    assert torch.equal(free.clients_.weights, FedAvg(**QUICK).fit(clinics).clients_.weights)
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        SAGE(**QUICK),
+        FedDB(**QUICK),
+        FedMatch(**QUICK),
+        SAGE(warmup=1, **QUICK),
+        FedMatch(warmup=1, **QUICK),
+    ],
+    ids=repr,
+)
+def test_the_simulator_gives_the_same_numbers(
+    model: HorizontalEstimator, clinics: Federation
+) -> None:
+    model = clone(model).fit(clinics)
+    common = model.clients_.common
+    pools = [
+        pool_of(clinics.engine.site(name).tables["train"], common, name) for name in clinics.names
+    ]
+    simulator = model.simulator(pools, model.clients_.net, device="cpu", mode="loop")
+    for entry in model.history_:
+        report = simulator.run_round()
+        assert report.loss == pytest.approx(entry["loss"], rel=1e-6)
+    torch.testing.assert_close(simulator.weights, model.clients_.weights, rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize("mode", ["loop", "stacked"])
+def test_warming_up_is_training_on_labelled_rows(clinics: Federation, mode: str) -> None:
+    fitted = FedAvg(**QUICK).fit(clinics)
+    common, net = fitted.clients_.common, fitted.clients_.net
+    pools = [
+        pool_of(clinics.engine.site(name).tables["train"], common, name) for name in clinics.names
+    ]
+    options = QUICK | {"rounds": 3}
+    warm = SAGE(warmup=2, **options).simulator(pools, net, device="cpu", mode=mode)
+    plain = FedAvg(**options).simulator(pools, net, device="cpu", mode=mode)
+    for _ in range(2):
+        report = warm.run_round()
+        plain.run_round()
+        assert report.utilisation == 0
+    assert torch.equal(warm.weights, plain.weights)
+    warm.run_round()
+    plain.run_round()
+    assert not torch.equal(warm.weights, plain.weights)
+
+
+def test_the_history_of_a_warm_up_tells_nothing_of_pseudo_labels(clinics: Federation) -> None:
+    model = SAGE(warmup=1, **(QUICK | {"rounds": 2})).fit(clinics)
+    warm, trained = model.history_
+    for each in (warm, *warm["per_client"]):
+        assert not {"utilisation", "pseudo_accuracy", "confidence_gap"} & set(each)
+    for each in (trained, *trained["per_client"]):
+        assert {"utilisation", "pseudo_accuracy", "confidence_gap"} <= set(each)
+    assert warm["loss"] > 0
+
+
+@pytest.mark.parametrize("secure", ["none", "masks"])
+def test_a_training_that_diverges_is_named(clinics: Federation, secure: str) -> None:
+    model = SAGE(lr=1e12, secure=secure, **(QUICK | {"rounds": 5}))
+    with pytest.raises(DataError, match=r"party 'clinic-\d'.* diverged.* smaller lr than 1e\+12"):
+        model.fit(clinics)
+
+
+# ---------------------------------------------------------------------------------- parties
+
+
+def test_a_party_without_labels_takes_part() -> None:
+    fed = clinics_of((30, 30, 1))
+    bare = fed.engine.site("clinic-2")
+    bare.tables["train"] = bare.tables["train"].drop("illness")
+    for model in (SAGE(**QUICK), FedMatch(**QUICK), FedLoKe(**QUICK), FedDure(**QUICK)):
+        fitted = model.fit(fed)
+        assert torch.isfinite(fitted.clients_.weights).all()
+        assert fitted.evaluate(fed.on("test"))["accuracy"] > 0.3
+
+
+def test_some_parties_are_drawn_for_each_round(clinics: Federation) -> None:
+    model = SAGE(per_round=2, **(QUICK | {"rounds": 4})).fit(clinics)
+    drawn = [tuple(entry["clients"]) for entry in model.history_]
+    assert {len(each) for each in drawn} == {2}
+    assert len(set(drawn)) > 1
+    assert SAGE(per_round=8, **QUICK).fit(clinics).history_[0]["clients"] == list(clinics.names)
+
+
+def test_a_policy_may_keep_weights_at_home() -> None:
+    fed = clinics_of(policy_1=Policy(refuse=frozenset({"weights"})))
+    with pytest.raises(Refused, match="weights"):
+        SAGE(**QUICK).fit(fed)
+
+
+def test_carried_momentum_is_warned_of(clinics: Federation) -> None:
+    with pytest.warns(PrivacyWarning, match="momentum of the one before"):
+        SAGE(carry_momentum=True, **QUICK).fit(clinics)
+
+
+def test_parties_with_other_columns_are_named(clinics: Federation) -> None:
+    site = clinics.engine.site("clinic-1")
+    site.tables["train"] = site.tables["train"].drop("pulse")
+    with pytest.raises(DataError, match="pulse"):
+        SAGE(**QUICK).fit(clinics)
+
+
+# ---------------------------------------------------------------------------------- secure
+
+
+@pytest.mark.parametrize("mode", ["masks", "he"])
+def test_the_coordinator_may_learn_the_average_only(mode: str) -> None:
+    rounds = QUICK | {"hidden": (8,), "per_round": 2, "rounds": 3 if mode == "masks" else 1}
+    fed, clear = clinics_of(), clinics_of()
+    hidden = SAGE(secure=mode, **rounds).fit(fed)
+    plain = SAGE(**rounds).fit(clear)
+    torch.testing.assert_close(
+        hidden.clients_.weights, plain.clients_.weights, rtol=1e-4, atol=1e-6
+    )
+    assert [entry["clients"] for entry in hidden.history_] == [
+        entry["clients"] for entry in plain.history_
+    ]
+    # Weights go to the parties, and never come back.
+    sent = [entry for entry in fed.ledger if entry.kind == "weights"]
+    assert sent and all(entry.sender == "coordinator" for entry in sent)
+    assert any(entry.kind in ("masked", "ciphertext") for entry in fed.ledger)
+    assert hidden.evaluate(fed.on("test"))["accuracy"] == pytest.approx(
+        plain.evaluate(clear.on("test"))["accuracy"], abs=0.02
+    )
+
+
+def test_what_secure_averaging_cannot_do_is_told(clinics: Federation) -> None:
+    for model in (FedDB(secure="masks"), FedMatch(secure="he"), SAGE(secure="aes")):
+        with pytest.raises(ConfigError, match="secure"):
+            model._check()
+    with pytest.raises(ConfigError, match="carry_momentum"):
+        SAGE(secure="masks", carry_momentum=True)._check()
+    with pytest.raises(ConfigError, match="at least two"):
+        SAGE(secure="masks", per_round=1, **QUICK).fit(clinics)
+
+
+# ---------------------------------------------------------------------------------- keeping
+
+
+def test_a_saved_model_predicts_the_same_elsewhere(clinics: Federation, tmp_path: Any) -> None:
+    model = SAGE(**QUICK).fit(clinics)
+    model.save(tmp_path / "model")
+    said = model.predict_proba(clinics.on("test"))
+    back = SAGE.load(tmp_path / "model", clinics)
+    assert back.history_ == model.history_
+    for name, probabilities in back.predict_proba(clinics.on("test")).items():
+        np.testing.assert_array_equal(probabilities, said[name])
+    rows = clinics.engine.site("clinic-0").tables["test"]
+    np.testing.assert_allclose(model.predict_proba(rows), said["clinic-0"], rtol=1e-5)
+    newcomer = Federation(Party("new", rows, policy=LETS_OUT))
+    there = SAGE.load(tmp_path / "model", newcomer)
+    np.testing.assert_allclose(there.predict_proba(newcomer)["new"], said["clinic-0"], rtol=1e-5)
+    moved = model.to(newcomer)
+    np.testing.assert_allclose(moved.predict_proba(newcomer)["new"], said["clinic-0"], rtol=1e-5)
+    assert model.hand_out(tmp_path / "model") == []
+    kept = clinics.engine.site("clinic-1").folder(str(tmp_path / "model"))
+    assert read_json(kept / MANIFEST, "a saved model")["history"] == []
+    with pytest.raises(ConfigError, match="holds a SAGE"):
+        FedAvg.load(tmp_path / "model", clinics)
+    with pytest.raises(ConfigError, match="another federation"):
+        model.predict(newcomer)
+
+
+@pytest.mark.parametrize("secure", ["none", "masks"])
+def test_the_mean_over_rounds_is_what_is_told(secure: str, tmp_path: Any) -> None:
+    """Evaluated, predicted with, saved and moved is the mean; training does not know of it."""
+    fed, other = clinics_of(), clinics_of()
+    params = QUICK | {"rounds": 4, "per_round": 2, "secure": secure, "watch": "test"}
+    plain = SAGE(**params).fit(other)
+    model = SAGE(average_rounds=3, **params).fit(fed)
+    assert torch.equal(model.clients_.weights, plain.clients_.weights)
+    mean = model.clients_.averaged
+    assert not torch.equal(mean, plain.clients_.weights)
+    said = model.predict_proba(fed.on("test"))
+    plain.clients_.weights = mean
+    for name, probabilities in plain.predict_proba(other.on("test")).items():
+        np.testing.assert_array_equal(probabilities, said[name])
+    assert plain.evaluate(other.on("test")) == model.evaluate(fed.on("test"))
+    assert model.history_[-1]["accuracy"] == model.score(fed.on("test"))
+    model.save(tmp_path / "model")
+    for back in (SAGE.load(tmp_path / "model", fed), model.to(fed)):
+        assert torch.equal(back.clients_.averaged, mean)
+        np.testing.assert_array_equal(
+            back.predict_proba(fed.on("test"))["clinic-1"], said["clinic-1"]
+        )
+    with pytest.raises(ConfigError, match="average_rounds must be at least 1, however: 0"):
+        SAGE(average_rounds=0)._check()
+
+
+@pytest.mark.parametrize(
+    "model",
+    [SAGE(average_rounds=3, **QUICK), FlexMatch(**QUICK), FedLoKe(**QUICK), FedMatch(**QUICK)],
+)
+def test_a_run_goes_on_where_it_stopped(model: HorizontalEstimator, tmp_path: Any) -> None:
+    whole = clone(model).set_params(rounds=7).fit(clinics_of())
+    clone(model).set_params(rounds=5).fit(clinics_of(), checkpoint=tmp_path / "kept")
+    calls: list[int] = []
+    resumed = clone(model).set_params(rounds=7)
+    resumed.fit(
+        clinics_of(),
+        checkpoint=tmp_path / "kept",
+        resume=True,
+        progress=lambda stage, done, total, facts: calls.append(done),
+    )
+    assert calls == [6, 7]
+    assert torch.equal(resumed.clients_.weights, whole.clients_.weights)
+    assert torch.equal(resumed.clients_.averaged, whole.clients_.averaged)
+    assert resumed.history_ == whole.history_
+    with pytest.raises(ResumeError, match="another run"):
+        clone(model).set_params(lr=0.2).fit(clinics_of(), checkpoint=tmp_path / "kept", resume=True)
+
+
+# ---------------------------------------------------------------------------------- parameters
+
+
+def test_all_mistakes_are_told_at_once() -> None:
+    with pytest.raises(ConfigError) as caught:
+        SAGE(tau=2.0, kappa=-1.0, rounds=0, net="vgg", drop=1.0, epochs=0)._check()
+    assert len(caught.value.problems) == 6
+    with pytest.raises(ConfigError, match="warmup must be below rounds"):
+        SAGE(warmup=5, rounds=5)._check()
+    with pytest.raises(ConfigError, match="warmup and carry_momentum"):
+        SAGE.paper(warmup=5)._check()
+    with pytest.raises(ConfigError, match="warmup must not be negative"):
+        SAGE(warmup=-1)._check()
+    with pytest.raises(ConfigError, match="'local' or 'global'"):
+        FixMatch(labels="both")._check()
+    with pytest.raises(ConfigError, match="helpers"):
+        FedMatch(helpers=-1)._check()
+    with pytest.raises(ConfigError, match="keep"):
+        FedLoKe(keep=2.0)._check()
+    with pytest.raises(NotFitted):
+        SAGE().save("nowhere")
+    with pytest.raises(NotFitted):
+        SAGE().to(None)  # type: ignore[arg-type]
+
+
+def test_the_preset_holds_the_authors_values() -> None:
+    paper = SAGE.paper()
+    assert (paper.rounds, paper.per_round, paper.lr, paper.tau) == (300, 8, 0.1, 0.95)
+    assert (paper.labelled_batch, paper.unlabelled_batch, paper.epochs) == (128, 256, 5)
+    assert paper.carry_momentum and paper.net == "resnet8"
+    assert paper.average_rounds is None
+    assert paper.kappa == pytest.approx(13.863, abs=1e-3)
+    assert SAGE.paper(rounds=3).rounds == 3
+    assert FedProx.paper().prox == 1e-3
+    assert "tau" in SAGE().get_params() and "rounds" in SAGE().get_params()
+
+
+def test_feddb_mixes_priors_to_an_even_one() -> None:
+    rng = np.random.default_rng(0)
+    for _ in range(5):
+        priors = rng.dirichlet(np.full(6, 0.5), 8)
+        shares = even_mixture(priors, np.ones(8))
+        assert shares.sum() == pytest.approx(1.0)
+        assert (shares >= 0).all()
+        best = np.linalg.norm(shares @ priors - 1 / 6)
+        others = rng.dirichlet(np.ones(8), 3000) @ priors
+        assert best <= np.linalg.norm(others - 1 / 6, axis=1).min() + 1e-3
+    # Where all are even already, the rows decide.
+    even = np.full((3, 4), 0.25)
+    np.testing.assert_allclose(even_mixture(even, np.array([1.0, 2.0, 1.0])), [0.25, 0.5, 0.25])
+
+
+def test_a_table_is_no_federation() -> None:
+    frame = frame_of(20, 0, 5)
+    with pytest.raises(DataError, match=r"not a DataFrame.*fm\.Federation\(fm\.Party"):
+        SAGE(**QUICK).fit(frame)  # type: ignore[arg-type]
+
+
+# ---------------------------------------------------------------------------------- digits
+
+
+@pytest.mark.slow
+def test_five_clients_learn_digits_in_a_minute() -> None:
+    digits = datasets.load("digits")
+    train, test = scenario.split_rows({"all": digits}, 0.25, stratify="all")
+    clients = scenario.split_clients(train["all"], 5, alpha=0.5, labelled=10)
+    tests = scenario.split_clients(test["all"], 5, alpha=None, labelled=1.0)
+    fed = Federation(*(Party(name, clients[name], test=tests[name]) for name in clients))
+    sage = SAGE(rounds=30, watch="test").fit(fed)
+    assert sage.score(fed.on("test")) > 0.8
+    assert sage.history_[-1]["utilisation"] > 0.9
+    # A table this small gains from its own model's labels sooner than from corrected ones.
+    labelled_only, fixmatch = FedAvg(rounds=30).fit(fed), FixMatch(rounds=30).fit(fed)
+    assert fixmatch.score(fed.on("test")) > labelled_only.score(fed.on("test"))
+
+
+def test_a_column_may_have_two_values_here_and_more_there() -> None:
+    rng = np.random.default_rng(0)
+
+    def party(name: str, start: int, rooms: list[int], flags: list[float]) -> Party:
+        rows = 60
+        frame = pd.DataFrame(
+            {
+                "rooms": rng.choice(rooms, rows),
+                "flag": rng.choice(flags, rows),
+                "size": rng.normal(size=rows),
+            }
+        )
+        frame["y"] = np.where(frame["rooms"] + frame["size"] > 1.0, "big", "small")
+        return Party(name, Table(start + np.arange(rows), frame, label="y"))
+
+    fed = Federation(
+        party("a", 0, [0, 1], [0.0, 1.0]),
+        party("b", 100, [0, 1, 2, 3], [0.5, 1.5, 2.5]),
+        party("c", 200, [2], [1.0]),
+        strict=True,
+    )
+    model = SAGE(**QUICK).fit(fed)
+    assert model.clients_.net.numeric == 3
+    together = np.concatenate(
+        [fed.engine.site(n).tables["train"].frame["rooms"] for n in fed.names]
+    )
+    scaled = {
+        name: (mean, scale) for name, mean, scale, _ in model.clients_.common["encoder"]["scaled"]
+    }
+    assert scaled["rooms"] == pytest.approx((together.mean(), together.std()))

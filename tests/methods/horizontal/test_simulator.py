@@ -1,0 +1,303 @@
+"""The simulator: side by side as one by one, checkpoints, and five clients of digits."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+import pytest
+import torch
+from sklearn.datasets import load_digits
+
+from fedmend.errors import ConfigError, DataError, FedmendWarning, ResumeError
+from fedmend.learn import optim
+from fedmend.learn.optim import OptimizerSpec
+from fedmend.methods.horizontal.local_methods import PseudoMethod, Supervised, method_of
+from fedmend.methods.horizontal.networks import FlatNet, NetSpec, build_net
+from fedmend.methods.horizontal.recipes import MatchServer
+from fedmend.methods.horizontal.resnet import fast_eval, fast_train
+from fedmend.methods.horizontal.rounds import Pool, RoundSettings
+from fedmend.methods.horizontal.row_views import ImageViews, TableViews
+from fedmend.methods.horizontal.simulator import Simulator
+from fedmend.methods.horizontal.stacked import StackedNet
+from fedmend.methods.horizontal.trainer import Trainer
+
+NET = NetSpec("mlp", 3, numeric=4, cardinalities=(5, 6), hidden=(8, 6))
+SMALL = RoundSettings(
+    epochs=1, labelled_batch=8, unlabelled_batch=16, optimizer=OptimizerSpec("sgd", 0.05, 1e-3)
+)
+
+
+def pools(sizes=(60, 60, 90, 60), seed: int = 0) -> list[Pool]:
+    generator = torch.Generator().manual_seed(seed)
+    made = []
+    for number, n in enumerate(sizes):
+        numeric = torch.randn(n, 4, generator=generator)
+        codes = torch.randint(0, 5, (n, 2), generator=generator)
+        truth = numeric[:, :3].argmax(1)
+        labels = torch.where(torch.arange(n) < n // 3, truth, -1)
+        made.append(Pool(TableViews(numeric, codes), labels, truth=truth, name=f"c{number}"))
+    return made
+
+
+def simulate(method, settings=SMALL, rounds: int = 3, **options) -> tuple[Simulator, list]:
+    simulator = Simulator(pools(), NET, method, settings, device="cpu", **options)
+    return simulator, [simulator.run_round() for _ in range(rounds)]
+
+
+@pytest.mark.parametrize(
+    "method", [Supervised(), PseudoMethod({"rule": "sage", "tau": 0.5}), PseudoMethod("fedlabel")]
+)
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+def test_side_by_side_is_one_by_one(method, optimizer) -> None:
+    """Sums run in another order: float64 to 1e-10, float32 to 1e-5. Clients differ in size."""
+    spec = OptimizerSpec(optimizer, 0.01, 1e-3)
+    for precision, tolerance in (("float64", 1e-10), ("float32", 1e-5)):
+        settings = RoundSettings(
+            **{**SMALL.__dict__, "optimizer": spec, "precision": precision, "prox": 0.1}
+        )
+        loop, one = simulate(method, settings, mode="loop", per_round=3)
+        stacked, many = simulate(method, settings, mode="stacked", per_round=3)
+        assert torch.allclose(loop.weights, stacked.weights, atol=tolerance, rtol=0)
+        for ours, theirs in zip(many, one, strict=True):
+            assert ours.clients == theirs.clients
+            for mine, other in zip(ours.per_client, theirs.per_client, strict=True):
+                assert mine == pytest.approx(other, abs=100 * tolerance, nan_ok=True)
+
+
+def test_stacked_networks_are_the_plain_ones() -> None:
+    generator = torch.Generator().manual_seed(0)
+    numeric = torch.randn(3, 7, 4, generator=generator)
+    codes = torch.randint(0, 5, (3, 7, 2), generator=generator)
+    stacked = StackedNet(NET, 3, torch.device("cpu"), torch.float32)
+    plain = FlatNet(NET, OptimizerSpec("sgd"), torch.device("cpu"), torch.float32)
+    with torch.no_grad():
+        for parameter in stacked.parameters:
+            parameter.normal_(generator=generator)
+        together = stacked(numeric, codes)
+        for number in range(3):
+            plain.load(stacked.flat()[number])
+            alone = plain.module(numeric[number], codes[number])
+            assert torch.allclose(together[number], alone, atol=1e-5)
+
+
+def test_auto_stacks_where_it_can() -> None:
+    carrying = RoundSettings(**{**SMALL.__dict__, "carry_momentum": True})
+    assert simulate(PseudoMethod("sage"), rounds=0)[0].mode == "stacked"
+    assert simulate(PseudoMethod("flexmatch"), rounds=0)[0].mode == "loop"
+    assert simulate(PseudoMethod("sage"), carrying, rounds=0)[0].mode == "loop"
+
+
+@pytest.mark.parametrize("method", [PseudoMethod("sage"), PseudoMethod("flexmatch")])
+@pytest.mark.parametrize("carry", [False, True])
+def test_a_run_goes_on_as_if_it_had_never_stopped(tmp_path, method, carry) -> None:
+    settings = RoundSettings(**{**SMALL.__dict__, "carry_momentum": carry})
+    whole, _ = simulate(method, settings, rounds=4, per_round=2)
+    first, _ = simulate(method, settings, rounds=2, per_round=2)
+    path = first.save_checkpoint(tmp_path / "run.fmw")
+    second, _ = simulate(method, settings, rounds=0, per_round=2)
+    second.load_checkpoint(path)
+    assert second.round == 2
+    second.run_round()
+    second.run_round()
+    assert torch.equal(whole.weights, second.weights)
+
+
+def test_a_checkpoint_of_the_papers_network_is_small(tmp_path) -> None:
+    images = torch.zeros(40, 3, 32, 32, dtype=torch.uint8)
+    pool = Pool(ImageViews(images), torch.arange(40) % 10)
+    settings = RoundSettings(carry_momentum=True)
+    net = NetSpec("resnet8", 10, channels=3)
+    simulator = Simulator([pool], net, PseudoMethod("sage"), settings, device="cpu")
+    assert simulator.save_checkpoint(tmp_path / "a.fmw").stat().st_size < 16 * 10**6
+
+
+def test_a_checkpoint_of_another_run_is_refused(tmp_path) -> None:
+    one, _ = simulate(Supervised(), rounds=1)
+    path = one.save_checkpoint(tmp_path / "a.fmw")
+    other, _ = simulate(Supervised(), rounds=0, seed=4)
+    with pytest.raises(ResumeError, match="another run"):
+        other.load_checkpoint(path)
+    with pytest.raises(DataError, match="cannot read"):
+        other.load_checkpoint(tmp_path / "none.fmw")
+
+
+def test_shared_views_are_moved_once() -> None:
+    views = ImageViews(torch.zeros(40, 3, 8, 8, dtype=torch.uint8))
+    shared = [
+        Pool(views, torch.arange(40) % 4, unlabelled=torch.arange(at, at + 20), name=f"c{at}")
+        for at in (0, 20)
+    ]
+    settings = RoundSettings(precision="bf16")  # other inputs than float32, so views must change
+    net = NetSpec("cnn", 4, channels=3, width=4)
+    pools = Simulator(shared, net, Supervised(), settings, device="cpu").pools
+    assert pools["c0"].views is pools["c20"].views is not views
+
+
+def test_aggregation_and_extras_are_the_callers() -> None:
+    asked: list[str] = []
+
+    def send(name: str) -> dict[str, torch.Tensor]:
+        asked.append(name)
+        return {"word": torch.ones(1)}
+
+    def keep_first(weights, rows, extras, old):
+        assert weights.shape == (2, len(old)) and len(rows) == len(extras) == 2
+        return weights[0]
+
+    simulator = Simulator(
+        pools(),
+        NET,
+        PseudoMethod("feddb"),
+        SMALL,
+        per_round=2,
+        device="cpu",
+        aggregate=keep_first,
+        extras=send,
+    )
+    report = simulator.run_round()
+    assert asked == report.clients
+    assert set(report.extras[report.clients[0]]) == {"prior"}
+
+
+def test_bad_simulations_are_refused() -> None:
+    with pytest.raises(ConfigError, match="needs a client"):
+        Simulator([], NET, Supervised(), device="cpu")
+    with pytest.raises(ConfigError, match="two clients have one name"):
+        Simulator([*pools(), *pools()], NET, Supervised(), device="cpu")
+    with pytest.raises(ConfigError, match="mode must be one of"):
+        simulate(Supervised(), mode="fast")
+    with pytest.raises(ConfigError, match="Mend: mode='auto'"):
+        simulate(PseudoMethod("flexmatch"), mode="stacked")
+    narrow = NetSpec("mlp", 2, numeric=4, cardinalities=(5, 6))
+    with pytest.raises(ConfigError, match="client 'c0': a label is 2, but there are 2 classes"):
+        Simulator(pools(), narrow, Supervised(), device="cpu")
+
+
+# ---------------------------------------------------------------------------------- digits
+
+
+def digit_pools(clients: int = 5, labelled: int = 40) -> tuple[list[Pool], TableViews, np.ndarray]:
+    digits = load_digits()
+    pixels = torch.from_numpy(digits.data / 16.0).float()
+    pixels = (pixels - pixels.mean(0)) / (pixels.std(0) + 1e-3)
+    order = np.random.default_rng(0).permutation(len(pixels))
+    test, train = order[:400], order[400:]
+    made = []
+    for number, rows in enumerate(np.array_split(train, clients)):
+        truth = digits.target[rows]
+        labels = np.where(np.arange(len(rows)) < labelled, truth, -1)
+        made.append(Pool(TableViews(pixels[rows]), labels, truth=truth, name=f"clinic-{number}"))
+    return made, TableViews(pixels[test]), digits.target[test]
+
+
+def test_five_clients_of_digits_converge_in_a_minute() -> None:
+    """And unlabelled rows help: 40 labels a client, 20 rounds."""
+    clients, test, truth = digit_pools()
+    net = NetSpec("mlp", 10, numeric=64)
+    settings = RoundSettings(
+        epochs=2, labelled_batch=32, unlabelled_batch=64, optimizer=OptimizerSpec("sgd", 0.1, 1e-4)
+    )
+    began = time.perf_counter()
+    sage = Simulator(clients, net, PseudoMethod("sage"), settings, device="cpu")
+    reports = [sage.run_round() for _ in range(20)]
+    assert time.perf_counter() - began < 60
+    alone = Simulator(clients, net, Supervised(), settings, device="cpu")
+    for _ in range(20):
+        alone.run_round()
+    accuracy = sage.accuracy(test, truth)
+    assert accuracy > 0.93
+    assert accuracy > alone.accuracy(test, truth)
+    assert reports[-1].utilisation > reports[0].utilisation
+    assert reports[-1].pseudo_accuracy > 0.97
+
+
+# ---------------------------------------------------------------------------------- fast passes
+
+
+def test_fast_passes_are_for_resnets_in_half_precision_on_a_gpu() -> None:
+    net = build_net(NetSpec("resnet8", 10, channels=3, width=4))
+    for device, precision in ((torch.device("cpu"), "bf16"), (torch.device("cuda"), "float32")):
+        assert fast_train(net, device, precision) is None
+        assert fast_eval(net, device, precision) is None
+
+
+def test_holding_weak_views_needs_the_fast_pass() -> None:
+    settings = RoundSettings(**{**SMALL.__dict__, "hold_weak": True})
+    with pytest.raises(ConfigError, match="hold_weak is for resnet8 in bf16 on a GPU"):
+        simulate(PseudoMethod("sage"), settings, rounds=0)
+
+
+def test_half_precision_on_a_cpu_follows_float32() -> None:
+    images = torch.randint(0, 256, (80, 3, 8, 8), dtype=torch.uint8)
+    pool = Pool(ImageViews(images), torch.arange(80) % 4, name="a")
+    net = NetSpec("resnet8", 4, channels=3, width=4)
+    losses = []
+    for precision in ("float32", "bf16"):
+        settings = RoundSettings(
+            epochs=1, labelled_batch=16, unlabelled_batch=32, precision=precision
+        )
+        simulator = Simulator([pool], net, PseudoMethod("sage"), settings, device="cpu")
+        losses.append(simulator.run_round().loss)
+    assert losses[0] == pytest.approx(losses[1], rel=0.1)
+
+
+# ---------------------------------------------------------------------------------- gaps
+
+
+@pytest.mark.parametrize("name", ["fedmatch", "fedloke", "feddure", "pseudo", "supervised"])
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+def test_gaps_between_layers_change_nothing(monkeypatch, tmp_path, name, optimizer) -> None:
+    """On a GPU parameters begin at multiples of 256 bytes; here a CPU does it too."""
+    spec = OptimizerSpec(optimizer, 0.02, 1e-3)
+    settings = RoundSettings(
+        **{**SMALL.__dict__, "optimizer": spec, "prox": 0.1, "carry_momentum": True}
+    )
+
+    def make() -> Simulator:
+        server = MatchServer() if name == "fedmatch" else None
+        simulator = Simulator(
+            *(pools((40, 40, 40)), NET, method_of({"name": name}), settings),
+            device="cpu",
+            mode="loop",
+            aggregate=server,
+            extras=None if server is None else lambda _: server.send(simulator.weights),
+        )
+        return simulator
+
+    plain = make()
+    for _ in range(3):
+        plain.run_round()
+    real = optim._spans
+    monkeypatch.setattr(optim, "_spans", lambda sizes, unit: real(sizes, 64))
+    gapped = make()
+    for _ in range(2):
+        gapped.run_round()
+    path = gapped.save_checkpoint(tmp_path / "run.fmw")
+    gapped = make()
+    gapped.load_checkpoint(path)
+    gapped.run_round()
+    net = gapped.trainer.net
+    assert len(net.values) > net.optimizer.size == plain.trainer.net.optimizer.size
+    assert torch.equal(plain.weights, gapped.weights)
+
+
+@pytest.mark.parametrize("name", ["pseudo", "feddure"])
+def test_a_step_that_cannot_be_captured_is_run_plainly(monkeypatch, name) -> None:
+    """What was tried for the capture leaves no trace."""
+    plain, _ = simulate(method_of({"name": name}), mode="loop")
+
+    def fails(self, step) -> None:
+        step()
+        step()
+        raise RuntimeError("operation not permitted when stream is capturing")
+
+    monkeypatch.setattr(Trainer, "_record", fails)
+    tried = Simulator(pools(), NET, method_of({"name": name}), SMALL, device="cpu", mode="loop")
+    tried.trainer.capture = True
+    with pytest.warns(FedmendWarning, match="cannot be captured .*not permitted"):
+        tried.run_round()
+    assert not tried.trainer.capture
+    tried.run_round()
+    tried.run_round()
+    assert torch.equal(plain.weights, tried.weights)

@@ -1,0 +1,166 @@
+"""ResNet-8 by kernels of its own against the plain network, by Triton's interpreter or on a GPU."""
+
+from __future__ import annotations
+
+import copy
+import os
+
+import pytest
+import torch
+from torch import nn
+
+# Triton reads this when it is imported; a machine with a GPU compiles instead.
+if not torch.cuda.is_available():
+    os.environ.setdefault("TRITON_INTERPRET", "1")
+pytest.importorskip("triton")
+
+from fedmend.methods.horizontal import resnet as simulator_resnet
+from fedmend.methods.horizontal.kernels import norm_backward, norm_forward
+from fedmend.methods.horizontal.networks import NetSpec, build_net
+from fedmend.methods.horizontal.resnet import eval_pass, train_pass
+from fedmend.methods.horizontal.stem import stem, stem_backward
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+LAST = torch.channels_last
+
+
+def a_norm(channels: int) -> nn.BatchNorm2d:
+    norm = nn.BatchNorm2d(channels).to(DEVICE)
+    with torch.no_grad():
+        norm.weight.uniform_(0.5, 1.5)
+        norm.bias.uniform_(-0.5, 0.5)
+    return norm
+
+
+def close(*pairs, atol: float = 3e-5) -> None:
+    for ours, theirs in pairs:
+        assert torch.allclose(ours, theirs.detach(), atol=atol, rtol=1e-4)
+
+
+@pytest.mark.parametrize("add", [False, True])
+@pytest.mark.parametrize("relu", [False, True])
+@pytest.mark.parametrize("two", [False, True])
+@pytest.mark.parametrize(("shape", "counted"), [((5, 16, 6, 7), 5), ((3, 64, 4, 4), 2)])
+def test_values_gradients_and_statistics_are_torchs(add, relu, two, shape, counted) -> None:
+    """`counted`: only the first images have a gradient, the others are constants."""
+    torch.manual_seed(0)
+    x = (torch.randn(shape) * 2 + 0.5).to(DEVICE, memory_format=LAST)
+    residual = torch.randn(shape).to(DEVICE, memory_format=LAST)
+    norm, plain = a_norm(shape[1]), None
+    plain = copy.deepcopy(norm)
+    head, other = x[:counted].clone().requires_grad_(), residual[:counted].clone().requires_grad_()
+    theirs = plain(torch.cat([head, x[counted:]]))
+    theirs = theirs + torch.cat([other, residual[counted:]]) if add else theirs
+    theirs = torch.relu(theirs) if relu else theirs
+    slopes = [torch.randn_like(x)[:counted] for _ in range(1 + two)]
+    theirs[:counted].backward(sum(slopes))
+    ours, saved = norm_forward(
+        *(x, norm.weight.detach(), norm.bias.detach(), (norm.running_mean, norm.running_var)),
+        *(0.1, norm.eps, residual if add else None),
+        relu=relu,
+    )
+    close((ours, theirs), (norm.running_mean, plain.running_mean))
+    close((norm.running_var, plain.running_var))
+    second = slopes[1] if two else None
+    result, passed, weight, bias = norm_backward(
+        x, saved, slopes[0], second, ours if add else None, relu=relu
+    )
+    close((result, head.grad), (weight, plain.weight.grad), (bias, plain.bias.grad))
+    if add:
+        close((passed, other.grad))
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize("counted", [4, 3])
+def test_the_first_layer_is_torchs(channels, counted) -> None:
+    torch.manual_seed(1)
+    images = torch.randn(4, channels, 6, 8).to(DEVICE, memory_format=LAST)
+    weight = torch.randn(16, channels, 3, 3).to(DEVICE).requires_grad_()
+    norm = a_norm(16)
+    raw = nn.functional.conv2d(images, weight, padding=1)
+    # On a GPU products of float32 are taken in TF32.
+    close((stem(images, weight.detach()), raw), atol=3e-5 if DEVICE == "cpu" else 0.05)
+    if counted < 4:
+        raw = torch.cat([raw[:counted], raw[counted:].detach()])
+    out = torch.relu(norm(raw))
+    slopes = [torch.randn_like(out)[:counted] for _ in range(2)]
+    out[:counted].backward(sum(slopes))
+    value = raw.detach().contiguous(memory_format=LAST)
+    mean = value.mean((0, 2, 3))
+    inverse = torch.rsqrt(value.var((0, 2, 3), unbiased=False) + norm.eps)
+    saved = (norm.weight.detach(), norm.bias.detach(), mean, inverse)
+    slopes = [slope.contiguous(memory_format=LAST) for slope in slopes]
+    filters, scale, shift = stem_backward(images, value, saved, *slopes)
+    close((scale, norm.weight.grad), (shift, norm.bias.grad), atol=1e-4)
+    close((filters, weight.grad), atol=1e-4 if DEVICE == "cpu" else 0.1)
+
+
+@pytest.fixture
+def exactly(monkeypatch):
+    """All in float32, so that only mistakes make a difference."""
+    monkeypatch.setattr(simulator_resnet, "HALF", torch.float32)
+
+
+def nets() -> tuple[nn.Module, nn.Module, torch.Tensor]:
+    torch.manual_seed(0)
+    net = build_net(NetSpec("resnet8", 4, channels=3, width=16)).to(DEVICE)
+    return net, copy.deepcopy(net), torch.randn(6, 3, 8, 8).to(DEVICE, memory_format=LAST)
+
+
+@pytest.mark.skipif(DEVICE == "cuda", reason="TF32 would blur the comparison")
+def test_the_network_and_all_its_gradients_are_the_plain_ones(exactly) -> None:
+    net, plain, images = nets()
+    ours, theirs = train_pass(net, images), plain(images)
+    close((ours, theirs), atol=1e-4)
+    weights = torch.randn_like(ours)
+    for logits in (ours, theirs):
+        (logits * weights).sum().backward()
+    for (name, mine), other in zip(net.named_parameters(), plain.parameters(), strict=True):
+        assert torch.allclose(mine.grad, other.grad, atol=2e-3, rtol=1e-3), name
+    for mine, other in zip(net.buffers(), plain.buffers(), strict=True):
+        if mine.is_floating_point():
+            close((mine, other), atol=1e-4)
+    net.eval()
+    plain.load_state_dict(net.state_dict())
+    plain.eval()
+    close((eval_pass(net)(images), plain(images)), atol=1e-3)
+
+
+def test_one_pass_can_be_gone_back_through_twice(exactly) -> None:
+    """FedMatch asks one network for the gradients of two losses."""
+    net, _, images = nets()
+    logits = train_pass(net, images)
+    logits[:, 0].sum().backward(retain_graph=True)
+    first = [parameter.grad.clone() for parameter in net.parameters()]
+    logits[:, 0].sum().backward()
+    for once, parameter in zip(first, net.parameters(), strict=True):
+        assert torch.allclose(parameter.grad, 2 * once, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.skipif(DEVICE == "cuda", reason="TF32 would blur the comparison")
+def test_rows_held_constant_have_no_gradient_but_count_in_statistics(exactly) -> None:
+    net, plain, images = nets()
+    for layer in plain.modules():
+        if isinstance(layer, nn.BatchNorm2d):
+            # Statistics over all six images, of which the last two are constants.
+            layer.register_forward_pre_hook(
+                lambda _, inputs: (torch.cat([inputs[0][:4], inputs[0][4:].detach()]),)
+            )
+    ours, theirs = train_pass(net, images, 4), plain(images)
+    close((ours, theirs), atol=1e-4)
+    weights = torch.randn(4, 4, device=DEVICE)
+    for logits in (ours, theirs):
+        (logits[:4] * weights).sum().backward()
+    for (name, mine), other in zip(net.named_parameters(), plain.named_parameters(), strict=True):
+        assert torch.allclose(mine.grad, other[1].grad, atol=2e-3, rtol=1e-3), name
+
+
+@pytest.mark.skipif(DEVICE == "cpu", reason="the interpreter has no products of bfloat16")
+def test_half_precision_follows_float32() -> None:
+    net, plain, images = nets()
+    ours, theirs = train_pass(net, images), plain(images)
+    assert float((ours - theirs).detach().norm() / theirs.detach().norm()) < 0.05
+    for logits in (ours, theirs):
+        logits.square().mean().backward()
+    for mine, other in zip(net.parameters(), plain.parameters(), strict=True):
+        assert float((mine.grad - other.grad).norm()) < 0.4 * float(other.grad.norm()) + 1e-4

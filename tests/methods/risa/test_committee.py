@@ -1,0 +1,157 @@
+"""Members side by side: the same numbers as apart, and blind to the rows they must not see."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from fedmend.learn.nets import Batch, Bottom, BottomSpec
+from fedmend.methods.risa.committee import (
+    BottomCommittee,
+    CommitteeSpec,
+    MemberLinear,
+    bottom_of,
+    deal,
+    draw,
+)
+from fedmend.methods.risa.imputation import MeanRow, embed
+from fedmend.methods.risa.top import EvidenceTop, EvidenceTopSpec, Objective, total_loss
+
+ONE = BottomSpec(numeric=3, cardinalities=(5, 4), hidden=(6,), out=4)
+MEAN = MeanRow(torch.zeros(3), (torch.full((5,), 0.2), torch.full((4,), 0.25)), ())
+
+
+def batch_of(n: int) -> Batch:
+    generator = torch.Generator().manual_seed(3)
+    codes = torch.randint(0, 4, (n, 2), generator=generator)
+    return Batch(torch.randn(n, 3, generator=generator), codes)
+
+
+def committee(members: int = 3) -> BottomCommittee:
+    made = draw(BottomCommittee(CommitteeSpec(ONE, members)), torch.Generator().manual_seed(0))
+    assert isinstance(made, BottomCommittee)
+    return made
+
+
+def member_of(whole: BottomCommittee, number: int) -> Bottom:
+    """One member as an ordinary bottom."""
+    alone = Bottom(ONE)
+    with torch.no_grad():
+        for mine, theirs in zip(alone.tables, whole.tables, strict=True):
+            mine.weight.copy_(theirs.weight.chunk(whole.spec.members, 1)[number])  # type: ignore[operator, union-attr]
+        for mine, theirs in zip(alone.body, whole.body, strict=True):
+            if isinstance(theirs, MemberLinear):
+                mine.weight.copy_(theirs.weight[number].T)  # type: ignore[operator, union-attr]
+                mine.bias.copy_(theirs.bias[number, 0])  # type: ignore[operator, union-attr]
+    return alone
+
+
+def test_members_embed_as_they_would_alone() -> None:
+    whole, batch = committee(), batch_of(7)
+    pieces = whole(batch).chunk(3, 1)
+    for number in range(3):
+        alone = member_of(whole, number)
+        torch.testing.assert_close(pieces[number], alone(batch))
+        torch.testing.assert_close(
+            embed(whole, batch, MEAN).chunk(3, 1)[number], embed(alone, batch, MEAN)
+        )
+    assert not torch.allclose(pieces[0], pieces[1])
+
+
+def test_members_may_begin_alike_and_survive_saving() -> None:
+    whole, other = committee(), member_of(committee(), 1)
+    whole.take(other)
+    for piece in whole(batch_of(5)).chunk(3, 1):
+        torch.testing.assert_close(piece, other(batch_of(5)))
+    again = bottom_of(whole.spec.to_dict())
+    again.load_state_dict(whole.state_dict())
+    torch.testing.assert_close(again(batch_of(5)), whole(batch_of(5)))
+    assert isinstance(bottom_of(ONE.to_dict()), Bottom)
+
+
+def test_images_have_a_network_for_each_member() -> None:
+    spec = BottomSpec(numeric=0, block_shapes=((1, 8, 8),), hidden=(), out=4)
+    whole = draw(BottomCommittee(CommitteeSpec(spec, 2)), torch.Generator().manual_seed(0)).eval()
+    images = torch.rand(3, 1, 8, 8, generator=torch.Generator().manual_seed(1))
+    batch = Batch(torch.zeros(3, 0), torch.zeros(3, 0, dtype=torch.int64), (images,))
+    first, second = whole(batch).chunk(2, 1)
+    assert first.shape == (3, 4)
+    assert not torch.allclose(first, second)
+    alone = draw(Bottom(spec), torch.Generator().manual_seed(5)).eval()
+    assert isinstance(alone, Bottom)
+    assert isinstance(whole, BottomCommittee)
+    whole.take(alone)
+    torch.testing.assert_close(whole(batch), alone(batch).repeat(1, 2))
+
+
+@pytest.mark.parametrize("view_dropout", [False, True])
+def test_the_loss_of_a_committee_is_the_sum_of_its_members(view_dropout: bool) -> None:
+    how = Objective(
+        fusion="dempster",
+        activation="exp",
+        fused=0.5,
+        party=0.3,
+        joint=1.0,
+        imputed=False,
+        view_dropout=view_dropout,
+    )
+    spec = EvidenceTopSpec((8, 6), (5,), 3, members=2)
+    whole = draw(EvidenceTop(spec), torch.Generator().manual_seed(0))
+    assert isinstance(whole, EvidenceTop)
+    generator = torch.Generator().manual_seed(1)
+    sides = [torch.randn(9, width, generator=generator) for width in (8, 6)]
+    stand_ins = [torch.randn(width, generator=generator) for width in (8, 6)]
+    present = [torch.ones(9, dtype=torch.bool), torch.arange(9) < 4]
+    y = torch.randint(0, 3, (9,), generator=generator)
+    counts = (torch.arange(9) % 2 != torch.arange(2)[:, None]).float()
+    total, fused = total_loss(whole, how, sides, stand_ins, present, 4, y, counts, 1)
+    assert fused.shape == (2, 9, 4)
+    apart = 0.0
+    for member in range(2):
+        alone = EvidenceTop(EvidenceTopSpec((4, 3), (5,), 3))
+        saved = {
+            key: value[member].T.squeeze() if key.endswith("weight") else value[member, 0]
+            for key, value in whole.state_dict().items()
+        }
+        alone.load_state_dict(saved)
+        mine = [side.chunk(2, 1)[member] for side in sides]
+        stand = [each.chunk(2)[member] for each in stand_ins]
+        lost, one = total_loss(alone, how, mine, stand, present, 4, y, counts[member], 1)
+        torch.testing.assert_close(one, fused[member])
+        apart = apart + lost
+    torch.testing.assert_close(total, apart)
+
+
+def test_a_member_learns_nothing_from_rows_it_must_not_see() -> None:
+    how = Objective(fusion="pool", activation="exp", fused=0.0, party=0.3, joint=1.0, imputed=False)
+    grads = []
+    for label in (0, 2):
+        top = draw(
+            EvidenceTop(EvidenceTopSpec((8,), (5,), 3, members=2)), torch.Generator().manual_seed(0)
+        )
+        assert isinstance(top, EvidenceTop)
+        sides = [torch.randn(4, 8, generator=torch.Generator().manual_seed(1)).requires_grad_()]
+        y = torch.tensor([label, 1, 2, 0])
+        counts = torch.ones(2, 4)
+        counts[1, 0] = 0.0
+        seen = [torch.ones(4, dtype=torch.bool)]
+        total, _ = total_loss(top, how, sides, [torch.zeros(8)], seen, 4, y, counts, 1)
+        total.backward()
+        assert top.joint is not None
+        grads.append([p.grad for p in top.joint.parameters()] + [sides[0].grad])
+    differ = 0
+    for one, other in zip(*grads, strict=True):
+        assert one is not None
+        assert other is not None
+        if one.ndim == 3:
+            differ += not torch.allclose(one[0], other[0])
+            torch.testing.assert_close(one[1], other[1])
+        else:
+            torch.testing.assert_close(one[:, 4:], other[:, 4:])
+    assert differ
+
+
+def test_rows_are_dealt_evenly() -> None:
+    found = deal(np.arange(23), 5, np.random.default_rng(0))
+    assert sorted(np.bincount(found).tolist()) == [4, 4, 5, 5, 5]

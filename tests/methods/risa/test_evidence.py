@@ -1,0 +1,245 @@
+"""Opinions, their fusion and their losses, against hand-computed numbers and as properties."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedmend.errors import ConfigError
+from fedmend.methods.risa import opinions as ev
+
+finite = st.floats(-60, 60, width=32)
+
+
+def rows_of(classes: int = 4) -> st.SearchStrategy[list[float]]:
+    return st.lists(finite, min_size=classes, max_size=classes)
+
+
+def mass(given_: ev.Opinion) -> torch.Tensor:
+    return given_.belief.sum(-1, keepdim=True) + given_.uncertainty
+
+
+def test_an_opinion_by_hand() -> None:
+    found = ev.opinion(torch.tensor([6.0, 2.0]))
+    torch.testing.assert_close(found.belief, torch.tensor([0.6, 0.2]))
+    torch.testing.assert_close(found.uncertainty, torch.tensor([0.2]))
+    torch.testing.assert_close(ev.probability(found), torch.tensor([0.7, 0.3]))
+    torch.testing.assert_close(ev.dirichlet(found), torch.tensor([7.0, 3.0]))
+
+
+def test_yager_by_hand() -> None:
+    one = ev.Opinion(torch.tensor([0.6, 0.2]), torch.tensor([0.2]))
+    other = ev.Opinion(torch.tensor([0.1, 0.5]), torch.tensor([0.4]))
+    found = ev.yager(one, other)
+    # b1 = .06 + .24 + .02, b2 = .10 + .08 + .10; C = .6*.5 + .2*.1
+    torch.testing.assert_close(found.belief, torch.tensor([0.32, 0.28]))
+    torch.testing.assert_close(found.uncertainty, torch.tensor([0.2 * 0.4 + 0.32]))
+    torch.testing.assert_close(ev.conflict(one, other), torch.tensor([0.32]))
+    normalised = ev.dempster(one, other)
+    torch.testing.assert_close(normalised.belief, torch.tensor([0.32, 0.28]) / 0.68)
+    torch.testing.assert_close(normalised.uncertainty, torch.tensor([0.08]) / 0.68)
+
+
+def test_dempster_against_sums_over_sets() -> None:
+    """The general rule over subsets of classes, by brute force."""
+    rng = np.random.default_rng(0)
+    for _ in range(20):
+        a, b = (rng.dirichlet(np.ones(4)) for _ in range(2))
+        sets = [frozenset({k}) for k in range(3)] + [frozenset(range(3))]
+        combined: dict[frozenset[int], float] = {}
+        for (s, x), (t, y) in itertools.product(
+            zip(sets, a, strict=True), zip(sets, b, strict=True)
+        ):
+            combined[s & t] = combined.get(s & t, 0.0) + x * y
+        kept = 1 - combined.pop(frozenset(), 0.0)
+        one = ev.Opinion(torch.tensor(a[:3]), torch.tensor(a[3:]))
+        other = ev.Opinion(torch.tensor(b[:3]), torch.tensor(b[3:]))
+        found = ev.dempster(one, other)
+        wanted = [combined[frozenset({k})] / kept for k in range(3)]
+        np.testing.assert_allclose(found.belief, wanted, atol=1e-12)
+        np.testing.assert_allclose(found.uncertainty, combined[frozenset(range(3))] / kept)
+
+
+def test_without_conflict_yager_is_dempster() -> None:
+    one = ev.Opinion(torch.tensor([0.7, 0.0, 0.0]), torch.tensor([0.3]))
+    other = ev.Opinion(torch.tensor([0.2, 0.0, 0.0]), torch.tensor([0.8]))
+    assert float(ev.conflict(one, other)) == pytest.approx(0.0, abs=1e-7)
+    for found, wanted in zip(ev.yager(one, other), ev.dempster(one, other), strict=True):
+        torch.testing.assert_close(found, wanted)
+
+
+def test_yager_depends_on_the_order_of_three_and_dempster_does_not() -> None:
+    three = [
+        ev.Opinion(torch.tensor([0.8, 0.1]), torch.tensor([0.1])),
+        ev.Opinion(torch.tensor([0.1, 0.8]), torch.tensor([0.1])),
+        ev.Opinion(torch.tensor([0.6, 0.1]), torch.tensor([0.3])),
+    ]
+    beliefs = {
+        rule: [ev.fuse([three[i] for i in order], rule).belief for order in ((0, 1, 2), (2, 1, 0))]
+        for rule in ev.RULES
+    }
+    assert float((beliefs["yager"][0] - beliefs["yager"][1]).abs().max()) > 0.01
+    for rule in ("dempster", "average"):
+        torch.testing.assert_close(*beliefs[rule])
+    # Left to right: the last party's belief meets whatever doubt the others left.
+    by_hand = ev.yager(ev.yager(three[0], three[1]), three[2])
+    torch.testing.assert_close(ev.fuse(three, "yager").belief, by_hand.belief)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(rows_of(), min_size=1, max_size=4),
+    st.sampled_from(ev.ACTIVATIONS),
+    st.sampled_from(ev.RULES),
+)
+def test_masses_sum_to_one_and_gradients_are_finite(
+    sources: list[list[float]], activation: str, rule: str
+) -> None:
+    outputs = torch.tensor(sources, dtype=torch.float32, requires_grad=True)
+    opinions = [ev.opinion(ev.evidence(row, activation)) for row in outputs]
+    fused = ev.fuse(opinions, rule)
+    for each in (*opinions, fused):
+        assert float(mass(each).detach()) == pytest.approx(1.0, abs=2e-5)
+        assert bool((each.belief >= 0).all())
+        assert 0 <= float(each.uncertainty.detach()) <= 1 + 1e-6
+    total = ev.loss(fused, torch.tensor(1)) + ev.loss(opinions[0], torch.tensor(2), "digamma")
+    total = total + ev.kl_to_uniform(opinions[0], torch.tensor(0))
+    assert bool(torch.isfinite(total))
+    (slope,) = torch.autograd.grad(total, outputs)
+    assert bool(torch.isfinite(slope).all())
+
+
+@pytest.mark.parametrize("rule", ev.RULES)
+@pytest.mark.parametrize(("u", "v"), [(0.0, 0.0), (1.0, 0.0), (1.0, 1.0), (1e-30, 1e-30)])
+def test_at_the_edges(rule: str, u: float, v: float) -> None:
+    """Certain sources that contradict each other, and sources that know nothing."""
+    one = torch.tensor([1 - u, 0.0], requires_grad=True)
+    other = torch.tensor([0.0, 1 - v], requires_grad=True)
+    fused = ev.fuse(
+        [ev.Opinion(one, torch.tensor([u])), ev.Opinion(other, torch.tensor([v]))], rule
+    )
+    assert float(mass(fused).detach()) == pytest.approx(1.0, abs=1e-6)
+    ev.loss(fused, torch.tensor(0)).backward()
+    assert bool(torch.isfinite(one.grad).all())
+    assert bool(torch.isfinite(other.grad).all())
+
+
+def test_a_pool_by_hand() -> None:
+    one = ev.Opinion(torch.tensor([0.6, 0.2]), torch.tensor([0.2]))
+    other = ev.Opinion(torch.tensor([0.1, 0.5]), torch.tensor([0.4]))
+    # p is (.7, .3) and (.3, .7): they cancel out, and what is left contradicts itself.
+    found = ev.pool([one, other], [1.0, 1.0])
+    torch.testing.assert_close(ev.probability(found), torch.tensor([0.5, 0.5]))
+    torch.testing.assert_close(found.uncertainty, ev.yager(one, other).uncertainty)
+    half = ev.pool([one, other], [1.0, 0.5])
+    odds = 7 / 3 * (3 / 7) ** 0.5
+    torch.testing.assert_close(ev.probability(half)[0], torch.tensor(odds / (1 + odds)))
+    # who has no power neither knows nor contradicts anything
+    silent = ev.pool([one, other], [1.0, 0.0])
+    torch.testing.assert_close(silent, ev.pool([one], [1.0]))
+    assert found.uncertainty > half.uncertainty > silent.uncertainty
+    shifted = ev.pool([one], [1.0], torch.tensor([0.0, np.log(7 / 3)], dtype=torch.float32))
+    torch.testing.assert_close(ev.probability(shifted), torch.tensor([0.5, 0.5]))
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(rows_of(), min_size=1, max_size=4), st.lists(st.floats(0, 2), min_size=4))
+def test_a_pool_needs_no_order_and_heeds_nobody_who_knows_nothing(
+    sources: list[list[float]], powers: list[float]
+) -> None:
+    outputs = torch.tensor(sources, dtype=torch.float64).clamp(-8, 8)
+    given_ = [ev.opinion(ev.evidence(row, "exp")) for row in outputs]
+    weights = powers[: len(given_)]
+    found = ev.pool(given_, weights)
+    assert float(mass(found)) == pytest.approx(1.0)
+    assert float(found.belief.min()) >= -1e-12
+    back = ev.pool(given_[::-1], weights[::-1])
+    torch.testing.assert_close(back.belief, found.belief)
+    torch.testing.assert_close(back.uncertainty, found.uncertainty)
+    more = ev.pool([*given_, ev.vacuous(given_[0].belief)], [*weights, 1.0])
+    torch.testing.assert_close(more.belief, found.belief)
+    logs = sum(w * ev.probability(each).log() for w, each in zip(weights, given_, strict=True))
+    torch.testing.assert_close(ev.probability(found), torch.as_tensor(logs).softmax(-1))
+
+
+@settings(max_examples=40, deadline=None)
+@given(rows_of())
+def test_weights_of_evidence_are_the_least_that_explains_them(row: list[float]) -> None:
+    scores = torch.tensor(row, dtype=torch.float64).clamp(-10, 10)
+    found = ev.weighed(scores)
+    torch.testing.assert_close(ev.probability(found), scores.softmax(-1))
+    assert float(found.belief.min()) == 0.0
+    assert float(mass(found)) == pytest.approx(1.0)
+
+
+def test_total_contradiction_is_not_knowing() -> None:
+    sure = ev.Opinion(torch.tensor([1.0, 0.0]), torch.tensor([0.0]))
+    contrary = ev.Opinion(torch.tensor([0.0, 1.0]), torch.tensor([0.0]))
+    for rule in ("yager", "dempster"):
+        found = ev.fuse([sure, contrary], rule)
+        torch.testing.assert_close(found.uncertainty, torch.ones(1))
+        torch.testing.assert_close(ev.probability(found), torch.tensor([0.5, 0.5]))
+
+
+@settings(max_examples=40, deadline=None)
+@given(rows_of(), st.floats(0, 1))
+def test_a_discount_moves_belief_into_doubt(row: list[float], trust: float) -> None:
+    before = ev.opinion(ev.evidence(torch.tensor(row, dtype=torch.float64), "exp"))
+    after = ev.discount(before, trust)
+    assert float(mass(after)) == pytest.approx(1.0)
+    assert float(after.uncertainty) >= float(before.uncertainty) - 1e-12
+    neutral = ev.dempster(before, ev.discount(before, 0.0))
+    torch.testing.assert_close(neutral.belief, before.belief)
+    torch.testing.assert_close(ev.vacuous(before.belief).belief, torch.zeros_like(before.belief))
+
+
+def test_losses_against_torch_distributions() -> None:
+    torch.manual_seed(0)
+    given_ = ev.opinion(torch.rand(5, 3, dtype=torch.float64) * 10)
+    y = torch.tensor([0, 1, 2, 1, 0])
+    alpha = ev.dirichlet(given_)
+    p = alpha / alpha.sum(1, keepdim=True)
+    torch.testing.assert_close(
+        ev.loss(given_, y), torch.nn.functional.nll_loss(p.log(), y, reduction="none")
+    )
+    draws = torch.distributions.Dirichlet(alpha).sample((200_000,))
+    picked = draws.gather(2, y[None, :, None].expand(200_000, 5, 1))[..., 0]
+    torch.testing.assert_close(
+        ev.loss(given_, y, "digamma"), -picked.log().mean(0), atol=0.02, rtol=0.02
+    )
+    hot = torch.nn.functional.one_hot(y, 3)
+    torch.testing.assert_close(
+        ev.loss(given_, y, "mse"), ((draws - hot) ** 2).sum(2).mean(0), atol=0.01, rtol=0.02
+    )
+    wrong = hot + (1 - hot) * alpha
+    wanted = torch.distributions.kl_divergence(
+        torch.distributions.Dirichlet(wrong),
+        torch.distributions.Dirichlet(torch.ones(5, 3).double()),
+    )
+    torch.testing.assert_close(ev.kl_to_uniform(given_, y), wanted)
+
+
+def test_soft_labels_are_a_mean_of_hard_ones() -> None:
+    given_ = ev.opinion(torch.rand(4, 3) * 5)
+    soft = torch.tensor([[0.2, 0.3, 0.5]]).repeat(4, 1)
+    by_hand = sum(
+        weight * ev.loss(given_, torch.full((4,), k)) for k, weight in enumerate((0.2, 0.3, 0.5))
+    )
+    torch.testing.assert_close(ev.loss(given_, soft), by_hand)
+
+
+def test_unknown_names_are_refused() -> None:
+    given_ = ev.opinion(torch.ones(1, 2))
+    for wrong in (
+        lambda: ev.evidence(torch.ones(2), "tanh"),
+        lambda: ev.fuse([given_], "mean"),
+        lambda: ev.fuse([], "yager"),
+        lambda: ev.loss(given_, torch.tensor([0]), "hinge"),
+    ):
+        with pytest.raises(ConfigError):
+            wrong()

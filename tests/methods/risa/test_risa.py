@@ -1,0 +1,595 @@
+"""RISA through strict federations: what crosses, what is learnt, every kind of row, keeping."""
+
+from __future__ import annotations
+
+import json
+from functools import wraps
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from sklearn.base import clone
+
+from fedmend.data.scenario import split_columns, split_rows, tear
+from fedmend.data.table import Table
+from fedmend.errors import ConfigError, DataError, FedmendWarning, NotFitted, Refused, ResumeError
+from fedmend.federation import Alignment, AlignmentCounts, Federation, Party, Policy
+from fedmend.methods.risa.additive import RIDGES
+from fedmend.methods.risa.committee import MemberLinear
+from fedmend.methods.risa.heads import EvidenceTopWorker
+from fedmend.methods.risa.judging import Judging
+from fedmend.methods.risa.parts import part_of as evidence_part
+from fedmend.methods.risa.risa import RISA
+from fedmend.methods.vertical.local import Local
+from fedmend.split.session import STATE
+
+QUICK: dict[str, Any] = {
+    "bottom": (16,),
+    "embedding": 8,
+    "top": (16,),
+    "batch_size": 64,
+    "lr": 1e-2,
+    "epochs": 6,
+}
+
+
+def frame_of(rows: int, seed: int = 0) -> pd.DataFrame:
+    rng = np.random.default_rng(seed)
+    frame = pd.DataFrame(rng.normal(size=(rows, 5)), columns=list("abcde"))
+    frame["city"] = rng.choice(["Ulm", "Bonn", "Kiel"], rows)
+    signal = frame["a"] + 1.5 * frame["d"] + (frame["city"] == "Ulm") * 1.5
+    frame["y"] = np.array(["low", "mid", "high"])[np.digitize(signal, [-0.5, 1.0])]
+    return frame
+
+
+def torn(
+    overlap: float = 0.3,
+    rows: int = 600,
+    *,
+    columns: dict[str, list[str]] | None = None,
+    policies: dict[str, Policy] | None = None,
+    **options: Any,
+) -> Federation:
+    """Rows known to all, and every party's side of the rest under ids of its own."""
+    columns = columns or {"bank": ["a", "b"], "telco": ["c", "d", "city"], "shop": ["e"]}
+    whole = Table.from_frame(frame_of(rows + 200), label="y", kinds={"y": "nominal"})
+    sides = split_columns(whole, columns, label_party="bank")
+    train, test = split_rows(sides, 200 / (rows + 200), seed=1)
+    tables = tear(train, overlap=overlap, label_party="bank", seed=2)
+    parties = [
+        Party(name, tables[name], test=test[name], policy=(policies or {}).get(name))
+        for name in columns
+    ]
+    fed = Federation(*parties, **{"strict": True} | options)
+    for dataset, by_party in (("train", tables), ("test", test)):
+        common = sorted(set.intersection(*(set(t.ids.tolist()) for t in by_party.values())))
+        counts = {}
+        for name, table in by_party.items():
+            place = {each: position for position, each in enumerate(table.ids.tolist())}
+            aligned = np.array([place[each] for each in common], np.int64)
+            others = np.setdiff1d(np.arange(len(table)), aligned)
+            fed.engine.site(name).alignments[dataset] = Alignment(aligned, others)  # type: ignore[attr-defined]
+            counts[name] = len(others)
+        fed.on(dataset).note_alignment(AlignmentCounts(len(common), counts))
+    return fed
+
+
+@pytest.fixture(scope="module")
+def fed() -> Federation:
+    return torn()
+
+
+@pytest.fixture(scope="module")
+def small() -> Federation:
+    return torn(rows=300, strict=False)
+
+
+@pytest.fixture(scope="module")
+def model(fed: Federation) -> RISA:
+    how = {"self_training": "consistency", "self_epochs": 4, "threshold": 0.6, "consistency": 0.7}
+    return RISA(**QUICK, **how, per_class=True, select_every=2).fit(fed)
+
+
+# ---------------------------------------------------------------------------------- learning
+
+
+def test_it_learns_what_no_party_knows_alone(fed: Federation, model: RISA) -> None:
+    scores = model.evaluate(fed.on("test"))
+    alone = Local(**QUICK | {"epochs": 20}).fit(fed).evaluate(fed.on("test"), rows="all")
+    assert scores["accuracy"] > alone["accuracy"] + 0.05
+    p = model.predict_proba(fed.on("test"))
+    np.testing.assert_allclose(p.sum(1), 1.0, atol=1e-4)
+    assert model.classes_.tolist() == ["high", "low", "mid"]
+    assert model.score(fed.on("test")) == pytest.approx(scores["accuracy"])
+    assert (model.classes_[p.argmax(1)] == model.predict(fed.on("test"))).all()
+
+
+def test_the_paper_trains_as_published(fed: Federation) -> None:
+    paper = RISA.paper(**QUICK, threshold=0.5, final_threshold=0.6).fit(fed)
+    assert paper.network_.how.objective.fusion == "yager"  # type: ignore[attr-defined]
+    assert paper.calibration_ == {}
+    assert {entry["party"] for entry in paper.selection_} <= {"bank", "telco", "shop"}
+    assert paper.evaluate(fed.on("test"))["accuracy"] > 0.4
+
+
+def test_the_same_seed_gives_the_same_model(fed: Federation) -> None:
+    found = [
+        RISA(**QUICK | {"epochs": 2}, self_training="consistency", seed=3)
+        .fit(fed)
+        .predict_proba(fed.on("test"))
+        for _ in range(2)
+    ]
+    np.testing.assert_array_equal(*found)
+
+
+@pytest.mark.parametrize("self_training", ["views", "published", "none"])
+def test_ways_to_self_train(fed: Federation, self_training: str) -> None:
+    model = RISA(**QUICK | {"epochs": 2}, self_training=self_training, threshold=0.4).fit(fed)
+    made = model.pseudo_labels("telco")
+    assert bool(made) == (self_training != "none")
+    assert np.isfinite(model.predict_proba(fed.on("test"))).all()
+
+
+def test_which_rows_the_model_is_sure_of_leave_as_predictions() -> None:
+    fed = torn(rows=200)
+    how = QUICK | {"epochs": 2, "select_every": 1, "select_own": True}
+    RISA(**how, self_training="views", threshold=0.4).fit(fed)
+    for call in ("make_labels", "keep_sure"):
+        told = [each for each in fed.ledger.entries() if each.call.endswith(f".{call}")]
+        kinds = {each.kind for each in told if each.sender == "bank"}
+        assert kinds == {"prediction"}, call
+    wary = torn(rows=200, policies={"bank": Policy(refuse=frozenset({"prediction"}))})
+    with pytest.raises(Refused, match=r"'bank' refused.*'prediction'"):
+        RISA(**QUICK | {"epochs": 1}, self_training="views").fit(wary)
+    RISA(**QUICK | {"epochs": 1}).fit(wary)
+
+
+def test_a_tiny_overlap_never_hurts_much_and_no_mean_is_a_single_row() -> None:
+    tiny = torn(overlap=0.02, strict=False)
+    assert tiny.alignment.aligned < 15
+    model = RISA(**QUICK).fit(tiny)
+    alone = Local(**QUICK | {"epochs": 20}).fit(tiny)
+    ours = model.evaluate(tiny.on("test"))["accuracy"]
+    theirs = alone.evaluate(tiny.on("test"), rows="all")["accuracy"]
+    assert ours > theirs - 0.08
+
+
+def test_columns_add_up_to_evidence_where_overlapping_rows_are_few() -> None:
+    few = torn(overlap=0.1, strict=False)
+    quick = QUICK | {"epochs": 8}
+    added = RISA(**quick).fit(few)
+    trust = added.calibration_["aligned"]["trust"]
+    assert trust["telco columns"] > 0.5
+    assert "telco" not in trust  # its columns speak for it
+    assert added.calibration_["telco"]["trust"]["telco columns"] > 0.5
+    assert added.calibration_["aligned"]["ridge"] in RIDGES
+    plain = RISA(**quick, additive=False).fit(few)
+    assert "telco columns" not in plain.calibration_["aligned"]["trust"]
+    ours, theirs = (m.evaluate(few.on("test"))["log_loss"] for m in (added, plain))
+    assert ours < theirs - 0.02
+    shares = added.contributions(few.on("test")).mean()
+    assert shares["telco"] > shares["shop"]
+
+
+def test_members_see_all_but_a_part_of_the_overlapping_rows(fed: Federation) -> None:
+    model = RISA(**QUICK | {"epochs": 2}, members=3).fit(fed)
+    site = fed.engine.site("telco")  # type: ignore[attr-defined]
+    part = evidence_part(site, model.network_.model)
+    assert part.bottom.module.spec.members == 3  # type: ignore[union-attr]
+    assert part.scores is not None
+    one = RISA(**QUICK | {"epochs": 2}, members=1).fit(fed)
+    assert evidence_part(site, one.network_.model).scores is None
+    assert np.isfinite(one.predict_proba(fed.on("test"))).all()
+
+
+def test_trust_rests_on_rows_that_nothing_was_learnt_from(
+    small: Federation, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    judged_by: list[np.ndarray] = []
+    known_of = Judging._known_of
+
+    def spied(self: Judging, rows: np.ndarray) -> np.ndarray:
+        judged_by.append(rows)
+        return known_of(self, rows)
+
+    monkeypatch.setattr(Judging, "_known_of", spied)
+    RISA(**QUICK | {"epochs": 1, "members": 1}).fit(small, checkpoint=tmp_path)
+    state = json.loads((tmp_path / "train" / STATE).read_text(encoding="utf-8"))
+    learnt, (held_out,) = set(state["pools"][0]), judged_by
+    assert len(held_out) == 30  # a third of the 90 overlapping rows, no more
+    assert not learnt & set(held_out.tolist())
+    assert learnt | set(held_out.tolist()) == set(range(90))
+
+
+def test_without_overlap_it_says_so() -> None:
+    with pytest.raises(DataError, match=r"0 overlapping rows.*bank.*Local|bank.*0 overlapping"):
+        RISA(**QUICK).fit(torn(overlap=0.0, rows=100))
+
+
+def test_bottoms_of_one_shape_can_be_shared() -> None:
+    alike = torn(columns={"bank": ["a", "b"], "telco": ["c", "d"]}, rows=200)
+    shared = RISA(**QUICK | {"epochs": 2}, self_training="none", share_every=2).fit(alike)
+    weights = [
+        evidence_part(alike.engine.site(name), shared.network_.model).bottom.module.state_dict()  # type: ignore[attr-defined, union-attr]
+        for name in alike.names
+    ]
+    for key, value in weights[0].items():
+        np.testing.assert_array_equal(value, weights[1][key])
+    assert "weights" in {entry.kind for entry in alike.ledger.entries()}
+    with pytest.warns(FedmendWarning, match="share_every"):
+        RISA(**QUICK | {"epochs": 1}, self_training="none", share_every=2).fit(torn(rows=100))
+
+
+def test_rows_completed_by_another_method_are_imputed_rows() -> None:
+    """They are never held out to judge by; with select_own they may be dropped, others may not."""
+    fed = torn(rows=300, strict=False)
+    counts = fed.alignment
+    completed = counts.aligned // 2
+    fed.note_alignment(AlignmentCounts(counts.aligned, counts.unaligned, completed))
+    how = {**QUICK, "self_training": "none", "select_every": 1, "final_threshold": 0.01}
+    assert not RISA(**how).fit(fed).selection_
+    model = RISA(**how, select_own=True).fit(fed)
+    dropped = [entry for entry in model.selection_ if entry["party"] == "aligned"]
+    assert dropped[0]["before"] == completed
+    assert all(entry["before"] <= completed for entry in dropped)
+    assert dropped[-1]["after"] < completed
+
+
+# ---------------------------------------------------------------------------------- made-up labels
+
+
+def test_labels_are_made_up_only_above_the_threshold(fed: Federation, model: RISA) -> None:
+    made = model.pseudo_labels("telco")
+    assert len(made["label"]) == fed.alignment.unaligned["telco"]
+    assert (made["sure"][made["chosen"]] >= 0.5).all()
+    assert not (made["kept"] & ~made["chosen"]).any()
+    quick = QUICK | {"epochs": 1, "self_training": "consistency"}
+    strict = RISA(**quick, threshold=1.0).fit(fed)
+    assert not strict.pseudo_labels("telco")["chosen"].any()
+    with pytest.raises(ConfigError, match="bank"):
+        model.pseudo_labels("bank")
+
+
+def test_selection_drops_rows_and_never_overlapping_ones(fed: Federation) -> None:
+    model = RISA.paper(**QUICK, threshold=0.3, select_every=1, final_threshold=0.05).fit(fed)
+    limits = [entry["limit"] for entry in model.selection_ if entry["party"] == "bank"]
+    assert limits == sorted(limits, reverse=True)
+    assert all(entry["after"] <= entry["before"] for entry in model.selection_)
+    assert any(entry["after"] < entry["before"] for entry in model.selection_)
+    assert "aligned" not in {entry["party"] for entry in model.selection_}  # none was completed
+
+
+def test_who_learnt_a_made_up_label_is_no_judge_of_it(
+    fed: Federation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dealt: list[tuple[np.ndarray, np.ndarray]] = []
+    real = EvidenceTopWorker.set_unseen
+
+    @wraps(real)
+    def set_unseen(self: EvidenceTopWorker, rows: np.ndarray, members: np.ndarray) -> None:
+        dealt.append((rows, members))
+        real(self, rows, members)
+
+    monkeypatch.setattr(EvidenceTopWorker, "set_unseen", set_unseen)
+    how = {"self_training": "views", "threshold": 0.4, "precise": False, "members": 3}
+    model = RISA(**QUICK | {"epochs": 2}, **how).fit(fed)
+    ((rows, members),) = dealt
+    counts = fed.alignment
+    start = counts.aligned + counts.unaligned["bank"]
+    chosen = start + np.flatnonzero(model.pseudo_labels("telco")["chosen"])
+    assert len(chosen)
+    assert set(range(counts.aligned)) | set(chosen) <= set(rows.tolist())
+    for some in (rows < counts.aligned, np.isin(rows, chosen)):
+        shares = np.bincount(members[some], minlength=3)
+        assert shares.max() - shares.min() <= 1
+
+
+@pytest.mark.parametrize(
+    ("rule", "self_training", "threshold"),
+    [("evidential", "consistency", 0.6), ("cpg", "views", 0.4), ("cdsc", "published", 0.4)],
+)
+def test_rules_decide_who_gets_a_label(
+    small: Federation, rule: str, self_training: str, threshold: float
+) -> None:
+    how = {"rule": rule, "self_training": self_training, "threshold": threshold, "precise": False}
+    model = RISA(**QUICK | {"epochs": 2, "self_epochs": 12, "members": 1}, **how).fit(small)
+    made = model.pseudo_labels("telco")
+    assert made["chosen"].any()
+    if rule == "cpg":  # one of the two heads is sure, so all together cannot be sure of another
+        assert (made["sure"][made["chosen"]] > 0.2).all()
+    assert np.isfinite(model.predict_proba(small.on("test"))).all()
+
+
+def test_the_most_doubtful_made_up_labels_leave(small: Federation) -> None:
+    how = {"self_training": "consistency", "threshold": 0.5, "precise": False, "select_every": 1}
+    quick = QUICK | {"epochs": 4, "members": 2}
+    model = RISA(**quick, **how, final_threshold=1.0, final_share=0.5).fit(small)
+    counts = model.made_up()["telco"]
+    assert counts["kept"] == np.ceil(0.5**0.75 * counts["chosen"])
+    untouched = RISA(**quick, **how, final_threshold=1.0, final_share=1.0).fit(small)
+    counts = untouched.made_up()["telco"]
+    assert 0 < counts["kept"] == counts["chosen"]
+
+
+def test_a_class_that_is_often_wrong_gets_no_labels(small: Federation) -> None:
+    """The shop's only column is noise: held-out rows say so, its own sureness does not."""
+    how = {"self_training": "views", "self_epochs": 15, "threshold": 0.45}
+    quick = QUICK | {"epochs": 1, "members": 1, "batch_size": 16}
+    bold, careful = (RISA(**quick, **how, precise=each).fit(small) for each in (False, True))
+    for party in ("telco", "shop"):
+        one, other = (each.pseudo_labels(party) for each in (bold, careful))
+        assert (one["sure"][one["chosen"]] >= 0.45).all()
+        assert not (other["chosen"] & ~one["chosen"]).any()
+    assert bold.made_up()["shop"]["chosen"] > 100
+    assert careful.made_up()["shop"]["chosen"] == 0
+    assert careful.made_up()["telco"]["chosen"] > 100
+
+
+def test_the_label_partys_own_head_is_what_it_would_be_without_partners() -> None:
+    quick = QUICK | {"epochs": 2, "members": 2}
+    weights = []
+    for columns in (["c", "d"], ["c", "e"]):
+        fed = torn(rows=200, columns={"bank": ["a", "b"], "telco": columns}, strict=False)
+        site = fed.engine.site("bank")  # type: ignore[attr-defined]
+        part = evidence_part(site, RISA(**quick).fit(fed).network_.model)
+        assert part.bottom is not None
+        assert part.heads is not None
+        assert part.heads.module.spec.solo == 0
+        weights.append((part.bottom.module.state_dict(), part.heads.module.state_dict()))
+        plain = evidence_part(site, RISA(**quick, solo=False).fit(fed).network_.model)
+        assert plain.bottom.module.spec.members == 2  # type: ignore[union-attr]
+    (bottoms, heads), (others, their_heads) = weights
+    for key, value in bottoms.items():  # two members' for the joint head, then two solo ones
+        assert not np.array_equal(value[:2], others[key][:2])
+        np.testing.assert_array_equal(value[2:], others[key][2:])
+    for key, value in heads.items():
+        assert np.array_equal(value, their_heads[key]) == key.startswith("heads.0."), key
+
+
+# ------------------------------------------------------------------------------ rows of all kinds
+
+
+def test_every_kind_of_row_is_predicted(fed: Federation, model: RISA) -> None:
+    counts = fed.alignment
+    for rows, wanted in {
+        "aligned": counts.aligned,
+        "all": counts.aligned + counts.unaligned["bank"],
+        "bank": counts.unaligned["bank"],
+        "telco": counts.unaligned["telco"],
+        "shop": counts.unaligned["shop"],
+    }.items():
+        p = model.predict_proba(fed, rows=rows)
+        u = model.predict_uncertainty(fed, rows=rows)
+        assert p.shape == (wanted, 3)
+        assert u.shape == (wanted,)
+        assert ((u > 0) & (u <= 1 + 1e-6)).all()
+    with pytest.raises(ConfigError, match="rows='nobody'"):
+        model.predict(fed, rows="nobody")
+    with pytest.raises(DataError, match="telco"):
+        model.evaluate(fed, rows="telco")
+
+
+def test_all_rows_come_in_the_order_of_the_table(fed: Federation, model: RISA) -> None:
+    everything = model.predict_proba(fed, rows="all")
+    alignment = fed.engine.site("bank").alignments["train"]  # type: ignore[attr-defined]
+    np.testing.assert_allclose(
+        everything[alignment.aligned], model.predict_proba(fed, rows="aligned"), atol=1e-5
+    )
+    np.testing.assert_allclose(
+        everything[alignment.unaligned], model.predict_proba(fed, rows="bank"), atol=1e-5
+    )
+
+
+def calls(fed: Federation, receiver: str) -> int:
+    return sum(e.count for e in fed.ledger.entries() if e.receiver == receiver)
+
+
+def test_rows_of_one_party_are_predicted_without_the_others(fed: Federation, model: RISA) -> None:
+    before = {e.receiver: calls(fed, e.receiver) for e in fed.ledger.entries()}
+    model.predict_proba(fed, rows="bank")
+    assert {name for name in fed.names if calls(fed, name) > before[name]} == {"bank"}
+    alone = fed.only("bank").on("test")
+    assert model.predict_proba(alone, rows="all").shape == (200, 3)
+    assert model.evaluate(alone, rows="all")["accuracy"] > 0.3
+
+
+def test_who_carried_a_decision(fed: Federation, model: RISA) -> None:
+    found = model.contributions(fed.on("test"))
+    assert list(found.columns) == ["bank", "telco", "shop"]
+    np.testing.assert_allclose(found.sum(axis=1), 1.0, atol=1e-4)
+    assert found.mean()["telco"] > found.mean()["shop"]  # shop's column says nothing
+    only = model.contributions(fed, rows="telco")
+    np.testing.assert_allclose(only["telco"], 1.0, atol=1e-4)
+
+
+def test_uncertainty_is_worth_something(fed: Federation, model: RISA) -> None:
+    found = model.uncertainty_report(fed.on("test"))
+    assert found["rows"] == 200
+    assert found["auroc"] > 0.55
+    assert found["calibration_error"] < 0.25
+    assert set(model.calibration_) == {"aligned", "bank", "telco", "shop"}
+
+
+# ---------------------------------------------------------------------------------- what crosses
+
+
+def test_labels_and_made_up_labels_stay_with_the_label_party(fed: Federation, model: RISA) -> None:
+    kinds = {entry.kind for entry in fed.ledger.entries() if entry.sender in ("telco", "shop")}
+    assert kinds <= {"control", "embedding", "count", "statistic"}
+    shown = {entry.kind for entry in fed.ledger.entries() if entry.receiver in ("telco", "shop")}
+    assert shown <= {"control", "gradient"}
+    sent = {entry.kind for entry in fed.ledger.entries() if entry.sender == "bank"}
+    assert not sent & {"label", "row"}
+
+
+def test_a_party_that_lets_no_embedding_out_stops_it() -> None:
+    shy = torn(rows=120, policies={"telco": Policy(refuse=frozenset({"embedding"}))})
+    with pytest.raises(Refused, match="telco"):
+        RISA(**QUICK).fit(shy)
+
+
+# ---------------------------------------------------------------------------------- keeping
+
+
+def test_save_and_load(fed: Federation, model: RISA, tmp_path: Path) -> None:
+    model.save(tmp_path / "model")
+    other = torn()
+    again = RISA.load(tmp_path / "model", other)
+    for rows in ("aligned", "all", "bank", "telco", "shop"):
+        for found, wanted in zip(
+            (again.predict_proba(other, rows=rows), again.predict_uncertainty(other, rows=rows)),
+            (model.predict_proba(fed, rows=rows), model.predict_uncertainty(fed, rows=rows)),
+            strict=True,
+        ):
+            np.testing.assert_allclose(found, wanted, atol=1e-5)
+    assert again.get_params() == model.get_params()
+    assert again.calibration_ == model.calibration_
+    assert repr(again) == repr(model)
+    with pytest.raises(ConfigError, match="another federation"):
+        model.predict(other)
+    with pytest.raises(ConfigError, match="RISA"):
+        Local.load(tmp_path / "model", other)
+
+
+@pytest.mark.parametrize("stop", [("self-train", 2), ("train", 3)])
+def test_a_run_that_broke_off_goes_on_as_if_nothing_had_happened(
+    tmp_path: Path, stop: tuple[str, int]
+) -> None:
+    options = QUICK | {"epochs": 4, "self_epochs": 3, "threshold": 0.4, "select_every": 2}
+    options |= {"self_training": "consistency"}
+    whole = RISA(**options).fit(torn(rows=200, strict=False))
+
+    class Broken(Exception):
+        pass
+
+    def progress(stage: str, done: int, total: int, facts: dict[str, float]) -> None:
+        if (stage, done) == stop:
+            raise Broken
+
+    fed = torn(rows=200, strict=False)
+    with pytest.raises(Broken):
+        RISA(**options).fit(fed, progress=progress, checkpoint=tmp_path / "c")
+    fresh = torn(rows=200, strict=False)
+    again = RISA(**options).fit(fresh, checkpoint=tmp_path / "c", resume=True)
+    wanted = whole.predict_proba(whole.fed_.on("test"))
+    np.testing.assert_allclose(again.predict_proba(fresh.on("test")), wanted, atol=1e-5)
+    losses = [entry["loss"] for entry in whole.history_]
+    assert [entry["loss"] for entry in again.history_] == pytest.approx(losses)
+    with pytest.raises(ResumeError):
+        RISA(**options | {"lr": 1e-3}).fit(fresh, checkpoint=tmp_path / "c", resume=True)
+
+
+def test_a_member_learns_nothing_from_the_rows_it_must_not_see() -> None:
+    fed = torn(rows=200, strict=False)
+    options = {"members": 2, "solo": False, "weight_decay": 0.0, "schedule": "constant"}
+    model = RISA(**QUICK | options)
+    label_party, parties = model._who(fed)
+    network = model._make_network(fed, parties, label_party, model._config())
+    segments = model._training_rows(fed, label_party)
+    aligned = np.arange(fed.alignment.aligned)
+    with network.session(segments) as session:
+        none = np.zeros(0, np.int64)
+        session.top.set_unseen(aligned, np.zeros(len(aligned), np.int64))
+        session.set_pools([aligned, *[none] * len(parties)])
+        heads = evidence_part(fed.engine.site("bank"), network.model).heads
+        bottom = evidence_part(fed.engine.site("telco"), network.model).bottom
+        layers = [
+            layer
+            for module in (heads.module, bottom.module)
+            for layer in module.modules()
+            if isinstance(layer, MemberLinear)
+        ]
+        before = [layer.weight.detach().clone() for layer in layers]
+        session.epoch(1, 1)
+        for layer, was in zip(layers, before, strict=True):
+            np.testing.assert_array_equal(layer.weight[0].detach(), was[0])
+        pairs = zip(layers, before, strict=True)
+        assert any((layer.weight[1] != was[1]).any() for layer, was in pairs)
+
+
+def test_patience_ends_the_training_with_the_best_weights_and_once_only(tmp_path: Path) -> None:
+    options = QUICK | {"epochs": 12, "lr": 0.1, "patience": 1, "members": 1, "calibrate": False}
+    options |= {"schedule": "constant", "select": None}
+    fed = torn(rows=200, strict=False)
+    model = RISA(**options).fit(fed, checkpoint=tmp_path / "c")
+    losses = [entry["val_log_loss"] for entry in model.history_]
+    assert len(losses) < 12
+    assert model.best_epoch_ == 1 + int(np.argmin(losses)) == len(losses) - 1
+    wanted = model.predict_proba(fed.on("test"))
+    short = RISA(**options | {"epochs": model.best_epoch_, "patience": None})
+    short.fit(torn(rows=200, strict=False))
+    np.testing.assert_allclose(short.predict_proba(short.fed_.on("test")), wanted, atol=1e-6)
+    # killed after its last epoch, it has nothing left to do
+    fresh = torn(rows=200, strict=False)
+    again = RISA(**options).fit(fresh, checkpoint=tmp_path / "c", resume=True)
+    assert again.history_ == model.history_
+    np.testing.assert_allclose(again.predict_proba(fresh.on("test")), wanted, atol=1e-6)
+
+
+def test_it_is_an_estimator() -> None:
+    model = RISA(epochs=3, fusion="yager", bottom=(8,))
+    assert clone(model).get_params() == model.get_params()
+    assert "fusion='yager'" in repr(model)
+    assert model.set_params(threshold=0.7).threshold == 0.7
+    with pytest.raises(ConfigError, match=r"did you mean 'threshold'|Did you mean 'threshold'"):
+        model.set_params(treshold=0.7)
+    with pytest.raises(NotFitted):
+        RISA().predict(torn(rows=60))
+
+
+# ---------------------------------------------------------------------------------- bad input
+
+
+@pytest.mark.parametrize(
+    ("wrong", "word"),
+    [
+        ({"self_training": "yes"}, "self_training"),
+        ({"rule": "vote"}, "rule"),
+        ({"rule": "cpg", "self_training": "consistency"}, "views"),
+        ({"select": "entropy"}, "select"),
+        ({"threshold": 0.0}, "threshold"),
+        ({"fusion": "vote"}, "vote"),
+        ({"activation": "tanh"}, "tanh"),
+        ({"joint": 0.0, "party_loss": 0.0}, "nothing would be trained"),
+        ({"min_mean_rows": 1}, "a mean of one row"),
+        ({"members": 0}, "members"),
+        ({"min_overlap": 1.0}, "min_overlap"),
+        ({"label_party": "post"}, "post"),
+        ({"nominal": "median"}, "median"),
+    ],
+)
+def test_wrong_parameters_are_named(wrong: dict[str, Any], word: str) -> None:
+    with pytest.raises(ConfigError, match=word):
+        RISA(**QUICK | wrong).fit(torn(rows=60))
+
+
+def test_numbers_to_predict_are_refused(make_fed: Any, make_frame: Any) -> None:
+    with pytest.raises(DataError, match=r"bank.*classes"):
+        RISA(**QUICK).fit(make_fed(make_frame(task="regression"), aligned=100))
+
+
+def test_a_label_party_without_features_and_rows_without_labels() -> None:
+    frame = frame_of(300)
+    frame.loc[frame.index[:60], "y"] = None
+    ids = np.arange(300)
+    fed = Federation(
+        Party("clinic", Table(ids, frame[["y"]], label="y", kinds={"y": "nominal"})),
+        Party("bank", Table(ids, frame[["a", "b"]])),
+        Party("telco", Table(ids, frame[["d", "city"]])),
+        strict=True,
+    )
+    for name in fed.names:
+        fed.engine.site(name).alignments["train"] = Alignment(ids, np.zeros(0, np.int64))  # type: ignore[attr-defined]
+    fed.note_alignment(AlignmentCounts(300, dict.fromkeys(fed.names, 0)))
+    model = RISA(**QUICK | {"epochs": 20}, self_training="none").fit(fed)
+    assert model.evaluate(fed)["accuracy"] > 0.5
+    assert list(model.contributions(fed).columns) == ["bank", "telco"]
+
+
+def test_a_federation_of_one_needs_local() -> None:
+    table = Table.from_frame(frame_of(60), label="y", kinds={"y": "nominal"})
+    fed = Federation(Party("bank", table))
+    with pytest.raises(DataError, match="RISA needs a partner"):
+        RISA().fit(fed)

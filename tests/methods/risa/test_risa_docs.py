@@ -1,0 +1,36 @@
+"""The page on RISA: its example runs, its parameters exist."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedmend.methods.risa.risa import RISA
+
+PAGE = (Path(__file__).parents[2] / "docs" / "risa.md").read_text(encoding="utf-8")
+
+
+def test_the_example_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (block,) = re.findall(r"^```python\n(.*?)^```", PAGE, flags=re.MULTILINE | re.DOTALL)
+    scope: dict[str, Any] = {}
+    exec(compile(block, "docs/risa.md", "exec"), scope)
+    model, fed = scope["model"], scope["fed"]
+    assert model.score(fed) > 0.7
+    carried = model.contributions(fed).mean()
+    assert carried["telco"] > 0.3
+    assert (tmp_path / "model" / "model.json").is_file()
+
+
+def test_every_parameter_named_is_one() -> None:
+    known = set(RISA.parameter_names())
+    options = {
+        "self_training", "select", "min_mean_rows", "min_overlap", "select_every", "joint",
+        "final_threshold", "party_loss", "fused_loss", "threshold", "nominal", "share_every",
+    }  # fmt: skip
+    assert options <= known
+    for name in options:
+        assert f"`{name}" in PAGE, name

@@ -1,0 +1,253 @@
+"""RISA on images of which every party has a part: what is shared, learnt and kept."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from sklearn.base import clone
+
+from fedmend.data.table import Table
+from fedmend.errors import ConfigError, FedmendWarning, Refused
+from fedmend.federation import Alignment, AlignmentCounts, Federation, Party, Policy
+from fedmend.methods.risa.parts import part_of
+from fedmend.methods.risa.risa import RISA, ImageRISA
+from fedmend.methods.vertical.absent_partner import AbsentPartner
+from fedmend.split.parts import part_of as split_part
+
+QUICK: dict[str, Any] = {
+    "conv": "cnn",
+    "embedding": 8,
+    "top": (8,),
+    "batch_size": 32,
+    "lr": 0.05,
+    "augment": "none",
+    "self_training": "shared",
+}
+TRAINED = QUICK | {"epochs": 7, "self_epochs": 5, "threshold": 0.5, "select_every": 3}
+
+
+pytestmark = pytest.mark.usefixtures("toy_tables")  # 24 rows are known to both
+
+
+def picture(rng: np.random.Generator, classes: np.ndarray) -> np.ndarray:
+    """Stripes across, down, or none, under noise: [n, 3, 8, 4]."""
+    bright = np.zeros((len(classes), 3, 8, 4))
+    bright[classes == 1, :, ::2] = 120
+    bright[classes == 2, :, :, ::2] = 120
+    noisy = bright + rng.normal(60, 25, bright.shape)
+    return noisy.clip(0, 255).astype(np.uint8)
+
+
+def halves(
+    rows: int = 200,
+    overlap: int = 24,
+    test: int = 90,
+    *,
+    mixed: bool = False,
+    names: tuple[str, ...] = ("left", "right"),
+    **policies: Policy,
+) -> Federation:
+    """Parties with pictures of the same thing; `mixed`: the right one has columns instead."""
+    rng = np.random.default_rng(0)
+    parties = []
+    late = rng.integers(0, 3, test)
+    y = {name: rng.integers(0, 3, rows) for name in names}
+    for name in names:
+        y[name][:overlap] = y["left"][:overlap]
+    for name in names:
+        tables = [made(name, y[name], rng, mixed), made(name, late, rng, mixed)]
+        parties.append(Party(name, tables[0], test=tables[1], policy=policies.get(name)))
+    fed = Federation(*parties, strict=True)
+    for scope, known, count in (("train", overlap, rows), ("test", test, test)):
+        for name in names:
+            numbers = np.arange(count)
+            site = fed.engine.site(name)  # type: ignore[attr-defined]
+            site.alignments[scope] = Alignment(numbers[:known], numbers[known:])
+        fed.on(scope).note_alignment(AlignmentCounts(known, dict.fromkeys(names, count - known)))
+    return fed
+
+
+def made(name: str, classes: np.ndarray, rng: np.random.Generator, mixed: bool) -> Table:
+    columns: dict[str, Any] = {"y": classes} if name == "left" else {}
+    blocks = {"image": picture(rng, classes)}
+    if mixed and name == "right":
+        columns, blocks = {"size": classes + rng.normal(0, 0.5, len(classes))}, {}
+    label = "y" if name == "left" else None
+    return Table(np.arange(len(classes)), columns, label=label, kinds=_kinds(label), blocks=blocks)
+
+
+def _kinds(label: str | None) -> dict[str, str] | None:
+    return {label: "nominal"} if label else None
+
+
+@pytest.fixture(scope="module")
+def world() -> tuple[Federation, RISA]:
+    fed = halves()
+    return fed, RISA.for_images(**TRAINED).fit(fed)
+
+
+def test_what_the_labelled_side_learns_serves_the_other(world: tuple[Federation, RISA]) -> None:
+    """24 rows are known to both; the right side alone is judged by what the left has learnt."""
+    fed, model = world
+    assert model.evaluate(fed.on("test"))["accuracy"] > 0.85
+    right = model.predict_proba(fed, rows="right").argmax(1)
+    told = model.pseudo_labels("right")
+    assert told["chosen"].sum() > 90
+    assert told["kept"].sum() < told["chosen"].sum()
+    assert (right == told["label"]).mean() > 0.8
+    bottoms = [
+        part_of(fed.engine.site(name), model.network_.model).bottom.module.state_dict()  # type: ignore[attr-defined, union-attr]
+        for name in fed.names
+    ]
+    for key, value in bottoms[0].items():
+        np.testing.assert_array_equal(value, bottoms[1][key])
+
+
+def test_shared_bottoms_have_one_head(world: tuple[Federation, RISA], tmp_path: Path) -> None:
+    fed, model = world
+    heads = part_of(fed.engine.site("left"), model.network_.model).heads  # type: ignore[attr-defined]
+    assert heads is not None
+    assert heads.module.heads[0] is heads.module.heads[1]
+    # Few rows are held out to judge by: heads alike are all heard, or the label party alone.
+    assert set(model.calibration_["aligned"]["losses"]) == {"all", "left"}
+    model.save(tmp_path / "model")
+    again = RISA.load(tmp_path / "model", fed)
+    for rows in ("aligned", "left", "right"):
+        np.testing.assert_allclose(
+            again.predict_proba(fed, rows=rows), model.predict_proba(fed, rows=rows), atol=1e-6
+        )
+
+
+def test_the_ledger_says_that_weights_crossed(world: tuple[Federation, RISA]) -> None:
+    fed, _ = world
+    sent = {(entry.sender, entry.receiver) for entry in fed.ledger.entries() if _heavy(entry)}
+    assert {name for pair in sent for name in pair} >= {"left", "right"}
+
+
+def _heavy(entry: Any) -> bool:
+    return bool(entry.kind == "weights")
+
+
+def test_a_party_may_refuse_to_share() -> None:
+    fed = halves(60, 20, 20, right=Policy(refuse=frozenset({"weights"})))
+    with pytest.raises(Refused, match=r"right.*weights"):
+        RISA.for_images(**QUICK, epochs=1, self_epochs=1).fit(fed)
+    fed = halves(60, 20, 20, right=Policy(refuse=frozenset({"weights"})))
+    apart = RISA.for_images(
+        **QUICK | {"self_training": "consistency"}, epochs=1, self_epochs=1, share_every=0
+    ).fit(fed)
+    assert "weights" not in {entry.kind for entry in fed.ledger.entries()}
+    assert np.isfinite(apart.predict_proba(fed)).all()
+
+
+def test_sides_that_are_not_alike_go_on_alone() -> None:
+    fed = halves(60, 20, 20, mixed=True)
+    with pytest.warns(FedmendWarning, match="share_every"):
+        model = RISA.for_images(**QUICK, epochs=1, self_epochs=1).fit(fed)
+    heads = part_of(fed.engine.site("left"), model.network_.model).heads  # type: ignore[attr-defined]
+    assert heads is not None
+    assert heads.module.heads[0] is not heads.module.heads[1]
+    assert set(model.calibration_["aligned"]["losses"]) == {"joint", "left"}
+    assert np.isfinite(model.predict_proba(fed)).all()
+
+
+def test_of_three_sides_those_alike_share() -> None:
+    """Two have pictures and one head, the third has columns and a head of its own."""
+    fed = halves(60, 20, 20, mixed=True, names=("left", "middle", "right"))
+    model = RISA.for_images(**QUICK, epochs=1, self_epochs=1, threshold=0.2).fit(fed)
+    heads = part_of(fed.engine.site("left"), model.network_.model).heads  # type: ignore[attr-defined]
+    assert heads is not None
+    assert heads.names == ["left", "middle", "right"]
+    left, middle, right = heads.module.heads
+    assert left is middle
+    assert left is not right
+    for rows in ("aligned", *fed.names):
+        assert np.isfinite(model.predict_proba(fed, rows=rows)).all()
+
+
+def test_shared_self_training_needs_shared_bottoms() -> None:
+    with pytest.raises(ConfigError, match="needs share_every"):
+        RISA.for_images(share_every=0, self_training="shared").fit(halves(60, 20, 20))
+
+
+def test_a_resumed_training_is_the_same(tmp_path: Path) -> None:
+    steps = QUICK | {"epochs": 3, "self_epochs": 2, "threshold": 0.3, "share_every": 2}
+    undisturbed = halves(60, 20, 20)
+    whole = RISA.for_images(**steps).fit(undisturbed).predict_proba(undisturbed)
+
+    def stopped(stage: str, done: int, *_: Any) -> None:
+        if stage == "train" and done == 2:
+            raise KeyboardInterrupt
+
+    fed = halves(60, 20, 20)
+    with pytest.raises(KeyboardInterrupt):
+        RISA.for_images(**steps).fit(fed, checkpoint=tmp_path / "at", progress=stopped)
+    fed = halves(60, 20, 20)
+    again = RISA.for_images(**steps).fit(fed, checkpoint=tmp_path / "at", resume=True)
+    np.testing.assert_allclose(again.predict_proba(fed), whole, atol=1e-5)
+
+
+def test_by_default_no_labels_are_made_up() -> None:
+    fed = halves(60, 20, 20)
+    model = RISA.for_images(**QUICK | {"self_training": "none"}, epochs=1).fit(fed)
+    assert model.get_params()["self_training"] == RISA.for_images().self_training
+    assert model.made_up() == {}
+    assert "weights" in {entry.kind for entry in fed.ledger.entries()}
+
+
+@pytest.mark.parametrize(
+    ("rows", "changes", "size", "lr"),
+    [
+        (50_000, {}, 1024, 0.4),
+        (2_560, {}, 256, 0.2),
+        (100, {}, 16, 0.05),
+        (100, {"batch_size": 64}, 64, 0.4),
+        (80, {"batch_size": 64, "min_batches": 5}, 16, 0.2),
+    ],
+)
+def test_of_few_pictures_batches_are_smaller_and_steps_shorter(
+    rows: int, changes: dict[str, Any], size: int, lr: float
+) -> None:
+    for model in (RISA.for_images(**changes), ImageRISA(**changes), clone(ImageRISA(**changes))):
+        settings = model._for_rows(rows).settings
+        assert settings.batch_size == size
+        assert settings.optimizer.lr == pytest.approx(lr)
+    assert RISA()._for_rows(100).settings.batch_size == 256
+
+
+def test_few_pictures_are_learnt_in_small_batches() -> None:
+    fed = halves(60, 20, 20)
+    model = RISA.for_images(conv="cnn", embedding=8, top=(8,), epochs=1).fit(fed)
+    assert model.network_.config.settings.batch_size == 16
+    with pytest.raises(ConfigError, match="min_batches must be at least 1"):
+        RISA.for_images(min_batches=0).fit(fed)
+
+
+def test_the_settings_for_tables_take_images_too() -> None:
+    """Images have no columns that add up; the parties' own heads are heard instead."""
+    fed = halves(60, 30, 40)
+    model = RISA(bottom=(8,), embedding=8, top=(8,), members=2, epochs=6, batch_size=16, lr=0.02)
+    model.fit(fed)
+    assert "ridge" not in model.calibration_["aligned"]
+    assert not any("columns" in source for source in model.calibration_["aligned"]["trust"])
+    assert model.evaluate(fed.on("test"))["accuracy"] > 0.6
+    assert "weights" not in {entry.kind for entry in fed.ledger.entries()}
+
+
+def test_absent_partner_shares_too() -> None:
+    fed = halves()
+    settings = QUICK | {"epochs": 8, "validation": 0.0, "optimizer": "sgd"}
+    del settings["self_training"]
+    model = AbsentPartner(**settings, share_every=5).fit(fed)
+    bottoms = [
+        split_part(fed.engine.site(name), model.network_.model).bottom.module.state_dict()  # type: ignore[attr-defined, union-attr]
+        for name in fed.names
+    ]
+    for key, value in bottoms[0].items():
+        np.testing.assert_array_equal(value, bottoms[1][key])
+    assert model.evaluate(fed.on("test"))["accuracy"] > 0.8
+    with pytest.raises(ConfigError, match="share_every"):
+        AbsentPartner(share_every=-1).fit(fed)

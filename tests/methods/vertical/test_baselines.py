@@ -1,0 +1,325 @@
+"""Local, VFL and LocalVFL behind the estimator interface."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from sklearn.base import clone
+
+from fedmend.data.table import Table
+from fedmend.errors import ConfigError, DataError, NotFitted, Refused
+from fedmend.federation import Alignment, AlignmentCounts, Federation, Policy
+from fedmend.methods import RISA, VFL, FedPSGPUM, InC, Local, LocalVFL
+from fedmend.methods.network import SplitEstimator
+from fedmend.report.overview import overview
+from fedmend.secure.align import align
+
+Make = Callable[..., Any]
+ALL: list[type[SplitEstimator]] = [Local, VFL, LocalVFL]
+QUICK: dict[str, Any] = {"epochs": 12, "batch_size": 32, "lr": 5e-3, "bottom": (16,), "top": (16,)}
+
+all_methods = pytest.mark.parametrize("method", ALL)
+
+
+@pytest.fixture
+def fed(make_fed: Make, make_frame: Make) -> Federation:
+    """240 rows at the bank, 100 of them known to telco and shop; 80 two-sided test rows."""
+    return make_fed(make_frame(), aligned=100, test=make_frame(80, seed=5))
+
+
+@all_methods
+def test_fit_predict_score(method: type[SplitEstimator], fed: Federation) -> None:
+    model = method(**QUICK)
+    assert model.fit(fed) is model
+    test = fed.on("test")
+    probabilities = model.predict_proba(test)
+    assert probabilities.shape == (80, 2)
+    np.testing.assert_allclose(probabilities.sum(1), 1, atol=1e-5)
+    assert list(model.classes_) == ["no", "yes"]
+    predicted = model.predict(test)
+    assert set(predicted) <= {"no", "yes"}
+    np.testing.assert_array_equal(predicted, model.classes_[probabilities.argmax(1)])
+
+    site = fed.engine.site("bank")
+    truth = site.tables["test"].y.to_numpy()[site.alignments["test"].aligned]
+    assert model.score(test) == pytest.approx((predicted == truth).mean())
+    assert set(model.evaluate(test)) == {"accuracy", "auc", "f1", "log_loss"}
+    assert model.score(test) > 0.55
+    assert len(model.history_) >= model.best_epoch_ > 0
+
+
+def test_more_columns_help(make_fed: Make, make_frame: Make) -> None:
+    fed = make_fed(make_frame(600), aligned=400, test=make_frame(400, seed=5))
+    settings = {**QUICK, "epochs": 40}
+    scores = {m.__name__: m(**settings).fit(fed).evaluate(fed.on("test"))["auc"] for m in ALL}
+    assert scores["VFL"] > scores["Local"] + 0.05
+    assert scores["LocalVFL"] > scores["Local"] + 0.05
+
+
+def test_which_rows_each_trains_on(fed: Federation) -> None:
+    for method, rows in ((Local, 240), (VFL, 100), (LocalVFL, 240)):
+        before = len(fed.ledger.entries())
+        method(epochs=1, validation=0.0).fit(fed)
+        orders = [e for e in fed.ledger.entries()[before:] if e.call == "TopWorker.set_order"]
+        assert orders[0].shape == str(rows)
+
+
+def test_local_needs_no_alignment_and_lets_nothing_out(make_fed: Make) -> None:
+    fed = make_fed(align=False)
+    model = Local(**QUICK).fit(fed)
+    assert {entry.receiver for entry in fed.ledger} == {"bank", "telco", "shop", "coordinator"}
+    assert fed.ledger.kinds(sender="telco") == {"control", "count"}  # how many rows, no more
+    assert fed.ledger.kinds(sender="bank") == {"control", "count", "statistic"}
+    assert fed.ledger.kinds(receiver="bank") == {"control"}
+    assert model.predict(fed).shape == (240,)
+
+
+@pytest.mark.parametrize("method", [Local, LocalVFL])
+def test_rows_the_others_do_not_know_are_predicted_in_table_order(
+    method: type[SplitEstimator], fed: Federation
+) -> None:
+    model = method(**QUICK).fit(fed)
+    everyone = model.predict_proba(fed, rows="all")
+    assert everyone.shape == (240, 2)
+    aligned = fed.engine.site("bank").alignments["train"].aligned
+    np.testing.assert_allclose(
+        everyone[aligned], model.predict_proba(fed, rows="aligned"), atol=1e-6
+    )
+    y = fed.engine.site("bank").tables["train"].y.to_numpy()
+    assert (model.classes_[everyone.argmax(1)] == y).mean() == model.score(fed, rows="all") > 0.6
+
+
+def test_a_model_tells_probabilities_doubt_and_who_decided(fed: Federation) -> None:
+    model = VFL(**QUICK).fit(fed)
+    told = model.predict_table(fed)
+    np.testing.assert_allclose(told[["p(no)", "p(yes)"]], model.predict_proba(fed), atol=1e-6)
+    assert (told["prediction"] == model.predict(fed)).all()
+    assert told["uncertainty"].between(0, 1).all()
+    np.testing.assert_allclose(told.filter(like="share(").sum(1), 1, atol=1e-5)
+    own = model.predict_table(fed, rows="bank")
+    assert (own["share(bank)"] == 1).all() and "share(telco)" not in own
+    with pytest.raises(ConfigError, match="known to different parties. Mend: ask for 'aligned'"):
+        model.predict_table(fed, rows="all")
+
+
+@all_methods
+def test_regression(method: type[SplitEstimator], make_fed: Make, make_frame: Make) -> None:
+    fed = make_fed(make_frame(300, task="regression"), aligned=200)
+    model = method(**QUICK).fit(fed)
+    predicted = model.predict(fed)
+    assert predicted.dtype == np.float64
+    assert predicted.mean() == pytest.approx(11.5, abs=1.5)  # the label's own units
+    assert model.score(fed) == pytest.approx(model.evaluate(fed)["r2"])
+    with pytest.raises(DataError, match="no probabilities"):
+        model.predict_proba(fed)
+
+
+def test_integer_labels_come_back_as_integers(make_fed: Make, make_frame: Make) -> None:
+    frame = make_frame()
+    frame["y"] = (frame["y"] == "yes").astype(int) + 3
+    model = VFL(**QUICK).fit(fed := make_fed(frame))
+    assert set(model.predict(fed)) == {3, 4}
+    assert np.issubdtype(model.predict(fed).dtype, np.integer)
+
+
+# ------------------------------------------------------------------ parameters
+
+
+@all_methods
+def test_scikit_learns_conventions(method: type[SplitEstimator], fed: Federation) -> None:
+    model = method(epochs=3, lr=0.01)
+    assert clone(model).get_params() == model.get_params()
+    assert repr(model) == f"{method.__name__}(epochs=3, lr=0.01)"
+    assert model.set_params(epochs=4).epochs == 4
+    with pytest.raises(ConfigError, match=r"no parameter 'epoch': did you mean 'epochs'"):
+        model.set_params(epoch=4)
+    before = dict(model.get_params())
+    model.fit(fed)
+    assert model.get_params() == before
+    name = method.__name__
+    with pytest.raises(
+        ConfigError, match=rf"arguments by name, however: 4. Mend: {name}\(name=4\)"
+    ):
+        method(4)
+
+
+@pytest.mark.parametrize("method", [VFL, InC, FedPSGPUM, RISA])
+def test_a_table_is_no_federation(method: type) -> None:
+    table = Table([1, 2], {"x": [1.0, 2.0]})
+    with pytest.raises(DataError, match=r"takes a Federation, not a Table. Mend: fm.Federation"):
+        method().fit(table)
+
+
+def test_nor_when_predicting_looking_or_aligning(fed: Federation) -> None:
+    table = Table([1, 2], {"x": [1.0, 2.0]})
+    model = VFL(**QUICK | {"epochs": 1}).fit(fed)
+    for call in (model.predict, model.evaluate, overview, align):
+        with pytest.raises(DataError, match="takes a Federation, not a Table"):
+            call(table)
+
+
+@all_methods
+def test_wrong_parameters_are_told_at_fit(method: type[SplitEstimator], fed: Federation) -> None:
+    before = len(fed.ledger)
+    with pytest.raises(ConfigError, match="epochs must be at least 1, however: 0"):
+        method(epochs=0).fit(fed)
+    assert len(fed.ledger) == before
+    with pytest.raises(ConfigError, match="label_party='bnk'"):
+        method(label_party="bnk").fit(fed)
+
+
+@all_methods
+def test_before_fit(method: type[SplitEstimator], fed: Federation, tmp_path: Path) -> None:
+    for use in (method().predict, method().score, method().evaluate):
+        with pytest.raises(NotFitted, match=r"call fit\(fed\) first"):
+            use(fed)
+    with pytest.raises(NotFitted):
+        method().save(tmp_path / "model")
+    assert not (tmp_path / "model").exists()
+
+
+def test_two_label_parties_need_a_choice(make_fed: Make, make_frame: Make) -> None:
+    frame = make_frame()
+    fed = make_fed(frame, columns={"bank": ["a", "b", "y"], "telco": ["c", "d", "y"]})
+    with pytest.raises(DataError, match="several parties have labels"):
+        VFL(**QUICK).fit(fed)
+    model = VFL(**QUICK, label_party="telco").fit(fed)
+    assert model.network_.label_party == "telco"
+    assert "label" not in fed.ledger.kinds()
+
+
+def test_a_party_with_labels_only(make_fed: Make, make_frame: Make) -> None:
+    columns = {"bank": ["y"], "telco": ["a", "d"], "shop": ["city"]}
+    fed = make_fed(make_frame(), columns=columns, test=make_frame(80, seed=5))
+    for method in (VFL, LocalVFL):
+        model = method(**{**QUICK, "epochs": 30}).fit(fed)
+        assert model.network_.parties == ["telco", "shop"]
+        assert model.score(fed.on("test")) > 0.75
+    with pytest.raises(DataError, match=r"'bank': has labels only.*Mend: VFL"):
+        Local(**QUICK).fit(fed)
+
+
+# ------------------------------------------------------------------ policy
+
+
+def test_a_party_can_refuse_embeddings(make_fed: Make) -> None:
+    fed = make_fed(policy_telco=Policy(refuse=frozenset({"embedding"})))
+    with pytest.raises(Refused, match=r"'telco' refused: BottomWorker.step.*'embedding'"):
+        VFL(**QUICK).fit(fed)
+    assert "embedding" not in {e.kind for e in fed.ledger if e.sender == "telco" and not e.note}
+
+
+def test_metrics_without_predictions(make_fed: Make) -> None:
+    fed = make_fed(policy_bank=Policy(refuse=frozenset({"prediction"})))
+    model = VFL(**QUICK).fit(fed)
+    assert model.score(fed) > 0.6
+    with pytest.raises(Refused, match=r"'bank' refused.*'prediction'"):
+        model.predict(fed)
+
+
+# ------------------------------------------------------------------ keeping
+
+
+@all_methods
+def test_save_and_load(method: type[SplitEstimator], make_fed: Make, tmp_path: Path) -> None:
+    fed = make_fed()
+    model = method(**QUICK).fit(fed)
+    model.save(tmp_path / "model")
+    assert (tmp_path / "model" / "model.json").is_file()
+    assert not list(tmp_path.rglob("*.part"))
+    fresh = make_fed()
+    loaded = method.load(tmp_path / "model", fresh)
+    np.testing.assert_array_equal(loaded.predict_proba(fresh), model.predict_proba(fed))
+    assert loaded.get_params() == model.get_params()
+    assert loaded.history_ == model.history_
+
+
+def test_every_party_keeps_its_own_part(make_fed: Make, tmp_path: Path) -> None:
+    fed = make_fed()
+    homes = {name: tmp_path / f"machine-of-{name}" for name in fed.names}
+    for name, home in homes.items():
+        fed.engine.site(name).home = home
+    VFL(**QUICK).fit(fed).save(tmp_path / "coordinator" / "model")
+    for home in homes.values():
+        assert (home / "model" / "part.fmw").is_file()
+    kept = [path.name for path in (tmp_path / "coordinator" / "model").iterdir()]
+    assert kept == ["model.json"]
+
+
+def test_a_model_moves_to_another_federation(make_fed: Make) -> None:
+    fed, other = make_fed(), make_fed()
+    model = VFL(**QUICK).fit(fed)
+    with pytest.raises(ConfigError, match=r"model\.to\(fed\)"):
+        model.predict(other)
+    np.testing.assert_array_equal(model.to(other).predict(other), model.predict(fed))
+
+
+@pytest.mark.parametrize("method", [VFL, LocalVFL, RISA])
+def test_of_rows_that_nobody_has_a_column_of_nothing_is_said(make_fed: Make, method: type) -> None:
+    columns = {"bank": ["y"], "telco": ["c", "d"], "shop": ["a", "city"]}
+    fed = make_fed(aligned=150, columns=columns)
+    model = method(**QUICK | {"epochs": 1}).fit(fed)
+    assert len(model.predict(fed)) == 150
+    with pytest.raises(DataError, match=r"party 'bank': has labels only.* 90 of its rows"):
+        model.predict(fed, rows="all")
+    whole = make_fed(columns=columns)
+    assert len(method(**QUICK | {"epochs": 1}).fit(whole).predict(whole, rows="all")) == 240
+
+
+@pytest.mark.parametrize("task", ["binary", "regression"])
+def test_of_no_rows_there_are_no_predictions(make_fed: Make, make_frame: Make, task: str) -> None:
+    fed = make_fed(make_frame(task=task), test=make_frame(5, seed=1, task=task))
+    model = VFL(**QUICK | {"epochs": 1}).fit(fed)
+    test = fed.on("test")
+    for name in fed.names:
+        own = fed.engine.site(name).alignments
+        own["test"] = Alignment(own["test"].aligned[:0], own["test"].aligned)
+    test.note_alignment(AlignmentCounts(0, dict.fromkeys(fed.names, 5)))
+    assert model.predict(test).shape == (0,)
+    assert len(model.predict_table(test)) == 0
+    assert np.isnan(list(model.evaluate(test).values())).all()
+
+
+def test_moving_a_model_leaves_saved_ones_alone(make_fed: Make, tmp_path: Path) -> None:
+    """Parties with a home keep what they are given under its name; one called "model" was lost."""
+    fed, other = make_fed(), make_fed()
+    for each in (fed, other):
+        for name in each.names:
+            each.engine.site(name).home = tmp_path / name
+    VFL(**QUICK).fit(fed).save(tmp_path / "model")
+    kept = {name: (tmp_path / name / "model" / "part.fmw").read_bytes() for name in fed.names}
+    second = VFL(**QUICK | {"seed": 5}).fit(fed)
+    np.testing.assert_array_equal(second.to(other).predict(other), second.predict(fed))
+    for name, before in kept.items():
+        assert (tmp_path / name / "model" / "part.fmw").read_bytes() == before
+
+
+def test_loading_what_is_not_there_or_not_right(make_fed: Make, tmp_path: Path) -> None:
+    fed = make_fed()
+    with pytest.raises(DataError, match=r"cannot read.*model\.json"):
+        VFL.load(tmp_path / "nothing", fed)
+    VFL(**QUICK).fit(fed).save(tmp_path / "model")
+    with pytest.raises(ConfigError, match=r"holds a VFL, not a Local. Mend: fm\.VFL\.load"):
+        Local.load(tmp_path / "model", fed)
+    with pytest.raises(ConfigError, match="'telco', which is not in the federation"):
+        VFL.load(tmp_path / "model", fed.only("bank"))
+    part = tmp_path / "model" / "telco" / "part.fmw"
+    part.write_bytes(part.read_bytes()[:-7])
+    with pytest.raises(DataError, match=r"'telco'.*damaged.*truncated"):
+        VFL.load(tmp_path / "model", make_fed())
+    part.unlink()
+    with pytest.raises(DataError, match=r"'telco': cannot read"):
+        VFL.load(tmp_path / "model", make_fed())
+
+
+def test_test_rows_must_be_of_the_same_types(make_fed: Make, make_frame: Make) -> None:
+    test = make_frame(40)
+    test["d"] = "text"
+    fed = make_fed(test=test)
+    model = VFL(**QUICK).fit(fed)
+    with pytest.raises(DataError, match=r"party 'telco', column 'd'"):
+        model.predict(fed.on("test"))

@@ -1,0 +1,97 @@
+"""Who may predict alone, and what a policy has to say about it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import fedmend as fm
+from fedmend.errors import ConfigError, DataError, NotFitted
+from fedmend.flow import execute, plan_of
+from fedmend.flow.config import load_config
+from fedmend.report.record import RunRecord
+from fedmend.serve.commands import adopt, party_predict, predict_command
+
+ALONE = '[predict]\nalone = ["telco"]\n'
+
+
+def test_a_label_party_that_keeps_its_weights(workshop, tmp_path):
+    """The run goes through, the report says who cannot predict alone, and the command too."""
+    workshop.write(ALONE)
+    text = workshop.config.read_text()
+    workshop.config.write_text(
+        text.replace('label = "default"', 'label = "default"\npolicy = {refuse = ["weights"]}')
+    )
+    record = execute(plan_of(load_config(workshop.config)), workshop.run)
+    (note,) = record.notes
+    assert "telco cannot predict alone" in note and "'weights'" in note
+    assert "telco cannot predict alone" in (workshop.run / "report.html").read_text()
+    assert RunRecord.load(workshop.run).notes == [note]
+    rows = tmp_path / "new.csv"
+    workshop.telco.iloc[:5].to_csv(rows, index=False)
+    with pytest.raises(DataError, match=r"'telco'.*policy lets 'weights' out"):
+        predict_command(
+            workshop.run, {"telco": rows}, tmp_path / "out", method=None, alone="telco",
+            parts={}, kits=None,
+        )  # fmt: skip
+    assert not (tmp_path / "out").exists()
+    # the bank itself needs nobody
+    bank = tmp_path / "bank.csv"
+    workshop.bank.iloc[:5].to_csv(bank, index=False)
+    predict_command(
+        workshop.run, {"bank": bank}, tmp_path / "out", method=None, alone="bank", parts={},
+        kits=None,
+    )  # fmt: skip
+    assert len(pd.read_csv(tmp_path / "out" / "bank" / "predictions.csv")) == 5
+
+
+def test_what_is_handed_out_stands_in_the_ledger(make_fed, make_frame, tmp_path):
+    fed = make_fed(make_frame(120), aligned=60)
+    model = fm.VFL(epochs=2).fit(fed)
+    model.save(tmp_path / "model")
+
+    def weights():
+        return sum(each.count for each in fed.ledger if each.kind == "weights")
+
+    before = weights()
+    assert model.hand_out(tmp_path / "model") == [] and weights() == before
+    assert model.hand_out(tmp_path / "model", parties=["telco"]) == []
+    assert weights() == before + 2  # from the bank, and on to telco
+    told = model.hand_out(tmp_path / "model", parties=["nobody"])
+    assert told == ["nobody cannot predict alone: VFL uses none of its columns"]
+
+
+def test_a_saved_model_with_a_copy_still_loads_for_all(make_fed, make_frame, tmp_path):
+    fed = make_fed(make_frame(120), aligned=60)
+    model = fm.VFL(epochs=2).fit(fed)
+    model.save(tmp_path / "model")
+    model.hand_out(tmp_path / "model", parties=["telco"])
+    again = fm.VFL.load(tmp_path / "model", fed)
+    np.testing.assert_allclose(again.predict_proba(fed), model.predict_proba(fed), atol=1e-6)
+
+
+def test_nothing_is_handed_out_before_fitting(tmp_path):
+    with pytest.raises(NotFitted, match="call fit"):
+        fm.VFL().hand_out(tmp_path)
+
+
+def test_a_common_model_is_every_partys(horizontal, tmp_path, new_people):
+    """In one process without any part of one's own, and taken into a kit."""
+    rows = tmp_path / "rows.csv"
+    new_people(12, 9).drop(columns="y").to_csv(rows, index=False)
+    predict_command(
+        horizontal, {"north": rows}, tmp_path / "here", method="sage", alone="north", parts={},
+        kits=None,
+    )  # fmt: skip
+    here = pd.read_csv(tmp_path / "here" / "north" / "predictions.csv")
+    assert len(here) == len(pd.read_csv(rows))
+    kit = tmp_path / "kit"
+    kit.mkdir()
+    (kit / "party.toml").write_text('name = "north"\ndata = "north.csv"\nid = "id"\nlabel = "y"\n')
+    adopt(kit, horizontal, "spring")
+    party_predict(kit, rows, tmp_path / "there", "spring", "sage")
+    there = pd.read_csv(tmp_path / "there" / "north" / "predictions.csv")
+    pd.testing.assert_frame_equal(here, there)
+    with pytest.raises(ConfigError, match="holds several models.*--run spring --method fedavg"):
+        party_predict(kit, rows, tmp_path / "again", None, None)

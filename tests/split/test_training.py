@@ -1,0 +1,447 @@
+"""Split training against the same network in one piece, and everything around the loop."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from torch import nn
+
+from fedmend.errors import AlignmentError, ConfigError, DataError, FedmendWarning, ResumeError
+from fedmend.federation import Federation
+from fedmend.learn.nets import Bottom, BottomSpec, Top, TopSpec, initialise
+from fedmend.learn.optim import OptimizerSpec
+from fedmend.split.halves import Settings
+from fedmend.split.parts import part_of
+from fedmend.split.server_top import ServerTop
+from fedmend.split.training import SplitConfig, SplitNetwork, epoch_seed
+from fedmend_bench.foundations.split import (
+    Size,
+    make_federation,
+    make_one_piece,
+    make_table,
+    weight_difference,
+)
+
+Make = Callable[..., Any]
+
+QUICK = SplitConfig(
+    bottom=(8,), embedding=4, top=(8,), epochs=3, validation=0.0, settings=Settings(32)
+)
+
+
+def network(fed: Federation, config: SplitConfig = QUICK, **options: Any) -> SplitNetwork:
+    if "server" not in options:
+        options["label_party"] = "bank"
+    return SplitNetwork(fed, parties=list(fed.names), config=config, **options)
+
+
+def weights(fed: Federation, model: SplitNetwork) -> torch.Tensor:
+    pieces = []
+    for site in fed.engine.sites.values():
+        part = part_of(site, model.model)
+        for half in (part.bottom, part.top):
+            if half is not None:
+                pieces += [value.detach().flatten() for value in half.module.state_dict().values()]
+    return torch.cat(pieces).double()
+
+
+def segments(fed: Federation) -> list[list[object]]:
+    return [["aligned", fed.alignment.aligned]]
+
+
+# ------------------------------------------------------------------ the same arithmetic
+
+
+@pytest.mark.parametrize("parties", [2, 4])
+@pytest.mark.parametrize(("precision", "tolerance"), [("float32", 1e-5), ("float64", 1e-10)])
+def test_split_equals_one_piece(parties: int, precision: str, tolerance: float) -> None:
+    size = Size(rows=600, columns=9, batch=64, limit=0)
+    assert weight_difference(size, parties, precision) <= tolerance
+
+
+def test_the_comparison_would_notice_a_difference() -> None:
+    size = Size(rows=600, columns=9, batch=64, limit=0)
+    table = make_table(size)
+    fed = make_federation(table, 2)
+    start = make_one_piece(fed, [5, 4], "float32")
+    model = network_of_bench(fed, size)
+    trained = part_of(fed.engine.site("p1"), model.model).bottom
+    assert trained is not None
+    moved = [
+        float((a - b).detach().abs().max())
+        for a, b in zip(
+            start.bottoms[1].parameters(), trained.module.body.parameters(), strict=True
+        )
+    ]
+    assert min(moved) > 1e-3
+
+
+def network_of_bench(fed: Federation, size: Size) -> SplitNetwork:
+    from fedmend_bench.foundations.split import make_network
+
+    return make_network(fed, size, 1, "float32").fit([["aligned", size.rows]])
+
+
+def test_regression_with_codes_and_missing_cells_equals_one_piece(
+    make_fed: Make, make_frame: Make
+) -> None:
+    """Hand-made twin: two bottoms with an embedding table, MSE on the standardised target."""
+    frame = make_frame(task="regression")
+    frame.loc[::7, "d"] = np.nan
+    columns = {"bank": ["a", "b", "y"], "telco": ["d", "city"]}
+    config = replace(QUICK, settings=Settings(32, OptimizerSpec(), "float64"))
+    fed = make_fed(frame, columns=columns)
+    model = network(fed, config).fit([["aligned", len(frame)]])
+
+    bank = fed.engine.site("bank")
+    telco = fed.engine.site("telco")
+    one = initialise(Bottom(BottomSpec(2, (), (), (8,), 4)), bank.torch_generator("bottom 0"))
+    # d, missing(d), and three cities + missing + unseen
+    other = initialise(Bottom(BottomSpec(2, (5,), (), (8,), 4)), telco.torch_generator("bottom 0"))
+    top = initialise(Top(TopSpec((4, 4), (8,), 1)), bank.torch_generator("top 0"))
+    twin = nn.ModuleList([one, other, top]).double()
+
+    def standard(values: pd.Series) -> torch.Tensor:
+        return torch.tensor(((values - values.mean()) / values.std(ddof=0)).to_numpy())
+
+    d = standard(frame["d"]).nan_to_num(0.0)
+    x1 = torch.stack([standard(frame["a"]), standard(frame["b"])], 1)
+    x2 = torch.stack([d, torch.tensor(frame["d"].isna().to_numpy(float))], 1)
+    codes = torch.tensor(frame["city"].map({"Bonn": 1, "Kiel": 2, "Ulm": 3}).to_numpy())[:, None]
+    y = standard(frame["y"])
+    optimizer = torch.optim.Adam(twin.parameters(), 1e-3)
+    from fedmend.learn.nets import Batch
+
+    for epoch in (1, 2, 3):
+        generator = torch.Generator().manual_seed(epoch_seed(0, 0, epoch))
+        for rows in torch.randperm(len(frame), generator=generator).split(32):
+            optimizer.zero_grad()
+            left = one(Batch(x1[rows], codes[rows][:, :0]))
+            right = other(Batch(x2[rows], codes[rows]))
+            ((top([left, right])[:, 0] - y[rows]) ** 2).mean().backward()
+            optimizer.step()
+    expected = [value.detach().flatten() for value in one.state_dict().values()]
+    expected += [value.detach().flatten() for value in top.state_dict().values()]
+    expected += [value.detach().flatten() for value in other.state_dict().values()]
+    torch.testing.assert_close(weights(fed, model), torch.cat(expected), rtol=0, atol=1e-10)
+
+
+def test_values_by_reference_and_over_the_wire_give_the_same_model(make_fed: Make) -> None:
+    results = []
+    for strict in (False, True):
+        fed = make_fed(strict=strict)
+        model = network(fed, replace(QUICK, dropout=0.2)).fit(segments(fed))
+        results.append((weights(fed, model), model.predict(fed, segments(fed))))
+    assert torch.equal(results[0][0], results[1][0])
+    np.testing.assert_array_equal(results[0][1], results[1][1])
+
+
+def test_the_seed_decides(make_fed: Make) -> None:
+    def trained(run_seed: int, seed: int) -> torch.Tensor:
+        fed = make_fed(seed=run_seed)
+        return weights(fed, network(fed, replace(QUICK, seed=seed)).fit(segments(fed)))
+
+    assert torch.equal(trained(0, 0), trained(0, 0))
+    assert not torch.equal(trained(0, 0), trained(1, 0))
+    assert not torch.equal(trained(0, 0), trained(0, 1))
+
+
+# ------------------------------------------------------------------ what crosses
+
+
+def test_only_embeddings_go_up_and_only_gradients_come_down(make_fed: Make) -> None:
+    fed = make_fed()
+    network(fed).fit(segments(fed))
+    up = fed.ledger.kinds(receiver="coordinator")
+    assert up == {"control", "embedding", "gradient", "statistic"}
+    assert fed.ledger.kinds(sender="telco") == {"control", "embedding"}
+    assert fed.ledger.kinds(receiver="telco") == {"control", "gradient"}
+    assert fed.ledger.kinds(sender="bank") == {"control", "gradient", "statistic"}
+
+
+def test_one_exchange_per_step(make_fed: Make) -> None:
+    fed = make_fed()
+    network(fed).fit(segments(fed))
+    batches = -(-240 // 32) * QUICK.epochs
+    sent = [entry for entry in fed.ledger if entry.call == "BottomWorker.step"]
+    for party in ("telco", "shop"):
+        assert sum(entry.count for entry in sent if entry.sender == party) == batches
+    # every gradient but an epoch's last travels with the request for the next embedding
+    down = sum(
+        entry.count for entry in sent if entry.receiver == "telco" and entry.kind == "gradient"
+    )
+    assert down == batches - QUICK.epochs
+
+
+def test_sixteen_bits_on_the_wire_halve_the_bytes(make_fed: Make) -> None:
+    sizes = {}
+    for wire in ("same", "float16", "bfloat16"):
+        fed = make_fed()
+        config = replace(QUICK, settings=replace(QUICK.settings, wire=wire))
+        network(fed, config).fit(segments(fed))
+        sizes[wire] = sum(e.total_bytes for e in fed.ledger if e.kind in ("embedding", "gradient"))
+    assert sizes["float16"] == sizes["bfloat16"]
+    assert sizes["float16"] < 0.6 * sizes["same"]
+
+
+# ------------------------------------------------------------------ learning
+
+
+@pytest.mark.parametrize("task", ["binary", "multiclass", "regression"])
+def test_it_learns(make_fed: Make, make_frame: Make, task: str) -> None:
+    frame = make_frame(500, task=task)
+    fed = make_fed(frame, test=make_frame(300, seed=1, task=task))
+    config = replace(QUICK, bottom=(16,), top=(16,), epochs=40, validation=0.15, patience=15,
+                     settings=Settings(32, OptimizerSpec(lr=5e-3)))  # fmt: skip
+    model = network(fed, config).fit(segments(fed))
+    scores = model.evaluate(fed.on("test"), [["aligned", 300]])
+    assert model.task == task
+    if task == "regression":
+        assert scores["r2"] > 0.9
+        assert scores["rmse"] < 2
+    else:
+        assert scores["accuracy"] > 0.85
+        assert scores["auc"] > 0.93
+
+
+def test_soft_labels_at_the_server(make_fed: Make, make_frame: Make) -> None:
+    frame = make_frame(500)
+    columns = {"bank": ["a", "b"], "telco": ["c", "d"], "shop": ["e", "city"]}
+    fed = make_fed(frame, columns=columns)
+    truth = (frame["y"] == "yes").to_numpy()
+    soft = np.where(truth[:, None], [0.2, 0.8], [0.7, 0.3])
+    soft[:50] = 0.0  # nobody voted on these
+    config = replace(
+        QUICK, epochs=30, validation=0.1, settings=Settings(32, OptimizerSpec(lr=5e-3))
+    )
+    server = ServerTop(["no", "yes"], targets=soft)
+    model = network(fed, config, server=server).fit(segments(fed))
+    probabilities = model.predict(fed, segments(fed))
+    assert ((probabilities[:, 1] > 0.5) == truth).mean() > 0.85
+    assert probabilities[truth, 1].mean() == pytest.approx(0.8, abs=0.1)
+    assert model.classes == ["no", "yes"]
+    assert fed.ledger.kinds(receiver="telco") == {"control", "gradient"}
+
+
+def test_soft_labels_must_fit(make_fed: Make) -> None:
+    with pytest.raises(DataError, match="2 classes"):
+        ServerTop(["a", "b"], targets=np.ones((3, 3)))
+    columns = {"bank": ["a"], "telco": ["c"]}
+    fed = make_fed(columns=columns)
+    with pytest.raises(DataError, match="5 soft labels for 240 training rows"):
+        network(fed, server=ServerTop(["a", "b"], targets=np.ones((5, 2)))).fit(segments(fed))
+
+
+def test_images_train_beside_tables() -> None:
+    from fedmend.data.table import Table
+    from fedmend.federation import Alignment, AlignmentCounts, Party
+
+    rng = np.random.default_rng(0)
+    y = rng.integers(0, 2, 120)
+    images = rng.integers(0, 60, (120, 1, 8, 8), dtype=np.uint8)
+    images[y == 1, :, 2:6, 2:6] += 150
+    clinic = Table(np.arange(120), {"age": rng.normal(size=120), "ill": y}, label="ill")
+    scans = Table(np.arange(120), blocks={"scan": images})
+    fed = Federation(Party("bank", clinic), Party("scans", scans), strict=True)
+    for site in fed.engine.sites.values():
+        site.alignments["train"] = Alignment(np.arange(120), np.arange(0))
+    fed.note_alignment(AlignmentCounts(120, {"bank": 0, "scans": 0}))
+    for conv in ("cnn", "resnet"):
+        config = replace(QUICK, conv=conv, epochs=4 if conv == "cnn" else 2,
+                         settings=Settings(30, OptimizerSpec(lr=1e-2)))  # fmt: skip
+        model = network(fed, config).fit(segments(fed))
+        assert model.history[-1]["loss"] < 0.7 * model.history[0]["loss"]
+
+
+def test_bf16_and_local_steps_still_learn(make_fed: Make) -> None:
+    for settings in (
+        Settings(32, OptimizerSpec(lr=5e-3), "bf16"),
+        Settings(32, OptimizerSpec(lr=5e-3), local_steps=3),
+    ):
+        fed = make_fed()
+        model = network(fed, replace(QUICK, epochs=15, settings=settings)).fit(segments(fed))
+        assert model.evaluate(fed, segments(fed))["accuracy"] > 0.8
+
+
+def test_local_steps_use_each_gradient_again(make_fed: Make) -> None:
+    fed, again = make_fed(), make_fed()
+    one = network(fed).fit(segments(fed))
+    config = replace(QUICK, settings=replace(QUICK.settings, local_steps=2))
+    two = network(again, config).fit(segments(again))
+    assert not torch.equal(weights(fed, one), weights(again, two))
+    assert len(fed.ledger) == len(again.ledger)  # more work per exchange, no more exchanges
+
+
+# ------------------------------------------------------------------ stopping and going on
+
+
+def test_early_stopping_keeps_the_best_epoch(make_fed: Make, make_frame: Make) -> None:
+    frame = make_frame(120)
+    frame["y"] = np.random.default_rng(1).choice(["no", "yes"], len(frame))  # nothing to learn
+    fed = make_fed(frame)
+    config = replace(QUICK, bottom=(64,), top=(64,), epochs=200, validation=0.3, patience=5,
+                     settings=Settings(16, OptimizerSpec(lr=1e-2)))  # fmt: skip
+    model = network(fed, config).fit(segments(fed))
+    losses = [entry["val_log_loss"] for entry in model.history]
+    assert len(losses) == model.best_epoch + 5 < 200
+    assert model.best_epoch == int(np.argmin(losses)) + 1
+    shorter = make_fed(frame)
+    until_best = network(shorter, replace(config, epochs=model.best_epoch)).fit(segments(shorter))
+    assert torch.equal(weights(fed, model), weights(shorter, until_best))
+
+
+class Killed(Exception):
+    """Stands for a process that is ended between two epochs."""
+
+
+def test_a_resumed_training_equals_an_undisturbed_one(make_fed: Make, tmp_path: Path) -> None:
+    config = replace(QUICK, dropout=0.2, epochs=6, validation=0.2)
+    whole = make_fed()
+    undisturbed = network(whole, config).fit(segments(whole))
+
+    def kill_at_4(stage: str, done: int, total: int, scores: dict[str, float]) -> None:
+        if done == 4:
+            raise Killed
+
+    fed = make_fed()
+    with pytest.raises(Killed):
+        network(fed, config).fit(segments(fed), checkpoint=tmp_path, progress=kill_at_4)
+    fresh = make_fed()
+    resumed = network(fresh, config).fit(segments(fresh), checkpoint=tmp_path, resume=True)
+    assert torch.equal(weights(fresh, resumed), weights(whole, undisturbed))
+    assert resumed.history == undisturbed.history
+    assert resumed.best_epoch == undisturbed.best_epoch
+    assert not list(tmp_path.rglob("*.part"))
+
+
+def test_a_foreign_checkpoint_is_refused(make_fed: Make, tmp_path: Path) -> None:
+    fed = make_fed()
+    network(fed).fit(segments(fed), checkpoint=tmp_path)
+    other = make_fed()
+    with pytest.raises(ResumeError, match="other settings"):
+        network(other, replace(QUICK, embedding=5)).fit(
+            segments(other), checkpoint=tmp_path, resume=True
+        )
+    (tmp_path / "telco" / f"epoch-{QUICK.epochs}.fmw").write_bytes(b"FMW\x01broken")
+    again = make_fed()
+    with pytest.raises(DataError, match=r"'telco'.*damaged"):
+        network(again).fit(segments(again), checkpoint=tmp_path, resume=True)
+
+
+def test_resume_without_a_checkpoint_starts_from_the_beginning(
+    make_fed: Make, tmp_path: Path
+) -> None:
+    fed = make_fed()
+    model = network(fed).fit(segments(fed), checkpoint=tmp_path / "new", resume=True)
+    assert [entry["epoch"] for entry in model.history] == [1, 2, 3]
+
+
+# ------------------------------------------------------------------ designed paths
+
+
+def test_rows_without_a_label_are_left_out_of_training(make_fed: Make, make_frame: Make) -> None:
+    frame = make_frame()
+    frame["y"] = frame["y"].astype(object)
+    frame.loc[frame.index >= 150, "y"] = None
+    fed = make_fed(frame)
+    model = network(fed).fit(segments(fed))
+    full = make_fed(frame[:150])
+    shorter = network(full).fit(segments(full))
+    assert model.history[0]["loss"] == pytest.approx(shorter.history[0]["loss"], abs=0.2)
+    order = next(e for e in fed.ledger if e.call == "TopWorker.set_order" and e.receiver == "bank")
+    assert order.shape == "150"
+    assert model.evaluate(fed, segments(fed))["accuracy"] > 0  # labelled rows only
+
+
+def test_one_class_is_an_error_that_names_it(make_fed: Make, make_frame: Make) -> None:
+    frame = make_frame()
+    frame["y"] = "no"
+    fed = make_fed(frame)
+    with pytest.raises(DataError, match=r"party 'bank', column 'y'.*one class.*'no'"):
+        network(fed).fit(segments(fed))
+
+
+def test_too_few_labels(make_fed: Make, make_frame: Make) -> None:
+    frame = make_frame()
+    frame["y"] = frame["y"].astype(object)
+    frame.loc[2:, "y"] = None
+    frame.loc[:1, "y"] = ["no", "yes"]
+    fed = make_fed(frame, aligned=1)
+    with pytest.raises(DataError, match="rows to train on"):
+        network(fed).fit([["aligned", 1]])
+
+
+def test_of_few_rows_none_are_held_out(make_fed: Make, make_frame: Make) -> None:
+    frame = make_frame()
+    frame.loc[:1, "y"] = ["no", "yes"]
+    fed = make_fed(frame, aligned=3)
+    model = network(fed, replace(QUICK, validation=0.9)).fit(segments(fed))
+    assert "val_log_loss" not in model.history[0]
+
+
+def test_a_training_that_diverges_says_so(make_fed: Make) -> None:
+    fed = make_fed()
+    wild = replace(QUICK, settings=replace(QUICK.settings, optimizer=OptimizerSpec(lr=1e30)))
+    with (
+        pytest.warns(FedmendWarning, match=r"the loss of epoch 1 is nan.*smaller lr than 1e\+30"),
+        pytest.raises(DataError, match=r"party 'bank': the training has diverged.*smaller lr"),
+    ):
+        network(fed, wild).fit(segments(fed))
+    alone = SplitNetwork(fed, parties=["bank"], label_party="bank", config=wild)
+    with pytest.warns(FedmendWarning, match="diverged") as told:
+        alone.fit([["all", 240]])
+    assert len(told) == 1
+
+
+def test_a_column_all_missing_trains(make_fed: Make, make_frame: Make) -> None:
+    frame = make_frame()
+    frame["c"] = np.nan
+    with pytest.warns(FedmendWarning, match="'c'"):
+        fed = make_fed(frame)
+    network(fed).fit(segments(fed))
+
+
+def test_a_category_unseen_in_training_is_predicted_for(make_fed: Make, make_frame: Make) -> None:
+    test = make_frame(50, seed=3)
+    test["city"] = "Jena"
+    fed = make_fed(test=test)
+    model = network(fed).fit(segments(fed))
+    probabilities = model.predict(fed.on("test"), [["aligned", 50]])
+    assert np.isfinite(probabilities).all()
+
+
+def test_training_before_alignment_says_what_to_do(make_fed: Make) -> None:
+    fed = make_fed(align=False)
+    with pytest.raises(AlignmentError, match=r"fm\.align"):
+        network(fed).fit([["aligned", 240]])
+
+
+def test_all_wrong_settings_are_told_together() -> None:
+    with pytest.raises(ConfigError) as caught:
+        SplitConfig(epochs=0, validation=1.5, patience=0, dropout=1.0, metric="acc", bottom=(0,),
+                    embedding=0)  # fmt: skip
+    assert len(caught.value.problems) == 7
+    with pytest.raises(ConfigError) as caught:
+        Settings(0, precision="f32", wire="int8", local_steps=0)
+    assert len(caught.value.problems) == 4
+
+
+def test_a_metric_of_another_task_is_refused(make_fed: Make) -> None:
+    fed = make_fed()
+    with pytest.raises(ConfigError, match="metric='rmse' is not for binary"):
+        network(fed, replace(QUICK, metric="rmse", validation=0.2)).fit(segments(fed))
+
+
+def test_a_gpu_that_is_not_there_is_named(make_fed: Make) -> None:
+    if torch.cuda.is_available():
+        pytest.skip("this machine has a GPU")
+    fed = make_fed(device="cuda")
+    with pytest.raises(ConfigError, match="device='auto'"):
+        network(fed).fit(segments(fed))
