@@ -23,8 +23,8 @@ from typer.testing import CliRunner
 
 from fedmend._version import __version__
 from fedmend.cli import app
+from fedmend.cli import parties as commands
 from fedmend.data.table import Table
-from fedmend.deploy import commands
 from fedmend.deploy.confirmed import CONFIRMED_FILE, confirm, unconfirmed
 from fedmend.deploy.party_check import check_party
 from fedmend.deploy.party_file import load_party, open_site

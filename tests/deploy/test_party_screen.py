@@ -7,7 +7,7 @@ import os
 import pytest
 from rich.console import Console
 
-from fedmend.deploy.commands import start
+from fedmend.cli.parties import start
 from fedmend.deploy.consent import open_question
 from fedmend.deploy.party_screen import PartyScreen, forget_typed, keyboard_answer
 from fedmend.federation.engines.flare.events import Events

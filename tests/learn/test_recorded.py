@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 from fedmend.learn.nets import Bottom, BottomSpec
 from fedmend.learn.recorded import SWITCH, Recorded, can_record
-from fedmend.methods.risa.risa import RISA
 from fedmend.methods.risa import halves as evidence_halves
+from fedmend.methods.risa.risa import RISA
 from fedmend.methods.risa.steps import JudgeStep
 from fedmend.methods.vertical.absent_partner import AbsentPartner
 from fedmend.methods.vertical.vfl import VFL

@@ -9,7 +9,7 @@ import pytest
 from fedmend.data.table import Table
 from fedmend.errors import DataError, FedmendWarning
 from fedmend.flow.config import PartySettings
-from fedmend.serve.rows import read_rows, rows_of_records
+from fedmend.flow.new_rows import read_rows, rows_of_records
 
 BANK = PartySettings(name="bank", id="customer", label="default", drop=["remarks"])
 LEARNT = Table(

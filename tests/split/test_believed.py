@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from fedmend.methods.risa import opinions as ev
 from fedmend.methods.risa.halves import EvidenceTopHalf
 from fedmend.methods.risa.heads import EvidenceTopWorker
-from fedmend.methods.risa import opinions as ev
 from fedmend.methods.risa.top import EvidenceTop, EvidenceTopSpec, Objective
 from fedmend.split.features import ALIGNED
 from fedmend.split.halves import Settings

@@ -189,7 +189,9 @@ class _Over:
         self.port = port
 
     def open(self, seed: int) -> Federation:
-        return Federation.over_flare(self.kits, run="bench", seed=seed, wait_seconds=120.0)
+        return Federation.over_flare(
+            self.kits, run="bench", methods=("vfl",), seed=seed, wait_seconds=120.0
+        )
 
 
 @contextlib.contextmanager

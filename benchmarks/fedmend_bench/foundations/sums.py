@@ -89,7 +89,7 @@ def run(
 
 def make_federation(rows: int, classes: int, parties: int, seed: int) -> Federation:
     """Parties that hold votes and log-likelihoods; the policies admit the simulation too."""
-    policy = Policy(allow=frozenset(KINDS))
+    policy = Policy(allow=frozenset(KINDS), min_rows=1)
     empty = Table([0], {"none": [0.0]})
     fed = Federation(*(Party(f"p{number}", empty, policy=policy) for number in range(parties)))
     assert isinstance(fed.engine, LocalEngine)

@@ -11,8 +11,8 @@ from typing import Annotated, Any, ClassVar
 import typer
 
 from fedmend.cli import answering, auditing, beginning, looking, running
+from fedmend.cli.parties import add_commands
 from fedmend.cli.shared import terminal
-from fedmend.deploy.commands import add_commands
 from fedmend.errors import FedmendError, FedmendWarning
 
 __all__ = ["app", "main"]

@@ -47,7 +47,7 @@ logger = logging.getLogger(__name__)
 PARTY_FILE = "party.toml"
 # Rooms and modules with workers in them; what is imported is known, and nothing else can be asked.
 _ROOMS = (
-    "secure", "learn", "generate", "methods", "report", "preflight", "predict", "flow",
+    "secure", "split", "generate", "methods", "report", "preflight", "flow", "serve",
 )  # fmt: skip
 
 
@@ -167,7 +167,7 @@ def _new_rows(file: PartyFile, train: Table) -> Table:
 
 def read_new(file: PartyFile, schema: Schema) -> Table:
     """The rows of the file that a party names for predictions."""
-    from fedmend.serve.rows import read_rows
+    from fedmend.flow.new_rows import read_rows
 
     assert file.new is not None
     place = look_up(file.new, "new")

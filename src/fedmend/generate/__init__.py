@@ -6,6 +6,9 @@
 """
 
 from fedmend.generate.base import Generator
-from fedmend.generate.registry import generators, load, make
+from fedmend.generate.registry import generators, make
+
+load = Generator.load
+"""The generator that `Generator.save` wrote, of whichever class."""
 
 __all__ = ["Generator", "generators", "load", "make"]

@@ -33,7 +33,7 @@ from fedmend.generate.encoder import Encoded, Encoder, Raw
 from fedmend.generate.files import read, write
 from fedmend.generate.given import Given, fill, given_rows, quiet
 from fedmend.generate.progress import shown
-from fedmend.generate.registry import class_of
+from fedmend.generate.registry import class_of, defined
 from fedmend.generate.training import (
     Progress,
     generator_for,
@@ -72,6 +72,10 @@ class Generator(Parameters):
     impute_draws: ClassVar[int] = 10
     seed: int
     device: str
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        defined(cls)
 
     # --- what a generator says of itself -----------------------------------------------
 

@@ -15,9 +15,9 @@ from fedmend.federation import Federation, Party, Policy
 from fedmend.federation.policy import MACHINES_PREDICTIONS
 from fedmend.flow.config.catalogue import METHODS
 from fedmend.flow.config.shapes import HORIZONTAL
+from fedmend.flow.new_rows import read_rows
 from fedmend.serve.asking import Group, Predicted, ask_horizontal, ask_split
 from fedmend.serve.models import load_model, name_of_class, read_told, schema_of
-from fedmend.serve.rows import read_rows
 from fedmend.serve.worker import PREDICTIONS_FILE, PredictionWorker
 from fedmend.split.parts import MANIFEST
 

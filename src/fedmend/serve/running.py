@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 from fedmend.errors import ConfigError, DataError
 from fedmend.federation import Federation, Party
+from fedmend.flow.new_rows import read_rows
 from fedmend.serve.asking import Predicted, ask_horizontal, ask_split, groups_of
 from fedmend.serve.models import KeptModel, assembled, chosen, load_model
-from fedmend.serve.rows import read_rows
 from fedmend.serve.worker import PREDICTIONS_FILE, PredictionWorker
 from fedmend.split.parts import FILE
 

@@ -20,6 +20,7 @@ from typing import Any
 
 from fedmend._json import plain
 from fedmend.errors import DataError, FedmendError, FedmendWarning
+from fedmend.flow.new_rows import rows_of_records
 from fedmend.serve.loopback import (
     LoopbackHandler,
     LoopbackServer,
@@ -27,7 +28,6 @@ from fedmend.serve.loopback import (
     serve_until_told,
 )
 from fedmend.serve.models import chosen
-from fedmend.serve.rows import rows_of_records
 from fedmend.serve.running import party_settings, predict_tables, require_parts, run_config
 
 __all__ = ["MOST_BYTES", "MOST_ROWS", "PredictServer", "serve_run"]

@@ -11,7 +11,7 @@ import numpy as np
 from fedmend.methods.annotators.inc import InC
 from fedmend.methods.network import SplitEstimator
 
-PAGE = (Path(__file__).parents[2] / "docs" / "inc.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[3] / "docs" / "inc.md").read_text(encoding="utf-8")
 
 
 def test_the_examples_run() -> None:

@@ -22,11 +22,11 @@ from fedmend.errors import (
 )
 from fedmend.federation import Alignment, AlignmentCounts, Federation, Party, Policy
 from fedmend.federation.policy import KINDS
+from fedmend.methods.completion import ridge
 from fedmend.methods.completion.board import board_of, indicators
 from fedmend.methods.completion.linear import LinearModels
 from fedmend.methods.completion.logistic import LogisticTarget
 from fedmend.methods.completion.rotation import rotate, secret_rotation
-from fedmend.methods.completion import ridge
 from fedmend.secure.correlation import rank_correlation
 
 N, ALIGNED = 320, 200

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from fedmend.flow.config import load_config
-from fedmend.methods import baselines
+from fedmend.methods.horizontal import baselines
 from fedmend.methods.horizontal.sage import SAGE
 
-PAGE = (Path(__file__).parents[2] / "docs" / "sage.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[3] / "docs" / "sage.md").read_text(encoding="utf-8")
 
 
 @pytest.mark.slow

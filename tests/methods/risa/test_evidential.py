@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from scipy.optimize import minimize
 
 from fedmend.errors import ConfigError
-from fedmend.methods.risa.pools import MOST_PASSES, Pools, batch_make_up
 from fedmend.methods.risa import opinions as ev
+from fedmend.methods.risa.pools import MOST_PASSES, Pools, batch_make_up
 from fedmend.methods.risa.top import JOINT, EvidenceTop, EvidenceTopSpec, Objective, total_loss
 from fedmend.methods.risa.trust import Calibration, Trusted, fit_sources, minimise
 

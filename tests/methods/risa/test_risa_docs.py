@@ -10,7 +10,7 @@ import pytest
 
 from fedmend.methods.risa.risa import RISA
 
-PAGE = (Path(__file__).parents[2] / "docs" / "risa.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[3] / "docs" / "risa.md").read_text(encoding="utf-8")
 
 
 def test_the_example_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,7 +19,7 @@ import numpy as np
 
 from fedmend.errors import DataError
 from fedmend.methods.boosting.bins import CutTable
-from fedmend.methods.boosting.histograms import HALF
+from fedmend.secure.histogram_product import HALF
 
 __all__ = ["Growth", "Output", "Source", "Tree"]
 

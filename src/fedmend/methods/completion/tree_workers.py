@@ -17,9 +17,9 @@ from fedmend.federation.wire import Sealed
 from fedmend.federation.worker import exposed
 from fedmend.methods.boosting.bins import Binned, CutTable, bin_categories, bin_numbers
 from fedmend.methods.boosting.grow import Growth
-from fedmend.methods.boosting.histograms import BinsWorker, SumsWorker
 from fedmend.methods.completion.board import TargetColumn, known
 from fedmend.methods.completion.boost import Boosting, BoostSettings, OwnBins
+from fedmend.methods.completion.histograms import BinsWorker, SumsWorker
 from fedmend.methods.completion.targets import BoardWorker
 
 if TYPE_CHECKING:

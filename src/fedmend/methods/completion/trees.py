@@ -30,8 +30,8 @@ import numpy as np
 from fedmend.errors import ConfigError
 from fedmend.methods.boosting.bins import CutTable
 from fedmend.methods.boosting.grow import Growth
-from fedmend.methods.boosting.histograms import DealerHistograms, SessionHistograms
 from fedmend.methods.completion.boost import BATCH, BoostSettings
+from fedmend.methods.completion.histograms import DealerHistograms, SessionHistograms
 from fedmend.methods.completion.targets import FitReport, Progress, TargetModels
 from fedmend.methods.completion.tree_workers import TreeFeatures, TreeTargets
 

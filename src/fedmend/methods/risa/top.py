@@ -17,8 +17,8 @@ from torch import Tensor, nn
 
 from fedmend.errors import ConfigError
 from fedmend.learn.nets import mlp
-from fedmend.methods.risa.committee import members_mlp
 from fedmend.methods.risa import opinions as ev
+from fedmend.methods.risa.committee import members_mlp
 from fedmend.split.belief import expected
 
 __all__ = [
