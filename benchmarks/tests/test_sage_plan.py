@@ -46,11 +46,11 @@ def test_all_mistakes_of_a_plan_are_told_at_once(tmp_path: Path) -> None:
     said = "\n".join(caught.value.problems)
     for words in (
         "unit 1: 'SAGGE' is not a method: did you mean 'SAGE'?",
-        "unit 1: rounds must be a whole number from 1, however: 0",
+        "unit 1: rounds must be a whole number from 1, got 0",
         "unit 2: there is no 'round': did you mean 'rounds'?",
         "unit 2: dataset = 'cifar': did you mean 'cifar10'?",
-        "unit 2: alpha must be a positive number, however: -1",
-        "unit 2: seed must be a whole number from 0, however: 0.5",
+        "unit 2: alpha must be a positive number, got -1",
+        "unit 2: seed must be a whole number from 0, got 0.5",
     ):
         assert words in said
     path.write_text("unit = 3\n")

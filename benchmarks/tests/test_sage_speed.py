@@ -52,7 +52,7 @@ def test_the_plain_loop_learns() -> None:
 
 
 def test_unknown_parts_are_refused() -> None:
-    with pytest.raises(ConfigError, match="parts must be images, tables or both, however: 'both'"):
+    with pytest.raises(ConfigError, match="parts must be images, tables or both, got 'both'"):
         sage_speed.run(quick=True, device="cpu", parts="both")
 
 

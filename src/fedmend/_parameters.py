@@ -37,7 +37,7 @@ class Parameters:
             seen = repr(values[len(in_order)])
             shown = seen if len(seen) <= MOST_SHOWN else "…"
             problems.append(
-                f"{cls.__name__} takes its arguments by name, however: {shown}. Mend: "
+                f"{cls.__name__} takes its arguments by name, got {shown}. Mend: "
                 f"{cls.__name__}(name={shown}), with one of {', '.join(known)}"
             )
         problems += cls._unknown(named)
@@ -88,7 +88,7 @@ class Parameters:
         """Raise all arguments that are of another type than their annotation, in one message."""
         hints, defaults = self.parameter_types(), self._parameters()
         problems = [
-            f"{name} of {type(self).__name__} must be {type_words(hints[name])}, however: {value!r}"
+            f"{name} of {type(self).__name__} must be {type_words(hints[name])}, got {value!r}"
             f". Mend: the default is {defaults[name].default!r}"
             for name, value in self.get_params().items()
             if name in hints and not fits(value, hints[name])

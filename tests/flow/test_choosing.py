@@ -249,7 +249,7 @@ def test_several_labellers_without_correction(world) -> None:
         ('candidates = ["vlf"]', "'vlf' is not a method: did you mean 'vfl'"),
         ('candidates = ["sage"]', "'sage' is for the other shape"),
         ("candidates = []", "candidates must be a list of methods"),
-        ("folds = 1", "folds must be a whole number from 2, however: 1"),
+        ("folds = 1", "folds must be a whole number from 2, got 1"),
         ("budget = 0", "budget must be seconds above 0"),
         ("epoch = 3", "epoch = 3 is not known"),
         ('epochs = "three"', "epochs must be a whole number"),

@@ -181,7 +181,7 @@ def test_sizes_and_shares_are_checked_before_anything_is_trained(
     with pytest.raises(ConfigError) as caught:
         make(name, **wrong).fit(table)
     for key, value in wrong.items():
-        assert f"however: {key}={value!r}" in str(caught.value)
+        assert f"got {key}={value!r}" in str(caught.value)
 
 
 def test_arguments_of_another_type_are_told_all_at_once() -> None:
@@ -189,7 +189,7 @@ def test_arguments_of_another_type_are_told_all_at_once() -> None:
     with pytest.raises(ConfigError) as caught:
         make("tablegan", batch_size=True, epochs=1.5, lr="fast").fit(table)
     told = str(caught.value)
-    for wrong in ("batch_size of TableGAN must be a whole number, however: True", "1.5", "'fast'"):
+    for wrong in ("batch_size of TableGAN must be a whole number, got True", "1.5", "'fast'"):
         assert wrong in told
 
 

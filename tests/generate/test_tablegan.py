@@ -84,5 +84,5 @@ def test_the_published_form(table: Table) -> None:
     assert published.sample(5, seed=0).schema == table.schema
     with pytest.raises(ConfigError, match="numeric"):
         TableGAN(numeric="mode").fit(table)
-    with pytest.raises(ConfigError, match="epsilon must be above 0, however: epsilon=0"):
+    with pytest.raises(ConfigError, match="epsilon must be above 0, got epsilon=0"):
         TableGAN(epsilon=0).fit(table)

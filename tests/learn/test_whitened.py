@@ -104,7 +104,7 @@ def test_images_of_any_shape(shape: tuple[int, int, int]) -> None:
 
 
 def test_a_strip_of_single_pixels_is_refused() -> None:
-    with pytest.raises(ConfigError, match="at least 2 x 2 pixels, however: 4 x 1"):
+    with pytest.raises(ConfigError, match="at least 2 x 2 pixels, got 4 x 1"):
         WhitenedNet(1)(torch.rand(3, 1, 4, 1))
 
 

@@ -42,13 +42,13 @@ def test_all_wrong_types_are_told_at_once(
     assert len(told.value.problems) == len(wrong)
     for name, problem in zip(wrong, told.value.problems, strict=True):
         assert problem.startswith(f"{name} of {type(method).__name__} must be ")
-        assert f"however: {getattr(method, name)!r}. Mend: the default is " in problem
+        assert f"got {getattr(method, name)!r}. Mend: the default is " in problem
 
 
 @pytest.mark.parametrize("name", generators())
 def test_generators_too(name: str) -> None:
     make(name).require_types()
-    with pytest.raises(ConfigError, match=r"seed of .* must be a whole number, however: 'x'"):
+    with pytest.raises(ConfigError, match=r"seed of .* must be a whole number, got 'x'"):
         make(name, seed="x")._check_params()
 
 
@@ -105,13 +105,13 @@ def test_classes_of_ones_own_may_take_arguments_in_order() -> None:
             self.first, self.second = first, second
 
     assert Own(1).get_params() == {"first": 1, "second": 2}
-    with pytest.raises(ConfigError, match="however: 2. Mend: Own\\(name=2\\)"):
+    with pytest.raises(ConfigError, match="got 2. Mend: Own\\(name=2\\)"):
         Own(1, 2)
 
 
 @pytest.mark.parametrize("rule", [len, 3, None])
 def test_a_rule_of_another_type_is_told(rule: Any) -> None:
-    with pytest.raises(ConfigError, match=r"a pseudo-label rule is a name, .*however.*Mend: rule="):
+    with pytest.raises(ConfigError, match=r"a pseudo-label rule is a name, .*got.*Mend: rule="):
         PseudoMethod(rule)
-    with pytest.raises(ConfigError, match="weight must be a number, however: 'much'"):
+    with pytest.raises(ConfigError, match="weight must be a number, got 'much'"):
         PseudoMethod(weight="much")  # type: ignore[arg-type]

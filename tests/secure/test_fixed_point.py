@@ -165,7 +165,7 @@ def test_kinds_and_missing_cells():
     assert (off <= found.error_bound.to_numpy()).all()
     with pytest.raises(DataError, match="nominal"):
         covariance(fed, "a", "b", columns_b=["town"], mode="dealer", missing="mean")
-    with pytest.raises(ConfigError, match="however: 'zero'"):
+    with pytest.raises(ConfigError, match="got 'zero'"):
         covariance(fed, "a", "b", missing="zero")
 
 

@@ -132,7 +132,7 @@ class _Asked:
         if not self.data:
             problems.append("data names no data set")
         if not self.shares or not all(0 < share < 1 for share in self.shares):
-            problems.append(f"shares must lie in (0, 1), however: {self.shares}")
+            problems.append(f"shares must lie in (0, 1), got {self.shares}")
         for name, given, known in (
             ("where", self.where, ("random", "last")),
             ("parts", self.parts, PARTS),
@@ -141,13 +141,12 @@ class _Asked:
             ("ablations", self.ablations, tuple(ABLATIONS)),
         ):
             if not set(given) <= set(known):
-                problems.append(f"{name} must be some of {', '.join(known)}, however: {given}")
+                problems.append(f"{name} must be some of {', '.join(known)}, got {given}")
         if not [*self.parts, *self.references, *self.generators, *self.ablations]:
             problems.append("parts, references, generators and ablations name nothing to measure")
         if processes < 1 or trainings < 0:
             problems.append(
-                "processes must be at least 1, trainings at least 0, however: "
-                f"{processes}, {trainings}"
+                f"processes must be at least 1, trainings at least 0, got {processes}, {trainings}"
             )
         if problems:
             raise ConfigError(problems)

@@ -64,7 +64,7 @@ def run(
     part: "one-piece", or "sealed": what it costs to seal embeddings and gradients.
     """
     if part not in PARTS:
-        raise ConfigError(f"part must be one of {', '.join(PARTS)}, however: {part!r}")
+        raise ConfigError(f"part must be one of {', '.join(PARTS)}, got {part!r}")
     if part == "sealed":
         from fedmend_bench.foundations.sealed import sealed_bars, sealed_rows
 

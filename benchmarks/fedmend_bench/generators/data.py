@@ -40,7 +40,7 @@ def gap_measures(text: str) -> tuple[Gaps, ...]:
     """``"2000x5"``: 2,000 rows, five halves of the columns; several with commas between."""
     parts = [part.strip().split("x") for part in text.split(",")]
     if not all(len(part) == 2 and all(p.isdecimal() and int(p) for p in part) for part in parts):
-        raise ConfigError(f"gaps must be ROWSxBLOCKS, such as {GAPS}, however: gaps={text!r}")
+        raise ConfigError(f"gaps must be ROWSxBLOCKS, such as {GAPS}, got gaps={text!r}")
     return tuple(Gaps(int(rows), int(blocks)) for rows, blocks in parts)
 
 

@@ -71,7 +71,7 @@ def run(
     sets = chosen("datasets", datasets, dataset_names())
     wanted = chosen("peers", peers, generator_peers.PEERS)
     if not re.fullmatch(r"[1-9]\d*(x[1-9]\d*){0,3}", forest):
-        raise ConfigError(f"forest must be whole numbers such as 20x5x50x64, however: {forest!r}")
+        raise ConfigError(f"forest must be whole numbers such as 20x5x50x64, got {forest!r}")
     if quick:
         sets, rows = sets[:1], min(rows, 600)
     place = Place(str(pick_device(device)), threads)

@@ -120,7 +120,7 @@ class Fleet:
         self.shape = shape
         self.spec = optimizer or OptimizerSpec()
         if self.spec.name != "adam":
-            raise ConfigError(f"a fleet trains with adam, however: {self.spec.name}")
+            raise ConfigError(f"a fleet trains with adam, got {self.spec.name}")
         if features.ndim != 3 or features.shape[2] != sum(shape.columns):
             raise ConfigError(
                 f"features of shape {tuple(features.shape)} for {sum(shape.columns)} columns. "

@@ -98,7 +98,7 @@ def _check(names: Sequence[str], methods: Sequence[str], shares: Sequence[float]
         if each not in known
     ]
     problems += [
-        f"an overlap is a percentage between 0 and 100, however: {each:g}"
+        f"an overlap is a percentage between 0 and 100, got {each:g}"
         for each in shares
         if not 0 < each < 100
     ]

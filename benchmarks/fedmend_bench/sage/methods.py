@@ -46,6 +46,6 @@ SETTINGS = ("paper", "default")
 def estimator_of(name: str, settings: str, **changes: Any) -> HorizontalEstimator:
     """A method with the authors' settings, or with the estimators' own defaults."""
     if settings not in SETTINGS:
-        raise ConfigError(f"settings must be one of {', '.join(SETTINGS)}, however: {settings!r}")
+        raise ConfigError(f"settings must be one of {', '.join(SETTINGS)}, got {settings!r}")
     cls, own = RECIPES[name]
     return (cls.paper if settings == "paper" else cls)(**own, **changes)

@@ -107,11 +107,11 @@ def _unit(values: Mapping[str, Any], where: str, problems: list[str]) -> Unit | 
         problems.append(f"{where}: dataset = {dataset!r}: {did_you_mean(str(dataset), DATASETS)}")
     rounds, alpha, seed = values.get("rounds"), values.get("alpha", 0.5), values.get("seed", 0)
     if type(rounds) is not int or rounds < 1:
-        problems.append(f"{where}: rounds must be a whole number from 1, however: {rounds!r}")
+        problems.append(f"{where}: rounds must be a whole number from 1, got {rounds!r}")
     if type(alpha) not in (int, float) or not alpha > 0:
-        problems.append(f"{where}: alpha must be a positive number, however: {alpha!r}")
+        problems.append(f"{where}: alpha must be a positive number, got {alpha!r}")
     if type(seed) is not int or seed < 0:
-        problems.append(f"{where}: seed must be a whole number from 0, however: {seed!r}")
+        problems.append(f"{where}: seed must be a whole number from 0, got {seed!r}")
     if len(problems) > before:
         return None
     return Unit(str(method), rounds, float(alpha), str(dataset), seed)  # type: ignore[arg-type]

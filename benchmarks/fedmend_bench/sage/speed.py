@@ -62,7 +62,7 @@ def run(
     wanted = [part.strip() for part in parts.split(",")]
     unknown = [part for part in wanted if part not in ("images", "tables")]
     if unknown:
-        raise ConfigError(f"parts must be images, tables or both, however: {unknown[0]!r}")
+        raise ConfigError(f"parts must be images, tables or both, got {unknown[0]!r}")
     rows: list[dict[str, Any]] = []
     bars: list[Bar] = []
     if "images" in wanted:

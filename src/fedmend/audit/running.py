@@ -173,13 +173,13 @@ class Audit(Parameters):
     def _check(self) -> None:
         self.require_types()
         problems = [
-            f"{name} must be at least {least}, however: {getattr(self, name)}"
+            f"{name} must be at least {least}, got {getattr(self, name)}"
             for name, least in (("looks", 1), ("known_rows", 20), ("repeats", 1), ("most_rows", 50))
             if getattr(self, name) < least
         ]
         if not self.known_labels or min(self.known_labels) < 2:
             problems.append(
-                f"known_labels must be numbers from 2 on, however: {tuple(self.known_labels)}"
+                f"known_labels must be numbers from 2 on, got {tuple(self.known_labels)}"
             )
         problems += [
             f"attacks: {name!r} is not one: {did_you_mean(name, ATTACKS)}"

@@ -240,7 +240,7 @@ def _problems(parties: Sequence[str], host: str, port: int) -> list[str]:
         if name in ("ca", "coordinator", "server", host):
             problems.append(f"party {name!r}: the name is taken. Mend: rename it")
     if not 0 < port < 65536:
-        problems.append(f"flare.port must be between 1 and 65535, however: {port}")
+        problems.append(f"flare.port must be between 1 and 65535, got {port}")
     return problems
 
 

@@ -105,11 +105,10 @@ def _check_arguments(parties: Sequence[Any], seed: Any, device: Any) -> None:
         if not isinstance(each, Party)
     ]
     if not hasattr(seed, "__index__") or isinstance(seed, bool) or seed < 0:
-        problems.append(f"seed must be a whole number from 0 on, however: {seed!r}. Mend: seed=0")
+        problems.append(f"seed must be a whole number from 0 on, got {seed!r}. Mend: seed=0")
     if not isinstance(device, str) or not _DEVICE.fullmatch(device):
         problems.append(
-            f"device must be 'cpu', 'cuda', 'cuda:0' or 'auto', however: {device!r}. "
-            "Mend: device='auto'"
+            f"device must be 'cpu', 'cuda', 'cuda:0' or 'auto', got {device!r}. Mend: device='auto'"
         )
     if problems:
         raise ConfigError(problems)

@@ -87,12 +87,12 @@ class Adversarial(Generator):
     def _problems(self) -> list[str]:
         problems = super()._problems()
         if self.pac < 1:
-            problems.append(f"pac must be a whole number from 1, however: pac={self.pac!r}")
+            problems.append(f"pac must be a whole number from 1, got pac={self.pac!r}")
         if self.batch_size < 2:  # batch norm cannot normalise one row
-            problems.append(f"batch_size must be 2 or more, however: {self.batch_size!r}")
+            problems.append(f"batch_size must be 2 or more, got {self.batch_size!r}")
         if self.sampling not in SAMPLING:
             allowed = " or ".join(map(repr, SAMPLING))
-            problems.append(f"sampling must be {allowed}, however: sampling={self.sampling!r}")
+            problems.append(f"sampling must be {allowed}, got sampling={self.sampling!r}")
         return problems
 
     def _build(self) -> dict[str, nn.Module]:

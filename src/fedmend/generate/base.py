@@ -195,7 +195,7 @@ class Generator(Parameters):
             seed, self.draws_ = self.seed + 1_000_003 * (self.draws_ + 1), self.draws_ + 1
         if given is None:
             if n is None or not _is_whole(n, 0):
-                raise ConfigError(f"n must be a whole number from 0, however: n={n!r}")
+                raise ConfigError(f"n must be a whole number from 0, got n={n!r}")
             return self._table(np.arange(n), self._rows(n, None, seed))
         ids, frame = given_rows(given, n, self.schema_)
         known = self.encoder_.raw(frame, strict=True)
@@ -276,7 +276,7 @@ class Generator(Parameters):
     def _imputed(self, known: Raw, draws: int, seed: int) -> Raw:
         """Raw numbers of all columns for rows with gaps."""
         if draws < 1:
-            raise ConfigError(f"draws must be a whole number from 1, however: draws={draws!r}")
+            raise ConfigError(f"draws must be a whole number from 1, got draws={draws!r}")
         rows = len(next(iter(known.values())))
         repeated = {name: np.tile(numbers, draws) for name, numbers in known.items()}
         made = self._rows(rows * draws, repeated, seed)
@@ -364,15 +364,15 @@ def _device_here(device: str) -> torch.device:
 def _problem(name: str, value: Any) -> str | None:
     """What is wrong with a parameter of a name that several generators have; None: nothing."""
     if name == "lr" and not value > 0:
-        return f"lr must be a positive number, however: lr={value!r}"
+        return f"lr must be a positive number, got lr={value!r}"
     if name in COUNTS and not _is_whole(value, COUNTS[name]):
-        return f"{name} must be a whole number from {COUNTS[name]}, however: {name}={value!r}"
+        return f"{name} must be a whole number from {COUNTS[name]}, got {name}={value!r}"
     if name in SHARES and not 0 <= value < 1:
-        return f"{name} must be in 0..1, 1 excluded, however: {name}={value!r}"
+        return f"{name} must be in 0..1, 1 excluded, got {name}={value!r}"
     if name == "hidden":
         widths = value if isinstance(value, (tuple, list)) else [value]
         if not widths or not all(_is_whole(width, 1) for width in widths):
-            return f"hidden must be made of whole numbers from 1, however: hidden={value!r}"
+            return f"hidden must be made of whole numbers from 1, got hidden={value!r}"
     return None
 
 

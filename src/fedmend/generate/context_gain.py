@@ -56,11 +56,11 @@ class ContextGAIN(GAIN):
     def _problems(self) -> list[str]:
         problems = super()._problems()
         if not 0 <= self.blind <= 1:
-            problems.append(f"blind must be in [0, 1], however: blind={self.blind!r}")
+            problems.append(f"blind must be in [0, 1], got blind={self.blind!r}")
         if self.embedding < 1 or any(width < 1 for width in self.bottom):
             problems.append("embedding and the widths in bottom must be positive")
         if self.precision == "bf16":
-            problems.append("precision must be float32 or float64, however: 'bf16'")
+            problems.append("precision must be float32 or float64, got 'bf16'")
         return problems
 
     def _check_params(self) -> None:

@@ -90,9 +90,9 @@ class ConvolutionalGAN(Adversarial):
     def _problems(self) -> list[str]:
         problems = super()._problems()
         if not self.penalty >= 0:
-            problems.append(f"penalty must be 0 or more, however: penalty={self.penalty!r}")
+            problems.append(f"penalty must be 0 or more, got penalty={self.penalty!r}")
         if not self.epsilon > 0:
-            problems.append(f"epsilon must be above 0, however: epsilon={self.epsilon!r}")
+            problems.append(f"epsilon must be above 0, got epsilon={self.epsilon!r}")
         return problems
 
     def _classifier(self, inputs: int, outputs: int, stream: torch.Generator) -> nn.Module:

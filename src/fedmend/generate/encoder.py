@@ -111,7 +111,7 @@ class Encoder:
     def __post_init__(self) -> None:
         if self.numeric not in NUMERIC:
             raise ConfigError(
-                f"numeric must be one of {', '.join(NUMERIC)}, however: numeric={self.numeric!r}"
+                f"numeric must be one of {', '.join(NUMERIC)}, got numeric={self.numeric!r}"
             )
         self._coded: dict[str, _Coded] = {}
         self._constant: dict[str, float] = {}

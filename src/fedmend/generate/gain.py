@@ -89,12 +89,12 @@ class GAIN(Generator):
         least = {"blocks": 0, "refine": 0, "bins": 2, "rounds": 1}
         problems = super()._problems()
         problems += [
-            f"{name} must be a whole number from {low}, however: {name}={params[name]!r}"
+            f"{name} must be a whole number from {low}, got {name}={params[name]!r}"
             for name, low in least.items()
             if not isinstance(params[name], int) or params[name] < low
         ]
         problems += [
-            f"{name} must be in [0, 1], however: {name}={params[name]!r}"
+            f"{name} must be in [0, 1], got {name}={params[name]!r}"
             for name in ("hint", "blank")
             if not 0 <= params[name] <= 1
         ]

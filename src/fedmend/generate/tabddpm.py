@@ -99,12 +99,12 @@ class TabDDPM(Generator):
     def _problems(self) -> list[str]:
         problems = super()._problems()
         problems += [
-            f"{name} must be a whole number from 1, however: {name}={getattr(self, name)!r}"
+            f"{name} must be a whole number from 1, got {name}={getattr(self, name)!r}"
             for name in ("sampling_steps", "resample")
             if getattr(self, name) < 1
         ]
         if not 0 <= self.condition < 1:
-            problems.append(f"condition must lie in 0..1, however: condition={self.condition!r}")
+            problems.append(f"condition must lie in 0..1, got condition={self.condition!r}")
         return problems
 
     def _encoder(self) -> Encoder:

@@ -91,9 +91,7 @@ class TableGAN(ConvolutionalGAN):
     def _problems(self) -> list[str]:
         problems = super()._problems()
         if self.numeric not in ("rank", "minmax"):
-            problems.append(
-                f"numeric must be 'rank' or 'minmax', however: numeric={self.numeric!r}"
-            )
+            problems.append(f"numeric must be 'rank' or 'minmax', got numeric={self.numeric!r}")
         return problems
 
     def _encoder(self) -> Encoder:

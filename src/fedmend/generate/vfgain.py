@@ -197,7 +197,7 @@ class VFGAIN(ContextGAIN):
         if rows not in ("unaligned", ALIGNED) or order not in ORDERS:
             raise ConfigError(
                 f"rows must be unaligned or aligned and order one of {', '.join(ORDERS)}, "
-                f"however: rows={rows!r}, order={order!r}"
+                f"got rows={rows!r}, order={order!r}"
             )
         counts, aligned = table.alignment, rows == ALIGNED
         made = Made(
@@ -300,7 +300,7 @@ def _two(fed: Federation, a: str | None, b: str | None) -> tuple[str, str]:
         a, b = (a or others[0], b or others[0])
     if a is None or b is None or a == b or a not in fed.names or b not in fed.names:
         raise ConfigError(
-            f"VF-GAIN needs two parties of the federation, however: a={a!r}, b={b!r}. "
+            f"VF-GAIN needs two parties of the federation, got a={a!r}, b={b!r}. "
             f"Mend: name two of {', '.join(fed.names)}"
         )
     return a, b

@@ -135,7 +135,7 @@ class VGAIN(GAIN):
     def _problems(self) -> list[str]:
         problems = super()._problems()
         if not self.beta >= 0:
-            problems.append(f"beta must not be negative, however: beta={self.beta!r}")
+            problems.append(f"beta must not be negative, got beta={self.beta!r}")
         return problems
 
     def _imputer(self, layout: Layout) -> Imputer:

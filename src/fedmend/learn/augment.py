@@ -51,7 +51,7 @@ def draw_weak(n: int, generator: torch.Generator, pad: int = 4, *, flip: bool = 
     flip: off for images that are not the same in a mirror, such as digits.
     """
     if pad < 0:
-        raise ConfigError(f"pad must not be negative, however: {pad}")
+        raise ConfigError(f"pad must not be negative, got {pad}")
     shift = torch.randint(-pad, pad + 1, (n, 2), generator=generator)
     mirrored = torch.rand(n, generator=generator) < (0.5 if flip else 0.0)
     return Weak(mirrored, shift)

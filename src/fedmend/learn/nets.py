@@ -286,9 +286,7 @@ def _block_net(
     if len(shape) != 3:
         return FlatBlock(shape)
     if spec.conv not in CONVOLUTIONS:
-        raise ConfigError(
-            f"conv must be one of {', '.join(CONVOLUTIONS)}, however: conv={spec.conv!r}"
-        )
+        raise ConfigError(f"conv must be one of {', '.join(CONVOLUTIONS)}, got conv={spec.conv!r}")
     return CONVOLUTIONS[spec.conv](shape[0])
 
 

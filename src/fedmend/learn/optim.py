@@ -35,11 +35,11 @@ class OptimizerSpec:
     def __post_init__(self) -> None:
         problems = []
         if self.name not in NAMES:
-            problems.append(f"optimizer must be one of {', '.join(NAMES)}, however: {self.name!r}")
+            problems.append(f"optimizer must be one of {', '.join(NAMES)}, got {self.name!r}")
         if not self.lr > 0:
-            problems.append(f"lr must be positive, however: {self.lr}")
+            problems.append(f"lr must be positive, got {self.lr}")
         if self.weight_decay < 0:
-            problems.append(f"weight_decay must not be negative, however: {self.weight_decay}")
+            problems.append(f"weight_decay must not be negative, got {self.weight_decay}")
         if problems:
             raise ConfigError(problems)
 

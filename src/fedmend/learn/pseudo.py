@@ -186,7 +186,7 @@ def cdsc(local: Any, world: Any, tau: float, kappa: float) -> PseudoLabels:
     """
     _check_share("tau", tau)
     if not kappa >= 0:
-        raise ConfigError(f"kappa must not be negative, however: {kappa}")
+        raise ConfigError(f"kappa must not be negative, got {kappa}")
     p_local, p_world = _tensor(local), _tensor(world)
     sure_local, class_local = p_local.max(dim=1)
     sure_world, class_world = p_world.max(dim=1)
@@ -220,4 +220,4 @@ def _like(given: Any, target: Tensor, mask: Tensor, weight: Tensor) -> PseudoLab
 def _check_share(name: str, value: float, *, above_zero: bool = False) -> None:
     low = "(0" if above_zero else "[0"
     if not 0 <= value <= 1 or (above_zero and value == 0):
-        raise ConfigError(f"{name} must lie in {low}, 1], however: {value}")
+        raise ConfigError(f"{name} must lie in {low}, 1], got {value}")

@@ -115,7 +115,7 @@ class WhitenedNet(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         if min(images.shape[2:]) < PATCH:
             raise ConfigError(
-                f"conv='whitened' takes images of at least {PATCH} x {PATCH} pixels, however: "
+                f"conv='whitened' takes images of at least {PATCH} x {PATCH} pixels, got "
                 f"{images.shape[2]} x {images.shape[3]}. Mend: conv='cnn'"
             )
         if images.is_cuda:

@@ -278,7 +278,7 @@ class SplitEstimator(Estimator):
             raise ConfigError(
                 f"{type(self).__name__} can predict rows of kind "
                 f"{', '.join([ALIGNED, ALL, *self.network_.parties])}, "
-                f"however: rows={rows!r}. Mend: one of these"
+                f"got rows={rows!r}. Mend: one of these"
             )
         return self.network_, self._all_rows(fed), True
 

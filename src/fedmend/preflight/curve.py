@@ -231,13 +231,13 @@ def _in_turn(
 def _check(sizes: int, repeats: int, held_out: float, seconds: float) -> None:
     problems = []
     if sizes < 3:
-        problems.append(f"sizes must be at least 3, however: {sizes}")
+        problems.append(f"sizes must be at least 3, got {sizes}")
     if repeats < 2:
-        problems.append(f"repeats must be at least 2, however: {repeats}")
+        problems.append(f"repeats must be at least 2, got {repeats}")
     if not 0 < held_out < 1:
-        problems.append(f"held_out must be in (0, 1), however: {held_out}")
+        problems.append(f"held_out must be in (0, 1), got {held_out}")
     if not seconds > 0:
-        problems.append(f"seconds must be positive, however: {seconds}")
+        problems.append(f"seconds must be positive, got {seconds}")
     if problems:
         raise ConfigError([f"learning_curve: {each}" for each in problems])
 

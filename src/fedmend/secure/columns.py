@@ -75,7 +75,7 @@ class IntegerColumns:
         values = self.values
         if values.dtype != np.int64 or values.ndim != 2 or len(values) != len(self.names):
             raise DataError(
-                f"columns must be int64 [{len(self.names)}, rows], however: {values.dtype} "
+                f"columns must be int64 [{len(self.names)}, rows], got {values.dtype} "
                 f"{list(values.shape)}",
                 mend="correct the provider",
             )

@@ -373,7 +373,7 @@ def _check_options(
         "missing": (missing, ("own-ranks", "pairwise")),
     }
     problems = [
-        f"{option} must be one of {', '.join(values)}, however: {given!r}"
+        f"{option} must be one of {', '.join(values)}, got {given!r}"
         for option, (given, values) in admitted.items()
         if given not in values
     ]
@@ -382,7 +382,7 @@ def _check_options(
         ("min_rows", min_rows, 2),
     ):
         if given < least:
-            problems.append(f"{option} must be at least {least}, however: {given}")
+            problems.append(f"{option} must be at least {least}, got {given}")
     if problems:
         raise ConfigError(problems)
 

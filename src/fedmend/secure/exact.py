@@ -144,7 +144,7 @@ def blocks(factor: Factor) -> Iterator[np.ndarray]:
 def _limbs(left: Factor, right: Factor, bits: int, bound: int | None) -> tuple[_Limbs, _Limbs]:
     """Both factors with limbs that fit together; a factor of small values is one limb."""
     if bits != 64 and not LEAST_BITS <= bits <= SHORT_BITS:
-        raise ValueError(f"bits must be {LEAST_BITS} … {SHORT_BITS} or 64, however: {bits}")
+        raise ValueError(f"bits must be {LEAST_BITS} … {SHORT_BITS} or 64, got {bits}")
     wide, narrow = (22, 22) if bits == 64 else (-(-bits // 2), -(-bits // 3))
     smallness = min(53 - _BLOCK_BITS - wide, wide)
     small = [_is_small(left, smallness, bound), _is_small(right, smallness, None)]

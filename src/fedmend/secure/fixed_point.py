@@ -49,7 +49,7 @@ def encode(values: np.ndarray, bits: int) -> np.ndarray:
     array([ 8, -5])
     """
     if not 0 <= bits <= MAX_BITS:
-        raise ConfigError(f"bits must lie in 0 … {MAX_BITS}, however: {bits}")
+        raise ConfigError(f"bits must lie in 0 … {MAX_BITS}, got {bits}")
     scaled = np.rint(np.asarray(values, dtype=np.float64) * float(1 << bits))
     if not np.isfinite(scaled).all() or (scaled.size and np.abs(scaled).max() >= 2.0**62):
         raise DataError(
@@ -245,7 +245,7 @@ def covariance(
     missing: ``refuse``, or ``mean`` to put a column's own mean into its gaps.
     """
     if missing not in ("refuse", "mean"):
-        raise ConfigError(f"missing must be 'refuse' or 'mean', however: {missing!r}")
+        raise ConfigError(f"missing must be 'refuse' or 'mean', got {missing!r}")
     names = {a: _listed(columns_a), b: _listed(columns_b)}
     with fed.workers(CovarianceWorker, parties=[a, b], names=Each(names), missing=missing) as crew:
         moments = crew.moments()

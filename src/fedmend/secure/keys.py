@@ -431,5 +431,5 @@ def _nonce(nonce: int | bytes) -> bytes:
             raise CryptoError(f"a nonce is {NONCE_BYTES} bytes, this has {len(nonce)}")
         return nonce
     if not 0 <= nonce < 1 << 96:
-        raise CryptoError(f"a nonce lies in 0 … 2^96−1, however: {nonce}")
+        raise CryptoError(f"a nonce lies in 0 … 2^96−1, got {nonce}")
     return int(nonce).to_bytes(NONCE_BYTES, "big")

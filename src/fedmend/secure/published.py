@@ -63,7 +63,7 @@ class Paillier:
 
         if bits < LEAST_KEY_BITS or bits % 256:
             raise ConfigError(
-                f"key_bits must be a multiple of 256 from {LEAST_KEY_BITS} on, however: {bits}"
+                f"key_bits must be a multiple of 256 from {LEAST_KEY_BITS} on, got {bits}"
             )
         primes = rsa.generate_private_key(65537, bits).private_numbers()
         return cls(primes.p * primes.q, (primes.p - 1) * (primes.q - 1))

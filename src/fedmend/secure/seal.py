@@ -161,7 +161,7 @@ class SealContext:
         if values.ndim != 1 or len(values) > self.degree:
             raise CryptoError(
                 f"a polynomial has at most {self.degree} coefficients in one row, "
-                f"however: shape {values.shape}"
+                f"got shape {values.shape}"
             )
         body = (
             bytes(32) + struct.pack("<Qd", len(values), 1.0) + array_bytes(self._residues(values))
@@ -190,7 +190,7 @@ class SealContext:
                 raise CryptoError(f"a residue is not below the plaintext modulus {modulus}")
             return values
         if values.dtype.kind not in "iu":
-            raise CryptoError(f"coefficients must be integers, however: {values.dtype}")
+            raise CryptoError(f"coefficients must be integers, got {values.dtype}")
         signed = values.astype(np.int64, copy=False)
         if signed.size and (2 * int(signed.max()) >= modulus or 2 * -int(signed.min()) > modulus):
             raise CryptoError(

@@ -311,12 +311,12 @@ class SumSession:
     def _check_arguments(self) -> None:
         problems = []
         if self.mode not in MODES:
-            problems.append(f"mode must be one of {', '.join(MODES)}, however: {self.mode!r}")
+            problems.append(f"mode must be one of {', '.join(MODES)}, got {self.mode!r}")
         if self.on_absent not in ("stop", "continue"):
-            problems.append(f"on_absent must be 'stop' or 'continue', however: {self.on_absent!r}")
+            problems.append(f"on_absent must be 'stop' or 'continue', got {self.on_absent!r}")
         if len(set(self.parties)) < max(LEAST_PARTIES, len(self.parties)):
             problems.append(
-                f"a sum needs at least {LEAST_PARTIES} different parties, however: "
+                f"a sum needs at least {LEAST_PARTIES} different parties, got "
                 f"{list(self.parties)}; the sum of one is its own array"
             )
         for party in (*self.parties, self.key_holder):
@@ -375,7 +375,7 @@ def secure_sum(
     array([90210.25])
     """
     if per not in ("row", "total"):
-        raise ConfigError(f"per must be 'row' or 'total', however: {per!r}")
+        raise ConfigError(f"per must be 'row' or 'total', got {per!r}")
     if isinstance(columns, Mapping):
         members = list(columns if parties is None else parties)
         named = {party: _names(columns.get(party, ())) for party in members}
@@ -384,7 +384,7 @@ def secure_sum(
         named = {party: _names(columns) for party in members}
     if len({len(names) for names in named.values()}) > 1 or not all(named.values()):
         raise ConfigError(
-            "every party needs as many columns as the others, however: "
+            "every party needs as many columns as the others, got "
             + ", ".join(f"{party} {names}" for party, names in named.items())
         )
     everyone = list(dict.fromkeys([*members, *([key_holder] if key_holder else [])]))

@@ -52,7 +52,7 @@ class SumForm:
         """The form for values in `between` (in their own unit); None is the widest that fits."""
         if fraction_bits is not None and not 1 <= fraction_bits <= MOST_FRACTION_BITS:
             raise ConfigError(
-                f"fraction_bits must lie in 1 … {MOST_FRACTION_BITS}, however: {fraction_bits}. "
+                f"fraction_bits must lie in 1 … {MOST_FRACTION_BITS}, got {fraction_bits}. "
                 "Mend: 16 gives five decimal digits; None is for integers"
             )
         if between is None:
@@ -61,7 +61,7 @@ class SumForm:
         low, high = between
         if not (math.isfinite(low) and math.isfinite(high) and low <= high):
             raise ConfigError(
-                f"between must be (lowest, highest) with finite numbers, however: {between}"
+                f"between must be (lowest, highest) with finite numbers, got {between}"
             )
         if fraction_bits is None:
             form = cls(math.floor(low), math.ceil(high))

@@ -57,19 +57,19 @@ class Settings:
     def __post_init__(self) -> None:
         problems = []
         if self.augment not in AUGMENTATIONS:
-            problems.append(f"augment must be one of {AUGMENTATIONS}, however: {self.augment!r}")
+            problems.append(f"augment must be one of {AUGMENTATIONS}, got {self.augment!r}")
         if self.schedule not in SCHEDULES:
-            problems.append(f"schedule must be one of {SCHEDULES}, however: {self.schedule!r}")
+            problems.append(f"schedule must be one of {SCHEDULES}, got {self.schedule!r}")
         if self.schedule != "constant" and self.schedule_epochs < 1:
-            problems.append(f"schedule_epochs must be at least 1, however: {self.schedule_epochs}")
+            problems.append(f"schedule_epochs must be at least 1, got {self.schedule_epochs}")
         if self.batch_size < 1:
-            problems.append(f"batch_size must be at least 1, however: {self.batch_size}")
+            problems.append(f"batch_size must be at least 1, got {self.batch_size}")
         if self.local_steps < 1:
-            problems.append(f"local_steps must be at least 1, however: {self.local_steps}")
+            problems.append(f"local_steps must be at least 1, got {self.local_steps}")
         if self.precision not in PRECISIONS:
-            problems.append(f"precision must be one of {PRECISIONS}, however: {self.precision!r}")
+            problems.append(f"precision must be one of {PRECISIONS}, got {self.precision!r}")
         if self.wire not in WIRE_TYPES:
-            problems.append(f"wire must be one of {tuple(WIRE_TYPES)}, however: {self.wire!r}")
+            problems.append(f"wire must be one of {tuple(WIRE_TYPES)}, got {self.wire!r}")
         if problems:
             raise ConfigError(problems)
 

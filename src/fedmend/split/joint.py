@@ -124,7 +124,7 @@ class MeanTop(JointTop):
         self.mean = self.options["fusion"] == "mean"
         if self.mean and len(set(spec.widths)) > 1:
             raise ConfigError(
-                f"fusion='mean' needs embeddings of one width, however: {spec.widths}. "
+                f"fusion='mean' needs embeddings of one width, got {spec.widths}. "
                 "Mend: one embedding=…, or fusion='concat'"
             )
         width = spec.widths[0] if self.mean else sum(spec.widths)

@@ -321,7 +321,7 @@ class Mix:
 
     def __post_init__(self) -> None:
         if not 0 < self.least < 1:
-            raise ConfigError(f"least must be between 0 and 1, however: {self.least}")
+            raise ConfigError(f"least must be between 0 and 1, got {self.least}")
 
 
 class PartialSession(AlignedJudges):

@@ -67,23 +67,23 @@ class SplitConfig:
     def __post_init__(self) -> None:
         problems = []
         if self.epochs < 1:
-            problems.append(f"epochs must be at least 1, however: {self.epochs}")
+            problems.append(f"epochs must be at least 1, got {self.epochs}")
         if not 0 <= self.validation < 1:
-            problems.append(f"validation must be in [0, 1), however: {self.validation}")
+            problems.append(f"validation must be in [0, 1), got {self.validation}")
         if self.patience is not None and self.patience < 1:
-            problems.append(f"patience must be at least 1 or None, however: {self.patience}")
+            problems.append(f"patience must be at least 1 or None, got {self.patience}")
         if not 0 <= self.dropout < 1:
-            problems.append(f"dropout must be in [0, 1), however: {self.dropout}")
+            problems.append(f"dropout must be in [0, 1), got {self.dropout}")
         known = (None, *CLASSIFICATION, *REGRESSION)
         if self.metric not in known:
-            problems.append(f"metric must be one of {known[1:]}, however: {self.metric!r}")
+            problems.append(f"metric must be one of {known[1:]}, got {self.metric!r}")
         for name in ("bottom", "top"):
             if any(width < 1 for width in getattr(self, name)):
-                problems.append(f"{name}: widths must be positive, however: {getattr(self, name)}")
+                problems.append(f"{name}: widths must be positive, got {getattr(self, name)}")
         if self.label_dp is not None and not 0 < self.label_dp < math.inf:
-            problems.append(f"label_dp must be a positive ε or None, however: {self.label_dp}")
+            problems.append(f"label_dp must be a positive ε or None, got {self.label_dp}")
         if self.embedding < 1:
-            problems.append(f"embedding must be at least 1, however: {self.embedding}")
+            problems.append(f"embedding must be at least 1, got {self.embedding}")
         if problems:
             raise ConfigError(problems)
 

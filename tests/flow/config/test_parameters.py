@@ -56,7 +56,7 @@ def test_types_in_words(hint, words):
 def test_true_is_not_a_number():
     (problem,) = parameter_problems("method[vfl]", method_class("vfl")(), {"epochs": True})
     assert problem == (
-        "method[vfl].epochs must be a whole number, however: True. Mend: the default is 100"
+        "method[vfl].epochs must be a whole number, got True. Mend: the default is 100"
     )
 
 

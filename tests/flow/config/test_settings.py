@@ -79,9 +79,9 @@ test_share = 1.5
     )
     problems = "\n".join(problems_of(workshop.config))
     for part in (
-        "run.seed must be a whole number, however: 'zero'",
+        "run.seed must be a whole number, got 'zero'",
         "run.sede = 1 is not known: did you mean 'seed'?",
-        "run.device must be 'cpu', 'cuda' or 'cuda:0', however: 'gpu'",
+        "run.device must be 'cpu', 'cuda' or 'cuda:0', got 'gpu'",
         "party[bank].lable = 'default' is not known: did you mean 'label'?",
         "party[bank] has both data and sql",
         "party[bank].sql needs a database",
@@ -92,11 +92,11 @@ test_share = 1.5
         "no party has a label",
         "method[1].name = 'vlf' is not a method: did you mean 'vfl'?",
         "method[vfl].epoch = 3 is not known: did you mean 'epochs'?",
-        "method[vfl].embedding must be a whole number, however: 'wide'",
-        "method[vfl].dropout must be in [0, 1), however: 2.0",
+        "method[vfl].embedding must be a whole number, got 'wide'",
+        "method[vfl].dropout must be in [0, 1), got 2.0",
         "method[vfl].seed = 4: seeds stand in one place. Mend: set run.seed",
         "'acuracy' is not a metric: did you mean 'accuracy'?",
-        "evaluate.test_share must be less than 1, however: 1.5",
+        "evaluate.test_share must be less than 1, got 1.5",
     ):
         assert part in problems, part
     assert len(problems.splitlines()) == 18
@@ -108,17 +108,17 @@ test_share = 1.5
         ("[run]\nseeds = []", ["run.seeds is empty", "[0, 1, 2]"]),
         ("[run]\nseeds = [3, 1, 3]", ["run.seeds: 3 is given more than once"]),
         (f"[run]\nseed = {10**60}", ["run: a seed has 63 bits at most"]),
-        ("[run]\nseed = -1", ["run.seed must be greater than or equal to 0, however: -1"]),
-        ("[run]\nseed = true", ["run.seed must be a whole number, however: True"]),
+        ("[run]\nseed = -1", ["run.seed must be greater than or equal to 0, got -1"]),
+        ("[run]\nseed = true", ["run.seed must be a whole number, got True"]),
         (
             '[align]\nmode = "psi2"',
             ["align.mode must be one of 'ecdh', 'spu' or 'same-order'", "'psi2'"],
         ),
         ('[align]\nnormalize = "text"', ["align.normalize", "did you mean 'normalise'?"]),
         ('[rport]\ntitle = "x"', ["rport", "did you mean 'report'?"]),
-        ("align = 3", ["align must be a table, however: 3"]),
-        ('[evaluate]\nmetrics = "auc"', ["evaluate.metrics must be a list in [ ], however: 'auc'"]),
-        ("[report]\ntitle = 5", ["report.title must be text in quotes, however: 5"]),
+        ("align = 3", ["align must be a table, got 3"]),
+        ('[evaluate]\nmetrics = "auc"', ["evaluate.metrics must be a list in [ ], got 'auc'"]),
+        ("[report]\ntitle = 5", ["report.title must be text in quotes, got 5"]),
     ],
 )
 def test_single_values(workshop, text, parts):
@@ -246,14 +246,14 @@ def test_all_that_is_wrong_with_complete_comes_together(workshop):
     problems = "\n".join(problems_of(workshop.config))
     for part in (
         "complete.generater = 'vae' is not known: did you mean 'generator'?",
-        "complete.rounds must be a whole number, however: 1.5. Mend: the default is 1",
-        "complete.tau must be a number, 'significance' or 'cv', however: 'high'",
-        "complete.model must be text in quotes or a list of texts, however: [1]",
-        "complete.linear must be a table, however: 'ridge'. Mend: leave it out",
-        "complete.export must be true or false, however: 'x'",
+        "complete.rounds must be a whole number, got 1.5. Mend: the default is 1",
+        "complete.tau must be a number, 'significance' or 'cv', got 'high'",
+        "complete.model must be text in quotes or a list of texts, got [1]",
+        "complete.linear must be a table, got 'ridge'. Mend: leave it out",
+        "complete.export must be true or false, got 'x'",
         "complete.source = 'bnak' is not a party: did you mean 'bank'?",
         "complete.seed = 3: seeds stand in one place",
-        "complete.direction must be one of a-to-b, both, however: 'up'",
+        "complete.direction must be one of a-to-b, both, got 'up'",
     ):
         assert part in problems, part
     assert len(problems.splitlines()) == 9
@@ -265,7 +265,7 @@ def test_all_that_is_wrong_with_complete_comes_together(workshop):
         ('[complete]\nname = "fedpsgpum"', ["does not complete rows: did you mean 'fedpsg-pum'?"]),
         ('[complete]\n[align]\nmode = "same-order"', ["nothing to complete", 'mode = "ecdh"']),
         ('[complete]\n[[method]]\nname = "vfl"\ntitle = "VFL completed rows"', ["2 methods are"]),
-        ("complete = 3", ["complete must be a table, however: 3"]),
+        ("complete = 3", ["complete must be a table, got 3"]),
     ],
 )
 def test_complete_and_the_rest(workshop, text, parts):

@@ -215,7 +215,7 @@ def test_a_corrector_corrects_and_the_network_asked_for_is_trained(crowd_of: Mak
     predicted, theirs = (each.predict_proba(each.fed_) for each in (model, alone))
     assert not np.array_equal(predicted, theirs)
     assert (predicted.argmax(1) == model.posterior_.argmax(1)).mean() > 0.85
-    with pytest.raises(ConfigError, match="corrector: some of bottom, .*however: 'depth'"):
+    with pytest.raises(ConfigError, match="corrector: some of bottom, .*got 'depth'"):
         InC(corrector={"depth": 3}).fit(crowd_of().fed)
 
 

@@ -51,7 +51,7 @@ def test_its_models_are_as_old_as_those_of_a_plain_mean() -> None:
     for number in range(1, 101):
         told = mean.add(torch.tensor([float(number)], dtype=torch.float64))
     assert float(told) == pytest.approx(98.0)
-    with pytest.raises(ConfigError, match="average_rounds must be at least 1, however: 0"):
+    with pytest.raises(ConfigError, match="average_rounds must be at least 1, got 0"):
         RoundAverage(0)
 
 

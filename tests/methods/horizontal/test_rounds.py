@@ -361,7 +361,7 @@ def test_bad_settings_are_all_named() -> None:
     assert len(caught.value.problems) == 3
     with pytest.raises(ConfigError, match="2 problems"):
         NetSpec("mlp", 1)
-    with pytest.raises(ConfigError, match="net must be one of mlp, cnn, resnet8, however: 'vgg'"):
+    with pytest.raises(ConfigError, match="net must be one of mlp, cnn, resnet8, got 'vgg'"):
         NetSpec("vgg", 2)
     with pytest.raises(ConfigError, match="channels must be at least 1"):
         NetSpec("cnn", 2)

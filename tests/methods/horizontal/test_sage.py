@@ -333,7 +333,7 @@ def test_the_mean_over_rounds_is_what_is_told(secure: str, tmp_path: Any) -> Non
         np.testing.assert_array_equal(
             back.predict_proba(fed.on("test"))["clinic-1"], said["clinic-1"]
         )
-    with pytest.raises(ConfigError, match="average_rounds must be at least 1, however: 0"):
+    with pytest.raises(ConfigError, match="average_rounds must be at least 1, got 0"):
         SAGE(average_rounds=0)._check()
 
 

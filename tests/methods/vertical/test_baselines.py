@@ -141,9 +141,7 @@ def test_scikit_learns_conventions(method: type[SplitEstimator], fed: Federation
     model.fit(fed)
     assert model.get_params() == before
     name = method.__name__
-    with pytest.raises(
-        ConfigError, match=rf"arguments by name, however: 4. Mend: {name}\(name=4\)"
-    ):
+    with pytest.raises(ConfigError, match=rf"arguments by name, got 4. Mend: {name}\(name=4\)"):
         method(4)
 
 
@@ -165,7 +163,7 @@ def test_nor_when_predicting_looking_or_aligning(fed: Federation) -> None:
 @all_methods
 def test_wrong_parameters_are_told_at_fit(method: type[SplitEstimator], fed: Federation) -> None:
     before = len(fed.ledger)
-    with pytest.raises(ConfigError, match="epochs must be at least 1, however: 0"):
+    with pytest.raises(ConfigError, match="epochs must be at least 1, got 0"):
         method(epochs=0).fit(fed)
     assert len(fed.ledger) == before
     with pytest.raises(ConfigError, match="label_party='bnk'"):

@@ -192,7 +192,7 @@ def test_methods_of_aligned_rows_guess_the_absent_side(
     whole = model.predict_proba(fed, rows="all")
     assert len(whole) == len(fed.engine.site("bank").tables["train"])
     np.testing.assert_allclose(whole.sum(1), 1, atol=1e-5)
-    with pytest.raises(ConfigError, match=r"aligned, all, bank, telco, however: rows='some'"):
+    with pytest.raises(ConfigError, match=r"aligned, all, bank, telco, got rows='some'"):
         model.predict(fed, rows="some")
 
 

@@ -81,7 +81,7 @@ def _seeds(raw: Mapping[str, Any]) -> Iterator[str]:
     seeds = given["seeds"] if isinstance(given.get("seeds"), list) else []
     for seed in [given.get("seed"), *seeds]:
         if isinstance(seed, int) and seed >= 2**63:
-            yield f"run: a seed has 63 bits at most, however: {seed}. Mend: seed = 0"
+            yield f"run: a seed has 63 bits at most, got {seed}. Mend: seed = 0"
     twice = sorted({seed for seed in seeds if isinstance(seed, int) and seeds.count(seed) > 1})
     if twice:
         yield (

@@ -162,13 +162,13 @@ def _auto_values(auto: Mapping[str, Any]) -> Iterator[str]:
     where = f"method[{AUTO}]"
     names = auto.get("candidates")
     if names is not None and not (isinstance(names, list) and names):
-        yield f'{where}.candidates must be a list of methods, however: {names!r}. Mend: ["vfl"]'
+        yield f'{where}.candidates must be a list of methods, got {names!r}. Mend: ["vfl"]'
     folds = auto.get("folds", 3)
     if not isinstance(folds, int) or isinstance(folds, bool) or folds < 2:
-        yield f"{where}.folds must be a whole number from 2, however: {folds!r}. Mend: folds = 3"
+        yield f"{where}.folds must be a whole number from 2, got {folds!r}. Mend: folds = 3"
     budget = auto.get("budget", 120)
     if not isinstance(budget, int | float) or isinstance(budget, bool) or budget <= 0:
-        yield f"{where}.budget must be seconds above 0, however: {budget!r}. Mend: budget = 120"
+        yield f"{where}.budget must be seconds above 0, got {budget!r}. Mend: budget = 120"
     asked = [name for name in names if isinstance(name, str)] if isinstance(names, list) else []
     known = [name for name in asked if name in METHODS]
     classes = [method_class(name)() for name in known or ("local-vfl", "risa", "inc", "sage")]

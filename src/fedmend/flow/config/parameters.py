@@ -28,7 +28,7 @@ def parameter_problems(where: str, estimator: Any, given: Mapping[str, Any]) -> 
             yield f"{where}.{key} = {value!r} is not known: {did_you_mean(key, known)}"
         elif not fits(value, hints.get(key, Any)):
             yield (
-                f"{where}.{key} must be {type_words(hints[key])}, however: {value!r}. "
+                f"{where}.{key} must be {type_words(hints[key])}, got {value!r}. "
                 f"Mend: {_default(known[key])}"
             )
         else:

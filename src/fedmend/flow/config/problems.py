@@ -60,7 +60,7 @@ def problem_of(error: Any, raw: Mapping[str, Any]) -> str:
     else:
         wanted = str(error["msg"]).removeprefix("Input should be ").lower()
     mend = f"for instance {last} = {_EXAMPLES[last]}" if last in _EXAMPLES else f"give {wanted}"
-    return f"{key} must be {wanted}, however: {value!r}. Mend: {mend}"
+    return f"{key} must be {wanted}, got {value!r}. Mend: {mend}"
 
 
 def _name_problem(key: str, name: str) -> str:
@@ -68,7 +68,7 @@ def _name_problem(key: str, name: str) -> str:
     plain = unicodedata.normalize("NFKD", name).encode("ascii", "ignore").decode()
     plain = re.sub(r"[^A-Za-z0-9_.-]+", "-", plain).strip("-_.")[:40].rstrip("-_.")
     return (
-        f"{key} must be letters a to z, digits, '-', '_' and '.', 64 at most, however: {name!r}. "
+        f"{key} must be letters a to z, digits, '-', '_' and '.', 64 at most, got {name!r}. "
         f'Mend: for instance name = "{plain or "bank"}"'
     )
 

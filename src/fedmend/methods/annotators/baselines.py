@@ -108,7 +108,7 @@ class EM(CrowdEstimator):
     def _problems(self) -> list[str]:
         problems = super()._problems()
         if self.targets not in ("soft", "hard"):
-            problems.append(f"targets must be 'soft' or 'hard', however: {self.targets!r}")
+            problems.append(f"targets must be 'soft' or 'hard', got {self.targets!r}")
         if self.em_iterations < 1:
-            problems.append(f"em_iterations must be at least 1, however: {self.em_iterations}")
+            problems.append(f"em_iterations must be at least 1, got {self.em_iterations}")
         return problems

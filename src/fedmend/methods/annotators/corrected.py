@@ -220,7 +220,7 @@ def correct_labels(
             f"Mend: one of {', '.join(model.label_parties_)}"
         )
     if not 0 <= least < 1:
-        raise ConfigError(f"least must lie in 0 … 1, however: {least}. Mend: 0 keeps all labels")
+        raise ConfigError(f"least must lie in 0 … 1, got {least}. Mend: 0 keeps all labels")
     aligned, known = fed.alignment.aligned, len(model.posterior_)
     real = aligned - fed.alignment.completed
     if known < real:

@@ -211,11 +211,11 @@ class CrowdEstimator(SplitEstimator):
     def _problems(self) -> list[str]:
         problems = []
         if self.secure not in SECURE:
-            problems.append(f"secure must be one of {', '.join(SECURE)}, however: {self.secure!r}")
+            problems.append(f"secure must be one of {', '.join(SECURE)}, got {self.secure!r}")
         if self.label_dp is not None and not self.label_dp > 0:
-            problems.append(f"label_dp must be positive or None, however: {self.label_dp}")
+            problems.append(f"label_dp must be positive or None, got {self.label_dp}")
         if not self.batch_size > 0:
-            problems.append(f"batch_size must be positive, however: {self.batch_size}")
+            problems.append(f"batch_size must be positive, got {self.batch_size}")
         if self.seal:
             problems.append(CANNOT_SEAL)
         return problems

@@ -212,22 +212,20 @@ class InC(CrowdEstimator):
     def _problems(self) -> list[str]:
         problems = super()._problems()
         if self.posterior not in RULES:
-            problems.append(
-                f"posterior must be one of {', '.join(RULES)}, however: {self.posterior!r}"
-            )
+            problems.append(f"posterior must be one of {', '.join(RULES)}, got {self.posterior!r}")
         if self.targets not in (None, "soft", "hard"):
-            problems.append(f"targets must be 'soft' or 'hard', however: {self.targets!r}")
+            problems.append(f"targets must be 'soft' or 'hard', got {self.targets!r}")
         if not 0 <= self._first <= self.epochs:
             problems.append(
-                f"initial_epochs must lie in 0 … epochs={self.epochs}, however: {self._first}"
+                f"initial_epochs must lie in 0 … epochs={self.epochs}, got {self._first}"
             )
         wrong = [key for key in self.corrector or {} if key not in CORRECTOR]
         if wrong:
             problems.append(
-                f"corrector: some of {', '.join(CORRECTOR)} make its shape, however: {wrong[0]!r}"
+                f"corrector: some of {', '.join(CORRECTOR)} make its shape, got {wrong[0]!r}"
             )
         if self.tolerance < 0:
-            problems.append(f"tolerance must not be negative, however: {self.tolerance}")
+            problems.append(f"tolerance must not be negative, got {self.tolerance}")
         return problems
 
     # ------------------------------------------------------------------ keeping

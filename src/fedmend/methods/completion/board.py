@@ -142,7 +142,7 @@ class Board(Mapping[str, TargetColumn]):
         rows = np.asarray(rows, dtype=np.int64)
         if rows.size and (rows.min() < self.aligned or rows.max() >= self.rows):
             raise ConfigError(
-                f"pseudo-labels are for rows {self.aligned} … {self.rows - 1}, however: "
+                f"pseudo-labels are for rows {self.aligned} … {self.rows - 1}, got "
                 f"{int(rows.min())} … {int(rows.max())}"
             )
         target = self[name]
@@ -179,7 +179,7 @@ def make_board(
 ) -> Board:
     """The board over `rows` numbered rows, of which the first are the aligned ones."""
     if ordinal not in ORDINAL:
-        raise ConfigError(f"ordinal must be one of {ORDINAL}, however: {ordinal!r}")
+        raise ConfigError(f"ordinal must be one of {ORDINAL}, got {ordinal!r}")
     scalars = [name for name in table.feature_names if name not in table.blocks]
     board = Board(len(alignment.aligned), rows)
     board.targets = list(scalars if targets is None else targets)

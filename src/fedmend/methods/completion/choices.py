@@ -58,26 +58,26 @@ def problems(given: Mapping[str, Any], families: Sequence[str], how: SelfTrainin
         "ordinal": ORDINAL,
     }
     found += [
-        f"{name} must be one of {', '.join(known)}, however: {given[name]!r}"
+        f"{name} must be one of {', '.join(known)}, got {given[name]!r}"
         for name, known in choices.items()
         if given[name] not in known
     ]
     least, tau = given["min_skill"], given["tau"]
     if least is not None and not least <= 1:
-        found.append(f"min_skill must be 1 at most, or None, however: {least}")
+        found.append(f"min_skill must be 1 at most, or None, got {least}")
     if not families or not set(families) <= set(FAMILIES) or len(set(families)) < len(families):
         found.append(
-            f"model must be one or several of {', '.join(FAMILIES)}, however: {given['model']!r}"
+            f"model must be one or several of {', '.join(FAMILIES)}, got {given['model']!r}"
         )
     if isinstance(tau, str):
         if tau not in ("significance", "cv"):
-            found.append(f"tau must be a number, 'significance' or 'cv', however: {tau!r}")
+            found.append(f"tau must be a number, 'significance' or 'cv', got {tau!r}")
     elif not -1 <= tau <= 1:
-        found.append(f"tau must lie in [-1, 1], however: {tau}")
+        found.append(f"tau must lie in [-1, 1], got {tau}")
     if not 0 < given["level"] < 1:
-        found.append(f"level must lie in (0, 1), however: {given['level']}")
+        found.append(f"level must lie in (0, 1), got {given['level']}")
     if given["draws"] < 1:
-        found.append(f"draws must be at least 1, however: {given['draws']}")
+        found.append(f"draws must be at least 1, got {given['draws']}")
     return found + _wrong_arguments(given, families)
 
 

@@ -76,11 +76,11 @@ class LinearModels(TargetModels):
     ) -> None:
         problems = []
         if not alpha >= 0 or not math.isfinite(alpha):
-            problems.append(f"alpha must be a finite number from 0 on, however: {alpha}")
+            problems.append(f"alpha must be a finite number from 0 on, got {alpha}")
         if ensemble < 0 or ensemble == 1:
-            problems.append(f"ensemble must be 0, or at least 2 to disagree, however: {ensemble}")
+            problems.append(f"ensemble must be 0, or at least 2 to disagree, got {ensemble}")
         if steps < 1:
-            problems.append(f"steps must be at least 1, however: {steps}")
+            problems.append(f"steps must be at least 1, got {steps}")
         if problems:
             raise ConfigError(problems)
         self.steps = steps

@@ -97,7 +97,7 @@ class Mended(Estimator):
     def export(self, path: str | os.PathLike[str], format: str = "parquet") -> dict[str, int]:
         """Every completing party writes its table, origins beside, into its own folder `path`."""
         if format not in FORMATS:
-            raise ConfigError(f"format must be one of {', '.join(FORMATS)}, however: {format!r}")
+            raise ConfigError(f"format must be one of {', '.join(FORMATS)}, got {format!r}")
         pairs = self._pairs()
         written = {}
         for b in dict.fromkeys(b for _, b in pairs):

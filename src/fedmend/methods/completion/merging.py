@@ -88,7 +88,7 @@ class MergeWorker(Worker):
         people, so a policy that lets no predictions out writes none either.
         """
         if format not in FORMATS:
-            raise ConfigError(f"format must be one of {', '.join(FORMATS)}, however: {format!r}")
+            raise ConfigError(f"format must be one of {', '.join(FORMATS)}, got {format!r}")
         parts = [_with_origin(self.table, None)]
         for a in parties:
             made = completion_of(self.site, self.run, a)

@@ -296,7 +296,7 @@ class NeuralModels(TargetModels):
         **options: Any,
     ) -> None:
         problems = [
-            f"{name} must be at least 1, however: {value}"
+            f"{name} must be at least 1, got {value}"
             for name, value in (
                 ("embedding", embedding),
                 ("epochs", epochs),
@@ -305,9 +305,9 @@ class NeuralModels(TargetModels):
             if value < 1
         ]
         if not 0 < validation < 1:
-            problems.append(f"validation must lie in (0, 1), however: {validation}")
+            problems.append(f"validation must lie in (0, 1), got {validation}")
         if not 0 <= dropout < 1:
-            problems.append(f"dropout must lie in [0, 1), however: {dropout}")
+            problems.append(f"dropout must lie in [0, 1), got {dropout}")
         if problems:
             raise ConfigError(problems)
         self.settings = Settings(batch_size, OptimizerSpec("adam", lr, weight_decay))

@@ -66,21 +66,21 @@ class SelfTraining:
     def problems(self) -> list[str]:
         found = []
         if self.rounds < 1:
-            found.append(f"rounds must be at least 1, however: {self.rounds}")
+            found.append(f"rounds must be at least 1, got {self.rounds}")
         if not 0 <= self.alpha <= 1:
-            found.append(f"alpha must lie in [0, 1], however: {self.alpha}")
+            found.append(f"alpha must lie in [0, 1], got {self.alpha}")
         if not 0 < self.share <= 1:
-            found.append(f"k must lie in (0, 1], however: {self.share}")
+            found.append(f"k must lie in (0, 1], got {self.share}")
         if self.confidence not in CONFIDENCE:
             found.append(
-                f"confidence must be one of {', '.join(CONFIDENCE)}, however: {self.confidence!r}"
+                f"confidence must be one of {', '.join(CONFIDENCE)}, got {self.confidence!r}"
             )
         if not self.kappa >= 0:
-            found.append(f"kappa must not be negative, however: {self.kappa}")
+            found.append(f"kappa must not be negative, got {self.kappa}")
         if not 0 < self.held_out < 1:
-            found.append(f"held_out must lie in (0, 1), however: {self.held_out}")
+            found.append(f"held_out must lie in (0, 1), got {self.held_out}")
         if self.folds < 1:
-            found.append(f"folds must be at least 1, however: {self.folds}")
+            found.append(f"folds must be at least 1, got {self.folds}")
         return found
 
 

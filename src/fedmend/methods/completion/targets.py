@@ -214,7 +214,7 @@ class TargetModels:
                 f"a={a!r} and b={b!r} must be two parties. Mend: two of {', '.join(fed.names)}"
             )
         if mode not in MODES:
-            raise ConfigError(f"mode must be one of {', '.join(MODES)}, however: {mode!r}")
+            raise ConfigError(f"mode must be one of {', '.join(MODES)}, got {mode!r}")
         check_names((a, b))
         self.fed, self.a, self.b = fed, a, b
         self.mode: Mode = mode
@@ -287,5 +287,5 @@ class TargetModels:
 
     def _first_row(self, rows: str) -> int:
         if rows not in ("unaligned", "all"):
-            raise ConfigError(f"rows must be 'unaligned' or 'all', however: {rows!r}")
+            raise ConfigError(f"rows must be 'unaligned' or 'all', got {rows!r}")
         return self.n_aligned if rows == "unaligned" else 0

@@ -162,7 +162,7 @@ def _check(
     growth: Growth, settings: BoostSettings, bins: int, subsample: float, search: float
 ) -> None:
     problems = [
-        f"{name} must be at least {least}, however: {value}"
+        f"{name} must be at least {least}, got {value}"
         for name, value, least in (
             ("trees", settings.trees, 1),
             ("depth", growth.depth, 1),
@@ -174,7 +174,7 @@ def _check(
         if value < least
     ]
     problems += [
-        f"{name} must lie in {low} … 1, however: {value}"
+        f"{name} must lie in {low} … 1, got {value}"
         for name, value, low in (
             ("subsample", subsample, "0"),
             ("colsample", settings.colsample, "0"),
@@ -183,9 +183,9 @@ def _check(
         if not 0 < value <= 1
     ]
     if not 0 <= settings.validation < 1:
-        problems.append(f"validation must lie in 0 … 1, however: {settings.validation}")
+        problems.append(f"validation must lie in 0 … 1, got {settings.validation}")
     if growth.depth > 12 or bins > 1024:
-        problems.append(f"depth goes to 12 and bins to 1024, however: {growth.depth}, {bins}")
+        problems.append(f"depth goes to 12 and bins to 1024, got {growth.depth}, {bins}")
     if growth.l2 <= 0 or growth.learning_rate <= 0 or growth.min_gain < 0:
         problems.append("l2 and learning_rate must be above 0, min_gain 0 or more")
     if problems:

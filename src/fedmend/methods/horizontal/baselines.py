@@ -70,7 +70,7 @@ class FixMatch(HorizontalEstimator):
 
     def _method(self) -> LocalMethod:
         if self.labels not in ("local", "global"):
-            raise ConfigError(f"labels must be 'local' or 'global', however: {self.labels!r}")
+            raise ConfigError(f"labels must be 'local' or 'global', got {self.labels!r}")
         rule = LocalRule(self.tau) if self.labels == "local" else WorldRule(self.tau)
         return PseudoMethod(rule, self.unlabelled_weight)
 

@@ -363,7 +363,7 @@ def _net_for(
         )
     if len(shapes) > 1 or columns:
         raise ConfigError(
-            f"clients learn from columns or from one image, however: {', '.join(encoder.schema)}. "
+            f"clients learn from columns or from one image, got {', '.join(encoder.schema)}. "
             "Mend: drop the others"
         )
     (name, shape), *_ = shapes.items()

@@ -70,7 +70,7 @@ class HiddenClients(FederatedClients):
         super().__init__(fed, *args, **options)
         problems = []
         if mode not in ("masks", "he"):
-            problems.append(f"secure must be 'none', 'masks' or 'he', however: {mode!r}")
+            problems.append(f"secure must be 'none', 'masks' or 'he', got {mode!r}")
         if options.get("aggregate") is not None or options.get("extras") is not None:
             problems.append(
                 "secure averaging is FedAvg's; this method looks at single parties' updates. "

@@ -236,9 +236,9 @@ class PseudoMethod(LocalMethod):
     def __init__(self, rule: Rule | str | Mapping[str, Any] = "local", weight: float = 1.0) -> None:
         given: Any = weight  # to a type checker a float is no Real
         if not isinstance(given, Real):
-            raise ConfigError(f"weight must be a number, however: {weight!r}. Mend: weight=1.0")
+            raise ConfigError(f"weight must be a number, got {weight!r}. Mend: weight=1.0")
         if not weight >= 0:
-            raise ConfigError(f"weight must not be negative, however: {weight}")
+            raise ConfigError(f"weight must not be negative, got {weight}")
         self.rule = rule_of(rule)
         self.weight = weight
         self.uses_world = self.rule.needs_world

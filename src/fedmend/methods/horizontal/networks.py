@@ -44,13 +44,13 @@ class NetSpec:
     def __post_init__(self) -> None:
         problems = []
         if self.kind not in KINDS:
-            problems.append(f"net must be one of {', '.join(KINDS)}, however: {self.kind!r}")
+            problems.append(f"net must be one of {', '.join(KINDS)}, got {self.kind!r}")
         if self.classes < 2:
-            problems.append(f"classes must be at least 2, however: {self.classes}")
+            problems.append(f"classes must be at least 2, got {self.classes}")
         if self.kind == "mlp" and self.numeric + len(self.cardinalities) == 0:
             problems.append("an mlp needs a column. Mend: give the clients a feature")
         if self.kind in KINDS[1:] and self.channels < 1:
-            problems.append(f"channels must be at least 1, however: {self.channels}")
+            problems.append(f"channels must be at least 1, got {self.channels}")
         if problems:
             raise ConfigError(problems)
 

@@ -358,6 +358,6 @@ def _fixed_point(matrix: tuple[float, ...]) -> list[int]:
 def _check_images(images: Tensor) -> None:
     if images.dtype != torch.uint8 or images.ndim != 4 or images.shape[1] not in (1, 3):
         raise ConfigError(
-            f"images must be uint8 of shape [n, 1 or 3, H, W], however: {images.dtype} of shape "
+            f"images must be uint8 of shape [n, 1 or 3, H, W], got {images.dtype} of shape "
             f"{list(images.shape)}"
         )

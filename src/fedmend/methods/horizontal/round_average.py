@@ -33,7 +33,7 @@ class RoundAverage:
 
     def __init__(self, rounds: int) -> None:
         if rounds < 1:
-            raise ConfigError(f"average_rounds must be at least 1, however: {rounds}")
+            raise ConfigError(f"average_rounds must be at least 1, got {rounds}")
         self.rounds = rounds
         self.added = 0
         self.weights: Tensor | None = None

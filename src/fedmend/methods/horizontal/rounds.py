@@ -75,16 +75,16 @@ class RoundSettings:
         for name in ("epochs", "labelled_batch", "unlabelled_batch", "steps_per_epoch"):
             value = getattr(self, name)
             if value is not None and value < 1:
-                problems.append(f"{name} must be at least 1, however: {value}")
+                problems.append(f"{name} must be at least 1, got {value}")
         if self.warmup < 0:
-            problems.append(f"warmup must not be negative, however: {self.warmup}")
+            problems.append(f"warmup must not be negative, got {self.warmup}")
         if self.warmup and self.carry_momentum:
             problems.append("warmup and carry_momentum do not go together. Mend: leave one out")
         if not self.prox >= 0:
-            problems.append(f"prox must not be negative, however: {self.prox}")
+            problems.append(f"prox must not be negative, got {self.prox}")
         if self.precision not in PRECISIONS:
             problems.append(
-                f"precision must be one of {', '.join(PRECISIONS)}, however: {self.precision!r}"
+                f"precision must be one of {', '.join(PRECISIONS)}, got {self.precision!r}"
             )
         if problems:
             raise ConfigError(problems)
@@ -249,7 +249,7 @@ def draw_clients(names: Sequence[str], per_round: int | None, seed: int, number:
         return list(names)
     if not 1 <= per_round <= len(names):
         raise ConfigError(
-            f"per_round must lie in 1..{len(names)}, the number of clients, however: {per_round}"
+            f"per_round must lie in 1..{len(names)}, the number of clients, got {per_round}"
         )
     rng = np.random.default_rng([seed, 1, number])
     return [names[index] for index in rng.permutation(len(names))[:per_round]]

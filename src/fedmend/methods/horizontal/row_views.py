@@ -64,13 +64,13 @@ class ImageViews:
     ) -> None:
         if images.dtype != torch.uint8 or images.ndim != 4 or images.shape[1] not in (1, 3):
             raise ConfigError(
-                "images must be uint8 of shape [n, 1 or 3, H, W], however: "
+                "images must be uint8 of shape [n, 1 or 3, H, W], got "
                 f"{images.dtype} of shape {list(images.shape)}"
             )
         channels = images.shape[1]
         if len(mean) != channels or len(std) != channels or min(std) <= 0:
             raise ConfigError(
-                f"mean and std must be {channels} numbers each, std positive, however: "
+                f"mean and std must be {channels} numbers each, std positive, got "
                 f"{list(mean)} and {list(std)}"
             )
         self.images = images
@@ -142,13 +142,13 @@ class TableViews:
     ) -> None:
         if noise < 0 or not 0 <= drop < 1:
             raise ConfigError(
-                f"noise must not be negative and drop lie in [0, 1), however: {noise} and {drop}"
+                f"noise must not be negative and drop lie in [0, 1), got {noise} and {drop}"
             )
         if codes is None:
             codes = torch.zeros(len(numeric), 0, dtype=torch.int64, device=numeric.device)
         if numeric.ndim != 2 or codes.ndim != 2 or len(numeric) != len(codes):
             raise ConfigError(
-                f"numeric and codes must have as many rows, however: {list(numeric.shape)} and "
+                f"numeric and codes must have as many rows, got {list(numeric.shape)} and "
                 f"{list(codes.shape)}"
             )
         self.numeric, self.codes = numeric, codes

@@ -74,7 +74,7 @@ class Rule:
 
     def _problems(self) -> list[str]:
         if not 0 <= self.tau <= 1:
-            return [f"tau must lie in [0, 1], however: {self.tau}"]
+            return [f"tau must lie in [0, 1], got {self.tau}"]
         return []
 
     def start(self, n_rows: int, n_classes: int, device: torch.device | str = "cpu") -> State:
@@ -143,9 +143,9 @@ class SageRule(Rule):
     def _problems(self) -> list[str]:
         problems = super()._problems()
         if not self.kappa >= 0:
-            problems.append(f"kappa must not be negative, however: {self.kappa}")
+            problems.append(f"kappa must not be negative, got {self.kappa}")
         if self.mixing is not None and not 0 <= self.mixing <= 1:
-            problems.append(f"mixing must lie in [0, 1] or be None, however: {self.mixing}")
+            problems.append(f"mixing must lie in [0, 1] or be None, got {self.mixing}")
         return problems
 
     def __call__(self, local: Tensor, world: Tensor, rows: Tensor, state: State) -> PseudoLabels:
@@ -253,7 +253,7 @@ class FedLabelRule(Rule):
     def _problems(self) -> list[str]:
         problems = super()._problems()
         if not self.consistency >= 0:
-            problems.append(f"consistency must not be negative, however: {self.consistency}")
+            problems.append(f"consistency must not be negative, got {self.consistency}")
         return problems
 
     def __call__(self, local: Tensor, world: Tensor, rows: Tensor, state: State) -> PseudoLabels:
@@ -295,7 +295,7 @@ class FedDBRule(Rule):
     def _problems(self) -> list[str]:
         problems = super()._problems()
         if not 0 <= self.momentum < 1:
-            problems.append(f"momentum must lie in [0, 1), however: {self.momentum}")
+            problems.append(f"momentum must lie in [0, 1), got {self.momentum}")
         return problems
 
     def start(self, n_rows: int, n_classes: int, device: torch.device | str = "cpu") -> State:
@@ -375,7 +375,7 @@ def rule_of(value: Rule | str | Mapping[str, Any]) -> Rule:
         return value
     if not isinstance(value, str | Mapping):
         raise ConfigError(
-            f"a pseudo-label rule is a name, a table or a Rule, however: {value!r}. "
+            f"a pseudo-label rule is a name, a table or a Rule, got {value!r}. "
             f"Mend: rule={next(iter(RULES))!r} (or {', '.join([*RULES][1:])}), or your own Rule"
         )
     given = {"rule": value} if isinstance(value, str) else dict(value)

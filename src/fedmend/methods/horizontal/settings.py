@@ -149,22 +149,20 @@ class HorizontalSettings(Estimator):
         for name in ("rounds", "per_round", "average_rounds"):
             value = getattr(self, name)
             if value is not None and value < 1:
-                problems.append(f"{name} must be at least 1, however: {value}")
+                problems.append(f"{name} must be at least 1, got {value}")
         if self.warmup >= self.rounds > 0:
-            problems.append(
-                f"warmup must be below rounds, however: {self.warmup} and {self.rounds}"
-            )
+            problems.append(f"warmup must be below rounds, got {self.warmup} and {self.rounds}")
         if self.net not in NETS:
-            problems.append(f"net must be one of {', '.join(NETS)}, however: {self.net!r}")
+            problems.append(f"net must be one of {', '.join(NETS)}, got {self.net!r}")
         if self.noise < 0 or not 0 <= self.drop < 1:
             problems.append(
-                f"noise must not be negative and drop lie in [0, 1), however: {self.noise} and "
+                f"noise must not be negative and drop lie in [0, 1), got {self.noise} and "
                 f"{self.drop}"
             )
         if self.label_dp is not None and not 0 < self.label_dp < math.inf:
-            problems.append(f"label_dp must be a positive ε or None, however: {self.label_dp}")
+            problems.append(f"label_dp must be a positive ε or None, got {self.label_dp}")
         if self.secure not in SECURE:
-            problems.append(f"secure must be one of {', '.join(SECURE)}, however: {self.secure!r}")
+            problems.append(f"secure must be one of {', '.join(SECURE)}, got {self.secure!r}")
         elif self.secure != "none" and self._aggregate() is not None:
             problems.append(
                 f"secure = {self.secure!r}: {type(self).__name__} looks at single parties' "

@@ -109,12 +109,12 @@ class Simulator:
         if len(self.pools) != len(pools):
             problems.append("two clients have one name. Mend: Pool(…, name=…)")
         if mode not in MODES:
-            problems.append(f"mode must be one of {', '.join(MODES)}, however: {mode!r}")
+            problems.append(f"mode must be one of {', '.join(MODES)}, got {mode!r}")
         carries = self.settings.carry_momentum
         if mode == "stacked" and not can_stack(self.net, self.method, carries):
             problems.append(
                 f"mode='stacked' is for mlp networks and row-wise methods without carry_momentum, "
-                f"however: {self.net.kind}, {self.method.name!r}. Mend: mode='auto'"
+                f"got {self.net.kind}, {self.method.name!r}. Mend: mode='auto'"
             )
         for pool in pools:
             highest = int(pool.labels.max())

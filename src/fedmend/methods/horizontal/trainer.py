@@ -64,7 +64,7 @@ class Trainer:
         self._fast = fast_train(self.net.module, device, settings.precision)
         if settings.hold_weak and self._fast is None:
             raise ConfigError(
-                "hold_weak is for resnet8 in bf16 on a GPU, however: "
+                "hold_weak is for resnet8 in bf16 on a GPU, got "
                 f"{spec.kind}, {settings.precision}, {device.type}. Mend: hold_weak=False"
             )
         self._world_loaded: Tensor | None = None

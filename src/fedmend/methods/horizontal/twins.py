@@ -50,7 +50,7 @@ class FedMatch(HorizontalEstimator):
 
     def _method(self) -> LocalMethod:
         if self.helpers < 0:
-            raise ConfigError(f"helpers must not be negative, however: {self.helpers}")
+            raise ConfigError(f"helpers must not be negative, got {self.helpers}")
         return MatchMethod(self.tau, self.labelled_weight, self.helper_weight, self.l1, self.l2)
 
     def _aggregate(self) -> Aggregate | None:
@@ -71,7 +71,7 @@ class FedLoKe(HorizontalEstimator):
 
     def _method(self) -> LocalMethod:
         if not 0 <= self.keep <= 1:
-            raise ConfigError(f"keep must lie in [0, 1], however: {self.keep}")
+            raise ConfigError(f"keep must lie in [0, 1], got {self.keep}")
         return LoKeMethod(self.entropy, self.keep)
 
 

@@ -68,7 +68,7 @@ def mean_row(
     A mean of a few rows says much about each of them, and of one row says everything.
     """
     if nominal not in NOMINAL:
-        raise ConfigError(f"nominal must be one of {', '.join(NOMINAL)}, however: {nominal!r}")
+        raise ConfigError(f"nominal must be one of {', '.join(NOMINAL)}, got {nominal!r}")
     rows = overlapping if len(overlapping) >= least else np.arange(len(encoded))
     if len(rows) < least:
         raise DataError(

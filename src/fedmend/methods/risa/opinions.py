@@ -76,9 +76,7 @@ def evidence(outputs: Tensor, activation: str = "softplus") -> Tensor:
         return F.relu(outputs)
     if activation == "exp":
         return outputs.clamp(-_REACH, _REACH).exp()
-    raise ConfigError(
-        f"activation must be one of {', '.join(ACTIVATIONS)}, however: {activation!r}"
-    )
+    raise ConfigError(f"activation must be one of {', '.join(ACTIVATIONS)}, got {activation!r}")
 
 
 def opinion(found: Tensor) -> Opinion:
@@ -212,7 +210,7 @@ def fuse(opinions: Sequence[Opinion], rule: str = "yager") -> Opinion:
     if rule == "pool":
         return pool(opinions)
     if rule not in RULES:
-        raise ConfigError(f"fusion must be one of {', '.join(RULES)}, however: {rule!r}")
+        raise ConfigError(f"fusion must be one of {', '.join(RULES)}, got {rule!r}")
     return reduce(yager if rule == "yager" else dempster, opinions)
 
 
@@ -232,7 +230,7 @@ def loss(given: Opinion, targets: Tensor, kind: str = "nll") -> Tensor:
         p = probability(given).clamp_min(torch.finfo(wanted.dtype).tiny)
         return -(wanted * p.log()).sum(-1)
     if kind not in LOSSES:
-        raise ConfigError(f"loss must be one of {', '.join(LOSSES)}, however: {kind!r}")
+        raise ConfigError(f"loss must be one of {', '.join(LOSSES)}, got {kind!r}")
     alpha = dirichlet(given)
     strength = alpha.sum(-1, keepdim=True)
     if kind == "digamma":

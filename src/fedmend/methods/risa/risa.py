@@ -282,10 +282,10 @@ class RISA(SplitEstimator):
         if self.self_training not in SELF_TRAINING:
             problems.append(
                 f"self_training must be one of {', '.join(SELF_TRAINING)}, "
-                f"however: {self.self_training!r}"
+                f"got {self.self_training!r}"
             )
         if self.rule not in RULES:
-            problems.append(f"rule must be one of {', '.join(RULES)}, however: {self.rule!r}")
+            problems.append(f"rule must be one of {', '.join(RULES)}, got {self.rule!r}")
         elif self.rule in TWO_OPINIONS and self.self_training not in ("views", "published"):
             problems.append(
                 f"rule={self.rule!r} compares a party's own head with a joint one. "
@@ -293,17 +293,17 @@ class RISA(SplitEstimator):
             )
         if self.select is not None and self.select not in MEASURES:
             problems.append(
-                f"select must be one of {', '.join(MEASURES)} or None, however: {self.select!r}"
+                f"select must be one of {', '.join(MEASURES)} or None, got {self.select!r}"
             )
         if self.self_training == "shared" and not self.share_every:
             problems.append("self_training='shared' needs share_every of at least 1")
         for name in ("threshold", "consistency", "final_threshold", "final_share"):
             if not 0 < getattr(self, name) <= 1:
-                problems.append(f"{name} must be in (0, 1], however: {getattr(self, name)}")
+                problems.append(f"{name} must be in (0, 1], got {getattr(self, name)}")
         for name in ("select_every", "self_epochs", "min_batches"):
             value = getattr(self, name)
             if value is not None and value < 1:
-                problems.append(f"{name} must be at least 1, however: {value}")
+                problems.append(f"{name} must be at least 1, got {value}")
         if not self.joint and not self.fused_loss and not self.party_loss:
             problems.append("joint, party_loss and fused_loss are all 0: nothing would be trained")
         for made in (self._config, self._how):

@@ -58,9 +58,9 @@ class Choice:
     def __post_init__(self) -> None:
         for name in ("threshold", "floor"):
             if not 0 <= getattr(self, name) <= 1:
-                raise ConfigError(f"{name} must be in [0, 1], however: {getattr(self, name)}")
+                raise ConfigError(f"{name} must be in [0, 1], got {getattr(self, name)}")
         if self.rule not in RULES:
-            raise ConfigError(f"rule must be one of {', '.join(RULES)}, however: {self.rule!r}")
+            raise ConfigError(f"rule must be one of {', '.join(RULES)}, got {self.rule!r}")
 
     def by_rule(
         self,
@@ -181,7 +181,7 @@ class Watch:
         most: no more than so many are kept, the surest; rows never seen are the least sure.
         """
         if measure not in MEASURES:
-            raise ConfigError(f"select must be one of {', '.join(MEASURES)}, however: {measure!r}")
+            raise ConfigError(f"select must be one of {', '.join(MEASURES)}, got {measure!r}")
         at = torch.from_numpy(np.ascontiguousarray(rows)).to(self._seen.device)
         mean = self._sums[MEASURES.index(measure)][at] / self._seen[at].clamp_min(1.0)
         unseen = self._seen[at] == 0

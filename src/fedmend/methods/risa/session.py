@@ -72,18 +72,18 @@ class How:
     def __post_init__(self) -> None:
         problems = []
         if self.members < 1:
-            problems.append(f"members must be at least 1, however: {self.members}")
+            problems.append(f"members must be at least 1, got {self.members}")
         if not self.heads and not self.joint:
             problems.append("there must be heads or a joint head")
         if not 0 <= self.least_overlap < 1:
-            problems.append(f"min_overlap must be in [0, 1), however: {self.least_overlap}")
+            problems.append(f"min_overlap must be in [0, 1), got {self.least_overlap}")
         if self.min_mean_rows < 2:
             problems.append(
                 f"min_mean_rows must be at least 2 (a mean of one row is that row), "
-                f"however: {self.min_mean_rows}"
+                f"got {self.min_mean_rows}"
             )
         if self.share_every < 0:
-            problems.append(f"share_every must not be negative, however: {self.share_every}")
+            problems.append(f"share_every must not be negative, got {self.share_every}")
         if problems:
             raise ConfigError(problems)
 

@@ -146,21 +146,18 @@ class Objective:
     def __post_init__(self) -> None:
         problems = []
         if self.fusion not in ev.RULES:
-            problems.append(
-                f"fusion must be one of {', '.join(ev.RULES)}, however: {self.fusion!r}"
-            )
+            problems.append(f"fusion must be one of {', '.join(ev.RULES)}, got {self.fusion!r}")
         if self.activation not in (*ev.ACTIVATIONS, "softmax"):
             problems.append(
-                f"activation must be one of {', '.join(ev.ACTIVATIONS)}, "
-                f"however: {self.activation!r}"
+                f"activation must be one of {', '.join(ev.ACTIVATIONS)}, got {self.activation!r}"
             )
         if self.loss not in ev.LOSSES:
-            problems.append(f"loss must be one of {', '.join(ev.LOSSES)}, however: {self.loss!r}")
+            problems.append(f"loss must be one of {', '.join(ev.LOSSES)}, got {self.loss!r}")
         for name in ("fused", "party", "joint", "kl"):
             if getattr(self, name) < 0:
-                problems.append(f"{name} must not be negative, however: {getattr(self, name)}")
+                problems.append(f"{name} must not be negative, got {getattr(self, name)}")
         if not 0 <= self.smoothing < 1:
-            problems.append(f"smoothing must be in [0, 1), however: {self.smoothing}")
+            problems.append(f"smoothing must be in [0, 1), got {self.smoothing}")
         if problems:
             raise ConfigError(problems)
 

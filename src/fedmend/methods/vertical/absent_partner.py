@@ -45,11 +45,11 @@ class AbsentPartner(SplitEstimator):
     def _options(self) -> dict[str, Any]:
         problems = []
         if self.fusion not in FUSIONS:
-            problems.append(f"fusion must be one of {FUSIONS}, however: {self.fusion!r}")
+            problems.append(f"fusion must be one of {FUSIONS}, got {self.fusion!r}")
         if not 0 <= self.drop < 1:
-            problems.append(f"drop must be in [0, 1), however: {self.drop}")
+            problems.append(f"drop must be in [0, 1), got {self.drop}")
         if self.share_every < 0:
-            problems.append(f"share_every must not be negative, however: {self.share_every}")
+            problems.append(f"share_every must not be negative, got {self.share_every}")
         if problems:
             raise ConfigError(problems)
         joint = {"kind": "mean", "fusion": self.fusion, "drop": self.drop}

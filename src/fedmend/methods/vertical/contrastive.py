@@ -49,15 +49,15 @@ class Pretraining:
     def __post_init__(self) -> None:
         problems = []
         if self.kind not in KINDS:
-            problems.append(f"kind must be one of {KINDS}, however: {self.kind!r}")
+            problems.append(f"kind must be one of {KINDS}, got {self.kind!r}")
         if self.epochs < 0:
-            problems.append(f"pretrain_epochs must not be negative, however: {self.epochs}")
+            problems.append(f"pretrain_epochs must not be negative, got {self.epochs}")
         if self.batch_size < 2:
-            problems.append(f"batch_size must be at least 2, however: {self.batch_size}")
+            problems.append(f"batch_size must be at least 2, got {self.batch_size}")
         if not self.temperature > 0:
-            problems.append(f"temperature must be positive, however: {self.temperature}")
+            problems.append(f"temperature must be positive, got {self.temperature}")
         if not 0 < self.corruption <= 1:
-            problems.append(f"corruption must be in (0, 1], however: {self.corruption}")
+            problems.append(f"corruption must be in (0, 1], got {self.corruption}")
         if problems:
             raise ConfigError(problems)
 

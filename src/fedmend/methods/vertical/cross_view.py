@@ -44,7 +44,7 @@ class CrossViewTop(JointTop):
         super().__init__(spec)
         if len(spec.widths) != 2 or spec.widths[0] != spec.widths[1] or spec.widths[0] % 2:
             raise ConfigError(
-                f"cross-view training joins two parties' embeddings of one even width, however: "
+                f"cross-view training joins two parties' embeddings of one even width, got "
                 f"{spec.widths}. Mend: fed.only(two parties), an even embedding=…"
             )
         if spec.out < 2:

@@ -63,7 +63,7 @@ class FedCVT(SplitEstimator):
         parties = super()._parties(fed, label_party)
         if len(parties) != 2 or label_party not in parties:
             raise ConfigError(
-                "FedCVT is for two parties with features, one of them with the labels, however: "
+                "FedCVT is for two parties with features, one of them with the labels, got "
                 f"{', '.join(parties)}. Mend: fed.only(two of them)"
             )
         return [label_party, *(name for name in parties if name != label_party)]
@@ -76,17 +76,15 @@ class FedCVT(SplitEstimator):
     def _options(self) -> dict[str, Any]:
         problems = []
         if not self.temperature > 0:
-            problems.append(f"temperature must be positive, however: {self.temperature}")
+            problems.append(f"temperature must be positive, got {self.temperature}")
         if len(self.thresholds) != 3 or any(not 0 <= each <= 1 for each in self.thresholds):
-            problems.append(
-                f"thresholds must be three numbers from 0 to 1, however: {self.thresholds}"
-            )
+            problems.append(f"thresholds must be three numbers from 0 to 1, got {self.thresholds}")
         if len(self.weights) != 4 or any(each < 0 for each in self.weights):
-            problems.append(f"weights must be four numbers from 0, however: {self.weights}")
+            problems.append(f"weights must be four numbers from 0, got {self.weights}")
         if self.bank < 1:
-            problems.append(f"bank must be at least 1, however: {self.bank}")
+            problems.append(f"bank must be at least 1, got {self.bank}")
         if self.embedding % 2:
-            problems.append(f"embedding must be even, however: {self.embedding}")
+            problems.append(f"embedding must be even, got {self.embedding}")
         if problems:
             raise ConfigError(problems)
         return {

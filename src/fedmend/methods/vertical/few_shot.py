@@ -145,7 +145,7 @@ class FewShotVFL(SplitEstimator):
 
     def _local(self) -> LocalTraining:
         if self.rounds < 1:
-            raise ConfigError(f"rounds must be at least 1, however: {self.rounds}")
+            raise ConfigError(f"rounds must be at least 1, got {self.rounds}")
         labelled = max(2, self.batch_size)
         return LocalTraining(
             self.local_updates, labelled, 4 * labelled, self.threshold, self.corruption

@@ -50,13 +50,13 @@ class LocalTraining:
     def __post_init__(self) -> None:
         problems = []
         if self.steps < 1:
-            problems.append(f"local_updates must be at least 1, however: {self.steps}")
+            problems.append(f"local_updates must be at least 1, got {self.steps}")
         if self.labelled < 2 or self.unlabelled < 0:
             problems.append(f"batch_size is too small: {self.labelled}")
         if not 0 < self.threshold <= 1:
-            problems.append(f"threshold must be in (0, 1], however: {self.threshold}")
+            problems.append(f"threshold must be in (0, 1], got {self.threshold}")
         if not 0 < self.corruption <= 1:
-            problems.append(f"corruption must be in (0, 1], however: {self.corruption}")
+            problems.append(f"corruption must be in (0, 1], got {self.corruption}")
         if problems:
             raise ConfigError(problems)
 

@@ -104,12 +104,12 @@ class SFHTL(SplitEstimator):
         self._pretraining()
         problems = []
         if not 0 < self.threshold <= 1:
-            problems.append(f"threshold must be in (0, 1], however: {self.threshold}")
+            problems.append(f"threshold must be in (0, 1], got {self.threshold}")
         if self.warmup < 0:
-            problems.append(f"warmup must not be negative, however: {self.warmup}")
+            problems.append(f"warmup must not be negative, got {self.warmup}")
         for name in ("map_weight", "pseudo_weight"):
             if getattr(self, name) < 0:
-                problems.append(f"{name} must not be negative, however: {getattr(self, name)}")
+                problems.append(f"{name} must not be negative, got {getattr(self, name)}")
         if problems:
             raise ConfigError(problems)
         return {
