@@ -13,6 +13,9 @@ from typing import Any, ClassVar, Self
 from fedmend.errors import ConfigError
 from fedmend.federation import Federation
 from fedmend.methods.network import SplitEstimator
+from fedmend.methods.vertical import (  # the top must be known where models load
+    cross_view as cross_view,
+)
 from fedmend.split.features import ALIGNED
 from fedmend.split.partial import Mix, PartialNetwork
 from fedmend.split.training import SplitNetwork
