@@ -11,7 +11,7 @@ import typer
 from fedmend import errors
 from fedmend.cli import app
 from fedmend.flow.config import load_config
-from fedmend.flow.config.catalogue import METHODS
+from fedmend.methods.registry import METHODS
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from fedmend.errors import ConfigError
-from fedmend.preflight import costs
+from fedmend.methods.registry import record_of
 from fedmend_bench.flow import preflight
 from fedmend_bench.flow.preflight import Cell, run_cell, run_cells
 
@@ -60,7 +60,7 @@ def test_bars():
     gain = "gain of twice the overlap, mean error"
     assert bars[f"{gain} (classes)"].value == pytest.approx(0.01)
     assert bars[f"{gain} (numbers, as a share of the error)"].value == pytest.approx(0.03)
-    assert all(f"{method}" in costs.RATES for method in preflight.VERTICAL + preflight.HORIZONTAL)
+    assert all(record_of(method).rate for method in preflight.VERTICAL + preflight.HORIZONTAL)
 
 
 @pytest.mark.slow

@@ -26,9 +26,8 @@ from fedmend.errors import Refused
 from fedmend.federation import KINDS, Alignment, Federation, Party, Policy, Worker
 from fedmend.federation.bound import EVERY_RUN, Bound, declared, published
 from fedmend.federation.engines.flare.host import Hello
-from fedmend.flow.config.catalogue import COMPLETERS, CROWD, METHODS, method_class
-from fedmend.flow.config.shapes import HORIZONTAL
 from fedmend.methods.completion import fedpsg_pum
+from fedmend.methods.registry import ANNOTATED, COMPLETIONS, HORIZONTAL, METHODS, method_class
 
 NAMED_ONLY = {"products", "sums", "correlation"}
 
@@ -187,7 +186,7 @@ def federation(method: str, policy: dict[str, Any] | None = None) -> Federation:
             for name, (train, held) in shares.items()
         ]
         return Federation(*parties)
-    if method in CROWD:
+    if method in ANNOTATED:
         columns: dict[str, list[str]] = {"ward": ["a", "b"], "clinic": ["c", "d"], "archive": []}
         parties = [
             Party(name, table(frame, *has, label="y"), test=table(test, *has, label="y"),
@@ -227,20 +226,20 @@ QUICK: dict[str, dict[str, Any]] = {
 } | {name: {"rounds": 2} for name in HORIZONTAL}
 VARIANTS: dict[str, list[dict[str, Any]]] = {
     name: [{}, {"secure": "masks"}] for name in HORIZONTAL if name not in ("feddb", "fedmatch")
-} | {name: [{"secure": "masks"}] for name in CROWD}
+} | {name: [{"secure": "masks"}] for name in ANNOTATED}
 
 
 def use(method: str, params: dict[str, Any], folder: Path) -> Federation:
     """All that a run does with a method: train, measure, predict, keep, hand out, load."""
     kind: Any = method_class(method)
     fed = federation(method, {"foreign_predictions": 9})
-    if "seal" in kind().get_params() and method not in CROWD:
+    if "seal" in kind().get_params() and method not in ANNOTATED:
         params = {**params, "seal": True}
     model = kind(epochs=1, **QUICK.get(method, {}), **params)
     model.fit(fed, checkpoint=folder / "checkpoint")
     test = fed.on("test")
     model.evaluate(test)
-    if method not in CROWD:
+    if method not in ANNOTATED:
         model.uncertainty_report(test)
     model.predict_table(test)
     model.save(folder / "model")
@@ -316,7 +315,7 @@ def set_aside() -> Federation:
 
 def test_every_method_a_file_may_name_is_declared() -> None:
     stages = {"auto", "correct", "predict", "reference", "label-agreement", "label-skew"}
-    assert set(published()) == set(METHODS) | set(COMPLETERS) | stages
+    assert set(published()) == set(METHODS) | set(COMPLETIONS) | stages
 
 
 def test_every_worker_that_can_be_started_belongs_to_somebody() -> None:

@@ -11,9 +11,9 @@ import pytest
 import fedmend as fm
 from fedmend._parameters import Parameters, fits
 from fedmend.errors import ConfigError
-from fedmend.flow.config.catalogue import METHODS, method_class
 from fedmend.generate import generators, make
 from fedmend.methods.horizontal.local_methods import PseudoMethod
+from fedmend.methods.registry import METHODS, method_class
 
 
 @pytest.mark.parametrize("name", METHODS)

@@ -6,8 +6,8 @@ import pytest
 
 import fedmend as fm
 from fedmend.errors import ConfigError
-from fedmend.flow.config.catalogue import COMPLETERS, CROWD, METHODS, completer_class, method_class
 from fedmend.methods.recipes import RECIPES, recipe
+from fedmend.methods.registry import ANNOTATED, COMPLETIONS, METHODS, completion_of, method_class
 
 OF_THE_FLOW = {"name", "among", "to", "labellers", "least", "rows", "also_uncorrected"}
 
@@ -19,11 +19,11 @@ def test_a_recipe_names_methods_and_parameters_that_exist(name: str) -> None:
     assert set(found.tables) <= {"correct", "complete", "method"}
     correct, complete = found.tables.get("correct"), found.tables.get("complete")
     if correct is not None:
-        assert correct["name"] in CROWD
+        assert correct["name"] in ANNOTATED
         method_class(correct["name"])(**{k: v for k, v in correct.items() if k not in OF_THE_FLOW})
     if complete is not None:
-        assert complete["name"] in COMPLETERS
-        completer_class(complete["name"])(**{k: v for k, v in complete.items() if k != "name"})
+        assert complete["name"] in COMPLETIONS
+        completion_of(complete["name"])(**{k: v for k, v in complete.items() if k != "name"})
     for method in found.tables["method"]:
         assert method["name"] in METHODS
         method_class(method["name"])(**{k: v for k, v in method.items() if k != "name"})

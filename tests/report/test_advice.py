@@ -10,11 +10,10 @@ import pytest
 
 from fedmend.data.table import Table
 from fedmend.federation import Federation, Party, Policy
-from fedmend.flow.config.catalogue import METHODS
+from fedmend.methods.costs import Facts
 from fedmend.methods.recipes import RECIPES
-from fedmend.preflight.costs import RATES, Facts, estimate, units
+from fedmend.methods.registry import COMPLETIONS, METHODS, estimate, record_of
 from fedmend.report.advice import RECIPE_FOR, advise
-from fedmend.report.advised import TITLES
 from fedmend.report.amounts import about, in_bytes, in_time
 from fedmend.report.overview import Overview, PartyOverview, overview
 
@@ -190,20 +189,23 @@ def test_everything_that_is_recommended_exists():
         advice_of([party("a", 99, 9)], None, shape="horizontal", skew={"notable": ["a"]}),
     ]
     for found in advices:
-        assert set(names(found)) <= set(METHODS) & set(RATES)
+        assert set(names(found)) <= set(METHODS) & set(RATED)
     assert set(RECIPE_FOR.values()) <= set(RECIPES)
-    assert set(TITLES) >= {stage for each in RECIPE_FOR.values() for stage in RECIPES[each].stages}
+    for each in RECIPE_FOR.values():
+        assert all(record_of(stage).shown for stage in RECIPES[each].stages)
 
 
 # ---------------------------------------------------------------- costs
+
+RATED = {name: each for name, each in (METHODS | COMPLETIONS).items() if each.rate is not None}
 
 
 def test_costs_grow_with_rows_and_parties():
     few = Facts({"a": 100, "b": 100}, {"a": 3, "b": 3}, ("a",), 50)
     many = Facts({"a": 1000, "b": 1000}, {"a": 3, "b": 3}, ("a",), 500)
     three = Facts({"a": 100, "b": 100, "c": 100}, {"a": 3, "b": 3, "c": 3}, ("a",), 50)
-    for method in RATES:
-        assert units(method, many) >= 10 * units(method, few)
+    for method, record in RATED.items():
+        assert record.units(many) >= 10 * record.units(few)
         assert estimate(method, many).seconds >= estimate(method, few).seconds
         assert estimate(method, three).bytes >= estimate(method, few).bytes
     assert few.completed().shared == 100

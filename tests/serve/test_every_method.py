@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from fedmend.errors import ConfigError, DataError
-from fedmend.flow.config.catalogue import METHODS
+from fedmend.methods.registry import METHODS
 from fedmend.report.record import RunRecord
 from fedmend.serve import predict_run
 from fedmend.serve.commands import predict_command
@@ -17,7 +17,7 @@ VERTICAL = [
     "local", "vfl", "local-vfl", "random-match", "ssl-vfl", "sfhtl", "fedcvt", "few-shot-vfl",
     "risa", "absent-partner", "clean",
 ]  # fmt: skip
-CROWD = ["inc", "majority", "dawid-skene", "random-labeller"]
+ANNOTATED = ["inc", "majority", "dawid-skene", "random-labeller"]
 HORIZONTAL = ["sage", "fedavg"]
 pytestmark = pytest.mark.filterwarnings(
     "ignore::fedmend.errors.FedmendWarning", "ignore::fedmend.errors.PrivacyWarning"
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.filterwarnings(
 
 
 def test_no_method_is_left_out():
-    tried = {METHODS[name][0] for name in (*VERTICAL, *CROWD, *HORIZONTAL)}
+    tried = {METHODS[name].class_name for name in (*VERTICAL, *ANNOTATED, *HORIZONTAL)}
     rounds = {cls for name, (cls, _) in METHODS.items() if name.startswith(("fed", "fix", "flex"))}
     # methods of rounds differ in how they train; what they leave is one kind of model. ImageRISA is
     # RISA with other settings, for parts of pictures, which no CSV file holds
@@ -124,7 +124,7 @@ def test_alone_is_for_its_own_rows(vertical, fresh, tmp_path):
 # ---------------------------------------------------------------- several labellers
 
 
-@pytest.mark.parametrize("method", CROWD)
+@pytest.mark.parametrize("method", ANNOTATED)
 def test_several_labellers(crowded, new_people, tmp_path, method):
     frame = new_people(50, 8)
     rows = files(tmp_path, ward=frame[["id", "a", "b"]].iloc[:30], clinic=frame[["id", "c", "d"]])

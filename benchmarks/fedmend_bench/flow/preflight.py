@@ -23,7 +23,8 @@ from fedmend.data import datasets, scenario
 from fedmend.data.table import Table
 from fedmend.errors import FedmendWarning
 from fedmend.federation import Federation, Party
-from fedmend.preflight import costs, curve
+from fedmend.methods import costs, registry
+from fedmend.preflight import curve
 from fedmend.secure.align import align
 from fedmend_bench.harness import Bar, BenchResult
 from fedmend_bench.options import chosen, listed
@@ -227,7 +228,7 @@ def _noise(scores: dict[int, list[float]], now: int) -> float:
 def _cost_row(cell: Cell) -> dict[str, Any]:
     fed, method = _scene(cell)
     facts = costs.facts_of(fed, horizontal=cell.method in HORIZONTAL)
-    foretold = costs.estimate(cell.method, facts)
+    foretold = registry.estimate(cell.method, facts)
     # Processor time of this one thread: what it takes where nothing else runs.
     crossed, began = fed.ledger.total_bytes(), time.process_time()
     method().fit(fed)
@@ -241,7 +242,7 @@ def _cost_row(cell: Cell) -> dict[str, Any]:
         "foretold s": foretold.seconds,
         "bytes": size,
         "foretold bytes": foretold.bytes,
-        "units": costs.units(cell.method, facts),
+        "units": registry.record_of(cell.method).units(facts),
         "parties": facts.parties,
         "seconds ratio": seconds / foretold.seconds,
         "bytes ratio": size / foretold.bytes if foretold.bytes else None,

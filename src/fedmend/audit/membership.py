@@ -60,9 +60,9 @@ class Membership:
             self.hidden += 1
 
     def run(self, scene: Scene) -> list[Finding]:
-        clients = getattr(scene.model, "clients_", None)
-        if clients is None:
+        if not scene.model.horizontal:
             raise NotApplicable("the method trains no common model in rounds")
+        clients = scene.model.clients_
         losses = _Losses(scene, clients)
         if not losses.others:
             raise NotApplicable(

@@ -22,6 +22,7 @@ from fedmend.audit.tap import Heard, rehearsal
 from fedmend.audit.votes_from_sums import VotesFromSums
 from fedmend.errors import ConfigError
 from fedmend.federation import Federation, require_federation
+from fedmend.methods.contract import Estimator
 from fedmend.secure.align import align
 from fedmend.split.training import Progress
 
@@ -103,7 +104,7 @@ class Audit(Parameters):
 
         All that is wrong with its settings, or with the audit's, is raised.
         """
-        if not hasattr(method, "fit") or not hasattr(method, "get_params"):
+        if not isinstance(method, Estimator):
             raise ConfigError(
                 f"an audit takes a method, not a {type(method).__name__}. Mend: Audit().run(fed, "
                 "fm.VFL())"
@@ -112,9 +113,7 @@ class Audit(Parameters):
         if not compare:
             return None
         changed = _clone(method).set_params(**compare)
-        check = getattr(changed, "_check", None) or getattr(changed, "_config", None)
-        if check is not None:
-            check()
+        changed.check_params()
         return changed
 
     # ------------------------------------------------------------------ one method
@@ -130,7 +129,7 @@ class Audit(Parameters):
                 attack.hear(heard)
 
         copy = rehearsal(fed, [hear])
-        if not copy.is_aligned and _is_vertical(method):
+        if not copy.is_aligned and not method.horizontal:
             align(copy)
         sightings.aligned = copy.alignment.aligned if copy.is_aligned else 0
         attacks += [ATTACKS[name](sightings) for name in self.attacks or ATTACKS]
@@ -138,7 +137,7 @@ class Audit(Parameters):
         model = method.fit(copy, progress=progress)
         entries = copy.ledger.entries()
         sightings.training = False
-        if hasattr(model, "network_"):
+        if model.predicts and not model.horizontal:
             model.predict(copy)
         report = AuditReport(
             method=type(method).__name__,
@@ -196,7 +195,7 @@ def _clone(method: Any) -> Any:
 
 def _audible(method: Any) -> list[str]:
     """Have sums made under masks, which the coordinator opens from messages; says so."""
-    if getattr(method, "secure", None) != "he":
+    if method.get_params().get("secure") != "he":
         return []
     method.set_params(secure="masks")
     return [
@@ -205,16 +204,9 @@ def _audible(method: Any) -> list[str]:
     ]
 
 
-def _is_vertical(method: Any) -> bool:
-    """Whether the parties hold different columns of the same people."""
-    from fedmend.methods.horizontal.estimator import HorizontalEstimator
-
-    return not isinstance(method, HorizontalEstimator)
-
-
 def _scores(model: Any, fed: Federation) -> tuple[dict[str, float], str]:
     """The model's own scores, on test rows where all parties have some, else on its own rows."""
-    if not hasattr(model, "evaluate"):
+    if not model.predicts:
         return {}, ""
     sites = fed.engine.sites  # type: ignore[attr-defined]  # a rehearsal's is always local
     tested = all("test" in site.tables for site in sites.values())

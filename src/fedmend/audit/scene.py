@@ -84,10 +84,7 @@ class Scene:
     @cached_property
     def labellers(self) -> list[str]:
         """Whose labels the model learnt: one party's, or several's together."""
-        several = getattr(self.model, "label_parties_", None)
-        if several is not None:
-            return list(several)
-        return [str(getattr(self.model, "label_party", None) or self.fed.label_party)]
+        return list(self.model.learnt_from(self.fed))
 
     @property
     def whose(self) -> str:
@@ -111,7 +108,7 @@ class Scene:
 
     @cached_property
     def class_names(self) -> list[Any]:
-        found = getattr(self.model, "classes_", None)
+        found = self.model.classes_
         if found is None:
             raise NotApplicable("the label is a number, and this attack infers classes")
         return list(found)

@@ -124,7 +124,7 @@ class VotesFromSums:
                 "each, but not the names of those who voted so"
             )
             return None
-        rule = str(getattr(scene.model, "posterior", "product"))
+        rule = str(scene.model.get_params().get("posterior", "product"))
         form = EvidenceForm.of(rule, len(parties))
         tables = [form.encode(_evidence(self.expertise[p], rule)).astype(np.int64) for p in parties]
         said = [*range(classes), NOBODY]

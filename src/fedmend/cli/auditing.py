@@ -99,19 +99,19 @@ def _options(given: dict[str, Any]) -> dict[str, Any]:
 def _subjects(plan: Plan, names: list[str]) -> dict[str, Any]:
     """What the file trains, by title: what completes and corrects first; `names` chooses."""
     from fedmend._suggest import did_you_mean
-    from fedmend.flow.config.catalogue import CROWD, completer_class, method_class
+    from fedmend.methods.registry import ANNOTATED, make
 
     seed, found, called = plan.seeds[0], {}, {}
     if plan.complete is not None:
         how = plan.complete
-        found[how.name] = completer_class(how.name)(**how.params).set_params(seed=seed)
+        found[how.name] = make(how.name, how.params, seed)
     if plan.correct is not None:
         found[plan.correct.name] = plan.correct.estimator(seed)
     for each in plan.methods:
-        estimator = method_class(each.name)(**each.params)
+        estimator = make(each.name, each.params)
         if "seed" in estimator.get_params():
             estimator.set_params(seed=seed)
-        if each.name not in CROWD and plan.correct is not None:
+        if each.name not in ANNOTATED and plan.correct is not None:
             estimator.set_params(label_party=each.params.get("label_party") or plan.correct.to)
         found[each.title] = estimator
         called[each.name] = each.title

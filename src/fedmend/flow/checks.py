@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING
 from fedmend.data.table import Table
 from fedmend.errors import DataError, FedmendError, FedmendWarning
 from fedmend.federation import Federation, Party
-from fedmend.flow.config.catalogue import CROWD, MAJORITY
 from fedmend.flow.config.doubts import doubtful_columns
+from fedmend.flow.config.naming import MAJORITY
 from fedmend.flow.config.passwords import password_notes
 from fedmend.flow.config.seals import seal_notes
 from fedmend.flow.config.shapes import alike_doubts, alike_problems, class_doubts, mostly_alike
@@ -31,6 +31,7 @@ from fedmend.flow.reading import (
     set_aside,
 )
 from fedmend.learn.metrics import CLASSIFICATION, REGRESSION
+from fedmend.methods.registry import ANNOTATED
 from fedmend.report.overview import Overview, overview
 from fedmend.secure.align import align
 from fedmend.secure.identifiers import RULES, better_rule, describe_ids, shared_by_rule
@@ -150,7 +151,7 @@ def _learns_alone_from(config: Config, party: str) -> bool:
     """Whether a method takes this party's labels for the truth."""
     if config.horizontal:
         return False
-    alone = [method for method in config.method if method.name not in CROWD]
+    alone = [method for method in config.method if method.name not in ANNOTATED]
     if len(config.labellers) == 1:
         return True
     return any(method.params.get("label_party") == party for method in alone)

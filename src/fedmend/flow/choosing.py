@@ -18,18 +18,10 @@ from typing import TYPE_CHECKING, Any
 
 from fedmend.errors import ConfigError, FedmendError, FedmendWarning
 from fedmend.federation import Federation
-from fedmend.flow.config.catalogue import (
-    AUTO,
-    COMPLETED,
-    CORRECTED,
-    CROWD,
-    METHODS,
-    method_class,
-    uses_completed_rows,
-)
-from fedmend.flow.config.shapes import HORIZONTAL
+from fedmend.flow.config.naming import AUTO, COMPLETED, CORRECTED
 from fedmend.flow.folds import fold, forget, horizontal_fold
 from fedmend.flow.scoring import Reference, measure
+from fedmend.methods.registry import ANNOTATED, HORIZONTAL, METHODS, contestants, make, method_class
 from fedmend.report.amounts import score_text
 from fedmend.report.plots import pretty
 from fedmend.report.record import better_is_higher
@@ -80,11 +72,7 @@ class Choosing:
         """
         if self.candidates is not None:
             return self.candidates
-        if horizontal:
-            return ("fedavg", "fixmatch", "sage")
-        if several:
-            return ("majority", "dawid-skene", "inc")
-        return ("local", "vfl", "local-vfl", "risa") if torn else ("local", "vfl")
+        return contestants(horizontal=horizontal, annotators=several, torn=torn)
 
     def params_of(self, name: str) -> dict[str, Any]:
         """What of the shared parameters this method knows."""
@@ -106,7 +94,9 @@ class Candidate:
 
     @property
     def title(self) -> str:
-        return METHODS[self.name][0] + CORRECTED * self.corrected + COMPLETED * self.completed
+        return (
+            METHODS[self.name].class_name + CORRECTED * self.corrected + COMPLETED * self.completed
+        )
 
     def to_dict(self, folds: int) -> dict[str, Any]:
         """The JSON form, over the folds that all have."""
@@ -166,9 +156,9 @@ def candidates_of(
     torn = fed.is_aligned and any(fed.alignment.unaligned.values())
     found = []
     for name in how.names(horizontal=horizontal, several=several, torn=torn):
-        labels = corrected and name not in CROWD
+        labels = corrected and name not in ANNOTATED
         found.append(Candidate(name, corrected=labels))
-        if completed and uses_completed_rows(name):
+        if completed and METHODS[name].partners:
             found.append(Candidate(name, completed=True, corrected=labels))
     return found
 
@@ -280,7 +270,7 @@ class Contest:
         return fold(fed, number, self.how.folds, self.seed)
 
     def _score(self, candidate: Candidate, train: Federation, held: Federation) -> dict[str, float]:
-        estimator = method_class(candidate.name)(**self.how.params_of(candidate.name))
+        estimator = make(candidate.name, self.how.params_of(candidate.name))
         if "seed" in estimator.get_params():
             estimator.set_params(seed=self.seed)
         reference = self.reference
@@ -297,7 +287,7 @@ class Contest:
         mean = {id(each): statistics.fmean(each.values[:folds]) for each in able}
         what = "rows of all parties" if self.horizontal else "rows known to all parties"
         lines = [
-            f"{best.title} was chosen: {METHODS[best.name][1]}. On held-out {what} its "
+            f"{best.title} was chosen: {METHODS[best.name].words}. On held-out {what} its "
             f"{pretty(self.metric)} was {score_text(mean[id(best)])} on average over {folds} of "
             f"{self.how.folds} folds."
         ]

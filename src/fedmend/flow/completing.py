@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Any
 
 from fedmend._json import write_json
 from fedmend.federation import Federation
-from fedmend.flow.config.catalogue import completer_class
 from fedmend.flow.kept import (
     keep_alignment,
     keep_completion,
     restore_alignment,
     restore_completion,
 )
+from fedmend.methods.registry import make
 from fedmend.report.mending import Mending
 from fedmend.secure.align import align
 
@@ -98,7 +98,7 @@ def complete(
     listener.stage(STAGE)
     crossings, crossed = len(fed.ledger), fed.ledger.total_bytes()
     began = time.perf_counter()
-    model = completer_class(how.name)(**how.params).set_params(seed=seed)
+    model = make(how.name, how.params, seed)
     model.fit(fed, progress=listener.progress)
     found = Mending.of(
         how.name,

@@ -19,10 +19,10 @@ import numpy as np
 
 from fedmend._json import write_json
 from fedmend.federation import Federation
-from fedmend.flow.config.catalogue import METHODS, method_class
 from fedmend.flow.kept import keep_completion, restore_completion
 from fedmend.methods.annotators.annotators import Labellers
 from fedmend.methods.annotators.corrected import correct_labels
+from fedmend.methods.registry import METHODS, make
 from fedmend.report.labelling import Labelling
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ class Correcting:
 
     def estimator(self, seed: int) -> Any:
         """The method that corrects."""
-        made = method_class(self.name)(**self.params).set_params(seed=seed)
+        made = make(self.name, self.params, seed)
         return made.set_params(label_parties=self.labellers) if self.labellers else made
 
     def learns_on(self, fed: Federation) -> Federation:
@@ -131,7 +131,9 @@ def correct(
         checkpoint=checkpoint,
         resume=True,
     )
-    labelling = Labelling.of(model, model.review_labels()) if hasattr(model, "expertise_") else None
+    labelling = None
+    if model.expertise_ is not None:
+        labelling = Labelling.of(model, model.review_labels())
     done = {
         completed: correct_labels(
             view if how.rows == "completed" else source,
@@ -149,7 +151,7 @@ def correct(
         keep_completion(judge, work / FOLDER)
     told = done[how.rows == "completed"]
     found = {
-        "method": METHODS[how.name][0],
+        "method": METHODS[how.name].class_name,
         "parties": list(model.label_parties_),
         "to": how.to,
         "rows": told.rows,

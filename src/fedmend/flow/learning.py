@@ -7,12 +7,12 @@ import json
 from fedmend._json import write_json
 from fedmend.federation import Federation
 from fedmend.flow.choosing import Choice, Contest, candidates_of
-from fedmend.flow.config.catalogue import CROWD
 from fedmend.flow.mending import Found
 from fedmend.flow.plan import Method, Plan
 from fedmend.flow.scoring import Reference, reference_of
 from fedmend.flow.steps import Steps, in_stage
 from fedmend.flow.training import Training
+from fedmend.methods.registry import ANNOTATED
 from fedmend.report.record import MethodRun
 
 __all__ = ["learn"]
@@ -113,7 +113,7 @@ def _reference(fed: Federation, plan: Plan) -> Reference:
     test = fed.on("test")
     if plan.horizontal and test.label_parties:
         return Reference(tuple(test.label_parties), own=True)
-    crowd = any(method.name in CROWD for method in plan.methods) or plan.correct is not None
+    crowd = any(method.name in ANNOTATED for method in plan.methods) or plan.correct is not None
     several = len(fed.label_parties) > 1
     if plan.choose is not None and several:
         crowd = True

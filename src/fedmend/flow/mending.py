@@ -11,12 +11,12 @@ from fedmend.federation import Federation
 from fedmend.flow import completing, correcting
 from fedmend.flow.choosing import Choice
 from fedmend.flow.completing import complete, completed_before
-from fedmend.flow.config.catalogue import CROWD
 from fedmend.flow.correcting import correct, corrected_before
 from fedmend.flow.kept import keep_alignment, restore_alignment
 from fedmend.flow.plan import Method, Plan
 from fedmend.flow.steps import Steps, in_stage
 from fedmend.flow.training import CHECKPOINTS
+from fedmend.methods.registry import ANNOTATED
 from fedmend.report.mending import Mending
 from fedmend.report.overview import Overview, overview
 from fedmend.secure.align import align
@@ -50,7 +50,7 @@ class Found:
 
     def view_of(self, method: Method) -> Federation | None:
         """The federation a method is trained on; None if there is none for it."""
-        if method.name in CROWD and self.base.names != self.fed.names:
+        if method.name in ANNOTATED and self.base.names != self.fed.names:
             return None if method.completed else self.fed
         return self.views[method.corrected, method.completed]
 

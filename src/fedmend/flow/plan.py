@@ -11,18 +11,11 @@ from typing import TYPE_CHECKING, Any
 from fedmend.federation import Federation, Party
 from fedmend.flow.choosing import Choosing
 from fedmend.flow.completing import Completing
-from fedmend.flow.config.catalogue import (
-    AUTO,
-    COMPLETED,
-    CORRECTED,
-    CROWD,
-    METHODS,
-    slug_of,
-    uses_completed_rows,
-)
+from fedmend.flow.config.naming import AUTO, COMPLETED, CORRECTED, slug_of
 from fedmend.flow.config.passwords import without_passwords
 from fedmend.flow.correcting import Correcting
 from fedmend.flow.reading import read_parties
+from fedmend.methods.registry import ANNOTATED, METHODS
 
 if TYPE_CHECKING:
     from fedmend.flow.config import Config
@@ -49,7 +42,7 @@ class Method:
 
     @property
     def about(self) -> str:
-        words = METHODS[self.name][1]
+        words = METHODS[self.name].words
         words += "; labels corrected before" if self.corrected else ""
         return f"{words}; completed rows included" if self.completed else words
 
@@ -105,10 +98,10 @@ class Plan:
 
     def _trainings(self, method: Method) -> list[Method]:
         labels = [False]
-        if self.correct is not None and method.name not in CROWD:
+        if self.correct is not None and method.name not in ANNOTATED:
             labels = [False, True] if self.correct.also_uncorrected else [True]
         rows = [False]
-        if self.complete is not None and uses_completed_rows(method.name):
+        if self.complete is not None and METHODS[method.name].partners:
             rows = [False, True] if self.complete.also_unmended else [True]
         return [
             self._for_labels(method.on(corrected=corrected, completed=completed))
@@ -118,7 +111,7 @@ class Plan:
 
     def _for_labels(self, method: Method) -> Method:
         """Corrected labels are at one party, whichever a method would ask otherwise."""
-        if self.correct is None or method.name in CROWD:
+        if self.correct is None or method.name in ANNOTATED:
             return method
         asked = None if method.corrected else method.params.get("label_party")
         return replace(method, params={**method.params, "label_party": asked or self.correct.to})

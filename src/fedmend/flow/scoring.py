@@ -13,7 +13,7 @@ import numpy as np
 from fedmend._json import plain
 from fedmend.errors import DataError
 from fedmend.federation import Federation
-from fedmend.flow.config.catalogue import MAJORITY
+from fedmend.flow.config.naming import MAJORITY
 from fedmend.report.uncertainty import Uncertainty
 
 __all__ = ["Reference", "how_sure", "measure", "reference_of"]
@@ -67,15 +67,10 @@ def reference_of(
 
 def measure(estimator: Any, test: Federation, reference: Reference) -> dict[str, float]:
     """All metrics of a fitted method on the test rows, computed where the labels are."""
-    from fedmend.methods.annotators.estimator import CrowdEstimator
-
-    if reference.own:
-        scores: dict[str, float] = estimator.evaluate(test)
-        return scores
     against = reference.parties[0] if len(reference.parties) == 1 else None
-    if isinstance(estimator, CrowdEstimator):
-        return estimator.evaluate(test, against=against)
-    if against is not None and against == estimator.network_.label_party:
+    if estimator.takes_reference and not reference.own:
+        return dict(estimator.evaluate(test, against=against))
+    if reference.own or estimator.learnt_from(test) == [against]:
         return dict(estimator.evaluate(test))
     return _elsewhere(estimator, test, reference)
 
@@ -122,43 +117,32 @@ def how_sure(estimator: Any, test: Federation, reference: Reference) -> Uncertai
 
     None for numbers, which have none.
     """
-    from fedmend.methods.annotators.estimator import CrowdEstimator
-
     if estimator.task_ == "regression":
         return None
-    if not hasattr(estimator, "network_"):  # the same columns of different people
+    if estimator.horizontal:
         return Uncertainty(**plain({"worth": estimator.uncertainty_report(test)}))
     several = len(reference.parties) > 1 and not reference.own
     against = reference.parties[0] if len(reference.parties) == 1 else None
     worth: dict[str, Any]
-    if isinstance(estimator, CrowdEstimator) and not several:
+    if estimator.takes_reference and not several:
         worth = estimator.uncertainty_report(test, against=against)
-    elif reference.own or (against is not None and against == estimator.network_.label_party):
+    elif reference.own or estimator.learnt_from(test) == [against]:
         rows = "aligned" if test.is_aligned else None
         worth = estimator.uncertainty_report(test, rows=rows)
     else:
         worth = _judged_elsewhere(estimator, test, reference)
     content: dict[str, Any] = {"worth": worth, "against": reference.words if several else ""}
-    if hasattr(estimator, "calibration_"):
-        content |= {
-            "carried": estimator.carried(test),
-            "trust": {kind: found["trust"] for kind, found in estimator.calibration_.items()},
-            "made_up": estimator.made_up(),
-        }
+    content |= estimator.evidence_report(test)
     return Uncertainty(**plain(content))
 
 
 def _judged_elsewhere(estimator: Any, test: Federation, reference: Reference) -> dict[str, Any]:
     """Against one other party's labels, computed there; or against the majority of several."""
     from fedmend.learn.calibration import describe
-    from fedmend.learn.metrics import normalised_entropy
 
     probabilities = estimator.predict_proba(test)
     if len(reference.parties) == 1:
         return _asked("uncertainty_report", probabilities, estimator, test, reference)
-    if hasattr(estimator, "predict_uncertainty"):
-        undecided = estimator.predict_uncertainty(test)
-    else:
-        undecided = normalised_entropy(probabilities)
+    undecided = estimator.predict_uncertainty(test)
     said, clear = _majority(test, reference.parties, estimator.classes_.tolist())
     return describe(probabilities[clear], undecided[clear], said[clear])

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from fedmend._json import write_json
 from fedmend.errors import ConfigError
-from fedmend.flow.config.catalogue import method_class
 from fedmend.flow.scoring import Reference, how_sure, measure
+from fedmend.methods.registry import make, method_class
 from fedmend.report.labelling import Labelling
 from fedmend.report.record import MethodRun
 from fedmend.split.label_dp import in_words
@@ -99,9 +99,7 @@ class Training:
         began = time.perf_counter()
         ledger = self.fed.ledger
         crossings, crossed = len(ledger), ledger.total_bytes()
-        estimator = method_class(self.method.name)(**self.method.params)
-        if "seed" in estimator.get_params():
-            estimator.set_params(seed=self.seed)
+        estimator = make(self.method.name, self.method.params, self.seed)
         if plan.horizontal and estimator.watch is None:
             estimator.set_params(watch="test")
         title = self.turns
@@ -119,7 +117,7 @@ class Training:
             "bytes": ledger.total_bytes() - crossed,
             "notes": [],
         }
-        if getattr(estimator, "privacy_", None) is not None:
+        if estimator.privacy_ is not None:
             told["notes"].append(in_words(estimator.privacy_))
         estimator.save(self.work / self.model)
         if self.first:
@@ -197,7 +195,7 @@ class Training:
             "crossings": len(ledger) - crossings,
             "bytes": ledger.total_bytes() - crossed,
         }
-        if self.first and hasattr(estimator, "expertise_"):
+        if self.first and estimator.expertise_ is not None:
             suspicious = estimator.review_labels(path=review if self._reviews else None)
             told["labelling"] = Labelling.of(estimator, suspicious).to_dict()
         if self.first and (found := how_sure(estimator, test, reference)) is not None:

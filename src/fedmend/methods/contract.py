@@ -1,24 +1,81 @@
-"""What all estimators share, after scikit-learn's conventions: parameters by name, and manifests.
+"""The contract: what an estimator is to whoever uses it without knowing its family.
 
-Keyword-only constructor arguments stored under their own names, `fit` returns self, fitted
-attributes end in `_`, and `get_params` / `set_params` / `sklearn.base.clone` work.
+After scikit-learn: keyword-only constructor arguments stored under their own names, `fit` returns
+self, fitted attributes end in `_`, and `get_params` / `set_params` / `sklearn.base.clone` work.
+
+Every method has `fit`, `save` and `load`; those that `predict` have `predict`, `predict_proba`,
+`evaluate` and `hand_out` as well. What only some can tell has a default here, so that flow, report,
+audit and serving ask a model and never look into it. What is true of a method as such, fitted or
+not, stands in its record (`fedmend.methods.registry`).
 """
 
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from fedmend._parameters import Parameters
+from fedmend._suggest import did_you_mean
 from fedmend.errors import ConfigError
+from fedmend.learn.metrics import normalised_entropy
 from fedmend.split.parts import MANIFEST, read_json
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from fedmend.federation import Federation
 
 __all__ = ["Estimator"]
 
 
 class Estimator(Parameters):
-    """Parameters by name, as scikit-learn has them, and manifests of saved models."""
+    """What all methods share.
+
+    PRESETS: settings by name, such as the published ones (``paper``). predicts: it ends in a model
+    of the label, as against a completion of rows. horizontal: its parties have the same columns.
+    takes_reference: `evaluate` can be asked whose labels count (``against=``), because several
+    parties label. privacy_: what randomised response cost, if labels were learnt through it.
+    expertise_: how well each annotator labels, if that was estimated. classes_: of the label, None
+    where it is a number.
+    """
+
+    PRESETS: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
+    predicts: ClassVar[bool] = True
+    horizontal: ClassVar[bool] = False
+    takes_reference: ClassVar[bool] = False
+    privacy_: Any = None
+    expertise_: dict[str, Any] | None = None
+    classes_: Any = None
+
+    @classmethod
+    def preset(cls, name: str, **changes: Any) -> Self:
+        """The estimator with the settings of a preset, some of them changed."""
+        if name not in cls.PRESETS:
+            raise ConfigError(
+                f"{cls.__name__} has no preset {name!r}: {did_you_mean(name, cls.PRESETS)}"
+            )
+        return cls(**{**cls.PRESETS[name], **changes})
+
+    def check_params(self) -> None:
+        """Raise all that is wrong with the parameters, before anything is trained."""
+        self._check()
+
+    def _check(self) -> None:
+        """A family's own checks."""
+
+    def learnt_from(self, fed: Federation) -> list[str]:
+        """The parties whose labels it learnt, and which `evaluate` measures by."""
+        return [str(self.get_params().get("label_party") or fed.label_party)]
+
+    def predict_uncertainty(self, fed: Federation) -> np.ndarray:
+        """How undecided it is about each row, 0 to 1."""
+        return normalised_entropy(self.predict_proba(fed))  # type: ignore[attr-defined]
+
+    def evidence_report(self, fed: Federation) -> dict[str, Any]:
+        """Who carried its decisions and how far each source is trusted, where it knows."""
+        return {}
 
     @classmethod
     def _of_manifest(cls, path: str | os.PathLike[str]) -> tuple[Self, dict[str, Any]]:

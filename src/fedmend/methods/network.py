@@ -131,6 +131,9 @@ class SplitEstimator(Estimator):
     ) -> SplitNetwork:
         return self._network_type(fed, parties=parties, label_party=label_party, config=config)
 
+    def _check(self) -> None:
+        self._config()
+
     def _config(self) -> SplitConfig:
         optimizer = OptimizerSpec(
             self.optimizer, self.lr, self.weight_decay, nesterov=self.schedule == "one-cycle"

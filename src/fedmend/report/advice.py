@@ -11,9 +11,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from fedmend.methods.costs import Cost, Facts
 from fedmend.methods.recipes import RECIPES
-from fedmend.preflight.costs import Cost, Facts, estimate
-from fedmend.report.advised import TITLES, Advice, Tear
+from fedmend.methods.registry import cost_of_alignment, estimate, record_of
+from fedmend.report.advised import Advice, Tear
 
 if TYPE_CHECKING:
     from fedmend.report.overview import Overview, PartyOverview
@@ -113,7 +114,7 @@ def _few_shared(found: Overview, told: list[PartyOverview], facts: Facts) -> Ite
         return
     share = f"{shared:,} of {owner.name}'s {owner.rows:,} rows are shared."
     method = _evidence(told)
-    mend = f"{TITLES[method]} trains on the other {rest:,} too, each trusted by evidence"
+    mend = f"{record_of(method).shown} trains on the other {rest:,} too, each trusted by evidence"
     if _predicts_numbers(found):
         mend, method = f"LocalVFL trains on the other {rest:,} too", "local-vfl"
     yield _tear("few-shared", "Few people in common", share, mend, [method], facts)
@@ -146,8 +147,8 @@ def _unlinked_partner(found: Overview, told: list[PartyOverview], facts: Facts) 
     yield _tear(
         "unlabelled-partner", "Rows without labels at a partner",
         f"{told_rows} that nobody labels.",
-        f"{TITLES[method]} predicts them too; with self_training it learns from those it is "
-        "sure of",
+        f"{record_of(method).shown} predicts them too; with self_training it learns from those it "
+        "is sure of",
         [method], facts,
     )  # fmt: skip
 
@@ -288,7 +289,7 @@ def _with_costs(
     if before is not None:
         whole += before
     if facts.aligned is not None:
-        whole += estimate("align", facts)
+        whole += cost_of_alignment(facts)
     if complete is not None:
         again = facts.completed()
         whole += estimate("fedpsg-pum", facts)

@@ -6,29 +6,12 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from fedmend.methods.costs import Cost
 from fedmend.methods.recipes import RECIPES
-from fedmend.preflight.costs import Cost
+from fedmend.methods.registry import record_of
 from fedmend.report.amounts import about, in_bytes, in_time
 
-__all__ = ["TITLES", "Advice", "Tear"]
-
-TITLES = {
-    "dawid-skene": "Dawid–Skene",
-    "fedavg": "FedAvg",
-    "fedpsg-pum": "FedPSG-PUM",
-    "fedprox": "FedProx",
-    "fixmatch": "FixMatch",
-    "inc": "InC",
-    "local": "Local",
-    "local-vfl": "LocalVFL",
-    "majority": "majority vote",
-    "risa": "RISA",
-    "risa-images": "RISA for images",
-    "sage": "SAGE",
-    "ssl-vfl": "SSLVFL",
-    "vfl": "VFL",
-}
-"""How people call the methods."""
+__all__ = ["Advice", "Tear"]
 
 
 @dataclass(frozen=True)
@@ -81,12 +64,12 @@ class Advice:
         """What to begin with, at what cost, and how to have it chosen instead."""
         if not self.methods and self.recipe is None:
             return []
-        named = [_titled(str(method["name"])) for method in self.methods]
+        named = [record_of(str(method["name"])).shown for method in self.methods]
         cost = f"{about(self.whole.seconds)} and {in_bytes(self.whole.bytes)} in all"
         if self.recipe is None:
             found = [f"To begin with: {', '.join(named)}; {cost}."]
         else:
-            stages = " → ".join(map(_titled, RECIPES[self.recipe].stages))
+            stages = " → ".join(record_of(name).shown for name in RECIPES[self.recipe].stages)
             found = [
                 f'To begin with: recipe = "{self.recipe}" ({stages}), and {_listed(named)} beside '
                 f"it, to compare; {cost}."
@@ -113,10 +96,6 @@ class Advice:
             "seconds": self.whole.seconds,
             "bytes": self.whole.bytes,
         }
-
-
-def _titled(name: str) -> str:
-    return TITLES.get(name, name)
 
 
 def _listed(names: Sequence[str]) -> str:

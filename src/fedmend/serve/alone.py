@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING
 from fedmend.errors import DataError
 from fedmend.federation import Federation, Party, Policy
 from fedmend.federation.policy import MACHINES_PREDICTIONS
-from fedmend.flow.config.catalogue import METHODS
-from fedmend.flow.config.shapes import HORIZONTAL
 from fedmend.flow.new_rows import read_rows
+from fedmend.methods.registry import HORIZONTAL, METHODS
 from fedmend.serve.asking import Group, Predicted, ask_horizontal, ask_split
 from fedmend.serve.models import load_model, name_of_class, read_told, schema_of
 from fedmend.serve.worker import PREDICTIONS_FILE, PredictionWorker
@@ -47,7 +46,7 @@ def predict_alone(
     # The party asks itself, with a top that it was once sent.
     own = Policy(foreign_predictions=MACHINES_PREDICTIONS)
     fed = Federation(Party(party.name, table, home=home, policy=own), device=device)
-    title = METHODS[name][0]
+    title = METHODS[name].class_name
     with fed, fed.workers(PredictionWorker) as crew:
         model = load_model(name, folder.resolve(), fed)
         if name in HORIZONTAL:

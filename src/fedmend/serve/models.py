@@ -20,8 +20,8 @@ from fedmend._json import reading
 from fedmend.data.encode import Encoder
 from fedmend.data.schema import Schema
 from fedmend.errors import ConfigError, DataError
-from fedmend.flow.config.catalogue import METHODS, method_class, slug_of
-from fedmend.flow.config.shapes import HORIZONTAL
+from fedmend.flow.config.naming import slug_of
+from fedmend.methods.registry import HORIZONTAL, METHODS, method_class
 from fedmend.report.record import RunRecord
 from fedmend.split.parts import FILE, MANIFEST, read_file, read_json
 
@@ -148,8 +148,8 @@ def run_name(run: Path) -> str:
 
 def name_of_class(class_name: str) -> str:
     """The method whose estimator this is."""
-    for name, (each, _) in METHODS.items():
-        if each == class_name:
+    for name, record in METHODS.items():
+        if record.class_name == class_name:
             return name
     raise ConfigError(
         f"no method of this fedmend is called {class_name!r}. Mend: the version that made the model"

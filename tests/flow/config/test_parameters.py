@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 
 from fedmend._parameters import Parameters, fits
-from fedmend.flow.config.catalogue import COMPLETERS, METHODS, completer_class, method_class
 from fedmend.flow.config.parameters import parameter_problems, type_words
+from fedmend.methods.registry import COMPLETIONS, METHODS, completion_of, method_class
 
-CLASSES = [*map(method_class, METHODS), *map(completer_class, COMPLETERS)]
+CLASSES = [*map(method_class, METHODS), *map(completion_of, COMPLETIONS)]
 
 
 def as_toml(value):

@@ -4,8 +4,8 @@ import pytest
 
 from fedmend.errors import ConfigError
 from fedmend.flow.config import load_config, without_password
-from fedmend.flow.config.catalogue import METHODS, method_class
 from fedmend.flow.config.settings import title_of
+from fedmend.methods.registry import METHODS, method_class
 
 
 def problems_of(path):

@@ -14,18 +14,6 @@ from fedmend.data.schema import KINDS as COLUMN_KINDS
 from fedmend.errors import ConfigError
 from fedmend.federation.ledger import COORDINATOR
 from fedmend.federation.policy import Policy
-from fedmend.flow.config.catalogue import (
-    AUTO,
-    COMPLETED,
-    CORRECTED,
-    CROWD,
-    MAJORITY,
-    METHODS,
-    METRICS,
-    method_class,
-    slug_of,
-    uses_completed_rows,
-)
 from fedmend.flow.config.environment import reference_problems
 from fedmend.flow.config.mending_checks import (
     holders_of,
@@ -33,8 +21,10 @@ from fedmend.flow.config.mending_checks import (
     mending_problems,
     tables_of,
 )
+from fedmend.flow.config.naming import AUTO, COMPLETED, CORRECTED, MAJORITY, METRICS, slug_of
 from fedmend.flow.config.parameters import parameter_problems
 from fedmend.flow.config.shapes import shape_of, shape_problems
+from fedmend.methods.registry import ANNOTATED, METHODS, method_class
 
 __all__ = ["cross_problems"]
 
@@ -104,7 +94,7 @@ def _labellers(raw: Mapping[str, Any]) -> Iterator[str]:
     methods = known_methods(raw) or ([] if "method" in raw else [{"name": "vfl"}])
     for method in methods:
         where, party = f"method[{method['name']}]", method.get("label_party")
-        if method["name"] in CROWD:
+        if method["name"] in ANNOTATED:
             if len(holders) == 1:
                 yield (
                     f"{where} learns from several labellers, but only {told} has a label. "
@@ -120,7 +110,7 @@ def _labellers(raw: Mapping[str, Any]) -> Iterator[str]:
         elif party is None and len(holders) > 1 and "correct" not in raw:
             yield (
                 f"several parties have a label: {told}; {where} learns from one of them. Mend: "
-                f'label_party = "{holders[0]}", a method for several ({", ".join(CROWD)}), or '
+                f'label_party = "{holders[0]}", a method for several ({", ".join(ANNOTATED)}), or '
                 "[correct], which makes one label of them"
             )
 
@@ -141,7 +131,7 @@ def _reference(raw: Mapping[str, Any]) -> Iterator[str]:
     told = {
         method["label_party"]
         for method in methods
-        if method["name"] not in CROWD and isinstance(method.get("label_party"), str)
+        if method["name"] not in ANNOTATED and isinstance(method.get("label_party"), str)
     }
     if reference is None and len(told) > 1:
         yield (
@@ -205,14 +195,14 @@ def _methods(raw: Mapping[str, Any]) -> Iterator[str]:
             hint = did_you_mean(name, [*METHODS, AUTO])
             yield f"method[{number}].name = {name!r} is not a method: {hint}"
             continue
-        shown = str(method.get("title") or METHODS[name][0])
+        shown = str(method.get("title") or METHODS[name].class_name)
         titles.append(shown)
-        if "complete" in raw and uses_completed_rows(name):
+        if "complete" in raw and METHODS[name].partners:
             titles.append(shown + COMPLETED)
-        if "correct" in raw and name not in CROWD:
+        if "correct" in raw and name not in ANNOTATED:
             titles.append(shown + CORRECTED)
         params = {key: value for key, value in method.items() if key not in ("name", "title")}
-        yield from parameter_problems(f"method[{name}]", method_class(name)(), params)
+        yield from parameter_problems(f"method[{name}]", method_class(name), params)
     # Files are named after titles, so that they must differ in more than signs.
     slugs = [slug_of(title) for title in titles]
     for slug in dict.fromkeys(slugs):

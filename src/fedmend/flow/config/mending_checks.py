@@ -9,17 +9,16 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from fedmend._suggest import did_you_mean
-from fedmend.flow.config.catalogue import (
-    AUTO,
-    COMPLETERS,
-    CROWD,
-    METHODS,
-    completer_class,
-    method_class,
-    uses_completed_rows,
-)
+from fedmend.flow.config.naming import AUTO
 from fedmend.flow.config.parameters import parameter_problems
-from fedmend.flow.config.shapes import HORIZONTAL, shape_of
+from fedmend.flow.config.shapes import shape_of
+from fedmend.methods.registry import (
+    ANNOTATED,
+    COMPLETIONS,
+    HORIZONTAL,
+    METHODS,
+    method_class,
+)
 
 __all__ = ["holders_of", "known_methods", "mending_problems", "tables_of"]
 
@@ -63,12 +62,12 @@ def _complete(raw: Mapping[str, Any]) -> Iterator[str]:
     if not isinstance(complete, dict):
         return
     name = complete.get("name", "fedpsg-pum")
-    if isinstance(name, str) and name not in COMPLETERS:
-        yield f"complete.name = {name!r} does not complete rows: {did_you_mean(name, COMPLETERS)}"
+    if isinstance(name, str) and name not in COMPLETIONS:
+        yield f"complete.name = {name!r} does not complete rows: {did_you_mean(name, COMPLETIONS)}"
     elif isinstance(name, str):
         own = ("name", "also_unmended", "export", "export_format", "pairs")
         params = {key: value for key, value in complete.items() if key not in own}
-        yield from parameter_problems("complete", completer_class(name)(), params)
+        yield from parameter_problems("complete", COMPLETIONS[name].load(), params)
     names = [str(party.get("name")) for party in tables_of(raw, "party")]
     source = complete.get("source")
     if isinstance(source, str) and source not in names:
@@ -83,7 +82,7 @@ def _complete(raw: Mapping[str, Any]) -> Iterator[str]:
         )
     methods = known_methods(raw)
     auto = any(each.get("name") == AUTO for each in tables_of(raw, "method"))
-    if methods and not auto and not any(uses_completed_rows(method["name"]) for method in methods):
+    if methods and not auto and not any(METHODS[method["name"]].partners for method in methods):
         yield (
             "complete: no method uses completed rows, because local looks at one party's own. "
             'Mend: add [[method]] name = "vfl"'
@@ -95,12 +94,12 @@ def _correct(raw: Mapping[str, Any]) -> Iterator[str]:
     if not isinstance(correct, dict):
         return
     name, holders = correct.get("name", "inc"), holders_of(raw)
-    if isinstance(name, str) and name not in CROWD:
-        yield f"correct.name = {name!r} does not correct labels: {did_you_mean(name, CROWD)}"
+    if isinstance(name, str) and name not in ANNOTATED:
+        yield f"correct.name = {name!r} does not correct labels: {did_you_mean(name, ANNOTATED)}"
     elif isinstance(name, str):
         own = ("name", "to", "labellers", "among", "least", "rows", "also_uncorrected")
         params = {key: value for key, value in correct.items() if key not in own}
-        yield from parameter_problems("correct", method_class(name)(), params)
+        yield from parameter_problems("correct", method_class(name), params)
     if len(holders) == 1:
         yield (
             f"[correct] needs several parties that label, but only {holders[0]} does. "
@@ -125,7 +124,7 @@ def _correct(raw: Mapping[str, Any]) -> Iterator[str]:
             'parties, not among labellers. Mend: rows = "aligned", or among = "all"'
         )
     methods = tables_of(raw, "method")
-    if methods and all(each.get("name") in CROWD for each in methods):
+    if methods and all(each.get("name") in ANNOTATED for each in methods):
         yield (
             "[correct]: every method learns from several labellers itself, so that none uses the "
             'corrected labels. Mend: add [[method]] name = "vfl", or remove [correct]'
@@ -149,7 +148,7 @@ def _auto(raw: Mapping[str, Any]) -> Iterator[str]:
                     f"method[{AUTO}].candidates: {name!r} is for the other shape of federation. "
                     f"Mend: leave it out; run.shape is {shape!r} here"
                 )
-            elif name in CROWD and "correct" in raw:
+            elif name in ANNOTATED and "correct" in raw:
                 yield (
                     f"method[{AUTO}].candidates: {name!r} learns from several labellers, the "
                     "others from the corrected labels, which cannot be compared. Mend: leave it out"
@@ -180,7 +179,7 @@ def _auto_values(auto: Mapping[str, Any]) -> Iterator[str]:
             every = sorted({name for each in classes for name in each.get_params()})
             yield f"{where}.{key} = {value!r} is not known: {did_you_mean(key, every)}"
         else:
-            yield from parameter_problems(where, takers[0], {key: value})
+            yield from parameter_problems(where, type(takers[0]), {key: value})
 
 
 def _alone(raw: Mapping[str, Any]) -> Iterator[str]:

@@ -12,16 +12,19 @@ from fedmend.errors import ConfigError
 
 __all__ = ["parameter_problems"]
 
-# By preference: a hook made for it, the checks that `fit` begins with, the network's settings.
-_HOOKS = ("check_params", "_check", "_config")
 
-
-def parameter_problems(where: str, estimator: Any, given: Mapping[str, Any]) -> Iterator[str]:
-    """All that is wrong with the parameters given for an estimator, each with its mend."""
+def parameter_problems(where: str, kind: Any, given: Mapping[str, Any]) -> Iterator[str]:
+    """All that is wrong with the parameters given for an estimator's class, each with its mend."""
+    estimator, hints, fitting = kind(), kind.parameter_types(), {}
     known = estimator.get_params()
-    hints = estimator.parameter_types()
-    fitting = {}
+    preset = given.get("preset")
+    if isinstance(preset, str) and preset in kind.PRESETS:
+        estimator = kind.preset(preset)
+    elif preset is not None:
+        yield f"{where}.preset = {preset!r} is not known: {did_you_mean(str(preset), kind.PRESETS)}"
     for key, value in given.items():
+        if key == "preset":
+            continue
         if key == "seed":
             yield f"{where}.{key} = {value!r}: seeds stand in one place. Mend: set run.seed"
         elif key not in known:
@@ -35,8 +38,7 @@ def parameter_problems(where: str, estimator: Any, given: Mapping[str, Any]) -> 
             fitting[key] = value
     try:
         estimator.set_params(**fitting)
-        hook = next(name for name in _HOOKS if hasattr(estimator, name))
-        getattr(estimator, hook)()
+        estimator.check_params()
     except ConfigError as error:
         yield from (f"{where}.{problem}" for problem in error.problems)
 

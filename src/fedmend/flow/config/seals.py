@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from fedmend.flow.config.catalogue import CROWD
+from fedmend.methods.registry import ANNOTATED
 
 if TYPE_CHECKING:
     from fedmend.flow.config.settings import Config
@@ -18,7 +18,7 @@ def seal_notes(config: Config) -> Iterator[str]:
     open_ = [
         each.shown_as
         for each in config.method
-        if each.params.get("seal") is False and each.name not in CROWD
+        if each.params.get("seal") is False and each.name not in ANNOTATED
     ]
     if open_:
         yield (

@@ -10,8 +10,8 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from fedmend.data.sql import without_password
 from fedmend.federation.policy import Policy
-from fedmend.flow.config.catalogue import AUTO, METHODS
-from fedmend.flow.config.shapes import HORIZONTAL
+from fedmend.flow.config.naming import AUTO
+from fedmend.methods.registry import HORIZONTAL, METHODS
 
 __all__ = ["TABLES", "Config", "MethodSettings", "PartySettings", "title_of", "without_password"]
 
@@ -130,7 +130,7 @@ class MethodSettings(BaseModel):
 
     @property
     def shown_as(self) -> str:
-        return self.title or (AUTO if self.name == AUTO else METHODS[self.name][0])
+        return self.title or (AUTO if self.name == AUTO else METHODS[self.name].class_name)
 
 
 class CompleteSettings(BaseModel):

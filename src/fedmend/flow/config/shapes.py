@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 from fedmend._suggest import closest
 from fedmend.data.labels import as_written
 from fedmend.errors import DataError
+from fedmend.methods.registry import HORIZONTAL
 
 if TYPE_CHECKING:
     from fedmend.data.table import Table
 
 __all__ = [
-    "HORIZONTAL",
     "SHAPES",
     "alike_doubts",
     "alike_problems",
@@ -28,20 +28,6 @@ __all__ = [
 ]
 
 SHAPES = ("vertical", "horizontal")
-
-HORIZONTAL: dict[str, tuple[str, str]] = {
-    "sage": ("SAGE", "few labels: both models label rows, corrected by the gap between them"),
-    "fedavg": ("FedAvg", "the labelled rows of all parties; unlabelled ones are not used"),
-    "fedprox": ("FedProx", "as fedavg, each party held near the common model"),
-    "fixmatch": ("FixMatch", "few labels: each party's own model labels its rows"),
-    "flexmatch": ("FlexMatch", "as fixmatch, with less confidence asked of classes learnt late"),
-    "fedmatch": ("FedMatch", "few labels: a party's model and those of helpers agree on labels"),
-    "fedlabel": ("FedLabel", "few labels: whichever of the two models is surer labels the row"),
-    "fedloke": ("FedLoKe", "few labels: a model that stays at the party teaches the common one"),
-    "feddure": ("FedDure", "few labels: pseudo-labels weighed by what they do to labelled rows"),
-    "feddb": ("FedDB", "few labels: predictions freed from each party's share of the classes"),
-}
-"""Methods of horizontal federations: class, and words."""
 
 
 def shape_of(raw: Mapping[str, Any]) -> str:

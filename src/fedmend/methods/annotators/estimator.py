@@ -50,6 +50,8 @@ class CrowdEstimator(SplitEstimator):
     seal: None or False; the server reads embeddings, so that they cannot be sealed.
     """
 
+    takes_reference = True
+
     def __init__(
         self,
         *,
@@ -233,7 +235,7 @@ class CrowdEstimator(SplitEstimator):
     def _hear(self, labellers: Labellers, share_expertise: bool) -> None:
         """What the parties tell in the end, where T was estimated."""
         self.evidence_error_ = labellers.error_bound
-        self.expertise_: dict[str, np.ndarray] = {}
+        self.expertise_ = {}
         if share_expertise:
             self.expertise_ = labellers.expertise()
             if self.label_dp is not None:
@@ -245,6 +247,9 @@ class CrowdEstimator(SplitEstimator):
         warn_of_inverters(self.standing_, self.votes_)
 
     # ------------------------------------------------------------------ using
+
+    def learnt_from(self, fed: Federation) -> list[str]:
+        return list(self.label_parties_)
 
     @property
     def corrected_(self) -> np.ndarray:
@@ -360,7 +365,7 @@ class CrowdEstimator(SplitEstimator):
         assert self.classes_ is not None
         write_file(folder / COORDINATOR / POSTERIOR, {"posterior": self.posterior_})
         heard: dict[str, Any] = {}
-        if hasattr(self, "expertise_"):
+        if self.expertise_ is not None:
             heard = {
                 "expertise": {party: matrix.tolist() for party, matrix in self.expertise_.items()},
                 "standing": self.standing_,

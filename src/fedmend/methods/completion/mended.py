@@ -39,6 +39,7 @@ class Mended(Estimator):
     pairs_: per (A, B) what was done with B's columns for A's rows.
     """
 
+    predicts = False
     federation: Federation
     fed_: Federation
     run_: str

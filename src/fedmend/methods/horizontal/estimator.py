@@ -52,6 +52,11 @@ class HorizontalEstimator(HorizontalSettings):
     The parameters are those of `HorizontalSettings`.
     """
 
+    horizontal = True
+
+    def learnt_from(self, fed: Federation) -> list[str]:
+        return list(fed.label_parties)
+
     # ------------------------------------------------------------------ fitting
 
     def fit(

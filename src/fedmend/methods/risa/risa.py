@@ -353,6 +353,13 @@ class RISA(SplitEstimator):
             found = {party: dict(session.top.made_up(party)) for party in network.passive}
         return {party: counts for party, counts in found.items() if counts}
 
+    def evidence_report(self, fed: Federation) -> dict[str, Any]:
+        return {
+            "carried": self.carried(fed),
+            "trust": {kind: found["trust"] for kind, found in self.calibration_.items()},
+            "made_up": self.made_up(),
+        }
+
     def pseudo_labels(self, party: str) -> dict[str, np.ndarray]:
         """What the training made up for a passive party's own rows, in the order of its table.
 

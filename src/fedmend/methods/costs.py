@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 from fedmend.federation import Federation
 
-__all__ = ["RATES", "Cost", "Facts", "Rate", "estimate", "facts_of", "units"]
+__all__ = ["ALIGN", "Cost", "Facts", "Rate", "cost_of", "facts_of"]
 
 
 @dataclass(frozen=True)
@@ -62,6 +62,26 @@ class Facts:
             max(0, self.rows[name] - self.shared) for name, count in self.features.items() if count
         )
 
+    def all_rows(self) -> int:
+        return sum(self.rows.values())
+
+    def exchanged(self) -> int:
+        """Embeddings of shared rows that travel."""
+        return self.shared * self.partners
+
+    def known_anywhere(self) -> int:
+        """The same with the rows that one party alone knows."""
+        return (self.shared + self.alone) * self.partners
+
+    def embedded(self) -> int:
+        """Embeddings that travel to a top model which is at no party."""
+        return self.shared * max(1, sum(count > 0 for count in self.features.values()))
+
+    def cells_elsewhere(self) -> int:
+        """Cells of shared rows that the label party has not."""
+        others = sum(count for name, count in self.features.items() if name != self.owner)
+        return self.shared * others
+
     def completed(self) -> Facts:
         """The same federation once the label party's rows are completed: all of them are shared."""
         return replace(self, aligned=max(self.shared, self.rows[self.owner]))
@@ -88,24 +108,8 @@ class Cost:
         return Cost(self.seconds + other.seconds, self.bytes + other.bytes)
 
 
-RATES: dict[str, Rate] = {
-    "align": Rate(0.1, 0.2, 2_000, 48),
-    "local": Rate(0.15, 0.2, 25_000, 50),
-    "vfl": Rate(0.15, 0.85, 0, 10_500),
-    "local-vfl": Rate(0.15, 0.55, 0, 12_000),
-    "ssl-vfl": Rate(0.1, 3.0, 0, 11_500),
-    "risa": Rate(0.1, 1.25, 0, 22_000),
-    "risa-images": Rate(0.5, 65.0, 1e8, 400_000),
-    "fedpsg-pum": Rate(4.0, 1.0, 8e6, 3_500),
-    "inc": Rate(0.9, 2.0, 26e6, 33_000),
-    "majority": Rate(0.3, 1.8, 0, 26_500),
-    "sage": Rate(1.5, 14.0, 0, 1.3e6),
-    "fedavg": Rate(3.5, 1.5, 0, 1.3e6),
-    "fedprox": Rate(3.5, 1.5, 0, 1.3e6),
-    "fixmatch": Rate(1.5, 10.0, 0, 1.3e6),
-}
-"""By the names of federation.toml; bytes of horizontal methods are for each party."""
-_HORIZONTAL = ("sage", "fedavg", "fedprox", "fixmatch")
+ALIGN = Rate(0.1, 0.2, 2_000, 48)
+"""Of finding the common rows; the rates of methods stand in their records."""
 
 
 def facts_of(fed: Federation, *, horizontal: bool = False) -> Facts:
@@ -119,31 +123,9 @@ def facts_of(fed: Federation, *, horizontal: bool = False) -> Facts:
     )
 
 
-def units(method: str, facts: Facts) -> int:
-    """What the costs of a method are in proportion to."""
-    if method == "align":
-        return sum(facts.rows.values()) * max(1, facts.parties - 1)
-    if method == "local":
-        return facts.rows[facts.owner]
-    if method == "local-vfl":
-        return facts.rows[facts.owner] * facts.partners
-    if method in ("risa", "risa-images"):
-        return (facts.shared + facts.alone) * facts.partners
-    if method == "fedpsg-pum":
-        others = sum(count for name, count in facts.features.items() if name != facts.owner)
-        return facts.shared * others
-    if method in _HORIZONTAL:
-        return sum(facts.rows.values())
-    if method in ("inc", "majority"):
-        return facts.shared * max(1, sum(count > 0 for count in facts.features.values()))
-    return facts.shared * facts.partners
-
-
-def estimate(method: str, facts: Facts) -> Cost:
-    """Seconds and bytes of a method with its default settings."""
-    rate, amount = RATES[method], units(method, facts)
-    # Models travel there, not rows.
-    sent = facts.parties if method in _HORIZONTAL else amount
+def cost_of(rate: Rate, amount: int, sent: int | None = None) -> Cost:
+    """sent: what bytes are in proportion to, if it is not the same amount."""
     return Cost(
-        rate.start + rate.seconds * amount / 1000, int(rate.start_bytes + rate.bytes * sent)
+        rate.start + rate.seconds * amount / 1000,
+        int(rate.start_bytes + rate.bytes * (amount if sent is None else sent)),
     )

@@ -1,0 +1,347 @@
+"""One record per method: all that the rest of the package needs to know of it.
+
+File names, pre-flight, advice, ``auto``, costs, report and the tables of the docs are made from
+these records, so that a new method is one folder and one record here. What a fitted model can do
+is in the contract (`fedmend.methods.contract`), which all of them share.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
+
+from fedmend._suggest import did_you_mean
+from fedmend.errors import ConfigError
+from fedmend.methods.costs import ALIGN, Cost, Facts, Rate, cost_of
+
+__all__ = [
+    "ANNOTATED",
+    "COMPLETIONS",
+    "HORIZONTAL",
+    "METHODS",
+    "Record",
+    "contestants",
+    "cost_of_alignment",
+    "estimate",
+    "make",
+    "method_class",
+    "record_of",
+]
+
+
+@dataclass(frozen=True)
+class Record:
+    """What a method is.
+
+    name: in a federation.toml. home: the module under `fedmend.methods`, and its class. title: as
+    people call it. words: what it does, in a line. annotators: it learns from the labels of several
+    parties. partners: columns of other parties matter to it. contest: ``auto`` tries it "always",
+    if rows are missing somewhere ("torn"), or never (""). rate, units: what it costs, in proportion
+    to which amount of the federation's sizes; None where nobody has measured it. page: of the docs.
+    """
+
+    name: str
+    home: str
+    words: str
+    page: str
+    title: str = ""
+    annotators: bool = False
+    partners: bool = True
+    contest: str = ""
+    rate: Rate | None = None
+    units: Callable[[Facts], int] | None = None
+
+    @property
+    def shown(self) -> str:
+        return self.title or self.class_name
+
+    @property
+    def class_name(self) -> str:
+        return self.home.rpartition(":")[2]
+
+    @property
+    def family(self) -> str:
+        """The folder that holds all of it."""
+        return self.home.partition(".")[0]
+
+    @property
+    def horizontal(self) -> bool:
+        """Whether the parties have the same columns of different people."""
+        return self.family == "horizontal"
+
+    def load(self) -> Any:
+        """The estimator's class."""
+        module, _, name = self.home.partition(":")
+        return getattr(import_module(f"fedmend.methods.{module}"), name)
+
+
+def _horizontal(
+    name: str, home: str, words: str, *, contest: str = "", rate: Rate | None = None
+) -> Record:
+    """Rounds on rows of the same columns: what travels are models, not rows."""
+    return Record(
+        name,
+        f"horizontal.{home}",
+        words,
+        "sage",
+        contest=contest,
+        rate=rate,
+        units=Facts.all_rows,
+    )
+
+
+_RECORDS = (
+    Record(
+        "local",
+        "vertical.local:Local",
+        "the label party alone, with its own columns",
+        "vfl-baselines",
+        partners=False,
+        contest="always",
+        rate=Rate(0.15, 0.2, 25_000, 50),
+        units=lambda facts: facts.rows[facts.owner],
+    ),
+    Record(
+        "vfl",
+        "vertical.vfl:VFL",
+        "all parties together, on the rows known to all",
+        "vfl-baselines",
+        contest="always",
+        rate=Rate(0.15, 0.85, 0, 10_500),
+        units=Facts.exchanged,
+    ),
+    Record(
+        "local-vfl",
+        "vertical.local_vfl:LocalVFL",
+        "all parties and all labelled rows, zeros where a side is missing",
+        "vfl-baselines",
+        contest="torn",
+        rate=Rate(0.15, 0.55, 0, 12_000),
+        units=lambda facts: facts.rows[facts.owner] * facts.partners,
+    ),
+    Record(
+        "random-match",
+        "vertical.random_match:RandomMatch",
+        "all labelled rows, a stranger's side where one is missing",
+        "vfl-baselines",
+    ),
+    Record(
+        "ssl-vfl",
+        "vertical.ssl_vfl:SSLVFL",
+        "bottoms pre-trained on all rows without labels, then as vfl",
+        "vfl-baselines",
+        rate=Rate(0.1, 3.0, 0, 11_500),
+        units=Facts.exchanged,
+    ),
+    Record(
+        "sfhtl",
+        "vertical.sfhtl:SFHTL",
+        "all rows of all parties; missing sides estimated, labels where sure",
+        "vfl-baselines",
+    ),
+    Record(
+        "fedcvt",
+        "vertical.fedcvt:FedCVT",
+        "two parties, all rows; attention estimates missing sides",
+        "vfl-baselines",
+    ),
+    Record(
+        "few-shot-vfl",
+        "vertical.few_shot:FewShotVFL",
+        "parties train almost alone, with a handful of messages",
+        "vfl-baselines",
+    ),
+    Record(
+        "risa",
+        "risa.risa:RISA",
+        "all rows of all parties, missing sides imputed, trusted by evidence",
+        "risa",
+        contest="torn",
+        rate=Rate(0.1, 1.25, 0, 22_000),
+        units=Facts.known_anywhere,
+    ),
+    Record(
+        "risa-images",
+        "risa.risa:ImageRISA",
+        "risa for photographs: parts alike share what they learn",
+        "risa",
+        title="RISA for images",
+        rate=Rate(0.5, 65.0, 1e8, 400_000),
+        units=Facts.known_anywhere,
+    ),
+    Record(
+        "absent-partner",
+        "vertical.absent_partner:AbsentPartner",
+        "one model for complete rows and rows of one party",
+        "vfl-baselines",
+    ),
+    Record(
+        "clean",
+        "annotators.baselines:Clean",
+        "one party's labels, taken for the truth; other labels are not looked at",
+        "inc",
+    ),
+    Record(
+        "majority",
+        "annotators.baselines:MJ",
+        "several labellers: the majority of their votes is taken for the truth",
+        "inc",
+        title="majority vote",
+        annotators=True,
+        contest="always",
+        rate=Rate(0.3, 1.8, 0, 26_500),
+        units=Facts.embedded,
+    ),
+    Record(
+        "dawid-skene",
+        "annotators.baselines:EM",
+        "several labellers: the truth inferred from their votes alone",
+        "inc",
+        title="Dawid–Skene",
+        annotators=True,
+        contest="always",
+    ),
+    Record(
+        "random-labeller",
+        "annotators.baselines:Random",
+        "several labellers: each batch believes one, drawn at random",
+        "inc",
+        annotators=True,
+    ),
+    Record(
+        "inc",
+        "annotators.inc:InC",
+        "several labellers, whose labels are corrected while the model learns",
+        "inc",
+        annotators=True,
+        contest="always",
+        rate=Rate(0.9, 2.0, 26e6, 33_000),
+        units=Facts.embedded,
+    ),
+    _horizontal(
+        "fedavg",
+        "baselines:FedAvg",
+        "the labelled rows of all parties; unlabelled ones are not used",
+        contest="always",
+        rate=Rate(3.5, 1.5, 0, 1.3e6),
+    ),
+    _horizontal(
+        "fedprox",
+        "baselines:FedProx",
+        "as fedavg, each party held near the common model",
+        rate=Rate(3.5, 1.5, 0, 1.3e6),
+    ),
+    _horizontal(
+        "fixmatch",
+        "baselines:FixMatch",
+        "few labels: each party's own model labels its rows",
+        contest="always",
+        rate=Rate(1.5, 10.0, 0, 1.3e6),
+    ),
+    _horizontal(
+        "flexmatch",
+        "baselines:FlexMatch",
+        "as fixmatch, with less confidence asked of classes learnt late",
+    ),
+    _horizontal(
+        "fedmatch",
+        "twins:FedMatch",
+        "few labels: a party's model and those of helpers agree on labels",
+    ),
+    _horizontal(
+        "fedlabel",
+        "baselines:FedLabel",
+        "few labels: whichever of the two models is surer labels the row",
+    ),
+    _horizontal(
+        "fedloke",
+        "twins:FedLoKe",
+        "few labels: a model that stays at the party teaches the common one",
+    ),
+    _horizontal(
+        "feddure",
+        "twins:FedDure",
+        "few labels: pseudo-labels weighed by what they do to labelled rows",
+    ),
+    _horizontal(
+        "feddb",
+        "baselines:FedDB",
+        "few labels: predictions freed from each party's share of the classes",
+    ),
+    _horizontal(
+        "sage",
+        "sage:SAGE",
+        "few labels: both models label rows, corrected by the gap between them",
+        contest="always",
+        rate=Rate(1.5, 14.0, 0, 1.3e6),
+    ),
+)
+
+METHODS = {record.name: record for record in _RECORDS}
+ANNOTATED = tuple(name for name, record in METHODS.items() if record.annotators)
+"""Methods that learn from the labels of several parties."""
+HORIZONTAL = tuple(name for name, record in METHODS.items() if record.horizontal)
+COMPLETIONS = {
+    "fedpsg-pum": Record(
+        "fedpsg-pum",
+        "completion.fedpsg_pum:FedPSGPUM",
+        "rows of one party get the columns of the other",
+        "fedpsg-pum",
+        title="FedPSG-PUM",
+        rate=Rate(4.0, 1.0, 8e6, 3_500),
+        units=Facts.cells_elsewhere,
+    )
+}
+
+
+def record_of(name: str) -> Record:
+    """The record of a method or completion."""
+    found = METHODS.get(name) or COMPLETIONS.get(name)
+    if found is None:
+        raise ConfigError(f"{name!r} is not a method: {did_you_mean(name, METHODS)}")
+    return found
+
+
+def method_class(name: str) -> Any:
+    """The estimator of a method's name."""
+    if name not in METHODS:
+        raise ConfigError(f"{name!r} is not a method: {did_you_mean(name, METHODS)}")
+    return METHODS[name].load()
+
+
+def make(name: str, params: Mapping[str, Any], seed: int | None = None) -> Any:
+    """A method or completion as a file gives it: a preset, if it names one, and what it changes."""
+    found = record_of(name).load()
+    changes = dict(params)
+    preset = changes.pop("preset", None)
+    made = found(**changes) if preset is None else found.preset(preset, **changes)
+    return made if seed is None or "seed" not in made.get_params() else made.set_params(seed=seed)
+
+
+def contestants(*, horizontal: bool, annotators: bool, torn: bool) -> tuple[str, ...]:
+    """The methods that ``auto`` compares in such a federation, the cheapest first."""
+    when = ("always", "torn") if torn else ("always",)
+    return tuple(
+        record.name
+        for record in _RECORDS
+        if record.contest in when
+        and record.horizontal == horizontal
+        and record.annotators == annotators
+    )
+
+
+def estimate(name: str, facts: Facts) -> Cost:
+    """Seconds and bytes of a method with its default settings."""
+    record = record_of(name)
+    if record.rate is None or record.units is None:
+        raise ConfigError(f"what {name!r} costs was not measured. Mend: a rate in its record")
+    # Models travel there, not rows.
+    sent = facts.parties if record.horizontal else None
+    return cost_of(record.rate, record.units(facts), sent)
+
+
+def cost_of_alignment(facts: Facts) -> Cost:
+    """Of finding the rows that all parties know."""
+    return cost_of(ALIGN, facts.all_rows() * max(1, facts.parties - 1))
