@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+from pathlib import Path
 
 import fedmend as fm
 
@@ -36,13 +38,9 @@ def test_importing_fedmend_loads_nothing_heavy() -> None:
 def test_rooms_import_without_the_packages_a_bare_machine_lacks() -> None:
     # The benchmarks also run where there is nothing but numpy, pandas, torch and scikit-learn.
     rooms = (
-        "data",
-        "federation",
-        "learn",
-        "generate",
-        "methods",
-        "bench.harness",
-        "bench.foundations.split",
+        *(f"fedmend.{room}" for room in ("data", "federation", "learn", "generate", "methods")),
+        "fedmend_bench.harness",
+        "fedmend_bench.foundations.split",
     )
     code = (
         "import sys\n"
@@ -51,7 +49,9 @@ def test_rooms_import_without_the_packages_a_bare_machine_lacks() -> None:
         "        if name.split('.')[0] in {'pydantic', 'cryptography', 'tenseal', 'rbcl', 'nacl',"
         " 'jinja2', 'matplotlib', 'adbc_driver_manager', 'lightphe'}:\n"
         "            raise ImportError(name)\n"
-        "sys.meta_path.insert(0, Absent())\n"
-        + "".join(f"import fedmend.{room}\n" for room in rooms)
+        "sys.meta_path.insert(0, Absent())\n" + "".join(f"import {room}\n" for room in rooms)
     )
-    subprocess.run([sys.executable, "-c", code], check=True)
+    beside = Path(__file__).parents[1] / "benchmarks"
+    paths = os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH"), str(beside)]))
+    env = os.environ | {"PYTHONPATH": paths}
+    subprocess.run([sys.executable, "-c", code], check=True, env=env)

@@ -7,7 +7,7 @@ import pytest
 import fedmend as fm
 from fedmend.errors import ConfigError
 from fedmend.methods.recipes import RECIPES, recipe
-from fedmend.methods.registry import ANNOTATED, COMPLETIONS, METHODS, completion_of, method_class
+from fedmend.methods.registry import ANNOTATED, COMPLETIONS, METHODS, make, method_class
 
 OF_THE_FLOW = {"name", "among", "to", "labellers", "least", "rows", "also_uncorrected"}
 
@@ -23,7 +23,7 @@ def test_a_recipe_names_methods_and_parameters_that_exist(name: str) -> None:
         method_class(correct["name"])(**{k: v for k, v in correct.items() if k not in OF_THE_FLOW})
     if complete is not None:
         assert complete["name"] in COMPLETIONS
-        completion_of(complete["name"])(**{k: v for k, v in complete.items() if k != "name"})
+        make(complete["name"], {k: v for k, v in complete.items() if k != "name"})
     for method in found.tables["method"]:
         assert method["name"] in METHODS
         method_class(method["name"])(**{k: v for k, v in method.items() if k != "name"})

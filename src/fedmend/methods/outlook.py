@@ -43,7 +43,7 @@ def outlook(model: SplitEstimator, fed: Federation, rows: str) -> pd.DataFrame:
         rows = str(network.label_party)
     known = [name for name in network.parties if is_known(rows, name)]
     found: dict[str, np.ndarray]
-    if hasattr(model, "predict_uncertainty"):
+    if model.evidential:
         outputs, undecided = network.opinions(fed, segments)  # type: ignore[attr-defined]
         carried = model.contributions(fed, rows=str(segments[0][0]))  # type: ignore[attr-defined]
         found = {name: carried[name].to_numpy() for name in known}

@@ -88,7 +88,7 @@ def _horizontal(
         "sage",
         contest=contest,
         rate=rate,
-        units=Facts.all_rows,
+        units=None if rate is None else Facts.all_rows,
     )
 
 

@@ -7,9 +7,9 @@ import pytest
 
 from fedmend._parameters import Parameters, fits
 from fedmend.flow.config.parameters import parameter_problems, type_words
-from fedmend.methods.registry import COMPLETIONS, METHODS, completion_of, method_class
+from fedmend.methods.registry import COMPLETIONS, METHODS, method_class
 
-CLASSES = [*map(method_class, METHODS), *map(completion_of, COMPLETIONS)]
+CLASSES = [*map(method_class, METHODS), *(each.load() for each in COMPLETIONS.values())]
 
 
 def as_toml(value):
@@ -23,7 +23,7 @@ def test_the_defaults_of_every_method_are_legal(estimator):
         for name, value in estimator().get_params().items()
         if value is not None and name != "seed"
     }
-    assert list(parameter_problems("here", estimator(), params)) == []
+    assert list(parameter_problems("here", estimator, params)) == []
 
 
 @pytest.mark.parametrize("estimator", CLASSES, ids=lambda each: each.__name__)
@@ -32,7 +32,7 @@ def test_every_parameter_refuses_what_it_is_not(estimator):
         """Nothing that a TOML file could hold."""
 
     names = [name for name in estimator().get_params() if name != "seed"]
-    found = list(parameter_problems("here", estimator(), dict.fromkeys(names, Other())))
+    found = list(parameter_problems("here", estimator, dict.fromkeys(names, Other())))
     assert len(found) == len(names)
     assert all(" must be " in problem and "Mend: " in problem for problem in found)
 
@@ -54,7 +54,7 @@ def test_types_in_words(hint, words):
 
 
 def test_true_is_not_a_number():
-    (problem,) = parameter_problems("method[vfl]", method_class("vfl")(), {"epochs": True})
+    (problem,) = parameter_problems("method[vfl]", method_class("vfl"), {"epochs": True})
     assert problem == (
         "method[vfl].epochs must be a whole number, got True. Mend: the default is 100"
     )

@@ -17,7 +17,6 @@ from fedmend.flow import execute, plan_of
 from fedmend.flow.checks import check_data
 from fedmend.flow.config import load_config
 from fedmend.flow.config.shapes import (
-    HORIZONTAL,
     alike_doubts,
     alike_problems,
     class_doubts,
@@ -192,14 +191,6 @@ def test_the_starter_sees_like_tables(ward: Ward) -> None:
     config = load_config(ward.config)
     assert config.horizontal
     assert check_data(config).problems == []
-
-
-def test_every_method_of_the_list_is_there() -> None:
-    import fedmend
-
-    for name, (cls, words) in HORIZONTAL.items():
-        assert getattr(fedmend, cls).__name__ == cls, name
-        assert len(words) <= 80
 
 
 # ---------------------------------------------------------------- tables as clinics have them

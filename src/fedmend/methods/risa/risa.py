@@ -78,6 +78,8 @@ class RISA(SplitEstimator):
     every so many steps, so weights cross, and have one head; 0 is never.
     """
 
+    evidential = True
+
     def __init__(
         self,
         *,

@@ -1,0 +1,70 @@
+"""Every method keeps the contract and has a record that is true."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import fedmend as fm
+from fedmend.errors import ConfigError
+from fedmend.federation.bound import declared
+from fedmend.methods.contract import Estimator
+from fedmend.methods.registry import (
+    ANNOTATED,
+    COMPLETIONS,
+    HORIZONTAL,
+    METHODS,
+    contestants,
+    make,
+    record_of,
+)
+
+RECORDS = METHODS | COMPLETIONS
+DOCS = Path(__file__).parents[2] / "docs"
+
+
+@pytest.mark.parametrize("name", RECORDS)
+def test_a_record_says_what_the_class_is(name: str) -> None:
+    record, kind = RECORDS[name], RECORDS[name].load()
+    assert issubclass(kind, Estimator)
+    assert getattr(fm, record.class_name) is kind, "part of the public face"
+    assert kind.__module__.startswith(f"fedmend.methods.{record.family}.")
+    assert kind.horizontal == record.horizontal
+    assert kind.takes_reference == record.annotators
+    assert kind.predicts == (name in METHODS)
+    assert (DOCS / f"{record.page}.md").is_file()
+    assert record.words and len(record.words) <= 80
+    assert (record.rate is None) == (record.units is None)
+    assert declared()[name].calls, "a party knows which workers it may use"
+
+
+@pytest.mark.parametrize("name", RECORDS)
+def test_parameters_are_checked_before_anything_is_trained(name: str) -> None:
+    made = make(name, {}, seed=5)
+    made.check_params()
+    assert made.get_params()["seed"] == 5
+    for preset in type(made).PRESETS:
+        assert type(made).preset(preset, seed=3).get_params()["seed"] == 3
+        make(name, {"preset": preset}).check_params()
+    with pytest.raises(ConfigError, match="has no preset 'papr'"):
+        make(name, {"preset": "papr"})
+
+
+def test_lists_are_made_of_the_records() -> None:
+    assert ANNOTATED == ("majority", "dawid-skene", "random-labeller", "inc")
+    assert set(HORIZONTAL) == {name for name in METHODS if METHODS[name].family == "horizontal"}
+    assert contestants(horizontal=False, annotators=False, torn=False) == ("local", "vfl")
+    torn = contestants(horizontal=False, annotators=False, torn=True)
+    assert torn == ("local", "vfl", "local-vfl", "risa")
+    several = contestants(horizontal=False, annotators=True, torn=True)
+    assert several == ("majority", "dawid-skene", "inc")
+    assert contestants(horizontal=True, annotators=False, torn=True) == (
+        "fedavg",
+        "fixmatch",
+        "sage",
+    )
+    assert record_of("majority").shown == "majority vote"
+    assert record_of("vfl").shown == "VFL"
+    with pytest.raises(ConfigError, match="did you mean 'risa'"):
+        record_of("rsia")
