@@ -205,7 +205,7 @@ def test_costs_grow_with_rows_and_parties():
     many = Facts({"a": 1000, "b": 1000}, {"a": 3, "b": 3}, ("a",), 500)
     three = Facts({"a": 100, "b": 100, "c": 100}, {"a": 3, "b": 3, "c": 3}, ("a",), 50)
     for method, record in RATED.items():
-        assert record.units(many) >= 10 * record.units(few)
+        assert record.amount(many) >= 10 * record.amount(few)
         assert estimate(method, many).seconds >= estimate(method, few).seconds
         assert estimate(method, three).bytes >= estimate(method, few).bytes
     assert few.completed().shared == 100

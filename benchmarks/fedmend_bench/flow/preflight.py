@@ -242,7 +242,7 @@ def _cost_row(cell: Cell) -> dict[str, Any]:
         "foretold s": foretold.seconds,
         "bytes": size,
         "foretold bytes": foretold.bytes,
-        "units": registry.record_of(cell.method).units(facts),
+        "units": registry.record_of(cell.method).amount(facts),
         "parties": facts.parties,
         "seconds ratio": seconds / foretold.seconds,
         "bytes ratio": size / foretold.bytes if foretold.bytes else None,

@@ -71,6 +71,14 @@ class Record:
         """Whether the parties have the same columns of different people."""
         return self.family == "horizontal"
 
+    def amount(self, facts: Facts) -> int:
+        """What its costs are in proportion to."""
+        if self.units is None:
+            raise ConfigError(
+                f"what {self.name!r} costs was not measured. Mend: units of its record"
+            )
+        return self.units(facts)
+
     def load(self) -> Any:
         """The estimator's class."""
         module, _, name = self.home.partition(":")
@@ -335,11 +343,10 @@ def contestants(*, horizontal: bool, annotators: bool, torn: bool) -> tuple[str,
 def estimate(name: str, facts: Facts) -> Cost:
     """Seconds and bytes of a method with its default settings."""
     record = record_of(name)
-    if record.rate is None or record.units is None:
-        raise ConfigError(f"what {name!r} costs was not measured. Mend: a rate in its record")
+    amount = record.amount(facts)
+    assert record.rate is not None  # who has units has a rate
     # Models travel there, not rows.
-    sent = facts.parties if record.horizontal else None
-    return cost_of(record.rate, record.units(facts), sent)
+    return cost_of(record.rate, amount, facts.parties if record.horizontal else None)
 
 
 def cost_of_alignment(facts: Facts) -> Cost:

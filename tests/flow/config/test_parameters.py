@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -79,3 +79,14 @@ def test_what_a_class_takes_itself_goes_before_its_bases() -> None:
     # Only what is not the default is shown: its own default, not its base's.
     assert repr(Own()) == "Own()"
     assert repr(Own(epochs=100, lr=0.5)) in ("Own(epochs=100, lr=0.5)", "Own(lr=0.5, epochs=100)")
+
+
+def test_a_preset_is_named_in_a_file_and_changed_there():
+    class Preset(method_class("vfl")):
+        PRESETS: ClassVar = {"paper": {"epochs": 7, "lr": 0.5}}
+
+    assert list(parameter_problems("m", Preset, {"preset": "paper", "epochs": 3})) == []
+    (problem,) = parameter_problems("m", Preset, {"preset": "papr"})
+    assert problem == "m.preset = 'papr' is not known: did you mean 'paper'?"
+    made = Preset.preset("paper", epochs=3)
+    assert (made.epochs, made.lr) == (3, 0.5)
