@@ -17,6 +17,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
+from fedmend._files import write_whole
 from fedmend.errors import DataError
 
 __all__ = ["plain", "reading", "typed", "write_json"]
@@ -41,13 +42,8 @@ def plain(value: Any) -> Any:
 
 def write_json(path: str | Path, value: Any) -> Path:
     """Write a value as indented JSON through a temporary neighbour."""
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(path.name + ".part")
     text = json.dumps(plain(value), indent=2, allow_nan=False, ensure_ascii=False)
-    part.write_text(text + "\n", encoding="utf-8")
-    part.replace(path)
-    return path
+    return write_whole(path, text + "\n")
 
 
 @contextmanager

@@ -126,7 +126,7 @@ def test_every_worker_of_the_installation_is_known():
     modules = {
         each.__module__.split(".")[1] for each in known.values() if "fedmend." in each.__module__
     }
-    assert {"secure", "learn", "methods", "flow"} <= modules
+    assert {"secure", "split", "methods", "flow"} <= modules
 
 
 def test_a_module_of_the_partys_own_is_imported(tmp_path, monkeypatch):

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from fedmend._files import write_whole
 from fedmend.audit.kept import keep_audit
 from fedmend.audit.result import AuditReport
-from fedmend.report.one_file import style, templates, write_page
+from fedmend.report.one_file import style, templates
 from fedmend.report.page import write_report
 from fedmend.report.record import RECORD_FILE
 
@@ -30,4 +31,4 @@ def write_audit(folder: str | Path, title: str, reports: Sequence[AuditReport]) 
         .get_template("audit.html")
         .render(css=style(), title=title, audits=list(reports))
     )
-    return [stored, write_page(folder / PAGE_FILE, text)]
+    return [stored, write_whole(folder / PAGE_FILE, text)]

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
+from fedmend._files import beside
 from fedmend.data.spreadsheets import write_frame
 from fedmend.errors import DataError
 
@@ -67,16 +66,11 @@ def _with_ids(table: Table, id: str) -> pd.DataFrame:
 
 @contextmanager
 def _atomic(path: str | Path) -> Iterator[str]:
-    """A temporary file beside ``path`` that takes its place if all goes well."""
-    target = Path(path)
-    unfinished = target.with_name(f".{target.name}.{secrets.token_hex(4)}")
     try:
-        yield str(unfinished)
-        os.replace(unfinished, target)
+        with beside(path) as unfinished:
+            yield str(unfinished)
     except OSError as error:
         raise DataError(
-            f"{target}: cannot be written ({error.strerror or error})",
+            f"{path}: cannot be written ({error.strerror or error})",
             mend="check that the folder is there, may be written to, and has room",
         ) from error
-    finally:
-        unfinished.unlink(missing_ok=True)

@@ -12,12 +12,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from fedmend._files import write_whole
 from fedmend.data.sql import replace_passwords
 from fedmend.errors import ConfigError, Refused
 from fedmend.federation.engines.flare.events import printable
@@ -47,12 +47,8 @@ def unconfirmed(file: PartyFile) -> list[Lead]:
 
 def confirm(file: PartyFile) -> None:
     """Remember all that the file leads to now, and nothing that it led to before."""
-    path = file.at(CONFIRMED_FILE)
-    part = path.with_name(f"{path.name}.part")
     content = json.dumps({"confirmed": sorted(lead.digest for lead in _leads(file))})
-    with os.fdopen(os.open(part, os.O_CREAT | os.O_WRONLY | os.O_TRUNC, 0o600), "w") as stream:
-        stream.write(content)
-    part.replace(path)
+    write_whole(file.at(CONFIRMED_FILE), content, private=True)
 
 
 def require_confirmed(file: PartyFile) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from fedmend._files import write_whole
 from fedmend._json import typed
 from fedmend.errors import ConfigError, Refused
 from fedmend.federation.engines.flare.events import printable
@@ -79,9 +80,7 @@ def give_answer(kit: Path, yes: bool) -> Question:
     question = open_question(kit)
     if question is None:
         raise ConfigError(f"nothing waits for an answer at {kit}. Mend: wait until a run asks")
-    part = kit / f"{_ANSWER}.part"
-    part.write_text(f"{'yes' if yes else 'no'} {question.run}", encoding="utf-8")
-    part.replace(kit / _ANSWER)
+    write_whole(kit / _ANSWER, f"{'yes' if yes else 'no'} {question.run}")
     return question
 
 

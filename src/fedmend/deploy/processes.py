@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from fedmend._files import write_whole
 from fedmend._json import typed
 from fedmend.deploy.certificates import kit_certificates, require_valid
 from fedmend.deploy.consent import party_of
@@ -231,9 +232,7 @@ class Daemon:
             "since": _born(me),
             "child_since": _born(child) if child else 0.0,
         }
-        part = self.kit / f"{PROCESS_FILE}.part"
-        part.write_text(json.dumps(content), encoding="utf-8")
-        part.replace(self.kit / PROCESS_FILE)
+        write_whole(self.kit / PROCESS_FILE, json.dumps(content))
 
     def _refuse_second(self) -> None:
         found = self.running()

@@ -12,12 +12,12 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import tempfile
 from collections.abc import Sequence
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fedmend._files import write_whole
 from fedmend.deploy.certificates import issued_certificates, kit_certificates, require_valid
 from fedmend.errors import ConfigError, MissingExtra
 from fedmend.federation.engines.flare.kits import ADMIN, PARTY_CLASS, RELAY_CLASS, Kits
@@ -353,6 +353,4 @@ def _default(kit: Path, name: str) -> dict[str, Any]:
 
 
 def _write(path: Path, content: Any) -> None:
-    with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False) as file:
-        json.dump(content, file, indent=2)
-    os.replace(file.name, path)
+    write_whole(path, json.dumps(content, indent=2), private=True)

@@ -22,7 +22,6 @@ import datetime
 import fcntl
 import json
 import math
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -33,6 +32,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from fedmend._files import write_whole
 from fedmend.data.labels import as_written
 from fedmend.data.table import Table
 from fedmend.errors import ConfigError, DataError, Refused
@@ -349,22 +349,7 @@ class LabelRecords:
         }
         text = json.dumps(content, ensure_ascii=False)
         for path in self._paths:
-            _write_private(path, text)
-
-
-def _write_private(path: Path, text: str) -> None:
-    """Whole or not at all, and for nobody else on this machine to read."""
-    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    beside = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        handle = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        with open(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        beside.replace(path)
-    finally:
-        beside.unlink(missing_ok=True)
+            write_whole(path, text, private=True, lasting=True)
 
 
 def _plain(value: Any) -> Any:

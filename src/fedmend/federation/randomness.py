@@ -15,13 +15,13 @@ from __future__ import annotations
 
 import hashlib
 import os
-import secrets
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from fedmend._files import write_whole
 from fedmend.errors import ResumeError
 
 if TYPE_CHECKING:
@@ -60,16 +60,7 @@ def kept_secret(folder: Path, owner: str, *, resumed: bool) -> bytes:
             )
         return secret
     secret = draw_secret()
-    folder.mkdir(parents=True, exist_ok=True)
-    part = folder / f".{SECRET_FILE}.{secrets.token_hex(4)}"
-    try:
-        with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-            file.write(secret)
-            file.flush()
-            os.fsync(file.fileno())
-        part.replace(path)
-    finally:
-        part.unlink(missing_ok=True)
+    write_whole(path, secret, private=True, lasting=True)
     return secret
 
 

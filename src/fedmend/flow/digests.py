@@ -17,6 +17,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from fedmend._files import write_whole
 from fedmend.data.table import Table
 from fedmend.errors import FedmendError
 from fedmend.federation import Federation, Site, Worker, exposed
@@ -78,10 +79,7 @@ class DigestWorker(Worker):
 def _secret(folder: Path) -> bytes:
     path = folder / SALT
     if not path.is_file():
-        folder.mkdir(parents=True, exist_ok=True)
-        part = path.with_name(f"{SALT}.part")
-        part.write_bytes(secrets.token_bytes(32))
-        part.replace(path)
+        write_whole(path, secrets.token_bytes(32))
     return path.read_bytes()
 
 

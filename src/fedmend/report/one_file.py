@@ -7,14 +7,13 @@ import hashlib
 import re
 from collections.abc import Sequence
 from importlib import resources
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from jinja2 import Environment
     from markupsafe import Markup
 
-__all__ = ["content_policy", "style", "templates", "with_policy", "write_page"]
+__all__ = ["content_policy", "style", "templates", "with_policy"]
 
 _META = '<meta http-equiv="Content-Security-Policy" content="{}">'
 
@@ -70,11 +69,3 @@ def style() -> Markup:
 
     sheet = resources.files("fedmend.report") / "templates" / "report.css"
     return Markup(sheet.read_text(encoding="utf-8"))
-
-
-def write_page(path: Path, text: str) -> Path:
-    """Write a page whole or not at all; returns where."""
-    part = path.with_name(path.name + ".part")
-    part.write_text(text, encoding="utf-8")
-    part.replace(path)
-    return path

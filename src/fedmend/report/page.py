@@ -6,12 +6,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from fedmend._files import write_whole
 from fedmend.federation.ledger import Entry, read_ledger
 from fedmend.report import choosing, correcting, maps, plots, rounds, uncertainty, words, worth
 from fedmend.report.amounts import human_bytes, human_seconds, percent, score_text
 from fedmend.report.labelling import Labelling
 from fedmend.report.mending import ORIGIN_WORDS, Mending
-from fedmend.report.one_file import style, templates, write_page
+from fedmend.report.one_file import style, templates
 from fedmend.report.overlap import overlap
 from fedmend.report.overview import Overview
 from fedmend.report.record import RunRecord, Summary, better_is_higher
@@ -49,7 +50,7 @@ def write_report(folder: str | Path, path: str | Path | None = None) -> Path:
     folder = Path(folder)
     record, entries = RunRecord.load(folder), read_ledger(folder / LEDGER_FILE)
     text = render(record, entries, read_stages(folder), read_audit(folder))
-    return write_page(Path(path or folder / REPORT_FILE), text)
+    return write_whole(Path(path or folder / REPORT_FILE), text)
 
 
 def render(

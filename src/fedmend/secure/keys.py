@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
+from fedmend._files import write_whole
 from fedmend.errors import ConfigError, CryptoError, Refused
 
 if TYPE_CHECKING:
@@ -124,11 +125,7 @@ class Identity:
             if password is None
             else serialization.BestAvailableEncryption(password),
         )
-        partial = Path(path).with_name(Path(path).name + ".partial")
-        partial.unlink(missing_ok=True)
-        with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-            file.write(pem)
-        partial.replace(path)
+        write_whole(path, pem, private=True)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], password: bytes | None) -> Identity:
@@ -244,9 +241,7 @@ class KeyRing:
     def _remember(self, memory: Path, party: str, public: bytes) -> None:
         self._remembered[party] = public
         content = {name: key.hex() for name, key in sorted(self._remembered.items())}
-        part = memory.with_name(f"{memory.name}.part")
-        part.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
-        part.replace(memory)
+        write_whole(memory, json.dumps(content, indent=2) + "\n")
         self._tell(
             f"first meeting with {party!r}: the key {fingerprint(public)}, as the coordinator "
             f"passed it on, is that of {party!r} from now on. Mend: compare it with what "

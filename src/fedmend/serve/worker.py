@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from fedmend._files import beside
 from fedmend.data.spreadsheets import write_frame
 from fedmend.errors import DataError
 from fedmend.federation import Alignment
@@ -108,9 +109,8 @@ class PredictionWorker(Worker):
         """One file with all of them, in the order of this party's table; whole or not at all."""
         file = self.site.folder(path) / PREDICTIONS_FILE
         file.parent.mkdir(parents=True, exist_ok=True)
-        beside = file.with_name(f".{file.name}.part")
-        write_frame(self._frame(), beside, float_format="%.7g")
-        beside.replace(file)
+        with beside(file) as part:
+            write_frame(self._frame(), part, float_format="%.7g")
 
     @exposed(kind="prediction")
     def answers(self) -> dict[str, Any]:

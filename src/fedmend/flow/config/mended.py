@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fedmend._files import write_whole
 from fedmend.errors import ConfigError
 from fedmend.flow.config.environment import begins_elsewhere
 
@@ -40,11 +41,7 @@ def write_mended(
             source=str(config.source),
         )
     text = mended_text(config, advice, path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(path.name + ".part")
-    part.write_text(text, encoding="utf-8")
-    part.replace(path)
-    return path
+    return write_whole(path, text)
 
 
 def mended_text(config: Config, advice: Mapping[str, Any], path: Path) -> str:

@@ -8,6 +8,7 @@ import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from fedmend._files import write_whole
 from fedmend._suggest import did_you_mean
 from fedmend.errors import ConfigError
 from fedmend.flow.config.settings import title_of
@@ -158,11 +159,7 @@ def write_starter(
             f"{path} exists already. Mend: --force to overwrite it, or --out another.toml"
         )
     text = starter_text(path, [Path(file) for file in files], id=id, label=label)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(path.name + ".part")
-    part.write_text(text, encoding="utf-8")
-    part.replace(path)
-    return path
+    return write_whole(path, text)
 
 
 def starter_text(

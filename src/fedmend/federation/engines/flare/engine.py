@@ -10,6 +10,7 @@ from concurrent.futures import TimeoutError as FutureTimeout
 from pathlib import Path
 from typing import Any
 
+from fedmend._files import write_whole
 from fedmend._version import __version__
 from fedmend.errors import ConfigError, FedmendError, PartyAbsent, Refused, WireError
 from fedmend.federation import wire
@@ -190,10 +191,7 @@ class FlareEngine:
             try:
                 copy = self._copy_of(party)
                 read_entries(copy, f"the ledger of {party!r}")
-                folder.mkdir(parents=True, exist_ok=True)
-                beside = folder / f"{party}.jsonl.part"
-                beside.write_bytes(copy)
-                beside.replace(folder / f"{party}.jsonl")
+                write_whole(folder / f"{party}.jsonl", copy)
             except (FedmendError, OSError) as error:
                 logger.warning("there is no copy of the ledger of %r: %s", party, error)
 
