@@ -39,9 +39,10 @@ test: setup lint types ## lint, types, tests and docs: what CI runs
 test-slow: setup ## the long tests too, and those on the data under FEDMEND_DATA
 	$(PYTEST) -m "slow or real"
 
-lint: setup ## ruff: lint and format check
+lint: setup ## ruff, and the house: how heavy it is, and that every import points downwards
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/python tools/house.py
 
 format: setup ## ruff: mend what can be mended
 	$(BIN)/ruff check --fix .
@@ -53,9 +54,9 @@ types: setup ## mypy over src
 docs: setup ## build the documentation into site/, strictly
 	$(BIN)/mkdocs build --strict --site-dir site
 
-bench: setup ## a benchmark: make bench BENCH=split
+bench: setup ## a benchmark of benchmarks/: make bench BENCH=split
 	$(BIN)/fedmend bench $(BENCH)
 
 clean: ## remove .venv, caches, builds and demo-run (your runs/ stay)
 	rm -rf $(VENV) .stamps build dist site demo-run .pytest_cache .mypy_cache .ruff_cache .hypothesis src/*.egg-info
-	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
+	find src tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -8,7 +8,7 @@ from typing import Any
 from fedmend._suggest import did_you_mean
 from fedmend.errors import ConfigError
 
-__all__ = ["chosen", "listed"]
+__all__ = ["chosen", "listed", "numbered"]
 
 
 def listed(given: Any) -> list[Any]:
@@ -20,6 +20,17 @@ def listed(given: Any) -> list[Any]:
     if isinstance(given, str):
         return [each.strip() for each in given.split(",") if each.strip()]
     return list(given) if isinstance(given, Iterable) else [given]
+
+
+def numbered(given: Any, first: int = 0) -> list[int]:
+    """The seeds of an option: so many, or which.
+
+    >>> numbered(3, first=5), numbered("7,9")
+    ([5, 6, 7], [7, 9])
+    """
+    if isinstance(given, int):
+        return list(range(first, first + given))
+    return [int(each) for each in listed(given)]
 
 
 def chosen(option: str, given: Any, known: Collection[str]) -> list[str]:

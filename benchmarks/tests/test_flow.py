@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +16,7 @@ from fedmend.flow.config import load_config
 from fedmend.methods.recipes import RECIPES
 from fedmend_bench.flow import table as flow
 from fedmend_bench.flow import world as recipes_world
-from fedmend_bench.flow.files import Line, all_lines, single_lines, write_config, write_world
+from fedmend_bench.flow.files import all_lines, single_lines, write_config, write_world
 from fedmend_bench.flow.world import BANK, LABELLERS, TELCO, Shape
 from fedmend_bench.risa.data import LABELS, PARTNER, Sides
 
@@ -75,11 +74,11 @@ def test_every_line_is_a_sound_federation_toml(bundled: None, tmp_path: Path) ->
 def test_recipes_that_correct_are_not_among_the_single_methods() -> None:
     single = {line.recipe for line in single_lines()} - {None}
     assert all("correct" not in RECIPES[str(name)].tables for name in single)
-    asked = [line.name for line in flow.chosen("recipes")]
+    asked = [line.name for line in flow.chosen_lines("recipes")]
     assert asked == [name for name, each in RECIPES.items() if "correct" in each.tables]
-    assert next(line.name for line in flow.chosen("oracle,single")) == "oracle"
-    with pytest.raises(ConfigError, match="nothing.*oracle"):
-        flow.chosen("nothing")
+    assert next(line.name for line in flow.chosen_lines("oracle,single")) == "oracle"
+    with pytest.raises(ConfigError, match="no 'nothing'.*oracle"):
+        flow.chosen_lines("nothing")
 
 
 def result(line: str, seed: int, auc: float, alone: float) -> dict[str, object]:
@@ -98,12 +97,12 @@ def test_means_and_bars() -> None:
         {"data": "credit", "line": "VFL", "seed": 0, "failed": "out of memory"},
         result("oracle", 0, 99.0, 99.0),
     ]
-    rows = {row["line"]: row for row in flow.summary(found)}
+    rows = {row["line"]: row for row in flow.summary(found, flow.MEASURES)}
     assert rows["correct-complete-vfl"]["auc"] == 72.0
     assert rows["correct-complete-vfl"]["se"] == pytest.approx(np.std([70, 74], ddof=1) / 2**0.5)
     assert rows["correct-complete-vfl"]["seconds"] == 10.5
     assert rows["VFL"]["seeds"] == 0 and rows["VFL"]["auc"] is None
-    both, alone = flow.bars(found)
+    both, alone = flow.bars(found, ["RISA", "VFL"], ["correct-complete-vfl"])
     assert (both.value, both.target, both.holds) == (72.0, ">= 71", True)
     assert (alone.value, alone.holds) == (60.0, False)
     assert "RISA" in both.name and "the bank alone" in alone.name
@@ -111,7 +110,7 @@ def test_means_and_bars() -> None:
 
 @pytest.mark.slow
 def test_a_line_is_run_and_read(bundled: None, tmp_path: Path) -> None:
-    (line,) = flow.chosen("Local")
+    (line,) = flow.chosen_lines("Local")
     told = flow.measured(SHAPE, line, tmp_path / "one")
     left = json.loads((tmp_path / "one/run/metrics.json").read_text())
     assert told["auc"] == pytest.approx(100 * left["methods"][0]["scores"]["auc"])
@@ -126,26 +125,10 @@ def test_a_line_is_run_and_read(bundled: None, tmp_path: Path) -> None:
     assert told["seconds"] > sum(each["seconds"] for each in told["stages"].values())
 
 
-@pytest.mark.slow
-def test_what_fails_is_told_and_kept(bundled: None, tmp_path: Path) -> None:
-    broken = Line("broken", (BANK, TELCO), {"method": {"name": "vfl", "epochs": -1}})
-    told = flow._kept(SHAPE, broken, tmp_path, tmp_path)
-    assert "epochs" in told["failed"]
-    assert flow._kept(SHAPE, broken, tmp_path, tmp_path) == told
-
-
-def test_a_line_of_another_world_is_not_taken_up(tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr(flow, "measured", lambda shape, line, work: {"auc": shape.rows})
-    line = Line("x", (BANK, TELCO))
-    for rows in (SHAPE.rows, SHAPE.rows + 1, SHAPE.rows):
-        shape = replace(SHAPE, rows=rows)
-        assert flow._kept(shape, line, tmp_path, tmp_path)["auc"] == rows
-
-
 def test_without_its_data_nothing_is_measured_or_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FEDMEND_DATA", str(tmp_path / "nothing here"))
     with pytest.raises(DatasetAbsent, match="'credit'"):
-        flow.run(quick=True, keep=str(tmp_path))
+        flow.run(quick=True, folder=str(tmp_path))
     assert not list(tmp_path.glob("*.json"))

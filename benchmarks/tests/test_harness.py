@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import subprocess
 import sys
 import types
@@ -119,7 +120,14 @@ def test_harness_imports_without_rich_pydantic_or_torch():
         "import sys, fedmend_bench.harness as h; h.available();"
         "print([m for m in ('rich', 'pydantic', 'torch', 'typer') if m in sys.modules])"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    paths = os.pathsep.join(filter(None, sys.path))
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=True,
+        env=os.environ | {"PYTHONPATH": paths},
+    )
     assert done.stdout.strip() == "[]"
 
 

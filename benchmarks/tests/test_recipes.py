@@ -60,13 +60,13 @@ def test_a_labeller_nobody_knows() -> None:
 def test_every_named_recipe_is_a_line() -> None:
     assert set(recipes.NAMED) == set(RECIPES)
     assert set(recipes.NAMED.values()) | set(recipes.SINGLE) <= set(all_lines())
-    assert combined("InC", "FedPSG-PUM", "VFL") == recipes.NAMED["correct-complete-vfl"]
+    assert combined("InC", True, "VFL") == recipes.NAMED["correct-complete-vfl"]
 
 
 @pytest.mark.real
 def test_lines_run_and_are_taken_up_again(tmp_path: Path) -> None:
     lines = ["Local", "InC → LocalVFL", "InC alone", "oracle"]
-    result = recipes.run(**TINY, lines=lines, keep=str(tmp_path))  # type: ignore[arg-type]
+    result = recipes.run(**TINY, lines=lines, folder=str(tmp_path))  # type: ignore[arg-type]
     assert [row["line"] for row in result.rows] == lines
     for row in result.rows:
         assert 20 < row["auc"] <= 100 and 20 < row["auc, bank alone"] <= 100
@@ -77,20 +77,9 @@ def test_lines_run_and_are_taken_up_again(tmp_path: Path) -> None:
     assert table["InC → LocalVFL"]["recipe"] == "correct-local-vfl"
     assert len(result.bars) == 2
     kept = sorted(path.read_bytes() for path in tmp_path.iterdir())
-    again = recipes.run(**TINY, lines=lines, keep=str(tmp_path))  # type: ignore[arg-type]
+    again = recipes.run(**TINY, lines=lines, folder=str(tmp_path))  # type: ignore[arg-type]
     assert again.rows == result.rows
     assert sorted(path.read_bytes() for path in tmp_path.iterdir()) == kept
-
-
-def test_a_line_that_fails_is_told_and_not_counted() -> None:
-    facts = {"data": "credit", "seed": 0}
-    found = [
-        facts | {"line": "Local", "auc": 60.0, "auc, bank alone": 60.0, "seconds": 1.0, "mb": 0.0},
-        facts | {"line": "InC → LocalVFL", "failed": "DataError: nothing"},
-    ]
-    rows = {row["line"]: row for row in recipes.summary(found)}
-    assert rows["InC → LocalVFL"]["auc"] is None and rows["InC → LocalVFL"]["seeds"] == 0
-    assert recipes.bars(found) == []
 
 
 def test_unknown_lines_are_named() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ from sklearn.metrics import roc_auc_score
 from fedmend.data.table import Table
 from fedmend.errors import ConfigError
 from fedmend_bench import run_bench
+from fedmend_bench.cells import run_cells
 from fedmend_bench.risa.cost import one_piece_epochs, split_epochs
 from fedmend_bench.risa.data import (
     ALONE,
@@ -28,7 +28,7 @@ from fedmend_bench.risa.data import (
     tear,
 )
 from fedmend_bench.risa.methods import BASELINES, METHODS, Size, aligned_only, make, shared
-from fedmend_bench.risa.runs import Part, doubt_scores, pseudo_scores, run_part, run_parts
+from fedmend_bench.risa.runs import Part, doubt_scores, pseudo_scores, run_part
 from fedmend_bench.risa.table import grouped, paper_table, promises, run, summary
 
 # ------------------------------------------------------------------ data
@@ -195,47 +195,22 @@ def test_a_run_says_what_it_measured() -> None:
     assert 0 <= found["calibration error"] <= 1
 
 
-def test_runs_are_kept_and_not_run_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    parts = [Part("digits", "Local", 20, seed, 200, 50, 1) for seed in (0, 1)]
-    told: list[int] = []
-    first = run_parts(parts, tmp_path, 1, lambda done, total, _: told.append(done))
-    assert told == [1, 2]
-    assert len(list(tmp_path.glob("*.json"))) == 2
-    monkeypatch.setattr("fedmend_bench.risa.runs.run_part", lambda part: pytest.fail("ran again"))
-    again = run_parts(parts, tmp_path, 1)
-    assert [each["value"] for each in again] == [each["value"] for each in first]
-
-
-def test_other_settings_are_another_run(tmp_path: Path) -> None:
-    part = Part("digits", "Local", 20, 0, 200, 50, 1)
-    run_parts([part], tmp_path, 1)
-    path = tmp_path / part.file
-    kept = json.loads(path.read_text())
-    path.write_text(json.dumps(kept | {"value": -1.0}))
-    assert run_parts([part], tmp_path, 1)[0]["value"] == -1.0
-    (found,) = run_parts([Part("digits", "Local", 20, 0, 200, 50, 2)], tmp_path, 1)
-    assert found["value"] >= 0
-
-
-def test_a_failed_run_stops_nothing_and_is_tried_again(tmp_path: Path) -> None:
+def test_a_failed_run_is_a_row_of_its_own() -> None:
     parts = [
         Part("digits", "FedCVT", 0.1, 0, 200, 50, 1),  # not one row of the 200 overlaps
         Part("digits", "Local", 20, 1, 200, 50, 1),
     ]
-    found = run_parts(parts, tmp_path, 1)
+    found = run_cells(run_part, parts)
     assert [("failed" in each) for each in found] == [True, False]
-    assert len(list(tmp_path.glob("*.json"))) == 1
     (row,) = [row for row in summary(found) if "failed" in row]
     assert row["method"] == "FedCVT"
 
 
 @pytest.mark.slow
-def test_runs_side_by_side_give_the_same(tmp_path: Path) -> None:
+def test_runs_side_by_side_give_the_same() -> None:
     parts = [Part("digits", name, 20, 0, 200, 50, 1) for name in ("Local", "VFL", "LocalVFL")]
-    alone = run_parts(parts, tmp_path / "one", 1)
-    many = run_parts(parts, tmp_path / "many", 2)
-    values = {each["method"]: each["value"] for each in many}
-    assert values == {each["method"]: each["value"] for each in alone}
+    alone, many = run_cells(run_part, parts), run_cells(run_part, parts, processes=2)
+    assert [each["value"] for each in many] == [each["value"] for each in alone]
 
 
 # ------------------------------------------------------------------ summaries
@@ -313,17 +288,17 @@ def test_on_tables_no_baseline_may_be_above() -> None:
     assert not bars["adult, 10 %: RISA over the best (LocalVFL)"].holds
 
 
-def test_wrong_options_are_told_together() -> None:
-    with pytest.raises(ConfigError) as caught:
-        run(data="mnist", methods="VLF", overlaps=[0])
-    assert len(caught.value.problems) == 3
+def test_wrong_options_are_told() -> None:
+    for wrong in ({"data": "mnist"}, {"methods": "VLF"}, {"overlaps": [0]}):
+        with pytest.raises(ConfigError, match="no 'mnist'|did you mean 'VFL'|between 0 and 100"):
+            run(**wrong)
 
 
 def test_a_quick_run_through_the_registry(tmp_path: Path) -> None:
     options = {"methods": "Local,LocalVFL", "epochs": 1, "folder": str(tmp_path)}
     result = run_bench("risa", quick=True, options=options)
     assert [row["method"] for row in result.rows] == ["Local", "LocalVFL"]
-    assert len(list(tmp_path.glob("digits.*.json"))) == 2
+    assert len(list(tmp_path.glob("digits-*.json"))) == 2
 
 
 def test_cost_is_measured_on_the_same_network() -> None:

@@ -1,76 +1,43 @@
-"""The measurements of FedPSG-PUM one by one: what each computes, and many of them in parallel.
-
-A `Cell` is one measurement of one torn table. Each runs by itself, so cells can be spread over
-processes, kept in a folder, and taken up again where a run was cut off.
-"""
+"""The measurements of FedPSG-PUM one by one: a `Cell` is one of one torn table."""
 
 from __future__ import annotations
 
 import json
 import time
 import warnings
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from fedmend._json import write_json
 from fedmend.data import datasets
 from fedmend.data.table import Table
-from fedmend.errors import FedmendError, FedmendWarning
+from fedmend.errors import FedmendWarning
 from fedmend.federation import Federation
 from fedmend.generate import make
 from fedmend.methods import VFL, Local, LocalVFL
 from fedmend.methods.completion.fedpsg_pum import FedPSGPUM
 from fedmend.methods.completion.rows import completion_of
 from fedmend_bench.completion.scores import Scenario, reference, scores, tear_table
-from fedmend_bench.pool import side_by_side
 
-__all__ = ["ABLATIONS", "OURS", "PAPER", "PARTS", "Cell", "run_cell", "run_cells"]
+__all__ = ["OURS", "PAPER", "PARTS", "Cell", "run_cell"]
 
 OURS, PAPER = "FedPSG-PUM", "paper()"
 PARTS = ("ours", "paper", "baselines")
-ROUNDS = {"rounds": 3, "alpha": 0.5}
-ABLATIONS: dict[str, dict[str, Any]] = {
-    "default": {},
-    "strength=mean": {"strength": "mean"},
-    "strength=mean-abs": {"strength": "mean-abs"},
-    "tau=0 (all predicted)": {"tau": 0.0},
-    "tau=0.2": {"tau": 0.2},
-    "tau=cv": {"tau": "cv"},
-    "tau=1 (all generated)": {"tau": 1.0},
-    "rounds=3, confidence=spread": ROUNDS,
-    "rounds=3, confidence=probability": {**ROUNDS, "confidence": "probability"},
-    "rounds=3, confidence=published": {**ROUNDS, "confidence": "published"},
-    "rounds=3, confidence=cpg": {**ROUNDS, "confidence": "cpg"},
-    "rounds=3, confidence=cdsc": {**ROUNDS, "confidence": "cdsc"},
-    "rounds=3, confidence=evidential": {**ROUNDS, "confidence": "evidential"},
-    "order=generate-first": {"order": "generate-first"},
-    "chain": {"chain": True},
-    "own columns": {"own_columns": True},
-    "condition=False": {"condition": False},
-    "draws=1": {"draws": 1},
-    "folds=1": {"folds": 1},
-    "beyond": {"beyond": True},
-    "model=linear": {"model": "linear"},
-    "model=tree": {"model": "tree"},
-    "model=linear+tree+neural": {"model": ["linear", "tree", "neural"]},
-}
 
 
 @dataclass(frozen=True)
 class Cell:
     """One measurement.
 
-    part: ours, paper, baselines, ``reference: NAME``, ``generator: NAME`` or ``ablation: NAME``.
-    where: which rows are missing. columns: so many of the table's columns, drawn; 0 for all.
-    generator_epochs, epochs, trainings: of generators; of downstream training, and how many of
-    those are averaged. secure: homomorphic encryption for the correlation too. settings: for
-    FedPSGPUM in the place of its defaults.
+    part: ours, paper, baselines, ``reference: NAME`` or ``generator: NAME``. where: which rows are
+    missing. columns: so many of the table's columns, drawn; 0 for all. generator_epochs, epochs,
+    trainings: of generators; of downstream training, and how many of those are averaged. secure:
+    homomorphic encryption for the correlation too. settings: for FedPSGPUM in the place of its
+    defaults, as JSON.
     """
 
     data: str
@@ -84,18 +51,13 @@ class Cell:
     epochs: int
     trainings: int
     secure: bool = False
-    settings: dict[str, Any] = field(default_factory=dict)
+    settings: str = "{}"
     columns: int = 0
 
     @property
     def facts(self) -> dict[str, Any]:
         """What every line of the results says."""
         return {name: getattr(self, name) for name in ("data", "where", "missing", "seed")}
-
-    @property
-    def file(self) -> str:
-        name = f"{self.data}-{self.where}-{self.missing:g}-{self.seed}-{self.part}"
-        return "".join(sign if sign.isalnum() or sign in "-.=" else "_" for sign in name) + ".json"
 
 
 def run_cell(cell: Cell) -> list[dict[str, Any]]:
@@ -115,7 +77,6 @@ def run_cell(cell: Cell) -> list[dict[str, Any]]:
         "baselines": work.baselines,
         "reference": lambda: [work.completion(name, partial(reference, name, case))],
         "generator": lambda: [work.completion(f"{name} alone", partial(work.generated, name))],
-        "ablation": lambda: [work.fitted(name, work.model(**ABLATIONS[name]))[1]],
     }
     with warnings.catch_warnings():
         # no strong column, a column that was generated instead: the figures show it
@@ -133,37 +94,34 @@ class _Work:
 
     def model(self, **changes: Any) -> FedPSGPUM:
         params = {"generator_params": self.generator, "seed": self.seed}
-        return FedPSGPUM(**{**self.mode, **params, **self.cell.settings, **changes})
+        return FedPSGPUM(**{**self.mode, **params, **json.loads(self.cell.settings), **changes})
 
     def ours(self) -> Iterable[dict[str, Any]]:
-        mended, line = self.fitted(OURS, self.model())
-        yield line
-        if self.cell.trainings:
-            yield self._trained(OURS, VFL, mended.federation)
+        return self._fitted(OURS, self.model())
 
     def paper(self) -> Iterable[dict[str, Any]]:
         # The published protocol gives the same order of columns at many times the cost.
         preset = FedPSGPUM.paper(
             protocol="inner-product", generator_params=self.generator, **self.mode
         )
-        mended, line = self.fitted(PAPER, preset)
-        yield line
-        if self.cell.trainings:
-            yield self._trained(PAPER, VFL, mended.federation)
+        return self._fitted(PAPER, preset)
 
     # ------------------------------------------------------------------ completion
 
-    def fitted(self, name: str, model: FedPSGPUM) -> tuple[FedPSGPUM, dict[str, Any]]:
+    def _fitted(self, name: str, model: FedPSGPUM) -> Iterable[dict[str, Any]]:
+        """How well cells are completed, and what a joint model on the completed rows is worth."""
         fed = self.case.federation(seed=self.seed)
         began, spent = time.perf_counter(), time.process_time()
         model.fit(fed)
-        return model, {
+        yield {
             "method": name,
             **scores(self.case, completed(fed, model)),
             "seconds": time.perf_counter() - began,
             "cpu_seconds": time.process_time() - spent,
             "mb": fed.ledger.total_bytes() / 1e6,
         }
+        if self.cell.trainings:
+            yield self._trained(name, VFL, model.federation)
 
     def completion(self, name: str, fill: Callable[[], pd.DataFrame]) -> dict[str, Any]:
         began = time.perf_counter()
@@ -230,43 +188,3 @@ def completed(fed: Federation, model: FedPSGPUM) -> pd.DataFrame:
     rows = sites.site("a").alignments[f"{fed.dataset}@{model.run_}-a"].unaligned
     frame = pd.DataFrame(made.values)
     return frame.iloc[np.argsort(rows)].reset_index(drop=True)
-
-
-# ---------------------------------------------------------------------------------- many
-
-
-def run_cells(
-    cells: Sequence[Cell],
-    folder: Path | None,
-    processes: int,
-    tell: Callable[[Cell, list[dict[str, Any]]], None],
-) -> list[dict[str, Any]]:
-    """The lines of all cells, of those with a file in `folder` from there.
-
-    With several processes a cell that fails is one line that says so; the others go on.
-    """
-    kept = {cell.file: _kept(cell, folder) for cell in cells}
-    found = {name: lines for name, lines in kept.items() if lines is not None}
-    todo = [cell for cell in cells if cell.file not in found]
-    run = _guarded if processes > 1 else run_cell
-    for cell, lines in side_by_side(run, todo, processes):
-        if folder is not None and not any("failed" in line for line in lines):
-            write_json(folder / cell.file, {"cell": asdict(cell), "lines": lines})
-        found[cell.file] = lines
-        tell(cell, lines)
-    return [line for cell in cells for line in found[cell.file]]
-
-
-def _kept(cell: Cell, folder: Path | None) -> list[dict[str, Any]] | None:
-    if folder is None or not (folder / cell.file).is_file():
-        return None
-    stored = json.loads((folder / cell.file).read_text(encoding="utf-8"))
-    same = stored["cell"] == json.loads(json.dumps(asdict(cell)))
-    return list(stored["lines"]) if same else None
-
-
-def _guarded(cell: Cell) -> list[dict[str, Any]]:
-    try:
-        return run_cell(cell)
-    except (FedmendError, RuntimeError, ValueError) as error:
-        return [cell.facts | {"method": cell.part, "failed": f"{type(error).__name__}: {error}"}]

@@ -16,8 +16,9 @@ from fedmend.data.encode import Encoder
 from fedmend.data.restore import positions
 from fedmend.data.scenario import split_columns
 from fedmend.data.table import Table
-from fedmend.federation import Alignment, AlignmentCounts, Federation, Party
+from fedmend.federation import Alignment, Federation, Party
 from fedmend.learn.metrics import macro_f1
+from fedmend_bench.simulation import know, together
 
 __all__ = ["REFERENCES", "Scenario", "reference", "scores", "tear_table"]
 
@@ -49,30 +50,14 @@ class Scenario:
 
     def federation(self, b: Table | None = None, seed: int = 0) -> Federation:
         """A and B, aligned; `b` in the place of B's rows (all of them: nothing is missing)."""
-        whole = b is not None
         table = b if b is not None else self.b.take(self.known)
         fed = Federation(
             Party("a", self.a, test=self.test_a), Party("b", table, test=self.test_b), seed=seed
         )
-        none = np.zeros(0, np.int64)
-        rows = np.arange(len(self.a))
-        if whole:
-            _align(fed, {"a": Alignment(rows, none), "b": Alignment(rows, none)})
-        else:
-            here = Alignment(np.arange(len(table)), none)
-            _align(fed, {"a": Alignment(self.known, self.missing), "b": here})
-        all_test = Alignment(np.arange(len(self.test_a)), none)
-        _align(fed.on("test"), {"a": all_test, "b": all_test})
+        own = together(len(self.a)) if b is not None else Alignment(self.known, self.missing)
+        know(fed, {"a": own, "b": together(len(table))})
+        know(fed.on("test"), together(len(self.test_a)))
         return fed
-
-
-def _align(fed: Federation, alignments: dict[str, Alignment]) -> None:
-    """As a simulation may: the rows are known to correspond, so no intersection is computed."""
-    for party, alignment in alignments.items():
-        fed.engine.site(party).alignments[fed.scope] = alignment  # type: ignore[attr-defined]
-    counts = {party: len(alignment.unaligned) for party, alignment in alignments.items()}
-    aligned = len(next(iter(alignments.values())).aligned)
-    fed.note_alignment(AlignmentCounts(aligned, counts))
 
 
 def tear_table(

@@ -12,28 +12,24 @@ correlation, for the cost.
 
 from __future__ import annotations
 
-import logging
-from dataclasses import dataclass
+import json
 from itertools import product
-from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
 from fedmend.errors import ConfigError
 from fedmend.generate import generators as all_generators
-from fedmend_bench.completion.runs import ABLATIONS, OURS, PAPER, PARTS, Cell, run_cells
+from fedmend_bench.cells import run_cells
+from fedmend_bench.completion.runs import OURS, PAPER, PARTS, Cell, run_cell
 from fedmend_bench.completion.scores import REFERENCES
 from fedmend_bench.harness import Bar, BenchResult
-from fedmend_bench.options import listed
+from fedmend_bench.options import chosen, listed, numbered
 
 NAME = "fedpsg-pum"
 HELP = "FedPSG-PUM: completion error, downstream AUC and cost, beside references"
 
-logger = logging.getLogger(__name__)
-
 NOT_PRIVATE = ("knn", "iterative", "boosted trees")
-ABLATION = "ablation: "
 
 
 def run(
@@ -48,7 +44,6 @@ def run(
     parts: Any = PARTS,
     references: Any = REFERENCES,
     generators: Any = ("vae",),
-    ablations: Any = (),
     generator_epochs: int = 30,
     epochs: int = 60,
     trainings: int = 1,
@@ -56,100 +51,51 @@ def run(
     columns: int = 0,
     settings: dict[str, Any] | None = None,
     processes: int = 1,
-    kept: str | None = None,
+    folder: str | None = None,
 ) -> BenchResult:
     """Measure, and say which promises hold.
 
     seeds: how many, or which. where: rows missing at "random" or the "last" ones of the file's
     order, or both. parts: which of ours (FedPSG-PUM and training on its rows), paper, and baselines
     (training on other rows). references: completion in the clear. generators: those that are
-    measured alone. ablations: variants of FedPSG-PUM by name, or "all". columns: so many of each
-    table's columns, drawn; 0 for all.
+    measured alone. columns: so many of each table's columns, drawn; 0 for all.
     generator_epochs, epochs, trainings: of generators; of downstream training, and how many of
-    those are averaged (0: none). settings: arguments for FedPSGPUM in the place of its defaults.
-    processes: how many measurements go on at a time. kept: a folder for their results, from which
-    a later run with the same options takes those that are there.
+    those are averaged (0: none). settings: arguments for FedPSGPUM in the place of its defaults,
+    such as {"tau": 0.2}: a variant. processes: how many measurements go on at a time. folder: where
+    their results are kept, from which a later run with the same options takes those that are there.
     """
-    asked = _Asked(
-        listed(data),
-        [float(share) for share in listed(shares)],
-        list(range(seeds)) if isinstance(seeds, int) else listed(seeds),
-        listed(where),
-        listed(parts),
-        listed(references),
-        listed(generators),
-        list(ABLATIONS) if ablations == "all" else listed(ablations),
-    )
-    asked.check(processes, trainings)
+    names, portions = listed(data), [float(share) for share in listed(shares)]
+    wanted = chosen("parts", parts, PARTS) if listed(parts) else []
+    lines = [part for part in PARTS if part in wanted and (trainings or part != "baselines")]
+    lines += [f"reference: {name}" for name in chosen("references", references, REFERENCES)]
+    lines += [f"generator: {name}" for name in chosen("generators", generators, all_generators())]
+    problems = [] if names else ["data names no data set"]
+    problems += [] if lines else ["parts, references and generators name nothing to measure"]
+    if not portions or not all(0 < share < 1 for share in portions):
+        problems.append(f"shares must lie in (0, 1), got {portions}")
+    if trainings < 0:
+        problems.append(f"trainings must be at least 0, got {trainings}")
+    if problems:
+        raise ConfigError(problems)
     common: dict[str, Any] = {"rows": rows, "test": test, "epochs": epochs, "trainings": trainings}
-    common |= {"generator_epochs": generator_epochs, "secure": secure, "settings": settings or {}}
-    common["columns"] = columns
+    common |= {"generator_epochs": generator_epochs, "secure": secure, "columns": columns}
+    numbers, given = numbered(seeds), settings or {}
     if quick:
-        asked.data, asked.shares, asked.seeds = asked.data[:1], [0.5], asked.seeds[:1]
+        names, portions, numbers = names[:1], [0.5], numbers[:1]
         common |= {"rows": min(rows, 1500), "test": 500, "epochs": min(epochs, 5)}
         common |= {"generator_epochs": min(generator_epochs, 2)}
-        common["settings"] = {"tree": {"trees": 15}, **common["settings"]}
-    cells = asked.cells(common)
-    folder = Path(kept) if kept else None
-
-    def tell(cell: Cell, lines: list[dict[str, Any]]) -> None:
-        for line in lines:
-            logger.info("%s", line)
-
-    table = run_cells(cells, folder, processes, tell)
+        given = {"tree": {"trees": 15}, **given}
+    # Seed by seed, so that a run that is cut short has all of its first seeds.
+    grid = product(numbers, chosen("where", where, ("random", "last")), portions, names, lines)
+    cells = [
+        Cell(name, place, share, seed, part, settings=json.dumps(given), **common)
+        for seed, place, share, name, part in grid
+    ]
+    table = []
+    for cell, found in zip(cells, run_cells(run_cell, cells, folder, processes), strict=True):
+        failed = found["failed"] if isinstance(found, dict) else None
+        table += [cell.facts | {"method": cell.part, "failed": failed}] if failed else found
     return BenchResult(NAME, table, [] if quick else _bars(pd.DataFrame(table)))
-
-
-@dataclass
-class _Asked:
-    """What is to be measured."""
-
-    data: list[str]
-    shares: list[float]
-    seeds: list[int]
-    where: list[str]
-    parts: list[str]
-    references: list[str]
-    generators: list[str]
-    ablations: list[str]
-
-    def cells(self, common: dict[str, Any]) -> list[Cell]:
-        """Seed by seed, so that a run that is cut short has all of its first seeds."""
-        parts = [part for part in PARTS if part in self.parts]
-        if not common["trainings"]:
-            parts = [part for part in parts if part != "baselines"]
-        parts += [f"reference: {name}" for name in self.references]
-        parts += [f"generator: {name}" for name in self.generators]
-        parts += [f"{ABLATION}{name}" for name in self.ablations]
-        grid = product(self.seeds, self.where, self.shares, self.data, parts)
-        return [
-            Cell(data, where, share, int(seed), part, **common)
-            for seed, where, share, data, part in grid
-        ]
-
-    def check(self, processes: int, trainings: int) -> None:
-        problems = []
-        if not self.data:
-            problems.append("data names no data set")
-        if not self.shares or not all(0 < share < 1 for share in self.shares):
-            problems.append(f"shares must lie in (0, 1), got {self.shares}")
-        for name, given, known in (
-            ("where", self.where, ("random", "last")),
-            ("parts", self.parts, PARTS),
-            ("references", self.references, REFERENCES),
-            ("generators", self.generators, tuple(all_generators())),
-            ("ablations", self.ablations, tuple(ABLATIONS)),
-        ):
-            if not set(given) <= set(known):
-                problems.append(f"{name} must be some of {', '.join(known)}, got {given}")
-        if not [*self.parts, *self.references, *self.generators, *self.ablations]:
-            problems.append("parts, references, generators and ablations name nothing to measure")
-        if processes < 1 or trainings < 0:
-            problems.append(
-                f"processes must be at least 1, trainings at least 0, got {processes}, {trainings}"
-            )
-        if problems:
-            raise ConfigError(problems)
 
 
 # ---------------------------------------------------------------------------------- promises
@@ -182,7 +128,6 @@ def _completion_bars(at: str, rmse: pd.DataFrame, in_the_clear: bool) -> list[Ba
     """rmse: [method, seed]. in_the_clear: against the best that sees A's columns, too."""
     if OURS not in rmse.index:
         return []
-    rmse = rmse.drop([name for name in rmse.index if name in ABLATIONS])
     bars = []
     private = rmse.drop([OURS, *NOT_PRIVATE], errors="ignore")
     for name in private.index:

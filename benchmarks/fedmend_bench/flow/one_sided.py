@@ -18,14 +18,14 @@ import numpy as np
 
 from fedmend.data import datasets, scenario
 from fedmend.errors import FedmendWarning
-from fedmend.federation import Alignment, AlignmentCounts, Federation, Party
-from fedmend.federation.engines.local import LocalEngine
+from fedmend.federation import Federation, Party
 from fedmend.learn import metrics
 from fedmend.methods import RISA, VFL, AbsentPartner, Local, LocalVFL
 from fedmend.methods.network import SplitEstimator
 from fedmend.secure.align import align
 from fedmend_bench.harness import Bar, BenchResult
 from fedmend_bench.options import chosen, listed
+from fedmend_bench.simulation import apart, know, together
 
 NAME = "one-sided"
 HELP = "rows that one party alone knows: absent sides guessed, or at their mean"
@@ -101,42 +101,27 @@ def _scored(
     model: SplitEstimator, fed: Federation, known: str, truth: np.ndarray
 ) -> Iterator[dict[str, Any]]:
     """One kind of test row; of a model that guesses also with the absent side at its mean."""
-    test = fed.on("test")
-    together = known not in (LABELS, OTHER)
-    _know(test, len(truth), together)
-    rows = "aligned" if together else known
+    test, both = fed.on("test"), known not in (LABELS, OTHER)
+    know(test, (together if both else apart)(len(truth)))
+    rows = "aligned" if both else known
     network = model.network_
     assert model.classes_ is not None
     classes = model.classes_.tolist()
     y = np.array([classes.index(each) for each in truth])
-    ways = ["fill", "guess"] if not together and getattr(network, "has_sides", False) else ["–"]
+    ways = ["fill", "guess"] if not both and getattr(network, "has_sides", False) else ["–"]
     for way in ways:
         if way == "fill":
             network.has_sides = False
-        try:
-            probabilities = model.predict_proba(test, rows=rows)
-        finally:
-            if way == "fill":
-                network.has_sides = True
-        scores = metrics.classification(y, probabilities)
+        scores = metrics.classification(y, model.predict_proba(test, rows=rows))
+        if way == "fill":
+            network.has_sides = True
         yield {
             "method": type(model).__name__,
-            "known to": "both" if together else f"{known} only",
+            "known to": "both" if both else f"{known} only",
             "absent side": way,
             "auc": scores["auc"],
             "log_loss": scores["log_loss"],
         }
-
-
-def _know(test: Federation, rows: int, together: bool) -> None:
-    """Let the test people be known to both parties, or each to itself alone."""
-    assert isinstance(test.engine, LocalEngine)
-    everybody, nobody = np.arange(rows), np.zeros(0, np.int64)
-    split = Alignment(*((everybody, nobody) if together else (nobody, everybody)))
-    for party in (LABELS, OTHER):
-        test.engine.sites[party].alignments[test.scope] = split
-    own = 0 if together else rows
-    test.note_alignment(AlignmentCounts(rows - own, {LABELS: own, OTHER: own}))
 
 
 # ---------------------------------------------------------------- figures

@@ -7,18 +7,14 @@ scores both on people who were in neither.
 
 from __future__ import annotations
 
-import json
 import time
 import warnings
 from collections.abc import Callable, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from dataclasses import asdict, dataclass
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from fedmend._json import plain, write_json
 from fedmend.data import datasets, scenario
 from fedmend.data.table import Table
 from fedmend.errors import FedmendWarning
@@ -26,15 +22,18 @@ from fedmend.federation import Federation, Party
 from fedmend.methods import costs, registry
 from fedmend.preflight import curve
 from fedmend.secure.align import align
+from fedmend_bench.cells import run_cells
 from fedmend_bench.harness import Bar, BenchResult
 from fedmend_bench.options import chosen, listed
 
 HELP = "pre-flight: estimated costs and the worth of twice the overlap, beside what came of it"
 
 DATASETS = ("bank", "credit", "adult")
-VERTICAL = ("local", "vfl", "local-vfl", "ssl-vfl", "risa", "fedpsg-pum")
-CROWD = ("inc", "majority")
-HORIZONTAL = ("sage", "fedavg", "fedprox", "fixmatch")
+VERTICAL = {"local": "Local", "vfl": "VFL", "local-vfl": "LocalVFL", "ssl-vfl": "SSLVFL"}
+VERTICAL |= {"risa": "RISA", "fedpsg-pum": "FedPSGPUM"}
+CROWD = {"inc": "InC", "majority": "MJ"}
+HORIZONTAL = {"sage": "SAGE", "fedavg": "FedAvg", "fedprox": "FedProx", "fixmatch": "FixMatch"}
+METHODS = VERTICAL | CROWD | HORIZONTAL
 LABELLERS, CLIENTS = 3, 5
 ERRORS = (0.1, 0.2, 0.35)
 SCORED, REALLY = 3000, 8
@@ -50,12 +49,6 @@ class Cell:
     method: str = ""
     seed: int = 0
 
-    @property
-    def name(self) -> str:
-        return "-".join(str(value) for value in asdict(self).values() if value != "").replace(
-            ":", "-"
-        )
-
 
 def run(
     *,
@@ -63,16 +56,16 @@ def run(
     parts: str = "cost,curve",
     sets: str = ",".join(DATASETS),
     rows: str = "600,2400,9600",
-    methods: str = ",".join((*VERTICAL, *CROWD, *HORIZONTAL)),
+    methods: str = ",".join(METHODS),
     seeds: int = 3,
     first_seed: int = 100,
     processes: int = 1,
-    keep: str | None = None,
+    folder: str | None = None,
 ) -> BenchResult:
-    """All cells, those kept in the folder `keep` taken from there."""
+    """All cells, those kept in the folder taken from there."""
     names, sizes = listed(sets), [int(each) for each in listed(rows)]
     asked = chosen("parts", parts, ("cost", "curve"))
-    wanted = chosen("methods", methods, (*VERTICAL, *CROWD, *HORIZONTAL))
+    wanted = chosen("methods", methods, METHODS)
     if quick:
         names, sizes, seeds = ["breast-cancer"], [160], 1
     cells = [
@@ -88,35 +81,8 @@ def run(
         for name in names
         if "cost" in asked
     ]
-    found = run_cells(cells, processes, Path(keep) if keep else None)
+    found = run_cells(run_cell, cells, folder, processes)
     return BenchResult("preflight", found, _bars(found))
-
-
-def run_cells(cells: Sequence[Cell], processes: int, keep: Path | None) -> list[dict[str, Any]]:
-    """Every cell once; each is written as soon as it is done."""
-    results: dict[str, dict[str, Any]] = {}
-    todo = []
-    for cell in cells:
-        file = keep / f"{cell.name}.json" if keep else None
-        if file is not None and file.is_file():
-            results[cell.name] = json.loads(file.read_text(encoding="utf-8"))
-        else:
-            todo.append(cell)
-
-    def done(cell: Cell, row: dict[str, Any]) -> None:
-        results[cell.name] = plain(row)
-        if keep is not None:
-            write_json(keep / f"{cell.name}.json", plain(row))
-
-    if processes == 1:
-        for cell in todo:
-            done(cell, run_cell(cell))
-    else:
-        with ProcessPoolExecutor(processes) as pool:
-            under_way = {pool.submit(run_cell, cell): cell for cell in todo}
-            for future in as_completed(under_way):
-                done(under_way[future], future.result())
-    return [results[cell.name] for cell in cells if cell.name in results]
 
 
 def run_cell(cell: Cell) -> dict[str, Any]:
@@ -253,12 +219,7 @@ def _scene(cell: Cell) -> tuple[Federation, Callable[[], Any]]:
     """A federation torn as the method mends it, and the method with its default settings."""
     import fedmend
 
-    classes = {
-        "local": "Local", "vfl": "VFL", "local-vfl": "LocalVFL", "risa": "RISA",
-        "fedpsg-pum": "FedPSGPUM", "inc": "InC", "majority": "MJ", "sage": "SAGE",
-        "fedavg": "FedAvg", "fedprox": "FedProx", "fixmatch": "FixMatch", "ssl-vfl": "SSLVFL",
-    }  # fmt: skip
-    method = getattr(fedmend, classes[cell.method])
+    method = getattr(fedmend, METHODS[cell.method])
     table = _sample(cell.dataset, cell.rows, cell.seed)
     if cell.method in HORIZONTAL:
         parties = scenario.split_clients(table, CLIENTS, labelled=0.1, seed=cell.seed)
@@ -288,6 +249,7 @@ def _labellers(table: Table, seed: int) -> dict[str, Table]:
 
 def _bars(rows: Sequence[dict[str, Any]]) -> list[Bar]:
     bars = []
+    rows = [row for row in rows if "failed" not in row]
     cost = [row for row in rows if row["part"] == "cost"]
     if cost:
         off = [_times(row["seconds ratio"]) for row in cost]

@@ -6,19 +6,17 @@ run once and counted in each. Lines are kept one by one, so that a stopped bench
 
 from __future__ import annotations
 
-import json
 import time
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
+from functools import cache
 from typing import Any
 
 import numpy as np
 
-from fedmend._json import write_json
-from fedmend.errors import FedmendError, FedmendWarning
+from fedmend.errors import FedmendWarning
 from fedmend.federation import Federation
 from fedmend.learn import metrics
 from fedmend.methods import EM, MJ, VFL, Local, LocalVFL
@@ -30,19 +28,18 @@ from fedmend.methods.recipes import CORRECT, TRAIN
 from fedmend.methods.risa.risa import RISA
 from fedmend.secure.align import align
 from fedmend.split.belief import cell_confidence, keep_belief, keep_confidence, label_belief
+from fedmend_bench.cells import run_cells
 from fedmend_bench.flow.world import ALONE, BANK, Shape, World, make_world
 
 OWN, MAJORITY, SKENE, CORRECTED = "own", "majority", "Dawid–Skene", "InC"
 LABELS = (OWN, MAJORITY, SKENE, CORRECTED)
-COMPLETIONS = ("none", "FedPSG-PUM", "FedPSG-PUM cpg")
+COMPLETED = "FedPSG-PUM"
 LEARNERS: dict[str, Any] = {"Local": Local, "VFL": VFL, "LocalVFL": LocalVFL, "RISA": RISA}
 # What each of the parts that make stages meet is worth: a recipe's line without it.
 CONFIDENT = "InC → FedPSG-PUM → RISA, all cells believed"
 CERTAIN = ("InC → FedPSG-PUM → VFL, labels certain", "InC → RISA, labels certain")
 WITHOUT = (CONFIDENT, *CERTAIN)
 ALONE_LINES = ("InC alone", "InC on the labellers' rows", "oracle")
-# SAGE's rule within VFPU-M: rows join when their confidence and its trend agree.
-SAGE_RULES: dict[str, Any] = {"rounds": 3, "alpha": 0.5, "confidence": "cpg"}
 INC = {key: value for key, value in CORRECT.items() if key not in ("name", "among")}
 
 
@@ -54,47 +51,28 @@ class Line:
     name: str
     epochs: int | None = None
 
-    @property
-    def file(self) -> str:
-        shape = self.shape
-        name = f"{shape.data}-{shape.seed}-{shape.noisy}-{self.name}"
-        return "".join(sign if sign.isalnum() else "_" for sign in name) + ".json"
 
-
-def combined(labels: str, completion: str, learner: str) -> str:
+def combined(labels: str, completed: bool, learner: str) -> str:
     """A line's name.
 
-    >>> combined("InC", "none", "RISA"), combined("own", "FedPSG-PUM", "VFL")
+    >>> combined("InC", False, "RISA"), combined("own", True, "VFL")
     ('InC → RISA', 'FedPSG-PUM → VFL')
     """
-    stages = [labels if labels != OWN else "", completion if completion != "none" else ""]
+    stages = [labels if labels != OWN else "", COMPLETED if completed else ""]
     return " → ".join([stage for stage in stages if stage] + [learner])
 
 
 def all_lines() -> list[str]:
     """Every line: single methods first, then combinations."""
-    found = [combined(OWN, "none", learner) for learner in LEARNERS]
-    found += [combined(OWN, completion, "VFL") for completion in COMPLETIONS[1:]]
-    found += list(ALONE_LINES)
+    found = [combined(OWN, False, learner) for learner in LEARNERS]
+    found += [combined(OWN, True, "VFL"), *ALONE_LINES]
     for labels in LABELS:
-        for completion in COMPLETIONS:
-            learners = tuple(LEARNERS) if completion == "none" else ("VFL", "RISA")
-            found += [combined(labels, completion, learner) for learner in learners]
+        found += [combined(labels, False, learner) for learner in LEARNERS]
+        found += [combined(labels, True, learner) for learner in ("VFL", "RISA")]
     return list(dict.fromkeys([*found, *WITHOUT]))
 
 
 # ---------------------------------------------------------------------------------- one world
-
-
-@dataclass
-class Cost:
-    """Of a stage: seconds, megabytes that crossed."""
-
-    seconds: float = 0.0
-    mb: float = 0.0
-
-    def plus(self, other: Cost) -> Cost:
-        return Cost(self.seconds + other.seconds, self.mb + other.mb)
 
 
 @dataclass
@@ -104,7 +82,7 @@ class Bench:
     shape: Shape
     epochs: int | None = None
     world: World = field(init=False)
-    costs: dict[str, Cost] = field(default_factory=dict, init=False)
+    costs: dict[str, dict[str, float]] = field(default_factory=dict, init=False)
     _kept: dict[str, Any] = field(default_factory=dict, init=False)
 
     def __post_init__(self) -> None:
@@ -120,8 +98,7 @@ class Bench:
             return self._scored(model, stages)
         *before, learner = name.partition(",")[0].split(" → ")
         labels = next((stage for stage in before if stage in LABELS), OWN)
-        completion = next((stage for stage in before if stage in COMPLETIONS), "none")
-        fed, stages = self._columns(completion)
+        fed, stages = self._columns(COMPLETED in before)
         if labels != OWN:
             fed, more = self._labelled(labels, fed)
             stages += more
@@ -135,20 +112,17 @@ class Bench:
 
     # ------------------------------------------------------------------ stages
 
-    def _columns(self, completion: str) -> tuple[Federation, list[str]]:
+    def _columns(self, completed: bool) -> tuple[Federation, list[str]]:
         """The bank and the telco, as they are or with completed rows."""
         pair = self.world.columns
         stages = [self._align(pair)]
-        if completion == "none":
+        if not completed:
             return pair, stages
-        if completion not in self._kept:
-            settings = SAGE_RULES if completion.endswith("cpg") else {}
-            mended = FedPSGPUM(
-                source=BANK, correlation_mode="dealer", seed=self.shape.seed, **settings
-            )
-            with self._measured(completion):
-                self._kept[completion] = mended.fit(pair).federation
-        return self._kept[completion], [*stages, completion]
+        if COMPLETED not in self._kept:
+            mended = FedPSGPUM(source=BANK, correlation_mode="dealer", seed=self.shape.seed)
+            with self._measured(COMPLETED):
+                self._kept[COMPLETED] = mended.fit(pair).federation
+        return self._kept[COMPLETED], [*stages, COMPLETED]
 
     def _labelled(self, labels: str, fed: Federation) -> tuple[Federation, list[str]]:
         """The same federation with the bank's labels corrected."""
@@ -229,25 +203,24 @@ class Bench:
         ledger = (fed or self.world.fed).ledger
         began, crossed = time.perf_counter(), ledger.total_bytes()
         yield
-        self.costs[stage] = Cost(
-            time.perf_counter() - began, (ledger.total_bytes() - crossed) / 1e6
-        )
+        self.costs[stage] = {
+            "seconds": time.perf_counter() - began,
+            "mb": (ledger.total_bytes() - crossed) / 1e6,
+        }
 
     def _scored(
         self, model: Any, stages: Sequence[str], pair: Federation | None = None
     ) -> dict[str, Any]:
         pair = self.world.columns if pair is None else pair
-        cost = Cost()
-        for stage in stages:
-            cost = cost.plus(self.costs[stage])
+        costs = {stage: self.costs[stage] for stage in stages}
         both = model.predict_proba(pair.on("test"), rows="aligned")
         one = model.predict_proba(pair.on(ALONE), rows=BANK)
         return {
             "auc": 100 * self._auc(model, both),
             "auc, bank alone": 100 * self._auc(model, one),
-            "seconds": cost.seconds,
-            "mb": cost.mb,
-            "stages": {stage: asdict(self.costs[stage]) for stage in stages},
+            "seconds": sum(costs[stage]["seconds"] for stage in stages),
+            "mb": sum(costs[stage]["mb"] for stage in stages),
+            "stages": costs,
         }
 
     def _auc(self, model: Any, outputs: np.ndarray) -> float:
@@ -272,40 +245,19 @@ class Bench:
 
 
 def run_world(
-    shape: Shape,
-    lines: Sequence[str],
-    folder: Path | None = None,
-    *,
-    epochs: int | None = None,
+    shape: Shape, lines: Sequence[str], folder: str | None = None, *, epochs: int | None = None
 ) -> list[dict[str, Any]]:
-    """The named lines of one world, those with a file in `folder` from there."""
-    bench: Bench | None = None
-    found = []
-    for name in lines:
-        line = Line(shape, name, epochs)
-        result = _kept(line, folder)
-        if result is None:
-            bench = bench or Bench(shape, epochs)
-            result = asdict(shape) | {"line": name, "epochs": epochs} | _guarded(bench, name)
-            if folder is not None and "failed" not in result:
-                write_json(folder / line.file, result)
-        found.append(result)
-    return found
+    """The named lines of one world, whose stages are run once."""
+    bench = cache(lambda: Bench(shape, epochs))
+    cells = [Line(shape, name, epochs) for name in lines]
 
+    def measure(line: Line) -> dict[str, Any]:
+        with warnings.catch_warnings():
+            # few aligned rows, no strong column, a labeller below chance: the figures show it
+            warnings.simplefilter("ignore", FedmendWarning)
+            return bench().line(line.name)
 
-def _guarded(bench: Bench, name: str) -> dict[str, Any]:
-    with warnings.catch_warnings():
-        # few aligned rows, no strong column, a labeller below chance: the figures show it
-        warnings.simplefilter("ignore", FedmendWarning)
-        try:
-            return bench.line(name)
-        except (FedmendError, RuntimeError) as error:
-            return {"failed": f"{type(error).__name__}: {error}"}
-
-
-def _kept(line: Line, folder: Path | None) -> dict[str, Any] | None:
-    if folder is None or not (folder / line.file).is_file():
-        return None
-    kept: dict[str, Any] = json.loads((folder / line.file).read_text(encoding="utf-8"))
-    asked = asdict(line.shape) | {"epochs": line.epochs}
-    return kept if all(kept.get(key) == value for key, value in asked.items()) else None
+    return [
+        asdict(shape) | {"line": cell.name, "epochs": epochs} | found
+        for cell, found in zip(cells, run_cells(measure, cells, folder), strict=True)
+    ]

@@ -1,7 +1,7 @@
 """`fedmend bench flow`: the whole flow by the command that users type, against each method alone.
 
     fedmend bench flow -o data=credit -o seeds=5
-    fedmend bench flow -o keep=out -o processes=2 -o lines=recipes,single
+    fedmend bench flow -o folder=out -o processes=2 -o lines=recipes,single
 
 Two parties with columns, a tenth of whose rows is common, and three labellers, one of them bad, as
 CSV files with a federation.toml (`files.py`). Every line is one `fedmend run` in a process and
@@ -14,29 +14,25 @@ does not change.
 from __future__ import annotations
 
 import json
-import logging
 import os
-import shutil
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 
-from fedmend._json import write_json
-from fedmend.errors import ConfigError, DataError, DatasetAbsent, FedmendError
+from fedmend.errors import DataError
 from fedmend.federation.ledger import read_ledger
 from fedmend.learn import metrics
 from fedmend.report.page import LEDGER_FILE
 from fedmend.report.record import RunRecord
 from fedmend.report.stages import read_stages
+from fedmend_bench.cells import run_cells
 from fedmend_bench.flow.files import (
     NEW_FILE,
     TRUTH_FILE,
@@ -46,15 +42,13 @@ from fedmend_bench.flow.files import (
     write_config,
     write_world,
 )
-from fedmend_bench.flow.world import BANK, Shape
-from fedmend_bench.harness import Bar, BenchResult, device_name
-
-logger = logging.getLogger(__name__)
+from fedmend_bench.flow.world import BANK, BANK_ALONE, BOTH, Shape, bars, shapes_of, summary
+from fedmend_bench.harness import BenchResult, device_name
+from fedmend_bench.options import chosen
 
 NAME = "flow"
 HELP = "fedmend run itself on Credit and Bank: recipes, auto and advice against each method alone"
-BOTH, ALONE = "auc", "auc, bank alone"
-MEASURES = (BOTH, ALONE, "seconds", "cpu", "mb", "messages")
+MEASURES = (BOTH, BANK_ALONE, "seconds", "cpu", "mb", "messages")
 
 
 class Took(NamedTuple):
@@ -62,6 +56,14 @@ class Took(NamedTuple):
 
     wall: float
     processor: float
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A line in a world."""
+
+    shape: Shape
+    line: str
 
 
 def run(
@@ -76,36 +78,29 @@ def run(
     noisy: str = BANK,
     missing: float = 0.3,
     processes: int = 1,
-    keep: str | None = None,
+    folder: str | None = None,
 ) -> BenchResult:
     """All lines of all worlds; `quick` is one small world.
 
     lines: all, recipes, single, or names. noisy: which labeller errs most. missing: the share of
-    votes not given. keep: a folder for finished lines, from which a stopped benchmark goes on.
+    votes not given. folder: finished lines are kept here, and a stopped benchmark goes on.
     """
     if quick:
         data, seeds, rows, test = data.split(",")[0], 1, min(rows, 800), min(test, 400)
-    names = chosen(lines)
-    shapes = [
-        Shape(each, first_seed + seed, rows, test, overlap, noisy, missing)
-        for seed in range(seeds)
-        for each in data.split(",")
+    shapes = shapes_of(data, seeds, first_seed, rows, test, overlap, noisy, missing)
+    cells = [Cell(shape, line.name) for shape in shapes for line in chosen_lines(lines)]
+    found = [
+        asdict(cell.shape) | {"line": cell.line} | result
+        for cell, result in zip(cells, run_cells(_measured, cells, folder, processes), strict=True)
     ]
-    with tempfile.TemporaryDirectory(prefix="fedmend-flow-") as place:
-        folder = Path(keep) if keep else Path(place) / "kept"
-        folder.mkdir(parents=True, exist_ok=True)
-        jobs = [(shape, line) for shape in shapes for line in names]
-        with ThreadPoolExecutor(processes) as pool:
-            waiting = [pool.submit(_kept, *job, folder, Path(place)) for job in jobs]
-            found = [each.result() for each in waiting]
-    for each in found:
-        if "failed" in each:
-            logger.warning("%s, %s: %s", each["data"], each["line"], each["failed"])
-    return BenchResult(NAME, list(summary(found)), list(bars(found)), device=device_name("cpu"))
+    single = {line.name for line in single_lines()}
+    recipes = {line.name for line in all_lines() if line.recipe} - single
+    table = summary(found, MEASURES)
+    return BenchResult(NAME, table, bars(found, single, recipes), device=device_name("cpu"))
 
 
-def chosen(lines: str) -> list[Line]:
-    """The lines asked for."""
+def chosen_lines(lines: str) -> list[Line]:
+    """The lines asked for, by name or by group."""
     known = {line.name: line for line in all_lines()}
     single = [line.name for line in single_lines()]
     groups = {
@@ -113,38 +108,18 @@ def chosen(lines: str) -> list[Line]:
         "single": single,
         "recipes": [name for name, line in known.items() if line.recipe and name not in single],
     }
-    found = []
-    for name in lines.split(","):
-        if name not in groups and name not in known:
-            raise ConfigError(f"there is no line {name!r}. Mend: {', '.join([*groups, *known])}")
-        found += groups.get(name, [name])
-    return [known[name] for name in dict.fromkeys(found)]
+    asked = chosen("lines", lines.split(","), [*groups, *known])
+    names = dict.fromkeys(name for each in asked for name in groups.get(each, [each]))
+    return [known[name] for name in names]
 
 
 # ---------------------------------------------------------------- one line
 
 
-def _kept(shape: Shape, line: Line, folder: Path, place: Path) -> dict[str, Any]:
-    """A line's result, from its file where it has been run before in the same world."""
-    stored = folder / f"{shape.data}-{shape.seed}-{shape.noisy}-{line.slug}.json"
-    told: dict[str, Any] = asdict(shape) | {"line": line.name}
-    if stored.is_file():
-        found: dict[str, Any] = json.loads(stored.read_text(encoding="utf-8"))
-        if all(found.get(key) == value for key, value in told.items()):
-            return found
-    work = place / stored.stem
-    try:
-        told |= measured(shape, line, work)
-    except subprocess.CalledProcessError as error:
-        told["failed"] = (error.stderr or "").strip()[-2000:]
-    except DatasetAbsent:
-        raise  # no line can be measured, which is no result of this one
-    except FedmendError as error:
-        told["failed"] = str(error)
-    finally:
-        shutil.rmtree(work, ignore_errors=True)
-    write_json(stored, told)
-    return told
+def _measured(cell: Cell) -> dict[str, Any]:
+    line = next(each for each in all_lines() if each.name == cell.line)
+    with tempfile.TemporaryDirectory(prefix="fedmend-flow-") as work:
+        return measured(cell.shape, line, Path(work))
 
 
 def measured(shape: Shape, line: Line, work: Path) -> dict[str, Any]:
@@ -164,7 +139,7 @@ def measured(shape: Shape, line: Line, work: Path) -> dict[str, Any]:
         work, "predict", "run", "--method", told["method"], "--with", f"{BANK}={NEW_FILE}"
     )
     told |= {"predict seconds": predicted.wall, "predict cpu": predicted.processor}
-    return told | {ALONE: 100 * _auc_of_predictions(work)}
+    return told | {BANK_ALONE: 100 * _auc_of_predictions(work)}
 
 
 def _fedmend(work: Path, *words: str) -> Took:
@@ -207,62 +182,14 @@ def _auc_of_predictions(work: Path) -> float:
     """Of the file that `fedmend predict` wrote, against what the rows truly are."""
     truth = json.loads((work / TRUTH_FILE).read_text(encoding="utf-8"))
     told = pd.read_csv(work / "predictions" / BANK / "predictions.csv", dtype={"id": str})
-    if sorted(told["id"]) != sorted(truth):
-        raise DataError(
-            f"{len(told):,} rows were predicted, not the {len(truth):,} that were given",
-            party=BANK,
-            mend="this is a fault of fedmend predict: report it",
-        )
     classes = [name[2:-1] for name in told.columns if name.startswith("p(")]
-    if not set(truth.values()) <= set(classes):
+    if sorted(told["id"]) != sorted(truth) or not set(truth.values()) <= set(classes):
         raise DataError(
-            f"the predictions are of other classes than {', '.join(sorted(set(truth.values())))}",
+            f"{len(told):,} rows of the classes {', '.join(classes)} were predicted, not the "
+            f"{len(truth):,} that were given, of {', '.join(sorted(set(truth.values())))}",
             party=BANK,
-            value=classes,
             mend="this is a fault of fedmend predict: report it",
         )
     codes = np.array([classes.index(truth[each]) for each in told["id"]])
     outputs = told[[f"p({each})" for each in classes]].to_numpy()
     return float(metrics.classification(codes, outputs)["auc"])
-
-
-# ---------------------------------------------------------------- showing
-
-
-def summary(found: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Means over seeds, line by line, with the standard error of the AUC."""
-    for data, line in dict.fromkeys((each["data"], each["line"]) for each in found):
-        done = [
-            each
-            for each in found
-            if (each["data"], each["line"]) == (data, line) and "failed" not in each
-        ]
-        row: dict[str, Any] = {"data": data, "line": line}
-        for measure in MEASURES:
-            values = [each[measure] for each in done]
-            row[measure] = float(np.mean(values)) if values else None
-        aucs = [each[BOTH] for each in done]
-        row["se"] = float(np.std(aucs, ddof=1) / np.sqrt(len(aucs))) if len(aucs) > 1 else None
-        yield row | {"seeds": len(done)}
-
-
-def bars(found: Sequence[dict[str, Any]]) -> Iterator[Bar]:
-    """The best recipe against the best single method, over the seeds that both have."""
-    single = {line.name for line in single_lines()}
-    recipes = {line.name for line in all_lines() if line.recipe} - single
-    for data in dict.fromkeys(each["data"] for each in found):
-        rows = list(summary([each for each in found if each["data"] == data]))
-        for measure, known in ((BOTH, "both"), (ALONE, "the bank alone")):
-            means = {row["line"]: row[measure] for row in rows if row[measure] is not None}
-            able = [
-                {name: means[name] for name in group if name in means}
-                for group in (single, recipes)
-            ]
-            if not all(able):
-                continue
-            alone, together = (max(group, key=lambda name: means[name]) for group in able)
-            yield Bar.at_least(
-                f"{data}, rows known to {known}: {together} (best single: {alone})",
-                round(means[together], 2),
-                round(means[alone], 2),
-            )

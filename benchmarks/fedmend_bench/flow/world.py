@@ -7,7 +7,7 @@ labels; one of the three errs often, and every one leaves rows out. Test rows ha
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,9 +18,11 @@ from fedmend.data.crowds import annotators
 from fedmend.data.scenario import tear_rows
 from fedmend.data.table import Table
 from fedmend.errors import ConfigError
-from fedmend.federation import Alignment, AlignmentCounts, Federation, Party
-from fedmend.federation.engines.local import LocalEngine
+from fedmend.federation import Federation, Party
+from fedmend_bench.harness import Bar
+from fedmend_bench.options import listed
 from fedmend_bench.risa import data as risa_data
+from fedmend_bench.simulation import apart, know, together
 
 BANK, TELCO = "bank", "telco"
 LABELLERS = (BANK, "registry", "agency")
@@ -70,6 +72,17 @@ class World:
         return self.fed.only(*LABELLERS)
 
 
+def shapes_of(
+    data: Any, seeds: int, first_seed: int, rows: int, test: int, *more: Any
+) -> list[Shape]:
+    """A world for every seed and data set."""
+    return [
+        Shape(each, first_seed + seed, rows, test, *more)
+        for seed in range(seeds)
+        for each in listed(data)
+    ]
+
+
 def make_world(shape: Shape, *, mended: bool = False, strict: bool = False) -> World:
     """The world of a shape; `mended` is the one without tears: all rows common, labels true."""
     sides = risa_data.load_sides(shape.data, shape.seed, shape.rows, shape.test)
@@ -98,7 +111,9 @@ def make_world(shape: Shape, *, mended: bool = False, strict: bool = False) -> W
     ]
     fed = Federation(*parties, seed=shape.seed, strict=strict)
     world = World(fed, truth, bank_test.y.to_numpy(dtype=object))
-    _know_test_rows(world.columns, len(bank_test))
+    # Test rows are known to both in "test", to one party each in "alone".
+    know(world.columns.on("test"), together(len(bank_test)))
+    know(world.columns.on(ALONE), apart(len(bank_test)))
     return world
 
 
@@ -127,13 +142,49 @@ def _renamed(table: Table, ids: Sequence[int] | np.ndarray) -> Table:
     return Table(np.asarray(ids), table.frame, schema=table.schema)
 
 
-def _know_test_rows(pair: Federation, rows: int) -> None:
-    """Test rows are known to both in "test", to one party each in "alone"."""
-    everyone, nobody = np.arange(rows), np.zeros(0, np.int64)
-    sites: Any = pair.engine
-    assert isinstance(sites, LocalEngine)
-    for dataset, aligned, own in (("test", everyone, nobody), (ALONE, nobody, everyone)):
-        view = pair.on(dataset)
-        for name in pair.names:
-            sites.site(name).alignments[view.scope] = Alignment(aligned, own)
-        view.note_alignment(AlignmentCounts(len(aligned), dict.fromkeys(pair.names, len(own))))
+# ---------------------------------------------------------------------------------- showing
+
+BOTH, BANK_ALONE = "auc", "auc, bank alone"
+
+
+def summary(found: Sequence[dict[str, Any]], measures: Sequence[str]) -> list[dict[str, Any]]:
+    """Means over seeds, line by line, with the standard error of the AUC."""
+    rows = []
+    for data, line in dict.fromkeys((each["data"], each["line"]) for each in found):
+        own = [each for each in found if (each["data"], each["line"]) == (data, line)]
+        done = [each for each in own if "failed" not in each]
+        row: dict[str, Any] = {"data": data, "line": line}
+        for measure in measures:
+            values = [each[measure] for each in done if measure in each]
+            row[measure] = float(np.mean(values)) if values else None
+        aucs = [each[BOTH] for each in done]
+        row["se"] = float(np.std(aucs, ddof=1) / np.sqrt(len(aucs))) if len(aucs) > 1 else None
+        rows.append(row | {"seeds": len(done)})
+    return rows
+
+
+def bars(
+    found: Sequence[dict[str, Any]], single: Collection[str], recipes: Collection[str]
+) -> list[Bar]:
+    """The best recipe against the best single method, on both kinds of test rows."""
+    promises = []
+    rows = summary(found, (BOTH, BANK_ALONE))
+    for data in dict.fromkeys(each["data"] for each in found):
+        for measure, known in ((BOTH, "both"), (BANK_ALONE, "the bank alone")):
+            means = {
+                row["line"]: row[measure]
+                for row in rows
+                if row["data"] == data and row[measure] is not None
+            }
+            able = [[name for name in group if name in means] for group in (single, recipes)]
+            if not all(able):
+                continue
+            alone, together_ = (max(group, key=lambda name: means[name]) for group in able)
+            promises.append(
+                Bar.at_least(
+                    f"{data}, rows known to {known}: {together_} (best single: {alone})",
+                    round(means[together_], 2),
+                    round(means[alone], 2),
+                )
+            )
+    return promises

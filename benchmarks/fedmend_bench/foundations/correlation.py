@@ -27,20 +27,14 @@ import pandas as pd
 
 from fedmend.data.table import Table
 from fedmend.errors import MissingExtra, PrivacyWarning
-from fedmend.federation import (
-    KINDS,
-    Alignment,
-    AlignmentCounts,
-    Federation,
-    Party,
-    Policy,
-)
+from fedmend.federation import KINDS, Federation, Party, Policy
 from fedmend.federation.engines.local import LocalEngine
 from fedmend.secure.columns import Columns, hold_columns
 from fedmend.secure.correlation import rank_correlation
 from fedmend.secure.inner_product import ProductSession
 from fedmend.secure.ranks import centred_ranks, rank_bounds
 from fedmend_bench.harness import Bar, BenchResult
+from fedmend_bench.simulation import know, together
 
 NAME = "correlation"
 HELP = "exact inner products and Spearman's rho between two parties, beside numpy and Paillier"
@@ -143,12 +137,7 @@ def make_federation(left: np.ndarray, right: np.ndarray) -> Federation:
         table = Table(np.arange(rows), frame, kinds=dict.fromkeys(names, "continuous"))
         parties.append(Party(name, table, policy=Policy(allow=frozenset(KINDS))))
     fed = Federation(*parties)
-    assert isinstance(fed.engine, LocalEngine)
-    for name in PARTIES:
-        fed.engine.sites[name].alignments["train"] = Alignment(
-            np.arange(rows), np.array([], dtype=np.int64)
-        )
-    fed.note_alignment(AlignmentCounts(rows, dict.fromkeys(PARTIES, 0)))
+    know(fed, together(rows))
     return fed
 
 
@@ -218,11 +207,8 @@ print(json.dumps({"with": "phe " + __version__ + fast, "encrypt": encrypt, "subt
 
 def _published(rows: int, columns: int, cells: int, phe_python: str | None) -> list[dict[str, Any]]:
     """The published protocol at a few cells, and what that makes of the whole table."""
-    costs = [_phe_costs(cells, phe_python), _lightphe_costs(cells)]
     found = []
-    for cost in costs:
-        if cost is None:
-            continue
+    for cost in filter(None, (_phe_costs(cells, phe_python), _lightphe_costs(cells))):
         # A encrypts n m_A cells; per row and pair B subtracts and blinds, C decrypts.
         pairs = rows * columns * columns
         total = rows * columns * cost["encrypt"] + pairs * (cost["subtract"] + cost["decrypt"])
@@ -233,11 +219,7 @@ def _published(rows: int, columns: int, cells: int, phe_python: str | None) -> l
                 "rows": rows,
                 "columns": f"{columns}x{columns}",
                 "CPU s, products": total,
-                "times numpy": None,
                 "MB sent": 512 * (rows * columns + pairs) / 1e6,
-                "exact": None,
-                "CPU s, with ranking": None,
-                "max |rho - scipy|": None,
             }
         )
     return found
@@ -249,11 +231,8 @@ def _phe_costs(count: int, python: str | None) -> dict[str, Any] | None:
             return None
         python = sys.executable
     code = f"CELLS = {count}\n{_PHE}"
-    done = subprocess.run(  # the interpreter the user named
-        [python, "-c", code], capture_output=True, text=True, check=True
-    )
-    costs: dict[str, Any] = json.loads(done.stdout)
-    return costs
+    done = subprocess.run([python, "-c", code], capture_output=True, text=True, check=True)
+    return dict(json.loads(done.stdout))
 
 
 def _lightphe_costs(count: int) -> dict[str, Any] | None:
@@ -283,7 +262,7 @@ def _bars(table: list[dict[str, Any]], sizes: list[tuple[int, int]]) -> list[Bar
     cost = "CPU s, products"
     at = {(row["what"], row["rows"], row["columns"]): row for row in table}
     small, full = ((rows, f"{columns}x{columns}") for rows, columns in (sizes[0], sizes[-1]))
-    worst = max(row["max |rho - scipy|"] for row in table if row["max |rho - scipy|"] is not None)
+    worst = max(row.get("max |rho - scipy|") or 0.0 for row in table)
     bars = [Bar.at_most("max |rho - scipy|, all modes and sizes", worst, 1e-12)]
     if full[0] >= FULL_ROWS:  # below, the protocol's fixed milliseconds are all there is to see
         ratio = at["dealer", *full]["times numpy"]

@@ -15,6 +15,7 @@ import multiprocessing
 import resource
 import statistics
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,18 +23,20 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
 
 from fedmend.data.encode import Encoder
 from fedmend.data.table import Table
 from fedmend.errors import ConfigError
-from fedmend.federation import Alignment, AlignmentCounts, Federation, Party
+from fedmend.federation import Federation, Party
 from fedmend.federation.engines.local import LocalEngine
 from fedmend.learn.optim import OptimizerSpec
 from fedmend.split.halves import Settings
 from fedmend.split.parts import part_of
 from fedmend.split.training import SplitConfig, SplitNetwork, epoch_seed
-from fedmend_bench.foundations.one_piece import OnePiece, train
 from fedmend_bench.harness import Bar, BenchResult
+from fedmend_bench.simulation import know, together
 
 NAME = "split"
 HELP = "split training over 2 and 4 parties beside the same network in one piece"
@@ -110,6 +113,53 @@ def _compare(size: Size, parties: int, *, rounds: int, epochs: int) -> dict[str,
     }
 
 
+# ---------------------------------------------------------------------------------- one piece
+
+
+class OnePiece(nn.Module):
+    """Bottoms on slices of one wide table, and a top on their joined outputs."""
+
+    def __init__(self, widths: Sequence[int], hidden: int, embedding: int, top: int, out: int):
+        super().__init__()
+        self.widths = list(widths)
+        self.bottoms = nn.ModuleList(
+            nn.Sequential(nn.Linear(width, hidden), nn.ReLU(), nn.Linear(hidden, embedding))
+            for width in widths
+        )
+        self.top = nn.Sequential(
+            nn.Linear(embedding * len(widths), top), nn.ReLU(), nn.Linear(top, out)
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        pieces = x.split(self.widths, 1)
+        joined = torch.cat([b(piece) for b, piece in zip(self.bottoms, pieces, strict=True)], 1)
+        return self.top(torch.relu(joined))
+
+
+def train(
+    model: OnePiece,
+    x: Tensor,
+    y: Tensor,
+    *,
+    seeds: Sequence[int],
+    batch_size: int,
+    lr: float = 1e-3,
+    weight_decay: float = 0.0,
+) -> list[float]:
+    """Train one epoch per seed, in place; returns the seconds of every epoch."""
+    optimizer = torch.optim.Adam(model.parameters(), lr, weight_decay=weight_decay, fused=True)
+    seconds = []
+    for seed in seeds:
+        began = time.perf_counter()
+        order = torch.randperm(len(x), generator=torch.Generator().manual_seed(seed))
+        for rows in order.split(batch_size):
+            optimizer.zero_grad()
+            F.cross_entropy(model(x.index_select(0, rows)), y.index_select(0, rows)).backward()
+            optimizer.step()
+        seconds.append(time.perf_counter() - began)
+    return seconds
+
+
 # ---------------------------------------------------------------------------------- the data
 
 
@@ -131,11 +181,7 @@ def make_federation(table: Table, parties: int, *, strict: bool = False) -> Fede
         for number, piece in enumerate(pieces)
     ]
     fed = Federation(*members, strict=strict)
-    assert isinstance(fed.engine, LocalEngine)
-    everyone = Alignment(np.arange(len(table)), np.zeros(0, np.int64))
-    for site in fed.engine.sites.values():
-        site.alignments[fed.scope] = everyone
-    fed.note_alignment(AlignmentCounts(len(table), dict.fromkeys(fed.names, 0)))
+    know(fed, together(len(table)))
     return fed
 
 

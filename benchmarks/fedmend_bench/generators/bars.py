@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from fedmend.generate import generators as generator_names
-from fedmend_bench.generators import peers as generator_peers
+from fedmend_bench.generators.peers import PEERS
 from fedmend_bench.generators.rows import REAL, Row
 from fedmend_bench.harness import Bar
 
@@ -52,7 +52,7 @@ def _ctgan_bars(name: str, by: dict[str, Row]) -> list[Bar]:
 
 def _peer_bars(name: str, by: dict[str, Row]) -> list[Bar]:
     ours = [row for method, row in by.items() if method in generator_names()]
-    theirs = [row for method, row in by.items() if method in generator_peers.PEERS]
+    theirs = [row for method, row in by.items() if method in PEERS]
     if not ours or not theirs:
         return []
     measures: dict[str, Callable[[Row], float]] = {

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,35 +12,19 @@ from fedmend.data.table import Table
 from fedmend.errors import ConfigError
 from fedmend.generate.given import quiet
 
-__all__ = ["GAPS", "PATTERNS", "Data", "Gaps", "gap_measures", "prepared"]
+__all__ = ["GAPS", "Data", "gap_measure", "prepared"]
 
-PATTERNS = ("20%", "block")
 GAPS = "2000x5"
 _TEST_ROWS = 10_000
 _QUICK_GAPS = 200
 
 
-@dataclass(frozen=True)
-class Gaps:
-    """A way to judge filled gaps: in how many rows, and how many halves of the columns."""
-
-    rows: int
-    blocks: int
-
-    def __str__(self) -> str:
-        return f"{self.rows} rows, {self.blocks} blocks"
-
-    def patterns(self, first: bool) -> tuple[str, ...]:
-        """What the patterns are called; those of the first way have plain names."""
-        return PATTERNS if first else tuple(f"{p} ({self.rows}x{self.blocks})" for p in PATTERNS)
-
-
-def gap_measures(text: str) -> tuple[Gaps, ...]:
-    """``"2000x5"``: 2,000 rows, five halves of the columns; several with commas between."""
-    parts = [part.strip().split("x") for part in text.split(",")]
-    if not all(len(part) == 2 and all(p.isdecimal() and int(p) for p in part) for part in parts):
+def gap_measure(text: str) -> tuple[int, int]:
+    """How filled gaps are judged: ``"2000x5"`` is in 2,000 rows, by five halves of the columns."""
+    parts = text.split("x")
+    if len(parts) != 2 or not all(part.isdecimal() and int(part) for part in parts):
         raise ConfigError(f"gaps must be ROWSxBLOCKS, such as {GAPS}, got gaps={text!r}")
-    return tuple(Gaps(int(rows), int(blocks)) for rows, blocks in parts)
+    return int(parts[0]), int(parts[1])
 
 
 @dataclass(frozen=True)
@@ -73,38 +56,20 @@ class Data:
         return self.test.frame.iloc[: self.train.n_rows].reset_index(drop=True)
 
 
-def prepared(
-    name: str,
-    rows: int,
-    seed: int,
-    quick: bool = False,
-    measures: tuple[Gaps, ...] = gap_measures(GAPS),
-) -> Data:
+def prepared(name: str, rows: int, seed: int, quick: bool = False, gaps: str = GAPS) -> Data:
     """A data set by name, its rows drawn by the seed; ``quick`` has fewer rows with gaps."""
     table = _without_gaps(load(name))
     rng = np.random.default_rng(seed)
     order = rng.permutation(table.n_rows)
     rows = min(rows, table.n_rows // 2)
     test = table.take(order[rows : rows + _TEST_ROWS])
-    gaps: dict[str, np.ndarray] = {}
-    for measure in measures:
-        count = min(_QUICK_GAPS if quick else measure.rows, test.n_rows)
-        names = measure.patterns(first=measure is measures[0])
-        drawn = _drawn(test.take(np.arange(count)), measure.blocks, copy.deepcopy(rng))
-        gaps |= dict(zip(names, drawn, strict=True))
-    return Data(name, table.take(order[:rows]), test, gaps)
-
-
-def _drawn(table: Table, blocks: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-    """A fifth of all cells; and half of the features, other halves in each part of the rows.
-
-    A single half leaves it to chance which columns are judged: of Credit's, one category. It is
-    drawn first, as it was while it was the measure, so that its figures can be had again.
-    """
-    shape = (table.n_rows, len(table.names))
-    single = _halves(table, 1, rng) if blocks == 1 else None
-    cells = rng.random(shape) < 0.2
-    return cells, _halves(table, blocks, rng) if single is None else single
+    judged, blocks = gap_measure(gaps)
+    torn = test.take(np.arange(min(_QUICK_GAPS if quick else judged, test.n_rows)))
+    # A fifth of all cells; and half of the features, other halves in each part of the rows: a
+    # single half leaves it to chance which columns are judged.
+    drawn = {"20%": rng.random((torn.n_rows, len(torn.names))) < 0.2}
+    drawn["block"] = _halves(torn, blocks, rng)
+    return Data(name, table.take(order[:rows]), test, drawn)
 
 
 def _halves(table: Table, blocks: int, rng: np.random.Generator) -> np.ndarray:

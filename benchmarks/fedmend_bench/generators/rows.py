@@ -5,8 +5,6 @@ from __future__ import annotations
 import functools
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,9 +13,9 @@ import pandas as pd
 import torch
 
 from fedmend.data.table import Table
-from fedmend.generate import make
-from fedmend_bench.generators import peers as generator_peers
-from fedmend_bench.generators.data import Data
+from fedmend.generate import generators, make
+from fedmend_bench.generators import peers
+from fedmend_bench.generators.data import Data, prepared
 from fedmend_bench.generators.imputers import BASELINES
 from fedmend_bench.generators.scores import (
     column_shapes,
@@ -27,7 +25,7 @@ from fedmend_bench.generators.scores import (
     train_synthetic_test_real,
 )
 
-__all__ = ["REFERENCES", "Place", "Row", "ours", "reference", "theirs"]
+__all__ = ["REAL", "REFERENCES", "Cell", "How", "Row", "measured"]
 
 Row = dict[str, Any]
 
@@ -39,24 +37,50 @@ _QUICK_DRAWS = 2
 
 
 @dataclass(frozen=True)
-class Place:
-    """Where all methods of a run are measured: the device, and how many threads they may use."""
+class Cell:
+    """What is measured. Where and how is no part of it: rows of several machines make a table."""
+
+    data: str
+    seed: int
+    method: str
+    rows: int
+    gaps: str
+    quick: bool
+
+
+@dataclass(frozen=True)
+class How:
+    """The device and threads of all methods, whether gaps are filled, and how peers are run."""
 
     device: str
-    threads: int | None
+    threads: int
+    imputation: bool
+    peers: peers.Asked
 
     def __str__(self) -> str:
-        return f"{self.device}, {self.threads or torch.get_num_threads()} threads"
+        return f"{self.device}, {self.threads} threads"
 
-    @contextmanager
-    def entered(self) -> Iterator[None]:
-        """Torch keeps to the threads."""
-        before = torch.get_num_threads()
-        torch.set_num_threads(self.threads or before)
-        try:
-            yield
-        finally:
-            torch.set_num_threads(before)
+
+def measured(how: How, cell: Cell) -> Row:
+    """The row of a cell; ``failed`` says why there is none."""
+    row: Row = {"data": cell.data, "seed": cell.seed, "method": cell.method}
+    if cell.method in peers.PEERS and cell.method not in peers.found(how.peers.python):
+        python = Path(how.peers.python).name
+        return row | {"failed": f"left out: not installed for {python}"}
+    before = torch.get_num_threads()
+    torch.set_num_threads(how.threads)
+    try:
+        data = _prepared(cell.data, cell.rows, cell.seed, cell.quick, cell.gaps)
+        if cell.method in REFERENCES:
+            return row | reference(data, cell.method, cell.seed)
+        if cell.method in generators():
+            return row | ours(data, cell, how)
+        return row | theirs(data, cell, how)
+    finally:
+        torch.set_num_threads(before)
+
+
+_prepared = functools.lru_cache(maxsize=2)(prepared)
 
 
 def reference(data: Data, name: str, seed: int) -> Row:
@@ -75,47 +99,45 @@ def reference(data: Data, name: str, seed: int) -> Row:
     return row | {"impute s": time.perf_counter() - start}
 
 
-def ours(data: Data, name: str, seed: int, place: Place, imputation: bool, quick: bool) -> Row:
+def ours(data: Data, cell: Cell, how: How) -> Row:
     """One of our generators; ``quick`` trains a fiftieth as long and fills gaps from few draws."""
-    model = make(name, seed=seed, device=place.device)
+    model, quick = make(cell.method, seed=cell.seed, device=how.device), cell.quick
     if quick:
         costs = {k: v for k, v in model.get_params().items() if k in _QUICK}
         model.set_params(**{key: max(1, value // _QUICK[key]) for key, value in costs.items()})
     start, busy = time.perf_counter(), time.process_time()
     model.fit(data.train)
     fitted, busy = time.perf_counter(), time.process_time() - busy
-    made = model.sample(data.train.n_rows, seed=seed)
+    made = model.sample(data.train.n_rows, seed=cell.seed)
     sampled = time.perf_counter()
-    row = _scores(data, made.frame, seed)
+    row = _scores(data, made.frame, cell.seed)
     row |= {"fit s": fitted - start, "fit CPU s": busy}
     row |= {"rows/s": made.n_rows / (sampled - fitted)}
-    if imputation:
+    if how.imputation:
         filled = functools.partial(model.impute, draws=_QUICK_DRAWS if quick else None)
         start = time.perf_counter()
         for pattern in data.gaps:
             row |= _gap_scores(data, pattern, filled(data.torn(pattern)).frame)
         row["impute s"] = time.perf_counter() - start
-    return row | {"on": str(place)} | ({"note": "a fiftieth of the training"} if quick else {})
+    return row | {"on": str(how)} | ({"note": "a fiftieth of the training"} if quick else {})
 
 
-def theirs(
-    data: Data, peer: str, seed: int, place: Place, asked: generator_peers.Asked, quick: bool
-) -> Row:
+def theirs(data: Data, cell: Cell, how: How) -> Row:
     """A peer learns from the same rows through a CSV file."""
     with tempfile.TemporaryDirectory() as folder:
         source, target = Path(folder) / "train.csv", Path(folder) / "made.csv"
         data.train.frame.to_csv(source, index=False)
         discrete = [n for n, column in data.train.schema.items() if column.is_categorical]
-        job: Row = {"train": str(source), "out": str(target), "discrete": discrete, "quick": quick}
-        job |= {"rows": data.train.n_rows, "seed": seed}
-        job |= {"device": place.device, "threads": place.threads or torch.get_num_threads()}
-        told = generator_peers.measure(peer, asked, job, Path(folder))
+        job: Row = {"train": str(source), "out": str(target), "discrete": discrete}
+        job |= {"rows": data.train.n_rows, "seed": cell.seed, "quick": cell.quick}
+        job |= {"device": how.device, "threads": how.threads}
+        told = peers.measure(cell.method, how.peers, job, Path(folder))
         if "error" in told:
-            return {"note": f"failed: {told['error']}"}
+            return {"failed": told["error"]}
         made = _typed(pd.read_csv(target, dtype=dict.fromkeys(discrete, str)), data.train)
-    row = _scores(data, made, seed)
+    row = _scores(data, made, cell.seed)
     row |= {"fit s": told["fit"], "fit CPU s": told["busy"]}
-    row |= {"rows/s": len(made) / told["sample"], "on": str(place)}
+    row |= {"rows/s": len(made) / told["sample"], "on": str(how)}
     return row | ({"note": told["note"]} if told["note"] else {})
 
 

@@ -24,6 +24,7 @@ from fedmend.split.features import PAD, Features
 from fedmend.split.halves import Settings, resolve_device
 from fedmend_bench.risa.data import LABELS, PARTNER, Sides, tear
 from fedmend_bench.risa.methods import Size, shared
+from fedmend_bench.simulation import wait
 
 EPOCHS = 4
 
@@ -71,7 +72,7 @@ def split_epochs(sides: Sides, size: Size) -> list[float]:
     marks: list[float] = []
 
     def mark(*_: Any) -> None:
-        _wait(size.device)
+        wait(size.device)
         marks.append(time.perf_counter())
 
     VFL(**shared(size)).fit(world.fed, progress=mark)
@@ -108,7 +109,7 @@ def one_piece_epochs(sides: Sides, size: Size) -> list[float]:
     generator = torch.Generator().manual_seed(0)
     seconds = []
     for _ in range(EPOCHS):
-        _wait(size.device)
+        wait(size.device)
         began = time.perf_counter()
         order = torch.randperm(len(y), generator=generator).to(device)
         draws = draw_weak(len(y), generator, PAD).to(device)
@@ -123,11 +124,6 @@ def one_piece_epochs(sides: Sides, size: Size) -> list[float]:
                 loss = F.cross_entropy(top(embeddings).float(), y.index_select(0, rows))
             loss.backward()
             optimizer.step()
-        _wait(size.device)
+        wait(size.device)
         seconds.append(time.perf_counter() - began)
     return seconds
-
-
-def _wait(device: str) -> None:
-    if device.startswith("cuda"):
-        torch.cuda.synchronize()

@@ -18,8 +18,8 @@ from fedmend.data import datasets
 from fedmend.data.scenario import split_image, tear_rows
 from fedmend.data.table import Table
 from fedmend.errors import ConfigError
-from fedmend.federation import Alignment, AlignmentCounts, Federation, Party
-from fedmend.federation.engines.local import LocalEngine
+from fedmend.federation import Alignment, Federation, Party
+from fedmend_bench.simulation import apart, know, together
 
 LABELS, PARTNER = "active", "passive"
 PARTIES = (LABELS, PARTNER)
@@ -173,7 +173,10 @@ def tear(sides: Sides, overlap: float, seed: int, device: str = "cpu") -> World:
         order = rng.permutation(len(rows))
         taken = sides.train[name].take(rows[order])
         place = np.argsort(order)
-        tables[name] = _renumbered(taken)
+        tables[name] = Table(
+            np.arange(len(rows)), taken.frame, schema=taken.schema, label=taken.label,
+            blocks=taken.blocks,
+        )  # fmt: skip
         alignments[name] = Alignment(place[: len(common)], np.sort(place[len(common) :]))
         if name == PARTNER:
             truth = rows[order][alignments[name].unaligned]
@@ -185,29 +188,8 @@ def tear(sides: Sides, overlap: float, seed: int, device: str = "cpu") -> World:
         seed=seed,
         device=device,
     )
-    _align(fed, "train", alignments)
-    everyone = np.arange(len(sides.test[LABELS]))
-    nobody = np.zeros(0, np.int64)
-    _align(fed, "test", dict.fromkeys(PARTIES, Alignment(everyone, nobody)))
-    _align(fed, ALONE, dict.fromkeys(PARTIES, Alignment(nobody, everyone)))
+    know(fed, alignments)
+    know(fed.on("test"), together(len(sides.test[LABELS])))
+    know(fed.on(ALONE), apart(len(sides.test[LABELS])))
     y = sides.train[LABELS].y.to_numpy()
     return World(fed, len(common), y[truth], sides.test[LABELS].y.to_numpy())
-
-
-def _renumbered(table: Table) -> Table:
-    return Table(
-        np.arange(len(table)),
-        table.frame,
-        schema=table.schema,
-        label=table.label,
-        blocks=table.blocks,
-    )
-
-
-def _align(fed: Federation, scope: str, alignments: Mapping[str, Alignment]) -> None:
-    assert isinstance(fed.engine, LocalEngine)
-    for name, alignment in alignments.items():
-        fed.engine.site(name).alignments[scope] = alignment
-    counts = {name: len(alignment.unaligned) for name, alignment in alignments.items()}
-    aligned = len(next(iter(alignments.values())).aligned)
-    fed.on(scope).note_alignment(AlignmentCounts(aligned, counts))

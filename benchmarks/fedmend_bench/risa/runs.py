@@ -1,28 +1,19 @@
-"""One run of `fedmend bench risa`, and many of them in parallel processes.
-
-A run is one method on one data set at one overlap with one seed. Its result is a JSON file, so
-that a stopped benchmark goes on where it was; several processes share one GPU.
-"""
+"""One run of `fedmend bench risa`: one method on one data set at one overlap with one seed."""
 
 from __future__ import annotations
 
-import json
 import time
-from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
-from fedmend._json import write_json
-from fedmend.errors import FedmendError
 from fedmend.learn.calibration import calibration_error, reliability
-from fedmend.learn.metrics import average_ranks
 from fedmend.methods.network import SplitEstimator
-from fedmend_bench.pool import side_by_side
 from fedmend_bench.risa.data import ALONE, LABELS, PARTNER, World, load_sides, tear
 from fedmend_bench.risa.methods import Size, make
+from fedmend_bench.simulation import wait
 
 DECILES = 10
 
@@ -40,10 +31,12 @@ class Part:
     epochs: int | None = None
     device: str = "cpu"
 
-    @property
-    def file(self) -> str:
-        method = self.method.replace(" ", "-").replace("()", "")
-        return f"{self.data}.{method}.{self.overlap:g}.{self.seed}.json"
+
+def start() -> None:
+    """In every process that runs parts."""
+    torch.set_num_threads(1)
+    if torch.cuda.is_available():
+        torch.backends.cudnn.benchmark = True
 
 
 def run_part(part: Part) -> dict[str, Any]:
@@ -55,7 +48,7 @@ def run_part(part: Part) -> dict[str, Any]:
     model = make(part.method, size, part.seed)
     began = time.perf_counter()
     model.fit(world.fed)
-    _wait(part.device)
+    wait(part.device)
     seconds = time.perf_counter() - began
     scores = model.evaluate(world.fed.on("test"))
     found = asdict(part) | {
@@ -125,75 +118,13 @@ def doubt_scores(wrong: np.ndarray, doubt: np.ndarray) -> dict[str, Any]:
     >>> doubt_scores(np.array([False, False, True, True]), np.array([0.1, 0.2, 0.8, 0.9]))["auroc"]
     1.0
     """
+    from sklearn.metrics import roc_auc_score
+
     order = np.argsort(doubt, kind="stable")
-    ranks = average_ranks(doubt)
-    n_wrong = int(wrong.sum())
-    pairs = n_wrong * (len(wrong) - n_wrong)
-    above = float(ranks[wrong].sum()) - n_wrong * (n_wrong + 1) / 2
     return {
         "errors by decile": [float(wrong[part].mean()) for part in np.array_split(order, DECILES)]
         if len(order) >= DECILES
         else [],
-        "auroc": above / pairs if pairs else float("nan"),
+        "auroc": float(roc_auc_score(wrong, doubt)) if 0 < wrong.mean() < 1 else float("nan"),
         "accuracy of the surest half": float(1 - wrong[order[: max(1, len(order) // 2)]].mean()),
     }
-
-
-def _wait(device: str) -> None:
-    if device.startswith("cuda"):
-        import torch
-
-        torch.cuda.synchronize()
-
-
-# ---------------------------------------------------------------------------------- many
-
-
-def run_parts(
-    parts: Sequence[Part],
-    folder: Path,
-    processes: int,
-    tell: Callable[[int, int, dict[str, Any]], None] | None = None,
-) -> list[dict[str, Any]]:
-    """All parts, those with a file in `folder` from there; failures are kept and told, not raised.
-
-    A failed part is tried again by the next call.
-    """
-    folder.mkdir(parents=True, exist_ok=True)
-    found = [kept for part in parts if (kept := _kept(part, folder)) is not None]
-    open_parts = [part for part in parts if _kept(part, folder) is None]
-    for _, result in side_by_side(_guarded, open_parts, processes, _one_thread):
-        if "failed" not in result:
-            write_json(folder / Part(**_key(result)).file, result)
-        found.append(result)
-        if tell is not None:
-            tell(len(found), len(parts), result)
-    return found
-
-
-def _one_thread() -> None:
-    import torch
-
-    torch.set_num_threads(1)
-    if torch.cuda.is_available():
-        torch.backends.cudnn.benchmark = True
-
-
-def _guarded(part: Part) -> dict[str, Any]:
-    try:
-        return run_part(part)
-    except (FedmendError, RuntimeError) as error:
-        return asdict(part) | {"failed": f"{type(error).__name__}: {error}"}
-
-
-def _kept(part: Part, folder: Path) -> dict[str, Any] | None:
-    path = folder / part.file
-    if not path.is_file():
-        return None
-    kept: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    same = all(kept.get(name) == value for name, value in asdict(part).items())
-    return kept if same else None
-
-
-def _key(result: dict[str, Any]) -> dict[str, Any]:
-    return {name: result[name] for name in Part.__dataclass_fields__}

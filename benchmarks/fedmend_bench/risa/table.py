@@ -11,28 +11,26 @@ nine million rows, ours are 16,000 of a public sample: compare orders, not numbe
 from __future__ import annotations
 
 import csv
-import logging
-import tempfile
 from collections import defaultdict
 from collections.abc import Sequence
+from functools import partial
 from importlib import resources
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from fedmend.errors import ConfigError
+from fedmend.split.halves import resolve_device
+from fedmend_bench.cells import run_cells
 from fedmend_bench.harness import Bar, BenchResult
-from fedmend_bench.options import listed
+from fedmend_bench.options import chosen, listed, numbered
 from fedmend_bench.risa.cost import cost_rows
 from fedmend_bench.risa.data import IMAGES, NAMES, TABLES
 from fedmend_bench.risa.methods import ABLATION, BASELINES, METHODS, ONLY_IMAGES
-from fedmend_bench.risa.runs import Part, run_parts
+from fedmend_bench.risa.runs import Part, run_part, start
 
 NAME = "risa"
 HELP = "RISA and eight baselines on CIFAR-10 halves and four tables, beside the paper"
-
-logger = logging.getLogger(__name__)
 
 RISA, PUBLISHED, SELF_TRAINED = "RISA", "RISA paper()", "RISA self-trained"
 WITHIN = 0.3
@@ -62,20 +60,18 @@ def run(
     same network in one piece. processes: runs at a time. folder: results of runs are kept here,
     and a benchmark that was stopped goes on from them.
     """
-    names = listed(data)
-    wanted = listed(methods)
+    names, wanted = chosen("data", data, NAMES), chosen("methods", methods, METHODS)
     shares = [float(each) for each in listed(overlaps)]
     if quick:
         names, wanted, shares = ["digits"], wanted or list(BASELINES), shares[1:2] or shares
         seeds, epochs = 1, epochs or 2
-    _check(names, wanted, shares)
-    device = _device(device)
-    parts = _parts(names, wanted, shares, seeds, rows, test, epochs, device)
-    if ablation:
-        parts += _parts(names, ABLATION, [10.0], seeds, rows, test, epochs, device)
-    parts = list(dict.fromkeys(parts))
-    with tempfile.TemporaryDirectory(prefix="fedmend-bench-") as scratch:
-        found = run_parts(parts, Path(folder or scratch), processes, _tell)
+    for share in shares:
+        if not 0 < share < 100:
+            raise ConfigError(f"an overlap is a percentage between 0 and 100, got {share:g}")
+    device = str(resolve_device(device))
+    make = partial(_parts, names, seeds=seeds, sizes=(rows, test), epochs=epochs, device=device)
+    parts = make(wanted, shares) + (make(ABLATION, [10.0]) if ablation else [])
+    found = run_cells(run_part, list(dict.fromkeys(parts)), folder, processes, start)
     table = summary(found)
     bars = promises(found)
     if ablation:
@@ -90,35 +86,13 @@ def run(
     return BenchResult(NAME, table, bars)
 
 
-def _check(names: Sequence[str], methods: Sequence[str], shares: Sequence[float]) -> None:
-    problems = [
-        f"there is no {what} {each!r}. Mend: one of {', '.join(known)}"
-        for what, given, known in (("data set", names, NAMES), ("method", methods, METHODS))
-        for each in given
-        if each not in known
-    ]
-    problems += [
-        f"an overlap is a percentage between 0 and 100, got {each:g}"
-        for each in shares
-        if not 0 < each < 100
-    ]
-    if problems:
-        raise ConfigError(problems)
-
-
-def _device(device: str) -> str:
-    from fedmend.split.halves import resolve_device
-
-    return str(resolve_device(device))
-
-
 def _parts(
     names: Sequence[str],
     methods: Sequence[str],
     shares: Sequence[float],
+    *,
     seeds: Any,
-    rows: int | None,
-    test: int | None,
+    sizes: tuple[int | None, int | None],
     epochs: int | None,
     device: str,
 ) -> list[Part]:
@@ -126,8 +100,8 @@ def _parts(
     found = []
     for name in names:
         image = name in IMAGES
-        limits = (None, None) if image else (rows, test)
-        for seed in _seeds(seeds, 3 if image else 5):
+        limits = (None, None) if image else sizes
+        for seed in numbered(seeds if seeds is not None else 3 if image else 5):
             for share in shares:
                 for method in methods:
                     if method in ONLY_IMAGES and not image:
@@ -137,18 +111,6 @@ def _parts(
                     where = device if image else "cpu"
                     found.append(Part(name, method, at, seed, *limits, epochs, where))
     return sorted(dict.fromkeys(found), key=lambda part: part.seed)
-
-
-def _seeds(given: Any, default: int) -> list[int]:
-    if given is None:
-        return list(range(default))
-    return list(range(given)) if isinstance(given, int) else [int(each) for each in listed(given)]
-
-
-def _tell(done: int, total: int, result: dict[str, Any]) -> None:
-    outcome = result.get("failed") or f"{result['value']:.2f} in {result['seconds']:.0f} s"
-    where = f"{result['data']} {result['overlap']:g} % seed {result['seed']}"
-    logger.info("%d/%d %s %s: %s", done, total, where, result["method"], outcome)
 
 
 # ---------------------------------------------------------------------------------- results
