@@ -91,7 +91,7 @@ def run(
         Cell(name, place, share, seed, part, settings=json.dumps(given), **common)
         for seed, place, share, name, part in grid
     ]
-    table = []
+    table: list[dict[str, Any]] = []
     for cell, found in zip(cells, run_cells(run_cell, cells, folder, processes), strict=True):
         failed = found["failed"] if isinstance(found, dict) else None
         table += [cell.facts | {"method": cell.part, "failed": failed}] if failed else found
