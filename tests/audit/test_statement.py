@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from fedmend.audit.statement import TELLS, lines_of, statement
+from fedmend.audit.statement import SEVERITIES, lines_of, statement
+from fedmend.federation.kinds import KINDS
 from fedmend.federation.ledger import Entry
-from fedmend.federation.policy import KINDS
 
 
 def entry(**changes) -> Entry:
@@ -18,8 +18,10 @@ def entry(**changes) -> Entry:
     return Entry(**(values | changes))
 
 
-def test_every_kind_has_its_words() -> None:
-    assert set(TELLS) == set(KINDS)
+def test_every_kind_has_its_severity() -> None:
+    assert {kind.severity for kind in KINDS.values()} == set(SEVERITIES)
+    for kind in KINDS.values():
+        assert bool(kind.lowered_by) == (kind.severity != "none")
 
 
 def test_looks_are_lines_for_each_row() -> None:

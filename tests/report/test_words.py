@@ -3,17 +3,19 @@ from __future__ import annotations
 import pytest
 
 from fedmend.federation import Entry
-from fedmend.federation.policy import KINDS
+from fedmend.federation.kinds import KINDS
 from fedmend.report.amounts import human_bytes
-from fedmend.report.words import KIND_WORDS, flows, verdict, what_was_seen
+from fedmend.report.words import EXPOSURES, flows, verdict, what_was_seen
 
 
 def crossing(sender, receiver, kind, count=1, size=100, **more):
     return Entry(0.0, 1.0, sender, receiver, "Some.call", kind, "", "", size, count, **more)
 
 
-def test_every_kind_has_words():
-    assert set(KIND_WORDS) == set(KINDS)
+def test_every_kind_has_a_grade():
+    assert {kind.exposure for kind in KINDS.values()} == set(EXPOSURES)
+    for kind in KINDS.values():
+        assert (kind.exposure in ("signals", "clear")) == kind.by_row
 
 
 def test_flows_add_up_to_the_ledger(entries):

@@ -11,58 +11,13 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from fedmend.audit.result import Reading
+from fedmend.federation.kinds import AGGREGATES, EXCHANGED, KINDS
 from fedmend.federation.ledger import COORDINATOR, Entry
-from fedmend.federation.policy import AGGREGATES
 from fedmend.report.words import Flow, flows
-from fedmend.secure.exchange import SEALED
 
 __all__ = ["SEVERITIES", "lines_of", "statement"]
 
 SEVERITIES = ("high", "medium", "low", "none")
-
-# kind: (severity, what it is known to tell, what lowers it)
-TELLS: dict[str, tuple[str, str, str]] = {
-    "row": ("high", "a party's own values, in the clear", "refuse 'row' in its policy"),
-    "label": ("high", "labels, in the clear", "refuse 'label' in its policy"),
-    "gradient": (
-        "high",
-        "labels of training rows: for two classes the direction of a row's gradient tells its "
-        "label without any known example (Li et al., ICLR 2022)",
-        "refuse 'gradient' in the label party's policy, or tell labels through randomised response",
-    ),
-    "embedding": (
-        "medium",
-        "a party's columns in part, to whoever knows some of its rows (He et al., ACSAC 2019)",
-        "a narrower embedding, and a deeper bottom with it; or refuse 'embedding' in its policy",
-    ),
-    "prediction": (
-        "medium",
-        "what the model thinks of each row, and of trained rows more surely than of others",
-        "refuse 'prediction' in the policy of the party that sends them; ask for metrics instead",
-    ),
-    "votes": (
-        "medium",
-        "the label of every row on which the annotators agree; with two, both labels of the others",
-        "more annotators, or label_dp",
-    ),
-    "weights": (
-        "medium",
-        "who was among the training rows, the more the fewer there are (Yeom et al., CSF 2018)",
-        'secure = "masks" or "he" shows the average only; or refuse \'weights\'',
-    ),
-    "statistic": (
-        "low",
-        "what an aggregate tells; much of it where the rows are few",
-        "a higher min_rows in the policy; or refuse 'statistic'",
-    ),
-    "hashed-id": ("none", "nothing without the secrets of both sides", ""),
-    "ciphertext": ("none", "nothing without the key", ""),
-    "masked": ("none", "nothing but the sum", ""),
-    "count": ("none", "how many rows and columns there are", ""),
-    "control": ("none", "nothing about a person", ""),
-}
-# Kinds of which a message has a line for every row in it.
-BY_ROW = frozenset({"gradient", "embedding", "prediction", "votes", "row", "label"})
 
 
 def statement(entries: Iterable[Entry], *, rows: int | None = None) -> list[Reading]:
@@ -73,7 +28,7 @@ def statement(entries: Iterable[Entry], *, rows: int | None = None) -> list[Read
     entries = [_by_shape(entry, rows) for entry in entries]
     lines: dict[tuple[str, str, str], int] = defaultdict(int)
     for entry in entries:
-        if entry.readable in BY_ROW and not entry.note:
+        if entry.readable in KINDS and KINDS[entry.readable].by_row and not entry.note:
             lines[entry.sender, entry.receiver, entry.readable] += lines_of(entry)
     found = [
         _reading(flow, lines[flow.sender, flow.receiver, flow.kind], rows)
@@ -104,15 +59,18 @@ def lines_of(entry: Entry) -> int:
 
 
 def _reading(flow: Flow, lines: int, rows: int | None) -> Reading:
-    unknown = ("medium", f"unknown: kind {flow.kind!r} is not of this version", "ask its maker")
-    severity, tells, mend = TELLS.get(flow.kind, unknown)
+    severity, mend = "medium", "ask its maker"
+    tells = f"unknown: kind {flow.kind!r} is not of this version"
+    if flow.kind in KINDS:
+        kind = KINDS[flow.kind]
+        severity, tells, mend = kind.severity, kind.tells, kind.lowered_by
     if flow.passed_on:
         severity, mend = "none", ""
         tells = f"nothing: sealed for {flow.sealed_for}, passed on unread"
     elif flow.error:
         severity, mend = "low", ""
         tells = "that a table is not as it was asked for; a party stops after a few"
-    elif flow.receiver == COORDINATOR and flow.kind in SEALED:
+    elif flow.receiver == COORDINATOR and flow.kind in EXCHANGED:
         mend = f"seal = true of the method, unless its top is at the coordinator; {mend}"
     looks = lines / rows if rows and lines and not flow.passed_on else None
     return Reading(

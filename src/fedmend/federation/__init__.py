@@ -8,8 +8,9 @@ from fedmend.federation.federation import (
     Party,
     require_federation,
 )
+from fedmend.federation.kinds import KINDS
 from fedmend.federation.ledger import COORDINATOR, Entry, Ledger, read_ledger
-from fedmend.federation.policy import KINDS, Policy
+from fedmend.federation.policy import Policy
 from fedmend.federation.site import Alignment, Site
 from fedmend.federation.wire import Sealed
 from fedmend.federation.worker import Worker, exposed

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 from fedmend._suggest import did_you_mean
 from fedmend.errors import Refused
-from fedmend.federation.policy import KINDS, Policy, in_the_open
+from fedmend.federation.kinds import EXCHANGED, KINDS
+from fedmend.federation.policy import Policy, in_the_open
 
 if TYPE_CHECKING:
     from fedmend.federation.worker import Worker
@@ -24,8 +25,6 @@ if TYPE_CHECKING:
 __all__ = ["EVERY_RUN", "Bound", "but", "declare", "declared", "published"]
 
 EVERY_RUN = "every run"
-EXCHANGED = frozenset({"embedding", "gradient"})
-"""What parties exchange with each other, unread by who carries it."""
 
 
 @dataclass

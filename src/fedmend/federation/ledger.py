@@ -24,10 +24,11 @@ from pathlib import Path
 from typing import Any, NamedTuple, TextIO
 
 from fedmend.errors import DataError
+from fedmend.federation.kinds import EXCHANGED
 from fedmend.federation.wire import Measure
 
 COORDINATOR = "coordinator"
-LOOP_KINDS = frozenset({"control", "embedding", "gradient"})
+LOOP_KINDS = EXCHANGED | {"control"}
 WINDOW_SECONDS = 1.0
 NOTHING = Measure("", "", 0, "")
 # Notes of crossings that brought no value.

@@ -9,31 +9,14 @@ from typing import Any
 
 from fedmend._suggest import closest
 from fedmend.errors import ConfigError, Refused
+from fedmend.federation.kinds import KINDS, REFUSED_BY_DEFAULT
 from fedmend.federation.randomness import COSTS
 from fedmend.federation.wire_types import Sealed
 
-KINDS: dict[str, str] = {
-    "control": "settings and acknowledgements",
-    "count": "how many rows, columns or ids",
-    "statistic": "sums, means, correlations, metrics over many rows",
-    "hashed-id": "ids blinded by a secret of the party",
-    "ciphertext": "values under encryption",
-    "masked": "values hidden by uniform masks",
-    "embedding": "outputs of a party's bottom model, one vector a row",
-    "gradient": "gradients with respect to embeddings",
-    "weights": "model weights or their updates",
-    "prediction": "model outputs, one a row",
-    "votes": "labels of several annotators added up, one sum a row",
-    "label": "labels in the clear",
-    "row": "a party's own values in the clear",
-}
-REFUSED_BY_DEFAULT = frozenset({"label", "row"})
 MACHINES_PREDICTIONS = 5
 """Different predictions of a row that leave in a run between machines, where no policy says more:
 a table of predictions has one, and one more for every party that is left out to see its share."""
 MIN_ROWS = 10
-AGGREGATES = frozenset({"count", "statistic", "weights"})
-"""Kinds of answers over many rows: they must rest on enough of them."""
 
 
 @dataclass(frozen=True)
@@ -135,7 +118,7 @@ class Policy:
         if kind not in self.may_leave:
             raise Refused(
                 party,
-                f"{call} would let a value of kind {kind!r} out ({KINDS[kind]})",
+                f"{call} would let a value of kind {kind!r} out ({KINDS[kind].words})",
                 f"allow {kind!r} in the policy of {party!r}, or use a method that needs it not",
             )
 
@@ -144,13 +127,14 @@ class Policy:
         if kind not in self.takes and kind != "control":
             raise Refused(
                 party,
-                f"{call} would take a value of kind {kind!r} in ({KINDS[kind]})",
+                f"{call} would take a value of kind {kind!r} in ({KINDS[kind].words})",
                 f"add {kind!r} to takes in the policy of {party!r}, or use another method",
             )
         if kind in self.sealed and in_the_open(value):
             raise Refused(
                 party,
-                f"{call} was given a value of kind {kind!r} ({KINDS[kind]}) that is not sealed",
+                f"{call} was given a value of kind {kind!r} ({KINDS[kind].words}) that is not "
+                "sealed",
                 f"seal = true of the method; or take {kind!r} out of sealed in the policy of "
                 f"{party!r}",
             )
@@ -169,7 +153,8 @@ class Policy:
         if kind in self.sealed and in_the_open(value):
             raise Refused(
                 party,
-                f"{call} would let a value of kind {kind!r} out ({KINDS[kind]}) that is not sealed",
+                f"{call} would let a value of kind {kind!r} out ({KINDS[kind].words}) that is not "
+                "sealed",
                 "seal = true of a method whose top is at a party; or take "
                 f"{kind!r} out of sealed in the policy of {party!r}",
             )

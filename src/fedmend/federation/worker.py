@@ -17,7 +17,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from fedmend.errors import AlignmentError, ConfigError, DataError, WireError
-from fedmend.federation.policy import AGGREGATES, KINDS, unknown_kind
+from fedmend.federation.kinds import AGGREGATES, KINDS
+from fedmend.federation.policy import unknown_kind
 from fedmend.federation.rows import Asked
 
 if TYPE_CHECKING:

@@ -6,35 +6,17 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
+from fedmend.federation.kinds import KINDS
 from fedmend.federation.ledger import COORDINATOR, ERROR, REFUSED, Entry
-from fedmend.federation.policy import KINDS
 from fedmend.report.amounts import human_bytes
 
 __all__ = [
-    "KIND_WORDS",
     "Flow",
     "Saw",
     "flows",
     "verdict",
     "what_was_seen",
 ]
-
-# (singular, plural, exposure): exposure grades what a curious receiver could make of the value.
-KIND_WORDS: dict[str, tuple[str, str, str]] = {
-    "control": ("setting or acknowledgement", "settings and acknowledgements", "nothing"),
-    "count": ("count", "counts", "nothing"),
-    "statistic": ("statistic over many rows", "statistics over many rows", "totals"),
-    "hashed-id": ("list of blinded ids", "lists of blinded ids", "nothing"),
-    "ciphertext": ("encrypted value", "encrypted values", "nothing"),
-    "masked": ("masked value", "masked values", "nothing"),
-    "embedding": ("batch of embeddings", "batches of embeddings", "signals"),
-    "gradient": ("batch of gradients", "batches of gradients", "signals"),
-    "weights": ("set of model weights", "sets of model weights", "totals"),
-    "prediction": ("batch of predictions", "batches of predictions", "signals"),
-    "votes": ("batch of summed votes", "batches of summed votes", "signals"),
-    "label": ("batch of labels in the clear", "batches of labels in the clear", "clear"),
-    "row": ("batch of rows in the clear", "batches of rows in the clear", "clear"),
-}
 
 EXPOSURES: dict[str, str] = {
     "nothing": "says nothing about a person: sizes, settings, or values the receiver cannot read",
@@ -65,7 +47,7 @@ class Flow:
             return "nothing"
         if self.error:
             return "totals"
-        return KIND_WORDS[self.kind][2] if self.kind in KIND_WORDS else "signals"
+        return KINDS[self.kind].exposure if self.kind in KINDS else "signals"
 
     @property
     def passed_on(self) -> bool:
@@ -77,9 +59,7 @@ class Flow:
         """For instance ``420 batches of embeddings (5.2 MB)``."""
         if self.error:
             return _errors(self.crossings, self.bytes)
-        unknown = (f"value of kind {self.kind!r}", f"values of kind {self.kind!r}", "")
-        one, many, _ = KIND_WORDS.get(self.kind, unknown)
-        noun = one if self.crossings == 1 else many
+        noun = _noun(self.kind, self.crossings)
         if self.refused:
             return f"{self.crossings:,} {noun} asked for and refused"
         text = f"{self.crossings:,} {noun} ({human_bytes(self.bytes)})"
@@ -154,10 +134,13 @@ def _together(sender: str, group: Sequence[Flow]) -> str:
         return f"{crossings:,} {noun}{whom} passed on unread ({human_bytes(size)})"
     if group[0].error:
         return _errors(crossings, size, whom)
-    kind = group[0].kind
-    unknown = (f"value of kind {kind!r}", f"values of kind {kind!r}", "")
-    one, many, _ = KIND_WORDS.get(kind, unknown)
-    return f"{crossings:,} {one if crossings == 1 else many}{whom} ({human_bytes(size)})"
+    return f"{crossings:,} {_noun(group[0].kind, crossings)}{whom} ({human_bytes(size)})"
+
+
+def _noun(kind: str, count: int) -> str:
+    if kind not in KINDS:  # of a ledger of another version
+        return f"value{'s' * (count != 1)} of kind {kind!r}"
+    return KINDS[kind].one if count == 1 else KINDS[kind].many
 
 
 def _errors(crossings: int, size: int, whom: str = "") -> str:

@@ -5,7 +5,7 @@
     tops["bank"].step(bottoms.step())
 
 The loop that calls the workers does not change, nor do their methods: answers of the kinds
-`SEALED` leave in boxes for the party they are meant for, and boxes are opened before the method
+`EXCHANGED` leave in boxes for the party they are meant for, and boxes are opened before the method
 sees them. Splits whose top is at a party need no reader in between; where the top is at the
 coordinator it is the reader, and nothing can be sealed.
 
@@ -20,15 +20,15 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from fedmend.errors import CryptoError
+from fedmend.federation.kinds import EXCHANGED
 from fedmend.federation.worker import Exposure, exposed
 from fedmend.secure.channel import SealingWorker, introduce
 
 if TYPE_CHECKING:
     from fedmend.federation.federation import Crew, Federation
 
-__all__ = ["SEALED", "ExchangeWorker", "is_sealed", "seal_exchange"]
+__all__ = ["ExchangeWorker", "is_sealed", "seal_exchange"]
 
-SEALED = frozenset({"embedding", "gradient"})
 """The kinds that leave in boxes."""
 
 
@@ -58,7 +58,7 @@ class ExchangeWorker(SealingWorker):
         return self._by_party or self._counterpart is not None
 
     def outgoing(self, exposure: Exposure, value: Any) -> Any:
-        if value is None or exposure.kind not in SEALED or not self.seals:
+        if value is None or exposure.kind not in EXCHANGED or not self.seals:
             return value
         if self._counterpart is not None:
             return self.seal(value, to=self._counterpart, kind=exposure.kind)
@@ -69,7 +69,7 @@ class ExchangeWorker(SealingWorker):
             return kwargs
         opened = dict(kwargs)
         for name, kind in exposure.takes.items():
-            if kind in SEALED and opened.get(name) is not None:
+            if kind in EXCHANGED and opened.get(name) is not None:
                 opened[name] = self._opened(opened[name], kind)
         return opened
 

@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from fedmend.errors import ConfigError, CryptoError, DataError, Refused
+from fedmend.federation.kinds import REFUSED_BY_DEFAULT
 from fedmend.federation.ledger import COORDINATOR
-from fedmend.federation.policy import REFUSED_BY_DEFAULT
 from fedmend.federation.rows import Asked
 from fedmend.federation.wire import Sealed
 from fedmend.federation.worker import Exposure, exposed

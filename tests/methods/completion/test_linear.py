@@ -21,7 +21,7 @@ from fedmend.errors import (
     Refused,
 )
 from fedmend.federation import Alignment, AlignmentCounts, Federation, Party, Policy
-from fedmend.federation.policy import KINDS
+from fedmend.federation.kinds import KINDS
 from fedmend.methods.completion import ridge
 from fedmend.methods.completion.board import board_of, indicators
 from fedmend.methods.completion.linear import LinearModels

@@ -12,7 +12,7 @@ from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostin
 from fedmend.data.table import Table
 from fedmend.errors import ConfigError, CryptoError, DataError, PrivacyWarning, Refused
 from fedmend.federation import Alignment, AlignmentCounts, Federation, Party, Policy
-from fedmend.federation.policy import KINDS
+from fedmend.federation.kinds import KINDS
 from fedmend.methods.boosting.bins import bin_categories, bin_numbers
 from fedmend.methods.boosting.grow import quantise
 from fedmend.methods.completion.board import board_of

@@ -13,7 +13,8 @@ from typing import Any
 from fedmend.errors import DataError, FedmendError, PartyFailed, Refused, WireError
 from fedmend.federation import wire
 from fedmend.federation.engines.flare.events import printable
-from fedmend.federation.policy import KINDS, Policy
+from fedmend.federation.kinds import KINDS
+from fedmend.federation.policy import Policy
 
 OPERATIONS = ("hello", "start", "call", "stop", "ping", "ledger", "bye")
 # Settings of a run fit into a few kilobytes; more is a mistake or an attack.
