@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
+import signal
 import struct
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,10 +17,12 @@ import pytest
 from fedmend.errors import ConfigError
 from fedmend_bench.harness import run_bench
 from fedmend_bench.sage import data as sage_data
+from fedmend_bench.sage import table
 from fedmend_bench.sage.curves import Curve, bars_of, row_of
 from fedmend_bench.sage.data import paper_accuracy, world_of
-from fedmend_bench.sage.methods import RECIPES, estimator_of
-from fedmend_bench.sage.table import run
+from fedmend_bench.sage.methods import METHODS, estimator_of
+from fedmend_bench.sage.simulator import simulator_of
+from fedmend_bench.sage.table import Clock, run, stop_kindly
 
 
 def curve_of(method: str, accuracies: list[float], alpha: float = 0.5, **more: float) -> Curve:
@@ -32,12 +37,12 @@ def test_the_papers_table_is_there() -> None:
     table = paper_accuracy("cifar10", 0.5)
     assert table["SAGE"] == 88.05
     assert table["FixMatch-LPL"] == 84.36
-    assert set(table) <= set(RECIPES)
+    assert set(table) <= set(METHODS)
     assert paper_accuracy("digits", 0.5) == {}
 
 
 def test_every_recipe_has_the_authors_settings() -> None:
-    for name in RECIPES:
+    for name in METHODS:
         estimator = estimator_of(name, "paper", rounds=7)
         estimator._check()
         assert estimator.rounds == 7, name
@@ -108,9 +113,9 @@ def test_grey_images_are_dealt_out_and_trained_on(
     assert world.net.channels == 1 and world.net.classes == 4 and world.published is None
     assert not world.pools[0].views.flip  # a shoe points to one side
     assert sum(len(pool.unlabelled) for pool in world.pools) == 160
-    estimator = estimator_of("SAGE", "paper", per_round=2, epochs=1, steps_per_epoch=3)
+    estimator = estimator_of("SAGE", "paper", per_round=2, epochs=3)
     net = replace(world.net, width=8)
-    simulator = estimator.simulator(world.pools, net, device="cpu")
+    simulator = simulator_of(estimator, world.pools, net, device="cpu")
     report = simulator.run_round()
     assert np.isfinite(report.loss)
     assert 0 <= simulator.accuracy(world.on(simulator).test, world.labels) <= 1
@@ -171,3 +176,50 @@ def test_cifar_is_dealt_out_as_the_authors_do() -> None:
     assert {len(pool.unlabelled) for pool in world.pools} == {500}
     assert world.net.kind == "resnet8" and world.published is not None
     assert len(world.labels) == 10_000
+
+
+# ---------------------------------------------------------------- the end of a sitting
+
+
+def test_asked_to_end_a_run_finishes_its_round_and_keeps_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    once = table._round
+
+    def interrupted(*given: object) -> dict[str, object]:
+        entry = once(*given)
+        if entry["round"] == 2:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return entry
+
+    monkeypatch.setattr(table, "_round", interrupted)
+    result = run(quick=True, methods="FedAvg,SAGE", rounds=4, folder=str(tmp_path))
+    assert [row["rounds"] for row in result.rows] == [2, 0]
+    monkeypatch.setattr(table, "_round", once)
+    assert run(quick=True, methods="FedAvg", rounds=4, folder=str(tmp_path)).rows[0]["rounds"] == 4
+
+
+def test_the_handler_is_put_back() -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    with stop_kindly() as asked:
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(0)
+        assert asked.is_set()
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_too_late_for_a_round_is_too_late_for_the_next_run() -> None:
+    assert not Clock().late()
+    assert Clock(time.monotonic() - 1).late()
+    clock = Clock(time.monotonic() + 50)
+    clock.took(500.0)  # something else was on the card
+    clock.took(1.0)
+    assert clock.late()
+    clock.took(1.0)
+    assert clock.late()
+    clock = Clock(time.monotonic() + 50)
+    for seconds in (500.0, 1.0, 2.0):
+        clock.took(seconds)
+    assert not clock.late()
+    clock.asked.set()
+    assert clock.late()

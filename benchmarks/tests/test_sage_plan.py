@@ -10,7 +10,7 @@ from fedmend.errors import ConfigError, DatasetAbsent, FedmendWarning
 from fedmend_bench.sage import data as sage_data
 from fedmend_bench.sage import table as sage
 from fedmend_bench.sage.data import paper_accuracy
-from fedmend_bench.sage.methods import RECIPES
+from fedmend_bench.sage.methods import METHODS
 from fedmend_bench.sage.plan import Unit, read_plan
 from fedmend_bench.sage.table import run
 
@@ -19,11 +19,11 @@ def test_the_default_plan_has_every_row_of_the_tables_and_the_most_wanted_first(
     plan = read_plan("default")
     assert plan[0] == Unit("SAGE", 300, 0.5, "cifar10", 0)
     assert [unit.method for unit in plan[1:3]] == ["FixMatch-LPL", "FixMatch-GPL"]
-    assert {unit.method for unit in plan} == set(RECIPES) >= set(paper_accuracy("cifar10", 0.5))
+    assert {unit.method for unit in plan} == set(METHODS) >= set(paper_accuracy("cifar10", 0.5))
     assert {unit.alpha for unit in plan if unit.method == "SAGE"} == {0.1, 0.5, 1.0}
     assert {unit.dataset for unit in plan} == {"cifar10", "fashion-mnist"}
     assert len(set(plan)) == len(plan)
-    assert {unit.method for unit in read_plan("quick")} == set(RECIPES)
+    assert {unit.method for unit in read_plan("quick")} == set(METHODS)
 
 
 def test_a_plan_out_of_a_file(tmp_path: Path) -> None:
@@ -45,12 +45,12 @@ def test_all_mistakes_of_a_plan_are_told_at_once(tmp_path: Path) -> None:
         read_plan(str(path))
     said = "\n".join(caught.value.problems)
     for words in (
-        "unit 1: 'SAGGE' is not a method: did you mean 'SAGE'?",
-        "unit 1: rounds must be a whole number from 1, got 0",
+        "unit 1: method = 'SAGGE': did you mean 'SAGE'?",
+        "unit 1: rounds must be a number from 1, got 0",
         "unit 2: there is no 'round': did you mean 'rounds'?",
         "unit 2: dataset = 'cifar': did you mean 'cifar10'?",
-        "unit 2: alpha must be a positive number, got -1",
-        "unit 2: seed must be a whole number from 0, got 0.5",
+        "unit 2: alpha must be a number from 1e-09, got -1",
+        "unit 2: seed must be a number from 0, got 0.5",
     ):
         assert words in said
     path.write_text("unit = 3\n")

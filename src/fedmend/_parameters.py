@@ -6,14 +6,17 @@ import contextlib
 import inspect
 import json
 import types
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from numbers import Integral, Real
 from typing import Any, Self, Union, get_args, get_origin, get_type_hints
 
 from fedmend._suggest import did_you_mean
 from fedmend.errors import ConfigError
 
-__all__ = ["Parameters", "fits", "parse_options", "type_words"]
+__all__ = ["Bounds", "Parameters", "fits", "out_of_bounds", "parse_options", "type_words"]
+
+Bounds = Mapping[str, tuple[Callable[[Any], bool], str]]
+"""For each parameter what must hold of it, and that in words: "be at least 1"."""
 
 _WORDS = {
     bool: "true or false",
@@ -135,6 +138,19 @@ def fits(value: Any, hint: Any) -> bool:
     if plain is Any:
         return True
     return isinstance(value, plain) if isinstance(plain, type) else True
+
+
+def out_of_bounds(values: Mapping[str, Any], bounds: Bounds) -> list[str]:
+    """What is wrong with these values, a sentence for each; None is a value that is not set.
+
+    >>> out_of_bounds({"rounds": 0, "seed": 3}, {"rounds": (lambda x: x >= 1, "be at least 1")})
+    ['rounds must be at least 1, got 0']
+    """
+    return [
+        f"{name} must {words}, got {values[name]!r}"
+        for name, (holds, words) in bounds.items()
+        if values.get(name) is not None and not holds(values[name])
+    ]
 
 
 def type_words(hint: Any) -> str:

@@ -28,7 +28,7 @@ from fedmend.errors import ConfigError, Refused
 from fedmend.federation import Federation, Party, Policy
 from fedmend.federation.policy import MACHINES_PREDICTIONS
 from fedmend.federation.weights import LARGEST_WEIGHT
-from fedmend.methods.horizontal.federated import FederatedClients
+from fedmend.methods.horizontal.coordinator import FederatedClients
 from fedmend.methods.horizontal.local_methods import Supervised
 from fedmend.methods.horizontal.networks import NetSpec
 from fedmend.methods.horizontal.worker import ClientWorker

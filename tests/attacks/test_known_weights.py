@@ -31,7 +31,7 @@ from fedmend.federation.randomness import SECRET_FILE, wide_seed
 from fedmend.federation.wire_types import VERSION
 from fedmend.generate.registry import class_of, generators, make
 from fedmend.generate.vfgain import VFGAIN
-from fedmend.methods.horizontal import trainer
+from fedmend.methods.horizontal import rounds
 from fedmend.secure.align import align
 from fedmend.split import server_top
 from fedmend.split.features import BatchOrder
@@ -427,14 +427,14 @@ def test_a_clients_batches_and_views_are_its_own() -> None:
             fed.engine.site(name).secret = secret
         made: list[torch.Tensor] = []
         with pytest.MonkeyPatch.context() as patch:
-            original = trainer.make_plan
+            original = rounds.make_plan
 
             def make_plan(*args: Any, made: Any = made, do: Any = original) -> Any:
                 made.append(do(*args).labelled)
                 return do(*args)
 
-            patch.setattr(trainer, "make_plan", make_plan)
-            fm.FedAvg(rounds=1, epochs=1, steps_per_epoch=3, hidden=(4,)).fit(fed)
+            patch.setattr(rounds, "make_plan", make_plan)
+            fm.FedAvg(rounds=1, epochs=1, labelled_batch=10, hidden=(4,)).fit(fed)
         plans.append(torch.cat(made))
     seeded, first, second, again = plans
     assert torch.equal(first, again)

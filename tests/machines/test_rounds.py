@@ -14,8 +14,8 @@ import torch
 
 from fedmend.federation import Federation, Party
 from fedmend.flow.reading import read_parties
+from fedmend.methods.horizontal.baselines import FedMatch
 from fedmend.methods.horizontal.sage import SAGE
-from fedmend.methods.horizontal.twins import FedMatch
 
 from . import conftest
 
@@ -27,8 +27,7 @@ TOML = (
 [[method]]
 name = "sage"
 rounds = 3
-epochs = 1
-steps_per_epoch = 4
+epochs = 2
 hidden = [8]
 
 [flare]
@@ -36,7 +35,7 @@ port = {port}
 wait_seconds = 60
 """
 )
-QUICK = {"rounds": 2, "epochs": 1, "steps_per_epoch": 4, "hidden": (8,), "seed": 3}
+QUICK = {"rounds": 2, "epochs": 2, "hidden": (8,), "seed": 3}
 
 
 def write_clients(folder: Path) -> None:

@@ -89,8 +89,7 @@ class Curve:
 def row_of(curve: Curve) -> dict[str, Any]:
     """A line of the table: accuracies in per cent beside the paper's, and what labels were worth.
 
-    Seconds are the middle ones, as other programs on the card slow single rounds down, and of
-    rounds that had no other worker of the same folder beside them.
+    Seconds are the middle ones, as other programs on the card slow single rounds down.
     """
     accuracies = curve.accuracies
     row: dict[str, Any] = {
@@ -106,8 +105,7 @@ def row_of(curve: Curve) -> dict[str, Any]:
     row |= {f"mean of {rounds}": _percent(share) for rounds, share in curve.averaged.items()}
     row |= {f"at {number}": _percent(curve.at(number)) for number in STATIONS}
     row |= {f"to {100 * mark:.0f} %": curve.reached(mark) for mark in MARKS}
-    alone = [each for each in curve.rounds if not each.get("beside")]
-    seconds = [each["training"] for each in alone if each.get("training") is not None]
+    seconds = [each["training"] for each in curve.rounds if each.get("training") is not None]
     return row | {
         "right": curve.late("pseudo_accuracy"),
         "used": curve.late("utilisation"),

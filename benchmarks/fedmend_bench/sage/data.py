@@ -16,8 +16,8 @@ from fedmend.data.clients import client_names, client_rows
 from fedmend.errors import ConfigError
 from fedmend.methods.horizontal.networks import NetSpec
 from fedmend.methods.horizontal.rounds import Pool
-from fedmend.methods.horizontal.row_views import ImageViews, TableViews
-from fedmend.methods.horizontal.simulator import Simulator
+from fedmend.methods.horizontal.views import ImageViews, TableViews
+from fedmend_bench.sage.simulator import Simulator
 
 __all__ = ["DATASETS", "TENTH", "World", "paper_accuracy", "world_of"]
 

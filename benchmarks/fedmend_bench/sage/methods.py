@@ -8,18 +8,20 @@ from fedmend.errors import ConfigError
 from fedmend.methods.horizontal.baselines import (
     FedAvg,
     FedDB,
+    FedDure,
     FedLabel,
+    FedLoKe,
+    FedMatch,
     FedProx,
     FixMatch,
     FlexMatch,
 )
 from fedmend.methods.horizontal.estimator import HorizontalEstimator
 from fedmend.methods.horizontal.sage import SAGE
-from fedmend.methods.horizontal.twins import FedDure, FedLoKe, FedMatch
 
-__all__ = ["RECIPES", "SETTINGS", "estimator_of"]
+__all__ = ["METHODS", "SETTINGS", "estimator_of"]
 
-RECIPES: dict[str, tuple[type[HorizontalEstimator], dict[str, Any]]] = {
+METHODS: dict[str, tuple[type[HorizontalEstimator], dict[str, Any]]] = {
     "FedAvg": (FedAvg, {}),
     "FedProx": (FedProx, {}),
     "FedAvg-SL": (FedAvg, {}),
@@ -47,5 +49,5 @@ def estimator_of(name: str, settings: str, **changes: Any) -> HorizontalEstimato
     """A method with the authors' settings, or with the estimators' own defaults."""
     if settings not in SETTINGS:
         raise ConfigError(f"settings must be one of {', '.join(SETTINGS)}, got {settings!r}")
-    cls, own = RECIPES[name]
+    cls, own = METHODS[name]
     return (cls.paper if settings == "paper" else cls)(**own, **changes)

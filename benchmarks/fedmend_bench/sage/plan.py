@@ -1,8 +1,7 @@
 """What `fedmend bench sage` trains, in order: a plan of units, each resumable, most wanted first.
 
-A plan is worked off in one process, so that images are read and kernels compiled once, or in
-several that share a folder (`workers.py`). A sitting at a GPU ends anywhere: units that are
-finished are skipped the next time, the one it ended in goes on.
+A plan is worked off in one process, so that images are read and kernels compiled once. A sitting at
+a GPU ends anywhere: units that are finished are skipped the next time, the one it ended in goes on.
 
     [[unit]]
     method = "FixMatch-LPL"
@@ -23,7 +22,7 @@ from typing import Any
 from fedmend._suggest import did_you_mean
 from fedmend.errors import ConfigError
 from fedmend_bench.sage.data import DATASETS
-from fedmend_bench.sage.methods import RECIPES
+from fedmend_bench.sage.methods import METHODS
 
 __all__ = ["PLANS", "Unit", "read_plan"]
 
@@ -61,7 +60,7 @@ def _default() -> list[Unit]:
 
 def _quick() -> list[Unit]:
     """Every method for two rounds on digits: does each run?"""
-    return [Unit(name, 2, dataset="digits") for name in RECIPES]
+    return [Unit(name, 2, dataset="digits") for name in METHODS]
 
 
 PLANS = {"default": _default, "quick": _quick}
@@ -84,34 +83,24 @@ def read_plan(plan: str) -> list[Unit]:
     units = values.get("unit")
     if not isinstance(units, list) or not units:
         raise ConfigError(f"{path} has no unit. Mend: begin each with a line [[unit]]")
-    problems: list[str] = []
-    found = [_unit(each, f"{path}, unit {at}", problems) for at, each in enumerate(units, 1)]
+    problems = [
+        f"{path}, unit {number}: {what}"
+        for number, unit in enumerate(units, 1)
+        for what in _problems({"alpha": 0.5, "dataset": "cifar10", "seed": 0} | unit)
+    ]
     if problems:
         raise ConfigError(problems)
-    return [unit for unit in found if unit is not None]
+    return [Unit(**unit) for unit in units]
 
 
-def _unit(values: Mapping[str, Any], where: str, problems: list[str]) -> Unit | None:
-    """One unit, or None and what is wrong with it."""
-    before = len(problems)
+def _problems(unit: Mapping[str, Any]) -> list[str]:
     known = [each.name for each in fields(Unit)]
-    for key in values:
-        if key not in known:
-            problems.append(f"{where}: there is no {key!r}: {did_you_mean(key, known)}")
-    method, dataset = values.get("method"), values.get("dataset", "cifar10")
-    if method not in RECIPES:
-        problems.append(
-            f"{where}: {method!r} is not a method: {did_you_mean(str(method), RECIPES)}"
-        )
-    if dataset not in DATASETS:
-        problems.append(f"{where}: dataset = {dataset!r}: {did_you_mean(str(dataset), DATASETS)}")
-    rounds, alpha, seed = values.get("rounds"), values.get("alpha", 0.5), values.get("seed", 0)
-    if type(rounds) is not int or rounds < 1:
-        problems.append(f"{where}: rounds must be a whole number from 1, got {rounds!r}")
-    if type(alpha) not in (int, float) or not alpha > 0:
-        problems.append(f"{where}: alpha must be a positive number, got {alpha!r}")
-    if type(seed) is not int or seed < 0:
-        problems.append(f"{where}: seed must be a whole number from 0, got {seed!r}")
-    if len(problems) > before:
-        return None
-    return Unit(str(method), rounds, float(alpha), str(dataset), seed)  # type: ignore[arg-type]
+    found = [f"there is no {key!r}: {did_you_mean(key, known)}" for key in unit if key not in known]
+    for key, choices in (("method", METHODS), ("dataset", DATASETS)):
+        if unit.get(key) not in choices:
+            found.append(f"{key} = {unit.get(key)!r}: {did_you_mean(str(unit.get(key)), choices)}")
+    for key, kinds, least in (("rounds", int, 1), ("alpha", (int, float), 1e-9), ("seed", int, 0)):
+        value = unit.get(key)
+        if isinstance(value, bool) or not isinstance(value, kinds) or value < least:
+            found.append(f"{key} must be a number from {least:g}, got {value!r}")
+    return found

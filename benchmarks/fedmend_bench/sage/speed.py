@@ -24,11 +24,11 @@ from fedmend.learn.optim import OptimizerSpec
 from fedmend.methods.horizontal.local_methods import PseudoMethod
 from fedmend.methods.horizontal.networks import NetSpec, build_net
 from fedmend.methods.horizontal.rounds import Pool, RoundSettings
-from fedmend.methods.horizontal.row_views import ImageViews, TableViews
 from fedmend.methods.horizontal.rules import SageRule
-from fedmend.methods.horizontal.simulator import Simulator
+from fedmend.methods.horizontal.views import ImageViews, TableViews
 from fedmend.split.halves import resolve_device
 from fedmend_bench.harness import Bar, BenchResult, device_name
+from fedmend_bench.sage.simulator import Simulator
 
 NAME = "sage-speed"
 HELP = "a client's training step in the simulator beside a plain loop, and the card's arithmetic"
@@ -163,8 +163,8 @@ class PlainLoop:
     ) -> None:
         device = images.device
         self.images, self.labels, self.settings, self.size = images, labels, settings, size
-        self.net, self.world = build_net(spec).to(device), build_net(spec).to(device).eval()
-        for net in (self.net, self.world):
+        self.net, self.common = build_net(spec).to(device), build_net(spec).to(device).eval()
+        for net in (self.net, self.common):
             net.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         chosen = settings.optimizer
         self.optimizer = torch.optim.SGD(
@@ -196,10 +196,10 @@ class PlainLoop:
         half = self.settings.precision == "bf16"
         with torch.autocast(device.type, torch.bfloat16, enabled=half):
             with torch.no_grad():
-                world = torch.softmax(self.world(weak).float(), 1)
+                p_g = torch.softmax(self.common(weak).float(), 1)
             logits = self.net(torch.cat([labelled, weak, strong])).float()
         local = torch.softmax(logits[b : b + u].detach(), 1)
-        labels = self.rule(local, world, others, {})
+        labels = self.rule(local, p_g, others, {})
         log_p = torch.log_softmax(logits[b + u :], 1)
         unlabelled = -(labels.target * log_p).sum(1) * labels.mask
         loss = F.cross_entropy(logits[:b], self.labels[own]) + unlabelled.mean()
@@ -209,7 +209,8 @@ class PlainLoop:
 
 
 def step_flops(spec: NetSpec, size: Size) -> float:
-    """Multiplications and additions of a step: forward and back for all views, the world's forward.
+    """Multiplications and additions of a step: forward and back for all views, the global
+    model's forward.
 
     The backward pass of the first layer has no gradient of the images.
     """

@@ -2,36 +2,37 @@
 
 One run is a method at an alpha under a seed. It writes its curve and a checkpoint into `folder`
 after every few rounds, and goes on from there when it is asked for again: 300 rounds may take
-several sittings at a GPU. A plan (`plan.py`) lists many runs in the order they are wanted; several
-processes may work off one plan in one folder (`workers.py`).
+several sittings at a GPU. A plan (`plan.py`) lists many runs in the order they are wanted.
 """
 
 from __future__ import annotations
 
 import itertools
 import logging
+import signal
+import threading
 import time
 import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import torch
 
 from fedmend.errors import DatasetAbsent, FedmendWarning
 from fedmend.methods.horizontal.baselines import FedAvg
-from fedmend.methods.horizontal.round_average import RoundAverage
-from fedmend.methods.horizontal.simulator import Simulator
+from fedmend.methods.horizontal.rounds import RoundAverage
 from fedmend.split.parts import read_file, write_file
 from fedmend_bench.harness import BenchResult, device_name
 from fedmend_bench.options import chosen
 from fedmend_bench.sage.curves import Curve, bars_of, row_of
 from fedmend_bench.sage.data import TENTH, World, world_of
-from fedmend_bench.sage.methods import RECIPES, estimator_of
+from fedmend_bench.sage.methods import METHODS, estimator_of
 from fedmend_bench.sage.plan import Unit, read_plan
-from fedmend_bench.sage.workers import Clock, Workers, stop_kindly
+from fedmend_bench.sage.simulator import Simulator, simulator_of
 
 logger = logging.getLogger(__name__)
 
@@ -61,7 +62,6 @@ class Setting:
     averages: Sequence[int]
     clock: Clock
     folder: Path | None
-    workers: Workers | None
 
     def labels(self, dataset: str) -> float | int:
         """Labels of a class; a tenth of them all where nothing else is said."""
@@ -85,7 +85,7 @@ class Setting:
             "split": self.split,
             "labelled": self.labels(unit.dataset),
         }
-        if self.warmup and RECIPES[unit.method][0] is not FedAvg:
+        if self.warmup and METHODS[unit.method][0] is not FedAvg:
             facts["warmup"] = self.warmup
         return Curve(unit.method, unit.dataset, unit.alpha, unit.seed, facts)
 
@@ -124,7 +124,7 @@ def run(
     if plan is not None:
         units = read_plan(plan)
     else:
-        names = chosen("methods", methods or ("FixMatch-LPL,SAGE" if quick else "SAGE"), RECIPES)
+        names = chosen("methods", methods or ("FixMatch-LPL,SAGE" if quick else "SAGE"), METHODS)
         alphas = [float(each) for each in (alpha if isinstance(alpha, Sequence) else [alpha])]
         seeds = list(seed) if isinstance(seed, Sequence) else [seed]
         units = [
@@ -132,14 +132,12 @@ def run(
             for each, name, number in itertools.product(alphas, names, seeds)
         ]
     here = None if folder is None else Path(folder)
-    workers = None if here is None else Workers(here)
-    with stop_kindly() as asked, nullcontext() if workers is None else workers.present():
-        setting = Setting(*common, averages, Clock(until, asked), here, workers)
+    with stop_kindly() as asked:
+        setting = Setting(*common, averages, Clock(until, asked), here)
         runs = list(_runs(units, setting, forgiving=plan is not None))
-    # A plan may come back to a run for more rounds, and other processes go on with theirs.
+    # A plan may come back to a run for more rounds.
     longest: dict[str, Curve] = {}
-    for unit, curve in runs:
-        curve = curve if here is None else _kept(curve, unit.rounds, here)
+    for curve in runs:
         if len(curve.rounds) >= len(longest.setdefault(curve.name, curve).rounds):
             longest[curve.name] = curve
     begun = [curve for curve in longest.values() if curve.rounds or plan is None]
@@ -153,11 +151,11 @@ def run(
 # ---------------------------------------------------------------- one run
 
 
-def _runs(units: Sequence[Unit], setting: Setting, forgiving: bool) -> Iterator[tuple[Unit, Curve]]:
+def _runs(units: Sequence[Unit], setting: Setting, forgiving: bool) -> Iterator[Curve]:
     """One run after another; forgiving: leave out those whose data set is not here."""
     for unit in units:
         try:
-            yield unit, _curve(unit, setting)
+            yield _curve(unit, setting)
         except DatasetAbsent as error:
             if not forgiving:
                 raise
@@ -165,27 +163,16 @@ def _runs(units: Sequence[Unit], setting: Setting, forgiving: bool) -> Iterator[
 
 
 def _curve(unit: Unit, setting: Setting) -> Curve:
-    """The run of a unit: what is kept of it, and as many more rounds as are wanted and allowed.
-
-    A run that another process is at is left to it.
-    """
+    """The run of a unit: what is kept of it, and as many more rounds as are wanted and allowed."""
     curve = setting.curve(unit)
-    if setting.folder is None or setting.workers is None:
-        late = setting.clock.late()
-        return curve if late else _train(curve, setting.world(unit), unit.rounds, setting)
-    with setting.workers.claim(curve.name) as ours:
-        kept = _kept(curve, unit.rounds, setting.folder)
+    if setting.folder is not None:
+        _, story = _files(curve, setting.folder)
+        kept = Curve.read(story, unit.rounds) if story.is_file() else curve
         # A finished run needs no checkpoint any more.
-        if not ours or setting.clock.late() or len(kept.rounds) >= unit.rounds:
+        if setting.clock.late() or len(kept.rounds) >= unit.rounds:
             return kept
-        return _train(curve, setting.world(unit), unit.rounds, setting)
-
-
-def _kept(curve: Curve, rounds: int, folder: Path) -> Curve:
-    """What the folder has of this run, if it has more of it."""
-    _, story = _files(curve, folder)
-    kept = Curve.read(story, rounds) if story.is_file() else curve
-    return kept if len(kept.rounds) > len(curve.rounds) else curve
+    late = setting.clock.late()
+    return curve if late else _train(curve, setting.world(unit), unit.rounds, setting)
 
 
 def _files(curve: Curve, folder: Path) -> tuple[Path, Path]:
@@ -204,8 +191,8 @@ def _train(curve: Curve, world: World, rounds: int, setting: Setting) -> Curve:
         precision=setting.precision,
         warmup=curve.settings.get("warmup", 0),
     )
-    simulator = estimator.simulator(
-        world.pools, world.net, device=setting.device, mode=setting.mode
+    simulator = simulator_of(
+        estimator, world.pools, world.net, device=setting.device, mode=setting.mode
     )
     world = world.on(simulator)
     means = {str(rounds): RoundAverage(rounds) for rounds in setting.averages}
@@ -220,14 +207,12 @@ def _train(curve: Curve, world: World, rounds: int, setting: Setting) -> Curve:
         torch.cuda.reset_peak_memory_stats()
     while simulator.round < rounds and not setting.clock.late():
         began = time.monotonic()
-        others = _others(setting)
         entry = _round(simulator, world, means, rounds)
         entry["seconds"] = time.monotonic() - began
-        entry["beside"] = max(others, _others(setting))
         setting.clock.took(entry["seconds"])
         curve.rounds.append(entry)
         said = (curve.name, entry["round"], 100 * entry["accuracy"], entry["seconds"])
-        logger.debug("%s: round %d, accuracy %.2f %%, %.3f s, beside %d", *said, entry["beside"])
+        logger.debug("%s: round %d, accuracy %.2f %%, %.3f s", *said)
         if cuda:
             curve.peak_gb = max(curve.peak_gb or 0.0, torch.cuda.max_memory_allocated() / 1e9)
         if simulator.round % KEEP_EVERY == 0 or simulator.round == rounds:
@@ -235,11 +220,6 @@ def _train(curve: Curve, world: World, rounds: int, setting: Setting) -> Curve:
     if simulator.round % KEEP_EVERY and simulator.round < rounds:
         _keep(curve, simulator, means, setting.folder)
     return curve
-
-
-def _others(setting: Setting) -> int:
-    """Processes that share the folder, and so most likely the card."""
-    return 0 if setting.workers is None else setting.workers.others()
 
 
 def _keep(
@@ -282,7 +262,7 @@ def _round(
         "loss": report.loss,
         "utilisation": report.utilisation,
         "pseudo_accuracy": report.pseudo_accuracy,
-        "confidence_gap": report.confidence_gap if simulator.method.uses_world else None,
+        "confidence_gap": report.confidence_gap if simulator.method.uses_global else None,
         "per_client": [dict(each) for each in report.per_client],
         "training": training,
     }
@@ -296,3 +276,47 @@ def _round(
         }
     entry["testing"] = time.monotonic() - began - training
     return entry
+
+
+# ---------------------------------------------------------------- the end of a sitting
+
+
+class Clock:
+    """Is there time for another round? It is taken to last as long as the longer of the last two.
+
+    until: by the monotonic clock; None is for ever. asked: set when the process is to end.
+    """
+
+    def __init__(self, until: float | None = None, asked: threading.Event | None = None) -> None:
+        self.until = until
+        self.asked = asked or threading.Event()
+        self._last: tuple[float, ...] = ()
+
+    def took(self, seconds: float) -> None:
+        """A round took so long."""
+        self._last = (*self._last[-1:], seconds)
+
+    def late(self) -> bool:
+        """Once it is too late for a round it stays so: the next run would not get far either."""
+        ahead = time.monotonic() + max(self._last, default=0.0)
+        if self.until is not None and ahead > self.until:
+            self.asked.set()
+        return self.asked.is_set()
+
+
+@contextmanager
+def stop_kindly() -> Iterator[threading.Event]:
+    """An event that is set when the process is asked to end (SIGTERM): a round can be finished."""
+    asked = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield asked
+        return
+
+    def note(number: int, frame: FrameType | None) -> None:
+        asked.set()
+
+    before = signal.signal(signal.SIGTERM, note)
+    try:
+        yield asked
+    finally:
+        signal.signal(signal.SIGTERM, before)

@@ -28,8 +28,8 @@ from fedmend.data.table import Table
 from fedmend.federation import COORDINATOR
 from fedmend.federation.engines.local import LocalEngine
 from fedmend.learn.metrics import auc
-from fedmend.methods.horizontal.trainer import Trainer
-from fedmend.methods.horizontal.worker import pool_of
+from fedmend.methods.horizontal.encoding import pool_of
+from fedmend.methods.horizontal.rounds import Trainer
 
 __all__ = ["Membership", "advantage"]
 

@@ -6,13 +6,15 @@ from fedmend.methods.completion.fedpsg_pum import FedPSGPUM
 from fedmend.methods.horizontal.baselines import (
     FedAvg,
     FedDB,
+    FedDure,
     FedLabel,
+    FedLoKe,
+    FedMatch,
     FedProx,
     FixMatch,
     FlexMatch,
 )
 from fedmend.methods.horizontal.sage import SAGE
-from fedmend.methods.horizontal.twins import FedDure, FedLoKe, FedMatch
 from fedmend.methods.risa.risa import RISA, ImageRISA
 from fedmend.methods.vertical.absent_partner import AbsentPartner
 from fedmend.methods.vertical.fedcvt import FedCVT

@@ -19,9 +19,7 @@ from fedmend.methods.completion.neural import NeuralFeatures, NeuralTargets
 from fedmend.methods.completion.rows import RowsWorker
 from fedmend.methods.completion.self_training import SelfTrainingWorker
 from fedmend.methods.completion.tree_workers import TreeFeatures, TreeTargets
-from fedmend.methods.horizontal.estimator import ModelKeeper
-from fedmend.methods.horizontal.hidden import HiddenClientWorker
-from fedmend.methods.horizontal.worker import ClientWorker
+from fedmend.methods.horizontal.worker import ClientWorker, HiddenClientWorker, ModelKeeper
 from fedmend.methods.risa.heads import EvidenceTopWorker
 from fedmend.methods.risa.workers import EvidenceBottomWorker
 from fedmend.methods.vertical.contrastive import PretrainWorker

@@ -81,7 +81,7 @@ def adopt(kit: Path, model: Path, run: str | None) -> None:
     import shutil
 
     from fedmend.deploy.party_file import load_party
-    from fedmend.methods.horizontal.estimator import MODEL as COMMON_MODEL
+    from fedmend.methods.horizontal.worker import MODEL as COMMON_MODEL
     from fedmend.serve.models import run_name
     from fedmend.split.parts import FILE
 

@@ -63,7 +63,7 @@ class Ward:
         return self.config
 
 
-QUICK = "rounds = 3\nepochs = 1\nsteps_per_epoch = 4\nhidden = [8]\n"
+QUICK = "rounds = 3\nepochs = 2\nhidden = [8]\n"
 METHODS = f'[[method]]\nname = "sage"\n{QUICK}\n[[method]]\nname = "fedavg"\n{QUICK}'
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -14,11 +16,9 @@ from fedmend.data.table import Table
 from fedmend.errors import ConfigError, DataError, Refused, ResumeError
 from fedmend.federation import Federation, Party, Policy
 from fedmend.learn.optim import OptimizerSpec
-from fedmend.methods.horizontal.federated import FederatedClients
+from fedmend.methods.horizontal.coordinator import FederatedClients
 from fedmend.methods.horizontal.local_methods import PseudoMethod, Supervised
 from fedmend.methods.horizontal.rounds import RoundSettings
-from fedmend.methods.horizontal.simulator import Simulator
-from fedmend.methods.horizontal.worker import pool_of
 
 SMALL = RoundSettings(
     epochs=2,
@@ -54,40 +54,6 @@ def federation(parties: int = 3, rows: int = 120, **options) -> Federation:
         for number in range(parties)
     ]
     return Federation(*members, strict=True, **options)
-
-
-def simulator_of(fed: Federation, clients: FederatedClients, **options) -> Simulator:
-    """The same rows and settings without parties."""
-    tables = {name: fed.engine.site(name).tables["train"] for name in fed.names}
-    pools = [pool_of(table, clients.common, name) for name, table in tables.items()]
-    return Simulator(
-        pools,
-        clients.net,
-        clients.method,
-        clients.settings,
-        per_round=clients.per_round,
-        seed=clients.seed,
-        device="cpu",
-        **options,
-    )
-
-
-@pytest.mark.parametrize("method", [Supervised(), PseudoMethod("sage"), PseudoMethod("flexmatch")])
-@pytest.mark.parametrize("carry", [False, True])
-def test_workers_and_simulator_give_the_same_numbers(method, carry) -> None:
-    """To the bit in the loop; side by side products are summed in another order."""
-    settings = RoundSettings(**{**SMALL.__dict__, "carry_momentum": carry, "prox": 0.01})
-    fed = federation()
-    with FederatedClients(fed, method, settings, per_round=2, seed=3) as clients:
-        loop = simulator_of(fed, clients, mode="loop")
-        auto = simulator_of(fed, clients, mode="auto")
-        for _ in range(3):
-            ours, theirs, stacked = clients.run_round(), loop.run_round(), auto.run_round()
-            assert ours.clients == theirs.clients
-            assert torch.equal(clients.weights, loop.weights)
-            assert torch.allclose(auto.weights, loop.weights, atol=2e-5)
-            assert ours.loss == theirs.loss == pytest.approx(stacked.loss, abs=1e-5)
-            assert ours.utilisation == theirs.utilisation
 
 
 def test_the_encoding_is_that_of_all_rows_together() -> None:
@@ -145,7 +111,7 @@ def test_a_party_may_refuse_to_give_its_weights() -> None:
 
 @pytest.mark.parametrize("method", [PseudoMethod("sage"), PseudoMethod("flexmatch")])
 def test_a_run_goes_on_from_its_checkpoint(tmp_path, method) -> None:
-    settings = RoundSettings(**{**SMALL.__dict__, "carry_momentum": True})
+    settings = replace(SMALL, carry_momentum=True)
     fed = federation(2)
     with FederatedClients(fed, method, settings) as whole:
         for number in range(4):
@@ -200,10 +166,7 @@ def test_clients_of_images() -> None:
     with FederatedClients(
         fed, PseudoMethod("sage"), settings, net="cnn", width=4, flip=False
     ) as clients:
-        loop = simulator_of(fed, clients)
         report = clients.run_round()
-        loop.run_round()
-        assert torch.equal(clients.weights, loop.weights)
     mean = clients.common["encoder"]["blocks"]["image"]["mean"][0]
     assert mean == pytest.approx(images[:240].mean() / 255)
     assert np.isfinite(report.loss)

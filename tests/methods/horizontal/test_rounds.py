@@ -26,16 +26,17 @@ from fedmend.methods.horizontal.local_methods import (
 from fedmend.methods.horizontal.networks import FlatNet, NetSpec, build_net, initial_weights
 from fedmend.methods.horizontal.rounds import (
     Pool,
+    RoundAverage,
     RoundSettings,
-    average,
+    Server,
+    Trainer,
     draw_clients,
     make_plan,
+    pick,
     round_generator,
 )
-from fedmend.methods.horizontal.row_views import ImageViews, TableViews
 from fedmend.methods.horizontal.rules import SageRule
-from fedmend.methods.horizontal.stacked import StackedTrainer
-from fedmend.methods.horizontal.trainer import Trainer, pick
+from fedmend.methods.horizontal.views import ImageViews, TableViews
 
 CPU = torch.device("cpu")
 SMALL = RoundSettings(
@@ -188,10 +189,10 @@ def by_hand(
     """A round of SAGE in plain torch: modules, torch.optim.SGD, the formulas of the paper."""
     flat = FlatNet(spec, rounds.optimizer, CPU, torch.float64)
     flat.load(initial_weights(spec, 1).double())
-    local, world = build_net(spec).double(), build_net(spec).double()
-    for net in (local, world):
+    local, common = build_net(spec).double(), build_net(spec).double()
+    for net in (local, common):
         net.load_state_dict(flat.module.state_dict())
-    world.eval()
+    common.eval()
     start = [p.detach().clone() for p in local.parameters()]
     chosen = rounds.optimizer
     optimizer = torch.optim.SGD(
@@ -211,16 +212,16 @@ def by_hand(
         logits = local(*joined)
         p_local = torch.softmax(logits[b : b + u].detach(), 1)
         with torch.no_grad():
-            p_world = torch.softmax(world(*weak), 1)
+            p_global = torch.softmax(common(*weak), 1)
         loss = F.cross_entropy(logits[:b], pool.labels[rows])
         for row in range(u):
-            c_l, c_g = float(p_local[row].max()), float(p_world[row].max())
+            c_l, c_g = float(p_local[row].max()), float(p_global[row].max())
             if max(c_l, c_g) <= tau:
                 continue
             mix = np.exp(-SageRule().kappa * abs(c_l - c_g)) if c_l > tau else 0.0
             target = torch.zeros(spec.classes, dtype=torch.float64)
             target[p_local[row].argmax()] += mix
-            target[p_world[row].argmax()] += 1 - mix
+            target[p_global[row].argmax()] += 1 - mix
             log_p = torch.log_softmax(logits[b + u + row], 0)
             loss = loss + (target * ((target + 1e-10).log() - log_p)).sum() / u
         for parameter, before in zip(local.parameters(), start, strict=True):
@@ -237,7 +238,7 @@ def by_hand(
     ids=["table", "images"],
 )
 def test_a_round_is_the_papers_in_plain_torch(pool, spec) -> None:
-    rounds = RoundSettings(**{**SMALL.__dict__, "precision": "float64", "prox": 0.1})
+    rounds = replace(SMALL, precision="float64", prox=0.1)
     method = PseudoMethod({"rule": "sage", "tau": 0.4})
     pool = pool.to(CPU, rounds)
     trainer = Trainer(spec, method, rounds, CPU)
@@ -256,7 +257,7 @@ def test_clients_start_with_a_clean_optimizer_unless_momentum_is_carried() -> No
     first, second = table_pool(seed=1, name="x"), table_pool(seed=2, name="y")
 
     def after(carry: bool, before: bool) -> torch.Tensor:
-        rounds = RoundSettings(**{**SMALL.__dict__, "carry_momentum": carry})
+        rounds = replace(SMALL, carry_momentum=carry)
         trainer = Trainer(TABLE_NET, Supervised(), rounds, CPU)
         if before:
             trainer.train(first, start, round_generator(0, "x", 1))
@@ -270,7 +271,7 @@ def test_measures_are_those_of_the_rows() -> None:
     """Pseudo-label accuracy and utilisation of one step, counted by hand."""
     pool = table_pool(n=40)
     pool = Pool(pool.views, pool.labels, truth=torch.arange(40) % 3, name="a")
-    rounds = RoundSettings(epochs=1, steps_per_epoch=1, labelled_batch=8, unlabelled_batch=40)
+    rounds = RoundSettings(epochs=1, labelled_batch=40, unlabelled_batch=40)
     trainer = Trainer(TABLE_NET, PseudoMethod({"rule": "local", "tau": 0.5}), rounds, CPU)
     start = initial_weights(TABLE_NET, 2) * 3
     generator = round_generator(0, "a", 1)
@@ -306,8 +307,53 @@ def test_divergence_is_zero_at_the_target_and_never_below(classes, seed) -> None
 
 def test_fedavg_is_the_mean_by_rows() -> None:
     weights = torch.tensor([[0.0, 2.0], [3.0, 8.0]])
-    assert average(weights, [1, 2], [{}, {}], weights[0]).tolist() == [2.0, 6.0]
-    assert torch.equal(average(weights, [0, 0], [{}, {}], weights[1]), weights[1])
+    assert Server()(weights, [1, 2], [{}, {}], weights[0]).tolist() == [2.0, 6.0]
+    assert torch.equal(Server()(weights, [0, 0], [{}, {}], weights[1]), weights[1])
+
+
+# ---------------------------------------------------------------------------------- mean of rounds
+
+
+def plain_mean(models: list[torch.Tensor], rounds: int) -> torch.Tensor:
+    """Every model's share, worked out from the last round backwards."""
+    shares, left = [], 1.0
+    for number in range(len(models), 0, -1):
+        share = 2 / (1 + min(number, rounds))
+        shares.insert(0, left * share)
+        left *= 1 - share
+    assert sum(shares) == pytest.approx(1.0)
+    return sum(share * model.double() for share, model in zip(shares, models, strict=True))  # type: ignore[return-value]
+
+
+@given(st.integers(1, 12), st.integers(1, 30), st.integers(0, 99))
+@settings(max_examples=40, deadline=None)
+def test_it_is_the_mean_by_shares(rounds: int, count: int, seed: int) -> None:
+    models = list(torch.randn(count, 5, generator=torch.Generator().manual_seed(seed)))
+    mean = RoundAverage(rounds)
+    for model in models:
+        told = mean.add(model)
+    np.testing.assert_allclose(told, plain_mean(models, rounds), atol=1e-5)
+
+
+def test_its_models_are_as_old_as_those_of_a_plain_mean() -> None:
+    """Rounds' own numbers averaged: after many rounds the middle one of the last five."""
+    mean = RoundAverage(5)
+    for number in range(1, 101):
+        told = mean.add(torch.tensor([float(number)], dtype=torch.float64))
+    assert float(told) == pytest.approx(98.0)
+    with pytest.raises(ConfigError, match="average_rounds must be at least 1, got 0"):
+        RoundAverage(0)
+
+
+def test_it_keeps_its_own_copy_in_the_precision_that_is_trained_in() -> None:
+    mean, model = RoundAverage(3), torch.ones(4)
+    mean.add(model)
+    model += 5  # training goes on in place
+    assert torch.equal(mean.add(torch.ones(4)), torch.ones(4))
+    again = RoundAverage(3)
+    again.restore(mean.state(), torch.zeros(4, dtype=torch.float64))
+    assert again.added == 2
+    assert again.add(torch.ones(4, dtype=torch.float64)).dtype == torch.float64
 
 
 # ---------------------------------------------------------------------------------- methods
@@ -410,18 +456,13 @@ def test_small_networks_train_in_one_thread_and_large_ones_in_all(
             return super().loss(client, batch)
 
     spec = replace(TABLE_NET, hidden=hidden)
-    rounds = RoundSettings(**{**SMALL.__dict__, "epochs": 1, "steps_per_epoch": 1})
+    rounds = replace(SMALL, epochs=1, labelled_batch=60)
     before = torch.get_num_threads()
     torch.set_num_threads(2)
     try:
         trainer = Trainer(spec, Watching(), rounds, CPU)
         trainer.train(table_pool(), initial_weights(spec, 0), round_generator(0, "a", 1))
         assert torch.get_num_threads() == 2
-        StackedTrainer(trainer).train(
-            [table_pool(), table_pool(name="b")],
-            initial_weights(spec, 0),
-            [round_generator(0, name, 1) for name in "ab"],
-        )
     finally:
         torch.set_num_threads(before)
-    assert seen == [threads] * 2
+    assert seen == [threads]

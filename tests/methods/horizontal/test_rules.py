@@ -18,10 +18,10 @@ from fedmend.methods.horizontal.rules import (
     FedDBRule,
     FedLabelRule,
     FlexMatchRule,
+    GlobalRule,
     LocalRule,
     Rule,
     SageRule,
-    WorldRule,
     by_entropy,
     debias,
     flexible_thresholds,
@@ -32,27 +32,29 @@ from fedmend.methods.horizontal.rules import (
 # Rows: both sure and agreed; only local; only global; neither; both sure, differing.
 LOCAL = torch.tensor([[0.97, 0.02, 0.01], [0.98, 0.01, 0.01], [0.5, 0.3, 0.2], [0.4, 0.3, 0.3],
                       [0.99, 0.005, 0.005]])  # fmt: skip
-WORLD = torch.tensor([[0.96, 0.03, 0.01], [0.2, 0.7, 0.1], [0.01, 0.01, 0.98], [0.3, 0.4, 0.3],
-                      [0.01, 0.96, 0.03]])  # fmt: skip
+COMMON = torch.tensor([[0.96, 0.03, 0.01], [0.2, 0.7, 0.1], [0.01, 0.01, 0.98], [0.3, 0.4, 0.3],
+                       [0.01, 0.96, 0.03]])  # fmt: skip
 ROWS = torch.arange(5)
 
 
-def ask(rule: Rule, local: torch.Tensor = LOCAL, world: torch.Tensor = WORLD) -> PseudoLabels:
-    return rule(local, world, ROWS[: len(local)], rule.start(5, 3))
+def ask(rule: Rule, local: torch.Tensor = LOCAL, common: torch.Tensor = COMMON) -> PseudoLabels:
+    return rule(local, common, ROWS[: len(local)], rule.start(5, 3))
 
 
 def test_local_and_global_rules_look_at_their_own_model() -> None:
-    local, world = ask(LocalRule()), ask(WorldRule())
+    local, common = ask(LocalRule()), ask(GlobalRule())
     assert local.mask.tolist() == [True, True, False, False, True]
     assert local.target.argmax(1).tolist() == [0, 0, 0, 0, 0]
-    assert world.mask.tolist() == [True, False, True, False, True]
-    assert world.target.argmax(1).tolist() == [0, 1, 2, 1, 1]
-    assert not LocalRule().needs_world
-    assert WorldRule().needs_world
-    assert [FlexMatchRule(sage=sage).needs_world for sage in (False, True)] == [False, True]
+    assert common.mask.tolist() == [True, False, True, False, True]
+    assert common.target.argmax(1).tolist() == [0, 1, 2, 1, 1]
+    assert not LocalRule().needs_global
+    assert GlobalRule().needs_global
+    assert [FlexMatchRule(sage=sage).needs_global for sage in (False, True)] == [False, True]
 
 
-@pytest.mark.parametrize("rule", [LocalRule(0.5), WorldRule(0.5), SageRule(0.5), FedLabelRule(0.5)])
+@pytest.mark.parametrize(
+    "rule", [LocalRule(0.5), GlobalRule(0.5), SageRule(0.5), FedLabelRule(0.5)]
+)
 def test_a_confidence_of_just_tau_is_not_enough(rule: Rule) -> None:
     even = torch.tensor([[0.5, 0.25, 0.25]])
     more = torch.tensor([[0.5 + 2**-20, 0.25, 0.25 - 2**-20]])
@@ -91,22 +93,14 @@ def test_switches_of_sage() -> None:
     assert set(only_cpg.target.flatten().tolist()) == {0.0, 1.0}
 
 
-def test_a_fixed_lambda_goes_from_local_to_global() -> None:
-    local = ask(SageRule(mixing=1.0))
-    assert local.target[4].tolist() == [1.0, 0.0, 0.0]
-    world = ask(SageRule(mixing=0.0))
-    assert world.target[4].tolist() == [0.0, 1.0, 0.0]
-    torch.testing.assert_close(ask(SageRule(mixing=0.25)).target[4], torch.tensor([0.25, 0.75, 0]))
-
-
 @settings(max_examples=60, deadline=None)
 @given(st.integers(0, 2**32 - 1), st.floats(0.3, 0.99), st.floats(0, 40))
 def test_sage_equals_the_plain_functions(seed: int, tau: float, kappa: float) -> None:
     rng = np.random.default_rng(seed)
     local = torch.from_numpy(rng.dirichlet(np.full(4, 0.2), 30))
-    world = torch.from_numpy(rng.dirichlet(np.full(4, 0.2), 30))
-    labels = SageRule(tau=tau, kappa=kappa)(local, world, torch.arange(30), {})
-    soft, hard = cdsc(local, world, tau, kappa), cpg(local, world, tau)
+    common = torch.from_numpy(rng.dirichlet(np.full(4, 0.2), 30))
+    labels = SageRule(tau=tau, kappa=kappa)(local, common, torch.arange(30), {})
+    soft, hard = cdsc(local, common, tau, kappa), cpg(local, common, tau)
     torch.testing.assert_close(labels.target, soft.target)
     assert torch.equal(labels.mask, hard.mask)
     torch.testing.assert_close(labels.score, hard.score)
@@ -123,10 +117,10 @@ def test_flexible_thresholds_by_hand() -> None:
 def test_flexmatch_learns_its_thresholds_in_place() -> None:
     rule = FlexMatchRule()
     state = rule.start(5, 3)
-    first = rule(LOCAL, WORLD, ROWS, state)
+    first = rule(LOCAL, COMMON, ROWS, state)
     assert first.mask.all()  # nothing has passed yet, so every threshold is zero
     assert state["passed"].tolist() == [1, 1, 0, 0, 1]
-    again = rule(LOCAL, WORLD, ROWS, state)
+    again = rule(LOCAL, COMMON, ROWS, state)
     # Class 0 is the largest: its threshold is tau itself.
     assert again.mask.tolist() == [True, True, False, False, True]
     other = torch.tensor([[0.1, 0.6, 0.3]])
@@ -138,7 +132,7 @@ def test_flexmatch_with_sage_takes_global_labels_under_the_same_thresholds() -> 
     rule = FlexMatchRule(sage=True)
     state = rule.start(5, 3)
     state["passed"].copy_(torch.tensor([1, 1, 2, 3, 1]))  # thresholds .95, .19, .19
-    labels = rule(LOCAL, WORLD, ROWS, state)
+    labels = rule(LOCAL, COMMON, ROWS, state)
     assert labels.mask.tolist() == [True] * 5
     assert labels.target[3].tolist() == [0.0, 1.0, 0.0]  # local .4 < .95, global .4 > .19
     torch.testing.assert_close(labels.target[4], ask(SageRule()).target[4])
@@ -166,13 +160,13 @@ def test_feddb_frees_predictions_from_the_prior() -> None:
     assert labels.target.argmax(1).tolist() == fair.argmax(1).tolist()
     assert labels.mask.tolist() == (fair.amax(1) > 0.95).tolist()
     plain = FedDBRule(momentum=0.999999)  # the even prior it starts with changes nothing
-    assert torch.equal(plain(LOCAL, WORLD, ROWS, plain.start(5, 3)).mask, ask(WorldRule()).mask)
+    assert torch.equal(plain(LOCAL, COMMON, ROWS, plain.start(5, 3)).mask, ask(GlobalRule()).mask)
 
 
 def test_feddb_with_sage_debiases_both_models() -> None:
     rule = FedDBRule(momentum=0.0, sage=True)
-    labels = rule(LOCAL, WORLD, ROWS, rule.start(5, 3))
-    expected = SageRule()(debias(LOCAL, LOCAL.mean(0)), debias(WORLD, WORLD.mean(0)), ROWS, {})
+    labels = rule(LOCAL, COMMON, ROWS, rule.start(5, 3))
+    expected = SageRule()(debias(LOCAL, LOCAL.mean(0)), debias(COMMON, COMMON.mean(0)), ROWS, {})
     torch.testing.assert_close(labels.target, expected.target)
     assert torch.equal(labels.mask, expected.mask)
 
@@ -202,14 +196,13 @@ def test_entropy_decides_for_soft_labels() -> None:
 def test_every_rule_gives_distributions_and_survives_the_wire(name: str, seed: int) -> None:
     rng = np.random.default_rng(seed)
     local = torch.from_numpy(rng.dirichlet(np.full(5, 0.2), 12)).float()
-    world = torch.from_numpy(rng.dirichlet(np.full(5, 0.2), 12)).float()
+    common = torch.from_numpy(rng.dirichlet(np.full(5, 0.2), 12)).float()
     rule = rule_of(name)
     assert rule_of(rule.to_dict()) == rule
     state = rule.start(20, 5)
     rows = torch.from_numpy(rng.choice(20, 12, replace=False))
     for _ in range(2):
-        labels = rule(local, world, rows, state)
-        rule.finish(state)
+        labels = rule(local, common, rows, state)
     torch.testing.assert_close(labels.target.sum(1), torch.ones(12))
     assert labels.mask.dtype == torch.bool
     assert (labels.weight >= 0).all()
@@ -222,8 +215,8 @@ def test_mistakes_are_named() -> None:
     with pytest.raises(ConfigError, match="'kapa'.*'kappa'"):
         rule_of({"rule": "sage", "kapa": 3})
     with pytest.raises(ConfigError) as caught:
-        SageRule(tau=1.2, kappa=-1.0, mixing=3.0)
-    assert len(caught.value.problems) == 3
+        SageRule(tau=1.2, kappa=-1.0)
+    assert len(caught.value.problems) == 2
     with pytest.raises(ConfigError, match="momentum"):
         FedDBRule(momentum=1.0)
     with pytest.raises(ConfigError, match="consistency"):

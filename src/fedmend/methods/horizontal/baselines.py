@@ -1,35 +1,50 @@
-"""SAGE's baselines that are FedAvg with a pseudo-label rule, or without one (SAGE, §5.1)."""
+"""SAGE's baselines (SAGE, §5.1): FedAvg with and without a pseudo-label rule, and those whose
+clients train more than one set of weights.
+
+What a client does is in `local_methods` and `rules`; what is here is the parameters, and the server
+where it does more than FedAvg's. A further baseline is a class here, and a rule or a local method.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from fedmend.errors import ConfigError
 from fedmend.methods.horizontal.estimator import HorizontalEstimator
-from fedmend.methods.horizontal.local_methods import LocalMethod, PseudoMethod, Supervised
-from fedmend.methods.horizontal.rounds import Aggregate
+from fedmend.methods.horizontal.local_methods import (
+    DureMethod,
+    LocalMethod,
+    LoKeMethod,
+    MatchMethod,
+    PseudoMethod,
+    Supervised,
+)
+from fedmend.methods.horizontal.rounds import Server
 from fedmend.methods.horizontal.rules import (
     KAPPA,
     FedDBRule,
     FedLabelRule,
     FlexMatchRule,
+    GlobalRule,
     LocalRule,
-    WorldRule,
 )
 
 __all__ = [
     "EvenPriors",
     "FedAvg",
     "FedDB",
+    "FedDure",
     "FedLabel",
+    "FedLoKe",
+    "FedMatch",
     "FedProx",
     "FixMatch",
     "FlexMatch",
+    "MatchServer",
     "even_mixture",
 ]
 
@@ -45,14 +60,15 @@ class FedProx(FedAvg):
     """FedAvg with each party held near the round's common model (Li et al., 2020)."""
 
     def __init__(self, *, prox: float = 1e-3, **params: Any) -> None:
-        super().__init__(prox=prox, **params)
+        super().__init__(**params)
+        self.prox = prox
 
 
 class FixMatch(HorizontalEstimator):
     """FedAvg with FixMatch at every party (Sohn et al., 2020).
 
-    labels: "local" (FixMatch-LPL) or "global" (FixMatch-GPL): whose pseudo-labels. With `prox` it
-    is FedProx+FixMatch.
+    labels: "local" (FixMatch-LPL) or "global" (FixMatch-GPL): whose pseudo-labels. With `prox`,
+    FedProx's pull towards the round's common model, it is FedProx+FixMatch.
     """
 
     def __init__(
@@ -61,17 +77,17 @@ class FixMatch(HorizontalEstimator):
         labels: str = "local",
         tau: float = 0.95,
         unlabelled_weight: float = 1.0,
+        prox: float = 0.0,
         **params: Any,
     ) -> None:
         super().__init__(**params)
+        self.prox = prox
         self.labels = labels
         self.tau = tau
         self.unlabelled_weight = unlabelled_weight
 
     def _method(self) -> LocalMethod:
-        if self.labels not in ("local", "global"):
-            raise ConfigError(f"labels must be 'local' or 'global', got {self.labels!r}")
-        rule = LocalRule(self.tau) if self.labels == "local" else WorldRule(self.tau)
+        rule = LocalRule(self.tau) if self.labels == "local" else GlobalRule(self.tau)
         return PseudoMethod(rule, self.unlabelled_weight)
 
 
@@ -151,11 +167,11 @@ class FedDB(HorizontalEstimator):
         rule = FedDBRule(self.tau, self.prior_momentum, self.sage, self.kappa)
         return PseudoMethod(rule, self.unlabelled_weight)
 
-    def _aggregate(self) -> Aggregate | None:
+    def _server(self) -> Server:
         return EvenPriors()
 
 
-class EvenPriors:
+class EvenPriors(Server):
     """Averages so that the clients' mean predictions mix to an even one, as near as they can."""
 
     def __call__(
@@ -192,3 +208,129 @@ def even_mixture(
         shares = np.maximum(shares, 1e-12)
         shares /= shares.sum()
     return shares
+
+
+# ---------------------------------------------------------------------------------- FedMatch
+
+
+class FedMatch(HorizontalEstimator):
+    """Weights in two parts, for labelled and unlabelled rows, and helpers' agreement.
+
+    (Jeong et al., 2021.) Every party of a round gets the weights of `helpers` other parties.
+    labelled_weight, helper_weight, l1, l2: FedMatch's lambdas, for a learning rate of 0.01.
+    """
+
+    PRESETS: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+        "paper": {**HorizontalEstimator.PRESETS["paper"], "lr": 0.01}
+    }
+
+    def __init__(
+        self,
+        *,
+        tau: float = 0.75,
+        labelled_weight: float = 10.0,
+        helper_weight: float = 0.01,
+        l1: float = 1e-4,
+        l2: float = 10.0,
+        helpers: int = 2,
+        lr: float = 0.01,
+        **params: Any,
+    ) -> None:
+        super().__init__(lr=lr, **params)
+        self.tau = tau
+        self.labelled_weight = labelled_weight
+        self.helper_weight = helper_weight
+        self.l1 = l1
+        self.l2 = l2
+        self.helpers = helpers
+
+    def _method(self) -> LocalMethod:
+        return MatchMethod(self.tau, self.labelled_weight, self.helper_weight, self.l1, self.l2)
+
+    def _server(self) -> Server:
+        return MatchServer(self.helpers)
+
+
+class MatchServer(Server):
+    """Averages sigma + psi and psi, and picks each client's helpers among the latest models.
+
+    Helpers are the clients whose weights are nearest; FedMatch compares outputs on random inputs.
+    """
+
+    def __init__(self, helpers: int = 2) -> None:
+        self.helpers = helpers
+        self.psi: Tensor | None = None
+        self.latest: Tensor | None = None
+
+    def __call__(
+        self,
+        weights: Tensor,
+        rows: Sequence[int],
+        extras: Sequence[dict[str, Tensor]],
+        old: Tensor,
+    ) -> Tensor:
+        share = torch.tensor(list(rows), dtype=weights.dtype, device=weights.device)
+        share = (share / share.sum())[:, None]
+        self.psi = (share * torch.stack([each["psi"].to(weights) for each in extras])).sum(0)
+        self.latest = weights.detach().clone()
+        return (share * weights).sum(0)
+
+    def send(self, current: Tensor) -> dict[str, Tensor]:
+        """What goes to the next round's clients besides the weights."""
+        if self.psi is None or self.latest is None:
+            return {}
+        near = torch.cdist(current[None], self.latest)[0].argsort()[: self.helpers]
+        return {"psi": self.psi, "helpers": self.latest[near]}
+
+    def state(self) -> dict[str, Tensor]:
+        """What a checkpoint needs."""
+        if self.psi is None or self.latest is None:
+            return {}
+        return {"psi": self.psi, "latest": self.latest}
+
+    def restore(self, saved: Mapping[str, Tensor]) -> None:
+        self.psi, self.latest = saved.get("psi"), saved.get("latest")
+
+
+# ---------------------------------------------------------------------------------- more models
+
+
+class FedLoKe(HorizontalEstimator):
+    """Local knowledge: a second model stays at each party and teaches (Zhang et al., 2023).
+
+    entropy: most entropy of a prediction that is taught. keep: what the staying model keeps of
+    itself from round to round.
+    """
+
+    def __init__(self, *, entropy: float = 0.1, keep: float = 0.95, **params: Any) -> None:
+        super().__init__(**params)
+        self.entropy = entropy
+        self.keep = keep
+
+    def _method(self) -> LocalMethod:
+        return LoKeMethod(self.entropy, self.keep)
+
+
+class FedDure(HorizontalEstimator):
+    """Dual regulators: pseudo-labels weighed by what they do to labelled rows (Bai et al., 2024).
+
+    regulator_lr: Adam's learning rate of F-reg. sage: pseudo-labels by CPG and CDSC.
+    """
+
+    def __init__(
+        self,
+        *,
+        tau: float = 0.95,
+        regulator_lr: float = 6e-4,
+        sage: bool = False,
+        kappa: float = KAPPA,
+        **params: Any,
+    ) -> None:
+        super().__init__(**params)
+        self.tau = tau
+        self.regulator_lr = regulator_lr
+        self.sage = sage
+        self.kappa = kappa
+
+    def _method(self) -> LocalMethod:
+        return DureMethod(self.tau, self.regulator_lr, self.sage, self.kappa)

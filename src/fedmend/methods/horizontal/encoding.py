@@ -14,14 +14,25 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import torch
 
 from fedmend.data.encode import Encoder
 from fedmend.data.schema import Column, Schema
 from fedmend.data.table import Table
 from fedmend.errors import DataError
 from fedmend.federation.rows import frequent
+from fedmend.methods.horizontal.rounds import Pool
+from fedmend.methods.horizontal.views import ImageViews, TableViews, Views
 
-__all__ = ["common_classes", "common_encoder", "common_schema", "describe", "moments"]
+__all__ = [
+    "common_classes",
+    "common_encoder",
+    "common_schema",
+    "describe",
+    "moments",
+    "pool_of",
+    "views_of",
+]
 
 NUMBERS = ("continuous", "integer")
 FEW = ("binary", "nominal", "ordinal")
@@ -208,37 +219,27 @@ def common_encoder(
     schema: Schema, found: Mapping[str, Mapping[str, Sequence[Sequence[float]]]], dtype: str
 ) -> dict[str, Any]:
     """An encoder for all parties, as `Encoder.to_dict` has it."""
-    joined = {name: _joined([each[name] for each in found.values()]) for name in _measured(schema)}
-    coded = {
-        name: list(column.categories or ())
-        for name, column in schema.items()
-        if column.is_categorical
-    }
-    options = Encoder(ordinal="codes", binary="codes", dtype=dtype)
-    blocks = {}
-    scaled = []
-    for name, values in joined.items():
+    measured = [name for name, column in schema.items() if column.is_block or column.is_numeric]
+    blocks, scaled = {}, []
+    for name in measured:
+        values = _joined([each[name] for each in found.values()])
         if schema[name].is_block:
             blocks[name] = {"mean": [m for m, _ in values], "scale": [s for _, s in values]}
         else:
-            scaled.append([name, values[0][0], values[0][1], False])
+            scaled.append([name, *values[0], False])
+    options = Encoder(ordinal="codes", binary="codes", dtype=dtype)
+    names = ("ordinal", "binary", "unseen", "missing_indicator")
     return {
-        "options": {
-            "ordinal": options.ordinal,
-            "binary": options.binary,
-            "unseen": options.unseen,
-            "missing_indicator": options.missing_indicator,
-            "dtype": dtype,
-        },
+        "options": {name: getattr(options, name) for name in names} | {"dtype": dtype},
         "schema": schema.to_dict(),
         "scaled": scaled,
-        "coded": coded,
+        "coded": {
+            name: list(column.categories or ())
+            for name, column in schema.items()
+            if column.is_categorical
+        },
         "blocks": blocks,
     }
-
-
-def _measured(schema: Schema) -> list[str]:
-    return [name for name, column in schema.items() if column.is_block or column.is_numeric]
 
 
 def _joined(parts: Sequence[Sequence[Sequence[float]]]) -> list[tuple[float, float]]:
@@ -252,3 +253,81 @@ def _joined(parts: Sequence[Sequence[Sequence[float]]]) -> list[tuple[float, flo
         negligible = deviation <= 1e-12 * max(abs(mean), 1.0)
         results.append((mean, 1.0 if negligible else deviation))
     return results
+
+
+# ---------------------------------------------------------------------------------- rows, encoded
+
+
+def pool_of(table: Table, common: Mapping[str, Any], party: str) -> Pool:
+    """A party's rows as a client's, encoded as all parties agreed."""
+    labels = np.full(len(table), -1, np.int64)
+    if table.label is not None:
+        present = table.y.notna().to_numpy()
+        given = table.y[present]
+        numbers = given.map({value: at for at, value in enumerate(common["classes"])})
+        unknown = numbers.isna().to_numpy()
+        if unknown.any():
+            raise DataError(
+                "a label that was not there in training",
+                party=party,
+                column=table.label,
+                value=given[unknown].iloc[0],
+                mend=f"the known classes are {common['classes'][:10]}; correct or drop those rows",
+            )
+        labels[present] = numbers.to_numpy(np.int64)
+    return Pool(views_of(table, common, party), labels, name=party)
+
+
+def views_of(table: Table, common: Mapping[str, Any], party: str) -> Views:
+    """A table's rows as views: its one image block, or its columns."""
+    options = common["views"]
+    encoder = Encoder.from_dict(common["encoder"])
+    if not encoder.block_shapes:
+        encoded = encoder.transform(table, party)
+        return TableViews(
+            torch.from_numpy(encoded.numeric),
+            torch.from_numpy(encoded.codes),
+            noise=options["noise"],
+            drop=options["drop"],
+        )
+    ((name, shape),) = encoder.block_shapes.items()
+    scaler = common["encoder"]["blocks"][name]
+    images = _block(table, name, shape, party)
+    if images.dtype != np.uint8:
+        low, high = float(images.min()), float(images.max())
+        if low < 0 or high > 1:
+            raise DataError(
+                "images must be bytes, or numbers from 0 to 1",
+                party=party,
+                column=name,
+                value=low if low < 0 else high,
+                mend="give the block as uint8",
+            )
+        images = np.rint(images * 255.0).astype(np.uint8)
+    return ImageViews(
+        torch.from_numpy(np.ascontiguousarray(images)),
+        scaler["mean"],
+        scaler["scale"],
+        flip=options["flip"],
+    )
+
+
+def _block(table: Table, name: str, shape: tuple[int, ...], party: str) -> np.ndarray:
+    """A table's images, which must be there and of the size that all parties agreed on."""
+    images = table.blocks.get(name)
+    if images is None:
+        raise DataError(
+            "the images are not there",
+            party=party,
+            column=name,
+            mend=f"give them as a block {name!r} of the table",
+        )
+    if images.shape[1:] != tuple(shape):
+        raise DataError(
+            f"images of shape {tuple(shape)} were trained on, these are of another",
+            party=party,
+            column=name,
+            value=images.shape[1:],
+            mend="bring them to the size of the training images",
+        )
+    return images

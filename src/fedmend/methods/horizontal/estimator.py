@@ -1,4 +1,4 @@
-"""What all methods of horizontal federations share: rounds of local training and averaging.
+"""What all methods of horizontal federations share: parameters, rounds, use and keeping.
 
 The parties have the same columns and different people. In a round some of them train the common
 model on their own rows, and the coordinator averages what comes back; what a party does with its
@@ -7,20 +7,27 @@ labelled and unlabelled rows is the method's.
 
 from __future__ import annotations
 
+import math
 import os
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 
+from fedmend._parameters import Bounds, out_of_bounds
 from fedmend.errors import ConfigError, DataError, NotFitted, PrivacyWarning
-from fedmend.federation import Federation, Worker, exposed
+from fedmend.federation import Federation
 from fedmend.learn.metrics import normalised_entropy
-from fedmend.methods.horizontal.federated import FederatedClients
-from fedmend.methods.horizontal.history import entry_of, told_of
-from fedmend.methods.horizontal.settings import HorizontalSettings
+from fedmend.learn.optim import OptimizerSpec
+from fedmend.methods.contract import Estimator
+from fedmend.methods.horizontal.coordinator import FederatedClients, HiddenClients
+from fedmend.methods.horizontal.local_methods import LocalMethod
+from fedmend.methods.horizontal.networks import KINDS
+from fedmend.methods.horizontal.rounds import RoundSettings, Server
+from fedmend.methods.horizontal.worker import MODEL, ModelKeeper
+from fedmend.methods.outlook import frame_of
 from fedmend.split.parts import MANIFEST, read_file, read_json, write_file, write_json
 from fedmend.split.training import Progress
 
@@ -29,33 +36,171 @@ if TYPE_CHECKING:
 
     from fedmend.data.table import Table
 
-MODEL = "model.fmw"
+__all__ = ["HorizontalEstimator"]
+
 STATE = "rounds.fmw"
 HISTORY = "history.json"
 # Rounds between two checkpoints.
 KEEP_EVERY = 5
+SECURE = ("none", "masks", "he")
+NETS = ("auto", *KINDS)
+BOUNDS: Bounds = {
+    "rounds": (lambda x: x >= 1, "be at least 1"),
+    "per_round": (lambda x: x >= 1, "be at least 1"),
+    "average_rounds": (lambda x: x >= 1, "be at least 1"),
+    "net": (lambda x: x in NETS, f"be one of {', '.join(NETS)}"),
+    "noise": (lambda x: x >= 0, "not be negative"),
+    "drop": (lambda x: 0 <= x < 1, "lie in [0, 1)"),
+    "label_dp": (lambda x: 0 < x < math.inf, "be a positive ε or None"),
+    "secure": (lambda x: x in SECURE, f"be one of {', '.join(SECURE)}"),
+    "helpers": (lambda x: x >= 0, "not be negative"),
+    "keep": (lambda x: 0 <= x <= 1, "lie in [0, 1]"),
+    "labels": (lambda x: x in ("local", "global"), "be 'local' or 'global'"),
+}
 
 
-class ModelKeeper(Worker):
-    """A party's own copy of the common model."""
-
-    @exposed(kind="control", takes={"model": "weights"})
-    def keep(self, path: str, model: dict[str, Any], manifest: dict[str, Any]) -> None:
-        folder = self.site.folder(path)
-        write_file(folder / MODEL, model)
-        write_json(folder / MANIFEST, manifest)
-
-
-class HorizontalEstimator(HorizontalSettings):
+class HorizontalEstimator(Estimator):
     """One model for parties with the same columns, behind fit / predict / evaluate / save / load.
 
-    The parameters are those of `HorizontalSettings`.
+    net: "auto" (a table: "mlp"; images: "resnet8"), "mlp", "cnn" or "resnet8"; hidden: layers of
+    an mlp. rounds: rounds of averaging; per_round: parties drawn for each, None for all.
+    epochs, labelled_batch, unlabelled_batch: a party's round is `epochs` times one unlabelled row
+    in every labelled_batch steps, each of both batches.
+    warmup: the first so many rounds learn from labelled rows only, so that pseudo-labels come from
+    a model that knows something already (ours; see docs/sage.md for when it pays).
+    carry_momentum: the momentum goes from party to party (the authors' quirk; for simulations).
+    average_rounds: the model told, saved and predicted with is the mean of the common models over
+    about so many rounds (newer ones count more), which swings less from round to round; training
+    goes on from the last one. None: the last one (ours; see docs/sage.md for when it pays).
+    noise, drop: strong views of table rows, standard deviations of noise and share of cells lost;
+    flip: images may be mirrored.
+    secure: "none" (the coordinator sees every party's weights), or "masks" or "he": it learns their
+    average only, by a secure sum. Not for methods that look at single updates (FedDB, FedMatch).
+    watch: a further table of the parties ("test") on which accuracy is told after every round.
+    label_dp: ε of randomised response at every party, through which alone the training knows its
+    labels, or None. Drawn once, and kept; what was told with which ε is `privacy_`.
     """
 
+    PRESETS: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+        "paper": {
+            "net": "resnet8",
+            "rounds": 300,
+            "per_round": 8,
+            "epochs": 5,
+            "labelled_batch": 128,
+            "unlabelled_batch": 256,
+            "optimizer": "sgd",
+            "lr": 0.1,
+            "weight_decay": 1e-4,
+            "carry_momentum": True,
+        }
+    }
+    """paper: the settings of SAGE's authors for CIFAR-10, quirks included."""
     horizontal = True
+    prox: float = 0.0
+    """FedProx's pull towards the round's common model, where a method has one."""
+
+    def __init__(
+        self,
+        *,
+        net: str = "auto",
+        hidden: tuple[int, ...] = (64,),
+        rounds: int = 50,
+        per_round: int | None = None,
+        warmup: int = 0,
+        epochs: int = 5,
+        labelled_batch: int = 32,
+        unlabelled_batch: int = 64,
+        optimizer: str = "sgd",
+        lr: float = 0.05,
+        weight_decay: float = 1e-4,
+        carry_momentum: bool = False,
+        average_rounds: int | None = None,
+        noise: float = 0.3,
+        drop: float = 0.4,
+        flip: bool = True,
+        precision: str = "float32",
+        secure: str = "none",
+        watch: str | None = None,
+        seed: int = 0,
+        label_dp: float | None = None,
+    ) -> None:
+        self.net = net
+        self.hidden = hidden
+        self.rounds = rounds
+        self.per_round = per_round
+        self.warmup = warmup
+        self.epochs = epochs
+        self.labelled_batch = labelled_batch
+        self.unlabelled_batch = unlabelled_batch
+        self.optimizer = optimizer
+        self.lr = lr
+        self.weight_decay = weight_decay
+        self.carry_momentum = carry_momentum
+        self.average_rounds = average_rounds
+        self.noise = noise
+        self.drop = drop
+        self.flip = flip
+        self.precision = precision
+        self.secure = secure
+        self.watch = watch
+        self.seed = seed
+        self.label_dp = label_dp
+
+    @classmethod
+    def paper(cls, **changes: Any) -> Self:
+        """The settings of SAGE's authors for CIFAR-10, quirks included."""
+        return cls.preset("paper", **changes)
+
+    # ------------------------------------------------------------------ a method's own part
+
+    def _method(self) -> LocalMethod:
+        """What a party does in a round."""
+        raise NotImplementedError(f"{type(self).__name__} has no local method")
+
+    def _server(self) -> Server:
+        """How updates become the next model: by default they are averaged by rows (FedAvg)."""
+        return Server()
+
+    def _settings(self) -> RoundSettings:
+        names = ("epochs", "labelled_batch", "unlabelled_batch", "prox", "carry_momentum")
+        names += ("warmup", "precision")
+        optimizer = OptimizerSpec(self.optimizer, self.lr, self.weight_decay)
+        return RoundSettings(optimizer=optimizer, **{name: getattr(self, name) for name in names})
 
     def learnt_from(self, fed: Federation) -> list[str]:
         return list(fed.label_parties)
+
+    def _check(self) -> None:
+        problems = out_of_bounds(self.get_params(), BOUNDS)
+        if self.warmup >= self.rounds > 0:
+            problems.append(f"warmup must be below rounds, got {self.warmup} and {self.rounds}")
+        if self.secure in SECURE[1:] and type(self._server()) is not Server:
+            problems.append(
+                f"secure = {self.secure!r}: {type(self).__name__} looks at single parties' "
+                "updates. Mend: secure='none', or another method"
+            )
+        if self.secure != "none" and self.carry_momentum:
+            problems.append("secure and carry_momentum: momentum would go from party to party")
+        for make in (self._settings, self._method):
+            try:
+                make()
+            except ConfigError as error:
+                problems += error.problems
+        if problems:
+            raise ConfigError(problems)
+
+    def _clients(self, fed: Federation, common: dict[str, Any] | None = None) -> FederatedClients:
+        options: dict[str, Any] = {
+            name: getattr(self, name)
+            for name in ("net", "hidden", "seed", "noise", "drop", "flip", "average_rounds")
+        }
+        options |= {"label_dp": self.label_dp, "server": self._server(), "common": common}
+        if self.per_round is not None:
+            options["per_round"] = min(self.per_round, len(fed.names))
+        if self.secure == "none":
+            return FederatedClients(fed, self._method(), self._settings(), **options)
+        return HiddenClients(fed, self._method(), self._settings(), mode=self.secure, **options)
 
     # ------------------------------------------------------------------ fitting
 
@@ -93,13 +238,15 @@ class HorizontalEstimator(HorizontalSettings):
             clients.load_checkpoint(folder / STATE)
             history = read_json(folder / HISTORY, "a checkpoint")[: clients.round]
         while clients.round < self.rounds:
-            entry = entry_of(clients.run_round(), clients.method, self.warmup)
+            entry = clients.run_round().entry(clients.method, self.warmup)
             if self.watch is not None:
                 told = clients.accuracies(fed.on(self.watch))
                 entry["accuracy"], entry["accuracy_by_party"] = told
             history.append(entry)
             if progress is not None:
-                progress("train", clients.round, self.rounds, told_of(entry))
+                shown = ("loss", "utilisation", "accuracy")
+                facts = {name: entry[name] for name in shown if entry.get(name) is not None}
+                progress("train", clients.round, self.rounds, facts)
             due = clients.round % KEEP_EVERY == 0 or clients.round == self.rounds
             if folder is not None and due:
                 # The history first: it may be longer than the state, never shorter.
@@ -153,8 +300,6 @@ class HorizontalEstimator(HorizontalSettings):
         return self._ready(fed).predict_here(fed)
 
     def _frame(self, probabilities: np.ndarray) -> pd.DataFrame:
-        from fedmend.methods.outlook import frame_of
-
         undecided = normalised_entropy(probabilities)
         return frame_of(self.classes_.tolist(), probabilities, undecided, {})
 
@@ -178,26 +323,27 @@ class HorizontalEstimator(HorizontalSettings):
         """Accuracy."""
         return self.evaluate(fed)["accuracy"]
 
-    def _ready(self, fed: Federation) -> FederatedClients:
+    def _fitted(self) -> FederatedClients:
         if not hasattr(self, "clients_"):
             raise NotFitted(f"{type(self).__name__} is not fitted. Mend: call fit(fed) first")
+        return self.clients_
+
+    def _ready(self, fed: Federation) -> FederatedClients:
+        clients = self._fitted()
         if fed.engine is not self.fed_.engine:
             raise ConfigError(
                 "the model is at the parties of another federation. Mend: model.to(fed), or give "
                 "the rows as a further table of the same parties: Party(name, table, test=…) and "
                 "fed.on('test')"
             )
-        return self.clients_
+        return clients
 
     # ------------------------------------------------------------------ keeping
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Weights, encoding and classes in one file; `model.json` comes last and makes it one."""
-        if not hasattr(self, "clients_"):
-            raise NotFitted(f"{type(self).__name__} is not fitted. Mend: call fit(fed) first")
-        folder = Path(path)
+        clients, folder = self._fitted(), Path(path)
         (folder / MANIFEST).unlink(missing_ok=True)
-        clients = self.clients_
         write_file(folder / MODEL, {"common": clients.common, "weights": clients.averaged})
         write_json(
             folder / MANIFEST,
@@ -244,9 +390,7 @@ class HorizontalEstimator(HorizontalSettings):
 
     def to(self, fed: Federation) -> Self:
         """The same model at the parties of another federation."""
-        source = self.clients_ if hasattr(self, "clients_") else None
-        if source is None:
-            raise NotFitted(f"{type(self).__name__} is not fitted. Mend: call fit(fed) first")
+        source = self._fitted()
         model = type(self)(**self.get_params())
         clients = model._clients(fed, source.common)
         clients.weights, clients.round = source.averaged, source.round

@@ -7,7 +7,7 @@ statistics of batch norms. FedAvg is then a mean of vectors, and statistics are 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -19,6 +19,11 @@ from fedmend.learn.nets import Batch, Bottom, BottomSpec, ResNet8, SmallCNN, ini
 from fedmend.learn.optim import FlatOptimizer, OptimizerSpec
 
 __all__ = ["KINDS", "FlatNet", "ImageNet", "NetSpec", "TableNet", "build_net", "initial_weights"]
+
+fast_path: Callable[[nn.Module, torch.device], Callable[[Tensor], Tensor] | None] | None = None
+"""Whoever has a faster program for a network in half precision puts it here: from a module on a
+device to its forward pass in the module's present mode, or None (as `fedmend_bench.sage.kernels`
+does for ResNet-8). Plain PyTorch runs what it leaves out."""
 
 KINDS = ("mlp", "cnn", "resnet8")
 Inputs = tuple[Tensor, ...]
@@ -116,14 +121,20 @@ class FlatNet:
 
     `load` and `flat` copy in and out; the tensors in use never move, so that a captured program can
     be replayed with other weights. On a GPU `values` may have gaps between layers; what is loaded
-    and given out has none.
+    and given out has none. half: forward passes are in bfloat16.
     """
 
     def __init__(
-        self, spec: NetSpec, optimizer: OptimizerSpec, device: torch.device, dtype: torch.dtype
+        self,
+        spec: NetSpec,
+        optimizer: OptimizerSpec,
+        device: torch.device,
+        dtype: torch.dtype,
+        half: bool = False,
     ) -> None:
-        self.spec = spec
+        self.spec, self.device, self.half = spec, device, half
         self.module = build_net(spec).to(device, dtype)
+        self._fast = fast_path(self.module, device) if half and fast_path is not None else None
         parameters = list(self.module.parameters())
         self.optimizer = FlatOptimizer(parameters, optimizer, aligned=True)
         self.values = self.optimizer.values
@@ -135,6 +146,42 @@ class FlatNet:
                 if buffer is not None and buffer.is_floating_point():
                     owner._buffers[name] = self.statistics[at : at + buffer.numel()]
                     at += buffer.numel()
+
+    def __call__(self, *inputs: Tensor) -> Tensor:
+        """Logits, in the module's mode. **Shape** [n, …] each to [n, K]."""
+        if not self.half:
+            return self.module(*inputs)
+        if self._fast is not None:
+            return self._fast(*inputs).to(self.values.dtype)
+        with torch.autocast(self.device.type, torch.bfloat16):
+            return self.module(*inputs).to(self.values.dtype)
+
+    def each(self, *views: Inputs) -> tuple[Tensor, ...]:
+        """Logits of each of these inputs, from one pass over all of them."""
+        joined = views[0] if len(views) == 1 else tuple(map(torch.cat, zip(*views, strict=True)))
+        return self(*joined).split([len(view[0]) for view in views])
+
+    def update(self, loss: Tensor, start: Tensor | None = None, prox: float = 0.0) -> None:
+        """One optimizer step down this loss and FedProx's pull, prox / 2 |w - start|^2."""
+        self.optimizer.zero_grad()
+        loss.backward()
+        if prox and start is not None:
+            self.optimizer.gradient.add_(self.values - start, alpha=prox)
+        self.optimizer.step()
+
+    def twin(self) -> FlatNet:
+        """Another network of this shape, in training mode, with an optimizer of its own."""
+        made = FlatNet(self.spec, self.optimizer.spec, self.device, self.values.dtype, self.half)
+        made.module.train()
+        return made
+
+    def tensors(self) -> list[Tensor]:
+        """All that a step may change."""
+        return [self.values, self.statistics, *self.optimizer.tensors()]
+
+    def forget_momentum(self) -> None:
+        for moment in self.optimizer.tensors():
+            moment.zero_()
 
     def __len__(self) -> int:
         return self.optimizer.size + len(self.statistics)

@@ -25,7 +25,15 @@ from torch.nn import functional as F
 from fedmend.errors import ConfigError
 from fedmend.learn.augment import CHUNK, Weak, apply_weak, draw_weak, on_device, take_pixels
 
-__all__ = ["OPERATIONS", "Strong", "apply_operation", "apply_strong", "cutout", "draw_strong"]
+__all__ = [
+    "OPERATIONS",
+    "Strong",
+    "apply_operation",
+    "apply_strong",
+    "check_images",
+    "cutout",
+    "draw_strong",
+]
 
 OPERATIONS = (
     "autocontrast",
@@ -99,7 +107,7 @@ def draw_strong(n: int, generator: torch.Generator, pad: int = 4, *, flip: bool 
 
 def apply_strong(images: Tensor, draws: Strong) -> Tensor:
     """The images flipped, cropped, changed and cut out. **Shape** uint8 [n, C, H, W]."""
-    _check_images(images)
+    check_images(images)
     n, chunk = len(images), CHUNK.get(images.device.type, 1 << 13)
     if n > chunk:
         pieces = [
@@ -120,7 +128,7 @@ def apply_operation(
     images: Tensor, operation: str, magnitude: Tensor, negative: Tensor | None = None
 ) -> Tensor:
     """One operation on all images, each with its own magnitude of 1 to 9 (int64 [n])."""
-    _check_images(images)
+    check_images(images)
     if operation not in _NUMBER:
         raise ConfigError(
             f"there is no operation {operation!r}. Mend: one of {', '.join(OPERATIONS)}"
@@ -355,7 +363,8 @@ def _fixed_point(matrix: tuple[float, ...]) -> list[int]:
     return [math.floor(value * 65536.0 + 0.5) for value in middle]
 
 
-def _check_images(images: Tensor) -> None:
+def check_images(images: Tensor) -> None:
+    """Images are bytes of one or three channels."""
     if images.dtype != torch.uint8 or images.ndim != 4 or images.shape[1] not in (1, 3):
         raise ConfigError(
             f"images must be uint8 of shape [n, 1 or 3, H, W], got {images.dtype} of shape "

@@ -1,91 +1,102 @@
-"""Horizontal federated training, a client's side: settings, rows, and a round of local steps.
+"""A client's round: settings, rows, what is drawn, the steps, and what comes of it.
 
-Workers (`worker.py`) and the simulator (`simulator.py`) run the same `Trainer`, with the same
-draws from the same seed, and so get the same numbers. (SAGE, §3.1 and §5.1; FedAvg: McMahan et al.,
-2017; FedProx: Li et al., 2020.)
+Workers (`worker.py`) and the benchmarks' simulator run the same `Trainer`, with the same draws from
+the same seed, and so get the same numbers. The views of many steps are made at once and the global
+model looks at them in large batches; what is left for a step is one pass forward and back. On a GPU
+that step is captured once and replayed. (SAGE, §3.1 and §5.1; FedAvg: McMahan et al., 2017;
+FedProx: Li et al., 2020.)
 """
 
 from __future__ import annotations
 
+import math
+import warnings
 import zlib
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from fedmend.errors import ConfigError, DataError
+from fedmend._parameters import Bounds, out_of_bounds
+from fedmend.errors import ConfigError, DataError, FedmendWarning
 from fedmend.federation.randomness import stream
+from fedmend.learn.augment import on_device
 from fedmend.learn.optim import OptimizerSpec
-from fedmend.methods.horizontal.local_methods import MEASURES, LocalMethod
-from fedmend.methods.horizontal.row_views import ImageViews, Views
+from fedmend.methods.horizontal.local_methods import (
+    MEASURES,
+    Client,
+    InputBatch,
+    LocalMethod,
+    mean_of,
+)
+from fedmend.methods.horizontal.networks import FlatNet, Inputs, NetSpec
+from fedmend.methods.horizontal.views import ImageViews, Views
 
 __all__ = [
-    "Aggregate",
     "Plan",
     "Pool",
+    "RoundAverage",
     "RoundReport",
     "RoundSettings",
+    "Server",
+    "Trainer",
     "Update",
-    "average",
     "draw_clients",
     "make_plan",
-    "restore_server",
     "round_generator",
-    "server_state",
 ]
 
 PRECISIONS = ("float32", "float64", "bf16")
+BOUNDS: Bounds = {
+    "epochs": (lambda x: x >= 1, "be at least 1"),
+    "labelled_batch": (lambda x: x >= 1, "be at least 1"),
+    "unlabelled_batch": (lambda x: x >= 1, "be at least 1"),
+    "warmup": (lambda x: x >= 0, "not be negative"),
+    "prox": (lambda x: x >= 0, "not be negative"),
+    "precision": (lambda x: x in PRECISIONS, f"be one of {', '.join(PRECISIONS)}"),
+}
+EVAL_ROWS = 4096
+ROWS_AT_ONCE = {"cuda": 1 << 17, "cpu": 1 << 12}
+"""Rows of which views are made at a time: a client's whole round on a GPU."""
+SMALL = 1 << 26
+"""Products of a step (weights x rows) up to which a team of threads on the CPU costs more time than
+it saves: its members wait for each other in every one of many small calls."""
 
-Aggregate = Callable[[Tensor, list[int], list[dict[str, Tensor]], Tensor], Tensor]
-"""From clients' weights [m, P], their rows, their extras and the old weights [P] to new ones."""
+
+# ---------------------------------------------------------------------------------- settings, rows
 
 
 @dataclass(frozen=True)
 class RoundSettings:
     """A client's round.
 
-    epochs, steps_per_epoch: how many steps; an epoch is by default n_unlabelled // labelled_batch
-    steps (SAGE's code). labelled_batch, unlabelled_batch: rows of a step; a client with fewer
-    takes all of them, and what does not fill a batch is left out of that pass over the rows.
+    epochs: an epoch is n_unlabelled // labelled_batch steps (SAGE's code). labelled_batch,
+    unlabelled_batch: rows of a step; a client with fewer takes all of them, and what does not fill
+    a batch is left out of that pass over the rows.
     prox: FedProx's mu. carry_momentum: the optimizer goes from client to client with its state
     (a quirk of SAGE's code) instead of starting afresh.
     precision: "float32", "float64", or "bf16" (weights stay float32).
     warmup: the first so many rounds learn from labelled rows only, so that pseudo-labels come from
     a model that knows something (not published; not with carry_momentum).
-    hold_weak: weak views take part in batch norms' statistics but are held constant in the
-    backward pass, which saves a fifth of a step (not published; resnet8 in bf16 on a GPU only).
     """
 
     epochs: int = 5
     labelled_batch: int = 128
     unlabelled_batch: int = 256
-    steps_per_epoch: int | None = None
     optimizer: OptimizerSpec = field(default_factory=lambda: OptimizerSpec("sgd", 0.1, 1e-4, 0.9))
     prox: float = 0.0
     carry_momentum: bool = False
     precision: str = "float32"
-    hold_weak: bool = False
     warmup: int = 0
 
     def __post_init__(self) -> None:
-        problems = []
-        for name in ("epochs", "labelled_batch", "unlabelled_batch", "steps_per_epoch"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                problems.append(f"{name} must be at least 1, got {value}")
-        if self.warmup < 0:
-            problems.append(f"warmup must not be negative, got {self.warmup}")
+        problems = out_of_bounds(vars(self), BOUNDS)
         if self.warmup and self.carry_momentum:
             problems.append("warmup and carry_momentum do not go together. Mend: leave one out")
-        if not self.prox >= 0:
-            problems.append(f"prox must not be negative, got {self.prox}")
-        if self.precision not in PRECISIONS:
-            problems.append(
-                f"precision must be one of {', '.join(PRECISIONS)}, got {self.precision!r}"
-            )
         if problems:
             raise ConfigError(problems)
 
@@ -100,14 +111,10 @@ class RoundSettings:
 
     def steps(self, n_unlabelled: int) -> int:
         """Steps of a round at a client with so many unlabelled rows."""
-        per_epoch = self.steps_per_epoch or max(1, n_unlabelled // self.labelled_batch)
-        return self.epochs * per_epoch
+        return self.epochs * max(1, n_unlabelled // self.labelled_batch)
 
     def to_dict(self) -> dict[str, Any]:
-        values = asdict(self)
-        if not self.warmup:
-            del values["warmup"]  # checkpoints from before there was one go on
-        return values
+        return asdict(self)
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> RoundSettings:
@@ -174,6 +181,13 @@ class Pool:
         pool.views = moved[id(self.views)]
         pool.labels, pool.truth = self.labels.to(device), self.truth.to(device)
         return pool
+
+
+def _rows(given: Any, default: Tensor) -> Tensor:
+    return default if given is None else torch.as_tensor(given, dtype=torch.int64).cpu()
+
+
+# ---------------------------------------------------------------------------------- draws
 
 
 @dataclass(frozen=True)
@@ -255,7 +269,7 @@ def draw_clients(names: Sequence[str], per_round: int | None, seed: int, number:
     return [names[index] for index in rng.permutation(len(names))[:per_round]]
 
 
-# ---------------------------------------------------------------------------------- results
+# ---------------------------------------------------------------------------------- training
 
 
 @dataclass
@@ -268,6 +282,361 @@ class Update:
     steps: int
     measures: Tensor
     extras: dict[str, Tensor] = field(default_factory=dict)
+
+
+class Trainer:
+    """One network on one device that trains clients one after another.
+
+    capture: replay captured steps (GPU only); by default where the method allows it.
+    """
+
+    def __init__(
+        self,
+        spec: NetSpec,
+        method: LocalMethod,
+        settings: RoundSettings,
+        device: torch.device,
+        *,
+        capture: bool | None = None,
+    ) -> None:
+        self.spec, self.method, self.settings, self.device = spec, method, settings, device
+        half = settings.precision == "bf16"
+        self.net = FlatNet(spec, settings.optimizer, device, settings.dtype, half)
+        self.common = FlatNet(spec, settings.optimizer, device, settings.dtype, half)
+        self.common.module.eval().requires_grad_(False)
+        self.capture = device.type == "cuda" and method.captured and capture is not False
+        self._loaded: Tensor | None = None
+        self._sums = torch.zeros(len(MEASURES), device=device)
+        self._start = torch.zeros_like(self.net.values)
+        self._graphs: dict[Any, Any] = {}
+
+    def train(
+        self,
+        pool: Pool,
+        start: Tensor,
+        generator: torch.Generator,
+        *,
+        state: dict[str, Tensor] | None = None,
+        extras: dict[str, Tensor] | None = None,
+    ) -> Update:
+        """One client's round from these weights. `state` is the client's own, changed in place.
+
+        With carry_momentum the optimizer goes on as the last client left it.
+        """
+        with self.one_thread(self.small()):
+            return self._train(pool, start, generator, {} if state is None else state, extras or {})
+
+    def _train(
+        self,
+        pool: Pool,
+        start: Tensor,
+        generator: torch.Generator,
+        own: dict[str, Tensor],
+        extras: dict[str, Tensor],
+    ) -> Update:
+        self.net.load(start)
+        self._start.copy_(self.net.values)
+        self._sums.zero_()
+        if not self.settings.carry_momentum:
+            self.net.forget_momentum()
+        client = self.client(pool, own, extras)
+        self.method.start(client)
+        cuda = self.device.type == "cuda"  # all that is left for the CPU then is small
+        with self.one_thread(cuda):
+            plan = make_plan(pool, self.settings, self.method, generator)
+        self.net.module.train()
+        for first, last in self.chunks(plan):
+            with self.one_thread(cuda):
+                many = self.inputs(pool, plan, start, first, last)
+            for step in range(last - first):
+                (self._replay if self.capture else self._step)(client, pick(many, step))
+        told = self.method.finish(client)
+        if client.state is not own:
+            own.update({key: value.clone() for key, value in client.state.items()})
+        for key in self.method.passing:
+            own.pop(key, None)
+        return Update(
+            pool.name,
+            self.net.flat(),
+            self.rows_of(pool),
+            plan.steps,
+            self._sums / max(1, plan.steps),
+            {key: value.clone() for key, value in told.items()},
+        )
+
+    def small(self, clients: int = 1) -> bool:
+        """Is a step of so many clients too little work for more than one thread?"""
+        rows = self.settings.labelled_batch + 2 * self.settings.unlabelled_batch
+        work = clients * rows * len(self.net.values)
+        return self.device.type == "cpu" and self.spec.kind == "mlp" and work <= SMALL
+
+    @contextmanager
+    def one_thread(self, wanted: bool) -> Iterator[None]:
+        """One thread on the CPU for many small calls, if that is wanted."""
+        threads = torch.get_num_threads()
+        if not wanted or threads == 1:
+            yield
+            return
+        torch.set_num_threads(1)
+        try:
+            yield
+        finally:
+            torch.set_num_threads(threads)
+
+    def rows_of(self, pool: Pool) -> int:
+        """How many rows a client's update stands for."""
+        return len(pool.unlabelled) if self.method.uses_unlabelled else len(pool.labelled)
+
+    def client(self, pool: Pool, state: dict[str, Tensor], extras: dict[str, Tensor]) -> Client:
+        return Client(
+            name=pool.name,
+            classes=self.spec.classes,
+            n_rows=len(pool.unlabelled),
+            device=self.device,
+            net=self.net,
+            start=self._start,
+            prox=self.settings.prox,
+            state=state,
+            extras={key: value.to(self.device) for key, value in extras.items()},
+        )
+
+    # ------------------------------------------------------------------ inputs
+
+    def chunks(self, plan: Plan) -> Iterator[tuple[int, int]]:
+        """First and last step of each stretch whose views are made at once."""
+        steps, labelled, unlabelled = plan.shape
+        rows = max(1, labelled + 2 * unlabelled)
+        at_once = max(1, ROWS_AT_ONCE.get(self.device.type, 1 << 12) // rows)
+        for at in range(0, steps, at_once):
+            yield at, min(steps, at + at_once)
+
+    def inputs(self, pool: Pool, plan: Plan, start: Tensor, first: int, last: int) -> InputBatch:
+        """The inputs of these steps, with a leading dimension for the step."""
+        views, count = pool.views, last - first
+        _, b, u = plan.shape
+        rows = on_device(pool.labelled[plan.labelled[first:last].reshape(-1)], self.device)
+        labelled = _stepwise(views.weak(rows, plan.labelled_draws[first * b : last * b]), count)
+        labels = pool.labels[rows].view(count, b)
+        if not u:
+            return InputBatch(labelled, labels)
+        numbers = plan.unlabelled[first:last].reshape(-1)
+        rows = on_device(pool.unlabelled[numbers], self.device)
+        drawn = slice(first * u, last * u)
+        weak = views.weak(rows, plan.weak_draws[drawn])
+        p_g = None
+        if self.method.uses_global:
+            p_g = self.probabilities_of(weak, start).view(count, u, -1)
+        return InputBatch(
+            labelled,
+            labels,
+            _stepwise(weak, count),
+            _stepwise(views.strong(rows, plan.strong_draws[drawn]), count),
+            p_g,
+            on_device(numbers, self.device).view(count, u),
+            pool.truth[rows].view(count, u),
+        )
+
+    @torch.no_grad()
+    def probabilities_of(self, inputs: Inputs, weights: Tensor) -> Tensor:
+        """What a model of these weights says in eval mode. **Shape** [n, K]."""
+        if self._loaded is not weights:
+            self.common.load(weights)
+            self._loaded = weights
+        pieces = [
+            torch.softmax(self.common(*(each[at : at + EVAL_ROWS] for each in inputs)), 1)
+            for at in range(0, len(inputs[0]), EVAL_ROWS)
+        ]
+        return torch.cat(pieces) if pieces else torch.zeros(0, self.spec.classes)
+
+    def probabilities(self, views: Views, weights: Tensor) -> Tensor:
+        """The same for plain rows of a views object (moved to the device as it is)."""
+        numbers = torch.arange(views.n_rows, device=self.device)
+        pieces = [
+            self.probabilities_of(views.plain(rows), weights) for rows in numbers.split(EVAL_ROWS)
+        ]
+        return torch.cat(pieces)
+
+    # ------------------------------------------------------------------ steps
+
+    def _step(self, client: Client, batch: InputBatch) -> None:
+        client.noted.clear()
+        self.method.step(client, batch)
+        for name, value in client.noted.items():
+            self._sums[MEASURES.index(name)] += mean_of(value.to(self._sums.dtype))
+
+    def _replay(self, client: Client, batch: InputBatch) -> None:
+        """The same step by a captured program, whose tensors never move."""
+        named = [*_tensors(batch), *client.state.items(), *client.extras.items()]
+        key = tuple((name, tuple(value.shape)) for name, value in named)
+        if key not in self._graphs:
+            try:
+                self._graphs[key] = self._captured(client, batch)
+            except RuntimeError as error:
+                warnings.warn(
+                    f"a step of {self.method.name!r} cannot be captured ({error}); steps are run "
+                    "one by one, which is slower. Mend: capture=False says so from the start",
+                    FedmendWarning,
+                    stacklevel=2,
+                )
+                self.capture = False
+                self._step(client, batch)
+                return
+        graph, frozen, fixed = self._graphs[key]
+        if client.state is not frozen.state:
+            # A client's state moves into the captured one, and back when its round is over.
+            for into, own in ((frozen.state, client.state), (frozen.extras, client.extras)):
+                for name, value in own.items():
+                    into[name].copy_(value)
+            client.state, client.extras = frozen.state, frozen.extras
+        for (_, into), (_, value) in zip(_tensors(fixed), _tensors(batch), strict=True):
+            into.copy_(value)
+        graph.replay()
+
+    def _captured(self, client: Client, batch: InputBatch) -> tuple[Any, Client, InputBatch]:
+        fixed = each_of(batch, torch.clone)
+        own = {
+            kind: {key: value.clone() for key, value in getattr(client, kind).items()}
+            for kind in ("state", "extras")
+        }
+        frozen = replace(client, **own, noted={})
+        kept = [*self.net.tensors(), self._sums, *frozen.state.values(), *self.method.tensors()]
+        before = [tensor.clone() for tensor in kept]
+        try:
+            graph = self._record(lambda: self._step(frozen, fixed))
+        finally:
+            for tensor, value in zip(kept, before, strict=True):
+                tensor.copy_(value)
+        return graph, frozen, fixed
+
+    def _record(self, step: Callable[[], None]) -> Any:
+        """A step as a CUDA graph, after some that let libraries choose and reserve."""
+        stream = torch.cuda.Stream(self.device)
+        stream.wait_stream(torch.cuda.current_stream(self.device))
+        with torch.cuda.stream(stream):
+            for _ in range(3):
+                step()
+        torch.cuda.current_stream(self.device).wait_stream(stream)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            step()
+        return graph
+
+
+def _stepwise(inputs: Inputs, steps: int) -> Inputs:
+    return tuple(each.unflatten(0, (steps, -1)) for each in inputs)
+
+
+def each_of(batch: InputBatch, change: Callable[[Tensor], Tensor]) -> InputBatch:
+    """The same batch with every tensor changed."""
+
+    def changed(value: Any) -> Any:
+        if isinstance(value, tuple):
+            return tuple(change(each) for each in value)
+        return None if value is None else change(value)
+
+    return InputBatch(*(changed(getattr(batch, each.name)) for each in fields(InputBatch)))
+
+
+def pick(many: InputBatch, step: int) -> InputBatch:
+    """One step out of many."""
+    return each_of(many, lambda tensor: tensor[step])
+
+
+def _tensors(batch: InputBatch) -> list[tuple[str, Tensor]]:
+    """A batch's tensors by name, those that are there."""
+    found = []
+    for each in fields(InputBatch):
+        value = getattr(batch, each.name)
+        if isinstance(value, tuple):
+            found += [(f"{each.name}{number}", tensor) for number, tensor in enumerate(value)]
+        elif value is not None:
+            found.append((each.name, value))
+    return found
+
+
+# ---------------------------------------------------------------------------------- averaging
+
+
+class Server:
+    """How updates become the next model: FedAvg, the mean of weights and statistics by rows.
+
+    A method with another server overrides what it needs.
+    """
+
+    def __call__(
+        self,
+        weights: Tensor,
+        rows: Sequence[int],
+        extras: Sequence[dict[str, Tensor]],
+        old: Tensor,
+    ) -> Tensor:
+        """From clients' weights [m, P], their rows, their extras and the old weights [P]."""
+        share = torch.tensor(list(rows), dtype=weights.dtype)
+        if float(share.sum()) <= 0:
+            return old.clone()
+        share = (share / share.sum()).to(weights.device)
+        return torch.mv(weights.T, share)
+
+    def send(self, current: Tensor) -> dict[str, Tensor]:
+        """What goes to the next round's clients besides the weights."""
+        return {}
+
+    def state(self) -> dict[str, Tensor]:
+        """What a checkpoint needs."""
+        return {}
+
+    def restore(self, saved: Mapping[str, Tensor]) -> None:
+        """Go on from `state`."""
+
+
+class RoundAverage:
+    """A running mean of weights (and batch norms' statistics) over about so many rounds.
+
+    A round's common model depends on who was drawn for it, and its accuracy swings from round to
+    round; a mean of past rounds' models swings less (Polyak and Juditsky, 1992). It is the
+    coordinator's own doing: nothing more is learnt of a party, and training goes on from the plain
+    model. Ours, not the papers'.
+
+    The newest model has the share 2 / (1 + rounds), that of an exponential mean as old on average
+    as the plain mean of the last `rounds`; among the first rounds 2 / (1 + round), so that the
+    first ones are soon forgotten. One vector is kept, whatever `rounds` is.
+
+    >>> mean = RoundAverage(3)
+    >>> [float(mean.add(torch.tensor([value]))) for value in (1.0, 4.0, 4.0, 0.0)]
+    [1.0, 3.0, 3.5, 1.75]
+    """
+
+    def __init__(self, rounds: int) -> None:
+        if rounds < 1:
+            raise ConfigError(f"average_rounds must be at least 1, got {rounds}")
+        self.rounds = rounds
+        self.added = 0
+        self.weights: Tensor | None = None
+
+    def add(self, weights: Tensor) -> Tensor:
+        """Take the model of another round in, and give the mean."""
+        self.added += 1
+        if self.weights is None:
+            self.weights = weights.clone()
+        else:
+            share = 2.0 / (1.0 + min(self.added, self.rounds))
+            self.weights = torch.lerp(self.weights, weights, share)
+        return self.weights
+
+    def state(self) -> dict[str, Any]:
+        """What a checkpoint needs."""
+        if self.weights is None:
+            return {}
+        return {"added": self.added, "weights": self.weights.detach().cpu()}
+
+    def restore(self, saved: Mapping[str, Any], like: Tensor) -> None:
+        """Go on from `state`; from an empty one (no mean was kept then) at the next round."""
+        self.added, self.weights = int(saved.get("added", 0)), None
+        if "weights" in saved:
+            self.weights = saved["weights"].to(like.device, like.dtype)
+
+
+# ---------------------------------------------------------------------------------- results
 
 
 @dataclass(frozen=True)
@@ -294,9 +663,12 @@ class RoundReport:
         # Without labels a client of a supervised method takes no step, and has nothing to tell.
         trained = torch.tensor([update.steps > 0 for update in updates])
         table[~trained] = torch.nan
-        per_client = [
-            _facts(update, row.tolist()) for update, row in zip(updates, table, strict=True)
-        ]
+        per_client = []
+        for update, row in zip(updates, table, strict=True):
+            measured = dict(zip(MEASURES, row.tolist(), strict=True))
+            right = _share(measured.pop("right"), measured.pop("known"))
+            facts = {"client": update.client, "rows": update.rows, "steps": update.steps}
+            per_client.append({**facts, "pseudo_accuracy": right, **measured})
         mean = dict(zip(MEASURES, table[trained].mean(0).tolist(), strict=True))
         return cls(
             number,
@@ -309,42 +681,35 @@ class RoundReport:
             {update.client: update.extras for update in updates},
         )
 
+    def entry(self, method: LocalMethod, warmup: int = 0) -> dict[str, Any]:
+        """The round as an entry of a history; what is not known is None.
 
-def _facts(update: Update, values: list[float]) -> dict[str, Any]:
-    measured = dict(zip(MEASURES, values, strict=True))
-    right, known = measured.pop("right"), measured.pop("known")
-    facts = {"client": update.client, "rows": update.rows, "steps": update.steps}
-    return {**facts, "pseudo_accuracy": _share(right, known), **measured}
+        A round of the warm-up makes no pseudo-labels, and tells nothing of them.
+        """
+        known: tuple[str, ...] = ()
+        if self.number > warmup:
+            known += ("utilisation", "pseudo_accuracy") if method.uses_unlabelled else ()
+            known += ("confidence_gap",) if method.uses_global else ()
+        names = ("client", "rows", "steps", "loss", "loss_labelled", "loss_unlabelled", *known)
+        if "confidence_gap" in known:
+            names += ("confidence_local", "confidence_global")
+        per_client = []
+        for facts in self.per_client:
+            loss = facts["loss_labelled"] + facts["loss_unlabelled"]
+            facts = facts | {"loss": loss, "confidence_gap": facts["gap"]}
+            per_client.append({name: _known(facts[name]) for name in names})
+        return {
+            "round": self.number,
+            "clients": list(self.clients),
+            "loss": _known(self.loss),
+            **{key: _known(getattr(self, key)) for key in known},
+            "per_client": per_client,
+        }
 
 
 def _share(part: float, whole: float) -> float:
     return part / whole if whole > 0 else float("nan")
 
 
-def average(
-    weights: Tensor, rows: list[int], extras: list[dict[str, Tensor]], old: Tensor
-) -> Tensor:
-    """FedAvg: the mean of the clients' weights and statistics, by their rows."""
-    share = torch.tensor(rows, dtype=weights.dtype)
-    if float(share.sum()) <= 0:
-        return old.clone()
-    share = (share / share.sum()).to(weights.device)
-    return torch.mv(weights.T, share)
-
-
-def server_state(aggregate: Any) -> dict[str, Tensor]:
-    """What an aggregate keeps between rounds, if it keeps something (`state` and `restore`)."""
-    kept = aggregate.state() if hasattr(aggregate, "state") else {}
-    return {key: value.detach().cpu() for key, value in kept.items()}
-
-
-def restore_server(
-    aggregate: Any, saved: Mapping[str, Tensor], device: torch.device | str = "cpu"
-) -> None:
-    """Give an aggregate back what it kept."""
-    if hasattr(aggregate, "restore"):
-        aggregate.restore({key: value.to(device) for key, value in saved.items()})
-
-
-def _rows(given: Any, default: Tensor) -> Tensor:
-    return default if given is None else torch.as_tensor(given, dtype=torch.int64).cpu()
+def _known(value: Any) -> Any:
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,11 +1,11 @@
 """Pseudo-label rules of federated semi-supervised learning, as a client's training step uses them.
 
-A rule looks at what the client's own model and the round's global model say of a batch of
-unlabelled rows (in their weak view), and answers with soft targets, a mask and weights:
+A rule looks at what the client's own model (p_l) and the round's global model (p_g) say of a batch
+of unlabelled rows in their weak view, and answers with soft targets, a mask and weights:
 
     rule = SageRule(tau=0.95)
     state = rule.start(n_rows, n_classes, device)       # kept with the client from round to round
-    labels = rule(p_local, p_global, rows, state)       # PseudoLabels of tensors
+    labels = rule(p_l, p_g, rows, state)                # PseudoLabels of tensors
 
 Rules work on tensors of fixed shapes, never ask for a single number on the host, and change their
 state in place, so that a training step can be captured and replayed on an accelerator.
@@ -22,6 +22,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from fedmend._parameters import Bounds, out_of_bounds
 from fedmend._suggest import did_you_mean
 from fedmend.errors import ConfigError
 from fedmend.learn.pseudo import PseudoLabels
@@ -32,10 +33,10 @@ __all__ = [
     "FedDBRule",
     "FedLabelRule",
     "FlexMatchRule",
+    "GlobalRule",
     "LocalRule",
     "Rule",
     "SageRule",
-    "WorldRule",
     "by_entropy",
     "debias",
     "flexible_thresholds",
@@ -46,6 +47,13 @@ __all__ = [
 # lambda is one half where the two models' confidences are .05 apart.
 KAPPA = math.log(2.0) / 0.05
 
+BOUNDS: Bounds = {
+    "tau": (lambda x: 0 <= x <= 1, "lie in [0, 1]"),
+    "kappa": (lambda x: x >= 0, "not be negative"),
+    "consistency": (lambda x: x >= 0, "not be negative"),
+    "momentum": (lambda x: 0 <= x < 1, "lie in [0, 1)"),
+}
+
 State = dict[str, Tensor]
 
 
@@ -53,41 +61,31 @@ State = dict[str, Tensor]
 class Rule:
     """Base of all rules; `tau` is the confidence a pseudo-label needs.
 
-    stateful: it keeps something with the client; `tells` names what of it goes to the server.
+    tells: what of that which it keeps with the client goes to the server.
     """
 
     tau: float = 0.95
 
     name: ClassVar[str] = ""
-    stateful: ClassVar[bool] = False
     tells: ClassVar[tuple[str, ...]] = ()
 
     @property
-    def needs_world(self) -> bool:
+    def needs_global(self) -> bool:
         """Does the rule look at the global model's predictions?"""
         return True
 
     def __post_init__(self) -> None:
-        problems = self._problems()
-        if problems:
+        if problems := out_of_bounds(vars(self), BOUNDS):
             raise ConfigError(problems)
-
-    def _problems(self) -> list[str]:
-        if not 0 <= self.tau <= 1:
-            return [f"tau must lie in [0, 1], got {self.tau}"]
-        return []
 
     def start(self, n_rows: int, n_classes: int, device: torch.device | str = "cpu") -> State:
         """What a client keeps for this rule; nothing for most."""
         return {}
 
-    def __call__(self, local: Tensor, world: Tensor, rows: Tensor, state: State) -> PseudoLabels:
-        """Labels of a batch. **Shape** local, world [b, C]; rows [b], numbers in the client's
-        pool of unlabelled rows."""
+    def __call__(self, p_l: Tensor, p_g: Tensor, rows: Tensor, state: State) -> PseudoLabels:
+        """Labels of a batch. **Shape** p_l, p_g [b, C]; rows [b], numbers in the client's pool of
+        unlabelled rows."""
         raise NotImplementedError(f"{type(self).__name__} labels nothing")
-
-    def finish(self, state: State) -> None:
-        """The client's round is over; the state may be settled, in place."""
 
     def to_dict(self) -> dict[str, Any]:
         """The rule as a wire value; `rule_of` is the way back."""
@@ -104,21 +102,21 @@ class LocalRule(Rule):
     name: ClassVar[str] = "local"
 
     @property
-    def needs_world(self) -> bool:
+    def needs_global(self) -> bool:
         return False
 
-    def __call__(self, local: Tensor, world: Tensor, rows: Tensor, state: State) -> PseudoLabels:
-        return _hard(local, self.tau)
+    def __call__(self, p_l: Tensor, p_g: Tensor, rows: Tensor, state: State) -> PseudoLabels:
+        return _hard(p_l, self.tau)
 
 
 @dataclass(frozen=True)
-class WorldRule(Rule):
+class GlobalRule(Rule):
     """FixMatch with labels of the round's global model (FixMatch-GPL)."""
 
     name: ClassVar[str] = "global"
 
-    def __call__(self, local: Tensor, world: Tensor, rows: Tensor, state: State) -> PseudoLabels:
-        return _hard(world, self.tau)
+    def __call__(self, p_l: Tensor, p_g: Tensor, rows: Tensor, state: State) -> PseudoLabels:
+        return _hard(p_g, self.tau)
 
 
 # ---------------------------------------------------------------------------------- SAGE
@@ -130,53 +128,30 @@ class SageRule(Rule):
 
     cpg: the global model labels rows of which the local one is not sure (Eq. 1).
     cdsc: a sure local label is mixed with the global one, lambda = exp(-kappa gap) (Eqs. 2-6).
-    mixing: a fixed lambda instead of the dynamic one (Fig. 5), or None.
     """
 
     kappa: float = KAPPA
     cpg: bool = True
     cdsc: bool = True
-    mixing: float | None = None
 
     name: ClassVar[str] = "sage"
 
-    def _problems(self) -> list[str]:
-        problems = super()._problems()
-        if not self.kappa >= 0:
-            problems.append(f"kappa must not be negative, got {self.kappa}")
-        if self.mixing is not None and not 0 <= self.mixing <= 1:
-            problems.append(f"mixing must lie in [0, 1] or be None, got {self.mixing}")
-        return problems
-
-    def __call__(self, local: Tensor, world: Tensor, rows: Tensor, state: State) -> PseudoLabels:
-        sure_local, class_local = local.max(dim=1)
-        sure_world, class_world = world.max(dim=1)
-        return self.correct(
-            sure_local > self.tau, sure_world > self.tau, local, world, class_local, class_world
-        )
+    def __call__(self, p_l: Tensor, p_g: Tensor, rows: Tensor, state: State) -> PseudoLabels:
+        return self.correct(p_l, p_g, p_l.amax(1) > self.tau, p_g.amax(1) > self.tau)
 
     def correct(
-        self,
-        by_local: Tensor,
-        by_world: Tensor,
-        local: Tensor,
-        world: Tensor,
-        class_local: Tensor,
-        class_world: Tensor,
+        self, p_l: Tensor, p_g: Tensor, by_local: Tensor, by_global: Tensor
     ) -> PseudoLabels:
         """SAGE's labels, wherever the decisions come from that the two models are sure."""
-        sure_local, sure_world = local.amax(dim=1), world.amax(dim=1)
-        own = torch.ones_like(sure_local)
-        if self.cdsc:
-            gap = (sure_local - sure_world).abs()
-            own = torch.exp(-self.kappa * gap) if self.mixing is None else own * self.mixing
+        (c_l, class_local), (c_g, class_global) = p_l.max(dim=1), p_g.max(dim=1)
+        own = torch.exp(-self.kappa * (c_l - c_g).abs()) if self.cdsc else torch.ones_like(c_l)
         # Where the local model is not sure the target is the global class alone.
         own = torch.where(by_local, own, torch.zeros_like(own))[:, None]
-        count = local.shape[1]
+        count = p_l.shape[1]
         target = own * _one_hot(class_local, count, own)
-        target = target + (1 - own) * _one_hot(class_world, count, own)
-        mask = (by_local | by_world) if self.cpg else by_local
-        score = torch.where(by_local, sure_local, sure_world)
+        target = target + (1 - own) * _one_hot(class_global, count, own)
+        mask = (by_local | by_global) if self.cpg else by_local
+        score = torch.where(by_local, c_l, c_g)
         return PseudoLabels(target, mask, torch.ones_like(score), score)
 
 
@@ -197,30 +172,28 @@ class FlexMatchRule(Rule):
     kappa: float = KAPPA
 
     name: ClassVar[str] = "flexmatch"
-    stateful: ClassVar[bool] = True
 
     @property
-    def needs_world(self) -> bool:
+    def needs_global(self) -> bool:
         return self.sage
 
     def start(self, n_rows: int, n_classes: int, device: torch.device | str = "cpu") -> State:
         # Classes count from 1 here; 0 is a row that no label passed yet.
         return {"passed": torch.zeros(n_rows, dtype=torch.int64, device=device)}
 
-    def __call__(self, local: Tensor, world: Tensor, rows: Tensor, state: State) -> PseudoLabels:
-        count = local.shape[1]
-        thresholds = self.tau * flexible_thresholds(state["passed"], count).to(local.dtype)
-        sure_local, class_local = local.max(dim=1)
-        by_local = sure_local > thresholds[class_local]
+    def __call__(self, p_l: Tensor, p_g: Tensor, rows: Tensor, state: State) -> PseudoLabels:
+        count = p_l.shape[1]
+        thresholds = self.tau * flexible_thresholds(state["passed"], count).to(p_l.dtype)
+        c_l, class_local = p_l.max(dim=1)
+        by_local = c_l > thresholds[class_local]
         before = state["passed"][rows]
-        state["passed"][rows] = torch.where(sure_local > self.tau, class_local + 1, before)
+        state["passed"][rows] = torch.where(c_l > self.tau, class_local + 1, before)
         if self.sage:
-            sure_world, class_world = world.max(dim=1)
-            by_world = sure_world > thresholds[class_world]
-            sage = SageRule(self.tau, self.kappa)
-            return sage.correct(by_local, by_world, local, world, class_local, class_world)
-        target = _one_hot(class_local, count, local)
-        return PseudoLabels(target, by_local, torch.ones_like(sure_local), sure_local)
+            c_g, class_global = p_g.max(dim=1)
+            by_global = c_g > thresholds[class_global]
+            return SageRule(self.tau, self.kappa).correct(p_l, p_g, by_local, by_global)
+        target = _one_hot(class_local, count, p_l)
+        return PseudoLabels(target, by_local, torch.ones_like(c_l), c_l)
 
 
 def flexible_thresholds(passed: Tensor, n_classes: int) -> Tensor:
@@ -250,24 +223,16 @@ class FedLabelRule(Rule):
 
     name: ClassVar[str] = "fedlabel"
 
-    def _problems(self) -> list[str]:
-        problems = super()._problems()
-        if not self.consistency >= 0:
-            problems.append(f"consistency must not be negative, got {self.consistency}")
-        return problems
-
-    def __call__(self, local: Tensor, world: Tensor, rows: Tensor, state: State) -> PseudoLabels:
-        sure_local, class_local = local.max(dim=1)
-        sure_world, class_world = world.max(dim=1)
-        by_local = sure_local >= sure_world
-        label = torch.where(by_local, class_local, class_world)
-        score = torch.where(by_local, sure_local, sure_world)
-        both = (class_local == class_world) & (torch.minimum(sure_local, sure_world) > self.tau)
-        extra = self.consistency * both.to(local.dtype)
+    def __call__(self, p_l: Tensor, p_g: Tensor, rows: Tensor, state: State) -> PseudoLabels:
+        (c_l, class_local), (c_g, class_global) = p_l.max(dim=1), p_g.max(dim=1)
+        by_local = c_l >= c_g
+        label = torch.where(by_local, class_local, class_global)
+        score = torch.where(by_local, c_l, c_g)
+        both = (class_local == class_global) & (torch.minimum(c_l, c_g) > self.tau)
+        extra = self.consistency * both.to(p_l.dtype)
         # Cross-entropy with two targets is one with their weighted mean, weighing 1 + extra.
-        target = (_one_hot(label, local.shape[1], local) + extra[:, None] * world) / (
-            1 + extra[:, None]
-        )
+        target = _one_hot(label, p_l.shape[1], p_l) + extra[:, None] * p_g
+        target = target / (1 + extra[:, None])
         return PseudoLabels(target, score > self.tau, 1 + extra, score)
 
 
@@ -289,27 +254,20 @@ class FedDBRule(Rule):
     kappa: float = KAPPA
 
     name: ClassVar[str] = "feddb"
-    stateful: ClassVar[bool] = True
     tells: ClassVar[tuple[str, ...]] = ("prior",)
-
-    def _problems(self) -> list[str]:
-        problems = super()._problems()
-        if not 0 <= self.momentum < 1:
-            problems.append(f"momentum must lie in [0, 1), got {self.momentum}")
-        return problems
 
     def start(self, n_rows: int, n_classes: int, device: torch.device | str = "cpu") -> State:
         even = torch.full((n_classes,), 1.0 / n_classes, device=device)
-        return {"prior": even, "world_prior": even.clone()}
+        return {"prior": even, "global_prior": even.clone()}
 
-    def __call__(self, local: Tensor, world: Tensor, rows: Tensor, state: State) -> PseudoLabels:
-        for key, seen in (("prior", local), ("world_prior", world)):
+    def __call__(self, p_l: Tensor, p_g: Tensor, rows: Tensor, state: State) -> PseudoLabels:
+        for key, seen in (("prior", p_l), ("global_prior", p_g)):
             state[key].mul_(self.momentum).add_(seen.mean(0), alpha=1 - self.momentum)
-        fair_world = debias(world, state["world_prior"])
+        fair_g = debias(p_g, state["global_prior"])
         if self.sage:
-            fair_local = debias(local, state["prior"])
-            return SageRule(self.tau, self.kappa)(fair_local, fair_world, rows, {})
-        return _hard(fair_world, self.tau)
+            fair_l = debias(p_l, state["prior"])
+            return SageRule(self.tau, self.kappa)(fair_l, fair_g, rows, {})
+        return _hard(fair_g, self.tau)
 
 
 def debias(probabilities: Tensor, prior: Tensor) -> Tensor:
@@ -361,7 +319,7 @@ def _one_hot(classes: Tensor, count: int, like: Tensor) -> Tensor:
 
 RULES: dict[str, type[Rule]] = {
     rule.name: rule
-    for rule in (LocalRule, WorldRule, SageRule, FlexMatchRule, FedLabelRule, FedDBRule)
+    for rule in (LocalRule, GlobalRule, SageRule, FlexMatchRule, FedLabelRule, FedDBRule)
 }
 
 

@@ -22,8 +22,8 @@ class SAGE(HorizontalEstimator):
     """Few labels at parties with the same columns: one model for all of them.
 
     tau: confidence a pseudo-label needs. kappa: how fast a local label loses its weight as the two
-    confidences move apart. cpg, cdsc: the method's two parts. mixing: a fixed share of the local
-    label instead. unlabelled_weight: of the unlabelled loss beside the labelled one.
+    confidences move apart. cpg, cdsc: the method's two parts. unlabelled_weight: of the unlabelled
+    loss beside the labelled one.
     """
 
     def __init__(
@@ -33,7 +33,6 @@ class SAGE(HorizontalEstimator):
         kappa: float = KAPPA,
         cpg: bool = True,
         cdsc: bool = True,
-        mixing: float | None = None,
         unlabelled_weight: float = 1.0,
         **params: Any,
     ) -> None:
@@ -42,9 +41,8 @@ class SAGE(HorizontalEstimator):
         self.kappa = kappa
         self.cpg = cpg
         self.cdsc = cdsc
-        self.mixing = mixing
         self.unlabelled_weight = unlabelled_weight
 
     def _method(self) -> LocalMethod:
-        rule = SageRule(self.tau, self.kappa, self.cpg, self.cdsc, self.mixing)
+        rule = SageRule(self.tau, self.kappa, self.cpg, self.cdsc)
         return PseudoMethod(rule, self.unlabelled_weight)

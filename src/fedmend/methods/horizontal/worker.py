@@ -1,4 +1,8 @@
-"""A party's side of horizontal training: its rows, encoded as agreed, and rounds on them."""
+"""A party's side of horizontal training: its rows, encoded as agreed, and rounds on them.
+
+With secure averaging a party keeps what its round led to, scales it by its share of the rows, and
+puts it into a secure sum (Bonawitz et al., 2017; `fedmend.secure.sums`).
+"""
 
 from __future__ import annotations
 
@@ -10,30 +14,38 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedmend.data.encode import Encoder
 from fedmend.data.schema import Schema
 from fedmend.errors import ConfigError, DataError
 from fedmend.federation.rows import Asked
 from fedmend.federation.worker import Worker, exposed
 from fedmend.learn.metrics import confusion, counted, selves
-from fedmend.methods.horizontal.encoding import describe, moments
+from fedmend.methods.horizontal.encoding import describe, moments, pool_of
 from fedmend.methods.horizontal.local_methods import Supervised, method_of
 from fedmend.methods.horizontal.networks import NetSpec
-from fedmend.methods.horizontal.rounds import Pool, RoundSettings, round_generator
-from fedmend.methods.horizontal.row_views import ImageViews, TableViews, Views
+from fedmend.methods.horizontal.rounds import (
+    Pool,
+    RoundSettings,
+    Trainer,
+    Update,
+    round_generator,
+)
 from fedmend.methods.horizontal.tallies import odds_moments, ranks, tally
-from fedmend.methods.horizontal.trainer import Trainer
+from fedmend.secure.sums import offer_summand
 from fedmend.split.halves import resolve_device
 from fedmend.split.label_dp import ToldLabels, ask_for_noise
-from fedmend.split.parts import read_file, write_file
+from fedmend.split.parts import MANIFEST, read_file, write_file, write_json
 
 if TYPE_CHECKING:
     from fedmend.data.table import Table
     from fedmend.federation.site import Site
 
-__all__ = ["ClientWorker", "kept_predictions", "pool_of", "views_of"]
+__all__ = ["MODEL", "ClientWorker", "HiddenClientWorker", "ModelKeeper", "kept_predictions"]
 
+MODEL = "model.fmw"
 STATE = "client-{:06d}.fmw"
+UPDATE = "round.update"
+# A share of a change of weights; a training that goes further has gone astray.
+LIMIT = 4096.0
 
 
 class ClientWorker(Worker):
@@ -105,13 +117,10 @@ class ClientWorker(Worker):
         momentum: dict[str, Any] | None = None,
     ) -> dict[str, Any]:
         """Train on the party's own rows from these weights; gives back where that led."""
-        trainer, pool = self._ready(number)
+        trainer, _ = self._ready(number)
         if momentum is not None:
             trainer.net.optimizer.restore(momentum)
-        start = weights.to(trainer.device, trainer.settings.dtype)
-        generator = round_generator(self._seed, pool.name, number)
-        kept = self.site.state.setdefault(self._key, {})
-        update = trainer.train(pool, start, generator, state=kept, extras=extras)
+        update = self._train(weights, number, extras)
         self._require_numbers(update.weights, number)
         carries = trainer.settings.carry_momentum
         return {
@@ -120,8 +129,18 @@ class ClientWorker(Worker):
             "steps": update.steps,
             "measures": update.measures.cpu(),
             "extras": {key: value.cpu() for key, value in update.extras.items()},
-            "momentum": _on_cpu(trainer.net.optimizer.state()) if carries else {},
+            "momentum": {
+                key: value.detach().cpu().clone()
+                for key, value in (trainer.net.optimizer.state() if carries else {}).items()
+            },
         }
+
+    def _train(self, weights: Tensor, number: int, extras: dict[str, Any] | None = None) -> Update:
+        trainer, pool = self._ready(number)
+        start = weights.to(trainer.device, trainer.settings.dtype)
+        generator = round_generator(self._seed, pool.name, number)
+        kept = self.site.state.setdefault(self._key, {})
+        return trainer.train(pool, start, generator, state=kept, extras=extras)
 
     @exposed(kind="statistic", takes={"weights": "weights"})
     def confusion(self, weights: Tensor, scale: np.ndarray | None = None) -> dict[str, Any]:
@@ -251,6 +270,43 @@ class ClientWorker(Worker):
         return self._warm, self._pool
 
 
+class HiddenClientWorker(ClientWorker):
+    """A party's side with secure averaging: trains, and lets out sums only."""
+
+    def __init__(self, site: Site, scope: str = "train", *, run: str) -> None:
+        super().__init__(site, scope, run=run)
+        self._change: Tensor | None = None
+        self._number = 0
+
+    @exposed(kind="statistic", takes={"weights": "weights"})
+    def train_hidden(self, weights: Tensor, number: int) -> dict[str, Any]:
+        """Train on the party's own rows and keep the result; tells rows, steps and measures."""
+        update = self._train(weights, number)
+        start = weights.to(update.weights)
+        self._change, self._number = update.weights.double() - start.double(), number
+        return {"rows": update.rows, "steps": update.steps, "measures": update.measures.cpu()}
+
+    @exposed(kind="control")
+    def offer(self, share: float) -> None:
+        """Put the kept result, scaled, where a secure sum finds it."""
+        if self._change is None:
+            raise ConfigError("no round was trained. Mend: call train_hidden(…) first")
+        part = self._change * share
+        self._require_numbers(part, self._number, LIMIT)
+        offer_summand(self.site, UPDATE, part.cpu().numpy(), opens="weights")
+        self._change = None
+
+
+class ModelKeeper(Worker):
+    """A party's own copy of the common model."""
+
+    @exposed(kind="control", takes={"model": "weights"})
+    def keep(self, path: str, model: dict[str, Any], manifest: dict[str, Any]) -> None:
+        folder = self.site.folder(path)
+        write_file(folder / MODEL, model)
+        write_json(folder / MANIFEST, manifest)
+
+
 def keep_predictions(site: Site, dataset: str, classes: list[Any], found: np.ndarray) -> None:
     """At the party: the probabilities of a table's rows, for who writes them down there."""
     site.vault[f"predictions of {dataset}"] = (classes, found)
@@ -264,85 +320,3 @@ def kept_predictions(site: Site, dataset: str) -> tuple[list[Any], np.ndarray]:
         )
     classes, found = site.vault.pop(f"predictions of {dataset}")
     return classes, found
-
-
-def _on_cpu(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    return {key: value.detach().cpu().clone() for key, value in tensors.items()}
-
-
-# ---------------------------------------------------------------------------------- rows
-
-
-def pool_of(table: Table, common: Mapping[str, Any], party: str) -> Pool:
-    """A party's rows as a client's, encoded as all parties agreed."""
-    labels = np.full(len(table), -1, np.int64)
-    if table.label is not None:
-        present = table.y.notna().to_numpy()
-        given = table.y[present]
-        numbers = given.map({value: at for at, value in enumerate(common["classes"])})
-        unknown = numbers.isna().to_numpy()
-        if unknown.any():
-            raise DataError(
-                "a label that was not there in training",
-                party=party,
-                column=table.label,
-                value=given[unknown].iloc[0],
-                mend=f"the known classes are {common['classes'][:10]}; correct or drop those rows",
-            )
-        labels[present] = numbers.to_numpy(np.int64)
-    return Pool(views_of(table, common, party), labels, name=party)
-
-
-def views_of(table: Table, common: Mapping[str, Any], party: str) -> Views:
-    """A table's rows as views: its one image block, or its columns."""
-    options = common["views"]
-    encoder = Encoder.from_dict(common["encoder"])
-    if not encoder.block_shapes:
-        encoded = encoder.transform(table, party)
-        return TableViews(
-            torch.from_numpy(encoded.numeric),
-            torch.from_numpy(encoded.codes),
-            noise=options["noise"],
-            drop=options["drop"],
-        )
-    ((name, shape),) = encoder.block_shapes.items()
-    scaler = common["encoder"]["blocks"][name]
-    images = _block(table, name, shape, party)
-    if images.dtype != np.uint8:
-        low, high = float(images.min()), float(images.max())
-        if low < 0 or high > 1:
-            raise DataError(
-                "images must be bytes, or numbers from 0 to 1",
-                party=party,
-                column=name,
-                value=low if low < 0 else high,
-                mend="give the block as uint8",
-            )
-        images = np.rint(images * 255.0).astype(np.uint8)
-    return ImageViews(
-        torch.from_numpy(np.ascontiguousarray(images)),
-        scaler["mean"],
-        scaler["scale"],
-        flip=options["flip"],
-    )
-
-
-def _block(table: Table, name: str, shape: tuple[int, ...], party: str) -> np.ndarray:
-    """A table's images, which must be there and of the size that all parties agreed on."""
-    images = table.blocks.get(name)
-    if images is None:
-        raise DataError(
-            "the images are not there",
-            party=party,
-            column=name,
-            mend=f"give them as a block {name!r} of the table",
-        )
-    if images.shape[1:] != tuple(shape):
-        raise DataError(
-            f"images of shape {tuple(shape)} were trained on, these are of another",
-            party=party,
-            column=name,
-            value=images.shape[1:],
-            mend="bring them to the size of the training images",
-        )
-    return images

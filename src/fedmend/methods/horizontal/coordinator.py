@@ -6,7 +6,7 @@
     clients.evaluate(fed.on("test"))
 
 A round: some parties are drawn, each trains the common model on its own rows, and the weights that
-come back are averaged. The numbers are those of `Simulator` on the same rows and seed.
+come back are averaged.
 
 What each role learns
 - The coordinator: names and kinds of the columns, the categories and classes that occur, count,
@@ -15,6 +15,7 @@ What each role learns
   trained on.
 - A party: the common encoding, and the averaged weights. With `carry_momentum` also the previous
   party's momentum.
+With `HiddenClients` no party's weights come to light: the coordinator gets their average only.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ import hashlib
 import json
 import os
 import secrets
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
@@ -35,24 +36,27 @@ from fedmend.data.encode import Encoder
 from fedmend.errors import ConfigError, DataError, ResumeError
 from fedmend.federation import COORDINATOR, Crew, Each, Federation
 from fedmend.learn.metrics import as_share, f1_of
-from fedmend.methods.horizontal.encoding import common_classes, common_encoder, common_schema
+from fedmend.methods.horizontal.encoding import (
+    common_classes,
+    common_encoder,
+    common_schema,
+    views_of,
+)
 from fedmend.methods.horizontal.local_methods import LocalMethod
 from fedmend.methods.horizontal.networks import NetSpec, initial_weights
-from fedmend.methods.horizontal.round_average import RoundAverage
 from fedmend.methods.horizontal.rounds import (
-    Aggregate,
     Pool,
+    RoundAverage,
     RoundReport,
     RoundSettings,
+    Server,
+    Trainer,
     Update,
-    average,
     draw_clients,
-    restore_server,
-    server_state,
 )
 from fedmend.methods.horizontal.tallies import auc_of, describe_tallies, scale_of
-from fedmend.methods.horizontal.trainer import Trainer
-from fedmend.methods.horizontal.worker import ClientWorker, views_of
+from fedmend.methods.horizontal.worker import LIMIT, UPDATE, ClientWorker, HiddenClientWorker
+from fedmend.secure.sums import SumSession, SumWorker
 from fedmend.split.halves import resolve_device
 from fedmend.split.label_dp import account_of
 from fedmend.split.parts import read_file, write_file
@@ -60,7 +64,9 @@ from fedmend.split.parts import read_file, write_file
 if TYPE_CHECKING:
     from fedmend.data.table import Table
 
-__all__ = ["ClientWorker", "FederatedClients"]
+__all__ = ["FederatedClients", "HiddenClients"]
+
+FRACTION_BITS = 32
 
 
 class FederatedClients:
@@ -68,9 +74,12 @@ class FederatedClients:
 
     net: "auto" (tables "mlp", images "resnet8"), "mlp", "cnn", "resnet8", or a NetSpec;
     hidden, width: of its layers. per_round: parties drawn for a round, None for all.
-    aggregate, extras, average_rounds: as for `Simulator`. noise, drop: strong views of table rows;
-    flip: images may be mirrored. common: `common` of earlier clients, to go on with their encoding
-    and network. label_dp: ε of randomised response, through which a training knows labels.
+    server: how updates become the next weights, and what goes to clients besides (FedAvg).
+    average_rounds: use the mean of the models over about so many rounds (`averaged`) instead of the
+    last one; training goes on from the last one (`weights`).
+    noise, drop: strong views of table rows; flip: images may be mirrored. common: `common` of
+    earlier clients, to go on with their encoding and network.
+    label_dp: ε of randomised response, through which a training knows labels.
     folder: where parties without a home keep draws; privacy: what was told with which ε.
     """
 
@@ -87,8 +96,7 @@ class FederatedClients:
         width: int = 64,
         per_round: int | None = None,
         seed: int | None = None,
-        aggregate: Aggregate | None = None,
-        extras: Callable[[str], dict[str, Tensor]] | None = None,
+        server: Server | None = None,
         noise: float = 0.1,
         drop: float = 0.2,
         flip: bool = True,
@@ -107,8 +115,7 @@ class FederatedClients:
         self.privacy: dict[str, Any] | None = None
         self._crews: dict[str, Crew] = {}
         self._told: Crew | None = None
-        self._aggregate = aggregate or average
-        self._extras = extras
+        self.server = server or Server()
         if common is None:
             views = {"noise": noise, "drop": drop, "flip": flip}
             common = self._agree(views, net, hidden, width)
@@ -181,7 +188,8 @@ class FederatedClients:
         rows = [update.rows for update in updates]
         extras = [update.extras for update in updates]
         warm = number <= self.settings.warmup
-        self.weights = (average if warm else self._aggregate)(weights, rows, extras, self.weights)
+        server = Server() if warm else self.server
+        self.weights = server(weights, rows, extras, self.weights)
         self._arrive(number)
         return RoundReport.of(number, updates)
 
@@ -192,19 +200,21 @@ class FederatedClients:
             self.mean.add(self.weights)
 
     def _train(self, names: Sequence[str], number: int) -> list[Update]:
-        crew = self._training()
-        send = self._extras if number > self.settings.warmup else None
-        calls = {name: send(name) if send else None for name in names}
+        sent = self.server.send(self.weights) if number > self.settings.warmup else {}
         if not self.settings.carry_momentum:
-            drawn = Crew(self.fed.engine, self.worker_type, {n: crew._handles[n] for n in names})
-            done = drawn.train_round(self.weights, number, Each(calls))
-            return [_update(name, done[name]) for name in names]
-        updates = []
-        for name in names:
-            answer = crew[name].train_round(self.weights, number, calls[name], self.momentum)
-            self.momentum = answer["momentum"]
-            updates.append(_update(name, answer))
-        return updates
+            done = self._drawn(names).train_round(self.weights, number, sent or None)
+        else:
+            crew, done = self._training(), {}
+            for name in names:
+                momentum = self.momentum
+                done[name] = crew[name].train_round(self.weights, number, sent or None, momentum)
+                self.momentum = done[name]["momentum"]
+        told = ("weights", "rows", "steps", "measures", "extras")
+        return [Update(name, *(done[name][key] for key in told)) for name in names]
+
+    def _drawn(self, names: Sequence[str]) -> Crew:
+        handles = self._training()._handles
+        return Crew(self.fed.engine, self.worker_type, {name: handles[name] for name in names})
 
     # ------------------------------------------------------------------ using
 
@@ -299,7 +309,7 @@ class FederatedClients:
             "round": self.round,
             "weights": self.weights,
             "momentum": self.momentum,
-            "server": server_state(self._aggregate),
+            "server": {key: value.detach().cpu() for key, value in self.server.state().items()},
             "mean": {} if self.mean is None else self.mean.state(),
         }
 
@@ -312,7 +322,7 @@ class FederatedClients:
             )
         self.round, self.weights = int(saved["round"]), saved["weights"]
         self.momentum = saved["momentum"]
-        restore_server(self._aggregate, saved["server"])
+        self.server.restore(saved["server"])
         if self.mean is not None:
             self.mean.restore(saved.get("mean", {}), self.weights)
 
@@ -328,19 +338,83 @@ class FederatedClients:
         self._training().load_state(_parties_part(path), self.round)
 
 
+class HiddenClients(FederatedClients):
+    """Averages under masks ("masks") or encryption ("he"), by secure sums of the parties' changes.
+
+    The average is FedAvg's, but for rounding to 2^-32. With two parties in a round each of them can
+    tell the other's part from the average.
+    """
+
+    worker_type: ClassVar[type[ClientWorker]] = HiddenClientWorker
+
+    def __init__(self, fed: Federation, *args: Any, mode: str = "masks", **options: Any) -> None:
+        super().__init__(fed, *args, **options)
+        problems = []
+        if mode not in ("masks", "he"):
+            problems.append(f"secure must be 'none', 'masks' or 'he', got {mode!r}")
+        if type(self.server) is not Server:
+            problems.append(
+                "secure averaging is FedAvg's; this method looks at single parties' updates. "
+                "Mend: secure='none', or another method"
+            )
+        if self.settings.carry_momentum:
+            problems.append("carry_momentum sends a party's momentum on. Mend: switch it off")
+        if min(self.per_round or len(fed.names), len(fed.names)) < 2:
+            problems.append("a sum over one party is that party's. Mend: at least two in a round")
+        if problems:
+            raise ConfigError(problems)
+        self.mode = mode
+        self._sessions: dict[tuple[str, ...], SumSession] = {}
+        self._summing: Crew | None = None
+
+    def run_round(self) -> RoundReport:
+        """Draw parties, let them train, and learn the average of what they know then."""
+        number = self.round + 1
+        names = draw_clients(self.fed.names, self.per_round, self.seed, number)
+        drawn = self._drawn(names)
+        told = drawn.train_hidden(self.weights, number)
+        rows = {name: int(told[name]["rows"]) for name in names}
+        total = sum(rows.values())
+        if total:
+            drawn.offer(Each({name: rows[name] / total for name in names}))
+            found = self._session(names).sum(
+                UPDATE, between=(-LIMIT, LIMIT), fraction_bits=FRACTION_BITS
+            )
+            change = torch.from_numpy(found.values)
+            self.weights = (self.weights.double() + change).to(self.settings.dtype)
+        self._arrive(number)
+        updates = [
+            Update(name, self.weights, rows[name], int(each["steps"]), each["measures"])
+            for name, each in told.items()
+        ]
+        return RoundReport.of(number, updates)
+
+    def _session(self, names: list[str]) -> SumSession:
+        """Parties that were drawn together before have exchanged their keys already."""
+        if self._summing is None:
+            self._summing = self.fed.workers(SumWorker)
+        group = tuple(sorted(names, key=self.fed.names.index))
+        if group not in self._sessions:
+            self._sessions[group] = SumSession(
+                self._summing,
+                mode=self.mode,  # type: ignore[arg-type]
+                parties=group,
+            )
+        return self._sessions[group]
+
+    def close(self) -> None:
+        super().close()
+        self._sessions.clear()
+        if self._summing is not None:
+            self._summing.stop()
+            self._summing = None
+
+
+# ---------------------------------------------------------------------------------- parts
+
+
 def _parties_part(path: str | os.PathLike[str]) -> str:
     return f"{os.fspath(path)}.parties"
-
-
-def _update(name: str, answer: Mapping[str, Any]) -> Update:
-    return Update(
-        name,
-        answer["weights"],
-        int(answer["rows"]),
-        int(answer["steps"]),
-        answer["measures"],
-        answer["extras"],
-    )
 
 
 def _net_for(

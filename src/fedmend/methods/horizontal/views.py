@@ -17,7 +17,7 @@ from torch import Tensor
 from fedmend.errors import ConfigError
 from fedmend.learn.augment import apply_weak, draw_weak, on_device
 from fedmend.methods.horizontal.networks import Inputs
-from fedmend.methods.horizontal.randaugment import apply_strong, draw_strong
+from fedmend.methods.horizontal.randaugment import apply_strong, check_images, draw_strong
 
 __all__ = ["ImageViews", "Noise", "TableViews", "Views"]
 
@@ -62,11 +62,7 @@ class ImageViews:
         pad: int | None = None,
         dtype: torch.dtype = torch.float32,
     ) -> None:
-        if images.dtype != torch.uint8 or images.ndim != 4 or images.shape[1] not in (1, 3):
-            raise ConfigError(
-                "images must be uint8 of shape [n, 1 or 3, H, W], got "
-                f"{images.dtype} of shape {list(images.shape)}"
-            )
+        check_images(images)
         channels = images.shape[1]
         if len(mean) != channels or len(std) != channels or min(std) <= 0:
             raise ConfigError(
@@ -91,12 +87,8 @@ class ImageViews:
     def to(self, device: torch.device, dtype: torch.dtype) -> ImageViews:
         if self.images.device == device and self.dtype == dtype:
             return self
-        return ImageViews(
-            *(self.images.to(device), self.mean, self.std),
-            flip=self.flip,
-            pad=self.pad,
-            dtype=dtype,
-        )
+        images = self.images.to(device)
+        return ImageViews(images, self.mean, self.std, flip=self.flip, pad=self.pad, dtype=dtype)
 
     def draw_weak(self, n: int, generator: torch.Generator) -> Any:
         return draw_weak(n, generator, self.pad, flip=self.flip)
@@ -161,12 +153,8 @@ class TableViews:
     def to(self, device: torch.device, dtype: torch.dtype) -> TableViews:
         if self.numeric.device == device and self.numeric.dtype == dtype:
             return self
-        return TableViews(
-            self.numeric.to(device, dtype),
-            self.codes.to(device),
-            noise=self.noise,
-            drop=self.drop,
-        )
+        numeric, codes = self.numeric.to(device, dtype), self.codes.to(device)
+        return TableViews(numeric, codes, noise=self.noise, drop=self.drop)
 
     def draw_weak(self, n: int, generator: torch.Generator) -> Noise:
         return self._draw(n, generator, self.noise / 10, 0.0)
@@ -194,7 +182,5 @@ class TableViews:
         if lost.shape[1] == 0:
             return numeric, codes
         numbers = numeric.shape[1]
-        return (
-            numeric.masked_fill(lost[:, :numbers], 0.0),
-            codes.masked_fill(lost[:, numbers:], 0),
-        )
+        numeric = numeric.masked_fill(lost[:, :numbers], 0.0)
+        return numeric, codes.masked_fill(lost[:, numbers:], 0)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
 from fedmend.learn.augment import apply_weak, draw_weak
 from fedmend.learn.optim import OptimizerSpec
+from fedmend.methods.horizontal.baselines import MatchServer
 from fedmend.methods.horizontal.local_methods import PseudoMethod, Supervised, method_of
 from fedmend.methods.horizontal.networks import NetSpec
 from fedmend.methods.horizontal.randaugment import (
@@ -15,10 +18,9 @@ from fedmend.methods.horizontal.randaugment import (
     apply_strong,
     draw_strong,
 )
-from fedmend.methods.horizontal.recipes import MatchServer
 from fedmend.methods.horizontal.rounds import Pool, RoundSettings, round_generator
-from fedmend.methods.horizontal.row_views import ImageViews, TableViews
-from fedmend.methods.horizontal.simulator import Simulator
+from fedmend.methods.horizontal.views import ImageViews, TableViews
+from fedmend_bench.sage.simulator import Simulator
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
@@ -80,7 +82,7 @@ def test_views_are_those_of_a_cpu() -> None:
 @pytest.mark.parametrize("method", [Supervised(), PseudoMethod("sage"), PseudoMethod("flexmatch")])
 def test_tables_give_the_numbers_of_a_cpu(method) -> None:
     net = NetSpec("mlp", 3, numeric=4, hidden=(8,))
-    settings = RoundSettings(**{**SMALL.__dict__, "precision": "float64"})
+    settings = replace(SMALL, precision="float64")
     for mode in ("auto", "loop"):
         there = after(table_pools(), net, method, settings, device="cuda", mode=mode)
         here = after(table_pools(), net, method, settings, device="cpu", mode=mode)
@@ -91,7 +93,7 @@ def test_tables_give_the_numbers_of_a_cpu(method) -> None:
 @pytest.mark.parametrize("carry", [False, True])
 def test_captured_steps_are_the_plain_ones(method, carry) -> None:
     net = NetSpec("resnet8", 4, channels=3, width=16)
-    settings = RoundSettings(**{**SMALL.__dict__, "precision": "float64", "carry_momentum": carry})
+    settings = replace(SMALL, precision="float64", carry_momentum=carry)
     options = {"device": "cuda", "per_round": 2}
     replayed = after(image_pools(), net, method, settings, **options)
     plain = after(image_pools(), net, method, settings, capture=False, **options)
@@ -101,16 +103,14 @@ def test_captured_steps_are_the_plain_ones(method, carry) -> None:
 @pytest.mark.parametrize("name", ["fedmatch", "fedloke", "feddure"])
 def test_captured_steps_of_two_networks_are_the_plain_ones(name) -> None:
     net = NetSpec("resnet8", 4, channels=3, width=16)
-    settings = RoundSettings(**{**SMALL.__dict__, "precision": "float64"})
+    settings = replace(SMALL, precision="float64")
 
     def rounds(capture: bool | None) -> torch.Tensor:
-        server = MatchServer() if name == "fedmatch" else None
         simulator = Simulator(
             *(image_pools(), net, method_of({"name": name}), settings),
             device="cuda",
             capture=capture,
-            aggregate=server,
-            extras=None if server is None else lambda _: server.send(simulator.weights),
+            server=MatchServer() if name == "fedmatch" else None,
         )
         for _ in range(3):
             simulator.run_round()
@@ -121,7 +121,7 @@ def test_captured_steps_of_two_networks_are_the_plain_ones(name) -> None:
 
 def test_half_precision_captured_follows_half_precision_plain() -> None:
     net = NetSpec("resnet8", 4, channels=3, width=16)
-    settings = RoundSettings(**{**SMALL.__dict__, "precision": "bf16"})
+    settings = replace(SMALL, precision="bf16")
     replayed = after(image_pools(), net, Supervised(), settings, 1, device="cuda")
     plain = after(image_pools(), net, Supervised(), settings, 1, device="cuda", capture=False)
     exact = after(image_pools(), net, Supervised(), SMALL, 1, device="cuda")
@@ -130,19 +130,18 @@ def test_half_precision_captured_follows_half_precision_plain() -> None:
     assert spread < 0.1 * float(exact.norm())
 
 
-def test_a_run_goes_on_from_a_checkpoint(tmp_path) -> None:
+def test_a_run_goes_on_from_a_checkpoint() -> None:
     net = NetSpec("resnet8", 4, channels=3, width=16)
-    settings = RoundSettings(**{**SMALL.__dict__, "precision": "float64", "carry_momentum": True})
+    settings = replace(SMALL, precision="float64", carry_momentum=True)
     whole = after(image_pools(), net, PseudoMethod("flexmatch"), settings, 3, device="cuda")
     first = Simulator(
         image_pools(), net, PseudoMethod("flexmatch"), settings, seed=2, device="cuda"
     )
     first.run_round()
-    path = first.save_checkpoint(tmp_path / "run.fmw")
     second = Simulator(
         image_pools(), net, PseudoMethod("flexmatch"), settings, seed=2, device="cuda"
     )
-    second.load_checkpoint(path)
+    second.restore(first.checkpoint())
     second.run_round()
     second.run_round()
     assert torch.allclose(second.weights.cpu(), whole, atol=1e-9)
@@ -152,7 +151,7 @@ def test_a_run_goes_on_from_a_checkpoint(tmp_path) -> None:
 def test_a_clients_round_never_waits_for_the_gpu() -> None:
     """So that the CPU can prepare the next client while the GPU trains this one."""
     net = NetSpec("resnet8", 4, channels=3, width=16)
-    settings = RoundSettings(**{**SMALL.__dict__, "precision": "bf16"})
+    settings = replace(SMALL, precision="bf16")
     simulator = Simulator(image_pools(), net, PseudoMethod("sage"), settings, device="cuda")
     simulator.run_round()  # captures, and makes what is kept
     start = simulator.weights.clone()

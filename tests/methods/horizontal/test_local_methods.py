@@ -8,26 +8,28 @@ import torch
 from torch import nn
 
 from fedmend.learn.optim import OptimizerSpec
-from fedmend.methods.horizontal.local_methods import InputBatch, LocalMethod, method_of
-from fedmend.methods.horizontal.networks import NetSpec, initial_weights
-from fedmend.methods.horizontal.recipes import (
+from fedmend.methods.horizontal.baselines import MatchServer
+from fedmend.methods.horizontal.local_methods import (
     HIDDEN,
     DureMethod,
+    InputBatch,
+    LocalMethod,
     LoKeMethod,
     MatchMethod,
-    MatchServer,
-    Twin,
+    method_of,
     row_weights,
 )
+from fedmend.methods.horizontal.networks import NetSpec, initial_weights
 from fedmend.methods.horizontal.rounds import (
     Pool,
     RoundSettings,
+    Trainer,
     Update,
     make_plan,
+    pick,
     round_generator,
 )
-from fedmend.methods.horizontal.row_views import ImageViews, TableViews
-from fedmend.methods.horizontal.trainer import Trainer, pick
+from fedmend.methods.horizontal.views import ImageViews, TableViews
 
 SPEC = NetSpec("mlp", classes=3, numeric=4, hidden=(16,))
 CENTRES = np.random.default_rng(1).normal(size=(3, 4)) * 4.0
@@ -45,7 +47,7 @@ def trainer_of(
     method: LocalMethod, lr: float = 0.05, optimizer: str = "sgd", **settings: object
 ) -> Trainer:
     spec = OptimizerSpec(optimizer, lr, 0.0, 0.9)
-    given = RoundSettings(2, 12, 24, 8, spec, **settings)  # type: ignore[arg-type]
+    given = RoundSettings(2, 15, 24, spec, **settings)  # type: ignore[arg-type]
     return Trainer(SPEC, method, given, torch.device("cpu"))
 
 
@@ -280,8 +282,7 @@ def test_a_trial_tells_helpful_labels_from_harmful_ones(start: torch.Tensor) -> 
     worth, along = method._try(batch, inputs, right, torch.ones(60))
     assert worth > 0
     assert along.mean() > 0
-    method._twin = Twin(client)
-    method._twin.begin(start)
+    (method._twin,) = method.twins(client, start)
     worth, along = method._try(batch, inputs, wrong, torch.ones(60))
     assert worth < 0
     assert along.mean() < 0
@@ -312,15 +313,15 @@ def test_rows_are_weighed_by_the_gradient_through_the_trial(start: torch.Tensor)
     batch = InputBatch(inputs, pool.labels[labelled], inputs, inputs)
     rows = pool.views.plain(weak)
     target = nn.functional.one_hot((pool.labels[weak] + weak) % 3, 3).double()
-    believed = torch.linspace(0.1, 0.9, 28, dtype=torch.float64)
-    module = method._twin.net.module
+    weighed = torch.linspace(0.1, 0.9, 28, dtype=torch.float64)
+    module = method._twin.module
     names = [name for name, _ in module.named_parameters()]
     first = [value.detach().clone().requires_grad_() for value in module.parameters()]
 
     def logits(values: list[torch.Tensor], given: tuple[torch.Tensor, ...]) -> torch.Tensor:
         return torch.func.functional_call(module, dict(zip(names, values, strict=True)), given)
 
-    weights = believed.clone().requires_grad_()
+    weights = weighed.clone().requires_grad_()
     each = nn.functional.cross_entropy(logits(first, rows), target.argmax(1), reduction="none")
     slopes = torch.autograd.grad((each * weights).mean(), first, create_graph=True)
     second = [value - 0.5 * slope for value, slope in zip(first, slopes, strict=True)]
@@ -329,14 +330,14 @@ def test_rows_are_weighed_by_the_gradient_through_the_trial(start: torch.Tensor)
     (exact,) = torch.autograd.grad(after, weights, retain_graph=True)
     steep = torch.cat([each.reshape(-1) for each in torch.autograd.grad(after, second)]).norm()
 
-    worth, along = method._try(batch, rows, target, believed)
+    worth, along = method._try(batch, rows, target, weighed)
     torch.testing.assert_close(worth, (before - after).detach())
     told = -0.5 / 28 * steep * along
     assert float((told - exact).norm() / exact.norm()) < 0.05
     assert exact.abs().max() > 1e-2
     # The trial leaves the twin where its step led.
     reached = torch.cat([value.detach().reshape(-1) for value in second])
-    torch.testing.assert_close(method._twin.net.values, reached)
+    torch.testing.assert_close(method._twin.values, reached)
 
 
 def test_a_round_of_feddure_is_the_papers_in_plain_torch() -> None:
@@ -399,7 +400,7 @@ def test_half_precision_weighs_rows_like_double_precision() -> None:
     for precision in ("float64", "bf16"):
         method = DureMethod()
         spec = OptimizerSpec("sgd", 0.05, 0.0, 0.0)
-        given = RoundSettings(1, 32, 32, 1, spec, precision=precision)
+        given = RoundSettings(1, 64, 32, spec, precision=precision)
         trainer = Trainer(net, method, given, torch.device("cpu"))
         pool = Pool(ImageViews(images), labels).to(trainer.device, given, {})
         trainer.net.load(initial_weights(net, 0).to(given.dtype))
@@ -407,8 +408,8 @@ def test_half_precision_weighs_rows_like_double_precision() -> None:
         known, weak = pool.views.plain(torch.arange(32)), pool.views.plain(torch.arange(32, 64))
         batch = InputBatch(known, labels[:32], weak, weak)
         target = nn.functional.one_hot((labels[32:] + torch.arange(32) // 24) % 4, 4)
-        believed = torch.ones(32, dtype=given.dtype)
-        found.append(method._try(batch, weak, target.to(given.dtype), believed)[1].double())
+        weighed = torch.ones(32, dtype=given.dtype)
+        found.append(method._try(batch, weak, target.to(given.dtype), weighed)[1].double())
     exact, half = found
     assert float(torch.corrcoef(torch.stack(found))[0, 1]) > 0.99
     assert float((half - exact).norm() / exact.norm()) < 0.12
@@ -448,4 +449,4 @@ def test_networks_beside_the_clients_stay_where_they_are(
     # Another trainer has networks of its own.
     other = trainer_of(method)
     train(other, start, {}, extras=sent)
-    assert all(twin.beside is other.net for twin in method._twins)  # type: ignore[attr-defined]
+    assert method._beside is other.net  # type: ignore[attr-defined]
