@@ -88,9 +88,11 @@ class Estimator(Parameters):
                 f"{path} holds a {saved['method']}, not a {cls.__name__}. "
                 f"Mend: fm.{saved['method']}.load(…)"
             )
-        # JSON has no tuples; no parameter is a list.
+        # JSON has no tuples; no parameter is a list. Parameters that are no more (of a model saved
+        # by an earlier version) have done their work in its training.
         params = {
             name: tuple(value) if isinstance(value, list) else value
             for name, value in saved["params"].items()
+            if name in cls.parameter_names()
         }
         return cls(**params), saved

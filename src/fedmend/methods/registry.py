@@ -255,7 +255,7 @@ _RECORDS = (
     ),
     _horizontal(
         "fedmatch",
-        "twins:FedMatch",
+        "baselines:FedMatch",
         "few labels: a party's model and those of helpers agree on labels",
     ),
     _horizontal(
@@ -265,12 +265,12 @@ _RECORDS = (
     ),
     _horizontal(
         "fedloke",
-        "twins:FedLoKe",
+        "baselines:FedLoKe",
         "few labels: a model that stays at the party teaches the common one",
     ),
     _horizontal(
         "feddure",
-        "twins:FedDure",
+        "baselines:FedDure",
         "few labels: pseudo-labels weighed by what they do to labelled rows",
     ),
     _horizontal(
