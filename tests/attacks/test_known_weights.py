@@ -461,7 +461,7 @@ KNOWN = {
     "methods/risa/pools.py": "the order of an epoch, which all halves must walk alike",
     "methods/horizontal/rounds.py": "the coordinator's: who takes part in a round",
     "methods/horizontal/networks.py": "the first weights, which the coordinator sends to all",
-    "methods/horizontal/recipes.py": "a small helper net at a client, which never leaves it",
+    "methods/horizontal/local_methods.py": "a small helper net at a client, which never leaves it",
     "methods/completion/boost.py": "B's own held-out rows and columns of a tree; A is told neither",
     "methods/completion/histograms.py": "a tree's rows, which both sides must draw alike",
     "methods/completion/linear_workers.py": "bootstrap samples, which both sides must draw alike",

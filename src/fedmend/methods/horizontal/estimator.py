@@ -163,10 +163,16 @@ class HorizontalEstimator(Estimator):
         return Server()
 
     def _settings(self) -> RoundSettings:
-        names = ("epochs", "labelled_batch", "unlabelled_batch", "prox", "carry_momentum")
-        names += ("warmup", "precision")
-        optimizer = OptimizerSpec(self.optimizer, self.lr, self.weight_decay)
-        return RoundSettings(optimizer=optimizer, **{name: getattr(self, name) for name in names})
+        return RoundSettings(
+            self.epochs,
+            self.labelled_batch,
+            self.unlabelled_batch,
+            OptimizerSpec(self.optimizer, self.lr, self.weight_decay),
+            prox=self.prox,
+            carry_momentum=self.carry_momentum,
+            precision=self.precision,
+            warmup=self.warmup,
+        )
 
     def learnt_from(self, fed: Federation) -> list[str]:
         return list(fed.label_parties)

@@ -494,11 +494,9 @@ class Trainer:
 
     def _captured(self, client: Client, batch: InputBatch) -> tuple[Any, Client, InputBatch]:
         fixed = each_of(batch, torch.clone)
-        own = {
-            kind: {key: value.clone() for key, value in getattr(client, kind).items()}
-            for kind in ("state", "extras")
-        }
-        frozen = replace(client, **own, noted={})
+        state = {key: value.clone() for key, value in client.state.items()}
+        extras = {key: value.clone() for key, value in client.extras.items()}
+        frozen = replace(client, state=state, extras=extras, noted={})
         kept = [*self.net.tensors(), self._sums, *frozen.state.values(), *self.method.tensors()]
         before = [tensor.clone() for tensor in kept]
         try:
