@@ -465,7 +465,7 @@ KNOWN = {
     "methods/completion/boost.py": "B's own held-out rows and columns of a tree; A is told neither",
     "methods/completion/histograms.py": "a tree's rows, which both sides must draw alike",
     "methods/completion/linear_workers.py": "bootstrap samples, which both sides must draw alike",
-    "methods/completion/neural.py": "the coordinator's: numbered rows held out, told to both sides",
+    "methods/completion/neural.py": "the coordinator's: numbered rows held out, told to both",
     "split/server_top.py": "the coordinator's own: numbered rows held out of the sums it trains on",
     "split/session.py": "the coordinator's: which embeddings are looked at for imputed ones",
     "split/sides.py": "the spread of an imputed embedding in predictions, at the top's own party",
