@@ -27,6 +27,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -246,6 +247,12 @@ FITS: dict[str, tuple[Callable[[], Tables], str, str, dict[str, Any]]] = {
     "absent-partner regression": (numbers, "absent-partner", "AbsentPartner", NET),
     "risa": (vertical, "risa", "RISA", NET),
     "risa sealed": (vertical, "risa", "RISA", NET | {"seal": True}),
+    "risa paper": (
+        vertical,
+        "risa",
+        "RISA.paper",
+        NET | {"threshold": 0.5, "select_every": 1, "final_threshold": 0.6},
+    ),
     "vfl images": (picture_halves, "vfl", "VFL", NET | IMAGES),
     "risa-images": (picture_halves, "risa-images", "ImageRISA", NET | IMAGES),
     "clean": (vertical, "clean", "Clean", NET | {"label_party": "bank"}),
@@ -296,7 +303,7 @@ def fitted(case: str, engine: str) -> dict[str, Any]:
         if tables not in (horizontal, picture_clients):
             fm.align(fed)
             fm.align(fed.on("test"))
-        model = getattr(fm, title)(**params).fit(fed)
+        model = attrgetter(title)(fm)(**params).fit(fed)
         test = fed.on("test")
         found = {"metrics": _plain(model.evaluate(test))}
         told = model.predict(test) if "regression" in case else model.predict_proba(test)
