@@ -32,7 +32,7 @@ from fedmend.methods.horizontal.coordinator import FederatedClients
 from fedmend.methods.horizontal.local_methods import Supervised
 from fedmend.methods.horizontal.networks import NetSpec
 from fedmend.methods.horizontal.worker import ClientWorker
-from fedmend.methods.risa.heads import EvidenceTopWorker
+from fedmend.methods.risa.workers import EvidenceTopWorker
 from fedmend.serve.worker import PredictionWorker
 from fedmend.split.workers import BottomWorker, TopWorker
 
@@ -280,8 +280,7 @@ def test_a_bottom_that_was_sent_in_shows_no_row_to_the_coordinator(tmp_path: Pat
     weights = {key: torch.eye(*shape) if len(shape) == 2 else torch.zeros(shape)
                for key, shape in shapes}  # fmt: skip
     attacker.have(same, "take_bottom", weights=weights)
-    how = {"min_mean_rows": 2, "nominal": "mean", "consistency": False}
-    attacker.have(same, "attach", segments=[["all", rows]], settings=settings, how=how)
+    attacker.have(same, "attach", segments=[["all", rows]], settings=settings)
     with pytest.raises(Refused, match="would cross the coordinator in the open"):
         attacker.have(same, "embed", rows=np.arange(rows))
     assert not [each for each in attacker.left if each.kind == "embedding"]

@@ -457,8 +457,8 @@ KNOWN = {
     "preflight/curve.py": "the coordinator's: which of all rows a learning curve is made of",
     "flow/folds.py": "the coordinator's: folds over the common order, told to all parties",
     "generate/training.py": "`numpy_for`: seeds that are not wide",
-    "methods/risa/additive.py": "a label party weighs its own models; nothing is hidden by it",
-    "methods/risa/pools.py": "the order of an epoch, which all halves must walk alike",
+    "methods/risa/columns.py": "a label party weighs its own models; nothing is hidden by it",
+    "methods/risa/training.py": "the order of an epoch, which all halves must walk alike",
     "methods/horizontal/rounds.py": "the coordinator's: who takes part in a round",
     "methods/horizontal/networks.py": "the first weights, which the coordinator sends to all",
     "methods/horizontal/local_methods.py": "a small helper net at a client, which never leaves it",
@@ -470,7 +470,7 @@ KNOWN = {
     "split/session.py": "the coordinator's: which embeddings are looked at for imputed ones",
     "split/sides.py": "the spread of an imputed embedding in predictions, at the top's own party",
     "methods/annotators/inc.py": "the coordinator's: halves of the rows it knows sums of",
-    "methods/risa/stages.py": "the coordinator's: numbered rows held out, told to all",
+    "methods/risa/risa.py": "the coordinator's: numbered rows held out, told to all",
     "methods/annotators/baselines.py": "the coordinator's: ties and orders of its own training",
 }
 

@@ -14,7 +14,7 @@ from fedmend.flow.config import load_config
 
 
 def test_a_run_with_risa(workshop) -> None:
-    workshop.write(method='name = "risa"\nepochs = 2\nself_training = "views"\nthreshold = 0.5')
+    workshop.write(method='name = "risa"\nepochs = 2\nself_training = true\nthreshold = 0.5')
     execute(plan_of(load_config(workshop.config)), workshop.run)
     stored = json.loads((workshop.run / "metrics.json").read_text(encoding="utf-8"))
     (method,) = stored["methods"]
@@ -41,7 +41,7 @@ def test_a_run_on_halves_of_images(workshop) -> None:
         ).to_parquet(workshop.folder / f"{name}.parquet")
         parties += f'[[party]]\nname = "{name}"\ndata = "{name}.parquet"\n'
         parties += 'label = "y"\n' if columns else ""
-    settings = 'conv = "cnn"\nembedding = 4\ntop = [4]\nbatch_size = 64\nself_epochs = 1'
+    settings = 'conv = "cnn"\nembedding = 4\ntop = [4]\nbatch_size = 64'
     method = f'[[method]]\nname = "risa-images"\nepochs = 2\n{settings}\n'
     workshop.config.write_text(parties + method, encoding="utf-8")
     execute(plan_of(load_config(workshop.config)), workshop.run)

@@ -11,9 +11,9 @@ from torch import Tensor, nn
 
 from fedmend.learn.nets import Bottom, BottomSpec
 from fedmend.learn.recorded import SWITCH, Recorded, can_record
-from fedmend.methods.risa import halves as evidence_halves
+from fedmend.methods.risa import training as evidence_training
 from fedmend.methods.risa.risa import RISA
-from fedmend.methods.risa.steps import JudgeStep
+from fedmend.methods.risa.training import JudgeStep
 from fedmend.methods.vertical.absent_partner import AbsentPartner
 from fedmend.methods.vertical.vfl import VFL
 from fedmend.split import halves
@@ -113,13 +113,12 @@ def trained(method: str, device: str, rows: int) -> np.ndarray:
     elif method == "absent":
         model = AbsentPartner(**common | {"epochs": 2, "optimizer": "sgd", "validation": 0.0})
     else:
-        more = {"epochs": 3, "self_epochs": 2, "threshold": 0.1, "lr": 0.01}
-        more |= {"self_training": method.partition(" ")[2] or "none"}
+        more = {"epochs": 3, "self_training": True, "threshold": 0.1, "lr": 0.01}
         model = RISA.for_images(**common | more | {"select_every": 2, "final_threshold": 0.8})
     return np.asarray(model.fit(world.fed).predict_proba(world.fed.on("test")))
 
 
-METHODS = ["vfl", "absent", "risa shared", "risa consistency"]
+METHODS = ["vfl", "absent", "risa"]
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -134,7 +133,7 @@ def test_halves_do_not_mind_that_steps_are_replayed(
         emulated(step, samples, **more)
 
     monkeypatch.setattr(torch.cuda, "make_graphed_callables", noted)
-    for module in (halves, evidence_halves):
+    for module in (halves, evidence_training):
         monkeypatch.setattr(module, "can_record", lambda *_: True)
     np.testing.assert_allclose(trained(method, "cpu", 100), alone, atol=1e-5)
     assert replayed

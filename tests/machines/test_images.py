@@ -37,8 +37,7 @@ batch_size = 32
 lr = 0.05
 augment = "none"
 epochs = 3
-self_training = "shared"
-self_epochs = 2
+self_training = true
 threshold = 0.4
 
 [flare]

@@ -49,7 +49,7 @@ def test_a_belief_is_read_by_the_classes_of_the_model() -> None:
 
 
 def sure_dempster(**params: Any) -> Any:
-    return fm.RISA(fusion="dempster", members=1, additive=False, **params | {"validation": 0.2})
+    return fm.RISA(fusion="dempster", members=1, **params | {"validation": 0.2})
 
 
 def fitted(method: Any, likelihood: Callable[[np.ndarray], np.ndarray] | None) -> np.ndarray:
@@ -65,7 +65,8 @@ def fitted(method: Any, likelihood: Callable[[np.ndarray], np.ndarray] | None) -
     if likelihood is not None:
         belief = Belief(("yes", "no"), likelihood(said))
         keep_belief(fed.engine.site("a"), "train", belief)  # type: ignore[attr-defined]
-    model = method(epochs=30, batch_size=32, lr=0.01, validation=0.0, patience=None).fit(fed)
+    early = {} if method in (fm.RISA, sure_dempster) else {"patience": None}
+    model = method(epochs=30, batch_size=32, lr=0.01, validation=0.0, **early).fit(fed)
     return model.predict_proba(fed, rows="all")[:, 1]
 
 

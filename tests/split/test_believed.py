@@ -10,9 +10,10 @@ import torch
 from torch import Tensor
 
 from fedmend.methods.risa import opinions as ev
-from fedmend.methods.risa.halves import EvidenceTopHalf
-from fedmend.methods.risa.heads import EvidenceTopWorker
-from fedmend.methods.risa.top import EvidenceTop, EvidenceTopSpec, Objective
+from fedmend.methods.risa.heads import EvidenceTop, EvidenceTopSpec, Objective
+from fedmend.methods.risa.parts import EvidencePart, HeadsPart
+from fedmend.methods.risa.training import EvidenceTopHalf
+from fedmend.methods.risa.workers import EvidenceTopWorker
 from fedmend.split.features import ALIGNED
 from fedmend.split.halves import Settings
 
@@ -85,27 +86,23 @@ def test_nothing_is_learnt_by_a_party_from_sides_that_are_not_believed() -> None
     assert not again.grad[-1].any()
 
 
-@pytest.mark.parametrize("soft", [False, True])
-def test_made_up_labels_among_likelihoods_are_certain_classes(
-    soft: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A soft label says how probable classes are, a likelihood how likely what was said is."""
+@pytest.mark.parametrize("likely", [True, False])
+def test_pseudo_labels_among_likelihoods_are_certain_classes(likely: bool) -> None:
     half = half_of(Objective())
-    half.set_likelihoods(np.full((ROWS, CLASSES), 0.5))
+    if likely:
+        half.set_likelihoods(np.full((ROWS, CLASSES), 0.5))
+    labels = SimpleNamespace(classes_=["a", "b", "c"])
+    made, mine = (HeadsPart([], labels, half.top, half.how) for _ in range(2))  # type: ignore[arg-type]
+    made.pseudo["telco"] = {
+        "label": np.array([1, 0, 2]),
+        "chosen": np.array([True, True, False]),
+    }
     worker = EvidenceTopWorker.__new__(EvidenceTopWorker)
-    worker.half, worker.device = half, torch.device("cpu")
-    heads = SimpleNamespace(labels=SimpleNamespace(classes_=["a", "b", "c"]))
-    monkeypatch.setattr(worker, "_heads", lambda: heads)
-    guess = np.array([[0.2, 0.7, 0.1], [0.6, 0.3, 0.1]])
-    worker._set_made_up(np.array([4, 1]), guess if soft else guess.argmax(1), soft)
+    worker.half, worker.device, worker.model = half, torch.device("cpu"), "m"
+    state = {"evidence parts": {"f_ST": EvidencePart(heads=made), "m": EvidencePart(heads=mine)}}
+    worker.site = SimpleNamespace(name="bank", state=state)  # type: ignore[assignment]
+    worker.take_labels("f_ST", "telco", 3)
     assert half.targets is not None
-    assert half.targets[4].tolist() == [0.0, 1.0, 0.0]
-    assert half.targets[1].tolist() == [1.0, 0.0, 0.0]
-    assert half.targets[0].tolist() == [0.5, 0.5, 0.5]
-    # where labels are plain, a soft one makes all of them soft
-    plain = half_of(Objective())
-    worker.half = plain
-    worker._set_made_up(np.array([4, 1]), guess if soft else guess.argmax(1), soft)
-    assert plain.targets is not None
-    wanted = [guess[0].tolist(), [1.0, 0.0, 0.0]] if soft else [1, 0]
-    assert plain.targets[[4, 0]].tolist() == wanted
+    wanted = [[0.5, 0.5, 0.5], [0.0, 1.0, 0.0], [1.0, 0.0, 0.0]] if likely else [2, 1, 0]
+    assert half.targets[[2, 3, 4]].tolist() == wanted
+    assert mine.pseudo["telco"] is made.pseudo["telco"]

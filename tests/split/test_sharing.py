@@ -13,10 +13,11 @@ from fedmend.data.table import Table
 from fedmend.errors import FedmendWarning
 from fedmend.federation import Alignment, AlignmentCounts, Federation, Party
 from fedmend.learn.nets import Batch
-from fedmend.methods.risa.halves import EvidenceTopHalf, _Trained
+from fedmend.methods.risa import imputation
 from fedmend.methods.risa.imputation import OwnRows, mean_row
 from fedmend.methods.risa.parts import part_of
 from fedmend.methods.risa.session import EvidenceNetwork, How
+from fedmend.methods.risa.training import EvidenceTopHalf, _Trained
 from fedmend.split.halves import Settings
 from fedmend.split.sharing import Sharing
 from fedmend.split.training import SplitConfig
@@ -170,7 +171,7 @@ def test_that_nothing_is_shared_is_said_once() -> None:
 
 
 @pytest.mark.parametrize("rows", [[], [3, 1, 3, 7], list(range(12))])
-def test_rows_in_any_order_and_their_mean(rows: list[int]) -> None:
+def test_rows_in_any_order_and_their_mean(rows: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
     images = np.random.default_rng(1).integers(0, 256, (12, 3, 5, 4), dtype=np.uint8)
     table = Table(np.arange(12), {"city": list("abcabcabcabc")}, blocks={"image": images})
     encoded = Encoder().fit(table).transform(table)
@@ -182,7 +183,8 @@ def test_rows_in_any_order_and_their_mean(rows: list[int]) -> None:
     np.testing.assert_array_equal(batch.blocks[0], encoded.blocks["image"][rows])
     np.testing.assert_array_equal(batch.codes, encoded.codes[rows])
     if rows:
-        mean = mean_row(encoded, np.array(rows), least=2)
+        monkeypatch.setattr(imputation, "MIN_MEAN_ROWS", 2)
+        mean = mean_row(encoded, np.array(rows))
         expected = encoded.blocks["image"][rows].astype(np.float64).mean(0)
         np.testing.assert_allclose(mean.blocks[0], expected, atol=1e-6)
         shares = np.bincount(encoded.codes[rows, 0], minlength=encoded.cardinalities[0])

@@ -125,24 +125,18 @@ def _risa(size: Size, *, paper: bool = False, **changes: Any) -> SplitEstimator:
         # Its own schedule, and held-out aligned rows, on which its trust rests.
         kept = ("bottom", "embedding", "top", "conv", "batch_size", "lr", "precision")
         settings = {key: settings[key] for key in kept}
-        settings |= {"epochs": size.epochs, "self_epochs": size.epochs} if size.epochs else {}
+        settings |= {"epochs": size.epochs} if size.epochs else {}
         return RISA.for_images(**settings | changes)
     build = RISA.paper if paper else RISA
-    return build(**settings | changes)
+    known = {key: value for key, value in settings.items() if key in RISA.parameter_names()}
+    return build(**known | changes)
 
 
 def _with_settings(cls: type[SplitEstimator], **more: Any) -> Callable[[Size], SplitEstimator]:
     return lambda size: cls(**shared(size) | more)
 
 
-APART: dict[str, Any] = {
-    "share_every": 0,
-    "self_training": "consistency",
-    "self_epochs": 24,
-    "final_share": 1.0,
-}
-IMAGES: dict[str, Any] = {"self_training": "shared"}
-SELF_TRAINED: dict[str, Any] = {"self_training": "consistency", "threshold": 0.7}
+SELF_TRAINED: dict[str, Any] = {"self_training": True, "threshold": 0.7, "final_threshold": 0.3}
 METHODS: dict[str, Callable[[Size], SplitEstimator]] = {
     "Local": _with_settings(Local),
     "VFL": lambda size: VFL(**aligned_only(size)),
@@ -156,18 +150,18 @@ METHODS: dict[str, Callable[[Size], SplitEstimator]] = {
     "AbsentConcat": _with_settings(AbsentPartner, fusion="concat"),
     "RISA": _risa,
     "RISA paper()": lambda size: _risa(size, paper=True),
-    # Labels are made up only where that is asked for.
-    "RISA self-trained": lambda size: _risa(size, **IMAGES if size.image else SELF_TRAINED),
+    # Pseudo-labels and selection, which are in use only where that is asked for.
+    "RISA self-trained": lambda size: _risa(size, **SELF_TRAINED),
     # What sharing bottoms is worth, and to RISA without it.
     "AbsentMean shared": _with_settings(AbsentPartner, share_every=10),
-    "RISA apart": lambda size: _risa(size, **APART),
+    "RISA apart": lambda size: _risa(size, share_every=0),
 }
 # The rows of the paper's Table III, beside VFL (nothing) and RISA paper() (everything).
-PLAIN: dict[str, Any] = {"joint": 1.0, "fused_loss": 0.0, "select": None}
+PLAIN: dict[str, Any] = {"objective": "joint", "final_threshold": 1.0}
 METHODS |= {
-    "IMP": lambda size: _risa(size, paper=True, self_training="none", **PLAIN),
+    "IMP": lambda size: _risa(size, paper=True, self_training=False, **PLAIN),
     "IMP+ST": lambda size: _risa(size, paper=True, **PLAIN),
-    "IMP+EVFL": lambda size: _risa(size, paper=True, self_training="none"),
+    "IMP+EVFL": lambda size: _risa(size, paper=True, self_training=False),
 }
 ABLATION = ("VFL", "IMP", "IMP+ST", "IMP+EVFL", "RISA paper()")
 # Bottoms of tables are not alike.

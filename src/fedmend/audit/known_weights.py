@@ -27,7 +27,7 @@ from fedmend.audit.tap import Heard, as_array
 from fedmend.data.encode import Encoded
 from fedmend.data.table import Table
 from fedmend.federation import COORDINATOR, Site
-from fedmend.methods.risa.committee import BottomCommittee
+from fedmend.methods.risa.ensemble import BottomEnsemble
 from fedmend.split.halves import Settings
 from fedmend.split.parts import BottomPart
 from fedmend.split.worker import SplitWorker
@@ -141,7 +141,7 @@ def explained_rows(
     The rows are numbers [n, p] and, for each nominal column, indicators of its categories. Those
     that the weights do not explain are left at 0.
     """
-    spec = module.spec.member if isinstance(module, BottomCommittee) else module.spec
+    spec = module.spec.member if isinstance(module, BottomEnsemble) else module.spec
     sizes = [spec.numeric, *spec.cardinalities]
     members = _networks(module, sum(sizes))
     wanted = torch.from_numpy(embeddings).double()
@@ -172,8 +172,8 @@ Network = list[tuple[Tensor, Tensor]]
 
 def _networks(module: Any, width: int) -> list[Network]:
     """The members of a bottom over numbers and shares of categories, which its tables mix."""
-    committee = isinstance(module, BottomCommittee)
-    members = module.spec.members if committee else 1
+    ensemble = isinstance(module, BottomEnsemble)
+    members = module.spec.members if ensemble else 1
     found = []
     for member in range(members):
         tables = [
@@ -185,7 +185,7 @@ def _networks(module: Any, width: int) -> list[Network]:
         for layer in module.body:
             if hasattr(layer, "weight"):
                 weight, bias = layer.weight.detach().double(), layer.bias.detach().double()
-                pair = (weight[member].T, bias[member, 0]) if committee else (weight, bias)
+                pair = (weight[member].T, bias[member, 0]) if ensemble else (weight, bias)
                 layers.append(pair if layers else (pair[0] @ inputs, pair[1]))
         found.append(layers)
     return found

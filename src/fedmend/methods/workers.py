@@ -20,8 +20,7 @@ from fedmend.methods.completion.rows import RowsWorker
 from fedmend.methods.completion.self_training import SelfTrainingWorker
 from fedmend.methods.completion.tree_workers import TreeFeatures, TreeTargets
 from fedmend.methods.horizontal.worker import ClientWorker, HiddenClientWorker, ModelKeeper
-from fedmend.methods.risa.heads import EvidenceTopWorker
-from fedmend.methods.risa.workers import EvidenceBottomWorker
+from fedmend.methods.risa.workers import EvidenceBottomWorker, EvidenceTopWorker
 from fedmend.methods.vertical.contrastive import PretrainWorker
 from fedmend.methods.vertical.local_ssl import GradientWorker, HeadWorker, LocalWorker
 from fedmend.methods.vertical.random_match import RandomMatchWorker

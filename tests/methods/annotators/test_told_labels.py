@@ -19,12 +19,7 @@ from fedmend.flow import execute, plan_of
 from fedmend.flow.config import load_config
 from fedmend.learn import metrics
 from fedmend.methods.annotators.inc import InC
-from fedmend.methods.risa.top import (
-    EvidenceTop,
-    EvidenceTopSpec,
-    Objective,
-    consistency_loss,
-)
+from fedmend.methods.risa.heads import Objective
 from fedmend.split.belief import Belief, keep_belief
 from fedmend.split.label_dp import ToldLabels, ask_for_noise
 from fedmend.split.workers import TopWorker
@@ -88,18 +83,15 @@ def test_no_worker_of_a_training_meets_a_true_label(
     assert again.evaluate(other, rows="all") == pytest.approx(model.evaluate(fed, rows="all"))
 
 
-def test_consistency_learns_from_likelihoods_as_from_the_labels_they_stand_for() -> None:
-    top = EvidenceTop(EvidenceTopSpec((3,), (), 2, joint=False))
-    how = Objective(activation="softmax", party=1.0, fused=0.0, consistency=0.5)
-    embedding, labels = torch.randn(7, 3), torch.tensor([0, 1, 1, 0])
-    hard = consistency_loss(top, how, 0, embedding, 4, 1, labels)
-    certain = torch.eye(2)[labels]
-    torch.testing.assert_close(
-        consistency_loss(top, how, 0, embedding, 4, 1, certain, likely=True), hard
-    )
+def test_evidence_learns_from_likelihoods_as_from_the_labels_they_stand_for() -> None:
+    how, labels = Objective(activation="softmax"), torch.tensor([0, 1, 1, 0])
+    outputs = torch.randn(4, 2, requires_grad=True)
+    hard = how.rows_loss(how.opinion(outputs), labels)
+    certain = how.rows_loss(how.opinion(outputs), torch.eye(2)[labels], likely=True)
+    torch.testing.assert_close(certain, hard)
     # What says nothing teaches nothing.
-    silent = consistency_loss(top, how, 0, embedding[[0, 0]], 1, 0, torch.ones(1, 2), likely=True)
-    (gradient,) = torch.autograd.grad(silent, [next(top.parameters())])
+    silent = how.rows_loss(how.opinion(outputs), torch.ones(4, 2), likely=True)
+    (gradient,) = torch.autograd.grad(silent.sum(), outputs)
     assert gradient.abs().max() < 1e-6
 
 
@@ -247,11 +239,17 @@ def test_a_party_may_let_a_test_table_be_scored_by_its_labels(
 def test_a_resumed_training_goes_on_with_the_same_told_labels(
     make_fed: Make, tmp_path: Path, name: str
 ) -> None:
-    more = {"members": 2, "schedule": "constant"} if name == "RISA" else {}
+    more = {"members": 2} if name == "RISA" else {}
     made = getattr(fm, name)
     whole = made(**QUICK | {"epochs": 3} | more, label_dp=1.0)
     before = make_fed()
-    made(**QUICK | {"epochs": 1} | more, label_dp=1.0).fit(before, checkpoint=tmp_path / "c")
+
+    def stopped(stage: str, done: int, *_: Any) -> None:
+        if done == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        whole.fit(before, checkpoint=tmp_path / "c", progress=stopped)
     # A new process: what was drawn is in the folder of the party alone.
     after = make_fed()
     whole.fit(after, checkpoint=tmp_path / "c", resume=True)

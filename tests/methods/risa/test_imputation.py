@@ -9,8 +9,8 @@ import torch
 
 from fedmend.data.encode import Encoder
 from fedmend.data.table import Table
-from fedmend.errors import ConfigError, DataError
-from fedmend.learn.nets import Batch, Bottom, BottomSpec, initialise
+from fedmend.errors import DataError
+from fedmend.learn.nets import Bottom, BottomSpec, initialise
 from fedmend.methods.risa.imputation import MeanRow, OwnRows, embed, mean_row
 
 CPU = torch.device("cpu")
@@ -44,26 +44,21 @@ def bottom_of(encoder: Encoder) -> Bottom:
 def test_the_mean_of_overlapping_rows(encoder_and_rows) -> None:
     _, encoded = encoder_and_rows
     rows = np.arange(5, 25)
-    found = mean_row(encoded, rows, least=10)
+    found = mean_row(encoded, rows)
     np.testing.assert_allclose(found.numeric, encoded.numeric[rows].mean(0), atol=1e-6)
     np.testing.assert_allclose(found.blocks[0], encoded.blocks["photo"][rows].mean(0), atol=1e-6)
     shares = np.bincount(encoded.codes[rows, 0], minlength=5) / 20
     np.testing.assert_allclose(found.codes[0], shares)
-    mode = mean_row(encoded, rows, least=10, nominal="mode").codes[0]
-    assert int(mode.argmax()) == int(shares.argmax())
-    assert float(mode.sum()) == 1.0
 
 
 @pytest.mark.parametrize("overlap", [0, 1, 9])
 def test_a_mean_never_shows_a_few_rows(encoder_and_rows, overlap: int) -> None:
     _, encoded = encoder_and_rows
-    found = mean_row(encoded, np.arange(overlap), least=10)
+    found = mean_row(encoded, np.arange(overlap))
     np.testing.assert_allclose(found.numeric, encoded.numeric.mean(0), atol=1e-6)
     few = encoded.take(np.arange(4))
     with pytest.raises(DataError, match="4 rows are too few"):
-        mean_row(few, np.arange(4), least=10, party="telco")
-    with pytest.raises(ConfigError, match="nominal"):
-        mean_row(encoded, np.arange(20), least=10, nominal="median")
+        mean_row(few, np.arange(4), party="telco")
 
 
 def test_the_mean_row_is_embedded_beside_real_ones(encoder_and_rows) -> None:
@@ -86,7 +81,7 @@ def test_the_mean_row_is_embedded_beside_real_ones(encoder_and_rows) -> None:
 def test_the_mean_one_hot_is_the_mean_embedding(encoder_and_rows) -> None:
     encoder, encoded = encoder_and_rows
     bottom = bottom_of(encoder)
-    mean = mean_row(encoded, np.arange(40), least=10).to(CPU, torch.float32)
+    mean = mean_row(encoded, np.arange(40)).to(CPU, torch.float32)
     table = bottom.tables[0].weight
     every = table[torch.from_numpy(encoded.codes[:, 0])].mean(0)
     torch.testing.assert_close(mean.codes[0] @ table, every, atol=1e-6, rtol=1e-5)
@@ -100,20 +95,3 @@ def test_own_rows_are_found_by_number(encoder_and_rows) -> None:
     np.testing.assert_allclose(found.numeric, encoded.numeric[[30, 7]], rtol=1e-6)
     np.testing.assert_array_equal(found.codes, encoded.codes[[30, 7]])
     assert rows.slot.tolist() == [-1, 0, -1, 1, 2]
-
-
-def test_strong_views_take_cells_of_the_same_column(encoder_and_rows) -> None:
-    _, encoded = encoder_and_rows
-    rows = OwnRows(encoded, np.arange(40), CPU, torch.float32)
-    batch = rows.batch(torch.arange(40))
-    view = rows.strong_view(batch, torch.Generator().manual_seed(1))
-    again = rows.strong_view(batch, torch.Generator().manual_seed(1))
-    for one, other in zip((view.numeric, view.codes), (again.numeric, again.codes), strict=True):
-        torch.testing.assert_close(one, other)
-    changed = view.numeric != batch.numeric
-    assert 0.1 < float(changed.float().mean()) < 0.5
-    for column in range(batch.numeric.shape[1]):
-        assert set(view.numeric[:, column].tolist()) <= set(batch.numeric[:, column].tolist())
-    assert view.blocks[0].shape == batch.blocks[0].shape
-    nothing = Batch(batch.numeric[:0], batch.codes[:0], tuple(b[:0] for b in batch.blocks))
-    assert len(rows.strong_view(nothing, torch.Generator()).numeric) == 0

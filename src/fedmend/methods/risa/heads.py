@@ -1,348 +1,234 @@
-"""The label party's worker of an evidential network: labels, heads, labels made up, selection."""
+"""Heads over embeddings: one per party, a joint one, and what they are trained for (RISA, §II-D).
+
+Sources of an opinion on a row are the parties that know it (each by a head of its own over its
+embedding) and the joint head over all embeddings, of which those of absent parties are imputed.
+`Objective` says how opinions are formed, fused and trained; `trust.py` how far each source is
+trusted once the training is over. Plain torch: no parties, no calls.
+"""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from typing import Any
 
-import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from fedmend.errors import DataError
-from fedmend.federation import Site, exposed
-from fedmend.federation.rows import Asked
-from fedmend.methods.risa.additive_workers import AdditiveLabels
-from fedmend.methods.risa.committee import draw
-from fedmend.methods.risa.halves import EvidenceTopHalf
-from fedmend.methods.risa.judging import Judging
-from fedmend.methods.risa.opinions import probability
-from fedmend.methods.risa.parts import HeadsPart, new_part, part_of
-from fedmend.methods.risa.selection import Choice, Watch, precise_thresholds
-from fedmend.methods.risa.top import JOINT, EvidenceTop, EvidenceTopSpec, Objective
-from fedmend.methods.risa.workers import EvidenceWorker
-from fedmend.split.features import Segments
-from fedmend.split.halves import Settings
-from fedmend.split.parts import read_file, write_file
-from fedmend.split.sharing import same_shapes
-from fedmend.split.workers import _numbers
+from fedmend.learn.nets import mlp
+from fedmend.methods.risa import opinions as ev
+from fedmend.methods.risa.ensemble import members_mlp
+from fedmend.split.belief import expected
+
+__all__ = ["JOINT", "EvidenceTop", "EvidenceTopSpec", "Objective", "total_loss"]
+
+JOINT = "joint"
 
 
-class EvidenceTopWorker(AdditiveLabels, Judging, EvidenceWorker):
-    """The label party: its labels, the heads, and its own bottom when it has features."""
+@dataclass(frozen=True)
+class EvidenceTopSpec:
+    """Heads over embeddings of the given widths (party order), with `out` classes.
 
-    half: EvidenceTopHalf
+    members: so many networks side by side, each with its share of every width.
+    same_head: by party the number of the head it uses, where several use one; () is its own.
+    solo: the party whose own head has a bottom to itself, -1 for none: of its embedding, which is
+    twice as wide as a bottom's, the joint head gets the first half and its own the second.
+    """
 
-    def __init__(self, site: Site, scope: str = "train", *, model: str) -> None:
-        super().__init__(site, scope, model=model)
-        self._rows_used = np.zeros(0, np.int64)
-        self._outputs: dict[str, list[dict[str, Tensor]]] = {}
-        self._asked: dict[str, list[np.ndarray]] = {}
-        self.added: dict[str, dict[str, Tensor]] = {}
-        self._segments: Segments = []
-        self._least: dict[str, np.ndarray] = {}
-        self._trains = False
+    widths: tuple[int, ...]
+    hidden: tuple[int, ...] = (64,)
+    out: int = 2
+    dropout: float = 0.0
+    heads: bool = True
+    joint: bool = True
+    members: int = 1
+    solo: int = -1
+    same_head: tuple[int, ...] = ()
 
-    # ------------------------------------------------------------------ setting up
+    @property
+    def one_head(self) -> bool:
+        """Whether all parties, several, use one head."""
+        return len(self.same_head) > 1 == len(set(self.same_head))
 
-    @exposed(kind="control")
-    def create(
-        self,
-        net: dict[str, Any],
-        settings: dict[str, Any],
-        objective: dict[str, Any],
-        names: list[str],
-        widths: list[int],
-    ) -> dict[str, Any]:
-        """Make fresh heads (and an own bottom); returns the task and the classes' names."""
-        settled, own = Settings.from_dict(settings), self.site.name
-        part = new_part(self.site, self.model)
-        widths = list(widths)
-        if own in names:
-            part.bottom = self._new_bottom(net, settled, solo=bool(net["solo"]))
-            widths[names.index(own)] = part.bottom.module.spec.out
-        labels = self._fitted_labels(net["task"])
-        if labels.task == "regression":
-            raise DataError(
-                "is a number to be predicted; evidence is for classes",
-                party=own,
-                column=self._label(),
-                mend="use LocalVFL, or task='multiclass' if these numbers are classes",
-            )
-        spec = EvidenceTopSpec(
-            tuple(widths),
-            tuple(net["top"]),
-            len(labels.classes_),
-            float(net["dropout"]),
-            heads=bool(net["heads"]),
-            joint=bool(net["joint"]),
-            members=int(net["members"]),
-            solo=names.index(own) if own in names and net["solo"] else -1,
-            same_head=self._same_head(names, net["shapes"]),
-        )
-        weights = self.site.torch_generator(f"top {net['seed']}", "cpu")
-        module: Any = draw(EvidenceTop(spec), weights)
-        part.heads = HeadsPart(list(names), labels, module, Objective.from_dict(objective))
-        return self.about()
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
 
-    def _same_head(self, names: list[str], shapes: dict[str, Any]) -> tuple[int, ...]:
-        """Whose bottoms are shared has one head; by party the number of its own."""
-        if not shapes:
-            return ()
-        groups = same_shapes(shapes | {self.site.name: self.bottom_shapes()})
-        first = {name: names.index(group[0]) for group in groups for name in group}
-        return tuple(first.get(name, number) for number, name in enumerate(names))
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> EvidenceTopSpec:
+        lists = {key: tuple(values[key]) for key in ("widths", "hidden", "same_head")}
+        return cls(**{**values, **lists})
 
-    @exposed(kind="control")
-    def about(self) -> dict[str, Any]:
-        part = self._heads()
-        return {
-            "task": part.labels.task,
-            "classes": list(part.labels.classes_),
-            "names": part.names,
-            "label_dp": None if self.told is None else self.told.account,
-        }
 
-    @exposed(kind="control")
-    def attach(
-        self, segments: list[Any], settings: dict[str, Any], how: dict[str, Any], train: bool
-    ) -> int:
-        """Take these rows; returns how many there are."""
-        settled, part, heads = Settings.from_dict(settings), self._part(), self._heads()
-        self._segments = segments
-        self._rows_used = self._rows(segments)
-        own = None
-        if part.bottom is not None:
-            own = self._own(part, segments, settled, how)
-        self.half = EvidenceTopHalf(
-            heads.module,
-            heads.how,
-            settled,
-            self.device,
-            names=heads.names,
-            segments=segments,
-            label_party=self.site.name,
-            bottom=part.bottom.module if part.bottom is not None else None,
-            own=own,
-            mean=part.mean,
-            watch=self._watch if train else None,
-        )
-        self._trains = train
-        if train:
-            self.half.set_targets(self._targets())
-            likelihoods = self._likelihoods()
-            if likelihoods is not None:
-                self.half.set_likelihoods(likelihoods)
-            self.watch = Watch(len(self._rows_used), self.device)
-        return len(self._rows_used)
+class EvidenceTop(nn.Module):
+    """Outputs of every head, before they become evidence.
 
-    @exposed(kind="control")
-    def labelled(self) -> np.ndarray:
-        """The row numbers that have a label."""
-        return np.flatnonzero(self._targets() >= 0)
+    **Shape** of outputs [n, K]; of several members [members, n, K].
+    """
 
-    @exposed(kind="control")
-    def set_pools(self, pools: list[np.ndarray], least: float) -> int:
-        return self.half.set_pools(pools, least)
+    def __init__(self, spec: EvidenceTopSpec) -> None:
+        super().__init__()
+        self.spec = spec
+        widths = [width // spec.members for width in spec.widths]
+        if spec.solo >= 0:
+            widths[spec.solo] //= 2
+        heads = [self._net(width) for width in widths] if spec.heads else []
+        if heads and spec.same_head:
+            heads = [heads[number] for number in spec.same_head]
+        self.heads = nn.ModuleList(heads)
+        self.joint = self._net(sum(widths)) if spec.joint else None
 
-    @exposed(kind="control")
-    def set_unseen(self, rows: np.ndarray, members: np.ndarray) -> None:
-        """Which member does not learn from each of these rows."""
-        unseen = torch.full((len(self._rows_used),), -1, dtype=torch.int64)
-        unseen[torch.from_numpy(rows)] = torch.from_numpy(members)
-        self.half.unseen = unseen.to(self.device)
+    def _net(self, width: int) -> nn.Module:
+        spec = self.spec
+        if spec.members == 1:
+            return mlp(width, spec.hidden, spec.out, spec.dropout)
+        return members_mlp(spec.members, width, spec.hidden, spec.out, spec.dropout)
 
-    @exposed(kind="control", takes={"reliable": "prediction"})
-    def set_reliability(self, reliable: dict[str, np.ndarray]) -> None:
-        """How far each party's side of every row is believed, from 0 to 1; by default wholly."""
-        self.half.reliable = {
-            name: torch.from_numpy(values).to(self.device, self.half.settings.dtype)
-            for name, values in reliable.items()
-        }
+    def head(self, party: int, embedding: Tensor) -> Tensor:
+        if party == self.spec.solo:
+            embedding = embedding[:, embedding.shape[1] // 2 :]
+        return self.heads[party](self._ready([embedding])).float()
 
-    # ------------------------------------------------------------------ training
+    def together(self, embeddings: Sequence[Tensor]) -> Tensor:
+        assert self.joint is not None
+        if self.spec.solo >= 0:
+            shared = embeddings[self.spec.solo]
+            embeddings = list(embeddings)
+            embeddings[self.spec.solo] = shared[:, : shared.shape[1] // 2]
+        return self.joint(self._ready(embeddings)).float()
 
-    @exposed(kind="control")
-    def start_epoch(self, epoch: int, done: list[float]) -> None:
-        self.half.start_epoch(epoch, self._dropout_seed(epoch))
-        self.half.begin((done[0], done[1]))
+    def _ready(self, embeddings: Sequence[Tensor]) -> Tensor:
+        """Embeddings side by side, of every member those of its own bottoms."""
+        members = self.spec.members
+        if members > 1:
+            embeddings = [each.unflatten(1, (members, -1)).transpose(0, 1) for each in embeddings]
+        joined = embeddings[0] if len(embeddings) == 1 else torch.cat(tuple(embeddings), -1)
+        return torch.relu(joined) if self.spec.hidden else joined
 
-    @exposed(kind="gradient", takes={"embeddings": "embedding"})
-    def step(self, embeddings: dict[str, Tensor]) -> dict[str, Tensor]:
-        return self.half.step(embeddings)
 
-    @exposed(kind="statistic", optional=True)
-    def loss(self) -> float:
-        return self.half.take_loss()
+# ---------------------------------------------------------------------------------- objective
 
-    def _watch(self, numbers: Tensor, fused: Tensor) -> None:
-        assert self.half.targets is not None
-        self.watch.add(numbers, fused, self.half.targets.index_select(0, numbers))
 
-    # ------------------------------------------------------------------ labels made up
+@dataclass(frozen=True)
+class Objective:
+    """What is trained; the defaults are as published.
 
-    @exposed(kind="control")
-    def be_precise(self, party: str, rows: np.ndarray, wanted: float) -> None:
-        """Ask that of every class so many labels be right, as judged by these held-out rows.
+    activation: of evidence ("softplus", "exp"), or "softmax" for plain probabilities (f_ST).
+    fused, party, joint: weights of the loss of the fused opinion, of every party's own, and of
+    the joint head's. imputed: absent parties have an opinion too, on their mean row.
+    view_dropout: the joint head also learns overlapping rows with sides taken away.
+    smoothing: the share of every label that is spread over all classes.
+    """
 
-        They are those collected last, as rows that only `party` knows.
+    fusion: str = "yager"
+    activation: str = "softplus"
+    fused: float = 1.0
+    party: float = 0.0
+    joint: float = 0.0
+    imputed: bool = True
+    view_dropout: bool = False
+    smoothing: float = 0.0
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Objective:
+        return cls(**values)
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    def opinion(self, outputs: Tensor, temperature: Tensor | float = 1.0) -> ev.Opinion:
+        return self.opinion_of(outputs.float() / temperature)
+
+    def opinion_of(self, scaled: Tensor) -> ev.Opinion:
+        if self.activation == "softmax":
+            belief = scaled.softmax(-1)
+            return ev.Opinion(belief, torch.zeros_like(belief[..., :1]))
+        return ev.opinion(ev.evidence(scaled, self.activation))
+
+    def rows_loss(self, given: ev.Opinion, targets: Tensor, likely: bool = False) -> Tensor:
+        """The loss of each row. **Shape** [n].
+
+        likely: the targets are likelihoods; a row's class is then expected to be what they and the
+        opinion itself make of it.
         """
-        p, _ = self._judged(party)
-        self._least[party] = precise_thresholds(p, self._targets()[rows], wanted)
+        if likely:
+            p = ev.probability(given).detach().clamp_min(torch.finfo(targets.dtype).tiny)
+            targets = expected(p.log(), targets)
+        if self.smoothing and not targets.is_floating_point():
+            classes = given.belief.shape[-1]
+            hard = nn.functional.one_hot(targets, classes).to(given.belief.dtype)
+            targets = hard * (1 - self.smoothing) + self.smoothing / classes
+        return ev.loss(given, targets)
 
-    @exposed(kind="prediction")
-    def make_labels(self, party: str, first: int, choice: dict[str, Any]) -> np.ndarray:
-        """Labels for rows of a passive party, where the model is sure; those rows' numbers.
 
-        The rows collected last (kind `party`) are numbered from `first` on.
-        """
-        heads, outputs = self._heads(), self._collected(party)
-        # What each head says by itself, for rules that compare two.
-        alone = {
-            name: probability(heads.how.opinion(values)).cpu().numpy()
-            for name, values in outputs.items()
-        }
-        p, u = self._fused(party, outputs)
-        target, label, mask = Choice(**choice).by_rule(
-            p, u, alone.get(party), alone.get(JOINT), self._least.get(party)
+def weighted(losses: Tensor, weights: Tensor) -> Tensor:
+    """The mean loss, rows counted by their weight; zero where no row counts.
+
+    Members' losses add up: the weights of each get the gradient of its own.
+    """
+    return ((losses * weights).sum(-1) / weights.sum(-1).clamp_min(1e-6)).sum()
+
+
+def total_loss(
+    top: EvidenceTop,
+    how: Objective,
+    sides: Sequence[Tensor],
+    imputed: Sequence[Tensor],
+    present: Sequence[Tensor],
+    overlapping: int,
+    targets: Tensor,
+    weights: Tensor,
+    *,
+    likely: bool = False,
+) -> tuple[Tensor, Tensor]:
+    """The loss of a batch, and each row's fused opinion as [n, K + 1] without gradient.
+
+    sides: every party's embeddings of all n rows, those it does not know imputed; imputed: the
+    embedding of each party's mean row [d]; present: per party the rows of the batch it knows, as
+    bool [n]. The first `overlapping` rows of the batch are known to all.
+    """
+    total = sides[0].new_zeros(())
+    opinions: list[ev.Opinion] = []
+    for party in range(len(sides) if top.spec.heads else 0):
+        known = present[party]
+        given = how.opinion(top.head(party, sides[party]))
+        if how.party:
+            losses = how.rows_loss(given, targets, likely)
+            total = total + how.party * weighted(losses, weights * known)
+        if not how.imputed:
+            given = ev.discount(given, known[:, None].to(given.belief.dtype))
+        opinions.append(given)
+    if top.spec.joint:
+        given = how.opinion(top.together(sides))
+        losses, counts = how.rows_loss(given, targets, likely), weights
+        if how.view_dropout and overlapping and len(sides) > 1:
+            torn = _torn(sides, imputed, overlapping)
+            again = how.opinion(top.together(torn))
+            copies = len(torn[0]) // overlapping
+            wanted = targets[:overlapping].repeat(copies, *[1] * (targets.ndim - 1))
+            losses = torch.cat([losses, how.rows_loss(again, wanted, likely)], -1)
+            counts = torch.cat([counts, *[weights[..., :overlapping]] * copies], -1)
+        if how.joint:
+            total = total + how.joint * weighted(losses, counts)
+        opinions.append(given)
+    if not how.fused:
+        opinions = [ev.Opinion(*(part.detach() for part in given)) for given in opinions]
+    fused = ev.fuse(opinions, how.fusion)
+    if how.fused:
+        total = total + how.fused * weighted(how.rows_loss(fused, targets, likely), weights)
+    return total, torch.cat([fused.belief, fused.uncertainty], -1).detach()
+
+
+def _torn(sides: Sequence[Tensor], imputed: Sequence[Tensor], overlapping: int) -> list[Tensor]:
+    """The overlapping rows once for each party, as if only that party knew them."""
+    parties = len(sides)
+    return [
+        torch.cat(
+            [
+                sides[m][:overlapping]
+                if m == alone
+                else imputed[m][None].expand(overlapping, -1).to(sides[m].dtype)
+                for alone in range(parties)
+            ]
         )
-        heads.pseudo[party] = {
-            "target": target,
-            "label": label,
-            "sure": np.take_along_axis(p, label[:, None], 1)[:, 0],
-            "chosen": mask.copy(),
-            "kept": mask.copy(),
-        }
-        return first + np.flatnonzero(mask)
-
-    def _set_made_up(self, numbers: np.ndarray, target: np.ndarray, soft: bool) -> None:
-        half = self.half
-        assert half.targets is not None
-        at = _numbers(numbers, self.device)
-        classes = len(self._heads().labels.classes_)
-        if half.likely:
-            # A soft label is no likelihood: among such the likeliest class is taken for certain.
-            target = np.eye(classes)[target.argmax(1) if soft else target]
-        elif soft and not half.targets.is_floating_point():
-            known = half.targets >= 0
-            hard = torch.nn.functional.one_hot(half.targets.clamp_min(0), classes)
-            half.targets = hard.to(half.settings.dtype) * known[:, None]
-        half.targets[at] = torch.from_numpy(target).to(self.device, half.targets.dtype)
-
-    @exposed(kind="control")
-    def take_labels(self, other: str, party: str, first: int) -> None:
-        """The labels that another model, f_ST, made up for a party's rows."""
-        made = part_of(self.site, other).heads
-        assert made is not None
-        found = made.pseudo[party]
-        numbers = first + np.flatnonzero(found["chosen"])
-        target = found["target"][found["chosen"]]
-        self._set_made_up(numbers, target, target.ndim == 2)
-        self._heads().pseudo[party] = found
-
-    @exposed(kind="prediction")
-    def keep_sure(
-        self, rows: np.ndarray, limit: float, measure: str, party: str, first: int, share: float
-    ) -> np.ndarray:
-        """Of these imputed rows those whose mean doubt since last asked is at most `limit`.
-
-        Of a party's made-up labels no more than `share` are kept, the surest.
-        """
-        made_up = self._heads().pseudo.get(party)
-        most = None if made_up is None else math.ceil(share * int(made_up["chosen"].sum()))
-        kept = self.watch.below(rows, limit, measure, most)
-        if made_up is not None:
-            mask = np.zeros_like(made_up["chosen"])
-            mask[kept - first] = True
-            made_up["kept"] = mask
-        return kept
-
-    @exposed(kind="control")
-    def forget_doubt(self) -> None:
-        self.watch.clear()
-
-    @exposed(kind="count")
-    def made_up(self, party: str) -> dict[str, int]:
-        """How many rows a party has of its own, how many got a label, and how many kept it."""
-        found = self._heads().pseudo.get(party)
-        if found is None:
-            return {}
-        chosen, kept = int(found["chosen"].sum()), int(found["kept"].sum())
-        return {"rows": len(found["label"]), "chosen": chosen, "kept": kept}
-
-    @exposed(kind="prediction")
-    def pseudo_labels(self, party: str) -> dict[str, np.ndarray]:
-        """What was made up for a party's own rows, in the order of its unaligned rows."""
-        return self._heads().pseudo.get(party, {})
-
-    @exposed(kind="weights")
-    def give_top(self) -> dict[str, Any]:
-        """The heads with classes and stand-ins, for a party that may predict alone."""
-        return self._heads().to_wire()
-
-    # ------------------------------------------------------------------ its labels
-
-    def about_rows(self, method: str) -> str:
-        return "columns" if method in ("carried", "made_up", "additive_shares") else "labels"
-
-    def rows_asked(self, method: str, kwargs: Mapping[str, Any]) -> list[Asked]:
-        if method == "loss":
-            return [self._rows_used[self.half.loss_rows()]]
-        if method in ("metrics", "calibrate", "uncertainty_report"):
-            rows, known = self._rows_used, self._targets() >= 0
-            if kwargs.get("rows") is not None:
-                rows, known = rows[kwargs["rows"]], known[kwargs["rows"]]
-            return [rows[known]]
-        return super().rows_asked(method, kwargs)
-
-    def _targets(self) -> np.ndarray:
-        """Class numbers of the attached rows; -1 where there is no label, or it is not known."""
-        labels = self._heads().labels
-        rows = self._rows_used
-        found = np.full(len(rows), -1, np.int64)
-        own = rows >= 0
-        encoded = labels.transform(self.table.frame[self._label()], party=self.site.name)
-        found[own] = encoded[rows[own]]
-        return found
-
-    def _likelihoods(self) -> np.ndarray | None:
-        """How likely what is said of each row is under each class, where labels are corrected."""
-        belief = self._belief()
-        if belief is None:
-            return None
-        return belief.of(self._heads().labels.classes_)[self._rows_used]
-
-    def _label(self) -> str:
-        part = new_part(self.site, self.model).heads
-        return self._label_column(part.labels if part is not None else None)
-
-    def _heads(self) -> HeadsPart:
-        part = self._part().heads
-        if part is None:
-            raise DataError("holds no heads", party=self.site.name, mend="fit the model first")
-        return part
-
-    # ------------------------------------------------------------------ checkpoints
-
-    @exposed(kind="control")
-    def save_checkpoint(self, path: str, epoch: int) -> None:
-        state = self.half.checkpoint() | {
-            "targets": self.half.targets,
-            "watch": self.watch.to_wire(),
-            "pseudo": self._heads().pseudo,
-            "unseen": self.half.unseen,
-        }
-        write_file(self._checkpoint(path, epoch), state)
-        self._checkpoint(path, epoch - 2).unlink(missing_ok=True)
-
-    @exposed(kind="control")
-    def load_checkpoint(self, path: str, epoch: int) -> None:
-        saved = read_file(self._checkpoint(path, epoch), self.site.name)
-        self.half.restore(saved)
-        self.half.epochs = epoch
-        self.half.targets = saved["targets"].to(self.device)
-        self.watch.take(saved["watch"])
-        self._heads().pseudo = saved["pseudo"]
-        if saved["unseen"] is not None:
-            self.half.unseen = saved["unseen"].to(self.device)
+        for m in range(parties)
+    ]

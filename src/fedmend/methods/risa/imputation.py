@@ -1,9 +1,9 @@
-"""Overlapping means: what stands in for a party's side of a row that the party does not know.
+"""Mean imputation of a party's side of a row that the party does not know (RISA, §II-C).
 
-RISA, §II-C: the mean of the party's overlapping rows. Numeric columns and images: the mean;
-nominal columns: the mean one-hot vector, through the embedding (or the mode). The published
-scheme sends the means; here a party embeds its own mean row itself, so nothing but that embedding
-leaves it, and only when enough rows went into the mean.
+It is the mean of the party's overlapping rows. Numeric columns and images: the mean; nominal
+columns: the mean one-hot vector, through the embedding. The published scheme sends the means; here
+a party embeds its own mean row itself, so nothing but that embedding leaves it, and only when
+enough rows went into the mean.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ import torch
 from torch import Tensor
 
 from fedmend.data.encode import Encoded
-from fedmend.errors import ConfigError, DataError
+from fedmend.errors import DataError
 from fedmend.learn.nets import Batch, Bottom
-from fedmend.methods.risa.committee import BottomCommittee
-from fedmend.split.views import jittered
+from fedmend.methods.risa.ensemble import BottomEnsemble
 
-__all__ = ["NOMINAL", "MeanRow", "OwnRows", "embed", "mean_row"]
+__all__ = ["MIN_MEAN_ROWS", "MeanRow", "OwnRows", "embed", "mean_row"]
 
-NOMINAL = ("mean", "mode")
+MIN_MEAN_ROWS = 10
+"""A mean of a few rows says much about each of them, and of one row says everything."""
 _ROWS_AT_ONCE = 4096
 
 
@@ -55,32 +55,18 @@ class MeanRow:
         return cls(saved["numeric"], tuple(saved["codes"]), tuple(saved["blocks"]))
 
 
-def mean_row(
-    encoded: Encoded,
-    overlapping: np.ndarray,
-    *,
-    least: int,
-    nominal: str = "mean",
-    party: str | None = None,
-) -> MeanRow:
-    """The mean of the overlapping rows; of all the party's rows where fewer than `least` overlap.
-
-    A mean of a few rows says much about each of them, and of one row says everything.
-    """
-    if nominal not in NOMINAL:
-        raise ConfigError(f"nominal must be one of {', '.join(NOMINAL)}, got {nominal!r}")
-    rows = overlapping if len(overlapping) >= least else np.arange(len(encoded))
-    if len(rows) < least:
+def mean_row(encoded: Encoded, overlapping: np.ndarray, *, party: str | None = None) -> MeanRow:
+    """The mean of the overlapping rows; where these are too few, of all the party's rows."""
+    rows = overlapping if len(overlapping) >= MIN_MEAN_ROWS else np.arange(len(encoded))
+    if len(rows) < MIN_MEAN_ROWS:
         raise DataError(
             f"{len(rows)} rows are too few for a mean that may leave",
             party=party,
-            mend=f"at least {least} rows, or a smaller min_mean_rows",
+            mend=f"at least {MIN_MEAN_ROWS} rows",
         )
     shares = []
     for column, cardinality in enumerate(encoded.cardinalities):
         counts = np.bincount(encoded.codes[rows, column], minlength=cardinality).astype(np.float64)
-        if nominal == "mode":
-            counts = (np.arange(cardinality) == counts.argmax()).astype(np.float64)
         shares.append(torch.from_numpy(counts / counts.sum()))
     return MeanRow(
         torch.from_numpy(encoded.numeric[rows].mean(0, dtype=np.float64)),
@@ -100,7 +86,7 @@ def _mean_block(block: np.ndarray, rows: np.ndarray) -> np.ndarray:
     return total
 
 
-def embed(bottom: Bottom | BottomCommittee, batch: Batch, mean: MeanRow) -> Tensor:
+def embed(bottom: Bottom | BottomEnsemble, batch: Batch, mean: MeanRow) -> Tensor:
     """Embeddings of the rows and, last, of the mean row. **Shape** [n + 1, width].
 
     The mean row goes through batch norm together with the real rows, as one of many.
@@ -110,14 +96,14 @@ def embed(bottom: Bottom | BottomCommittee, batch: Batch, mean: MeanRow) -> Tens
     for number, table in enumerate(bottom.tables):
         weights = table.weight
         assert isinstance(weights, Tensor)
-        stand_in = (mean.codes[number].to(weights.dtype) @ weights)[None]
-        others.append(torch.cat([table(batch.codes[:, number]), stand_in]))
+        imputed = (mean.codes[number].to(weights.dtype) @ weights)[None]
+        others.append(torch.cat([table(batch.codes[:, number]), imputed]))
     for net, block, mean_block in zip(bottom.convolutions, batch.blocks, mean.blocks, strict=True):
         images = torch.cat([block, mean_block[None].to(block.dtype)])
         if images.ndim == 4 and images.is_cuda:
             images = images.contiguous(memory_format=torch.channels_last)
         others.append(net(images))
-    if isinstance(bottom, BottomCommittee):
+    if isinstance(bottom, BottomEnsemble):
         return bottom.joined(numeric, others)
     pieces = [numeric, *others] if bottom.spec.numeric else others
     return bottom.body(pieces[0] if len(pieces) == 1 else torch.cat(pieces, 1))
@@ -155,25 +141,6 @@ class OwnRows:
             self.codes.index_select(0, slots),
             tuple(block.index_select(0, slots) for block in self.blocks),
         )
-
-    def strong_view(self, batch: Batch, generator: torch.Generator, share: float = 0.3) -> Batch:
-        """Rows changed so much that a label just survives it.
-
-        Images: contrast, colour, brightness, a hole. Cells: a share of them from other rows.
-        """
-        return Batch(
-            _mixed(batch.numeric, self.numeric, share, generator),
-            _mixed(batch.codes, self.codes, share, generator),
-            tuple(jittered(b, generator) if b.ndim == 4 else b for b in batch.blocks),
-        )
-
-
-def _mixed(cells: Tensor, pool: Tensor, share: float, generator: torch.Generator) -> Tensor:
-    if not cells.shape[1]:
-        return cells
-    swap = torch.rand(cells.shape, generator=generator, device=cells.device) < share
-    others = torch.randint(len(pool), cells.shape, generator=generator, device=cells.device)
-    return torch.where(swap, pool.gather(0, others), cells)
 
 
 def _all_in_order(rows: np.ndarray, count: int) -> bool:

@@ -6,7 +6,6 @@ the probability p = alpha / S = b + u / K (RISA, §II-D). Opinions of several pa
 
     yager      b = b1 b2 + b1 u2 + b2 u1,  u = u1 u2 + C  (reduced Yager, Eq. 3: conflict is doubt)
     dempster   the same with conflict normalised away: b and u1 u2 over 1 - C
-    average    the mean of b and of u
     pool       p is the product of every p to the power of its weight; conflict is doubt
 
 with the conflict C = sum_{i != j} b1_i b2_j. Yager's rule depends on the order of parties from
@@ -29,30 +28,22 @@ from torch.nn import functional as F
 from fedmend.errors import ConfigError
 
 __all__ = [
-    "ACTIVATIONS",
-    "LOSSES",
     "RULES",
     "Opinion",
-    "average",
     "conflict",
     "dempster",
-    "dirichlet",
     "discount",
     "evidence",
     "fuse",
-    "kl_to_uniform",
     "loss",
     "opinion",
     "pool",
     "probability",
-    "vacuous",
     "weighed",
     "yager",
 ]
 
-ACTIVATIONS = ("softplus", "relu", "exp")
-RULES = ("yager", "dempster", "average", "pool")
-LOSSES = ("nll", "digamma", "mse")
+RULES = ("pool", "dempster", "yager")
 
 # exp(±12): far beyond any evidence worth having, and squares of it are still floats.
 _REACH = 12.0
@@ -69,14 +60,10 @@ class Opinion(NamedTuple):
 
 
 def evidence(outputs: Tensor, activation: str = "softplus") -> Tensor:
-    """A head's outputs as evidence >= 0."""
+    """A head's outputs as evidence >= 0: softplus (published) or exp."""
     if activation == "softplus":
         return F.softplus(outputs)
-    if activation == "relu":
-        return F.relu(outputs)
-    if activation == "exp":
-        return outputs.clamp(-_REACH, _REACH).exp()
-    raise ConfigError(f"activation must be one of {', '.join(ACTIVATIONS)}, got {activation!r}")
+    return outputs.clamp(-_REACH, _REACH).exp()
 
 
 def opinion(found: Tensor) -> Opinion:
@@ -102,21 +89,9 @@ def weighed(scores: Tensor) -> Opinion:
     return opinion(above.expm1())
 
 
-def vacuous(like: Tensor) -> Opinion:
-    """Nothing believed, nothing known."""
-    return Opinion(torch.zeros_like(like), torch.ones_like(like[..., :1]))
-
-
 def probability(given: Opinion) -> Tensor:
     """The mean of the Dirichlet distribution, alpha / S."""
     return given.belief + given.uncertainty / given.belief.shape[-1]
-
-
-def dirichlet(given: Opinion) -> Tensor:
-    """alpha = b S + 1 with S = K / u (Eq. 5)."""
-    floor = torch.finfo(given.uncertainty.dtype).tiny
-    strength = given.belief.shape[-1] / given.uncertainty.clamp_min(floor * 1e6)
-    return given.belief * strength + 1.0
 
 
 def discount(given: Opinion, trust: Tensor | float) -> Opinion:
@@ -162,15 +137,6 @@ def dempster(one: Opinion, other: Opinion) -> Opinion:
     )
 
 
-def average(opinions: Sequence[Opinion]) -> Opinion:
-    """The mean opinion."""
-    count = len(opinions)
-    return Opinion(
-        sum((each.belief for each in opinions[1:]), opinions[0].belief) / count,
-        sum((each.uncertainty for each in opinions[1:]), opinions[0].uncertainty) / count,
-    )
-
-
 def pool(
     opinions: Sequence[Opinion],
     weights: Sequence[float] | None = None,
@@ -205,8 +171,6 @@ def fuse(opinions: Sequence[Opinion], rule: str = "yager") -> Opinion:
     """All opinions in one, left to right (Eq. 4)."""
     if not opinions:
         raise ConfigError("there is no opinion to fuse. Mend: give at least one")
-    if rule == "average":
-        return average(opinions)
     if rule == "pool":
         return pool(opinions)
     if rule not in RULES:
@@ -214,41 +178,13 @@ def fuse(opinions: Sequence[Opinion], rule: str = "yager") -> Opinion:
     return reduce(yager if rule == "yager" else dempster, opinions)
 
 
-# ---------------------------------------------------------------------------------- losses
+# ---------------------------------------------------------------------------------- loss
 
 
-def loss(given: Opinion, targets: Tensor, kind: str = "nll") -> Tensor:
-    """The loss of each row, against classes [n] or soft labels [n, K]. **Shape** [n].
-
-    nll: log S - log alpha_y (Eq. 6). digamma: the expected cross-entropy under the Dirichlet
-    distribution. mse: the expected squared error.
-    """
+def loss(given: Opinion, targets: Tensor) -> Tensor:
+    """log S - log alpha_y of each row (Eq. 6), against classes [n] or soft labels [n, K]."""
     classes = given.belief.shape[-1]
     wanted = targets if targets.is_floating_point() else F.one_hot(targets, classes)
     wanted = wanted.to(given.belief.dtype)
-    if kind == "nll":
-        p = probability(given).clamp_min(torch.finfo(wanted.dtype).tiny)
-        return -(wanted * p.log()).sum(-1)
-    if kind not in LOSSES:
-        raise ConfigError(f"loss must be one of {', '.join(LOSSES)}, got {kind!r}")
-    alpha = dirichlet(given)
-    strength = alpha.sum(-1, keepdim=True)
-    if kind == "digamma":
-        return (wanted * (strength.digamma() - alpha.digamma())).sum(-1)
-    p = alpha / strength
-    return ((wanted - p) ** 2 + p * (1.0 - p) / (strength + 1.0)).sum(-1)
-
-
-def kl_to_uniform(given: Opinion, targets: Tensor) -> Tensor:
-    """How far the evidence for *wrong* classes is from none at all. **Shape** [n].
-
-    KL(Dir(alpha~) || Dir(1)) with alpha~ = y + (1 - y) alpha, as Sensoy et al. add it to the loss.
-    """
-    classes = given.belief.shape[-1]
-    wanted = targets if targets.is_floating_point() else F.one_hot(targets, classes)
-    wanted = wanted.to(given.belief.dtype)
-    alpha = wanted + (1.0 - wanted) * dirichlet(given)
-    strength = alpha.sum(-1, keepdim=True)
-    constant = torch.lgamma(torch.tensor(float(classes), dtype=alpha.dtype, device=alpha.device))
-    spread = (alpha - 1.0) * (alpha.digamma() - strength.digamma())
-    return strength.lgamma().squeeze(-1) - constant - alpha.lgamma().sum(-1) + spread.sum(-1)
+    p = probability(given).clamp_min(torch.finfo(wanted.dtype).tiny)
+    return -(wanted * p.log()).sum(-1)

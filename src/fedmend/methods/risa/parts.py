@@ -13,10 +13,10 @@ from fedmend.data.encode import Encoder
 from fedmend.data.labels import LabelEncoder
 from fedmend.errors import DataError, NotFitted
 from fedmend.federation.site import Site
-from fedmend.methods.risa.additive import Scores
-from fedmend.methods.risa.committee import bottom_of
+from fedmend.methods.risa.columns import Scores
+from fedmend.methods.risa.ensemble import bottom_of
+from fedmend.methods.risa.heads import EvidenceTop, EvidenceTopSpec, Objective
 from fedmend.methods.risa.imputation import MeanRow
-from fedmend.methods.risa.top import EvidenceTop, EvidenceTopSpec, Objective
 from fedmend.methods.risa.trust import Calibration
 from fedmend.split.parts import FILE, BottomPart, _weights, read_file, write_file
 
@@ -27,11 +27,11 @@ _PARTS = "evidence parts"
 
 @dataclass
 class HeadsPart:
-    """The label party's: heads, classes, and what stands in for each party's side.
+    """The label party's: heads, classes, and the imputed embedding of each party's side.
 
-    names: the feature parties in the order of the heads. pseudo: what the training made up for
-    rows that have no label, kept in memory only (see `EvidenceTopWorker.pseudo_labels`).
-    foreign: they were sent in from outside.
+    names: the feature parties in the order of the heads. pseudo: pseudo-labels of rows that have
+    none, kept in memory only (see `EvidenceTopWorker.pseudo_labels`). foreign: the heads were sent
+    in from outside.
     """
 
     names: list[str]
@@ -39,7 +39,7 @@ class HeadsPart:
     module: EvidenceTop
     how: Objective
     calibration: Calibration = field(default_factory=Calibration)
-    stand_ins: dict[str, Tensor] = field(default_factory=dict)
+    imputed: dict[str, Tensor] = field(default_factory=dict)
     pseudo: dict[str, dict[str, np.ndarray]] = field(default_factory=dict)
     foreign: bool = False
 
@@ -51,7 +51,7 @@ class HeadsPart:
             "weights": _weights(self.module),
             "how": self.how.to_dict(),
             "calibration": self.calibration.to_wire(),
-            "stand_ins": {name: value.cpu() for name, value in self.stand_ins.items()},
+            "imputed": {name: value.cpu() for name, value in self.imputed.items()},
             "foreign": self.foreign,
         }
 
@@ -65,8 +65,8 @@ class HeadsPart:
             module,
             Objective.from_dict(saved["how"]),
             Calibration.from_wire(saved["calibration"]),
-            dict(saved["stand_ins"]),
-            foreign=bool(saved.get("foreign")),
+            dict(saved["imputed"]),
+            foreign=bool(saved["foreign"]),
         )
 
 
@@ -93,8 +93,7 @@ class EvidencePart:
             _bottom(saved["bottom"]) if saved["bottom"] else None,
             MeanRow.from_wire(saved["mean"]) if saved["mean"] else None,
             HeadsPart.from_wire(saved["heads"]) if saved["heads"] else None,
-            # Models of earlier versions have none.
-            Scores.from_wire(saved["scores"]) if saved.get("scores") else None,
+            Scores.from_wire(saved["scores"]) if saved["scores"] else None,
         )
 
 

@@ -5,7 +5,7 @@ with network.session(segments) as session:
     session.set_pools([...])            # training rows by segment
     for epoch in range(1, 31):
         session.epoch(epoch, 30)
-    session.calibrate(held_out)
+    session.finish()
 """
 
 from __future__ import annotations
@@ -18,11 +18,10 @@ from typing import Any
 
 import numpy as np
 
-from fedmend.errors import ConfigError, ResumeError
+from fedmend.errors import ResumeError
 from fedmend.federation import Crew, Federation
-from fedmend.methods.risa.heads import EvidenceTopWorker
-from fedmend.methods.risa.top import JOINT, Objective
-from fedmend.methods.risa.workers import EvidenceBottomWorker
+from fedmend.methods.risa.heads import JOINT, Objective
+from fedmend.methods.risa.workers import EvidenceBottomWorker, EvidenceTopWorker
 from fedmend.secure.exchange import is_sealed, seal_exchange
 from fedmend.split.features import (
     ALIGNED,
@@ -52,57 +51,23 @@ class How:
     """How an evidential network is built and trained, beyond what any split network is.
 
     heads, joint: whether parties have heads of their own, and whether there is a joint one.
-    least_overlap: the least share of overlapping rows in a batch. min_mean_rows: fewest rows in
-    a mean row. nominal: "mean" or "mode" of nominal columns in it. share_every: after so many
-    steps bottoms of like shape are averaged over the parties; 0 is never. members: so many
-    networks side by side, each of which learns without a part of the overlapping rows. solo: the
-    label party's own head has a bottom to itself, which the joint head has no say in.
+    least_overlap: the least share of overlapping rows in a batch. share_every: after so many steps
+    bottoms of like shape are averaged over the parties; 0 is never. members: so many networks side
+    by side, each of which learns without a part of the overlapping rows. solo: the label party's
+    own head has a bottom to itself, which the joint head has no say in.
     """
 
     objective: Objective = field(default_factory=Objective)
     heads: bool = True
     joint: bool = False
     least_overlap: float = 0.0
-    min_mean_rows: int = 10
-    nominal: str = "mean"
     share_every: int = 0
     members: int = 1
     solo: bool = False
 
-    def __post_init__(self) -> None:
-        problems = []
-        if self.members < 1:
-            problems.append(f"members must be at least 1, got {self.members}")
-        if not self.heads and not self.joint:
-            problems.append("there must be heads or a joint head")
-        if not 0 <= self.least_overlap < 1:
-            problems.append(f"min_overlap must be in [0, 1), got {self.least_overlap}")
-        if self.min_mean_rows < 2:
-            problems.append(
-                f"min_mean_rows must be at least 2 (a mean of one row is that row), "
-                f"got {self.min_mean_rows}"
-            )
-        if self.share_every < 0:
-            problems.append(f"share_every must not be negative, got {self.share_every}")
-        if problems:
-            raise ConfigError(problems)
-
     def net(self) -> dict[str, Any]:
         """What the modules are built from, besides what any split network's are."""
-        return {
-            "heads": self.heads,
-            "joint": self.joint,
-            "members": self.members,
-            "solo": self.solo,
-        }
-
-    def worker(self) -> dict[str, Any]:
-        """What the workers need to know, as wire values."""
-        return {
-            "min_mean_rows": self.min_mean_rows,
-            "nominal": self.nominal,
-            "consistency": self.objective.consistency > 0,
-        }
+        return {name: getattr(self, name) for name in ("heads", "joint", "members", "solo")}
 
 
 class EvidenceNetwork:
@@ -156,6 +121,11 @@ class EvidenceNetwork:
         """Metrics over these rows, computed at the label party."""
         with self.judged(fed, segments) as session:
             return dict(session.top.metrics(session.judge_all()))
+
+    def uncertainty_report(self, fed: Federation, segments: Segments) -> dict[str, Any]:
+        """What the uncertainty over these rows is worth, computed at the label party."""
+        with self.judged(fed, segments) as session:
+            return dict(session.top.uncertainty_report(session.judge_all()))
 
     def predict(
         self, fed: Federation, segments: Segments, *, table_order: bool = False
@@ -212,7 +182,7 @@ class _Crews:
     def __init__(self, network: EvidenceNetwork, fed: Federation, passive: list[str]) -> None:
         self.network = network
         self.fed = fed
-        # Who is not in the federation is not asked: the label party has stand-ins.
+        # Who is not in the federation is not asked: the label party has imputed embeddings.
         self.passive = [name for name in passive if name in fed.names]
 
     def __enter__(self) -> tuple[Crew, Any]:
@@ -262,7 +232,7 @@ class EvidenceSession(OpenedSession):
         self.pools: list[np.ndarray] = []
         self._trains = train
         self._explain = explain
-        # Nobody who has none of the rows is asked anything: the label party has their stand-ins.
+        # Who has none of the rows is asked nothing: the label party has imputed embeddings.
         asked = [name for name in network.passive if train or self._has_rows(name)]
         self._crews = _Crews(network, fed, asked)
         self._steps = 0
@@ -270,7 +240,7 @@ class EvidenceSession(OpenedSession):
 
     def _begin(self) -> None:
         network = self.network
-        settings, how = network.config.settings.to_dict(), network.how.worker()
+        settings = network.config.settings.to_dict()
         if self._trains:
             tell_labels(network, self.top)
             net = network.config.net() | network.how.net()
@@ -281,8 +251,8 @@ class EvidenceSession(OpenedSession):
             about = self.top.create(net, settings, objective, list(network.parties), widths)
             network.task, network.classes = about["task"], about["classes"]
             note_noise(network, about)
-        self.top.attach(self.segments, settings, how, self._trains)
-        self.bottoms.attach(self.segments, settings, how)
+        self.top.attach(self.segments, settings, self._trains)
+        self.bottoms.attach(self.segments, settings)
         fed = self._crews.fed
         if fed.is_aligned and fed.alignment.completed:
             found = self.bottoms.confidence()
@@ -350,9 +320,8 @@ class EvidenceSession(OpenedSession):
         ]
 
     def finish(self) -> None:
-        """What stands in for each party from now on."""
-        nobody = np.zeros(0, np.int64)
-        self.top.keep_stand_ins(self.bottoms.embed(nobody))
+        """Let the label party keep every party's imputed embedding."""
+        self.top.keep_imputed(self.bottoms.embed(np.zeros(0, np.int64)))
 
     # ------------------------------------------------------------------ checkpoints
 

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from fedmend.methods.risa import opinions as ev
-from fedmend.methods.risa.top import JOINT, Objective
+from fedmend.methods.risa.heads import JOINT, Objective
 from fedmend.split.belief import label_loss
 
 __all__ = [
@@ -69,6 +69,14 @@ class Calibration:
         powers = [self.trust[kind].get(name, 0.0) for name in outputs]
         return ev.pool(opinions, powers, opinions[0].belief.new_tensor(self.bias[kind]))
 
+    def take(self, kind: str, found: Trusted) -> None:
+        """What held-out rows say of the sources on rows of one kind."""
+        self.temperature[kind] = found.temperature
+        self.centre[kind] = found.centre
+        self.trust[kind] = found.trust
+        if found.bias:
+            self.bias[kind] = found.bias
+
     def to_wire(self) -> dict[str, Any]:
         return {
             "temperature": self.temperature,
@@ -83,7 +91,7 @@ class Calibration:
             {key: dict(value) for key, value in saved["temperature"].items()},
             {key: dict(value) for key, value in saved["trust"].items()},
             {key: dict(value) for key, value in saved["centre"].items()},
-            dict(saved.get("bias", {})),  # models of earlier versions have none
+            dict(saved["bias"]),
         )
 
 
@@ -159,17 +167,13 @@ def _fused_loss(
     ]
     fused = ev.fuse(opinions, how.fusion)
     if not targets.is_floating_point():
-        return ev.loss(fused, targets, "nll")
+        return ev.loss(fused, targets)
     p = ev.probability(fused)
     return label_loss(p.clamp_min(torch.finfo(p.dtype).tiny).log(), targets)
 
 
 def _double_opinion(how: Objective, outputs: Tensor, temperature: Tensor) -> ev.Opinion:
-    scaled = (outputs + (temperature - 1.0) * outputs.mean(0)) / temperature
-    if how.activation == "softmax":
-        belief = scaled.softmax(-1)
-        return ev.Opinion(belief, torch.zeros_like(belief[..., :1]))
-    return ev.opinion(ev.evidence(scaled, how.activation))
+    return how.opinion_of((outputs + (temperature - 1.0) * outputs.mean(0)) / temperature)
 
 
 def _fit(how: Objective, outputs: Mapping[str, Tensor], targets: Tensor) -> Tensor:

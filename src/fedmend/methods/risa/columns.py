@@ -162,8 +162,6 @@ class Ridge:
         self._ridge = torch.tensor(ridges, dtype=matrix.dtype, device=matrix.device).view(shape)
         curves = torch.tensor(blocks, dtype=matrix.dtype, device=matrix.device).view(shape) / 2
         self._bound = spectrum.view(-1, 1, 1) * curves + self._ridge
-        # An infinite ridge holds its weights at zero.
-        self._pull = torch.where(self._ridge.isinf(), torch.zeros_like(self._ridge), self._ridge)
         self._now = matrix.new_zeros(self._rows.shape[1], len(ridges), classes)
         self._ahead = self._now
         self._taken = 0
@@ -175,7 +173,7 @@ class Ridge:
     def step(self, gradient: Tensor) -> None:
         """One step, given the gradient with respect to `scores`."""
         slope = (self._rows.T @ gradient.to(self._rows)).view_as(self._now)
-        after = self._ahead - (slope + self._pull * self._ahead) / self._bound
+        after = self._ahead - (slope + self._ridge * self._ahead) / self._bound
         self._taken += 1
         self._ahead = after + (self._taken - 1) / (self._taken + 2) * (after - self._now)
         self._now = after

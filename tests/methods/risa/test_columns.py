@@ -11,7 +11,7 @@ from scipy.optimize import minimize
 from torch.nn import functional as F
 
 from fedmend.learn.nets import Batch
-from fedmend.methods.risa.additive import (
+from fedmend.methods.risa.columns import (
     EVERYTHING,
     FARTHEST,
     MOST_COLUMNS,
@@ -24,8 +24,6 @@ from fedmend.methods.risa.additive import (
     models_of,
 )
 from fedmend.split.features import ALIGNED
-
-INFINITE = float("inf")
 
 
 def rows_of(n: int, seed: int = 0) -> tuple[Batch, torch.Tensor]:
@@ -160,15 +158,6 @@ def test_more_columns_than_rows() -> None:
     np.testing.assert_allclose(
         found["telco"].weights(0), optimum(matrix, y, torch.zeros(30, 3), 5.0)[1], atol=0.02
     )
-
-
-def test_an_infinite_ridge_says_nothing() -> None:
-    rows, y = rows_of(100)
-    matrix = Columns.of(rows, (5, 5), rows).matrix(rows)
-    _, found = learnt({"telco": matrix}, y, torch.zeros(100, 3), [2.0, INFINITE])
-    assert float(found["telco"].weights(0).abs().max()) > 0.1
-    assert float(found["telco"].weights(1).abs().max()) == 0.0
-    assert float(found["telco"].weights(3).abs().max()) == 0.0
 
 
 @settings(max_examples=20, deadline=None)

@@ -1,54 +1,156 @@
-"""The halves of an evidential split network: who knows which rows of a batch.
+"""One step of evidential training at each party: batches, bottoms over rows they know, heads.
 
-A party embeds only the rows it has, and its mean row once a batch, which stands in for all others.
+A batch takes a fixed number of rows of each segment (rows known to all, then each party's own), so
+that overlapping rows are never lost among the others, and so that every party knows the layout of
+a batch without being told. A party embeds only the rows it has, and its mean row once a batch,
+which is the imputed embedding of all others. Plain torch: no parties, no calls.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from fedmend.learn.augment import Weak
+from fedmend.learn.augment import Weak, draw_weak
 from fedmend.learn.nets import Batch, Bottom
 from fedmend.learn.optim import FlatOptimizer
 from fedmend.learn.recorded import Recorded, can_record
-from fedmend.methods.risa.committee import BottomCommittee
+from fedmend.methods.risa.ensemble import BottomEnsemble
+from fedmend.methods.risa.heads import JOINT, EvidenceTop, Objective, total_loss
 from fedmend.methods.risa.imputation import MeanRow, OwnRows, embed
-from fedmend.methods.risa.pools import Pools
-from fedmend.methods.risa.steps import JudgeStep, MeanStep, ViewsStep, loose
-from fedmend.methods.risa.top import (
-    JOINT,
-    EvidenceTop,
-    Objective,
-    consistency_loss,
-    total_loss,
-)
-from fedmend.split.features import ALIGNED, Segments, augmented
+from fedmend.split.features import ALIGNED, PAD, Segments, augmented
 from fedmend.split.halves import BottomHalf, Settings, TopHalf, _gradient, one_cycle
 
+__all__ = ["EvidenceBottomHalf", "EvidenceTopHalf", "Pools", "batch_make_up"]
 
-def _rows(batch: Batch, some: slice) -> Batch:
-    return Batch(
-        batch.numeric[some], batch.codes[some], tuple(block[some] for block in batch.blocks)
-    )
+# ---------------------------------------------------------------------------------- batches
 
-
-def _joined(one: Batch, other: Batch) -> Batch:
-    blocks = zip(one.blocks, other.blocks, strict=True)
-    return Batch(
-        torch.cat([one.numeric, other.numeric]),
-        torch.cat([one.codes, other.codes]),
-        tuple(torch.cat(pair) for pair in blocks),
-    )
+# Overlapping rows are shown at most so often in an epoch, however few there are: learnt by heart
+# they would be of no use.
+MOST_PASSES = 4
 
 
-def _between(stand_in: Tensor, side: Tensor, trust: Tensor) -> Tensor:
-    """The stand-in where a side is not believed at all, the side where it is wholly."""
-    return stand_in + trust[:, None] * (side - stand_in)
+def batch_make_up(counts: Sequence[int], batch_size: int, least: float) -> tuple[list[int], int]:
+    """Rows of each segment in a batch, the first segment's at least a share `least`; and steps.
+
+    >>> batch_make_up([100, 900, 0], 100, 0.25)
+    ([25, 75, 0], 10)
+    """
+    total = sum(counts)
+    size = min(batch_size, total)
+    steps = max(1, round(total / size))
+    first = 0
+    if counts[0]:
+        wanted = min(math.ceil(least * size), math.ceil(MOST_PASSES * counts[0] / steps))
+        first = max(round(size * counts[0] / total), wanted, min(2, size))
+    rest = total - counts[0]
+    if not rest:
+        first = size
+    left = size - first
+    sizes = [first]
+    for place, count in enumerate(counts[1:], 2):
+        later = sum(counts[place:])
+        share = left if not later else round((size - first) * count / rest)
+        share = min(left, max(share, 1) if count else 0)
+        sizes.append(share)
+        left -= share
+    return sizes, steps
+
+
+class Pools:
+    """Training rows by segment, dealt into batches from one seed per epoch.
+
+    A pool that a batch takes more of than its share goes round several times in an epoch.
+    """
+
+    def __init__(
+        self,
+        pools: Sequence[np.ndarray],
+        batch_size: int,
+        least: float,
+        device: torch.device,
+        *,
+        augment: bool = False,
+    ) -> None:
+        self._pools = [torch.from_numpy(np.ascontiguousarray(p, dtype=np.int64)) for p in pools]
+        self.sizes, self.steps = batch_make_up([len(p) for p in pools], batch_size, least)
+        self.device = device
+        self.augment = augment
+        self.draws: Weak | None = None
+        self._draws: Weak | None = None
+        self._numbers = torch.zeros((0, 0), dtype=torch.int64)
+        self._at = self._told_until = 0
+
+    @property
+    def batch_size(self) -> int:
+        return sum(self.sizes)
+
+    def start(self, seed: int) -> None:
+        generator = torch.Generator().manual_seed(seed)
+        columns = []
+        for pool, size in zip(self._pools, self.sizes, strict=True):
+            if not size:
+                continue
+            needed, found = self.steps * size, []
+            while needed > 0:
+                shuffled = pool[torch.randperm(len(pool), generator=generator)][:needed]
+                found.append(shuffled)
+                needed -= len(shuffled)
+            columns.append(torch.cat(found).view(self.steps, size))
+        self._numbers = torch.cat(columns, 1).to(self.device)
+        if self.augment:
+            rows = self.steps * self.batch_size
+            self._draws = draw_weak(rows, generator, PAD).to(self.device)
+        self._at = self._told_until = 0
+
+    def next(self) -> Tensor:
+        numbers = self._numbers[self._at]
+        if self._draws is not None:
+            at = self._at * self.batch_size
+            self.draws = self._draws[at : at + self.batch_size]
+        self._at += 1
+        return numbers
+
+    def walked(self) -> np.ndarray:
+        """The row numbers handed out in this epoch since they were last told of.
+
+        Of a whole epoch each once: how often chance deals which of them says nothing.
+        """
+        if self._at - self._told_until == self.steps:
+            return torch.cat(self._pools).numpy()
+        return self._numbers[self._told_until : self._at].reshape(-1).cpu().numpy()
+
+    def told(self) -> None:
+        """A loss over what was walked has been told."""
+        self._told_until = self._at
+
+    @property
+    def done(self) -> float:
+        """The share of this epoch's batches that were handed out."""
+        return self._at / self.steps
+
+    def places(self, mine: Sequence[bool]) -> Tensor:
+        """Where in a batch the rows of these segments stand."""
+        ends = np.cumsum(self.sizes)
+        pieces = [
+            np.arange(end - size, end)
+            for size, end, own in zip(self.sizes, ends, mine, strict=True)
+            if own
+        ]
+        return torch.from_numpy(np.concatenate([np.zeros(0, np.int64), *pieces])).to(self.device)
+
+
+# ---------------------------------------------------------------------------------- parties
+
+
+def loose(batch: Batch | None) -> tuple[Tensor, ...]:
+    """The tensors of a batch; none of none."""
+    return () if batch is None else (batch.numeric, batch.codes, *batch.blocks)
 
 
 class _Trained:
@@ -98,68 +200,50 @@ class _Trained:
         return batch._replace(blocks=tuple(augmented(block, own) for block in batch.blocks))
 
 
+class MeanStep(nn.Module):
+    """Embeddings of a batch of loose tensors, and last of the mean row, for a GPU to replay."""
+
+    def __init__(self, half: EvidenceBottomHalf) -> None:
+        super().__init__()
+        self.bottom = half.bottom
+        self._half = half
+
+    def forward(self, *given: Tensor) -> Tensor:
+        half = self._half
+        with half.settings.autocast(half.device, cache=False):
+            batch = Batch(given[0], given[1], tuple(given[2:]))
+            return embed(half.bottom, batch, half.mean).to(half.settings.dtype)
+
+
 class EvidenceBottomHalf(_Trained, BottomHalf):
     """A party's bottom over the rows it has, and its mean row."""
 
     def __init__(
         self,
-        module: Bottom | BottomCommittee,
+        module: Bottom | BottomEnsemble,
         own: OwnRows,
         mean: MeanRow,
         segments: Segments,
         name: str,
         settings: Settings,
         device: torch.device,
-        *,
-        strong: Callable[[Batch], Batch] | None = None,
     ) -> None:
         BottomHalf.__init__(self, module, own, settings, device)  # type: ignore[arg-type]
         self._prepare(segments, name)
         self.bottom = module
         self.own = own
         self.mean = mean.to(device, settings.dtype)
-        self.strong = strong
         self._embed = None
         if can_record(device, module):
-            step = ViewsStep if strong is not None else MeanStep
-            self._embed = Recorded(lambda: step(module, self.mean, settings, device), on=True)
-        self._learnt_from = torch.zeros(0, dtype=torch.int64)
+            self._embed = Recorded(lambda: MeanStep(self), on=True)
         self._batch: Batch | None = None
 
     def forward(self) -> Tensor:
         """Embeddings of this party's rows of the next batch, and last of its mean row."""
         self._numbers = self.order.next().index_select(0, self._places)
         self._batch = self._known(self.own, self._numbers)
-        if self.strong is None:
-            self._embedding = self._compute(self._numbers)
-            return self.settings.for_wire(self._embedding.detach())
-        return self._forward_views(self._batch, self.strong)
-
-    def _forward_views(self, batch: Batch, strong: Callable[[Batch], Batch]) -> Tensor:
-        """Overlapping rows, then weak and strong views of this party's own, then the mean row.
-
-        Nothing is learnt from weak views: their embeddings are made without a graph.
-        """
-        overlapping = self.order.sizes[0]
-        own = _rows(batch, slice(overlapping, None))
-        self._batch = _joined(_rows(batch, slice(0, overlapping)), strong(own))
-        if self._embed is not None:
-            weak, self._embedding = self._embed(*loose(own), *loose(self._batch))
-        else:
-            with torch.no_grad(), self.settings.autocast(self.device):
-                weak = self.bottom(own).to(self.settings.dtype)
-            self._embedding = self._compute(batch.numeric)
-        assert self._embedding is not None
-        learnt = torch.arange(overlapping + len(weak) + 1, device=self.device)
-        self._learnt_from = learnt + len(weak) * (learnt >= overlapping)
-        made = self._embedding.detach()
-        whole = torch.cat([made[:overlapping], weak.detach(), made[overlapping:]])
-        return self.settings.for_wire(whole)
-
-    def backward(self, gradient: Tensor) -> None:
-        if self.strong is not None:
-            gradient = gradient.to(self.device).index_select(0, self._learnt_from)
-        super().backward(gradient)
+        self._embedding = self._compute(self._numbers)
+        return self.settings.for_wire(self._embedding.detach())
 
     @torch.no_grad()
     def embed(self, numbers: Tensor) -> Tensor:
@@ -171,10 +255,32 @@ class EvidenceBottomHalf(_Trained, BottomHalf):
 
     def _compute(self, numbers: Tensor, draws: Weak | None = None) -> Tensor:
         assert self._batch is not None
-        if self._embed is not None and self.strong is None and torch.is_grad_enabled():
+        if self._embed is not None and torch.is_grad_enabled():
             return self._embed(*loose(self._batch))
         with self.settings.autocast(self.device):
             return embed(self.bottom, self._batch, self.mean).to(self.settings.dtype)
+
+
+class JudgeStep(nn.Module):
+    """The loss of a batch and the fused opinions, from row numbers and embeddings.
+
+    With a bottom of the label party's own, its batch comes after the embeddings.
+    """
+
+    def __init__(self, half: EvidenceTopHalf) -> None:
+        super().__init__()
+        self.trained = half.module
+        self._half = half
+
+    def forward(self, numbers: Tensor, *given: Tensor) -> tuple[Tensor, Tensor]:
+        half = self._half
+        others = [name for name in half.names if name != half.own]
+        sides = dict(zip(others, given, strict=False))
+        with half.settings.autocast(half.device, cache=False):
+            if half.own is not None:
+                numeric, codes, *blocks = given[len(others) :]
+                sides[half.own] = half.embed_own(Batch(numeric, codes, tuple(blocks)))
+            return half.judge([sides[name] for name in half.names], numbers)
 
 
 class EvidenceTopHalf(_Trained, TopHalf):
@@ -182,8 +288,8 @@ class EvidenceTopHalf(_Trained, TopHalf):
 
     unseen: by row the member that does not learn from it, or -1; None where all learn from all.
     reliable: by party how far its side of each row is believed, where cells of it are completed.
-    The side is then between what was completed and the stand-in, and the party's own opinion is
-    discounted (Shafer) and learnt from as far.
+    The side is then between the completed and the imputed embedding, and the party's own opinion
+    is discounted (Shafer) and learnt from as far.
     """
 
     def __init__(
@@ -196,7 +302,7 @@ class EvidenceTopHalf(_Trained, TopHalf):
         names: Sequence[str],
         segments: Segments,
         label_party: str,
-        bottom: Bottom | BottomCommittee | None,
+        bottom: Bottom | BottomEnsemble | None,
         own: OwnRows | None,
         mean: MeanRow | None,
         watch: Callable[[Tensor, Tensor], None] | None = None,
@@ -219,10 +325,7 @@ class EvidenceTopHalf(_Trained, TopHalf):
         self.unseen: Tensor | None = None
         self.reliable: dict[str, Tensor] = {}
         self._layout: list[tuple[Tensor, Tensor]] = []
-        self.epochs = 0
-        # A weight that grows from epoch to epoch would be recorded as it is in the first.
-        on = can_record(device, bottom, top) and not how.kl
-        self._step = Recorded(lambda: JudgeStep(self), on)
+        self._step = Recorded(lambda: JudgeStep(self), can_record(device, bottom, top))
 
     def set_pools(self, pools: Sequence[np.ndarray], least: float) -> int:
         steps = super().set_pools(pools, least)
@@ -236,10 +339,6 @@ class EvidenceTopHalf(_Trained, TopHalf):
         self._step.forget()
         return steps
 
-    def start_epoch(self, seed: int, dropout_seed: int) -> None:
-        super().start_epoch(seed, dropout_seed)
-        self.epochs += 1
-
     def step(self, embeddings: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """One update; returns the gradient for each embedding that came in."""
         assert self.targets is not None
@@ -250,68 +349,53 @@ class EvidenceTopHalf(_Trained, TopHalf):
         }
         given = [leaves[name] for name in self.names if name != self.own]
         self.optimizer.zero_grad()
-        loss, *more = self._step(numbers, *given, *loose(self._own_batch(numbers)))
-        fused = more[0].detach() if more else None
+        own = None
+        if self.own_rows is not None:
+            own = self._known(self.own_rows, numbers.index_select(0, self._places))
+        loss, fused = self._step(numbers, *given, *loose(own))
         loss.backward()
         self.update()
         self._loss += loss.detach() * len(numbers) / self.top.spec.members
         self._rows += len(numbers)
-        if self.watch is not None and fused is not None:
-            self.watch(numbers, fused)
+        if self.watch is not None:
+            self.watch(numbers, fused.detach())
         return {name: self.settings.for_wire(_gradient(leaf)) for name, leaf in leaves.items()}
 
-    def judge(self, whole: Sequence[Tensor], numbers: Tensor) -> tuple[Tensor, Tensor | None]:
+    def judge(self, whole: Sequence[Tensor], numbers: Tensor) -> tuple[Tensor, Tensor]:
         """The loss of a batch, and the fused opinion on each of its rows."""
         assert self.targets is not None
-        targets = self.targets.index_select(0, numbers)
-        overlapping = self.order.sizes[0] if self.segment_names[0] == ALIGNED else 0
-        if self.how.consistency:
-            total = targets.new_zeros((), dtype=self.settings.dtype)
-            for number, side in enumerate(whole):
-                own = (len(side) - 1 - overlapping) // 2
-                total = total + consistency_loss(
-                    self.top,
-                    self.how,
-                    number,
-                    side,
-                    overlapping,
-                    own,
-                    targets,
-                    likely=self.likely,
-                )
-            return total, None
         sides = [
             side.index_select(0, index)
             for side, (index, _) in zip(whole, self._layout, strict=True)
         ]
-        stand_ins, present = [side[-1] for side in whole], [known for _, known in self._layout]
+        imputed, present = [side[-1] for side in whole], [known for _, known in self._layout]
         for number, name in enumerate(self.names):
             if name in self.reliable:
-                sides[number] = self._believed(name, sides[number], stand_ins[number], numbers)
+                sides[number] = self._believed(name, sides[number], imputed[number], numbers)
                 present[number] = present[number] * self.reliable[name].index_select(0, numbers)
         total, fused = total_loss(
             self.top,
             self.how,
             sides,
-            stand_ins,
+            imputed,
             present,
-            overlapping,
-            targets,
+            self.order.sizes[0] if self.segment_names[0] == ALIGNED else 0,
+            self.targets.index_select(0, numbers),
             self._row_weights(numbers),
-            self.epochs,
             likely=self.likely,
         )
         return total, self._agreed(fused, numbers)
 
-    def _believed(self, name: str, side: Tensor, stand_in: Tensor, numbers: Tensor) -> Tensor:
-        trust = self.reliable.get(name)
-        return side if trust is None else _between(stand_in, side, trust.index_select(0, numbers))
+    def _believed(self, name: str, side: Tensor, imputed: Tensor, numbers: Tensor) -> Tensor:
+        """The imputed embedding where a side is not believed at all, else as far to the side."""
+        if name not in self.reliable:
+            return side
+        trust = self.reliable[name].index_select(0, numbers)
+        return imputed + trust[:, None] * (side - imputed)
 
     def _row_weights(self, numbers: Tensor) -> Tensor:
         """How far rows count [n]; with several members for each of them [members, n]."""
         found = torch.ones(len(numbers), dtype=self.settings.dtype, device=self.device)
-        if self.weights is not None:
-            found = self.weights.index_select(0, numbers)
         if self.top.spec.members == 1:
             return found
         members = torch.arange(self.top.spec.members, device=self.device)[:, None]
@@ -319,16 +403,9 @@ class EvidenceTopHalf(_Trained, TopHalf):
             return found.expand(len(members), -1)
         return found * (self.unseen.index_select(0, numbers) != members)
 
-    def _own_batch(self, numbers: Tensor) -> Batch | None:
-        """This party's rows of a batch; None where it has no columns."""
-        if self.own is None:
-            return None
-        assert self.own_rows is not None
-        return self._known(self.own_rows, numbers.index_select(0, self._places))
-
     def embed_own(self, batch: Batch) -> Tensor:
         assert self.mean is not None
-        assert isinstance(self._bottom, (Bottom, BottomCommittee))
+        assert isinstance(self._bottom, (Bottom, BottomEnsemble))
         return embed(self._bottom, batch, self.mean)
 
     # ------------------------------------------------------------------ without training
@@ -337,29 +414,26 @@ class EvidenceTopHalf(_Trained, TopHalf):
     def own_embedding(self, numbers: Tensor) -> Tensor:
         """As `EvidenceBottomHalf.embed`, for the party the heads live at."""
         assert self.own_rows is not None
-        assert self.mean is not None
-        assert isinstance(self._bottom, (Bottom, BottomCommittee))
         self.module.eval()
         known = numbers[self.own_rows.slot.index_select(0, numbers) >= 0]
         with self.settings.autocast(self.device):
-            found = embed(self._bottom, self.own_rows.batch(known), self.mean)
-        return found.to(self.settings.dtype)
+            return self.embed_own(self.own_rows.batch(known)).to(self.settings.dtype)
 
     @torch.no_grad()
     def source_outputs(
         self,
         sides: Sequence[Tensor],
-        stand_ins: Sequence[Tensor],
+        imputed: Sequence[Tensor],
         known: Sequence[bool],
         numbers: Tensor,
     ) -> dict[str, Tensor]:
         """Outputs of every source that has something to say on rows known to these parties."""
         self.module.eval()
         ready = [
-            self._believed(name, side, stand_in, numbers)
+            self._believed(name, side, mean, numbers)
             if has
-            else stand_in[None].expand(len(numbers), -1)
-            for name, side, stand_in, has in zip(self.names, sides, stand_ins, known, strict=True)
+            else mean[None].expand(len(numbers), -1)
+            for name, side, mean, has in zip(self.names, sides, imputed, known, strict=True)
         ]
         found: dict[str, Tensor] = {}
         with self.settings.autocast(self.device):

@@ -1,4 +1,4 @@
-"""Several networks in one: each learns without a part of the overlapping rows.
+"""An ensemble of networks in one: each learns without a part of the overlapping rows.
 
 The opinion of the one that has not seen a row says how good opinions are, so no row has to be held
 out from the training, and all of them together judge rows better than one. Members share nothing;
@@ -26,8 +26,8 @@ from fedmend.learn.nets import (
 )
 
 __all__ = [
-    "BottomCommittee",
-    "CommitteeSpec",
+    "BottomEnsemble",
+    "EnsembleSpec",
     "MemberLinear",
     "bottom_of",
     "deal",
@@ -79,7 +79,7 @@ def draw(module: nn.Module, generator: torch.Generator) -> nn.Module:
 
 
 @dataclass(frozen=True)
-class CommitteeSpec:
+class EnsembleSpec:
     """So many bottoms of one shape."""
 
     member: BottomSpec
@@ -109,10 +109,10 @@ class Beside(nn.Module):
         return torch.cat([net(values) for net in self.nets], 1)
 
 
-class BottomCommittee(nn.Module):
+class BottomEnsemble(nn.Module):
     """Bottoms side by side; their embeddings one after the other."""
 
-    def __init__(self, spec: CommitteeSpec) -> None:
+    def __init__(self, spec: EnsembleSpec) -> None:
         super().__init__()
         self.spec = spec
         one = spec.member
@@ -136,20 +136,6 @@ class BottomCommittee(nn.Module):
         found = self.body(torch.cat(pieces, 2).transpose(0, 1))
         return found.transpose(0, 1).reshape(rows, -1)
 
-    @torch.no_grad()
-    def take(self, other: Bottom) -> None:
-        """Let every member begin with the weights of one bottom."""
-        found = other.state_dict()
-        self.take_networks(other)
-        for name, mine in self.state_dict().items():
-            if name.startswith("convolutions"):
-                continue
-            theirs = found[name]
-            if name.startswith("tables"):
-                mine.copy_(theirs.repeat(1, self.spec.members))
-            else:
-                mine.copy_(theirs.mT if theirs.ndim == 2 else theirs[None])
-
     def take_networks(self, other: Bottom) -> None:
         """Let every member begin with the networks of one bottom for its blocks."""
         for net, theirs in zip(self.convolutions, other.convolutions, strict=True):
@@ -163,12 +149,12 @@ class BottomCommittee(nn.Module):
         return self.joined(batch.numeric, others)
 
 
-def bottom_of(spec: Mapping[str, Any]) -> Bottom | BottomCommittee:
+def bottom_of(spec: Mapping[str, Any]) -> Bottom | BottomEnsemble:
     """The module a saved spec describes."""
     if "members" not in spec:
         return Bottom(BottomSpec.from_dict(spec))
     one = BottomSpec.from_dict(spec["member"])
-    return BottomCommittee(CommitteeSpec(one, int(spec["members"])))
+    return BottomEnsemble(EnsembleSpec(one, int(spec["members"])))
 
 
 def deal(rows: np.ndarray, members: int, rng: np.random.Generator) -> np.ndarray:

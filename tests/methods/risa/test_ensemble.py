@@ -7,16 +7,16 @@ import pytest
 import torch
 
 from fedmend.learn.nets import Batch, Bottom, BottomSpec
-from fedmend.methods.risa.committee import (
-    BottomCommittee,
-    CommitteeSpec,
+from fedmend.methods.risa.ensemble import (
+    BottomEnsemble,
+    EnsembleSpec,
     MemberLinear,
     bottom_of,
     deal,
     draw,
 )
+from fedmend.methods.risa.heads import EvidenceTop, EvidenceTopSpec, Objective, total_loss
 from fedmend.methods.risa.imputation import MeanRow, embed
-from fedmend.methods.risa.top import EvidenceTop, EvidenceTopSpec, Objective, total_loss
 
 ONE = BottomSpec(numeric=3, cardinalities=(5, 4), hidden=(6,), out=4)
 MEAN = MeanRow(torch.zeros(3), (torch.full((5,), 0.2), torch.full((4,), 0.25)), ())
@@ -28,13 +28,13 @@ def batch_of(n: int) -> Batch:
     return Batch(torch.randn(n, 3, generator=generator), codes)
 
 
-def committee(members: int = 3) -> BottomCommittee:
-    made = draw(BottomCommittee(CommitteeSpec(ONE, members)), torch.Generator().manual_seed(0))
-    assert isinstance(made, BottomCommittee)
+def ensemble(members: int = 3) -> BottomEnsemble:
+    made = draw(BottomEnsemble(EnsembleSpec(ONE, members)), torch.Generator().manual_seed(0))
+    assert isinstance(made, BottomEnsemble)
     return made
 
 
-def member_of(whole: BottomCommittee, number: int) -> Bottom:
+def member_of(whole: BottomEnsemble, number: int) -> Bottom:
     """One member as an ordinary bottom."""
     alone = Bottom(ONE)
     with torch.no_grad():
@@ -48,7 +48,7 @@ def member_of(whole: BottomCommittee, number: int) -> Bottom:
 
 
 def test_members_embed_as_they_would_alone() -> None:
-    whole, batch = committee(), batch_of(7)
+    whole, batch = ensemble(), batch_of(7)
     pieces = whole(batch).chunk(3, 1)
     for number in range(3):
         alone = member_of(whole, number)
@@ -59,11 +59,8 @@ def test_members_embed_as_they_would_alone() -> None:
     assert not torch.allclose(pieces[0], pieces[1])
 
 
-def test_members_may_begin_alike_and_survive_saving() -> None:
-    whole, other = committee(), member_of(committee(), 1)
-    whole.take(other)
-    for piece in whole(batch_of(5)).chunk(3, 1):
-        torch.testing.assert_close(piece, other(batch_of(5)))
+def test_an_ensemble_survives_saving() -> None:
+    whole = ensemble()
     again = bottom_of(whole.spec.to_dict())
     again.load_state_dict(whole.state_dict())
     torch.testing.assert_close(again(batch_of(5)), whole(batch_of(5)))
@@ -72,7 +69,7 @@ def test_members_may_begin_alike_and_survive_saving() -> None:
 
 def test_images_have_a_network_for_each_member() -> None:
     spec = BottomSpec(numeric=0, block_shapes=((1, 8, 8),), hidden=(), out=4)
-    whole = draw(BottomCommittee(CommitteeSpec(spec, 2)), torch.Generator().manual_seed(0)).eval()
+    whole = draw(BottomEnsemble(EnsembleSpec(spec, 2)), torch.Generator().manual_seed(0)).eval()
     images = torch.rand(3, 1, 8, 8, generator=torch.Generator().manual_seed(1))
     batch = Batch(torch.zeros(3, 0), torch.zeros(3, 0, dtype=torch.int64), (images,))
     first, second = whole(batch).chunk(2, 1)
@@ -80,13 +77,14 @@ def test_images_have_a_network_for_each_member() -> None:
     assert not torch.allclose(first, second)
     alone = draw(Bottom(spec), torch.Generator().manual_seed(5)).eval()
     assert isinstance(alone, Bottom)
-    assert isinstance(whole, BottomCommittee)
-    whole.take(alone)
-    torch.testing.assert_close(whole(batch), alone(batch).repeat(1, 2))
+    assert isinstance(whole, BottomEnsemble)
+    whole.take_networks(alone)
+    for net in whole.convolutions[0].nets:  # type: ignore[union-attr]
+        torch.testing.assert_close(net(images), alone.convolutions[0](images))
 
 
 @pytest.mark.parametrize("view_dropout", [False, True])
-def test_the_loss_of_a_committee_is_the_sum_of_its_members(view_dropout: bool) -> None:
+def test_the_loss_of_an_ensemble_is_the_sum_of_its_members(view_dropout: bool) -> None:
     how = Objective(
         fusion="dempster",
         activation="exp",
@@ -101,11 +99,11 @@ def test_the_loss_of_a_committee_is_the_sum_of_its_members(view_dropout: bool) -
     assert isinstance(whole, EvidenceTop)
     generator = torch.Generator().manual_seed(1)
     sides = [torch.randn(9, width, generator=generator) for width in (8, 6)]
-    stand_ins = [torch.randn(width, generator=generator) for width in (8, 6)]
+    imputed = [torch.randn(width, generator=generator) for width in (8, 6)]
     present = [torch.ones(9, dtype=torch.bool), torch.arange(9) < 4]
     y = torch.randint(0, 3, (9,), generator=generator)
     counts = (torch.arange(9) % 2 != torch.arange(2)[:, None]).float()
-    total, fused = total_loss(whole, how, sides, stand_ins, present, 4, y, counts, 1)
+    total, fused = total_loss(whole, how, sides, imputed, present, 4, y, counts)
     assert fused.shape == (2, 9, 4)
     apart = 0.0
     for member in range(2):
@@ -116,8 +114,8 @@ def test_the_loss_of_a_committee_is_the_sum_of_its_members(view_dropout: bool) -
         }
         alone.load_state_dict(saved)
         mine = [side.chunk(2, 1)[member] for side in sides]
-        stand = [each.chunk(2)[member] for each in stand_ins]
-        lost, one = total_loss(alone, how, mine, stand, present, 4, y, counts[member], 1)
+        stand = [each.chunk(2)[member] for each in imputed]
+        lost, one = total_loss(alone, how, mine, stand, present, 4, y, counts[member])
         torch.testing.assert_close(one, fused[member])
         apart = apart + lost
     torch.testing.assert_close(total, apart)
@@ -136,7 +134,7 @@ def test_a_member_learns_nothing_from_rows_it_must_not_see() -> None:
         counts = torch.ones(2, 4)
         counts[1, 0] = 0.0
         seen = [torch.ones(4, dtype=torch.bool)]
-        total, _ = total_loss(top, how, sides, [torch.zeros(8)], seen, 4, y, counts, 1)
+        total, _ = total_loss(top, how, sides, [torch.zeros(8)], seen, 4, y, counts)
         total.backward()
         assert top.joint is not None
         grads.append([p.grad for p in top.joint.parameters()] + [sides[0].grad])

@@ -29,7 +29,6 @@ def test_an_opinion_by_hand() -> None:
     torch.testing.assert_close(found.belief, torch.tensor([0.6, 0.2]))
     torch.testing.assert_close(found.uncertainty, torch.tensor([0.2]))
     torch.testing.assert_close(ev.probability(found), torch.tensor([0.7, 0.3]))
-    torch.testing.assert_close(ev.dirichlet(found), torch.tensor([7.0, 3.0]))
 
 
 def test_yager_by_hand() -> None:
@@ -84,7 +83,7 @@ def test_yager_depends_on_the_order_of_three_and_dempster_does_not() -> None:
         for rule in ev.RULES
     }
     assert float((beliefs["yager"][0] - beliefs["yager"][1]).abs().max()) > 0.01
-    for rule in ("dempster", "average"):
+    for rule in ("dempster", "pool"):
         torch.testing.assert_close(*beliefs[rule])
     # Left to right: the last party's belief meets whatever doubt the others left.
     by_hand = ev.yager(ev.yager(three[0], three[1]), three[2])
@@ -94,7 +93,7 @@ def test_yager_depends_on_the_order_of_three_and_dempster_does_not() -> None:
 @settings(max_examples=60, deadline=None)
 @given(
     st.lists(rows_of(), min_size=1, max_size=4),
-    st.sampled_from(ev.ACTIVATIONS),
+    st.sampled_from(["softplus", "exp"]),
     st.sampled_from(ev.RULES),
 )
 def test_masses_sum_to_one_and_gradients_are_finite(
@@ -107,8 +106,7 @@ def test_masses_sum_to_one_and_gradients_are_finite(
         assert float(mass(each).detach()) == pytest.approx(1.0, abs=2e-5)
         assert bool((each.belief >= 0).all())
         assert 0 <= float(each.uncertainty.detach()) <= 1 + 1e-6
-    total = ev.loss(fused, torch.tensor(1)) + ev.loss(opinions[0], torch.tensor(2), "digamma")
-    total = total + ev.kl_to_uniform(opinions[0], torch.tensor(0))
+    total = ev.loss(fused, torch.tensor(1)) + ev.loss(opinions[0], torch.tensor(2))
     assert bool(torch.isfinite(total))
     (slope,) = torch.autograd.grad(total, outputs)
     assert bool(torch.isfinite(slope).all())
@@ -161,7 +159,7 @@ def test_a_pool_needs_no_order_and_heeds_nobody_who_knows_nothing(
     back = ev.pool(given_[::-1], weights[::-1])
     torch.testing.assert_close(back.belief, found.belief)
     torch.testing.assert_close(back.uncertainty, found.uncertainty)
-    more = ev.pool([*given_, ev.vacuous(given_[0].belief)], [*weights, 1.0])
+    more = ev.pool([*given_, ev.discount(given_[0], 0.0)], [*weights, 1.0])
     torch.testing.assert_close(more.belief, found.belief)
     logs = sum(w * ev.probability(each).log() for w, each in zip(weights, given_, strict=True))
     torch.testing.assert_close(ev.probability(found), torch.as_tensor(logs).softmax(-1))
@@ -195,33 +193,14 @@ def test_a_discount_moves_belief_into_doubt(row: list[float], trust: float) -> N
     assert float(after.uncertainty) >= float(before.uncertainty) - 1e-12
     neutral = ev.dempster(before, ev.discount(before, 0.0))
     torch.testing.assert_close(neutral.belief, before.belief)
-    torch.testing.assert_close(ev.vacuous(before.belief).belief, torch.zeros_like(before.belief))
 
 
-def test_losses_against_torch_distributions() -> None:
-    torch.manual_seed(0)
-    given_ = ev.opinion(torch.rand(5, 3, dtype=torch.float64) * 10)
+def test_the_loss_is_that_of_the_mean_of_the_dirichlet_distribution() -> None:
+    alpha = torch.rand(5, 3, dtype=torch.float64) * 10 + 1
     y = torch.tensor([0, 1, 2, 1, 0])
-    alpha = ev.dirichlet(given_)
     p = alpha / alpha.sum(1, keepdim=True)
-    torch.testing.assert_close(
-        ev.loss(given_, y), torch.nn.functional.nll_loss(p.log(), y, reduction="none")
-    )
-    draws = torch.distributions.Dirichlet(alpha).sample((200_000,))
-    picked = draws.gather(2, y[None, :, None].expand(200_000, 5, 1))[..., 0]
-    torch.testing.assert_close(
-        ev.loss(given_, y, "digamma"), -picked.log().mean(0), atol=0.02, rtol=0.02
-    )
-    hot = torch.nn.functional.one_hot(y, 3)
-    torch.testing.assert_close(
-        ev.loss(given_, y, "mse"), ((draws - hot) ** 2).sum(2).mean(0), atol=0.01, rtol=0.02
-    )
-    wrong = hot + (1 - hot) * alpha
-    wanted = torch.distributions.kl_divergence(
-        torch.distributions.Dirichlet(wrong),
-        torch.distributions.Dirichlet(torch.ones(5, 3).double()),
-    )
-    torch.testing.assert_close(ev.kl_to_uniform(given_, y), wanted)
+    wanted = torch.nn.functional.nll_loss(p.log(), y, reduction="none")
+    torch.testing.assert_close(ev.loss(ev.opinion(alpha - 1), y), wanted)
 
 
 def test_soft_labels_are_a_mean_of_hard_ones() -> None:
@@ -233,13 +212,7 @@ def test_soft_labels_are_a_mean_of_hard_ones() -> None:
     torch.testing.assert_close(ev.loss(given_, soft), by_hand)
 
 
-def test_unknown_names_are_refused() -> None:
-    given_ = ev.opinion(torch.ones(1, 2))
-    for wrong in (
-        lambda: ev.evidence(torch.ones(2), "tanh"),
-        lambda: ev.fuse([given_], "mean"),
-        lambda: ev.fuse([], "yager"),
-        lambda: ev.loss(given_, torch.tensor([0]), "hinge"),
-    ):
-        with pytest.raises(ConfigError):
-            wrong()
+@pytest.mark.parametrize(("opinions", "rule"), [(1, "mean"), (0, "yager")])
+def test_unknown_rules_and_no_opinions_are_refused(opinions: int, rule: str) -> None:
+    with pytest.raises(ConfigError):
+        ev.fuse([ev.opinion(torch.ones(1, 2))] * opinions, rule)

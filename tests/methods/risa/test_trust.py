@@ -1,0 +1,216 @@
+"""How far sources are trusted: temperatures and discounts, powers of a pool, and when the label
+party stands alone."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from scipy.optimize import minimize
+from torch import Tensor
+
+from fedmend.methods.risa import opinions as ev
+from fedmend.methods.risa.heads import JOINT, Objective
+from fedmend.methods.risa.trust import (
+    COLUMNS,
+    Calibration,
+    Trusted,
+    fit_pool,
+    fit_sources,
+    minimise,
+)
+
+
+def test_minimise_agrees_with_scipy() -> None:
+    def value(theta: torch.Tensor) -> torch.Tensor:
+        x, y = theta.flatten()
+        return (1 - x) ** 2 + 10 * (y - x**2) ** 2
+
+    found = minimise(value, torch.tensor([[-1.0, 2.0]], dtype=torch.float64), steps=200)
+    wanted = minimize(lambda p: (1 - p[0]) ** 2 + 10 * (p[1] - p[0] ** 2) ** 2, [-1, 2]).x
+    np.testing.assert_allclose(found.flatten(), wanted, atol=1e-2)
+
+
+@pytest.fixture
+def judged() -> tuple[dict[str, torch.Tensor], torch.Tensor]:
+    """A good source, one that is too sure, and one that knows nothing but is sure of it."""
+    rng = np.random.default_rng(0)
+    y = rng.integers(0, 3, 400)
+    clear = torch.tensor(rng.normal(size=(400, 3)) + 2.5 * np.eye(3)[y])
+    sure = torch.tensor(4 * (rng.normal(size=(400, 3)) + np.eye(3)[y]))
+    noise = torch.tensor(4 * rng.normal(size=(400, 3)))
+    return {"bank": clear, "telco": sure, JOINT: noise}, torch.from_numpy(y)
+
+
+def test_calibration_cools_the_overconfident_and_distrusts_noise(judged) -> None:
+    outputs, y = judged
+    how = Objective(fusion="dempster", activation="exp")
+    found = fit_sources(how, outputs, y, anchor="bank")
+    raw = ev.loss(Calibration().fuse(how, "aligned", outputs), y).mean()
+    made = _made(found)
+    fitted = ev.loss(made.fuse(how, "aligned", outputs), y).mean()
+    alone = ev.loss(how.opinion(outputs["bank"]), y).mean()
+    assert float(fitted) < float(raw)
+    assert float(fitted) < float(alone)
+    assert found.temperature["telco"] > 1.2
+    again = Calibration.from_wire(made.to_wire())
+    assert again == made
+
+
+def test_the_guard_falls_back_on_the_label_party(judged) -> None:
+    outputs, y = judged
+    harmful = {"bank": outputs["bank"], "telco": outputs[JOINT]}
+    how = Objective(fusion="yager", activation="exp")
+    found = fit_sources(how, harmful, y, anchor="bank")
+    assert found.trust["telco"] == 0.0 or found.losses["all"] < found.losses["bank"]
+    assert min(found.losses.values()) <= found.losses["bank"]
+
+
+def test_few_rows_fit_one_temperature_for_all(judged) -> None:
+    outputs, y = judged
+    some = {"bank": outputs["bank"][:60], "telco": outputs["telco"][:60]}
+    found = fit_sources(Objective(fusion="dempster", activation="exp"), some, y[:60], anchor="bank")
+    used = [name for name, trust in found.trust.items() if trust > 0]
+    assert len({found.temperature[name] for name in used}) == 1
+    assert {round(found.trust[name], 6) for name in used} == {round(1 / (1 + np.exp(-3.0)), 6)}
+    assert set(found.losses) == {"all", "bank"}
+
+
+@pytest.mark.parametrize(("good", "heard"), [(True, True), (False, False)])
+def test_of_few_rows_sources_alike_are_all_heard_or_none_but_the_label_party(
+    good: bool, heard: bool
+) -> None:
+    """Two heads that are right on their own account; a joint one that is no better than either."""
+    rng = np.random.default_rng(2)
+    y = rng.integers(0, 3, 2100)
+    clear = [torch.tensor(rng.normal(size=(2100, 3)) + 1.5 * np.eye(3)[y]) for _ in range(3)]
+    telco = clear[1] if good else torch.tensor(6 * rng.normal(size=(2100, 3)))
+    outputs, targets = {"bank": clear[0], "telco": telco, JOINT: clear[2]}, torch.from_numpy(y)
+    if not good:
+        outputs[JOINT] = telco
+    how = Objective(fusion="dempster", activation="exp")
+    few = {name: values[:100] for name, values in outputs.items()}
+    found = fit_sources(how, few, targets[:100], anchor="bank", alike=True)
+    assert set(found.losses) == {"all", "bank"}
+    assert [name for name, trust in found.trust.items() if trust > 0] == (
+        ["bank", "telco", JOINT] if heard else ["bank"]
+    )
+    assert len({found.temperature[name] for name in found.trust if found.trust[name]}) == 1
+    # Of sources that may differ the joint head stands for all.
+    other = fit_sources(how, few, targets[:100], anchor="bank")
+    assert set(other.losses) == {JOINT, "bank"}
+    if good:
+        rest = {name: values[100:] for name, values in outputs.items()}
+        right = [
+            (ev.probability(_made(each).fuse(how, "aligned", rest)).argmax(1) == targets[100:])
+            .float()
+            .mean()
+            for each in (found, other)
+        ]
+        assert right[0] > right[1] + 0.05
+
+
+def _made(found: Trusted) -> Calibration:
+    return Calibration(
+        {"aligned": found.temperature}, {"aligned": found.trust}, {"aligned": found.centre}
+    )
+
+
+def test_a_temperature_draws_towards_what_is_usual() -> None:
+    """Of a class nine rows in ten have, an overconfident source must not be cooled to evens."""
+    rng = np.random.default_rng(1)
+    y = torch.from_numpy((rng.random(600) < 0.1).astype(int))
+    noise = rng.normal(size=600) * 3
+    logits = torch.from_numpy(np.stack([2.2 + noise, -noise], 1))
+    how = Objective(fusion="dempster", activation="exp")
+    found = fit_sources(how, {"bank": logits}, y)
+    made = Calibration({"a": found.temperature}, {"a": found.trust}, {"a": found.centre})
+    p = ev.probability(made.fuse(how, "a", {"bank": logits}))[:, 1]
+    assert found.temperature["bank"] > 2
+    assert float(p.mean()) < 0.3
+
+
+# ---------------------------------------------------------------------------------- pools
+
+HOW = Objective(fusion="pool", activation="exp")
+TELCO = "telco" + COLUMNS
+HELD = {"bank": 1.0, TELCO: 1.0}
+
+
+def pooled(rows: int, helpful: bool) -> tuple[dict[str, Tensor], Tensor]:
+    """A bank that is mostly right, and columns of a telco that are sure: rightly or wrongly."""
+    rng = np.random.default_rng(0)
+    y = rng.integers(0, 2, rows)
+    bank = np.where(np.eye(2)[y] == 1, 1.0, -1.0) + rng.normal(size=(rows, 2))
+    said = y if helpful else 1 - y
+    telco = np.where(np.eye(2)[said] == 1, 3.0, 0.0) + 0.1 * rng.normal(size=(rows, 2))
+    return {"bank": torch.tensor(bank).float(), TELCO: torch.tensor(telco).float()}, torch.tensor(y)
+
+
+@pytest.mark.parametrize("rows", [8, 16])
+def test_who_does_harm_is_not_heard(rows: int) -> None:
+    outputs, y = pooled(rows, helpful=False)
+    found = fit_pool(HOW, outputs, y, held=HELD, anchor="bank")
+    assert found.losses["all"] > found.losses["bank"]
+    assert found.trust == {"bank": 1.0, TELCO: 0.0}
+    assert not any(found.bias)
+    # The pool then says what the bank says, row by row.
+    calibrated = Calibration(trust={"aligned": found.trust}, bias={"aligned": found.bias})
+    fused = calibrated.fuse(HOW, "aligned", outputs)
+    alone = Calibration().fuse(HOW, "aligned", {"bank": outputs["bank"]})
+    torch.testing.assert_close(
+        fused.belief + fused.uncertainty / 2, alone.belief + alone.uncertainty / 2
+    )
+
+
+def test_harm_within_the_error_of_the_mean_shuts_nobody_out() -> None:
+    """Few rows tell little: columns that say next to nothing look harmful every other time."""
+    heard = []
+    for seed in range(12):
+        rng = np.random.default_rng(seed)
+        y = rng.integers(0, 2, 30)
+        bank = np.where(np.eye(2)[y] == 1, 1.0, -1.0) + rng.normal(size=(30, 2))
+        outputs = {"bank": torch.tensor(bank).float()}
+        outputs[TELCO] = torch.tensor(0.8 * rng.normal(size=(30, 2))).float()
+        found = fit_pool(HOW, outputs, torch.tensor(y), held=HELD, anchor="bank")
+        if found.losses["all"] > found.losses["bank"]:
+            heard.append(found.trust[TELCO] > 0)
+    assert len(heard) > 4
+    assert np.mean(heard) > 0.7
+
+
+def test_without_an_anchor_the_harm_is_only_dampened() -> None:
+    outputs, y = pooled(16, helpful=False)
+    found = fit_pool(HOW, outputs, y, held=HELD)
+    assert found.losses == {}
+    assert 0 < found.trust[TELCO] < 1
+
+
+def test_who_helps_is_heard() -> None:
+    outputs, y = pooled(60, helpful=True)
+    found = fit_pool(HOW, outputs, y, held=HELD, anchor="bank")
+    assert found.losses["all"] < found.losses["bank"]
+    assert found.trust[TELCO] > 0.5
+
+
+def test_powers_are_those_of_a_penalised_likelihood() -> None:
+    """Against scipy: log p adds up by powers held at 1, with a constant held at 0."""
+    outputs, y = pooled(60, helpful=True)
+    found = fit_pool(HOW, outputs, y, held=HELD)
+    evidence = np.exp(outputs["bank"].numpy()) + 1
+    scores = outputs[TELCO].numpy()
+    logs = np.stack(
+        [
+            np.log(evidence / evidence.sum(1, keepdims=True)),
+            scores - np.logaddexp.reduce(scores, axis=1, keepdims=True),
+        ]
+    )
+
+    def lost(theta: np.ndarray) -> float:
+        total = np.tensordot(theta[:2], logs, 1) + theta[2:]
+        p = total - np.logaddexp.reduce(total, axis=1, keepdims=True)
+        held = (((theta[:2] - 1) / 0.25) ** 2).sum() + (theta[2:] ** 2).sum()
+        return float(-p[np.arange(60), y.numpy()].sum() + 0.5 * held)
+
+    best = minimize(lost, np.array([1.0, 1.0, 0.0, 0.0])).x
+    np.testing.assert_allclose([found.trust["bank"], found.trust[TELCO]], best[:2], atol=5e-3)
