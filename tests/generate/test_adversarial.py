@@ -15,7 +15,7 @@ from fedmend.generate import Generator
 from fedmend.generate.adversarial import joint_gap, settle
 from fedmend.generate.ctgan import CTGAN, PackedCritic
 from fedmend.generate.encoder import Span
-from fedmend.generate.square import SquareCritic
+from fedmend.generate.convolutional import SquareCritic
 from fedmend.generate.training import EMA
 
 

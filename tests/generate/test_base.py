@@ -36,7 +36,7 @@ def test_all_eight_are_listed_and_made() -> None:
 
 def test_repr_shows_what_was_changed() -> None:
     assert repr(make("vae")) == "VAE()"
-    assert repr(make("vae", epochs=7, seed=2)) == "VAE(epochs=7, seed=2)"
+    assert repr(make("vae", epochs=7, seed=2)) == "VAE(seed=2, epochs=7)"
 
 
 def test_given_missing_cells_are_generated(fitted: Generator) -> None:

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn import functional as F
 
-from fedmend.generate.conditions import Conditions
+from fedmend.generate.adversarial import Conditions
 from fedmend.generate.encoder import Encoded, Span
 
 CPU = torch.device("cpu")

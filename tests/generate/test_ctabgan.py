@@ -9,7 +9,7 @@ import torch
 from fedmend.data.table import Table
 from fedmend.generate import Generator
 from fedmend.generate.ctabgan import CTABGAN
-from fedmend.generate.square import SquareCritic
+from fedmend.generate.convolutional import SquareCritic
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from fedmend.data.table import Table
-from fedmend.generate.diffusion import mixed, signal, step_back
+from fedmend.generate.tabddpm import mixed, signal, step_back
 from fedmend.generate.encoder import Encoder
 from fedmend.generate.heads import Heads
 

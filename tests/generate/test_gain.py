@@ -16,8 +16,8 @@ from fedmend.data.table import Table
 from fedmend.errors import ConfigError
 from fedmend.generate.encoder import Encoder
 from fedmend.generate.gain import GAIN
-from fedmend.generate.gain_nets import Critic, Guess, Imputer, Layout
-from fedmend.generate.gain_parts import Duel, Game, Rows, _turns, draw_cells, expected_cells, hide
+from fedmend.generate.gain import Critic, Guess, Imputer, Layout
+from fedmend.generate.gain import Duel, Game, Rows, _turns, draw_cells, expected_cells, hide
 from fedmend.generate.training import held_out, seed_parameters
 
 

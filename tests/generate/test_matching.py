@@ -5,7 +5,7 @@ import torch
 
 from fedmend.data.table import Table
 from fedmend.generate.encoder import Encoded, Encoder
-from fedmend.generate.matching import Matcher
+from fedmend.generate.adversarial import Matcher
 
 
 def _fitted(mixed: Table) -> tuple[Encoder, Encoded]:

@@ -4,7 +4,7 @@ import numpy as np
 from scipy.stats import norm
 from sklearn.mixture import GaussianMixture
 
-from fedmend.generate.mixture import Mixture, fit_mixture
+from fedmend.generate.codecs import Mixture, fit_mixture
 
 
 def test_log_joint_equals_scipy() -> None:

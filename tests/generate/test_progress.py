@@ -10,7 +10,7 @@ import pytest
 
 from fedmend.data.table import Table
 from fedmend.generate import Generator
-from fedmend.generate.progress import shown
+from fedmend.generate.training import shown
 
 
 class Terminal(io.StringIO):

@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedmend.generate.square import SquareCritic, SquareGenerator, side_of
+from fedmend.generate.convolutional import SquareCritic, SquareGenerator, side_of
 
 
 @given(width=st.integers(1, 5000))

@@ -11,7 +11,7 @@ from torch.distributions import Independent, Normal, kl_divergence
 from fedmend.data.table import Table
 from fedmend.errors import ConfigError
 from fedmend.generate.encoder import Encoder
-from fedmend.generate.gain_nets import Layout
+from fedmend.generate.gain import Layout
 from fedmend.generate.vgain import VGAIN, VariationalImputer, divergence
 
 

@@ -5,7 +5,7 @@ MisGAN, Li et al. 2019), so that the generator learns complete rows from incompl
 one is of the same condition: gaps may depend on conditional columns, or else on nothing.
 
 Known columns: a row that knows one conditional category and nothing else is generated under that
-condition, and again until it shows the category. Any other row is matched (see `matching`) with
+condition, and again until it shows the category. Any other row is matched (see `Matcher`) with
 candidates generated under its rarest known category.
 
 What is sampled from is a running average of the generator's weights, at the point of training
@@ -15,7 +15,7 @@ where it came closest to held-out rows.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -24,10 +24,9 @@ from torch import nn
 from torch.nn import functional as F
 
 from fedmend.generate.base import Generator
-from fedmend.generate.conditions import Conditions
-from fedmend.generate.encoder import Encoded, Raw, Span
+from fedmend.generate.codecs import indicators
+from fedmend.generate.encoder import Encoded, Encoder, Raw, Span
 from fedmend.generate.heads import Heads
-from fedmend.generate.matching import Matcher
 from fedmend.generate.training import (
     EMA,
     Progress,
@@ -37,10 +36,193 @@ from fedmend.generate.training import (
     train,
 )
 
-__all__ = ["Adversarial", "Step", "joint_gap", "settle"]
+__all__ = ["Adversarial", "Conditions", "Matcher", "Step", "joint_gap", "settle"]
+
+# --- conditions -----------------------------------------------------------------------------
+
+
+class Conditions:
+    """CTGAN's conditional vector and training-by-sampling (Xu et al. 2019, section 4.3).
+
+    A condition names one category of one of ``spans``; without spans there are none. All categories
+    are numbered through, so that a batch of conditions is one tensor of numbers, drawn with one
+    call; the rows that hold each are listed beforehand, so that a matching row is one look-up.
+    ``counts`` are the rows per category once `fit` or restored; ``width`` the number of categories.
+    """
+
+    def __init__(self, spans: Sequence[Span], device: torch.device) -> None:
+        sizes = torch.tensor([span.stop - span.start for span in spans], dtype=torch.int64)
+        positions = [np.arange(span.start, span.stop) for span in spans]
+        self.width = int(sizes.sum())
+        self.device = device
+        self.positions = torch.from_numpy(
+            np.concatenate([np.empty(0, np.int64), *positions]).astype(np.int64)
+        ).to(device)
+        self.column = torch.repeat_interleave(torch.arange(len(spans)), sizes).to(device)
+        self.counts = torch.ones(self.width, device=device)
+
+    def fit(self, values: torch.Tensor, sampling: str = "log-frequency") -> None:
+        """List the rows of every category; ``sampling`` says how often it will be asked for.
+
+        **Shape**: (n, width of a row), missing cells zero
+        """
+        self.n_rows = len(values)
+        held = values[:, self.positions] > 0.5
+        self.counts = held.sum(0).float()
+        # Categories in order, and within each its rows: one look-up finds the k-th row of any.
+        self.rows = held.T.nonzero()[:, 1]
+        self.starts = (self.counts.cumsum(0) - self.counts).long()
+        by_log = sampling == "log-frequency"
+        self.drawn_by = self._weights(self.counts.log1p() if by_log else self.counts)
+        self._any = bool(self.counts.any())
+
+    def _weights(self, masses: torch.Tensor) -> torch.Tensor:
+        """A probability for every category: columns alike, within a column by mass."""
+        if not self.width:
+            return masses
+        member = F.one_hot(self.column).to(masses.dtype)  # a sum in the same order every time
+        return masses / (member @ (masses @ member)).clamp(min=1e-12)
+
+    def draw(self, n: int, generator: torch.Generator) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Row numbers to train on, and the condition each was drawn for.
+
+        A column is drawn evenly, a category by its frequency or the logarithm of it, a row evenly
+        among those that hold the category. Where no category is held at all, any row will do.
+        """
+        if not self._any:
+            rows = torch.randint(self.n_rows, (n,), generator=generator, device=self.device)
+            return rows, None
+        wanted = torch.multinomial(self.drawn_by, n, replacement=True, generator=generator)
+        share = torch.rand(n, generator=generator, device=self.device)
+        within = (share * self.counts[wanted]).long()
+        within = torch.minimum(within, self.counts[wanted].long() - 1)
+        return self.rows[self.starts[wanted] + within], wanted
+
+    def natural(self, n: int, generator: torch.Generator) -> torch.Tensor | None:
+        """Conditions as frequent as in the table, to sample freely."""
+        if not self.counts.any():
+            return None
+        weights = self._weights(self.counts)
+        return torch.multinomial(weights, n, replacement=True, generator=generator)
+
+    def vector(self, wanted: torch.Tensor | None, n: int) -> torch.Tensor:
+        """The conditional vector. **Shape**: (n,) -> (n, width)"""
+        vector = torch.zeros(n, self.width, device=self.device)
+        return vector if wanted is None else vector.scatter_(1, wanted[:, None], 1.0)
+
+    def plane(self, wanted: torch.Tensor | None, n: int, width: int) -> torch.Tensor:
+        """Ones where a row has the categories wanted. **Shape**: (n,) -> (n, width of a row)"""
+        plane = torch.zeros(n, width, device=self.device)
+        return plane if wanted is None else plane.scatter_(1, self.positions[wanted][:, None], 1.0)
+
+    def cross_entropy(self, logits: torch.Tensor, wanted: torch.Tensor | None) -> torch.Tensor:
+        """How far the generated categories are from the wanted ones, mean over the rows."""
+        if wanted is None:
+            return logits.new_zeros(())
+        scores = logits[:, self.positions]
+        other = self.column != self.column[wanted][:, None]
+        return F.cross_entropy(scores.masked_fill(other, -torch.inf), wanted)
+
+    def missed(self, made: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:
+        """The rows that do not show the category wanted."""
+        other = self.column != self.column[wanted][:, None]
+        shown = made[:, self.positions].masked_fill(other, -torch.inf).argmax(1)
+        return (shown != wanted).nonzero()[:, 0]
+
+    def rarest(self, known: Encoded, spread: np.ndarray) -> np.ndarray:
+        """For every row its known category with the fewest rows, or -1 if none is known.
+
+        ``spread`` (n, width of a row) says which coordinates are observed.
+        """
+        if not self.width:
+            return np.full(known.n_rows, -1)
+        positions = self.positions.cpu().numpy()
+        held = (known.values[:, positions] > 0.5) & spread[:, positions]
+        counts = np.where(held, self.counts.cpu().numpy(), np.inf)
+        found: np.ndarray = np.where(held.any(axis=1), counts.argmin(axis=1), -1)
+        return found
+
+
+# --- known columns by matching --------------------------------------------------------------
+
+_CELLS = 20_000_000
+_NARROWEST = 0.02
+
+
+class Matcher:
+    """Known columns by matching: a wanted row becomes one of many candidates that agree with it.
+
+    Approximate Bayesian computation with a kernel: every candidate is weighed by how close it comes
+    in the known columns, and one is drawn by weight. Exact in the limit of many candidates; with
+    few it errs towards rows that are merely similar where something is known. Candidates are laid
+    out so that their distances to known rows are two matrix products.
+
+    The distance counts known columns only: half the squared difference of numbers, in the
+    candidates' standard deviations, and 1 for a wrong category. The kernel falls off with the
+    distance in units of that of the ``neighbours``-th nearest candidate. ``raw`` are the
+    candidates as raw numbers.
+    """
+
+    def __init__(self, pool: torch.Tensor, encoder: Encoder, neighbours: int = 5) -> None:
+        self.pool = pool
+        self.encoder = encoder
+        self.neighbours = min(neighbours, len(pool))
+        self.raw = raw = encoder.decode(pool.cpu().numpy())
+        self._sizes = {
+            name: len(encoder.schema[name].categories or ()) or 1 for name in encoder.columns
+        }
+        self._units = {
+            name: (float(raw[name].mean()), float(raw[name].std()) or 1.0)
+            for name in self._sizes
+            if not encoder.schema[name].is_categorical
+        }
+        self._owner = np.repeat(np.arange(len(self._sizes)), list(self._sizes.values()))
+        self._points = self._features(raw)
+
+    def _features(self, raw: Raw) -> torch.Tensor:
+        """Standardised numbers and indicators of categories. **Shape**: (n, features)"""
+        parts = []
+        for name, size in self._sizes.items():
+            if name in self._units:
+                mean, unit = self._units[name]
+                parts.append(((raw[name] - mean) / unit)[:, None].astype(np.float32))
+            else:
+                parts.append(indicators(raw[name].astype(np.int64), size))
+        return torch.from_numpy(np.concatenate(parts, axis=1)).to(self.pool.device)
+
+    def draw(self, known: Encoded, generator: torch.Generator) -> torch.Tensor:
+        """A candidate for every known row. **Shape**: (n, width) -> (n, width)"""
+        return self.pool[self.pick(known, 1, generator)[:, 0]]
+
+    def pick(self, known: Encoded, draws: int, generator: torch.Generator) -> torch.Tensor:
+        """Which candidates are drawn for every known row. **Shape**: (n, width) -> (n, draws)"""
+        at_once = max(1, _CELLS // len(self.pool))
+        picked = []
+        for start in range(0, known.n_rows, at_once):
+            rows = np.arange(start, min(start + at_once, known.n_rows))
+            weights = self._weights(self.distances(known.take(rows)))
+            picked.append(torch.multinomial(weights, draws, True, generator=generator))
+        return torch.cat(picked)
+
+    def _weights(self, distance: torch.Tensor) -> torch.Tensor:
+        closest = distance.topk(self.neighbours, dim=1, largest=False).values
+        nearest, reach = closest[:, :1], closest[:, -1:] - closest[:, :1]
+        return torch.exp((nearest - distance) / reach.clamp(min=_NARROWEST))
+
+    def distances(self, known: Encoded) -> torch.Tensor:
+        """Of every known row to every candidate, less what is the same for all candidates.
+
+        **Shape**: (n, width) -> (n, candidates)
+        """
+        wanted = self._features(self.encoder.decode(known.values))
+        counts = torch.from_numpy(known.observed[:, self._owner].astype(np.float32))
+        counts = counts.to(self.pool.device)
+        return counts @ (0.5 * self._points.square()).T - (counts * wanted) @ self._points.T
+
+
+# --- the frame of training and sampling -----------------------------------------------------
 
 GUMBEL = 0.2
-SAMPLING = ("log-frequency", "frequency")
 _CHUNK = 8192
 _TRIES = 20
 _SCORES = 40
@@ -86,13 +268,8 @@ class Adversarial(Generator):
 
     def _problems(self) -> list[str]:
         problems = super()._problems()
-        if self.pac < 1:
-            problems.append(f"pac must be a whole number from 1, got pac={self.pac!r}")
         if self.batch_size < 2:  # batch norm cannot normalise one row
             problems.append(f"batch_size must be 2 or more, got {self.batch_size!r}")
-        if self.sampling not in SAMPLING:
-            allowed = " or ".join(map(repr, SAMPLING))
-            problems.append(f"sampling must be {allowed}, got sampling={self.sampling!r}")
         return problems
 
     def _build(self) -> dict[str, nn.Module]:

@@ -3,9 +3,10 @@
 A generator of its own says how it trains and how it makes coordinates; all that concerns tables —
 types, ranges, given columns, missing cells, ids — is settled here, once for all of them:
 
+    @dataclass(kw_only=True, eq=False, repr=False)                       # or an own __init__
     class Mine(Generator):
         name = "mine"
-        def __init__(self, *, epochs=300, seed=0, device="auto"): ...
+        epochs: int = 300
         def _encoder(self): return Encoder(numeric="quantile")
         def _build(self): self.net_ = ...; return {"net": self.net_}     # modules, by name
         def _train(self, rows, progress): ...                            # trains what _build made
@@ -16,6 +17,7 @@ What is sampled is complete: missing cells are gaps to be filled, never values t
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from numbers import Integral
 from pathlib import Path
 from typing import Any, ClassVar, Self
@@ -30,9 +32,7 @@ from fedmend.data.schema import Schema
 from fedmend.data.table import Table
 from fedmend.errors import ConfigError, DataError, NotFitted
 from fedmend.generate.encoder import Encoded, Encoder, Raw
-from fedmend.generate.files import read, write
 from fedmend.generate.given import Given, fill, given_rows, quiet
-from fedmend.generate.progress import shown
 from fedmend.generate.registry import class_of, defined
 from fedmend.generate.training import (
     Progress,
@@ -40,27 +40,33 @@ from fedmend.generate.training import (
     numpy_for,
     pick_device,
     seed_parameters,
+    shown,
 )
+from fedmend.split.parts import read_file, write_file
 
 __all__ = ["Generator"]
 
 MIN_ROWS = 10
 LARGEST = 1e100
-# Parameters by name, as far as they mean the same everywhere.
+_FORMAT, _VERSION = "fedmend generator", 1
+# What parameters may be, by name: the same names mean the same in all generators.
 COUNTS = {
-    "seed": 0,
-    "epochs": 1,
-    "steps": 1,
-    "batch_size": 1,
-    "latent": 1,
-    "channels": 1,
-    "candidates": 1,
-    "time_width": 2,
-    "patience": 0,
+    **dict.fromkeys(("seed", "patience", "blocks", "refine"), 0),
+    **dict.fromkeys(("epochs", "steps", "latent", "channels", "candidates", "pac"), 1),
+    **dict.fromkeys(("batch_size", "sampling_steps", "resample", "rounds"), 1),
+    **dict.fromkeys(("time_width", "bins"), 2),
 }
-SHARES = ("dropout", "validation", "ema", "average")
+"""Whole numbers from here on."""
+SHARES = ("dropout", "validation", "ema", "average", "condition")
+"""From 0 to 1, 1 excluded."""
+PARTS = ("hint", "blank", "blind")
+"""From 0 to 1, both included."""
+POSITIVE = ("lr", "epsilon")
+NOT_NEGATIVE = ("penalty", "beta", "decay", "weight_decay")
+CHOICES = {"sampling": ("log-frequency", "frequency"), "numeric": ("rank", "minmax")}
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class Generator(Parameters):
     """The interface and the table side of every generator.
 
@@ -70,8 +76,18 @@ class Generator(Parameters):
 
     name: ClassVar[str]
     impute_draws: ClassVar[int] = 10
-    seed: int
-    device: str
+    PRESETS: ClassVar[dict[str, dict[str, Any]]] = {}
+    """Named settings; ``paper`` are the publication's, where they differ from the defaults."""
+
+    seed: int = 0
+    device: str = "auto"
+
+    @classmethod
+    def paper(cls, **changes: Any) -> Self:
+        """The publication's settings, with these changes."""
+        if "paper" not in cls.PRESETS:
+            raise ConfigError(f"{cls.__name__} has no preset 'paper': its defaults are all it has")
+        return cls(**{**cls.PRESETS["paper"], **changes})
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
@@ -287,11 +303,17 @@ class Generator(Parameters):
     # --- save and load -----------------------------------------------------------------------
 
     def save(self, path: str | Path) -> Path:
-        """Write the fitted generator into one file, whole or not at all. No pickle."""
+        """Write the fitted generator into one file, whole or not at all: a value of the wire.
+
+        There is no pickle in it.
+        """
         self._check_fitted()
-        return write(
-            path,
+        target = Path(path)
+        write_file(
+            target,
             {
+                "format": _FORMAT,
+                "version": _VERSION,
                 "name": self.name,
                 "params": self.get_params(),
                 "label": self.label_,
@@ -304,11 +326,12 @@ class Generator(Parameters):
                 "extra": self._extra() if self.encoder_.width else {},
             },
         )
+        return target
 
     @classmethod
     def load(cls, path: str | Path) -> Self:
         """The generator that `save` wrote; on a subclass, only one of that class."""
-        values = read(path)
+        values = _read(path)
         made = class_of(values["name"])(**values["params"])
         if not isinstance(made, cls):
             raise DataError(
@@ -361,19 +384,41 @@ def _device_here(device: str) -> torch.device:
     return pick_device("cpu" if absent else device)
 
 
+def _read(path: str | Path) -> dict[str, Any]:
+    """The values that `Generator.save` wrote."""
+    values = read_file(Path(path))
+    if not isinstance(values, dict) or values.get("format") != _FORMAT:
+        raise DataError(
+            f"{path} holds no generator", mend="give the file that Generator.save wrote"
+        )
+    if values["version"] != _VERSION:
+        raise DataError(
+            f"{path} is of version {values['version']}, this fedmend reads {_VERSION}",
+            mend="fit the generator again, or install the fedmend that saved it",
+        )
+    return values
+
+
 def _problem(name: str, value: Any) -> str | None:
-    """What is wrong with a parameter of a name that several generators have; None: nothing."""
-    if name == "lr" and not value > 0:
-        return f"lr must be a positive number, got lr={value!r}"
+    """What is wrong with a parameter of a name that generators share; None: nothing."""
+    found = None
     if name in COUNTS and not _is_whole(value, COUNTS[name]):
-        return f"{name} must be a whole number from {COUNTS[name]}, got {name}={value!r}"
-    if name in SHARES and not 0 <= value < 1:
-        return f"{name} must be in 0..1, 1 excluded, got {name}={value!r}"
-    if name == "hidden":
+        found = f"a whole number from {COUNTS[name]}"
+    elif name in SHARES and not 0 <= value < 1:
+        found = "in 0..1, 1 excluded"
+    elif name in PARTS and not 0 <= value <= 1:
+        found = "in 0..1"
+    elif name in POSITIVE and not value > 0:
+        found = "above 0"
+    elif name in NOT_NEGATIVE and not value >= 0:
+        found = "0 or more"
+    elif name in CHOICES and value not in CHOICES[name]:
+        found = " or ".join(map(repr, CHOICES[name]))
+    elif name == "hidden":
         widths = value if isinstance(value, (tuple, list)) else [value]
         if not widths or not all(_is_whole(width, 1) for width in widths):
-            return f"hidden must be made of whole numbers from 1, got hidden={value!r}"
-    return None
+            found = "made of whole numbers from 1"
+    return None if found is None else f"{name} must be {found}, got {name}={value!r}"
 
 
 def _is_whole(value: Any, least: int) -> bool:

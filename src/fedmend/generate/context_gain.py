@@ -16,8 +16,7 @@ from torch import Tensor
 from fedmend.data.table import Table
 from fedmend.errors import DataError
 from fedmend.generate.encoder import Encoded
-from fedmend.generate.gain import GAIN
-from fedmend.generate.gain_parts import Rows
+from fedmend.generate.gain import GAIN, Rows
 from fedmend.learn.optim import OptimizerSpec
 from fedmend.split.halves import Settings
 

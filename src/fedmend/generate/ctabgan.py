@@ -14,12 +14,13 @@ coordinates have biases of their own; the networks have a quarter of the channel
 to be bearable without an accelerator.
 
 `sample(given=…)` with one categorical column uses the conditional vector. More columns, and
-numbers, are matched with candidates: an approximation, see `matching`.
+numbers, are matched with candidates: an approximation, see `Matcher`.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import nn
@@ -31,6 +32,7 @@ from fedmend.generate.training import Dropout
 __all__ = ["CTABGAN"]
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class CTABGAN(ConvolutionalGAN):
     """A conditional convolutional GAN for tables; ``paper()`` has the publication's settings.
 
@@ -42,57 +44,38 @@ class CTABGAN(ConvolutionalGAN):
     """
 
     name = "ctabgan"
+    PRESETS: ClassVar = {
+        "paper": {
+            "epochs": 150,
+            "batch_size": 500,
+            "lr": 2e-4,
+            "epsilon": 1e-8,
+            "channels": 64,
+            "penalty": 0.0,
+            "levels": 0,
+            "average": 0.0,
+            "patience": 0,
+        }
+    }
     beta2 = 0.9
 
-    def __init__(
-        self,
-        *,
-        epochs: int = 90,
-        batch_size: int = 250,
-        lr: float = 1e-3,
-        epsilon: float = 1e-3,
-        decay: float = 1e-5,
-        latent: int = 100,
-        channels: int = 16,
-        penalty: float = 0.1,
-        hidden: int = 256,
-        target: str | None = None,
-        modes: int = 10,
-        spikes: float = 0.05,
-        levels: int = 20,
-        sampling: str = "log-frequency",
-        average: float = 0.995,
-        patience: int = 15,
-        candidates: int = 20_000,
-        seed: int = 0,
-        device: str = "auto",
-    ) -> None:
-        self.epochs = epochs
-        self.batch_size = batch_size
-        self.lr = lr
-        self.epsilon = epsilon
-        self.decay = decay
-        self.latent = latent
-        self.channels = channels
-        self.penalty = penalty
-        self.hidden = hidden
-        self.target = target
-        self.modes = modes
-        self.spikes = spikes
-        self.levels = levels
-        self.sampling = sampling
-        self.average = average
-        self.patience = patience
-        self.candidates = candidates
-        self.seed = seed
-        self.device = device
-
-    @classmethod
-    def paper(cls, **params: Any) -> CTABGAN:
-        """The publication's settings; other parameters on top."""
-        published: dict[str, Any] = {"epochs": 150, "batch_size": 500, "lr": 2e-4}
-        published |= {"epsilon": 1e-8, "channels": 64, "penalty": 0.0}
-        return cls(**{**published, "levels": 0, "average": 0.0, "patience": 0, **params})
+    epochs: int = 90
+    batch_size: int = 250
+    lr: float = 1e-3
+    epsilon: float = 1e-3
+    decay: float = 1e-5
+    latent: int = 100
+    channels: int = 16
+    penalty: float = 0.1
+    hidden: int = 256
+    target: str | None = None
+    modes: int = 10
+    spikes: float = 0.05
+    levels: int = 20
+    sampling: str = "log-frequency"
+    average: float = 0.995
+    patience: int = 15
+    candidates: int = 20_000
 
     def _encoder(self) -> Encoder:
         return Encoder(

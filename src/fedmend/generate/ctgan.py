@@ -11,12 +11,13 @@ the generator's weights (see `adversarial`); numbers with few distinct values ar
 relations between columns begin to be learnt only after a thousand steps.
 
 `sample(given=…)` with one categorical column uses the conditional vector. More columns, and
-numbers, are matched with candidates: an approximation, see `matching`.
+numbers, are matched with candidates: an approximation, see `Matcher`.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import nn
@@ -31,6 +32,7 @@ __all__ = ["CTGAN"]
 _SLOPE = 0.2
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class CTGAN(Adversarial):
     """A conditional tabular GAN; ``paper()`` has the publication's settings.
 
@@ -42,51 +44,31 @@ class CTGAN(Adversarial):
     """
 
     name = "ctgan"
+    PRESETS: ClassVar = {
+        "paper": {
+            "pac": 10,
+            "dropout": 0.5,
+            "levels": 0,
+            "average": 0.0,
+            "patience": 0,
+        }
+    }
 
-    def __init__(
-        self,
-        *,
-        epochs: int = 300,
-        batch_size: int = 500,
-        lr: float = 2e-4,
-        decay: float = 1e-6,
-        latent: int = 128,
-        hidden: int = 256,
-        pac: int = 5,
-        penalty: float = 10.0,
-        dropout: float = 0.0,
-        modes: int = 10,
-        levels: int = 20,
-        sampling: str = "log-frequency",
-        average: float = 0.995,
-        patience: int = 15,
-        candidates: int = 20_000,
-        seed: int = 0,
-        device: str = "auto",
-    ) -> None:
-        self.epochs = epochs
-        self.batch_size = batch_size
-        self.lr = lr
-        self.decay = decay
-        self.latent = latent
-        self.hidden = hidden
-        self.pac = pac
-        self.penalty = penalty
-        self.dropout = dropout
-        self.modes = modes
-        self.levels = levels
-        self.sampling = sampling
-        self.average = average
-        self.patience = patience
-        self.candidates = candidates
-        self.seed = seed
-        self.device = device
-
-    @classmethod
-    def paper(cls, **params: Any) -> CTGAN:
-        """The publication's settings; other parameters on top."""
-        published = {"pac": 10, "dropout": 0.5, "levels": 0, "average": 0.0, "patience": 0}
-        return cls(**{**published, **params})
+    epochs: int = 300
+    batch_size: int = 500
+    lr: float = 2e-4
+    decay: float = 1e-6
+    latent: int = 128
+    hidden: int = 256
+    pac: int = 5
+    penalty: float = 10.0
+    dropout: float = 0.0
+    modes: int = 10
+    levels: int = 20
+    sampling: str = "log-frequency"
+    average: float = 0.995
+    patience: int = 15
+    candidates: int = 20_000
 
     def _encoder(self) -> Encoder:
         return Encoder(numeric="mode", max_modes=self.modes, levels=self.levels)

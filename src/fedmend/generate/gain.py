@@ -16,21 +16,460 @@ by masking.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
 
 from fedmend.generate.base import Generator
 from fedmend.generate.encoder import Encoded, Encoder, Raw
-from fedmend.generate.gain_nets import Critic, Imputer, Layout
-from fedmend.generate.gain_parts import Duel, Game, Rows, draw_cells, expected_cells, score
-from fedmend.generate.training import EMA, Progress, batches, generator_for, held_out, train
+from fedmend.generate.training import (
+    EMA,
+    Dropout,
+    Progress,
+    batches,
+    generator_for,
+    held_out,
+    train,
+)
 
-__all__ = ["GAIN"]
+__all__ = ["GAIN", "Critic", "Duel", "Imputer", "Layout", "Rows"]
+
+# --- the networks ---------------------------------------------------------------------------
+
+KNOTS = 32  # per bin: how finely a column's quantiles are kept
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where the coordinates of an encoder are: scalars (one each) and groups (one per category)."""
+
+    owner: np.ndarray
+    scalars: tuple[int, ...]
+    groups: tuple[tuple[int, int], ...]
+
+    @classmethod
+    def of(cls, encoder: Encoder) -> Layout:
+        """The layout of an encoder whose numbers have one coordinate each."""
+        spans = encoder.spans
+        return cls(
+            encoder.owner,
+            tuple(span.start for span in spans if span.activation != "softmax"),
+            tuple((span.start, span.stop) for span in spans if span.activation == "softmax"),
+        )
+
+    @property
+    def width(self) -> int:
+        """Number of coordinates."""
+        return len(self.owner)
+
+    @property
+    def columns(self) -> int:
+        """Number of columns that have coordinates."""
+        return len(self.scalars) + len(self.groups)
+
+
+class Guess(NamedTuple):
+    """What the generator says of rows.
+
+    **Shape**: ``cells`` (n, width): standardised numbers, and logits for groups; ``shares``
+    (n, scalars, bins): logits
+    """
+
+    cells: Tensor
+    shares: Tensor
+
+
+class Residual(nn.Module):
+    """Two layers, added to their input."""
+
+    def __init__(self, width: int, dropout: float) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(width)
+        self.first = nn.Linear(width, width)
+        self.drop = Dropout(dropout)
+        self.second = nn.Linear(width, width)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return inputs + self.second(self.drop(F.silu(self.first(self.norm(inputs)))))
+
+
+class Imputer(nn.Module):
+    """The generator: residual blocks, with a linear path beside them.
+
+    It takes standardised values: with min-max scaling alone, a column with an outlier would weigh
+    next to nothing. Its guess is fed back ``refine`` times in place of the hidden cells, as
+    regressions are chained in the classical imputers; only the last pass is trained through.
+    """
+
+    centre: Tensor
+    scale: Tensor
+    knots: Tensor
+    stepped: Tensor
+    owner: Tensor
+    member: Tensor
+    grouped: Tensor
+    scalars: Tensor
+    scalar_columns: Tensor
+
+    def __init__(
+        self, layout: Layout, *, hidden: int, blocks: int, dropout: float, bins: int, side: int = 0
+    ) -> None:
+        super().__init__()
+        self.layout, self.bins, self.side = layout, bins, side
+        scalars, inputs = len(layout.scalars), layout.width + layout.columns + side
+        self.enter = nn.Linear(inputs, hidden)
+        self.body = nn.Sequential(*(Residual(hidden, dropout) for _ in range(blocks)))
+        self.leave = nn.Linear(hidden, layout.width)
+        self.beside = nn.Linear(inputs, layout.width)
+        self.share = nn.Linear(hidden, scalars * bins) if scalars else None
+        self.register_buffer("centre", torch.zeros(layout.width))
+        self.register_buffer("scale", torch.ones(layout.width))
+        self.register_buffer("knots", torch.zeros(scalars, bins * KNOTS + 1))
+        self.register_buffer("stepped", torch.zeros(scalars, dtype=torch.bool))
+        self._index("owner", layout.owner)
+        member = F.one_hot(self.owner, layout.columns).to(torch.get_default_dtype())
+        self.register_buffer("member", member, persistent=False)
+        grouped = torch.ones(layout.width, dtype=torch.bool)
+        grouped[list(layout.scalars)] = False
+        self.register_buffer("grouped", grouped, persistent=False)
+        self._index("scalars", np.array(layout.scalars, np.int64))
+        self._index("scalar_columns", layout.owner[list(layout.scalars)])
+
+    def _index(self, name: str, values: np.ndarray) -> None:
+        self.register_buffer(name, torch.from_numpy(values.astype(np.int64)), persistent=False)
+
+    @torch.no_grad()
+    def measure(self, values: np.ndarray, observed: np.ndarray) -> None:
+        """Learn every number's mean, deviation and quantiles from the observed cells."""
+        ranks = np.linspace(0, 1, self.knots.shape[1])
+        for slot, at in enumerate(self.layout.scalars):
+            column = values[observed[:, self.layout.owner[at]], at].astype(np.float64)
+            self.centre[at] = float(column.mean())
+            self.scale[at] = max(float(column.std()), 1e-6)
+            # Where values repeat, none is made up between two of them.
+            few = len(np.unique(column)) <= min(len(ranks), len(column) // 2)
+            quantiles = np.quantile(column, ranks, method="inverted_cdf" if few else "linear")
+            self.knots[slot] = torch.from_numpy(quantiles)
+            self.stepped[slot] = few
+
+    def standardised(self, values: Tensor) -> Tensor:
+        """Coordinates as the networks take them."""
+        return (values - self.centre) / self.scale
+
+    def coordinates(self, made: Tensor) -> Tensor:
+        """The way back from `standardised`."""
+        return made * self.scale + self.centre
+
+    def code(
+        self,
+        values: Tensor,
+        shown: Tensor,
+        generator: torch.Generator,
+        observed: Tensor | None = None,
+    ) -> tuple[Tensor, Tensor]:
+        """A latent code per row, and what it costs: none here, see VGAIN.
+
+        Told what is ``observed`` (in training), the code may depend on hidden cells.
+        """
+        return values[:, :0], values.new_zeros(())
+
+    def forward(
+        self, values: Tensor, shown: Tensor, side: Tensor, start: Tensor, refine: int
+    ) -> Guess:
+        """Standardised ``values`` and ``start`` (n, width), ``shown`` 0/1 (n, columns)."""
+        spread = shown[:, self.owner]
+        known = values * spread
+        with torch.no_grad():
+            for _ in range(refine):
+                told, _inner = self._pass(known + start * (1 - spread), shown, side)
+                start = self.made(told)
+        cells, inner = self._pass(known + start * (1 - spread), shown, side)
+        if self.share is None:
+            return Guess(cells, inner[:, :0, None])
+        return Guess(cells, self.share(inner).unflatten(1, (-1, self.bins)))
+
+    def _pass(self, values: Tensor, shown: Tensor, side: Tensor) -> tuple[Tensor, Tensor]:
+        inputs = torch.cat([values, shown, side], 1)
+        inner = self.body(F.silu(self.enter(inputs)))
+        return self.leave(inner) + self.beside(inputs), inner
+
+    def made(self, cells: Tensor) -> Tensor:
+        """Standardised numbers, and probabilities for groups. **Shape**: (n, width)"""
+        if not self.layout.groups:
+            return cells
+        return torch.where(self.grouped, self._log_probabilities(cells).exp(), cells)
+
+    def _log_probabilities(self, cells: Tensor) -> Tensor:
+        """Log-softmax within every group, all at once; 0 at numbers. **Shape**: (n, width)"""
+        with torch.no_grad():
+            lowest = cells.new_full((len(cells), self.member.shape[1]), -torch.inf)
+            peak = lowest.scatter_reduce(1, self.owner.expand(len(cells), -1), cells, "amax")
+        shifted = cells - peak[:, self.owner]
+        # As products: the gradient of an index is slow, and on CUDA not the same every time.
+        return shifted - (shifted.exp() @ self.member).log() @ self.member.T
+
+    def cell_losses(self, guess: Guess, values: Tensor) -> Tensor:
+        """Squared error (numbers) or cross-entropy (groups). **Shape**: (n, columns)"""
+        wrong = (guess.cells - values).square()
+        if self.layout.groups:
+            unlikely = -self._log_probabilities(guess.cells) * values
+            wrong = torch.where(self.grouped, unlikely, wrong)
+        return wrong @ self.member
+
+    def share_losses(self, guess: Guess, bins: Tensor) -> Tensor:
+        """Cross-entropy of the shares. **Shape**: bins (n, scalars) -> (n, scalars)"""
+        losses = F.cross_entropy(guess.shares.flatten(0, 1), bins.flatten(), reduction="none")
+        return losses.view(bins.shape)
+
+    def bins_of(self, values: Tensor, generator: torch.Generator) -> Tensor:
+        """The bin of every number; one of them at random where its value fills several.
+
+        **Shape**: coordinates (n, width) -> int64 (n, scalars)
+        """
+        numbers = values[:, self.scalars].T.contiguous()
+        first = torch.searchsorted(self.knots, numbers)
+        last = torch.searchsorted(self.knots, numbers, right=True)
+        draw = torch.rand(numbers.shape, generator=generator, device=numbers.device)
+        at = first + draw * (last - first) - 0.5
+        return (at / KNOTS).long().clamp(0, self.bins - 1).T
+
+    def numbers_of(self, bins: Tensor, generator: torch.Generator) -> Tensor:
+        """A value drawn in every bin. **Shape**: int64 (n, scalars) -> coordinates (n, scalars)"""
+        draw = torch.rand(bins.shape, generator=generator, device=bins.device)
+        at = (bins + draw).T * KNOTS
+        low = at.long().clamp(max=self.knots.shape[1] - 2)
+        left, right = self.knots.gather(1, low), self.knots.gather(1, low + 1)
+        along = (at - low).masked_fill(self.stepped[:, None], 0.0)
+        return (left + along * (right - left)).T
+
+
+class Critic(nn.Module):
+    """The discriminator: which cells of a row are real? It is told most of them by the hint."""
+
+    def __init__(self, layout: Layout, *, hidden: int) -> None:
+        super().__init__()
+        self.body = nn.Sequential(
+            nn.Linear(layout.width + layout.columns, hidden),
+            nn.ReLU(),
+            nn.Linear(hidden, hidden),
+            nn.ReLU(),
+            nn.Linear(hidden, layout.columns),
+        )
+
+    def forward(self, cells: Tensor, hint: Tensor) -> Tensor:
+        """**Shape**: (n, width), (n, columns) -> logits (n, columns)"""
+        return self.body(torch.cat([cells, hint], 1))
+
+
+# --- the game: cells are hidden, restored, drawn --------------------------------------------
+
+SHOWN_WEIGHT = 0.1  # copying what is shown is easily learnt and of little use
+SHARE_WEIGHT = 0.1  # more of it draws better and fills gaps worse
+
+
+class Rows(NamedTuple):
+    """Rows, which of their cells are known, and what is known beside them.
+
+    **Shape**: ``values`` coordinates (n, width), ``known`` bool (n, columns), ``side`` (n, side)
+    """
+
+    values: Tensor
+    known: Tensor
+    side: Tensor
+
+    def take(self, numbers: Tensor) -> Rows:
+        """These rows."""
+        return Rows(self.values[numbers], self.known[numbers], self.side[numbers])
+
+
+# --- training ------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Game:
+    """The numbers of the game.
+
+    hint: how many cells' origin the discriminator is told. alpha: weight of the reconstruction.
+    noise: what hidden cells hold at first. blank: share of training rows that show nothing.
+    """
+
+    hint: float = 0.9
+    alpha: float = 100.0
+    noise: float = 0.01
+    blank: float = 0.1
+    refine: int = 3
+    lr: float = 1e-3
+
+
+def hide(observed: Tensor, blank: float, generator: torch.Generator) -> Tensor:
+    """Which of the observed cells the generator is shown: a random share of each row's.
+
+    Every share from none to all is equally likely; a share ``blank`` of the rows shows nothing.
+    """
+    n, columns = observed.shape
+    draws = torch.rand(n, columns + 2, generator=generator, device=observed.device)
+    rate = draws[:, :1].masked_fill(draws[:, 1:2] < blank, 1.0)
+    return observed & (draws[:, 2:] >= rate)
+
+
+class Duel:
+    """Generator against discriminator, one step at a time."""
+
+    def __init__(
+        self, net: Imputer, critic: Critic, game: Game, generator: torch.Generator
+    ) -> None:
+        self.net, self.critic, self.game, self.generator = net, critic, game, generator
+        self.optimizer = torch.optim.Adam(net.parameters(), game.lr, fused=True)
+        self.critic_optimizer = torch.optim.Adam(critic.parameters(), game.lr, fused=True)
+        for layer in net.modules():
+            if isinstance(layer, Dropout):
+                layer.generator = generator
+
+    def step(self, rows: Rows) -> None:
+        """One update of both. A side input that wants its gradient has it afterwards."""
+        net, game = self.net, self.game
+        shown = hide(rows.known, game.blank, self.generator)
+        truth, flags = net.standardised(rows.values), shown.to(rows.values.dtype)
+        code, cost = net.code(truth, flags, self.generator, rows.known.to(truth.dtype))
+        start = game.noise * self._draw(truth)
+        guess = net(truth, flags, torch.cat([rows.side, code], 1), start, game.refine)
+        spread = flags[:, net.owner]
+        cells = truth * spread + net.made(guess.cells) * (1 - spread)
+        hint = torch.where(self._draw(flags) < game.hint, flags, 0.5)
+        self._train_critic(cells.detach(), hint, flags)
+        self.critic.requires_grad_(False)
+        caught = (F.softplus(-self.critic(cells, hint)) * (1 - flags)).mean()
+        self.critic.requires_grad_(True)
+        loss = caught + game.alpha * (error(net, guess, rows, shown, self.generator) + cost)
+        self.optimizer.zero_grad()
+        loss.backward()
+        self.optimizer.step()
+
+    def _train_critic(self, cells: Tensor, hint: Tensor, flags: Tensor) -> None:
+        self.critic_optimizer.zero_grad()
+        F.binary_cross_entropy_with_logits(self.critic(cells, hint), flags).backward()
+        self.critic_optimizer.step()
+
+    def _draw(self, like: Tensor) -> Tensor:
+        return _uniform(like, self.generator)
+
+
+def error(
+    net: Imputer, guess: Guess, rows: Rows, shown: Tensor, generator: torch.Generator
+) -> Tensor:
+    """Mean loss over the hidden cells whose value is known, and a little over shown ones."""
+    values = rows.values
+    hidden = (rows.known & ~shown).to(values.dtype)
+    cells = net.cell_losses(guess, net.standardised(values))
+    total = _mean(cells, hidden) + SHOWN_WEIGHT * _mean(cells, shown.to(values.dtype))
+    if net.share is not None:
+        shares = net.share_losses(guess, net.bins_of(values, generator))
+        total = total + SHARE_WEIGHT * _mean(shares, hidden[:, net.scalar_columns])
+    return total
+
+
+def _mean(losses: Tensor, weight: Tensor) -> Tensor:
+    return (losses * weight).sum() / weight.sum().clamp(min=1)
+
+
+def _uniform(like: Tensor, generator: torch.Generator) -> Tensor:
+    return torch.rand(like.shape, generator=generator, device=like.device, dtype=like.dtype)
+
+
+# --- use -------------------------------------------------------------------------------------
+
+
+@torch.no_grad()
+def score(
+    net: Imputer, rows: Rows, game: Game, generator: torch.Generator, blank: float = 0.0
+) -> float:
+    """The error on cells hidden as in training; the same stream hides the same cells."""
+    shown = hide(rows.known, blank, generator)
+    truth, flags = net.standardised(rows.values), shown.to(rows.values.dtype)
+    code, cost = net.code(truth, flags, generator, rows.known.to(truth.dtype))
+    start = game.noise * _uniform(truth, generator)
+    guess = net(truth, flags, torch.cat([rows.side, code], 1), start, game.refine)
+    return float(error(net, guess, rows, shown, generator) + cost)
+
+
+@torch.no_grad()
+def expected_cells(
+    net: Imputer, rows: Rows, game: Game, draws: int, generator: torch.Generator
+) -> Tensor:
+    """Expected numbers and probabilities, as means over ``draws`` draws of noise and code.
+
+    **Shape**: coordinates (n, width)
+    """
+    truth, flags = net.standardised(rows.values), rows.known.to(rows.values.dtype)
+    total = torch.zeros_like(truth)
+    for _ in range(draws):
+        code, _ = net.code(truth, flags, generator)
+        start = game.noise * _uniform(truth, generator)
+        guess = net(truth, flags, torch.cat([rows.side, code], 1), start, game.refine)
+        total += net.made(guess.cells)
+    return net.coordinates(total / draws)
+
+
+@torch.no_grad()
+def draw_cells(
+    net: Imputer, rows: Rows, game: Game, rounds: int, generator: torch.Generator
+) -> Tensor:
+    """Coordinates with every unknown cell drawn, in ``rounds`` rounds; categories are one-hot.
+
+    In each round some unknown cells of every row, at random, are drawn and known from then on.
+    """
+    truth, flags = net.standardised(rows.values), rows.known.to(rows.values.dtype)
+    code, _ = net.code(truth, flags, generator)
+    side = torch.cat([rows.side, code], 1)
+    turn = _turns(rows.known, rounds, generator)
+    for number in range(int(turn.max()) + 1):
+        start = game.noise * _uniform(truth, generator)
+        guess = net(truth, flags, side, start, game.refine)
+        drawn = net.standardised(_drawn(net, guess, generator))
+        now = (turn == number).to(flags.dtype)
+        here = now[:, net.owner]
+        truth = truth * (1 - here) + drawn * here
+        flags = flags + now
+    return net.coordinates(truth)
+
+
+def _turns(shown: Tensor, rounds: int, generator: torch.Generator) -> Tensor:
+    """In which round each hidden cell is drawn, evenly over the rounds; -1 for shown cells."""
+    order = torch.rand(shown.shape, generator=generator, device=shown.device)
+    place = order.masked_fill(shown, 2.0).argsort(1).argsort(1)
+    hidden = (~shown).sum(1, keepdim=True)
+    rounds_needed = hidden.clamp(min=1, max=rounds)
+    return (place * rounds_needed // hidden.clamp(min=1)).masked_fill(shown, -1)
+
+
+def _drawn(net: Imputer, guess: Guess, generator: torch.Generator) -> Tensor:
+    drawn = torch.zeros_like(guess.cells)
+    if net.share is not None:
+        bins = _pick(guess.shares.softmax(2), generator)
+        drawn[:, net.scalars] = net.numbers_of(bins, generator).to(drawn.dtype)
+    for start, stop in net.layout.groups:
+        chosen = _pick(guess.cells[:, start:stop].softmax(1), generator)
+        drawn[:, start:stop] = F.one_hot(chosen, stop - start).to(drawn.dtype)
+    return drawn
+
+
+def _pick(probabilities: Tensor, generator: torch.Generator) -> Tensor:
+    """A position of the last axis, drawn by its probabilities."""
+    edges = probabilities.cumsum(-1)
+    draw = _uniform(edges[..., :1], generator) * edges[..., -1:]
+    return (edges <= draw).sum(-1).clamp(max=probabilities.shape[-1] - 1)
+
+
+# --- the generator --------------------------------------------------------------------------
 
 _ROWS = 8192  # at once, where nothing is trained
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class GAIN(Generator):
     """Fills gaps, and makes rows, by masking.
 
@@ -47,58 +486,20 @@ class GAIN(Generator):
     name = "gain"
     impute_draws = 2  # the noise is small: more of them change nothing
 
-    def __init__(
-        self,
-        *,
-        hidden: int = 256,
-        blocks: int = 1,
-        dropout: float = 0.1,
-        refine: int = 3,
-        bins: int = 32,
-        hint: float = 0.9,
-        alpha: float = 100.0,
-        noise: float = 0.01,
-        blank: float = 0.1,
-        steps: int = 6000,
-        batch_size: int = 128,
-        lr: float = 1e-3,
-        patience: int = 15,
-        rounds: int = 16,
-        seed: int = 0,
-        device: str = "auto",
-    ) -> None:
-        self.hidden = hidden
-        self.blocks = blocks
-        self.dropout = dropout
-        self.refine = refine
-        self.bins = bins
-        self.hint = hint
-        self.alpha = alpha
-        self.noise = noise
-        self.blank = blank
-        self.steps = steps
-        self.batch_size = batch_size
-        self.lr = lr
-        self.patience = patience
-        self.rounds = rounds
-        self.seed = seed
-        self.device = device
-
-    def _problems(self) -> list[str]:
-        params = self.get_params()
-        least = {"blocks": 0, "refine": 0, "bins": 2, "rounds": 1}
-        problems = super()._problems()
-        problems += [
-            f"{name} must be a whole number from {low}, got {name}={params[name]!r}"
-            for name, low in least.items()
-            if not isinstance(params[name], int) or params[name] < low
-        ]
-        problems += [
-            f"{name} must be in [0, 1], got {name}={params[name]!r}"
-            for name in ("hint", "blank")
-            if not 0 <= params[name] <= 1
-        ]
-        return problems
+    hidden: int = 256
+    blocks: int = 1
+    dropout: float = 0.1
+    refine: int = 3
+    bins: int = 32
+    hint: float = 0.9
+    alpha: float = 100.0
+    noise: float = 0.01
+    blank: float = 0.1
+    steps: int = 6000
+    batch_size: int = 128
+    lr: float = 1e-3
+    patience: int = 15
+    rounds: int = 16
 
     # --- what a generator says of itself ---------------------------------------------------
 

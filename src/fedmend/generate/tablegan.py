@@ -11,23 +11,24 @@ compares the batches at hand instead of running averages, whose gradient is a hu
 the networks have a quarter of the channels, to be bearable without an accelerator.
 
 `sample(given=…)` and `impute` match known columns with freely generated candidates: an
-approximation, see `matching`.
+approximation, see `Matcher`.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import nn
 
-from fedmend.generate.convolutional import ConvolutionalGAN, information_gaps
+from fedmend.generate.convolutional import ConvolutionalGAN, SquareCritic, information_gaps
 from fedmend.generate.encoder import Encoder
-from fedmend.generate.square import SquareCritic
 
 __all__ = ["TableGAN"]
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class TableGAN(ConvolutionalGAN):
     """A convolutional GAN for tables; ``paper()`` has the publication's settings.
 
@@ -37,62 +38,37 @@ class TableGAN(ConvolutionalGAN):
     """
 
     name = "tablegan"
+    PRESETS: ClassVar = {
+        "paper": {
+            "lr": 2e-4,
+            "beta2": 0.999,
+            "epsilon": 1e-8,
+            "channels": 64,
+            "penalty": 0.0,
+            "numeric": "minmax",
+            "levels": 0,
+            "average": 0.0,
+            "patience": 0,
+        }
+    }
 
-    def __init__(
-        self,
-        *,
-        epochs: int = 150,
-        batch_size: int = 500,
-        lr: float = 5e-4,
-        beta2: float = 0.9,
-        epsilon: float = 1e-3,
-        decay: float = 1e-5,
-        latent: int = 100,
-        channels: int = 16,
-        penalty: float = 0.0,
-        target: str | None = None,
-        mean_slack: float = 0.0,
-        deviation_slack: float = 0.0,
-        numeric: str = "rank",
-        levels: int = 20,
-        average: float = 0.995,
-        patience: int = 15,
-        candidates: int = 20_000,
-        seed: int = 0,
-        device: str = "auto",
-    ) -> None:
-        self.epochs = epochs
-        self.batch_size = batch_size
-        self.lr = lr
-        self.beta2 = beta2
-        self.epsilon = epsilon
-        self.decay = decay
-        self.latent = latent
-        self.channels = channels
-        self.penalty = penalty
-        self.target = target
-        self.mean_slack = mean_slack
-        self.deviation_slack = deviation_slack
-        self.numeric = numeric
-        self.levels = levels
-        self.average = average
-        self.patience = patience
-        self.candidates = candidates
-        self.seed = seed
-        self.device = device
-
-    @classmethod
-    def paper(cls, **params: Any) -> TableGAN:
-        """The publication's settings; other parameters on top."""
-        published: dict[str, Any] = {"lr": 2e-4, "beta2": 0.999, "epsilon": 1e-8}
-        published |= {"channels": 64, "penalty": 0.0, "numeric": "minmax"}
-        return cls(**{**published, "levels": 0, "average": 0.0, "patience": 0, **params})
-
-    def _problems(self) -> list[str]:
-        problems = super()._problems()
-        if self.numeric not in ("rank", "minmax"):
-            problems.append(f"numeric must be 'rank' or 'minmax', got numeric={self.numeric!r}")
-        return problems
+    epochs: int = 150
+    batch_size: int = 500
+    lr: float = 5e-4
+    beta2: float = 0.9
+    epsilon: float = 1e-3
+    decay: float = 1e-5
+    latent: int = 100
+    channels: int = 16
+    penalty: float = 0.0
+    target: str | None = None
+    mean_slack: float = 0.0
+    deviation_slack: float = 0.0
+    numeric: str = "rank"
+    levels: int = 20
+    average: float = 0.995
+    patience: int = 15
+    candidates: int = 20_000
 
     def _encoder(self) -> Encoder:
         return Encoder(numeric=self.numeric, levels=self.levels, span=(-1.0, 1.0))

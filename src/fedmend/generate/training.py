@@ -9,8 +9,10 @@ from __future__ import annotations
 import copy
 import logging
 import math
+import sys
 import zlib
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -30,6 +32,7 @@ __all__ = [
     "held_out",
     "pick_device",
     "seed_parameters",
+    "shown",
     "train",
 ]
 
@@ -200,3 +203,33 @@ def _since_best(history: History) -> int:
 
 def _state(module: nn.Module) -> dict[str, torch.Tensor]:
     return {name: value.detach().clone() for name, value in module.state_dict().items()}
+
+
+# --- progress ------------------------------------------------------------------------------
+
+
+@contextmanager
+def shown(title: str, progress: Progress | None) -> Iterator[Progress | None]:
+    """The callback itself or, where there is none, a bar on standard error if it is a terminal."""
+    if progress is not None or not sys.stderr.isatty():
+        yield progress
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+    from rich.progress import Progress as Bars
+
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+    )
+    with Bars(*columns, console=Console(stderr=True), transient=True) as bars:
+        tasks: dict[str, int] = {}
+
+        def tell(stage: str, done: int, total: int) -> None:
+            if stage not in tasks:
+                tasks[stage] = bars.add_task(f"{title}: {stage}", total=total)
+            bars.update(tasks[stage], completed=done)  # type: ignore[arg-type]
+
+        yield tell

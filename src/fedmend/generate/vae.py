@@ -15,7 +15,8 @@ few gradient steps bring it closer.
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -69,54 +70,13 @@ def _mlp(width: int, hidden: tuple[int, ...]) -> nn.Sequential:
     return nn.Sequential(*layers)
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class VAE(Generator):
     """TVAE with drawn categories; `VAE.paper` is the published form."""
 
     name = "vae"
-
-    def __init__(
-        self,
-        *,
-        latent: int = 32,
-        hidden: tuple[int, ...] = (128, 128),
-        epochs: int = 300,
-        batch_size: int = 200,
-        lr: float = 1e-3,
-        weight_decay: float = 1e-5,
-        reconstruction: float = 2.0,
-        draw: bool = True,
-        max_modes: int = 10,
-        spikes: float = 0.05,
-        levels: int = 20,
-        candidates: int = 2000,
-        refine: int = 20,
-        validation: float = 0.1,
-        patience: int = 20,
-        seed: int = 0,
-        device: str = "auto",
-    ) -> None:
-        self.latent = latent
-        self.hidden = hidden
-        self.epochs = epochs
-        self.batch_size = batch_size
-        self.lr = lr
-        self.weight_decay = weight_decay
-        self.reconstruction = reconstruction
-        self.draw = draw
-        self.max_modes = max_modes
-        self.spikes = spikes
-        self.levels = levels
-        self.candidates = candidates
-        self.refine = refine
-        self.validation = validation
-        self.patience = patience
-        self.seed = seed
-        self.device = device
-
-    @classmethod
-    def paper(cls, **changes: Any) -> VAE:
-        """TVAE as published."""
-        published: dict[str, Any] = {
+    PRESETS: ClassVar = {
+        "paper": {
             "latent": 128,
             "batch_size": 500,
             "draw": False,
@@ -124,7 +84,23 @@ class VAE(Generator):
             "levels": 0,
             "validation": 0.0,
         }
-        return cls(**(published | changes))
+    }
+
+    latent: int = 32
+    hidden: tuple[int, ...] = (128, 128)
+    epochs: int = 300
+    batch_size: int = 200
+    lr: float = 1e-3
+    weight_decay: float = 1e-5
+    reconstruction: float = 2.0
+    draw: bool = True
+    max_modes: int = 10
+    spikes: float = 0.05
+    levels: int = 20
+    candidates: int = 2000
+    refine: int = 20
+    validation: float = 0.1
+    patience: int = 20
 
     def _encoder(self) -> Encoder:
         return Encoder("mode", self.max_modes, self.spikes, levels=self.levels)

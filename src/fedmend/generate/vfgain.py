@@ -30,8 +30,7 @@ from fedmend.federation import Federation
 from fedmend.generate.base import MIN_ROWS
 from fedmend.generate.context_gain import ContextGAIN
 from fedmend.generate.given import Given
-from fedmend.generate.progress import shown
-from fedmend.generate.training import History, Progress, held_out
+from fedmend.generate.training import History, Progress, held_out, shown
 from fedmend.generate.vfgain_workers import ORDERS, ContextWorker, ImputerWorker
 from fedmend.secure.exchange import is_sealed, seal_exchange
 from fedmend.split.features import ALIGNED

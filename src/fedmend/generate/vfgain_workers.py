@@ -20,7 +20,7 @@ from fedmend.data.table import Table
 from fedmend.errors import DataError, NotFitted
 from fedmend.federation import Site, exposed
 from fedmend.generate.base import Generator
-from fedmend.generate.gain_parts import Duel, Rows
+from fedmend.generate.gain import Duel, Rows
 from fedmend.generate.registry import make
 from fedmend.generate.training import EMA, batches, generator_for
 from fedmend.secure.exchange import ExchangeWorker

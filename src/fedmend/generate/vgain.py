@@ -12,14 +12,14 @@ The code carries what several hidden cells have in common, which GAIN's noise of
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fedmend.generate.gain import GAIN
-from fedmend.generate.gain_nets import Imputer, Layout
+from fedmend.generate.gain import GAIN, Imputer, Layout
 
 __all__ = ["VGAIN"]
 
@@ -81,6 +81,7 @@ def divergence(first: tuple[Tensor, Tensor], second: tuple[Tensor, Tensor]) -> T
     return (other_log - log + 0.5 * (ratio + distance - 1)).sum(1)
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class VGAIN(GAIN):
     """GAIN with a latent code of ``latent`` numbers, whose divergence is weighted ``beta``.
 
@@ -90,53 +91,9 @@ class VGAIN(GAIN):
     name = "vgain"
     impute_draws = 30  # codes differ, and their mean comes closer the more there are
 
-    def __init__(
-        self,
-        *,
-        latent: int = 16,
-        beta: float = 1.0,
-        hidden: int = 256,
-        blocks: int = 1,
-        dropout: float = 0.1,
-        refine: int = 3,
-        bins: int = 32,
-        hint: float = 0.9,
-        alpha: float = 100.0,
-        blank: float = 0.1,
-        steps: int = 6000,
-        batch_size: int = 128,
-        lr: float = 1e-3,
-        patience: int = 15,
-        rounds: int = 16,
-        seed: int = 0,
-        device: str = "auto",
-    ) -> None:
-        super().__init__(
-            hidden=hidden,
-            blocks=blocks,
-            dropout=dropout,
-            refine=refine,
-            bins=bins,
-            hint=hint,
-            alpha=alpha,
-            noise=0.0,
-            blank=blank,
-            steps=steps,
-            batch_size=batch_size,
-            lr=lr,
-            patience=patience,
-            rounds=rounds,
-            seed=seed,
-            device=device,
-        )
-        self.latent = latent
-        self.beta = beta
-
-    def _problems(self) -> list[str]:
-        problems = super()._problems()
-        if not self.beta >= 0:
-            problems.append(f"beta must not be negative, got beta={self.beta!r}")
-        return problems
+    latent: int = 16
+    beta: float = 1.0
+    noise: float = field(default=0.0, init=False)  # the code takes its place
 
     def _imputer(self, layout: Layout) -> Imputer:
         return VariationalImputer(
