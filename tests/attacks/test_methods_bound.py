@@ -26,7 +26,6 @@ from fedmend.errors import Refused
 from fedmend.federation import KINDS, Alignment, Federation, Party, Policy, Worker
 from fedmend.federation.bound import EVERY_RUN, Bound, declared, published
 from fedmend.federation.engines.flare.host import Hello
-from fedmend.methods.completion import fedpsg_pum
 from fedmend.methods.registry import ANNOTATED, COMPLETIONS, HORIZONTAL, METHODS, method_class
 
 NAMED_ONLY = {"products", "sums", "correlation"}
@@ -271,10 +270,7 @@ def test_completing_uses_what_is_declared_of_it_and_nothing_else() -> None:
     """Every model, product and generator of FedPSG-PUM; the slow published products by name."""
     everything = {"allow": frozenset(KINDS), "takes": frozenset(KINDS)}
     seen: set[str] = {"PublishedWorker", "CompletionKeeper"}
-    assert not fedpsg_pum.problems(
-        fm.FedPSGPUM(correlation_mode="published").get_params(), ["linear"],
-        fm.FedPSGPUM()._self_training(),
-    )  # fmt: skip
+    assert not fm.FedPSGPUM(correlation_mode="published").problems()
     for params in (
         {"model": ("linear", "tree"), "correlation_mode": "dealer", "tree": {"trees": 2}},
         {"model": "neural", "neural": {"epochs": 1, "seal": True}, "correlation_mode": "dealer"},

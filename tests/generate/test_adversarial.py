@@ -13,9 +13,9 @@ from fedmend.data.table import Table
 from fedmend.errors import ConfigError
 from fedmend.generate import Generator
 from fedmend.generate.adversarial import joint_gap, settle
+from fedmend.generate.convolutional import SquareCritic
 from fedmend.generate.ctgan import CTGAN, PackedCritic
 from fedmend.generate.encoder import Span
-from fedmend.generate.convolutional import SquareCritic
 from fedmend.generate.training import EMA
 
 

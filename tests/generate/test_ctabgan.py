@@ -8,8 +8,8 @@ import torch
 
 from fedmend.data.table import Table
 from fedmend.generate import Generator
-from fedmend.generate.ctabgan import CTABGAN
 from fedmend.generate.convolutional import SquareCritic
+from fedmend.generate.ctabgan import CTABGAN
 
 
 @pytest.fixture(scope="module")

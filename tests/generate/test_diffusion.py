@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from fedmend.data.table import Table
-from fedmend.generate.tabddpm import mixed, signal, step_back
 from fedmend.generate.encoder import Encoder
 from fedmend.generate.heads import Heads
+from fedmend.generate.tabddpm import mixed, signal, step_back
 
 CPU = torch.device("cpu")
 

@@ -15,9 +15,20 @@ from torch.nn import functional as F
 from fedmend.data.table import Table
 from fedmend.errors import ConfigError
 from fedmend.generate.encoder import Encoder
-from fedmend.generate.gain import GAIN
-from fedmend.generate.gain import Critic, Guess, Imputer, Layout
-from fedmend.generate.gain import Duel, Game, Rows, _turns, draw_cells, expected_cells, hide
+from fedmend.generate.gain import (
+    GAIN,
+    Critic,
+    Duel,
+    Game,
+    Guess,
+    Imputer,
+    Layout,
+    Rows,
+    _turns,
+    draw_cells,
+    expected_cells,
+    hide,
+)
 from fedmend.generate.training import held_out, seed_parameters
 
 

@@ -4,8 +4,8 @@ import numpy as np
 import torch
 
 from fedmend.data.table import Table
-from fedmend.generate.encoder import Encoded, Encoder
 from fedmend.generate.adversarial import Matcher
+from fedmend.generate.encoder import Encoded, Encoder
 
 
 def _fitted(mixed: Table) -> tuple[Encoder, Encoded]:

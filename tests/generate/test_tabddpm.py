@@ -7,8 +7,7 @@ from scipy.stats import ks_2samp
 
 from fedmend.data.table import Table
 from fedmend.errors import ConfigError
-from fedmend.generate.tabddpm import signal
-from fedmend.generate.tabddpm import TabDDPM
+from fedmend.generate.tabddpm import TabDDPM, signal
 
 
 @pytest.fixture(scope="module")

@@ -17,8 +17,7 @@ from fedmend.federation import Federation, Party, Policy
 from fedmend.federation.federation import AlignmentCounts
 from fedmend.federation.site import Alignment, Site
 from fedmend.generate import vfgain
-from fedmend.generate.gain import GAIN
-from fedmend.generate.gain import Rows
+from fedmend.generate.gain import GAIN, Rows
 from fedmend.generate.training import EMA, held_out
 from fedmend.generate.vfgain import VFGAIN
 from fedmend.generate.vfgain_workers import (

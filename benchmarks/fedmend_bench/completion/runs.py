@@ -20,7 +20,7 @@ from fedmend.federation import Federation
 from fedmend.generate import make
 from fedmend.methods import VFL, Local, LocalVFL
 from fedmend.methods.completion.fedpsg_pum import FedPSGPUM
-from fedmend.methods.completion.rows import completion_of
+from fedmend.methods.completion.merging import completion_of
 from fedmend_bench.completion.scores import Scenario, reference, scores, tear_table
 
 __all__ = ["OURS", "PAPER", "PARTS", "Cell", "run_cell"]

@@ -17,7 +17,9 @@ column comes as codes.
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, NamedTuple, Protocol
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
@@ -46,22 +48,32 @@ class Piece(NamedTuple):
     activation: str  # "softmax", "tanh", "sigmoid" or "linear"
 
 
-class Codec(Protocol):
-    """What the encoder asks of a codec."""
+class Codec(ABC):
+    """What the encoder asks of a codec; subclasses are dataclasses of plain values."""
 
     name: ClassVar[str]
 
     @property
-    def pieces(self) -> list[Piece]: ...
+    @abstractmethod
+    def pieces(self) -> list[Piece]:
+        """How many coordinates there are, and of which activation."""
 
     @property
-    def neutral(self) -> np.ndarray: ...
+    def neutral(self) -> np.ndarray:
+        """The coordinates of a missing cell."""
+        return np.zeros(sum(piece.width for piece in self.pieces), dtype=np.float32)
 
-    def encode(self, values: np.ndarray, rng: Rng = None) -> np.ndarray: ...
+    @abstractmethod
+    def encode(self, values: np.ndarray, rng: Rng = None) -> np.ndarray:
+        """Coordinates; with ``rng`` drawn where several would do. **Shape**: (n,) -> (n, width)"""
 
-    def decode(self, coordinates: np.ndarray, rng: Rng = None) -> np.ndarray: ...
+    @abstractmethod
+    def decode(self, coordinates: np.ndarray, rng: Rng = None) -> np.ndarray:
+        """The likeliest values or, with ``rng``, a draw. **Shape**: (n, width) -> (n,)"""
 
-    def to_dict(self) -> dict[str, Any]: ...
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for the wire."""
+        return dict(vars(self))
 
 
 def choose(scores: np.ndarray, rng: Rng) -> np.ndarray:
@@ -80,13 +92,12 @@ def indicators(codes: np.ndarray, width: int) -> np.ndarray:
     return rows
 
 
-class Levels:
+@dataclass(eq=False)
+class Levels(Codec):
     """One indicator for each distinct value: a category's code, or one of a few numbers."""
 
     name: ClassVar[str] = "levels"
-
-    def __init__(self, values: np.ndarray) -> None:
-        self.values = values
+    values: np.ndarray
 
     @classmethod
     def fit(cls, values: np.ndarray) -> Levels:
@@ -98,35 +109,24 @@ class Levels:
         """One group of indicators."""
         return [Piece(len(self.values), "softmax")]
 
-    @property
-    def neutral(self) -> np.ndarray:
-        """No level at all."""
-        return np.zeros(len(self.values), dtype=np.float32)
-
     def encode(self, values: np.ndarray, rng: Rng = None) -> np.ndarray:
         """A number that is no level counts as the nearest one."""
         middles = (self.values[1:] + self.values[:-1]) / 2
         return indicators(np.searchsorted(middles, values), len(self.values))
 
     def decode(self, coordinates: np.ndarray, rng: Rng = None) -> np.ndarray:
-        """The likeliest level or, with ``rng``, a draw."""
         return self.values[choose(coordinates, rng)]
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values for the wire."""
-        return {"values": self.values}
 
-
-class MinMax:
+@dataclass(eq=False)
+class MinMax(Codec):
     """A linear map of the observed range onto ``span``."""
 
     name: ClassVar[str] = "min-max"
-
-    def __init__(self, low: float, high: float, mean: float, span: tuple[float, float]) -> None:
-        self.low = low
-        self.high = high
-        self.mean = mean
-        self.span = (float(span[0]), float(span[1]))
+    low: float
+    high: float
+    mean: float
+    span: tuple[float, float]
 
     @classmethod
     def fit(cls, values: np.ndarray, span: tuple[float, float] = (0.0, 1.0)) -> MinMax:
@@ -144,40 +144,33 @@ class MinMax:
         return self.encode(np.array([self.mean]))[0]
 
     def encode(self, values: np.ndarray, rng: Rng = None) -> np.ndarray:
-        """**Shape**: (n,) -> (n, 1); a number outside the observed range counts as its end."""
+        """A number outside the observed range counts as its end."""
         share = np.clip((values - self.low) / (self.high - self.low), 0, 1)
         low, high = self.span
         return (low + share * (high - low))[:, None].astype(np.float32)
 
     def decode(self, coordinates: np.ndarray, rng: Rng = None) -> np.ndarray:
-        """**Shape**: (n, 1) -> (n,)."""
         low, high = self.span
         share = (coordinates[:, 0].astype(np.float64) - low) / (high - low)
         return self.low + np.clip(share, 0, 1) * (self.high - self.low)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values for the wire."""
-        return {"low": self.low, "high": self.high, "mean": self.mean, "span": self.span}
 
 
 # --- mode-specific normalisation (CTGAN 4.2), spikes and long tails (CTAB-GAN 3.3) --------
 
 
-class Modes:
+@dataclass(eq=False)
+class Modes(Codec):
     """A position within a mode (tanh) and the mode (softmax).
 
     ``scales`` of 0 are spikes: single values that many rows share, decoded exactly.
     """
 
     name: ClassVar[str] = "modes"
-
-    def __init__(
-        self, centres: np.ndarray, scales: np.ndarray, weights: np.ndarray, log: np.ndarray
-    ) -> None:
-        self.centres = centres
-        self.scales = scales
-        self.weights = weights
-        self.log = log  # (origin, unit) of the logarithm, or empty
+    centres: np.ndarray
+    scales: np.ndarray
+    weights: np.ndarray
+    log: np.ndarray
+    """(origin, unit) of the logarithm, or empty."""
 
     @classmethod
     def fit(
@@ -218,13 +211,8 @@ class Modes:
         mode = [Piece(len(self.scales), "softmax")] if len(self.scales) > 1 else []
         return position + mode
 
-    @property
-    def neutral(self) -> np.ndarray:
-        """The centre of no mode."""
-        return np.zeros(sum(piece.width for piece in self.pieces), dtype=np.float32)
-
     def encode(self, values: np.ndarray, rng: Rng = None) -> np.ndarray:
-        """The likeliest mode or, with ``rng``, one drawn by its posterior."""
+        """With ``rng`` a mode is drawn by its posterior."""
         bent = self._bend(values)
         wide = self.scales > 0
         modes = np.zeros(len(values), dtype=np.int64)
@@ -249,7 +237,6 @@ class Modes:
         return np.concatenate(parts, axis=1)
 
     def decode(self, coordinates: np.ndarray, rng: Rng = None) -> np.ndarray:
-        """The position within the likeliest mode or, with ``rng``, within one drawn."""
         positions, scores = np.zeros(len(coordinates)), coordinates
         if self.scales.any():
             positions, scores = coordinates[:, 0].astype(np.float64), coordinates[:, 1:]
@@ -259,11 +246,6 @@ class Modes:
             return bent
         straight = self.log[0] + self.log[1] * np.expm1(np.clip(bent, 0, 50))
         return np.where(self.scales[modes] > 0, straight, self.centres[modes])
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values for the wire."""
-        names = ("centres", "scales", "weights", "log")
-        return {name: getattr(self, name) for name in names}
 
 
 def _tail(values: np.ndarray) -> np.ndarray:
@@ -351,7 +333,8 @@ def _em(points: np.ndarray, counts: np.ndarray, modes: int) -> tuple[Mixture, fl
 # --- by rank: the share of values below, alone or beside spikes ---------------------------
 
 
-class Quantile:
+@dataclass(eq=False)
+class Quantile(Codec):
     """The value's rank, as a standard normal deviate or (``normal=False``) as a share in 0..1.
 
     A value that several rows share covers an interval of ranks: it is encoded as the middle of the
@@ -362,14 +345,11 @@ class Quantile:
     name: ClassVar[str] = "quantile"
     KNOTS: ClassVar[int] = 2048
 
-    def __init__(
-        self, values: np.ndarray, low: np.ndarray, high: np.ndarray, edge: float, normal: bool
-    ) -> None:
-        self.values = values
-        self.low = low
-        self.high = high
-        self.edge = edge
-        self.normal = normal
+    values: np.ndarray
+    low: np.ndarray
+    high: np.ndarray
+    edge: float
+    normal: bool
 
     @classmethod
     def fit(cls, values: np.ndarray, normal: bool = True) -> Quantile:
@@ -399,7 +379,6 @@ class Quantile:
         return np.array([0.0 if self.normal else 0.5], dtype=np.float32)
 
     def encode(self, values: np.ndarray, rng: Rng = None) -> np.ndarray:
-        """**Shape**: (n,) -> (n, 1)."""
         values = np.clip(values, self.values[0], self.values[-1])
         right = np.searchsorted(self.values, values)
         left = np.maximum(right - 1, 0)
@@ -415,20 +394,14 @@ class Quantile:
         return ranks[:, None].astype(np.float32)
 
     def decode(self, coordinates: np.ndarray, rng: Rng = None) -> np.ndarray:
-        """**Shape**: (n, 1) -> (n,)."""
         ranks = coordinates[:, 0].astype(np.float64)
         if self.normal:
             ranks = torch.special.ndtr(torch.from_numpy(ranks)).numpy()
         at = np.stack([self.low, self.high], axis=1).ravel()
         return np.interp(ranks, at, np.repeat(self.values, 2))
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values for the wire."""
-        names = ("values", "low", "high", "edge", "normal")
-        return {name: getattr(self, name) for name in names}
 
-
-class Spiked:
+class Spiked(Codec):
     """Values that many rows share as indicators, all others by their quantile among themselves.
 
     The last indicator says "another value". On a spike the quantile coordinate says nothing: it is
@@ -459,13 +432,7 @@ class Spiked:
         """The indicators, then the quantile."""
         return [Piece(len(self.spikes) + 1, "softmax"), *self.rest.pieces]
 
-    @property
-    def neutral(self) -> np.ndarray:
-        """No value at all."""
-        return np.zeros(len(self.spikes) + 2, dtype=np.float32)
-
     def encode(self, values: np.ndarray, rng: Rng = None) -> np.ndarray:
-        """**Shape**: (n,) -> (n, spikes + 2)."""
         at = np.minimum(np.searchsorted(self.spikes, values), len(self.spikes) - 1)
         spiked = self.spikes[at] == values
         silent = 0.0 if rng is None else rng.normal(size=len(values))

@@ -11,14 +11,17 @@ from fedmend.federation.bound import but, declare
 from fedmend.generate.vfgain_workers import ContextWorker, ImputerWorker
 from fedmend.methods.annotators.corrected import CorrectedLabelWorker
 from fedmend.methods.annotators.worker import LabelWorker
-from fedmend.methods.completion.aside import AsideFeatures, AsideTargets
 from fedmend.methods.completion.generation import GenerateWorker
-from fedmend.methods.completion.linear_workers import LinearFeatures, LinearTargets
-from fedmend.methods.completion.merging import MergeWorker
+from fedmend.methods.completion.linear import (
+    AsideFeatures,
+    AsideTargets,
+    LinearFeatures,
+    LinearTargets,
+)
+from fedmend.methods.completion.merging import MergeWorker, RowsWorker
 from fedmend.methods.completion.neural import NeuralFeatures, NeuralTargets
-from fedmend.methods.completion.rows import RowsWorker
 from fedmend.methods.completion.self_training import SelfTrainingWorker
-from fedmend.methods.completion.tree_workers import TreeFeatures, TreeTargets
+from fedmend.methods.completion.trees import TreeFeatures, TreeTargets
 from fedmend.methods.horizontal.worker import ClientWorker, HiddenClientWorker, ModelKeeper
 from fedmend.methods.risa.workers import EvidenceBottomWorker, EvidenceTopWorker
 from fedmend.methods.vertical.contrastive import PretrainWorker

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from fedmend._json import plain
 
 if TYPE_CHECKING:
-    from fedmend.methods.completion.mended import Completed, Mended
+    from fedmend.methods.completion.fedpsg_pum import Completed, FedPSGPUM
 
 __all__ = ["ORIGIN_WORDS", "MendedColumn", "MendedPair", "Mending"]
 
@@ -168,7 +168,7 @@ class Mending:
     exported: dict[str, int] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, method: str, model: Mended, *, rows: Mapping[str, int], **costs: Any) -> Mending:
+    def of(cls, method: str, model: FedPSGPUM, *, rows: Mapping[str, int], **costs: Any) -> Mending:
         """From a fitted completion; ``rows``: how many rows each party has of its own."""
         params = model.get_params()
         rule, least = _rule(params), params.get("min_skill")

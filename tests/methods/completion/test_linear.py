@@ -8,6 +8,7 @@ import pytest
 from scipy.optimize import minimize_scalar
 from scipy.special import logsumexp
 from sklearn.linear_model import LogisticRegression, Ridge
+from tests.methods.completion.federations import numbered, stored
 
 from fedmend.data.encode import Encoder
 from fedmend.data.table import Table
@@ -20,13 +21,15 @@ from fedmend.errors import (
     PrivacyWarning,
     Refused,
 )
-from fedmend.federation import Alignment, AlignmentCounts, Federation, Party, Policy
+from fedmend.federation import Policy
 from fedmend.federation.kinds import KINDS
-from fedmend.methods.completion import ridge
-from fedmend.methods.completion.board import board_of, indicators
-from fedmend.methods.completion.linear import LinearModels
-from fedmend.methods.completion.logistic import LogisticTarget
-from fedmend.methods.completion.rotation import rotate, secret_rotation
+from fedmend.methods.completion import linear
+from fedmend.methods.completion.linear import (
+    LinearModels,
+    LogisticTarget,
+    rotate,
+    secret_rotation,
+)
 from fedmend.secure.correlation import rank_correlation
 
 N, ALIGNED = 320, 200
@@ -57,19 +60,7 @@ def joined(seed=0, n=N):
 def federation(a, b, aligned=ALIGNED, **policies):
     """B has the first rows only; A has all of them, in an order of its own."""
     order = np.random.default_rng(5).permutation(len(a))
-    fed = Federation(
-        Party(
-            "bank", Table(order, a.iloc[order].reset_index(drop=True)), policy=policies.get("bank")
-        ),
-        Party("telco", Table(np.arange(aligned), b.iloc[:aligned]), policy=policies.get("telco")),
-        strict=True,
-    )
-    position = np.argsort(order)
-    sites = fed.engine.sites
-    sites["bank"].alignments["train"] = Alignment(position[:aligned], position[aligned:])
-    sites["telco"].alignments["train"] = Alignment(np.arange(aligned), np.zeros(0, np.int64))
-    fed.note_alignment(AlignmentCounts(aligned, {"bank": len(a) - aligned, "telco": 0}))
-    return fed
+    return numbered(a, b, aligned, order=order, policies=policies)
 
 
 def design(a):
@@ -81,10 +72,6 @@ def design(a):
 
 def standard(column, rows=slice(0, ALIGNED)):
     return (column - column[rows].mean()) / column[rows].std(ddof=0)
-
-
-def board(fed, models):
-    return board_of(fed.engine.sites["telco"], models.model)
 
 
 # ---------------------------------------------------------------------------------- ridge
@@ -103,7 +90,7 @@ def test_ridge_of_all_targets_is_scikit_learns(alpha):
     x = design(a)
     for name in report.fitted:
         reference = Ridge(alpha=alpha).fit(x[:ALIGNED], standard(b[name])[:ALIGNED])
-        found = board(fed, models)[name]
+        found = stored(fed, models)[name]
         assert found.outputs[ALIGNED:] == pytest.approx(reference.predict(x[ALIGNED:]), abs=1e-6)
         assert np.isnan(found.outputs[:ALIGNED]).all()
         residuals = standard(b[name])[:ALIGNED] - reference.predict(x[:ALIGNED])
@@ -125,7 +112,7 @@ def test_a_line_goes_on_beyond_the_aligned_rows_only_if_it_may():
             assert models.at_a.left_out() == []
             models.fit()
             models.predict()
-        found[beyond] = board(fed, models)["income"].outputs[ALIGNED : ALIGNED + 2]
+        found[beyond] = stored(fed, models)["income"].outputs[ALIGNED : ALIGNED + 2]
     assert found[False][0] == pytest.approx(found[False][1], abs=1e-9)
     assert found[True][0] > found[True][1] + 1
 
@@ -139,29 +126,7 @@ def test_ridge_under_encryption():
     x = design(a)
     for name in ("income", "rate"):
         reference = Ridge().fit(x[:ALIGNED], standard(b[name])[:ALIGNED]).predict(x[ALIGNED:])
-        assert board(fed, models)[name].outputs[ALIGNED:] == pytest.approx(reference, abs=1e-6)
-
-
-def test_b_s_other_columns_are_features_but_never_the_target_itself():
-    a, b = joined()
-    fed = federation(a, b)
-    own = ["rate", "plan"]
-    with LinearModels(fed, "bank", "telco", targets=["income", "rate"], own=own) as models:
-        held = board(fed, models)
-        # guesses on the rows that B lacks: here the truth, so that the reference can use it, too
-        held["rate"].guess[:] = standard(b["rate"])
-        codes = pd.Categorical(b["plan"], ["l", "m", "s"]).codes.astype(np.int64)
-        held["plan"].guess[:] = codes
-        models.fit()
-        models.predict()
-    x, plan = design(a), indicators(codes, 3)
-    with_rate = np.column_stack([x, standard(b["rate"]), plan])
-    without = np.column_stack([x, plan])
-    for name, features in (("income", with_rate), ("rate", without)):
-        reference = Ridge().fit(features[:ALIGNED], standard(b[name])[:ALIGNED])
-        assert held[name].outputs[ALIGNED:] == pytest.approx(
-            reference.predict(features[ALIGNED:]), abs=1e-6
-        )
+        assert stored(fed, models)[name].outputs[ALIGNED:] == pytest.approx(reference, abs=1e-6)
 
 
 def test_rows_that_join_later_and_gaps_in_a_target_train_as_well():
@@ -171,7 +136,7 @@ def test_rows_that_join_later_and_gaps_in_a_target_train_as_well():
     x = design(a)
     y = standard(b["income"])
     with LinearModels(fed, "bank", "telco", targets=["income", "rate"]) as models:
-        held = board(fed, models)
+        held = stored(fed, models)
         models.fit()
         models.predict()
         first = held["income"].outputs[ALIGNED:].copy()
@@ -190,18 +155,6 @@ def test_rows_that_join_later_and_gaps_in_a_target_train_as_well():
     assert held["rate"].outputs == pytest.approx(reference.predict(x), abs=1e-6)
 
 
-def test_an_ensemble_disagrees_more_where_data_is_thin():
-    a, b = joined()
-    a.loc[N - 1, ["a", "b", "c"]] = [40.0, -70.0, 9.0]
-    fed = federation(a, b)
-    with LinearModels(fed, "bank", "telco", targets=["income"], ensemble=6) as models:
-        models.fit()
-        models.predict()
-    spread = board(fed, models)["income"].spread[ALIGNED:]
-    assert spread[-1] > 1.5 * np.median(spread)
-    assert (spread > 0).all()
-
-
 # ---------------------------------------------------------------------------------- logistic
 
 
@@ -218,37 +171,34 @@ def test_logistic_regression_is_scikit_learns(mode):
     for name in ("plan", "churn"):
         reference = LogisticRegression(C=2.0, tol=1e-10, max_iter=3000)
         reference.fit(x[:ALIGNED], b[name][:ALIGNED])
-        target = board(fed, models)[name]
+        target = stored(fed, models)[name]
         assert list(target.decode(np.arange(len(target.classes)))) == list(reference.classes_)
         assert target.outputs[ALIGNED:] == pytest.approx(
             reference.predict_proba(x[ALIGNED:]), abs=1e-4
         )
-        agrees = target.decode(target.made()[ALIGNED:].argmax(1)).to_numpy() == reference.predict(
+        agrees = target.decode(target.outputs[ALIGNED:].argmax(1)).to_numpy() == reference.predict(
             x[ALIGNED:]
         )
         assert agrees.mean() > 0.98
 
 
-def test_logistic_with_own_features_and_pseudo_labels():
+def test_logistic_with_pseudo_labels():
     a, b = joined()
     fed = federation(a, b)
-    with LinearModels(
-        fed, "bank", "telco", targets=["churn", "income"], own=["rate", "churn"], tolerance=1e-5
-    ) as models:
-        held = board(fed, models)
-        held["rate"].guess[:] = standard(b["rate"])
+    with LinearModels(fed, "bank", "telco", targets=["churn", "income"], tolerance=1e-5) as models:
+        held = stored(fed, models)
         joining = np.arange(ALIGNED, N, 4)
         held.adopt("churn", joining, np.arange(len(joining)) % 2)
         models.fit()
         models.predict()
-    features = np.column_stack([design(a), standard(b["rate"])])
+    x = design(a)
     rows = np.concatenate([np.arange(ALIGNED), joining])
     labels = np.concatenate(
         [(b["churn"][:ALIGNED] == "yes").astype(int), np.arange(len(joining)) % 2]
     )
-    reference = LogisticRegression(tol=1e-10, max_iter=3000).fit(features[rows], labels)
+    reference = LogisticRegression(tol=1e-10, max_iter=3000).fit(x[rows], labels)
     assert held["churn"].outputs[ALIGNED:] == pytest.approx(
-        reference.predict_proba(features[ALIGNED:]), abs=1e-4
+        reference.predict_proba(x[ALIGNED:]), abs=1e-4
     )
 
 
@@ -263,7 +213,7 @@ def test_a_rare_class_converges_within_the_steps():
     assert 2 < max(done for stage, done in stages if stage == "logistic") < 30
     x = design(a)
     reference = LogisticRegression(tol=1e-10, max_iter=9000).fit(x[:1400], b["rare"][:1400])
-    assert board(fed, models)["rare"].outputs[1400:] == pytest.approx(
+    assert stored(fed, models)["rare"].outputs[1400:] == pytest.approx(
         reference.predict_proba(x[1400:]), abs=0.01
     )
 
@@ -274,7 +224,7 @@ def test_a_rare_class_converges_within_the_steps():
 def test_what_crosses_and_to_whom():
     a, b = joined()
     fed = federation(a, b)
-    with LinearModels(fed, "bank", "telco", targets=["income", "plan"], own=["rate"]) as models:
+    with LinearModels(fed, "bank", "telco", targets=["income", "plan"]) as models:
         models.fit()
         models.predict()
     entries = fed.ledger.entries()
@@ -325,7 +275,7 @@ def test_plain_mode_is_refused_by_default_and_gives_the_same():
         models.predict()
     x = design(a)
     reference = Ridge().fit(x[:ALIGNED], standard(b["income"])[:ALIGNED]).predict(x[ALIGNED:])
-    assert board(fed, models)["income"].outputs[ALIGNED:] == pytest.approx(reference, abs=1e-6)
+    assert stored(fed, models)["income"].outputs[ALIGNED:] == pytest.approx(reference, abs=1e-6)
 
 
 def test_a_scope_of_products_lists_no_row_of_a_table():
@@ -363,26 +313,26 @@ def test_targets_that_cannot_be_learnt_are_reported_and_the_others_survive():
     assert "one value only" in report.failed["flat"]
     assert "no value" in report.failed["empty"]
     assert "squares" in report.failed["huge"]
-    assert np.isfinite(board(fed, models)["income"].outputs[ALIGNED:]).all()
+    assert np.isfinite(stored(fed, models)["income"].outputs[ALIGNED:]).all()
 
 
 def test_a_target_whose_equations_fail_leaves_the_others_alone(monkeypatch):
     a, b = joined()
     fed = federation(a, b)
-    solve = ridge.solve_ridge
+    solve = linear.solve_ridge
 
-    def failing(moments, target, own, penalty, alpha):
+    def failing(moments, target, penalty):
         if target == 1:
             raise np.linalg.LinAlgError("singular")
-        return solve(moments, target, own, penalty, alpha)
+        return solve(moments, target, penalty)
 
-    monkeypatch.setattr("fedmend.methods.completion.linear_workers.solve_ridge", failing)
+    monkeypatch.setattr(linear, "solve_ridge", failing)
     with LinearModels(fed, "bank", "telco", targets=["income", "rate", "visits"]) as models:
         report = models.fit()
         models.predict()
     assert report.fitted == ["income", "visits"]
     assert "no solution" in report.failed["rate"]
-    held = board(fed, models)
+    held = stored(fed, models)
     assert held["rate"].outputs is None
     assert np.isfinite(held["visits"].outputs[ALIGNED:]).all()
 
@@ -409,11 +359,11 @@ def test_bad_calls_are_refused_with_a_mend():
         LinearModels(few, "bank", "telco")
 
 
-def test_the_board_keeps_its_books():
+def test_the_target_store_keeps_its_books():
     a, b = joined()
     fed = federation(a, b)
     with LinearModels(fed, "bank", "telco", targets=["income"]) as models:
-        held = board(fed, models)
+        held = stored(fed, models)
         with pytest.raises(ConfigError, match="adopt a row once"):
             held.adopt("income", np.array([ALIGNED, ALIGNED]), np.zeros(2))
         with pytest.raises(ConfigError, match="pseudo-labels are for rows"):
@@ -424,9 +374,9 @@ def test_the_board_keeps_its_books():
         held.release("income")
         assert len(held.waiting("income")) == N - ALIGNED
         models.fit()
-    # only the board is left behind
+    # only the target store is left behind
     left = [key for key in fed.engine.sites["telco"].state if key.startswith(models.model)]
-    assert left == [f"{models.model}:board"]
+    assert left == [f"{models.model}:targets"]
     assert list(fed.engine.sites["bank"].alignments) == ["train"]
     values = held["income"].decode(held["income"].truth[:ALIGNED])
     assert values.to_numpy() == pytest.approx(b["income"][:ALIGNED].to_numpy())

@@ -6,17 +6,17 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from tests.methods.completion.federations import numbered, stored
 from torch.nn import functional as F
 
 from fedmend.data.encode import Encoder
-from fedmend.data.table import Table
 from fedmend.errors import ConfigError, DataError
-from fedmend.federation import Alignment, AlignmentCounts, Federation, Party
+from fedmend.federation import Federation
 from fedmend.federation.policy import MIN_ROWS
 from fedmend.federation.rows import judges as held_out
 from fedmend.learn.nets import Batch, Bottom, BottomSpec, Top, TopSpec, initialise
-from fedmend.methods.completion.board import Board, board_of
 from fedmend.methods.completion.neural import NeuralModels
+from fedmend.methods.completion.targets import TargetStore
 from fedmend.split.features import BatchOrder
 from fedmend.split.session import epoch_seed
 
@@ -38,27 +38,13 @@ def sides(seed: int = 0) -> tuple[pd.DataFrame, pd.DataFrame]:
 
 
 def federation(a: pd.DataFrame, b: pd.DataFrame) -> Federation:
-    fed = Federation(
-        Party("bank", Table(np.arange(N), a)),
-        Party("telco", Table(np.arange(ALIGNED), b.iloc[:ALIGNED])),
-        strict=True,
-        seed=3,
-    )
-    rows, rest = np.arange(ALIGNED), np.arange(ALIGNED, N)
-    fed.engine.site("bank").alignments["train"] = Alignment(rows, rest)
-    fed.engine.site("telco").alignments["train"] = Alignment(rows, rest[:0])
-    fed.note_alignment(AlignmentCounts(ALIGNED, {"bank": N - ALIGNED, "telco": 0}))
-    return fed
-
-
-def held(fed: Federation, models: NeuralModels) -> Board:
-    return board_of(fed.engine.site("telco"), models.model)
+    return numbered(a, b, ALIGNED, seed=3)
 
 
 class OnePiece:
     """Bottom and heads in one graph, with torch's own Adam."""
 
-    def __init__(self, fed: Federation, a: pd.DataFrame, board: Board) -> None:
+    def __init__(self, fed: Federation, a: pd.DataFrame, store: TargetStore) -> None:
         bank, telco = fed.engine.site("bank"), fed.engine.site("telco")
         table = bank.tables["train"]
         encoder = Encoder(missing_indicator=True).fit(table)
@@ -66,16 +52,12 @@ class OnePiece:
         self.rows = Batch(torch.from_numpy(encoded.numeric), torch.from_numpy(encoded.codes))
         spec = BottomSpec(len(encoder.numeric_names), encoder.cardinalities, (), (12,), 6)
         self.bottom = initialise(Bottom(spec), bank.torch_generator("bottom 0", "cpu"))
-        self.income = torch.from_numpy(board["income"].labels).float()
-        self.plan = torch.from_numpy(board["plan"].labels)
-        tenure = torch.from_numpy(board["tenure"].guess).nan_to_num().float()[:, None]
-        plans = F.one_hot(self.plan.clamp_min(0), 3) * (self.plan >= 0)[:, None]
-        # of the columns that are B's own each target leaves itself out
-        self.own = {"income": torch.cat([plans.float(), tenure], 1), "plan": tenure}
+        self.income = torch.from_numpy(store["income"].labels).float()
+        self.plan = torch.from_numpy(store["plan"].labels)
         weights = telco.torch_generator("heads 0", "cpu")
         self.heads = {
-            name: initialise(Top(TopSpec((6, width), (8,), out)), weights)
-            for name, width, out in (("income", 4, 1), ("plan", 1, 3))
+            name: initialise(Top(TopSpec((6,), (8,), out)), weights)
+            for name, out in (("income", 1), ("plan", 3))
         }
         modules = [self.bottom, *self.heads.values()]
         parameters = [each for module in modules for each in module.parameters()]
@@ -83,9 +65,7 @@ class OnePiece:
 
     def outputs(self, numbers: torch.Tensor) -> dict[str, torch.Tensor]:
         embedding = self.bottom(Batch(self.rows.numeric[numbers], self.rows.codes[numbers]))
-        return {
-            name: head([embedding, self.own[name][numbers]]) for name, head in self.heads.items()
-        }
+        return {name: head([embedding]) for name, head in self.heads.items()}
 
     def loss(self, numbers: torch.Tensor) -> torch.Tensor:
         made, income, plan = self.outputs(numbers), self.income[numbers], self.plan[numbers]
@@ -103,11 +83,9 @@ class OnePiece:
 def test_split_equals_one_piece() -> None:
     a, b = sides()
     fed = federation(a, b)
-    models = NeuralModels(
-        fed, "bank", "telco", targets=["income", "plan"], own=["plan", "tenure"], **SMALL
-    )
+    models = NeuralModels(fed, "bank", "telco", targets=["income", "plan"], **SMALL)
     with models:
-        whole = OnePiece(fed, a, held(fed, models))
+        whole = OnePiece(fed, a, stored(fed, models))
         assert models.fit().fitted == ["income", "plan"]
         models.predict(rows="all")
     drawn = np.random.default_rng([fed.seed, 0]).random(ALIGNED)
@@ -122,7 +100,7 @@ def test_split_equals_one_piece() -> None:
                 best, kept = loss, whole.outputs(torch.arange(N))
                 errors = whole.outputs(judges)["income"][:, 0] - whole.income[judges]
                 off = float(errors[~errors.isnan()].square().mean().sqrt())
-    found = held(fed, models)
+    found = stored(fed, models)
     np.testing.assert_allclose(found["income"].outputs, kept["income"][:, 0], atol=1e-5)
     np.testing.assert_allclose(found["plan"].outputs, kept["plan"].softmax(1), atol=1e-5)
     np.testing.assert_allclose(found["income"].spread, off, rtol=1e-4)
@@ -138,7 +116,7 @@ def test_boxes_change_no_bit() -> None:
         ) as models:
             models.fit()
             models.predict(rows="all")
-            found = held(fed, models)
+            found = stored(fed, models)
             made.append([found[name].outputs for name in ("income", "plan")])
         told = {e.sealed_for for e in fed.ledger if e.kind in ("embedding", "gradient")}
         assert told == ({"bank", "telco"} if seal else {""})
@@ -152,12 +130,12 @@ def test_rows_with_pseudo_labels_join_the_training() -> None:
     with NeuralModels(fed, "bank", "telco", targets=["income"], **SMALL) as models:
         models.fit()
         models.predict()
-        first = held(fed, models)["income"].outputs.copy()
+        first = stored(fed, models)["income"].outputs.copy()
         assert np.isnan(first[:ALIGNED]).all()
-        held(fed, models).adopt("income", np.arange(ALIGNED, N), np.full(N - ALIGNED, 5.0))
+        stored(fed, models).adopt("income", np.arange(ALIGNED, N), np.full(N - ALIGNED, 5.0))
         models.fit()
         models.predict()
-    joined = held(fed, models)["income"].outputs[ALIGNED:]
+    joined = stored(fed, models)["income"].outputs[ALIGNED:]
     assert joined.mean() > first[ALIGNED:].mean() + 0.05
 
 

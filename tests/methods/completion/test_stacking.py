@@ -11,7 +11,7 @@ from sklearn.metrics import r2_score
 
 from fedmend.methods.completion.stacking import (
     class_weights,
-    member_errors,
+    family_errors,
     news,
     shrinkage,
     skill,
@@ -68,12 +68,12 @@ def test_class_weights_are_the_best_mixture(seed: int) -> None:
     np.testing.assert_allclose(found, expected, atol=2e-3)
 
 
-def test_member_errors() -> None:
-    errors = member_errors(
+def test_family_errors() -> None:
+    errors = family_errors(
         np.array([1.0, 3.0]), {"a": np.array([1.0, 1.0])}, np.array([0.0, 2.0, 4.0])
     )
     assert errors == {"a": 2.0, "mean": 1.0}
-    classes = member_errors(np.array([0, 1, 1]), {"a": np.eye(2)[[0, 1, 0]]}, np.array([0, 0, 1]))
+    classes = family_errors(np.array([0, 1, 1]), {"a": np.eye(2)[[0, 1, 0]]}, np.array([0, 0, 1]))
     assert classes["a"] == pytest.approx(1 / 3)
     assert classes["mean"] == pytest.approx(2 / 3)
 

@@ -8,14 +8,14 @@ import numpy as np
 import pandas as pd
 import pytest
 from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
+from tests.methods.completion.federations import numbered, stored
 
-from fedmend.data.table import Table
 from fedmend.errors import ConfigError, CryptoError, DataError, PrivacyWarning, Refused
-from fedmend.federation import Alignment, AlignmentCounts, Federation, Party, Policy
+from fedmend.federation import Policy
 from fedmend.federation.kinds import KINDS
-from fedmend.methods.boosting.bins import bin_categories, bin_numbers
-from fedmend.methods.boosting.grow import quantise
-from fedmend.methods.completion.board import board_of
+from fedmend.methods.boosting.bins import CutTable, bin_categories, bin_numbers
+from fedmend.methods.boosting.boost import Boosting, BoostSettings, OwnBins, Target
+from fedmend.methods.boosting.grow import Growth, quantise
 from fedmend.methods.completion.trees import TreeModels
 
 N, ALIGNED = 420, 260
@@ -42,22 +42,7 @@ def joined(seed=0, n=N):
 
 
 def federation(a, b, aligned=ALIGNED, **policies):
-    fed = Federation(
-        *(
-            Party(name, Table(np.arange(len(part)), part), policy=policies.get(name))
-            for name, part in (("bank", a), ("telco", b.iloc[:aligned]))
-        ),
-        strict=True,
-    )
-    sites, rest = fed.engine.sites, np.arange(aligned, len(a))
-    sites["bank"].alignments["train"] = Alignment(np.arange(aligned), rest)
-    sites["telco"].alignments["train"] = Alignment(np.arange(aligned), np.zeros(0, np.int64))
-    fed.note_alignment(AlignmentCounts(aligned, {"bank": len(a) - aligned, "telco": 0}))
-    return fed
-
-
-def board(fed, models):
-    return board_of(fed.engine.sites["telco"], models.model)
+    return numbered(a, b, aligned, policies=policies)
 
 
 def booster(fed):
@@ -69,12 +54,16 @@ def booster(fed):
 # ---------------------------------------------------------------------------------- in the clear
 
 
-def binned(a, bins=16, least=5):
-    """A's bins, and every cut as the rows that go left, in the order A and B number them."""
+def a_bins(a, bins=16, least=5):
     columns = [bin_numbers(a[name].to_numpy(float), bins, least) for name in ("a", "b", "c")]
     columns.append(bin_numbers(a["stairs"].to_numpy(float), bins, least))
     columns.append(bin_categories(pd.Categorical(a["city"], CITIES).codes.astype(int), least))
-    return [side for column in columns for side in sides_of(column)]
+    return columns
+
+
+def binned(a):
+    """Every cut of A's as the rows that go left, in the order A and B number them."""
+    return [side for column in a_bins(a) for side in sides_of(column)]
 
 
 def sides_of(column):
@@ -171,7 +160,7 @@ def test_trees_are_those_grown_in_the_clear(mode):
         with context:
             models.fit()
         models.predict(rows="all")
-        held, tasks = board(fed, models), booster(fed).boosting.tasks
+        held, tasks = stored(fed, models), booster(fed).boosting.tasks
     train = np.arange(N) < ALIGNED
     for task in tasks:
         target = held[task.name]
@@ -193,25 +182,35 @@ def test_trees_are_those_grown_in_the_clear(mode):
 
 
 def test_own_columns_are_cut_as_well_but_never_the_target_itself():
+    """Boosting alone, where the sides of all cuts are known: nothing has to come from outside."""
     a, b = joined()
-    fed = federation(a, b)
-    with TreeModels(
-        fed, "bank", "telco", targets=["income", "rate"], own=["rate", "churn"], **OPTIONS
-    ) as models:
-        held = board(fed, models)
-        held["rate"].guess[ALIGNED:] = 0.25
-        models.fit()
-        tasks = booster(fed).boosting.tasks
     train = np.arange(N) < ALIGNED
-    rate = sides_of(bin_numbers(held["rate"].guess, 16, 1, train))
-    churn = sides_of(bin_categories(held["churn"].guess, 1, train))
+    rate = b["rate"].to_numpy()
+    churn = pd.Categorical(b["churn"], ["no", "yes"]).codes.astype(int)
+    targets = {"income": (b["income"] / 300).to_numpy(), "rate": rate}
+    columns, own = a_bins(a), [bin_numbers(rate, 16), bin_categories(churn)]
     sides = binned(a)
-    for task, own in zip(tasks, ([*rate, *churn], churn), strict=True):
-        labels = np.where(train, held[task.name].truth, 0)
-        scores, grown = boost_in_the_clear([*sides, *own], labels, train, "regression", 4, 3)
+    boosting = Boosting(
+        {name: Target(labels, np.flatnonzero(train)) for name, labels in targets.items()},
+        CutTable([each.layout for each in columns]),
+        OwnBins(
+            np.stack([each.codes for each in own]),
+            CutTable([each.layout for each in own]),
+            ["rate", "churn"],
+        ),
+        Growth(depth=3, min_leaf=5),
+        BoostSettings(4, 0.0, 1, 1.0, None, 0, 0),
+        dict(enumerate(sides)),
+    )
+    boosting.grow_at_home(np.arange(N), N)
+    for task in boosting.tasks:
+        mine = [sides_of(each) for each, name in zip(own, ("rate", "churn"), strict=True)
+                if name != task.name]  # fmt: skip
+        usable = [*sides, *(side for each in mine for side in each)]
+        labels = np.where(train, targets[task.name], 0)
+        scores, grown = boost_in_the_clear(usable, labels, train, "regression", 4, 3)
         assert task.outputs[0].scores == pytest.approx(scores[0], abs=1e-9)
-        used = {cut for _, cuts in grown for cut in cuts.values()}
-        assert any(cut >= len(sides) for cut in used)
+        assert any(cut >= len(sides) for _, cuts in grown for cut in cuts.values())
 
 
 def test_sampled_rows_and_columns_are_the_same_in_all_modes():
@@ -225,7 +224,7 @@ def test_sampled_rows_and_columns_are_the_same_in_all_modes():
         ) as models:
             models.fit()
             models.predict()
-        return board(fed, models)["income"].outputs[ALIGNED:]
+        return stored(fed, models)["income"].outputs[ALIGNED:]
 
     dealer = predicted("dealer", subsample=0.5, colsample=0.6)
     with pytest.warns(PrivacyWarning):
@@ -247,7 +246,7 @@ def test_as_good_as_scikit_learns_histogram_trees():
     ) as models:
         models.fit()
         models.predict()
-    held = board(fed, models)
+    held = stored(fed, models)
     x = a.assign(city=pd.Categorical(a["city"]).codes)
     peer = {"max_iter": 60, "max_depth": 5, "max_bins": 32, "early_stopping": False}
     y = ((b["income"] - b["income"][:cut].mean()) / b["income"][:cut].std(ddof=0)).to_numpy()
@@ -258,7 +257,7 @@ def test_as_good_as_scikit_learns_histogram_trees():
     classifier = HistGradientBoostingClassifier(categorical_features=[4], **peer)
     plan = classifier.fit(x[:cut], b["plan"][:cut]).predict(x[cut:])
     right = (
-        held["plan"].decode(held["plan"].made()[cut:].argmax(1)).to_numpy()
+        held["plan"].decode(held["plan"].outputs[cut:].argmax(1)).to_numpy()
         == b["plan"][cut:].to_numpy()
     )
     assert right.mean() > (plan == b["plan"][cut:]).mean() - 0.02
@@ -279,7 +278,7 @@ def test_trees_stop_when_rows_held_out_get_no_better():
     assert stages[-1] == task.best_at + 6
     assert len(task.held_out) == round(0.2 * ALIGNED)
     assert not np.intersect1d(task.held_out, task.rows).size
-    assert board(fed, models)["noise"].outputs[ALIGNED:].std() < 0.5
+    assert stored(fed, models)["noise"].outputs[ALIGNED:].std() < 0.5
 
 
 def test_the_spread_is_wide_where_the_target_is_noisy():
@@ -291,7 +290,7 @@ def test_the_spread_is_wide_where_the_target_is_noisy():
     with TreeModels(fed, "bank", "telco", targets=["level"], trees=40) as models:
         models.fit()
         models.predict()
-    spread = board(fed, models)["level"].spread
+    spread = stored(fed, models)["level"].spread
     assert np.isnan(spread[:2000]).all()
     assert spread[2000:][noisy[2000:]].mean() > 2 * spread[2000:][~noisy[2000:]].mean()
 
@@ -301,7 +300,7 @@ def test_pseudo_labels_train_the_next_round():
     fed = federation(a, b)
     with TreeModels(fed, "bank", "telco", targets=["income", "churn"], **OPTIONS) as models:
         models.fit()
-        held = board(fed, models)
+        held = stored(fed, models)
         joining = np.arange(ALIGNED, N, 2)
         held.adopt("income", joining, np.full(len(joining), 3.0))
         models.fit()
@@ -359,7 +358,7 @@ def test_no_more_cuts_are_told_than_agreed_and_then_nothing_crosses():
         request = worker.seal(list(range(7)), to="bank", kind="control")
         with pytest.raises(Refused, match="may be told"):
             models.at_a.sides_for("telco", request)
-    error = board(fed, models)["income"].outputs[ALIGNED:]
+    error = stored(fed, models)["income"].outputs[ALIGNED:]
     truth = (b["income"] - b["income"][:ALIGNED].mean()) / b["income"][:ALIGNED].std(ddof=0)
     assert ((error - truth[ALIGNED:]) ** 2).mean() < 0.75
 
@@ -389,7 +388,7 @@ def test_new_cuts_are_asked_for_by_the_first_trees_only():
         assert len(worker._known) == told
     # other targets may look for cuts of their own
     with TreeModels(fed, "bank", "telco", targets=["income", "churn"], **options) as models:
-        judge = board(fed, models)
+        judge = stored(fed, models)
         judge.targets = ["income"]
         models.fit()
         before = crossed()
@@ -446,7 +445,7 @@ def test_hardly_any_rows_give_the_mean():
     with TreeModels(fed, "bank", "telco", targets=["income", "churn"]) as models:
         report = models.fit()
         models.predict()
-    held = board(fed, models)
+    held = stored(fed, models)
     assert report.fitted == ["income", "churn"]
     assert np.ptp(held["income"].outputs[12:]) == 0
     assert abs(held["income"].outputs[12:].mean()) < 0.5
@@ -460,7 +459,7 @@ def test_so_few_rows_that_no_bin_may_be_cut_off_give_the_mean_too():
     with TreeModels(fed, "bank", "telco", targets=["income"]) as models:
         assert models.fit().fitted == ["income"]
         models.predict()
-    assert np.ptp(board(fed, models)["income"].outputs[12:]) == 0
+    assert np.ptp(stored(fed, models)["income"].outputs[12:]) == 0
 
 
 def test_a_second_round_without_a_cut_to_choose_from_gives_the_mean_too():
@@ -471,4 +470,4 @@ def test_a_second_round_without_a_cut_to_choose_from_gives_the_mean_too():
         assert not booster(fed)._known  # no cut of A's paid, and B has no other column
         assert models.fit().fitted == ["income"]
         models.predict()
-    assert np.ptp(board(fed, models)["income"].outputs[12:]) == 0
+    assert np.ptp(stored(fed, models)["income"].outputs[12:]) == 0

@@ -82,7 +82,6 @@ class Output:
     usable: which of all cuts may be chosen.
     """
 
-    target: str
     scores: np.ndarray
     constant: bool
     usable: np.ndarray

@@ -3,148 +3,175 @@
     mended = FedPSGPUM().fit(fed)              # telco's columns for the bank's other customers
     model = VFL().fit(mended.federation)       # in which those rows are aligned rows like others
 
-Process I ranks B's columns by how well A's columns speak of them (secure Spearman correlation).
-Process II predicts the strong ones by self-training (`vfpum.py`). Process III generates the weak
-ones at B (`generation.py`). The merge (`completion.py`) keeps, for every cell at B, where it came
-from and how far it deserves trust. A: the party with more rows; B: the party that completes.
+Process I ranks B's columns by how well A's columns speak of them (secure Spearman correlation) and
+screens both (`screening.py`). Process II predicts the strong ones by self-training
+(`self_training.py`) with models of B's columns (`targets.py`; `linear.py`, `trees.py`,
+`neural.py`, weighed by `stacking.py`). Process III generates the weak ones at B (`generation.py`).
+The merge (`merging.py`) keeps, for every cell at B, where it came from and how far it deserves
+trust. A: the party with more rows; B: the party that completes.
 """
 
 from __future__ import annotations
 
-import logging
+import inspect
+import os
 import secrets
 import warnings
-from collections.abc import Mapping, Sequence
-from typing import Any, Self
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Self, get_args
 
-from fedmend.errors import ConfigError, DataError, FedmendWarning
+import pandas as pd
+
+from fedmend._suggest import did_you_mean
+from fedmend.errors import ConfigError, DataError, FedmendWarning, NotFitted
 from fedmend.federation.federation import Federation, require_federation
 from fedmend.generate import make
-from fedmend.methods.completion.choices import GENERATOR, PAPER, problems
+from fedmend.generate.registry import class_of, known_generators
 from fedmend.methods.completion.generation import GenerateWorker
-from fedmend.methods.completion.mended import Completed, Mended
-from fedmend.methods.completion.merging import merge
-from fedmend.methods.completion.rows import open_rows
-from fedmend.methods.completion.self_training import SelfTraining
-from fedmend.methods.completion.thresholds import critical_rho, cv_threshold
-from fedmend.methods.completion.vfpum import Outcome, Progress, cross_validated, vfpu_m
-from fedmend.secure.correlation import RankCorrelation, rank_correlation
+from fedmend.methods.completion.merging import FORMATS, MergeWorker, merge, open_rows
+from fedmend.methods.completion.screening import critical_rho, cv_threshold
+from fedmend.methods.completion.self_training import (
+    CONFIDENCE,
+    FAMILIES,
+    Outcome,
+    Progress,
+    SelfTraining,
+    cross_validated,
+    family_of,
+    vfpu_m,
+)
+from fedmend.methods.completion.targets import MODES
+from fedmend.methods.contract import Estimator
+from fedmend.secure.correlation import RankCorrelation, Strength, rank_correlation
+from fedmend.secure.inner_product import Mode
 
-__all__ = ["FedPSGPUM"]
+__all__ = ["Completed", "FedPSGPUM"]
 
-logger = logging.getLogger(__name__)
+LEVEL = 0.05  # of the significance that parts strong from weak columns
+# A's columns say next to nothing of weak columns: longer training adds nothing to them.
+GENERATOR_PARAMS: dict[str, dict[str, Any]] = {"vae": {"epochs": 30}}
+
+CHOICES: dict[str, tuple[str, ...]] = {
+    "direction": ("a-to-b", "both"),
+    "strength": get_args(Strength),
+    "protocol": ("inner-product", "published"),
+    "correlation_mode": get_args(Mode),
+    "mode": MODES,
+    "confidence": CONFIDENCE,
+    "row_order": ("auto", "secret", "seeded"),
+}
+LIMITS: dict[str, tuple[str, Callable[[Any], bool]]] = {
+    "tau": (
+        "a number in [-1, 1], 'significance' or 'cv'",
+        lambda tau: tau in ("significance", "cv") if isinstance(tau, str) else -1 <= tau <= 1,
+    ),
+    "rounds": ("at least 1", lambda rounds: rounds >= 1),
+    "alpha": ("in [0, 1]", lambda alpha: 0 <= alpha <= 1),
+    "k": ("in (0, 1]", lambda share: 0 < share <= 1),
+    "folds": ("at least 1", lambda folds: folds >= 1),
+    "draws": ("at least 1", lambda draws: draws >= 1),
+    "min_skill": ("1 at most, or None", lambda least: least is None or least <= 1),
+}
 
 
-class FedPSGPUM(Mended):
+@dataclass
+class Completed:
+    """What the coordinator knows of one party's columns for another party's rows."""
+
+    a: str
+    b: str
+    correlation: RankCorrelation
+    tau: float
+    strong: list[str]
+    weak: list[str]
+    kinds: dict[str, str]
+    outcome: Outcome = field(default_factory=Outcome)
+    cells: dict[str, dict[str, float]] = field(default_factory=dict)
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class FedPSGPUM(Estimator):
     """Completes rows that only one party has with the other parties' columns, at those parties.
 
     direction: "a-to-b" completes the rows of the party with most rows of its own (or of `source`),
     "both" those of every party. With more than two parties, pair by pair.
-    strength, tau, level: what makes a column of B strong: "max-abs", "mean-abs" or "mean" (as
-    published) of its correlations above a number, above the critical value of "significance"
-    (Holm-corrected over all pairs, at `level`), or above the number that "cv" finds.
+    strength, tau: what makes a column of B strong: "max-abs", "mean-abs" or "mean" (as published)
+    of its correlations above a number, above the critical value of "significance" (Holm-corrected
+    over all pairs, at 0.05), or above the number that "cv" finds.
     protocol, correlation_mode: of the correlation; mode: of the models' products.
     model: "linear", "tree", "neural", or several of them, which are then stacked.
     linear, tree, neural: arguments for the families.
     rounds, alpha, k, confidence: of the self-training (T, threshold, share, rule).
-    held_out, folds: the share of aligned rows by which several models are weighed, and how many
-    such shares at most, one after the other, for numeric columns.
+    folds: by how many fifths of the aligned rows, one after the other, several models are weighed
+    for numeric columns.
     beyond: models use A's columns also where they lie, on the rows only A has, beyond what they
     are on the aligned rows; otherwise columns that do so by a quarter of their range or more, on
     average, are left out (`.left_out_`), and in those that do so a little lines end there. If
     others are distributed otherwise too (`.changed_`), what those left out explain of B's numbers
     is not learnt from them.
-    own_columns: strong columns of B help to predict each other, by their current guesses.
-    chain: columns one after the other, strongest first, each finished one helping the next.
-    order: "predict-first" or "generate-first" (all generated, then the strong ones predicted with
-    the generated columns as B's own).
     generator, generator_params, condition, draws: of the weak columns; with a condition `draws`
     generated values a cell are averaged. generator_params: None for the generator's
     own defaults, but 30 epochs of "vae".
-    ordinal: ordinal targets as "classes" or "ranks". clip: numbers stay in the observed range.
     min_skill: completed columns enter `.federation` if their predictions spare at least this share
     of the error of the mean (or of the classes' shares) on rows held out; below they are missing
     there, as generated ones are, and only exported. None: all enter.
     row_order: of A's rows, as B numbers them: "secret", or "seeded" to repeat a simulation;
     "auto" is seeded where all parties are in one process.
-    min_rows: fewest aligned rows.
+
+    Fitted: ``federation``, the same parties on their mended tables, in which the completed rows are
+    aligned; ``pairs_``, per (A, B) what was done with B's columns for A's rows.
     """
 
-    def __init__(
-        self,
-        *,
-        direction: str = "a-to-b",
-        source: str | None = None,
-        strength: str = "max-abs",
-        tau: float | str = "significance",
-        level: float = 0.05,
-        protocol: str = "inner-product",
-        correlation_mode: str = "bfv",
-        mode: str = "dealer",
-        model: str | Sequence[str] = ("linear", "tree"),
-        linear: Mapping[str, Any] | None = None,
-        tree: Mapping[str, Any] | None = None,
-        neural: Mapping[str, Any] | None = None,
-        rounds: int = 1,
-        alpha: float = 0.8,
-        k: float = 0.25,
-        confidence: str = "spread",
-        kappa: float = 1.0,
-        held_out: float = 0.2,
-        folds: int = 2,
-        beyond: bool = False,
-        own_columns: bool = False,
-        chain: bool = False,
-        order: str = "predict-first",
-        generator: str = "vae",
-        generator_params: Mapping[str, Any] | None = None,
-        condition: bool = True,
-        draws: int = 10,
-        ordinal: str = "classes",
-        clip: bool = True,
-        min_skill: float | None = 0.1,
-        row_order: str = "auto",
-        min_rows: int = 10,
-        seed: int = 0,
-    ) -> None:
-        self.direction = direction
-        self.source = source
-        self.strength = strength
-        self.tau = tau
-        self.level = level
-        self.protocol = protocol
-        self.correlation_mode = correlation_mode
-        self.mode = mode
-        self.model = model
-        self.linear = linear
-        self.tree = tree
-        self.neural = neural
-        self.rounds = rounds
-        self.alpha = alpha
-        self.k = k
-        self.confidence = confidence
-        self.kappa = kappa
-        self.held_out = held_out
-        self.folds = folds
-        self.beyond = beyond
-        self.own_columns = own_columns
-        self.chain = chain
-        self.order = order
-        self.generator = generator
-        self.generator_params = generator_params
-        self.condition = condition
-        self.draws = draws
-        self.ordinal = ordinal
-        self.clip = clip
-        self.min_skill = min_skill
-        self.row_order = row_order
-        self.min_rows = min_rows
-        self.seed = seed
+    predicts: ClassVar[bool] = False
+    PRESETS: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+        # the numbers that the texts leave open are tau = 0, alpha = 0
+        "paper": {
+            "strength": "mean",
+            "tau": 0.0,
+            "protocol": "published",
+            "model": "linear",
+            "linear": {"alpha": 0.1},
+            "beyond": True,
+            "rounds": 5,
+            "alpha": 0.0,
+            "k": 0.25,
+            "confidence": "published",
+            "generator": "ctgan",
+            "condition": False,
+            "min_skill": None,
+        }
+    }
+
+    direction: str = "a-to-b"
+    source: str | None = None
+    strength: str = "max-abs"
+    tau: float | str = "significance"
+    protocol: str = "inner-product"
+    correlation_mode: str = "bfv"
+    mode: str = "dealer"
+    model: str | Sequence[str] = ("linear", "tree")
+    linear: Mapping[str, Any] | None = None
+    tree: Mapping[str, Any] | None = None
+    neural: Mapping[str, Any] | None = None
+    rounds: int = 1
+    alpha: float = 0.8
+    k: float = 0.25
+    confidence: str = "spread"
+    folds: int = 2
+    beyond: bool = False
+    generator: str = "vae"
+    generator_params: Mapping[str, Any] | None = None
+    condition: bool = True
+    draws: int = 10
+    min_skill: float | None = 0.1
+    row_order: str = "auto"
+    seed: int = 0
 
     @classmethod
     def paper(cls, **changes: Any) -> Self:
-        """The published choices; the numbers that the texts leave open are tau = 0, alpha = 0."""
-        return cls(**{**PAPER, **changes})
+        """The published choices, with these changes."""
+        return cls.preset("paper", **changes)
 
     # ------------------------------------------------------------------ the algorithm
 
@@ -157,28 +184,24 @@ class FedPSGPUM(Mended):
         seeded = self.row_order == "seeded" or (self.row_order == "auto" and fed.reproducible)
         sources = self._sources(fed)
         self.pairs_: dict[tuple[str, str], Completed] = {}
-        views = {}
         for a in sources:
-            views[a] = open_rows(fed, a, run, seeded=seeded)
-            for b, view in views[a].items():
-                with view.workers(GenerateWorker, parties=[b], run=run, a=a) as crew:
+            for b, view in open_rows(fed, a, run, seeded=seeded).items():
+                with view.workers(GenerateWorker, parties=[b], run=run, a=a) as workers:
                     # B may know all of A's rows from an alignment of the two
                     if view.alignment.unaligned[a]:
-                        self.pairs_[a, b] = self._complete(view, crew[b], a, b, run, progress)
+                        self.pairs_[a, b] = self._complete(view, workers[b], a, b, run, progress)
         self.fed_, self.run_ = fed, run
-        name = f"{fed.dataset}-{run}"
-        self.federation = merge(fed, run, list(views), name, self.min_skill)
+        self.federation = merge(fed, run, sources, f"{fed.dataset}-{run}", self.min_skill)
         return self
 
     def _complete(
         self, view: Federation, at_b: Any, a: str, b: str, run: str, progress: Progress | None
     ) -> Completed:
         """All of B's columns for A's rows."""
-        done = self._correlate(view, a, b, at_b.columns(), run, progress)
-        if self.order == "generate-first":
-            self._generate(view, at_b, done, list(done.kinds), condition=False)
-        done.outcome = self._predict(view, done, run, progress)
-        left = [*done.weak, *done.outcome.failed]
+        training = self._training(run, progress)
+        done = self._screen(view, a, b, at_b.columns(), training)
+        if done.strong:
+            done.outcome = vfpu_m(view, a, b, done.strong, **training)
         for name, why in done.outcome.failed.items():
             warnings.warn(
                 f"party {b!r}, column {name!r}: could not be predicted ({why}) and was "
@@ -187,28 +210,22 @@ class FedPSGPUM(Mended):
                 FedmendWarning,
                 stacklevel=3,
             )
-        if left and self.order == "predict-first":
-            self._generate(view, at_b, done, left, condition=self.condition)
+        if left := [*done.weak, *done.outcome.failed]:
+            self._generate(view, at_b, done, left)
         done.cells = at_b.summary()
         return done
 
-    # ------------------------------------------------------------------ Process I
-
-    def _correlate(
-        self,
-        view: Federation,
-        a: str,
-        b: str,
-        kinds: dict[str, str],
-        run: str,
-        progress: Progress | None,
+    def _screen(
+        self, view: Federation, a: str, b: str, kinds: dict[str, str], training: dict[str, Any]
     ) -> Completed:
+        """Process I: which of B's columns are strong."""
         if not kinds:
             raise DataError(
                 "has no column that could be completed",
                 party=b,
                 mend="give it columns with one value a row besides the label",
             )
+        tell = training["progress"]
         found = rank_correlation(
             view,
             a,
@@ -216,10 +233,17 @@ class FedPSGPUM(Mended):
             protocol=self.protocol,  # type: ignore[arg-type]
             mode=self.correlation_mode,  # type: ignore[arg-type]
             strength=self.strength,  # type: ignore[arg-type]
-            min_rows=self.min_rows,
-            progress=_three(progress, "correlation"),
+            progress=None
+            if tell is None
+            else lambda what, done, total: tell(f"correlation: {what}", done, total, {}),
         )
-        tau = self._threshold(view, a, b, found, run, progress)
+        if self.tau == "significance":
+            tau = critical_rho(found.indicators.to_numpy(), found.n, LEVEL)
+        elif self.tau == "cv":
+            errors = cross_validated(view, a, b, found.order, **training)
+            tau = cv_threshold(found.strengths, errors)
+        else:
+            tau = float(self.tau)
         strong = [name for name in found.order if found.strengths[name] > tau]
         if not strong:
             warnings.warn(
@@ -231,92 +255,36 @@ class FedPSGPUM(Mended):
         weak = [name for name in found.order if name not in strong]
         return Completed(a, b, found, tau, strong, weak, kinds)
 
-    def _threshold(
-        self,
-        view: Federation,
-        a: str,
-        b: str,
-        found: RankCorrelation,
-        run: str,
-        progress: Progress | None,
-    ) -> float:
-        if self.tau == "significance":
-            return critical_rho(found.indicators.to_numpy(), found.n, self.level)
-        if self.tau == "cv":
-            errors = cross_validated(
-                view, a, b, found.order, parts=3, **self._training(run, progress)
-            )
-            return cv_threshold(found.strengths, errors)
-        return float(self.tau)
-
-    # ------------------------------------------------------------------ Process II
-
-    def _predict(
-        self, view: Federation, done: Completed, run: str, progress: Progress | None
-    ) -> Outcome:
-        strong, first = done.strong, self.order == "generate-first"
-        settings = self._training(run, progress)
-        if not self.chain:
-            own = list(done.kinds) if first else strong if self.own_columns else []
-            guessed = own if first else []
-            if not strong:
-                return Outcome()
-            return vfpu_m(view, done.a, done.b, strong, own=own, guessed=guessed, **settings)
-        outcome, finished = Outcome(), list(done.weak) if first else []
-        for name in strong:
-            part = vfpu_m(view, done.a, done.b, [name], own=finished, guessed=finished, **settings)
-            outcome.left_out, outcome.changed = part.left_out, part.changed
-            outcome.failed |= part.failed
-            outcome.joined |= part.joined
-            outcome.errors |= part.errors
-            if name not in part.failed:
-                finished = [*finished, name]
-        return outcome
-
     def _training(self, run: str, progress: Progress | None) -> dict[str, Any]:
-        """What every call of VFPU-M is told."""
+        """What every call of Process II, VFPU-M, is told."""
         # Held-out rows stop boosting too early where a few outliers make up most of the error.
         tree = {"validation": 0.0, **(self.tree or {})}
         params = {"linear": self.linear, "tree": tree, "neural": self.neural}
+        judged = self.min_skill is not None
         return {
             "run": run,
-            "how": self._self_training(),
+            "how": SelfTraining(
+                self.rounds, self.alpha, self.k, self.confidence, self.seed, judged, self.folds
+            ),
             "families": self._families(),
             "params": {name: dict(given) for name, given in params.items() if given},
-            "options": {"mode": self.mode, "ordinal": self.ordinal, "beyond": self.beyond},
+            "options": {"mode": self.mode, "beyond": self.beyond},
             "progress": progress,
         }
 
-    def _self_training(self) -> SelfTraining:
-        return SelfTraining(
-            self.rounds,
-            self.alpha,
-            self.k,
-            self.confidence,
-            self.kappa,
-            self.held_out,
-            self.clip,
-            self.seed,
-            judged=self.min_skill is not None,
-            folds=self.folds,
-        )
-
-    # ------------------------------------------------------------------ Process III
-
-    def _generate(
-        self, view: Federation, at_b: Any, done: Completed, names: list[str], *, condition: bool
-    ) -> None:
+    def _generate(self, view: Federation, at_b: Any, done: Completed, names: list[str]) -> None:
+        """Process III: columns that A's say little of, or that no model could learn."""
         given = self.generator_params
         if given is None:
-            given = GENERATOR.get(self.generator, {})
+            given = GENERATOR_PARAMS.get(self.generator, {})
         params = {"seed": self.seed, **given}
         if self.generator != "vfgain":
             careful = bool(done.outcome.left_out)
-            at_b.generate(names, self.generator, params, condition, self.draws, careful)
+            at_b.generate(names, self.generator, params, self.condition, self.draws, careful)
             return
         model: Any = make(self.generator, **params)
         model.fit(view, a=done.a, b=done.b, columns=list(done.kinds))
-        key = f"known-{secrets.token_hex(6)}" if condition else None
+        key = f"known-{secrets.token_hex(6)}" if self.condition else None
         if key is not None:
             at_b.offer(names, key)
         # A's rows have an order of the run already
@@ -354,12 +322,115 @@ class FedPSGPUM(Mended):
         return found
 
     def _check(self) -> None:
-        found = problems(self.get_params(), self._families(), self._self_training())
-        if found:
-            raise ConfigError(found)
+        if problems := self.problems():
+            raise ConfigError(problems)
 
+    def problems(self) -> list[str]:
+        """All that is wrong with the arguments, those that are handed on included."""
+        given, families = self.get_params(), self._families()
+        choices = {**CHOICES, "generator": tuple(known_generators())}
+        found = [
+            f"{name} must be one of {', '.join(known)}, got {given[name]!r}"
+            for name, known in choices.items()
+            if given[name] not in known
+        ]
+        found += [
+            f"{name} must be {words}, got {given[name]!r}"
+            for name, (words, fits) in LIMITS.items()
+            if not fits(given[name])
+        ]
+        if not families or not set(families) <= set(FAMILIES) or len(set(families)) < len(families):
+            found.append(
+                f"model must be one or several of {', '.join(FAMILIES)}, got {self.model!r}"
+            )
+        # Of what is handed on it would be told after hours of training.
+        for family in set(families) & set(FAMILIES):
+            known = inspect.signature(family_of(family)).parameters.values()
+            own = [each.name for each in known if each.kind is each.KEYWORD_ONLY]
+            own += ["beyond", "mode"]
+            found += [
+                f"{family}: there is no argument {name!r}: {did_you_mean(name, own)}"
+                for name in given[family] or {}
+                if name not in own
+            ]
+        if self.generator in known_generators() and self.generator_params:
+            names = class_of(self.generator).parameter_names()
+            wrong = [name for name in self.generator_params if name not in names]
+            found += [
+                f"generator_params: {self.generator} has no parameter {name!r}: "
+                f"{did_you_mean(name, names)}"
+                for name in wrong
+            ]
+            if not wrong:
+                made = make(self.generator, **self.generator_params)
+                found += [f"generator_params: {problem}" for problem in made._problems()]
+        return found
 
-def _three(progress: Progress | None, stage: str) -> Any:
-    if progress is None:
-        return None
-    return lambda what, done, total: progress(f"{stage}: {what}", done, total, {})
+    # ------------------------------------------------------------------ what there is to look at
+
+    def _pairs(self) -> dict[tuple[str, str], Completed]:
+        if not hasattr(self, "federation"):
+            raise NotFitted("FedPSGPUM is not fitted. Mend: call fit(fed) first")
+        return self.pairs_
+
+    @property
+    def correlation_(self) -> dict[tuple[str, str], RankCorrelation]:
+        """Per pair (A, B) the correlations of Process I."""
+        return {pair: done.correlation for pair, done in self._pairs().items()}
+
+    @property
+    def strong_(self) -> dict[tuple[str, str], list[str]]:
+        """Per pair B's columns that were to be predicted, strongest first."""
+        return {pair: done.strong for pair, done in self._pairs().items()}
+
+    @property
+    def weak_(self) -> dict[tuple[str, str], list[str]]:
+        """Per pair B's columns that were generated because they are weak."""
+        return {pair: done.weak for pair, done in self._pairs().items()}
+
+    @property
+    def failed_(self) -> dict[tuple[str, str], dict[str, str]]:
+        """Per pair the strong columns that no model could learn, and why."""
+        return {pair: done.outcome.failed for pair, done in self._pairs().items()}
+
+    @property
+    def left_out_(self) -> dict[tuple[str, str], list[str]]:
+        """Per pair A's columns that models did not see: its other rows lie beyond the aligned."""
+        return {pair: done.outcome.left_out for pair, done in self._pairs().items()}
+
+    @property
+    def changed_(self) -> dict[tuple[str, str], list[str]]:
+        """Per pair, where columns are left out, A's others that are distributed otherwise too."""
+        return {pair: done.outcome.changed for pair, done in self._pairs().items()}
+
+    def summary(self) -> pd.DataFrame:
+        """One line per completed column: strength, how it was made, cells by origin, confidence."""
+        rows = []
+        for (a, b), done in self._pairs().items():
+            for name in done.correlation.order:
+                fate = "strong" if name in done.strong else "weak"
+                rows.append(
+                    {
+                        "rows of": a,
+                        "column of": b,
+                        "column": name,
+                        "kind": done.kinds[name],
+                        "strength": float(done.correlation.strengths[name]),
+                        "group": "failed" if name in done.outcome.failed else fate,
+                        "rounds": len(done.outcome.joined.get(name, [])),
+                        **done.cells[name],
+                    }
+                )
+        return pd.DataFrame(rows)
+
+    def export(self, path: str | os.PathLike[str], format: str = "parquet") -> dict[str, int]:
+        """Every completing party writes its table, origins beside, into its own folder `path`."""
+        if format not in FORMATS:
+            raise ConfigError(f"format must be one of {', '.join(FORMATS)}, got {format!r}")
+        pairs = self._pairs()
+        written = {}
+        for b in dict.fromkeys(b for _, b in pairs):
+            of = [a for a, other in pairs if other == b]
+            with self.fed_.workers(MergeWorker, parties=[b], run=self.run_) as workers:
+                written[b] = int(workers[b].export(os.fspath(path), format, of))
+        return written

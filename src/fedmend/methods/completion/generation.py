@@ -25,8 +25,8 @@ from fedmend.federation.worker import exposed
 from fedmend.generate import make
 from fedmend.generate.base import Generator
 from fedmend.generate.vfgain_workers import give_rows, made_rows
-from fedmend.methods.completion.rows import GENERATED, CompletionWorker
-from fedmend.methods.completion.stacking import CLEAR, shrinkage
+from fedmend.methods.completion.merging import GENERATED, CompletionWorker
+from fedmend.methods.completion.stacking import CAREFUL_ERRORS, shrinkage
 
 __all__ = ["GenerateWorker"]
 
@@ -80,7 +80,7 @@ class GenerateWorker(CompletionWorker):
             truth, mean = _numbers(self.table.frame[name]), self._mean(name)
             told, known = _numbers(made.frame[name]) - mean, truth[rows] - mean
             seen = ~np.isnan(known)
-            errors = CLEAR if careful else 0.0
+            errors = CAREFUL_ERRORS if careful else 0.0
             slopes[name] = shrinkage(known[seen], told[seen], errors) if told[seen].any() else 0.0
         return slopes
 

@@ -4,13 +4,12 @@
         models.fit()
         models.predict()
 
-A turns its rows into embeddings; B runs one head per target over them (and over B's other columns
-where `own` names some), adds up the losses of the targets that have a label for the row, and sends
-the gradients back. The halves are those of `halves.py`.
+A turns its rows into embeddings; B runs one head per target over them, adds up the losses of the
+targets that have a label for the row, and sends the gradients back.
 
 What each role learns
-- The coordinator: it passes on embeddings and gradients (between machines, or with `seal=True`, in
-  boxes it cannot open), and knows sizes and losses.
+- The coordinator: it passes on embeddings and gradients (between machines, or with `seal=True`,
+  end-to-end encrypted), and knows sizes and losses.
 - A: gradients of its embeddings. Rows that are no training row of any target have a gradient of
   zero, so A can tell which of its rows have got a pseudo-label for some column.
 - B: A's embeddings of the aligned rows while they change, and of all numbered rows at the end.
@@ -34,11 +33,11 @@ from fedmend.federation.rows import Asked, judges
 from fedmend.federation.worker import exposed
 from fedmend.learn.nets import Bottom, BottomSpec, Top, TopSpec, initialise
 from fedmend.learn.optim import OptimizerSpec
-from fedmend.methods.completion.board import TargetColumn, indicators, known
 from fedmend.methods.completion.targets import (
-    BoardWorker,
     FitReport,
     Progress,
+    StoreWorker,
+    TargetColumn,
     TargetModels,
     TargetWorker,
 )
@@ -52,7 +51,7 @@ if TYPE_CHECKING:
     from fedmend.federation.federation import Federation
     from fedmend.federation.site import Site
 
-__all__ = ["NeuralModels"]
+__all__ = ["NeuralFeatures", "NeuralModels", "NeuralTargets"]
 
 logger = logging.getLogger(__name__)
 
@@ -115,12 +114,11 @@ class NeuralFeatures(ExchangeWorker, TargetWorker):
 
 
 class _Heads(_Half):
-    """A head per target over A's embedding and, for each, B's other columns."""
+    """A head per target over A's embedding."""
 
     def __init__(
         self,
         targets: dict[str, TargetColumn],
-        own: dict[str, Tensor],
         net: dict[str, Any],
         settings: Settings,
         device: torch.device,
@@ -128,29 +126,24 @@ class _Heads(_Half):
     ) -> None:
         self.names = list(targets)
         self.targets = {name: _as_tensor(targets[name].labels, device) for name in self.names}
-        self.own = own
         heads: list[nn.Module] = []
         for name in self.names:
-            widths = (int(net["embedding"]), *([own[name].shape[1]] if name in own else []))
             outputs = len(targets[name].classes) if targets[name].is_class else 1
-            spec = TopSpec(widths, tuple(net["top"]), outputs, float(net["dropout"]))
+            spec = TopSpec(
+                (int(net["embedding"]),), tuple(net["top"]), outputs, float(net["dropout"])
+            )
             heads.append(initialise(Top(spec), weights))
         self._heads = heads
         super().__init__(nn.ModuleList(heads), settings, device)
 
-    def outputs(self, embedding: Tensor, numbers: Tensor) -> list[Tensor]:
-        made = []
-        for head, name in zip(self._heads, self.names, strict=True):
-            pieces = [embedding]
-            if name in self.own:
-                pieces.append(self.own[name].index_select(0, numbers).to(embedding.dtype))
-            made.append(head(pieces))
-        return made
+    def outputs(self, embedding: Tensor) -> dict[str, Tensor]:
+        """Per target logits [n, C], or numbers [n, 1]."""
+        return {name: head([embedding]) for head, name in zip(self._heads, self.names, strict=True)}
 
     def loss(self, embedding: Tensor, numbers: Tensor) -> Tensor:
         """The sum over targets of the mean loss of the rows that have a label."""
         total = embedding.sum() * 0.0
-        for name, outputs in zip(self.names, self.outputs(embedding, numbers), strict=True):
+        for name, outputs in self.outputs(embedding).items():
             labels = self.targets[name].index_select(0, numbers)
             if labels.is_floating_point():
                 seen = ~labels.isnan()
@@ -171,7 +164,7 @@ class _Heads(_Half):
         return self.settings.for_wire(leaf.grad)
 
 
-class NeuralTargets(ExchangeWorker, BoardWorker):
+class NeuralTargets(ExchangeWorker, StoreWorker):
     """B's side: targets, heads, and what they predict."""
 
     def __init__(self, site: Site, scope: str = "train", **params: Any) -> None:
@@ -187,14 +180,12 @@ class NeuralTargets(ExchangeWorker, BoardWorker):
         self, net: dict[str, Any], settings: dict[str, Any], order: np.ndarray, held: np.ndarray
     ) -> int:
         """Fresh heads for the targets to be learnt; returns the number of batches an epoch."""
-        board = self.board
-        if not board.learnt:
+        targets = {name: self.store[name] for name in self.store.learnt}
+        if not targets:
             raise DataError("no target is left to learn", party=self.site.name, mend="name others")
         weights = self.site.torch_generator(f"heads {net['seed']}", "cpu")
-        targets = {name: board[name] for name in board.learnt}
-        own = {name: self._own(name) for name in targets if board.features_of(name)}
         how = Settings.from_dict(settings)
-        self.heads = _Heads(targets, own, net, how, self.device, weights)
+        self.heads = _Heads(targets, net, how, self.device, weights)
         self._validation, self._now, self._deviations = held, {}, {}
         return self.heads.set_order(order)
 
@@ -213,9 +204,7 @@ class NeuralTargets(ExchangeWorker, BoardWorker):
         with torch.no_grad():
             self.heads.module.eval()
             ready = embedding.to(self.device, self.heads.settings.dtype)
-            for name, outputs in zip(
-                self.heads.names, self.heads.outputs(ready, numbers), strict=True
-            ):
+            for name, outputs in self.heads.outputs(ready).items():
                 labels = self.heads.targets[name].index_select(0, numbers)
                 if labels.is_floating_point() and not bool(labels.isnan().all()):
                     errors = (outputs[:, 0] - labels)[~labels.isnan()]
@@ -238,30 +227,17 @@ class NeuralTargets(ExchangeWorker, BoardWorker):
 
     @exposed(kind="control", takes={"embedding": "embedding"})
     def predict(self, embedding: Tensor, rows: np.ndarray) -> None:
-        """Outputs of these rows, on the board."""
+        """Outputs of these rows, into the target store."""
         with torch.no_grad():
             self.heads.module.eval()
             ready = embedding.to(self.device, self.heads.settings.dtype)
-            made = self.heads.outputs(ready, _numbers(rows, self.device))
-        for name, outputs in zip(self.heads.names, made, strict=True):
-            target = self.board[name]
+            made = self.heads.outputs(ready)
+        for name, outputs in made.items():
+            target = self.store[name]
             values = (outputs.softmax(1) if target.is_class else outputs[:, 0]).double().cpu()
-            if target.outputs is None:
-                target.outputs = np.full((len(self.rows), *values.shape[1:]), np.nan)
-            target.outputs[rows] = values.numpy()
+            target.write(values.numpy(), rows)
             if name in self._deviations:
                 target.spread = np.full(len(self.rows), self._deviations[name])
-
-    def _own(self, name: str) -> Tensor:
-        """B's other columns over all numbered rows; no value is zero."""
-        parts = []
-        for other in self.board.features_of(name):
-            column = self.board[other]
-            if column.is_class:
-                parts.append(indicators(column.guess, len(column.classes)))
-            else:
-                parts.append(np.where(known(column.guess), column.guess, 0.0)[:, None])
-        return _as_tensor(np.concatenate(parts, axis=1), self.device)
 
 
 class NeuralModels(TargetModels):
@@ -269,7 +245,7 @@ class NeuralModels(TargetModels):
 
     bottom, top: hidden layers of A's bottom and of B's heads; embedding: what travels per row.
     validation, patience: early stopping by a held-out share of the aligned rows.
-    seal: embeddings and gradients cross in boxes; None is between machines.
+    seal: embeddings and gradients cross end-to-end encrypted; None is between machines.
     """
 
     family = "neural"
@@ -321,7 +297,7 @@ class NeuralModels(TargetModels):
         self.epochs, self.validation, self.patience, self.seed = epochs, validation, patience, seed
         super().__init__(fed, a, b, **options)
         if is_sealed(fed, seal):
-            seal_exchange(self._crew_a, self._crew_b, by_party=False)
+            seal_exchange(self._workers_a, self._workers_b, by_party=False)
 
     def fit(self, *, progress: Progress | None = None) -> FitReport:
         rng = np.random.default_rng([self.fed.seed, self.seed])

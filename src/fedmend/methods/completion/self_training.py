@@ -1,87 +1,103 @@
-"""B's half of VFPU-M: keeps every model's predictions, judges them, gives pseudo-labels.
+"""VFPU-M: predict columns of B for rows only A has, by self-training (FedPSG-PUM, Algorithm 2).
 
-Predictions, pseudo-labels, confidence and the weights of the models stay at B; what leaves are
-counts of rows and mean errors. (FedPSG-PUM, Algorithm 2, lines 7 to 19.)
+Every strong column is a target of its own; all of them go through the rounds side by side:
+
+    D_L = aligned rows, D_U = A's other rows
+    for t = 1 .. T:
+        train the federated models on D_L
+        s_j = confidence of the prediction for every row of D_U
+        of the rows with s_j >= alpha take the top share k
+        give them pseudo-labels; move them from D_U to D_L
+
+A column stops when nothing qualifies or D_U is empty. Rows still in D_U after the last round, which
+the published text forgets, are filled by the last model and marked as such.
+
+Several model families make a stack: B weighs them, per column, by how well each does on aligned
+rows that were held out, and then all learn from all rows. Their disagreement is the ensemble's
+spread. Predictions, pseudo-labels, confidence and the weights of the models stay at B; the
+coordinator learns how many rows of which column joined, and mean errors.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
 
-from fedmend.data.restore import positions
-from fedmend.errors import ConfigError
+from fedmend.errors import ConfigError, DataError, PartyFailed
+from fedmend.federation.federation import Federation
 from fedmend.federation.site import Site
 from fedmend.federation.worker import Worker, exposed
 from fedmend.learn import pseudo
-from fedmend.methods.completion.board import Board, TargetColumn, board_of
-from fedmend.methods.completion.rows import FILLED, PREDICTED, completion_of
+from fedmend.methods.completion.linear import AsideModels, LinearModels
+from fedmend.methods.completion.merging import FILLED, PREDICTED, completion_of
 from fedmend.methods.completion.stacking import (
-    CLEAR,
+    CAREFUL_ERRORS,
     class_shares,
     class_weights,
-    member_errors,
+    family_errors,
     news,
     shrinkage,
     skill,
     tempered,
     value_weights,
 )
+from fedmend.methods.completion.targets import TargetModels, TargetStore, store_of
+from fedmend.methods.completion.trees import TreeModels
 
-__all__ = ["CONFIDENCE", "SelfTraining", "SelfTrainingWorker"]
+__all__ = [
+    "CONFIDENCE",
+    "FAMILIES",
+    "Outcome",
+    "SelfTraining",
+    "SelfTrainingWorker",
+    "cross_validated",
+    "family_of",
+    "vfpu_m",
+]
 
+logger = logging.getLogger(__name__)
+
+Progress = Callable[[str, int, int, dict[str, float]], None]
+FAMILIES = ("linear", "tree", "neural")
+CONFIDENCE = ("published", "probability", "spread")
 OUTLYING = 3.0  # standard deviations from where on a number's size does not count for weights
-CONFIDENCE = ("published", "probability", "spread", "cpg", "cdsc", "evidential")
+PARTS = 5  # into which the aligned rows fall when one is held out
+CV_PARTS = 3  # for the threshold that cross-validation finds
 
 
 @dataclass(frozen=True)
 class SelfTraining:
     """How VFPU-M goes about it.
 
-    rounds, alpha, share: T, the confidence threshold, and the share k of the rows that pass it.
-    confidence: the rule, one of `CONFIDENCE`. held_out: the share of aligned rows by which several
-    families are weighed; up to `folds` such shares, one after the other, for numbers. kappa: of
-    ``cdsc``. clip: keep numbers in the observed range.
+    rounds, alpha, k: T, the confidence threshold, and the share of the rows that pass it.
+    confidence: the rule, one of `CONFIDENCE`. folds: how many fifths of the aligned rows, one after
+    the other, several families are weighed by, for numbers; one for classes.
     judged: hold rows out to learn the skill of a single family too.
     """
 
     rounds: int = 5
     alpha: float = 0.8
-    share: float = 0.25
+    k: float = 0.25
     confidence: str = "spread"
-    kappa: float = 1.0
-    held_out: float = 0.2
-    clip: bool = True
     seed: int = 0
     judged: bool = False
     folds: int = 1
 
-    @property
-    def parts(self) -> int:
-        """Into how many parts the aligned rows fall when one is held out."""
-        return max(2, round(1 / self.held_out))
 
-    def problems(self) -> list[str]:
-        found = []
-        if self.rounds < 1:
-            found.append(f"rounds must be at least 1, got {self.rounds}")
-        if not 0 <= self.alpha <= 1:
-            found.append(f"alpha must lie in [0, 1], got {self.alpha}")
-        if not 0 < self.share <= 1:
-            found.append(f"k must lie in (0, 1], got {self.share}")
-        if self.confidence not in CONFIDENCE:
-            found.append(
-                f"confidence must be one of {', '.join(CONFIDENCE)}, got {self.confidence!r}"
-            )
-        if not self.kappa >= 0:
-            found.append(f"kappa must not be negative, got {self.kappa}")
-        if not 0 < self.held_out < 1:
-            found.append(f"held_out must lie in (0, 1), got {self.held_out}")
-        if self.folds < 1:
-            found.append(f"folds must be at least 1, got {self.folds}")
-        return found
+def family_of(name: str) -> type[TargetModels]:
+    """The models of a family; torch's are imported when they are used."""
+    if name == "neural":
+        from fedmend.methods.completion.neural import NeuralModels
+
+        return NeuralModels
+    return LinearModels if name == "linear" else TreeModels
+
+
+# ---------------------------------------------------------------------------------- at B
 
 
 class SelfTrainingWorker(Worker):
@@ -93,7 +109,7 @@ class SelfTrainingWorker(Worker):
         super().__init__(site, scope)
         self.model, self.run, self.a = model, run, a
         self.how = SelfTraining(**how)
-        self._members: dict[str, dict[str, np.ndarray]] = {}
+        self._outputs: dict[str, dict[str, np.ndarray]] = {}  # by column and family
         self._deviations: dict[str, np.ndarray] = {}
         self._weights: dict[str, dict[str, float]] = {}
         self._trusted: dict[str, tuple[np.ndarray, float]] = {}
@@ -102,72 +118,41 @@ class SelfTrainingWorker(Worker):
         self._tried: dict[str, list[_Try]] = {}
         self._trial: dict[str, np.ndarray] = {}
         self._trial_rows = np.zeros(0, np.int64)
-        self._before: dict[str, np.ndarray] = {}
         self._held = np.zeros(0, np.int64)
         self._cells: dict[str, _Cells] = {}
 
     @property
-    def board(self) -> Board:
-        return board_of(self.site, self.model)
-
-    # ------------------------------------------------------------------ which columns learn
+    def store(self) -> TargetStore:
+        return store_of(self.site, self.model)
 
     @exposed(kind="control")
     def attend(self, names: list[str]) -> None:
         """Let the next fit learn these columns only, with nothing predicted yet."""
-        self.board.targets = list(names)
+        self.store.targets = list(names)
         for name in names:
-            self.board[name].outputs = self.board[name].spread = None
+            self.store[name].outputs = self.store[name].spread = None
 
     @exposed(kind="control")
     def forget(self) -> None:
-        """Drop the models' board; the completed cells stay."""
-        self.site.state.pop(f"{self.model}:board", None)
+        """Drop the models' target store; the completed cells stay."""
+        self.site.state.pop(f"{self.model}:targets", None)
 
     @exposed(kind="control")
     def give_up(self, name: str, reason: str) -> None:
         """A column that failed is left to the generators."""
-        self.board.failed[name] = reason
-
-    @exposed(kind="control")
-    def guess(self, names: list[str]) -> None:
-        """Let models see completed columns as B's own for A's rows (chain, generate-first)."""
-        made = completion_of(self.site, self.run, self.a)
-        for name in names:
-            if name in self.board:
-                self.board[name].guess[self.board.aligned :] = encoded(
-                    self.board[name], made.values[name]
-                )
-
-    @exposed(kind="control")
-    def show_own(self, names: list[str]) -> None:
-        """Let models see these of B's columns besides A's."""
-        self.board.own = [name for name in names if name in self.board]
-
-    @exposed(kind="control")
-    def take_guesses(self) -> None:
-        """Let models see what is predicted by now as B's own for A's rows."""
-        rows = np.arange(self.board.aligned, self.board.rows)
-        for name, members in self._members.items():
-            if members:
-                outputs, _ = self._combined(name, rows)
-                self.board[name].guess[rows] = _hard(outputs)
-
-    # ------------------------------------------------------------------ predictions come in
+        self.store.failed[name] = reason
 
     @exposed(kind="control")
     def collect(self, family: str) -> None:
         """Take what a family has predicted; a column it could not predict it does not have."""
-        for name in self.board.learnt:
-            outputs = self.board[name].outputs
-            members = self._members.setdefault(name, {})
-            if outputs is None or np.isnan(outputs[self.board.aligned :]).any():
-                members.pop(family, None)
+        for name in self.store.learnt:
+            target, outputs = self.store[name], self._outputs.setdefault(name, {})
+            if target.outputs is None or np.isnan(target.outputs[self.store.aligned :]).any():
+                outputs.pop(family, None)
                 continue
-            members[family] = outputs.copy()
-            deviation = self.board[name].spread
-            if deviation is not None:
-                self._deviations[name] = deviation.copy()
+            outputs[family] = target.outputs.copy()
+            if target.spread is not None:
+                self._deviations[name] = target.spread.copy()
 
     # ------------------------------------------------------------------ stacking
 
@@ -175,33 +160,33 @@ class SelfTrainingWorker(Worker):
     def hold_out(self, part: int, parts: int) -> None:
         """Take one of `parts` parts of the aligned rows out of every column's training rows."""
         rng = self.site.rng(f"held-out rows {self.how.seed}")
-        self._held = np.sort(rng.permutation(self.board.aligned)[part::parts])
-        for name in self.board.learnt:
-            labels = self.board[name].labels
+        self._held = np.sort(rng.permutation(self.store.aligned)[part::parts])
+        for name in self.store.learnt:
+            labels = self.store[name].labels
             labels[self._held] = -1 if labels.dtype.kind == "i" else np.nan
 
     @exposed(kind="control")
     def give_back(self) -> None:
         """Remember what was predicted for the rows held out, and let them be training rows."""
-        for name in self.board.learnt:
-            self.board.release(name)
-            members = self._members[name]
-            outputs = {family: values[self._held] for family, values in members.items()}
-            if outputs:
-                self._tried.setdefault(name, []).append(_Try(self._held, outputs))
+        for name in self.store.learnt:
+            self.store.release(name)
+            made = self._outputs[name]
+            if made:
+                held = {family: values[self._held] for family, values in made.items()}
+                self._tried.setdefault(name, []).append(_Try(self._held, held))
 
     @exposed(kind="statistic")
     def weigh(self, careful: bool = False) -> dict[str, dict[str, float]]:
         """Weigh the families by all rows that were held out so far; tells their mean errors.
 
-        careful: the rows held out are not like those to be predicted, so that only what is clear
-        is believed of numbers.
+        careful: the rows held out are not like those to be predicted, so that of numbers only what
+        is clear is followed.
         Squared error in units of the column's variance, or the share of wrong classes; under
         ``mean``, the error of always saying the mean or the commonest class.
         """
         errors = {}
-        for name in self.board.learnt:
-            target, tried = self.board[name], self._tried.get(name, [])
+        for name in self.store.learnt:
+            target, tried = self.store[name], self._tried.get(name, [])
             tests = [each.at(target.labelled[each.rows]) for each in tried]
             if not sum(len(each.rows) for each in tests):
                 continue
@@ -209,17 +194,21 @@ class SelfTrainingWorker(Worker):
             rows = np.concatenate([each.rows for each in tests])
             truth, goal = target.truth[rows], target.goal[rows]
             train = target.truth[np.setdiff1d(np.flatnonzero(target.labelled), tests[0].rows)]
-            errors[name] = member_errors(truth, outputs, train)
+            errors[name] = family_errors(truth, outputs, train)
             if target.is_class:
                 self._weights[name] = class_weights(goal, outputs)
+                if target.aside is not None:
+                    shares = class_shares(train, len(target.classes))
+                    found = news(truth, self._stack(name, outputs), target.aside[rows], shares)
+                    self._trusted[name] = shares, found
             else:
-                self._weights[name] = value_weights(goal, outputs, within=OUTLYING)
-            if not target.is_class and (len(outputs) > 1 or careful):
-                self._shrink(name, goal, outputs, CLEAR if careful else 1.0)
-            if target.is_class and target.aside is not None:
-                shares = class_shares(train, len(target.classes))
-                found = news(truth, self._stack(name, outputs), target.aside[rows], shares)
-                self._trusted[name] = shares, found
+                weights = value_weights(goal, outputs, within=OUTLYING)
+                self._weights[name] = weights
+                if len(outputs) > 1 or careful:
+                    # weights sum to less than 1 where the stack says more than it knows
+                    wide = CAREFUL_ERRORS if careful else 1.0
+                    share = shrinkage(goal, self._stack(name, outputs), wide)
+                    self._weights[name] = {key: share * each for key, each in weights.items()}
             first = self._stack(name, tried[0].outputs)
             self._trial[name] = first.argmax(axis=1) if target.is_class else first
             self._trial_rows = tried[0].rows
@@ -229,17 +218,9 @@ class SelfTrainingWorker(Worker):
                 self._residuals[name] = float(np.sqrt(((stack - truth) ** 2).mean()))
         return errors
 
-    def _shrink(
-        self, name: str, goal: np.ndarray, outputs: dict[str, np.ndarray], errors: float
-    ) -> None:
-        """Let the weights sum to less than 1 where the stack says more than it knows."""
-        share = shrinkage(goal, self._stack(name, outputs), errors)
-        weights = self._weights[name]
-        self._weights[name] = {family: share * weight for family, weight in weights.items()}
-
-    def _stack(self, name: str, members: dict[str, np.ndarray]) -> np.ndarray:
-        weights = self._weights.get(name) or dict.fromkeys(members, 1.0 / len(members))
-        whole = sum(weights.get(family, 0.0) * values for family, values in members.items())
+    def _stack(self, name: str, outputs: dict[str, np.ndarray]) -> np.ndarray:
+        weights = self._weights.get(name) or dict.fromkeys(outputs, 1.0 / len(outputs))
+        whole = sum(weights.get(family, 0.0) * values for family, values in outputs.items())
         return self._tempered(name, np.asarray(whole))
 
     def _tempered(self, name: str, outputs: np.ndarray) -> np.ndarray:
@@ -248,85 +229,63 @@ class SelfTrainingWorker(Worker):
             return outputs
         return tempered(outputs, *self._trusted[name])
 
-    def _combined(self, name: str, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The stack's outputs for these rows, and its members [K, n] or [K, n, C]."""
-        members = {family: values[rows] for family, values in self._members[name].items()}
-        each = [self._tempered(name, values) for values in members.values()]
-        return self._stack(name, members), np.stack(each)
-
     # ------------------------------------------------------------------ Algorithm 2, lines 7-19
 
     @exposed(kind="count")
     def move(self) -> dict[str, list[int]]:
         """Give pseudo-labels to the surest rows; per column how many joined, how many wait."""
         counts = {}
-        for name in self.board.learnt:
-            if not self._members.get(name):
-                self.board.failed[name] = "no model could predict it"
+        for name in self.store.learnt:
+            if not self._outputs.get(name):
+                self.store.failed[name] = "no model could predict it"
                 continue
-            waiting = self.board.waiting(name)
+            waiting = self.store.waiting(name)
             labels = self._judged(name, waiting)
-            chosen = pseudo.select(labels, self.how.share)
-            values = _hard(labels.target[chosen])
-            self.board.adopt(name, waiting[chosen], values)
-            cells = self._cells.setdefault(name, _Cells.of(self.board))
-            cells.put(waiting[chosen] - self.board.aligned, values, labels.weight[chosen], False)
+            chosen = pseudo.select(labels, self.how.k)
+            values = labels.target[chosen]
+            self.store.adopt(name, waiting[chosen], values)
+            cells = self._cells.setdefault(name, _Cells.of(self.store))
+            cells.put(waiting[chosen] - self.store.aligned, values, labels.weight[chosen], False)
             counts[name] = [len(chosen), len(waiting) - len(chosen)]
         return counts
 
     def _judged(self, name: str, rows: np.ndarray) -> pseudo.PseudoLabels:
-        target, how = self.board[name], self.how
-        outputs, members = self._combined(name, rows)
-        if not target.is_class:
-            if how.confidence == "published":
-                labelled = target.labels[target.labelled]
-                return pseudo.published(outputs, labelled, how.alpha)
-            return self._agreement(name, rows, outputs, members)
-        before = self._before.get(name)
-        self._before[name] = self._combined(name, np.arange(self.board.rows))[0]
-        if how.confidence in ("cpg", "cdsc"):
-            # the local model is this round's, the global one that of the round's start
-            world = outputs if before is None else before[rows]
-            if how.confidence == "cpg":
-                return pseudo.cpg(outputs, world, how.alpha)
-            return pseudo.cdsc(outputs, world, how.alpha, how.kappa)
-        if how.confidence == "evidential" and len(members) > 1:
-            evidence = pseudo.dirichlet_evidence(outputs, members)
-            labels = pseudo.evidential(evidence, 1.0 - how.alpha)
-        elif how.confidence == "spread" and len(members) > 1:
-            labels = pseudo.spread(members, how.alpha)
+        """Labels of these rows, and how sure they are by the rule of confidence."""
+        target, rule, alpha = self.store[name], self.how.confidence, self.how.alpha
+        outputs = {family: values[rows] for family, values in self._outputs[name].items()}
+        stack = self._stack(name, outputs)
+        each = np.stack([self._tempered(name, values) for values in outputs.values()])
+        if target.is_class:
+            if rule != "spread" or len(each) == 1:
+                return pseudo.probability(stack, alpha)
+            labels, best = pseudo.spread(each, alpha), stack.argmax(1)
+        elif rule == "published":
+            return pseudo.published(stack, target.labels[target.labelled], alpha)
         else:
-            return pseudo.probability(outputs, how.alpha)
-        # the class is the stack's, also where members that differ are no evidence for any
-        return pseudo.PseudoLabels(outputs.argmax(1), labels.mask, labels.weight, labels.score)
-
-    def _agreement(
-        self, name: str, rows: np.ndarray, outputs: np.ndarray, members: np.ndarray
-    ) -> pseudo.PseudoLabels:
-        """Regression: how far the members are apart, and how far off the model is by itself."""
-        residual: Any = self._residuals.get(name)
-        own = self._deviations.get(name)
-        if residual is None:
-            residual = 0.0 if own is None else np.nan_to_num(own[rows])
-        labels = pseudo.spread(members, self.how.alpha, scale=1.0, residual=residual)
-        return pseudo.PseudoLabels(outputs, labels.mask, labels.weight, labels.score)
+            # how far the families are apart, and how far off the model is by itself
+            residual: Any = self._residuals.get(name)
+            if residual is None:
+                own = self._deviations.get(name)
+                residual = 0.0 if own is None else np.nan_to_num(own[rows])
+            labels, best = pseudo.spread(each, alpha, scale=1.0, residual=residual), stack
+        # the value is the stack's, also where families that differ are no evidence for any
+        return pseudo.PseudoLabels(best, labels.mask, labels.weight, labels.score)
 
     @exposed(kind="control")
     def finish(self) -> None:
         """Fill what still waits by the last model, and hand all cells to the completed table."""
         made = completion_of(self.site, self.run, self.a)
-        for name in [name for name in self._cells if name not in self.board.failed]:
-            target, cells = self.board[name], self._cells[name]
-            waiting = self.board.waiting(name)
+        for name in [name for name in self._cells if name not in self.store.failed]:
+            target, cells = self.store[name], self._cells[name]
+            waiting = self.store.waiting(name)
             if len(waiting):
                 labels = self._judged(name, waiting)
-                cells.put(waiting - self.board.aligned, _hard(labels.target), labels.weight, True)
+                cells.put(waiting - self.store.aligned, labels.target, labels.weight, True)
             values = cells.values
             if target.is_class:
                 values = values.astype(np.int64)
-            elif self.how.clip:
-                seen = target.truth[~np.isnan(target.truth)]
-                values = values.clip(seen.min(), seen.max())
+            else:  # numbers stay in the observed range
+                values = values.clip(np.nanmin(target.truth), np.nanmax(target.truth))
             known = self._skills.get(name, 0.0)
             made.put(name, target.decode(values), cells.origins, cells.confidence, known)
             if name in self._trial:
@@ -360,8 +319,8 @@ class _Cells:
     confidence: np.ndarray
 
     @classmethod
-    def of(cls, board: Board) -> _Cells:
-        count = board.rows - board.aligned
+    def of(cls, store: TargetStore) -> _Cells:
+        count = store.rows - store.aligned
         return cls(np.full(count, np.nan), np.zeros(count, np.int8), np.zeros(count))
 
     def put(self, at: np.ndarray, values: np.ndarray, trust: np.ndarray, last: bool) -> None:
@@ -372,20 +331,185 @@ class _Cells:
         self.confidence[at] = trust
 
 
-def _hard(targets: np.ndarray) -> np.ndarray:
-    """Class numbers also where a rule gave soft labels."""
-    return targets.argmax(axis=1) if targets.ndim == 2 else targets
+# ---------------------------------------------------------------------------------- coordinator
 
 
-def encoded(target: TargetColumn, values: Any) -> np.ndarray:
-    """A column's own values as the board keeps them; the inverse of `TargetColumn.decode`."""
-    if target.column.is_categorical:
-        at = positions(values, target.column.categories or ())
-        if target.is_class:
-            number = np.full(len(target.column.categories or ()) + 2, -1, dtype=np.int64)
-            number[target.classes] = np.arange(len(target.classes))
-            return number[at]
-        real = np.where(at < 0, np.nan, at.astype(np.float64))
-    else:
-        real = values.to_numpy(dtype=np.float64, na_value=np.nan)
-    return (real - target.mean) / target.scale
+@dataclass
+class Outcome:
+    """What the coordinator learns of VFPU-M: counts, and which columns failed.
+
+    joined: per column how many rows joined in each round. errors: per column the held-out error
+    of each family (several families only). left_out: A's columns that models did not see, because
+    they lie beyond the aligned rows. changed: where there are such, those that models did see and
+    that are distributed in another way on A's other rows.
+    """
+
+    failed: dict[str, str] = field(default_factory=dict)
+    joined: dict[str, list[int]] = field(default_factory=dict)
+    errors: dict[str, dict[str, float]] = field(default_factory=dict)
+    left_out: list[str] = field(default_factory=list)
+    changed: list[str] = field(default_factory=list)
+
+
+class _Run:
+    """Models and worker of one run of VFPU-M, and the steps that may fail column by column."""
+
+    def __init__(
+        self,
+        view: Federation,
+        a: str,
+        b: str,
+        targets: Sequence[str],
+        *,
+        run: str,
+        how: SelfTraining,
+        families: Sequence[str] = ("linear",),
+        params: Mapping[str, Mapping[str, Any]] | None = None,
+        options: Mapping[str, Any] | None = None,
+        progress: Progress | None = None,
+    ) -> None:
+        self.how, self.progress, self.outcome = how, progress, Outcome()
+        self.options, self.models = dict(options or {}), dict[str, TargetModels]()
+        model: str | None = None
+        for family in families:
+            own = {**self.options, **(params or {}).get(family, {})}
+            made = family_of(family)(view, a, b, targets=list(targets), model=model, **own)
+            model = made.model
+            self.models[family] = made
+        first = next(iter(self.models.values()))
+        self.outcome.failed |= first.failed
+        self.outcome.left_out = first.at_a.left_out()
+        if self.outcome.left_out:
+            logger.info("columns of %s beyond the aligned rows: %s", a, self.outcome.left_out)
+            self.outcome.changed = first.at_a.changed()
+        self.tasks = dict(first.targets)
+        self.workers = view.workers(
+            SelfTrainingWorker, parties=[b], model=model, run=run, a=a, how=asdict(how)
+        )
+        self.judge = self.workers[b]
+        self.active = [name for name in targets if name not in self.outcome.failed]
+
+    def __enter__(self) -> _Run:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        for models in self.models.values():
+            models.close()
+        self.judge.forget()
+        self.workers.stop()
+
+    def set_aside(self) -> None:
+        """Columns that changed may stand for those left out: what these say is not learnt."""
+        if not self.outcome.changed or not self.active:
+            return
+        self.judge.attend(self.active)
+        first = next(iter(self.models.values()))
+        with AsideModels(first.fed, first.a, first.b, model=first.model, **self.options) as models:
+            models.set_aside(progress=self._tell(models.family))
+
+    def learn(self, names: list[str], rows: str) -> None:
+        """Fit and predict with every family; a column that fails is found and left out."""
+        for family in self.models:
+            self._learn(family, names, rows)
+            names = [name for name in names if name not in self.outcome.failed]
+        self.active = [name for name in self.active if name not in self.outcome.failed]
+
+    def _learn(self, family: str, names: list[str], rows: str) -> None:
+        if not names:
+            return
+        models = self.models[family]
+        self.judge.attend(names)
+        try:
+            report = models.fit(progress=self._tell(family))
+            failed = {name: why for name, why in report.failed.items() if name in names}
+            models.predict(rows=rows, progress=self._tell(family))
+        except (DataError, PartyFailed) as error:
+            if len(names) > 1:
+                for name in names:
+                    self._learn(family, [name], rows)
+                return
+            failed = {names[0]: str(error)}
+        else:
+            self.judge.collect(family)
+        for name, why in failed.items():
+            self.outcome.failed[name] = why
+            self.judge.give_up(name, why)
+
+    def try_out(self, part: int, parts: int, *, numbers_only: bool = False) -> None:
+        """Let all families predict one of `parts` parts of the aligned rows from the others."""
+        names = self.active
+        if numbers_only:
+            names = [name for name in names if self.tasks[name] == "regression"]
+        if names:
+            self.judge.attend(names)
+            self.judge.hold_out(part, parts)
+            self.learn(names, "all")
+            self.judge.attend([name for name in names if name in self.active])
+            self.judge.give_back()
+
+    def weigh(self) -> dict[str, dict[str, float]]:
+        """Weigh the families; per column their held-out errors."""
+        self.judge.attend(self.active)
+        # Columns were left out: A's other rows are unlike the aligned ones, the only judges.
+        found: dict[str, dict[str, float]] = self.judge.weigh(careful=bool(self.outcome.left_out))
+        return found
+
+    def _tell(self, family: str) -> Callable[[str, int, int], None] | None:
+        progress = self.progress
+        if progress is None:
+            return None
+        return lambda stage, done, total: progress(f"{family}: {stage}", done, total, {})
+
+
+def vfpu_m(
+    view: Federation,
+    a: str,
+    b: str,
+    targets: Sequence[str],
+    *,
+    how: SelfTraining,
+    progress: Progress | None = None,
+    **settings: Any,
+) -> Outcome:
+    """Complete these columns of B for A's rows of the view; the cells stay at B.
+
+    settings: run, families; params: arguments per family; options: those that all families take.
+    """
+    with _Run(view, a, b, targets, how=how, progress=progress, **settings) as work:
+        outcome = work.outcome
+        work.set_aside()
+        if (len(work.models) > 1 or how.judged) and work.active:
+            for part in range(min(how.folds, PARTS)):
+                # A few outliers decide how numbers are weighed: they need more rows than classes.
+                work.try_out(part, PARTS, numbers_only=part > 0)
+            outcome.errors = work.weigh()
+        waiting = list(work.active)
+        for number in range(1, how.rounds + 1):
+            work.learn(waiting, "unaligned")
+            waiting = [name for name in waiting if name in work.active]
+            work.judge.attend(waiting)
+            counts = work.judge.move()
+            for name, (joined, _) in counts.items():
+                outcome.joined.setdefault(name, []).append(joined)
+                if progress is not None:
+                    progress(f"{b}.{name}", number, how.rounds, {"joined": float(joined)})
+            for name in set(waiting) - set(counts):
+                outcome.failed[name] = "no model could predict it"
+            # a column without a new row would learn the same model again
+            waiting = [name for name, (joined, left) in counts.items() if joined and left]
+            if not waiting:
+                break
+        work.judge.finish()
+    logger.info("VFPU-M: %d columns of %s, %d failed", len(targets), b, len(outcome.failed))
+    return outcome
+
+
+def cross_validated(
+    view: Federation, a: str, b: str, targets: Sequence[str], **settings: Any
+) -> dict[str, dict[str, float]]:
+    """Per column the mean held-out error of each family and of ``mean``, on the aligned rows."""
+    with _Run(view, a, b, targets, **settings) as work:
+        work.set_aside()
+        for part in range(CV_PARTS):
+            work.try_out(part, CV_PARTS)
+        return work.weigh()

@@ -10,12 +10,13 @@ import itertools
 from collections.abc import Mapping
 
 import numpy as np
+from scipy.special import softmax
 
 __all__ = [
-    "CLEAR",
+    "CAREFUL_ERRORS",
     "class_shares",
     "class_weights",
-    "member_errors",
+    "family_errors",
     "news",
     "shrinkage",
     "skill",
@@ -23,11 +24,11 @@ __all__ = [
     "value_weights",
 ]
 
-STEPS = 200
+EM_STEPS = 200
 POWERS = (0.5, 1.0, 2.0, 4.0, 8.0)
 WEIGHTS = (0.0, 0.25, 0.5, 0.75, 1.0)
 FLOOR = 1e-12
-CLEAR = -2.0  # standard errors added to what held-out rows say that leave what is beyond doubt
+CAREFUL_ERRORS = -2.0  # standard errors added to what held-out rows say: what is beyond doubt
 
 
 def value_weights(
@@ -60,10 +61,10 @@ def value_weights(
 
 
 def shrinkage(truth: np.ndarray, output: np.ndarray, errors: float = 1.0) -> float:
-    """How far an output of mean 0 should be believed, from 0 to 1: the slope of the truth on it.
+    """How far an output of mean 0 should be followed, from 0 to 1: the slope of the truth on it.
 
     So many standard `errors` (which allow for outlying rows) are added: with one, what is not
-    clearly too much is left as it is; with less than none, only what is clear is believed.
+    clearly too much is left as it is; with less than none, only what is clear is followed.
 
     >>> shrinkage(np.array([1.0, -1.0, 1.0, -1.0]), np.array([2.0, -2.0, 2.0, -2.0]))
     0.5
@@ -85,7 +86,7 @@ def class_weights(truth: np.ndarray, outputs: Mapping[str, np.ndarray]) -> dict[
     rows = np.arange(len(truth))
     given = np.stack([outputs[name][rows, truth] for name in names], axis=1).clip(FLOOR)
     weights = np.full(len(names), 1.0 / len(names))
-    for _ in range(STEPS):
+    for _ in range(EM_STEPS):
         shares = given * weights
         weights = (shares / shares.sum(axis=1, keepdims=True)).mean(axis=0)
     return {name: float(weight) for name, weight in zip(names, weights, strict=True)}
@@ -102,7 +103,7 @@ def tempered(output: np.ndarray, shares: np.ndarray, trust: float) -> np.ndarray
     >>> tempered(np.array([[0.9, 0.1]]), np.array([0.5, 0.5]), 0.5).round(2).tolist()
     [[0.75, 0.25]]
     """
-    return _normalised(np.log(shares) + trust * _gain(output, shares))
+    return np.asarray(softmax(np.log(shares) + trust * _gain(output, shares), axis=1))
 
 
 def news(truth: np.ndarray, output: np.ndarray, aside: np.ndarray, shares: np.ndarray) -> float:
@@ -125,7 +126,7 @@ def news(truth: np.ndarray, output: np.ndarray, aside: np.ndarray, shares: np.nd
 
 
 def _loss(logs: np.ndarray, truth: np.ndarray) -> float:
-    found = _normalised(logs)[np.arange(len(truth)), truth]
+    found = softmax(logs, axis=1)[np.arange(len(truth)), truth]
     return float(-np.log(found.clip(FLOOR)).mean())
 
 
@@ -133,15 +134,10 @@ def _gain(output: np.ndarray, shares: np.ndarray) -> np.ndarray:
     return np.asarray(np.log(output.clip(FLOOR)) - np.log(shares))
 
 
-def _normalised(logs: np.ndarray) -> np.ndarray:
-    powers = np.exp(logs - logs.max(axis=1, keepdims=True))
-    return np.asarray(powers / powers.sum(axis=1, keepdims=True))
-
-
-def member_errors(
+def family_errors(
     truth: np.ndarray, outputs: Mapping[str, np.ndarray], train: np.ndarray
 ) -> dict[str, float]:
-    """Mean squared error, or share of wrong classes, of each member; and ``mean``'s.
+    """Mean squared error, or share of wrong classes, of each family; and ``mean``'s.
 
     ``mean`` always says the mean, or the commonest class, of the values `train`.
     """

@@ -1,33 +1,37 @@
 """Models of many of party B's columns at once, for rows of which only party A has columns.
 
     with LinearModels(fed, "bank", "telco", targets=["minutes", "plan"]) as models:
-        report = models.fit()          # on the training rows of B's board
-        models.predict()               # B holds the outputs, by row number: board_of(site, model)
+        report = models.fit()          # on the training rows of B's target store
+        models.predict()               # B holds the outputs, by row number: store_of(site, model)
 
-The families (`linear.py`, `trees.py`) share this interface and B's board (`board.py`), so that
-self-training can go round after round: between two calls of `fit`, a worker at B lets rows with
-pseudo-labels join the training sets. Which rows those are stays at B: products always run over all
-numbered rows (or over the aligned ones, as long as no other row is used), with zeros elsewhere.
+The families (`linear.py`, `trees.py`, `neural.py`) share this interface and B's target store, so
+that self-training can go round after round: between two calls of `fit`, a worker at B lets rows
+with pseudo-labels join the training sets. Which rows those are stays at B: products always run over
+all numbered rows (or over the aligned ones, as long as no other row is used), with zeros elsewhere.
 
-Products are taken over rows that are not the alignment's. They run in a *scope* of the model's
-own, in which every party lists the rows as numbered here; see `TargetModels.scoped`.
+Rows are numbered as in `split/features.py`: first the aligned rows in their common order, then the
+rows that only A has, in A's order. Products over these are not over the alignment's rows. They run
+in a *scope* of the model's own, in which every party lists the rows as numbered here; see
+`TargetModels.scoped`.
 """
 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
+import pandas as pd
 
-from fedmend.errors import AlignmentError, ConfigError
+from fedmend.data.restore import positions, restore, restore_numbers
+from fedmend.data.schema import Column
+from fedmend.errors import AlignmentError, ConfigError, DataError, NotFitted
 from fedmend.federation.rows import Asked
 from fedmend.federation.site import Alignment
 from fedmend.federation.worker import exposed
-from fedmend.methods.completion.beyond import columns_changed, columns_within, lead_right
-from fedmend.methods.completion.board import Board, board_of, make_board, state_key
+from fedmend.methods.completion.screening import columns_changed, columns_within, lead_right
 from fedmend.secure.channel import SealingWorker, introduce
 from fedmend.secure.columns import hold_columns
 from fedmend.secure.inner_product import Mode
@@ -38,18 +42,209 @@ if TYPE_CHECKING:
     from fedmend.federation.federation import Federation
     from fedmend.federation.site import Site
 
-__all__ = ["FitReport", "TargetModels", "TargetWorker"]
+__all__ = [
+    "FitReport",
+    "StoreWorker",
+    "TargetColumn",
+    "TargetModels",
+    "TargetStore",
+    "TargetWorker",
+    "known",
+    "store_of",
+]
 
 Progress = Callable[[str, int, int], None]
 MODES = ("dealer", "bfv", "plain")
+LARGEST_NUMBER = 1e100  # beyond it squares overflow
 
 
-@dataclass(frozen=True)
-class FitReport:
-    """Which targets have a model now, and why the others have none."""
+# ---------------------------------------------------------------------------------- what B keeps
 
-    fitted: list[str]
-    failed: dict[str, str] = field(default_factory=dict)
+
+@dataclass
+class TargetColumn:
+    """One of B's columns over all numbered rows, as models want it.
+
+    Standardised float64 (NaN: none) for numbers, int64 class numbers (-1: none) for classes.
+    task: "regression", "binary" or "multiclass". classes: positions among the column's categories
+    that were seen. truth: what B observed. labels: what models train on (truth, and later
+    pseudo-labels). outputs: the last predictions, [n] or class probabilities [n, C], NaN where none
+    were made. spread: regression only, how uncertain each output is, in units of the standardised
+    target. aside: what columns that lie elsewhere say of the aligned rows (`linear.AsideModels`):
+    of numbers a part of the truth that models are not to learn; of classes probabilities [n, C].
+    """
+
+    column: Column
+    task: str
+    classes: np.ndarray
+    mean: float
+    scale: float
+    truth: np.ndarray
+    labels: np.ndarray
+    outputs: np.ndarray | None = None
+    spread: np.ndarray | None = None
+    aside: np.ndarray | None = None
+
+    @property
+    def goal(self) -> np.ndarray:
+        """The truth, of numbers less what was set aside."""
+        return self.truth if self.aside is None or self.is_class else self.truth - self.aside
+
+    @property
+    def is_class(self) -> bool:
+        return self.task != "regression"
+
+    @property
+    def labelled(self) -> np.ndarray:
+        """Which rows are training rows of this target."""
+        return known(self.labels)
+
+    def write(self, outputs: np.ndarray, rows: slice | np.ndarray) -> None:
+        """Outputs of some rows; those of the others stay, or are none yet."""
+        if self.outputs is None:
+            self.outputs = np.full((len(self.labels), *outputs.shape[1:]), np.nan)
+        self.outputs[rows] = outputs
+
+    def decode(self, values: np.ndarray) -> pd.Series:
+        """Standardised values or class numbers as the column's own values and type."""
+        if self.is_class:
+            numbers = np.append(self.classes, -1)
+            return restore(self.column, numbers[np.asarray(values, dtype=np.int64)])
+        real = np.asarray(values, dtype=np.float64) * self.scale + self.mean
+        return restore_numbers(self.column, real, np.isnan(real))
+
+
+class TargetStore(Mapping[str, TargetColumn]):
+    """What B keeps while models learn its columns, by name; it lives in B's site and never crosses.
+
+    Whoever works at B reads and changes it between rounds:
+
+        rows = store.waiting("income")                  # not in the training set of this target yet
+        store["income"].outputs[rows]                   # predictions: [n], or probabilities [n, C]
+        store.adopt("income", rows[best], values)       # they become training rows
+
+    targets: the names that are learnt. failed: targets that cannot be learnt, and why (without a
+    value in it: the reasons cross).
+    """
+
+    def __init__(self, aligned: int, rows: int) -> None:
+        self.aligned = aligned
+        self.rows = rows
+        self.targets: list[str] = []
+        self.failed: dict[str, str] = {}
+        self._columns: dict[str, TargetColumn] = {}
+
+    @classmethod
+    def of(
+        cls,
+        party: str,
+        table: Table,
+        alignment: Alignment,
+        rows: int,
+        targets: Sequence[str] | None,
+    ) -> TargetStore:
+        """The store over `rows` numbered rows, of which the first are the aligned ones."""
+        scalars = [name for name in table.feature_names if name not in table.blocks]
+        store = cls(len(alignment.aligned), rows)
+        store.targets = list(scalars if targets is None else targets)
+        for name in dict.fromkeys(store.targets):
+            if name not in table.names or name in table.blocks:
+                raise DataError(
+                    "there is no such column with one value a row",
+                    party=party,
+                    column=name,
+                    mend=f"name some of {', '.join(scalars)}",
+                )
+            made = _target_column(table, name, alignment.aligned, rows)
+            if isinstance(made, TargetColumn):
+                store._columns[name] = made
+            else:
+                store.failed[name] = made
+        return store
+
+    def __getitem__(self, name: str) -> TargetColumn:
+        return self._columns[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._columns)
+
+    def __len__(self) -> int:
+        return len(self._columns)
+
+    @property
+    def learnt(self) -> list[str]:
+        """The targets that have not failed."""
+        return [name for name in self.targets if name not in self.failed]
+
+    def waiting(self, name: str) -> np.ndarray:
+        """Numbers of the rows only A has that are not training rows of this target."""
+        free = ~self[name].labelled
+        free[: self.aligned] = False
+        return np.flatnonzero(free)
+
+    def adopt(self, name: str, rows: np.ndarray, values: np.ndarray) -> None:
+        """Let rows that only A has join the target's training set with these pseudo-labels."""
+        rows = np.asarray(rows, dtype=np.int64)
+        if rows.size and (rows.min() < self.aligned or rows.max() >= self.rows):
+            raise ConfigError(
+                f"pseudo-labels are for rows {self.aligned} … {self.rows - 1}, got "
+                f"{int(rows.min())} … {int(rows.max())}"
+            )
+        target = self[name]
+        if len(np.unique(rows)) != len(rows) or target.labelled[rows].any():
+            raise ConfigError(f"a row has a label for {name!r} already. Mend: adopt a row once")
+        target.labels[rows] = values
+
+    def release(self, name: str) -> None:
+        """Forget the target's pseudo-labels; its training rows are the observed ones again."""
+        self[name].labels = self[name].goal.copy()
+
+
+def known(values: np.ndarray) -> np.ndarray:
+    """Which entries hold a value."""
+    return values >= 0 if values.dtype.kind == "i" else ~np.isnan(values)
+
+
+def store_of(site: Site, model: str) -> TargetStore:
+    """The target store of a model at B's site."""
+    store = site.state.get(f"{model}:targets")
+    if not isinstance(store, TargetStore):
+        raise NotFitted(
+            f"party {site.name!r} has no target store of {model!r}. Mend: set the models up"
+        )
+    return store
+
+
+def _target_column(table: Table, name: str, aligned: np.ndarray, rows: int) -> TargetColumn | str:
+    """The column, or why it cannot be learnt."""
+    column, series = table.schema[name], table.frame[name].iloc[aligned]
+    if column.is_categorical:
+        at = positions(series, column.categories or ())
+        real = np.where(at < 0, np.nan, at.astype(np.float64))
+    else:
+        real = series.to_numpy(dtype=np.float64, na_value=np.nan)
+    seen = ~np.isnan(real)
+    distinct = np.unique(real[seen])
+    if len(distinct) == 0:
+        return "has no value among the aligned rows"
+    if len(distinct) == 1:
+        return "has one value only among the aligned rows"
+    if max(-distinct[0], distinct[-1]) > LARGEST_NUMBER:
+        return "holds numbers whose squares are none"
+    if column.is_categorical:
+        truth: np.ndarray = np.full(rows, -1, dtype=np.int64)
+        truth[: len(real)][seen] = np.searchsorted(distinct, real[seen])
+        task = "binary" if len(distinct) == 2 else "multiclass"
+        classes = distinct.astype(np.int64)
+        return TargetColumn(column, task, classes, 0.0, 1.0, truth, truth.copy())
+    mean, scale = float(np.nanmean(real)), float(np.nanstd(real))
+    truth = np.full(rows, np.nan)
+    truth[: len(real)] = (real - mean) / scale
+    none = np.zeros(0, np.int64)
+    return TargetColumn(column, "regression", none, mean, scale, truth, truth.copy())
+
+
+# ---------------------------------------------------------------------------------- the parties
 
 
 class TargetWorker(SealingWorker):
@@ -113,32 +308,31 @@ class TargetWorker(SealingWorker):
 
     @exposed(kind="control")
     def close_scopes(self) -> None:
-        """Drop the scopes and intermediate arrays; B's board stays."""
+        """Drop the scopes and intermediate arrays; B's target store stays."""
         for scope in [scope for scope in self.site.alignments if self.model in scope]:
             del self.site.alignments[scope]
-        keep = state_key(self.model, "board")
         for key in [key for key in self.site.state if key.startswith(f"{self.model}:")]:
-            if key != keep:
+            if key != f"{self.model}:targets":
                 del self.site.state[key]
 
     def rows_asked(self, method: str, kwargs: Mapping[str, Any]) -> list[Asked]:
         return [self.alignment.aligned]
 
     def keep(self, name: str, values: Any) -> None:
-        self.site.state[state_key(self.model, name)] = values
+        self.site.state[f"{self.model}:{name}"] = values
 
     def keep_columns(
         self, name: str, values: np.ndarray, bound: int, square_sum: int | None = None
     ) -> None:
         """Keep integers for products, with bounds that follow from public facts."""
-        hold_columns(self.site, state_key(self.model, name), values, bound, square_sum)
+        hold_columns(self.site, f"{self.model}:{name}", values, bound, square_sum)
 
     def kept(self, name: str) -> Any:
-        return self.site.state[state_key(self.model, name)]
+        return self.site.state[f"{self.model}:{name}"]
 
 
-class BoardWorker(TargetWorker):
-    """B's side: owns the board. Subclasses learn from it."""
+class StoreWorker(TargetWorker):
+    """B's side: owns the target store. Subclasses learn from it."""
 
     def __init__(
         self,
@@ -148,34 +342,41 @@ class BoardWorker(TargetWorker):
         model: str,
         segments: Segments,
         targets: Sequence[str] | None = None,
-        own: Sequence[str] = (),
-        ordinal: str = "classes",
     ) -> None:
         super().__init__(site, scope, model=model, segments=segments)
-        key = state_key(model, "board")
-        if key not in site.state:
-            site.state[key] = make_board(
-                site.name, self.table, self.alignment, len(self.rows), targets, own, ordinal
-            )
+        if f"{model}:targets" not in site.state:
+            store = TargetStore.of(site.name, self.table, self.alignment, len(self.rows), targets)
+            self.keep("targets", store)
 
     @property
-    def board(self) -> Board:
-        return board_of(self.site, self.model)
+    def store(self) -> TargetStore:
+        return store_of(self.site, self.model)
 
     @exposed(kind="control")
     def about(self) -> dict[str, Any]:
         """The targets by name and task, and those that cannot be learnt."""
-        board = self.board
+        store = self.store
         return {
-            "targets": {name: board[name].task for name in board.learnt},
-            "failed": dict(board.failed),
+            "targets": {name: store[name].task for name in store.learnt},
+            "failed": dict(store.failed),
         }
 
     @exposed(kind="count")
     def reach(self) -> int:
         """How many numbered rows training needs: the aligned ones, or all."""
-        beyond = any(self.board[name].labelled[self.aligned :].any() for name in self.board.learnt)
+        beyond = any(self.store[name].labelled[self.aligned :].any() for name in self.store.learnt)
         return len(self.rows) if beyond else self.aligned
+
+
+# ---------------------------------------------------------------------------------- coordinator
+
+
+@dataclass(frozen=True)
+class FitReport:
+    """Which targets have a model now, and why the others have none."""
+
+    fitted: list[str]
+    failed: dict[str, str] = field(default_factory=dict)
 
 
 class TargetModels:
@@ -183,17 +384,15 @@ class TargetModels:
 
     a, b: the party whose columns predict, and the party whose columns are predicted.
     targets: B's columns to learn (None: all its features with one value a row).
-    own: B's columns that are features as well; each target leaves itself out.
-    ordinal: learn ordinal targets as "classes" or as "ranks".
     mode: of the products (see docs/inner-products.md).
     beyond: use A's columns also where its other rows lie beyond the values of the aligned ones;
-    otherwise columns that do so on the whole are left out (`beyond.py`).
-    model: a name for what is kept at the parties; made up if None. Giving the name of a board that
-    exists goes on with that board, so that several families can share it.
+    otherwise columns that do so on the whole are left out (`screening.py`).
+    model: a name for what is kept at the parties; made up if None. Giving the name of a target
+    store that exists goes on with that store, so that several families can share it.
     """
 
     family = ""
-    workers: tuple[type[TargetWorker], type[BoardWorker]]
+    workers: tuple[type[TargetWorker], type[StoreWorker]]
 
     def __init__(
         self,
@@ -202,8 +401,6 @@ class TargetModels:
         b: str,
         *,
         targets: Sequence[str] | None = None,
-        own: Sequence[str] = (),
-        ordinal: str = "classes",
         mode: Mode = "dealer",
         beyond: bool = True,
         model: str | None = None,
@@ -225,32 +422,28 @@ class TargetModels:
         common = {"model": self.model, "segments": segments}
         at_a, at_b = self.workers
         for_a = {"beyond": bool(beyond), **(params or {}).get("a", {})}
-        self._crew_a = fed.workers(at_a, parties=[a], **common, **for_a)
+        for_b = {
+            "targets": None if targets is None else list(targets),
+            **(params or {}).get("b", {}),
+        }
+        self._workers_a = fed.workers(at_a, parties=[a], **common, **for_a)
         try:
-            self._crew_b = fed.workers(
-                at_b,
-                parties=[b],
-                **common,
-                targets=None if targets is None else list(targets),
-                own=list(own),
-                ordinal=ordinal,
-                **(params or {}).get("b", {}),
-            )
+            self._workers_b = fed.workers(at_b, parties=[b], **common, **for_b)
         except BaseException:
-            self._crew_a.stop()
+            self._workers_a.stop()
             raise
-        introduce(self._crew_a, self._crew_b)
+        introduce(self._workers_a, self._workers_b)
         self.targets: dict[str, str] = {}
         self.failed: dict[str, str] = {}
         self._report()
 
     @property
     def at_a(self) -> Any:
-        return self._crew_a[self.a]
+        return self._workers_a[self.a]
 
     @property
     def at_b(self) -> Any:
-        return self._crew_b[self.b]
+        return self._workers_b[self.b]
 
     def fit(self, *, progress: Progress | None = None) -> FitReport:
         """Learn every target on its training rows."""
@@ -268,10 +461,10 @@ class TargetModels:
         return view
 
     def close(self) -> None:
-        """Stop the workers; B keeps the board."""
-        for crew, proxy in ((self._crew_a, self.at_a), (self._crew_b, self.at_b)):
+        """Stop the workers; B keeps the target store."""
+        for group, proxy in ((self._workers_a, self.at_a), (self._workers_b, self.at_b)):
             proxy.close_scopes()
-            crew.stop()
+            group.stop()
 
     def __enter__(self) -> Self:
         return self

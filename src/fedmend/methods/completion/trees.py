@@ -1,15 +1,14 @@
 """Gradient-boosted trees of many targets over two parties, from sums over A's bins.
 
-A sorts its columns into bins, once (`bins.py`). B holds targets, gradients and trees. For every
-level of the trees of *all* targets together, one product of A's 0/1 bin indicators with B's
-gradients (`histograms.py`) gives B the sums of gradients per node and bin; B picks the best cuts,
-of A's columns by number and of its own, and asks A on which side of a chosen cut each row lies.
-The same holds for the rows only A has, so they are predicted while the trees grow. Trees and
-predictions are the same as when grown in the clear (`boost.py`, `grow.py`).
+A sorts its columns into bins, once. B holds targets, gradients and trees. For every level of the
+trees of *all* targets together, one product of A's 0/1 bin indicators with B's gradients gives B
+the sums of gradients per node and bin; B picks the best cuts, by number, and asks A on which side
+of a chosen cut each row lies. The same holds for the rows only A has, so they are predicted while
+the trees grow. Trees and predictions are the same as when grown in the clear (`methods/boosting`).
 
 What each role learns
 - The coordinator: sizes, A's numbers of bins, how many nodes, cuts and targets there are at each
-  step. Sums and sides are hidden from it by masks and boxes.
+  step. Sums and sides are hidden from it by masks and encryption.
 - A: which of its cuts are used, not for which target, row or node; no gradient, no prediction.
 - B: for every cut of A's that is used, one bit per row: on which side it lies, for the aligned
   rows and for those only A has. All cuts together would be the *bin* of every row in each of A's
@@ -22,25 +21,269 @@ What each role learns
 from __future__ import annotations
 
 import logging
-from dataclasses import asdict
+from collections.abc import Sequence
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedmend.errors import ConfigError
-from fedmend.methods.boosting.bins import CutTable
+from fedmend.data.restore import positions
+from fedmend.errors import ConfigError, DataError, NotFitted, Refused
+from fedmend.federation.wire import Sealed
+from fedmend.federation.worker import exposed
+from fedmend.methods.boosting.bins import Binned, CutTable, bin_categories, bin_numbers
+from fedmend.methods.boosting.boost import BATCH, Boosting, BoostSettings, OwnBins, Target
 from fedmend.methods.boosting.grow import Growth
-from fedmend.methods.completion.boost import BATCH, BoostSettings
-from fedmend.methods.completion.histograms import DealerHistograms, SessionHistograms
-from fedmend.methods.completion.targets import FitReport, Progress, TargetModels
-from fedmend.methods.completion.tree_workers import TreeFeatures, TreeTargets
+from fedmend.methods.boosting.histograms import (
+    BinsWorker,
+    DealerHistograms,
+    Histograms,
+    SessionHistograms,
+    SumsWorker,
+)
+from fedmend.methods.completion.targets import (
+    FitReport,
+    Progress,
+    StoreWorker,
+    TargetModels,
+    TargetWorker,
+)
 
 if TYPE_CHECKING:
     from fedmend.federation.federation import Federation
+    from fedmend.federation.site import Site
 
-__all__ = ["TreeModels"]
+__all__ = ["TreeFeatures", "TreeModels", "TreeTargets"]
 
 logger = logging.getLogger(__name__)
+
+SPREAD_TREES = 30
+MIN_SPREAD = 0.05  # of the mean squared residual
+
+
+# ---------------------------------------------------------------------------------- at A
+
+
+class TreeFeatures(BinsWorker, TargetWorker):
+    """A's side: bin numbers of its columns. A cut is known outside by its number only.
+
+    disclose: most cuts of which A tells the sides in the life of this worker.
+    """
+
+    def __init__(
+        self,
+        site: Site,
+        scope: str = "train",
+        *,
+        bins: int,
+        least: int,
+        disclose: int | None,
+        **params: Any,
+    ) -> None:
+        super().__init__(site, scope, **params)
+        table, least = self.features(), max(least, site.rows.least)
+        self._binned: list[Binned] = []
+        varied = False
+        for name in table.feature_names:
+            if name in table.blocks:
+                continue
+            column, series = table.schema[name], table.frame[name]
+            if column.kind == "nominal":
+                codes = positions(series, column.categories or ())
+                made = bin_categories(np.maximum(codes, -1), least)
+            elif column.is_categorical:
+                at = positions(series, column.categories or ())
+                made = bin_numbers(np.where(at < 0, np.nan, at.astype(np.float64)), bins, least)
+            else:
+                real = series.to_numpy(dtype=np.float64, na_value=np.nan)
+                made = bin_numbers(real, bins, least)
+            varied = varied or series.nunique(dropna=False) > 1
+            # of so few rows that no bin may be cut off there is nothing to bin
+            if made.bins + made.missing > 1:
+                self._binned.append(made)
+        if not varied:
+            raise DataError(
+                "no column varies, so nothing can be predicted from them",
+                party=site.name,
+                mend="give the party columns with one value a row that vary",
+            )
+        self._codes = np.zeros((len(self._binned), len(table)), np.int16)
+        for number, each in enumerate(self._binned):
+            self._codes[number] = each.codes
+        self._table = CutTable([each.layout for each in self._binned])
+        self.indicators = self._table.indicators(self._codes)
+        self._disclose, self._disclosed = disclose, set[int]()
+
+    @exposed(kind="count")
+    def layouts(self) -> list[list[Any]]:
+        """Per column its kind, number of bins, and whether cells are missing; no names."""
+        return [each.layout for each in self._binned]
+
+    @exposed(kind="embedding", takes={"request": "control"})
+    def sides_for(self, to: str, request: Sealed) -> Sealed:
+        """On which side of the asked cuts every row lies, as bits encrypted for B."""
+        cuts = [int(cut) for cut in self.open(request, sender=to, kind="control")]
+        if any(not 0 <= cut < len(self._table) for cut in cuts):
+            raise DataError(f"there are {len(self._table)} cuts only", mend="ask for one of them")
+        self._disclosed |= set(cuts)
+        if self._disclose is not None and len(self._disclosed) > self._disclose:
+            raise Refused(
+                self.site.name,
+                f"{len(self._disclosed)} cuts were asked for, {self._disclose} may be told",
+                "a larger disclose=",
+            )
+        sides = [self._table.goes_left(cut, self._codes) for cut in cuts]
+        return self.seal(np.packbits(np.stack(sides), axis=1), to=to, kind="embedding")
+
+
+# ---------------------------------------------------------------------------------- at B
+
+
+class TreeTargets(SumsWorker, StoreWorker):
+    """B's side: everything but A's columns."""
+
+    def __init__(
+        self,
+        site: Site,
+        scope: str = "train",
+        *,
+        growth: dict[str, Any],
+        settings: dict[str, Any],
+        **params: Any,
+    ) -> None:
+        super().__init__(site, scope, **params)
+        self._growth, self._settings = Growth(**growth), BoostSettings(**settings)
+        self._known: dict[int, np.ndarray] = {}
+        self._asked: list[int] = []
+        self._settled: set[str] = set()
+        self._boosting: Boosting | None = None
+
+    @property
+    def boosting(self) -> Boosting:
+        if self._boosting is None:
+            raise NotFitted(f"party {self.site.name!r} grows no trees yet. Mend: begin first")
+        return self._boosting
+
+    @exposed(kind="control", takes={"layouts": "count"})
+    def begin(self, layouts: Sequence[Sequence[Any]], length: int) -> bool:
+        """Start anew; tells whether sums over A's bins will be needed."""
+        targets = {}
+        for name in self.store.learnt:
+            column = self.store[name]
+            rows = np.flatnonzero(column.labelled)
+            targets[name] = Target(column.labels, rows, len(column.classes))
+        self._length = length
+        self._boosting = Boosting(
+            targets,
+            CutTable(layouts),
+            OwnBins.none(len(self.rows)),
+            self._growth,
+            self._settings,
+            self._known,
+            settled=self._settled >= set(targets),
+        )
+        return not self.boosting.spent
+
+    # ------------------------------------------------------------------ a tree
+
+    @exposed(kind="count")
+    def start_tree(self, number: int) -> int:
+        """Gradients at the rows sampled last; tells how many outputs grow."""
+        return self.boosting.start_tree(number, self.sampled, self._length)
+
+    @exposed(kind="count")
+    def plan_level(self) -> int:
+        """How many columns of numbers must be summed over A's bins."""
+        return self.boosting.plan_level()
+
+    @exposed(kind="count")
+    def load_numbers(self, start: int, stop: int) -> int:
+        self.numbers = self.boosting.numbers(start, stop)
+        return len(self.numbers)
+
+    @exposed(kind="control")
+    def gather_sums(self) -> None:
+        self.boosting.take_sums(self.sums)
+
+    @exposed(kind="control")
+    def choose(self, other: str) -> Sealed | None:
+        """Decide the splits; encrypted for A the cuts whose sides are needed, if any."""
+        self._asked = self.boosting.choose()
+        if not self._asked:
+            return None
+        return self.seal(self._asked, to=other, kind="control")
+
+    @exposed(kind="control", takes={"box": "embedding"})
+    def take_sides(self, box: Sealed, sender: str) -> None:
+        packed = self.open(box, sender=sender, kind="embedding")
+        sides = np.unpackbits(packed, axis=1, count=len(self.rows)).astype(bool)
+        self._known |= dict(zip(self._asked, sides, strict=True))
+
+    @exposed(kind="count")
+    def split(self) -> int:
+        """Send the rows down; tells how many nodes are open now, over all outputs."""
+        return self.boosting.split()
+
+    @exposed(kind="count")
+    def finish_tree(self) -> dict[str, Any]:
+        """Tells how many targets go on, and whether sums over A's bins are needed for them."""
+        active = self.boosting.finish_tree()
+        if self.boosting.settled:
+            self._settled |= {task.name for task in self.boosting.tasks}
+        return {"active": active, "needed": not self.boosting.spent}
+
+    # ------------------------------------------------------------------ outputs
+
+    @exposed(kind="control")
+    def write_outputs(self, first: int) -> None:
+        """Outputs of the rows from `first` on, and how uncertain they are, for the target store."""
+        for task in self.boosting.tasks:
+            outputs = task.predictions()
+            outputs[:first] = np.nan
+            self.store[task.name].outputs = outputs
+        for name, spread in self._spreads().items():
+            spread[:first] = np.nan
+            self.store[name].spread = spread
+
+    def _spreads(self) -> dict[str, np.ndarray]:
+        """Deviation of the residuals, as trees over what B knows predict it from row to row.
+
+        They learn the squared residuals of the rows held out, or of the training rows.
+        """
+        targets, means, flat = {}, {}, {}
+        for task in self.boosting.tasks:
+            if task.target.classes:
+                continue
+            rows = task.held_out if len(task.held_out) else task.rows
+            squares = np.full(len(self.rows), np.nan)
+            squares[rows] = (task.target.labels[rows] - task.final_scores()[0][rows]) ** 2
+            mean = float(squares[rows].mean())
+            if mean == 0 or len(rows) < 4 * self._growth.min_leaf:
+                flat[task.name] = np.full(len(self.rows), np.sqrt(mean))
+            else:
+                targets[task.name] = Target(squares / mean, rows)
+                means[task.name] = mean
+        for task in self._grown_at_home(targets).tasks:
+            share = np.clip(task.final_scores()[0], MIN_SPREAD, None)
+            flat[task.name] = np.sqrt(means[task.name] * share)
+        return flat
+
+    def _grown_at_home(self, targets: dict[str, Target]) -> Boosting:
+        boosting = Boosting(
+            targets,
+            self.boosting.cuts,
+            self.boosting.own,
+            replace(self._growth, depth=min(3, self._growth.depth)),
+            BoostSettings(SPREAD_TREES, 0.0, 1, 1.0, 0, 0, self._settings.seed),
+            self._known,
+        )
+        if targets:
+            used = np.unique(np.concatenate([target.rows for target in targets.values()]))
+            boosting.grow_at_home(used, len(self.rows))
+        return boosting
+
+
+# ---------------------------------------------------------------------------------- coordinator
 
 
 class TreeModels(TargetModels):
@@ -96,7 +339,7 @@ class TreeModels(TargetModels):
             **options,
             params={
                 "a": {"bins": bins, "least": least, "disclose": disclose},
-                "b": {"bins": bins, "growth": asdict(growth), "settings": asdict(settings)},
+                "b": {"growth": asdict(growth), "settings": asdict(settings)},
             },
         )
         self._layouts = self.at_a.layouts()
@@ -133,9 +376,7 @@ class TreeModels(TargetModels):
     def predict(self, *, rows: str = "unaligned", progress: Progress | None = None) -> None:
         self.at_b.write_outputs(self._first_row(rows))
 
-    def _sample(
-        self, histograms: DealerHistograms | SessionHistograms | None, tree: int, length: int
-    ) -> None:
+    def _sample(self, histograms: Histograms | None, tree: int, length: int) -> None:
         """Which rows the tree is grown on: drawn here, known to everybody."""
         source = np.random.SeedSequence([self.fed.seed, self._seed, self._rounds, tree])
         seed = int(source.generate_state(1)[0])
@@ -144,7 +385,7 @@ class TreeModels(TargetModels):
         else:
             self.at_b.sample(seed, self.subsample, length)
 
-    def _level(self, histograms: DealerHistograms | SessionHistograms | None) -> int:
+    def _level(self, histograms: Histograms | None) -> int:
         """One level of all trees; tells how many nodes are open after it."""
         wanted = self.at_b.plan_level()
         for start in range(0, wanted, BATCH):

@@ -1,18 +1,24 @@
-"""Which of A's columns stay within what they were on the aligned rows, on the rows only A has.
+"""Process I of FedPSG-PUM: which of B's columns are strong, and which of A's may tell of them.
 
-A model knows what a column means where it has seen its values. Where A's other rows are of another
-time, say, columns such as an interest rate or the month lie wholly elsewhere, and whatever was
-learnt from them about B's columns leads anywhere. Without them, what A's other columns say of B's
-still holds, unless these have changed as well: a column that stays within but is distributed in
-another way may only have stood for the time. Whether it still leads the right way, A can try on its
-own columns. Everything here happens at A, by its own columns alone; `aside.py` makes use of it.
+**The threshold tau** parts B's strong columns from its weak ones: the critical value of the rank
+correlation, or what cross-validation finds.
+
+**A's columns that stay within what they were on the aligned rows.** A model knows what a column
+means where it has seen its values. Where A's other rows are of another time, say, columns such as
+an interest rate or the month lie wholly elsewhere, and whatever was learnt from them about B's
+columns leads anywhere. Without them, what A's other columns say of B's still holds, unless these
+have changed as well: a column that stays within but is distributed in another way may only have
+stood for the time. Whether it still leads the right way, A can try on its own columns. This happens
+at A, by its own columns alone; `linear.AsideModels` makes use of it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import numpy as np
+import pandas as pd
 
 from fedmend.data.restore import positions
 from fedmend.methods.boosting.bins import bin_categories, bin_numbers
@@ -25,19 +31,65 @@ __all__ = [
     "bins_of",
     "columns_changed",
     "columns_within",
+    "critical_rho",
+    "cv_threshold",
     "distance",
     "held_within",
     "lead_right",
 ]
 
-MOST = 0.25
-RIGHT = 0.75  # of the mean's squared error, at most, where columns lead the right way
-LEAST = 0.01
-CHANCE = 1.63  # of a Kolmogorov-Smirnov distance, at a level of 0.01
-BINS, FEWEST = 16, 10  # of a column that lies elsewhere, and aligned rows in each
+MAX_BEYOND = 0.25  # of a column's range, on average, from where on it is left out
+MIN_BEYOND = 0.01  # from where on its lines end with the aligned rows
+MAX_ERROR = 0.75  # of the mean's squared error, where columns lead the right way
+KS_CRITICAL = 1.63  # of a Kolmogorov-Smirnov distance, at a level of 0.01
+BINS, MIN_BIN_ROWS = 16, 10  # of a column that lies elsewhere, and aligned rows in each
 
 
-def columns_within(table: Table, aligned: int, most: float = MOST) -> list[str]:
+# ---------------------------------------------------------------------------------- tau
+
+
+def critical_rho(rho: np.ndarray, rows: int, level: float) -> float:
+    """The |rho| that separates significant from other pairs, after Holm's correction.
+
+    Holm goes through the pairs from the largest |rho| down and compares the p-value of the i-th
+    with level / (pairs - i); the critical value is that of the first that fails.
+    """
+    from scipy.stats import t as student
+
+    sizes = np.sort(np.abs(rho[~np.isnan(rho)]))[::-1]
+    freedom = rows - 2
+    if not len(sizes) or freedom < 1:
+        return 1.0
+    quantiles = student.isf(level / (2 * np.arange(len(sizes), 0, -1)), freedom)
+    critical = quantiles / np.sqrt(freedom + quantiles**2)
+    failing = np.flatnonzero(sizes < critical)
+    return float(critical[failing[0]] if len(failing) else critical[-1])
+
+
+def cv_threshold(strengths: pd.Series, errors: Mapping[str, Mapping[str, float]]) -> float:
+    """The tau with the least summed error: predicted above it, the mean or mode below.
+
+    Errors are in units of what the mean or the mode does wrong, so that columns are comparable.
+    """
+    gains = {}
+    for name in strengths.index:
+        found = dict(errors.get(name, {}))
+        mean = found.pop("mean", 0.0)
+        gains[name] = 1.0 - min(found.values()) / mean if found and mean > 0 else 0.0
+    order = strengths.dropna().sort_values(ascending=False)
+    sums = np.cumsum([gains[name] for name in order.index])
+    if not len(sums) or sums.max() <= 0:
+        return 1.0
+    last = int(sums.argmax())
+    below = float(order.iloc[last + 1]) if last + 1 < len(order) else -1.0
+    # Halfway to the next one, so that rounding decides nothing.
+    return (float(order.iloc[last]) + below) / 2
+
+
+# ---------------------------------------------------------------------------------- A's columns
+
+
+def columns_within(table: Table, aligned: int, most: float = MAX_BEYOND) -> list[str]:
     """The features that lie at most so far, on average, beyond the first `aligned` rows.
 
     Blocks always stay; if nothing else would, all columns do.
@@ -53,7 +105,7 @@ def columns_within(table: Table, aligned: int, most: float = MOST) -> list[str]:
     return stay or list(table.feature_names)
 
 
-def columns_changed(table: Table, aligned: int, most: float = MOST) -> list[str]:
+def columns_changed(table: Table, aligned: int, most: float = MAX_BEYOND) -> list[str]:
     """The features that are distributed in another way on the first `aligned` rows and the others.
 
     By a distance above `most`, and above what chance makes of so few rows. Not blocks.
@@ -61,7 +113,7 @@ def columns_changed(table: Table, aligned: int, most: float = MOST) -> list[str]
     others = len(table) - aligned
     if not aligned or not others:
         return []
-    least = max(most, CHANCE * np.sqrt(1 / aligned + 1 / others))
+    least = max(most, KS_CRITICAL * np.sqrt(1 / aligned + 1 / others))
     return [
         name
         for name in table.feature_names
@@ -88,11 +140,11 @@ def lead_right(table: Table, aligned: int, names: list[str], left_out: list[str]
         weights = np.linalg.solve(gram, centred[:aligned].T @ (known - known.mean()))
         told = known.mean() + centred[aligned:] @ weights
         off = (told.clip(known.min(), known.max()) - column[aligned:]) ** 2
-        right.append(off.mean() <= RIGHT * ((known.mean() - column[aligned:]) ** 2).mean())
+        right.append(off.mean() <= MAX_ERROR * ((known.mean() - column[aligned:]) ** 2).mean())
     return bool(right) and all(right)
 
 
-def held_within(columns: np.ndarray, aligned: int, least: float = LEAST) -> np.ndarray:
+def held_within(columns: np.ndarray, aligned: int, least: float = MIN_BEYOND) -> np.ndarray:
     """Columns of numbers that lie beyond their first rows by `least` on average end where these do.
 
     Less than that are single rows, of which every table has some.
@@ -169,9 +221,9 @@ def bins_of(table: Table, aligned: int, names: list[str]) -> np.ndarray:
     for name in names:
         codes = _codes(table, name)
         if codes.dtype.kind == "i":
-            binned = bin_categories(np.maximum(codes, -1), FEWEST, first)
+            binned = bin_categories(np.maximum(codes, -1), MIN_BIN_ROWS, first)
         else:
-            binned = bin_numbers(codes, BINS, FEWEST, first)
+            binned = bin_numbers(codes, BINS, MIN_BIN_ROWS, first)
         made += [binned.codes == code for code in range(binned.bins + binned.missing)]
     varied = [each for each in made if 0 < each[:aligned].sum() < aligned]
     return np.stack(varied, axis=1).astype(np.float64) if varied else np.zeros((len(table), 0))

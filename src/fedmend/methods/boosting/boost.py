@@ -1,4 +1,4 @@
-"""Boosting of many targets at the party that holds them; sums over A's bins come from outside.
+"""Boosting of many targets at the party B that holds them; sums over A's bins come from outside.
 
 Of A's columns B knows what it was told: for every cut that some tree uses, on which side each row
 lies. `disclose` limits how many cuts that may be, and `search` for how many trees there may be new
@@ -16,9 +16,8 @@ import numpy as np
 
 from fedmend.methods.boosting.bins import CutTable
 from fedmend.methods.boosting.grow import Growth, Output, Source
-from fedmend.methods.completion.board import TargetColumn, indicators
 
-__all__ = ["BoostSettings", "Boosting", "OwnBins"]
+__all__ = ["BoostSettings", "Boosting", "OwnBins", "Target"]
 
 BATCH = 64  # columns of numbers that are summed at once
 
@@ -46,12 +45,31 @@ class BoostSettings:
 
 
 @dataclass(frozen=True, repr=False)
+class Target:
+    """What is learnt: labels at all numbered rows (numbers, or class numbers), and training rows.
+
+    classes: how many; 0 for numbers.
+    """
+
+    labels: np.ndarray
+    rows: np.ndarray
+    classes: int = 0
+
+
+@dataclass(frozen=True, repr=False)
 class OwnBins:
-    """B's own columns: bin numbers [columns, n], their cuts, and the name of each column."""
+    """B's own columns: bin numbers [columns, n], their cuts, and the name of each column.
+
+    A column is never used for the target of its name.
+    """
 
     codes: np.ndarray
     table: CutTable
     names: list[str]
+
+    @classmethod
+    def none(cls, rows: int) -> OwnBins:
+        return cls(np.zeros((0, rows), np.int16), CutTable([]), [])
 
 
 @dataclass(repr=False)
@@ -59,7 +77,7 @@ class _Task:
     """One target in training: its rows, its outputs, and how it does on rows held out."""
 
     name: str
-    column: TargetColumn
+    target: Target
     rows: np.ndarray
     held_out: np.ndarray
     outputs: list[Output]
@@ -71,17 +89,17 @@ class _Task:
     def derivatives(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Gradient and curvature of the loss at these rows, [outputs, rows]."""
         scores = np.stack([output.scores[rows] for output in self.outputs])
-        labels = self.column.labels[rows]
-        if not self.column.is_class:
+        labels = self.target.labels[rows]
+        if not self.target.classes:
             return scores - labels, np.ones_like(scores)
         shares = _shares(scores)
-        hot = (labels == 1)[None] if len(scores) == 1 else indicators(labels, len(scores)).T
+        hot = labels == (1 if len(scores) == 1 else np.arange(len(scores))[:, None])
         return shares - hot, np.maximum(shares * (1 - shares), 1e-12)
 
     def loss(self) -> float:
         scores = np.stack([output.scores[self.held_out] for output in self.outputs])
-        labels = self.column.labels[self.held_out]
-        if not self.column.is_class:
+        labels = self.target.labels[self.held_out]
+        if not self.target.classes:
             return float(((scores[0] - labels) ** 2).mean())
         shares = _shares(scores)
         if len(scores) == 1:
@@ -106,7 +124,7 @@ class _Task:
     def predictions(self) -> np.ndarray:
         """[n], or probabilities [n, C], at all numbered rows."""
         scores = self.final_scores()
-        if not self.column.is_class:
+        if not self.target.classes:
             return scores[0]
         shares = _shares(scores)
         return np.concatenate([1 - shares, shares]).T if len(scores) == 1 else shares.T
@@ -127,7 +145,7 @@ class Boosting:
 
     def __init__(
         self,
-        targets: dict[str, TargetColumn],
+        targets: dict[str, Target],
         cuts: CutTable,
         own: OwnBins,
         growth: Growth,
@@ -140,31 +158,29 @@ class Boosting:
         self.known, self.settled = known, settled
         self._own_source = Source.of(own.table, len(cuts))
         self._columns = np.concatenate([cuts.columns, len(cuts.layouts) + own.table.columns])
-        self.tasks = [self._task(name, column) for name, column in targets.items()]
+        self.tasks = [self._task(name, target) for name, target in targets.items()]
         self._growing: list[tuple[_Task, Output]] = []
         self._sides: np.ndarray | None = None
 
-    def _task(self, name: str, column: TargetColumn) -> _Task:
-        rows = np.flatnonzero(column.labelled)
-        rng = np.random.default_rng([self.settings.seed, len(rows)])
-        held = np.zeros(0, np.int64)
+    def _task(self, name: str, target: Target) -> _Task:
+        rows, held = target.rows, np.zeros(0, np.int64)
         if self.settings.validation:
-            shuffled = rng.permutation(rows)
+            shuffled = np.random.default_rng([self.settings.seed, len(rows)]).permutation(rows)
             count = round(self.settings.validation * len(rows))
             held, rows = np.sort(shuffled[:count]), np.sort(shuffled[count:])
-        n, labels = len(column.labels), column.labels[rows]
-        if not column.is_class:
+        labels = target.labels[rows]
+        if not target.classes:
             starts = [float(labels.mean())]
         else:
-            logs = np.log(np.bincount(labels, minlength=len(column.classes)) + 0.5)
+            logs = np.log(np.bincount(labels, minlength=target.classes) + 0.5)
             starts = [logs[1] - logs[0]] if len(logs) == 2 else list(logs - logs.mean())
-        usable = np.ones(len(self._columns), dtype=bool)
         places = [at for at, own in enumerate(self.own.names) if own == name]
-        usable[np.isin(self._columns - len(self.cuts.layouts), places)] = False
+        usable = ~np.isin(self._columns - len(self.cuts.layouts), places)
         outputs = [
-            Output(name, np.full(n, float(start)), not column.is_class, usable) for start in starts
+            Output(np.full(len(target.labels), float(start)), not target.classes, usable)
+            for start in starts
         ]
-        return _Task(name, column, rows, held, outputs)
+        return _Task(name, target, rows, held, outputs)
 
     @property
     def spent(self) -> bool:

@@ -6,28 +6,22 @@ the sums for B alone); the other modes go through `ProductSession`.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
 from fedmend.errors import Refused
 from fedmend.federation.worker import exposed
-from fedmend.methods.completion.targets import TargetWorker
-from fedmend.secure.columns import Columns
-from fedmend.secure.histogram_product import (
-    HALF,
-    BinsSide,
-    Helper,
-    MaskKey,
-    NumbersSide,
-)
-from fedmend.secure.inner_product import ProductSession
+from fedmend.secure.channel import SealingWorker
+from fedmend.secure.columns import Columns, hold_columns
+from fedmend.secure.histogram_product import HALF, BinsSide, Helper, MaskKey, NumbersSide
+from fedmend.secure.inner_product import Mode, ProductSession
 
 if TYPE_CHECKING:
+    from fedmend.federation.federation import Federation
     from fedmend.federation.site import Site
-    from fedmend.methods.completion.targets import TargetModels
 
-__all__ = ["HALF", "BinsWorker", "DealerHistograms", "SessionHistograms", "SumsWorker"]
+__all__ = ["BinsWorker", "DealerHistograms", "Histograms", "SessionHistograms", "SumsWorker"]
 
 
 def sampled_rows(seed: int, share: float, length: int) -> np.ndarray | None:
@@ -51,10 +45,14 @@ def _enough(site: Site, rows: np.ndarray | None) -> np.ndarray | None:
 # ---------------------------------------------------------------------------------- the parties
 
 
-class BinsWorker(TargetWorker):
-    """A's side of the histograms; `indicators` [n, stored] must be there."""
+class BinsWorker(SealingWorker):
+    """A's side of the histograms; `indicators` [n, stored] must be there.
+
+    model: under which name the site keeps what products are taken of.
+    """
 
     role, counterpart = "bins", "numbers"
+    model: str
     indicators: np.ndarray
 
     def __init__(self, site: Site, scope: str = "train", **params: Any) -> None:
@@ -86,13 +84,16 @@ class BinsWorker(TargetWorker):
     def load_bins(self, length: int) -> None:
         """For products in a session: int64 [stored, rows]."""
         bins = np.ascontiguousarray(self.indicators[:length].T.astype(np.int64))
-        self.keep_columns("bins", bins, 1)
+        hold_columns(self.site, f"{self.model}:bins", bins, 1)
 
 
-class SumsWorker(TargetWorker):
-    """B's side: numbers in two halves of a column, [k, sampled rows], kept under ``numbers``."""
+class SumsWorker(SealingWorker):
+    """B's side: `numbers` int64 [k, sampled rows] in, `sums` int64 [k, stored] out."""
 
     role, counterpart = "numbers", "bins"
+    model: str
+    numbers: np.ndarray
+    sums: np.ndarray
 
     def __init__(self, site: Site, scope: str = "train", **params: Any) -> None:
         super().__init__(site, scope, **params)
@@ -121,33 +122,32 @@ class SumsWorker(TargetWorker):
     @exposed(kind="masked")
     def mask_numbers(self, other: str, number: int) -> np.ndarray:
         """The numbers at the sampled rows less a fresh uniform mask."""
-        return self._with(other).mask(self.kept("numbers"), number)
+        return self._with(other).mask(self.numbers, number)
 
     @exposed(kind="control", takes={"rest": "masked"})
     def take_sums(self, other: str, number: int, rest: np.ndarray) -> None:
-        """Learn the sums of the numbers over A's bins: int64 [k, stored] under ``sums``."""
-        self.keep("sums", self._with(other).sums(rest, number))
+        """Learn the sums of the numbers over A's bins."""
+        self.sums = self._with(other).sums(rest, number)
 
     @exposed(kind="control")
     def load_halves(self) -> None:
         """For products in a session: upper and lower halves as columns of their own."""
-        numbers = self.kept("numbers")
+        numbers = self.numbers
         if self.sampled is not None:
-            whole = np.zeros((len(numbers), self._sampled_of), dtype=np.int64)
-            whole[:, self.sampled] = numbers
-            numbers = whole
+            numbers = np.zeros((len(self.numbers), self._sampled_of), dtype=np.int64)
+            numbers[:, self.sampled] = self.numbers
         halves = np.concatenate([numbers >> HALF, numbers & ((1 << HALF) - 1)])
-        self.keep_columns("halves", halves, 1 << HALF)
+        hold_columns(self.site, f"{self.model}:halves", halves, 1 << HALF)
 
     @exposed(kind="control")
     def join_halves(self) -> None:
         """Put a session's products together again."""
-        products = self.kept("products").T
+        products = self.site.state[f"{self.model}:products"].T
         count = len(products) // 2
-        self.keep("sums", (products[:count] << HALF) + products[count:])
+        self.sums = (products[:count] << HALF) + products[count:]
 
 
-def _mask_keys(worker: TargetWorker, other: str) -> MaskKey:
+def _mask_keys(worker: SealingWorker, other: str) -> MaskKey:
     def key_of(stream: str, number: int, shape: tuple[int, ...], own: bool) -> bytes:
         owner = worker.site.name if own else other
         return worker.mask_key(
@@ -160,10 +160,27 @@ def _mask_keys(worker: TargetWorker, other: str) -> MaskKey:
 # ---------------------------------------------------------------------------------- coordinator
 
 
+class Between(Protocol):
+    """Who the histograms are between: B's numbers are summed over A's bins."""
+
+    a: str
+    b: str
+    model: str
+    mode: Mode
+
+    @property
+    def at_a(self) -> Any: ...
+
+    @property
+    def at_b(self) -> Any: ...
+
+    def scoped(self, name: str, length: int) -> Federation: ...
+
+
 class DealerHistograms:
     """The coordinator's half in mode ``dealer``."""
 
-    def __init__(self, models: TargetModels, length: int, stored: int, number: int) -> None:
+    def __init__(self, models: Between, length: int, stored: int, number: int) -> None:
         self.models, self.length, self._number = models, length, number
         start = self._next()
         self._helper = Helper(models.at_a.mask_bins(models.b, start, length))
@@ -194,7 +211,7 @@ class DealerHistograms:
 class SessionHistograms:
     """The coordinator's half in the other modes: rows that are not sampled count as zeros."""
 
-    def __init__(self, models: TargetModels, length: int, stored: int, number: int) -> None:
+    def __init__(self, models: Between, length: int, stored: int, number: int) -> None:
         self.models, self.length, self._number = models, length, number
         models.at_a.load_bins(length)
         fixed = Columns(models.a, "state", {"key": f"{models.model}:bins"})
@@ -214,3 +231,6 @@ class SessionHistograms:
     def close(self) -> int:
         self._session.close()
         return self._number
+
+
+Histograms = DealerHistograms | SessionHistograms
