@@ -6,17 +6,17 @@ Needs the standard library only until something is printed (rich) or a device is
 
 from __future__ import annotations
 
-import ast
 import importlib
 import importlib.util
 import inspect
 import json
 import os
 import platform
+import re
 import shlex
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -50,7 +50,7 @@ REGISTRY: dict[str, str] = {
     "sage": "fedmend_bench.sage.table",
     "sage-speed": "fedmend_bench.sage.speed",
     "risa": "fedmend_bench.risa.table",
-    "recipes": "fedmend_bench.flow.recipes",
+    "recipes": "fedmend_bench.flow.table",  # the same, by its earlier name
     "flow": "fedmend_bench.flow.table",
     "preflight": "fedmend_bench.flow.preflight",
     "one-sided": "fedmend_bench.flow.one_sided",
@@ -98,21 +98,7 @@ class BenchResult:
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON form; numpy scalars become Python numbers, NaN and inf become None."""
-        return {
-            "bench": self.bench,
-            "command": self.command,
-            "device": self.device,
-            "rows": plain(self.rows),
-            "bars": [
-                {
-                    "name": bar.name,
-                    "value": plain(bar.value),
-                    "target": plain(bar.target),
-                    "holds": bool(bar.holds),
-                }
-                for bar in self.bars
-            ],
-        }
+        return dict(plain(asdict(self)))
 
     def write_json(self, path: str | Path) -> Path:
         """Write the JSON form whole or not at all."""
@@ -134,15 +120,8 @@ def available() -> dict[str, str]:
 
 def _help_line(source: Path) -> str:
     """The constant HELP of a module, read from its source: importing would load torch."""
-    for node in ast.parse(source.read_text(encoding="utf-8")).body:
-        targets: list[ast.expr] = []
-        if isinstance(node, ast.Assign):
-            targets = node.targets
-        elif isinstance(node, ast.AnnAssign):
-            targets = [node.target]
-        if any(isinstance(target, ast.Name) and target.id == "HELP" for target in targets):
-            return str(ast.literal_eval(node.value))  # type: ignore[attr-defined]
-    return ""
+    found = re.search(r'^HELP(?:: str)? = "(.*)"$', source.read_text(encoding="utf-8"), re.M)
+    return found[1] if found else ""
 
 
 def run_bench(

@@ -20,8 +20,8 @@ import pandas as pd
 from fedmend._json import write_json
 from fedmend.data.crowds import annotators
 from fedmend.data.table import Table
-from fedmend.methods.recipes import CORRECT, RECIPES, TRAIN
-from fedmend_bench.flow.world import BANK, LABEL, LABELLERS, TELCO, Shape, make_world
+from fedmend.methods.recipes import COMPLETE, CORRECT, RECIPES, TRAIN
+from fedmend_bench.flow.world import BANK, LABEL, LABELLERS, TELCO, Shape, make_world, votes_only
 
 __all__ = ["Line", "all_lines", "single_lines", "write_config", "write_world"]
 
@@ -90,13 +90,18 @@ def all_lines() -> list[Line]:
     """Recipes, single methods, the choice by cross-validation, what is advised, and the oracle."""
     # Without label correction a recipe is for one labeller, and stands among the single methods.
     together = [name for name, each in RECIPES.items() if "correct" in each.tables]
-    chosen = {"correct": CORRECT, "complete": {"name": "fedpsg-pum"}, "method": {"name": AUTO}}
+    majority = {"name": "majority", "among": "labellers", "epochs": 1}
+    last, completed = {"name": "vfl", **TRAIN}, {"complete": COMPLETE}
     return [
         *(Line(name, recipe=name) for name in together),
         *single_lines(),
-        Line(AUTO, tables=chosen),
+        Line("FedPSG-PUM → RISA", COLUMNS, {**completed, "method": {"name": "risa"}}),
+        Line(
+            "majority → FedPSG-PUM → VFL", tables={"correct": majority, **completed, "method": last}
+        ),
+        Line(AUTO, tables={"correct": CORRECT, **completed, "method": {"name": AUTO}}),
         Line(ADVISED, tables={"method": {"name": "inc"}}, advised=True),
-        Line(ORACLE, COLUMNS, {"method": {"name": "vfl", **TRAIN}}, mended=True),
+        Line(ORACLE, COLUMNS, {"method": last}, mended=True),
     ]
 
 
@@ -107,18 +112,15 @@ def write_world(shape: Shape, folder: Path, *, mended: bool = False) -> None:
     """The tables of all parties, and what the test rows truly are."""
     folder.mkdir(parents=True, exist_ok=True)
     world = make_world(shape, mended=mended)
-    engine: Any = world.fed.engine
-    tables = {name: engine.site(name).tables for name in world.fed.names}
-    for name in world.fed.names:
-        _write(tables[name]["train"], folder / f"{name}.csv", "c")
-        if name in COLUMNS:
-            _write(tables[name]["test"], folder / f"{name}-test.csv", "t")
-    for name, said in _test_votes(shape, world.test_truth).items():
-        _write(said, folder / f"{name}-test.csv", "t")
-    _write(tables[BANK]["test"].features, folder / NEW_FILE, "t")
-    ids = [f"t{number}" for number in tables[BANK]["test"].ids]
-    write_json(folder / TRUTH_FILE, dict(zip(ids, map(str, world.test_truth), strict=True)))
-    kinds = {name: _kinds(tables[name]["train"]) for name in world.fed.names}
+    truth = world.test[BANK].y.to_numpy(dtype=object)
+    for name, table in world.train.items():
+        _write(table, folder / f"{name}.csv", "c")
+    for name, table in (world.test | _test_votes(shape, truth)).items():
+        _write(table, folder / f"{name}-test.csv", "t")
+    _write(world.test[BANK].features, folder / NEW_FILE, "t")
+    ids = [f"t{number}" for number in world.test[BANK].ids]
+    write_json(folder / TRUTH_FILE, dict(zip(ids, map(str, truth), strict=True)))
+    kinds = {name: _kinds(table) for name, table in world.train.items()}
     write_json(folder / "kinds.json", kinds)
 
 
@@ -134,8 +136,8 @@ def _test_votes(shape: Shape, truth: np.ndarray) -> dict[str, Table]:
     found = {}
     for name in LABELLERS[1:]:
         said = annotators(codes, rates=[rates[name]], n_classes=len(classes), seed=shape.seed + 1)
-        frame = pd.DataFrame({LABEL: np.asarray(classes, object)[said[:, 0]]})
-        found[name] = Table(np.arange(len(truth)), frame, kinds={LABEL: "nominal"}, label=LABEL)
+        votes = np.asarray(classes, object)[said[:, 0]]
+        found[name] = votes_only(np.arange(len(truth)), votes)
     return found
 
 

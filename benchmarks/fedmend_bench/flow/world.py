@@ -1,4 +1,4 @@
-"""The torn world of `fedmend bench recipes`: few common rows, and three labellers, one of them bad.
+"""The torn world of `fedmend bench flow`: few common rows, and three labellers, one of them bad.
 
 A bank has the numbers of a table, a telco the categories; a tenth of the bank's rows is known to
 the telco. The bank labels its rows, and so do a registry and an agency that have nothing but
@@ -18,15 +18,12 @@ from fedmend.data.crowds import annotators
 from fedmend.data.scenario import tear_rows
 from fedmend.data.table import Table
 from fedmend.errors import ConfigError
-from fedmend.federation import Federation, Party
 from fedmend_bench.harness import Bar
 from fedmend_bench.options import listed
 from fedmend_bench.risa import data as risa_data
-from fedmend_bench.simulation import apart, know, together
 
 BANK, TELCO = "bank", "telco"
 LABELLERS = (BANK, "registry", "agency")
-ALONE = "alone"
 GOOD, BAD = (0.1, 0.15), 0.3
 LABEL = "said"
 
@@ -56,20 +53,11 @@ class Shape:
 
 @dataclass(frozen=True)
 class World:
-    """fed: all four parties. truth: of the bank's rows; test_truth: of the test rows."""
+    """Tables of all four parties, test tables of those with columns. truth: of the bank's rows."""
 
-    fed: Federation
+    train: dict[str, Table]
+    test: dict[str, Table]
     truth: np.ndarray
-    test_truth: np.ndarray
-
-    @property
-    def columns(self) -> Federation:
-        """The parties with columns."""
-        return self.fed.only(BANK, TELCO)
-
-    @property
-    def labellers(self) -> Federation:
-        return self.fed.only(*LABELLERS)
 
 
 def shapes_of(
@@ -83,7 +71,7 @@ def shapes_of(
     ]
 
 
-def make_world(shape: Shape, *, mended: bool = False, strict: bool = False) -> World:
+def make_world(shape: Shape, *, mended: bool = False) -> World:
     """The world of a shape; `mended` is the one without tears: all rows common, labels true."""
     sides = risa_data.load_sides(shape.data, shape.seed, shape.rows, shape.test)
     own, other = sides.train[risa_data.LABELS], sides.train[risa_data.PARTNER]
@@ -104,17 +92,9 @@ def make_world(shape: Shape, *, mended: bool = False, strict: bool = False) -> W
     tested = sides.test[risa_data.LABELS], sides.test[risa_data.PARTNER]
     bank_test = _labelled(tested[0].select(features.names), tested[0].y.to_numpy(dtype=object))
     telco_test = _renamed(tested[1], bank_test.ids)
-    parties = [
-        Party(BANK, _labelled(features, votes[:, 0]), test=bank_test, alone=bank_test),
-        Party(TELCO, telco, test=telco_test, alone=telco_test),
-        *(Party(name, _votes_only(ids, votes[:, k])) for k, name in enumerate(LABELLERS) if k),
-    ]
-    fed = Federation(*parties, seed=shape.seed, strict=strict)
-    world = World(fed, truth, bank_test.y.to_numpy(dtype=object))
-    # Test rows are known to both in "test", to one party each in "alone".
-    know(world.columns.on("test"), together(len(bank_test)))
-    know(world.columns.on(ALONE), apart(len(bank_test)))
-    return world
+    train = {BANK: _labelled(features, votes[:, 0]), TELCO: telco}
+    train |= {name: votes_only(ids, votes[:, k]) for k, name in enumerate(LABELLERS) if k}
+    return World(train, {BANK: bank_test, TELCO: telco_test}, truth)
 
 
 def _votes(truth: np.ndarray, shape: Shape) -> np.ndarray:
@@ -133,7 +113,8 @@ def _labelled(features: Table, labels: np.ndarray) -> Table:
     return Table(np.arange(len(frame)), frame, kinds=kinds, label=LABEL)
 
 
-def _votes_only(ids: np.ndarray, labels: np.ndarray) -> Table:
+def votes_only(ids: np.ndarray, labels: np.ndarray) -> Table:
+    """The table of a party that has nothing but labels."""
     frame = pd.DataFrame({LABEL: pd.Series(labels, dtype=object)})
     return Table(ids, frame, kinds={LABEL: "nominal"}, label=LABEL)
 

@@ -82,26 +82,33 @@ def run(
     if part == "others":
         return BenchResult("leaks", [*labellers(epochs, seed), *rounds(seed)])
     names = ["breast-cancer"] if quick else listed(data)
-    settings = [settings] if isinstance(settings, str) else settings
-    some = cases(names, settings, rows, seeds) if part in ("width", "labels") else ()
-    if part == "width":
-        wide = WIDTHS[:2] if quick else WIDTHS
-        return BenchResult("leaks", [line for each in some for line in widths(each, epochs, wide)])
-    if part == "labels":
-        told = EPSILONS[::2] if quick else EPSILONS
-        return BenchResult(
-            "leaks", [line for each in some for line in told_labels(each, epochs, told)]
-        )
-    chosen = list(settings or (list(SETTINGS)[:3] if quick else SETTINGS))
-    found = []
+    some = [settings] if isinstance(settings, str) else settings
+    found: list[dict[str, Any]] = []
     for name in names:
-        fed = federation_of(name, rows, seed)
-        for title in chosen:
-            method, params = SETTINGS[title]
-            given = {"epochs": epochs, "seed": seed} | params
-            report = Audit(seed=seed).run(fed, method(**given))
-            found.append({"data": name, "method": title} | summary(report))
-    return BenchResult("leaks", found, _bars(found))
+        if part == "split":
+            titles = list(some or (list(SETTINGS)[:3] if quick else SETTINGS))
+            found += split(name, federation_of(name, rows, seed), titles, epochs, seed)
+            continue
+        feds = [federation_of(name, rows, each) for each in range(seeds)]
+        for method in (each for each in (VFL, RISA) if some is None or each.__name__ in some):
+            if part == "width":
+                wide = WIDTHS[:2] if quick else WIDTHS
+                lines = widths(feds, method, epochs, wide)
+            else:
+                told = EPSILONS[::2] if quick else EPSILONS
+                lines = told_labels(feds, method, epochs, told)
+            found += [{"data": name, "method": method.__name__} | line for line in lines]
+    return BenchResult("leaks", found, _bars(found) if part == "split" else [])
+
+
+def split(
+    name: str, fed: Federation, titles: Sequence[str], epochs: int, seed: int
+) -> Iterator[dict[str, Any]]:
+    """A line for each setting: what is inferred, and the model's own AUC."""
+    for title in titles:
+        method, params = SETTINGS[title]
+        report = Audit(seed=seed).run(fed, method(**{"epochs": epochs, "seed": seed} | params))
+        yield {"data": name, "method": title} | summary(report)
 
 
 def federation_of(name: str, rows: int, seed: int) -> Federation:
@@ -156,23 +163,11 @@ def summary(report: AuditReport) -> dict[str, Any]:
 
 # ---------------------------------------------------------------- several seeds
 
-Case = tuple[str, list[Federation], type]
 
-
-def cases(
-    data: Sequence[str], methods: Sequence[str] | None, rows: int, seeds: int
-) -> Iterator[Case]:
-    """A table, a federation of it for every seed, and a method."""
-    for name in data:
-        feds = [federation_of(name, rows, seed) for seed in range(seeds)]
-        for method in (VFL, RISA):
-            if methods is None or method.__name__ in methods:
-                yield name, feds, method
-
-
-def widths(case: Case, epochs: int, wide: Sequence[int]) -> Iterator[dict[str, Any]]:
+def widths(
+    feds: Sequence[Federation], method: type, epochs: int, wide: Sequence[int]
+) -> Iterator[dict[str, Any]]:
     """Means over seeds: the model's AUC, and how well columns are inferred from embeddings."""
-    name, feds, method = case
     for width in wide:
         found = [
             summary(
@@ -182,19 +177,18 @@ def widths(case: Case, epochs: int, wide: Sequence[int]) -> Iterator[dict[str, A
             )
             for seed, fed in enumerate(feds)
         ]
-        line = {"data": name, "method": method.__name__, "width": width}
-        line |= {key: float(np.mean([each[key] for each in found])) for key in WIDTH_FIGURES}
-        yield line | {"AUC, spread": float(np.std([each["model AUC"] for each in found]))}
+        line = {key: float(np.mean([each[key] for each in found])) for key in WIDTH_FIGURES}
+        spread = float(np.std([each["model AUC"] for each in found]))
+        yield {"width": width} | line | {"AUC, spread": spread}
 
 
 def told_labels(
-    case: Case, epochs: int, epsilons: Sequence[float | None]
+    feds: Sequence[Federation], method: Any, epochs: int, epsilons: Sequence[float | None]
 ) -> Iterator[dict[str, Any]]:
     """Means over seeds and draws: test scores of models that know labels at random only.
 
     "corrected" is `label_dp`; "plain" takes labels that were told as if they were true ones.
     """
-    name, feds, method = case
     for epsilon in epsilons:
         for loss in ("plain", "corrected") if epsilon else ("plain",):
             scores = []
@@ -205,9 +199,9 @@ def told_labels(
                 elif epsilon:
                     fed = _with_told_labels(fed, epsilon)
                 scores.append(_fitted_scores(model, fed))
-            line = {"data": name, "method": method.__name__, "epsilon": epsilon, "loss": loss}
-            line |= {key: float(np.mean([each[key] for each in scores])) for key in scores[0]}
-            yield line | {"AUC, spread": float(np.std([each["auc"] for each in scores]))}
+            line = {key: float(np.mean([each[key] for each in scores])) for key in scores[0]}
+            spread = float(np.std([each["auc"] for each in scores]))
+            yield {"epsilon": epsilon, "loss": loss} | line | {"AUC, spread": spread}
 
 
 def _fitted_scores(model: Any, fed: Federation) -> dict[str, float]:

@@ -1,6 +1,6 @@
 """Recipes: mends in the order that worked best together, by name.
 
-What each stage is good for alone, and which orders win, is measured by `fedmend bench recipes`
+What each stage is good for alone, and which orders win, is measured by `fedmend bench flow`
 (docs/recipes.md). A recipe is what would stand in a federation.toml:
 
     recipe = "correct-complete-vfl"          # in the file, above its tables
