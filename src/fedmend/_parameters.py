@@ -7,16 +7,34 @@ import inspect
 import json
 import types
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from numbers import Integral, Real
-from typing import Any, Self, Union, get_args, get_origin, get_type_hints
+from typing import (
+    Any,
+    Self,
+    TypeVar,
+    Union,
+    dataclass_transform,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 from fedmend._suggest import did_you_mean
 from fedmend.errors import ConfigError
 
-__all__ = ["Bounds", "Parameters", "fits", "out_of_bounds", "parse_options", "type_words"]
-
-Bounds = Mapping[str, tuple[Callable[[Any], bool], str]]
-"""For each parameter what must hold of it, and that in words: "be at least 1"."""
+__all__ = [
+    "Parameters",
+    "Rules",
+    "at_least",
+    "check_values",
+    "fits",
+    "one_of",
+    "parameters",
+    "parse_options",
+    "type_words",
+    "wrong_values",
+]
 
 _WORDS = {
     bool: "true or false",
@@ -122,6 +140,18 @@ class Parameters:
         return f"{type(self).__name__}({', '.join(changed)})"
 
 
+Declared = TypeVar("Declared", bound=Parameters)
+
+
+@dataclass_transform(kw_only_default=True, eq_default=False)
+def parameters(cls: type[Declared]) -> type[Declared]:
+    """Make the annotated attributes of a class the arguments of its constructor, by name.
+
+    Those of its bases come first; what is no argument is a ``ClassVar``.
+    """
+    return dataclass(kw_only=True, eq=False, repr=False)(cls)
+
+
 def fits(value: Any, hint: Any) -> bool:
     """Whether a value is what an annotation asks for; any sequence does for a tuple."""
     origin = get_origin(hint)
@@ -140,19 +170,6 @@ def fits(value: Any, hint: Any) -> bool:
     return isinstance(value, plain) if isinstance(plain, type) else True
 
 
-def out_of_bounds(values: Mapping[str, Any], bounds: Bounds) -> list[str]:
-    """What is wrong with these values, a sentence for each; None is a value that is not set.
-
-    >>> out_of_bounds({"rounds": 0, "seed": 3}, {"rounds": (lambda x: x >= 1, "be at least 1")})
-    ['rounds must be at least 1, got 0']
-    """
-    return [
-        f"{name} must {words}, got {values[name]!r}"
-        for name, (holds, words) in bounds.items()
-        if values.get(name) is not None and not holds(values[name])
-    ]
-
-
 def type_words(hint: Any) -> str:
     """An annotation for people who read no code: ``a number or text in quotes``."""
     origin = get_origin(hint)
@@ -164,6 +181,41 @@ def type_words(hint: Any) -> str:
     if origin is Mapping:
         return "a table"
     return _WORDS.get(hint, "another value")
+
+
+Rule = tuple[str, Callable[[Any], bool]]
+"""What a value must be, in words, and whether it is."""
+Rules = Mapping[str, Rule]
+
+POSITIVE: Rule = ("positive", lambda value: value > 0)
+NOT_NEGATIVE: Rule = ("0 or more", lambda value: value >= 0)
+SHARE: Rule = ("in [0, 1]", lambda value: 0 <= value <= 1)
+PROPER_SHARE: Rule = ("in [0, 1)", lambda value: 0 <= value < 1)
+POSITIVE_SHARE: Rule = ("in (0, 1]", lambda value: 0 < value <= 1)
+
+
+def at_least(least: float) -> Rule:
+    return f"at least {least:g}", lambda value: value >= least
+
+
+def one_of(known: Sequence[Any]) -> Rule:
+    return f"one of {', '.join(map(str, known))}", lambda value: value in known
+
+
+def wrong_values(values: Any, rules: Rules) -> list[str]:
+    """A sentence for each attribute of `values` that is not as its rule has it."""
+    return [
+        f"{name} must be {words}, got {getattr(values, name)!r}"
+        for name, (words, holds) in rules.items()
+        if not holds(getattr(values, name))
+    ]
+
+
+def check_values(values: Any, rules: Rules) -> None:
+    """Raise all that `wrong_values` finds, in one message."""
+    problems = wrong_values(values, rules)
+    if problems:
+        raise ConfigError(problems)
 
 
 def parse_options(pairs: list[str]) -> dict[str, Any]:

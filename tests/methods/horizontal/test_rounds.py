@@ -427,7 +427,7 @@ def test_bad_pools_are_named() -> None:
         Pool(views, [0, 1, -1, 0], unlabelled=[])
     with pytest.raises(ConfigError, match="mean and std must be 3 numbers"):
         ImageViews(torch.zeros(2, 3, 4, 4, dtype=torch.uint8), (0.5,), (0.5,))
-    with pytest.raises(ConfigError, match="drop lie in"):
+    with pytest.raises(ConfigError, match="drop must be in"):
         TableViews(torch.zeros(4, 2), drop=1.0)
     with pytest.raises(ConfigError, match="as many rows"):
         TableViews(torch.zeros(4, 2), torch.zeros(3, 1, dtype=torch.int64))

@@ -324,9 +324,9 @@ def test_all_mistakes_are_told_at_once() -> None:
         SAGE(warmup=5, rounds=5)._check()
     with pytest.raises(ConfigError, match="warmup and carry_momentum"):
         SAGE.paper(warmup=5)._check()
-    with pytest.raises(ConfigError, match="warmup must not be negative"):
+    with pytest.raises(ConfigError, match="warmup must be 0 or more"):
         SAGE(warmup=-1)._check()
-    with pytest.raises(ConfigError, match="'local' or 'global'"):
+    with pytest.raises(ConfigError, match="labels must be one of local, global"):
         FixMatch(labels="both")._check()
     with pytest.raises(ConfigError, match="helpers"):
         FedMatch(helpers=-1)._check()

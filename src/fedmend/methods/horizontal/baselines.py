@@ -8,12 +8,14 @@ where it does more than FedAvg's. A further baseline is a class here, and a rule
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from fedmend._parameters import NOT_NEGATIVE, SHARE, Rules, one_of, parameters
 from fedmend.methods.horizontal.estimator import HorizontalEstimator
 from fedmend.methods.horizontal.local_methods import (
     DureMethod,
@@ -23,7 +25,7 @@ from fedmend.methods.horizontal.local_methods import (
     PseudoMethod,
     Supervised,
 )
-from fedmend.methods.horizontal.rounds import Server
+from fedmend.methods.horizontal.rounds import RoundSettings, Server
 from fedmend.methods.horizontal.rules import (
     KAPPA,
     FedDBRule,
@@ -49,6 +51,7 @@ __all__ = [
 ]
 
 
+@parameters
 class FedAvg(HorizontalEstimator):
     """Labelled rows only; where all rows are labelled, the upper bound (FedAvg-SL)."""
 
@@ -56,14 +59,17 @@ class FedAvg(HorizontalEstimator):
         return Supervised()
 
 
+@parameters
 class FedProx(FedAvg):
     """FedAvg with each party held near the round's common model (Li et al., 2020)."""
 
-    def __init__(self, *, prox: float = 1e-3, **params: Any) -> None:
-        super().__init__(**params)
-        self.prox = prox
+    prox: float = 1e-3
+
+    def _settings(self) -> RoundSettings:
+        return replace(super()._settings(), prox=self.prox)
 
 
+@parameters
 class FixMatch(HorizontalEstimator):
     """FedAvg with FixMatch at every party (Sohn et al., 2020).
 
@@ -71,66 +77,44 @@ class FixMatch(HorizontalEstimator):
     FedProx's pull towards the round's common model, it is FedProx+FixMatch.
     """
 
-    def __init__(
-        self,
-        *,
-        labels: str = "local",
-        tau: float = 0.95,
-        unlabelled_weight: float = 1.0,
-        prox: float = 0.0,
-        **params: Any,
-    ) -> None:
-        super().__init__(**params)
-        self.prox = prox
-        self.labels = labels
-        self.tau = tau
-        self.unlabelled_weight = unlabelled_weight
+    labels: str = "local"
+    tau: float = 0.95
+    unlabelled_weight: float = 1.0
+    prox: float = 0.0
+
+    _rules: ClassVar[Rules] = {"labels": one_of(("local", "global"))}
+
+    def _settings(self) -> RoundSettings:
+        return replace(super()._settings(), prox=self.prox)
 
     def _method(self) -> LocalMethod:
         rule = LocalRule(self.tau) if self.labels == "local" else GlobalRule(self.tau)
         return PseudoMethod(rule, self.unlabelled_weight)
 
 
+@parameters
 class FlexMatch(HorizontalEstimator):
     """FedAvg with FlexMatch: thresholds by class. sage: with CPG and CDSC."""
 
-    def __init__(
-        self,
-        *,
-        tau: float = 0.95,
-        sage: bool = False,
-        kappa: float = KAPPA,
-        unlabelled_weight: float = 1.0,
-        **params: Any,
-    ) -> None:
-        super().__init__(**params)
-        self.tau = tau
-        self.sage = sage
-        self.kappa = kappa
-        self.unlabelled_weight = unlabelled_weight
+    tau: float = 0.95
+    sage: bool = False
+    kappa: float = KAPPA
+    unlabelled_weight: float = 1.0
 
     def _method(self) -> LocalMethod:
         return PseudoMethod(FlexMatchRule(self.tau, self.sage, self.kappa), self.unlabelled_weight)
 
 
+@parameters
 class FedLabel(HorizontalEstimator):
     """The surer of the two models labels the row (Cho et al., 2023).
 
     consistency: weight of the common model's distribution where both agree.
     """
 
-    def __init__(
-        self,
-        *,
-        tau: float = 0.95,
-        consistency: float = 1.0,
-        unlabelled_weight: float = 1.0,
-        **params: Any,
-    ) -> None:
-        super().__init__(**params)
-        self.tau = tau
-        self.consistency = consistency
-        self.unlabelled_weight = unlabelled_weight
+    tau: float = 0.95
+    consistency: float = 1.0
+    unlabelled_weight: float = 1.0
 
     def _method(self) -> LocalMethod:
         return PseudoMethod(FedLabelRule(self.tau, self.consistency), self.unlabelled_weight)
@@ -139,6 +123,7 @@ class FedLabel(HorizontalEstimator):
 # ---------------------------------------------------------------------------------- FedDB
 
 
+@parameters
 class FedDB(HorizontalEstimator):
     """Predictions freed from the party's label prior, and averaging that evens priors out.
 
@@ -146,22 +131,11 @@ class FedDB(HorizontalEstimator):
     CDSC on the debiased predictions.
     """
 
-    def __init__(
-        self,
-        *,
-        tau: float = 0.95,
-        prior_momentum: float = 0.5,
-        sage: bool = False,
-        kappa: float = KAPPA,
-        unlabelled_weight: float = 1.0,
-        **params: Any,
-    ) -> None:
-        super().__init__(**params)
-        self.tau = tau
-        self.prior_momentum = prior_momentum
-        self.sage = sage
-        self.kappa = kappa
-        self.unlabelled_weight = unlabelled_weight
+    tau: float = 0.95
+    prior_momentum: float = 0.5
+    sage: bool = False
+    kappa: float = KAPPA
+    unlabelled_weight: float = 1.0
 
     def _method(self) -> LocalMethod:
         rule = FedDBRule(self.tau, self.prior_momentum, self.sage, self.kappa)
@@ -213,6 +187,7 @@ def even_mixture(
 # ---------------------------------------------------------------------------------- FedMatch
 
 
+@parameters
 class FedMatch(HorizontalEstimator):
     """Weights in two parts, for labelled and unlabelled rows, and helpers' agreement.
 
@@ -224,25 +199,15 @@ class FedMatch(HorizontalEstimator):
         "paper": {**HorizontalEstimator.PRESETS["paper"], "lr": 0.01}
     }
 
-    def __init__(
-        self,
-        *,
-        tau: float = 0.75,
-        labelled_weight: float = 10.0,
-        helper_weight: float = 0.01,
-        l1: float = 1e-4,
-        l2: float = 10.0,
-        helpers: int = 2,
-        lr: float = 0.01,
-        **params: Any,
-    ) -> None:
-        super().__init__(lr=lr, **params)
-        self.tau = tau
-        self.labelled_weight = labelled_weight
-        self.helper_weight = helper_weight
-        self.l1 = l1
-        self.l2 = l2
-        self.helpers = helpers
+    tau: float = 0.75
+    labelled_weight: float = 10.0
+    helper_weight: float = 0.01
+    l1: float = 1e-4
+    l2: float = 10.0
+    helpers: int = 2
+    lr: float = 0.01
+
+    _rules: ClassVar[Rules] = {"helpers": NOT_NEGATIVE}
 
     def _method(self) -> LocalMethod:
         return MatchMethod(self.tau, self.labelled_weight, self.helper_weight, self.l1, self.l2)
@@ -295,6 +260,7 @@ class MatchServer(Server):
 # ---------------------------------------------------------------------------------- more models
 
 
+@parameters
 class FedLoKe(HorizontalEstimator):
     """Local knowledge: a second model stays at each party and teaches (Zhang et al., 2023).
 
@@ -302,35 +268,26 @@ class FedLoKe(HorizontalEstimator):
     itself from round to round.
     """
 
-    def __init__(self, *, entropy: float = 0.1, keep: float = 0.95, **params: Any) -> None:
-        super().__init__(**params)
-        self.entropy = entropy
-        self.keep = keep
+    entropy: float = 0.1
+    keep: float = 0.95
+
+    _rules: ClassVar[Rules] = {"keep": SHARE}
 
     def _method(self) -> LocalMethod:
         return LoKeMethod(self.entropy, self.keep)
 
 
+@parameters
 class FedDure(HorizontalEstimator):
     """Dual regulators: pseudo-labels weighed by what they do to labelled rows (Bai et al., 2024).
 
     regulator_lr: Adam's learning rate of F-reg. sage: pseudo-labels by CPG and CDSC.
     """
 
-    def __init__(
-        self,
-        *,
-        tau: float = 0.95,
-        regulator_lr: float = 6e-4,
-        sage: bool = False,
-        kappa: float = KAPPA,
-        **params: Any,
-    ) -> None:
-        super().__init__(**params)
-        self.tau = tau
-        self.regulator_lr = regulator_lr
-        self.sage = sage
-        self.kappa = kappa
+    tau: float = 0.95
+    regulator_lr: float = 6e-4
+    sage: bool = False
+    kappa: float = KAPPA
 
     def _method(self) -> LocalMethod:
         return DureMethod(self.tau, self.regulator_lr, self.sage, self.kappa)

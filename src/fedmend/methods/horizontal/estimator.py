@@ -16,7 +16,15 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 
-from fedmend._parameters import Bounds, out_of_bounds
+from fedmend._parameters import (
+    NOT_NEGATIVE,
+    PROPER_SHARE,
+    Rules,
+    at_least,
+    one_of,
+    parameters,
+    wrong_values,
+)
 from fedmend.errors import ConfigError, DataError, NotFitted, PrivacyWarning
 from fedmend.federation import Federation
 from fedmend.learn.metrics import normalised_entropy
@@ -44,21 +52,19 @@ HISTORY = "history.json"
 KEEP_EVERY = 5
 SECURE = ("none", "masks", "he")
 NETS = ("auto", *KINDS)
-BOUNDS: Bounds = {
-    "rounds": (lambda x: x >= 1, "be at least 1"),
-    "per_round": (lambda x: x >= 1, "be at least 1"),
-    "average_rounds": (lambda x: x >= 1, "be at least 1"),
-    "net": (lambda x: x in NETS, f"be one of {', '.join(NETS)}"),
-    "noise": (lambda x: x >= 0, "not be negative"),
-    "drop": (lambda x: 0 <= x < 1, "lie in [0, 1)"),
-    "label_dp": (lambda x: 0 < x < math.inf, "be a positive ε or None"),
-    "secure": (lambda x: x in SECURE, f"be one of {', '.join(SECURE)}"),
-    "helpers": (lambda x: x >= 0, "not be negative"),
-    "keep": (lambda x: 0 <= x <= 1, "lie in [0, 1]"),
-    "labels": (lambda x: x in ("local", "global"), "be 'local' or 'global'"),
+RULES: Rules = {
+    "rounds": at_least(1),
+    "per_round": ("at least 1", lambda value: value is None or value >= 1),
+    "average_rounds": ("at least 1", lambda value: value is None or value >= 1),
+    "net": one_of(NETS),
+    "noise": NOT_NEGATIVE,
+    "drop": PROPER_SHARE,
+    "label_dp": ("a positive ε or None", lambda value: value is None or 0 < value < math.inf),
+    "secure": one_of(SECURE),
 }
 
 
+@parameters
 class HorizontalEstimator(Estimator):
     """One model for parties with the same columns, behind fit / predict / evaluate / save / load.
 
@@ -96,56 +102,29 @@ class HorizontalEstimator(Estimator):
         }
     }
     """paper: the settings of SAGE's authors for CIFAR-10, quirks included."""
-    horizontal = True
-    prox: float = 0.0
-    """FedProx's pull towards the round's common model, where a method has one."""
+    horizontal: ClassVar[bool] = True
 
-    def __init__(
-        self,
-        *,
-        net: str = "auto",
-        hidden: tuple[int, ...] = (64,),
-        rounds: int = 50,
-        per_round: int | None = None,
-        warmup: int = 0,
-        epochs: int = 5,
-        labelled_batch: int = 32,
-        unlabelled_batch: int = 64,
-        optimizer: str = "sgd",
-        lr: float = 0.05,
-        weight_decay: float = 1e-4,
-        carry_momentum: bool = False,
-        average_rounds: int | None = None,
-        noise: float = 0.3,
-        drop: float = 0.4,
-        flip: bool = True,
-        precision: str = "float32",
-        secure: str = "none",
-        watch: str | None = None,
-        seed: int = 0,
-        label_dp: float | None = None,
-    ) -> None:
-        self.net = net
-        self.hidden = hidden
-        self.rounds = rounds
-        self.per_round = per_round
-        self.warmup = warmup
-        self.epochs = epochs
-        self.labelled_batch = labelled_batch
-        self.unlabelled_batch = unlabelled_batch
-        self.optimizer = optimizer
-        self.lr = lr
-        self.weight_decay = weight_decay
-        self.carry_momentum = carry_momentum
-        self.average_rounds = average_rounds
-        self.noise = noise
-        self.drop = drop
-        self.flip = flip
-        self.precision = precision
-        self.secure = secure
-        self.watch = watch
-        self.seed = seed
-        self.label_dp = label_dp
+    net: str = "auto"
+    hidden: tuple[int, ...] = (64,)
+    rounds: int = 50
+    per_round: int | None = None
+    warmup: int = 0
+    epochs: int = 5
+    labelled_batch: int = 32
+    unlabelled_batch: int = 64
+    optimizer: str = "sgd"
+    lr: float = 0.05
+    weight_decay: float = 1e-4
+    carry_momentum: bool = False
+    average_rounds: int | None = None
+    noise: float = 0.3
+    drop: float = 0.4
+    flip: bool = True
+    precision: str = "float32"
+    secure: str = "none"
+    watch: str | None = None
+    seed: int = 0
+    label_dp: float | None = None
 
     @classmethod
     def paper(cls, **changes: Any) -> Self:
@@ -153,6 +132,9 @@ class HorizontalEstimator(Estimator):
         return cls.preset("paper", **changes)
 
     # ------------------------------------------------------------------ a method's own part
+
+    _rules: ClassVar[Rules] = {}
+    """What the method's own parameters must be."""
 
     def _method(self) -> LocalMethod:
         """What a party does in a round."""
@@ -168,7 +150,6 @@ class HorizontalEstimator(Estimator):
             self.labelled_batch,
             self.unlabelled_batch,
             OptimizerSpec(self.optimizer, self.lr, self.weight_decay),
-            prox=self.prox,
             carry_momentum=self.carry_momentum,
             precision=self.precision,
             warmup=self.warmup,
@@ -178,7 +159,7 @@ class HorizontalEstimator(Estimator):
         return list(fed.label_parties)
 
     def _check(self) -> None:
-        problems = out_of_bounds(self.get_params(), BOUNDS)
+        problems = wrong_values(self, {**RULES, **self._rules})
         if self.warmup >= self.rounds > 0:
             problems.append(f"warmup must be below rounds, got {self.warmup} and {self.rounds}")
         if self.secure in SECURE[1:] and type(self._server()) is not Server:

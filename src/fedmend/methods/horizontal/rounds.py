@@ -21,7 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedmend._parameters import Bounds, out_of_bounds
+from fedmend._parameters import NOT_NEGATIVE, Rules, at_least, one_of, wrong_values
 from fedmend.errors import ConfigError, DataError, FedmendWarning
 from fedmend.federation.randomness import stream
 from fedmend.learn.augment import on_device
@@ -51,13 +51,13 @@ __all__ = [
 ]
 
 PRECISIONS = ("float32", "float64", "bf16")
-BOUNDS: Bounds = {
-    "epochs": (lambda x: x >= 1, "be at least 1"),
-    "labelled_batch": (lambda x: x >= 1, "be at least 1"),
-    "unlabelled_batch": (lambda x: x >= 1, "be at least 1"),
-    "warmup": (lambda x: x >= 0, "not be negative"),
-    "prox": (lambda x: x >= 0, "not be negative"),
-    "precision": (lambda x: x in PRECISIONS, f"be one of {', '.join(PRECISIONS)}"),
+CHECKED: Rules = {
+    "epochs": at_least(1),
+    "labelled_batch": at_least(1),
+    "unlabelled_batch": at_least(1),
+    "warmup": NOT_NEGATIVE,
+    "prox": NOT_NEGATIVE,
+    "precision": one_of(PRECISIONS),
 }
 EVAL_ROWS = 4096
 ROWS_AT_ONCE = {"cuda": 1 << 17, "cpu": 1 << 12}
@@ -94,7 +94,7 @@ class RoundSettings:
     warmup: int = 0
 
     def __post_init__(self) -> None:
-        problems = out_of_bounds(vars(self), BOUNDS)
+        problems = wrong_values(self, CHECKED)
         if self.warmup and self.carry_momentum:
             problems.append("warmup and carry_momentum do not go together. Mend: leave one out")
         if problems:

@@ -22,7 +22,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from fedmend._parameters import Bounds, out_of_bounds
+from fedmend._parameters import NOT_NEGATIVE, PROPER_SHARE, SHARE, Rules, check_values
 from fedmend._suggest import did_you_mean
 from fedmend.errors import ConfigError
 from fedmend.learn.pseudo import PseudoLabels
@@ -47,11 +47,11 @@ __all__ = [
 # lambda is one half where the two models' confidences are .05 apart.
 KAPPA = math.log(2.0) / 0.05
 
-BOUNDS: Bounds = {
-    "tau": (lambda x: 0 <= x <= 1, "lie in [0, 1]"),
-    "kappa": (lambda x: x >= 0, "not be negative"),
-    "consistency": (lambda x: x >= 0, "not be negative"),
-    "momentum": (lambda x: 0 <= x < 1, "lie in [0, 1)"),
+CHECKED: Rules = {
+    "tau": SHARE,
+    "kappa": NOT_NEGATIVE,
+    "consistency": NOT_NEGATIVE,
+    "momentum": PROPER_SHARE,
 }
 
 State = dict[str, Tensor]
@@ -75,8 +75,7 @@ class Rule:
         return True
 
     def __post_init__(self) -> None:
-        if problems := out_of_bounds(vars(self), BOUNDS):
-            raise ConfigError(problems)
+        check_values(self, {name: CHECKED[name] for name in vars(self) if name in CHECKED})
 
     def start(self, n_rows: int, n_classes: int, device: torch.device | str = "cpu") -> State:
         """What a client keeps for this rule; nothing for most."""

@@ -9,8 +9,7 @@ is `rules.SageRule`; it plugs into FlexMatch, FedDB and FedDure as well (there
 
 from __future__ import annotations
 
-from typing import Any
-
+from fedmend._parameters import parameters
 from fedmend.methods.horizontal.estimator import HorizontalEstimator
 from fedmend.methods.horizontal.local_methods import LocalMethod, PseudoMethod
 from fedmend.methods.horizontal.rules import KAPPA, SageRule
@@ -18,6 +17,7 @@ from fedmend.methods.horizontal.rules import KAPPA, SageRule
 __all__ = ["SAGE"]
 
 
+@parameters
 class SAGE(HorizontalEstimator):
     """Few labels at parties with the same columns: one model for all of them.
 
@@ -26,22 +26,11 @@ class SAGE(HorizontalEstimator):
     loss beside the labelled one.
     """
 
-    def __init__(
-        self,
-        *,
-        tau: float = 0.95,
-        kappa: float = KAPPA,
-        cpg: bool = True,
-        cdsc: bool = True,
-        unlabelled_weight: float = 1.0,
-        **params: Any,
-    ) -> None:
-        super().__init__(**params)
-        self.tau = tau
-        self.kappa = kappa
-        self.cpg = cpg
-        self.cdsc = cdsc
-        self.unlabelled_weight = unlabelled_weight
+    tau: float = 0.95
+    kappa: float = KAPPA
+    cpg: bool = True
+    cdsc: bool = True
+    unlabelled_weight: float = 1.0
 
     def _method(self) -> LocalMethod:
         rule = SageRule(self.tau, self.kappa, self.cpg, self.cdsc)

@@ -14,6 +14,7 @@ from typing import Any, Protocol, Self
 import torch
 from torch import Tensor
 
+from fedmend._parameters import NOT_NEGATIVE, PROPER_SHARE, check_values
 from fedmend.errors import ConfigError
 from fedmend.learn.augment import apply_weak, draw_weak, on_device
 from fedmend.methods.horizontal.networks import Inputs
@@ -132,10 +133,8 @@ class TableViews:
     def __init__(
         self, numeric: Tensor, codes: Tensor | None = None, *, noise: float = 0.1, drop: float = 0.2
     ) -> None:
-        if noise < 0 or not 0 <= drop < 1:
-            raise ConfigError(
-                f"noise must not be negative and drop lie in [0, 1), got {noise} and {drop}"
-            )
+        self.noise, self.drop = noise, drop
+        check_values(self, {"noise": NOT_NEGATIVE, "drop": PROPER_SHARE})
         if codes is None:
             codes = torch.zeros(len(numeric), 0, dtype=torch.int64, device=numeric.device)
         if numeric.ndim != 2 or codes.ndim != 2 or len(numeric) != len(codes):
@@ -144,7 +143,6 @@ class TableViews:
                 f"{list(codes.shape)}"
             )
         self.numeric, self.codes = numeric, codes
-        self.noise, self.drop = noise, drop
 
     @property
     def n_rows(self) -> int:
