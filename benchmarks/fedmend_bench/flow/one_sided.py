@@ -9,12 +9,12 @@ beside it.
 
 from __future__ import annotations
 
-import statistics
 import warnings
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from fedmend.data import datasets, scenario
 from fedmend.errors import FedmendWarning
@@ -55,7 +55,9 @@ def run(
         found = [
             each for seed in numbers for each in measured(name, rows, shared, seed, epochs, wanted)
         ]
-        lines = list(_means(name, found))
+        lines = sorted(
+            _means(name, found), key=lambda row: (row["known to"] != "both", row["known to"])
+        )
         table += lines
         bars += _bars(name, lines)
     return BenchResult(NAME, table, bars)
@@ -128,24 +130,18 @@ def _scored(
 
 
 def _means(name: str, found: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    keys = dict.fromkeys((each["known to"], each["method"], each["absent side"]) for each in found)
-    for known, method, way in sorted(keys, key=lambda key: (key[0] != "both", key[0])):
-        group = [
-            each
-            for each in found
-            if (each["known to"], each["method"], each["absent side"]) == (known, method, way)
-        ]
-        auc = [each["auc"] for each in group]
-        yield {
-            "set": name,
-            "known to": known,
-            "method": method,
-            "absent side": way,
-            "auc": statistics.fmean(auc),
-            "sd": statistics.stdev(auc) if len(auc) > 1 else 0.0,
-            "log loss": statistics.fmean(each["log_loss"] for each in group),
-            "seeds": len(group),
-        }
+    keys = ["known to", "method", "absent side"]
+    for key, group in pd.DataFrame(found).groupby(keys, sort=True):
+        yield (
+            {"set": name}
+            | dict(zip(keys, key, strict=True))
+            | {
+                "auc": float(group["auc"].mean()),
+                "sd": float(group["auc"].std()) if len(group) > 1 else 0.0,
+                "log loss": float(group["log_loss"].mean()),
+                "seeds": len(group),
+            }
+        )
 
 
 def _bars(name: str, lines: Sequence[dict[str, Any]]) -> Iterator[Bar]:

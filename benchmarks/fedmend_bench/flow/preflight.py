@@ -11,6 +11,7 @@ import time
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -24,7 +25,7 @@ from fedmend.preflight import curve
 from fedmend.secure.align import align
 from fedmend_bench.cells import run_cells
 from fedmend_bench.harness import Bar, BenchResult
-from fedmend_bench.options import chosen, listed
+from fedmend_bench.options import chosen, listed, numbered
 
 HELP = "pre-flight: estimated costs and the worth of twice the overlap, beside what came of it"
 
@@ -68,19 +69,10 @@ def run(
     wanted = chosen("methods", methods, METHODS)
     if quick:
         names, sizes, seeds = ["breast-cancer"], [160], 1
-    cells = [
-        Cell("curve", name, size, seed=first_seed + seed)
-        for seed in range(seeds)
-        for size in sizes
-        for name in names
-        if "curve" in asked
-    ] + [
-        Cell("cost", name, size, method, first_seed)
-        for size in sizes
-        for method in wanted
-        for name in names
-        if "cost" in asked
-    ]
+    curves = product(numbered(seeds, first_seed), sizes, names if "curve" in asked else ())
+    costly = product(sizes, wanted, names if "cost" in asked else ())
+    cells = [Cell("curve", name, size, seed=seed) for seed, size, name in curves]
+    cells += [Cell("cost", name, size, method, first_seed) for size, method, name in costly]
     found = run_cells(run_cell, cells, folder, processes)
     return BenchResult("preflight", found, _bars(found))
 
@@ -260,20 +252,14 @@ def _bars(rows: Sequence[dict[str, Any]]) -> list[Bar]:
             bars.append(Bar.at_most("bytes, off by a factor of (median)", middle, 1.5))
     curves = [row for row in rows if row["part"] == "curve"]
     for of, limit in (("classes", 0.01), ("numbers, as a share of the error", 0.02)):
-        numeric = of != "classes"
-        off = [
-            abs(row["gain"] - row["real gain"])
-            for row in curves
-            if (row.get("metric") == "rmse") == numeric
-        ]
-        if off:
-            name = f"gain of twice the overlap, mean error ({of})"
-            bars.append(Bar.at_most(name, float(np.mean(off)), limit))
-    if curves:
-        inside = float(np.mean([row["gain inside"] for row in curves]))
-        bars.append(Bar.at_least("gain within its 80 % interval", inside, 0.6))
-        inside = float(np.mean([row["inside"] for row in curves]))
-        bars.append(Bar.at_least("score within its 80 % interval", inside, 0.6))
+        some = [row for row in curves if (row.get("metric") == "rmse") == (of != "classes")]
+        if some:
+            off = float(np.mean([abs(row["gain"] - row["real gain"]) for row in some]))
+            bars.append(Bar.at_most(f"gain of twice the overlap, mean error ({of})", off, limit))
+    for what, key in (("gain", "gain inside"), ("score", "inside")):
+        if curves:
+            inside = float(np.mean([row[key] for row in curves]))
+            bars.append(Bar.at_least(f"{what} within its 80 % interval", inside, 0.6))
     return bars
 
 

@@ -55,13 +55,16 @@ def run(
     table: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory(prefix="fedmend-bench-") as folder:
         for parties in (2, 3):
-            with _machines(Path(folder) / str(parties), names[:parties], shares) as over:
+            with _machines(Path(folder) / str(parties), names[:parties], shares) as (kits, port):
                 here = _local(names[:parties], shares, seed)
-                for engine, fed in (("local", here), ("flare", over.open(seed))):
+                over = Federation.over_flare(
+                    kits, run="bench", methods=("vfl",), seed=seed, wait_seconds=120.0
+                )
+                for engine, fed in (("local", here), ("flare", over)):
                     with fed:
                         table += _calls(engine, fed, steps, throughput=parties == 2)
                         if parties == 2:
-                            table.append(_training(engine, fed, over.port, name, epochs, seed))
+                            table.append(_training(engine, fed, port, name, epochs, seed))
     return BenchResult(NAME, table, _bars(table))
 
 
@@ -181,24 +184,11 @@ def _local(names: Sequence[str], shares: dict[str, pd.DataFrame], seed: int) -> 
     return Federation(*parties, seed=seed)
 
 
-class _Over:
-    """A federation of processes that are up."""
-
-    def __init__(self, kits: Path, port: int) -> None:
-        self.kits = kits
-        self.port = port
-
-    def open(self, seed: int) -> Federation:
-        return Federation.over_flare(
-            self.kits, run="bench", methods=("vfl",), seed=seed, wait_seconds=120.0
-        )
-
-
 @contextlib.contextmanager
 def _machines(
     folder: Path, names: Sequence[str], shares: dict[str, pd.DataFrame]
-) -> Iterator[_Over]:
-    """Server and parties as processes, by the commands of docs/deploy.md."""
+) -> Iterator[tuple[Path, int]]:
+    """Server and parties as processes, by the commands of docs/deploy.md; their kits and port."""
     folder.mkdir()
     port = _free_port()
     lines = [f"[flare]\nport = {port}\n"]
@@ -223,7 +213,7 @@ def _machines(
         _command("server", "start", str(kits))
         for name in names:
             _command("party", "start", str(kits / name), "--detach")
-        yield _Over(kits, port)
+        yield kits, port
     finally:
         for name in names:
             _command("party", "stop", str(kits / name))
@@ -231,13 +221,9 @@ def _machines(
 
 
 def _command(*words: str) -> None:
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    subprocess.run(
-        [sys.executable, "-m", "fedmend", *words],
-        check=True,
-        env=environment,
-        stdout=subprocess.DEVNULL,
-    )
+    command = [sys.executable, "-m", "fedmend", *words]
+    one_thread = os.environ | {"OMP_NUM_THREADS": "1"}
+    subprocess.run(command, check=True, env=one_thread, stdout=subprocess.DEVNULL)
 
 
 def _free_port() -> int:

@@ -17,7 +17,6 @@ import statistics
 import time
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -66,24 +65,24 @@ def run(
     """Measure at `rows` × `classes` × `parties`; `quick` takes 60,000 rows and fewer rounds."""
     if quick:
         rows, rounds = 60_000, 3
+    table: list[dict[str, Any]] = []
+    bars: list[Bar] = []
     with make_federation(rows, classes, parties, seed) as fed:
-        table: list[dict[str, Any]] = []
-        bars: list[Bar] = []
-        for title, (name, _) in SUMS.items():
+        for title, (name, settings) in SUMS.items():
             arrays = _arrays(fed, name)
             exact = _plain_add(arrays)
-            runs = {"plain add (not private)": _Run(partial(_plain_add, arrays))}
-            runs |= {variant: _federated(fed, title, exact, variant) for variant in VARIANTS}
+            runs: dict[str, _Run] = {"plain add (not private)": _Run(partial(_plain_add, arrays))}
+            for variant, options in VARIANTS.items():
+                runs[variant] = _Federated(fed, options, name, settings, exact)
             for number in range(rounds):
                 for variant, each in runs.items():
                     if variant != "he" or number == 0:
                         each.once()
-            plain = runs["plain add (not private)"].cpu
+            plain = next(iter(runs.values())).cpu
             table += [each.row(title, variant, plain) for variant, each in runs.items()]
             bars += _bars(title, runs, plain)
-        votes = _arrays(fed, "votes")
-        table.append(_batching(votes, plain=table[0]["CPU s"]))
-        table += _paillier(votes, plain=table[0]["CPU s"])
+        votes, plain = _arrays(fed, "votes"), table[0]["CPU s"]
+        table += [_batching(votes, plain), *_paillier(votes, plain)]
     return BenchResult(NAME, table, bars)
 
 
@@ -105,69 +104,66 @@ def make_federation(rows: int, classes: int, parties: int, seed: int) -> Federat
     return fed
 
 
-@dataclass
 class _Run:
     """A way of summing, and what its rounds cost."""
 
-    work: Callable[[], Any]
-    seconds: list[float] = field(default_factory=list)
-    walls: list[float] = field(default_factory=list)
-    facts: dict[str, Any] = field(default_factory=dict)
-    judge: Callable[[Any], dict[str, Any]] = lambda result: {}
+    def __init__(self, work: Callable[[], Any]) -> None:
+        self.work = work
+        self.seconds: list[float] = []
+        self.walls: list[float] = []
+        self.facts: dict[str, Any] = {}
+        self.over_bound = 0.0
 
-    def once(self) -> None:
+    def once(self) -> Any:
         cpu, wall = time.process_time(), time.perf_counter()
         result = self.work()
         self.seconds.append(time.process_time() - cpu)
         self.walls.append(time.perf_counter() - wall)
-        self.facts |= self.judge(result)
+        return result
 
     @property
     def cpu(self) -> float:
         return statistics.median(self.seconds)
 
     def row(self, title: str, variant: str, plain: float) -> dict[str, Any]:
-        facts = {key: value for key, value in self.facts.items() if key != "over bound"}
-        return {
-            "sum of": title,
-            "mode": variant,
-            "CPU s": self.cpu,
-            "wall s": statistics.median(self.walls),
-            "over plain": self.cpu / plain,
-            **facts,
-        }
+        cost = {"CPU s": self.cpu, "wall s": statistics.median(self.walls)}
+        return (
+            {"sum of": title, "mode": variant}
+            | cost
+            | {"over plain": self.cpu / plain}
+            | self.facts
+        )
 
 
-def _federated(fed: Federation, title: str, exact: np.ndarray, variant: str) -> _Run:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", PrivacyWarning)
-        session = SumSession(fed.workers(SumWorker), **VARIANTS[variant])
-    name, settings = SUMS[title]
-    session.sum("warm")  # keys change hands once a session, not once a sum
-    seen = len(fed.ledger.entries())
+class _Federated(_Run):
+    """Through a session, with what crossed and how far off the sum is."""
 
-    def judge(result: Any) -> dict[str, Any]:
-        nonlocal seen
-        entries = fed.ledger.entries()[seen:]
+    def __init__(
+        self, fed: Federation, options: dict[str, Any], name: str, settings: Any, exact: np.ndarray
+    ) -> None:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", PrivacyWarning)
+            session = SumSession(fed.workers(SumWorker), **options)
+        session.sum("warm")  # keys change hands once a session, not once a sum
+        super().__init__(partial(session.sum, name, **settings))
+        self.fed, self.exact = fed, exact
+
+    def once(self) -> Any:
+        seen = len(self.fed.ledger.entries())
+        result = super().once()
+        entries = self.fed.ledger.entries()[seen:]
         sent = sum(entry.total_bytes for entry in entries if entry.sender == "p1")
         held = sum(entry.total_bytes for entry in entries if entry.call.endswith("decrypt_blinded"))
-        seen += len(entries)
-        error = float(np.abs(result.values - exact).max())
+        error = float(np.abs(result.values - self.exact).max())
         # The reference rounds as well: each float64 add of values up to K · 30.
-        slack = 0.0 if result.error_bound == 0 else 4 * np.finfo(float).eps * abs(exact).max()
-        return {
+        slack = 4 * np.finfo(float).eps * abs(self.exact).max() if result.error_bound else 0.0
+        self.over_bound = max(0.0, error - result.error_bound - slack)
+        self.facts = {
             "MB per party": sent / 1e6,
             "MB key holder": held / 1e6 if held else None,
             "largest error": error,
-            "over bound": max(0.0, error - result.error_bound - slack),
         }
-
-    def work() -> Any:
-        nonlocal seen
-        seen = len(fed.ledger.entries())
-        return session.sum(name, **settings)
-
-    return _Run(work, judge=judge)
+        return result
 
 
 def _bars(title: str, runs: dict[str, _Run], plain: float) -> list[Bar]:
@@ -177,7 +173,7 @@ def _bars(title: str, runs: dict[str, _Run], plain: float) -> list[Bar]:
             Bar.at_most("votes: masks over a plain add, CPU", runs["masks"].cpu / plain, 5),
             Bar.at_most("votes: largest error, all modes", largest, 0),
         ]
-    worst = max(each.facts.get("over bound", 0.0) for each in runs.values())
+    worst = max(each.over_bound for each in runs.values())
     return [Bar.at_most(f"{title}: error beyond the stated bound, all modes", worst, 0)]
 
 

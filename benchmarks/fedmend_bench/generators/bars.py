@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -55,16 +55,15 @@ def _peer_bars(name: str, by: dict[str, Row]) -> list[Bar]:
     theirs = [row for method, row in by.items() if method in PEERS]
     if not ours or not theirs:
         return []
-    measures: dict[str, Callable[[Row], float]] = {
-        "fidelity": fidelity,
-        "AUC": lambda row: float(np.nan_to_num(row.get("AUC") or 0.0)),
-    }
-    return [
-        Bar.at_least(
-            f"{name}: best {what}, against peers", max(map(of, ours)), max(map(of, theirs))
-        )
-        for what, of in measures.items()
-    ]
+    found = []
+    for what, of in (("fidelity", fidelity), ("AUC", _auc)):
+        title = f"{name}: best {what}, against peers"
+        found.append(Bar.at_least(title, max(map(of, ours)), max(map(of, theirs))))
+    return found
+
+
+def _auc(row: Row) -> float:
+    return float(np.nan_to_num(row.get("AUC") or 0.0))
 
 
 def _imputation_bars(name: str, by: dict[str, Row]) -> list[Bar]:
