@@ -254,8 +254,8 @@ def _bars(rows: Sequence[dict[str, Any]]) -> list[Bar]:
     for of, limit in (("classes", 0.01), ("numbers, as a share of the error", 0.02)):
         some = [row for row in curves if (row.get("metric") == "rmse") == (of != "classes")]
         if some:
-            off = float(np.mean([abs(row["gain"] - row["real gain"]) for row in some]))
-            bars.append(Bar.at_most(f"gain of twice the overlap, mean error ({of})", off, limit))
+            mean = float(np.mean([abs(row["gain"] - row["real gain"]) for row in some]))
+            bars.append(Bar.at_most(f"gain of twice the overlap, mean error ({of})", mean, limit))
     for what, key in (("gain", "gain inside"), ("score", "inside")):
         if curves:
             inside = float(np.mean([row[key] for row in curves]))
