@@ -11,24 +11,7 @@ from torch import Tensor
 
 from fedmend.methods.risa import opinions as ev
 from fedmend.methods.risa.heads import JOINT, Objective
-from fedmend.methods.risa.trust import (
-    COLUMNS,
-    Calibration,
-    Trusted,
-    fit_pool,
-    fit_sources,
-    minimise,
-)
-
-
-def test_minimise_agrees_with_scipy() -> None:
-    def value(theta: torch.Tensor) -> torch.Tensor:
-        x, y = theta.flatten()
-        return (1 - x) ** 2 + 10 * (y - x**2) ** 2
-
-    found = minimise(value, torch.tensor([[-1.0, 2.0]], dtype=torch.float64), steps=200)
-    wanted = minimize(lambda p: (1 - p[0]) ** 2 + 10 * (p[1] - p[0] ** 2) ** 2, [-1, 2]).x
-    np.testing.assert_allclose(found.flatten(), wanted, atol=1e-2)
+from fedmend.methods.risa.trust import COLUMNS, Calibration, fit_pool, fit_sources
 
 
 @pytest.fixture
@@ -47,7 +30,7 @@ def test_calibration_cools_the_overconfident_and_distrusts_noise(judged) -> None
     how = Objective(fusion="dempster", activation="exp")
     found = fit_sources(how, outputs, y, anchor="bank")
     raw = ev.loss(Calibration().fuse(how, "aligned", outputs), y).mean()
-    made = _made(found)
+    made = Calibration({"aligned": found})
     fitted = ev.loss(made.fuse(how, "aligned", outputs), y).mean()
     alone = ev.loss(how.opinion(outputs["bank"]), y).mean()
     assert float(fitted) < float(raw)
@@ -102,18 +85,15 @@ def test_of_few_rows_sources_alike_are_all_heard_or_none_but_the_label_party(
     if good:
         rest = {name: values[100:] for name, values in outputs.items()}
         right = [
-            (ev.probability(_made(each).fuse(how, "aligned", rest)).argmax(1) == targets[100:])
+            (
+                ev.probability(Calibration({"aligned": each}).fuse(how, "aligned", rest)).argmax(1)
+                == targets[100:]
+            )
             .float()
             .mean()
             for each in (found, other)
         ]
         assert right[0] > right[1] + 0.05
-
-
-def _made(found: Trusted) -> Calibration:
-    return Calibration(
-        {"aligned": found.temperature}, {"aligned": found.trust}, {"aligned": found.centre}
-    )
 
 
 def test_a_temperature_draws_towards_what_is_usual() -> None:
@@ -124,8 +104,7 @@ def test_a_temperature_draws_towards_what_is_usual() -> None:
     logits = torch.from_numpy(np.stack([2.2 + noise, -noise], 1))
     how = Objective(fusion="dempster", activation="exp")
     found = fit_sources(how, {"bank": logits}, y)
-    made = Calibration({"a": found.temperature}, {"a": found.trust}, {"a": found.centre})
-    p = ev.probability(made.fuse(how, "a", {"bank": logits}))[:, 1]
+    p = ev.probability(Calibration({"a": found}).fuse(how, "a", {"bank": logits}))[:, 1]
     assert found.temperature["bank"] > 2
     assert float(p.mean()) < 0.3
 
@@ -155,8 +134,7 @@ def test_who_does_harm_is_not_heard(rows: int) -> None:
     assert found.trust == {"bank": 1.0, TELCO: 0.0}
     assert not any(found.bias)
     # The pool then says what the bank says, row by row.
-    calibrated = Calibration(trust={"aligned": found.trust}, bias={"aligned": found.bias})
-    fused = calibrated.fuse(HOW, "aligned", outputs)
+    fused = Calibration({"aligned": found}).fuse(HOW, "aligned", outputs)
     alone = Calibration().fuse(HOW, "aligned", {"bank": outputs["bank"]})
     torch.testing.assert_close(
         fused.belief + fused.uncertainty / 2, alone.belief + alone.uncertainty / 2

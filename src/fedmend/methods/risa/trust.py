@@ -1,35 +1,37 @@
 """How far each source of an opinion is trusted, learnt from held-out overlapping rows.
 
-Every source (a party's head, the joint head) gets a temperature and a trust, Shafer's discount,
-separately for rows known to all and for rows of each party. In a logarithmic pool (`fit_pool`)
-trust is the power to which a source's probabilities are taken.
+Sources are the parties' heads, the joint head, and what columns add up to; rows known to all and
+rows of each party are told apart. Opinions that are fused by Dempster's or Yager's rule get a
+temperature and a trust, Shafer's discount (`fit_sources`). In a logarithmic pool trust is the power
+to which a source's probabilities are taken (`fit_pool`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
+import numpy as np
 import torch
+from scipy.optimize import minimize
 from torch import Tensor
 
 from fedmend.methods.risa import opinions as ev
 from fedmend.methods.risa.heads import JOINT, Objective
 from fedmend.split.belief import label_loss
 
-__all__ = [
-    "COLUMNS",
-    "Calibration",
-    "Trusted",
-    "fit_pool",
-    "fit_sources",
-    "minimise",
-    "subsets",
-]
+__all__ = ["COLUMNS", "Calibration", "Trusted", "fit_pool", "fit_sources", "subsets"]
 
 COLUMNS = " columns"
 """Behind a party's name: the source that its additive evidence is."""
+
+FEW = 150
+"""So many held-out rows can tell more than one number."""
+# logit(trust) starts, and is held, here: a source is trusted unless it proves otherwise.
+_TRUSTED = 3.0
+# How far the power of a source in a pool may be from where it is held, in rows' worth of evidence.
+_HELD = 0.25
 
 
 def subsets(names: Sequence[str]) -> list[tuple[str, tuple[str, ...]]]:
@@ -37,78 +39,81 @@ def subsets(names: Sequence[str]) -> list[tuple[str, tuple[str, ...]]]:
     return [("aligned", tuple(names)), *((name, (name,)) for name in names)]
 
 
-@dataclass
-class Calibration:
-    """Temperature and trust of every source, by kind of row.
-
-    temperature, trust: kind of row -> source -> value. A source that is not named has 1 and 1.
-    centre: its mean outputs, towards which a temperature above 1 draws: to what is usual, not to
-    all classes alike. bias: of a pool, by kind of row what is added to log p.
-    """
-
-    temperature: dict[str, dict[str, float]] = field(default_factory=dict)
-    trust: dict[str, dict[str, float]] = field(default_factory=dict)
-    centre: dict[str, dict[str, list[float]]] = field(default_factory=dict)
-    bias: dict[str, list[float]] = field(default_factory=dict)
-
-    def fuse(self, how: Objective, kind: str, outputs: Mapping[str, Tensor]) -> ev.Opinion:
-        """The opinion on rows of one kind, from each source's outputs."""
-        if how.fusion == "pool" and kind in self.trust:
-            return self._pooled(how, kind, outputs)
-        opinions = []
-        for source, values in outputs.items():
-            temperature = self.temperature.get(kind, {}).get(source, 1.0)
-            trust = self.trust.get(kind, {}).get(source, 1.0)
-            centre = values.new_tensor(self.centre.get(kind, {}).get(source, [0.0]))
-            drawn = values + (temperature - 1.0) * centre
-            opinions.append(ev.discount(how.opinion(drawn, temperature), trust))
-        return ev.fuse(opinions, how.fusion)
-
-    def _pooled(self, how: Objective, kind: str, outputs: Mapping[str, Tensor]) -> ev.Opinion:
-        opinions = [source_opinion(how, name, values) for name, values in outputs.items()]
-        powers = [self.trust[kind].get(name, 0.0) for name in outputs]
-        return ev.pool(opinions, powers, opinions[0].belief.new_tensor(self.bias[kind]))
-
-    def take(self, kind: str, found: Trusted) -> None:
-        """What held-out rows say of the sources on rows of one kind."""
-        self.temperature[kind] = found.temperature
-        self.centre[kind] = found.centre
-        self.trust[kind] = found.trust
-        if found.bias:
-            self.bias[kind] = found.bias
-
-    def to_wire(self) -> dict[str, Any]:
-        return {
-            "temperature": self.temperature,
-            "trust": self.trust,
-            "centre": self.centre,
-            "bias": self.bias,
-        }
-
-    @classmethod
-    def from_wire(cls, saved: Mapping[str, Any]) -> Calibration:
-        return cls(
-            {key: dict(value) for key, value in saved["temperature"].items()},
-            {key: dict(value) for key, value in saved["trust"].items()},
-            {key: dict(value) for key, value in saved["centre"].items()},
-            dict(saved["bias"]),
-        )
-
-
-def source_opinion(how: Objective, source: str, outputs: Tensor) -> ev.Opinion:
-    """What a source's outputs amount to: evidence of a head, or weights of evidence."""
-    return ev.weighed(outputs) if source.endswith(COLUMNS) else how.opinion(outputs)
-
-
 @dataclass(frozen=True)
 class Trusted:
-    """What held-out rows say of the sources: temperature, trust, centre, every choice's loss."""
+    """What held-out rows of one kind say of the sources: numbers by source.
+
+    centre: mean outputs, towards which a temperature above 1 draws: to what is usual, not to all
+    classes alike. bias: of a pool, what is added to log p. losses: of every choice there was.
+    """
 
     temperature: dict[str, float]
     trust: dict[str, float]
     losses: dict[str, float]
-    centre: dict[str, list[float]]
+    centre: dict[str, list[float]] = field(default_factory=dict)
     bias: list[float] = field(default_factory=list)
+
+
+@dataclass
+class Calibration:
+    """What was fitted, by kind of row; sources of a kind that is not named are trusted alike."""
+
+    kinds: dict[str, Trusted] = field(default_factory=dict)
+
+    def fuse(self, how: Objective, kind: str, outputs: Mapping[str, Tensor]) -> ev.Opinion:
+        """The opinion on rows of one kind, from each source's outputs."""
+        found = self.kinds.get(kind)
+        if found is None:
+            return ev.fuse([how.opinion(values) for values in outputs.values()], how.fusion)
+        if how.fusion == "pool":
+            opinions = [_source_opinion(how, name, values) for name, values in outputs.items()]
+            powers = [found.trust.get(name, 0.0) for name in outputs]
+            return ev.pool(opinions, powers, opinions[0].belief.new_tensor(found.bias))
+        opinions = []
+        for source, values in outputs.items():
+            temperature = found.temperature.get(source, 1.0)
+            centre = values.new_tensor(found.centre.get(source, [0.0]))
+            drawn = values + (temperature - 1.0) * centre
+            trust = found.trust.get(source, 1.0)
+            opinions.append(ev.discount(how.opinion(drawn, temperature), trust))
+        return ev.fuse(opinions, how.fusion)
+
+    def to_wire(self) -> dict[str, Any]:
+        return {kind: asdict(found) for kind, found in self.kinds.items()}
+
+    @classmethod
+    def from_wire(cls, saved: Mapping[str, Any]) -> Calibration:
+        return cls({kind: Trusted(**found) for kind, found in saved.items()})
+
+
+def _source_opinion(how: Objective, source: str, outputs: Tensor) -> ev.Opinion:
+    """What a source's outputs amount to: evidence of a head, or weights of evidence."""
+    return ev.weighed(outputs) if source.endswith(COLUMNS) else how.opinion(outputs)
+
+
+def _least(function: Callable[[Tensor], Tensor], start: Tensor) -> Tensor:
+    """Where a function of a handful of numbers is least (BFGS)."""
+
+    def at(point: np.ndarray) -> tuple[float, np.ndarray]:
+        leaf = torch.from_numpy(point).view_as(start).clone().requires_grad_()
+        found = function(leaf)
+        (slope,) = torch.autograd.grad(found, leaf)
+        return float(found.detach()), slope.flatten().numpy()
+
+    best = minimize(at, start.flatten().numpy(), jac=True, method="BFGS").x
+    return torch.from_numpy(best).view_as(start)
+
+
+def _validated(rows: int, folds: int, losses: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
+    """The loss of each row: `losses(others, some)` of some rows under what is fitted on others."""
+    number = torch.arange(rows) % folds
+    found = torch.zeros(rows, dtype=torch.float64)
+    for fold in range(folds):
+        found[number == fold] = losses(number != fold, number == fold)
+    return found
+
+
+# ---------------------------------------------------------------------------------- discounts
 
 
 def fit_sources(
@@ -129,10 +134,10 @@ def fit_sources(
     where the parties have one head for all (`alike`) none is better than another, and all are;
     elsewhere the joint head, which has seen all sides.
     """
-    outputs = {name: values.double() for name, values in outputs.items()}
-    choices = {"all": list(outputs)}
+    stacked = {name: values.double() for name, values in outputs.items()}
+    choices = {"all": list(stacked)}
     for name in (JOINT, anchor):
-        if name in outputs and len(outputs) > 1:
+        if name in stacked and len(stacked) > 1:
             choices[str(name)] = [str(name)]
     if len(targets) < FEW and len(choices) == 3:
         del choices[JOINT if alike else "all"]
@@ -140,118 +145,54 @@ def fit_sources(
     chosen = "all" if "all" in choices else str(anchor)
     if len(choices) > 1 and len(targets) >= 2 * folds:
         for choice, names in choices.items():
-            some = {name: outputs[name] for name in names}
-            found[choice] = _cross_validated(how, some, targets, folds)
+
+            def lost(out: Tensor, test: Tensor, names: list[str] = names) -> Tensor:
+                theta = _fit(how, {n: stacked[n][out] for n in names}, targets[out])
+                return _fused_loss(how, {n: stacked[n][test] for n in names}, targets[test], theta)
+
+            found[choice] = float(_validated(len(targets), folds, lost).mean())
         chosen = min(found, key=lambda choice: found[choice])
     used = choices[chosen]
-    theta = _fit(how, {name: outputs[name] for name in used}, targets)
-    temperature, trust = dict.fromkeys(outputs, 1.0), dict.fromkeys(outputs, 0.0)
+    theta = _fit(how, {name: stacked[name] for name in used}, targets)
+    temperature, trust = dict.fromkeys(stacked, 1.0), dict.fromkeys(stacked, 0.0)
     for index, name in enumerate(used):
         temperature[name] = float(theta[index, 0].exp())
         trust[name] = float(theta[index, 1].sigmoid())
-    centre = {name: values.mean(0).tolist() for name, values in outputs.items()}
+    centre = {name: values.mean(0).tolist() for name, values in stacked.items()}
     return Trusted(temperature, trust, found, centre)
-
-
-# logit(trust) starts, and is held, here: a source is trusted unless it proves otherwise.
-_TRUSTED = 3.0
-FEW = 150
 
 
 def _fused_loss(
     how: Objective, outputs: Mapping[str, Tensor], targets: Tensor, theta: Tensor
 ) -> Tensor:
-    opinions = [
-        ev.discount(_double_opinion(how, values, theta[index, 0].exp()), theta[index, 1].sigmoid())
-        for index, values in enumerate(outputs.values())
-    ]
-    fused = ev.fuse(opinions, how.fusion)
-    if not targets.is_floating_point():
-        return ev.loss(fused, targets)
-    p = ev.probability(fused)
+    opinions = []
+    for (log_temperature, logit), values in zip(theta, outputs.values(), strict=True):
+        temperature = log_temperature.exp()
+        drawn = (values + (temperature - 1.0) * values.mean(0)) / temperature
+        opinions.append(ev.discount(how.opinion_of(drawn), logit.sigmoid()))
+    p = ev.probability(ev.fuse(opinions, how.fusion))
     return label_loss(p.clamp_min(torch.finfo(p.dtype).tiny).log(), targets)
 
 
-def _double_opinion(how: Objective, outputs: Tensor, temperature: Tensor) -> ev.Opinion:
-    return how.opinion_of((outputs + (temperature - 1.0) * outputs.mean(0)) / temperature)
-
-
 def _fit(how: Objective, outputs: Mapping[str, Tensor], targets: Tensor) -> Tensor:
+    """log temperature and logit of trust by source [sources, 2], held at none and much trust."""
     start = torch.tensor([[0.0, _TRUSTED]], dtype=torch.float64).repeat(len(outputs), 1)
     held = torch.tensor([1.0, 4.0], dtype=torch.float64)
-    if len(targets) < FEW:
-        fixed = torch.tensor([[1.0, 0.0]], dtype=torch.float64)
+    few = len(targets) < FEW
+    one_temperature = torch.tensor([[1.0, 0.0]], dtype=torch.float64)
 
-        def shared(log: Tensor) -> Tensor:
-            losses = _fused_loss(how, outputs, targets, start + log * fixed)
-            return (losses.sum() + 0.5 * (log**2).sum()) / max(1, len(targets))
+    def theta(moved: Tensor) -> Tensor:
+        return start + (moved * one_temperature if few else moved)
 
-        return start + minimise(shared, torch.zeros((1, 1), dtype=torch.float64)) * fixed
+    def value(moved: Tensor) -> Tensor:
+        prior = 0.5 * (moved**2 / held[: moved.shape[1]]).sum()
+        lost = _fused_loss(how, outputs, targets, theta(moved)).sum()
+        return (lost + prior) / max(1, len(targets))
 
-    def value(theta: Tensor) -> Tensor:
-        prior = 0.5 * ((theta - start) ** 2 / held).sum()
-        return (_fused_loss(how, outputs, targets, theta).sum() + prior) / max(1, len(targets))
-
-    return minimise(value, start)
-
-
-def minimise(function: Callable[[Tensor], Tensor], start: Tensor, steps: int = 20) -> Tensor:
-    """BFGS with backtracking, for a handful of numbers.
-
-    torch.optim's L-BFGS would do, but importing torch.optim takes seconds.
-    """
-
-    def at(point: Tensor) -> tuple[Tensor, Tensor]:
-        leaf = point.clone().requires_grad_()
-        found = function(leaf)
-        (slope,) = torch.autograd.grad(found, leaf)
-        return found.detach(), slope.flatten()
-
-    point, inverse = start.clone(), torch.eye(start.numel(), dtype=start.dtype)
-    found, slope = at(point)
-    for _ in range(steps):
-        way = -(inverse @ slope)
-        if slope @ way >= 0:
-            inverse = torch.eye(start.numel(), dtype=start.dtype)
-            way = -slope
-        length = 1.0 / max(1.0, float(way.abs().max()))
-        while True:
-            there = point + length * way.view_as(point)
-            new, new_slope = at(there)
-            if new <= found + 1e-4 * length * (slope @ way) or length < 1e-3:
-                break
-            length /= 2
-        if not new < found:
-            break
-        move, change = length * way, new_slope - slope
-        if (curve := float(move @ change)) > 1e-12:
-            left = torch.eye(len(move), dtype=start.dtype) - torch.outer(move, change) / curve
-            inverse = left @ inverse @ left.T + torch.outer(move, move) / curve
-        gained = float(found - new)
-        point, found, slope = there, new, new_slope
-        if gained < 1e-6:
-            break
-    return point
-
-
-def _cross_validated(
-    how: Objective, outputs: Mapping[str, Tensor], targets: Tensor, folds: int
-) -> float:
-    """The mean loss of rows under numbers fitted on the other folds."""
-    number = torch.arange(len(targets)) % folds
-    losses = torch.zeros(len(targets), dtype=torch.float64)
-    for fold in range(folds):
-        out, test = number != fold, number == fold
-        theta = _fit(how, {k: v[out] for k, v in outputs.items()}, targets[out])
-        some = {k: v[test] for k, v in outputs.items()}
-        losses[test] = _fused_loss(how, some, targets[test], theta)
-    return float(losses.mean())
+    return theta(_least(value, torch.zeros_like(start[:1, :1] if few else start)))
 
 
 # ---------------------------------------------------------------------------------- pools
-
-# How far the power of a source may be from where it is held, in rows' worth of evidence.
-_HELD = 0.25
 
 
 def fit_pool(
@@ -269,53 +210,41 @@ def fit_pool(
     where the pool of all does worse in cross-validation, by more than its standard error.
     """
     logs = {
-        name: ev.probability(source_opinion(how, name, values.double())).clamp_min(1e-12).log()
+        name: ev.probability(_source_opinion(how, name, values.double())).clamp_min(1e-12).log()
         for name, values in outputs.items()
     }
     stacked = torch.stack(list(logs.values()), 1)
     start = torch.tensor([held.get(name, 0.0) for name in logs], dtype=torch.float64)
+
+    def pooled(rows: Tensor, powers: Tensor, bias: Tensor | float) -> Tensor:
+        return label_loss((stacked[rows] * powers[:, None]).sum(1) + bias, targets[rows])
+
+    def fit(rows: Tensor) -> tuple[Tensor, Tensor]:
+        def value(theta: Tensor) -> Tensor:
+            powers, bias = theta[: len(start)].clamp_min(0.0), theta[len(start) :]
+            moved = (theta[: len(start)] - start) / _HELD
+            prior = 0.5 * (moved**2).sum() + 0.5 * (bias**2).sum()
+            return (pooled(rows, powers, bias).sum() + prior) / int(rows.sum())
+
+        # Powers begin above zero, where nothing says which way is down.
+        none = torch.zeros(stacked.shape[2], dtype=torch.float64)
+        theta = _least(value, torch.cat([start + 0.02, none]))
+        return theta[: len(start)].clamp_min(0.0), theta[len(start) :]
+
+    everything = torch.ones(len(targets), dtype=torch.bool)
+    powers, bias = fit(everything)
+    trust = dict(zip(logs, powers.tolist(), strict=True))
     losses: dict[str, float] = {}
     if anchor in logs and len(logs) > 1:
         alone = label_loss(logs[str(anchor)], targets)
-        together = _pool_validated(stacked, targets, start, folds)
+        if len(targets) < 2 * folds:
+            together = pooled(everything, start, 0.0)
+        else:
+            together = _validated(len(targets), folds, lambda out, test: pooled(test, *fit(out)))
         losses = {str(anchor): float(alone.mean()), "all": float(together.mean())}
-    powers, bias = _pooled(stacked, targets, start)
-    trust = dict(zip(logs, powers.tolist(), strict=True))
-    if losses:
         # Few rows tell little: others are heard unless they do harm beyond the error of the mean.
         harm = together - alone
         if float(harm.mean()) > float(harm.std()) / len(harm) ** 0.5:
             trust = {name: float(name == anchor) for name in logs}
             bias = torch.zeros_like(bias)
-    ones = dict.fromkeys(logs, 1.0)
-    return Trusted(ones, trust, losses, {}, bias.tolist())
-
-
-def _pooled(stacked: Tensor, targets: Tensor, start: Tensor) -> tuple[Tensor, Tensor]:
-    """Powers [sources] and a constant [classes] of the pool of `stacked` [n, sources, classes]."""
-    sources, classes = stacked.shape[1:]
-
-    def value(theta: Tensor) -> Tensor:
-        powers, bias = theta[:sources].clamp_min(0.0), theta[sources:]
-        found = (stacked * powers[:, None]).sum(1) + bias
-        lost = label_loss(found, targets).sum()
-        moved = (theta[:sources] - start) / _HELD
-        return (lost + 0.5 * (moved**2).sum() + 0.5 * (bias**2).sum()) / len(targets)
-
-    begin = torch.cat([start + 0.02, torch.zeros(classes, dtype=torch.float64)])
-    theta = minimise(value, begin, steps=50)
-    return theta[:sources].clamp_min(0.0), theta[sources:]
-
-
-def _pool_validated(stacked: Tensor, targets: Tensor, start: Tensor, folds: int) -> Tensor:
-    """The loss of each row under powers fitted on the other folds; of few rows, as they start."""
-    if len(targets) < 2 * folds:
-        return label_loss((stacked * start[:, None]).sum(1), targets)
-    number = torch.arange(len(targets)) % folds
-    losses = torch.zeros(len(targets), dtype=torch.float64)
-    for fold in range(folds):
-        rest = number == fold
-        powers, bias = _pooled(stacked[~rest], targets[~rest], start)
-        found = (stacked[rest] * powers[:, None]).sum(1) + bias
-        losses[rest] = label_loss(found, targets[rest])
-    return losses
+    return Trusted(dict.fromkeys(logs, 1.0), trust, losses, bias=bias.tolist())

@@ -566,7 +566,7 @@ class EvidenceTopWorker(EvidenceWorker):
             else:
                 alike = kind == ALIGNED and heads.module.spec.one_head
                 found = fit_sources(heads.how, outputs, targets, anchor=anchor, alike=alike)
-            heads.calibration.take(kind, found)
+            heads.calibration.kinds[kind] = found
             report[kind] = {
                 "temperature": found.temperature,
                 "trust": found.trust,
