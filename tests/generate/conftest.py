@@ -30,12 +30,12 @@ SMALL: dict[str, Any] = {
 }
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture(autouse=True, scope="session")
 def _one_thread() -> None:
     torch.set_num_threads(1)
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def small() -> Callable[..., Generator]:
     """A generator by name, with as little training as it allows."""
 
@@ -80,22 +80,22 @@ def _mixed_frame(rows: int, seed: int = 0) -> pd.DataFrame:
     )
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def quiet_table() -> Callable[..., Table]:
     return _quiet_table
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def mixed_frame() -> Callable[..., pd.DataFrame]:
     return _mixed_frame
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def mixed() -> Table:
     return Table(np.arange(120), _mixed_frame(120), label="default")
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def gappy() -> Table:
     """The mixed table's columns with a fifth of the cells missing."""
     return _gap(Table(np.arange(500, 560), _mixed_frame(60, seed=1), label="default"), 0.2)

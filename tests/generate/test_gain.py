@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from torch.nn import functional as F
 
 from fedmend.data.table import Table
-from fedmend.errors import ConfigError
 from fedmend.generate.encoder import Encoder
 from fedmend.generate.gain import (
     GAIN,
@@ -259,11 +258,6 @@ def test_a_column_whose_few_cells_are_all_held_out() -> None:
     made = model.fit(table).sample(40, seed=0).frame["rare"]
     assert made.between(0.2, 3.1).all()
     assert made.std() > 0.1
-
-
-def test_wrong_parameters_are_all_named(mixed: Table) -> None:
-    with pytest.raises(ConfigError, match=r"(?s)hidden.*bins.*hint"):
-        GAIN(hidden=0, bins=1, hint=1.2).fit(mixed)
 
 
 @pytest.mark.slow

@@ -9,7 +9,6 @@ import torch
 from torch.distributions import Independent, Normal, kl_divergence
 
 from fedmend.data.table import Table
-from fedmend.errors import ConfigError
 from fedmend.generate.encoder import Encoder
 from fedmend.generate.gain import Layout
 from fedmend.generate.vgain import VGAIN, VariationalImputer, divergence
@@ -109,10 +108,3 @@ def test_several_codes_come_closer_than_one(fitted: VGAIN) -> None:
     assert error(20) < error(1)
     assert error(None) < error(1)  # several are the default
     assert error(20) < 0.8 < table.frame["y"].std()
-
-
-def test_wrong_parameters(mixed: Table) -> None:
-    with pytest.raises(ConfigError, match="latent"):
-        VGAIN(latent=0).fit(mixed)
-    with pytest.raises(ConfigError, match="beta"):
-        VGAIN(beta=-1.0).fit(mixed)
