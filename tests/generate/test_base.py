@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -185,7 +186,7 @@ def test_sizes_and_shares_are_checked_before_anything_is_trained(
     with pytest.raises(ConfigError) as caught:
         make(name, **wrong).fit(table)
     for key, value in wrong.items():
-        assert f"got {key}={value!r}" in str(caught.value)
+        assert re.search(rf"{key} must be .*got {re.escape(repr(value))}", str(caught.value))
     # batch normalisation cannot normalise one row
     with pytest.raises(ConfigError, match="batch_size must be 2 or more"):
         make("tablegan", batch_size=1).fit(table)

@@ -3,7 +3,7 @@
 A generator of its own says how it trains and how it makes coordinates; all that concerns tables —
 types, ranges, given columns, missing cells, ids — is settled here, once for all of them:
 
-    @dataclass(kw_only=True, eq=False, repr=False)                       # or an own __init__
+    @parameters                                                         # or an own __init__
     class Mine(Generator):
         name = "mine"
         epochs: int = 300
@@ -17,7 +17,6 @@ What is sampled is complete: missing cells are gaps to be filled, never values t
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from numbers import Integral
 from pathlib import Path
 from typing import Any, ClassVar, Self
@@ -27,7 +26,18 @@ import pandas as pd
 import torch
 from torch import nn
 
-from fedmend._parameters import Parameters
+from fedmend._parameters import (
+    NOT_NEGATIVE,
+    POSITIVE,
+    PROPER_SHARE,
+    SHARE,
+    Parameters,
+    Rules,
+    at_least,
+    one_of,
+    parameters,
+    wrong_values,
+)
 from fedmend.data.schema import Schema
 from fedmend.data.table import Table
 from fedmend.errors import ConfigError, DataError, NotFitted
@@ -49,24 +59,30 @@ __all__ = ["Generator"]
 MIN_ROWS = 10
 LARGEST = 1e100
 _FORMAT, _VERSION = "fedmend generator", 1
-# What parameters may be, by name: the same names mean the same in all generators.
-COUNTS = {
-    **dict.fromkeys(("seed", "patience", "blocks", "refine"), 0),
-    **dict.fromkeys(("epochs", "steps", "latent", "channels", "candidates", "pac"), 1),
-    **dict.fromkeys(("batch_size", "sampling_steps", "resample", "rounds"), 1),
-    **dict.fromkeys(("time_width", "bins"), 2),
+
+
+def _are_widths(value: Any) -> bool:
+    widths = value if isinstance(value, (tuple, list)) else [value]
+    return bool(widths) and all(width >= 1 for width in widths)
+
+
+RULES: Rules = {
+    **dict.fromkeys(("seed", "patience", "blocks", "refine"), at_least(0)),
+    **dict.fromkeys(("epochs", "steps", "latent", "channels", "candidates", "pac"), at_least(1)),
+    **dict.fromkeys(("batch_size", "sampling_steps", "resample", "rounds"), at_least(1)),
+    **dict.fromkeys(("time_width", "bins"), at_least(2)),
+    **dict.fromkeys(("dropout", "validation", "ema", "average", "condition"), PROPER_SHARE),
+    **dict.fromkeys(("hint", "blank"), SHARE),
+    **dict.fromkeys(("lr", "epsilon"), POSITIVE),
+    **dict.fromkeys(("penalty", "beta", "decay", "weight_decay"), NOT_NEGATIVE),
+    "sampling": one_of(("log-frequency", "frequency")),
+    "numeric": one_of(("rank", "minmax")),
+    "hidden": ("made of whole numbers from 1", _are_widths),
 }
-"""Whole numbers from here on."""
-SHARES = ("dropout", "validation", "ema", "average", "condition")
-"""From 0 to 1, 1 excluded."""
-PARTS = ("hint", "blank", "blind")
-"""From 0 to 1, both included."""
-POSITIVE = ("lr", "epsilon")
-NOT_NEGATIVE = ("penalty", "beta", "decay", "weight_decay")
-CHOICES = {"sampling": ("log-frequency", "frequency"), "numeric": ("rank", "minmax")}
+"""What parameters may be, by name: the same names mean the same in all generators."""
 
 
-@dataclass(kw_only=True, eq=False, repr=False)
+@parameters
 class Generator(Parameters):
     """The interface and the table side of every generator.
 
@@ -152,8 +168,8 @@ class Generator(Parameters):
 
     def _problems(self) -> list[str]:
         """What is wrong with the parameters; generators add what is their own."""
-        found = (_problem(name, value) for name, value in self.get_params().items())
-        return [problem for problem in found if problem is not None]
+        own = self.parameter_names()
+        return wrong_values(self, {name: rule for name, rule in RULES.items() if name in own})
 
     def _check_table(self, table: Table) -> None:
         _require_table(table)
@@ -397,28 +413,6 @@ def _read(path: str | Path) -> dict[str, Any]:
             mend="fit the generator again, or install the fedmend that saved it",
         )
     return values
-
-
-def _problem(name: str, value: Any) -> str | None:
-    """What is wrong with a parameter of a name that generators share; None: nothing."""
-    found = None
-    if name in COUNTS and not _is_whole(value, COUNTS[name]):
-        found = f"a whole number from {COUNTS[name]}"
-    elif name in SHARES and not 0 <= value < 1:
-        found = "in 0..1, 1 excluded"
-    elif name in PARTS and not 0 <= value <= 1:
-        found = "in 0..1"
-    elif name in POSITIVE and not value > 0:
-        found = "above 0"
-    elif name in NOT_NEGATIVE and not value >= 0:
-        found = "0 or more"
-    elif name in CHOICES and value not in CHOICES[name]:
-        found = " or ".join(map(repr, CHOICES[name]))
-    elif name == "hidden":
-        widths = value if isinstance(value, (tuple, list)) else [value]
-        if not widths or not all(_is_whole(width, 1) for width in widths):
-            found = "made of whole numbers from 1"
-    return None if found is None else f"{name} must be {found}, got {name}={value!r}"
 
 
 def _is_whole(value: Any, least: int) -> bool:

@@ -19,12 +19,12 @@ numbers, are matched with candidates: an approximation, see `Matcher`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
 from torch import nn
 
+from fedmend._parameters import parameters
 from fedmend.generate.convolutional import ConvolutionalGAN
 from fedmend.generate.encoder import Encoder, Span
 from fedmend.generate.training import Dropout
@@ -32,7 +32,7 @@ from fedmend.generate.training import Dropout
 __all__ = ["CTABGAN"]
 
 
-@dataclass(kw_only=True, eq=False, repr=False)
+@parameters
 class CTABGAN(ConvolutionalGAN):
     """A conditional convolutional GAN for tables; ``paper()`` has the publication's settings.
 

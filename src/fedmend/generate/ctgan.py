@@ -16,13 +16,13 @@ numbers, are matched with candidates: an approximation, see `Matcher`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
 from torch import nn
 from torch.nn import functional as F
 
+from fedmend._parameters import parameters
 from fedmend.generate.adversarial import GUMBEL, Adversarial, Step
 from fedmend.generate.encoder import Encoder, Span
 from fedmend.generate.training import Dropout
@@ -32,7 +32,7 @@ __all__ = ["CTGAN"]
 _SLOPE = 0.2
 
 
-@dataclass(kw_only=True, eq=False, repr=False)
+@parameters
 class CTGAN(Adversarial):
     """A conditional tabular GAN; ``paper()`` has the publication's settings.
 

@@ -24,6 +24,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from fedmend._parameters import parameters
 from fedmend.generate.base import Generator
 from fedmend.generate.encoder import Encoded, Encoder, Raw
 from fedmend.generate.training import (
@@ -469,7 +470,7 @@ def _pick(probabilities: Tensor, generator: torch.Generator) -> Tensor:
 _ROWS = 8192  # at once, where nothing is trained
 
 
-@dataclass(kw_only=True, eq=False, repr=False)
+@parameters
 class GAIN(Generator):
     """Fills gaps, and makes rows, by masking.
 

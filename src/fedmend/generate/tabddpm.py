@@ -19,7 +19,6 @@ time (Lugmayr et al., *RePaint*, 2022), every step repeated ``resample`` times.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import ClassVar
 
@@ -27,6 +26,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from fedmend._parameters import parameters
 from fedmend.generate.base import Generator
 from fedmend.generate.encoder import Encoded, Encoder
 from fedmend.generate.heads import Heads
@@ -110,7 +110,7 @@ _SCORE_TIMES = 8
 _APART = 25  # steps between scores, at least
 
 
-@dataclass(kw_only=True, eq=False, repr=False)
+@parameters
 class TabDDPM(Generator):
     """Gaussian and multinomial diffusion; `TabDDPM.paper` is the published form and size."""
 

@@ -16,19 +16,19 @@ approximation, see `Matcher`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
 from torch import nn
 
+from fedmend._parameters import parameters
 from fedmend.generate.convolutional import ConvolutionalGAN, SquareCritic, information_gaps
 from fedmend.generate.encoder import Encoder
 
 __all__ = ["TableGAN"]
 
 
-@dataclass(kw_only=True, eq=False, repr=False)
+@parameters
 class TableGAN(ConvolutionalGAN):
     """A convolutional GAN for tables; ``paper()`` has the publication's settings.
 

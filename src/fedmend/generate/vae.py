@@ -15,13 +15,13 @@ few gradient steps bring it closer.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 import torch
 from torch import nn
 
+from fedmend._parameters import parameters
 from fedmend.generate.base import Generator
 from fedmend.generate.encoder import Encoded, Encoder
 from fedmend.generate.heads import Heads
@@ -70,7 +70,7 @@ def _mlp(width: int, hidden: tuple[int, ...]) -> nn.Sequential:
     return nn.Sequential(*layers)
 
 
-@dataclass(kw_only=True, eq=False, repr=False)
+@parameters
 class VAE(Generator):
     """TVAE with drawn categories; `VAE.paper` is the published form."""
 

@@ -12,13 +12,14 @@ The code carries what several hidden cells have in common, which GAIN's noise of
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from fedmend._parameters import parameters
 from fedmend.generate.gain import GAIN, Imputer, Layout
 
 __all__ = ["VGAIN"]
@@ -81,7 +82,7 @@ def divergence(first: tuple[Tensor, Tensor], second: tuple[Tensor, Tensor]) -> T
     return (other_log - log + 0.5 * (ratio + distance - 1)).sum(1)
 
 
-@dataclass(kw_only=True, eq=False, repr=False)
+@parameters
 class VGAIN(GAIN):
     """GAIN with a latent code of ``latent`` numbers, whose divergence is weighted ``beta``.
 

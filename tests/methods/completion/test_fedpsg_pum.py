@@ -956,7 +956,7 @@ def test_a_column_without_a_value_stays_empty_and_the_others_are_completed(
         ({"min_skill": 1.5}, "min_skill must be 1 at most"),
         ({"tree": {"tree": 5}}, "tree: there is no argument 'tree': did you mean 'trees'"),
         ({"generator_params": {"epoch": 3}}, "vae has no parameter 'epoch': did you mean 'epochs'"),
-        ({"generator_params": {"epochs": 0}}, "generator_params: epochs must be a whole number"),
+        ({"generator_params": {"epochs": 0}}, "generator_params: epochs must be at least 1"),
     ],
     ids=str,
 )

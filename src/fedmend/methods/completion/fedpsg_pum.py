@@ -17,12 +17,21 @@ import inspect
 import os
 import secrets
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Self, get_args
 
 import pandas as pd
 
+from fedmend._parameters import (
+    POSITIVE_SHARE,
+    SHARE,
+    Rules,
+    at_least,
+    one_of,
+    parameters,
+    wrong_values,
+)
 from fedmend._suggest import did_you_mean
 from fedmend.errors import ConfigError, DataError, FedmendWarning, NotFitted
 from fedmend.federation.federation import Federation, require_federation
@@ -52,26 +61,24 @@ LEVEL = 0.05  # of the significance that parts strong from weak columns
 # A's columns say next to nothing of weak columns: longer training adds nothing to them.
 GENERATOR_PARAMS: dict[str, dict[str, Any]] = {"vae": {"epochs": 30}}
 
-CHOICES: dict[str, tuple[str, ...]] = {
-    "direction": ("a-to-b", "both"),
-    "strength": get_args(Strength),
-    "protocol": ("inner-product", "published"),
-    "correlation_mode": get_args(Mode),
-    "mode": MODES,
-    "confidence": CONFIDENCE,
-    "row_order": ("auto", "secret", "seeded"),
-}
-LIMITS: dict[str, tuple[str, Callable[[Any], bool]]] = {
+RULES: Rules = {
+    "direction": one_of(("a-to-b", "both")),
+    "strength": one_of(get_args(Strength)),
     "tau": (
         "a number in [-1, 1], 'significance' or 'cv'",
         lambda tau: tau in ("significance", "cv") if isinstance(tau, str) else -1 <= tau <= 1,
     ),
-    "rounds": ("at least 1", lambda rounds: rounds >= 1),
-    "alpha": ("in [0, 1]", lambda alpha: 0 <= alpha <= 1),
-    "k": ("in (0, 1]", lambda share: 0 < share <= 1),
-    "folds": ("at least 1", lambda folds: folds >= 1),
-    "draws": ("at least 1", lambda draws: draws >= 1),
+    "protocol": one_of(("inner-product", "published")),
+    "correlation_mode": one_of(get_args(Mode)),
+    "mode": one_of(MODES),
+    "rounds": at_least(1),
+    "alpha": SHARE,
+    "k": POSITIVE_SHARE,
+    "confidence": one_of(CONFIDENCE),
+    "folds": at_least(1),
+    "draws": at_least(1),
     "min_skill": ("1 at most, or None", lambda least: least is None or least <= 1),
+    "row_order": one_of(("auto", "secret", "seeded")),
 }
 
 
@@ -90,7 +97,7 @@ class Completed:
     cells: dict[str, dict[str, float]] = field(default_factory=dict)
 
 
-@dataclass(kw_only=True, eq=False, repr=False)
+@parameters
 class FedPSGPUM(Estimator):
     """Completes rows that only one party has with the other parties' columns, at those parties.
 
@@ -327,18 +334,8 @@ class FedPSGPUM(Estimator):
 
     def problems(self) -> list[str]:
         """All that is wrong with the arguments, those that are handed on included."""
-        given, families = self.get_params(), self._families()
-        choices = {**CHOICES, "generator": tuple(known_generators())}
-        found = [
-            f"{name} must be one of {', '.join(known)}, got {given[name]!r}"
-            for name, known in choices.items()
-            if given[name] not in known
-        ]
-        found += [
-            f"{name} must be {words}, got {given[name]!r}"
-            for name, (words, fits) in LIMITS.items()
-            if not fits(given[name])
-        ]
+        families = self._families()
+        found = wrong_values(self, {**RULES, "generator": one_of(known_generators())})
         if not families or not set(families) <= set(FAMILIES) or len(set(families)) < len(families):
             found.append(
                 f"model must be one or several of {', '.join(FAMILIES)}, got {self.model!r}"
@@ -350,7 +347,7 @@ class FedPSGPUM(Estimator):
             own += ["beyond", "mode"]
             found += [
                 f"{family}: there is no argument {name!r}: {did_you_mean(name, own)}"
-                for name in given[family] or {}
+                for name in getattr(self, family) or {}
                 if name not in own
             ]
         if self.generator in known_generators() and self.generator_params:
@@ -362,8 +359,10 @@ class FedPSGPUM(Estimator):
                 for name in wrong
             ]
             if not wrong:
-                made = make(self.generator, **self.generator_params)
-                found += [f"generator_params: {problem}" for problem in made._problems()]
+                try:
+                    make(self.generator, **self.generator_params)._check_params()
+                except ConfigError as error:
+                    found += [f"generator_params: {problem}" for problem in error.problems]
         return found
 
     # ------------------------------------------------------------------ what there is to look at

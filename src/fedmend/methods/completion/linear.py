@@ -24,14 +24,16 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from scipy.linalg import cho_solve
 from scipy.special import expit, softmax
 
+from fedmend._parameters import Rules, at_least, check_values
 from fedmend.data.encode import Encoder
-from fedmend.errors import ConfigError, DataError, NotFitted
+from fedmend.errors import DataError, NotFitted
 from fedmend.federation.wire import Sealed
 from fedmend.federation.worker import exposed
 from fedmend.methods.completion.screening import bins_of, columns_within, held_within
@@ -68,6 +70,10 @@ __all__ = [
 RANK_TOLERANCE = 1e-10
 PAIRS_AT_ONCE = 256  # products of two coordinates in one session
 ROWS_AT_ONCE = 16384  # that are predicted in one session
+RULES: Rules = {
+    "alpha": ("a finite number from 0 on", lambda alpha: alpha >= 0 and math.isfinite(alpha)),
+    "steps": at_least(1),
+}
 
 
 # ---------------------------------------------------------------------------------- coordinates
@@ -630,13 +636,7 @@ class LinearModels(TargetModels):
         tolerance: float = 1e-3,
         **options: Any,
     ) -> None:
-        problems = []
-        if not alpha >= 0 or not math.isfinite(alpha):
-            problems.append(f"alpha must be a finite number from 0 on, got {alpha}")
-        if steps < 1:
-            problems.append(f"steps must be at least 1, got {steps}")
-        if problems:
-            raise ConfigError(problems)
+        check_values(SimpleNamespace(**locals()), RULES)
         self.steps = steps
         at_b = {"alpha": float(alpha), "tolerance": float(tolerance)}
         super().__init__(fed, a, b, **options, params={"b": at_b})

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -26,8 +27,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from fedmend._parameters import PROPER_SHARE, Rules, at_least, check_values
 from fedmend.data.encode import Encoder
-from fedmend.errors import ConfigError, DataError
+from fedmend.errors import DataError
 from fedmend.federation.policy import MIN_ROWS
 from fedmend.federation.rows import Asked, judges
 from fedmend.federation.worker import exposed
@@ -54,6 +56,12 @@ if TYPE_CHECKING:
 __all__ = ["NeuralFeatures", "NeuralModels", "NeuralTargets"]
 
 logger = logging.getLogger(__name__)
+
+RULES: Rules = {
+    **dict.fromkeys(("embedding", "epochs", "patience"), at_least(1)),
+    "validation": ("in (0, 1)", lambda share: 0 < share < 1),
+    "dropout": PROPER_SHARE,
+}
 
 
 class NeuralFeatures(ExchangeWorker, TargetWorker):
@@ -271,21 +279,7 @@ class NeuralModels(TargetModels):
         seal: bool | None = None,
         **options: Any,
     ) -> None:
-        problems = [
-            f"{name} must be at least 1, got {value}"
-            for name, value in (
-                ("embedding", embedding),
-                ("epochs", epochs),
-                ("patience", patience),
-            )
-            if value < 1
-        ]
-        if not 0 < validation < 1:
-            problems.append(f"validation must lie in (0, 1), got {validation}")
-        if not 0 <= dropout < 1:
-            problems.append(f"dropout must lie in [0, 1), got {dropout}")
-        if problems:
-            raise ConfigError(problems)
+        check_values(SimpleNamespace(**locals()), RULES)
         self.settings = Settings(batch_size, OptimizerSpec("adam", lr, weight_decay))
         self.net = {
             "bottom": list(bottom),

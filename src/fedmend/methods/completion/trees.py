@@ -23,12 +23,22 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from dataclasses import asdict, replace
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from fedmend._parameters import (
+    NOT_NEGATIVE,
+    POSITIVE,
+    POSITIVE_SHARE,
+    PROPER_SHARE,
+    Rules,
+    at_least,
+    check_values,
+)
 from fedmend.data.restore import positions
-from fedmend.errors import ConfigError, DataError, NotFitted, Refused
+from fedmend.errors import DataError, NotFitted, Refused
 from fedmend.federation.wire import Sealed
 from fedmend.federation.worker import exposed
 from fedmend.methods.boosting.bins import Binned, CutTable, bin_categories, bin_numbers
@@ -59,6 +69,16 @@ logger = logging.getLogger(__name__)
 
 SPREAD_TREES = 30
 MIN_SPREAD = 0.05  # of the mean squared residual
+RULES: Rules = {
+    **dict.fromkeys(("trees", "patience", "min_leaf"), at_least(1)),
+    **dict.fromkeys(("subsample", "colsample", "search"), POSITIVE_SHARE),
+    **dict.fromkeys(("l2", "learning_rate"), POSITIVE),
+    "min_gain": NOT_NEGATIVE,
+    "validation": PROPER_SHARE,
+    "depth": ("in 1 … 12", lambda depth: 1 <= depth <= 12),
+    "bins": ("in 2 … 1024", lambda bins: 2 <= bins <= 1024),
+    "disclose": ("0 or more, or None", lambda cuts: cuts is None or cuts >= 0),
+}
 
 
 # ---------------------------------------------------------------------------------- at A
@@ -327,10 +347,10 @@ class TreeModels(TargetModels):
         seed: int = 0,
         **options: Any,
     ) -> None:
+        check_values(SimpleNamespace(**locals()), RULES)
         growth = Growth(depth, learning_rate, l2, min_leaf, min_gain)
         searching = max(1, round(search * trees))
         settings = BoostSettings(trees, validation, patience, colsample, disclose, searching, seed)
-        _check(growth, settings, bins, subsample, search)
         self.trees, self.depth, self.subsample = trees, depth, subsample
         super().__init__(
             fed,
@@ -397,37 +417,3 @@ class TreeModels(TargetModels):
         if request is not None:
             self.at_b.take_sides(self.at_a.sides_for(self.b, request), self.a)
         return int(self.at_b.split())
-
-
-def _check(
-    growth: Growth, settings: BoostSettings, bins: int, subsample: float, search: float
-) -> None:
-    problems = [
-        f"{name} must be at least {least}, got {value}"
-        for name, value, least in (
-            ("trees", settings.trees, 1),
-            ("depth", growth.depth, 1),
-            ("patience", settings.patience, 1),
-            ("min_leaf", growth.min_leaf, 1),
-            ("bins", bins, 2),
-            ("disclose", 0 if settings.disclose is None else settings.disclose, 0),
-        )
-        if value < least
-    ]
-    problems += [
-        f"{name} must lie in {low} … 1, got {value}"
-        for name, value, low in (
-            ("subsample", subsample, "0"),
-            ("colsample", settings.colsample, "0"),
-            ("search", search, "0"),
-        )
-        if not 0 < value <= 1
-    ]
-    if not 0 <= settings.validation < 1:
-        problems.append(f"validation must lie in 0 … 1, got {settings.validation}")
-    if growth.depth > 12 or bins > 1024:
-        problems.append(f"depth goes to 12 and bins to 1024, got {growth.depth}, {bins}")
-    if growth.l2 <= 0 or growth.learning_rate <= 0 or growth.min_gain < 0:
-        problems.append("l2 and learning_rate must be above 0, min_gain 0 or more")
-    if problems:
-        raise ConfigError(problems)
