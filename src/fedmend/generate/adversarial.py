@@ -23,6 +23,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from fedmend._parameters import parameters
 from fedmend.generate.base import Generator
 from fedmend.generate.codecs import indicators
 from fedmend.generate.encoder import Encoded, Encoder, Raw, Span
@@ -234,21 +235,29 @@ Step = Callable[[torch.Tensor, torch.Tensor | None, torch.Tensor | None], None]
 """One step of training: real rows, their gaps (None: none), the conditions they were drawn for."""
 
 
+@parameters
 class Adversarial(Generator):
     """A generator network against its critics; a subclass brings the networks and one step.
 
-    Fitted besides: ``conditions_``, ``history_``.
+    ``levels``: numbers with at most so many distinct values are treated as categories; ``average``:
+    decay of the running average of weights, 0 for none; ``patience``: training stops after so many
+    scores (of 40) without a better one, 0 never; ``candidates``: rows generated to match known ones
+    with. Fitted besides: ``conditions_``, ``history_``.
     """
 
     impute_draws: ClassVar[int] = 50
-    epochs: int
-    batch_size: int
-    latent: int
-    patience: int
-    candidates: int
-    average: float
-    pac: int = 1
-    sampling: str = "log-frequency"
+    pac = 1  # rows that are judged together
+    sampling = "log-frequency"
+
+    epochs: int = 300
+    batch_size: int = 500
+    lr: float = 2e-4
+    decay: float = 1e-5
+    latent: int = 100
+    levels: int = 20
+    average: float = 0.995
+    patience: int = 15
+    candidates: int = 20_000
 
     # --- what a subclass says ------------------------------------------------------------
 

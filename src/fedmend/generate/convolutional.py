@@ -21,6 +21,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from fedmend._parameters import parameters
 from fedmend._suggest import did_you_mean
 from fedmend.errors import ConfigError
 from fedmend.generate.adversarial import GUMBEL, Adversarial, Step
@@ -170,16 +171,21 @@ class Target:
         return (per_row * counts).sum() / counts.sum().clamp(min=1)
 
 
+@parameters
 class ConvolutionalGAN(Adversarial):
-    """Square generator and critic, the classifier of the subclass, and the step of their game."""
+    """Square generator and critic, the classifier of the subclass, and the step of their game.
 
-    lr: float
-    decay: float
-    beta2: float
-    epsilon: float
-    channels: int
-    penalty: float
-    target: str | None
+    ``target``: the column the classifier predicts (None: the table's label; without one there is
+    no classifier); ``epsilon``: Adam's, damps the steps of weights that hardly matter, without
+    which the game is unsteady; ``penalty``: how much the critic's slope at real rows costs it.
+    """
+
+    beta2 = 0.9  # Adam's
+
+    epsilon: float = 1e-3
+    channels: int = 16
+    penalty: float = 0.0
+    target: str | None = None
 
     def _classifier(self, inputs: int, outputs: int, stream: torch.Generator) -> nn.Module:
         """The auxiliary classifier."""

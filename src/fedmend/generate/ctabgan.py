@@ -36,11 +36,8 @@ __all__ = ["CTABGAN"]
 class CTABGAN(ConvolutionalGAN):
     """A conditional convolutional GAN for tables; ``paper()`` has the publication's settings.
 
-    ``target``: the column the classifier predicts (None: the table's label; without one there is
-    no classifier); ``epsilon``: Adam's, damps the steps of weights that hardly matter, without
-    which the game is unsteady; ``penalty``: how much the critic's slope at real rows costs it;
-    ``spikes``: the share of rows from which a value is of a kind of its own; ``levels``,
-    ``sampling``, ``average``, ``patience`` and ``candidates`` as in `CTGAN`.
+    ``spikes``: the share of rows from which a value is of a kind of its own; ``sampling`` as in
+    `CTGAN`; others: `ConvolutionalGAN` and `Adversarial`.
     """
 
     name = "ctabgan"
@@ -57,25 +54,15 @@ class CTABGAN(ConvolutionalGAN):
             "patience": 0,
         }
     }
-    beta2 = 0.9
 
     epochs: int = 90
     batch_size: int = 250
     lr: float = 1e-3
-    epsilon: float = 1e-3
-    decay: float = 1e-5
-    latent: int = 100
-    channels: int = 16
     penalty: float = 0.1
     hidden: int = 256
-    target: str | None = None
     modes: int = 10
     spikes: float = 0.05
-    levels: int = 20
     sampling: str = "log-frequency"
-    average: float = 0.995
-    patience: int = 15
-    candidates: int = 20_000
 
     def _encoder(self) -> Encoder:
         return Encoder(

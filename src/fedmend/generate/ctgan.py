@@ -36,11 +36,9 @@ _SLOPE = 0.2
 class CTGAN(Adversarial):
     """A conditional tabular GAN; ``paper()`` has the publication's settings.
 
-    ``pac`` rows are judged together; ``levels``: numbers with at most so many distinct values are
-    treated as categories; ``sampling``: conditions are drawn by ``"log-frequency"`` (kind to rare
-    categories) or ``"frequency"`` (closer to the table as a whole); ``average``: decay of the
-    running average of weights, 0 for none; ``patience``: training stops after so many scores (of
-    40) without a better one, 0 never; ``candidates``: rows generated to match known ones with.
+    ``pac`` rows are judged together; ``sampling``: conditions are drawn by ``"log-frequency"``
+    (kind to rare categories) or ``"frequency"`` (closer to the table as a whole); others:
+    `Adversarial`.
     """
 
     name = "ctgan"
@@ -54,9 +52,6 @@ class CTGAN(Adversarial):
         }
     }
 
-    epochs: int = 300
-    batch_size: int = 500
-    lr: float = 2e-4
     decay: float = 1e-6
     latent: int = 128
     hidden: int = 256
@@ -64,11 +59,7 @@ class CTGAN(Adversarial):
     penalty: float = 10.0
     dropout: float = 0.0
     modes: int = 10
-    levels: int = 20
     sampling: str = "log-frequency"
-    average: float = 0.995
-    patience: int = 15
-    candidates: int = 20_000
 
     def _encoder(self) -> Encoder:
         return Encoder(numeric="mode", max_modes=self.modes, levels=self.levels)

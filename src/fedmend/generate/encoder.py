@@ -12,7 +12,7 @@ value, a column without any value stays missing.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -304,14 +304,7 @@ class Encoder:
     def to_dict(self) -> dict[str, Any]:
         """Plain values for the wire; `from_dict` gives the same encoder back."""
         return {
-            "options": {
-                "numeric": self.numeric,
-                "max_modes": self.max_modes,
-                "spikes": float(self.spikes),
-                "long_tails": self.long_tails,
-                "levels": self.levels,
-                "span": tuple(float(end) for end in self.span),
-            },
+            "options": {each.name: getattr(self, each.name) for each in fields(self) if each.init},
             "schema": self.schema.to_dict(),
             "seen": self._seen,
             "constant": self._constant,

@@ -32,9 +32,8 @@ __all__ = ["TableGAN"]
 class TableGAN(ConvolutionalGAN):
     """A convolutional GAN for tables; ``paper()`` has the publication's settings.
 
-    ``target``, ``epsilon`` and ``penalty`` as in `CTABGAN`; ``beta2``: Adam's; ``mean_slack`` and
-    ``deviation_slack``: the thresholds below which the information loss is content, more is more
-    private; ``levels``, ``average``, ``patience`` and ``candidates`` as in `CTGAN`.
+    ``mean_slack`` and ``deviation_slack``: the thresholds below which the information loss is
+    content, more is more private; others: `ConvolutionalGAN` and `Adversarial`.
     """
 
     name = "tablegan"
@@ -53,22 +52,11 @@ class TableGAN(ConvolutionalGAN):
     }
 
     epochs: int = 150
-    batch_size: int = 500
     lr: float = 5e-4
     beta2: float = 0.9
-    epsilon: float = 1e-3
-    decay: float = 1e-5
-    latent: int = 100
-    channels: int = 16
-    penalty: float = 0.0
-    target: str | None = None
     mean_slack: float = 0.0
     deviation_slack: float = 0.0
     numeric: str = "rank"
-    levels: int = 20
-    average: float = 0.995
-    patience: int = 15
-    candidates: int = 20_000
 
     def _encoder(self) -> Encoder:
         return Encoder(numeric=self.numeric, levels=self.levels, span=(-1.0, 1.0))
