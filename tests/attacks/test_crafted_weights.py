@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,7 @@ from fedmend.methods.horizontal.networks import NetSpec
 from fedmend.methods.horizontal.worker import ClientWorker
 from fedmend.methods.risa.workers import EvidenceTopWorker
 from fedmend.serve.worker import PredictionWorker
+from fedmend.split.config import SplitConfig
 from fedmend.split.workers import BottomWorker, TopWorker
 
 ROWS = 80
@@ -242,9 +244,8 @@ def test_a_top_that_was_sent_in_does_not_open_what_was_sealed() -> None:
                       for key, value in top["weights"].items()}  # fmt: skip
     telco = fed.workers(BottomWorker, parties=["telco"], model=name)["telco"]
     telco.take_top(top)
-    settings = model._config().settings.to_dict()
     judge = fed.workers(TopWorker, parties=["telco"], model=name)["telco"]
-    judge.attach([["aligned", ROWS]], settings, False)
+    judge.attach([["aligned", ROWS]], model._config().to_wire(), False)
     judge.predict_chunk(np.arange(ROWS))
     with pytest.raises(Refused, match="predictions of its rows under a model that was sent in"):
         judge.predictions()
@@ -259,7 +260,7 @@ def test_a_top_that_was_sent_in_is_known_as_such_after_it_was_kept(tmp_path: Pat
     alone = Federation(Party("telco", fed.engine.site("telco").tables["train"]))
     worker = alone.workers(TopWorker, parties=["telco"], model="m")["telco"]
     worker.load(str(tmp_path / "model"))
-    worker.attach([["all", ROWS]], model._config().settings.to_dict(), False)
+    worker.attach([["all", ROWS]], model._config().to_wire(), False)
     worker.predict_chunk(np.arange(ROWS))
     with pytest.raises(Refused, match="predictions of its rows under a model that was sent in"):
         worker.predictions()
@@ -272,15 +273,14 @@ def test_a_bottom_that_was_sent_in_shows_no_row_to_the_coordinator(tmp_path: Pat
     rows = attacker.have(attacker.begin("RosterWorker"), "rows")["rows"]
     same = attacker.begin("EvidenceBottomWorker", model="m")
     model = fm.RISA(bottom=(), embedding=2)
-    net = model._config().net() | {"members": 1, "solo": False, "heads": True, "joint": False}
-    net["missing_indicator"] = False
-    settings = model._config().settings.to_dict()
-    attacker.have(same, "create", net=net, settings=settings)
+    options = {"members": 1, "solo": False, "heads": True, "joint": False}
+    config = replace(model._config(), missing_indicator=False, options=options).to_wire()
+    attacker.have(same, "create", config=config)
     shapes = attacker.have(same, "bottom_shapes")
     weights = {key: torch.eye(*shape) if len(shape) == 2 else torch.zeros(shape)
                for key, shape in shapes}  # fmt: skip
     attacker.have(same, "take_bottom", weights=weights)
-    attacker.have(same, "attach", segments=[["all", rows]], settings=settings)
+    attacker.have(same, "attach", segments=[["all", rows]], config=config)
     with pytest.raises(Refused, match="would cross the coordinator in the open"):
         attacker.have(same, "embed", rows=np.arange(rows))
     assert not [each for each in attacker.left if each.kind == "embedding"]
@@ -296,18 +296,14 @@ def test_predictions_under_nets_of_unknown_weights_are_few(tmp_path: Path) -> No
     wide["y"] = np.where(rng.random(ROWS) < 0.5, "yes", "no")
     attacker = Hostile(tmp_path, wide, "vfl", label="y")
     rows = attacker.have(attacker.begin("RosterWorker"), "rows")["rows"]
-    settings = fm.VFL()._config().settings.to_dict()
-    net = {"bottom": [], "embedding": 1, "top": [], "dropout": 0.0, "conv": "cnn"}
-    net |= {"missing_indicator": False, "task": "auto"}
     got = 0
     with pytest.raises(Refused, match="have left in this run, and no more may"):
         for number in range(9):
             handle = attacker.begin("TopWorker", model=f"m{number}")
-            made = net | {"seed": number}
-            attacker.have(handle, "create", net=made, settings=settings, names=["bank"], widths=[0])
-            attacker.have(
-                handle, "attach", segments=[["all", rows]], settings=settings, train=False
-            )
+            made = SplitConfig(bottom=(), embedding=1, top=(), missing_indicator=False, seed=number)
+            config = made.to_wire()
+            attacker.have(handle, "create", config=config, names=["bank"], widths=[0])
+            attacker.have(handle, "attach", segments=[["all", rows]], config=config, train=False)
             attacker.have(handle, "predict_chunk", rows=np.arange(rows))
             attacker.have(handle, "predictions")
             got += 1

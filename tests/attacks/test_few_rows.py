@@ -20,15 +20,11 @@ from hypothesis import strategies as st
 from fedmend.data.table import Table
 from fedmend.errors import FedmendError, Refused
 from fedmend.federation import Alignment, Policy, Site
-from fedmend.split.halves import Settings
+from fedmend.split.config import Settings, SplitConfig
 
 from .reached import ENGINES, AtHost, AtSite, Reached, party
 
 ROWS = 120
-NET = {
-    "bottom": [4], "embedding": 1, "top": [4], "dropout": 0.0, "conv": "cnn",
-    "missing_indicator": False, "seed": 0, "task": "auto",
-}  # fmt: skip
 
 
 def table(rows: int = ROWS, unlabelled: int = 0) -> Table:
@@ -51,10 +47,14 @@ class Model:
     """A model of the label party's own columns that the coordinator made up, never trained."""
 
     def __init__(self, at: Reached, rows: int, batch_size: int = 256) -> None:
-        self.rows, self.how = rows, Settings(batch_size=batch_size).to_dict()
+        settings = Settings(batch_size=batch_size)
+        config = SplitConfig(
+            bottom=(4,), embedding=1, top=(4,), missing_indicator=False, settings=settings
+        )
+        self.rows, self.how = rows, config.to_wire()
         self.top = at.worker("TopWorker", model="made up")
-        self.top.create(net=NET, settings=self.how, names=["bank"], widths=[0])
-        self.top.attach(segments=[["aligned", rows]], settings=self.how, train=True)
+        self.top.create(config=self.how, names=["bank"], widths=[0])
+        self.top.attach(segments=[["aligned", rows]], config=self.how, train=True)
 
     def accuracy(self, rows: Any) -> float:
         """Over these rows, as the coordinator is told."""
@@ -206,7 +206,7 @@ def test_a_coordinator_that_asks_until_it_is_refused_tells_no_label(bank):
         sets.append(np.isin(np.arange(ROWS), rows))
     assert 1 <= len(sets) < ROWS // 5
     guess, *_ = np.linalg.lstsq(np.array(sets, float), np.array(answers), rcond=None)
-    model.top.attach(segments=[["aligned", ROWS]], settings=model.how, train=True)
+    model.top.attach(segments=[["aligned", ROWS]], config=model.how, train=True)
     model.top.predict_chunk(rows=np.arange(ROWS))
     predicted = model.top.predictions().argmax(1)
     truth = (bank.site.tables["train"].y == "yes").to_numpy(int)

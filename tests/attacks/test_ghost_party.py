@@ -22,16 +22,13 @@ from fedmend.secure.keys import Identity, keyring
 from fedmend.secure.sums_numbers import SumForm
 from fedmend.serve.asking import groups_of
 from fedmend.serve.worker import PredictionWorker
-from fedmend.split.halves import Settings
+from fedmend.split.config import SplitConfig
 
 from .reached import ENGINES, Asked, AtHost, AtSite, introduced, party
 
 ROWS = 60
 FORM = SumForm.of((-(2**20), 2**20), fraction_bits=None, parties=2)
-NET = {
-    "bottom": [], "embedding": 2, "dropout": 0.0, "conv": "cnn",
-    "missing_indicator": False, "seed": 0,
-}  # fmt: skip
+CONFIG = SplitConfig(bottom=(), embedding=2, missing_indicator=False).to_wire()
 
 
 def table() -> Table:
@@ -98,9 +95,8 @@ def test_embeddings_sealed_for_it(bank):
     theirs, ours = bank.worker("BottomWorker", model="m"), ghost().worker("BottomWorker", model="m")
     with pytest.raises(Refused, match="none of its partners"):
         introduced(("bank", theirs), ("ghost", ours))
-    settings = Settings().to_dict()
-    theirs.create(net=NET, settings=settings)
-    theirs.attach(segments=[["aligned", ROWS]], settings=settings)
+    theirs.create(config=CONFIG)
+    theirs.attach(segments=[["aligned", ROWS]], config=CONFIG)
     with pytest.raises(Refused, match="that is not sealed"):
         theirs.embed(rows=np.arange(ROWS))
     theirs.seal_for(party="ghost")

@@ -10,6 +10,7 @@ import inspect
 import re
 import warnings
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -34,22 +35,13 @@ from fedmend.generate.vfgain import VFGAIN
 from fedmend.methods.horizontal import rounds
 from fedmend.secure.align import align
 from fedmend.split import server_top
+from fedmend.split.config import Settings, SplitConfig
 from fedmend.split.features import BatchOrder
 from fedmend.split.parts import part_of
 from fedmend.split.workers import BottomWorker
 
 HELLO = Hello("spring", "spring run", ("vfl",), 0, 0.25)
-NET = {
-    "bottom": [8],
-    "top": [8],
-    "embedding": 4,
-    "dropout": 0.0,
-    "conv": "cnn",
-    "missing_indicator": True,
-    "seed": 0,
-    "task": "auto",
-}
-SETTINGS = fm.VFL(epochs=1)._config().settings.to_dict()
+CONFIG = SplitConfig(bottom=(8,), top=(8,), embedding=4, epochs=1)
 
 # ------------------------------------------------------------------ how a party opens its site
 
@@ -79,7 +71,7 @@ def opened(kit: Path, **changes: Any) -> Site:
 def first_weights(site: Site) -> torch.Tensor:
     """What a bottom of this site begins with, made by the worker that VFL uses."""
     handle = site.start("BottomWorker", "train", {"model": "m"})
-    site.call(handle, "create", {"net": NET, "settings": SETTINGS})
+    site.call(handle, "create", {"config": CONFIG.to_wire()})
     bottom = part_of(site, "m").bottom
     assert bottom is not None
     return torch.cat([value.flatten() for value in bottom.module.state_dict().values()])
@@ -222,7 +214,7 @@ def first_embeddings(host: PartyHost, **changes: Any) -> tuple[np.ndarray, np.nd
     handle = ask("start", worker="BottomWorker", scope="train", params={"model": "m"})
     for method, kwargs in (
         ("create", WIDE),
-        ("attach", {"segments": [["all", rows]], "settings": WIDE["settings"]}),
+        ("attach", {"segments": [["all", rows]], **WIDE}),
         ("set_order", {"rows": np.arange(rows)}),
     ):
         ask("call", handle=handle, method=method, kwargs=kwargs)
@@ -232,10 +224,7 @@ def first_embeddings(host: PartyHost, **changes: Any) -> tuple[np.ndarray, np.nd
     return found.numpy(), order.next().numpy()
 
 
-WIDE = {
-    "net": {**NET, "bottom": [64], "embedding": 32},
-    "settings": {**SETTINGS, "batch_size": 64},
-}
+WIDE = {"config": replace(CONFIG, bottom=(64,), embedding=32, settings=Settings(64)).to_wire()}
 
 
 @pytest.mark.parametrize("known", [True, False])
@@ -465,6 +454,7 @@ KNOWN = {
     "methods/boosting/boost.py": "B's own held-out rows and columns of a tree; A is told neither",
     "methods/boosting/histograms.py": "a tree's rows, which both sides must draw alike",
     "methods/completion/neural.py": "the coordinator's: numbered rows held out, told to both",
+    "methods/vertical/few_shot.py": "k-means begins with a number from the party's own stream",
     "split/server_top.py": "the coordinator's own: numbered rows held out of the sums it trains on",
     "split/session.py": "the coordinator's: which embeddings are looked at for imputed ones",
     "split/sides.py": "the spread of an imputed embedding in predictions, at the top's own party",

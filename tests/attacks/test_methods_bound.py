@@ -27,6 +27,7 @@ from fedmend.federation import KINDS, Alignment, Federation, Party, Policy, Work
 from fedmend.federation.bound import EVERY_RUN, Bound, declared, published
 from fedmend.federation.engines.flare.host import Hello
 from fedmend.methods.registry import ANNOTATED, COMPLETIONS, HORIZONTAL, METHODS, method_class
+from fedmend.split.config import SplitConfig
 
 NAMED_ONLY = {"products", "sums", "correlation"}
 
@@ -104,16 +105,15 @@ def test_embeddings_do_not_pass_a_coordinator_that_has_no_need_to_read_them(
     tmp_path: Path,
 ) -> None:
     """A variant: the coordinator does not seal, reads embeddings, and sends gradients it chose."""
-    net = {"bottom": [], "embedding": 2, "top": [], "dropout": 0.0, "conv": "cnn"}
-    net |= {"missing_indicator": False, "seed": 0, "task": "auto"}
-    settings = fm.VFL()._config().settings.to_dict()
+    how = SplitConfig(bottom=(), embedding=2, top=(), missing_indicator=False)
+    config = how.to_wire()
 
     def reach(folder: str, method: str, policy: str = "") -> Any:
         attacker = Hostile(tmp_path / folder, people(), method, policy=policy)
         rows = attacker.have(attacker.begin("RosterWorker"), "rows")["rows"]
         handle = attacker.begin("BottomWorker", model="m")
-        attacker.have(handle, "create", net=net, settings=settings)
-        attacker.have(handle, "attach", segments=[["all", rows]], settings=settings)
+        attacker.have(handle, "create", config=config)
+        attacker.have(handle, "attach", segments=[["all", rows]], config=config)
         attacker.have(handle, "set_order", rows=np.arange(rows))
         return attacker, handle, rows
 

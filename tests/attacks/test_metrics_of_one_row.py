@@ -21,7 +21,7 @@ from fedmend.federation.labels import response_matrix
 from fedmend.methods.annotators.worker import LabelWorker
 from fedmend.methods.horizontal.networks import initial_weights
 from fedmend.methods.horizontal.worker import ClientWorker
-from fedmend.split.halves import Settings
+from fedmend.split.config import SplitConfig
 from fedmend.split.workers import TopWorker
 
 EPSILON = 0.1
@@ -65,16 +65,12 @@ def check(fed: fm.Federation, guesses: np.ndarray) -> None:
 def test_metrics_of_a_model_of_ones_own_give_the_draw_of_a_row() -> None:
     fed = federation("clinic")
     fm.VFL(**QUICK, label_dp=EPSILON).fit(fed)
-    net = {
-        "bottom": [4], "embedding": 1, "top": [4], "dropout": 0.0, "conv": "cnn",
-        "missing_indicator": False, "seed": 0, "task": "auto",
-    }  # fmt: skip
-    settings = Settings().to_dict()
+    config = SplitConfig(bottom=(4,), embedding=1, top=(4,), missing_indicator=False).to_wire()
     guesses = []
     with fed.workers(TopWorker, parties=["clinic"], model="mine") as crew:
         top = crew["clinic"]
-        top.create(net, settings, ["clinic"], [0])
-        top.attach([["aligned", ROWS]], settings, False)
+        top.create(config, ["clinic"], [0])
+        top.attach([["aligned", ROWS]], config, False)
         for row in range(ASKED):
             one = np.array([row])
             top.predict_chunk(one)

@@ -15,7 +15,7 @@ def make_scene(make_fed, make_frame):
     def scene_of(n: int = 400, task: str = "binary", **budget) -> Scene:
         frame = make_frame(n, task=task)
         fed = make_fed(frame)
-        model = SimpleNamespace(label_party="bank", classes_=np.unique(frame["y"]))
+        model = SimpleNamespace(learnt_from=lambda _: ["bank"], classes_=np.unique(frame["y"]))
         return Scene(fed, model, Budget(**budget))
 
     return scene_of

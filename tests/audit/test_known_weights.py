@@ -12,18 +12,11 @@ from fedmend.audit.known_weights import KnownWeights, explained_rows, rebuilt_bo
 from fedmend.audit.scene import NotApplicable
 from fedmend.audit.sightings import Sightings
 from fedmend.data.table import Table
+from fedmend.split.config import SplitConfig
 from fedmend.split.features import Features
 from fedmend.split.workers import BottomWorker
 
-NET = {
-    "bottom": [24],
-    "embedding": 12,
-    "dropout": 0.0,
-    "conv": "cnn",
-    "missing_indicator": False,
-    "seed": 0,
-}
-SETTINGS = fm.VFL()._config().settings.to_dict()
+CONFIG = SplitConfig(bottom=(24,), embedding=12, missing_indicator=False)
 
 
 @pytest.mark.parametrize("method", [fm.VFL(epochs=1), fm.RISA(epochs=1, members=2)])
@@ -53,7 +46,7 @@ def test_wrong_seeds_and_names_explain_nothing() -> None:
     rng = np.random.default_rng(0)
     columns = {"x": rng.normal(size=50), "z": rng.normal(size=50), "k": rng.choice(list("abc"), 50)}
     table = Table(np.arange(50), columns)
-    given = {"net": NET, "settings": SETTINGS}
+    given = {"config": CONFIG.to_wire()}
     part = rebuilt_bottom(BottomWorker, given, "telco", 3, table)
     encoded = part.encoder.transform(table)
     features = Features(encoded, np.arange(50), torch.device("cpu"), torch.float32)

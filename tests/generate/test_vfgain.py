@@ -19,8 +19,8 @@ from fedmend.federation.site import Alignment, Site
 from fedmend.generate import vfgain
 from fedmend.generate.gain import GAIN, Rows
 from fedmend.generate.training import EMA, held_out
-from fedmend.generate.vfgain import VFGAIN
-from fedmend.generate.vfgain_workers import (
+from fedmend.generate.vfgain import (
+    VFGAIN,
     ContextWorker,
     ImputerWorker,
     give_rows,

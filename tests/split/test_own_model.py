@@ -16,7 +16,8 @@ from fedmend.federation import Alignment, AlignmentCounts, Federation
 from fedmend.flow.kept import keep_completion, restore_completion
 from fedmend.split.features import Features
 from fedmend.split.halves import Settings
-from fedmend.split.own_model import own_model, own_outputs
+from fedmend.split.parts import own_model
+from fedmend.split.workers import own_outputs
 
 LATE = np.array(["no", "yes"])
 

@@ -16,12 +16,21 @@ from fedmend.data.encode import Encoder
 from fedmend.federation import Federation
 from fedmend.learn.nets import Batch, Bottom, initialise
 from fedmend.learn.optim import OptimizerSpec
+from fedmend.methods.vertical.absent_partner import MeanTop
+from fedmend.split.config import SplitConfig
 from fedmend.split.features import BatchOrder
 from fedmend.split.halves import Settings
-from fedmend.split.joint import JointSpec, MeanTop, Views
-from fedmend.split.partial import MixedOrder, PartialNetwork, Presence, make_up, presence
+from fedmend.split.partial import (
+    JointSpec,
+    MixedOrder,
+    PartialNetwork,
+    Presence,
+    Views,
+    make_up,
+    presence,
+)
 from fedmend.split.parts import part_of
-from fedmend.split.training import SplitConfig, epoch_seed
+from fedmend.split.training import epoch_seed
 
 CPU = torch.device("cpu")
 Make = Callable[..., Any]

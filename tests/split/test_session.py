@@ -13,9 +13,10 @@ import pytest
 
 from fedmend.errors import DataError
 from fedmend.learn.optim import OptimizerSpec
+from fedmend.split.config import SplitConfig
 from fedmend.split.halves import Settings
 from fedmend.split.server_top import ServerTop
-from fedmend.split.training import SplitConfig, SplitNetwork
+from fedmend.split.training import SplitNetwork
 from fedmend.split.workers import TopWorker
 
 Make = Callable[..., Any]

@@ -18,9 +18,9 @@ from fedmend.methods.risa.imputation import OwnRows, mean_row
 from fedmend.methods.risa.parts import part_of
 from fedmend.methods.risa.session import EvidenceNetwork, How
 from fedmend.methods.risa.training import EvidenceTopHalf, _Trained
+from fedmend.split.config import SplitConfig
 from fedmend.split.halves import Settings
 from fedmend.split.sharing import Sharing
-from fedmend.split.training import SplitConfig
 
 
 def halves(rows: int, overlap: int, *, same: bool = False) -> Federation:

@@ -17,10 +17,11 @@ from fedmend.errors import AlignmentError, ConfigError, DataError, FedmendWarnin
 from fedmend.federation import Federation
 from fedmend.learn.nets import Bottom, BottomSpec, Top, TopSpec, initialise
 from fedmend.learn.optim import OptimizerSpec
+from fedmend.split.config import SplitConfig
 from fedmend.split.halves import Settings
 from fedmend.split.parts import part_of
 from fedmend.split.server_top import ServerTop
-from fedmend.split.training import SplitConfig, SplitNetwork, epoch_seed
+from fedmend.split.training import SplitNetwork, epoch_seed
 from fedmend_bench.foundations.split import (
     Size,
     make_federation,

@@ -28,9 +28,9 @@ from fedmend.data.encode import Encoded
 from fedmend.data.table import Table
 from fedmend.federation import COORDINATOR, Site
 from fedmend.methods.risa.ensemble import BottomEnsemble
-from fedmend.split.halves import Settings
+from fedmend.split.config import SplitConfig
 from fedmend.split.parts import BottomPart
-from fedmend.split.worker import SplitWorker
+from fedmend.split.workers import SplitWorker
 
 __all__ = ["KnownWeights", "explained_rows", "rebuilt_bottom"]
 
@@ -59,7 +59,7 @@ class KnownWeights:
         """Keep the settings of every party's first bottom, and the first batch it sends."""
         if heard.scope != self.sightings.scope or not isinstance(heard.at, SplitWorker):
             return
-        if heard.method == "create" and "net" in heard.given:
+        if heard.method == "create" and "config" in heard.given:
             self._made.setdefault(heard.party, (type(heard.at), dict(heard.given)))
         if heard.party in self._first or heard.method not in ("step", "embed"):
             return
@@ -130,7 +130,7 @@ def rebuilt_bottom(
     """
     site = Site(party, {"train": table}, seed=seed)
     made = worker(site, model="rebuilt")
-    return made._new_bottom(given["net"], Settings.from_dict(given["settings"]))
+    return made._new_bottom(SplitConfig.from_wire(given["config"]))
 
 
 def explained_rows(

@@ -12,14 +12,13 @@ it. The level without messages is what the same matching gives for shuffled labe
 from __future__ import annotations
 
 import numpy as np
-import torch
+from sklearn.cluster import KMeans
 
 from fedmend.audit.result import Finding
 from fedmend.audit.scene import NotApplicable, Scene
 from fedmend.audit.scores import balanced_accuracy, best_matching, bootstrap, label_score
 from fedmend.audit.sightings import WEIGHTED_SUMS, Sightings
 from fedmend.audit.tap import Heard
-from fedmend.learn.clusters import k_means
 from fedmend.learn.metrics import auc
 
 __all__ = ["LabelsFromGradients"]
@@ -105,17 +104,10 @@ def leading_axis(units: np.ndarray) -> np.ndarray:
 def clustered(units: np.ndarray, classes: int, rng: np.random.Generator) -> np.ndarray:
     """The tightest of several k-means clusterings, along the leading axes."""
     _, vectors = np.linalg.eigh(units.T @ units)
-    points = torch.from_numpy(units @ vectors[:, -2 * classes :]).float()
-    best, least = np.zeros(len(units), dtype=np.int64), float("inf")
-    for _ in range(STARTS):
-        generator = torch.Generator().manual_seed(int(rng.integers(2**31)))
-        chosen = k_means(points, classes, generator)
-        sums = torch.zeros(classes, points.shape[1]).index_add_(0, chosen, points)
-        centres = sums / torch.bincount(chosen, minlength=classes).clamp_min(1)[:, None]
-        spread = float((points - centres[chosen]).square().sum())
-        if spread < least:
-            best, least = chosen.numpy(), spread
-    return best
+    points = units @ vectors[:, -2 * classes :]
+    drawn = int(rng.integers(2**31))
+    found: np.ndarray = KMeans(classes, n_init=STARTS, random_state=drawn).fit_predict(points)
+    return found
 
 
 def _relative_lengths(stacked: np.ndarray, counts: np.ndarray) -> np.ndarray:

@@ -23,8 +23,7 @@ from fedmend.split.belief import (
     keep_confidence,
     label_belief,
 )
-from fedmend.split.own_model import keep_own_model, own_model
-from fedmend.split.parts import Part, read_file, write_file
+from fedmend.split.parts import Part, keep_own_model, own_model, read_file, write_file
 
 __all__ = [
     "AlignmentKeeper",

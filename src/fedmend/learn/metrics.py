@@ -1,4 +1,7 @@
-"""Metrics in plain numpy, equal to scikit-learn's (the tests compare), light enough for a site."""
+"""Metrics by classes that are known, or known through randomised response.
+
+Without noise they are scikit-learn's (the tests compare), which knows no labels drawn at random.
+"""
 
 from __future__ import annotations
 
@@ -37,23 +40,15 @@ def classification(
     noise: P(y | class) where `y` was drawn at random; the metrics are then estimates of those by
     the classes, which scatter more the less of a class there is in `y`.
     """
-    predicted = probabilities.argmax(1)
-    if noise is None:
-        return {
-            "accuracy": float((predicted == y).mean()) if len(y) else float("nan"),
-            "auc": auc(y, probabilities),
-            "f1": macro_f1(y, predicted),
-            "log_loss": log_loss(y, probabilities),
-        }
     if not len(y):
         return dict.fromkeys(CLASSIFICATION, float("nan"))
-    weight = counted(y, probabilities.shape[1], noise)
+    predicted, weight = probabilities.argmax(1), counted(y, probabilities.shape[1], noise)
     losses = -np.log(np.clip(probabilities.astype(np.float64), np.finfo(np.float64).eps, 1.0))
     return {
         "accuracy": as_share(weight[np.arange(len(y)), predicted].mean()),
-        "auc": _weighted_auc(weight, probabilities),
+        "auc": _auc(weight, probabilities),
         "f1": as_share(f1_of(confusion(weight, predicted))),
-        "log_loss": max(0.0, float((weight * losses).sum(1).mean())),
+        "log_loss": float(np.maximum(0.0, (weight * losses).sum(1).mean())),
     }
 
 
@@ -83,8 +78,16 @@ def selves(weight: np.ndarray) -> np.ndarray:
     return (own * (weight.sum(1, keepdims=True) - own)).sum(0)
 
 
-def _weighted_auc(weight: np.ndarray, probabilities: np.ndarray) -> float:
-    """As `auc`, over pairs of different rows, each of which counts as far as its rows do."""
+def auc(y: np.ndarray, probabilities: np.ndarray) -> float:
+    """Area under the ROC curve; for more than two classes the mean of one-against-rest.
+
+    Not a number where a class has no row, or has all of them.
+    """
+    return _auc(counted(y, probabilities.shape[1]), probabilities)
+
+
+def _auc(weight: np.ndarray, probabilities: np.ndarray) -> float:
+    """The share of pairs of different rows in order, each counted as far as its rows are."""
     asked = [1] if weight.shape[1] == 2 else range(weight.shape[1])
     areas = []
     for c, own in zip(asked, selves(weight), strict=True):
@@ -114,52 +117,6 @@ def regression(y: np.ndarray, predicted: np.ndarray) -> dict[str, float]:
         "mae": float(np.abs(error).mean()),
         "r2": 1.0 - float((error**2).sum()) / spread if spread > 0 else float("nan"),
     }
-
-
-def auc(y: np.ndarray, probabilities: np.ndarray) -> float:
-    """Area under the ROC curve; for more than two classes the mean of one-against-rest.
-
-    Not a number where a class has no row, or has all of them.
-    """
-    classes = probabilities.shape[1]
-    if classes == 2:
-        return _binary_auc(y == 1, probabilities[:, 1])
-    parts = [_binary_auc(y == c, probabilities[:, c]) for c in range(classes)]
-    return float(np.mean(parts))
-
-
-def _binary_auc(positive: np.ndarray, score: np.ndarray) -> float:
-    n_positive = int(positive.sum())
-    n_negative = len(positive) - n_positive
-    if n_positive == 0 or n_negative == 0:
-        return float("nan")
-    ranks = average_ranks(score)
-    return (float(ranks[positive].sum()) - n_positive * (n_positive + 1) / 2) / (
-        n_positive * n_negative
-    )
-
-
-def average_ranks(values: np.ndarray) -> np.ndarray:
-    """Ranks from 1, ties sharing their mean rank."""
-    _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
-    last = np.cumsum(counts)
-    return ((last - counts + 1 + last) / 2)[inverse]
-
-
-def macro_f1(y: np.ndarray, predicted: np.ndarray) -> float:
-    """The mean F1 over the classes that occur in `y` or in the prediction."""
-    scores = []
-    for c in np.union1d(y, predicted):
-        hit = float(((y == c) & (predicted == c)).sum())
-        scores.append(2 * hit / float((y == c).sum() + (predicted == c).sum()))
-    return float(np.mean(scores)) if scores else float("nan")
-
-
-def log_loss(y: np.ndarray, probabilities: np.ndarray) -> float:
-    if not len(y):
-        return float("nan")
-    given = probabilities[np.arange(len(y)), y].astype(np.float64)
-    return float(-np.log(np.clip(given, np.finfo(np.float64).eps, 1.0)).mean())
 
 
 def normalised_entropy(probabilities: np.ndarray) -> np.ndarray:

@@ -19,12 +19,10 @@ from fedmend.methods.risa.risa import RISA, ImageRISA
 from fedmend.methods.vertical.absent_partner import AbsentPartner
 from fedmend.methods.vertical.fedcvt import FedCVT
 from fedmend.methods.vertical.few_shot import FewShotVFL
-from fedmend.methods.vertical.local import Local
-from fedmend.methods.vertical.local_vfl import LocalVFL
 from fedmend.methods.vertical.random_match import RandomMatch
 from fedmend.methods.vertical.sfhtl import SFHTL
 from fedmend.methods.vertical.ssl_vfl import SSLVFL
-from fedmend.methods.vertical.vfl import VFL
+from fedmend.methods.vertical.vfl import VFL, Local, LocalVFL
 
 __all__ = [
     "EM",

@@ -6,24 +6,26 @@ import os
 import secrets
 import tempfile
 from collections.abc import Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 
+from fedmend._parameters import Rules, check_values, parameters
 from fedmend.errors import ConfigError, DataError, NotFitted, Refused
 from fedmend.federation import Federation, require_federation
-from fedmend.learn.optim import OptimizerSpec
 from fedmend.methods.contract import Estimator
+from fedmend.split.config import SplitConfig
 from fedmend.split.features import ALIGNED, ALL
-from fedmend.split.halves import Settings
 from fedmend.split.parts import MANIFEST, read_json, write_json
-from fedmend.split.training import Progress, SplitConfig, SplitNetwork
+from fedmend.split.training import Progress, SplitNetwork
 
 if TYPE_CHECKING:
     import pandas as pd
 
 
+@parameters
 class SplitEstimator(Estimator):
     """A split network behind fit / predict / predict_proba / score / save / load.
 
@@ -35,66 +37,42 @@ class SplitEstimator(Estimator):
     label_party: whose labels, when several parties have some.
     augment: "weak" flips and shifts images in training.
     schedule: "constant", or "one-cycle" (which for SGD comes with Nesterov's momentum).
-    seal: embeddings and gradients cross in boxes that the coordinator cannot open; None is
+    seal: embeddings and gradients cross end-to-end encrypted, unread by the coordinator; None is
     between machines, where there is somebody to hide from.
     label_dp: ε of randomised response at the label party, through which alone the training knows
     labels, or None. Drawn once, and kept; what was told with which ε is `privacy_`.
     """
 
-    _network_type: ClassVar[type[SplitNetwork]] = SplitNetwork
+    bottom: tuple[int, ...] = (64,)
+    embedding: int = 32
+    top: tuple[int, ...] = (64,)
+    dropout: float = 0.0
+    conv: str = "cnn"
+    missing_indicator: bool = True
+    task: str = "auto"
+    epochs: int = 100
+    batch_size: int = 64
+    optimizer: str = "adam"
+    lr: float = 1e-3
+    weight_decay: float = 1e-4
+    validation: float = 0.15
+    patience: int | None = 10
+    metric: str | None = None
+    precision: str = "float32"
+    wire: str = "same"
+    local_steps: int = 1
+    seed: int = 0
+    label_party: str | None = None
+    augment: str = "none"
+    schedule: str = "constant"
+    seal: bool | None = None
+    label_dp: float | None = None
 
-    def __init__(
-        self,
-        *,
-        bottom: tuple[int, ...] = (64,),
-        embedding: int = 32,
-        top: tuple[int, ...] = (64,),
-        dropout: float = 0.0,
-        conv: str = "cnn",
-        missing_indicator: bool = True,
-        task: str = "auto",
-        epochs: int = 100,
-        batch_size: int = 64,
-        optimizer: str = "adam",
-        lr: float = 1e-3,
-        weight_decay: float = 1e-4,
-        validation: float = 0.15,
-        patience: int | None = 10,
-        metric: str | None = None,
-        precision: str = "float32",
-        wire: str = "same",
-        local_steps: int = 1,
-        seed: int = 0,
-        label_party: str | None = None,
-        augment: str = "none",
-        schedule: str = "constant",
-        seal: bool | None = None,
-        label_dp: float | None = None,
-    ) -> None:
-        self.bottom = bottom
-        self.embedding = embedding
-        self.top = top
-        self.dropout = dropout
-        self.conv = conv
-        self.missing_indicator = missing_indicator
-        self.task = task
-        self.epochs = epochs
-        self.batch_size = batch_size
-        self.optimizer = optimizer
-        self.lr = lr
-        self.weight_decay = weight_decay
-        self.validation = validation
-        self.patience = patience
-        self.metric = metric
-        self.precision = precision
-        self.wire = wire
-        self.local_steps = local_steps
-        self.seed = seed
-        self.label_party = label_party
-        self.augment = augment
-        self.schedule = schedule
-        self.seal = seal
-        self.label_dp = label_dp
+    _network_type: ClassVar[type[SplitNetwork]] = SplitNetwork
+    _trains_on: ClassVar[str] = "aligned"
+    """Which rows: "aligned", also the label party's others ("labelled"), or "all" parties'."""
+    _rules: ClassVar[Rules] = {}
+    """What the method's own parameters must be; those of all split networks: `SplitConfig`."""
 
     # ------------------------------------------------------------------ fitting
 
@@ -135,40 +113,13 @@ class SplitEstimator(Estimator):
         self._config()
 
     def _config(self) -> SplitConfig:
-        optimizer = OptimizerSpec(
-            self.optimizer, self.lr, self.weight_decay, nesterov=self.schedule == "one-cycle"
-        )
-        settings = Settings(
-            self.batch_size,
-            optimizer,
-            self.precision,
-            self.wire,
-            self.local_steps,
-            augment=self.augment,
-            schedule=self.schedule,
-            schedule_epochs=self.epochs if self.schedule != "constant" else 0,
-        )
-        return SplitConfig(
-            bottom=tuple(self.bottom),
-            embedding=self.embedding,
-            top=tuple(self.top),
-            dropout=self.dropout,
-            conv=self.conv,
-            missing_indicator=self.missing_indicator,
-            task=self.task,
-            epochs=self.epochs,
-            validation=self.validation,
-            patience=self.patience,
-            metric=self.metric,
-            seed=self.seed,
-            settings=settings,
-            options=self._options(),
-            seal=self.seal,
-            label_dp=self.label_dp,
-        )
+        check_values(self, self._rules)
+        # Of all split networks: a method may set some of them that it does not take.
+        params = {each.name: getattr(self, each.name) for each in fields(SplitEstimator)}
+        return SplitConfig.of(params, options=self._options())
 
     def _options(self) -> dict[str, Any]:
-        """What the method's own workers are told besides the network's shape."""
+        """What the method's own workers and network are told besides, as wire values."""
         return {}
 
     def _adopt(self, fed: Federation, network: SplitNetwork) -> None:
@@ -188,7 +139,11 @@ class SplitEstimator(Estimator):
         return parties
 
     def _training_rows(self, fed: Federation, label_party: str) -> list[list[object]]:
-        return [[ALIGNED, fed.alignment.aligned]]
+        names = [] if self._trains_on == "aligned" else [label_party]
+        if self._trains_on == "all":
+            names += [each for each in self._parties(fed, label_party) if each != label_party]
+        own = ([name, fed.alignment.unaligned[name]] for name in names)
+        return [[ALIGNED, fed.alignment.aligned], *own]
 
     # ------------------------------------------------------------------ using
 
@@ -262,8 +217,7 @@ class SplitEstimator(Estimator):
     def _ready(
         self, fed: Federation, rows: str | None
     ) -> tuple[SplitNetwork, list[list[object]], bool]:
-        if not hasattr(self, "network_"):
-            raise NotFitted(f"{type(self).__name__} is not fitted. Mend: call fit(fed) first")
+        self._require_fit()
         require_federation(fed)
         if fed.engine is not self.fed_.engine:
             raise ConfigError(
@@ -285,6 +239,10 @@ class SplitEstimator(Estimator):
             )
         return self.network_, self._all_rows(fed), True
 
+    def _require_fit(self) -> None:
+        if not hasattr(self, "network_"):
+            raise NotFitted(f"{type(self).__name__} is not fitted. Mend: call fit(fed) first")
+
     def _all_rows(self, fed: Federation) -> list[list[object]]:
         """All rows of the label party, as segments; alone it knows all of them."""
         party = str(self.network_.label_party)
@@ -303,8 +261,7 @@ class SplitEstimator(Estimator):
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Every party writes its own part; `model.json` comes last and makes it a model."""
-        if not hasattr(self, "network_"):
-            raise NotFitted(f"{type(self).__name__} is not fitted. Mend: call fit(fed) first")
+        self._require_fit()
         folder = Path(path)
         (folder / MANIFEST).unlink(missing_ok=True)
         self.network_.save(str(folder))
@@ -330,8 +287,7 @@ class SplitEstimator(Estimator):
         The label party has all it needs. Others, if named, are given a copy of the top, where the
         label party's policy lets "weights" out. Returns a sentence for each that cannot.
         """
-        if not hasattr(self, "network_"):
-            raise NotFitted(f"{type(self).__name__} is not fitted. Mend: call fit(fed) first")
+        self._require_fit()
         folder, network = Path(path), self.network_
         saved = read_json(folder / MANIFEST, "a saved model") | {"alone": True}
         without: list[str] = []

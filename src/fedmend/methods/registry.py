@@ -103,7 +103,7 @@ def _horizontal(
 _RECORDS = (
     Record(
         "local",
-        "vertical.local:Local",
+        "vertical.vfl:Local",
         "the label party alone, with its own columns",
         "vfl-baselines",
         partners=False,
@@ -122,7 +122,7 @@ _RECORDS = (
     ),
     Record(
         "local-vfl",
-        "vertical.local_vfl:LocalVFL",
+        "vertical.vfl:LocalVFL",
         "all parties and all labelled rows, zeros where a side is missing",
         "vfl-baselines",
         contest="torn",

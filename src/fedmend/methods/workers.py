@@ -8,7 +8,7 @@ A party looks a method up here, in its own installation; whatever is not in its 
 from __future__ import annotations
 
 from fedmend.federation.bound import but, declare
-from fedmend.generate.vfgain_workers import ContextWorker, ImputerWorker
+from fedmend.generate.vfgain import ContextWorker, ImputerWorker
 from fedmend.methods.annotators.corrected import CorrectedLabelWorker
 from fedmend.methods.annotators.worker import LabelWorker
 from fedmend.methods.completion.generation import GenerateWorker
@@ -24,9 +24,9 @@ from fedmend.methods.completion.self_training import SelfTrainingWorker
 from fedmend.methods.completion.trees import TreeFeatures, TreeTargets
 from fedmend.methods.horizontal.worker import ClientWorker, HiddenClientWorker, ModelKeeper
 from fedmend.methods.risa.workers import EvidenceBottomWorker, EvidenceTopWorker
-from fedmend.methods.vertical.contrastive import PretrainWorker
-from fedmend.methods.vertical.local_ssl import GradientWorker, HeadWorker, LocalWorker
+from fedmend.methods.vertical.few_shot import GradientWorker, HeadWorker, LocalWorker
 from fedmend.methods.vertical.random_match import RandomMatchWorker
+from fedmend.methods.vertical.ssl_vfl import PretrainWorker
 from fedmend.secure.inner_product import PRODUCT_WORKERS
 from fedmend.secure.ranks import RankWorker
 from fedmend.secure.sums import SumWorker

@@ -21,10 +21,11 @@ from fedmend.errors import ConfigError, DataError
 from fedmend.federation import Federation
 from fedmend.learn.optim import OptimizerSpec
 from fedmend.preflight.power_law import Point, point_of, read_curve, widening
+from fedmend.split.config import SplitConfig
 from fedmend.split.features import ALIGNED, Segments
 from fedmend.split.halves import Settings
 from fedmend.split.session import Session
-from fedmend.split.training import SplitConfig, SplitNetwork
+from fedmend.split.training import SplitNetwork
 
 __all__ = ["Curve", "fit_and_score", "learning_curve"]
 

@@ -63,6 +63,23 @@ def check_names(parties: Iterable[str], taken: Sequence[str] = (ALIGNED, ALL)) -
         )
 
 
+def spans(segments: Segments) -> list[tuple[str, int, int]]:
+    """Every segment's name, its first row number, and the one after its last.
+
+    >>> spans([["aligned", 10], ["bank", 5]])
+    [('aligned', 0, 10), ('bank', 10, 15)]
+    """
+    ends = np.cumsum([0, *(int(str(count)) for _, count in segments)]).tolist()
+    return [(str(name), *ends[i : i + 2]) for i, (name, _) in enumerate(segments)]
+
+
+def rows_of(segments: Segments, names: Sequence[str | None], rows: np.ndarray) -> np.ndarray:
+    """Those of the row numbers that belong to segments of these names, segment by segment."""
+    inside = [(at, end) for name, at, end in spans(segments) if name in names]
+    found = [rows[(rows >= at) & (rows < end)] for at, end in inside]
+    return np.concatenate([np.zeros(0, np.int64), *found])
+
+
 def own_rows(
     party: str, segments: Segments, alignment: Alignment | None, n_rows: int
 ) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""The two halves of a split network, in plain torch: no parties, no calls, no ledger.
+"""The two models of a split network in training, in plain torch: no parties, no calls, no ledger.
 
 A bottom half turns rows into embeddings and takes gradients back; a top half turns embeddings
 into a loss and gradients. One exchange per step: the gradient of step t arrives with the request
@@ -9,8 +9,6 @@ piece (the tests compare weights).
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
@@ -18,92 +16,36 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fedmend.errors import ConfigError
 from fedmend.federation.randomness import begin
 from fedmend.learn.augment import Weak
-from fedmend.learn.nets import Batch, seed_dropout
-from fedmend.learn.optim import FlatOptimizer, OptimizerSpec
+from fedmend.learn.nets import Batch, Top, seed_dropout
+from fedmend.learn.optim import FlatOptimizer
 from fedmend.learn.recorded import EmbedStep, Recorded, can_record
 from fedmend.split.belief import label_loss
+from fedmend.split.config import Settings, resolve_device
 from fedmend.split.features import BatchOrder, Features
 
-PRECISIONS = ("float32", "float64", "bf16")
-AUGMENTATIONS = ("none", "weak")
-SCHEDULES = ("constant", "one-cycle")
-WIRE_TYPES = {"same": None, "float16": torch.float16, "bfloat16": torch.bfloat16}
-
-
-@dataclass(frozen=True)
-class Settings:
-    """How to train; the same at every party.
-
-    precision: "float32", "float64" (tests), or "bf16" (autocast).
-    wire: dtype of embeddings and gradients on the wire: "same", "float16", "bfloat16".
-    local_steps: updates of a bottom per exchange, the later ones with the stale gradient.
-    augment: "none", or "weak": in training images are flipped and shifted, a row's sides alike.
-    schedule: "constant", or "one-cycle": the learning rate rises over the first fifth of
-    `schedule_epochs` and falls to zero over the rest.
-    """
-
-    batch_size: int = 256
-    optimizer: OptimizerSpec = field(default_factory=OptimizerSpec)
-    precision: str = "float32"
-    wire: str = "same"
-    local_steps: int = 1
-    augment: str = "none"
-    schedule: str = "constant"
-    schedule_epochs: int = 0
-
-    def __post_init__(self) -> None:
-        problems = []
-        if self.augment not in AUGMENTATIONS:
-            problems.append(f"augment must be one of {AUGMENTATIONS}, got {self.augment!r}")
-        if self.schedule not in SCHEDULES:
-            problems.append(f"schedule must be one of {SCHEDULES}, got {self.schedule!r}")
-        if self.schedule != "constant" and self.schedule_epochs < 1:
-            problems.append(f"schedule_epochs must be at least 1, got {self.schedule_epochs}")
-        if self.batch_size < 1:
-            problems.append(f"batch_size must be at least 1, got {self.batch_size}")
-        if self.local_steps < 1:
-            problems.append(f"local_steps must be at least 1, got {self.local_steps}")
-        if self.precision not in PRECISIONS:
-            problems.append(f"precision must be one of {PRECISIONS}, got {self.precision!r}")
-        if self.wire not in WIRE_TYPES:
-            problems.append(f"wire must be one of {tuple(WIRE_TYPES)}, got {self.wire!r}")
-        if problems:
-            raise ConfigError(problems)
-
-    @property
-    def dtype(self) -> torch.dtype:
-        return torch.float64 if self.precision == "float64" else torch.float32
-
-    def autocast(self, device: torch.device, *, cache: bool = True) -> AbstractContextManager[Any]:
-        if self.precision != "bf16":
-            return nullcontext()
-        return torch.autocast(device.type, torch.bfloat16, cache_enabled=cache)
-
-    def for_wire(self, tensor: Tensor) -> Tensor:
-        target = WIRE_TYPES[self.wire]
-        return tensor if target is None else tensor.to(target)
-
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> Settings:
-        optimizer = dict(values["optimizer"])
-        optimizer["betas"] = tuple(optimizer["betas"])
-        return cls(**{**values, "optimizer": OptimizerSpec(**optimizer)})
+__all__ = [
+    "BottomHalf",
+    "ServerTopHalf",
+    "Settings",
+    "TopHalf",
+    "one_cycle",
+    "recorded_embedding",
+    "resolve_device",
+    "soft_loss",
+]
 
 
 class _Half:
     """What both halves share: modules, an optimizer, best weights kept, checkpoints."""
 
+    order: BatchOrder
+
     def __init__(self, module: nn.Module, settings: Settings, device: torch.device) -> None:
         self.module = module.to(device, settings.dtype)
         self.settings = settings
         self.device = device
-        self.order: BatchOrder | None = None
         self._steps = 0
         self._best: dict[str, Tensor] | None = None
         self._dropout = torch.Generator(device)
@@ -133,13 +75,11 @@ class _Half:
     def _scale(self) -> float:
         if self.settings.schedule == "constant":
             return 1.0
-        assert self.order is not None
         done = (self._steps + 0.5) / (self.settings.schedule_epochs * len(self.order.sizes))
         self._steps += 1
         return one_cycle(done)
 
     def start_epoch(self, seed: int, dropout_seed: int) -> None:
-        assert self.order is not None
         self.order.start(seed)
         begin(self._dropout, dropout_seed)
         self.module.train()
@@ -197,11 +137,13 @@ class BottomHalf(_Half):
 
     def forward(self) -> Tensor:
         """The embedding of the next batch; remembers it for the gradient to come."""
-        assert self.order is not None
-        self._numbers = self.order.next()
-        self._draws = self.order.draws
+        self._numbers, self._draws = self._next()
         self._embedding = self._compute(self._numbers, self._draws)
         return self.settings.for_wire(self._embedding.detach())
+
+    def _next(self) -> tuple[Tensor, Weak | None]:
+        """The numbers of the next rows, and how their images are augmented."""
+        return self.order.next(), self.order.draws
 
     def backward(self, gradient: Tensor) -> None:
         """Learn from the gradient of the embedding handed out last."""
@@ -279,23 +221,30 @@ class TopHalf(_Half):
 
     def step(self, embeddings: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """One update; returns the gradient for each embedding that came in."""
-        assert self.order is not None
         numbers = self.order.next()
         leaves = {
             name: value.detach().to(self.device, self.settings.dtype).requires_grad_()
             for name, value in embeddings.items()
         }
         self.optimizer.zero_grad()
-        loss = self._loss_of(self._outputs(leaves, numbers, self.order.draws), numbers)
+        loss = self._batch_loss(leaves, numbers, self.order.draws)
         loss.backward()
-        self.update()
-        self._loss += loss.detach() * len(numbers)
-        self._rows += len(numbers)
+        self._learn(loss.detach(), len(numbers))
         return {name: self.settings.for_wire(_gradient(leaf)) for name, leaf in leaves.items()}
+
+    def _learn(self, loss: Tensor, rows: int) -> None:
+        """Update the weights from the gradients that are there, and note the loss."""
+        self.update()
+        self._loss += loss * rows
+        self._rows += rows
+
+    def _batch_loss(
+        self, embeddings: Mapping[str, Tensor], numbers: Tensor, draws: Weak | None
+    ) -> Tensor:
+        return self._loss_of(self._outputs(embeddings, numbers, draws), numbers)
 
     def loss_rows(self) -> np.ndarray:
         """The numbers of the rows on which the loss rests that would be told now."""
-        assert self.order is not None
         return self.order.walked()
 
     def take_loss(self) -> float:
@@ -303,8 +252,7 @@ class TopHalf(_Half):
         mean = float(self._loss) / max(1, self._rows)
         self._loss.zero_()
         self._rows = 0
-        if self.order is not None:
-            self.order.told()
+        self.order.told()
         return mean
 
     @torch.no_grad()
@@ -375,6 +323,76 @@ class TopHalf(_Half):
         return (loss * weights).sum() / weights.sum().clamp_min(1e-12)
 
 
+class ServerTopHalf(TopHalf):
+    """The top at the coordinator: soft labels, and no bottom beside it.
+
+    It does the arithmetic of `TopHalf`, to the bit. With batches of a hundred rows a step there
+    costs more bookkeeping than arithmetic. Here every embedding comes from outside, the loss is
+    KL with soft labels and the top a chain of linear layers: the few lines of its backward pass
+    are written down instead of traced. With dropout, weights of rows or bf16 it is traced.
+    """
+
+    def __init__(
+        self, top: Top, settings: Settings, device: torch.device, *, names: list[str]
+    ) -> None:
+        super().__init__(top, settings, device, names=names)
+        self._widths = list(top.spec.widths)
+        plain = settings.precision != "bf16" and not top.spec.dropout
+        self._chain = [layer for layer in top.body if isinstance(layer, nn.Linear)] if plain else []
+
+    def set_targets(self, targets: np.ndarray, weights: np.ndarray | None = None) -> None:
+        if targets.dtype.kind != "f":  # whole numbers would be taken for classes
+            targets = targets.astype(np.float64)
+        super().set_targets(targets, weights)
+
+    def step(self, embeddings: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        if self.weights is not None or not self._chain:
+            return super().step(embeddings)
+        assert self.targets is not None
+        settings = self.settings
+        numbers = self.order.next()
+        pieces = [embeddings[name].to(self.device, settings.dtype) for name in self.names]
+        inputs, outputs = self._forward(torch.cat(pieces, 1))
+        loss, slope = soft_loss(outputs, self.targets.index_select(0, numbers))
+        slope = self._backward(inputs, slope)
+        self._learn(loss, len(numbers))
+        gradients = zip(self.names, slope.split(self._widths, 1), strict=True)
+        return {name: settings.for_wire(gradient) for name, gradient in gradients}
+
+    @torch.no_grad()
+    def _forward(self, values: Tensor) -> tuple[list[Tensor], Tensor]:
+        """What goes into each layer, and what comes out of the last."""
+        inputs = []
+        for layer in self._chain:
+            # A linear top takes the embeddings as they are.
+            inputs.append(values if len(self._chain) == 1 else torch.relu(values))
+            values = F.linear(inputs[-1], layer.weight, layer.bias)
+        return inputs, values
+
+    @torch.no_grad()
+    def _backward(self, inputs: list[Tensor], slope: Tensor) -> Tensor:
+        """Leave every layer's gradient where the optimizer looks; returns the embeddings'."""
+        for layer, values in zip(reversed(self._chain), reversed(inputs), strict=True):
+            torch.mm(slope.t(), values, out=layer.weight.grad)
+            torch.sum(slope, 0, out=layer.bias.grad)
+            slope = torch.mm(slope, layer.weight)
+            if len(self._chain) > 1:
+                slope = torch.ops.aten.threshold_backward(slope, values, 0)  # of the ReLU
+        return slope
+
+
+def soft_loss(outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+    """Cross-entropy with soft labels, its mean over rows and its slope by the outputs.
+
+    As `F.cross_entropy(outputs, targets)` and its backward pass. **Shape** [n, C] both.
+    """
+    logs = torch.log_softmax(outputs, 1)
+    share = targets * (-1.0 / len(targets))
+    # Not a public name of torch; autograd calls it just so for log_softmax.
+    slope = torch._log_softmax_backward_data(share, logs, 1, outputs.dtype)
+    return torch.dot(share.view(-1), logs.view(-1)), slope
+
+
 def recorded_embedding(
     bottom: nn.Module,
     settings: Settings,
@@ -388,14 +406,5 @@ def recorded_embedding(
 
 
 def _gradient(leaf: Tensor) -> Tensor:
-    assert leaf.grad is not None
-    return leaf.grad
-
-
-def resolve_device(name: str) -> torch.device:
-    """ "auto" is the GPU where there is one."""
-    if name == "auto":
-        name = "cuda" if torch.cuda.is_available() else "cpu"
-    if name.startswith("cuda") and not torch.cuda.is_available():
-        raise ConfigError(f"device={name!r}, but no GPU is available. Mend: device='auto'")
-    return torch.device(name)
+    """Zero where no loss depends on an embedding."""
+    return torch.zeros_like(leaf) if leaf.grad is None else leaf.grad

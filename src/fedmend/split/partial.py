@@ -1,32 +1,143 @@
 """Split training on rows that some of the parties lack.
 
-A bottom embeds only the rows its party has: nothing is spent on stand-ins, and batch norm sees
+A bottom embeds only the rows its party has: nothing is spent on fill rows, and batch norm sees
 real rows only. The top is told who has which row of a batch and makes of it what its method wants
-(`joint.py`): a mean over whoever is there, estimates of what is not, pseudo-labels for rows
+(`JointTop`): a mean over whoever is there, estimates of what is not, pseudo-labels for rows
 without a label. Batches have a fixed make-up, so that aligned rows are never rare in them.
+
+A method brings its joint top (`register`) and the make-up of its batches (`Mix`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
-from fedmend.errors import ConfigError, DataError
+from fedmend.errors import DataError
 from fedmend.federation import Site, exposed
 from fedmend.learn.augment import Weak
-from fedmend.split.features import ALIGNED, BatchOrder, Features, Segments, is_known
-from fedmend.split.halves import BottomHalf, Settings, TopHalf
-from fedmend.split.joint import JOINT_TOPS, JointSpec, Views
-from fedmend.split.parts import part_of
+from fedmend.split.config import SplitConfig
+from fedmend.split.features import ALIGNED, BatchOrder, Segments, is_known, rows_of, spans
+from fedmend.split.halves import BottomHalf, TopHalf
+from fedmend.split.parts import TOPS, part_of
 from fedmend.split.session import AlignedJudges
 from fedmend.split.sharing import SharesBottom, Sharing, run_steps
 from fedmend.split.training import SplitNetwork
 from fedmend.split.workers import BottomWorker, TopWorker
+
+# ---------------------------------------------------------------------------------- joint tops
+
+
+@dataclass(frozen=True)
+class JointSpec:
+    """A joint top over embeddings of the given widths; `own` is the label party's place, or -1."""
+
+    widths: tuple[int, ...]
+    hidden: tuple[int, ...]
+    out: int
+    dropout: float
+    own: int
+    options: tuple[tuple[str, Any], ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self) | {"options": dict(self.options)}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> JointSpec:
+        lists = {key: tuple(values[key]) for key in ("widths", "hidden")}
+        return cls(**{**values, **lists, "options": tuple(dict(values["options"]).items())})
+
+
+@dataclass
+class Views:
+    """A batch of n rows as the top sees it, parties in the order of its inputs.
+
+    values: embeddings [k, d] of the k rows a party has; at: their positions [k] in the batch.
+    """
+
+    n: int
+    values: dict[str, Tensor]
+    at: dict[str, Tensor]
+
+    def dense(self, name: str) -> Tensor:
+        """Embeddings [n, d], zeros for rows the party does not have."""
+        values = self.values[name]
+        if len(values) == self.n:
+            return values
+        return values.new_zeros(self.n, values.shape[1]).index_copy(0, self.at[name], values)
+
+    def mask(self, name: str) -> Tensor:
+        """Which rows the party has: bool [n]."""
+        at = self.at[name]
+        return torch.zeros(self.n, dtype=torch.bool, device=at.device).index_fill(0, at, True)
+
+    def masks(self) -> Tensor:
+        """bool [parties, n]"""
+        return torch.stack([self.mask(name) for name in self.values])
+
+
+class JointTop(nn.Module):
+    """What all joint tops have; `epochs_seen` is kept with the weights, for resumed trainings."""
+
+    epochs_seen: Tensor
+
+    def __init__(self, spec: JointSpec) -> None:
+        super().__init__()
+        self.spec = spec
+        self.options = dict(spec.options)
+        self.epoch = 0
+        self.generator: torch.Generator | None = None
+        self.register_buffer("epochs_seen", torch.zeros((), dtype=torch.int64))
+
+    def start_epoch(self, generator: torch.Generator) -> None:
+        self.epochs_seen += 1
+        self.epoch = int(self.epochs_seen)
+        self.generator = generator
+
+    def outputs(self, views: Views) -> Tensor:
+        raise NotImplementedError
+
+    def loss(self, views: Views, targets: Tensor) -> Tensor:
+        raise NotImplementedError
+
+
+JOINT_TOPS: dict[str, Callable[[JointSpec], JointTop]] = {}
+
+
+def register(kind: str, top: Callable[[JointSpec], JointTop]) -> None:
+    """Make a joint top known by name, to workers and to saved models."""
+    JOINT_TOPS[kind] = top
+    TOPS[kind] = (top, JointSpec)
+
+
+def row_losses(outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+    """The loss of every row, and which rows have a target: a class from 0, or a number."""
+    outputs = outputs.float() if outputs.dtype == torch.bfloat16 else outputs
+    if outputs.shape[1] == 1:
+        known = ~targets.isnan()
+        loss = (outputs[:, 0] - targets.nan_to_num()).square()
+    else:
+        known = targets >= 0
+        loss = F.cross_entropy(outputs, targets.clamp_min(0), reduction="none")
+    return loss, known
+
+
+def weighted_mean(values: Tensor, weights: Tensor) -> Tensor:
+    """Zero where all weights are."""
+    weights = weights.to(values.dtype)
+    return (values * weights).sum() / weights.sum().clamp_min(1e-12)
+
+
+def mean_loss(outputs: Tensor, targets: Tensor) -> Tensor:
+    """Over the rows that have a target."""
+    return weighted_mean(*row_losses(outputs, targets))
+
 
 # ---------------------------------------------------------------------------------- batches
 
@@ -133,17 +244,12 @@ class PartialBottomHalf(BottomHalf):
 
     def start_epoch(self, seed: int, dropout_seed: int) -> None:
         super().start_epoch(seed, dropout_seed)
-        assert self.order is not None
         self.presence.start(self.order)
 
-    def forward(self) -> Tensor:
-        assert self.order is not None
-        numbers, draws = self.order.next(), self.order.draws
+    def _next(self) -> tuple[Tensor, Weak | None]:
+        numbers, draws = super()._next()
         here = self.presence.next()
-        self._numbers = numbers.index_select(0, here)
-        self._draws = None if draws is None else draws[here]
-        self._embedding = self._compute(self._numbers, self._draws)
-        return self.settings.for_wire(self._embedding.detach())
+        return numbers.index_select(0, here), None if draws is None else draws[here]
 
     def backward(self, gradient: Tensor) -> None:
         if len(gradient):
@@ -165,50 +271,24 @@ class PartialTopHalf(TopHalf):
 
     presences: dict[str, Presence]
 
-    def __init__(
-        self,
-        top: nn.Module,
-        settings: Settings,
-        device: torch.device,
-        *,
-        names: Sequence[str],
-        own: str | None = None,
-        bottom: nn.Module | None = None,
-        features: Features | None = None,
-    ) -> None:
-        super().__init__(
-            top, settings, device, names=names, own=own, bottom=bottom, features=features
-        )
-        self._joint: Any = top
-
     def start_epoch(self, seed: int, dropout_seed: int) -> None:
         super().start_epoch(seed, dropout_seed)
-        assert self.order is not None
         for each in self.presences.values():
             each.start(self.order)
         self._joint.start_epoch(self._dropout)
 
-    def step(self, embeddings: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        assert self.order is not None
+    @property
+    def _joint(self) -> Any:
+        return self._top
+
+    def _batch_loss(
+        self, embeddings: Mapping[str, Tensor], numbers: Tensor, draws: Weak | None
+    ) -> Tensor:
         assert self.targets is not None
-        numbers, draws = self.order.next(), self.order.draws
         at = {name: each.next() for name, each in self.presences.items()}
-        leaves = {
-            name: value.detach().to(self.device, self.settings.dtype).requires_grad_()
-            for name, value in embeddings.items()
-        }
-        self.optimizer.zero_grad()
         with self.settings.autocast(self.device):
-            views = self._views(leaves, numbers, at, draws)
-            loss = self._joint.loss(views, self.targets.index_select(0, numbers))
-        loss.backward()
-        self.update()
-        self._loss += loss.detach() * len(numbers)
-        self._rows += len(numbers)
-        return {
-            name: self.settings.for_wire(torch.zeros_like(leaf) if leaf.grad is None else leaf.grad)
-            for name, leaf in leaves.items()
-        }
+            views = self._views(embeddings, numbers, at, draws)
+            return self._joint.loss(views, self.targets.index_select(0, numbers))
 
     def _outputs(
         self, embeddings: Mapping[str, Tensor], numbers: Tensor, draws: Weak | None = None
@@ -225,22 +305,15 @@ class PartialTopHalf(TopHalf):
         at: Mapping[str, Tensor],
         draws: Weak | None,
     ) -> Views:
-        values = dict(embeddings)
-        if self.own is not None:
-            here = at[self.own]
-            own_draws = None if draws is None else draws[here]
-            values[self.own] = (
-                self._own_embedding(numbers.index_select(0, here), own_draws)
-                if len(here)
-                else numbers.new_zeros((0, self._width(self.own)), dtype=self.settings.dtype)
-            )
         # Who is not in the federation has none of the rows.
-        nothing = {name: numbers.new_zeros((0, self._width(name))) for name in self.names}
-        pieces = {name: (nothing | values)[name].to(self.settings.dtype) for name in self.names}
+        widths = zip(self.names, self._joint.spec.widths, strict=True)
+        values = {name: numbers.new_zeros((0, width)) for name, width in widths}
+        values |= dict(embeddings)
+        if self.own is not None and len(here := at[self.own]):
+            own_draws = None if draws is None else draws[here]
+            values[self.own] = self._own_embedding(numbers.index_select(0, here), own_draws)
+        pieces = {name: values[name].to(self.settings.dtype) for name in self.names}
         return Views(len(numbers), pieces, dict(at))
-
-    def _width(self, name: str) -> int:
-        return int(self._joint.spec.widths[self.names.index(name)])
 
 
 # ---------------------------------------------------------------------------------- workers
@@ -249,10 +322,17 @@ class PartialTopHalf(TopHalf):
 class _PartialWorker(SharesBottom):
     site: Site
     model: str
+    half: Any
 
     def _shared_bottom(self) -> nn.Module | None:
         part = part_of(self.site, self.model).bottom
         return None if part is None else part.module
+
+    @exposed(kind="control")
+    def set_groups(self, groups: list[np.ndarray], counts: list[int], batches: int) -> int:
+        augment = self.half.settings.augment == "weak"
+        order = MixedOrder(groups, counts, batches, self.half.device, augment=augment)
+        return int(self.half.walk(order))
 
 
 class PartialBottomWorker(_PartialWorker, BottomWorker):
@@ -261,14 +341,9 @@ class PartialBottomWorker(_PartialWorker, BottomWorker):
     half: PartialBottomHalf
     half_type: ClassVar[type[BottomHalf]] = PartialBottomHalf
 
-    @exposed(kind="control")
-    def attach(self, segments: list[Any], settings: dict[str, Any]) -> None:
-        super().attach(segments, settings)
-        self.half.presence = Presence(self._rows(segments) >= 0, self.device)
-
-    @exposed(kind="control")
-    def set_groups(self, groups: list[np.ndarray], counts: list[int], batches: int) -> int:
-        return self.half.walk(mixed(self.half, groups, counts, batches))
+    def _attach(self, rows: np.ndarray, config: Mapping[str, Any]) -> None:
+        super()._attach(rows, config)
+        self.half.presence = Presence(rows >= 0, self.device)
 
 
 class PartialTopWorker(_PartialWorker, TopWorker):
@@ -279,34 +354,22 @@ class PartialTopWorker(_PartialWorker, TopWorker):
     soft_targets: ClassVar[bool] = False
 
     @exposed(kind="control")
-    def attach(self, segments: list[Any], settings: dict[str, Any], train: bool) -> int:
-        rows = super().attach(segments, settings, train)
+    def attach(self, segments: list[Any], config: dict[str, Any], train: bool) -> int:
+        rows = super().attach(segments, config, train)
         self.half.presences = {
             name: Presence(presence(name, segments), self.device) for name in self.half.names
         }
         return rows
 
-    @exposed(kind="control")
-    def set_groups(self, groups: list[np.ndarray], counts: list[int], batches: int) -> int:
-        return self.half.walk(mixed(self.half, groups, counts, batches))
-
     def _new_top(
-        self, net: Mapping[str, Any], names: list[str], widths: list[int], out: int
+        self, config: SplitConfig, names: list[str], widths: list[int], out: int
     ) -> tuple[nn.Module, str]:
-        joint = dict(net["joint"])
+        joint = dict(config.options["joint"])
         kind = str(joint.pop("kind"))
         own = names.index(self.site.name) if self.site.name in names else -1
-        spec = JointSpec(
-            tuple(widths), tuple(net["top"]), out, float(net["dropout"]), own, tuple(joint.items())
-        )
+        options = tuple(joint.items())
+        spec = JointSpec(tuple(widths), config.top, out, config.dropout, own, options)
         return JOINT_TOPS[kind](spec), kind
-
-
-def mixed(
-    half: BottomHalf | TopHalf, groups: list[np.ndarray], counts: list[int], batches: int
-) -> MixedOrder:
-    augment = half.settings.augment == "weak"
-    return MixedOrder(groups, counts, batches, half.device, augment=augment)
 
 
 # ---------------------------------------------------------------------------------- coordinator
@@ -318,10 +381,6 @@ class Mix:
 
     unlabelled: bool = False
     least: float = 0.25
-
-    def __post_init__(self) -> None:
-        if not 0 < self.least < 1:
-            raise ConfigError(f"least must be between 0 and 1, got {self.least}")
 
 
 class PartialSession(AlignedJudges):
@@ -368,15 +427,12 @@ class PartialSession(AlignedJudges):
 
     def _groups(self, mix: Mix) -> list[np.ndarray]:
         """Row numbers of the training rows: aligned, the label party's own, each other party's."""
-        groups, at = [], 0
-        for name, count in self._segments:
-            end = at + int(str(count))
+        groups = []
+        for name, at, end in spans(self._segments):
             if name in (ALIGNED, self.network.label_party):
-                inside = (self.train >= at) & (self.train < end)
-                groups.append(self.train[inside])
+                groups.append(rows_of(self._segments, [name], self.train))
             elif mix.unlabelled:
                 groups.append(np.arange(at, end))
-            at = end
         return groups
 
 

@@ -94,7 +94,7 @@ class TopPart:
 class Part:
     """Everything one party holds of one model.
 
-    alone: another model, whole, for rows that nobody but this party knows.
+    alone: another model, whole, for rows that nobody but this party knows (`keep_own_model`).
     gradient: what the party was sent to learn from alone; not kept on disk.
     """
 
@@ -102,6 +102,11 @@ class Part:
     top: TopPart | None = None
     alone: Part | None = None
     gradient: Tensor | None = None
+
+    def own_bottom(self, party: str) -> BottomPart:
+        if self.bottom is None:
+            raise DataError("holds no bottom model", party=party, mend="fit the model")
+        return self.bottom
 
     def to_wire(self) -> dict[str, Any]:
         return {
@@ -142,6 +147,31 @@ def save_part(site: Site, model: str, path: str) -> None:
 def load_part(site: Site, model: str, path: str) -> None:
     saved = read_file(site.folder(path) / FILE, site.name)
     site.state.setdefault("parts", {})[model] = Part.from_wire(saved)
+
+
+# ---------------------------------------------------------------------------------- own models
+
+_OWN_MODELS = "learn.own_model"
+
+
+def keep_own_model(site: Site, dataset: str, part: Part) -> None:
+    """At the party: a whole model of its columns, learnt with the labels of this table.
+
+    Where the labels were corrected by a network of the label party's columns only, that network has
+    learnt from more rows than any that needs a partner, and nothing a partner knows can help with
+    rows that only this party has. So it is kept with the corrected table, becomes part of whatever
+    is trained on it, and answers for those rows.
+    """
+    site.state.setdefault(_OWN_MODELS, {})[dataset] = part
+
+
+def own_model(site: Site, dataset: str) -> Part | None:
+    """At the party: what was kept for a table; None where nothing was."""
+    found = site.state.get(_OWN_MODELS, {}).get(dataset)
+    return found if isinstance(found, Part) else None
+
+
+# ---------------------------------------------------------------------------------- files
 
 
 def write_file(path: Path, value: Any) -> None:

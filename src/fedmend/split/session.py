@@ -11,21 +11,21 @@ import math
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
 from fedmend.errors import DataError, FedmendWarning, ResumeError
 from fedmend.federation import Crew, Federation
 from fedmend.secure.exchange import is_sealed, seal_exchange
-from fedmend.split.features import ALIGNED, ALL, Segments, batch_sizes, is_known
+from fedmend.split.features import ALIGNED, ALL, Segments, batch_sizes, is_known, rows_of, spans
 from fedmend.split.label_dp import account_of, warn_of_noise
 from fedmend.split.parts import read_json, write_json
 from fedmend.split.sharing import run_steps
 from fedmend.split.sides import MOST_ROWS
 
 if TYPE_CHECKING:
-    from fedmend.split.training import SplitConfig, SplitNetwork
+    from fedmend.split.training import SplitNetwork
 
 logger = logging.getLogger(__name__)
 
@@ -39,18 +39,7 @@ def epoch_seed(run_seed: int, seed: int, epoch: int) -> int:
     return int(np.random.SeedSequence([run_seed, seed, epoch]).generate_state(1)[0])
 
 
-class Trained(Protocol):
-    """What a network tells of how it is to know labels, and is told of it."""
-
-    config: SplitConfig
-    folder: Path | None
-    privacy: dict[str, Any] | None
-
-    @property
-    def label_party(self) -> str | None: ...
-
-
-def tell_labels(network: Trained, worker: Any) -> None:
+def tell_labels(network: Any, worker: Any) -> None:
     """Let a label party's worker know labels as `label_dp` says, before it trains."""
     epsilon, party = network.config.label_dp, network.label_party
     if epsilon is None or party is None:
@@ -60,7 +49,7 @@ def tell_labels(network: Trained, worker: Any) -> None:
     network.privacy = account_of({party: account})
 
 
-def note_noise(network: Trained, about: Mapping[str, Any]) -> None:
+def note_noise(network: Any, about: Mapping[str, Any]) -> None:
     """A training that did not ask for it may have to do with labels told at random, too."""
     if network.config.label_dp is None and network.label_party is not None and about["label_dp"]:
         network.privacy = account_of({network.label_party: about["label_dp"]})
@@ -70,12 +59,10 @@ def note_noise(network: Trained, about: Mapping[str, Any]) -> None:
 class Crews:
     """Bottom workers at the passive parties and the top worker at the label party, then stopped."""
 
-    def __init__(
-        self, network: SplitNetwork, fed: Federation, asked: list[str] | None = None
-    ) -> None:
+    def __init__(self, network: Any, fed: Federation, asked: list[str] | None = None) -> None:
         self.fed = fed
         self.network = network
-        # Who is not in the federation is not asked; the top has something to stand in.
+        # Who is not in the federation is not asked; the top has imputed embeddings.
         passive = [name for name in network.passive if name in fed.names]
         self.asked = passive if asked is None else [name for name in passive if name in asked]
 
@@ -103,22 +90,13 @@ class Crews:
             self._top.stop()
 
 
-class SealableCrews(Protocol):
-    """Workers of one session: started, made to seal what they exchange, and stopped."""
-
-    def __enter__(self) -> tuple[Crew, Any]: ...
-
-    def seal(self) -> None: ...
-
-    def __exit__(self, *exc: object) -> None: ...
-
-
 class OpenedSession:
     """Starts workers at the parties, prepares them, and stops them at the end."""
 
+    network: Any
     bottoms: Crew
     top: Any
-    _crews: SealableCrews
+    _crews: Any
 
     def __enter__(self) -> Self:
         self.bottoms, self.top = self._crews.__enter__()
@@ -137,6 +115,31 @@ class OpenedSession:
         """What comes before the first step."""
         raise NotImplementedError
 
+    # ------------------------------------------------------------------ checkpoints
+
+    @property
+    def _mark(self) -> str:
+        """Changes when a checkpoint would not continue the same training."""
+        raise NotImplementedError
+
+    def write_checkpoint(self, folder: Path, epoch: int, **facts: Any) -> None:
+        """The parties' files first, ours last: a kill in between leaves the one before valid."""
+        self.bottoms.save_checkpoint(str(folder), epoch)
+        self.top.save_checkpoint(str(folder), epoch)
+        write_json(folder / STATE, {"fingerprint": self._mark, "epoch": epoch} | facts)
+
+    def read_checkpoint(self, folder: Path) -> dict[str, Any] | None:
+        """What was written to the coordinator's file; None where there is none."""
+        if not (folder / STATE).is_file():
+            return None
+        state: dict[str, Any] = read_json(folder / STATE, "the checkpoint")
+        if state["fingerprint"] != self._mark:
+            raise ResumeError(
+                f"the checkpoint in {folder} was made with other settings, parties or rows. "
+                "Mend: resume with the same ones, or start in another folder"
+            )
+        return state
+
 
 class Session(OpenedSession):
     """Fresh parts when it trains, those of the fitted model otherwise; rows numbered 0..n-1.
@@ -144,6 +147,8 @@ class Session(OpenedSession):
     n_rows: how many rows are attached. train, validation: the numbers of those trained on and of
     those held out.
     """
+
+    network: SplitNetwork
 
     def __init__(
         self,
@@ -231,7 +236,7 @@ class Session(OpenedSession):
         that the training did not send.
         """
         network = self.network
-        rows = self._of_all(self.train)
+        rows = rows_of(self._segments, [ALIGNED], self.train)
         if len(network.parties) < 2 or network.stand_ins == "own" or len(rows) < 2:
             return
         if len(rows) > MOST_ROWS:
@@ -244,25 +249,14 @@ class Session(OpenedSession):
         self.top.learn_sides(self.bottoms.stand_in() if network.stand_ins == "fixed" else {})
         network.has_sides = True
 
-    def _of_all(self, rows: np.ndarray) -> np.ndarray:
-        at, found = 0, [np.zeros(0, np.int64)]
-        for name, count in self._segments:
-            end = at + int(str(count))
-            if name == ALIGNED:
-                found.append(rows[(rows >= at) & (rows < end)])
-            at = end
-        return np.concatenate(found)
-
     def _guessed_spans(self) -> list[tuple[int, int, list[str] | None]]:
         """(start, end, who knows them) of each segment's row numbers."""
-        network, at = self.network, 0
-        spans: list[tuple[int, int, list[str] | None]] = []
-        for name, count in self._segments:
-            end = at + int(str(count))
+        network = self.network
+        found: list[tuple[int, int, list[str] | None]] = []
+        for name, at, end in spans(self._segments):
             whose = network.label_party if name == ALL else name
-            spans.append((at, end, [each for each in network.parties if is_known(whose, each)]))
-            at = end
-        return spans
+            found.append((at, end, [each for each in network.parties if is_known(whose, each)]))
+        return found
 
     def _asked(self) -> list[str] | None:
         """The passive parties with rows in this session; None asks all."""
@@ -278,32 +272,30 @@ class Session(OpenedSession):
     # ------------------------------------------------------------------ setting up
 
     def _begin(self) -> None:
-        network = self.network
-        settings = network.config.settings.to_dict()
+        network, config = self.network, self.network.config.to_wire()
         if self._trains:
             tell_labels(network, self.top)
-            self._create(settings)
-        self.n_rows = int(self.top.attach(self._segments, settings, self._trains))
-        self.bottoms.attach(self._segments, settings)
+            made = self.bottoms.create(config)
+            widths = [made.get(name, 0) for name in network.parties]
+            logger.debug("embedding widths %s", widths)
+            about = self.top.create(config, list(network.parties), widths)
+            network.task, network.classes = about["task"], about["classes"]
+            note_noise(network, about)
+            self._created()
+        self.n_rows = int(self.top.attach(self._segments, config, self._trains))
+        self.bottoms.attach(self._segments, config)
         if not self._trains:
             return
         usable = self.top.labelled() if self._chosen is None else self._chosen
         self._split(self.all_rows if usable is None else usable)
         self._set_order()
 
+    def _created(self) -> None:
+        """Fresh models are at the parties, which have no rows yet."""
+
     def _set_order(self) -> None:
         self._batches = self.top.set_order(self.train)
         self.bottoms.set_order(self.train)
-
-    def _create(self, settings: dict[str, Any]) -> None:
-        network = self.network
-        net = network.config.net()
-        made = self.bottoms.create(net, settings)
-        widths = [made.get(name, 0) for name in network.parties]
-        logger.debug("embedding widths %s", widths)
-        about = self.top.create(net, settings, list(network.parties), widths)
-        network.task, network.classes = about["task"], about["classes"]
-        note_noise(network, about)
 
     def _split(self, usable: np.ndarray) -> None:
         network, share = self.network, self.network.config.validation
@@ -332,26 +324,16 @@ class Session(OpenedSession):
 
     def checkpoint(self, folder: Path, epoch: int, **facts: Any) -> None:
         """Everything needed to go on after this epoch; `facts` are the method's own (JSON)."""
-        # The parties' files first, ours last: a kill in between leaves the previous epoch valid.
-        self.bottoms.save_checkpoint(str(folder), epoch)
-        self.top.save_checkpoint(str(folder), epoch)
-        state = {"fingerprint": self._mark, "epoch": epoch} | self.network.progress_state() | facts
-        write_json(folder / STATE, state)
+        self.write_checkpoint(folder, epoch, **self.network.progress_state() | facts)
 
     def resume(self, folder: Path, at: int | None = None) -> int:
         """Go back to where a checkpoint was made; the epoch, or 0 where there is none.
 
         at: the epoch to go back to, the last one kept or the one before it.
         """
-        path = folder / STATE
-        if not path.is_file():
+        state = self.read_checkpoint(folder)
+        if state is None:
             return 0
-        state = read_json(path, "the checkpoint")
-        if state["fingerprint"] != self._mark:
-            raise ResumeError(
-                f"the checkpoint in {folder} was made with other settings, parties or rows. "
-                "Mend: resume with the same ones, or start in another folder"
-            )
         epoch = int(state["epoch"]) if at is None else at
         self.bottoms.load_checkpoint(str(folder), epoch)
         self.top.load_checkpoint(str(folder), epoch)
@@ -366,10 +348,6 @@ class AlignedJudges(Session):
     """
 
     def _judges(self, usable: np.ndarray) -> np.ndarray:
-        at, aligned = 0, np.zeros(0, np.int64)
-        for name, count in self._segments:
-            if name == ALIGNED:
-                aligned = usable[(usable >= at) & (usable < at + int(str(count)))]
-            at += int(str(count))
+        aligned = rows_of(self._segments, [ALIGNED], usable)
         enough = self.network.config.validation * len(aligned) >= ENOUGH_TO_JUDGE
         return aligned if enough else usable

@@ -7,13 +7,9 @@ network.evaluate(fed.on("test"), [["aligned", 200]])
 
 from __future__ import annotations
 
-import hashlib
-import json
-import math
 import os
 import secrets
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -21,9 +17,9 @@ import numpy as np
 
 from fedmend.errors import ConfigError
 from fedmend.federation import Federation
-from fedmend.learn.metrics import CLASSIFICATION, REGRESSION, better
+from fedmend.learn.metrics import better
+from fedmend.split.config import SplitConfig
 from fedmend.split.features import Segments, check_names
-from fedmend.split.halves import Settings
 from fedmend.split.server_top import CANNOT_SEAL, ServerTop
 from fedmend.split.session import STATE, Crews, Session, epoch_seed
 from fedmend.split.workers import BottomWorker, TopWorker
@@ -31,86 +27,6 @@ from fedmend.split.workers import BottomWorker, TopWorker
 __all__ = ["Progress", "SplitConfig", "SplitNetwork", "epoch_seed"]
 
 Progress = Callable[[str, int, int, dict[str, float]], None]
-
-
-@dataclass(frozen=True)
-class SplitConfig:
-    """A split network and how it is trained.
-
-    bottom, top: widths of hidden layers; () makes that half linear.
-    validation: the share of training rows held out; 0 trains on all, for all epochs.
-    patience: epochs without improvement of `metric` before training stops; None never stops.
-    metric: what early stopping watches; None means log loss, or RMSE for regression.
-    options: what a method's own workers need to know besides, as wire values.
-    seal: whether embeddings and gradients cross in boxes that the coordinator cannot open; None
-    means between machines.
-    label_dp: ε of randomised response, through which the training knows labels; None: as they are.
-    """
-
-    bottom: tuple[int, ...] = (64,)
-    embedding: int = 32
-    top: tuple[int, ...] = (64,)
-    dropout: float = 0.0
-    conv: str = "cnn"
-    missing_indicator: bool = True
-    task: str = "auto"
-    epochs: int = 50
-    validation: float = 0.1
-    patience: int | None = 10
-    metric: str | None = None
-    seed: int = 0
-    settings: Settings = field(default_factory=Settings)
-    options: Mapping[str, Any] = field(default_factory=dict)
-    seal: bool | None = None
-    label_dp: float | None = None
-
-    def __post_init__(self) -> None:
-        problems = []
-        if self.epochs < 1:
-            problems.append(f"epochs must be at least 1, got {self.epochs}")
-        if not 0 <= self.validation < 1:
-            problems.append(f"validation must be in [0, 1), got {self.validation}")
-        if self.patience is not None and self.patience < 1:
-            problems.append(f"patience must be at least 1 or None, got {self.patience}")
-        if not 0 <= self.dropout < 1:
-            problems.append(f"dropout must be in [0, 1), got {self.dropout}")
-        known = (None, *CLASSIFICATION, *REGRESSION)
-        if self.metric not in known:
-            problems.append(f"metric must be one of {known[1:]}, got {self.metric!r}")
-        for name in ("bottom", "top"):
-            if any(width < 1 for width in getattr(self, name)):
-                problems.append(f"{name}: widths must be positive, got {getattr(self, name)}")
-        if self.label_dp is not None and not 0 < self.label_dp < math.inf:
-            problems.append(f"label_dp must be a positive ε or None, got {self.label_dp}")
-        if self.embedding < 1:
-            problems.append(f"embedding must be at least 1, got {self.embedding}")
-        if problems:
-            raise ConfigError(problems)
-
-    def net(self) -> dict[str, Any]:
-        """What the workers need to know to build their modules, as wire values."""
-        return {
-            "bottom": list(self.bottom),
-            "embedding": self.embedding,
-            "top": list(self.top),
-            "dropout": self.dropout,
-            "conv": self.conv,
-            "missing_indicator": self.missing_indicator,
-            "task": self.task,
-            "seed": self.seed,
-            **self.options,
-        }
-
-    def fingerprint(self, rows: int, names: list[str]) -> str:
-        """Changes when a checkpoint would not continue the same training.
-
-        Epochs may grow, and sealing changes nothing in it.
-        """
-        facts = asdict(self) | {"epochs": None, "rows": rows, "names": names}
-        del facts["seal"]
-        if self.label_dp is None:
-            del facts["label_dp"]
-        return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16]
 
 
 class SplitNetwork:

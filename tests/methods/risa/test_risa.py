@@ -21,7 +21,7 @@ from fedmend.methods.risa.heads import Objective
 from fedmend.methods.risa.parts import part_of as evidence_part
 from fedmend.methods.risa.risa import RISA
 from fedmend.methods.risa.workers import EvidenceTopWorker
-from fedmend.methods.vertical.local import Local
+from fedmend.methods.vertical.vfl import Local
 from fedmend.split.session import STATE
 
 QUICK: dict[str, Any] = {

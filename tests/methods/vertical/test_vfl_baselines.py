@@ -29,7 +29,7 @@ from fedmend.methods import (
     RandomMatch,
 )
 from fedmend.methods.network import SplitEstimator
-from fedmend.methods.vertical.local_ssl import HeadWorker, LocalLearner, LocalWorker
+from fedmend.methods.vertical.few_shot import HeadWorker, LocalLearner, LocalWorker
 from fedmend.methods.vertical.random_match import drawn
 from fedmend.split.parts import part_of
 from fedmend_bench.risa.data import load_sides, tear
@@ -332,7 +332,7 @@ def test_clusters_of_gradients_are_the_classes() -> None:
         gradient = session.top.feature_gradients()["telco"]
     site = fed.engine.site("telco")
     worker = LocalWorker(site, "train", model=network.model)
-    rows, clusters = worker._labelled(gradient, None, 3, site.torch_generator("test", "cpu"))
+    rows, clusters = worker._clustered(gradient, None, 3, seed=0)
     truth = fed.engine.site("bank").table_of("train").y.to_numpy()[:100]
     assert rows.tolist() == list(range(100))
     assert adjusted_rand_score(truth, clusters) > 0.8
@@ -424,6 +424,11 @@ def test_left_out_partners_are_worth_it() -> None:
 @pytest.mark.parametrize(
     ("method", "wrong", "problems"),
     [
+        (
+            SSLVFL,
+            {"pretrain_epochs": -1, "pretrain_batch": 1, "temperature": 0.0, "corruption": 2.0},
+            4,
+        ),
         (AbsentPartner, {"fusion": "sum", "drop": 1.0}, 2),
         (FedCVT, {"temperature": 0, "thresholds": (1,), "weights": (1,), "bank": 0}, 4),
         (SFHTL, {"threshold": 0.0, "warmup": -1, "map_weight": -1.0, "pseudo_weight": -1.0}, 4),

@@ -29,8 +29,7 @@ from fedmend.split.belief import (
     keep_confidence,
     label_belief,
 )
-from fedmend.split.own_model import keep_own_model
-from fedmend.split.parts import Part, TopPart, part_of
+from fedmend.split.parts import Part, TopPart, keep_own_model, part_of
 
 __all__ = [
     "CorrectedLabelWorker",

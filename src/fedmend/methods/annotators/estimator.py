@@ -26,13 +26,14 @@ from fedmend.methods.annotators.annotators import (
 )
 from fedmend.methods.annotators.worker import LabelWorker
 from fedmend.methods.network import SplitEstimator
+from fedmend.split.config import SplitConfig
 from fedmend.split.features import ALIGNED
 from fedmend.split.halves import Settings
 from fedmend.split.label_dp import account_of, without_response
 from fedmend.split.parts import read_file, write_file
 from fedmend.split.server_top import CANNOT_SEAL, ServerTop
 from fedmend.split.session import Session
-from fedmend.split.training import Progress, SplitConfig, SplitNetwork
+from fedmend.split.training import Progress, SplitNetwork
 
 POSTERIOR = "posterior.fmw"
 

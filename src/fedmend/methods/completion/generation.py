@@ -24,7 +24,7 @@ from fedmend.errors import DataError
 from fedmend.federation.worker import exposed
 from fedmend.generate import make
 from fedmend.generate.base import Generator
-from fedmend.generate.vfgain_workers import give_rows, made_rows
+from fedmend.generate.vfgain import give_rows, made_rows
 from fedmend.methods.completion.merging import GENERATED, CompletionWorker
 from fedmend.methods.completion.stacking import CAREFUL_ERRORS, shrinkage
 

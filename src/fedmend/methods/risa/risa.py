@@ -41,9 +41,10 @@ from fedmend.methods.risa.heads import Objective
 from fedmend.methods.risa.opinions import RULES
 from fedmend.methods.risa.selection import falling_threshold
 from fedmend.methods.risa.session import EvidenceNetwork, EvidenceSession, How
+from fedmend.split.config import SplitConfig
 from fedmend.split.features import ALIGNED, ALL, is_known
 from fedmend.split.session import STATE
-from fedmend.split.training import Progress, SplitConfig
+from fedmend.split.training import Progress
 
 __all__ = ["RISA", "ImageRISA"]
 

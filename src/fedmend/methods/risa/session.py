@@ -12,17 +12,16 @@ from __future__ import annotations
 
 import math
 import secrets
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from fedmend.errors import ResumeError
-from fedmend.federation import Crew, Federation
+from fedmend.federation import Federation
 from fedmend.methods.risa.heads import JOINT, Objective
 from fedmend.methods.risa.workers import EvidenceBottomWorker, EvidenceTopWorker
-from fedmend.secure.exchange import is_sealed, seal_exchange
+from fedmend.split.config import SplitConfig
 from fedmend.split.features import (
     ALIGNED,
     ALL,
@@ -30,18 +29,17 @@ from fedmend.split.features import (
     batch_sizes,
     check_names,
     is_known,
+    spans,
 )
-from fedmend.split.parts import read_json, write_json
 from fedmend.split.session import (
     PREDICT_ROWS,
-    STATE,
+    Crews,
     OpenedSession,
     epoch_seed,
     note_noise,
     tell_labels,
 )
 from fedmend.split.sharing import Sharing, run_steps
-from fedmend.split.training import SplitConfig
 
 __all__ = ["EvidenceNetwork", "EvidenceSession", "How"]
 
@@ -76,6 +74,10 @@ class EvidenceNetwork:
     history: one dict per epoch; best_epoch: the one whose weights are kept. folder, privacy: as of
     `SplitNetwork`.
     """
+
+    bottom_worker = EvidenceBottomWorker
+    top_worker = EvidenceTopWorker
+    server = None
 
     def __init__(
         self,
@@ -145,14 +147,14 @@ class EvidenceNetwork:
 
     def save(self, path: str) -> None:
         """Every party saves its own part under this name."""
-        with _Crews(self, self.fed, self.passive) as (bottoms, top):
+        with Crews(self, self.fed, self.passive) as (bottoms, top):
             bottoms.save(path)
             top.save(path)
 
     def hand_out(self, path: str, party: str, manifest: dict[str, Any]) -> None:
         """Let a party keep, beside its part under this name, what it needs to predict alone."""
         asked = [] if party == self.label_party else [party]
-        with _Crews(self, self.fed, asked) as (bottoms, top):
+        with Crews(self, self.fed, asked) as (bottoms, top):
             if not asked:
                 top.save_manifest(path, manifest)
                 return
@@ -162,7 +164,7 @@ class EvidenceNetwork:
             at_party.save_manifest(path, manifest)
 
     def load(self, path: str) -> EvidenceNetwork:
-        with _Crews(self, self.fed, self.passive) as (bottoms, top):
+        with Crews(self, self.fed, self.passive) as (bottoms, top):
             bottoms.load(path)
             top.load(path)
             about = top.about()
@@ -171,38 +173,9 @@ class EvidenceNetwork:
 
     def drop(self) -> None:
         """Let every party forget its part."""
-        with _Crews(self, self.fed, self.passive) as (bottoms, top):
+        with Crews(self, self.fed, self.passive) as (bottoms, top):
             bottoms.drop()
             top.drop()
-
-
-class _Crews:
-    """Workers at the label party and at some passive ones, then stopped."""
-
-    def __init__(self, network: EvidenceNetwork, fed: Federation, passive: list[str]) -> None:
-        self.network = network
-        self.fed = fed
-        # Who is not in the federation is not asked: the label party has imputed embeddings.
-        self.passive = [name for name in passive if name in fed.names]
-
-    def __enter__(self) -> tuple[Crew, Any]:
-        network = self.network
-        self._bottoms = self.fed.workers(
-            EvidenceBottomWorker, parties=self.passive, model=network.model
-        )
-        self._top = self.fed.workers(
-            EvidenceTopWorker, parties=[network.label_party], model=network.model
-        )
-        return self._bottoms, self._top[network.label_party]
-
-    def seal(self) -> None:
-        """What the parties exchange from now on goes in boxes, if that is asked for."""
-        if is_sealed(self.fed, self.network.config.seal):
-            seal_exchange(self._bottoms, self._top)
-
-    def __exit__(self, *exc: object) -> None:
-        self._bottoms.stop()
-        self._top.stop()
 
 
 class EvidenceSession(OpenedSession):
@@ -210,8 +183,6 @@ class EvidenceSession(OpenedSession):
 
     spans: per segment the numbers it begins with and ends before.
     """
-
-    _crews: _Crews
 
     def __init__(
         self,
@@ -224,35 +195,31 @@ class EvidenceSession(OpenedSession):
     ) -> None:
         self.network = network
         self.segments = [[str(name), int(str(count))] for name, count in segments]
-        self.spans: dict[str, tuple[int, int]] = {}
-        self.n_rows = 0
-        for name, count in segments:
-            self.spans[str(name)] = (self.n_rows, self.n_rows + int(str(count)))
-            self.n_rows += int(str(count))
+        self.spans = {name: (at, end) for name, at, end in spans(segments)}
+        self.n_rows = max((end for _, end in self.spans.values()), default=0)
         self.pools: list[np.ndarray] = []
         self._trains = train
         self._explain = explain
         # Who has none of the rows is asked nothing: the label party has imputed embeddings.
         asked = [name for name in network.passive if train or self._has_rows(name)]
-        self._crews = _Crews(network, fed, asked)
+        self._crews = Crews(network, fed, asked)
         self._steps = 0
         self._sharing: Sharing | None = None
 
     def _begin(self) -> None:
         network = self.network
-        settings = network.config.settings.to_dict()
+        config = replace(network.config, options=network.how.net()).to_wire()
         if self._trains:
             tell_labels(network, self.top)
-            net = network.config.net() | network.how.net()
-            made = self.bottoms.create(net, settings)
+            made = self.bottoms.create(config)
             widths = [made.get(name, 0) for name in network.parties]
-            net["shapes"] = self.bottoms.bottom_shapes() if network.how.share_every else {}
+            shapes = self.bottoms.bottom_shapes() if network.how.share_every else {}
             objective = network.how.objective.to_dict()
-            about = self.top.create(net, settings, objective, list(network.parties), widths)
+            about = self.top.create(config, objective, list(network.parties), widths, shapes)
             network.task, network.classes = about["task"], about["classes"]
             note_noise(network, about)
-        self.top.attach(self.segments, settings, self._trains)
-        self.bottoms.attach(self.segments, settings)
+        self.top.attach(self.segments, config, self._trains)
+        self.bottoms.attach(self.segments, config)
         fed = self._crews.fed
         if fed.is_aligned and fed.alignment.completed:
             found = self.bottoms.confidence()
@@ -333,28 +300,14 @@ class EvidenceSession(OpenedSession):
 
     def checkpoint(self, folder: Path, epoch: int, **facts: Any) -> None:
         """Everything needed to go on after this epoch; `facts` are the method's own (JSON)."""
-        self.bottoms.save_checkpoint(str(folder), epoch)
-        self.top.save_checkpoint(str(folder), epoch)
-        network = self.network
-        state = {
-            "fingerprint": self._mark,
-            "epoch": epoch,
-            "history": network.history,
-            "pools": [pool.tolist() for pool in self.pools],
-        }
-        write_json(folder / STATE, state | facts)
+        pools = [pool.tolist() for pool in self.pools]
+        self.write_checkpoint(folder, epoch, history=self.network.history, pools=pools, **facts)
 
     def resume(self, folder: Path) -> dict[str, Any] | None:
         """Go back to where a checkpoint was made; its facts, or None where there is none."""
-        path = folder / STATE
-        if not path.is_file():
+        state = self.read_checkpoint(folder)
+        if state is None:
             return None
-        state: dict[str, Any] = read_json(path, "the checkpoint")
-        if state["fingerprint"] != self._mark:
-            raise ResumeError(
-                f"the checkpoint in {folder} was made with other settings, parties or rows. "
-                "Mend: resume with the same ones, or start in another folder"
-            )
         self.set_pools([np.asarray(pool, np.int64) for pool in state["pools"]])
         epoch = int(state["epoch"])
         self.bottoms.load_checkpoint(str(folder), epoch)

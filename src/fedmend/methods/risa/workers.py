@@ -40,12 +40,11 @@ from fedmend.methods.risa.selection import Watch
 from fedmend.methods.risa.training import EvidenceBottomHalf, EvidenceTopHalf
 from fedmend.methods.risa.trust import COLUMNS, Trusted, fit_pool, fit_sources, subsets
 from fedmend.split.belief import row_confidence
+from fedmend.split.config import Settings, SplitConfig
 from fedmend.split.features import ALIGNED, Segments
-from fedmend.split.halves import Settings
 from fedmend.split.parts import BottomPart, read_file, write_file
 from fedmend.split.sharing import SharesBottom, same_shapes
-from fedmend.split.worker import SplitWorker
-from fedmend.split.workers import _numbers
+from fedmend.split.workers import SplitWorker, _numbers
 
 __all__ = ["EvidenceBottomWorker", "EvidenceTopWorker"]
 
@@ -80,15 +79,13 @@ class EvidenceWorker(SharesBottom, SplitWorker):
         part = self._part().bottom
         return None if part is None else part.module
 
-    def _new_bottom(
-        self, net: Mapping[str, Any], settings: Settings, *, solo: bool = False
-    ) -> BottomPart:
+    def _new_bottom(self, config: SplitConfig, *, solo: bool = False) -> BottomPart:
         """A fresh bottom, or those of several members side by side; with `solo` twice as many."""
-        part = super()._new_bottom(net, settings)
-        members = int(net["members"]) * (2 if solo else 1)
+        part = super()._new_bottom(config)
+        members = int(config.options["members"]) * (2 if solo else 1)
         if members > 1:
             module = BottomEnsemble(EnsembleSpec(part.module.spec, members))
-            weights = self.site.torch_generator(f"bottoms {net['seed']}", "cpu")
+            weights = self.site.torch_generator(f"bottoms {config.seed}", "cpu")
             draw(module, weights)
             # What images look like is learnt once, and so are the layers that rest on it.
             module.take_networks(part.module)
@@ -130,10 +127,10 @@ class EvidenceBottomWorker(EvidenceWorker):
     _ridge: Ridge
 
     @exposed(kind="control")
-    def create(self, net: dict[str, Any], settings: dict[str, Any]) -> int:
+    def create(self, config: dict[str, Any]) -> int:
         """Make a fresh bottom; returns the width of its embedding."""
         part = new_part(self.site, self.model)
-        part.bottom = self._new_bottom(net, Settings.from_dict(settings))
+        part.bottom = self._new_bottom(SplitConfig.from_wire(config))
         return part.bottom.module.spec.out
 
     @exposed(kind="control", takes={"part": "weights"})
@@ -142,9 +139,9 @@ class EvidenceBottomWorker(EvidenceWorker):
         self._part().heads = HeadsPart.from_wire({**part, "foreign": True})
 
     @exposed(kind="control")
-    def attach(self, segments: list[Any], settings: dict[str, Any]) -> None:
+    def attach(self, segments: list[Any], config: dict[str, Any]) -> None:
         """Take these rows, and be ready to embed them."""
-        settled, part = Settings.from_dict(settings), self._part()
+        settled, part = SplitConfig.from_wire(config).settings, self._part()
         if part.bottom is None:
             raise DataError("holds no bottom model", party=self.site.name, mend="fit the model")
         own = self._own(part, segments, settled)
@@ -244,20 +241,21 @@ class EvidenceTopWorker(EvidenceWorker):
     @exposed(kind="control")
     def create(
         self,
-        net: dict[str, Any],
-        settings: dict[str, Any],
+        config: dict[str, Any],
         objective: dict[str, Any],
         names: list[str],
         widths: list[int],
+        shapes: dict[str, Any],
     ) -> dict[str, Any]:
         """Make fresh heads (and an own bottom); returns the task and the classes' names."""
-        settled, own = Settings.from_dict(settings), self.site.name
+        how, own = SplitConfig.from_wire(config), self.site.name
+        net = how.options
         part = new_part(self.site, self.model)
         widths = list(widths)
         if own in names:
-            part.bottom = self._new_bottom(net, settled, solo=bool(net["solo"]))
+            part.bottom = self._new_bottom(how, solo=bool(net["solo"]))
             widths[names.index(own)] = part.bottom.module.spec.out
-        labels = self._fitted_labels(net["task"])
+        labels = self._fitted_labels(how.task)
         if labels.task == "regression":
             raise DataError(
                 "is a number to be predicted; evidence is for classes",
@@ -267,16 +265,16 @@ class EvidenceTopWorker(EvidenceWorker):
             )
         spec = EvidenceTopSpec(
             tuple(widths),
-            tuple(net["top"]),
+            how.top,
             len(labels.classes_),
-            float(net["dropout"]),
+            how.dropout,
             heads=bool(net["heads"]),
             joint=bool(net["joint"]),
             members=int(net["members"]),
             solo=names.index(own) if own in names and net["solo"] else -1,
-            same_head=self._same_head(names, net["shapes"]),
+            same_head=self._same_head(names, shapes),
         )
-        weights = self.site.torch_generator(f"top {net['seed']}", "cpu")
+        weights = self.site.torch_generator(f"top {how.seed}", "cpu")
         module: Any = draw(EvidenceTop(spec), weights)
         part.heads = HeadsPart(list(names), labels, module, Objective.from_dict(objective))
         return self.about()
@@ -300,9 +298,9 @@ class EvidenceTopWorker(EvidenceWorker):
         }
 
     @exposed(kind="control")
-    def attach(self, segments: list[Any], settings: dict[str, Any], train: bool) -> int:
+    def attach(self, segments: list[Any], config: dict[str, Any], train: bool) -> int:
         """Take these rows; returns how many there are."""
-        settled, part, heads = Settings.from_dict(settings), self._part(), self._heads()
+        settled, part, heads = SplitConfig.from_wire(config).settings, self._part(), self._heads()
         self._rows_used = self._rows(segments)
         self.half = EvidenceTopHalf(
             heads.module,

@@ -3,24 +3,105 @@
 In training parties are left out of the row at random, so that the model has met every set of
 parties it may have to predict with. With ``fusion="mean"`` the embeddings that exist are averaged
 and of every size one subset of a row's parties is drawn (LASER-VFL: Valdeira, Wang, Chi, 2024);
-with ``fusion="concat"`` passive parties are dropped with a fixed probability and zeros stand in,
+with ``fusion="concat"`` passive parties are dropped with a fixed probability and zeros are put in,
 the label party never (PlugVFL: Sun et al., 2023).
 """
 
 from __future__ import annotations
 
+import math
 from typing import Any, ClassVar
 
+import torch
+from torch import Tensor
+
+from fedmend._parameters import NOT_NEGATIVE, PROPER_SHARE, Rules, one_of, parameters
 from fedmend.errors import ConfigError
-from fedmend.federation import Federation
+from fedmend.learn.nets import mlp
 from fedmend.methods.network import SplitEstimator
-from fedmend.split.features import ALIGNED
-from fedmend.split.partial import PartialNetwork
+from fedmend.split.partial import (
+    JointSpec,
+    JointTop,
+    PartialNetwork,
+    Views,
+    register,
+    row_losses,
+    weighted_mean,
+)
 from fedmend.split.training import SplitNetwork
 
-FUSIONS = ("mean", "concat")
+# ---------------------------------------------------------------------------------- label party
 
 
+class MeanTop(JointTop):
+    """options: fusion "mean" or "concat"; drop: how often "concat" leaves a passive party out."""
+
+    def __init__(self, spec: JointSpec) -> None:
+        super().__init__(spec)
+        self.mean = self.options["fusion"] == "mean"
+        if self.mean and len(set(spec.widths)) > 1:
+            raise ConfigError(
+                f"fusion='mean' needs embeddings of one width, got {spec.widths}. "
+                "Mend: one embedding=…, or fusion='concat'"
+            )
+        width = spec.widths[0] if self.mean else sum(spec.widths)
+        self.body = mlp(width, spec.hidden, spec.out, spec.dropout)
+
+    def outputs(self, views: Views) -> Tensor:
+        return self._joined(views, views.masks())
+
+    def loss(self, views: Views, targets: Tensor) -> Tensor:
+        masks = views.masks()
+        subsets = self._one_of_each_size(masks) if self.mean else self._plugged(masks)
+        total = targets.new_zeros((), dtype=torch.float32)
+        for weight, chosen in subsets:
+            loss, known = row_losses(self._joined(views, chosen), targets)
+            total = total + weight * weighted_mean(loss, known & chosen.any(0))
+        return total
+
+    def _joined(self, views: Views, masks: Tensor) -> Tensor:
+        pieces = [
+            views.dense(name) * mask[:, None]
+            for name, mask in zip(views.values, masks, strict=True)
+        ]
+        if self.mean:
+            joined = sum(pieces) / masks.sum(0).clamp_min(1)[:, None]
+        else:
+            joined = torch.cat(pieces, 1)
+        return self.body(torch.relu(joined) if self.spec.hidden else joined)
+
+    def _one_of_each_size(self, masks: Tensor) -> list[tuple[float, Tensor]]:
+        """For every size one subset of each row's parties, drawn evenly; rows with fewer: none."""
+        keys = torch.rand(masks.shape, generator=self.generator, device=masks.device)
+        places = keys.masked_fill(~masks, 2.0).argsort(0).argsort(0)
+        sizes = range(1, len(masks) + 1)
+        weights = [subset_weight(len(masks), size) for size in sizes]
+        enough = masks.sum(0)
+        return [
+            (weight / sum(weights), (places < size) & masks & (enough >= size))
+            for size, weight in zip(sizes, weights, strict=True)
+        ]
+
+    def _plugged(self, masks: Tensor) -> list[tuple[float, Tensor]]:
+        """Passive parties left out at random, the label party never."""
+        keys = torch.rand(masks.shape, generator=self.generator, device=masks.device)
+        kept = keys >= float(self.options["drop"])
+        if self.spec.own >= 0:
+            kept[self.spec.own] = True
+        return [(1.0, masks & kept)]
+
+
+def subset_weight(parties: int, size: int) -> float:
+    """LASER-VFL's weight of one sampled subset of a size: C(n-1, k-1) / k."""
+    return math.comb(parties - 1, size - 1) / size
+
+
+register("mean", MeanTop)
+
+# ---------------------------------------------------------------------------------- estimator
+
+
+@parameters
 class AbsentPartner(SplitEstimator):
     """Trains on aligned rows and the label party's others; predicts rows known to one party.
 
@@ -28,29 +109,18 @@ class AbsentPartner(SplitEstimator):
     share_every: for sides of like shape: bottoms are joined after so many steps (see `RISA`).
     """
 
+    fusion: str = "mean"
+    drop: float = 0.3
+    share_every: int = 0
+
     _network_type: ClassVar[type[SplitNetwork]] = PartialNetwork
-
-    def __init__(
-        self, *, fusion: str = "mean", drop: float = 0.3, share_every: int = 0, **params: Any
-    ) -> None:
-        super().__init__(**params)
-        self.fusion = fusion
-        self.drop = drop
-        self.share_every = share_every
-
-    def _training_rows(self, fed: Federation, label_party: str) -> list[list[object]]:
-        counts = fed.alignment
-        return [[ALIGNED, counts.aligned], [label_party, counts.unaligned[label_party]]]
+    _trains_on = "labelled"
+    _rules: ClassVar[Rules] = {
+        "fusion": one_of(("mean", "concat")),
+        "drop": PROPER_SHARE,
+        "share_every": NOT_NEGATIVE,
+    }
 
     def _options(self) -> dict[str, Any]:
-        problems = []
-        if self.fusion not in FUSIONS:
-            problems.append(f"fusion must be one of {FUSIONS}, got {self.fusion!r}")
-        if not 0 <= self.drop < 1:
-            problems.append(f"drop must be in [0, 1), got {self.drop}")
-        if self.share_every < 0:
-            problems.append(f"share_every must not be negative, got {self.share_every}")
-        if problems:
-            raise ConfigError(problems)
         joint = {"kind": "mean", "fusion": self.fusion, "drop": self.drop}
         return {"joint": joint, "share_every": self.share_every}

@@ -3,8 +3,9 @@
 1. every passive party sends the embeddings of its aligned rows up, once;
 2. the label party sends the gradient of each row's loss with respect to them down, once: rows of
    one class have alike gradients, so a party clusters them and has labels of a sort;
-3. every party trains its bottom alone, on these labels and on all its other rows (FixMatch), the
-   label party on its true labels;
+3. every party trains its bottom alone, on these labels and on all its other rows, the label party
+   on its true labels: a row's weakly changed view says what its strongly changed view must be,
+   where it is sure (FixMatch: Sohn et al., 2020);
 4. embeddings go up again and the label party trains a head on them.
 
 One round is the publication's "one-shot VFL"; a further round starts over from the trained head,
@@ -15,25 +16,307 @@ from __future__ import annotations
 
 import logging
 import os
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
-from fedmend.errors import ConfigError, DataError
-from fedmend.federation import Each, Federation
+import numpy as np
+import torch
+from sklearn.cluster import KMeans
+from torch import Tensor
+from torch.nn import functional as F
+
+from fedmend._parameters import POSITIVE_SHARE, Rules, at_least, parameters
+from fedmend.errors import DataError
+from fedmend.federation import Each, exposed
+from fedmend.federation.randomness import begin
+from fedmend.federation.rows import Asked
+from fedmend.learn.nets import Bottom, initialise, mlp, seed_dropout
+from fedmend.learn.optim import FlatOptimizer
 from fedmend.methods.network import SplitEstimator
-from fedmend.methods.vertical.local_ssl import (
-    GradientWorker,
-    HeadWorker,
-    LocalTraining,
-    LocalWorker,
-)
-from fedmend.split.features import Segments
+from fedmend.split.config import Settings, SplitConfig
+from fedmend.split.features import BatchOrder, Segments
+from fedmend.split.halves import _gradient, one_cycle
+from fedmend.split.parts import Part, part_of
 from fedmend.split.session import Session, epoch_seed, tell_labels
-from fedmend.split.training import Progress, SplitConfig, SplitNetwork
+from fedmend.split.sides import Sides
+from fedmend.split.training import Progress, SplitNetwork
+from fedmend.split.views import RowViews
+from fedmend.split.workers import BottomWorker, SplitWorker, TopWorker
 
 logger = logging.getLogger(__name__)
 
 STRIDE = 50
+"""Updates at the parties between two reports of progress."""
+
+
+@dataclass(frozen=True)
+class LocalTraining:
+    """How a party trains alone.
+
+    steps: updates in one round. labelled, unlabelled: rows a batch. threshold: how sure a row's
+    weak view must be. corruption: share of a table row's cells replaced in its strong view.
+    """
+
+    steps: int = 1000
+    labelled: int = 64
+    unlabelled: int = 256
+    threshold: float = 0.95
+    corruption: float = 0.6
+
+
+# ---------------------------------------------------------------------------------- feature party
+
+
+class LocalLearner:
+    """A bottom with a head of its own (thrown away later), on labelled and unlabelled rows."""
+
+    def __init__(
+        self,
+        bottom: Bottom,
+        views: RowViews,
+        classes: int,
+        how: LocalTraining,
+        settings: Settings,
+    ) -> None:
+        device = views.features.numeric.device
+        self.bottom = bottom.to(device, settings.dtype)
+        self.views = views
+        seed_dropout(self.bottom, views.on_device)
+        self.how = how
+        self.settings = settings
+        self.device = device
+        head: Any = initialise(mlp(bottom.spec.out, (), classes), views.generator)
+        self.head = head.to(device, settings.dtype)
+        parameters = [*self.bottom.parameters(), *self.head.parameters()]
+        self.optimizer = FlatOptimizer(parameters, settings.optimizer, aligned=True)
+
+    def start(self, labelled: np.ndarray, labels: np.ndarray, unlabelled: np.ndarray) -> None:
+        """Take these rows, and be ready for a round's updates."""
+        self._labelled, self._unlabelled = labelled, unlabelled
+        self._labels = torch.from_numpy(labels).to(self.device)
+        # Whoever has labels for all rows fills the batch with them.
+        size = self.how.labelled + (0 if len(unlabelled) else self.how.unlabelled)
+        self._known = _Endless(labelled, size, self.views.generator)
+        self._others = _Endless(unlabelled, self.how.unlabelled, self.views.generator)
+        self._used = torch.ones((), device=self.device)
+        self._step = 0
+
+    def advance(self, updates: int) -> float:
+        """Some of the round's updates; the share of unlabelled rows used in the last ones."""
+        self.bottom.train()
+        for _ in range(min(updates, self.how.steps - self._step)):
+            at = self._known.next()
+            rows = torch.from_numpy(self._labelled[at]).to(self.device)
+            more = torch.from_numpy(self._unlabelled[self._others.next()]).to(self.device)
+            labels = self._labels[torch.from_numpy(at).to(self.device)]
+            self.optimizer.zero_grad()
+            with self.settings.autocast(self.device):
+                loss, share = self._loss(rows, labels, more)
+            loss.backward()
+            if self.settings.schedule == "one-cycle":
+                self.optimizer.scale = one_cycle((self._step + 0.5) / self.how.steps)
+            self.optimizer.step()
+            self._used.lerp_(share, 0.05)
+            self._step += 1
+        return float(self._used)
+
+    def _loss(self, rows: Tensor, labels: Tensor, unlabelled: Tensor) -> tuple[Tensor, Tensor]:
+        outputs = self._head(self.views.weak(rows))
+        loss = F.cross_entropy(outputs.float(), labels)
+        if not len(unlabelled):
+            return loss, torch.zeros((), device=self.device)
+        with torch.no_grad():
+            sure, target = self._head(self.views.weak(unlabelled)).float().softmax(1).max(1)
+        strong = self._head(self.views.strong(unlabelled)).float()
+        join = (sure >= self.how.threshold).float()
+        pseudo = (F.cross_entropy(strong, target, reduction="none") * join).mean()
+        return loss + pseudo, join.mean()
+
+    def _head(self, batch: Any) -> Tensor:
+        return self.head(torch.relu(self.bottom(batch)))
+
+
+class _Endless:
+    """Positions 0..n-1 in random order, over and over, in batches of one size."""
+
+    def __init__(self, rows: np.ndarray, size: int, generator: torch.Generator) -> None:
+        self.n, self.size, self.generator = len(rows), size if len(rows) else 0, generator
+        self._left = np.zeros(0, np.int64)
+
+    def next(self) -> np.ndarray:
+        while len(self._left) < self.size:
+            more = torch.randperm(self.n, generator=self.generator).numpy()
+            self._left = np.concatenate([self._left, more])
+        batch, self._left = self._left[: self.size], self._left[self.size :]
+        return batch
+
+
+class GradientWorker(BottomWorker):
+    """A feature party without labels, which is sent the gradient of all its embeddings at once."""
+
+    @exposed(kind="control", takes={"gradient": "gradient"})
+    def take_gradient(self, gradient: Tensor) -> None:
+        """Keep the gradient of the aligned rows' embeddings [n, d], to learn from it alone."""
+        part_of(self.site, self.model).gradient = gradient
+
+
+class LocalWorker(SplitWorker):
+    """A feature party that trains its bottom alone, between two exchanges."""
+
+    @exposed(kind="control")
+    def begin(
+        self, config: dict[str, Any], classes: int, seed: int, known: np.ndarray | None = None
+    ) -> None:
+        """Get ready to train on all own rows, by own labels or by the gradient that was sent.
+
+        known: the numbers of the aligned rows that have a label, None where all have.
+        """
+        own, part = SplitConfig.from_wire(config), part_of(self.site, self.model)
+        how, bottom = LocalTraining(**own.options["local"]), part.own_bottom(self.site.name)
+        gradient, part.gradient = part.gradient, None
+        if gradient is None:
+            labelled, labels = self._true_classes(part)
+        else:
+            labelled, labels = self._clustered(gradient, known, classes, seed)
+        unlabelled = np.setdiff1d(np.arange(len(self.table)), labelled)
+        features = self._features(bottom, np.arange(len(self.table)), own.settings)
+        cpu, on_device = (
+            self.site.torch_generator(f"local {seed}", where) for where in ("cpu", self.device)
+        )
+        views = RowViews(features, cpu, on_device, how.corruption)
+        self.learner = LocalLearner(bottom.module, views, classes, how, own.settings)
+        self.learner.start(labelled, labels, unlabelled)
+
+    @exposed(kind="statistic")
+    def advance(self, updates: int) -> float:
+        """Train on; the share of unlabelled rows that join by now."""
+        return self.learner.advance(updates)
+
+    def _clustered(
+        self, gradient: Tensor, known: np.ndarray | None, classes: int, seed: int
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Row numbers and, for classes, clusters of their gradients' directions."""
+        known = np.arange(len(gradient)) if known is None else known
+        directions = F.normalize(gradient.float().cpu(), dim=1).numpy()[known]
+        clusters = min(classes, len(np.unique(directions, axis=0)))
+        drawn = int(self.site.rng(f"clusters {seed}").integers(2**31))
+        found = KMeans(clusters, n_init=1, random_state=drawn).fit_predict(directions)
+        return self.alignment.aligned[known], found.astype(np.int64)
+
+    def _true_classes(self, part: Part) -> tuple[np.ndarray, np.ndarray]:
+        """Row numbers and their classes, at the label party."""
+        if part.top is None or part.top.labels.column_ is None:
+            raise DataError("has no labels and was sent no gradient", party=self.site.name)
+        column = self.table.frame[part.top.labels.column_.name]
+        targets = part.top.labels.transform(column, party=self.site.name)
+        labelled = np.flatnonzero(targets >= 0)
+        return labelled, targets[labelled]
+
+
+# ---------------------------------------------------------------------------------- label party
+
+
+class HeadWorker(TopWorker):
+    """The label party, with a top that trains on embeddings it was sent once."""
+
+    soft_targets: ClassVar[bool] = False
+
+    @exposed(kind="control", takes={"embeddings": "embedding"})
+    def hold(self, embeddings: dict[str, Tensor]) -> None:
+        """Keep the embeddings of all rows, and compute this party's own."""
+        half = self.half
+        held = {
+            name: value.to(half.device, half.settings.dtype) for name, value in embeddings.items()
+        }
+        if half.own is not None:
+            half.module.eval()
+            numbers = torch.arange(len(self._rows_used), device=half.device)
+            with torch.no_grad(), half.settings.autocast(half.device):
+                pieces = [half._own_embedding(chunk) for chunk in numbers.split(4096)]
+            held[half.own] = torch.cat(pieces).to(half.settings.dtype)
+        self._held = [held[name] for name in half.names]
+
+    @exposed(kind="gradient")
+    def feature_gradients(self) -> dict[str, Tensor]:
+        """The gradient of every row's loss by the embeddings that came in; 0 without a label."""
+        half = self.half
+        leaves = [value.detach().requires_grad_() for value in self._held]
+        assert half.targets is not None
+        outputs = half._top(leaves).float()
+        F.cross_entropy(outputs, half.targets, reduction="sum", ignore_index=-1).backward()
+        named = zip(half.names, leaves, strict=True)
+        return {name: _gradient(leaf) for name, leaf in named if name != half.own}
+
+    @exposed(kind="control")
+    def new_head(self, seed: int, number: int) -> None:
+        """A fresh top and optimizer, for features that changed."""
+        top = self._part_top()
+        generator = self.site.torch_generator(f"head {seed} {number}", "cpu")
+        fresh = initialise(type(top.module)(top.module.spec), generator)
+        top.module.load_state_dict(
+            {key: value.to(self.device) for key, value in fresh.state_dict().items()}
+        )
+        self._optimizer = FlatOptimizer(
+            list(top.module.parameters()), self.half.settings.optimizer, aligned=True
+        )
+        self._best: tuple[float, dict[str, Tensor]] | None = None
+
+    @exposed(kind="statistic")
+    def head_epoch(self, train: np.ndarray, validation: np.ndarray, seed: int) -> dict[str, float]:
+        """One pass over the held embeddings; training and validation loss."""
+        half, top = self.half, self._part_top().module
+        assert half.targets is not None
+        order = BatchOrder(train, half.settings.batch_size, half.device)
+        order.start(self.site.own_seed(seed, "order of rows"))
+        begin(half._dropout, self._dropout_seed(seed))
+        top.train()
+        total = torch.zeros((), device=half.device)
+        for size in order.sizes:
+            rows = order.next()
+            self._optimizer.zero_grad()
+            loss = self._head_loss(rows)
+            loss.backward()
+            self._optimizer.step()
+            total += loss.detach() * size
+        scores = {"loss": float(total) / max(1, len(train))}
+        if len(validation):
+            top.eval()
+            with torch.no_grad():
+                rows = torch.from_numpy(validation).to(half.device)
+                scores["val_log_loss"] = float(self._head_loss(rows))
+            if self._best is None or scores["val_log_loss"] < self._best[0]:
+                weights = {key: value.clone() for key, value in top.state_dict().items()}
+                self._best = (scores["val_log_loss"], weights)
+        return scores
+
+    def rows_asked(self, method: str, kwargs: Mapping[str, Any]) -> list[Asked]:
+        if method == "head_epoch":
+            return [self._labelled_of(kwargs[name]) for name in ("train", "validation")]
+        return super().rows_asked(method, kwargs)
+
+    @exposed(kind="control")
+    def finish_head(self) -> None:
+        """Go back to the weights that did best on the held-out rows."""
+        if self._best is not None:
+            self._part_top().module.load_state_dict(self._best[1])
+
+    @exposed(kind="control")
+    def learn_held_sides(self, rows: np.ndarray) -> None:
+        """What to expect of a party that does not know a row, from these of the held ones."""
+        at = torch.from_numpy(rows).to(self.half.device)
+        named = zip(self.half.names, self._held, strict=True)
+        self._part_top().sides = Sides.of({name: each[at] for name, each in named})
+
+    def _head_loss(self, rows: Tensor) -> Tensor:
+        assert self.half.targets is not None
+        pieces = [value.index_select(0, rows) for value in self._held]
+        outputs = self._part_top().module(pieces).float()
+        return F.cross_entropy(outputs, self.half.targets.index_select(0, rows))
+
+
+# ---------------------------------------------------------------------------------- coordinator
 
 
 class FewShotNetwork(SplitNetwork):
@@ -41,8 +324,7 @@ class FewShotNetwork(SplitNetwork):
 
     bottom_worker = GradientWorker
     top_worker = HeadWorker
-    rounds = 2
-    local = LocalTraining()
+    joined: dict[str, float]
 
     def fit(
         self,
@@ -64,42 +346,40 @@ class FewShotNetwork(SplitNetwork):
                     mend="VFL or LocalVFL",
                 )
             self.joined = {}
-            for number in range(1, self.rounds + 1):
-                self._round(number, session, progress)
+            rounds = int(self.config.options["rounds"])
+            for number in range(1, rounds + 1):
+                self._round(number, rounds, session, progress)
             self._send_up(session)
-            self._head(session, self.rounds + 1, progress)
+            self._head(session, rounds + 1, progress)
             session.top.learn_held_sides(session.train)
             self.has_sides = True
         return self
 
-    joined: dict[str, float]
-
     def _send_up(self, session: Session) -> None:
         session.top.hold(session.bottoms.embed(session.all_rows))
 
-    def _round(self, number: int, session: Session, progress: Progress | None) -> None:
+    def _round(self, number: int, rounds: int, session: Session, progress: Progress | None) -> None:
         """Embeddings up, gradients down, and every party alone."""
         self._send_up(session)
         if number > 1:
             self._head(session, number, None)
         session.bottoms.take_gradient(Each(session.top.feature_gradients()))
-        settings = self.config.settings.to_dict()
+        total = int(self.config.options["local"]["steps"])
         seed = epoch_seed(self.fed.seed, self.config.seed, number)
-        with self.fed.workers(LocalWorker, parties=self.parties, model=self.model) as crew:
+        with self.fed.workers(LocalWorker, parties=self.parties, model=self.model) as group:
             if self.label_party in self.parties:
-                tell_labels(self, crew[self.label_party])
+                tell_labels(self, group[self.label_party])
             known = session.top.labelled()
-            crew.begin(len(self.classes), dict(vars(self.local)), settings, seed, known)
-            total = self.local.steps
+            group.begin(self.config.to_wire(), len(self.classes), seed, known)
             for done in range(0, total, STRIDE):
-                self.joined = crew.advance(STRIDE)
+                self.joined = group.advance(STRIDE)
                 if progress is not None:
                     at = (number - 1) * total + min(done + STRIDE, total)
-                    progress("local training", at, self.rounds * total, dict(self.joined))
+                    progress("local training", at, rounds * total, dict(self.joined))
 
     def _head(self, session: Session, number: int, progress: Progress | None) -> None:
         """A fresh head on the embeddings the label party holds."""
-        session.top.new_head(self.config.net(), number)
+        session.top.new_head(self.config.seed, number)
         self.history = []
         best, waited, patience = float("inf"), 0, self.config.patience
         for epoch in range(1, self.config.epochs + 1):
@@ -118,6 +398,7 @@ class FewShotNetwork(SplitNetwork):
         session.top.finish_head()
 
 
+@parameters
 class FewShotVFL(SplitEstimator):
     """Aligned rows' embeddings go up `rounds` + 1 times, and that is all.
 
@@ -126,39 +407,22 @@ class FewShotVFL(SplitEstimator):
     replaced in its strong view. `epochs` are those of the head.
     """
 
+    rounds: int = 2
+    local_updates: int = 1000
+    threshold: float = 0.95
+    corruption: float = 0.6
+
     _network_type: ClassVar[type[SplitNetwork]] = FewShotNetwork
+    _rules: ClassVar[Rules] = {
+        "rounds": at_least(1),
+        "local_updates": at_least(1),
+        "threshold": POSITIVE_SHARE,
+        "corruption": POSITIVE_SHARE,
+    }
 
-    def __init__(
-        self,
-        *,
-        rounds: int = 2,
-        local_updates: int = 1000,
-        threshold: float = 0.95,
-        corruption: float = 0.6,
-        **params: Any,
-    ) -> None:
-        super().__init__(**params)
-        self.rounds = rounds
-        self.local_updates = local_updates
-        self.threshold = threshold
-        self.corruption = corruption
-
-    def _local(self) -> LocalTraining:
-        if self.rounds < 1:
-            raise ConfigError(f"rounds must be at least 1, got {self.rounds}")
+    def _options(self) -> dict[str, Any]:
         labelled = max(2, self.batch_size)
-        return LocalTraining(
+        how = LocalTraining(
             self.local_updates, labelled, 4 * labelled, self.threshold, self.corruption
         )
-
-    def _config(self) -> SplitConfig:
-        self._local()
-        return super()._config()
-
-    def _make_network(
-        self, fed: Federation, parties: list[str], label_party: str, config: SplitConfig
-    ) -> SplitNetwork:
-        network = super()._make_network(fed, parties, label_party, config)
-        assert isinstance(network, FewShotNetwork)
-        network.rounds, network.local = self.rounds, self._local()
-        return network
+        return {"rounds": self.rounds, "local": dict(vars(how))}

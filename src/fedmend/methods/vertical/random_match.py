@@ -11,9 +11,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from fedmend.federation import Federation
 from fedmend.methods.network import SplitEstimator
-from fedmend.split.features import ALIGNED, Segments
+from fedmend.split.features import Segments
 from fedmend.split.session import AlignedJudges
 from fedmend.split.training import SplitNetwork
 from fedmend.split.workers import BottomWorker
@@ -55,7 +54,4 @@ class RandomMatch(SplitEstimator):
     """
 
     _network_type: ClassVar[type[SplitNetwork]] = RandomMatchNetwork
-
-    def _training_rows(self, fed: Federation, label_party: str) -> list[list[object]]:
-        counts = fed.alignment
-        return [[ALIGNED, counts.aligned], [label_party, counts.unaligned[label_party]]]
+    _trains_on = "labelled"

@@ -15,25 +15,113 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from fedmend.errors import ConfigError, DataError
+import torch
+from torch import Tensor, nn
+
+from fedmend._parameters import NOT_NEGATIVE, POSITIVE_SHARE, Rules, parameters
+from fedmend.errors import DataError
 from fedmend.federation import Federation
+from fedmend.learn.nets import mlp
 from fedmend.methods.network import SplitEstimator
-from fedmend.methods.vertical.contrastive import PretrainedSession, Pretraining
-from fedmend.split.features import ALIGNED
-from fedmend.split.partial import Mix, PartialNetwork, PartialSession
-from fedmend.split.training import SplitConfig, SplitNetwork
+from fedmend.methods.vertical.ssl_vfl import PretrainedSession
+from fedmend.split.partial import (
+    JointSpec,
+    JointTop,
+    Mix,
+    PartialNetwork,
+    PartialSession,
+    Views,
+    register,
+    row_losses,
+    weighted_mean,
+)
+from fedmend.split.training import SplitNetwork
+
+# ---------------------------------------------------------------------------------- label party
+
+
+class TransferTop(JointTop):
+    """options: map_weight, pseudo_weight, threshold, warmup (epochs without pseudo-labels)."""
+
+    def __init__(self, spec: JointSpec) -> None:
+        super().__init__(spec)
+        widths = spec.widths
+        self.maps = nn.ModuleDict(
+            {
+                f"{i}-{j}": mlp(widths[i], (2 * widths[i],), widths[j])
+                for i in range(len(widths))
+                for j in range(len(widths))
+                if i != j
+            }
+        )
+        self.body = mlp(sum(widths), spec.hidden, spec.out, spec.dropout)
+
+    def outputs(self, views: Views) -> Tensor:
+        return self._head(self._completed(_dense(views), views.masks()))
+
+    def loss(self, views: Views, targets: Tensor) -> Tensor:
+        dense, masks = _dense(views), views.masks()
+        outputs = self._head(self._completed(dense, masks))
+        loss, known = row_losses(outputs, targets)
+        total = weighted_mean(loss, known)
+        total = total + float(self.options["map_weight"]) * self._map_loss(dense, masks)
+        if self.epoch > int(self.options["warmup"]):
+            guess = outputs.detach().float().softmax(1)
+            sure, chosen = guess.max(1)
+            join = ~known & (sure >= float(self.options["threshold"]))
+            pseudo, _ = row_losses(outputs, chosen)
+            share = (pseudo * join).sum() / (~known).sum().clamp_min(1)
+            total = total + float(self.options["pseudo_weight"]) * share
+        return total
+
+    def _head(self, embeddings: list[Tensor]) -> Tensor:
+        joined = torch.cat(embeddings, 1)
+        return self.body(torch.relu(joined) if self.spec.hidden else joined)
+
+    def _completed(self, dense: list[Tensor], masks: Tensor) -> list[Tensor]:
+        """Every party's embedding for every row: its own, or the mean of the others' estimates."""
+        out = []
+        for j, values in enumerate(dense):
+            others = [i for i in range(len(dense)) if i != j]
+            weights = torch.stack([masks[i] for i in others]).to(values.dtype)
+            guesses = torch.stack([self.maps[f"{i}-{j}"](dense[i]) for i in others])
+            mean = (guesses * weights[:, :, None]).sum(0) / weights.sum(0).clamp_min(1)[:, None]
+            out.append(torch.where(masks[j][:, None], values, mean.to(values.dtype)))
+        return out
+
+    def _map_loss(self, dense: list[Tensor], masks: Tensor) -> Tensor:
+        """How far estimates lie from embeddings, where both are there; bottoms stay out of it."""
+        total = dense[0].new_zeros(())
+        for i in range(len(dense)):
+            for j in range(len(dense)):
+                if i == j:
+                    continue
+                target = dense[j].detach()
+                error = (self.maps[f"{i}-{j}"](dense[i].detach()) - target).square().mean(1)
+                total = total + weighted_mean(error, masks[i] & masks[j])
+        return total
+
+
+def _dense(views: Views) -> list[Tensor]:
+    return [views.dense(name) for name in views.values]
+
+
+register("transfer", TransferTop)
+
+# ---------------------------------------------------------------------------------- coordinator
 
 
 class TransferSession(PretrainedSession, PartialSession):
     """Autoencoders first, then mixed batches."""
 
-    def _check_task(self) -> None:
+    def _created(self) -> None:
         if self.network.task == "regression":
             raise DataError(
                 "the label is a number, and SFHTL's pseudo-labels are classes",
                 party=self.network.label_party,
                 mend="AbsentPartner or LocalVFL",
             )
+        super()._created()
 
 
 class TransferNetwork(PartialNetwork):
@@ -41,10 +129,9 @@ class TransferNetwork(PartialNetwork):
 
     session_type = TransferSession
     mix = Mix(unlabelled=True, least=0.2)
-    pretraining = Pretraining("autoencoder")
-    pretrain_losses: dict[str, list[float]]
 
 
+@parameters
 class SFHTL(SplitEstimator):
     """Trains on aligned rows and on the others of all parties.
 
@@ -52,24 +139,21 @@ class SFHTL(SplitEstimator):
     after `warmup` epochs. map_weight, pseudo_weight: of those losses beside the labelled rows'.
     """
 
-    _network_type: ClassVar[type[SplitNetwork]] = TransferNetwork
+    pretrain_epochs: int = 10
+    threshold: float = 0.9
+    warmup: int = 5
+    map_weight: float = 1.0
+    pseudo_weight: float = 1.0
 
-    def __init__(
-        self,
-        *,
-        pretrain_epochs: int = 10,
-        threshold: float = 0.9,
-        warmup: int = 5,
-        map_weight: float = 1.0,
-        pseudo_weight: float = 1.0,
-        **params: Any,
-    ) -> None:
-        super().__init__(**params)
-        self.pretrain_epochs = pretrain_epochs
-        self.threshold = threshold
-        self.warmup = warmup
-        self.map_weight = map_weight
-        self.pseudo_weight = pseudo_weight
+    _network_type: ClassVar[type[SplitNetwork]] = TransferNetwork
+    _trains_on = "all"
+    _rules: ClassVar[Rules] = {
+        "pretrain_epochs": NOT_NEGATIVE,
+        "threshold": POSITIVE_SHARE,
+        "warmup": NOT_NEGATIVE,
+        "map_weight": NOT_NEGATIVE,
+        "pseudo_weight": NOT_NEGATIVE,
+    }
 
     def _parties(self, fed: Federation, label_party: str) -> list[str]:
         parties = super()._parties(fed, label_party)
@@ -81,43 +165,13 @@ class SFHTL(SplitEstimator):
             )
         return parties
 
-    def _training_rows(self, fed: Federation, label_party: str) -> list[list[object]]:
-        counts = fed.alignment
-        others = [name for name in self._parties(fed, label_party) if name != label_party]
-        return [
-            [ALIGNED, counts.aligned],
-            *([name, counts.unaligned[name]] for name in (label_party, *others)),
-        ]
-
-    def _make_network(
-        self, fed: Federation, parties: list[str], label_party: str, config: SplitConfig
-    ) -> SplitNetwork:
-        network = super()._make_network(fed, parties, label_party, config)
-        assert isinstance(network, TransferNetwork)
-        network.pretraining = self._pretraining()
-        return network
-
-    def _pretraining(self) -> Pretraining:
-        return Pretraining("autoencoder", self.pretrain_epochs, max(2, self.batch_size))
-
     def _options(self) -> dict[str, Any]:
-        self._pretraining()
-        problems = []
-        if not 0 < self.threshold <= 1:
-            problems.append(f"threshold must be in (0, 1], got {self.threshold}")
-        if self.warmup < 0:
-            problems.append(f"warmup must not be negative, got {self.warmup}")
-        for name in ("map_weight", "pseudo_weight"):
-            if getattr(self, name) < 0:
-                problems.append(f"{name} must not be negative, got {getattr(self, name)}")
-        if problems:
-            raise ConfigError(problems)
+        weights = ("threshold", "warmup", "map_weight", "pseudo_weight")
         return {
-            "joint": {
-                "kind": "transfer",
-                "threshold": self.threshold,
-                "warmup": self.warmup,
-                "map_weight": self.map_weight,
-                "pseudo_weight": self.pseudo_weight,
-            }
+            "joint": {"kind": "transfer"} | {name: getattr(self, name) for name in weights},
+            "pretraining": {
+                "kind": "autoencoder",
+                "epochs": self.pretrain_epochs,
+                "batch_size": max(2, self.batch_size),
+            },
         }

@@ -1,21 +1,226 @@
 """SSLVFL: every party pre-trains its bottom on all its rows, then a split network on aligned ones.
 
-RISA's baseline "SSL + VFL". Pre-training is contrastive (SimCLR: Chen et al., 2020): two views of
-a row must be recognised as one among others. Images: flips, shifts, contrast, colour, holes.
-Tables: the row itself and a copy many of whose cells come from other rows (SCARF: Bahri et al.,
-2022). Nothing of a row leaves a party while it pre-trains.
+RISA's baseline "SSL + VFL". Pre-training needs no labels and no other party:
+
+- `"simclr"`: two views of a row must be closer to each other than to other rows' views (SimCLR:
+  Chen et al., 2020). Images: two strong views. Tables: the row itself and a copy many of whose
+  cells come from other rows (SCARF: Bahri et al., 2022).
+- `"autoencoder"`: a corrupted row must be restored from its embedding (`SFHTL`).
+
+Only the mean loss of an epoch leaves a party.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from fedmend.federation import Federation
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from fedmend._parameters import NOT_NEGATIVE, POSITIVE, POSITIVE_SHARE, Rules, at_least, parameters
+from fedmend.federation import exposed
+from fedmend.learn.nets import Batch, Bottom, initialise, mlp, seed_dropout
+from fedmend.learn.optim import FlatOptimizer
 from fedmend.methods.network import SplitEstimator
-from fedmend.methods.vertical.contrastive import PretrainedNetwork, Pretraining
-from fedmend.split.training import SplitConfig, SplitNetwork
+from fedmend.split.config import Settings, SplitConfig
+from fedmend.split.features import BatchOrder, Features
+from fedmend.split.halves import one_cycle
+from fedmend.split.parts import part_of
+from fedmend.split.session import Session, epoch_seed
+from fedmend.split.training import SplitNetwork
+from fedmend.split.views import RowViews
+from fedmend.split.workers import SplitWorker
+
+SMALL_SIDE = 8
+"""Images are restored at no more than so many pixels each way."""
 
 
+@dataclass(frozen=True)
+class Pretraining:
+    """How bottoms are pre-trained; `epochs` passes over a party's own rows.
+
+    temperature: of SimCLR's similarities. corruption: share of a table row's cells replaced.
+    """
+
+    kind: str = "simclr"
+    epochs: int = 20
+    batch_size: int = 256
+    temperature: float = 0.5
+    corruption: float = 0.6
+
+
+# ---------------------------------------------------------------------------------- at a party
+
+
+def nt_xent(first: Tensor, second: Tensor, temperature: float) -> Tensor:
+    """SimCLR's loss: each of 2n views must find its twin among the other 2n - 1.
+
+    **Shape** first, second [n, d].
+    """
+    views = F.normalize(torch.cat([first, second]).float(), dim=1)
+    n = len(first)
+    similar = views @ views.T / temperature
+    similar.fill_diagonal_(float("-inf"))
+    twins = torch.arange(2 * n, device=views.device).roll(n)
+    return F.cross_entropy(similar, twins)
+
+
+class Decoder(nn.Module):
+    """Restores a row from its embedding: numbers, log-probabilities of codes, small images."""
+
+    def __init__(self, bottom: Bottom) -> None:
+        super().__init__()
+        spec = bottom.spec
+        self.numeric = spec.numeric
+        self.cardinalities = spec.cardinalities
+        self.sizes = [_small(shape) for shape in spec.block_shapes]
+        out = spec.numeric + sum(spec.cardinalities) + sum(int(np.prod(s)) for s in self.sizes)
+        self.body = mlp(spec.out, (2 * spec.out,), out)
+
+    def loss(self, embedding: Tensor, batch: Batch) -> Tensor:
+        """The mean over columns; an image counts as one, at reduced size."""
+        restored = self.body(torch.relu(embedding)).float()
+        losses, at = [], self.numeric
+        if self.numeric:
+            error = (restored[:, : self.numeric] - batch.numeric).square().mean(0)
+            losses.append(error)
+        for column, cardinality in enumerate(self.cardinalities):
+            logits = restored[:, at : at + cardinality]
+            losses.append(F.cross_entropy(logits, batch.codes[:, column])[None])
+            at += cardinality
+        for block, size in zip(batch.blocks, self.sizes, strict=True):
+            width = int(np.prod(size))
+            small = F.adaptive_avg_pool2d(block, (size[1], size[2])) if block.dim() == 4 else block
+            losses.append(F.mse_loss(restored[:, at : at + width], small.flatten(1))[None])
+            at += width
+        return torch.cat(losses).mean()
+
+
+def _small(shape: tuple[int, ...]) -> tuple[int, ...]:
+    if len(shape) != 3:
+        return shape
+    return (shape[0], min(SMALL_SIDE, shape[1]), min(SMALL_SIDE, shape[2]))
+
+
+class Pretrainer:
+    """One bottom and its helper (projection head or decoder) at a party, epoch by epoch."""
+
+    def __init__(
+        self,
+        bottom: Bottom,
+        features: Features,
+        how: Pretraining,
+        settings: Settings,
+        generator: torch.Generator,
+        on_device: torch.Generator,
+    ) -> None:
+        device = features.numeric.device
+        self.bottom = bottom.to(device, settings.dtype)
+        self.how = how
+        self.settings = settings
+        seed_dropout(self.bottom, on_device)
+        self.views = RowViews(features, generator, on_device, how.corruption)
+        helper: nn.Module
+        if how.kind == "simclr":
+            helper = mlp(bottom.spec.out, (bottom.spec.out,), bottom.spec.out)
+        else:
+            helper = Decoder(bottom)
+        self.helper: Any = initialise(helper, generator).to(device, settings.dtype)
+        parameters = [*self.bottom.parameters(), *self.helper.parameters()]
+        self.optimizer = FlatOptimizer(parameters, settings.optimizer, aligned=True)
+        self.order = BatchOrder(np.arange(features.n_rows), how.batch_size, device)
+        self._steps = 0
+
+    def epoch(self, seed: int) -> float:
+        self.bottom.train()
+        self.order.start(seed)
+        device = self.order.device
+        total = torch.zeros((), device=device)
+        for _ in self.order.sizes:
+            numbers = self.order.next()
+            self.optimizer.zero_grad()
+            with self.settings.autocast(device):
+                loss = self._loss(numbers)
+            loss.backward()
+            self._step()
+            total += loss.detach() * len(numbers)
+        return float(total) / max(1, len(self.order.rows))
+
+    def _loss(self, numbers: Tensor) -> Tensor:
+        if self.how.kind == "autoencoder":
+            return self.helper.loss(
+                self.bottom(self.views.weak(numbers)), self.views.plain(numbers)
+            )
+        has_images = any(block.dim() == 4 for block in self.views.features.blocks)
+        one = self.views.strong(numbers) if has_images else self.views.plain(numbers)
+        other = self.views.strong(numbers)
+        first, second = (self.helper(torch.relu(self.bottom(view))) for view in (one, other))
+        return nt_xent(first, second, self.how.temperature)
+
+    def _step(self) -> None:
+        total = self.how.epochs * len(self.order.sizes)
+        if self.settings.schedule == "one-cycle":
+            self.optimizer.scale = one_cycle((self._steps + 0.5) / total)
+        self._steps += 1
+        self.optimizer.step()
+
+
+class PretrainWorker(SplitWorker):
+    """A feature party that pre-trains its bottom on all of its rows."""
+
+    @exposed(kind="control")
+    def begin(self, config: dict[str, Any]) -> None:
+        own = SplitConfig.from_wire(config)
+        part = part_of(self.site, self.model).own_bottom(self.site.name)
+        features = self._features(part, np.arange(len(self.table)), own.settings)
+        purpose = f"pretraining {own.seed}"
+        streams = [self.site.torch_generator(purpose, where) for where in ("cpu", self.device)]
+        how = Pretraining(**own.options["pretraining"])
+        self.trainer = Pretrainer(part.module, features, how, own.settings, *streams)
+
+    @exposed(kind="statistic")
+    def epoch(self, seed: int) -> float:
+        """One pass over this party's own rows; the mean loss."""
+        return self.trainer.epoch(self.site.own_seed(seed, "order of rows"))
+
+
+# ---------------------------------------------------------------------------------- coordinator
+
+
+class PretrainedSession(Session):
+    """A session whose fresh bottoms are pre-trained before anything else (not when it resumes)."""
+
+    def _created(self) -> None:
+        network: Any = self.network
+        if network.resuming:
+            return
+        fed, config = network.fed, network.config
+        epochs = int(config.options["pretraining"]["epochs"])
+        losses: dict[str, list[float]] = {name: [] for name in network.parties}
+        with fed.workers(PretrainWorker, parties=network.parties, model=network.model) as group:
+            group.begin(config.to_wire())
+            for number in range(1, epochs + 1):
+                seed = epoch_seed(fed.seed, config.seed, -number % 2**31)
+                for name, loss in group.epoch(seed).items():
+                    losses[name].append(float(loss))
+                if network.progress is not None:
+                    now = {f"loss {name}": values[-1] for name, values in losses.items()}
+                    network.progress("pretrain", number, epochs, now)
+        network.pretrain_losses = losses
+
+
+class PretrainedNetwork(SplitNetwork):
+    """pretrain_losses: per party, epoch by epoch."""
+
+    pretrain_losses: dict[str, list[float]]
+
+    session_type = PretrainedSession
+
+
+@parameters
 class SSLVFL(SplitEstimator):
     """Uses the unaligned rows of all parties, without their labels, to pre-train.
 
@@ -23,36 +228,21 @@ class SSLVFL(SplitEstimator):
     temperature: of the similarities. corruption: share of a table row's cells that is replaced.
     """
 
+    pretrain_epochs: int = 20
+    pretrain_batch: int = 256
+    temperature: float = 0.5
+    corruption: float = 0.6
+
     _network_type: ClassVar[type[SplitNetwork]] = PretrainedNetwork
+    _rules: ClassVar[Rules] = {
+        "pretrain_epochs": NOT_NEGATIVE,
+        "pretrain_batch": at_least(2),
+        "temperature": POSITIVE,
+        "corruption": POSITIVE_SHARE,
+    }
 
-    def __init__(
-        self,
-        *,
-        pretrain_epochs: int = 20,
-        pretrain_batch: int = 256,
-        temperature: float = 0.5,
-        corruption: float = 0.6,
-        **params: Any,
-    ) -> None:
-        super().__init__(**params)
-        self.pretrain_epochs = pretrain_epochs
-        self.pretrain_batch = pretrain_batch
-        self.temperature = temperature
-        self.corruption = corruption
-
-    def _pretraining(self) -> Pretraining:
-        return Pretraining(
+    def _options(self) -> dict[str, Any]:
+        how = Pretraining(
             "simclr", self.pretrain_epochs, self.pretrain_batch, self.temperature, self.corruption
         )
-
-    def _config(self) -> SplitConfig:
-        self._pretraining()  # names what is wrong with it, before anything is sent
-        return super()._config()
-
-    def _make_network(
-        self, fed: Federation, parties: list[str], label_party: str, config: SplitConfig
-    ) -> SplitNetwork:
-        network = super()._make_network(fed, parties, label_party, config)
-        assert isinstance(network, PretrainedNetwork)
-        network.pretraining = self._pretraining()
-        return network
+        return {"pretraining": dict(vars(how))}

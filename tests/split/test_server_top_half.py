@@ -9,8 +9,7 @@ from torch.nn import functional as F
 
 from fedmend.learn.nets import Top, TopSpec, initialise
 from fedmend.learn.optim import OptimizerSpec
-from fedmend.split.halves import Settings, TopHalf
-from fedmend.split.server_half import ServerTopHalf, soft_loss
+from fedmend.split.halves import ServerTopHalf, Settings, TopHalf, soft_loss
 
 NAMES, WIDTHS, CLASSES, ROWS = ["a", "b", "c"], (5, 3, 4), 6, 120
 

@@ -11,16 +11,10 @@ from torch.nn import functional as F
 
 from fedmend.errors import ConfigError
 from fedmend.learn.nets import initialise
-from fedmend.methods.vertical.cross_view import CrossViewTop, attend, attend_others
-from fedmend.split.joint import (
-    JointSpec,
-    MeanTop,
-    TransferTop,
-    Views,
-    row_losses,
-    subset_weight,
-    weighted_mean,
-)
+from fedmend.methods.vertical.absent_partner import MeanTop, subset_weight
+from fedmend.methods.vertical.fedcvt import CrossViewTop, attend, attend_others
+from fedmend.methods.vertical.sfhtl import TransferTop
+from fedmend.split.partial import JointSpec, Views, row_losses, weighted_mean
 
 D = 4
 

@@ -14,11 +14,10 @@ from hypothesis import strategies as st
 
 from fedmend.data.encode import Encoder
 from fedmend.data.table import Table
-from fedmend.errors import ConfigError
 from fedmend.learn.nets import Bottom, BottomSpec, initialise
 from fedmend.learn.optim import OptimizerSpec
 from fedmend.methods import SSLVFL
-from fedmend.methods.vertical.contrastive import Decoder, Pretrainer, Pretraining, nt_xent
+from fedmend.methods.vertical.ssl_vfl import Decoder, Pretrainer, Pretraining, nt_xent
 from fedmend.split.features import Features
 from fedmend.split.halves import Settings
 from fedmend.split.views import WEAK_CORRUPTION, RowViews, jittered
@@ -177,14 +176,3 @@ def test_pre_trained_weights_are_where_training_starts(make_fed: Make, make_fram
     fed = make_fed(make_frame(), aligned=60)
     trained = SSLVFL(epochs=1, pretrain_epochs=5, pretrain_batch=32, lr=1e-2).fit(fed)
     assert np.abs(trained.predict_proba(fed) - outputs[0]).max() > 1e-3
-
-
-def test_wrong_settings_are_told_before_anything_is_sent(make_fed: Make) -> None:
-    fed = make_fed()
-    before = len(fed.ledger)
-    with pytest.raises(ConfigError) as caught:
-        SSLVFL(pretrain_epochs=-1, pretrain_batch=1, temperature=0.0, corruption=2.0).fit(fed)
-    assert len(caught.value.problems) == 4
-    assert len(fed.ledger) == before
-    with pytest.raises(ConfigError, match="kind must be one of"):
-        Pretraining("moco")
