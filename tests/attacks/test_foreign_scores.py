@@ -14,6 +14,7 @@ import pytest
 from fedmend.data.table import Table
 from fedmend.errors import Refused
 from fedmend.federation import Alignment
+from fedmend.federation.rows import RowAccount, Scored
 
 from .reached import ENGINES, party
 
@@ -91,3 +92,14 @@ def test_honest_models_are_compared(annotator):
     for noise in (0.5, 1.0, 2.0, 4.0):
         scores = annotator.truth - 0.5 + noise * rng.normal(size=ROWS)
         assert 0 <= annotator.metrics(1 / (1 + np.exp(-scores)))["accuracy"] <= 1
+
+
+def test_no_more_models_are_scored_than_a_comparison_needs():
+    """Of many rows leverage alone would admit hundreds of models, each with a bit about them."""
+    rng, rows = np.random.default_rng(3), np.arange(5000)
+    table = Table(rows, pd.DataFrame({"x": rng.normal(size=len(rows))}))
+    account = RowAccount("bank", 10)
+    for _ in range(20):
+        account.admit("metrics", table, Scored(rows, rng.normal(size=(len(rows), 2))))
+    with pytest.raises(Refused, match="one more model than the 20 of a run"):
+        account.admit("metrics", table, Scored(rows, rng.normal(size=(len(rows), 2))))

@@ -1,0 +1,129 @@
+"""The fedmend command. Heavy parts load inside the commands that use them."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import sys
+import warnings
+from typing import Annotated, Any, ClassVar
+
+import typer
+
+from fedmend.cli import answering, auditing, beginning, looking, running
+from fedmend.cli.parties import add_commands
+from fedmend.cli.shared import terminal
+from fedmend.errors import FedmendError, FedmendWarning
+
+__all__ = ["app", "main"]
+
+app = typer.Typer(
+    name="fedmend",
+    help="Mends federated data: aligns parties, shows what is torn, trains across them, "
+    "and writes down what each one saw.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+_LOG = logging.getLogger("fedmend")
+_DISK = {
+    errno.ENOSPC: "make room on this disk, or --folder names one with more",
+    errno.EDQUOT: "make room within your quota, or --folder names another disk",
+    errno.EROFS: "this disk cannot be written to: --folder names another",
+    errno.EACCES: "get the right to write there, or name another folder",
+    errno.EPERM: "get the right to write there, or name another folder",
+    errno.ENOTDIR: "a file stands where a folder should be: name another folder",
+    errno.ENAMETOOLONG: "give a shorter name",
+}
+"""What a disk may refuse, and what helps."""
+
+
+class _State:
+    """What the options before the command have set, for as long as it runs."""
+
+    debug = False
+    handler: logging.Handler | None = None
+    told: ClassVar[set[str]] = set()
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        from fedmend._version import __version__
+
+        typer.echo(f"fedmend {__version__}")
+        raise typer.Exit()
+
+
+@app.callback()
+def _options(
+    debug: Annotated[bool, typer.Option("--debug", help="show tracebacks and the log")] = False,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="show the version")
+    ] = False,
+) -> None:
+    _State.debug = debug
+    if debug:
+        from rich.logging import RichHandler
+
+        _State.handler = RichHandler(console=terminal(stderr=True), show_path=False)
+        _LOG.addHandler(_State.handler)
+        _LOG.setLevel(logging.DEBUG)
+
+
+for room in (beginning, running, answering, auditing, looking):
+    room.add(app)
+add_commands(app)
+
+
+# ---------------------------------------------------------------- errors
+
+
+def _show_warning(message: Any, category: type[Warning], *rest: Any, **more: Any) -> None:
+    """Our own warnings as one line; others stay for the log."""
+    if issubclass(category, FedmendWarning):
+        # One run trains many models, of which each may have the same to say.
+        if str(message) not in _State.told:
+            _State.told.add(str(message))
+            sys.stderr.write(f"note: {message}\n")
+    elif _State.debug:
+        sys.stderr.write(f"{category.__name__}: {message}\n")
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """The console script: runs a command, and turns errors into one message and an exit code."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("default", FedmendWarning)
+        warnings.showwarning = _show_warning
+        try:
+            app(args=arguments, prog_name="fedmend")
+        except Exception as error:
+            if _State.debug:
+                raise
+            sys.exit(_tell(error))
+        finally:
+            if _State.handler is not None:
+                _LOG.removeHandler(_State.handler)
+            _State.debug, _State.handler = False, None
+            _State.told.clear()
+
+
+def _tell(error: Exception) -> int:
+    """Say what went wrong; the exit code."""
+    if isinstance(error, FedmendError):
+        notes = "".join(f"{note}\n" for note in getattr(error, "__notes__", ()))
+        sys.stderr.write(f"error: {error}\n{notes}")
+        return error.exit_code
+    mend = _DISK.get(error.errno or 0) if isinstance(error, OSError) else None
+    if isinstance(error, OSError) and mend is not None:
+        where = f": {error.filename}" if error.filename else ""
+        notes = "".join(f"{note}\n" for note in getattr(error, "__notes__", ()))
+        sys.stderr.write(f"error: {error.strerror}{where}. Mend: {mend}\n{notes}")
+        return 1
+    sys.stderr.write(
+        f"unexpected error: {type(error).__name__}: {error}\n"
+        "This is a fault in fedmend. Mend: run again with 'fedmend --debug …' and report "
+        "the traceback\n"
+    )
+    return 1

@@ -1,0 +1,174 @@
+"""Deliberate breaks: does the suite notice what must not happen?
+
+    python tools/breaks.py            # each break alone, and the tests that are to notice it
+    python tools/breaks.py rows       # those whose name begins so
+
+A break is a line of the package made wrong for a moment. Whoever changes such a line changes it
+here too: a break whose line is gone is told as well.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).parents[1]
+
+
+class Break(NamedTuple):
+    """In `file` the text `right` becomes `wrong`; one of `tests` is to fail."""
+
+    name: str
+    file: str
+    right: str
+    wrong: str
+    tests: tuple[str, ...]
+
+
+FEW, SUMS = "tests/attacks/test_few_rows.py", "tests/attacks/test_opened_sums.py"
+ROWS, POLICY = "federation/rows.py", "federation/policy.py"
+BREAKS = (
+    Break("rows: size", ROWS, "if len(found) < self.least:", "if False:", (FEW,)),
+    Break(
+        "rows: leverage",
+        ROWS,
+        "if few and np.partition(leverage, -few)[-few:].sum() > 1 - 0.5 / least:",
+        "if False:",
+        (FEW,),
+    ),
+    Break(
+        "rows: one row only",
+        ROWS,
+        "np.partition(leverage, -few)[-few:].sum() > 1 - 0.5 / least",
+        "leverage.max() > 1 - 0.5 / least",
+        (FEW,),
+    ),
+    Break(
+        "rows: named twice",
+        ROWS,
+        "weights, depth = counts.astype(np.float64), 1",
+        "weights, depth = np.ones(len(found)), 1",
+        (FEW,),
+    ),
+    Break("rows: lasting", ROWS, '"lasts": id(table) in self._given', '"lasts": False', (FEW,)),
+    Break("rows: rare", ROWS, "if counts[code] >= least]", "if counts[code] >= 1]", (FEW,)),
+    Break(
+        "rows: complement",
+        ROWS,
+        "while kept and 0 < len(codes) - counts[kept].sum() < least:",
+        "while False:",
+        (FEW,),
+    ),
+    Break(
+        "rows: scored",
+        "methods/annotators/worker.py",
+        "return [rows, Scored(rows, logs)]",
+        "return [rows]",
+        ("tests/attacks/test_foreign_scores.py",),
+    ),
+    Break(
+        "rows: centred",
+        "methods/annotators/worker.py",
+        "logs -= logs.mean(1, keepdims=True)",
+        "logs = logs",
+        ("tests/attacks/test_foreign_scores.py",),
+    ),
+    Break(
+        "rows: many models scored",
+        ROWS,
+        "MAX_SCORED = 20",
+        "MAX_SCORED = 500",
+        ("tests/attacks/test_foreign_scores.py",),
+    ),
+    Break("rows: folds", "flow/folds.py", "return [out, ~out]", "return [None]", (FEW,)),
+    Break(
+        "rows: labels and columns apart",
+        "report/overview.py",
+        'return "labels"',
+        'return "columns"',
+        (FEW,),
+    ),
+    Break("opens: label sums", POLICY, "if not self.label_sums:", "if False:", (SUMS,)),
+    Break(
+        "opens: a sum's own kind",
+        "secure/sums_worker.py",
+        '        self.site.policy.admit_kind(me, f"the sum of {name!r}", opens)\n',
+        "",
+        (SUMS,),
+    ),
+    Break(
+        "opens: few differ",
+        "secure/columns.py",
+        "if varies_in_few(rows[-1], worker.site.rows.least):",
+        "if False:",
+        (SUMS,),
+    ),
+    Break(
+        "opens: few ranks differ",
+        "secure/ranks.py",
+        "if len(seen) >= least and not varies_in_few(seen, least):",
+        "if True:",
+        (SUMS,),
+    ),
+    Break(
+        "opens: audit by what opened",
+        "report/words.py",
+        "entry.readable, entry.sealed_for",
+        "entry.kind, entry.sealed_for",
+        ("tests/audit/test_statement.py", SUMS),
+    ),
+    Break(
+        "opens: audit by shape",
+        "audit/statement.py",
+        'return replace(entry, opens="row") if by_row and entry.readable in AGGREGATES else entry',
+        "return entry",
+        ("tests/audit/test_statement.py", SUMS),
+    ),
+    Break(
+        "opens: published ranks",
+        "secure/published.py",
+        'opens="row", ',
+        "",
+        ("tests/secure/test_correlation.py", SUMS),
+    ),
+)
+
+
+def main(only: list[str]) -> int:
+    missed = 0
+    env = os.environ | {"PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"}
+    for each in BREAKS:
+        if only and not any(each.name.startswith(word) for word in only):
+            continue
+        path = ROOT / "src" / "fedmend" / each.file
+        source = path.read_text(encoding="utf-8")
+        if each.right not in source:
+            print(f"GONE      {each.name}: its line is not in {each.file}", flush=True)
+            missed += 1
+            continue
+        try:
+            path.write_text(source.replace(each.right, each.wrong, 1), encoding="utf-8")
+            command = [sys.executable, "-m", "pytest", "-x", "-q", "--tb=no", "-p"]
+            ran = subprocess.run(
+                [*command, "no:cacheprovider", *each.tests],
+                cwd=ROOT,
+                env=env,
+                capture_output=True,
+                text=True,
+                check=False,
+            )
+        finally:
+            path.write_text(source, encoding="utf-8")
+        failed = [line for line in ran.stdout.splitlines() if line.startswith(("FAILED", "ERROR"))]
+        noticed = ran.returncode == 1 and failed
+        missed += not noticed
+        print(f"{'noticed' if noticed else 'MISSED':<9} {each.name}: {failed[:1]}", flush=True)
+    print(f"{missed} of {len(BREAKS)} were missed or are gone")
+    return min(missed, 1)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
