@@ -217,7 +217,7 @@ PROMISED: dict[str, Callable[[], bool]] = {
     "docs/how-to/absent-partner.md": lambda: (
         undecided("together") + 0.1 < undecided("without-sizes")
     ),
-    "docs/how-to/labellers-disagree.md": lambda: Path("runs/federation/labels/inc/ada").is_dir(),
+    "docs/how-to/annotators-disagree.md": lambda: Path("runs/federation/labels/inc/ada").is_dir(),
     "docs/how-to/missing-column-block.md": lambda: any(
         Path("runs/federation/completed/laboratory").rglob("*.csv")
     ),
