@@ -24,13 +24,6 @@ def mass(given_: ev.Opinion) -> torch.Tensor:
     return given_.belief.sum(-1, keepdim=True) + given_.uncertainty
 
 
-def test_an_opinion_by_hand() -> None:
-    found = ev.opinion(torch.tensor([6.0, 2.0]))
-    torch.testing.assert_close(found.belief, torch.tensor([0.6, 0.2]))
-    torch.testing.assert_close(found.uncertainty, torch.tensor([0.2]))
-    torch.testing.assert_close(ev.probability(found), torch.tensor([0.7, 0.3]))
-
-
 def test_yager_by_hand() -> None:
     one = ev.Opinion(torch.tensor([0.6, 0.2]), torch.tensor([0.2]))
     other = ev.Opinion(torch.tensor([0.1, 0.5]), torch.tensor([0.4]))
@@ -62,14 +55,6 @@ def test_dempster_against_sums_over_sets() -> None:
         wanted = [combined[frozenset({k})] / kept for k in range(3)]
         np.testing.assert_allclose(found.belief, wanted, atol=1e-12)
         np.testing.assert_allclose(found.uncertainty, combined[frozenset(range(3))] / kept)
-
-
-def test_without_conflict_yager_is_dempster() -> None:
-    one = ev.Opinion(torch.tensor([0.7, 0.0, 0.0]), torch.tensor([0.3]))
-    other = ev.Opinion(torch.tensor([0.2, 0.0, 0.0]), torch.tensor([0.8]))
-    assert float(ev.conflict(one, other)) == pytest.approx(0.0, abs=1e-7)
-    for found, wanted in zip(ev.yager(one, other), ev.dempster(one, other), strict=True):
-        torch.testing.assert_close(found, wanted)
 
 
 def test_yager_depends_on_the_order_of_three_and_dempster_does_not() -> None:

@@ -95,6 +95,8 @@ def test_what_the_labelled_side_learns_serves_the_other(world: tuple[Federation,
     truth = [drawn.integers(0, 3, count) for count in (90, 200, 200)][2][24:]
     assert (model.predict_proba(fed, rows="right").argmax(1) == truth).mean() > 0.7
     assert model.made_up() == {}
+    weights = [each for each in fed.ledger.entries() if each.kind == "weights"]
+    assert {each.sender for each in weights} | {each.receiver for each in weights} >= set(fed.names)
     bottoms = [
         part_of(fed.engine.site(name), model.network_.model).bottom.module.state_dict()  # type: ignore[attr-defined, union-attr]
         for name in fed.names
@@ -116,16 +118,6 @@ def test_shared_bottoms_have_one_head(world: tuple[Federation, RISA], tmp_path: 
         np.testing.assert_allclose(
             again.predict_proba(fed, rows=rows), model.predict_proba(fed, rows=rows), atol=1e-6
         )
-
-
-def test_the_ledger_says_that_weights_crossed(world: tuple[Federation, RISA]) -> None:
-    fed, _ = world
-    sent = {(entry.sender, entry.receiver) for entry in fed.ledger.entries() if _heavy(entry)}
-    assert {name for pair in sent for name in pair} >= {"left", "right"}
-
-
-def _heavy(entry: Any) -> bool:
-    return bool(entry.kind == "weights")
 
 
 def test_a_party_may_refuse_to_share() -> None:
