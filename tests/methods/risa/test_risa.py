@@ -445,7 +445,7 @@ def test_it_is_an_estimator() -> None:
         ({"select_every": 0}, "select_every"),
         ({"label_party": "post"}, "post"),
         ({"tuning": {"min_overlap": 1.0}}, "min_overlap"),
-        ({"tuning": {"smoothing": "much"}}, "smoothing of tuning must be a number, got 'much'"),
+        ({"tuning": {"smoothing": "much"}}, "smoothing must be a number in .*, got 'much'"),
         ({"tuning": {"party_los": 1.0}}, "party_los.*party_loss"),
         ({"members": 0, "tuning": {"smoothing": 2}}, "members(.|\n)*smoothing"),
     ],

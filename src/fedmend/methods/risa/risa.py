@@ -21,16 +21,25 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from copy import copy
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, ClassVar, Self
 
 import numpy as np
 import pandas as pd
 from torch import Tensor
 
-from fedmend._parameters import fits, type_words
+from fedmend._parameters import (
+    POSITIVE_SHARE,
+    Rules,
+    at_least,
+    fits,
+    one_of,
+    parameters,
+    wrong_values,
+)
 from fedmend._suggest import did_you_mean
 from fedmend.errors import ConfigError, DataError
 from fedmend.federation import Federation, require_federation
@@ -292,27 +301,31 @@ class Stages:
 # ---------------------------------------------------------------------------------- estimator
 
 
-OBJECTIVES = ("heads", "fused", "joint")
 TUNING: dict[str, Any] = {
     "party_loss": 0.3,
     "smoothing": 0.0,
     "view_dropout": False,
     "min_overlap": 0.0,
 }
-_ALLOWED: dict[str, tuple[Callable[[Any], bool], str]] = {
-    "fusion": (lambda v: v in RULES, f"one of {', '.join(RULES)}"),
-    "objective": (lambda v: v in OBJECTIVES, f"one of {', '.join(OBJECTIVES)}"),
-    "members": (lambda v: v >= 1, "at least 1"),
-    "share_every": (lambda v: v >= 0, "at least 0"),
-    "threshold": (lambda v: 0 < v <= 1, "in (0, 1]"),
-    "final_threshold": (lambda v: 0 < v <= 1, "in (0, 1]"),
-    "select_every": (lambda v: v >= 1, "at least 1"),
-    "party_loss": (lambda v: v >= 0, "at least 0"),
-    "smoothing": (lambda v: 0 <= v < 1, "in [0, 1)"),
-    "min_overlap": (lambda v: 0 <= v < 1, "in [0, 1)"),
+_SHARE = ("a number in [0, 1)", lambda value: fits(value, float) and 0 <= value < 1)
+_TUNING_RULES: Rules = {
+    "party_loss": ("a number of at least 0", lambda value: fits(value, float) and value >= 0),
+    "smoothing": _SHARE,
+    "view_dropout": ("true or false", lambda value: isinstance(value, bool)),
+    "min_overlap": _SHARE,
+}
+_RULES: Rules = {
+    "fusion": one_of(RULES),
+    "objective": one_of(("heads", "fused", "joint")),
+    "members": at_least(1),
+    "share_every": at_least(0),
+    "threshold": POSITIVE_SHARE,
+    "final_threshold": POSITIVE_SHARE,
+    "select_every": at_least(1),
 }
 
 
+@parameters
 class RISA(SplitEstimator):
     """Evidential split training with imputed rows.
 
@@ -373,71 +386,26 @@ class RISA(SplitEstimator):
         },
     }
 
-    def __init__(
-        self,
-        *,
-        fusion: str = "pool",
-        objective: str = "heads",
-        members: int = 5,
-        validation: float = 0.15,
-        share_every: int = 0,
-        self_training: bool = False,
-        threshold: float = 0.95,
-        select_every: int = 5,
-        final_threshold: float = 1.0,
-        tuning: Mapping[str, Any] | None = None,
-        bottom: tuple[int, ...] = (64,),
-        embedding: int = 32,
-        top: tuple[int, ...] = (64,),
-        dropout: float = 0.0,
-        conv: str = "cnn",
-        augment: str = "none",
-        epochs: int = 20,
-        batch_size: int | None = 256,
-        optimizer: str = "adam",
-        lr: float = 3e-3,
-        weight_decay: float = 3e-5,
-        precision: str = "float32",
-        wire: str = "same",
-        seed: int = 0,
-        task: str = "auto",
-        label_party: str | None = None,
-        seal: bool | None = None,
-        label_dp: float | None = None,
-    ) -> None:
-        super().__init__(
-            bottom=bottom,
-            embedding=embedding,
-            top=top,
-            dropout=dropout,
-            conv=conv,
-            augment=augment,
-            epochs=epochs,
-            batch_size=batch_size,  # type: ignore[arg-type]
-            optimizer=optimizer,
-            lr=lr,
-            weight_decay=weight_decay,
-            # There are too few overlapping rows to stop by: the schedule ends the training.
-            schedule="one-cycle",
-            validation=validation,
-            patience=None,
-            precision=precision,
-            wire=wire,
-            seed=seed,
-            task=task,
-            label_party=label_party,
-            seal=seal,
-            label_dp=label_dp,
-        )
-        self.fusion = fusion
-        self.objective = objective
-        self.members = members
-        self.share_every = share_every
-        self.self_training = self_training
-        self.threshold = threshold
-        self.select_every = select_every
-        self.final_threshold = final_threshold
-        self.tuning = tuning
+    fusion: str = "pool"
+    objective: str = "heads"
+    members: int = 5
+    share_every: int = 0
+    self_training: bool = False
+    threshold: float = 0.95
+    select_every: int = 5
+    final_threshold: float = 1.0
+    tuning: Mapping[str, Any] | None = None
+
+    epochs: int = 20
+    batch_size: int | None = 256  # type: ignore[assignment]
+    lr: float = 3e-3
+    weight_decay: float = 3e-5
+    # There are too few overlapping rows to stop by: the schedule ends the training.
+    schedule: ClassVar[str] = "one-cycle"  # type: ignore[misc]
+    patience: ClassVar[None] = None  # type: ignore[misc]
+    metric: ClassVar[None] = None  # type: ignore[misc]
+    local_steps: ClassVar[int] = 1  # type: ignore[misc]
+    missing_indicator: ClassVar[bool] = True  # type: ignore[misc]
 
     @classmethod
     def paper(cls, **changes: Any) -> Self:
@@ -520,17 +488,13 @@ class RISA(SplitEstimator):
     def _check(self) -> None:
         """Tell all that is wrong with the parameters in one message."""
         tuned = TUNING | dict(self.tuning or {})
-        values, problems = self.get_params() | tuned, []
-        for name, value in tuned.items():
-            if name not in TUNING:
-                problems.append(f"tuning has no {name!r}: {did_you_mean(name, list(TUNING))}")
-            elif not fits(value, type(TUNING[name])):
-                words = type_words(type(TUNING[name]))
-                problems.append(f"{name} of tuning must be {words}, got {values.pop(name)!r}")
+        problems = wrong_values(self, _RULES) + wrong_values(
+            SimpleNamespace(**tuned), _TUNING_RULES
+        )
         problems += [
-            f"{name} must be {words}, got {values[name]!r}"
-            for name, (allowed, words) in _ALLOWED.items()
-            if name in values and not allowed(values[name])
+            f"tuning has no {name!r}: {did_you_mean(name, list(TUNING))}"
+            for name in tuned
+            if name not in TUNING
         ]
         try:
             self._config()

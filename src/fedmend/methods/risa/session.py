@@ -11,7 +11,6 @@ with network.session(segments) as session:
 from __future__ import annotations
 
 import math
-import secrets
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,6 @@ import numpy as np
 from fedmend.federation import Federation
 from fedmend.methods.risa.heads import JOINT, Objective
 from fedmend.methods.risa.workers import EvidenceBottomWorker, EvidenceTopWorker
-from fedmend.split.config import SplitConfig
 from fedmend.split.features import (
     ALIGNED,
     ALL,
@@ -40,6 +38,7 @@ from fedmend.split.session import (
     tell_labels,
 )
 from fedmend.split.sharing import Sharing, run_steps
+from fedmend.split.training import SplitNetwork
 
 __all__ = ["EvidenceNetwork", "EvidenceSession", "How"]
 
@@ -68,46 +67,19 @@ class How:
         return {name: getattr(self, name) for name in ("heads", "joint", "members", "solo")}
 
 
-class EvidenceNetwork:
-    """An evidential split model over `parties`, its heads at `label_party`.
+class EvidenceNetwork(SplitNetwork):
+    """An evidential split model over `parties`, its heads at `label_party`."""
 
-    history: one dict per epoch; best_epoch: the one whose weights are kept. folder, privacy: as of
-    `SplitNetwork`.
-    """
+    bottom_worker = EvidenceBottomWorker  # type: ignore[assignment]
+    top_worker = EvidenceTopWorker  # type: ignore[assignment]
+    label_party: str
 
-    bottom_worker = EvidenceBottomWorker
-    top_worker = EvidenceTopWorker
-    server = None
-
-    def __init__(
-        self,
-        fed: Federation,
-        *,
-        parties: list[str],
-        label_party: str,
-        config: SplitConfig,
-        how: How,
-        model: str | None = None,
-    ) -> None:
-        check_names(parties, (ALIGNED, ALL, JOINT))
-        self.fed = fed
-        self.parties = parties
-        self.label_party = label_party
-        self.config = config
+    def __init__(self, fed: Federation, *, how: How, **given: Any) -> None:
+        super().__init__(fed, **given)
+        check_names(self.parties, (ALIGNED, ALL, JOINT))
         self.how = how
-        self.model = model or f"evidence-{secrets.token_hex(6)}"
-        self.task = ""
-        self.classes: list[Any] = []
-        self.history: list[dict[str, float]] = []
-        self.best_epoch = 0
-        self.privacy: dict[str, Any] | None = None
-        self.folder: Path | None = None
 
-    @property
-    def passive(self) -> list[str]:
-        return [name for name in self.parties if name != self.label_party]
-
-    def session(self, segments: Segments) -> EvidenceSession:
+    def session(self, segments: Segments) -> EvidenceSession:  # type: ignore[override]
         """A training under way."""
         return EvidenceSession(self, self.fed, segments, train=True)
 
@@ -143,37 +115,9 @@ class EvidenceNetwork:
             found = session.top.predictions(session.judge_all(), table_order)
         return found["probability"], found["uncertainty"]
 
-    # ------------------------------------------------------------------ keeping it
-
-    def save(self, path: str) -> None:
-        """Every party saves its own part under this name."""
-        with Crews(self, self.fed, self.passive) as (bottoms, top):
-            bottoms.save(path)
-            top.save(path)
-
-    def hand_out(self, path: str, party: str, manifest: dict[str, Any]) -> None:
-        """Let a party keep, beside its part under this name, what it needs to predict alone."""
-        asked = [] if party == self.label_party else [party]
-        with Crews(self, self.fed, asked) as (bottoms, top):
-            if not asked:
-                top.save_manifest(path, manifest)
-                return
-            at_party = bottoms[party]
-            at_party.take_top(top.give_top())
-            at_party.save(path)
-            at_party.save_manifest(path, manifest)
-
-    def load(self, path: str) -> EvidenceNetwork:
-        with Crews(self, self.fed, self.passive) as (bottoms, top):
-            bottoms.load(path)
-            top.load(path)
-            about = top.about()
-            self.task, self.classes = about["task"], about["classes"]
-        return self
-
     def drop(self) -> None:
         """Let every party forget its part."""
-        with Crews(self, self.fed, self.passive) as (bottoms, top):
+        with Crews(self, self.fed) as (bottoms, top):
             bottoms.drop()
             top.drop()
 

@@ -294,6 +294,7 @@ class EvidenceTopWorker(EvidenceWorker):
             "task": part.labels.task,
             "classes": list(part.labels.classes_),
             "names": part.names,
+            "sides": False,  # what is imputed is a party's own mean row
             "label_dp": None if self.told is None else self.told.account,
         }
 
