@@ -14,7 +14,7 @@ from fedmend.audit.scene import NotApplicable
 from fedmend.audit.tap import rehearsal
 from fedmend.audit.votes_from_sums import VotesFromSums, _evidence, _Round
 from fedmend.data.table import Table
-from fedmend.methods.annotators.annotators import Labellers
+from fedmend.methods.annotators.session import Annotators
 from fedmend.methods.annotators.worker import LOG_FLOOR, EvidenceForm
 from fedmend.secure.sums_masks import ring_of
 from fedmend.secure.sums_numbers import SumForm
@@ -23,7 +23,7 @@ SKILL = {"bank": 0.9, "telco": 0.75, "shop": 0.6}
 
 
 def crowd(n: int = 300, missing: float = 0.1) -> fm.Federation:
-    """Three labellers of differing skill; the first two have columns."""
+    """Three annotators of differing skill; the first two have columns."""
     rng = np.random.default_rng(0)
     columns = {"bank": ["a", "b"], "telco": ["c"], "shop": []}
     frame = pd.DataFrame(rng.normal(size=(n, 3)), columns=list("abc"))
@@ -66,7 +66,7 @@ def test_sums_with_told_t_give_every_vote_away(report) -> None:
     assert any("secure='masks' in place of 'he'" in fact for fact in report.facts)
 
 
-def test_gradients_are_read_beside_what_a_labeller_knows_itself(report) -> None:
+def test_gradients_are_read_beside_what_a_annotator_knows_itself(report) -> None:
     found = report.table().query("attack == 'labels from gradients'")
     assert set(found["role"]) == {"bank", "telco"}
     assert (found["guess"] > 0.7).all()  # their own votes
@@ -75,10 +75,10 @@ def test_gradients_are_read_beside_what_a_labeller_knows_itself(report) -> None:
 def test_the_sums_are_those_the_coordinator_opens() -> None:
     attack = VotesFromSums()
     copy = rehearsal(crowd(80), [attack.hear])
-    with Labellers(copy, list(SKILL), secure="masks") as labellers:
-        labellers.attach()
+    with Annotators(copy, list(SKILL), secure="masks") as annotators:
+        annotators.attach()
         for _ in range(3):
-            counts = labellers.votes()
+            counts = annotators.votes()
         total = attack._last["votes"].total()
     assert (total.reshape(-1, 2) == counts).all()
     assert len(attack._rounds) == 1  # sums that others came after are not kept
@@ -95,7 +95,7 @@ def test_shifted_summands_are_shifted_back() -> None:
     assert opened.total() is None
 
 
-def test_evidence_is_what_a_labeller_sums() -> None:
+def test_evidence_is_what_a_annotator_sums() -> None:
     matrix = np.array([[0.9, 0.1], [0.3, 0.7]])
     none = [0.0, 0.0]
     columns = (matrix / matrix.sum(0)).T
@@ -108,8 +108,9 @@ def test_evidence_is_what_a_labeller_sums() -> None:
 
 @pytest.fixture
 def heard(make_scene):
-    """Two labellers of whose evidence nothing follows, so that the counts must tell."""
+    """Two annotators of whose evidence nothing follows, so that the counts must tell."""
     attack, scene = VotesFromSums(), make_scene(n=30)
+    scene.model = fm.InC()
     attack.expertise = {name: np.full((2, 2), 0.5) for name in ("bank", "telco")}
     counts = np.array([[2, 0], [0, 2], [1, 1], [0, 0]])
     one = EvidenceForm.of("product", 2).encode(np.log([0.5]))[0].astype(np.int64)

@@ -6,10 +6,9 @@ figures stand beside those of the tables.
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,22 +16,22 @@ import numpy as np
 import pandas as pd
 import torch
 
-from fedmend._json import write_json
 from fedmend.data.table import Table
-from fedmend.federation import Alignment, AlignmentCounts, Federation, Party
-from fedmend.federation.engines.local import LocalEngine
+from fedmend.federation import Federation, Party
 from fedmend.methods.annotators.baselines import Clean
 from fedmend.methods.annotators.inc import InC
+from fedmend_bench.cells import run_cells
 from fedmend_bench.inc.data import PARTIES, Problem, Worlds, draw_votes, load_problem, make_worlds
 from fedmend_bench.inc.fleet import CLEAN, Outcome
 from fedmend_bench.inc.runs import MODELS
+from fedmend_bench.simulation import know, together
 
 METHOD = "InC product"
 
 
 @dataclass(frozen=True)
 class Unit:
-    """One run: a world, what its labellers are like, and the networks. Clean has no setting."""
+    """One run: a world, what its annotators are like, and the networks. Clean has no setting."""
 
     data: str
     model: str
@@ -42,11 +41,6 @@ class Unit:
     seed: int
     epochs: int
     rows: int | None = None
-
-    @property
-    def name(self) -> str:
-        mark = hashlib.sha256(json.dumps(asdict(self), sort_keys=True).encode()).hexdigest()[:8]
-        return f"corrector-{self.data}-{self.model}-{self.setting or CLEAN}-{self.seed}-{mark}"
 
 
 def outcomes(
@@ -68,8 +62,7 @@ def outcomes(
         units = [
             Unit(data, model, corrector, kind, setting, seed, epochs, rows) for seed in range(seeds)
         ]
-        each = [finding(unit, problem, keep) for unit in units]
-        accuracy, corrected = np.array(each).T
+        accuracy, corrected = np.array(run_cells(partial(measure, problem=problem), units, keep)).T
         return accuracy, corrected
 
     clean = found(None)
@@ -78,12 +71,8 @@ def outcomes(
     ]
 
 
-def finding(unit: Unit, problem: Problem, keep: str | Path | None = None) -> tuple[float, float]:
-    """Accuracy on test rows and share of corrected labels that are right; kept if asked for."""
-    path = None if keep is None else Path(keep) / f"{unit.name}.json"
-    if path is not None and path.is_file():
-        kept = json.loads(path.read_text("utf-8"))
-        return kept["accuracy"], kept["corrected"]
+def measure(unit: Unit, problem: Problem) -> tuple[float, float]:
+    """Accuracy on test rows and share of corrected labels that are right."""
     worlds = make_worlds(problem, [unit.seed])
     truth, n = worlds.y_train[0], len(worlds.y_train[0])
     if unit.setting is None:
@@ -108,8 +97,6 @@ def finding(unit: Unit, problem: Problem, keep: str | Path | None = None) -> tup
         corrected = float((model.posterior_.argmax(1) == truth).mean())
     predicted = model.predict_proba(fed.on("test")).argmax(1)
     accuracy = float((predicted == worlds.y_test[0]).mean())
-    if path is not None:
-        write_json(path, {"unit": asdict(unit), "accuracy": accuracy, "corrected": corrected})
     return accuracy, corrected
 
 
@@ -127,12 +114,8 @@ def _federation(worlds: Worlds, votes: np.ndarray, seed: int) -> Federation:
         test = Table(np.arange(len(frames["test"])), frames["test"])
         parties.append(Party(f"p{party}", train, test=test))
     fed = Federation(*parties, seed=seed)
-    assert isinstance(fed.engine, LocalEngine)
-    for view in (fed, fed.on("test")):
-        for site in fed.engine.sites.values():
-            rows = len(site.tables[view.dataset])
-            site.alignments[view.scope] = Alignment(np.arange(rows), np.zeros(0, np.int64))
-        view.note_alignment(AlignmentCounts(rows, dict.fromkeys(fed.names, 0)))
+    for view, rows in ((fed, len(votes)), (fed.on("test"), len(worlds.y_test[0]))):
+        know(view, together(rows))
     return fed
 
 

@@ -14,12 +14,12 @@ import pandas as pd
 from fedmend.data.crowds import annotators
 from fedmend.data.table import Table
 from fedmend.errors import PrivacyWarning
-from fedmend.federation import KINDS, Alignment, AlignmentCounts, Federation, Party, Policy
-from fedmend.federation.engines.local import LocalEngine
-from fedmend.methods.annotators.annotators import Labellers
+from fedmend.federation import KINDS, Federation, Party, Policy
 from fedmend.methods.annotators.baselines import Clean
 from fedmend.methods.annotators.inc import InC
+from fedmend.methods.annotators.session import Annotators
 from fedmend_bench.harness import Bar
+from fedmend_bench.simulation import know, together
 
 CLASSES, COLUMNS, PARTIES = 26, 16, 4
 
@@ -43,10 +43,7 @@ def make_federation(rows: int, seed: int = 0) -> Federation:
         table = Table(np.arange(rows), frame, label="y", kinds={"y": "nominal"})
         parties.append(Party(f"p{party}", table, policy=everything))
     fed = Federation(*parties, seed=seed)
-    assert isinstance(fed.engine, LocalEngine)
-    for site in fed.engine.sites.values():
-        site.alignments[fed.scope] = Alignment(np.arange(rows), np.zeros(0, np.int64))
-    fed.note_alignment(AlignmentCounts(rows, dict.fromkeys(fed.names, 0)))
+    know(fed, together(rows))
     return fed
 
 
@@ -117,12 +114,12 @@ def sum_seconds(rows: int, corrections: int, mode: str, repeats: int = 8) -> flo
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", PrivacyWarning)
         for _ in range(repeats):
-            with Labellers(fed, fed.names, secure=mode) as labellers:
-                labellers.attach()
+            with Annotators(fed, fed.names, secure=mode) as asked:
+                asked.attach()
                 for name, times in spent.items():
                     crowd_out += 1.0
                     began = time.process_time()
-                    getattr(labellers, name)()
+                    getattr(asked, name)()
                     times.append(time.process_time() - began)
     return min(spent["votes"]) + corrections * min(spent["evidence"])
 

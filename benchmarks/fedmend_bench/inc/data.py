@@ -1,4 +1,4 @@
-"""Data of `fedmend bench inc`: tables dealt out to four parties, and labellers who err."""
+"""Data of `fedmend bench inc`: tables dealt out to four parties, and annotators who err."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SPANS = {
 }
 KINDS = ("symmetric", "pair-flip")
 SPARED = 0.05
-"""The error rate of the classes a pair-flipping labeller mostly gets right."""
+"""The error rate of the classes a pair-flipping annotator mostly gets right."""
 PAPER_NAMES = {"letter": "Letter", "covertype": "Covtype", "sensorless": "Sensorless"}
 
 

@@ -77,7 +77,7 @@ class Votes:
     def __init__(self, votes: np.ndarray, classes: int, device: torch.device) -> None:
         given = torch.from_numpy(votes).to(device)
         self.numbers, self.classes = given, classes
-        self.labellers = votes.shape[2]
+        self.annotators = votes.shape[2]
         said = one_hot(given, classes)
         self.counts = said.sum(2)
         self.said = said.flatten(2)  # [E, N, K·C]
@@ -92,7 +92,7 @@ class Votes:
     def m_step(self, weights: Tensor) -> Tensor:
         """T [E, K, true, said] from how far rows are believed to be of each class [E, N, C]."""
         counts = torch.bmm(weights.transpose(1, 2), self.said)
-        counts = counts.unflatten(2, (self.labellers, self.classes)).transpose(1, 2)
+        counts = counts.unflatten(2, (self.annotators, self.classes)).transpose(1, 2)
         counts = counts + SMOOTHING
         return counts / counts.sum(-1, keepdim=True)
 
@@ -114,9 +114,9 @@ class Votes:
     @cached_property
     def _places(self) -> Tensor:
         """Where each vote's row of evidence is, all draws below each other. **Shape** [E·N, K]."""
-        labeller = torch.arange(self.labellers, device=self.numbers.device) * self.classes
-        width = self.labellers * self.classes
-        places = torch.where(self.numbers >= 0, self.numbers + labeller, width)
+        annotator = torch.arange(self.annotators, device=self.numbers.device) * self.classes
+        width = self.annotators * self.classes
+        places = torch.where(self.numbers >= 0, self.numbers + annotator, width)
         draw = torch.arange(len(places), device=places.device) * (width + 1)
         return (places + draw[:, None, None]).flatten(0, 1)
 
@@ -166,7 +166,7 @@ class Method:
             return
         if self.posterior is None:
             eye = torch.eye(votes.classes, device=predicted.device)
-            matrices = eye.expand(len(predicted), votes.labellers, -1, -1)
+            matrices = eye.expand(len(predicted), votes.annotators, -1, -1)
         else:
             matrices = votes.m_step(predicted)
         total = predicted + votes.evidence(matrices, rule)
@@ -274,7 +274,7 @@ class MethodFleet:
             torch.arange(len(fleet.sizes)), torch.tensor(fleet.sizes)
         ).to(fleet.device)
         place = torch.empty_like(order).scatter_(1, order, batch.expand_as(order))
-        draws = self._numbers.integers(votes.labellers, size=(len(votes.counts), len(fleet.sizes)))
+        draws = self._numbers.integers(votes.annotators, size=(len(votes.counts), len(fleet.sizes)))
         turns = torch.from_numpy(draws).to(fleet.device)
         place = place.repeat_interleave(len(self.settings), 0)
         labels = votes.numbers.gather(2, turns.gather(1, place)[..., None])[..., 0]

@@ -78,27 +78,6 @@ class _Space:
         self.targets = like.new_empty(runs, rows, widths[-1])
 
 
-@dataclass(frozen=True)
-class _Block:
-    """Worlds that take a step together: their rows, targets, and layers as views."""
-
-    worlds: slice
-    widths: Sequence[int]
-    features: Tensor
-    targets: Tensor
-    first_row: Tensor
-    first_target: Tensor
-    weights: list[tuple[Tensor, Tensor]]
-    gradients: list[tuple[Tensor, Tensor]]
-    spaces: dict[int, _Space]
-
-    def space(self, rows: int) -> _Space:
-        if rows not in self.spaces:
-            runs = len(self.first_target)
-            self.spaces[rows] = _Space(runs, rows, self.widths, self.features)
-        return self.spaces[rows]
-
-
 class Fleet:
     """R worlds × G groups of networks, their targets, and one Adam over one flat vector.
 
@@ -138,7 +117,9 @@ class Fleet:
         )
         self._allocate(runs)
         self._steps: dict[int, Callable[[Tensor], None]] = {}
-        self._blocks = self._make_blocks()
+        self._spaces: dict[int, _Space] = {}
+        self._first_row = torch.arange(self.worlds, device=self.device)[:, None] * self.rows
+        self._first_target = torch.arange(runs, device=self.device)[:, None] * self.rows
         for world in range(self.worlds):
             self._start_world(world)
 
@@ -163,29 +144,6 @@ class Fleet:
                 weight = next(pieces).view(runs, fan_in, fan_out)
                 views.append((weight, next(pieces).view(runs, 1, fan_out)))
         self._masks = [self._mask(number) for number in range(len(self.shape.bottom) + 1)]
-
-    def _make_blocks(self) -> list[_Block]:
-        """On a GPU everything at once; on a CPU world by world: a step stays in the cache."""
-        each = self.worlds if self.device.type == "cuda" else 1
-        widths = self.shape.widths()
-        spaces: dict[int, _Space] = {}  # blocks take turns
-        blocks = []
-        for first in range(0, self.worlds, each):
-            runs = slice(first * self.groups, (first + each) * self.groups)
-            blocks.append(
-                _Block(
-                    slice(first, first + each),
-                    widths,
-                    self.features[first : first + each].flatten(0, 1),
-                    self.targets[first : first + each].flatten(0, 2),
-                    torch.arange(each, device=self.device)[:, None] * self.rows,
-                    torch.arange(each * self.groups, device=self.device)[:, None] * self.rows,
-                    [(weight[runs], bias[runs]) for weight, bias in self._weights],
-                    [(weight[runs], bias[runs]) for weight, bias in self._weight_gradients],
-                    spaces,
-                )
-            )
-        return blocks
 
     def _mask(self, layer: int) -> Tensor:
         """Ones where a party's own part of a bottom layer is; the rest must stay zero."""
@@ -280,40 +238,39 @@ class Fleet:
     @torch.no_grad()
     def _step(self, rows: Tensor) -> None:
         """Forward, backward and Adam, written out: no graph is recorded. **Shape** rows [R, B]."""
-        for block in self._blocks:
-            self._forward_and_back(block, rows[block.worlds])
-        self._optimizer.step()
-
-    def _forward_and_back(self, block: _Block, rows: Tensor) -> None:
-        worlds, size = rows.shape
-        runs = worlds * self.groups
-        space = block.space(size)
-        batch = block.features.index_select(0, (rows + block.first_row).view(-1))
-        batch = batch.view(worlds, 1, size, -1).expand(-1, self.groups, -1, -1)
-        space.values[0].view(worlds, self.groups, size, -1).copy_(batch)
+        size = rows.shape[1]
+        runs = self.worlds * self.groups
+        if size not in self._spaces:
+            self._spaces[size] = _Space(runs, size, self.shape.widths(), self.features)
+        space = self._spaces[size]
+        batch = self.features.flatten(0, 1).index_select(0, (rows + self._first_row).view(-1))
+        batch = batch.view(self.worlds, 1, size, -1).expand(-1, self.groups, -1, -1)
+        space.values[0].view(self.worlds, self.groups, size, -1).copy_(batch)
         for number, rectify in enumerate(self.shape.rectified()):
-            weight, bias = block.weights[number]
+            weight, bias = self._weights[number]
             output = torch.baddbmm(bias, space.values[number], weight, out=space.values[number + 1])
             if rectify:
                 output.relu_()
         places = rows[:, None].expand(-1, self.groups, -1).reshape(runs, size)
-        places = (places + block.first_target).view(-1)
-        torch.index_select(block.targets, 0, places, out=space.targets.view(-1, self.shape.classes))
+        places = (places + self._first_target).view(-1)
+        targets = space.targets.view(-1, self.shape.classes)
+        torch.index_select(self.targets.flatten(0, 2), 0, places, out=targets)
         # The gradient of −Σ t log softmax(z) is softmax(z) Σt − t, also for rows without a target.
         gradient = torch.softmax(space.values[-1], -1, out=space.gradients[-1])
         gradient.mul_(space.targets.sum(-1, keepdim=True)).sub_(space.targets).div_(size)
-        self._backward(block, space)
+        self._backward(space)
+        self._optimizer.step()
 
-    def _backward(self, block: _Block, space: _Space) -> None:
-        for number in reversed(range(len(block.weights))):
-            gradient, into = space.gradients[number], block.gradients[number]
+    def _backward(self, space: _Space) -> None:
+        for number in reversed(range(len(self._weights))):
+            gradient, into = space.gradients[number], self._weight_gradients[number]
             torch.bmm(space.values[number].transpose(1, 2), gradient, out=into[0])
             torch.sum(gradient, 1, keepdim=True, out=into[1])
             if number < len(self._masks):
                 into[0].mul_(self._masks[number])
             if number:
                 before = space.gradients[number - 1]
-                torch.bmm(gradient, block.weights[number][0].transpose(1, 2), out=before)
+                torch.bmm(gradient, self._weights[number][0].transpose(1, 2), out=before)
                 if self.shape.rectified()[number - 1]:
                     torch.ops.aten.threshold_backward.grad_input(
                         before, space.values[number], 0, grad_input=before

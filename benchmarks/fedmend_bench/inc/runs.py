@@ -1,32 +1,27 @@
 """The fleets of `fedmend bench inc`: one for each data set, model and kind of noise.
 
-With a folder to keep them in, each fleet's outcomes become a JSON file of their own when it is
-done. A run that was cut short goes on with the fleets that are missing, and several machines may
-share the work.
+With a folder to keep them in, each fleet's outcomes become a file of their own when it is done
+(`cells`): a run that was cut short goes on with the fleets that are missing.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
-import logging
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
-from fedmend._json import plain, write_json
+from fedmend.errors import ConfigError
+from fedmend_bench.cells import run_cells
 from fedmend_bench.inc import crowds as inc_crowds
 from fedmend_bench.inc.data import Problem, draw_votes, load_problem, make_worlds
 from fedmend_bench.inc.fleet import RECIPES, MethodFleet, Outcome, Recipe, count_groups
 from fedmend_bench.inc.networks import Fleet, FleetShape
-
-logger = logging.getLogger(__name__)
+from fedmend_bench.simulation import wait
 
 MODELS: dict[str, dict[str, Any]] = {
     "lr": {"embedding": 16, "top": ()},
@@ -52,12 +47,6 @@ class Plan:
     rows: int | None = None
     sheets: int | None = None
 
-    @property
-    def name(self) -> str:
-        text = json.dumps(plain(asdict(self)), sort_keys=True)
-        mark = hashlib.sha256(text.encode()).hexdigest()[:8]
-        return f"{self.data}-{self.model}-{self.kind}-{mark}"
-
     def recipes(self) -> dict[str, Recipe]:
         return {method: RECIPES[method] for method in self.methods}
 
@@ -74,31 +63,18 @@ class Finding:
 
 def finding(plan: Plan, device: str, keep: str | Path | None = None) -> Finding:
     """Train the fleet, or take what an earlier run kept of it."""
-    path = None if keep is None else Path(keep) / f"{plan.name}.json"
-    if path is not None and path.is_file():
-        return _read(path)
-    began = time.perf_counter()
-    found = _humans(plan, device) if plan.kind == HUMAN else _noisy(plan, device)
-    logger.info(
-        "%s: %.1f s, with loading %.1f s", plan.name, found.seconds, time.perf_counter() - began
-    )
-    if path is not None:
-        write_json(path, {"plan": asdict(plan), **asdict(found)})
-    return found
-
-
-def _read(path: Path) -> Finding:
-    kept = json.loads(path.read_text("utf-8"))
+    train = partial(_humans if plan.kind == HUMAN else _noisy, device=device)
+    (found,) = run_cells(lambda plan: asdict(train(plan)), [plan], keep)
+    if "failed" in found:
+        raise ConfigError(f"{plan.data}, {plan.model}, {plan.kind}: {found['failed']}")
     outcomes = [
-        Outcome(
-            each["method"],
-            each["setting"],
-            np.asarray(each["accuracy"]),
-            np.asarray(each["correction"]),
+        Outcome(*each.values())
+        for each in (
+            {key: np.asarray(v) if isinstance(v, list) else v for key, v in outcome.items()}
+            for outcome in found.pop("outcomes")
         )
-        for each in kept["outcomes"]
     ]
-    return Finding(outcomes, kept["seconds"], kept["redrawn"], kept["device"])
+    return Finding(outcomes, **found)
 
 
 @lru_cache(maxsize=1)
@@ -197,8 +173,7 @@ def _repeated(values: np.ndarray, times: int) -> np.ndarray:
 
 
 def _seconds_since(began: float, device: str) -> float:
-    if device.startswith("cuda"):
-        torch.cuda.synchronize()
+    wait(device)
     return time.perf_counter() - began
 
 

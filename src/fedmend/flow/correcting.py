@@ -20,8 +20,8 @@ import numpy as np
 from fedmend._json import write_json
 from fedmend.federation import Federation
 from fedmend.flow.kept import keep_completion, restore_completion
-from fedmend.methods.annotators.annotators import Labellers
 from fedmend.methods.annotators.corrected import correct_labels
+from fedmend.methods.annotators.session import Annotators
 from fedmend.methods.registry import METHODS, make
 from fedmend.report.labelling import Labelling
 
@@ -177,7 +177,7 @@ def correct(
 def _judge(source: Federation, view: Federation, model: Any, how: Correcting) -> Federation:
     """The majority of the votes as labels: what no model had a part in, to compare models by."""
     params = model.get_params()
-    with Labellers(
+    with Annotators(
         source, model.label_parties_, secure=params["secure"], key_holder=params["key_holder"]
     ) as labellers:
         labellers.attach(model.classes_.tolist(), params["label_dp"])

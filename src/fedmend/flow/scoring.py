@@ -101,9 +101,9 @@ def _majority(
     test: Federation, parties: tuple[str, ...], classes: list[Any]
 ) -> tuple[np.ndarray, np.ndarray]:
     """What most of the parties say of each test row, and where it is not a tie."""
-    from fedmend.methods.annotators.annotators import Labellers
+    from fedmend.methods.annotators.session import Annotators
 
-    with Labellers(test, parties) as labellers:
+    with Annotators(test, parties) as labellers:
         labellers.attach(classes)
         counts = labellers.votes()
     return counts.argmax(1), (counts == counts.max(1, keepdims=True)).sum(1) == 1

@@ -25,8 +25,203 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
+class NetworkEstimator(Estimator):
+    """A split network that is trained: predicting with it, and keeping it.
+
+    How it is trained, and against whose labels it is judged (`evaluate`), is the family's.
+    """
+
+    def _adopt(self, fed: Federation, network: SplitNetwork) -> None:
+        self.fed_ = fed
+        self.network_ = network
+        self.history_ = network.history
+        self.best_epoch_ = network.best_epoch
+        self.task_ = network.task
+        self.privacy_ = network.privacy
+        self.classes_ = np.asarray(network.classes) if network.classes else None
+
+    # ------------------------------------------------------------------ using
+
+    def predict_proba(self, fed: Federation, *, rows: str | None = None) -> np.ndarray:
+        """Class probabilities [n, C], columns in the order of `classes_`.
+
+        rows: "aligned" (in the common order), "all" rows of the label party (in the order of its
+        table), or a party's name: the rows only that party has (in the order of its table). By
+        default aligned ones where there is an alignment. What a party that does not know a row
+        would have said is guessed from those that do, or handled as the method has learnt it.
+        """
+        outputs = self._outputs(fed, rows)
+        if self.task_ == "regression":
+            raise DataError("a regression has no probabilities", mend="call predict")
+        return outputs
+
+    def predict(self, fed: Federation, *, rows: str | None = None) -> np.ndarray:
+        """Classes in their own values, or numbers in the label's own units."""
+        outputs = self._outputs(fed, rows)
+        if self.classes_ is None:
+            return outputs
+        return self.classes_[outputs.argmax(1)]
+
+    def predict_table(self, fed: Federation, *, rows: str | None = None) -> pd.DataFrame:
+        """One line for each row: prediction, p(class), uncertainty, and each party's share.
+
+        uncertainty: 0 is certain, 1 knows nothing. share(party): which part of the decision would
+        be lost without the party; only those that know the rows have one. A regression has no
+        probabilities. rows: as in `predict_proba`, but for "all".
+        """
+        from fedmend.methods.outlook import outlook
+
+        if rows is None:
+            rows = ALIGNED if fed.is_aligned else ALL
+        return outlook(self, fed, rows)
+
+    def score(self, fed: Federation, *, rows: str | None = None) -> float:
+        """Accuracy, or R² for regression."""
+        scores = self.evaluate(fed, rows=rows)  # type: ignore[attr-defined]
+        return scores["r2" if self.task_ == "regression" else "accuracy"]
+
+    def _outputs(self, fed: Federation, rows: str | None) -> np.ndarray:
+        network, segments, table_order = self._ready(fed, rows)
+        return network.predict(fed, segments, table_order=table_order)
+
+    def _ready(
+        self, fed: Federation, rows: str | None
+    ) -> tuple[SplitNetwork, list[list[object]], bool]:
+        self._require_fit()
+        require_federation(fed)
+        if fed.engine is not self.fed_.engine:
+            raise ConfigError(
+                "the model's parts are at the parties of another federation. "
+                "Mend: model.to(fed), or give the rows as a further table of the same parties: "
+                "Party(name, table, test=…) and fed.on('test')"
+            )
+        if rows is None:
+            rows = ALIGNED if fed.is_aligned else ALL
+        if rows in self.network_.parties:
+            return self.network_, [[rows, fed.alignment.unaligned[rows]]], False
+        if rows == ALIGNED or rows.startswith(f"{ALIGNED}@"):
+            return self.network_, [[rows, fed.alignment.aligned]], False
+        if rows != ALL:
+            raise ConfigError(
+                f"{type(self).__name__} can predict rows of kind "
+                f"{', '.join([ALIGNED, ALL, *self.network_.parties])}, "
+                f"got rows={rows!r}. Mend: one of these"
+            )
+        return self.network_, self._all_rows(fed), True
+
+    def _require_fit(self) -> None:
+        if not hasattr(self, "network_"):
+            raise NotFitted(f"{type(self).__name__} is not fitted. Mend: call fit(fed) first")
+
+    def _all_rows(self, fed: Federation) -> list[list[object]]:
+        """All rows of the label party, as segments; alone it knows all of them."""
+        if self.network_.label_party is None:
+            raise ConfigError(
+                f"rows='all' are those of one label party, and {type(self).__name__} has several. "
+                f"Mend: rows='aligned', or a party's own: {', '.join(self.network_.parties)}"
+            )
+        party = str(self.network_.label_party)
+        if not fed.is_aligned and fed.names == (party,):
+            return [[ALL, fed.roster[party]["rows"]]]
+        alone = fed.alignment.unaligned[party]
+        if alone and party not in self.network_.parties:
+            raise DataError(
+                f"has labels only, so that nobody knows anything of {alone:,} of its rows",
+                party=party,
+                mend="predict or evaluate rows='aligned'",
+            )
+        return [[ALIGNED, fed.alignment.aligned], [party, alone]]
+
+    # ------------------------------------------------------------------ keeping
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Every party writes its own part; `model.json` comes last and makes it a model."""
+        self._require_fit()
+        folder = Path(path)
+        (folder / MANIFEST).unlink(missing_ok=True)
+        self.network_.save(str(folder))
+        write_json(
+            folder / MANIFEST,
+            {
+                "method": type(self).__name__,
+                "params": self.get_params(),
+                "parties": self.network_.parties,
+                "label_party": self.network_.label_party,
+                "best_epoch": self.best_epoch_,
+                "history": self.history_,
+                "privacy": self.privacy_,
+            }
+            | self._save_more(folder),
+        )
+
+    def hand_out(
+        self, path: str | os.PathLike[str], parties: Sequence[str] | None = None
+    ) -> list[str]:
+        """Let parties predict their own rows alone, with what they keep of the model at `path`.
+
+        The label party has all it needs. Others, if named, are given a copy of the top, where the
+        label party's policy lets "weights" out. Returns a sentence for each that cannot.
+        """
+        self._require_fit()
+        folder, network = Path(path), self.network_
+        saved = read_json(folder / MANIFEST, "a saved model") | {"alone": True}
+        without: list[str] = []
+        for party in dict.fromkeys([network.label_party, *(parties or [])]):
+            if party is None:
+                continue
+            if party not in network.parties:
+                if party != network.label_party:
+                    without.append(
+                        f"{party} cannot predict alone: {type(self).__name__} uses none of its "
+                        "columns"
+                    )
+                continue
+            try:
+                network.hand_out(str(folder), party, saved | {"label_party": party})
+            except Refused as error:
+                without.append(f"{party} cannot predict alone: {error}")
+        return without
+
+    def _save_more(self, folder: Path) -> dict[str, Any]:
+        """What a method keeps besides its network; JSON values go into the manifest."""
+        return {}
+
+    def _load_more(self, folder: Path, saved: dict[str, Any]) -> None:
+        """The other way round of `_save_more`."""
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str], fed: Federation) -> Self:
+        """A saved model, its parts at the parties of `fed`."""
+        model, saved = cls._of_manifest(path)
+        absent = [name for name in saved["parties"] if name not in fed.names]
+        if absent and not saved.get("alone"):
+            raise ConfigError(
+                f"the model has a part at party {absent[0]!r}, which is not in the federation. "
+                f"Mend: the model's parties are {', '.join(saved['parties'])}"
+            )
+        network = model._saved_network(fed, saved).load(str(path))
+        network.history = saved["history"]
+        network.best_epoch = saved["best_epoch"]
+        network.privacy = saved.get("privacy")
+        model._adopt(fed, network)
+        model._load_more(Path(path), saved)
+        return model
+
+    def to(self, fed: Federation) -> Self:
+        """The same model with its parts at the like-named parties of another federation."""
+        # Parties with a home keep their parts there, under this name: it must be nobody else's.
+        name = f"moved-{secrets.token_hex(6)}"
+        with tempfile.TemporaryDirectory(prefix="fedmend-") as folder:
+            self.save(Path(folder) / name)
+            return type(self).load(Path(folder) / name, fed)
+
+    def _saved_network(self, fed: Federation, saved: dict[str, Any]) -> SplitNetwork:
+        """The network without weights, as the manifest has it."""
+        raise NotImplementedError(f"{type(self).__name__} keeps no network")
+
+
 @parameters
-class SplitEstimator(Estimator):
+class SplitEstimator(NetworkEstimator):
     """A split network behind fit / predict / predict_proba / score / save / load.
 
     bottom, top: hidden layers of the parties' bottoms and of the top; () is linear.
@@ -122,15 +317,6 @@ class SplitEstimator(Estimator):
         """What the method's own workers and network are told besides, as wire values."""
         return {}
 
-    def _adopt(self, fed: Federation, network: SplitNetwork) -> None:
-        self.fed_ = fed
-        self.network_ = network
-        self.history_ = network.history
-        self.best_epoch_ = network.best_epoch
-        self.task_ = network.task
-        self.privacy_ = network.privacy
-        self.classes_ = np.asarray(network.classes) if network.classes else None
-
     def _parties(self, fed: Federation, label_party: str) -> list[str]:
         """The parties whose columns the model uses, in the order of the top's inputs."""
         parties = [name for name in fed.names if fed.roster[name]["features"]]
@@ -145,40 +331,7 @@ class SplitEstimator(Estimator):
         own = ([name, fed.alignment.unaligned[name]] for name in names)
         return [[ALIGNED, fed.alignment.aligned], *own]
 
-    # ------------------------------------------------------------------ using
-
-    def predict_proba(self, fed: Federation, *, rows: str | None = None) -> np.ndarray:
-        """Class probabilities [n, C], columns in the order of `classes_`.
-
-        rows: "aligned" (in the common order), "all" rows of the label party (in the order of its
-        table), or a party's name: the rows only that party has (in the order of its table). By
-        default aligned ones where there is an alignment. What a party that does not know a row
-        would have said is guessed from those that do, or handled as the method has learnt it.
-        """
-        outputs = self._outputs(fed, rows)
-        if self.task_ == "regression":
-            raise DataError("a regression has no probabilities", mend="call predict")
-        return outputs
-
-    def predict(self, fed: Federation, *, rows: str | None = None) -> np.ndarray:
-        """Classes in their own values, or numbers in the label's own units."""
-        outputs = self._outputs(fed, rows)
-        if self.classes_ is None:
-            return outputs
-        return self.classes_[outputs.argmax(1)]
-
-    def predict_table(self, fed: Federation, *, rows: str | None = None) -> pd.DataFrame:
-        """One line for each row: prediction, p(class), uncertainty, and each party's share.
-
-        uncertainty: 0 is certain, 1 knows nothing. share(party): which part of the decision would
-        be lost without the party; only those that know the rows have one. A regression has no
-        probabilities. rows: as in `predict_proba`, but for "all".
-        """
-        from fedmend.methods.outlook import outlook
-
-        if rows is None:
-            rows = ALIGNED if fed.is_aligned else ALL
-        return outlook(self, fed, rows)
+    # ------------------------------------------------------------------ judging
 
     def evaluate(self, fed: Federation, *, rows: str | None = None) -> dict[str, float]:
         """All metrics, computed at the label party: only they leave it."""
@@ -205,140 +358,5 @@ class SplitEstimator(Estimator):
             )
         return network.uncertainty_report(fed, segments)
 
-    def score(self, fed: Federation, *, rows: str | None = None) -> float:
-        """Accuracy, or R² for regression."""
-        scores = self.evaluate(fed, rows=rows)
-        return scores["r2" if self.task_ == "regression" else "accuracy"]
-
-    def _outputs(self, fed: Federation, rows: str | None) -> np.ndarray:
-        network, segments, table_order = self._ready(fed, rows)
-        return network.predict(fed, segments, table_order=table_order)
-
-    def _ready(
-        self, fed: Federation, rows: str | None
-    ) -> tuple[SplitNetwork, list[list[object]], bool]:
-        self._require_fit()
-        require_federation(fed)
-        if fed.engine is not self.fed_.engine:
-            raise ConfigError(
-                "the model's parts are at the parties of another federation. "
-                "Mend: model.to(fed), or give the rows as a further table of the same parties: "
-                "Party(name, table, test=…) and fed.on('test')"
-            )
-        if rows is None:
-            rows = ALIGNED if fed.is_aligned else ALL
-        if rows in self.network_.parties:
-            return self.network_, [[rows, fed.alignment.unaligned[rows]]], False
-        if rows == ALIGNED or rows.startswith(f"{ALIGNED}@"):
-            return self.network_, [[rows, fed.alignment.aligned]], False
-        if rows != ALL:
-            raise ConfigError(
-                f"{type(self).__name__} can predict rows of kind "
-                f"{', '.join([ALIGNED, ALL, *self.network_.parties])}, "
-                f"got rows={rows!r}. Mend: one of these"
-            )
-        return self.network_, self._all_rows(fed), True
-
-    def _require_fit(self) -> None:
-        if not hasattr(self, "network_"):
-            raise NotFitted(f"{type(self).__name__} is not fitted. Mend: call fit(fed) first")
-
-    def _all_rows(self, fed: Federation) -> list[list[object]]:
-        """All rows of the label party, as segments; alone it knows all of them."""
-        party = str(self.network_.label_party)
-        if not fed.is_aligned and fed.names == (party,):
-            return [[ALL, fed.roster[party]["rows"]]]
-        alone = fed.alignment.unaligned[party]
-        if alone and party not in self.network_.parties:
-            raise DataError(
-                f"has labels only, so that nobody knows anything of {alone:,} of its rows",
-                party=party,
-                mend="predict or evaluate rows='aligned'",
-            )
-        return [[ALIGNED, fed.alignment.aligned], [party, alone]]
-
-    # ------------------------------------------------------------------ keeping
-
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Every party writes its own part; `model.json` comes last and makes it a model."""
-        self._require_fit()
-        folder = Path(path)
-        (folder / MANIFEST).unlink(missing_ok=True)
-        self.network_.save(str(folder))
-        write_json(
-            folder / MANIFEST,
-            {
-                "method": type(self).__name__,
-                "params": self.get_params(),
-                "parties": self.network_.parties,
-                "label_party": self.network_.label_party,
-                "best_epoch": self.best_epoch_,
-                "history": self.history_,
-                "privacy": self.privacy_,
-            }
-            | self._save_more(folder),
-        )
-
-    def hand_out(
-        self, path: str | os.PathLike[str], parties: Sequence[str] | None = None
-    ) -> list[str]:
-        """Let parties predict their own rows alone, with what they keep of the model at `path`.
-
-        The label party has all it needs. Others, if named, are given a copy of the top, where the
-        label party's policy lets "weights" out. Returns a sentence for each that cannot.
-        """
-        self._require_fit()
-        folder, network = Path(path), self.network_
-        saved = read_json(folder / MANIFEST, "a saved model") | {"alone": True}
-        without: list[str] = []
-        for party in dict.fromkeys([network.label_party, *(parties or [])]):
-            if party is None:
-                continue
-            if party not in network.parties:
-                if party != network.label_party:
-                    without.append(
-                        f"{party} cannot predict alone: {type(self).__name__} uses none of its "
-                        "columns"
-                    )
-                continue
-            try:
-                network.hand_out(str(folder), party, saved | {"label_party": party})
-            except Refused as error:
-                without.append(f"{party} cannot predict alone: {error}")
-        return without
-
-    def _save_more(self, folder: Path) -> dict[str, Any]:
-        """What a method keeps besides its network; JSON values go into the manifest."""
-        return {}
-
-    def _load_more(self, folder: Path, saved: dict[str, Any]) -> None:
-        """The other way round of `_save_more`."""
-
     def _saved_network(self, fed: Federation, saved: dict[str, Any]) -> SplitNetwork:
         return self._make_network(fed, saved["parties"], saved["label_party"], self._config())
-
-    @classmethod
-    def load(cls, path: str | os.PathLike[str], fed: Federation) -> Self:
-        """A saved model, its parts at the parties of `fed`."""
-        model, saved = cls._of_manifest(path)
-        absent = [name for name in saved["parties"] if name not in fed.names]
-        if absent and not saved.get("alone"):
-            raise ConfigError(
-                f"the model has a part at party {absent[0]!r}, which is not in the federation. "
-                f"Mend: the model's parties are {', '.join(saved['parties'])}"
-            )
-        network = model._saved_network(fed, saved).load(str(path))
-        network.history = saved["history"]
-        network.best_epoch = saved["best_epoch"]
-        network.privacy = saved.get("privacy")
-        model._adopt(fed, network)
-        model._load_more(Path(path), saved)
-        return model
-
-    def to(self, fed: Federation) -> Self:
-        """The same model with its parts at the like-named parties of another federation."""
-        # Parties with a home keep their parts there, under this name: it must be nobody else's.
-        name = f"moved-{secrets.token_hex(6)}"
-        with tempfile.TemporaryDirectory(prefix="fedmend-") as folder:
-            self.save(Path(folder) / name)
-            return type(self).load(Path(folder) / name, fed)

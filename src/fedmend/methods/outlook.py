@@ -20,14 +20,14 @@ from fedmend.split.features import ALL, among, is_known
 
 if TYPE_CHECKING:
     from fedmend.federation import Federation
-    from fedmend.methods.network import SplitEstimator
+    from fedmend.methods.network import NetworkEstimator
 
 __all__ = ["frame_of", "outlook", "shares"]
 
 LEAST = 1e-6
 
 
-def outlook(model: SplitEstimator, fed: Federation, rows: str) -> pd.DataFrame:
+def outlook(model: NetworkEstimator, fed: Federation, rows: str) -> pd.DataFrame:
     """One line for each row: prediction, p(…), uncertainty, and share(…) of each party.
 
     rows: a segment's name, "aligned", "aligned@bank+telco" or a party's own; "all" where the
@@ -75,7 +75,7 @@ def frame_of(
 
 
 def shares(
-    model: SplitEstimator,
+    model: NetworkEstimator,
     fed: Federation,
     segments: list[list[object]],
     known: list[str],

@@ -19,7 +19,7 @@ from fedmend.split.features import ALIGNED, among
 if TYPE_CHECKING:
     import pandas as pd
 
-    from fedmend.methods.network import SplitEstimator
+    from fedmend.methods.network import NetworkEstimator
 
 __all__ = ["Group", "Predicted", "ask_horizontal", "ask_split", "groups_of"]
 
@@ -102,7 +102,7 @@ def _sets(present: Sequence[str]) -> Iterator[tuple[str, ...]]:
 
 
 def ask_split(
-    model: SplitEstimator, fed: Federation, crew: Crew, groups: Sequence[Group], title: str
+    model: NetworkEstimator, fed: Federation, crew: Crew, groups: Sequence[Group], title: str
 ) -> list[Predicted]:
     """Every group's predictions, to the label party where it knows the rows, or to the first."""
     network = model.network_
@@ -133,7 +133,7 @@ def ask_split(
 _Answers = tuple[dict[str, Any], list[Any] | None]
 
 
-def _answers(model: SplitEstimator, fed: Federation, crew: Crew, group: Group) -> _Answers:
+def _answers(model: NetworkEstimator, fed: Federation, crew: Crew, group: Group) -> _Answers:
     alone = len(group.parties) == 1
     crew.choose(group.name, alone)
     unaligned = dict.fromkeys(fed.names, 0)

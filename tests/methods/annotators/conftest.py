@@ -40,7 +40,7 @@ def make_crowd(
     seed: int = 0,
     **options: Any,
 ) -> Crowd:
-    """Gaussian classes; the last `featureless` labellers have no features, the rest do.
+    """Gaussian classes; the last `featureless` annotators have no features, the rest do.
 
     Every party has its rows in an order of its own.
     """
@@ -51,12 +51,12 @@ def make_crowd(
     x = centres[truth] + rng.normal(size=(rows + test_rows, 6))
     if votes is None:
         votes = annotators(truth[:rows], rates=rates, missing=missing, n_classes=k, seed=seed + 1)
-    labellers = votes.shape[1]
+    count = votes.shape[1]
     parties, orders = [], {}
     pool = np.array([*classes, None], object)
-    for number in range(max(labellers, 2)):
+    for number in range(max(count, 2)):
         name = f"p{number}"
-        columns = [f"x{c}" for c in range(6) if c % max(labellers - featureless, 2) == number]
+        columns = [f"x{c}" for c in range(6) if c % max(count - featureless, 2) == number]
         order, test_order = rng.permutation(rows), rng.permutation(test_rows)
         orders[name] = (order, test_order)
         frame = pd.DataFrame(x, columns=[f"x{c}" for c in range(6)])[columns]

@@ -146,7 +146,7 @@ def test_a_party_that_tells_no_counts_is_told_nothing(crowd_of: Any) -> None:
         correct_labels(crowd.fed, model, to="p0")
 
 
-def test_labels_learnt_among_the_labellers_serve_a_federation_with_fewer_common_rows() -> None:
+def test_labels_learnt_among_the_annotators_serve_a_federation_with_fewer_common_rows() -> None:
     """Two parties label all of the bank's rows; the telco knows a tenth of them."""
     rng = np.random.default_rng(0)
     truth = rng.integers(0, 2, 400)
@@ -158,18 +158,18 @@ def test_labels_learnt_among_the_labellers_serve_a_federation_with_fewer_common_
     telco = Table(np.r_[ids[:40], 1000 + ids], {"z": np.r_[x[:40, 1], x[:, 2]]})
     others = [fm.Party(f"r{k}", Table(ids, {"y": said_words[:, k]}, label="y")) for k in (1, 2)]
     fed = fm.Federation(fm.Party("bank", bank), fm.Party("telco", telco), *others, strict=True)
-    labellers, pair = fed.only("bank", "r1", "r2"), fed.only("bank", "telco")
-    for view in (labellers, pair):
+    three, pair = fed.only("bank", "r1", "r2"), fed.only("bank", "telco")
+    for view in (three, pair):
         fm.align(view)
-    model = fm.InC(epochs=6, batch_size=32, lr=0.02, secure="masks").fit(labellers)
-    done = correct_labels(labellers, model, to="bank", into=pair)
+    model = fm.InC(epochs=6, batch_size=32, lr=0.02, secure="masks").fit(three)
+    done = correct_labels(three, model, to="bank", into=pair)
     assert done.rows == 400 and done.federation.names == ("bank", "telco")
     assert done.federation.alignment == pair.alignment
     labels = fed.engine.site("bank").tables[done.federation.dataset].y.to_numpy(dtype=object)
     assert (labels == np.array(["no", "yes"])[truth]).mean() > 0.9
     assert fm.VFL(epochs=2, batch_size=16).fit(done.federation).network_.label_party == "bank"
     with pytest.raises(ConfigError, match="takes no part"):
-        correct_labels(labellers, model, to="r1", into=pair)
+        correct_labels(three, model, to="r1", into=pair)
 
 
 def test_labels_of_other_rows_are_refused() -> None:
@@ -188,7 +188,7 @@ def test_labels_of_other_rows_are_refused() -> None:
 
 
 def test_of_rows_that_were_corrected_other_classes_are_impossible() -> None:
-    """A label of the party's own that no labeller gave elsewhere: it is no class of the model's."""
+    """A label of the party's own that nobody gave elsewhere: it is no class of the model's."""
     values = np.array(["a", None, "rare", None], dtype=object)
     likelihood = np.array([[0.9, 0.1], [0.5, 0.5]])
     often = np.array([[0.8, 0.2], [0.3, 0.7]])

@@ -18,7 +18,7 @@ from fedmend.methods.annotators import aggregation as crowd
 def in_the_clear(
     votes: np.ndarray, c: int, *, smoothing: float = crowd.SMOOTHING, **options: Any
 ) -> SimpleNamespace:
-    """Dawid–Skene with labellers whose votes are known."""
+    """Dawid–Skene with annotators whose votes are known."""
     found = SimpleNamespace()
 
     def evidence(weights: np.ndarray) -> np.ndarray:
@@ -57,7 +57,7 @@ def test_majority_breaks_ties_at_random_and_knows_silence() -> None:
 
 
 def test_m_step_by_hand() -> None:
-    """Two rows surely of class 0, one half and half; the labeller says 0, 1, 1."""
+    """Two rows surely of class 0, one half and half; the annotator says 0, 1, 1."""
     weights = np.array([[1.0, 0.0], [1.0, 0.0], [0.5, 0.5]])
     matrix = crowd.expertise(weights, np.array([0, 1, 1]), smoothing=0.0)
     np.testing.assert_allclose(matrix, [[1 / 2.5, 1.5 / 2.5], [0.0, 1.0]])

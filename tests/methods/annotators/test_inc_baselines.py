@@ -80,7 +80,7 @@ def test_dawid_skene_over_parties_is_dawid_skene(crowd_of: Make, targets: str, f
         np.testing.assert_allclose(model.expertise_[party], matrix, atol=2e-3)
 
 
-def test_dawid_skene_keeps_what_it_found_out_about_the_labellers(
+def test_dawid_skene_keeps_what_it_found_out_about_the_annotators(
     crowd_of: Make, tmp_path: Path
 ) -> None:
     crowd = crowd_of()

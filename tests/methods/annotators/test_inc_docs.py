@@ -31,7 +31,7 @@ def test_the_examples_run() -> None:
 
 
 def test_every_parameter_named_is_one() -> None:
-    table = PAGE[PAGE.index("| parameter |") : PAGE.index("*Warnings.*")]
+    table = PAGE[PAGE.index("| parameter |") : PAGE.index("The network's parameters")]
     named = {
         name
         for row in re.findall(r"^\| (`.*?) \|", table, re.M)

@@ -236,15 +236,15 @@ def _blobs(value: Any) -> Iterator[bytes]:
 def test_the_stated_error_holds(crowd_of: Make) -> None:
     """The server's sum of log-likelihood rows against the exact one."""
     from fedmend.methods.annotators import aggregation as crowds
-    from fedmend.methods.annotators.annotators import Labellers
+    from fedmend.methods.annotators.session import Annotators
 
     crowd = crowd_of(missing=0.1)
     weights = np.random.default_rng(0).dirichlet([1, 1, 1], 300).astype(np.float32)
-    with Labellers(crowd.fed, ["p0", "p1", "p2"], secure="masks") as labellers:
-        labellers.attach()
-        labellers.m_step(weights)
-        summed = labellers.evidence()
-        bound = labellers.error_bound
+    with Annotators(crowd.fed, ["p0", "p1", "p2"], secure="masks") as annotators:
+        annotators.attach()
+        annotators.m_step(weights)
+        summed = annotators.evidence()
+        bound = annotators.error_bound
     exact = sum(
         crowds.log_evidence(crowds.expertise(weights, said), said) for said in crowd.votes.T
     )
@@ -255,25 +255,25 @@ def test_the_stated_error_holds(crowd_of: Make) -> None:
 
 @given(
     rule=st.sampled_from(["product", "row", "bayes"]),
-    labellers=st.integers(2, 200),
+    annotators=st.integers(2, 200),
     seed=st.integers(0, 2**32 - 1),
 )
 @settings(max_examples=60, deadline=None)
-def test_evidence_survives_its_fixed_point(rule: str, labellers: int, seed: int) -> None:
-    """Any number of labellers: sums fit their words and are as close as stated."""
+def test_evidence_survives_its_fixed_point(rule: str, annotators: int, seed: int) -> None:
+    """Any number of annotators: sums fit their words and are as close as stated."""
     from fedmend.methods.annotators.worker import LOG_FLOOR, EvidenceForm
 
-    form = EvidenceForm.of(rule, labellers)
+    form = EvidenceForm.of(rule, annotators)
     rng = np.random.default_rng(seed)
     low, high = (LOG_FLOOR, 0.0) if rule == "product" else (0.0, 1.0)
-    evidence = rng.uniform(low, high, (labellers, 50))
+    evidence = rng.uniform(low, high, (annotators, 50))
     evidence[0, :2] = low, high
     sent = np.stack([form.encode(each) for each in evidence])
     assert sent.dtype == form.dtype
     assert sent.max() <= form.span
-    summed = form.decode(sent.astype(np.int64).sum(0), labellers)
-    rounding = 1e-6 * labellers * (high - low)
-    assert np.abs(summed - evidence.sum(0)).max() <= form.error(labellers) + rounding
-    assert form.error(labellers) <= 0.01
+    summed = form.decode(sent.astype(np.int64).sum(0), annotators)
+    rounding = 1e-6 * annotators * (high - low)
+    assert np.abs(summed - evidence.sum(0)).max() <= form.error(annotators) + rounding
+    assert form.error(annotators) <= 0.01
     if form.bits < 16:
-        assert labellers * form.span < 1 << 16
+        assert annotators * form.span < 1 << 16

@@ -1,4 +1,4 @@
-"""`fedmend run` with several labellers: from the configuration file to the report."""
+"""`fedmend run` with several annotators: from the configuration file to the report."""
 
 from __future__ import annotations
 

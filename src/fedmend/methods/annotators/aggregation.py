@@ -1,6 +1,6 @@
-"""Several labellers, none of them right all the time: votes, majority and Dawid–Skene.
+"""Several annotators, none of them right all the time: votes, majority and Dawid–Skene.
 
-Votes are class numbers [n, K], -1 where a labeller gave none. A labeller's expertise is
+Votes are class numbers [n, K], -1 where a annotator gave none. A annotator's expertise is
 T[j, l] = P(says l | true class j). (Dawid & Skene 1979; the E- and M-steps of InC, §3.4, use the
 same parts.)
 """
@@ -31,7 +31,7 @@ def one_hot(votes: np.ndarray, n_classes: int) -> np.ndarray:
 
 
 def count_votes(votes: np.ndarray, n_classes: int) -> np.ndarray:
-    """How many labellers say what. **Shape** [n, K] -> [n, C] int64.
+    """How many annotators say what. **Shape** [n, K] -> [n, C] int64.
 
     >>> count_votes(np.array([[0, 1, 1], [-1, 0, -1]]), 2).tolist()
     [[1, 2], [1, 0]]
@@ -48,7 +48,7 @@ def soft_labels(counts: np.ndarray) -> np.ndarray:
 
 
 def majority(counts: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """The class most labellers name, ties at random, -1 where nobody labelled."""
+    """The class most annotators name, ties at random, -1 where nobody labelled."""
     ties = counts == counts.max(1, keepdims=True)
     chosen = (ties * rng.random(counts.shape)).argmax(1)
     return np.where(counts.sum(1) > 0, chosen, -1)
@@ -58,7 +58,7 @@ def majority(counts: np.ndarray, rng: np.random.Generator) -> np.ndarray:
 
 
 class Sayings:
-    """One labeller's votes [n], prepared once: the M-step asks for them again and again."""
+    """One annotator's votes [n], prepared once: the M-step asks for them again and again."""
 
     def __init__(self, votes: np.ndarray) -> None:
         self._votes = votes
@@ -94,7 +94,7 @@ class Sayings:
 def expertise(
     weights: np.ndarray, votes: np.ndarray, *, smoothing: float = SMOOTHING
 ) -> np.ndarray:
-    """One labeller's T from how far each row is believed to be of each class (the M-step).
+    """One annotator's T from how far each row is believed to be of each class (the M-step).
 
     **Shape** weights [n, C], votes [n] -> [C, C], rows sum to 1.
     """
@@ -131,7 +131,7 @@ def dawid_skene(
 ) -> tuple[np.ndarray, int]:
     """The true classes from the votes alone: posterior [n, C], and after how many iterations.
 
-    evidence: given how far each row is believed to be of each class, the labellers estimate their
+    evidence: given how far each row is believed to be of each class, the annotators estimate their
     T, and tell the sum of what it says of their votes (`log_evidence`). **Shape** all [n, C].
     hard: believe every row to be wholly of its likeliest class there ("fast Dawid–Skene").
     It stops when no probability of a row with votes moves by more than `tolerance`.
@@ -166,7 +166,7 @@ def hardened(posterior: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Agreement:
-    """How often two labellers of a row agree, and how often they would by chance.
+    """How often two annotators of a row agree, and how often they would by chance.
 
     error: the standard error of `observed`. pairs: how many rows have two votes or more.
     """
@@ -182,7 +182,7 @@ class Agreement:
 
 
 def agreement(counts: np.ndarray) -> Agreement:
-    """From vote counts alone: labellers that are right together agree more often than by chance.
+    """From vote counts alone: annotators that are right together agree more often than by chance.
 
     >>> agreement(np.array([[2, 0], [0, 2], [2, 0], [0, 2]])).observed
     1.0

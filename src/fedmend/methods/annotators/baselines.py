@@ -1,18 +1,19 @@
-"""InC's baselines (§4.1): clean labels, one labeller at a time, majority vote, Dawid–Skene.
+"""InC's baselines (§4.1): clean labels, one annotator at a time, majority vote, Dawid–Skene.
 
 All have the network's top at the server but `Clean`, which needs no crowd: one party's labels.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import ClassVar
 
 import numpy as np
 import torch
 
+from fedmend._parameters import Rules, at_least, one_of, parameters
 from fedmend.methods.annotators import aggregation as crowd
-from fedmend.methods.annotators.annotators import Labellers
-from fedmend.methods.annotators.estimator import CrowdEstimator
+from fedmend.methods.annotators.estimator import CrowdEstimator, Inferred
+from fedmend.methods.annotators.session import Annotators
 from fedmend.methods.network import SplitEstimator
 from fedmend.split.features import BatchOrder
 from fedmend.split.session import Session
@@ -25,6 +26,7 @@ class Clean(SplitEstimator):
     """
 
 
+@parameters
 class Random(CrowdEstimator):
     """Every batch takes the labels of one label party, drawn at random.
 
@@ -32,11 +34,11 @@ class Random(CrowdEstimator):
     nothing from who knows whose turn it is.
     """
 
-    def _inferred(self, labellers: Labellers, counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def _inferred(self, annotators: Annotators, counts: np.ndarray) -> Inferred:
         soft = crowd.soft_labels(counts)
         return soft, soft
 
-    def _before_epoch(self, epoch: int, session: Session, labellers: Labellers) -> None:
+    def _before_epoch(self, epoch: int, session: Session, annotators: Annotators) -> None:
         order = BatchOrder(
             session.train, session.network.config.settings.batch_size, torch.device("cpu")
         )
@@ -45,20 +47,22 @@ class Random(CrowdEstimator):
         rng = np.random.default_rng(seed)
         turns = np.full(session.n_rows, -1)
         for _ in order.sizes:
-            turns[order.next().numpy()] = rng.integers(len(labellers.parties))
-        session.top.set_targets(labellers.turns(turns).astype(np.float64))
+            turns[order.next().numpy()] = rng.integers(len(annotators.parties))
+        session.top.set_targets(annotators.turns(turns).astype(np.float64))
 
 
+@parameters
 class MJ(CrowdEstimator):
     """Majority vote, ties at random; then training."""
 
-    def _inferred(self, labellers: Labellers, counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        rng = np.random.default_rng([labellers.fed.seed, self.seed, 3])
+    def _inferred(self, annotators: Annotators, counts: np.ndarray) -> Inferred:
+        rng = np.random.default_rng([annotators.fed.seed, self.seed, 3])
         chosen = crowd.majority(counts, rng)
         labels = crowd.one_hot(chosen, counts.shape[1]).astype(np.float64)
         return labels, labels
 
 
+@parameters
 class EM(CrowdEstimator):
     """Dawid–Skene on the votes alone, then training on the inferred labels.
 
@@ -72,27 +76,21 @@ class EM(CrowdEstimator):
     `standing_` (as in `InC`), `iterations_`.
     """
 
-    def __init__(
-        self,
-        *,
-        targets: str = "hard",
-        fast: bool = False,
-        em_iterations: int = 100,
-        em_tolerance: float = 1e-5,
-        share_expertise: bool = True,
-        **params: Any,
-    ) -> None:
-        super().__init__(**params)
-        self.targets = targets
-        self.fast = fast
-        self.em_iterations = em_iterations
-        self.em_tolerance = em_tolerance
-        self.share_expertise = share_expertise
+    _rules: ClassVar[Rules] = {
+        "targets": one_of(("soft", "hard")),
+        "em_iterations": at_least(1),
+    }
 
-    def _inferred(self, labellers: Labellers, counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    targets: str = "hard"
+    fast: bool = False
+    em_iterations: int = 100
+    em_tolerance: float = 1e-5
+    share_expertise: bool = True
+
+    def _inferred(self, annotators: Annotators, counts: np.ndarray) -> Inferred:
         def evidence(weights: np.ndarray) -> np.ndarray:
-            labellers.m_step(weights)
-            return labellers.evidence()
+            annotators.m_step(weights)
+            return annotators.evidence()
 
         posterior, self.iterations_ = crowd.dawid_skene(
             counts,
@@ -101,14 +99,6 @@ class EM(CrowdEstimator):
             max_iterations=self.em_iterations,
             tolerance=self.em_tolerance,
         )
-        self._hear(labellers, self.share_expertise)
+        self._hear(annotators, self.share_expertise)
         targets = posterior if self.targets == "soft" else crowd.hardened(posterior)
         return targets * (counts.sum(1, keepdims=True) > 0), posterior
-
-    def _problems(self) -> list[str]:
-        problems = super()._problems()
-        if self.targets not in ("soft", "hard"):
-            problems.append(f"targets must be 'soft' or 'hard', got {self.targets!r}")
-        if self.em_iterations < 1:
-            problems.append(f"em_iterations must be at least 1, got {self.em_iterations}")
-        return problems

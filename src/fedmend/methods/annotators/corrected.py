@@ -1,9 +1,9 @@
 """Corrected labels as the labels of a federation, so that any method can learn from them.
 
-InC (and every method for several labellers) leaves for each aligned row how far each class is
+InC (and every method for several annotators) leaves for each aligned row how far each class is
 believed. Sent back to one label party, these become its label column in a further table of the
 federation: the likeliest class where rows are known to all, its own label elsewhere. The other
-labellers' columns are not in that table, so that one party labels, as most methods need it. Beside
+annotators' columns are not in that table, so that one party labels, as most methods need it. Beside
 the labels it is kept how likely the votes are under each class: that is what is trained on.
 """
 
@@ -19,9 +19,9 @@ from fedmend.data.table import Table
 from fedmend.errors import AlignmentError, ConfigError, DataError, NotFitted
 from fedmend.federation import Alignment, Federation, Worker, exposed
 from fedmend.methods.annotators.aggregation import hardened, in_shares, one_hot
-from fedmend.methods.annotators.annotators import Labellers
 from fedmend.methods.annotators.estimator import CrowdEstimator
 from fedmend.methods.annotators.inc import InC
+from fedmend.methods.annotators.session import Annotators
 from fedmend.split.belief import (
     Belief,
     cell_confidence,
@@ -57,7 +57,7 @@ class CorrectedLabelWorker(Worker):
     ) -> dict[str, int]:
         """This party's labels give way to the likeliest classes of the rows they were learnt for.
 
-        learnt_in: the scope whose aligned rows these are. likelihood: of what all labellers said
+        learnt_in: the scope whose aligned rows these are. likelihood: of what all annotators said
         of a row, under each class; what methods are trained on (`learn.belief`). doubting: this
         party's labels of other rows are believed as far as those of these rows deserve it. A row
         whose likeliest class has a probability below `least` loses its label. Told is how many
@@ -163,7 +163,7 @@ def _believed(
     classes: list[Any],
     often: np.ndarray,
 ) -> Belief:
-    """Rows that were learnt as the labellers have them, others by what the party `often` says."""
+    """Rows that were learnt as the annotators have them, others by what the party `often` says."""
     known = {value for value in values if value is not None}
     names = [*classes, *sorted(known.difference(classes), key=str)]
     place = {value: number for number, value in enumerate([*names, None])}
@@ -203,12 +203,12 @@ def correct_labels(
     come last: completed rows of which the model knows nothing keep their labels.
     to: one of the model's label parties, the first by default. least: labels believed less than
     this are left out. name: of the further table; by default the present one with "-corrected".
-    into: the federation whose labels these become, by default `fed`. Where labellers have more
+    into: the federation whose labels these become, by default `fed`. Where annotators have more
     rows in common with each other than with everybody else, let the model learn from those:
 
-        labellers = fed.only("bank", "registry")
-        inc = InC().fit(labellers)
-        correct_labels(labellers, inc, into=fed.only("bank", "telco")).federation
+        annotators = fed.only("bank", "registry")
+        inc = InC().fit(annotators)
+        correct_labels(annotators, inc, into=fed.only("bank", "telco")).federation
     """
     if not hasattr(model, "posterior_"):
         raise NotFitted(f"{type(model).__name__} is not fitted. Mend: call fit(fed) first")
@@ -262,17 +262,17 @@ def correct_labels(
 def vote_likelihood(model: CrowdEstimator) -> np.ndarray:
     """How likely all votes on a row are under each class, the likeliest 1. **Shape** [n, C].
 
-    Every labeller estimates once more, from the corrected labels, how often it says what of which
+    Every annotator estimates once more, from the corrected labels, how often it says what of which
     class; what that makes of its votes is added up as in InC's E-step, so no vote is shown. Of a
-    method that does not ask how good labellers are, the likeliest class is certain.
+    method that does not ask how good annotators are, the likeliest class is certain.
     """
     assert model.classes_ is not None
     if not hasattr(model, "standing_"):
         return hardened(model.posterior_)
-    with Labellers(
+    with Annotators(
         model.fed_, model.label_parties_, secure=model.secure, key_holder=model.key_holder
-    ) as labellers:
-        labellers.attach(model.classes_.tolist(), model.label_dp)
-        labellers.m_step(model.posterior_)
-        evidence = labellers.evidence()
+    ) as annotators:
+        annotators.attach(model.classes_.tolist(), model.label_dp)
+        annotators.m_step(model.posterior_)
+        evidence = annotators.evidence()
     return np.exp(evidence - evidence.max(1, keepdims=True))

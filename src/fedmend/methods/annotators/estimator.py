@@ -1,34 +1,33 @@
-"""What InC and its baselines share: a network with its top at the server, and several labellers."""
+"""What InC and its baselines share: a network with its top at the server, several annotators."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from fedmend.errors import ConfigError, DataError, NotFitted
+from fedmend._parameters import POSITIVE, Rules, one_of, parameters, wrong_values
+from fedmend.errors import ConfigError, DataError
 from fedmend.federation import COORDINATOR, Federation, require_federation
 from fedmend.federation.labels import keep_probability
 from fedmend.learn import metrics
-from fedmend.learn.optim import OptimizerSpec
 from fedmend.methods.annotators import aggregation as crowd
-from fedmend.methods.annotators.annotators import (
+from fedmend.methods.annotators.session import (
     SECURE,
+    Annotators,
     CrowdRoster,
-    Labellers,
     crowd_roster,
     permitted,
     warn_if_below_chance,
     warn_of_inverters,
 )
 from fedmend.methods.annotators.worker import LabelWorker
-from fedmend.methods.network import SplitEstimator
+from fedmend.methods.network import NetworkEstimator
 from fedmend.split.config import SplitConfig
 from fedmend.split.features import ALIGNED
-from fedmend.split.halves import Settings
 from fedmend.split.label_dp import account_of, without_response
 from fedmend.split.parts import read_file, write_file
 from fedmend.split.server_top import CANNOT_SEAL, ServerTop
@@ -36,69 +35,53 @@ from fedmend.split.session import Session
 from fedmend.split.training import Progress, SplitNetwork
 
 POSTERIOR = "posterior.fmw"
+Inferred = tuple[np.ndarray, np.ndarray]
+"""Training targets, and how likely each class is for each row, both [n, C]."""
+RULES: Rules = {
+    "secure": one_of(SECURE),
+    "label_dp": ("positive or None", lambda value: value is None or value > 0),
+    "batch_size": POSITIVE,
+}
 
 
-class CrowdEstimator(SplitEstimator):
+@parameters
+class CrowdEstimator(NetworkEstimator):
     """A network trained on several parties' labels, none of which the server sees on its own.
 
     bottom, embedding, top …: as in the other estimators; the top is at the server.
     batch_size: rows of a batch, or a share of the training rows if below 1.
     secure: how votes are added up: "he", "masks", or "none" (simulation: needs policies that let
-    labels out). key_holder: for "he", the party with the key; by default the first labeller.
+    labels out). key_holder: for "he", the party with the key; by default the first annotator.
     label_dp: epsilon of randomised response at every label party, or None.
     label_parties: whose labels count; by default those of all parties that have some.
     classes: all classes, when some of them may have no vote; by default those voted for.
     seal: None or False; the server reads embeddings, so that they cannot be sealed.
     """
 
-    takes_reference = True
+    takes_reference: ClassVar[bool] = True
+    _rules: ClassVar[Rules] = {}
+    """What the method's own parameters must be."""
 
-    def __init__(
-        self,
-        *,
-        bottom: tuple[int, ...] = (64,),
-        embedding: int = 32,
-        top: tuple[int, ...] = (64,),
-        dropout: float = 0.0,
-        conv: str = "cnn",
-        missing_indicator: bool = True,
-        epochs: int = 100,
-        batch_size: float = 64,
-        optimizer: str = "adam",
-        lr: float = 1e-3,
-        weight_decay: float = 1e-4,
-        precision: str = "float32",
-        wire: str = "same",
-        local_steps: int = 1,
-        seed: int = 0,
-        secure: str = "he",
-        key_holder: str | None = None,
-        label_dp: float | None = None,
-        label_parties: Sequence[str] | None = None,
-        classes: Sequence[Any] | None = None,
-        seal: bool | None = None,
-    ) -> None:
-        self.bottom = bottom
-        self.embedding = embedding
-        self.top = top
-        self.dropout = dropout
-        self.conv = conv
-        self.missing_indicator = missing_indicator
-        self.epochs = epochs
-        self.batch_size = batch_size  # type: ignore[assignment]  # a share is one too
-        self.optimizer = optimizer
-        self.lr = lr
-        self.weight_decay = weight_decay
-        self.precision = precision
-        self.wire = wire
-        self.local_steps = local_steps
-        self.seed = seed
-        self.secure = secure
-        self.key_holder = key_holder
-        self.label_dp = label_dp
-        self.label_parties = label_parties
-        self.classes = classes
-        self.seal = seal
+    bottom: tuple[int, ...] = (64,)
+    embedding: int = 32
+    top: tuple[int, ...] = (64,)
+    dropout: float = 0.0
+    conv: str = "cnn"
+    missing_indicator: bool = True
+    epochs: int = 100
+    batch_size: float = 64
+    optimizer: str = "adam"
+    lr: float = 1e-3
+    weight_decay: float = 1e-4
+    precision: str = "float32"
+    wire: str = "same"
+    seed: int = 0
+    secure: str = "he"
+    key_holder: str | None = None
+    label_dp: float | None = None
+    label_parties: Sequence[str] | None = None
+    classes: Sequence[Any] | None = None
+    seal: bool | None = None
 
     # ------------------------------------------------------------------ fitting
 
@@ -120,21 +103,22 @@ class CrowdEstimator(SplitEstimator):
         rows = fed.alignment.aligned
         roster = crowd_roster(fed, self.label_parties)
         folder = None if checkpoint is None else Path(checkpoint)
-        with self._labellers(fed, roster.labellers) as labellers:
-            votes = labellers.attach(self.classes, self.label_dp, _text(folder))
-            counts = labellers.votes()
-            self.label_parties_ = roster.labellers
+        with self._annotators(fed, roster.annotators) as annotators:
+            keep = None if folder is None else str(folder)
+            votes = annotators.attach(self.classes, self.label_dp, keep)
+            counts = annotators.votes()
+            self.label_parties_ = roster.annotators
             self.votes_ = votes
             self.agreement_ = warn_if_below_chance(counts)
-            self._fit_crowd(fed, roster, labellers, counts, rows, progress, folder, resume)
-            self.privacy_ = self._account(labellers)
+            self._fit_crowd(fed, roster, annotators, counts, rows, progress, folder, resume)
+            self.privacy_ = self._account(annotators)
         return self
 
     def _fit_crowd(
         self,
         fed: Federation,
         roster: CrowdRoster,
-        labellers: Labellers,
+        annotators: Annotators,
         counts: np.ndarray,
         rows: int,
         progress: Progress | None,
@@ -142,13 +126,13 @@ class CrowdEstimator(SplitEstimator):
         resume: bool,
     ) -> None:
         """Infer labels first, then train on them for all epochs (the baselines' way)."""
-        targets, self.posterior_ = self._inferred(labellers, counts)
-        server = self._server(fed, labellers.classes, targets)
+        targets, self.posterior_ = self._inferred(annotators, counts)
+        server = self._server(fed, annotators.classes, targets)
         network = self._network(fed, roster, server, rows)
         with network.session([[ALIGNED, rows]]) as session:
             epoch = session.resume(folder) if folder is not None and resume else 0
             for number in range(epoch + 1, self.epochs + 1):
-                self._before_epoch(number, session, labellers)
+                self._before_epoch(number, session, annotators)
                 session.epoch(number)
                 network.best_epoch = number
                 if progress is not None:
@@ -158,17 +142,14 @@ class CrowdEstimator(SplitEstimator):
             session.learn_sides()
         self._adopt(fed, network)
 
-    def _inferred(
-        self, labellers: Labellers, counts: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray]:  # pragma: no cover - every method has its own
-        """Training targets and what is believed of the rows, both [n, C]."""
-        raise NotImplementedError
+    def _inferred(self, annotators: Annotators, counts: np.ndarray) -> Inferred:
+        raise NotImplementedError(f"{type(self).__name__} infers no labels")
 
-    def _before_epoch(self, epoch: int, session: Session, labellers: Labellers) -> None:
+    def _before_epoch(self, epoch: int, session: Session, annotators: Annotators) -> None:
         """Change the targets for one epoch, if the method does that."""
 
-    def _labellers(self, fed: Federation, parties: list[str]) -> Labellers:
-        return Labellers(fed, parties, secure=self.secure, key_holder=self.key_holder)
+    def _annotators(self, fed: Federation, parties: list[str]) -> Annotators:
+        return Annotators(fed, parties, secure=self.secure, key_holder=self.key_holder)
 
     def _network(
         self, fed: Federation, roster: CrowdRoster, server: ServerTop, rows: int
@@ -184,67 +165,51 @@ class CrowdEstimator(SplitEstimator):
         )
 
     def _config(self) -> SplitConfig:
-        optimizer = OptimizerSpec(self.optimizer, self.lr, self.weight_decay)
         batch = self.batch_size
         if batch < 1:
             batch = max(1, int(batch * getattr(self, "n_rows_", 0)))
-        settings = Settings(int(batch), optimizer, self.precision, self.wire, self.local_steps)
-        return SplitConfig(
-            bottom=tuple(self.bottom),
-            embedding=self.embedding,
-            top=tuple(self.top),
-            dropout=self.dropout,
-            conv=self.conv,
-            missing_indicator=self.missing_indicator,
+        return SplitConfig.of(
+            self.get_params() | {"batch_size": int(batch)},
             task="multiclass",
-            epochs=self.epochs,
             validation=0.0,
             patience=None,
-            seed=self.seed,
-            settings=settings,
+            # The annotators see to both.
+            label_dp=None,
+            seal=None,
         )
 
     def _check(self) -> None:
-        """Raise all that is wrong with the parameters at once."""
         problems = self._problems()
         if problems:
             raise ConfigError(problems)
         self._config()
 
     def _problems(self) -> list[str]:
-        problems = []
-        if self.secure not in SECURE:
-            problems.append(f"secure must be one of {', '.join(SECURE)}, got {self.secure!r}")
-        if self.label_dp is not None and not self.label_dp > 0:
-            problems.append(f"label_dp must be positive or None, got {self.label_dp}")
-        if not self.batch_size > 0:
-            problems.append(f"batch_size must be positive, got {self.batch_size}")
-        if self.seal:
-            problems.append(CANNOT_SEAL)
-        return problems
+        problems = wrong_values(self, {**RULES, **self._rules})
+        return problems + ([CANNOT_SEAL] if self.seal else [])
 
-    def _account(self, labellers: Labellers) -> dict[str, Any] | None:
+    def _account(self, annotators: Annotators) -> dict[str, Any] | None:
         """Under label_dp: epsilon for each label, kept probability, spent by each party so far."""
         if self.label_dp is None:
             return None
-        accounts = {party: each for party, each in labellers.epsilon_spent().items() if each}
+        accounts = {party: each for party, each in annotators.epsilon_spent().items() if each}
         if accounts:
             return account_of(accounts)
-        kept = keep_probability(self.label_dp, len(labellers.classes))
+        kept = keep_probability(self.label_dp, len(annotators.classes))
         return {"epsilon": self.label_dp, "kept": kept, "spent": {}, "new": {}}
 
-    def _hear(self, labellers: Labellers, share_expertise: bool) -> None:
+    def _hear(self, annotators: Annotators, share_expertise: bool) -> None:
         """What the parties tell in the end, where T was estimated."""
-        self.evidence_error_ = labellers.error_bound
+        self.evidence_error_ = annotators.error_bound
         self.expertise_ = {}
         if share_expertise:
-            self.expertise_ = labellers.expertise()
+            self.expertise_ = annotators.expertise()
             if self.label_dp is not None:
                 self.expertise_ = {
                     party: without_response(matrix, self.label_dp)
                     for party, matrix in self.expertise_.items()
                 }
-        self.standing_ = labellers.standing()
+        self.standing_ = annotators.standing()
         warn_of_inverters(self.standing_, self.votes_)
 
     # ------------------------------------------------------------------ using
@@ -307,9 +272,9 @@ class CrowdEstimator(SplitEstimator):
         self, fed: Federation, holders: list[str], probabilities: np.ndarray
     ) -> dict[str, float]:
         assert self.classes_ is not None
-        with self._labellers(fed, holders) as labellers:
-            labellers.attach(self.classes_.tolist(), self.label_dp)
-            counts = labellers.votes()
+        with self._annotators(fed, holders) as annotators:
+            annotators.attach(self.classes_.tolist(), self.label_dp)
+            counts = annotators.votes()
         clear = (counts == counts.max(1, keepdims=True)).sum(1) == 1
         return metrics.classification(counts[clear].argmax(1), probabilities[clear])
 
@@ -326,8 +291,7 @@ class CrowdEstimator(SplitEstimator):
         file in its own folder). Returned is how many labels are probably wrong, None where the
         party does not tell. `doubt`: labels less probable than this are suspicious.
         """
-        if not hasattr(self, "posterior_"):
-            raise NotFitted(f"{type(self).__name__} is not fitted. Mend: call fit(fed) first")
+        self._require_fit()
         asking = self.label_parties_ if parties is None else list(parties)
         wrong = [party for party in asking if party not in self.label_parties_]
         if wrong:
@@ -341,14 +305,6 @@ class CrowdEstimator(SplitEstimator):
                 crew.write_review(os.fspath(path))
             told = permitted(crew, asking, "suspicious")
         return {party: told.get(party) for party in asking}
-
-    def _all_rows(self, fed: Federation) -> list[list[object]]:
-        if self.network_.label_party is None:
-            raise ConfigError(
-                f"rows='all' are those of one label party, and {type(self).__name__} has several. "
-                f"Mend: rows='aligned', or a party's own: {', '.join(self.network_.parties)}"
-            )
-        return super()._all_rows(fed)
 
     # ------------------------------------------------------------------ keeping
 
@@ -394,7 +350,3 @@ class CrowdEstimator(SplitEstimator):
             }
             self.standing_ = saved["standing"]
             self.evidence_error_ = saved["evidence_error"]
-
-
-def _text(path: str | os.PathLike[str] | None) -> str | None:
-    return None if path is None else os.fspath(path)

@@ -15,34 +15,167 @@ its definition asks for columns, and adds probabilities where independent eviden
 
 from __future__ import annotations
 
-import logging
 import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
+import torch
 
+from fedmend._parameters import Rules, one_of, parameters
 from fedmend.errors import FedmendWarning, ResumeError
 from fedmend.federation import COORDINATOR, Federation
 from fedmend.methods.annotators import aggregation as crowd
-from fedmend.methods.annotators.annotators import RULES, CrowdRoster, Labellers
 from fedmend.methods.annotators.estimator import CrowdEstimator
-from fedmend.methods.annotators.stages import CALM_EPOCHS, Classifier, Correction
+from fedmend.methods.annotators.session import POSTERIORS, Annotators, CrowdRoster
 from fedmend.split.features import ALIGNED
 from fedmend.split.parts import read_file, write_file
+from fedmend.split.server_top import ServerTop
+from fedmend.split.session import Session
 from fedmend.split.training import Progress
-
-logger = logging.getLogger(__name__)
 
 CORRECTOR = ("bottom", "embedding", "top", "dropout", "conv", "missing_indicator")
 """What may differ between the network asked for and the one that corrects the labels."""
+PAPER: dict[str, Any] = {
+    "bottom": (),
+    "embedding": 16,
+    "top": (),
+    "missing_indicator": False,
+    "epochs": 100,
+    "initial_epochs": 50,
+    "batch_size": 0.01,
+    "lr": 1e-3,
+    "weight_decay": 0.0,
+    "posterior": "row",
+    "targets": "hard",
+}
+"""50 + 50 epochs, Adam 1e-3, batches of 1 % of the rows. The paper does not give the networks'
+sizes; these come near its results."""
+PREDICT_ROWS = 1 << 15
+LEAST_PROBABILITY = 1e-6
+"""Below this a network's probability is rounding, not evidence."""
 
 
+class Correction:
+    """Stage 2's EM, at the server: holds ŷ's successor ỹ and never a single vote.
+
+    counts: votes for each class [n, C]. posterior: ỹ, None before the first step. labels: its
+    likeliest classes, those of the votes before.
+    """
+
+    def __init__(self, annotators: Annotators, counts: np.ndarray, rule: str) -> None:
+        self.annotators = annotators
+        self.rule = rule
+        self.counts = counts
+        self.posterior: np.ndarray | None = None
+        self.labels = counts.argmax(1)
+        self.weights: np.ndarray | None = None
+
+    def step(self, predicted: np.ndarray) -> float:
+        """One M- and E-step; returns the share of corrected labels that changed."""
+        weights = self._weights(predicted)
+        if weights is not None:
+            self.annotators.m_step(weights)
+        self.weights = weights
+        evidence = self.annotators.evidence()
+        if self.rule == "product":
+            # float32 holds a log-probability to 2^-19, finer than the fixed point it came in.
+            updated = crowd.combine(_log(predicted), evidence.astype(np.float32, copy=False))
+        else:
+            updated = predicted + evidence
+            updated /= updated.sum(1, keepdims=True)
+        before = self.labels
+        self.posterior, self.labels = updated, updated.argmax(1)
+        return float((before != self.labels).mean())
+
+    def _weights(self, predicted: np.ndarray) -> np.ndarray | None:
+        """What the M-step counts rows by; None leaves T as it is (identity, at first)."""
+        if self.rule != "product":
+            return None if self.posterior is None else predicted
+        if self.posterior is not None:
+            return self.posterior
+        return (predicted + self.counts) / (1 + self.counts.sum(1, keepdims=True))
+
+    def targets(self, kind: str) -> np.ndarray:
+        assert self.posterior is not None
+        return self.posterior if kind == "soft" else crowd.hardened(self.posterior)
+
+    def take_up(self, posterior: np.ndarray | None, weights: np.ndarray | None) -> None:
+        """Go on from what was kept; T follows from the weights it was last estimated with."""
+        self.posterior, self.weights = posterior, weights
+        if weights is not None:
+            self.annotators.m_step(weights)
+        if posterior is not None:
+            self.labels = posterior.argmax(1)
+
+
+class Classifier:
+    """The network under training, and those whose ŷ corrects the labels if that is not it.
+
+    One helper is a corrector of another shape. Two see half of the rows each (crossfit), and ŷ of
+    a row comes from the one that was not trained on it.
+    """
+
+    def __init__(
+        self, main: tuple[Session, ServerTop], helpers: Sequence[tuple[Session, ServerTop]] = ()
+    ) -> None:
+        self.session = main[0]
+        self._all = [main, *helpers]
+
+    def epoch(self, number: int) -> dict[str, float]:
+        for session, _ in reversed(self._all):
+            session.epoch(number)
+        return self.session.network.history[-1]
+
+    def set_targets(self, targets: np.ndarray) -> None:
+        for _, server in self._all:
+            server.set_targets(targets)
+
+    def predicted(self) -> np.ndarray:
+        """ŷ of all rows."""
+        asked = [session for session, _ in self._all[1:]] or [self.session]
+        one, two = asked[0], asked[-1]
+        outputs = _outputs(one, one.all_rows)
+        if one is two:
+            return outputs
+        seen = np.unique(one.train)
+        outputs[seen] = _outputs(two, seen)
+        return outputs
+
+    def checkpoint(self, folder: Path, epoch: int) -> None:
+        for number, (session, _) in reversed(list(enumerate(self._all))):
+            session.checkpoint(_part(folder, number), epoch)
+
+    def resume(self, folder: Path) -> int:
+        epoch = self.session.resume(folder)
+        if epoch:
+            for number, (session, _) in enumerate(self._all[1:], 1):
+                session.resume(_part(folder, number), epoch)
+        return epoch
+
+
+def _log(predicted: np.ndarray) -> np.ndarray:
+    return torch.from_numpy(predicted).float().clamp_min(LEAST_PROBABILITY).log_().numpy()
+
+
+def _outputs(session: Session, rows: np.ndarray) -> np.ndarray:
+    """As `session.outputs`, in larger pieces: this is asked for in every epoch."""
+    for at in range(0, len(rows), PREDICT_ROWS):
+        chunk = rows[at : at + PREDICT_ROWS]
+        session.top.predict_chunk(chunk, session.bottoms.embed(chunk))
+    return session.top.predictions()
+
+
+def _part(folder: Path, number: int) -> Path:
+    return folder if number == 0 else folder / f"helper-{number}"
+
+
+@parameters
 class InC(CrowdEstimator):
-    """Learns from several noisy labellers, and says which labels are probably wrong.
+    """Learns from several noisy annotators, and says which labels are probably wrong.
 
     initial_epochs: epochs of stage 1; by default half of `epochs`.
     posterior: "product", "row" (published) or "bayes".
@@ -51,8 +184,6 @@ class InC(CrowdEstimator):
     crossfit: take ŷ of a row from a network that was not trained on it (three networks).
     corrector: shape of another network whose ŷ corrects the labels, say {"bottom": (64,),
     "embedding": 32, "top": (64,)}; the one asked for is trained beside it on what comes out.
-    tolerance: correction ends once fewer labels than this share change in three epochs running;
-    training goes on. 0 never ends it early.
     share_expertise: ask the label parties for their T when done.
     The other parameters are those of `CrowdEstimator`.
 
@@ -61,47 +192,26 @@ class InC(CrowdEstimator):
     `privacy_`, and the other estimators' attributes.
     """
 
-    def __init__(
-        self,
-        *,
-        initial_epochs: int | None = None,
-        posterior: str = "product",
-        targets: str | None = None,
-        crossfit: bool = False,
-        corrector: Mapping[str, Any] | None = None,
-        tolerance: float = 0.0,
-        share_expertise: bool = True,
-        **params: Any,
-    ) -> None:
-        super().__init__(**params)
-        self.initial_epochs = initial_epochs
-        self.posterior = posterior
-        self.targets = targets
-        self.crossfit = crossfit
-        self.corrector = corrector
-        self.tolerance = tolerance
-        self.share_expertise = share_expertise
+    PRESETS: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+        "paper": PAPER,
+        "paper-mlp": {**PAPER, "top": (32,)},
+    }
+    _rules: ClassVar[Rules] = {
+        "posterior": one_of(POSTERIORS),
+        "targets": ("'soft' or 'hard'", lambda value: value in (None, "soft", "hard")),
+    }
+
+    initial_epochs: int | None = None
+    posterior: str = "product"
+    targets: str | None = None
+    crossfit: bool = False
+    corrector: Mapping[str, Any] | None = None
+    share_expertise: bool = True
 
     @classmethod
     def paper(cls, model: Literal["lr", "mlp"] = "lr", **changes: Any) -> Self:
-        """The published rule and settings: 50 + 50 epochs, Adam 1e-3, batches of 1 % of the rows.
-
-        The paper does not give the networks' sizes; these come near its results.
-        """
-        preset: dict[str, Any] = {
-            "bottom": (),
-            "embedding": 16,
-            "top": () if model == "lr" else (32,),
-            "missing_indicator": False,
-            "epochs": 100,
-            "initial_epochs": 50,
-            "batch_size": 0.01,
-            "lr": 1e-3,
-            "weight_decay": 0.0,
-            "posterior": "row",
-            "targets": "hard",
-        }
-        return cls(**preset | changes)
+        """The published rule and settings, with a linear network or one hidden layer."""
+        return cls.preset("paper" if model == "lr" else "paper-mlp", **changes)
 
     # ------------------------------------------------------------------ the two stages
 
@@ -109,7 +219,7 @@ class InC(CrowdEstimator):
         self,
         fed: Federation,
         roster: CrowdRoster,
-        labellers: Labellers,
+        annotators: Annotators,
         counts: np.ndarray,
         rows: int,
         progress: Progress | None,
@@ -125,17 +235,18 @@ class InC(CrowdEstimator):
                 stacklevel=3,
             )
         soft = crowd.soft_labels(counts)
-        correction = Correction(labellers, counts, self.posterior)
+        correction = Correction(annotators, counts, self.posterior)
         with ExitStack() as stack:
-            classifier = self._classifier(stack, fed, roster, labellers.classes, soft)
+            classifier = self._classifier(stack, fed, roster, annotators.classes, soft)
             done = 0
             if folder is not None and resume:
                 done = classifier.resume(folder)
                 self._resume(correction, classifier, folder, done)
             for epoch in range(done + 1, self.epochs + 1):
                 facts = {"stage": 1.0 if epoch <= self._first else 2.0}
-                if epoch > self._first and correction.calm < CALM_EPOCHS:
-                    facts["changed"] = self._correct(correction, classifier)
+                if epoch > self._first:
+                    facts["changed"] = correction.step(classifier.predicted())
+                    classifier.set_targets(correction.targets(self._targets))
                 facts = classifier.epoch(epoch) | facts
                 classifier.session.network.history[-1] = facts
                 classifier.session.network.best_epoch = epoch
@@ -145,25 +256,13 @@ class InC(CrowdEstimator):
                 if folder is not None:
                     self._keep(correction, folder, epoch)
                     classifier.checkpoint(folder, epoch)
-            if correction.calm < CALM_EPOCHS or correction.posterior is None:
-                correction.step(classifier.predicted())
+            correction.step(classifier.predicted())
             classifier.session.learn_sides()
             network = classifier.session.network
         assert correction.posterior is not None
         self.posterior_ = correction.posterior
-        self._hear(labellers, self.share_expertise)
+        self._hear(annotators, self.share_expertise)
         self._adopt(fed, network)
-
-    def _correct(self, correction: Correction, classifier: Classifier) -> float:
-        """E and M, and new targets."""
-        first = correction.posterior is None
-        changed = correction.step(classifier.predicted())
-        calm = changed < self.tolerance and not first
-        correction.calm = correction.calm + 1 if calm else 0
-        if correction.calm == CALM_EPOCHS:
-            logger.info("correction ends: %.2g of the labels changed", changed)
-        classifier.set_targets(correction.targets(self._targets))
-        return changed
 
     @property
     def _targets(self) -> str:
@@ -200,8 +299,8 @@ class InC(CrowdEstimator):
         given = dict(self.corrector or {})
         return given | {key: tuple(given[key]) for key in ("bottom", "top") if key in given}
 
-    def _labellers(self, fed: Federation, parties: list[str]) -> Labellers:
-        return Labellers(
+    def _annotators(self, fed: Federation, parties: list[str]) -> Annotators:
+        return Annotators(
             fed,
             parties,
             secure=self.secure,
@@ -211,10 +310,6 @@ class InC(CrowdEstimator):
 
     def _problems(self) -> list[str]:
         problems = super()._problems()
-        if self.posterior not in RULES:
-            problems.append(f"posterior must be one of {', '.join(RULES)}, got {self.posterior!r}")
-        if self.targets not in (None, "soft", "hard"):
-            problems.append(f"targets must be 'soft' or 'hard', got {self.targets!r}")
         if not 0 <= self._first <= self.epochs:
             problems.append(
                 f"initial_epochs must lie in 0 … epochs={self.epochs}, got {self._first}"
@@ -224,8 +319,6 @@ class InC(CrowdEstimator):
             problems.append(
                 f"corrector: some of {', '.join(CORRECTOR)} make its shape, got {wrong[0]!r}"
             )
-        if self.tolerance < 0:
-            problems.append(f"tolerance must not be negative, got {self.tolerance}")
         return problems
 
     # ------------------------------------------------------------------ keeping
@@ -235,7 +328,6 @@ class InC(CrowdEstimator):
             "params": self._mark(),
             "posterior": correction.posterior,
             "weights": correction.weights,
-            "calm": correction.calm,
         }
         write_file(folder / COORDINATOR / f"correction-{epoch}.fmw", state)
         (folder / COORDINATOR / f"correction-{epoch - 2}.fmw").unlink(missing_ok=True)
@@ -252,13 +344,13 @@ class InC(CrowdEstimator):
                 f"the checkpoint in {folder} was made with other settings: {state['params']}. "
                 "Mend: resume with the same ones, or start in another folder"
             )
-        correction.take_up(state["posterior"], state["weights"], int(state["calm"]))
+        correction.take_up(state["posterior"], state["weights"])
         if correction.posterior is not None:
             classifier.set_targets(correction.targets(self._targets))
 
     def _mark(self) -> str:
         """The settings a resumed run must share, besides the network's."""
-        names = ("posterior", "_targets", "crossfit", "tolerance", "label_dp")
+        names = ("posterior", "_targets", "crossfit", "label_dp")
         settings = [f"{name}={getattr(self, name)!r}" for name in names]
         settings += [f"corrector={self._corrector_shape!r}"] if self.corrector else []
         return ", ".join([*settings, f"initial_epochs={self._first}"])

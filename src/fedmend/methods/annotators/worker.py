@@ -40,15 +40,15 @@ _SHELF = "methods.label_review"
 class LabelWorker(SumWorker):
     """A party's labels for the aligned rows.
 
-    rule: how a vote becomes evidence, "product", "row" or "bayes". labellers: how many are summed.
+    rule: how a vote becomes evidence, "product", "row" or "bayes". annotators: how many are summed.
     """
 
     def __init__(
-        self, site: Site, scope: str = "train", *, rule: str = "product", labellers: int = 2
+        self, site: Site, scope: str = "train", *, rule: str = "product", annotators: int = 2
     ) -> None:
         super().__init__(site, scope)
         self.rule = rule
-        self._form = EvidenceForm.of(rule, labellers)
+        self._form = EvidenceForm.of(rule, annotators)
         self._classes: list[Any] = []
         self._votes = np.zeros(0, np.int64)
         self._sayings = crowd.Sayings(self._votes)
@@ -106,7 +106,7 @@ class LabelWorker(SumWorker):
 
     @exposed(kind="control")
     def take_turns(self, turns: np.ndarray, number: int) -> None:
-        """Vote only where it is labeller `number`'s turn (the baseline that asks one at a time)."""
+        """Vote only where it is annotator `number`'s turn (the baseline `Random`)."""
         self._turn = turns == number
 
     def summand(self, name: str) -> Summand:
@@ -309,7 +309,7 @@ class LabelWorker(SumWorker):
 class EvidenceForm:
     """Evidence e travels as round(e · 2^bits) − low, a whole number in 0 … span.
 
-    The sum over K labellers is within K · 2^-(bits + 1) of the exact one.
+    The sum over K annotators is within K · 2^-(bits + 1) of the exact one.
     """
 
     low: int
@@ -317,16 +317,16 @@ class EvidenceForm:
     bits: int
 
     @classmethod
-    def of(cls, rule: str, labellers: int) -> EvidenceForm:
+    def of(cls, rule: str, annotators: int) -> EvidenceForm:
         """As fine as 16-bit sums can be, where that is fine enough; otherwise 16 fraction bits.
 
         >>> EvidenceForm.of("product", 4).bits, EvidenceForm.of("product", 59).bits
         (10, 16)
         """
         lowest, highest = (LOG_FLOOR, 0.0) if rule == "product" else (0.0, 1.0)
-        room = (NARROW_RING - 1) / (labellers * (highest - lowest))
+        room = (NARROW_RING - 1) / (annotators * (highest - lowest))
         bits = min(MOST_BITS, int(np.log2(room))) if room >= 1 else 0
-        if labellers * 2.0 ** -(bits + 1) > NARROW_ERROR:
+        if annotators * 2.0 ** -(bits + 1) > NARROW_ERROR:
             bits = MOST_BITS
         scale = 1 << bits
         return cls(int(lowest * scale), int((highest - lowest) * scale), bits)
@@ -338,16 +338,16 @@ class EvidenceForm:
     def encode(self, evidence: np.ndarray) -> np.ndarray:
         return (np.rint(evidence * (1 << self.bits)) - self.low).astype(self.dtype)
 
-    def decode(self, total: np.ndarray, labellers: int) -> np.ndarray:
-        """The sum of so many labellers' evidence: float32 where that holds it exactly."""
-        exact = labellers * self.span < 1 << 24
+    def decode(self, total: np.ndarray, annotators: int) -> np.ndarray:
+        """The sum of so many annotators' evidence: float32 where that holds it exactly."""
+        exact = annotators * self.span < 1 << 24
         evidence: np.ndarray = total.astype(np.float32 if exact else np.float64)
         evidence *= 2.0**-self.bits
-        evidence += labellers * self.low * 2.0**-self.bits
+        evidence += annotators * self.low * 2.0**-self.bits
         return evidence
 
-    def error(self, labellers: int) -> float:
-        return labellers * 2.0 ** -(self.bits + 1)
+    def error(self, annotators: int) -> float:
+        return annotators * 2.0 ** -(self.bits + 1)
 
 
 def label_review(site: Site, scope: str = "train") -> pd.DataFrame:

@@ -1,11 +1,11 @@
-"""The coordinator's half of working with several labellers: who they are, and their secure sums."""
+"""The coordinator's half: who annotates, and secure sums over what annotators say."""
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -15,7 +15,7 @@ from fedmend.methods.annotators import aggregation as crowd
 from fedmend.methods.annotators.worker import EvidenceForm, LabelWorker
 from fedmend.secure.sums import SumSession
 
-RULES = ("product", "row", "bayes")
+POSTERIORS = ("product", "row", "bayes")
 SECURE = ("he", "masks", "none")
 
 
@@ -24,34 +24,34 @@ class CrowdRoster:
     """Who holds features, and who labels."""
 
     features: list[str]
-    labellers: list[str]
+    annotators: list[str]
 
 
 def crowd_roster(fed: Federation, label_parties: Sequence[str] | None) -> CrowdRoster:
     """From what all parties tell; `label_parties` chooses among those with labels."""
     facts = fed.roster
     features = [name for name, each in facts.items() if each["features"]]
-    labellers = [name for name, each in facts.items() if each["labelled"]]
+    annotators = [name for name, each in facts.items() if each["labelled"]]
     if label_parties is not None:
-        wrong = [name for name in label_parties if name not in labellers]
+        wrong = [name for name in label_parties if name not in annotators]
         if wrong:
             raise ConfigError(
                 f"label_parties names {', '.join(map(repr, wrong))}, which have no labels. "
-                f"Mend: name some of {', '.join(labellers) or '(nobody has labels)'}"
+                f"Mend: name some of {', '.join(annotators) or '(nobody has labels)'}"
             )
-        labellers = [name for name in labellers if name in set(label_parties)]
+        annotators = [name for name in annotators if name in set(label_parties)]
     if not features:
         raise DataError("no party has a feature column", mend="add a party with columns to use")
-    return CrowdRoster(features, labellers)
+    return CrowdRoster(features, annotators)
 
 
-class Labellers:
+class Annotators:
     """Workers at the label parties, a session of secure sums over them, and what they say.
 
-    with Labellers(fed, parties, secure="masks") as labellers:
-        counts = labellers.votes()
-        labellers.m_step(weights)
-        evidence = labellers.evidence()
+    with Annotators(fed, parties, secure="masks") as annotators:
+        counts = annotators.votes()
+        annotators.m_step(weights)
+        evidence = annotators.evidence()
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class Labellers:
     ) -> None:
         if len(parties) < 2:
             raise DataError(
-                f"{len(parties)} of the parties label; a sum over labellers needs two or more",
+                f"{len(parties)} of the parties label; a sum over annotators needs two or more",
                 party=parties[0] if parties else None,
                 mend="fm.VFL learns from the labels of a single party",
             )
@@ -83,12 +83,12 @@ class Labellers:
         self._mode: Any = secure
         self._key_holder = key_holder
 
-    def __enter__(self) -> Labellers:
+    def __enter__(self) -> Self:
         everyone = list(self.parties)
         if self._key_holder is not None and self._key_holder not in everyone:
             everyone.append(self._key_holder)
         self._crew = self.fed.workers(
-            LabelWorker, parties=everyone, rule=self._rule, labellers=len(self.parties)
+            LabelWorker, parties=everyone, rule=self._rule, annotators=len(self.parties)
         )
         try:
             self._sums = SumSession(
@@ -203,7 +203,7 @@ def warn_if_below_chance(counts: np.ndarray) -> crowd.Agreement:
     found = crowd.agreement(counts)
     if found.pairs == 0:
         warnings.warn(
-            "no row has two labels, so that nothing tells good labellers from bad ones but the "
+            "no row has two labels, so that nothing tells good annotators from bad ones but the "
             "model itself. Mend: let some rows be labelled twice",
             FedmendWarning,
             stacklevel=4,
