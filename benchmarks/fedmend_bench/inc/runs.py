@@ -68,11 +68,13 @@ def finding(plan: Plan, device: str, keep: str | Path | None = None) -> Finding:
     if "failed" in found:
         raise ConfigError(f"{plan.data}, {plan.model}, {plan.kind}: {found['failed']}")
     outcomes = [
-        Outcome(*each.values())
-        for each in (
-            {key: np.asarray(v) if isinstance(v, list) else v for key, v in outcome.items()}
-            for outcome in found.pop("outcomes")
+        Outcome(
+            each["method"],
+            each["setting"],
+            np.asarray(each["accuracy"]),
+            np.asarray(each["correction"]),
         )
+        for each in found.pop("outcomes")
     ]
     return Finding(outcomes, **found)
 
