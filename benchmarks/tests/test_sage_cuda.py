@@ -83,10 +83,9 @@ def test_views_are_those_of_a_cpu() -> None:
 def test_tables_give_the_numbers_of_a_cpu(method) -> None:
     net = NetSpec("mlp", 3, numeric=4, hidden=(8,))
     settings = replace(SMALL, precision="float64")
-    for mode in ("auto", "loop"):
-        there = after(table_pools(), net, method, settings, device="cuda", mode=mode)
-        here = after(table_pools(), net, method, settings, device="cpu", mode=mode)
-        assert torch.allclose(there, here, atol=1e-9)
+    there = after(table_pools(), net, method, settings, device="cuda")
+    here = after(table_pools(), net, method, settings, device="cpu")
+    assert torch.allclose(there, here, atol=1e-9)
 
 
 @pytest.mark.parametrize("method", [PseudoMethod("sage"), PseudoMethod("flexmatch")])

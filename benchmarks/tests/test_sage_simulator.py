@@ -1,4 +1,4 @@
-"""The simulator: a federation's numbers, side by side as one by one, checkpoints, digits."""
+"""The simulator: a federation's numbers, checkpoints, digits."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from fedmend.methods.horizontal.baselines import FedAvg, FedDB, FedMatch, FlexMa
 from fedmend.methods.horizontal.encoding import pool_of
 from fedmend.methods.horizontal.estimator import HorizontalEstimator
 from fedmend.methods.horizontal.local_methods import PseudoMethod, Supervised, method_of
-from fedmend.methods.horizontal.networks import FlatNet, NetSpec, build_net
+from fedmend.methods.horizontal.networks import NetSpec, build_net
 from fedmend.methods.horizontal.rounds import Pool, RoundSettings, Trainer
 from fedmend.methods.horizontal.sage import SAGE
 from fedmend.methods.horizontal.views import ImageViews, TableViews
 from fedmend_bench.sage.kernels import fast_path
-from fedmend_bench.sage.simulator import Simulator, StackedNet, simulator_of
+from fedmend_bench.sage.simulator import Simulator, simulator_of
 
 NET = NetSpec("mlp", 3, numeric=4, cardinalities=(5, 6), hidden=(8, 6))
 SMALL = RoundSettings(
@@ -47,47 +47,6 @@ def pools(sizes=(60, 60, 90, 60), seed: int = 0) -> list[Pool]:
 def simulate(method, settings=SMALL, rounds: int = 3, **options) -> tuple[Simulator, list]:
     simulator = Simulator(pools(), NET, method, settings, device="cpu", **options)
     return simulator, [simulator.run_round() for _ in range(rounds)]
-
-
-@pytest.mark.parametrize(
-    "method", [Supervised(), PseudoMethod({"rule": "sage", "tau": 0.5}), PseudoMethod("fedlabel")]
-)
-@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
-def test_side_by_side_is_one_by_one(method, optimizer) -> None:
-    """Sums run in another order: float64 to 1e-10, float32 to 1e-5. Clients differ in size."""
-    spec = OptimizerSpec(optimizer, 0.01, 1e-3)
-    for precision, tolerance in (("float64", 1e-10), ("float32", 1e-5)):
-        settings = replace(SMALL, optimizer=spec, precision=precision, prox=0.1)
-        loop, one = simulate(method, settings, mode="loop", per_round=3)
-        stacked, many = simulate(method, settings, mode="stacked", per_round=3)
-        assert torch.allclose(loop.weights, stacked.weights, atol=tolerance, rtol=0)
-        for ours, theirs in zip(many, one, strict=True):
-            assert ours.clients == theirs.clients
-            for mine, other in zip(ours.per_client, theirs.per_client, strict=True):
-                assert mine == pytest.approx(other, abs=100 * tolerance, nan_ok=True)
-
-
-def test_stacked_networks_are_the_plain_ones() -> None:
-    generator = torch.Generator().manual_seed(0)
-    numeric = torch.randn(3, 7, 4, generator=generator)
-    codes = torch.randint(0, 5, (3, 7, 2), generator=generator)
-    stacked = StackedNet(NET, 3, torch.device("cpu"), torch.float32)
-    plain = FlatNet(NET, OptimizerSpec("sgd"), torch.device("cpu"), torch.float32)
-    with torch.no_grad():
-        for parameter in stacked.parameters:
-            parameter.normal_(generator=generator)
-        together = stacked(numeric, codes)
-        for number in range(3):
-            plain.load(stacked.flat()[number])
-            alone = plain.module(numeric[number], codes[number])
-            assert torch.allclose(together[number], alone, atol=1e-5)
-
-
-def test_auto_stacks_where_it_can() -> None:
-    carrying = replace(SMALL, carry_momentum=True)
-    assert simulate(PseudoMethod("sage"), rounds=0)[0].mode == "stacked"
-    assert simulate(PseudoMethod("flexmatch"), rounds=0)[0].mode == "loop"
-    assert simulate(PseudoMethod("sage"), carrying, rounds=0)[0].mode == "loop"
 
 
 @pytest.mark.parametrize("method", [PseudoMethod("sage"), PseudoMethod("flexmatch")])
@@ -119,13 +78,9 @@ def test_shared_views_are_moved_once() -> None:
     assert pools["c0"].views is pools["c20"].views is not views
 
 
-def test_bad_simulations_are_refused() -> None:
+def test_clients_have_names_of_their_own() -> None:
     with pytest.raises(ConfigError, match="two clients have one name"):
         Simulator([*pools(), *pools()], NET, Supervised(), device="cpu")
-    with pytest.raises(ConfigError, match="mode must be one of"):
-        simulate(Supervised(), mode="fast")
-    with pytest.raises(ConfigError, match="Mend: mode='auto'"):
-        simulate(PseudoMethod("flexmatch"), mode="stacked")
 
 
 # ---------------------------------------------------------------------------------- federation
@@ -168,25 +123,20 @@ def pools_of(fed: Federation, model: HorizontalEstimator) -> list[Pool]:
 def test_the_simulator_gives_a_federations_numbers(
     model: HorizontalEstimator, clinics: Federation
 ) -> None:
-    """To the bit in the loop; side by side products are summed in another order."""
+    """To the bit."""
     model.fit(clinics)
-    pools, net = pools_of(clinics, model), model.clients_.net
-    loop = simulator_of(model, pools, net, device="cpu", mode="loop")
-    auto = simulator_of(model, pools, net, device="cpu")
+    simulator = simulator_of(model, pools_of(clinics, model), model.clients_.net, device="cpu")
     for entry in model.history_:
-        report, beside = loop.run_round(), auto.run_round()
-        assert report.clients == entry["clients"]
-        assert report.loss == entry["loss"] == pytest.approx(beside.loss, abs=1e-5)
-    assert torch.equal(loop.weights, model.clients_.weights)
-    assert torch.allclose(auto.weights, loop.weights, atol=2e-5)
+        report = simulator.run_round()
+        assert report.clients == entry["clients"] and report.loss == entry["loss"]
+    assert torch.equal(simulator.weights, model.clients_.weights)
 
 
-@pytest.mark.parametrize("mode", ["loop", "stacked"])
-def test_warming_up_is_training_on_labelled_rows(clinics: Federation, mode: str) -> None:
+def test_warming_up_is_training_on_labelled_rows(clinics: Federation) -> None:
     fitted = FedAvg(**QUICK).fit(clinics)
     pools, net = pools_of(clinics, fitted), fitted.clients_.net
     warm, plain = (
-        simulator_of(model, pools, net, device="cpu", mode=mode)
+        simulator_of(model, pools, net, device="cpu")
         for model in (SAGE(warmup=2, **QUICK), FedAvg(**QUICK))
     )
     for _ in range(2):
@@ -273,7 +223,6 @@ def test_gaps_between_layers_change_nothing(monkeypatch, name, optimizer) -> Non
         return Simulator(
             *(pools((40, 40, 40)), NET, method_of({"name": name}), settings),
             device="cpu",
-            mode="loop",
             server=MatchServer() if name == "fedmatch" else None,
         )
 
@@ -296,7 +245,7 @@ def test_gaps_between_layers_change_nothing(monkeypatch, name, optimizer) -> Non
 @pytest.mark.parametrize("name", ["pseudo", "feddure"])
 def test_a_step_that_cannot_be_captured_is_run_plainly(monkeypatch, name) -> None:
     """What was tried for the capture leaves no trace."""
-    plain, _ = simulate(method_of({"name": name}), mode="loop")
+    plain, _ = simulate(method_of({"name": name}))
 
     def fails(self, step) -> None:
         step()
@@ -304,7 +253,7 @@ def test_a_step_that_cannot_be_captured_is_run_plainly(monkeypatch, name) -> Non
         raise RuntimeError("operation not permitted when stream is capturing")
 
     monkeypatch.setattr(Trainer, "_record", fails)
-    tried = Simulator(pools(), NET, method_of({"name": name}), SMALL, device="cpu", mode="loop")
+    tried = Simulator(pools(), NET, method_of({"name": name}), SMALL, device="cpu")
     tried.trainer.capture = True
     with pytest.warns(FedmendWarning, match="cannot be captured .*not permitted"):
         tried.run_round()

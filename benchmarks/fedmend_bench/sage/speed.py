@@ -3,8 +3,7 @@
 Images: ResNet-8 at SAGE's batch (128 labelled, 256 unlabelled rows in a weak and a strong view),
 augmentation and the global model's predictions included, beside the same steps written as one
 would in plain PyTorch, and beside the arithmetic alone: the steps' FLOPs at the rate of a large
-matrix product. Tables: the clients of a round side by side, and one by one. Random data: the cost
-does not depend on it.
+matrix product. Random data: the cost does not depend on it.
 """
 
 from __future__ import annotations
@@ -19,23 +18,21 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fedmend.errors import ConfigError
-from fedmend.learn.optim import OptimizerSpec
 from fedmend.methods.horizontal.local_methods import PseudoMethod
 from fedmend.methods.horizontal.networks import NetSpec, build_net
 from fedmend.methods.horizontal.rounds import Pool, RoundSettings
 from fedmend.methods.horizontal.rules import SageRule
-from fedmend.methods.horizontal.views import ImageViews, TableViews
-from fedmend.split.halves import resolve_device
+from fedmend.methods.horizontal.views import ImageViews
+from fedmend.split.config import resolve_device
 from fedmend_bench.harness import Bar, BenchResult, device_name
 from fedmend_bench.sage.simulator import Simulator
+from fedmend_bench.simulation import wait
 
 NAME = "sage-speed"
 HELP = "a client's training step in the simulator beside a plain loop, and the card's arithmetic"
 
 STEP_LIMIT = 5.5
 MEMORY_LIMIT = 40.0
-STACKED_LIMIT = 2.0
 
 
 @dataclass(frozen=True)
@@ -53,28 +50,11 @@ PAPER = Size(2500, 32, 64, 128, 8)
 TINY = Size(48, 16, 16, 8, 2)
 
 
-def run(
-    quick: bool = False, device: str = "auto", rounds: int = 3, parts: str = "images,tables"
-) -> BenchResult:
-    """Measure; `quick`, or no GPU, takes a tiny network for the images."""
+def run(quick: bool = False, device: str = "auto", rounds: int = 3) -> BenchResult:
+    """Measure; `quick`, or no GPU, takes a tiny network."""
     where = resolve_device(device)
-    size = TINY if quick or where.type != "cuda" else PAPER
-    wanted = [part.strip() for part in parts.split(",")]
-    unknown = [part for part in wanted if part not in ("images", "tables")]
-    if unknown:
-        raise ConfigError(f"parts must be images, tables or both, got {unknown[0]!r}")
-    rows: list[dict[str, Any]] = []
-    bars: list[Bar] = []
-    if "images" in wanted:
-        rows, bars = _images(size, where, rounds)
-    for clients, batch in ((8, 32), (20, 32)) if "tables" in wanted else ():
-        table, bar = _tables(clients, batch, rounds)
-        rows += table
-        bars.append(bar)
+    rows, bars = _images(TINY if quick or where.type != "cuda" else PAPER, where, rounds)
     return BenchResult(NAME, rows, bars, device=device_name(where))
-
-
-# ---------------------------------------------------------------------------------- images
 
 
 def _images(
@@ -142,17 +122,12 @@ def _pools(views: ImageViews, labels: Tensor, size: Size) -> list[Pool]:
 
 def _round_ms(simulator: Simulator) -> float:
     """Milliseconds of one client's step, everything in a round included."""
-    _wait(simulator.device)
+    wait(str(simulator.device))
     began = time.perf_counter()
     report = simulator.run_round()
-    _wait(simulator.device)
+    wait(str(simulator.device))
     steps = sum(each["steps"] for each in report.per_client)
     return (time.perf_counter() - began) / steps * 1e3
-
-
-def _wait(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
 
 
 class PlainLoop:
@@ -177,11 +152,11 @@ class PlainLoop:
     def measure(self, steps: int) -> float:
         for _ in range(3):
             self.step()
-        _wait(self.images.device)
+        wait(str(self.images.device))
         began = time.perf_counter()
         for _ in range(steps):
             self.step()
-        _wait(self.images.device)
+        wait(str(self.images.device))
         return (time.perf_counter() - began) / steps * 1e3
 
     def step(self) -> None:
@@ -242,50 +217,9 @@ def matmul_rate(device: torch.device) -> float:
 def _best_seconds(call: Callable[[], Any], device: torch.device, times: int = 10) -> float:
     best = float("inf")
     for _ in range(times):
-        _wait(device)
+        wait(str(device))
         began = time.perf_counter()
         call()
-        _wait(device)
+        wait(str(device))
         best = min(best, time.perf_counter() - began)
     return best
-
-
-# ---------------------------------------------------------------------------------- tables
-
-
-def _tables(clients: int, batch: int, rounds: int) -> tuple[list[dict[str, Any]], Bar]:
-    """Clients of a table on the CPU; rounds of both ways alternate, medians are compared."""
-    generator = torch.Generator().manual_seed(1)
-    pools = []
-    for number in range(clients):
-        numeric = torch.randn(400, 32, generator=generator)
-        labels = torch.where(torch.arange(400) < 100, numeric[:, :5].argmax(1), -1)
-        pools.append(Pool(TableViews(numeric), labels, name=f"client-{number}"))
-    spec = NetSpec("mlp", 5, numeric=32, hidden=(64,))
-    settings = RoundSettings(
-        epochs=2,
-        labelled_batch=batch,
-        unlabelled_batch=2 * batch,
-        optimizer=OptimizerSpec("sgd", 0.05, 1e-4),
-    )
-    times: dict[str, list[float]] = {"loop": [], "stacked": []}
-    simulators = {
-        mode: Simulator(pools, spec, PseudoMethod("sage"), settings, device="cpu", mode=mode)
-        for mode in times
-    }
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # layers this small are not worth more, in either way
-    for turn in range(rounds + 1):
-        for mode, simulator in simulators.items():
-            ms = _round_ms(simulator)
-            if turn:  # the first warms up
-                times[mode].append(ms)
-    torch.set_num_threads(threads)
-    medians = {mode: statistics.median(values) for mode, values in times.items()}
-    what = f"mlp 32-64-5, {clients} clients, batch {5 * batch}"
-    rows = [
-        _row(what, "one by one", medians["loop"], None, None),
-        _row(what, "side by side", medians["stacked"], None, None),
-    ]
-    ratio = medians["loop"] / medians["stacked"]
-    return rows, Bar.at_least(f"one by one / side by side, {what}", ratio, STACKED_LIMIT)

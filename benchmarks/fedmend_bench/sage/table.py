@@ -50,7 +50,6 @@ class Setting:
     """What all runs of a call have in common."""
 
     device: str
-    mode: str
     precision: str
     settings: str
     split: str
@@ -101,7 +100,6 @@ def run(
     minutes: float | None = None,
     folder: str | None = None,
     device: str = "auto",
-    mode: str = "auto",
     precision: str = "bf16",
     settings: str = "paper",
     split: str = "paired",
@@ -119,7 +117,7 @@ def run(
         device, precision, settings, split = "cpu", "float32", "default", "plain"
     where = ("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device
     until = None if minutes is None else time.monotonic() + 60 * minutes
-    common = (where, mode, precision, settings, split, clients, per_round, labelled, sheets, warmup)
+    common = (where, precision, settings, split, clients, per_round, labelled, sheets, warmup)
     averages = [average_rounds] if isinstance(average_rounds, int) else list(average_rounds)
     if plan is not None:
         units = read_plan(plan)
@@ -191,9 +189,7 @@ def _train(curve: Curve, world: World, rounds: int, setting: Setting) -> Curve:
         precision=setting.precision,
         warmup=curve.settings.get("warmup", 0),
     )
-    simulator = simulator_of(
-        estimator, world.pools, world.net, device=setting.device, mode=setting.mode
-    )
+    simulator = simulator_of(estimator, world.pools, world.net, device=setting.device)
     world = world.on(simulator)
     means = {str(rounds): RoundAverage(rounds) for rounds in setting.averages}
     if setting.folder is not None:
