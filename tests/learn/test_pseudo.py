@@ -6,22 +6,11 @@ import math
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedmend.errors import ConfigError
-from fedmend.learn.pseudo import (
-    PseudoLabels,
-    cdsc,
-    cpg,
-    dirichlet_evidence,
-    evidential,
-    probability,
-    published,
-    select,
-    spread,
-)
+from fedmend.learn.pseudo import PseudoLabels, probability, published, select, spread
 
 
 def test_published_is_the_distance_from_the_labelled_mean() -> None:
@@ -72,43 +61,6 @@ def test_spread_of_values_needs_a_scale() -> None:
     assert agreed.score.tolist() == [1.0, 0.0]
 
 
-def test_evidential_numbers() -> None:
-    evidence = np.array([[0.0, 0.0], [8.0, 0.0], [1.0, 1.0]])
-    labels = evidential(evidence, most_uncertainty=0.5)
-    np.testing.assert_allclose(labels.weight, [0.0, 0.8, 0.5])
-    assert labels.mask.tolist() == [False, True, True]
-    assert labels.target[1] == 0
-
-
-LOCAL = np.array([[0.9, 0.1], [0.6, 0.4], [0.55, 0.45], [0.1, 0.9]])
-WORLD = np.array([[0.2, 0.8], [0.1, 0.9], [0.5, 0.5], [0.3, 0.7]])
-
-
-def test_cpg_local_first_then_global_then_none() -> None:
-    labels = cpg(LOCAL, WORLD, tau=0.8)
-    assert labels.target[[0, 1, 3]].tolist() == [0, 1, 1]
-    assert labels.mask.tolist() == [True, True, False, True]
-    assert labels.weight[[0, 1, 3]].tolist() == [0.9, 0.9, 0.9]
-
-
-def test_cdsc_mixes_by_the_difference_of_confidence() -> None:
-    labels = cdsc(LOCAL, WORLD, tau=0.8, kappa=2.0)
-    mixture = math.exp(-2.0 * (0.9 - 0.8))
-    np.testing.assert_allclose(labels.target[0], [mixture, 1 - mixture])
-    np.testing.assert_allclose(labels.target[1], [0.0, 1.0])  # the global class alone
-    np.testing.assert_allclose(labels.target[3], [0.0, 1.0])  # both say the second
-    assert labels.mask.tolist() == [True, True, False, True]
-    np.testing.assert_allclose(labels.target.sum(1), 1.0)
-
-
-def test_sage_rules_give_tensors_for_tensors() -> None:
-    for rule in (lambda p, q: cpg(p, q, 0.8), lambda p, q: cdsc(p, q, 0.8, 2.0)):
-        arrays, tensors = rule(LOCAL, WORLD), rule(torch.tensor(LOCAL), torch.tensor(WORLD))
-        for name in ("target", "mask", "weight"):
-            assert isinstance(getattr(tensors, name), torch.Tensor)
-            np.testing.assert_array_equal(getattr(tensors, name).numpy(), getattr(arrays, name))
-
-
 def of_scores(scores: list[float], alpha: float) -> PseudoLabels:
     values = np.array(scores)
     return PseudoLabels(values, values >= alpha, values, values)
@@ -132,19 +84,14 @@ def test_select_of_equals_takes_the_first() -> None:
 def test_shares_out_of_range(bad: float) -> None:
     for call in (
         lambda: published(np.zeros(2), np.zeros(2), bad),
-        lambda: probability(LOCAL, bad),
-        lambda: spread(LOCAL, bad, scale=1.0),
-        lambda: evidential(LOCAL, bad),
-        lambda: cpg(LOCAL, WORLD, bad),
-        lambda: cdsc(LOCAL, WORLD, bad, 1.0),
+        lambda: probability(np.zeros((2, 2)), bad),
+        lambda: spread(np.zeros((2, 2)), bad, scale=1.0),
         lambda: select(of_scores([0.5], 0.1), bad),
     ):
         with pytest.raises(ConfigError, match="must lie in"):
             call()
     with pytest.raises(ConfigError, match=r"share must lie in \(0, 1\]"):
         select(of_scores([0.5], 0.1), 0.0)
-    with pytest.raises(ConfigError, match="kappa"):
-        cdsc(LOCAL, WORLD, 0.5, -1.0)
 
 
 @given(
@@ -164,17 +111,6 @@ def test_select_never_takes_a_lesser_row_before_a_surer_one(
     if len(chosen):
         rest = np.setdiff1d(np.flatnonzero(labels.mask), chosen)
         assert labels.score[chosen].min() >= (labels.score[rest].max() if len(rest) else 0)
-
-
-def test_members_that_agree_are_evidence() -> None:
-    mean = np.array([[0.8, 0.2], [0.8, 0.2]])
-    apart = np.array([[[0.85, 0.15], [1.0, 0.0]], [[0.75, 0.25], [0.6, 0.4]]])
-    evidence = dirichlet_evidence(mean, apart)
-    # Variances .0025 and .04 per class: S = .32 / .005 - 1 and .32 / .08 - 1.
-    np.testing.assert_allclose(evidence[0], [63 * 0.8 - 1, 63 * 0.2 - 1])
-    np.testing.assert_allclose(evidence[1], [3 * 0.8 - 1, 0.0])
-    labels = evidential(evidence, most_uncertainty=0.5)
-    assert labels.mask.tolist() == [True, False]
 
 
 def test_what_members_share_counts_as_spread() -> None:

@@ -15,7 +15,6 @@ from fedmend.data.table import Table
 from fedmend.errors import ConfigError
 from fedmend.federation import Alignment, AlignmentCounts, Federation, Party
 from fedmend.learn.augment import Weak
-from fedmend.learn.nets import ResNet9
 from fedmend.learn.optim import FlatOptimizer, OptimizerSpec
 from fedmend.methods import VFL
 from fedmend.split.features import BatchOrder, augmented
@@ -88,12 +87,6 @@ def test_tiny_images_are_shifted_within_themselves() -> None:
     torch.testing.assert_close(augmented(images, draws), augmented(images, inside))
     table = torch.ones(1, 7)
     assert augmented(table, draws) is table
-
-
-def test_resnet9_takes_halves_of_images() -> None:
-    net = ResNet9(3, base=8)
-    assert net(torch.zeros(2, 3, 32, 16)).shape == (2, 64)
-    assert net(torch.zeros(2, 3, 8, 4)).shape == (2, 64)
 
 
 def image_federation(n: int = 96) -> Federation:

@@ -32,7 +32,7 @@ class BottomSpec:
     """Everything that fixes a bottom's layers.
 
     hidden: widths of the hidden layers; () makes the bottom linear.
-    conv: "cnn", "resnet" (8 layers), "resnet9" or "whitened", for image blocks.
+    conv: "cnn", "resnet" (8 layers) or "whitened", for image blocks.
     """
 
     numeric: int
@@ -218,49 +218,6 @@ class ResNet8(nn.Module):
         return self.blocks(self.stem(images)).mean((2, 3))
 
 
-class ResNet9(nn.Module):
-    """The wide nine-layer net of speed records on CIFAR-10, without its head; maximum pooled."""
-
-    def __init__(self, channels: int, base: int = 64) -> None:
-        super().__init__()
-        self.body = nn.Sequential(
-            _convolution(channels, base),
-            _convolution(base, 2 * base, pool=True),
-            _Shortcut(2 * base),
-            _convolution(2 * base, 4 * base, pool=True),
-            _convolution(4 * base, 8 * base, pool=True),
-            _Shortcut(8 * base),
-        )
-        self.width = 8 * base
-
-    def forward(self, images: Tensor) -> Tensor:
-        if images.is_cuda:
-            images = images.contiguous(memory_format=torch.channels_last)
-        return self.body(images).amax((2, 3))
-
-
-class _Shortcut(nn.Module):
-    """Two convolutions, added to their input."""
-
-    def __init__(self, channels: int) -> None:
-        super().__init__()
-        self.body = nn.Sequential(
-            _convolution(channels, channels), _convolution(channels, channels)
-        )
-
-    def forward(self, images: Tensor) -> Tensor:
-        return images + self.body(images)
-
-
-def _convolution(channels: int, out: int, *, pool: bool = False) -> nn.Sequential:
-    layers: list[nn.Module] = [
-        nn.Conv2d(channels, out, 3, padding=1, bias=False),
-        nn.BatchNorm2d(out),
-        nn.ReLU(inplace=True),
-    ]
-    return nn.Sequential(*layers, *([nn.MaxPool2d(2, ceil_mode=True)] if pool else []))
-
-
 class FlatBlock(nn.Module):
     """A tensor block without image shape, flattened."""
 
@@ -272,17 +229,16 @@ class FlatBlock(nn.Module):
         return block.flatten(1)
 
 
-CONVOLUTIONS: dict[str, type[SmallCNN | ResNet8 | ResNet9 | WhitenedNet]] = {
+CONVOLUTIONS: dict[str, type[SmallCNN | ResNet8 | WhitenedNet]] = {
     "cnn": SmallCNN,
     "resnet": ResNet8,
-    "resnet9": ResNet9,
     "whitened": WhitenedNet,
 }
 
 
 def _block_net(
     shape: tuple[int, ...], spec: BottomSpec
-) -> SmallCNN | ResNet8 | ResNet9 | WhitenedNet | FlatBlock:
+) -> SmallCNN | ResNet8 | WhitenedNet | FlatBlock:
     if len(shape) != 3:
         return FlatBlock(shape)
     if spec.conv not in CONVOLUTIONS:

@@ -2,38 +2,23 @@
 
 A rule says of every unlabelled row which label it would get, whether the prediction is good
 enough, and how far the label deserves trust. `select` then takes, as VFPU-M does, the surest share
-of the rows that qualify. (FedPSG-PUM, Algorithm 2; SAGE, Eqs. 3-7; RISA, Eqs. 3-5.)
+of the rows that qualify (FedPSG-PUM, Algorithm 2). SAGE's rules are in `methods.horizontal.rules`.
 
     labels = probability(model.predict_proba(rows), alpha=0.8)
     chosen = select(labels, share=0.25)          # row numbers, surest first
-
-Arrays may be numpy arrays or torch tensors in `cpg` and `cdsc`, numpy arrays elsewhere.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from fedmend.errors import ConfigError
 
-__all__ = [
-    "PseudoLabels",
-    "cdsc",
-    "cpg",
-    "dirichlet_evidence",
-    "evidential",
-    "probability",
-    "published",
-    "select",
-    "spread",
-]
+__all__ = ["PseudoLabels", "probability", "published", "select", "spread"]
 
 
 @dataclass(frozen=True, repr=False)
@@ -50,9 +35,6 @@ class PseudoLabels:
     mask: Any
     weight: Any
     score: Any
-
-
-# ---------------------------------------------------------------------------------- VFPU-M
 
 
 def published(predicted: np.ndarray, labelled: np.ndarray, alpha: float) -> PseudoLabels:
@@ -129,92 +111,6 @@ def select(labels: PseudoLabels, share: float, among: np.ndarray | None = None) 
     candidates = np.flatnonzero(mask if among is None else mask & among)
     order = np.argsort(-np.asarray(labels.score)[candidates], kind="stable")
     return candidates[order[: math.ceil(share * len(candidates) - 1e-9)]]
-
-
-# ---------------------------------------------------------------------------------- RISA
-
-
-def evidential(evidence: np.ndarray, most_uncertainty: float) -> PseudoLabels:
-    """Evidence e >= 0 of C classes: alpha = e + 1, S = sum alpha, p = alpha / S, u = C / S.
-
-    A row qualifies while its uncertainty u is at most `most_uncertainty`; its weight is 1 - u.
-    **Shape**: evidence [n, C].
-    """
-    _check_share("most_uncertainty", most_uncertainty)
-    classes = evidence.shape[1]
-    uncertainty = classes / (evidence.sum(axis=1) + classes)
-    weight = 1.0 - uncertainty
-    return PseudoLabels(evidence.argmax(axis=1), uncertainty <= most_uncertainty, weight, weight)
-
-
-def dirichlet_evidence(mean: np.ndarray, members: np.ndarray) -> np.ndarray:
-    """Evidence of an ensemble: the Dirichlet distribution with its mean and its variance.
-
-    S = sum_c p(1-p) / sum_c var - 1 and e = max(S p - 1, 0): members that agree give much evidence,
-    members that differ give little. **Shape**: mean [n, C], members [K, n, C]; result [n, C].
-    """
-    variance = members.var(axis=0).sum(axis=1)
-    possible = (mean * (1.0 - mean)).sum(axis=1)
-    strength = possible / np.maximum(variance, 1e-6 * np.maximum(possible, 1e-12)) - 1.0
-    return np.maximum(strength.clip(0.0)[:, None] * mean - 1.0, 0.0)
-
-
-# ---------------------------------------------------------------------------------- SAGE
-
-
-def cpg(local: Any, world: Any, tau: float) -> PseudoLabels:
-    """Confidence-driven pseudo-labels: the local class if max p_l > tau, else the global one's.
-
-    Rows of which neither model is sure do not qualify. **Shape**: local, world [n, C].
-    """
-    _check_share("tau", tau)
-    p_local, p_world = _tensor(local), _tensor(world)
-    sure_local, class_local = p_local.max(dim=1)
-    sure_world, class_world = p_world.max(dim=1)
-    by_local = sure_local > tau
-    mask = by_local | (sure_world > tau)
-    target = torch.where(by_local, class_local, class_world)
-    weight = torch.where(by_local, sure_local, sure_world)
-    return _like(local, target, mask, weight)
-
-
-def cdsc(local: Any, world: Any, tau: float, kappa: float) -> PseudoLabels:
-    """`cpg` with soft targets where the local model is sure.
-
-    dC = |max p_l - max p_g|, lambda = exp(-kappa dC), target lambda onehot(argmax p_l) +
-    (1 - lambda) onehot(argmax p_g). **Shape**: local, world [n, C]; target [n, C].
-    """
-    _check_share("tau", tau)
-    if not kappa >= 0:
-        raise ConfigError(f"kappa must not be negative, got {kappa}")
-    p_local, p_world = _tensor(local), _tensor(world)
-    sure_local, class_local = p_local.max(dim=1)
-    sure_world, class_world = p_world.max(dim=1)
-    by_local = sure_local > tau
-    mixture = torch.exp(-kappa * (sure_local - sure_world).abs())
-    # Where the local model is not sure the target is the global class alone.
-    mixture = torch.where(by_local, mixture, torch.zeros_like(mixture))[:, None]
-    classes = p_local.shape[1]
-    target = mixture * _one_hot(class_local, classes, mixture) + (1 - mixture) * _one_hot(
-        class_world, classes, mixture
-    )
-    mask = by_local | (sure_world > tau)
-    return _like(local, target, mask, torch.where(by_local, sure_local, sure_world))
-
-
-def _one_hot(classes: Tensor, count: int, like: Tensor) -> Tensor:
-    return torch.nn.functional.one_hot(classes, count).to(like.dtype)
-
-
-def _tensor(values: Any) -> Tensor:
-    return values if isinstance(values, Tensor) else torch.from_numpy(np.asarray(values))
-
-
-def _like(given: Any, target: Tensor, mask: Tensor, weight: Tensor) -> PseudoLabels:
-    back: Callable[[Tensor], Any] = (
-        (lambda value: value) if isinstance(given, Tensor) else (lambda value: value.numpy())
-    )
-    return PseudoLabels(back(target), back(mask), back(weight), back(weight))
 
 
 def _check_share(name: str, value: float, *, above_zero: bool = False) -> None:

@@ -3,7 +3,7 @@
 After Jordan, "94% on CIFAR-10 in 3.29 seconds on a single GPU" (2024): the first layer is not
 learnt, it whitens patches of 2 x 2 pixels; later convolutions begin by passing their input on; the
 shifts of batch norm, which has no scale, learn faster than the weights. It takes a quarter of the
-arithmetic of `ResNet9`, and fewer epochs.
+arithmetic of the wide nine-layer nets of earlier records, and fewer epochs.
 
 What is predicted is the mean over an image and its mirror image: not for digits and letters.
 """

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedmend.errors import ConfigError
-from fedmend.learn.pseudo import PseudoLabels, cdsc, cpg
+from fedmend.learn.pseudo import PseudoLabels
 from fedmend.methods.horizontal.rules import (
     KAPPA,
     RULES,
@@ -95,15 +95,18 @@ def test_switches_of_sage() -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(st.integers(0, 2**32 - 1), st.floats(0.3, 0.99), st.floats(0, 40))
-def test_sage_equals_the_plain_functions(seed: int, tau: float, kappa: float) -> None:
+def test_sage_is_its_equations_row_by_row(seed: int, tau: float, kappa: float) -> None:
     rng = np.random.default_rng(seed)
     local = torch.from_numpy(rng.dirichlet(np.full(4, 0.2), 30))
     common = torch.from_numpy(rng.dirichlet(np.full(4, 0.2), 30))
     labels = SageRule(tau=tau, kappa=kappa)(local, common, torch.arange(30), {})
-    soft, hard = cdsc(local, common, tau, kappa), cpg(local, common, tau)
-    torch.testing.assert_close(labels.target, soft.target)
-    assert torch.equal(labels.mask, hard.mask)
-    torch.testing.assert_close(labels.score, hard.score)
+    for row, (own, other) in enumerate(zip(local, common, strict=True)):
+        # Eqs. 3-7: the local class where the local model is sure, else the global one's.
+        mixture = torch.exp(-kappa * (own.max() - other.max()).abs()) if own.max() > tau else 0.0
+        target = mixture * torch.eye(4)[own.argmax()] + (1 - mixture) * torch.eye(4)[other.argmax()]
+        torch.testing.assert_close(labels.target[row], target.double())
+        assert labels.mask[row] == (max(own.max(), other.max()) > tau)
+        assert labels.score[row] == (own if own.max() > tau else other).max()
     torch.testing.assert_close(labels.target.sum(1), torch.ones(30, dtype=torch.float64))
 
 

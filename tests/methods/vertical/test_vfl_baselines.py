@@ -210,11 +210,18 @@ def test_save_and_load(method: type[SplitEstimator], fitted: Fitted, tmp_path: P
 
 
 @all_methods
-def test_the_same_seed_gives_the_same_model(method: type[SplitEstimator]) -> None:
+def test_the_same_seed_gives_the_same_model_and_progress_is_told(
+    method: type[SplitEstimator],
+) -> None:
     first, second = torn(), torn()
-    one = make(method, epochs=2).fit(first).predict_proba(first)
-    other = make(method, epochs=2).fit(second).predict_proba(second)
-    np.testing.assert_array_equal(one, other)
+    told: list[tuple[str, int, int]] = []
+    one = make(method, epochs=2).fit(
+        first, progress=lambda stage, done, total, _: told.append((stage, done, total))
+    )
+    assert ("train", 2, 2) in told
+    assert all(done <= total for _, done, total in told)
+    other = make(method, epochs=2).fit(second)
+    np.testing.assert_array_equal(one.predict_proba(first), other.predict_proba(second))
 
 
 @all_methods
@@ -232,17 +239,7 @@ def test_scikit_learns_conventions(method: type[SplitEstimator]) -> None:
         method(epoch=3)
 
 
-@all_methods
-def test_progress_is_told(method: type[SplitEstimator]) -> None:
-    told: list[tuple[str, int, int]] = []
-    make(method, epochs=2).fit(
-        torn(), progress=lambda stage, done, total, _: told.append((stage, done, total))
-    )
-    assert ("train", 2, 2) in told
-    assert all(done <= total for _, done, total in told)
-
-
-@all_methods
+@pytest.mark.parametrize("method", CLASSES_ONLY)
 def test_several_classes(method: type[SplitEstimator]) -> None:
     fed = torn(task="multiclass")
     model = make(method, epochs=25, patience=25).fit(fed)
@@ -268,6 +265,7 @@ def test_a_partner_may_refuse_embeddings(method: type[SplitEstimator]) -> None:
     fed = torn(policy_telco=Policy(refuse=frozenset({"embedding"})))
     with pytest.raises(Refused, match=r"'telco' refused.*'embedding'"):
         make(method).fit(fed)
+    assert "embedding" not in {e.kind for e in fed.ledger if e.sender == "telco" and not e.note}
 
 
 @pytest.mark.parametrize("method", [RandomMatch, SSLVFL, SFHTL, FedCVT, AbsentPartner])
