@@ -33,8 +33,8 @@ def test_reliability_agrees_with_scikit_learn(some: tuple[np.ndarray, ...]) -> N
 def test_auroc_agrees_with_scikit_learn(some: tuple[np.ndarray, ...]) -> None:
     p, u, y = some
     wrong = p.argmax(1) != y
-    assert cal.uncertainty_auroc(u, wrong) == pytest.approx(roc_auc_score(wrong, u))
-    assert math.isnan(cal.uncertainty_auroc(u, np.zeros(500, bool)))
+    assert cal.area(u, wrong) == pytest.approx(roc_auc_score(wrong, u))
+    assert math.isnan(cal.area(u, np.zeros(500, bool)))
 
 
 def test_deciles_and_selection_by_hand() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from fedmend.learn.metrics import as_share, counted
+from fedmend.learn.metrics import area, as_share, counted
 
 __all__ = [
     "calibration_error",
@@ -14,7 +14,6 @@ __all__ = [
     "error_by_uncertainty",
     "reliability",
     "selective_accuracy",
-    "uncertainty_auroc",
 ]
 
 
@@ -55,23 +54,6 @@ def calibration_error(
     if not total:
         return float("nan")
     return sum(abs(each["confidence"] - each["accuracy"]) * each["rows"] for each in found) / total
-
-
-def uncertainty_auroc(uncertainty: np.ndarray, wrong: np.ndarray) -> float:
-    """How well uncertainty ranks errors before right answers: .5 is chance, 1 perfect.
-
-    Not a number where all or no answers are wrong. wrong: True and False, or how far each row
-    counts as wrong.
-    """
-    wrong = np.asarray(wrong, np.float64)
-    selves = float((wrong * (1.0 - wrong)).sum())  # 0 but for estimates
-    pairs = float(wrong.sum() * (1.0 - wrong).sum()) - selves
-    if not pairs > 0:
-        return float("nan")
-    _, place = np.unique(np.asarray(uncertainty), return_inverse=True)
-    bad, good = np.bincount(place, wrong), np.bincount(place, 1.0 - wrong)
-    won = float((bad * (np.cumsum(good) - good / 2)).sum()) - selves / 2
-    return as_share(won / pairs)
 
 
 def error_by_uncertainty(
@@ -124,7 +106,7 @@ def describe(
         "rows": len(y),
         "error": as_share(wrong.mean()) if len(y) else float("nan"),
         "calibration_error": calibration_error(probabilities, y, bins, noise),
-        "auroc": uncertainty_auroc(uncertainty, wrong),
+        "auroc": area(uncertainty, wrong),
         "reliability": reliability(probabilities, y, bins, noise),
         "deciles": error_by_uncertainty(uncertainty, wrong),
         "selective": selective_accuracy(uncertainty, wrong),

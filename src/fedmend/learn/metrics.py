@@ -87,18 +87,26 @@ def auc(y: np.ndarray, probabilities: np.ndarray) -> float:
 
 
 def _auc(weight: np.ndarray, probabilities: np.ndarray) -> float:
-    """The share of pairs of different rows in order, each counted as far as its rows are."""
     asked = [1] if weight.shape[1] == 2 else range(weight.shape[1])
-    areas = []
-    for c, own in zip(asked, selves(weight), strict=True):
-        _, place = np.unique(probabilities[:, c], return_inverse=True)
-        inside = np.bincount(place, weight[:, c])
-        outside = np.bincount(place, 1.0 - weight[:, c])
-        below = np.cumsum(outside) - outside
-        pairs = inside.sum() * outside.sum() - own
-        won = float((inside * (below + outside / 2)).sum()) - own / 2
-        areas.append(as_share(won / pairs) if pairs > 0 else float("nan"))
-    return float(np.mean(areas))
+    return float(np.mean([area(probabilities[:, c], weight[:, c]) for c in asked]))
+
+
+def area(scores: np.ndarray, inside: np.ndarray) -> float:
+    """The share of pairs of a row inside and another outside in which the first scores higher.
+
+    inside: True and False, or how far each row counts as inside; no row is a pair with itself.
+    Not a number where all rows are inside or none is.
+    """
+    inside = np.asarray(inside, np.float64)
+    own = float((inside * (1.0 - inside)).sum())  # 0 but for estimates
+    pairs = float(inside.sum() * (1.0 - inside).sum()) - own
+    if not pairs > 0:
+        return float("nan")
+    _, place = np.unique(np.asarray(scores), return_inverse=True)
+    there, not_there = np.bincount(place, inside), np.bincount(place, 1.0 - inside)
+    below = np.cumsum(not_there) - not_there
+    won = float((there * (below + not_there / 2)).sum()) - own / 2
+    return as_share(won / pairs)
 
 
 def as_share(value: float) -> float:
