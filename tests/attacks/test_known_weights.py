@@ -447,7 +447,6 @@ KNOWN = {
     "flow/folds.py": "the coordinator's: folds over the common order, told to all parties",
     "generate/training.py": "`numpy_for`: seeds that are not wide",
     "methods/risa/columns.py": "a label party weighs its own models; nothing is hidden by it",
-    "methods/risa/training.py": "the order of an epoch, which all halves must walk alike",
     "methods/horizontal/rounds.py": "the coordinator's: who takes part in a round",
     "methods/horizontal/networks.py": "the first weights, which the coordinator sends to all",
     "methods/horizontal/local_methods.py": "a small helper net at a client, which never leaves it",

@@ -121,35 +121,6 @@ def test_the_loss_of_an_ensemble_is_the_sum_of_its_members(view_dropout: bool) -
     torch.testing.assert_close(total, apart)
 
 
-def test_a_member_learns_nothing_from_rows_it_must_not_see() -> None:
-    how = Objective(fusion="pool", activation="exp", fused=0.0, party=0.3, joint=1.0, imputed=False)
-    grads = []
-    for label in (0, 2):
-        top = draw(
-            EvidenceTop(EvidenceTopSpec((8,), (5,), 3, members=2)), torch.Generator().manual_seed(0)
-        )
-        assert isinstance(top, EvidenceTop)
-        sides = [torch.randn(4, 8, generator=torch.Generator().manual_seed(1)).requires_grad_()]
-        y = torch.tensor([label, 1, 2, 0])
-        counts = torch.ones(2, 4)
-        counts[1, 0] = 0.0
-        seen = [torch.ones(4, dtype=torch.bool)]
-        total, _ = total_loss(top, how, sides, [torch.zeros(8)], seen, 4, y, counts)
-        total.backward()
-        assert top.joint is not None
-        grads.append([p.grad for p in top.joint.parameters()] + [sides[0].grad])
-    differ = 0
-    for one, other in zip(*grads, strict=True):
-        assert one is not None
-        assert other is not None
-        if one.ndim == 3:
-            differ += not torch.allclose(one[0], other[0])
-            torch.testing.assert_close(one[1], other[1])
-        else:
-            torch.testing.assert_close(one[:, 4:], other[:, 4:])
-    assert differ
-
-
 def test_rows_are_dealt_evenly() -> None:
     found = deal(np.arange(23), 5, np.random.default_rng(0))
     assert sorted(np.bincount(found).tolist()) == [4, 4, 5, 5, 5]

@@ -96,14 +96,14 @@ def test_confidence_goes_along_where_labels_are_corrected() -> None:
     second = Party("registry", Table(rows, {"late": rows % 2}, label="late"))
     bank, telco = (fed.engine.site(name).tables["train"] for name in fed.names)  # type: ignore[attr-defined]
     three = Federation(Party("bank", bank), Party("telco", telco), second, strict=True)
-    labellers, pair = three.only("bank", "registry"), three.only("bank", "telco")
-    align(labellers)
+    annotators, pair = three.only("bank", "registry"), three.only("bank", "telco")
+    align(annotators)
     align(pair)
     site = three.engine.site("telco")  # type: ignore[attr-defined]
     cells = {"z": np.linspace(0, 1, len(rows))}
     keep_confidence(site, "train", cells)
-    model = InC(epochs=2, secure="masks").fit(labellers)
-    done = correct_labels(labellers, model, to="bank", into=pair).federation
+    model = InC(epochs=2, secure="masks").fit(annotators)
+    done = correct_labels(annotators, model, to="bank", into=pair).federation
     kept = cell_confidence(site, done.dataset)
     assert kept is not None
     np.testing.assert_array_equal(kept["z"], cells["z"])

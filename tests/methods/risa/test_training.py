@@ -37,7 +37,7 @@ def test_the_make_up_of_a_batch(counts: list[int], batch: int, least: float) -> 
 def test_pools_are_dealt_alike_and_go_round() -> None:
     pools = [np.arange(5), np.arange(10, 110), np.zeros(0, np.int64)]
     one, other = (Pools(pools, 20, 0.25, CPU) for _ in range(2))
-    assert one.sizes == [4, 16, 0]
+    assert one.make_up == [4, 16, 0]
     assert one.steps == 5
     seen = []
     for each in (one, other):

@@ -118,9 +118,8 @@ class OwnRows:
         present = rows >= 0
         kept = rows[present]
         # All rows go to the device and are put in order there: copying images costs a CPU seconds.
-        order = None
-        if not _all_in_order(kept, len(encoded)):
-            order = torch.from_numpy(kept).to(device)
+        in_order = np.array_equal(kept, np.arange(len(encoded)))
+        order = None if in_order else torch.from_numpy(kept).to(device)
 
         def taken(values: np.ndarray) -> Tensor:
             there = torch.from_numpy(values).to(device)
@@ -141,7 +140,3 @@ class OwnRows:
             self.codes.index_select(0, slots),
             tuple(block.index_select(0, slots) for block in self.blocks),
         )
-
-
-def _all_in_order(rows: np.ndarray, count: int) -> bool:
-    return len(rows) == count and bool(np.array_equal(rows, np.arange(count)))

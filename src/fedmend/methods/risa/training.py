@@ -16,14 +16,14 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fedmend.learn.augment import Weak, draw_weak
+from fedmend.learn.augment import Weak
 from fedmend.learn.nets import Batch, Bottom
 from fedmend.learn.optim import FlatOptimizer
 from fedmend.learn.recorded import Recorded, can_record
 from fedmend.methods.risa.ensemble import BottomEnsemble
 from fedmend.methods.risa.heads import JOINT, EvidenceTop, Objective, total_loss
 from fedmend.methods.risa.imputation import MeanRow, OwnRows, embed
-from fedmend.split.features import ALIGNED, PAD, Segments, augmented
+from fedmend.split.features import ALIGNED, BatchOrder, Segments, augmented
 from fedmend.split.halves import BottomHalf, Settings, TopHalf, _gradient, one_cycle
 
 __all__ = ["EvidenceBottomHalf", "EvidenceTopHalf", "Pools", "batch_make_up"]
@@ -62,10 +62,11 @@ def batch_make_up(counts: Sequence[int], batch_size: int, least: float) -> tuple
     return sizes, steps
 
 
-class Pools:
+class Pools(BatchOrder):
     """Training rows by segment, dealt into batches from one seed per epoch.
 
     A pool that a batch takes more of than its share goes round several times in an epoch.
+    make_up: how many rows of each segment a batch has.
     """
 
     def __init__(
@@ -77,23 +78,15 @@ class Pools:
         *,
         augment: bool = False,
     ) -> None:
-        self._pools = [torch.from_numpy(np.ascontiguousarray(p, dtype=np.int64)) for p in pools]
-        self.sizes, self.steps = batch_make_up([len(p) for p in pools], batch_size, least)
-        self.device = device
-        self.augment = augment
-        self.draws: Weak | None = None
-        self._draws: Weak | None = None
-        self._numbers = torch.zeros((0, 0), dtype=torch.int64)
-        self._at = self._told_until = 0
+        super().__init__(np.concatenate(pools), batch_size, device, augment=augment)
+        self._pools = self.rows.split([len(pool) for pool in pools])
+        self.make_up, self.steps = batch_make_up([len(p) for p in pools], batch_size, least)
+        self.batch_size = sum(self.make_up)
+        self.sizes = [self.batch_size] * self.steps
 
-    @property
-    def batch_size(self) -> int:
-        return sum(self.sizes)
-
-    def start(self, seed: int) -> None:
-        generator = torch.Generator().manual_seed(seed)
+    def _shuffled(self, generator: torch.Generator) -> Tensor:
         columns = []
-        for pool, size in zip(self._pools, self.sizes, strict=True):
+        for pool, size in zip(self._pools, self.make_up, strict=True):
             if not size:
                 continue
             needed, found = self.steps * size, []
@@ -102,44 +95,28 @@ class Pools:
                 found.append(shuffled)
                 needed -= len(shuffled)
             columns.append(torch.cat(found).view(self.steps, size))
-        self._numbers = torch.cat(columns, 1).to(self.device)
-        if self.augment:
-            rows = self.steps * self.batch_size
-            self._draws = draw_weak(rows, generator, PAD).to(self.device)
-        self._at = self._told_until = 0
-
-    def next(self) -> Tensor:
-        numbers = self._numbers[self._at]
-        if self._draws is not None:
-            at = self._at * self.batch_size
-            self.draws = self._draws[at : at + self.batch_size]
-        self._at += 1
-        return numbers
+        return torch.cat(columns, 1).flatten()
 
     def walked(self) -> np.ndarray:
-        """The row numbers handed out in this epoch since they were last told of.
+        """As of any order; of a whole epoch each row once.
 
-        Of a whole epoch each once: how often chance deals which of them says nothing.
+        How often chance deals which of them says nothing.
         """
-        if self._at - self._told_until == self.steps:
-            return torch.cat(self._pools).numpy()
-        return self._numbers[self._told_until : self._at].reshape(-1).cpu().numpy()
-
-    def told(self) -> None:
-        """A loss over what was walked has been told."""
-        self._told_until = self._at
+        if self._at - self._told_until == len(self.shuffled):
+            return self.rows.numpy()
+        return super().walked()
 
     @property
     def done(self) -> float:
         """The share of this epoch's batches that were handed out."""
-        return self._at / self.steps
+        return self._number / self.steps
 
     def places(self, mine: Sequence[bool]) -> Tensor:
         """Where in a batch the rows of these segments stand."""
-        ends = np.cumsum(self.sizes)
+        ends = np.cumsum(self.make_up)
         pieces = [
             np.arange(end - size, end)
-            for size, end, own in zip(self.sizes, ends, mine, strict=True)
+            for size, end, own in zip(self.make_up, ends, mine, strict=True)
             if own
         ]
         return torch.from_numpy(np.concatenate([np.zeros(0, np.int64), *pieces])).to(self.device)
@@ -379,7 +356,7 @@ class EvidenceTopHalf(_Trained, TopHalf):
             sides,
             imputed,
             present,
-            self.order.sizes[0] if self.segment_names[0] == ALIGNED else 0,
+            self.order.make_up[0] if self.segment_names[0] == ALIGNED else 0,
             self.targets.index_select(0, numbers),
             self._row_weights(numbers),
             likely=self.likely,
