@@ -68,8 +68,8 @@ class Estimator(Parameters):
         """A family's own checks."""
 
     def learnt_from(self, fed: Federation) -> list[str]:
-        """The parties whose labels it learnt, and which `evaluate` measures by."""
-        return [str(self.get_params().get("label_party") or fed.label_party)]
+        """The parties whose labels a fitted model learnt, and which `evaluate` measures by."""
+        return []
 
     def predict_uncertainty(self, fed: Federation) -> np.ndarray:
         """How undecided it is about each row, 0 to 1."""

@@ -304,6 +304,9 @@ class SplitEstimator(NetworkEstimator):
     ) -> SplitNetwork:
         return self._network_type(fed, parties=parties, label_party=label_party, config=config)
 
+    def learnt_from(self, fed: Federation) -> list[str]:
+        return [str(self.network_.label_party)]
+
     def _check(self) -> None:
         self._config()
 

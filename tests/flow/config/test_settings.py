@@ -243,7 +243,7 @@ def test_all_that_is_wrong_with_complete_comes_together(workshop):
     for part in (
         "complete.generater = 'vae' is not known: did you mean 'generator'?",
         "complete.rounds must be a whole number, got 1.5. Mend: the default is 1",
-        "complete.tau must be a number, 'significance' or 'cv', got 'high'",
+        "complete.tau must be a number in [-1, 1], 'significance' or 'cv', got 'high'",
         "complete.model must be text in quotes or a list of texts, got [1]",
         "complete.linear must be a table, got 'ridge'. Mend: leave it out",
         "complete.export must be true or false, got 'x'",
