@@ -317,6 +317,7 @@ def _views(batch: InputBatch) -> tuple[Inputs, Inputs]:
 # ---------------------------------------------------------------------------------- FedMatch
 
 
+@dataclass(eq=False)
 class MatchMethod(TwinMethod):
     """FedMatch's step: labelled rows train sigma, unlabelled ones psi; the network is their sum.
 
@@ -328,19 +329,11 @@ class MatchMethod(TwinMethod):
     uses_global = False
     passing = ("psi", "psi_momentum")
 
-    def __init__(
-        self,
-        tau: float = 0.75,
-        labelled_weight: float = 10.0,
-        helper_weight: float = 0.01,
-        l1: float = 1e-4,
-        l2: float = 10.0,
-    ) -> None:
-        self.tau = tau
-        self.labelled_weight = labelled_weight
-        self.helper_weight = helper_weight
-        self.l1 = l1
-        self.l2 = l2
+    tau: float = 0.75
+    labelled_weight: float = 10.0
+    helper_weight: float = 0.01
+    l1: float = 1e-4
+    l2: float = 10.0
 
     def start(self, client: Client) -> None:
         values = client.net.values
@@ -404,6 +397,7 @@ class MatchMethod(TwinMethod):
 # ---------------------------------------------------------------------------------- FedLoKe
 
 
+@dataclass(eq=False)
 class LoKeMethod(TwinMethod):
     """FedLoKe's step: a model that stays and the common one teach each other.
 
@@ -413,9 +407,8 @@ class LoKeMethod(TwinMethod):
     name = "fedloke"
     uses_global = False
 
-    def __init__(self, entropy: float = 0.1, keep: float = 0.95) -> None:
-        self.entropy = entropy
-        self.keep = keep
+    entropy: float = 0.1
+    keep: float = 0.95
 
     def start(self, client: Client) -> None:
         common = client.net.flat()
@@ -452,6 +445,7 @@ MOMENTS = (0.9, 0.999)
 STRIDE, HALF_STRIDE = 0.01, 0.1
 
 
+@dataclass(eq=False)
 class DureMethod(TwinMethod):
     """FedDure's step: pseudo-labels weighed row by row (F-reg), and as a whole (C-reg).
 
@@ -464,19 +458,14 @@ class DureMethod(TwinMethod):
 
     name = "feddure"
 
-    def __init__(
-        self,
-        tau: float = 0.95,
-        regulator_lr: float = 6e-4,
-        sage: bool = False,
-        kappa: float = KAPPA,
-    ) -> None:
-        self.tau = tau
-        self.regulator_lr = regulator_lr
-        self.sage = sage
-        self.kappa = kappa
-        self.uses_global = sage
-        self._rule: Rule = SageRule(tau, kappa) if sage else LocalRule(tau)
+    tau: float = 0.95
+    regulator_lr: float = 6e-4
+    sage: bool = False
+    kappa: float = KAPPA
+
+    def __post_init__(self) -> None:
+        self.uses_global = self.sage
+        self._rule: Rule = SageRule(self.tau, self.kappa) if self.sage else LocalRule(self.tau)
 
     def start(self, client: Client) -> None:
         size = client.classes * HIDDEN + 2 * HIDDEN + 1
