@@ -100,12 +100,3 @@ def test_known_columns_steer_the_others(fitted: CTABGAN) -> None:
     assert np.allclose(medians[["a", "b", "c"]], [-4, 0, 5], atol=1)
     back = fitted.sample(given={"x": [-4.0, 0.0, 5.0] * 50}, seed=0).frame
     assert (back["group"] == ["a", "b", "c"] * 50).mean() > 0.8
-
-
-def test_the_published_form(table: Table) -> None:
-    published = CTABGAN.paper()
-    assert (published.channels, published.lr, published.latent) == (64, 2e-4, 100)
-    assert (published.epochs, published.batch_size, published.hidden) == (150, 500, 256)
-    assert (published.beta2, published.epsilon, published.penalty) == (0.9, 1e-8, 0.0)
-    small = published.set_params(epochs=1, channels=8, device="cpu")
-    assert small.fit(table).sample(5, seed=0).schema == table.schema

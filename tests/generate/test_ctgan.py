@@ -150,15 +150,3 @@ def test_a_category_column_that_is_nearly_empty(table: Table) -> None:
     sparse = Table(table.ids, {"x": table.frame["x"], "note": note})
     generator = CTGAN(epochs=1, batch_size=50, hidden=8, device="cpu").fit(sparse)
     assert set(generator.sample(50, seed=0).frame["note"]) <= {"x", "y"}
-
-
-def test_the_published_form(table: Table) -> None:
-    published = CTGAN.paper(epochs=1)
-    assert (published.pac, published.dropout, published.latent, published.hidden) == (
-        10,
-        0.5,
-        128,
-        256,
-    )
-    assert CTGAN.paper(pac=2).pac == 2
-    assert published.set_params(device="cpu").fit(table).sample(5, seed=0).schema == table.schema

@@ -245,6 +245,34 @@ def test_parameters_follow_scikit_learn(name: str, small: Build) -> None:
         generator.set_params(sed=3)
 
 
+PUBLISHED: dict[str, dict[str, Any]] = {
+    "ctgan": {"pac": 10, "dropout": 0.5, "latent": 128, "hidden": 256},
+    "ctabgan": {
+        **{"channels": 64, "lr": 2e-4, "latent": 100, "epochs": 150, "batch_size": 500},
+        **{"hidden": 256, "epsilon": 1e-8, "penalty": 0.0},
+    },
+    "tablegan": {"channels": 64, "lr": 2e-4, "beta2": 0.999, "epsilon": 1e-8, "numeric": "minmax"},
+    "vae": {"latent": 128, "batch_size": 500, "draw": False},
+    "tabddpm": {"batch_size": 4096, "levels": 0, "condition": 0.0, "sampling_steps": 1000},
+}
+
+
+@each
+def test_the_published_form_is_a_preset(name: str, mixed: Table) -> None:
+    kind = type(make(name))
+    if name not in PUBLISHED:
+        with pytest.raises(ConfigError, match="has no preset 'paper'"):
+            kind.paper()
+        return
+    published = kind.paper(device="cpu")
+    assert {key: published.get_params()[key] for key in PUBLISHED[name]} == PUBLISHED[name]
+    small = {"epochs": 1, "steps": 2, "channels": 8, "sampling_steps": 3}
+    if name == "tabddpm":
+        small["hidden"] = (16, 16)
+    changes = {key: value for key, value in small.items() if key in published.get_params()}
+    assert kind.paper(**changes).fit(mixed).sample(5, seed=0).schema == mixed.schema
+
+
 @pytest.mark.slow
 @each
 def test_a_known_mixture_is_recovered(name: str) -> None:

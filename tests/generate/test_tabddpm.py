@@ -147,9 +147,3 @@ def test_on_a_spike_the_score_is_not_asked_for_and_beside_it_it_is() -> None:
     for row in (on, beside):
         assert loss(row, other.start, 3.0) != loss(row, other.start, -7.0)
         assert loss(row, spikes.start, 3.0) != loss(row, spikes.start, -7.0)
-
-
-def test_the_published_form(table: Table) -> None:
-    published = TabDDPM.paper(steps=2, hidden=(16, 16), sampling_steps=3)
-    assert (published.batch_size, published.levels, published.condition) == (4096, 0, 0.0)
-    assert published.fit(table).sample(5, seed=0).schema == table.schema

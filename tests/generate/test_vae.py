@@ -75,9 +75,3 @@ def test_the_search_stays_near_the_prior(fitted: VAE, table: Table) -> None:
         met, any_code = (fitted._misfit(z, values, observed).mean() for z in (code, pool))
     assert met < any_code
     assert code.norm(dim=1).mean() < 1.5 * np.sqrt(fitted.latent)
-
-
-def test_the_published_form(table: Table) -> None:
-    published = VAE.paper(epochs=1)
-    assert (published.latent, published.batch_size, published.draw) == (128, 500, False)
-    assert published.fit(table).sample(5, seed=0).schema == table.schema

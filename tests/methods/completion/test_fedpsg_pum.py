@@ -373,53 +373,27 @@ def test_nothing_but_the_declared_kinds_crosses(mended: tuple[Federation, FedPSG
     assert to_a <= {"control", "masked", "ciphertext"}
 
 
-def test_no_private_array_crosses_unexposed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By reference, nothing that crosses shares memory with a column of either party."""
-    from fedmend.federation.engines.local import LocalEngine
-
-    fed = torn(strict=False)
-    private = [
-        array
-        for party in ("bank", "telco")
-        for array in _buffers(fed.engine.site(party).tables["train"])
-    ]
-    assert len(private) >= 4
-    seen = 0
-    cross = LocalEngine._cross
-
-    def watched(
-        self: Any, sender: str, receiver: str, call: str, kind: str, value: Any, opens: str = ""
-    ) -> Any:
-        nonlocal seen
-        for array in _arrays(value):
-            seen += 1
-            for column in private:
-                assert not np.shares_memory(array, column), f"{call} lets a column out"
-        return cross(self, sender, receiver, call, kind, value, opens)
-
-    monkeypatch.setattr(LocalEngine, "_cross", watched)
-    models = {"model": ["linear", "tree", "neural"], "neural": {"epochs": 2}, "tree": {"trees": 2}}
-    FedPSGPUM(**{**QUICK, **models}).fit(fed)
-    assert seen > 20
-
-
-def test_no_column_is_in_anything_that_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nor in a box for the partner: no list of numbers is a private column, scaled or reordered."""
+def test_no_column_crosses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing that crosses by reference shares memory with a column of either party; and no list of
+    numbers, encrypted ones included, is a private column, scaled or reordered."""
     from fedmend.federation.engines.local import LocalEngine
     from fedmend.secure.channel import SealingWorker
 
     fed = torn(strict=False)
+    buffers: list[np.ndarray] = []
     private: dict[int, list[np.ndarray]] = {}
     for party, columns in (("bank", ["a", "b"]), ("telco", ["amount", "w"])):
         site = fed.engine.site(party)
-        aligned = site.alignments["train"].aligned
-        rest = np.setdiff1d(np.arange(len(site.tables["train"])), aligned)
+        table, aligned = site.tables["train"], site.alignments["train"].aligned
+        buffers += _buffers(table)
+        rest = np.setdiff1d(np.arange(len(table)), aligned)
         for name in columns:
-            values = site.tables["train"].frame[name].to_numpy()
+            values = table.frame[name].to_numpy()
             for part in (values, values[aligned], values[rest]):
                 if len(part):
                     private.setdefault(len(part), []).append(_shape(part))
-    looked = 0
+    assert len(buffers) >= 4
+    seen = looked = 0
 
     def look(value: Any, call: str) -> None:
         nonlocal looked
@@ -436,17 +410,22 @@ def test_no_column_is_in_anything_that_is_said(monkeypatch: pytest.MonkeyPatch) 
     def crossing(
         self: Any, sender: str, receiver: str, call: str, kind: str, value: Any, opens: str = ""
     ) -> Any:
+        nonlocal seen
+        for array in _arrays(value):
+            seen += 1
+            assert not any(np.shares_memory(array, each) for each in buffers), f"{call}: a column"
         look(value, call)
         return cross(self, sender, receiver, call, kind, value, opens)
 
     def sealing(self: Any, value: Any, **to: Any) -> Any:
-        look(value, f"a box of {type(self).__name__}")
+        look(value, f"a message of {type(self).__name__}")
         return seal(self, value, **to)
 
     monkeypatch.setattr(LocalEngine, "_cross", crossing)
     monkeypatch.setattr(SealingWorker, "seal", sealing)
-    FedPSGPUM(**{**QUICK, "model": ["linear", "tree"], "tree": {"trees": 2}}).fit(fed)
-    assert looked > 1000
+    models = {"model": ["linear", "tree", "neural"], "neural": {"epochs": 2}, "tree": {"trees": 2}}
+    FedPSGPUM(**{**QUICK, **models}).fit(fed)
+    assert seen > 20 and looked > 1000
 
 
 def _shape(values: np.ndarray) -> np.ndarray:

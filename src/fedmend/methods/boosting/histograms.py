@@ -88,12 +88,15 @@ class BinsWorker(SealingWorker):
 
 
 class SumsWorker(SealingWorker):
-    """B's side: `numbers` int64 [k, sampled rows] in, `sums` int64 [k, stored] out."""
+    """B's side: `numbers` int64 [k, sampled rows] in, sums int64 [k, stored] to `summed`."""
 
     role, counterpart = "numbers", "bins"
     model: str
     numbers: np.ndarray
-    sums: np.ndarray
+
+    def summed(self, sums: np.ndarray) -> None:
+        """The sums of the numbers over A's bins have come."""
+        raise NotImplementedError
 
     def __init__(self, site: Site, scope: str = "train", **params: Any) -> None:
         super().__init__(site, scope, **params)
@@ -127,7 +130,7 @@ class SumsWorker(SealingWorker):
     @exposed(kind="control", takes={"rest": "masked"})
     def take_sums(self, other: str, number: int, rest: np.ndarray) -> None:
         """Learn the sums of the numbers over A's bins."""
-        self.sums = self._with(other).sums(rest, number)
+        self.summed(self._with(other).sums(rest, number))
 
     @exposed(kind="control")
     def load_halves(self) -> None:
@@ -144,7 +147,7 @@ class SumsWorker(SealingWorker):
         """Put a session's products together again."""
         products = self.site.state[f"{self.model}:products"].T
         count = len(products) // 2
-        self.sums = (products[:count] << HALF) + products[count:]
+        self.summed((products[:count] << HALF) + products[count:])
 
 
 def _mask_keys(worker: SealingWorker, other: str) -> MaskKey:

@@ -221,9 +221,8 @@ class TreeTargets(SumsWorker, StoreWorker):
         self.numbers = self.boosting.numbers(start, stop)
         return len(self.numbers)
 
-    @exposed(kind="control")
-    def gather_sums(self) -> None:
-        self.boosting.take_sums(self.sums)
+    def summed(self, sums: np.ndarray) -> None:
+        self.boosting.take_sums(sums)
 
     @exposed(kind="control")
     def choose(self, other: str) -> Sealed | None:
@@ -412,7 +411,6 @@ class TreeModels(TargetModels):
             count = self.at_b.load_numbers(start, min(wanted, start + BATCH))
             if histograms is not None:
                 histograms.sums(count)
-            self.at_b.gather_sums()
         request = self.at_b.choose(self.a)
         if request is not None:
             self.at_b.take_sides(self.at_a.sides_for(self.b, request), self.a)
