@@ -36,9 +36,7 @@ top = [8]
 batch_size = 32
 lr = 0.05
 augment = "none"
-epochs = 3
-self_training = true
-threshold = 0.4
+epochs = 6
 
 [flare]
 port = {port}
