@@ -163,11 +163,11 @@ def test_what_cannot_be_kept_is_not_told(tmp_path: Path, monkeypatch: pytest.Mon
     votes = np.random.default_rng(0).integers(0, 2, 50)
     kept = records(tmp_path)
 
-    def full(*_: object) -> None:
+    def full(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr("fedmend.federation.labels._write_private", full)
+        patch.setattr("fedmend.federation.labels.write_whole", full)
         with pytest.raises(OSError, match="No space"):
             drawn(kept, votes, 1.0, [0, 1])
     assert kept.spent("y") == 0.0 and kept.spendings == []

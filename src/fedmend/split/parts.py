@@ -7,7 +7,6 @@ pickle, no code.
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fedmend._files import write_whole
 from fedmend.data.encode import Encoder
 from fedmend.data.labels import LabelEncoder
 from fedmend.errors import DataError, NotFitted, WireError
@@ -176,25 +176,11 @@ def own_model(site: Site, dataset: str) -> Part | None:
 
 def write_file(path: Path, value: Any) -> None:
     """A wire value as a file."""
-    write_whole(path, wire.encode(value))
+    write_whole(path, wire.encode(value), lasting=True)
 
 
 def write_json(path: Path, value: Any) -> None:
-    write_whole(path, json.dumps(value, indent=2).encode())
-
-
-def write_whole(path: Path, data: bytes) -> None:
-    """Whole or not at all: written beside its place, then moved into it."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        with beside.open("wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        beside.replace(path)
-    finally:
-        beside.unlink(missing_ok=True)
+    write_whole(path, json.dumps(value, indent=2).encode(), lasting=True)
 
 
 def read_json(path: Path, what: str) -> Any:

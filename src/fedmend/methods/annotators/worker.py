@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from fedmend._files import write_whole
 from fedmend.data.spreadsheets import write_frame
 from fedmend.errors import DataError, NotFitted
 from fedmend.federation import Site, exposed
@@ -25,7 +26,6 @@ from fedmend.learn.calibration import describe
 from fedmend.methods.annotators import aggregation as crowd
 from fedmend.secure.sums_worker import Summand, SumWorker
 from fedmend.split.label_dp import ToldLabels, ask_for_noise
-from fedmend.split.parts import write_whole
 
 LOG_FLOOR = -15.0
 MOST_BITS = 16
@@ -252,7 +252,7 @@ class LabelWorker(SumWorker):
         """Write the review as a CSV file into this party's own folder."""
         text = io.StringIO()
         write_frame(label_review(self.site, self.scope), text)
-        write_whole(Path(self.site.folder(path)) / REVIEW, text.getvalue().encode())
+        write_whole(Path(self.site.folder(path)) / REVIEW, text.getvalue(), lasting=True)
 
     # ------------------------------------------------------------------ own columns
 
