@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 import json
+import sys
 import types
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,7 +18,6 @@ from typing import (
     dataclass_transform,
     get_args,
     get_origin,
-    get_type_hints,
 )
 
 from fedmend._suggest import did_you_mean
@@ -99,11 +99,14 @@ class Parameters:
         """The annotations of the constructor's arguments, those that can be looked up."""
         found: dict[str, Any] = {}
         for each in reversed(cls.__mro__):
-            if "__init__" in vars(each):
+            declared = each if "__dataclass_fields__" in vars(each) else vars(each).get("__init__")
+            # A name is looked up where its class is: inherited fields have types of other modules.
+            known = vars(sys.modules[each.__module__])
+            for name, hint in inspect.get_annotations(declared).items() if declared else ():
                 # A class of somebody's own may name types that only a type checker imports.
                 with contextlib.suppress(NameError):
-                    found |= get_type_hints(vars(each)["__init__"])
-        return found
+                    found[name] = eval(hint, known) if isinstance(hint, str) else hint
+        return {name: found[name] for name in cls.parameter_names() if name in found}
 
     def require_types(self) -> None:
         """Raise all arguments that are of another type than their annotation, in one message."""

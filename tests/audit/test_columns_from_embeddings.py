@@ -117,7 +117,7 @@ def test_the_label_party_puts_its_own_columns_beside_what_it_sees(make_scene) ->
 
 def test_of_several_labellers_none_is_taken_for_the_label_party(make_scene) -> None:
     scene = make_scene(known_rows=60)
-    scene.model.label_parties_ = ["bank", "shop"]
+    scene.model.learnt_from = lambda _: ["bank", "shop"]
     found = attack_on(scene.columns("telco"), "telco").run(scene)
     assert {each.role for each in found} == {"coordinator"}
 

@@ -52,7 +52,7 @@ def test_it_is_known_by_its_name(tmp_path: Path) -> None:
     assert set(rows.frame["age"]) <= set(frame["age"])
     made.save(tmp_path / "own.fmw")
     again = load(tmp_path / "own.fmw")
-    assert isinstance(again, Resampler)
+    assert type(again) is type(made)
     pd.testing.assert_frame_equal(again.sample(6, seed=1).frame, rows.frame)
     with pytest.raises(ConfigError, match="did you mean 'resampler'"):
         make("resamplers")

@@ -32,7 +32,7 @@ import pandas as pd
 import torch
 from torch import Tensor, nn
 
-from fedmend._parameters import at_least, one_of, wrong_values
+from fedmend._parameters import SHARE, at_least, one_of, wrong_values
 from fedmend.data.table import Table
 from fedmend.errors import ConfigError, DataError, NotFitted
 from fedmend.federation import Federation, Site, exposed
@@ -365,6 +365,7 @@ class VFGAIN(GAIN):
         rules = {
             "embedding": at_least(1),
             "bottom": ("positive widths", lambda widths: all(width >= 1 for width in widths)),
+            "blind": SHARE,
             "precision": one_of(("float32", "float64")),
         }
         return super()._problems() + wrong_values(self, rules)
