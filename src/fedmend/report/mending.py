@@ -222,7 +222,7 @@ def _rule(params: Mapping[str, Any]) -> str:
     """How the threshold was chosen, in words."""
     tau = params.get("tau")
     if tau == "significance":
-        return f"what chance alone would reach in {100 * params.get('level', 0.05):g} % of cases"
+        return "what chance alone would reach in 5 % of cases"
     if tau == "cv":
         return "found by cross-validation"
     return "as set"
