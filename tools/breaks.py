@@ -197,15 +197,58 @@ BREAKS = (
         "pass",
         ("tests/generate/test_base.py", "-k", "observed_range_are_kept"),
     ),
+    Break(
+        "house: labels leave by default",
+        "federation/policy.py",
+        "frozenset(KINDS) - REFUSED_BY_DEFAULT",
+        "frozenset(KINDS)",
+        ("tests/federation/test_federation.py",),
+    ),
+    Break(
+        "house: secrets for everybody",
+        "_files.py",
+        "0o600 if private else 0o666",
+        "0o666",
+        ("tests/test_files.py",),
+    ),
+    Break(
+        "house: half a file stays",
+        "_files.py",
+        "        part.unlink(missing_ok=True)",
+        "        pass",
+        ("tests/test_files.py",),
+    ),
+    Break(
+        "house: whose labels count",
+        "flow/scoring.py",
+        "if reference.own or estimator.learnt_from(test) == [against]:",
+        "if True:",
+        ("tests/flow/test_scoring.py",),
+    ),
+    Break(
+        "house: a preset is passed over",
+        "methods/registry.py",
+        "made = found(**changes) if preset is None else found.preset(preset, **changes)",
+        "made = found(**changes)",
+        ("tests/methods/test_contract.py",),
+    ),
+    Break(
+        "house: a kind read as less",
+        "audit/statement.py",
+        "severity, tells, mend = kind.severity, kind.tells, kind.lowered_by",
+        "pass",
+        ("tests/audit/test_statement.py",),
+    ),
 )
 
 
 def main(only: list[str]) -> int:
+    chosen = [
+        each for each in BREAKS if not only or any(each.name.startswith(word) for word in only)
+    ]
     missed = 0
     env = os.environ | {"PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"}
-    for each in BREAKS:
-        if only and not any(each.name.startswith(word) for word in only):
-            continue
+    for each in chosen:
         path = ROOT / "src" / "fedmend" / each.file
         source = path.read_text(encoding="utf-8")
         if each.right not in source:
@@ -229,7 +272,7 @@ def main(only: list[str]) -> int:
         noticed = ran.returncode == 1 and failed
         missed += not noticed
         print(f"{'noticed' if noticed else 'MISSED':<9} {each.name}: {failed[:1]}", flush=True)
-    print(f"{missed} of {len(BREAKS)} were missed or are gone")
+    print(f"{missed} of {len(chosen)} were missed or are gone")
     return min(missed, 1)
 
 

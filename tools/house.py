@@ -16,6 +16,14 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "src" / "fedmend"
 GROUND = {"errors", "_suggest", "_parameters", "_json", "_files", "_version"}
+FAMILIES = (
+    "methods.vertical",
+    "methods.completion",
+    "methods.risa",
+    "methods.annotators",
+    "methods.horizontal",
+)
+"""They know not each other, though they are on one floor."""
 FLOORS: tuple[tuple[str, ...], ...] = (
     ("data",),
     ("learn",),
@@ -24,13 +32,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("split",),
     ("generate",),
     ("methods.contract", "methods.outlook", "methods.network", "methods.boosting"),
-    (
-        "methods.vertical",
-        "methods.completion",
-        "methods.risa",
-        "methods.annotators",
-        "methods.horizontal",
-    ),
+    FAMILIES,
     ("methods",),
     ("preflight",),
     ("audit", "report"),
@@ -39,7 +41,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("serve",),
     ("cli",),
 )
-"""Ground floor first. Rooms of one floor under `methods` are families: they know not each other."""
+"""Ground floor first."""
 
 
 def name_of(path: Path) -> str:
@@ -95,8 +97,7 @@ def upward(graph: dict[str, set[str]]) -> Iterator[str]:
         floor, room = floor_of(module)
         for target in sorted(targets):
             above, other = floor_of(target)
-            sideways = above == floor and room != other and room.startswith("methods.")
-            if above > floor or (sideways and floor_of(room)[0] == 8):
+            if above > floor or (room != other and {room, other} <= {*FAMILIES}):
                 yield f"{module} imports {target}"
 
 
