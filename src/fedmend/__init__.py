@@ -13,6 +13,7 @@ people, train one model without showing each other a row.
     model = fm.VFL().fit(fed)
 
 Names load when they are first used, so that ``import fedmend`` and ``fedmend --help`` are quick.
+Methods are those of the registry, by the names of their classes.
 """
 
 from __future__ import annotations
@@ -20,165 +21,73 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from fedmend._version import __version__
+from fedmend._version import __version__ as __version__
+from fedmend.methods.registry import PUBLIC
 
 if TYPE_CHECKING:
-    from fedmend import data, errors
-    from fedmend.audit import Audit
-    from fedmend.data import Column, Schema, Table, datasets, read, read_sql, scenario
-    from fedmend.federation import Each, Federation, Ledger, Party, Policy, Worker, exposed
-    from fedmend.generate import Generator, generators
-    from fedmend.methods import (
-        EM,
-        MJ,
-        RISA,
-        SAGE,
-        SFHTL,
-        SSLVFL,
-        VFL,
-        AbsentPartner,
-        Clean,
-        FedAvg,
-        FedCVT,
-        FedDB,
-        FedDure,
-        FedLabel,
-        FedLoKe,
-        FedMatch,
-        FedProx,
-        FedPSGPUM,
-        FewShotVFL,
-        FixMatch,
-        FlexMatch,
-        ImageRISA,
-        InC,
-        Local,
-        LocalVFL,
-        Random,
-        RandomMatch,
-    )
-    from fedmend.methods.annotators.corrected import correct_labels
-    from fedmend.methods.recipes import recipe
-    from fedmend.report.overview import overview
-    from fedmend.secure import rank_correlation, secure_sum
-    from fedmend.secure.align import align
+    from fedmend import data as data
+    from fedmend import errors as errors
+    from fedmend.audit import Audit as Audit
+    from fedmend.data import Column as Column
+    from fedmend.data import Schema as Schema
+    from fedmend.data import Table as Table
+    from fedmend.data import datasets as datasets
+    from fedmend.data import read as read
+    from fedmend.data import read_sql as read_sql
+    from fedmend.data import scenario as scenario
+    from fedmend.federation import Each as Each
+    from fedmend.federation import Federation as Federation
+    from fedmend.federation import Ledger as Ledger
+    from fedmend.federation import Party as Party
+    from fedmend.federation import Policy as Policy
+    from fedmend.federation import Worker as Worker
+    from fedmend.federation import exposed as exposed
+    from fedmend.generate import Generator as Generator
+    from fedmend.generate import generators as generators
+    from fedmend.methods.annotators.baselines import *  # noqa: F403
+    from fedmend.methods.annotators.corrected import correct_labels as correct_labels
+    from fedmend.methods.annotators.inc import *  # noqa: F403
+    from fedmend.methods.completion.fedpsg_pum import *  # noqa: F403
+    from fedmend.methods.horizontal.baselines import *  # noqa: F403
+    from fedmend.methods.horizontal.sage import *  # noqa: F403
+    from fedmend.methods.recipes import recipe as recipe
+    from fedmend.methods.risa.risa import *  # noqa: F403
+    from fedmend.methods.vertical.absent_partner import *  # noqa: F403
+    from fedmend.methods.vertical.fedcvt import *  # noqa: F403
+    from fedmend.methods.vertical.few_shot import *  # noqa: F403
+    from fedmend.methods.vertical.random_match import *  # noqa: F403
+    from fedmend.methods.vertical.sfhtl import *  # noqa: F403
+    from fedmend.methods.vertical.ssl_vfl import *  # noqa: F403
+    from fedmend.methods.vertical.vfl import *  # noqa: F403
+    from fedmend.report.overview import overview as overview
+    from fedmend.secure import rank_correlation as rank_correlation
+    from fedmend.secure import secure_sum as secure_sum
+    from fedmend.secure.align import align as align
 
-_HOME = {
-    "AbsentPartner": "fedmend.methods",
-    "Audit": "fedmend.audit",
-    "Clean": "fedmend.methods",
-    "Column": "fedmend.data",
-    "EM": "fedmend.methods",
-    "Each": "fedmend.federation",
-    "FedAvg": "fedmend.methods",
-    "FedCVT": "fedmend.methods",
-    "FedDB": "fedmend.methods",
-    "FedDure": "fedmend.methods",
-    "FedLabel": "fedmend.methods",
-    "FedLoKe": "fedmend.methods",
-    "FedMatch": "fedmend.methods",
-    "FedPSGPUM": "fedmend.methods",
-    "FedProx": "fedmend.methods",
-    "Federation": "fedmend.federation",
-    "FewShotVFL": "fedmend.methods",
-    "FixMatch": "fedmend.methods",
-    "FlexMatch": "fedmend.methods",
-    "Generator": "fedmend.generate",
-    "ImageRISA": "fedmend.methods",
-    "InC": "fedmend.methods",
-    "Ledger": "fedmend.federation",
-    "Local": "fedmend.methods",
-    "LocalVFL": "fedmend.methods",
-    "MJ": "fedmend.methods",
-    "Party": "fedmend.federation",
-    "Policy": "fedmend.federation",
-    "Random": "fedmend.methods",
-    "RandomMatch": "fedmend.methods",
-    "RISA": "fedmend.methods",
-    "SAGE": "fedmend.methods",
-    "SFHTL": "fedmend.methods",
-    "SSLVFL": "fedmend.methods",
-    "Schema": "fedmend.data",
-    "Table": "fedmend.data",
-    "VFL": "fedmend.methods",
-    "Worker": "fedmend.federation",
-    "align": "fedmend.secure",
-    "correct_labels": "fedmend.methods.annotators.corrected",
-    "exposed": "fedmend.federation",
-    "generators": "fedmend.generate",
-    "overview": "fedmend.report",
-    "rank_correlation": "fedmend.secure",
-    "read": "fedmend.data",
-    "read_sql": "fedmend.data",
-    "recipe": "fedmend.methods.recipes",
-    "secure_sum": "fedmend.secure",
+_NAMES = {
+    "audit": ("Audit",),
+    "data": ("Column", "Schema", "Table", "read", "read_sql"),
+    "federation": ("Each", "Federation", "Ledger", "Party", "Policy", "Worker", "exposed"),
+    "generate": ("Generator", "generators"),
+    "methods": tuple(PUBLIC),
+    "methods.annotators.corrected": ("correct_labels",),
+    "methods.recipes": ("recipe",),
+    "report": ("overview",),
+    "secure": ("align", "rank_correlation", "secure_sum"),
 }
-_MODULES = {"data": "fedmend.data", "errors": "fedmend.errors"} | {
-    name: f"fedmend.data.{name}" for name in ("datasets", "scenario")
-}
+_HOME = {name: home for home, names in _NAMES.items() for name in names}
+_MODULES = {"data": "data", "errors": "errors", "datasets": "data.datasets"}
+_MODULES["scenario"] = "data.scenario"
 
-__all__ = [
-    "EM",
-    "MJ",
-    "RISA",
-    "SAGE",
-    "SFHTL",
-    "SSLVFL",
-    "VFL",
-    "AbsentPartner",
-    "Audit",
-    "Clean",
-    "Column",
-    "Each",
-    "FedAvg",
-    "FedCVT",
-    "FedDB",
-    "FedDure",
-    "FedLabel",
-    "FedLoKe",
-    "FedMatch",
-    "FedPSGPUM",
-    "FedProx",
-    "Federation",
-    "FewShotVFL",
-    "FixMatch",
-    "FlexMatch",
-    "Generator",
-    "ImageRISA",
-    "InC",
-    "Ledger",
-    "Local",
-    "LocalVFL",
-    "Party",
-    "Policy",
-    "Random",
-    "RandomMatch",
-    "Schema",
-    "Table",
-    "Worker",
-    "__version__",
-    "align",
-    "correct_labels",
-    "data",
-    "datasets",
-    "errors",
-    "exposed",
-    "generators",
-    "overview",
-    "rank_correlation",
-    "read",
-    "read_sql",
-    "recipe",
-    "scenario",
-    "secure_sum",
-]
+if not TYPE_CHECKING:  # a type checker has the imports above
+    __all__ = ["__version__", *_HOME, *_MODULES]
 
 
 def __getattr__(name: str) -> Any:
     if name in _HOME:
-        value = getattr(import_module(_HOME[name]), name)
+        value = getattr(import_module(f"fedmend.{_HOME[name]}"), name)
     elif name in _MODULES:
-        value = import_module(_MODULES[name])
+        value = import_module(f"fedmend.{_MODULES[name]}")
     else:
         raise AttributeError(f"module 'fedmend' has no attribute {name!r}")
     globals()[name] = value
@@ -186,4 +95,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return __all__
+    return sorted(["__version__", *_HOME, *_MODULES])

@@ -1,57 +1,17 @@
-"""One folder per family of methods, each with all of its papers; and what families share."""
+"""One folder per family of methods, each with all of its papers; and what families share.
 
-from fedmend.methods.annotators.baselines import EM, MJ, Clean, Random
-from fedmend.methods.annotators.inc import InC
-from fedmend.methods.completion.fedpsg_pum import FedPSGPUM
-from fedmend.methods.horizontal.baselines import (
-    FedAvg,
-    FedDB,
-    FedDure,
-    FedLabel,
-    FedLoKe,
-    FedMatch,
-    FedProx,
-    FixMatch,
-    FlexMatch,
-)
-from fedmend.methods.horizontal.sage import SAGE
-from fedmend.methods.risa.risa import RISA, ImageRISA
-from fedmend.methods.vertical.absent_partner import AbsentPartner
-from fedmend.methods.vertical.fedcvt import FedCVT
-from fedmend.methods.vertical.few_shot import FewShotVFL
-from fedmend.methods.vertical.random_match import RandomMatch
-from fedmend.methods.vertical.sfhtl import SFHTL
-from fedmend.methods.vertical.ssl_vfl import SSLVFL
-from fedmend.methods.vertical.vfl import VFL, Local, LocalVFL
+Estimators are here by the names of their classes, as the records (`registry`) have them; each loads
+when it is first used.
+"""
 
-__all__ = [
-    "EM",
-    "MJ",
-    "RISA",
-    "SAGE",
-    "SFHTL",
-    "SSLVFL",
-    "VFL",
-    "AbsentPartner",
-    "Clean",
-    "FedAvg",
-    "FedCVT",
-    "FedDB",
-    "FedDure",
-    "FedLabel",
-    "FedLoKe",
-    "FedMatch",
-    "FedPSGPUM",
-    "FedProx",
-    "FewShotVFL",
-    "FixMatch",
-    "FlexMatch",
-    "ImageRISA",
-    "InC",
-    "Local",
-    "LocalVFL",
-    "Random",
-    "RandomMatch",
-]
+from __future__ import annotations
 
-from fedmend.methods import workers as workers  # what a run of each method is bound to
+from typing import Any
+
+
+def __getattr__(name: str) -> Any:
+    from fedmend.methods.registry import PUBLIC
+
+    if name in PUBLIC:
+        return PUBLIC[name].load()
+    raise AttributeError(f"module 'fedmend.methods' has no attribute {name!r}")

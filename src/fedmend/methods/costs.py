@@ -11,8 +11,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
-from fedmend.federation import Federation
+if TYPE_CHECKING:
+    from fedmend.federation import Federation
 
 __all__ = ["ALIGN", "Cost", "Facts", "Rate", "cost_of", "facts_of"]
 

@@ -21,6 +21,7 @@ __all__ = [
     "COMPLETIONS",
     "HORIZONTAL",
     "METHODS",
+    "PUBLIC",
     "Record",
     "contestants",
     "cost_of_alignment",
@@ -302,6 +303,9 @@ COMPLETIONS = {
         units=Facts.cells_elsewhere,
     )
 }
+
+PUBLIC = {record.class_name: record for record in (*_RECORDS, *COMPLETIONS.values())}
+"""By the names of their classes: what `fedmend` itself has."""
 
 
 def record_of(name: str) -> Record:

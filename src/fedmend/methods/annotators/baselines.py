@@ -11,12 +11,17 @@ import numpy as np
 import torch
 
 from fedmend._parameters import Rules, at_least, one_of, parameters
+from fedmend.federation.bound import declare
 from fedmend.methods.annotators import aggregation as crowd
 from fedmend.methods.annotators.estimator import CrowdEstimator, Inferred
 from fedmend.methods.annotators.session import Annotators
+from fedmend.methods.annotators.worker import LabelWorker
 from fedmend.methods.network import SplitEstimator
 from fedmend.split.features import BatchOrder
 from fedmend.split.session import Session
+from fedmend.split.workers import BottomWorker, TopWorker
+
+__all__ = ["EM", "MJ", "Clean", "Random"]
 
 
 class Clean(SplitEstimator):
@@ -102,3 +107,9 @@ class EM(CrowdEstimator):
         self._hear(annotators, self.share_expertise)
         targets = posterior if self.targets == "soft" else crowd.hardened(posterior)
         return targets * (counts.sum(1, keepdims=True) > 0), posterior
+
+
+declare("clean", BottomWorker, TopWorker)
+for name in ("random-labeller", "majority", "dawid-skene"):
+    # The top is at the coordinator, which reads embeddings; votes are summed.
+    declare(name, BottomWorker, LabelWorker, reader=True)

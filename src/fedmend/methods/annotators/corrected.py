@@ -18,6 +18,7 @@ import pandas as pd
 from fedmend.data.table import Table
 from fedmend.errors import AlignmentError, ConfigError, DataError, NotFitted
 from fedmend.federation import Alignment, Federation, Worker, exposed
+from fedmend.federation.bound import declare
 from fedmend.methods.annotators.aggregation import hardened, in_shares, one_hot
 from fedmend.methods.annotators.estimator import CrowdEstimator
 from fedmend.methods.annotators.inc import InC
@@ -276,3 +277,6 @@ def vote_likelihood(model: CrowdEstimator) -> np.ndarray:
         annotators.m_step(model.posterior_)
         evidence = annotators.evidence()
     return np.exp(evidence - evidence.max(1, keepdims=True))
+
+
+declare("correct", CorrectedLabelWorker)

@@ -28,14 +28,19 @@ import torch
 from fedmend._parameters import Rules, one_of, parameters
 from fedmend.errors import FedmendWarning, ResumeError
 from fedmend.federation import COORDINATOR, Federation
+from fedmend.federation.bound import declare
 from fedmend.methods.annotators import aggregation as crowd
 from fedmend.methods.annotators.estimator import CrowdEstimator
 from fedmend.methods.annotators.session import POSTERIORS, Annotators, CrowdRoster
+from fedmend.methods.annotators.worker import LabelWorker
 from fedmend.split.features import ALIGNED
 from fedmend.split.parts import read_file, write_file
 from fedmend.split.server_top import ServerTop
 from fedmend.split.session import Session
 from fedmend.split.training import Progress
+from fedmend.split.workers import BottomWorker
+
+__all__ = ["InC"]
 
 CORRECTOR = ("bottom", "embedding", "top", "dropout", "conv", "missing_indicator")
 """What may differ between the network asked for and the one that corrects the labels."""
@@ -354,3 +359,6 @@ class InC(CrowdEstimator):
         settings = [f"{name}={getattr(self, name)!r}" for name in names]
         settings += [f"corrector={self._corrector_shape!r}"] if self.corrector else []
         return ", ".join([*settings, f"initial_epochs={self._first}"])
+
+
+declare("inc", BottomWorker, LabelWorker, reader=True)

@@ -20,6 +20,7 @@ from fedmend._files import write_whole
 from fedmend.data.spreadsheets import write_frame
 from fedmend.errors import DataError, NotFitted
 from fedmend.federation import Site, exposed
+from fedmend.federation.bound import declare
 from fedmend.federation.rows import Asked, Scored
 from fedmend.learn import metrics
 from fedmend.learn.calibration import describe
@@ -378,3 +379,6 @@ def _plain(value: Any, party: str, column: str) -> str | int | bool:
         value=str(value),
         mend="labels must be text, whole numbers or true/false; regression has no classes",
     )
+
+
+declare("reference", LabelWorker)  # scores against the labels of a party that is not trained on

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from fedmend._parameters import NOT_NEGATIVE, SHARE, Rules, one_of, parameters
-from fedmend.methods.horizontal.estimator import HorizontalEstimator
+from fedmend.methods.horizontal.estimator import HorizontalEstimator, declare_rounds
 from fedmend.methods.horizontal.local_methods import (
     DureMethod,
     LocalMethod,
@@ -291,3 +291,9 @@ class FedDure(HorizontalEstimator):
 
     def _method(self) -> LocalMethod:
         return DureMethod(self.tau, self.regulator_lr, self.sage, self.kappa)
+
+
+for name in ("fedavg", "fedprox", "fixmatch", "flexmatch", "fedlabel", "fedloke", "feddure"):
+    declare_rounds(name)
+for name in ("feddb", "fedmatch"):
+    declare_rounds(name, single_updates=True)

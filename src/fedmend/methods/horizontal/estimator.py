@@ -27,6 +27,7 @@ from fedmend._parameters import (
 )
 from fedmend.errors import ConfigError, DataError, NotFitted, PrivacyWarning
 from fedmend.federation import Federation
+from fedmend.federation.bound import declare
 from fedmend.learn.metrics import normalised_entropy
 from fedmend.learn.optim import OptimizerSpec
 from fedmend.methods.contract import Estimator
@@ -34,8 +35,14 @@ from fedmend.methods.horizontal.coordinator import FederatedClients, HiddenClien
 from fedmend.methods.horizontal.local_methods import LocalMethod
 from fedmend.methods.horizontal.networks import KINDS
 from fedmend.methods.horizontal.rounds import RoundSettings, Server
-from fedmend.methods.horizontal.worker import MODEL, ModelKeeper
+from fedmend.methods.horizontal.worker import (
+    MODEL,
+    ClientWorker,
+    HiddenClientWorker,
+    ModelKeeper,
+)
 from fedmend.methods.outlook import frame_of
+from fedmend.secure.sums import SumWorker
 from fedmend.split.parts import MANIFEST, read_file, read_json, write_file, write_json
 from fedmend.split.training import Progress
 
@@ -44,7 +51,7 @@ if TYPE_CHECKING:
 
     from fedmend.data.table import Table
 
-__all__ = ["HorizontalEstimator"]
+__all__ = ["HorizontalEstimator", "declare_rounds"]
 
 STATE = "rounds.fmw"
 HISTORY = "history.json"
@@ -384,3 +391,13 @@ class HorizontalEstimator(Estimator):
         clients.privacy = source.privacy
         model._adopt(fed, clients, list(self.history_))
         return model
+
+
+def declare_rounds(name: str, *, single_updates: bool = False) -> None:
+    """What a run of a method may start: rounds, averaged in the open or by a secure sum.
+
+    single_updates: its server looks at those of single parties, so they cannot be summed.
+    """
+    declare(name, ClientWorker, ModelKeeper)
+    if not single_updates:
+        declare(name, HiddenClientWorker, SumWorker)

@@ -10,7 +10,7 @@ is `rules.SageRule`; it plugs into FlexMatch, FedDB and FedDure as well (there
 from __future__ import annotations
 
 from fedmend._parameters import parameters
-from fedmend.methods.horizontal.estimator import HorizontalEstimator
+from fedmend.methods.horizontal.estimator import HorizontalEstimator, declare_rounds
 from fedmend.methods.horizontal.local_methods import LocalMethod, PseudoMethod
 from fedmend.methods.horizontal.rules import KAPPA, SageRule
 
@@ -35,3 +35,6 @@ class SAGE(HorizontalEstimator):
     def _method(self) -> LocalMethod:
         rule = SageRule(self.tau, self.kappa, self.cpg, self.cdsc)
         return PseudoMethod(rule, self.unlabelled_weight)
+
+
+declare_rounds("sage")

@@ -43,6 +43,7 @@ from fedmend._parameters import (
 from fedmend._suggest import did_you_mean
 from fedmend.errors import ConfigError, DataError
 from fedmend.federation import Federation, require_federation
+from fedmend.federation.bound import but, declare
 from fedmend.methods.network import SplitEstimator
 from fedmend.methods.risa.columns import EVERYTHING, RIDGES, models_of
 from fedmend.methods.risa.ensemble import deal
@@ -50,6 +51,7 @@ from fedmend.methods.risa.heads import Objective
 from fedmend.methods.risa.opinions import RULES
 from fedmend.methods.risa.selection import falling_threshold
 from fedmend.methods.risa.session import EvidenceNetwork, EvidenceSession, How
+from fedmend.methods.risa.workers import EvidenceBottomWorker, EvidenceTopWorker
 from fedmend.split.config import SplitConfig
 from fedmend.split.features import ALIGNED, ALL, is_known
 from fedmend.split.session import STATE
@@ -606,3 +608,8 @@ class ImageRISA(RISA):
 
     def __init__(self, **params: Any) -> None:
         super().__init__(**{**RISA.PRESETS["images"], **params})
+
+
+for name in ("risa", "risa-images"):
+    # Pseudo-labels are for who asks in one process; a run over machines has no use for them.
+    declare(name, EvidenceBottomWorker, but(EvidenceTopWorker, "pseudo_labels"))

@@ -17,18 +17,23 @@ from torch import Tensor
 
 from fedmend._parameters import NOT_NEGATIVE, PROPER_SHARE, Rules, one_of, parameters
 from fedmend.errors import ConfigError
+from fedmend.federation.bound import declare
 from fedmend.learn.nets import mlp
 from fedmend.methods.network import SplitEstimator
 from fedmend.split.partial import (
     JointSpec,
     JointTop,
+    PartialBottomWorker,
     PartialNetwork,
+    PartialTopWorker,
     Views,
     register,
     row_losses,
     weighted_mean,
 )
 from fedmend.split.training import SplitNetwork
+
+__all__ = ["AbsentPartner"]
 
 # ---------------------------------------------------------------------------------- label party
 
@@ -124,3 +129,6 @@ class AbsentPartner(SplitEstimator):
     def _options(self) -> dict[str, Any]:
         joint = {"kind": "mean", "fusion": self.fusion, "drop": self.drop}
         return {"joint": joint, "share_every": self.share_every}
+
+
+declare("absent-partner", PartialBottomWorker, PartialTopWorker)

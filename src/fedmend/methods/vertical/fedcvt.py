@@ -20,19 +20,24 @@ from torch.nn import functional as F
 from fedmend._parameters import POSITIVE, Rules, at_least, parameters
 from fedmend.errors import ConfigError
 from fedmend.federation import Federation
+from fedmend.federation.bound import declare
 from fedmend.learn.nets import mlp
 from fedmend.methods.network import SplitEstimator
 from fedmend.split.partial import (
     JointSpec,
     JointTop,
     Mix,
+    PartialBottomWorker,
     PartialNetwork,
+    PartialTopWorker,
     Views,
     mean_loss,
     register,
     weighted_mean,
 )
 from fedmend.split.training import SplitNetwork
+
+__all__ = ["FedCVT"]
 
 # ---------------------------------------------------------------------------------- label party
 
@@ -257,3 +262,6 @@ class FedCVT(SplitEstimator):
             "bank": self.bank,
         }
         return {"joint": joint}
+
+
+declare("fedcvt", PartialBottomWorker, PartialTopWorker)

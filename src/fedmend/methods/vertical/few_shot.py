@@ -30,6 +30,7 @@ from torch.nn import functional as F
 from fedmend._parameters import POSITIVE_SHARE, Rules, at_least, parameters
 from fedmend.errors import DataError
 from fedmend.federation import Each, exposed
+from fedmend.federation.bound import declare
 from fedmend.federation.randomness import begin
 from fedmend.federation.rows import Asked
 from fedmend.learn.nets import Bottom, initialise, mlp, seed_dropout
@@ -44,6 +45,8 @@ from fedmend.split.sides import Sides
 from fedmend.split.training import Progress, SplitNetwork
 from fedmend.split.views import RowViews
 from fedmend.split.workers import BottomWorker, SplitWorker, TopWorker
+
+__all__ = ["FewShotVFL"]
 
 logger = logging.getLogger(__name__)
 
@@ -426,3 +429,6 @@ class FewShotVFL(SplitEstimator):
             self.local_updates, labelled, 4 * labelled, self.threshold, self.corruption
         )
         return {"rounds": self.rounds, "local": dict(vars(how))}
+
+
+declare("few-shot-vfl", LocalWorker, GradientWorker, HeadWorker)

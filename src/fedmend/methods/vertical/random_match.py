@@ -11,11 +11,14 @@ from typing import ClassVar
 
 import numpy as np
 
+from fedmend.federation.bound import declare
 from fedmend.methods.network import SplitEstimator
 from fedmend.split.features import Segments
 from fedmend.split.session import AlignedJudges
 from fedmend.split.training import SplitNetwork
-from fedmend.split.workers import BottomWorker
+from fedmend.split.workers import BottomWorker, TopWorker
+
+__all__ = ["RandomMatch"]
 
 
 class RandomMatchWorker(BottomWorker):
@@ -55,3 +58,6 @@ class RandomMatch(SplitEstimator):
 
     _network_type: ClassVar[type[SplitNetwork]] = RandomMatchNetwork
     _trains_on = "labelled"
+
+
+declare("random-match", RandomMatchWorker, TopWorker)

@@ -21,21 +21,26 @@ from torch import Tensor, nn
 from fedmend._parameters import NOT_NEGATIVE, POSITIVE_SHARE, Rules, parameters
 from fedmend.errors import DataError
 from fedmend.federation import Federation
+from fedmend.federation.bound import declare
 from fedmend.learn.nets import mlp
 from fedmend.methods.network import SplitEstimator
-from fedmend.methods.vertical.ssl_vfl import PretrainedSession
+from fedmend.methods.vertical.ssl_vfl import PretrainedSession, PretrainWorker
 from fedmend.split.partial import (
     JointSpec,
     JointTop,
     Mix,
+    PartialBottomWorker,
     PartialNetwork,
     PartialSession,
+    PartialTopWorker,
     Views,
     register,
     row_losses,
     weighted_mean,
 )
 from fedmend.split.training import SplitNetwork
+
+__all__ = ["SFHTL"]
 
 # ---------------------------------------------------------------------------------- label party
 
@@ -175,3 +180,6 @@ class SFHTL(SplitEstimator):
                 "batch_size": max(2, self.batch_size),
             },
         }
+
+
+declare("sfhtl", PretrainWorker, PartialBottomWorker, PartialTopWorker)

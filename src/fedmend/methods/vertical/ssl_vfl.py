@@ -22,6 +22,7 @@ from torch.nn import functional as F
 
 from fedmend._parameters import NOT_NEGATIVE, POSITIVE, POSITIVE_SHARE, Rules, at_least, parameters
 from fedmend.federation import exposed
+from fedmend.federation.bound import declare
 from fedmend.learn.nets import Batch, Bottom, initialise, mlp, seed_dropout
 from fedmend.learn.optim import FlatOptimizer
 from fedmend.methods.network import SplitEstimator
@@ -32,7 +33,9 @@ from fedmend.split.parts import part_of
 from fedmend.split.session import Session, epoch_seed
 from fedmend.split.training import SplitNetwork
 from fedmend.split.views import RowViews
-from fedmend.split.workers import SplitWorker
+from fedmend.split.workers import BottomWorker, SplitWorker, TopWorker
+
+__all__ = ["SSLVFL"]
 
 SMALL_SIDE = 8
 """Images are restored at no more than so many pixels each way."""
@@ -246,3 +249,6 @@ class SSLVFL(SplitEstimator):
             "simclr", self.pretrain_epochs, self.pretrain_batch, self.temperature, self.corruption
         )
         return {"pretraining": dict(vars(how))}
+
+
+declare("ssl-vfl", PretrainWorker, BottomWorker, TopWorker)

@@ -6,10 +6,14 @@ from typing import ClassVar
 
 from fedmend.errors import DataError
 from fedmend.federation import Federation
+from fedmend.federation.bound import declare
 from fedmend.methods.network import SplitEstimator
 from fedmend.split.features import ALL
 from fedmend.split.session import AlignedJudges
 from fedmend.split.training import SplitNetwork
+from fedmend.split.workers import BottomWorker, TopWorker
+
+__all__ = ["VFL", "Local", "LocalVFL"]
 
 
 class VFL(SplitEstimator):
@@ -54,3 +58,8 @@ class LocalVFL(SplitEstimator):
 
     _network_type: ClassVar[type[SplitNetwork]] = LocalVFLNetwork
     _trains_on = "labelled"
+
+
+declare("local", TopWorker)
+declare("vfl", BottomWorker, TopWorker)
+declare("local-vfl", BottomWorker, TopWorker)
