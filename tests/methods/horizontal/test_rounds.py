@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.nn import functional as F
 
-from fedmend.errors import ConfigError, DataError
+from fedmend.errors import ConfigError, DataError, FedmendWarning
 from fedmend.learn.optim import OptimizerSpec
 from fedmend.methods.horizontal.local_methods import (
     Client,
@@ -23,7 +24,13 @@ from fedmend.methods.horizontal.local_methods import (
     divergence,
     method_of,
 )
-from fedmend.methods.horizontal.networks import FlatNet, NetSpec, build_net, initial_weights
+from fedmend.methods.horizontal.networks import (
+    FlatNet,
+    NetSpec,
+    build_net,
+    compiled,
+    initial_weights,
+)
 from fedmend.methods.horizontal.rounds import (
     Pool,
     RoundAverage,
@@ -151,6 +158,32 @@ def test_strong_table_views_lose_the_share_of_cells_they_should() -> None:
 
 
 # ---------------------------------------------------------------------------------- networks
+
+@pytest.mark.filterwarnings("ignore:.*CUDA is not available:UserWarning")
+def test_a_network_is_compiled_for_training_alone_and_runs_as_it_is_where_that_fails(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked = []
+
+    def refused(plain: Any, **_: Any) -> Any:
+        def program(images: torch.Tensor) -> torch.Tensor:
+            asked.append(len(images))
+            raise RuntimeError("no compiler")
+
+        return program
+
+    monkeypatch.setattr(torch, "compile", refused)
+    spec = NetSpec("resnet8", 3, channels=3, width=16)
+    module, images = build_net(spec), torch.rand(4, 3, 8, 8)
+    run = compiled(module, torch.device("cuda"))
+    assert run is not None and compiled(module, torch.device("cpu")) is None
+    module.eval()
+    assert torch.equal(run(images), module(images)) and not asked
+    module.train()
+    with pytest.warns(FedmendWarning, match="cannot be compiled .* Mend: a C compiler"):
+        first = run(images)
+    assert torch.equal(first, module(images)) and torch.equal(run(images), first) and asked == [4]
+
 
 
 @pytest.mark.parametrize("spec", [TABLE_NET, IMAGE_NET, NetSpec("cnn", 2, channels=1, width=4)])
