@@ -159,6 +159,7 @@ def test_strong_table_views_lose_the_share_of_cells_they_should() -> None:
 
 # ---------------------------------------------------------------------------------- networks
 
+
 @pytest.mark.filterwarnings("ignore:.*CUDA is not available:UserWarning")
 def test_a_network_is_compiled_for_training_alone_and_runs_as_it_is_where_that_fails(
     monkeypatch: pytest.MonkeyPatch,
@@ -183,7 +184,6 @@ def test_a_network_is_compiled_for_training_alone_and_runs_as_it_is_where_that_f
     with pytest.warns(FedmendWarning, match="cannot be compiled .* Mend: a C compiler"):
         first = run(images)
     assert torch.equal(first, module(images)) and torch.equal(run(images), first) and asked == [4]
-
 
 
 @pytest.mark.parametrize("spec", [TABLE_NET, IMAGE_NET, NetSpec("cnn", 2, channels=1, width=4)])
