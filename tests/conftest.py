@@ -97,6 +97,22 @@ def make_workshop():
     return Workshop
 
 
+@pytest.fixture
+def pages():
+    """For tests that look into the report of a run."""
+
+
+@pytest.fixture
+def bare_report(request, monkeypatch):
+    """A run's report is an empty page, unless a test asks for `pages`: drawing takes longer than
+    all other stages of a small run."""
+    if "pages" not in request.fixturenames:
+        monkeypatch.setattr(
+            "fedmend.flow.stages.write_report",
+            lambda folder: (folder / "report.html").write_text("<html></html>"),
+        )
+
+
 def frame_of(n: int = 240, seed: int = 0, task: str = "binary") -> pd.DataFrame:
     rng = np.random.default_rng(seed)
     frame = pd.DataFrame(rng.normal(size=(n, 5)), columns=list("abcde"))

@@ -18,6 +18,9 @@ import pytest
 
 from fedmend.cli import main
 
+pytestmark = pytest.mark.usefixtures("bare_report")
+
+
 TUTORIAL = Path(__file__).parent.parent / "docs" / "tutorial.md"
 # Stay until they are interrupted: tests/test_watching.py looks at the first, the second is below.
 WATCH, SERVE, ASK = "fedmend watch", "fedmend serve", "curl"

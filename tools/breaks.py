@@ -83,7 +83,7 @@ BREAKS = (
         "MAX_SCORED = 500",
         ("tests/attacks/test_foreign_scores.py",),
     ),
-    Break("rows: folds", "flow/folds.py", "return [out, ~out]", "return [None]", (FEW,)),
+    Break("rows: folds", "flow/choosing.py", "return [out, ~out]", "return [None]", (FEW,)),
     Break(
         "rows: labels and columns apart",
         "report/overview.py",

@@ -444,7 +444,7 @@ KNOWN = {
     "cli/demo.py": "a simulation",
     "audit/": "attackers' own draws, in a rehearsal",
     "preflight/curve.py": "the coordinator's: which of all rows a learning curve is made of",
-    "flow/folds.py": "the coordinator's: folds over the common order, told to all parties",
+    "flow/choosing.py": "the coordinator's: folds over the common order, told to all parties",
     "generate/training.py": "`numpy_for`: seeds that are not wide",
     "methods/risa/columns.py": "a label party weighs its own models; nothing is hidden by it",
     "methods/horizontal/rounds.py": "the coordinator's: who takes part in a round",

@@ -148,7 +148,7 @@ def test_people_are_told_what_a_run_lets_out(tmp_path: Path) -> None:
 
 
 def test_in_one_process_a_policy_may_name_methods() -> None:
-    from fedmend.flow.folds import FoldWorker
+    from fedmend.flow.choosing import FoldWorker
 
     named, frame = Policy(methods={"vfl"}), people()
     fed = Federation(

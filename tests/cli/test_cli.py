@@ -15,6 +15,8 @@ import fedmend as fm
 from fedmend.cli import main
 from fedmend.errors import AlignmentError, ConfigError, DataError, Refused
 
+pytestmark = pytest.mark.usefixtures("bare_report")
+
 
 @pytest.fixture
 def call(capsys, workshop, monkeypatch):

@@ -11,6 +11,8 @@ from fedmend.flow import read_manifest
 from fedmend.flow.config import load_config
 from fedmend.report.record import RunRecord
 
+pytestmark = pytest.mark.usefixtures("bare_report")
+
 
 @pytest.fixture
 def short(monkeypatch):

@@ -12,6 +12,8 @@ from fedmend.cli import main
 from fedmend.federation.ledger import Ledger
 from fedmend.federation.wire import measure
 
+pytestmark = pytest.mark.usefixtures("bare_report")
+
 
 def told(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
     """The exit code of a command, and all that it says in one line."""

@@ -1,4 +1,4 @@
-"""A federation on disk with every tear: few people in common, and labellers who disagree."""
+"""A federation on disk with every tear: few people in common, and annotators who disagree."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Stopping(Listener):
 
 
 class World:
-    """The workshop with a second labeller, and its runs."""
+    """The workshop with a second annotator, and its runs."""
 
     def __init__(self, workshop) -> None:
         self.workshop = workshop
@@ -75,13 +75,21 @@ class World:
     def part(self):
         return self.run_folder.with_name("federation.part")
 
+    def entries_so_far(self):
+        return read_manifest(self.part).entries if self.part.is_dir() else []
+
 
 @pytest.fixture
 def world(workshop):
     return World(workshop)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(autouse=True)
+def _quick(bare_report):
+    """All runs here."""
+
+
+@pytest.fixture(scope="session")
 def finished(make_workshop, tmp_path_factory):
     """A whole run that nobody stopped: its world and its record. Not to be changed."""
     world = World(make_workshop(tmp_path_factory.mktemp("finished")))

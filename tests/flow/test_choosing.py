@@ -12,10 +12,10 @@ from fedmend.data.table import Table
 from fedmend.errors import ConfigError
 from fedmend.federation import AlignmentCounts, Federation, Party
 from fedmend.flow import execute, plan_of
-from fedmend.flow.choosing import Choice, Choosing, Contest, candidates_of, main_metric
+from fedmend.flow.choosing import Choice, Contest, FoldWorker, candidates_of, fold, main_metric
 from fedmend.flow.config import load_config
-from fedmend.flow.folds import fold, forget, horizontal_fold
-from fedmend.flow.listening import Listener
+from fedmend.flow.config.settings import AutoSettings
+from fedmend.flow.live import Listener
 from fedmend.flow.scoring import Reference
 
 from .conftest import Stopping
@@ -26,6 +26,11 @@ AUTO = '[[method]]\nname = "auto"\nepochs = 3\nfolds = 2\nbudget = 60\n'
 def run(workshop, text, **options):
     workshop.write(text, method="")
     return execute(plan_of(load_config(workshop.config)), workshop.run, **options)
+
+
+def forget(train: Federation, held: Federation) -> None:
+    with train.workers(FoldWorker) as group:
+        group.forget([train.dataset, held.dataset])
 
 
 def contest(fed, how, metrics) -> Contest:
@@ -43,7 +48,7 @@ def test_folds_hold_out_every_aligned_row_once_and_nowhere_else(make_fed) -> Non
     fed = make_fed(aligned=100)
     held_out = []
     for number in range(3):
-        train, held, names = fold(fed, number, 3, seed=5)
+        train, held = fold(fed, number, 3, seed=5)
         ids = {party: aligned_ids(held, party)[0].tolist() for party in fed.names}
         assert ids["bank"] == ids["telco"] == ids["shop"], "the same people in the same order"
         kept = {party: aligned_ids(train, party) for party in fed.names}
@@ -53,8 +58,8 @@ def test_folds_hold_out_every_aligned_row_once_and_nowhere_else(make_fed) -> Non
         assert len(kept["bank"][1]) == 240 - len(ids["bank"]), "own rows stay"
         assert train.alignment.aligned + held.alignment.aligned == 100
         held_out += ids["bank"]
-        forget(fed, names)
-        assert names[0] not in fed.engine.site("bank").tables
+        forget(train, held)
+        assert train.dataset not in fed.engine.site("bank").tables
     everyone = aligned_ids(fed, "bank")[0].tolist()
     assert sorted(held_out) == sorted(everyone)
 
@@ -67,11 +72,11 @@ def test_completed_rows_are_trained_on_and_never_held_out(make_fed) -> None:
     fed.note_alignment(AlignmentCounts(counts.aligned, counts.unaligned, completed=30))
     held_out = []
     for number in range(2):
-        train, held, names = fold(fed, number, 2, seed=1)
+        train, held = fold(fed, number, 2, seed=1)
         held_out += aligned_ids(held, "telco")[0].tolist()
         assert (train.alignment.aligned, train.alignment.completed) == (65, 30)
         assert aligned_ids(train, "bank")[0].tolist()[-30:] == people[-30:]
-        forget(fed, names)
+        forget(train, held)
     assert sorted(held_out) == sorted(people[:70])
 
 
@@ -79,10 +84,10 @@ def test_folds_among_some_of_the_parties(make_fed) -> None:
     fed = make_fed(aligned=60)
     pair = fed.only("bank", "telco")
     fm.align(pair, order="seeded")
-    train, held, names = fold(pair, 0, 3, seed=2)
+    train, held = fold(pair, 0, 3, seed=2)
     assert aligned_ids(held, "bank")[0].tolist() == aligned_ids(held, "telco")[0].tolist()
     assert fm.VFL(epochs=1).fit(train).evaluate(held)["accuracy"] >= 0
-    forget(pair, names)
+    forget(train, held)
     kept = fed.engine.site("bank")
     assert not [name for name in (*kept.tables, *kept.alignments) if "fold" in name]
 
@@ -91,7 +96,7 @@ def test_fold_equals_cross_validation_in_one_piece(make_fed, make_frame) -> None
     """A linear model trained on a fold is the one trained on those people alone."""
     frame = make_frame(200)
     fed = make_fed(frame, columns={"bank": ["a", "b", "y"], "telco": ["c", "d"]})
-    train, held, _ = fold(fed, 0, 4, seed=1)
+    train, held = fold(fed, 0, 4, seed=1)
     model = fm.VFL(epochs=3, validation=0.0, patience=None).fit(train)
     people = aligned_ids(held, "bank")[0]
     truth = frame.loc[people, "y"].to_numpy()
@@ -109,7 +114,7 @@ def test_horizontal_folds_are_each_partys_own() -> None:
     fed = Federation(Party("a", table(0)), Party("b", table(100)), strict=True)
     seen: dict[str, list[int]] = {"a": [], "b": []}
     for number in range(3):
-        train, held, _ = horizontal_fold(fed, number, 3)
+        train, held = fold(fed, number, 3, 0, horizontal=True)
         for party in seen:
             site = fed.engine.site(party)
             out = site.tables[held.dataset].ids.tolist()
@@ -121,7 +126,7 @@ def test_horizontal_folds_are_each_partys_own() -> None:
 def test_candidates_fit_the_tears(make_fed) -> None:
     def names(fed, **options):
         flags = {"horizontal": False, "completed": False, "corrected": False} | options
-        return [each.title for each in candidates_of(fed, Choosing(), **flags)]
+        return [each.title for each in candidates_of(fed, AutoSettings(), **flags)]
 
     assert names(make_fed(aligned=100)) == ["Local", "VFL", "LocalVFL", "RISA"]
     assert names(make_fed()) == ["Local", "VFL"], "nobody is unaligned"
@@ -142,7 +147,7 @@ def test_the_best_on_held_out_rows_is_chosen(make_fed, make_frame) -> None:
     frame = make_frame(240)
     frame["y"] = np.where(frame["d"] > 0, "yes", "no")
     fed = make_fed(frame, columns={"bank": ["a", "b", "y"], "telco": ["c", "d"]})
-    how = Choosing(candidates=("local", "vfl"), folds=3, params={"epochs": 15, "bottom": [8]})
+    how = AutoSettings(candidates=["local", "vfl"], folds=3, epochs=15, bottom=[8])
     candidates = candidates_of(fed, how, horizontal=False, completed=False, corrected=False)
     choice = contest(fed, how, ["auc"]).run(candidates)
     assert choice.title == "VFL" and choice.folds == 3 and choice.metric == "auc"
@@ -172,7 +177,7 @@ def test_the_metric_that_decides_is_one_that_can_be_told(asked, scores, decides)
 
 def test_the_budget_ends_it_after_a_whole_fold(make_fed) -> None:
     fed = make_fed(aligned=120)
-    how = Choosing(candidates=("local", "vfl"), folds=5, budget=1e-6, params={"epochs": 1})
+    how = AutoSettings(candidates=["local", "vfl"], folds=5, budget=1e-6, epochs=1)
     candidates = candidates_of(fed, how, horizontal=False, completed=False, corrected=False)
     choice = contest(fed, how, []).run(candidates)
     assert choice.folds == 1
@@ -191,7 +196,7 @@ def test_a_candidate_that_fails_later_is_not_chosen(make_fed, monkeypatch, faili
         return {"auc": 0.9 if candidate.name == "vfl" else 0.6}
 
     monkeypatch.setattr(Contest, "_score", score)
-    fed, how = make_fed(aligned=120), Choosing(candidates=("local", "vfl"), folds=3)
+    fed, how = make_fed(aligned=120), AutoSettings(candidates=["local", "vfl"], folds=3)
     candidates = candidates_of(fed, how, horizontal=False, completed=False, corrected=False)
     choice = contest(fed, how, []).run(candidates)
     assert (choice.name, choice.folds) == (("local", 3) if failing == ("vfl",) else ("vfl", 1))
@@ -215,7 +220,8 @@ def test_from_the_file_to_the_record(workshop) -> None:
     record = run(workshop, AUTO, resume=True, listener=again)
     assert again.made == []
     other = Stopping()
-    run(workshop, AUTO.replace("folds = 2", "folds = 3"), resume=True, listener=other)
+    fewer = AUTO.replace("folds = 2", 'folds = 2\ncandidates = ["local"]')
+    run(workshop, fewer, resume=True, listener=other)
     assert other.made_stages()[0] == "choose"
 
 
@@ -224,20 +230,10 @@ def test_method_may_be_one_word(workshop) -> None:
     text = 'method = "auto"\n' + workshop.config.read_text()
     workshop.config.write_text(text)
     plan = plan_of(load_config(workshop.config))
-    assert plan.choose == Choosing() and plan.methods == [] and plan.trainings == []
+    assert plan.choose == AutoSettings() and plan.methods == [] and plan.trainings == []
 
 
-def test_beside_other_methods_and_with_corrected_labels(world) -> None:
-    auto = '[[method]]\nname = "auto"\ncandidates = ["local", "vfl"]\nepochs = 2\nfolds = 2\n'
-    correct = '[correct]\nepochs = 4\nsecure = "masks"\n'
-    record = world.run(correct + auto + '[[method]]\nname = "vfl"\nepochs = 2\n')
-    titles = [each.title for each in record.methods]
-    assert titles[0] == "VFL + corrected labels"
-    assert titles[1] == record.choice["chosen"] + " (auto)"
-    assert record.choice["chosen"].endswith("+ corrected labels")
-
-
-def test_several_labellers_without_correction(world) -> None:
+def test_several_annotators_without_correction(world) -> None:
     record = world.run('[[method]]\nname = "auto"\nepochs = 2\nfolds = 2\nsecure = "masks"\n')
     assert record.choice["chosen"] in ("MJ", "EM", "InC")
     assert record.measured_against.startswith("the majority")
@@ -248,9 +244,9 @@ def test_several_labellers_without_correction(world) -> None:
     [
         ('candidates = ["vlf"]', "'vlf' is not a method: did you mean 'vfl'"),
         ('candidates = ["sage"]', "'sage' is for the other shape"),
-        ("candidates = []", "candidates must be a list of methods"),
-        ("folds = 1", "folds must be a whole number from 2, got 1"),
-        ("budget = 0", "budget must be seconds above 0"),
+        ("candidates = []", "candidates is empty"),
+        ("folds = 1", "folds must be greater than or equal to 2, got 1"),
+        ("budget = 0", "budget must be greater than 0, got 0"),
         ("epoch = 3", "epoch = 3 is not known"),
         ('epochs = "three"', "epochs must be a whole number"),
     ],
@@ -295,7 +291,11 @@ def test_corrected_labels_do_not_judge_their_own_pupils(world, monkeypatch) -> N
 
     monkeypatch.setattr(Contest, "_score", spying)
     auto = '[[method]]\nname = "auto"\ncandidates = ["local", "vfl"]\nepochs = 2\nfolds = 2\n'
-    world.run('[correct]\nepochs = 4\nsecure = "masks"\n' + auto)
+    correct = '[correct]\nepochs = 4\nsecure = "masks"\n'
+    record = world.run(correct + auto + '[[method]]\nname = "vfl"\nepochs = 2\n')
+    chosen = record.choice["chosen"]
+    assert chosen.endswith("+ corrected labels")
+    assert [each.title for each in record.methods] == ["VFL + corrected labels", f"{chosen} (auto)"]
     bank = world.workshop.bank.set_index("customer")["default"]
     telco = world.workshop.telco.set_index("customer")["y"]
     judged = {person: label for held in seen for person, label in held.items()}

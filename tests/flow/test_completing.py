@@ -1,17 +1,14 @@
 from __future__ import annotations
 
-import json
-
 import numpy as np
 import pandas as pd
 import pytest
 
-from fedmend.errors import DataError
 from fedmend.federation import read_ledger
 from fedmend.flow import Listener, execute, plan_of
-from fedmend.flow.completing import STAGE, Completing
 from fedmend.flow.config import load_config
 from fedmend.flow.kept import keep_completion, restore_completion
+from fedmend.flow.mending import COMPLETING
 from fedmend.report.mending import Mending
 from fedmend.report.record import RunRecord
 from fedmend.split.belief import cell_confidence, keep_confidence
@@ -24,18 +21,16 @@ TWO = 'name = "local"\nepochs = 2\n[[method]]\nname = "vfl"\nepochs = 2\npatienc
 
 
 class Watching(Listener):
-    """Collects stages; stops a run like a user would, once a stage has got so far."""
+    """Collects stages."""
 
-    def __init__(self, stop=None, at=2):
-        self.stages, self.heard, self.stop, self.at = [], [], stop, at
+    def __init__(self):
+        self.stages, self.heard = [], []
 
     def stage(self, words):
         self.stages.append(words)
 
     def progress(self, title, done, total, facts=None):
         self.heard.append((self.stages[-1], title))
-        if self.stop is not None and self.stages[-1] == self.stop and done == self.at:
-            raise KeyboardInterrupt
 
 
 @pytest.fixture
@@ -51,7 +46,7 @@ def run(workshop, **options):
     return execute(plan_of(load_config(workshop.config)), workshop.run, **options)
 
 
-def test_methods_are_trained_without_and_with_completed_rows(torn):
+def test_methods_are_trained_without_and_with_completed_rows(torn, pages):
     torn.write("[run]\nstrict = true\n" + COMPLETE, method=TWO)
     listener = Watching()
     record = run(torn, listener=listener)
@@ -59,8 +54,8 @@ def test_methods_are_trained_without_and_with_completed_rows(torn):
     assert [each.about.endswith("completed rows included") for each in record.methods] == [
         False, False, True,
     ]  # fmt: skip
-    assert listener.stages.index(STAGE) < listener.stages.index("Training Local")
-    assert any(at == STAGE for at, _ in listener.heard)
+    assert listener.stages.index(COMPLETING) < listener.stages.index("Training Local")
+    assert any(at == COMPLETING for at, _ in listener.heard)
 
     found = Mending.from_dict(record.mending)
     (pair,) = found.pairs
@@ -102,33 +97,6 @@ def test_instead_of_the_unmended_federation_and_with_the_tables(torn):
     assert origins["observed"] == pair.observed
     assert origins.get("predicted", 0) == pair.columns[0].predicted
     assert origins.get("filled", 0) == pair.columns[0].filled
-    assert "completed/" in (torn.run / "report.html").read_text()
-
-
-def test_a_finished_completion_is_not_lost(torn):
-    torn.write(COMPLETE, method=TWO)
-    with pytest.raises(KeyboardInterrupt):
-        run(torn, listener=Watching("Training VFL + completed rows"))
-    part = torn.run.with_name("federation.part")
-    kept = json.loads((part / "stages" / "complete" / "completion.json").read_text())
-    listener = Watching()
-    record = run(torn, resume=True, listener=listener)
-    assert listener.stages[1:] == ["Training VFL + completed rows", "Writing the report"]
-    assert record.mending == kept["mending"]
-    assert [each["epoch"] for each in record.methods[2].history] == [1, 2]
-    assert (torn.run / "stages" / "complete" / "telco").is_dir(), "kept at the party"
-    straight = run(torn, force=True)
-    # Fixed point with fresh masks: the same to many digits, not to the last.
-    assert record.methods[2].scores == pytest.approx(straight.methods[2].scores, abs=1e-5)
-
-
-def test_an_unfinished_completion_is_done_again(torn):
-    torn.write(COMPLETE, method=TWO)
-    with pytest.raises(KeyboardInterrupt):
-        run(torn, listener=Watching(STAGE, at=1))
-    again = Watching()
-    record = run(torn, resume=True, listener=again)
-    assert STAGE in again.stages and record.mending is not None
 
 
 def test_kept_tables_come_back_as_they_were(make_fed, tmp_path):
@@ -150,14 +118,6 @@ def test_kept_tables_come_back_as_they_were(make_fed, tmp_path):
     assert cell_confidence(other.engine.site("bank"), "train") is None
 
 
-def test_nothing_to_complete_is_told(torn):
-    torn.telco = torn.telco.assign(customer=torn.bank["customer"])
-    torn.write(COMPLETE, method=TWO)
-    with pytest.raises(DataError, match="nothing to complete"):
-        run(torn)
-    assert torn.leftovers() == []
-
-
 @pytest.mark.parametrize("pairs", [True, False])
 def test_whom_two_of_three_know_is_joined_not_guessed(torn, pairs):
     known = torn.bank.iloc[:120]
@@ -174,15 +134,3 @@ def test_whom_two_of_three_know_is_joined_not_guessed(torn, pairs):
     lacking = {"telco": record.overview["parties"][0]["unaligned"]}
     assert found["shop"].rows == (rows["bank"] - rows["shop"] if pairs else lacking["telco"])
     assert found["telco"].rows < lacking["telco"] if pairs else True
-
-
-def test_rows_of_the_labelling_party_are_completed(make_fed):
-    how = Completing(params={"tau": 0.2})
-    torn = make_fed(aligned=100)
-    assert how.on(torn).params == {"tau": 0.2, "source": "bank"}
-    asked = Completing(params={"source": "telco"})
-    assert asked.on(torn) is asked
-    both = Completing(params={"direction": "both"})
-    assert both.on(torn) is both
-    whole = make_fed()
-    assert how.on(whole) is how, "the label party has no row that others lack"

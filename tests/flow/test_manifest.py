@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 import numpy as np
 import pandas as pd
 import pytest
@@ -13,7 +11,7 @@ from hypothesis import strategies as st
 from fedmend.data.table import Table
 from fedmend.errors import ResumeError
 from fedmend.federation import Federation, Party
-from fedmend.flow.digests import files_here, folders_of_parties, tables_of
+from fedmend.flow import Listener
 from fedmend.flow.kept import keep_alignment, restore_alignment
 from fedmend.flow.manifest import (
     MANIFEST_FILE,
@@ -23,6 +21,7 @@ from fedmend.flow.manifest import (
     fingerprint,
     read_manifest,
 )
+from fedmend.flow.steps import Steps
 
 plain = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=5),
@@ -93,7 +92,7 @@ def table(change: str = "") -> Table:
 
 def hashes(folder, change: str = "") -> dict[str, str]:
     fed = Federation(Party("bank", table(change), test=table()), strict=True)
-    return tables_of(fed, folder / "salt", ["train", "test", "absent"])
+    return Steps(fed, Manifest(folder), Listener()).tables()
 
 
 def test_every_change_of_a_table_shows(tmp_path) -> None:
@@ -109,23 +108,22 @@ def test_every_change_of_a_table_shows(tmp_path) -> None:
 def test_nobody_can_test_a_guess(tmp_path) -> None:
     """The same table has another hash in every run: the key is the party's and stays there."""
     assert hashes(tmp_path / "one") != hashes(tmp_path / "two")
-    assert len((tmp_path / "one" / "salt" / "bank" / "salt").read_bytes()) == 32
+    assert len((tmp_path / "one" / "stages" / "salt" / "bank" / "salt").read_bytes()) == 32
 
 
 def test_folders_here_and_at_the_parties(make_fed, tmp_path) -> None:
-    fed = make_fed(aligned=50)
+    fed, paths = make_fed(aligned=50), ["stages/align", "stages/none"]
+    steps = Steps(fed, Manifest(tmp_path), Listener())
     keep_alignment(fed, tmp_path / "stages" / "align")
-    found = folders_of_parties(fed, tmp_path / "salt", tmp_path, ["stages/align", "stages/none"])
-    assert set(found) == {f"stages/align@{name}" for name in fed.names}
-    here = files_here(tmp_path, ["stages/align"], fed.names)
-    assert list(here) == ["stages/align/train.kept"], "not what is the parties' own"
+    found = steps._outputs(paths)
+    theirs = {f"stages/align@{name}" for name in fed.names}
+    assert set(found) == {"stages/align/train.kept", *theirs}, "the parties' own is theirs to tell"
     (tmp_path / "stages" / "align" / "telco" / "train.npz").write_bytes(b"other")
-    after = folders_of_parties(fed, tmp_path / "salt", tmp_path, ["stages/align"])
+    after = steps._outputs(paths)
     assert [key for key in after if after[key] != found[key]] == ["stages/align@telco"]
-    json.dumps(after)
     file = tmp_path / "stages" / "align" / "bank" / "train.npz"
     file.rename(file.with_name("test.npz"))
-    renamed = folders_of_parties(fed, tmp_path / "salt", tmp_path, ["stages/align"])
+    renamed = steps._outputs(paths)
     assert [key for key in after if after[key] != renamed[key]] == ["stages/align@bank"]
 
 

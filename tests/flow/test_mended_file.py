@@ -16,7 +16,7 @@ from fedmend.errors import ConfigError
 from fedmend.flow import execute, plan_of
 from fedmend.flow.checks import check_data, look
 from fedmend.flow.config import load_config
-from fedmend.flow.config.mended import toml_text, write_mended
+from fedmend.flow.config.rewriting import toml_text, write_mended
 
 
 def seen(workshop):

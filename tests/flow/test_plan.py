@@ -6,19 +6,25 @@ from types import SimpleNamespace
 
 import pytest
 
-from fedmend.flow import Method, Plan
-from fedmend.flow.completing import Completing
-from fedmend.flow.correcting import Correcting
+from fedmend.flow import Plan, plan_of
+from fedmend.flow.config import Config
+from fedmend.flow.mending import completion_params
 
-METHODS = [
-    Method("local", "Local"),
-    Method("vfl", "VFL", {"label_party": "telco", "epochs": 2}),
-    Method("majority", "MJ"),
-]
+FILE = {
+    "party": [
+        {"name": "bank", "data": "bank.csv", "label": "y"},
+        {"name": "telco", "data": "telco.csv", "label": "y"},
+    ],
+    "method": [
+        {"name": "local"},
+        {"name": "vfl", "label_party": "telco", "epochs": 2},
+        {"name": "majority"},
+    ],
+}
 
 
-def plan(**stages) -> Plan:
-    return Plan("t", list, METHODS, **stages)
+def plan(**tables) -> Plan:
+    return plan_of(Config.model_validate(FILE | tables))
 
 
 def shown(of: Plan) -> dict[str, str | None]:
@@ -27,7 +33,7 @@ def shown(of: Plan) -> dict[str, str | None]:
 
 def test_corrected_labels_are_at_one_party_whichever_a_method_names():
     """The labels as they were stay with whom the method asks, to compare."""
-    both = plan(correct=Correcting("bank", also_uncorrected=True))
+    both = plan(correct={"to": "bank", "also_uncorrected": True})
     assert shown(both) == {
         "Local": "bank",
         "Local + corrected labels": "bank",
@@ -36,7 +42,7 @@ def test_corrected_labels_are_at_one_party_whichever_a_method_names():
         "MJ": None,
     }
     assert all(each.params.get("epochs") == 2 for each in both.trainings if each.name == "vfl")
-    corrected = plan(correct=Correcting("bank"))
+    corrected = plan(correct={"to": "bank"})
     assert shown(corrected) == {
         "Local + corrected labels": "bank",
         "VFL + corrected labels": "bank",
@@ -46,14 +52,14 @@ def test_corrected_labels_are_at_one_party_whichever_a_method_names():
 
 @pytest.mark.parametrize("also", [True, False])
 def test_completed_rows_are_for_methods_that_look_at_others(also):
-    titles = list(shown(plan(complete=Completing(also_unmended=also))))
+    titles = list(shown(plan(complete={"also_unmended": also})))
     unmended = ["VFL", "MJ"] if also else []
     completed = ["VFL + completed rows", "MJ + completed rows"]
     assert sorted(titles) == sorted(["Local", *unmended, *completed])
 
 
 def test_nothing_is_trained_where_that_is_left_out():
-    assert plan(leave_out=["train"]).trainings == []
+    assert plan(run={"leave_out": ["train"]}).trainings == []
 
 
 @pytest.mark.parametrize(
@@ -74,4 +80,4 @@ def test_rows_of_the_party_that_labels_are_completed(labellers, params, source):
         roster={name: {"features": count} for name, count in columns.items()},
         alignment=SimpleNamespace(unaligned={"bank": 9, "telco": 9, "registry": 9, "archive": 0}),
     )
-    assert Completing(params=params).on(fed).params.get("source") == source
+    assert completion_params(params, fed).get("source") == source

@@ -71,7 +71,7 @@ FOUR = (
 )
 
 
-def test_several_labellers_in_a_run(crowd):
+def test_several_annotators_in_a_run(crowd, pages):
     record = crowd.execute(FOUR + "[run]\nstrict = true\n[report]\nlabel_review = true\n")
     assert [each.title for each in record.methods] == ["InC", "MJ", "EM", "VFL"]
     assert record.measured_against == (
@@ -108,9 +108,11 @@ def test_a_party_whose_labels_count(crowd):
     assert not (crowd.run / "labels").exists()
 
 
-@pytest.fixture
-def trained(crowd):
-    config = crowd.write('[[method]]\nname = "vfl"\nlabel_party = "lab"\n')
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    config = Crowd(tmp_path_factory.mktemp("crowd")).write(
+        '[[method]]\nname = "vfl"\nlabel_party = "lab"\n'
+    )
     fed = Federation(*read_parties(config), strict=True)
     fm.align(fed)
     fm.align(fed.on("test"))
@@ -219,7 +221,7 @@ def test_only_the_reference_labels_the_test_rows(crowd):
         (lambda n: np.linspace(0.1, 0.9, n), "is a number, and methods for several"),
     ],
 )
-def test_check_looks_at_the_labellers(crowd, labels, words):
+def test_check_looks_at_the_annotators(crowd, labels, words):
     crowd.tables["ward"]["finding"] = labels(240)
     problems = check_data(crowd.write('[[method]]\nname = "inc"\n')).problems
     assert any(words in problem for problem in problems), problems

@@ -8,11 +8,10 @@ import shutil
 import pytest
 
 from fedmend.errors import ConfigError, DataError, FedmendError
-from fedmend.flow import execute, plan_of, read_manifest
-from fedmend.flow.correcting import STAGE as CORRECTING
+from fedmend.flow.mending import COMPLETING, CORRECTING
 from fedmend.report.record import RunRecord
 
-from .conftest import ALL, COMPLETE, CORRECT, EVALUATE, RUN, VFL, Stopping, World
+from .conftest import ALL, COMPLETE, CORRECT, EVALUATE, RUN, VFL, Stopping
 
 ENDS = ["align", "diagnose", "complete", "correct", "train", "evaluate"]
 
@@ -61,39 +60,36 @@ def test_corrected_labels_reach_the_trainings(finished) -> None:
     assert record.methods[0].params["label_party"] == "bank"
 
 
-@pytest.mark.parametrize("stage", ENDS)
-def test_killed_after_a_stage_and_resumed(stage, world, finished) -> None:
-    with pytest.raises(KeyboardInterrupt):
-        world.run(ALL, listener=Stopping(after=stage))
-    assert world.part.is_dir() and not world.run_folder.exists()
-    before = read_manifest(world.part).entries
-    assert before[-1].stage == stage
-    listener = Stopping()
-    same_scores(world.run(resume=True, listener=listener), finished[1])
-    assert stage in [each for each, _ in listener.reused]
-    done = [(each.stage, each.unit) for each in before]
-    assert not set(done) & set(listener.made), "what was done is not done again"
+def test_killed_after_every_stage_and_resumed(world, finished) -> None:
+    for stage in ENDS:
+        listener = Stopping(after=stage)
+        done = {(each.stage, each.unit) for each in world.entries_so_far()}
+        with pytest.raises(KeyboardInterrupt):
+            world.run(ALL, resume=bool(done), listener=listener)
+        assert world.part.is_dir() and not world.run_folder.exists()
+        assert world.entries_so_far()[-1].stage == stage
+        assert done == set(listener.reused) and not done & set(listener.made)
+    same_scores(world.run(resume=True), finished[1])
 
 
-@pytest.mark.parametrize("words", [CORRECTING, "Training"])
-def test_killed_inside_a_stage_and_resumed(words, world, finished) -> None:
-    with pytest.raises(KeyboardInterrupt):
-        world.run(ALL, listener=Stopping(inside=words))
-    assert any((world.part / "checkpoints").iterdir())
-    record = world.run(resume=True)
-    same_scores(record, finished[1])
+def test_killed_inside_stages_and_resumed(world, finished) -> None:
+    for words in (COMPLETING, CORRECTING, "Training"):
+        with pytest.raises(KeyboardInterrupt):
+            world.run(ALL, resume=words != COMPLETING, listener=Stopping(inside=words))
+        assert words == COMPLETING or any((world.part / "checkpoints").iterdir())
+    same_scores(world.run(resume=True), finished[1])
     assert not (world.run_folder / "checkpoints").exists()
 
 
 # ---------------------------------------------------------------- other settings
 
 
-def changed(world, finished, text, **options) -> tuple[RunRecord, Stopping]:
+def changed(world, finished, text, *, resume=True, **options) -> tuple[RunRecord, Stopping]:
     """The finished run, gone on with under other settings."""
-    source = finished[0]
-    shutil.copytree(source.run_folder, world.run_folder)
+    if not world.run_folder.exists():
+        shutil.copytree(finished[0].run_folder, world.run_folder)
     listener = Stopping()
-    return world.run(text, resume=True, listener=listener, **options), listener
+    return world.run(text, resume=resume, listener=listener, **options), listener
 
 
 def test_nothing_changed_nothing_done(world, finished) -> None:
@@ -104,29 +100,25 @@ def test_nothing_changed_nothing_done(world, finished) -> None:
     assert world.workshop.leftovers() == ["federation"]
 
 
-def test_other_metrics_evaluate_again_and_nothing_else(world, finished) -> None:
-    record, listener = changed(world, finished, ALL.replace('"auc", "accuracy"', '"f1"'))
-    assert listener.made_stages() == ["evaluate"]
-    assert [list(each.scores) for each in record.methods] == [["f1"], ["f1"]]
+LATER = [(stage, "vfl-corrected-labels-completed-rows-2") for stage in ("train", "evaluate")]
 
 
-def test_other_training_settings_train_again(world, finished) -> None:
-    record, listener = changed(world, finished, ALL.replace("epochs = 3", "epochs = 2"))
-    assert listener.made_stages() == ["train", "evaluate"]
-    assert [len(each.history) for each in record.methods] == [2, 2]
-
-
-def test_another_seed_trains_only_that(world, finished) -> None:
-    record, listener = changed(world, finished, ALL.replace("[0, 1]", "[0, 1, 2]"))
-    assert listener.made == [
-        (stage, "vfl-corrected-labels-completed-rows-2") for stage in ("train", "evaluate")
-    ]
-    assert [each.seed for each in record.methods] == [0, 1, 2]
-
-
-def test_other_correction_leaves_the_completion(world, finished) -> None:
-    _, listener = changed(world, finished, ALL.replace("epochs = 6", "epochs = 5"))
-    assert listener.made_stages() == ["correct", "train", "evaluate"]
+@pytest.mark.parametrize(
+    ("old", "new", "made"),
+    [
+        ('"auc", "accuracy"', '"f1"', ["evaluate"]),
+        ("epochs = 3", "epochs = 2", ["train", "evaluate"]),
+        ("[0, 1]", "[0, 1, 2]", ["train", "evaluate"]),
+        ("epochs = 6", "epochs = 5", ["correct", "train", "evaluate"]),
+    ],
+)
+def test_what_other_settings_touch_is_done_again(world, finished, old, new, made) -> None:
+    record, listener = changed(world, finished, ALL.replace(old, new))
+    assert listener.made_stages() == made
+    assert (listener.made == LATER) == (new == "[0, 1, 2]"), "another seed trains only that"
+    metrics = ["f1"] if new == '"f1"' else ["auc", "accuracy"]
+    assert all(list(each.scores) == metrics for each in record.methods)
+    assert all(len(each.history) == (2 if old == "epochs = 3" else 3) for each in record.methods)
 
 
 def test_without_correction_its_entries_go(world, finished) -> None:
@@ -150,10 +142,7 @@ def test_other_tables_start_from_the_alignment(world, finished) -> None:
 
 
 def test_from_a_stage_everything_later_is_done_again(world, finished) -> None:
-    source = finished[0]
-    shutil.copytree(source.run_folder, world.run_folder)
-    listener = Stopping()
-    record = world.run(ALL, start="train", listener=listener)
+    record, listener = changed(world, finished, ALL, resume=False, start="train")
     assert listener.made_stages() == ["train", "evaluate"]
     same_scores(record, finished[1])
 
@@ -163,8 +152,8 @@ def test_a_file_somebody_changed_is_made_again(world, finished) -> None:
     shutil.copytree(source.run_folder, world.run_folder)
     path = next(world.run_folder.glob("stages/correct/bank/*.parquet"))
     path.write_bytes(path.read_bytes()[:-1] + b"x")
-    listener = Stopping()
-    same_scores(world.run(ALL, resume=True, listener=listener), finished[1])
+    record, listener = changed(world, finished, ALL)
+    same_scores(record, finished[1])
     assert listener.made_stages()[0] == "correct"
 
 
@@ -218,7 +207,7 @@ def test_stages_need_not_be_kept(world) -> None:
 # ---------------------------------------------------------------- who labels, and where
 
 
-def test_labellers_alone_and_labels_only_parties(world) -> None:
+def test_annotators_by_themselves_and_labels_only_parties(world) -> None:
     """A registry that only labels: it takes part in the correction, and in nothing after it."""
     registry = world.workshop.bank[["customer", "default"]].rename(columns={"default": "said"})
     registry.to_csv(world.folder / "registry.csv", index=False)
@@ -250,26 +239,13 @@ def test_labels_learnt_from_completed_rows(world) -> None:
     assert record.correction["rows"] > record.overview["aligned"]
 
 
-def test_uncorrected_to_compare(world) -> None:
-    text = RUN.replace("[0, 1]", "[0]") + CORRECT + "also_uncorrected = true\n" + VFL + EVALUATE
-    record = world.run(text)
-    assert [each.title for each in record.methods] == ["VFL", "VFL + corrected labels"]
-    assert {each.params["label_party"] for each in record.methods} == {"bank"}
-
-
 def test_a_party_that_takes_no_predictions_stops_the_stage(world) -> None:
     world.write(RUN + CORRECT + VFL + EVALUATE)
     text = world.config.read_text()
     policy = '[party.policy]\nrefuse = ["count"]\n\n[[party]]\nname = "telco"'
     world.config.write_text(text.replace('[[party]]\nname = "telco"', policy))
     with pytest.raises(FedmendError, match="bank"):
-        execute(plan_of_file(world), world.run_folder)
-
-
-def plan_of_file(world: World):
-    from fedmend.flow.config import load_config
-
-    return plan_of(load_config(world.config))
+        world.run()
 
 
 def test_errors_name_the_stage(world) -> None:

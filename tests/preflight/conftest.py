@@ -8,7 +8,7 @@ from fedmend.data.table import Table
 from fedmend.federation import Alignment, AlignmentCounts, Federation, Party, Policy
 
 
-def labellers_of(votes: dict[str, list], **policies: Policy) -> Federation:
+def annotators_of(votes: dict[str, list], **policies: Policy) -> Federation:
     """Parties that label the same people, the rows of each in an order of its own."""
     count = len(next(iter(votes.values())))
     parties, orders = [], {}
@@ -27,5 +27,5 @@ def labellers_of(votes: dict[str, list], **policies: Policy) -> Federation:
 
 
 @pytest.fixture(scope="session")
-def labellers():
-    return labellers_of
+def annotators():
+    return annotators_of

@@ -1,4 +1,4 @@
-"""Agreement of labellers: equal to what one computes with all labels in one place."""
+"""Agreement of annotators: equal to what one computes with all labels in one place."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def crowd(n=200, errors=(0.1, 0.3, 0.6), seed=0):
 
 
 def krippendorff(votes):
-    """Alpha as it is defined, over units [n][labellers] with None where one gave no label."""
+    """Alpha as it is defined, over units [n][annotators] with None where one gave no label."""
     values = sorted({each for unit in votes for each in unit if each is not None})
     coincidences = np.zeros((len(values), len(values)))
     for unit in votes:
@@ -46,9 +46,9 @@ def krippendorff(votes):
 
 
 @pytest.mark.parametrize("mode", ["dealer", "bfv"])
-def test_equal_to_the_labels_in_one_place(labellers, mode):
+def test_equal_to_the_labels_in_one_place(annotators, mode):
     votes = crowd()
-    found = label_agreement(labellers(votes), mode=mode)
+    found = label_agreement(annotators(votes), mode=mode)
     assert len(found.pairs) == 3
     for pair in found.pairs:
         one, two = votes[pair.one], votes[pair.two]
@@ -63,33 +63,33 @@ def test_equal_to_the_labels_in_one_place(labellers, mode):
     assert found.words[0] == worst.words and f"kappa {worst.kappa:.2f}" in worst.words
 
 
-def test_rows_that_only_one_labels_are_left_out(labellers):
+def test_rows_that_only_one_labels_are_left_out(annotators):
     votes = crowd(errors=(0.1, 0.4))
     votes["doctor-0"][:50] = [None] * 50
     votes["doctor-1"][150:] = [None] * 50
-    (pair,) = label_agreement(labellers(votes)).pairs
+    (pair,) = label_agreement(annotators(votes)).pairs
     one, two = votes["doctor-0"][50:150], votes["doctor-1"][50:150]
     assert pair.rows == 100
     assert pair.kappa == pytest.approx(cohen_kappa_score(one, two))
 
 
-def test_nobody_in_common_and_one_class(labellers):
+def test_nobody_in_common_and_one_class(annotators):
     apart = {"a": ["x"] * 10 + [None] * 10, "b": [None] * 10 + ["x"] * 10}
-    found = label_agreement(labellers(apart), classes=["x", "y"])
+    found = label_agreement(annotators(apart), classes=["x", "y"])
     assert found.pairs[0].kappa is None and found.alpha is None
     assert found.words == ["a and b label no row in common: whether they agree is unknown."]
-    same = label_agreement(labellers({"a": ["x"] * 10, "b": ["x"] * 10}), classes=["x", "y"])
+    same = label_agreement(annotators({"a": ["x"] * 10, "b": ["x"] * 10}), classes=["x", "y"])
     assert same.words == [
         "a and b give the same label to 100 % of 10 rows; all these labels are of one class."
     ]
 
 
-def test_no_label_and_no_row_crosses(labellers):
-    fed = labellers(crowd())
+def test_no_label_and_no_row_crosses(annotators):
+    fed = annotators(crowd())
     label_agreement(fed)
     kinds = {entry.kind for entry in fed.ledger.entries()}
     assert not kinds & {"label", "row"}
-    # nothing that one labeller sends to another can be read on the way
+    # nothing that one annotator sends to another can be read on the way
     to_parties = [
         entry
         for entry in fed.ledger.entries()
@@ -98,21 +98,21 @@ def test_no_label_and_no_row_crosses(labellers):
     assert all(entry.sealed_for for entry in to_parties)
 
 
-def test_who_refuses_statistics_takes_no_part(labellers):
-    fed = labellers(crowd(), **{"doctor-1": Policy(refuse={"statistic"})})
+def test_who_refuses_statistics_takes_no_part(annotators):
+    fed = annotators(crowd(), **{"doctor-1": Policy(refuse={"statistic"})})
     with pytest.raises(Refused, match="doctor-1.*statistic"):
         label_agreement(fed)
 
 
-def test_too_few_rows_for_a_party(labellers):
-    fed = labellers(crowd(), **{"doctor-2": Policy(min_intersection=500)})
+def test_too_few_rows_for_a_party(annotators):
+    fed = annotators(crowd(), **{"doctor-2": Policy(min_intersection=500)})
     with pytest.raises(AlignmentError, match="doctor-2.*500"):
         label_agreement(fed)
 
 
-def test_one_labeller_is_told_so(labellers):
+def test_one_annotator_is_told_so(annotators):
     with pytest.raises(DataError, match="1 of the parties label"):
-        label_agreement(labellers(crowd()), ["doctor-0"])
+        label_agreement(annotators(crowd()), ["doctor-0"])
 
 
 def variance_by_delta(counts):

@@ -13,8 +13,7 @@ from fedmend.data.table import Table
 from fedmend.errors import ConfigError, DataError
 from fedmend.federation import Federation, Party
 from fedmend.preflight import curve
-from fedmend.preflight.curve import learning_curve
-from fedmend.preflight.power_law import power_law, read_curve, widening
+from fedmend.preflight.curve import _widening, learning_curve, power_law, read_curve
 from fedmend.secure.align import align
 
 QUICK = {"sizes": 3, "repeats": 2, "seconds": 20.0}
@@ -117,7 +116,7 @@ def test_bad_settings_are_listed_together():
 def test_the_work_is_bounded_beforehand():
     assert curve._most_rows(60, 6, 4, 2) > curve._most_rows(10, 6, 4, 2)
     assert curve._most_rows(60, 6, 4, 2) > curve._most_rows(60, 6, 4, 5)
-    assert curve._most_rows(1e-3, 6, 4, 2) == curve.LEAST_ROWS
+    assert curve._most_rows(1e-3, 6, 4, 2) == curve.ROWS_NEEDED
 
 
 @settings(max_examples=60, deadline=None)
@@ -145,7 +144,7 @@ def test_every_row_has_its_turn():
 def test_intervals_are_widened_by_t_and_by_shared_people(repeats):
     student = scipy.stats.t.ppf(0.9, repeats - 1) / scipy.stats.norm.ppf(0.9)
     expected = student * np.sqrt(repeats / (repeats - 1)) * np.sqrt(1 + repeats / 3)
-    assert widening(repeats, 1 / 3) == pytest.approx(expected, rel=0.01)
+    assert _widening(repeats, 1 / 3) == pytest.approx(expected, rel=0.01)
 
 
 def test_a_flat_or_rising_error_promises_nothing():
@@ -178,5 +177,5 @@ def test_the_next_doubling_brings_no_more_than_the_last_and_a_share_of_it_at_lea
         sizes, np.tile(1 - errors, (4, 1)), "auc", 1.0, np.random.default_rng(0)
     )
     assert gain == pytest.approx(last * 2**-0.5, rel=1e-3)
-    assert low == pytest.approx(0.35 * last) and high == pytest.approx(last)
+    assert low == pytest.approx(2**-1.5 * last) and high == pytest.approx(last)
     assert twice.score == pytest.approx(1 - 2.0 * 1600**-0.5, abs=1e-4)

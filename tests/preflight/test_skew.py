@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from fedmend.data.table import Table
 from fedmend.errors import DataError, Refused
 from fedmend.federation import Federation, Party, Policy
-from fedmend.flow.config.shapes import class_doubts
+from fedmend.flow.doubts import class_doubts
 from fedmend.preflight.skew import PartySkew, by_chance, distance, label_skew
 from fedmend.report.amounts import percent
 from fedmend.report.overview import overview

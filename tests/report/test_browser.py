@@ -141,8 +141,7 @@ def test_dark_light_and_print_colours(shown, record):
 def test_the_live_page_follows_a_run(browser, record, tmp_path):
     from selenium.webdriver.support.wait import WebDriverWait
 
-    from fedmend.flow.listening import Listener
-    from fedmend.flow.live import LiveListener
+    from fedmend.flow.live import Listener, LiveListener
     from fedmend.report.overview import Overview
     from fedmend.serve.watching import WatchServer
 

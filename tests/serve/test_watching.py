@@ -18,8 +18,7 @@ import pytest
 from fedmend.errors import ConfigError
 from fedmend.flow import execute, plan_of
 from fedmend.flow.config import load_config
-from fedmend.flow.listening import Listener
-from fedmend.flow.live import LIVE_FILE, read_live
+from fedmend.flow.live import LIVE_FILE, Listener, read_live
 from fedmend.serve.watching import WatchServer
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
+from typer import Option
 
-from fedmend.cli.shared import ConfigPath, escaped, terminal
+from fedmend.cli.shared import ConfigPath, app, escaped, terminal
 from fedmend.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from fedmend.cli.terminal import TerminalListener
     from fedmend.flow.plan import Plan
 
-__all__ = ["add"]
-
 REHEARSAL = (
     "A rehearsal: all tables are read here and the methods trained in this process. It is for a "
     "party's own or public data, or with the consent of all."
@@ -26,35 +24,34 @@ REHEARSAL = (
 CAUTION = "No attack succeeding is no proof: better attacks than these may exist."
 
 
+@app.command()
 def audit(
     config: ConfigPath = Path("federation.toml"),
     ledger: Annotated[
         Path | None,
-        typer.Option("--ledger", help="only read a run's ledger; needs no tables", metavar="RUN"),
+        Option("--ledger", help="only read a run's ledger; needs no tables", metavar="RUN"),
     ] = None,
     method: Annotated[
         list[str] | None,
-        typer.Option("--method", help="only this of what the file trains", metavar="NAME"),
+        Option("--method", help="only this of what the file trains", metavar="NAME"),
     ] = None,
     compare: Annotated[
         list[str] | None,
-        typer.Option(
+        Option(
             "--compare", help="audit again with this parameter of the method", metavar="KEY=VALUE"
         ),
     ] = None,
     option: Annotated[
         list[str] | None,
-        typer.Option(
-            "--option", "-o", help="a setting of the audit, as looks=20", metavar="KEY=VALUE"
-        ),
+        Option("--option", "-o", help="a setting of the audit, as looks=20", metavar="KEY=VALUE"),
     ] = None,
     run: Annotated[
         Path | None,
-        typer.Option("--run", help="put it into this run's folder and report", metavar="RUN"),
+        Option("--run", help="put it into this run's folder and report", metavar="RUN"),
     ] = None,
     out: Annotated[
         Path | None,
-        typer.Option("--out", help="the folder for audit.json and audit.html", metavar="DIR"),
+        Option("--out", help="the folder for audit.json and audit.html", metavar="DIR"),
     ] = None,
 ) -> None:
     """Measure what curious roles can infer from what a method shows them."""
@@ -79,16 +76,16 @@ def audit(
     changed = _options(parse_options(compare or []))
     for subject in subjects.values():
         audited.compared(subject, changed)  # whatever is wrong, before anything is trained
-    console.print(f"[bold]{escaped(REHEARSAL)}[/]", highlight=False)
+    console.print(f"[bold]{escaped(REHEARSAL)}[/]")
     with TerminalListener(console) as listener:
         reports = _rehearse(plan, subjects, audited, changed, listener)
     folder = run or out or settings.folder.with_name(f"{settings.folder.name}-audit")
     written = write_audit(folder, settings.title, reports)
     for report in reports:
         _show(console, report)
-    console.print(f"[dim]{CAUTION}[/]", highlight=False)
+    console.print(f"[dim]{CAUTION}[/]")
     for path in written:
-        console.print(f"Written: {escaped(str(path))}", highlight=False)
+        console.print(f"Written: {escaped(str(path))}")
 
 
 def _options(given: dict[str, Any]) -> dict[str, Any]:
@@ -108,9 +105,7 @@ def _subjects(plan: Plan, names: list[str]) -> dict[str, Any]:
     if plan.correct is not None:
         found[plan.correct.name] = plan.correct.estimator(seed)
     for each in plan.methods:
-        estimator = make(each.name, each.params)
-        if "seed" in estimator.get_params():
-            estimator.set_params(seed=seed)
+        estimator = make(each.name, each.params, seed)
         if each.name not in ANNOTATED and plan.correct is not None:
             estimator.set_params(label_party=each.params.get("label_party") or plan.correct.to)
         found[each.title] = estimator
@@ -137,21 +132,14 @@ def _rehearse(
     listener: TerminalListener,
 ) -> list[AuditReport]:
     """Each of them on its own copy of the federation that the file describes."""
-    from fedmend.federation import Federation
-    from fedmend.flow.stages import few_threads
+    from fedmend.flow.stages import few_threads, local_federation
     from fedmend.secure.align import align
 
     listener.stage("Reading the tables")
-    fed = Federation(
-        *plan.parties(),
-        seed=plan.seeds[0],
-        strict=plan.strict,
-        device=plan.device,
-        reproducible=plan.reproducible,
-    )
+    fed = local_federation(plan, reproducible=plan.config.run.reproducible)
     reports = []
     with fed, few_threads(fed):
-        if len(fed.names) > 1 and not plan.horizontal:
+        if len(fed.names) > 1 and not plan.config.horizontal:
             listener.stage("Finding the rows the parties share")
             for view in (fed, fed.on("test")):
                 align(view, progress=listener.progress, **plan.align)
@@ -182,7 +170,7 @@ def _read_only(place: Path, console: Console, out: Path | None) -> None:
     _show(console, report)
     if out is not None:
         for path in write_audit(out, str(place), [report]):
-            console.print(f"Written: {escaped(str(path))}", highlight=False)
+            console.print(f"Written: {escaped(str(path))}")
 
 
 def _show(console: Console, report: AuditReport) -> None:
@@ -190,14 +178,14 @@ def _show(console: Console, report: AuditReport) -> None:
 
     console.print()
     for line in report.head():
-        console.print(f"[bold]{escaped(line)}[/]", highlight=False)
+        console.print(f"[bold]{escaped(line)}[/]")
     if report.findings:
         bullets(console, report.in_short())
         head, *rows = report.lines()
         console.print(plain_table(head, rows))
     bullets(console, [*report.facts, *(f"{a}: not run: {w}" for a, w in report.left_out.items())])
     if report.other is not None:
-        console.print(f"[bold]With {escaped(report.other.option)}[/]", highlight=False)
+        console.print(f"[bold]With {escaped(report.other.option)}[/]")
         head, *rows = report.beside()
         console.print(plain_table(head, rows))
     if report.mends():
@@ -206,8 +194,3 @@ def _show(console: Console, report: AuditReport) -> None:
     console.print("[bold]What was received, by what such values can tell[/]")
     head, *rows = report.readings_table()
     console.print(plain_table(head, rows))
-
-
-def add(app: typer.Typer) -> None:
-    """Put this command among the others."""
-    app.command()(audit)

@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from typer import Argument, Option
 
-from fedmend.cli.shared import ConfigPath, Force, escaped, terminal
+from fedmend.cli.shared import ConfigPath, Force, app, escaped, terminal
 from fedmend.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -16,11 +17,10 @@ if TYPE_CHECKING:
     from fedmend.flow.checks import Findings
     from fedmend.flow.config import Config
 
-__all__ = ["add"]
 
-
+@app.command()
 def demo(
-    out: Annotated[Path, typer.Option("--out", help="folder for the run", metavar="DIR")] = Path(
+    out: Annotated[Path, Option("--out", help="folder for the run", metavar="DIR")] = Path(
         "demo-run"
     ),
 ) -> None:
@@ -30,22 +30,23 @@ def demo(
     run_demo(out, terminal())
 
 
+@app.command()
 def init(
     tables: Annotated[
         list[Path] | None,
-        typer.Argument(help="one table for each party (.csv, .csv.gz, .parquet)", metavar="TABLE"),
+        Argument(help="one table for each party (.csv, .csv.gz, .parquet)", metavar="TABLE"),
     ] = None,
     id: Annotated[
         list[str] | None,
-        typer.Option("--id", help="the id column; once for each name it has", metavar="COLUMN"),
+        Option("--id", help="the id column; once for each name it has", metavar="COLUMN"),
     ] = None,
     label: Annotated[
         list[str] | None,
-        typer.Option(
+        Option(
             "--label", help="the column to predict; once for each name it has", metavar="COLUMN"
         ),
     ] = None,
-    out: Annotated[Path, typer.Option("--out", help="the file to write", metavar="FILE")] = Path(
+    out: Annotated[Path, Option("--out", help="the file to write", metavar="FILE")] = Path(
         "federation.toml"
     ),
     force: Force = False,
@@ -57,20 +58,21 @@ def init(
     typer.echo(f"wrote {path}. Next: fedmend check {path}")
 
 
+@app.command()
 def check(
     config: ConfigPath = Path("federation.toml"),
     curve: Annotated[
-        bool, typer.Option("--curve", help="train on parts of the shared rows: what are more worth")
+        bool, Option("--curve", help="train on parts of the shared rows: what are more worth")
     ] = False,
     problems: Annotated[
-        bool, typer.Option("--problems", help="list problems only, without looking further")
+        bool, Option("--problems", help="list problems only, without looking further")
     ] = False,
     write: Annotated[
         Path | None,
-        typer.Option("--write", help="write the file that follows the advice", metavar="FILE"),
+        Option("--write", help="write the file that follows the advice", metavar="FILE"),
     ] = None,
     as_json: Annotated[
-        Path | None, typer.Option("--json", help="write all that was found", metavar="FILE")
+        Path | None, Option("--json", help="write all that was found", metavar="FILE")
     ] = None,
     force: Force = False,
 ) -> None:
@@ -89,13 +91,13 @@ def check(
     found = check_data(settings)
     console = terminal()
     for note in found.notes:
-        console.print(f"[yellow]note[/] {escaped(note)}", highlight=False)
+        console.print(f"[yellow]note[/] {escaped(note)}")
     if found.problems:
         raise ConfigError(found.problems, source=str(config))
     if not problems:
-        _look(settings, found, console, curve=curve, write=write, as_json=as_json, force=force)
+        _look(settings, found, console, curve, write, as_json)
     following = _following(settings, found, write or config)
-    console.print(f"[green]no problems[/]. Next: {escaped(following)}", highlight=False)
+    console.print(f"[green]no problems[/]. Next: {escaped(following)}")
 
 
 def _following(settings: Config, found: Findings, file: Path) -> str:
@@ -110,17 +112,15 @@ def _look(
     settings: Config,
     found: Findings,
     console: Console,
-    *,
     curve: bool,
     write: Path | None,
     as_json: Path | None,
-    force: bool,
 ) -> None:
     """What is torn, and what would mend it; on the terminal and as files."""
     from fedmend._json import write_json
     from fedmend.cli.terminal import TerminalListener, show_overview
     from fedmend.flow.checks import look
-    from fedmend.flow.config.mended import write_mended
+    from fedmend.flow.config.rewriting import write_mended
 
     with TerminalListener(console) as listener:
         seen = look(settings, found, curve=curve, progress=listener.progress)
@@ -134,17 +134,11 @@ def _look(
     if seen is None:
         for party, table in found.tables.items():
             facts = f"{len(table):,} rows, {len(table.feature_names)} columns"
-            console.print(f"{escaped(party)}: {facts}", highlight=False)
+            console.print(f"{escaped(party)}: {facts}")
         return
     show_overview(console, seen)
     if as_json is not None:
         write_json(as_json, seen.to_dict())
     if write is not None:
-        path = write_mended(settings, seen.advice or {}, write, force=force)
-        console.print(f"wrote {escaped(str(path))}", highlight=False)
-
-
-def add(app: typer.Typer) -> None:
-    """Put these commands among the others."""
-    for command in (demo, init, check):
-        app.command()(command)
+        path = write_mended(settings, seen.advice or {}, write)
+        console.print(f"wrote {escaped(str(path))}")

@@ -161,7 +161,7 @@ def _labels_only(table: Table, said: pd.Series, column: str) -> Table:
 def run_demo(out: Path, console: Console) -> RunRecord:
     """Tell the story on the terminal: check, run, predict; and leave it as a folder."""
     train, test, new = demo_tables()
-    console.print(_opening(train), highlight=False)
+    console.print(_opening(train))
     with tempfile.TemporaryDirectory(prefix="fedmend-demo-") as place:
         source = Path(place)
         write_project(source, out, train, test, new)
@@ -174,13 +174,13 @@ def run_demo(out: Path, console: Console) -> RunRecord:
         with TerminalListener(console, show_the_overview=False) as listener:
             record = execute(plan, out, force=True, listener=listener)
     console.print(comparison_table(record))
-    console.print(_closing(record), highlight=False)
+    console.print(_closing(record))
     _predict(out, console)
     console.print("[bold]Who saw what[/] (fedmend ledger)")
     show_ledger(console, read_ledger(out / LEDGER_FILE), list(train))
     report, config_file = (escape(str(out / name)) for name in (REPORT_FILE, CONFIG_FILE))
-    console.print(f"\nThe report: [bold]{report}[/]", highlight=False)
-    console.print(f"The same run as a file to change: {config_file}", highlight=False)
+    console.print(f"\nThe report: [bold]{report}[/]")
+    console.print(f"The same run as a file to change: {config_file}")
     return record
 
 
@@ -223,8 +223,7 @@ def _predict(out: Path, console: Console) -> None:
     for done in predict_run(out, tables, out / PREDICTIONS):
         console.print(
             f"  {escape(str(done.path))}: {done.shared + done.alone} patients by {done.method}, "
-            f"{done.shared} of them known to the other hospital too",
-            highlight=False,
+            f"{done.shared} of them known to the other hospital too"
         )
     console.print()
 

@@ -10,22 +10,19 @@ from typing import Annotated, Any, ClassVar
 
 import typer
 
-from fedmend.cli import answering, auditing, beginning, looking, running
-from fedmend.cli.parties import add_commands
-from fedmend.cli.shared import terminal
+# Each of them hangs its commands into the app, in this order.
+# isort: off
+from fedmend.cli import beginning as beginning
+from fedmend.cli import running as running
+from fedmend.cli import auditing as auditing
+from fedmend.cli import looking as looking
+from fedmend.cli import parties as parties
+
+# isort: on
+from fedmend.cli.shared import app, terminal
 from fedmend.errors import FedmendError, FedmendWarning
 
 __all__ = ["app", "main"]
-
-app = typer.Typer(
-    name="fedmend",
-    help="Mends federated data: aligns parties, shows what is torn, trains across them, "
-    "and writes down what each one saw.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
 
 _LOG = logging.getLogger("fedmend")
 _DISK = {
@@ -72,11 +69,6 @@ def _options(
         _LOG.setLevel(logging.DEBUG)
 
 
-for room in (beginning, running, answering, auditing, looking):
-    room.add(app)
-add_commands(app)
-
-
 # ---------------------------------------------------------------- errors
 
 
@@ -111,15 +103,13 @@ def main(arguments: list[str] | None = None) -> None:
 
 def _tell(error: Exception) -> int:
     """Say what went wrong; the exit code."""
+    notes = "".join(f"{note}\n" for note in getattr(error, "__notes__", ()))
     if isinstance(error, FedmendError):
-        notes = "".join(f"{note}\n" for note in getattr(error, "__notes__", ()))
         sys.stderr.write(f"error: {error}\n{notes}")
         return error.exit_code
-    mend = _DISK.get(error.errno or 0) if isinstance(error, OSError) else None
-    if isinstance(error, OSError) and mend is not None:
+    if isinstance(error, OSError) and error.errno in _DISK:
         where = f": {error.filename}" if error.filename else ""
-        notes = "".join(f"{note}\n" for note in getattr(error, "__notes__", ()))
-        sys.stderr.write(f"error: {error.strerror}{where}. Mend: {mend}\n{notes}")
+        sys.stderr.write(f"error: {error.strerror}{where}. Mend: {_DISK[error.errno]}\n{notes}")
         return 1
     sys.stderr.write(
         f"unexpected error: {type(error).__name__}: {error}\n"

@@ -7,37 +7,36 @@ import importlib.util
 import json
 import os
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from typer import Argument, Option
 
 import fedmend
-from fedmend.cli.shared import Force, terminal
+from fedmend.cli.shared import Force, app, terminal
 from fedmend.errors import ConfigError
 
-__all__ = ["add"]
 
-
+@app.command()
 def ledger(
-    run: Annotated[Path, typer.Argument(help="a run folder, or its ledger.jsonl")],
-    as_json: Annotated[bool, typer.Option("--json", help="totals as JSON")] = False,
-    party: Annotated[
-        str | None, typer.Option("--party", help="only what this role received")
-    ] = None,
+    run: Annotated[Path, Argument(help="a run folder, or its ledger.jsonl")],
+    as_json: Annotated[bool, Option("--json", help="totals as JSON")] = False,
+    party: Annotated[str | None, Option("--party", help="only what this role received")] = None,
     reconcile: Annotated[
-        bool, typer.Option("--reconcile", help="compare with the parties' own ledgers")
+        bool, Option("--reconcile", help="compare with the parties' own ledgers")
     ] = False,
     own: Annotated[
         list[str] | None,
-        typer.Option("--with", help="a party's own ledger to compare with", metavar="PARTY=FILE"),
+        Option("--with", help="a party's own ledger to compare with", metavar="PARTY=FILE"),
     ] = None,
     verify: Annotated[
-        bool, typer.Option("--verify", help="name every line that is not as it was written")
+        bool, Option("--verify", help="name every line that is not as it was written")
     ] = False,
     export: Annotated[
         Path | None,
-        typer.Option("--export", help="write a kit's ledger as a signed file", metavar="FILE"),
+        Option("--export", help="write a kit's ledger as a signed file", metavar="FILE"),
     ] = None,
     force: Force = False,
 ) -> None:
@@ -65,21 +64,7 @@ def ledger(
     if party is not None and party not in roles:
         raise ConfigError(f"there is no role {party!r} in {run}: {did_you_mean(party, roles)}")
     if as_json:
-        totals = [
-            {
-                "sender": flow.sender,
-                "receiver": flow.receiver,
-                "kind": flow.kind,
-                "sealed_for": flow.sealed_for,
-                "refused": flow.refused,
-                "error": flow.error,
-                "crossings": flow.crossings,
-                "bytes": flow.bytes,
-                "calls": list(flow.calls),
-            }
-            for flow in flows(entries)
-            if party in (None, flow.receiver)
-        ]
+        totals = [asdict(flow) for flow in flows(entries) if party in (None, flow.receiver)]
         typer.echo(json.dumps(totals, indent=2, ensure_ascii=False))
         return
     from fedmend.cli.terminal import show_ledger
@@ -87,6 +72,7 @@ def ledger(
     show_ledger(terminal(), entries, party=party)
 
 
+@app.command()
 def datasets() -> None:
     """List the named data sets, and how to get those that are not here."""
     from fedmend.cli.terminal import bullets, plain_table
@@ -112,17 +98,18 @@ def datasets() -> None:
         bullets(console, absent)
 
 
+@app.command()
 def bench(
-    name: Annotated[str | None, typer.Argument(help="which one; without it, what there is")] = None,
+    name: Annotated[str | None, Argument(help="which one; without it, what there is")] = None,
     quick: Annotated[
-        bool, typer.Option("--quick", help="an honest small version, under a minute")
+        bool, Option("--quick", help="an honest small version, under a minute")
     ] = False,
     json_file: Annotated[
-        Path | None, typer.Option("--json", help="write the result here too", metavar="FILE")
+        Path | None, Option("--json", help="write the result here too", metavar="FILE")
     ] = None,
     option: Annotated[
         list[str] | None,
-        typer.Option("--option", "-o", help="an option of the benchmark", metavar="KEY=VALUE"),
+        Option("--option", "-o", help="an option of the benchmark", metavar="KEY=VALUE"),
     ] = None,
 ) -> None:
     """Run a benchmark: ours beside the reference, and whether the promises hold."""
@@ -154,9 +141,3 @@ def _benchmarks() -> Any:
             "the benchmarks are not part of the installed package. Mend: get a checkout of "
             "fedmend, and run 'fedmend bench' from it or 'pip install -e benchmarks' in it"
         ) from error
-
-
-def add(app: typer.Typer) -> None:
-    """Put these commands among the others."""
-    for command in (ledger, datasets, bench):
-        app.command()(command)

@@ -8,55 +8,36 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from typer import Argument, Option
 
+from fedmend.cli.shared import ConfigPath, OutFolder, app, escaped, terminal
 from fedmend.errors import ConfigError
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from fedmend.deploy.party_file import PartyFile
     from fedmend.deploy.processes import Daemon
 
-__all__ = ["add_commands"]
-
-Kit = Annotated[
-    Path, typer.Argument(help="the start-up kit, for instance kits/bank", metavar="KIT")
-]
-KitsFolder = Annotated[Path, typer.Argument(help="the folder of all kits", metavar="KITS")]
-Detach = Annotated[bool, typer.Option("--detach", help="run in the background")]
+Kit = Annotated[Path, Argument(help="the start-up kit, for instance kits/bank", metavar="KIT")]
+KitsFolder = Annotated[Path, Argument(help="the folder of all kits", metavar="KITS")]
+Detach = Annotated[bool, Option("--detach", help="run in the background")]
 
 _GRADES = {"ok": "[green]ok[/]", "note": "[yellow]note[/]", "problem": "[red]problem[/]"}
 
 
-def add_commands(app: typer.Typer) -> None:
-    """Hang the commands into the front door."""
-    app.command()(provision)
-    party = typer.Typer(help="A party on its own machine: check, start, status, stop.")
-    for command in (check, confirm, start, status, stop, allow, refuse, keys, predict, adopt):
-        party.command()(command)
-    app.add_typer(party, name="party", no_args_is_help=True)
-    server = typer.Typer(help="The server beside the coordinator; 'run' starts it when needed.")
-    server.command("start")(server_start)
-    server.command("status")(server_status)
-    server.command("stop")(server_stop)
-    app.add_typer(server, name="server", no_args_is_help=True)
-
-
-def _console() -> Console:
-    from rich.console import Console
-
-    return Console(soft_wrap=True, highlight=False)
+party_app = typer.Typer(help="A party on its own machine: check, start, status, stop.")
+server_app = typer.Typer(help="The server beside the coordinator; 'run' starts it when needed.")
+app.add_typer(party_app, name="party", no_args_is_help=True)
+app.add_typer(server_app, name="server", no_args_is_help=True)
 
 
 # ---------------------------------------------------------------- provision
 
 
+@app.command()
 def provision(
-    config: Annotated[Path, typer.Argument(help="the federation's file", metavar="FILE")] = Path(
-        "federation.toml"
-    ),
+    config: ConfigPath = Path("federation.toml"),
     force: Annotated[
-        bool, typer.Option("--force", help="make all kits anew; tables and models stay")
+        bool, Option("--force", help="make all kits anew; tables and models stay")
     ] = False,
 ) -> None:
     """Make a start-up kit for every party and for the coordinator: certificates and settings."""
@@ -74,25 +55,25 @@ def provision(
 # ---------------------------------------------------------------- party
 
 
+@party_app.command()
 def check(kit: Kit) -> None:
     """Test certificate, clock, reachability, table and schema; change nothing."""
-    from rich.markup import escape
-
     from fedmend.deploy.party_check import check_party
 
     found = check_party(kit)
-    console = _console()
+    console = terminal(soft_wrap=True)
     for each in found:
-        console.print(f"{_GRADES[each.grade]:<8} {each.name}: {escape(each.words)}")
+        console.print(f"{_GRADES[each.grade]:<8} {each.name}: {escaped(each.words)}")
     problems = [f"{each.name}: {each.words}" for each in found if each.grade == "problem"]
     if problems:
         raise ConfigError(problems, source=str(kit))
     console.print(f"no problems. Next: fedmend party start {kit}")
 
 
+@party_app.command()
 def confirm(
     kit: Kit,
-    yes: Annotated[bool, typer.Option("--yes", help="do not ask: it was seen elsewhere")] = False,
+    yes: Annotated[bool, Option("--yes", help="do not ask: it was seen elsewhere")] = False,
 ) -> None:
     """Show where party.toml leads (databases, environment variables, addresses), and confirm it."""
     from fedmend.deploy.party_file import load_party
@@ -122,6 +103,7 @@ def _confirm(file: PartyFile, kit: Path, *, yes: bool = False) -> None:
         remember(file)
 
 
+@party_app.command()
 def start(kit: Kit, detach: Detach = False) -> None:
     """Take part: connect to the server, and show on this screen what is asked for."""
     from fedmend.deploy.party_file import load_party
@@ -135,7 +117,7 @@ def start(kit: Kit, detach: Detach = False) -> None:
         typer.echo(f"{file.name} runs in the background (process {found.supervisor})")
         return
     daemon.require_valid()
-    console = _console()
+    console = terminal(soft_wrap=True)
     somebody = sys.stdin.isatty()
     keyboard = (keyboard_answer, forget_typed) if somebody else (None, None)
     screen = PartyScreen(daemon.kit, console, *keyboard)
@@ -147,6 +129,7 @@ def start(kit: Kit, detach: Detach = False) -> None:
     console.print(f"{file.name} has ended")
 
 
+@party_app.command()
 def status(kit: Kit) -> None:
     """Whether the party runs and is connected, and what happened last."""
     from fedmend.deploy.consent import open_question
@@ -170,11 +153,13 @@ def status(kit: Kit) -> None:
         raise typer.Exit(1)
 
 
+@party_app.command()
 def stop(kit: Kit) -> None:
     """End the party's process, and the job it may be in."""
     typer.echo("stopped" if _daemon(kit, "party").stop() else "was not running")
 
 
+@party_app.command()
 def allow(kit: Kit) -> None:
     """Say yes to the run that asks (approve = "ask")."""
     from fedmend.deploy.consent import give_answer
@@ -182,6 +167,7 @@ def allow(kit: Kit) -> None:
     typer.echo(f"allowed: {give_answer(_daemon(kit, 'party').kit, True).words}")
 
 
+@party_app.command()
 def refuse(kit: Kit) -> None:
     """Say no to the run that asks (approve = "ask")."""
     from fedmend.deploy.consent import give_answer
@@ -189,6 +175,7 @@ def refuse(kit: Kit) -> None:
     typer.echo(f"refused: {give_answer(_daemon(kit, 'party').kit, False).words}")
 
 
+@party_app.command()
 def keys(kit: Kit) -> None:
     """Show this party's public key, and those of its partners; make a lasting one if need be."""
     from fedmend.deploy.party_file import load_party
@@ -216,14 +203,13 @@ def keys(kit: Kit) -> None:
     typer.echo(f"{identity.signing_fingerprint}  what {file.name} signs (exports of ledgers)")
 
 
+@party_app.command()
 def predict(
     kit: Kit,
-    rows: Annotated[Path, typer.Argument(help="a file of new rows", metavar="ROWS")],
-    out: Annotated[
-        Path, typer.Option("--out", help="a folder for the predictions", metavar="DIR")
-    ] = Path("predictions"),
-    run: Annotated[str | None, typer.Option("--run", help="which run's model")] = None,
-    method: Annotated[str | None, typer.Option("--method", help="which of its models")] = None,
+    rows: Annotated[Path, Argument(help="a file of new rows", metavar="ROWS")],
+    out: OutFolder = Path("predictions"),
+    run: Annotated[str | None, Option("--run", help="which run's model")] = None,
+    method: Annotated[str | None, Option("--method", help="which of its models")] = None,
 ) -> None:
     """Predict own rows alone, with what this party keeps of a model; nobody is asked."""
     from fedmend.serve.commands import party_predict
@@ -231,10 +217,11 @@ def predict(
     party_predict(kit, rows, out, run, method)
 
 
+@party_app.command()
 def adopt(
     kit: Kit,
-    model: Annotated[Path, typer.Argument(help="a run's folder, or its model/", metavar="RUN")],
-    run: Annotated[str | None, typer.Option("--run", help="under which name it is kept")] = None,
+    model: Annotated[Path, Argument(help="a run's folder, or its model/", metavar="RUN")],
+    run: Annotated[str | None, Option("--run", help="under which name it is kept")] = None,
 ) -> None:
     """Take this party's part of a model that was made in one process into its kit."""
     from fedmend.serve.commands import adopt as take
@@ -245,12 +232,14 @@ def adopt(
 # ---------------------------------------------------------------- server
 
 
+@server_app.command("start")
 def server_start(kits: KitsFolder = Path("kits")) -> None:
     """Start the server in the background."""
     found = _daemon(_server_kit(kits), "server").start()
     typer.echo(f"the server runs in the background (process {found.supervisor})")
 
 
+@server_app.command("status")
 def server_status(kits: KitsFolder = Path("kits")) -> None:
     """Whether the server runs, and which parties are connected."""
     from fedmend.deploy.provision import Kits
@@ -265,6 +254,7 @@ def server_status(kits: KitsFolder = Path("kits")) -> None:
         typer.echo(f"{party}: {'connected' if party in there else 'not connected'}")
 
 
+@server_app.command("stop")
 def server_stop(kits: KitsFolder = Path("kits")) -> None:
     """End the server, and the job it may be running."""
     typer.echo("stopped" if _daemon(_server_kit(kits), "server").stop() else "was not running")

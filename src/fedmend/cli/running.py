@@ -1,41 +1,55 @@
-"""A run, and looking on while it goes: run, watch."""
+"""A run, looking on while it goes, and what it is for: run, watch, predict, serve."""
 
 from __future__ import annotations
 
 import shlex
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer import Argument, Option
 
-from fedmend.cli.shared import ConfigPath, Engine, Force, Stage, escaped, terminal
+from fedmend.cli.shared import (
+    ConfigPath,
+    Engine,
+    Force,
+    KeyValues,
+    Method,
+    OutFolder,
+    Port,
+    RunPath,
+    Stage,
+    app,
+    escaped,
+    terminal,
+)
+from fedmend.errors import ConfigError
 
-__all__ = ["add"]
 
-
+@app.command()
 def run(
     config: ConfigPath = Path("federation.toml"),
     folder: Annotated[
-        Path | None, typer.Option("--folder", help="the run folder, instead of the file's")
+        Path | None, Option("--folder", help="the run folder, instead of the file's")
     ] = None,
     resume: Annotated[
         bool,
-        typer.Option("--resume", help="go on with a run: do what is unfinished or has changed"),
+        Option("--resume", help="go on with a run: do what is unfinished or has changed"),
     ] = False,
     start: Annotated[
         Stage | None,
-        typer.Option("--from", help="go on with a run, from this stage on", metavar="STAGE"),
+        Option("--from", help="go on with a run, from this stage on", metavar="STAGE"),
     ] = None,
     recipe: Annotated[
-        str | None, typer.Option("--recipe", help="stages by name, instead of the file's")
+        str | None, Option("--recipe", help="stages by name, instead of the file's")
     ] = None,
     force: Force = False,
     keep_failed: Annotated[
-        bool, typer.Option("--keep-failed", help="keep FOLDER.part when the run fails")
+        bool, Option("--keep-failed", help="keep FOLDER.part when the run fails")
     ] = False,
     engine: Annotated[
         Engine | None,
-        typer.Option("--engine", help="local: all here; flare: each party on its own machine"),
+        Option("--engine", help="local: all here; flare: each party on its own machine"),
     ] = None,
 ) -> None:
     """Align, diagnose, complete, correct labels, train, evaluate and report, into a run folder."""
@@ -46,24 +60,15 @@ def run(
     settings = load_config(config, recipe=recipe)
     target = folder or settings.folder
     console = terminal()
+    how: dict[str, Any] = {"resume": resume, "force": force, "start": start}
     try:
-        with TerminalListener(console) as listener:
+        with TerminalListener(console) as how["listener"]:
             if (engine or settings.run.engine) == "flare":
                 from fedmend.deploy.flare_run import execute_flare
 
-                record = execute_flare(
-                    settings, target, resume=resume, force=force, start=start, listener=listener
-                )
+                record = execute_flare(settings, target, **how)
             else:
-                record = execute(
-                    plan_of(settings),
-                    target,
-                    resume=resume,
-                    force=force,
-                    keep_failed=keep_failed,
-                    start=start,
-                    listener=listener,
-                )
+                record = execute(plan_of(settings), target, keep_failed=keep_failed, **how)
     except KeyboardInterrupt:
         given = {"--folder": folder, "--recipe": recipe, "--engine": engine}
         options = [str(word) for pair in given.items() if pair[1] for word in pair]
@@ -73,14 +78,15 @@ def run(
     if record.methods:
         console.print(comparison_table(record))
         for note in record.cautions():
-            console.print(f"[bold]note[/] {escaped(note)}", highlight=False)
+            console.print(f"[bold]note[/] {escaped(note)}")
     if (target / "report.html").is_file():
-        console.print(f"Report: {escaped(str(target / 'report.html'))}", highlight=False)
+        console.print(f"Report: {escaped(str(target / 'report.html'))}")
 
 
+@app.command()
 def watch(
-    run: Annotated[Path, typer.Argument(help="a run's folder, going on or done", metavar="RUN")],
-    port: Annotated[int, typer.Option("--port", help="on 127.0.0.1; any free one by default")] = 0,
+    run: Annotated[Path, Argument(help="a run's folder, going on or done", metavar="RUN")],
+    port: Port = 0,
 ) -> None:
     """Show a run's report in the browser while it trains; Ctrl-C ends it."""
     from fedmend.serve.loopback import serve_until_told
@@ -90,7 +96,58 @@ def watch(
         serve_until_told(server, lambda: typer.echo(f"{server.address} (Ctrl-C ends it)"))
 
 
-def add(app: typer.Typer) -> None:
-    """Put these commands among the others."""
-    for command in (run, watch):
-        app.command()(command)
+@app.command()
+def predict(
+    run: RunPath,
+    rows: Annotated[
+        KeyValues, Option("--with", help="new rows of a party", metavar="PARTY=FILE")
+    ] = None,
+    method: Method = None,
+    out: OutFolder = Path("predictions"),
+    alone: Annotated[
+        str | None,
+        Option("--alone", help="this party's part of the model only", metavar="PARTY"),
+    ] = None,
+    part: Annotated[
+        KeyValues,
+        Option("--part", help="a part that a party keeps in its kit", metavar="PARTY=KIT"),
+    ] = None,
+    engine: Annotated[
+        Engine, Option("--engine", help="local: rows here; flare: rows at the parties")
+    ] = "local",
+    kits: Annotated[
+        Path, Option("--kits", help="with flare: the folder of all kits", metavar="DIR")
+    ] = Path("kits"),
+) -> None:
+    """Predict new rows with a run's model: rows all parties know, and rows one of them knows."""
+    from fedmend.serve.commands import predict_command
+
+    predict_command(
+        run,
+        _files_by_party(rows or []),
+        out,
+        method=method,
+        alone=alone,
+        parts=_files_by_party(part or [], "--part"),
+        kits=kits if engine == "flare" else None,
+    )
+
+
+@app.command()
+def serve(run: RunPath, method: Method = None, port: Port = 0) -> None:
+    """Answer questions about new rows as JSON over HTTP, on this machine; Ctrl-C ends it."""
+    from fedmend.serve.serving import serve_run
+
+    serve_run(run, method, port)
+
+
+def _files_by_party(pairs: list[str], option: str = "--with") -> dict[str, Path]:
+    found: dict[str, Path] = {}
+    for pair in pairs:
+        party, equals, file = pair.partition("=")
+        if not equals or not file:
+            raise ConfigError(f"{option} {pair!r} names no file. Mend: {option} bank=rows.csv")
+        if party in found:
+            raise ConfigError(f"{option} names {party!r} twice. Mend: one for each party")
+        found[party] = Path(file)
+    return found

@@ -12,7 +12,7 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemaining
 from rich.table import Table
 
 from fedmend.federation import Entry
-from fedmend.flow.listening import Listener
+from fedmend.flow.live import Listener
 from fedmend.flow.manifest import StageEntry
 from fedmend.report.amounts import human_bytes, score_text
 from fedmend.report.mending import Mending
@@ -62,7 +62,7 @@ class TerminalListener(Listener):
 
     def stage(self, words: str) -> None:
         self._end_bar()
-        self.console.print(f"[bold]›[/] {escape(words)}", highlight=False)
+        self.console.print(f"[bold]›[/] {escape(words)}")
 
     def overview(self, found: Overview) -> None:
         # A run that goes on after somebody was absent has nothing new to tell.
@@ -81,11 +81,11 @@ class TerminalListener(Listener):
     def mended(self, found: Mending) -> None:
         self._end_bar()
         bullets(self.console, [line for pair in found.pairs for line in pair.sentences()])
-        self.console.print(f"  {found.words}", highlight=False)
+        self.console.print(f"  {found.words}")
 
     def corrected(self, found: dict[str, Any]) -> None:
         self._end_bar()
-        self.console.print(f"  {escape(found['says'])}", highlight=False)
+        self.console.print(f"  {escape(found['says'])}")
 
     def chose(self, choice: dict[str, Any]) -> None:
         self._end_bar()
@@ -95,7 +95,7 @@ class TerminalListener(Listener):
         if entry.reused:
             self._end_bar()
             what = f"{entry.stage} {entry.title}".rstrip()
-            self.console.print(f"[dim]· {escape(what)}: as before[/]", highlight=False)
+            self.console.print(f"[dim]· {escape(what)}: as before[/]")
 
     def scored(self, run: MethodRun) -> None:
         self._end_bar()
@@ -143,7 +143,7 @@ def bullets(console: Console, lines: Iterable[str]) -> None:
     grid.add_column(overflow="fold")
     for line in lines:
         grid.add_row("•", escape(line))
-    console.print(grid, highlight=False)
+    console.print(grid)
 
 
 def show_overview(console: Console, found: Overview) -> None:
@@ -152,7 +152,7 @@ def show_overview(console: Console, found: Overview) -> None:
     console.print(plain_table(head, rows))
     told = found.label_in_words().splitlines()
     if told:
-        console.print("\n".join(f"Label {escape(line)}" for line in told) + "\n", highlight=False)
+        console.print("\n".join(f"Label {escape(line)}" for line in told) + "\n")
     for title, sentences in found.sections():
         console.print(f"[bold]{title}[/]")
         bullets(console, sentences)
@@ -163,9 +163,9 @@ def show_ledger(
     console: Console, entries: Sequence[Entry], roles: Sequence[str] = (), party: str | None = None
 ) -> None:
     """The ledger in words, role by role."""
-    console.print(f"[bold]{escape(verdict(entries))}[/]", highlight=False)
+    console.print(f"[bold]{escape(verdict(entries))}[/]")
     for saw in what_was_seen(entries, roles, party=party):
-        console.print(f"\n{escape(saw.headline)}", highlight=False)
+        console.print(f"\n{escape(saw.headline)}")
         bullets(console, saw.sentences())
 
 

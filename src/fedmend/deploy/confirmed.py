@@ -21,7 +21,7 @@ from fedmend._files import write_whole
 from fedmend.data.sql import replace_passwords
 from fedmend.errors import ConfigError, Refused
 from fedmend.federation.engines.flare.events import printable
-from fedmend.flow.config.environment import REFERENCED, is_reference, look_up_names
+from fedmend.flow.config.references import REFERENCED, is_reference, look_up_names
 
 if TYPE_CHECKING:
     from fedmend.deploy.party_file import PartyFile

@@ -28,8 +28,8 @@ from fedmend.federation import Policy, Worker
 from fedmend.federation.bound import EVERY_RUN, declared
 from fedmend.federation.labels import LabelRecords
 from fedmend.federation.site import RECORDS
-from fedmend.flow.config.doubts import doubtful_columns
-from fedmend.flow.config.passwords import password_notes
+from fedmend.flow.config.references import password_notes
+from fedmend.flow.doubts import doubtful_columns
 from fedmend.flow.reading import all_problems, read_party
 from fedmend.secure.keys import fingerprint, remembered_keys
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from pydantic import Field, ValidationError
+from pydantic import Field
 
 from fedmend.data.table import Table
 from fedmend.deploy.confirmed import require_confirmed
@@ -23,9 +23,8 @@ from fedmend.federation.engines.flare.leftovers import KEEP_JOBS
 from fedmend.federation.policy import MACHINES_PREDICTIONS
 from fedmend.federation.randomness import kept_secret
 from fedmend.federation.site import RECORDS
-from fedmend.flow.config import PartySettings, problem_of
-from fedmend.flow.config.checks import cross_problems
-from fedmend.flow.config.environment import look_up
+from fedmend.flow.config import PartySettings, checked, party_problems
+from fedmend.flow.config.references import look_up
 from fedmend.flow.reading import read_party, split_by_id
 from fedmend.secure.psi_spu import PARTNER_ADDRESSES
 
@@ -101,19 +100,9 @@ def load_party(path: Path) -> PartyFile:
         raise ConfigError(
             f"cannot be read: {error}. Mend: it must be TOML in UTF-8", source=str(path)
         ) from error
-    problems: list[str] = []
-    found: PartyFile | None = None
-    try:
-        found = PartyFile.model_validate(raw)
-    except ValidationError as error:
-        problems += [problem_of(each, raw) for each in error.errors()]
-    # The checks of a federation.toml that look at one party.
-    about_others = ("no party has a label",)
-    problems += [
-        each for each in cross_problems({"party": [raw]}) if not each.startswith(about_others)
-    ]
+    found, problems = checked(PartyFile, raw, party_problems)
     if problems or found is None:
-        raise ConfigError(list(dict.fromkeys(problems)), source=str(path))
+        raise ConfigError(problems, source=str(path))
     found._source = path
     return found
 

@@ -21,7 +21,7 @@ from fedmend._files import write_whole
 from fedmend.deploy.certificates import issued_certificates, kit_certificates, require_valid
 from fedmend.errors import ConfigError, MissingExtra
 from fedmend.federation.engines.flare.kits import ADMIN, PARTY_CLASS, RELAY_CLASS, Kits
-from fedmend.flow.config.mended import moved, toml_text
+from fedmend.flow.config.rewriting import moved, toml_text
 
 if TYPE_CHECKING:
     from fedmend.flow.config import Config, PartySettings

@@ -11,18 +11,19 @@ from __future__ import annotations
 
 import itertools
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from fedmend._suggest import closest
+from fedmend.data.labels import LabelEncoder
 from fedmend.data.table import Table
 from fedmend.errors import DataError, FedmendError, FedmendWarning
 from fedmend.federation import Federation, Party
-from fedmend.flow.config.doubts import doubtful_columns
-from fedmend.flow.config.naming import MAJORITY
-from fedmend.flow.config.passwords import password_notes
-from fedmend.flow.config.seals import seal_notes
-from fedmend.flow.config.shapes import alike_doubts, alike_problems, class_doubts, mostly_alike
-from fedmend.flow.config.told_labels import told_label_notes, told_label_problems
+from fedmend.flow.config.references import password_notes
+from fedmend.flow.config.settings import MAJORITY
+from fedmend.flow.config.sniffing import mostly_alike
+from fedmend.flow.doubts import alike_doubts, class_doubts, doubtful_columns
 from fedmend.flow.reading import (
     all_problems,
     one_truth,
@@ -39,18 +40,17 @@ from fedmend.secure.identifiers import RULES, better_rule, describe_ids, shared_
 if TYPE_CHECKING:
     from fedmend.flow.config import Config, PartySettings
 
-__all__ = ["Findings", "check_data", "look"]
+__all__ = ["Findings", "alike_problems", "check_data", "look", "privacy_notes"]
 
 
+@dataclass
 class Findings:
-    """Problems stop a run; notes do not."""
+    """Problems stop a run; notes do not. parts: training and test tables by party."""
 
-    def __init__(self) -> None:
-        self.problems: list[str] = []
-        self.notes: list[str] = []
-        self.tables: dict[str, Table] = {}
-        self.parts: dict[str, dict[str, Table]] = {"training": {}, "test": {}}
-        self.test_labels: list[str] = []
+    problems: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    tables: dict[str, Table] = field(default_factory=dict)
+    parts: dict[str, dict[str, Table]] = field(default_factory=lambda: {"training": {}, "test": {}})
 
 
 def check_data(config: Config) -> Findings:
@@ -65,19 +65,18 @@ def check_data(config: Config) -> Findings:
         )
     if config.horizontal:
         found.problems += _misfits(config, "multiclass")
-    if config.horizontal and len(found.tables) == len(config.party):
-        found.problems += _nothing_to_train_on(found)
-        found.problems += alike_problems(found.tables)
-        found.notes += alike_doubts(found.tables)
-        found.notes += class_doubts(found.tables)
-    elif len(found.tables) == len(config.party):
-        _check_overlap(config, found)
-        _check_completion(config, found)
-        if len(config.labellers) > 1:
-            _check_labellers(config, found)
-    _check_device(config, found)
-    found.notes += seal_notes(config)
-    found.notes += told_label_notes(config)
+    if len(found.tables) == len(config.party):
+        between = _horizontal_problems if config.horizontal else _vertical_problems
+        found.problems += between(config, found)
+    if config.run.device != "cpu":
+        import torch
+
+        if not torch.cuda.is_available():
+            found.problems.append(
+                f"run.device = {config.run.device!r}, but there is no such device here. "
+                'Mend: device = "cpu"'
+            )
+    found.notes += privacy_notes(config)
     return found
 
 
@@ -108,10 +107,14 @@ def look(
         return overview(fed, shape=shape, curve=curve, training=training, progress=progress)
 
 
+# ---------------------------------------------------------------- one party
+
+
 def _check_party(config: Config, party: PartySettings, found: Findings) -> None:
+    name = party.name
     if party.data is None and party.sql is None:
         found.notes.append(
-            f"party {party.name!r} has its table elsewhere: 'fedmend party check' looks at it there"
+            f"party {name!r} has its table elsewhere: 'fedmend party check' looks at it there"
         )
         return
     found.notes += password_notes(party)
@@ -123,56 +126,61 @@ def _check_party(config: Config, party: PartySettings, found: Findings) -> None:
     except FedmendError as error:
         found.problems.append(str(error))
         return
-    found.tables[party.name] = train
+    found.tables[name] = train
     parts = (train, test) if test is not None else set_aside(config, train)
-    for part, table in zip(found.parts.values(), parts, strict=True):
-        part[party.name] = table
-    found.notes += doubtful_columns(train, party.name)
+    found.parts["training"][name], found.parts["test"][name] = parts
+    found.notes += doubtful_columns(train, name)
     if not train.feature_names:
-        found.notes.append(f"party {party.name!r} has no columns besides id and label")
-    if party.label is not None and _learns_alone_from(config, party.name):
-        _check_label(config, train, test, party.name, found)
+        found.notes.append(f"party {name!r} has no columns besides id and label")
+    if party.label is not None and _is_the_truth(config, name):
+        found.problems += _label_problems(config, train, parts, name)
         if not train.feature_names and any(method.name == "local" for method in config.method):
             found.problems.append(
-                f"method[local]: party {party.name!r} has no columns besides id and label, so "
-                "there is nothing to learn from alone. Mend: remove this [[method]]"
+                f"method[local]: party {name!r} has no columns besides id and label, so "
+                "there is nothing to learn from by itself. Mend: remove this [[method]]"
             )
     if test is not None:
         # Where several label, nobody needs to label the test rows but the reference.
         spared = party.label if len(config.labellers) > 1 else None
-        _check_same_columns(train, test, party.name, spared, found)
-        if test.label is not None:
-            found.test_labels.append(party.name)
-    elif party.label is not None:
-        found.test_labels.append(party.name)
+        absent = [each for each in train.names if each not in test.names and each != spared]
+        if absent:
+            found.problems.append(
+                _told(
+                    "the test table lacks this column of the training table",
+                    name,
+                    ", ".join(absent[:5]),
+                    "give both tables the same columns",
+                )
+            )
 
 
-def _learns_alone_from(config: Config, party: str) -> bool:
+def _told(problem: str, party: str, column: str | None, mend: str) -> str:
+    return str(DataError(problem, party=party, column=column, mend=mend))
+
+
+def _is_the_truth(config: Config, party: str) -> bool:
     """Whether a method takes this party's labels for the truth."""
-    if config.horizontal:
-        return False
-    alone = [method for method in config.method if method.name not in ANNOTATED]
-    if len(config.labellers) == 1:
-        return True
-    return any(method.params.get("label_party") == party for method in alone)
+    if config.horizontal or len(config.labellers) == 1:
+        return not config.horizontal
+    return any(
+        method.params.get("label_party") == party
+        for method in config.method
+        if method.name not in ANNOTATED
+    )
 
 
-def _check_label(
-    config: Config, table: Table, test: Table | None, party: str, found: Findings
-) -> None:
-    from fedmend.data.labels import LabelEncoder
-
+def _label_problems(
+    config: Config, table: Table, parts: tuple[Table, Table], party: str
+) -> Iterator[str]:
     assert table.label is not None
     try:
         task = LabelEncoder().fit(table.y, table.schema[table.label], party=party).task
         if not any("task" in method.params for method in config.method):
-            found.problems += _misfits(config, task)
-        if one_truth(config):
-            train, later = set_aside(config, table) if test is None else (table, test)
-            if later.label is not None:
-                require_known_classes(train, later, party)
+            yield from _misfits(config, task)
+        if one_truth(config) and parts[1].label is not None:
+            require_known_classes(*parts, party)
     except DataError as error:
-        found.problems.append(str(error.at(party)))
+        yield str(error.at(party))
 
 
 def _misfits(config: Config, task: str) -> Iterator[str]:
@@ -185,116 +193,70 @@ def _misfits(config: Config, task: str) -> Iterator[str]:
                 f"{'a number' if task == 'regression' else 'classes'}. "
                 f"Mend: choose from {', '.join(fitting)}"
             )
-    yield from told_label_problems(config, task)
-
-
-def _check_labellers(config: Config, found: Findings) -> None:
-    """Several labellers need classes they all write alike, and somebody's test labels."""
-    seen: dict[object, str] = {}
-    for party in config.labellers:
-        table = found.tables[party]
-        if table.schema[str(table.label)].kind == "continuous":
-            error = DataError(
-                "is a number, and methods for several labellers need classes",
-                party=party,
-                column=table.label,
-                mend='name the column of classes, or bin it; kinds = "nominal" for codes',
-            )
-            found.problems.append(str(error))
-        for value in table.y.dropna().unique().tolist():
-            seen.setdefault(value, party)
-    text = [value for value in seen if isinstance(value, str)]
-    other = [value for value in seen if not isinstance(value, str)]
-    if text and other:
-        found.problems.append(
-            f"labels are text at {seen[text[0]]!r} ({text[0]!r}) and not at {seen[other[0]]!r} "
-            f"({other[0]!r}). Mend: write the classes alike at all parties"
-        )
-    if len(seen) < 2:
-        found.problems.append(
-            f"the labels of {', '.join(config.labellers)} have one class only: {[*seen]}. "
-            "Mend: check the label columns"
-        )
-    found.notes += class_doubts({name: found.tables[name] for name in config.labellers})
-    _check_reference(config, found)
-
-
-def _check_reference(config: Config, found: Findings) -> None:
-    reference = config.evaluate.reference
-    if reference in (None, MAJORITY):
-        lacking = "" if found.test_labels else "no party has test labels"
-    else:
-        lacking = (
-            "" if reference in found.test_labels else f"party {reference!r} has no test labels"
-        )
-    if lacking:
-        found.problems.append(
-            f"evaluate.reference: {lacking}. "
-            "Mend: give a test table the label column, or name another reference"
+    asked = [each.shown_as for each in config.method if each.params.get("label_dp") is not None]
+    if task == "regression" and asked:
+        yield (
+            f"{', '.join(asked)}: label_dp is for classes, and the label is taken for a number. "
+            "Mend: cut the numbers into classes first, or leave label_dp out"
         )
 
 
-def _check_completion(config: Config, found: Findings) -> None:
-    if config.complete is None:
-        return
-    rule = RULES[config.align.normalise]
-    ids = {
-        name: {rule(each) for each in table.ids.tolist()} for name, table in found.tables.items()
-    }
-    common = set.intersection(*ids.values())
-    source = config.complete.params.get("source")
-    if not any(own - common for name, own in ids.items() if source in (None, name)):
-        found.problems.append(
-            f"complete: {source or 'no party'} has {'no ' if source else ''}rows that the others "
-            "lack, so there is nothing to complete. Mend: remove [complete]"
-        )
+# ---------------------------------------------------------------- other columns of the same people
 
 
-def _check_same_columns(
-    train: Table, test: Table, party: str, spared: str | None, found: Findings
-) -> None:
-    absent = [name for name in train.names if name not in test.names and name != spared]
-    if absent:
-        error = DataError(
-            "the test table lacks this column of the training table",
-            party=party,
-            column=", ".join(absent[:5]),
-            mend="give both tables the same columns",
-        )
-        found.problems.append(str(error))
-
-
-def _check_overlap(config: Config, found: Findings) -> None:
+def _vertical_problems(config: Config, found: Findings) -> Iterator[str]:
+    tables = found.tables
     if config.align.mode == "same-order":
-        sizes = {name: len(table) for name, table in found.tables.items()}
+        sizes = {name: len(table) for name, table in tables.items()}
         if len(set(sizes.values())) > 1:
-            told = ", ".join(f"{name} {rows:,}" for name, rows in sizes.items())
-            found.problems.append(
-                f'align.mode = "same-order", but the tables differ in their rows: {told}. '
+            rows = ", ".join(f"{name} {rows:,}" for name, rows in sizes.items())
+            yield (
+                f'align.mode = "same-order", but the tables differ in their rows: {rows}. '
                 'Mend: mode = "ecdh"'
             )
-        return
+    else:
+        yield from _overlap_problems(config, found)
+    if config.complete is not None:
+        ids = _ids_by(config.align.normalise, tables)
+        common = set.intersection(*ids.values())
+        source = config.complete.params.get("source")
+        if not any(own - common for name, own in ids.items() if source in (None, name)):
+            yield (
+                f"complete: {source or 'no party'} has {'no ' if source else ''}rows that the "
+                "others lack, so there is nothing to complete. Mend: remove [complete]"
+            )
+    if len(config.labellers) > 1:
+        labelled = {name: tables[name] for name in config.labellers}
+        yield from _class_problems(labelled, "methods for several annotators")
+        found.notes += class_doubts(labelled)
+        yield from _reference_problems(config, found)
+
+
+def _ids_by(rule: str, tables: Mapping[str, Table]) -> dict[str, set[bytes]]:
+    make = RULES[rule]
+    return {name: {make(each) for each in table.ids.tolist()} for name, table in tables.items()}
+
+
+def _overlap_problems(config: Config, found: Findings) -> Iterator[str]:
     rule = config.align.normalise
-    ids = {
-        name: {RULES[rule](each) for each in table.ids.tolist()}
-        for name, table in found.tables.items()
-    }
+    ids = _ids_by(rule, found.tables)
     pairs = [pair for pair in itertools.combinations(ids, 2) if not ids[pair[0]] & ids[pair[1]]]
     for one, two in pairs:
-        styles = " and ".join(describe_ids(found.tables[name].ids) for name in (one, two))
-        found.problems.append(
+        tables = {name: found.tables[name] for name in (one, two)}
+        styles = " and ".join(describe_ids(table.ids) for table in tables.values())
+        yield (
             f"parties {one!r} and {two!r} share no id ({styles}; compared as "
             f"align.normalise = {rule!r} says). Mend: name the columns that hold the same ids"
-            + _other_rule(found.tables[one], found.tables[two])
-            + _other_shape(found.tables[one], found.tables[two])
+            + _other_rule(tables)
+            + _other_shape(*tables.values())
         )
     if not pairs and not set.intersection(*ids.values()):
-        found.problems.append(
+        yield (
             f"every two of {', '.join(ids)} share ids, but no id is known to all of them. "
             "Mend: leave out the party whose people are others, or give it the rows it lacks"
         )
     elif not pairs and len(ids) > 1:
-        found.problems += _too_few_shared(config, found)
+        yield from _too_few_shared(config, found)
     shared = shared_by_rule([table.ids.tolist() for table in found.tables.values()])
     better = better_rule(shared, rule)
     if shared.get(rule) and better != rule:
@@ -309,11 +271,8 @@ def _too_few_shared(config: Config, found: Findings) -> Iterator[str]:
     """A run aligns training and test rows apart, and a party may refuse so few of either."""
     strictest = max(config.party, key=lambda party: party.policy.build().min_intersection)
     least = strictest.policy.build().min_intersection
-    rule = RULES[config.align.normalise]
     for part, tables in found.parts.items():
-        shared = set.intersection(
-            *({rule(each) for each in table.ids.tolist()} for table in tables.values())
-        )
+        shared = set.intersection(*_ids_by(config.align.normalise, tables).values())
         if len(shared) < least:
             yield (
                 f"{len(shared):,} {part} rows are known to all, and party {strictest.name!r} takes "
@@ -322,24 +281,12 @@ def _too_few_shared(config: Config, found: Findings) -> Iterator[str]:
             )
 
 
-def _nothing_to_train_on(found: Findings) -> Iterator[str]:
-    """A party of very few rows may have all of them set aside."""
-    for party, table in found.parts["training"].items():
-        if not len(table):
-            yield (
-                f"party {party!r}: all of its {len(found.tables[party]):,} rows are set aside for "
-                "tests. Mend: leave it out, a smaller evaluate.test_share, or another run.seed"
-            )
-
-
-def _other_rule(one: Table, two: Table) -> str:
+def _other_rule(tables: Mapping[str, Table]) -> str:
     """The rule under which two tables do share ids, if there is one."""
-    for rule, make in RULES.items():
-        known = [{make(each) for each in table.ids.tolist()} for table in (one, two)]
-        if known[0] & known[1]:
-            return (
-                f', or align.normalise = "{rule}", by which they share {len(known[0] & known[1]):,}'
-            )
+    for rule in RULES:
+        shared = set.intersection(*_ids_by(rule, tables).values())
+        if shared:
+            return f', or align.normalise = "{rule}", by which they share {len(shared):,}'
     return ""
 
 
@@ -351,13 +298,134 @@ def _other_shape(one: Table, two: Table) -> str:
     return f'; or, as they have {same} columns, run.shape = "horizontal" and a method for it'
 
 
-def _check_device(config: Config, found: Findings) -> None:
-    if config.run.device == "cpu":
+def _reference_problems(config: Config, found: Findings) -> Iterator[str]:
+    reference = config.evaluate.reference
+    labelled = [name for name, table in found.parts["test"].items() if table.label is not None]
+    if reference not in (None, MAJORITY) and reference not in labelled:
+        lacking = f"party {reference!r} has no test labels"
+    elif not labelled:
+        lacking = "no party has test labels"
+    else:
         return
-    import torch
+    yield (
+        f"evaluate.reference: {lacking}. "
+        "Mend: give a test table the label column, or name another reference"
+    )
 
-    if not torch.cuda.is_available():
-        found.problems.append(
-            f"run.device = {config.run.device!r}, but there is no such device here. "
-            'Mend: device = "cpu"'
+
+# ---------------------------------------------------------------- the same columns of other people
+
+
+def _horizontal_problems(config: Config, found: Findings) -> Iterator[str]:
+    for party, table in found.parts["training"].items():
+        if not len(table):  # a party of very few rows may have all of them set aside
+            yield (
+                f"party {party!r}: all of its {len(found.tables[party]):,} rows are set aside for "
+                "tests. Mend: leave it out, a smaller evaluate.test_share, or another run.seed"
+            )
+    yield from alike_problems(found.tables)
+    found.notes += alike_doubts(found.tables)
+    found.notes += class_doubts(found.tables)
+
+
+def alike_problems(tables: Mapping[str, Table]) -> Iterator[str]:
+    """Differences between tables that should have the same columns and the same label."""
+    (first, model), *others = tables.items()
+    for name, table in others:
+        lacking = [column for column in model.feature_names if column not in table.names]
+        extra = [column for column in table.feature_names if column not in model.names]
+        for column in lacking[:3]:
+            near = closest(column, extra)
+            yield _told(
+                f"party {first!r} has this column and this party has not",
+                name,
+                column,
+                f"rename {near!r} in the table of {name!r}, if it is the same column"
+                if near
+                else f"give all parties the same columns, or drop = [{column!r}] where it is",
+            )
+        renamed = {closest(column, extra) for column in lacking}
+        for column in [each for each in extra if each not in renamed][:3]:
+            mend = f"drop = [{column!r}] at {name!r}, or give it to all parties"
+            yield _told(f"party {first!r} has no such column", name, column, mend)
+        for column in [each for each in model.feature_names if each in table.names]:
+            mine, theirs = model.schema[column].kind, table.schema[column].kind
+            if not _go_together(mine, theirs):
+                mend = f'write it alike, or kinds = {{{column} = "{mine}"}} at both'
+                yield _told(f"is {theirs} here and {mine} at {first!r}", name, column, mend)
+    labelled = {name: table for name, table in tables.items() if table.label is not None}
+    if len({table.label for table in labelled.values()}) > 1:
+        names = ", ".join(f"{name}: {table.label}" for name, table in labelled.items())
+        yield f"the label has several names ({names}). Mend: name the column alike at all parties"
+        return
+    # A column without a value is taken for numbers; here it only says: no labels.
+    labelled = {name: table for name, table in labelled.items() if table.y.notna().any()}
+    yield from _class_problems(labelled, "methods of horizontal federations")
+
+
+def _go_together(one: str, other: str) -> bool:
+    """Whether one encoder can serve both; a column of two values may have more elsewhere."""
+    numbers, categories = {"continuous", "integer", "binary"}, {"binary", "nominal", "ordinal"}
+    return one == other or {one, other} <= numbers or {one, other} <= categories
+
+
+def _class_problems(tables: Mapping[str, Table], asking: str) -> Iterator[str]:
+    """Several parties' labels must be classes that they all write alike."""
+    kinds = {name: table.schema[str(table.label)].kind for name, table in tables.items()}
+    if "continuous" in kinds.values():
+        mend = 'name the column of classes, or bin it; kinds = "nominal" for codes'
+        for name in [each for each in kinds if kinds[each] == "continuous"]:
+            yield _told(f"is a number, and {asking} need classes", name, tables[name].label, mend)
+        return
+    seen: dict[object, str] = {}
+    for name, table in tables.items():
+        for value in table.y.dropna().unique().tolist():
+            seen.setdefault(value, name)
+    text = [value for value in seen if isinstance(value, str)]
+    other = [value for value in seen if not isinstance(value, str)]
+    if text and other:
+        yield (
+            f"labels are text at {seen[text[0]]!r} ({text[0]!r}) and not at {seen[other[0]]!r} "
+            f"({other[0]!r}). Mend: write the classes alike at all parties"
+        )
+    if len(seen) < 2:
+        yield (
+            f"the labels of {', '.join(tables) or 'all parties'} have one class only: {[*seen]}. "
+            "Mend: check the label columns"
+        )
+
+
+# ---------------------------------------------------------------- privacy
+
+
+def privacy_notes(config: Config) -> Iterator[str]:
+    """Where a promise of one method does not hold for the file as a whole."""
+    open_ = [
+        each.shown_as
+        for each in config.method
+        if each.params.get("seal") is False and each.name not in ANNOTATED
+    ]
+    if open_:
+        yield (
+            f"{', '.join(open_)}: seal = false lets the coordinator read every embedding and "
+            "gradient also between machines, where by default it only passes them on. Mend: leave "
+            "seal out"
+        )
+    given = {each.shown_as: each.params.get("label_dp") for each in config.method}
+    private = {title: float(epsilon) for title, epsilon in given.items() if epsilon is not None}
+    several = sorted(set(private.values()))
+    if len(several) > 1:
+        yield (
+            f"label_dp is {' and '.join(f'{each:g}' for each in several)} in one file: each is a "
+            f"draw of its own, and together a label is reported with ε = {sum(several):g}. Mend: "
+            "one label_dp for all methods, which then share a draw"
+        )
+    # Of the local method nothing leaves the label party.
+    local = {each.shown_as for each in config.method if each.name == "local"}
+    plain = [title for title in given if title not in private and title not in local]
+    if private and plain:
+        yield (
+            f"{', '.join(plain)} learns from labels as they are where it is trained before "
+            f"{', '.join(private)}, so that label_dp does not bound what this run tells of them; "
+            "after it, from the same draws. Mend: label_dp for all methods of the file"
         )

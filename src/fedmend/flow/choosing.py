@@ -3,6 +3,11 @@
 All candidates train on the first fold, then all on the second, and so on, until the folds or the
 time are at their end; candidates are compared on the folds that they all have. What is chosen is
 then trained on all rows, like a method that the file names.
+
+Folds are drawn over the common order of the aligned rows, which says nothing about anybody, so
+that all parties can be told which rows to hold out. A held-out row is in no training table of its
+fold, also not as a row of one party. In a horizontal federation every party holds out rows of
+its own.
 """
 
 from __future__ import annotations
@@ -16,68 +21,29 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from fedmend.errors import ConfigError, FedmendError, FedmendWarning
-from fedmend.federation import Federation
-from fedmend.flow.config.naming import AUTO, COMPLETED, CORRECTED
-from fedmend.flow.folds import fold, forget, horizontal_fold
+from fedmend.federation import Alignment, AlignmentCounts, Federation, Worker, exposed
+from fedmend.federation.bound import declare
+from fedmend.federation.rows import Asked
+from fedmend.flow.config.settings import COMPLETED, CORRECTED, AutoSettings
 from fedmend.flow.scoring import Reference, measure
-from fedmend.methods.registry import ANNOTATED, HORIZONTAL, METHODS, contestants, make, method_class
+from fedmend.methods.registry import ANNOTATED, HORIZONTAL, METHODS, make
 from fedmend.report.amounts import score_text
 from fedmend.report.plots import pretty
 from fedmend.report.record import better_is_higher
 
 if TYPE_CHECKING:
-    from fedmend.flow.config import Config
-    from fedmend.flow.listening import Listener
+    from fedmend.flow.live import Listener
 
-__all__ = ["Candidate", "Choice", "Choosing", "Contest", "candidates_of", "main_metric"]
+__all__ = ["Candidate", "Choice", "Contest", "FoldWorker", "candidates_of", "fold", "main_metric"]
 
 logger = logging.getLogger(__name__)
 
 JUDGE = "judge"
 FEW_ROWS = 40
 """With fewer aligned rows the folds say more about chance than about methods."""
-
-
-@dataclass(frozen=True)
-class Choosing:
-    """How a method is chosen.
-
-    candidates: names of methods, or None for those that fit. folds: of the cross-validation.
-    budget: seconds for all of it; the first fold of every candidate is always finished.
-    params: for every candidate that has such a parameter.
-    """
-
-    candidates: tuple[str, ...] | None = None
-    folds: int = 3
-    budget: float = 120.0
-    params: dict[str, Any] = field(default_factory=dict)
-
-    @classmethod
-    def of(cls, config: Config) -> Choosing | None:
-        """As a federation.toml has it."""
-        asked = next((each for each in config.method if each.name == AUTO), None)
-        if asked is None:
-            return None
-        params = asked.params
-        own = {key: params.pop(key) for key in ("candidates", "folds", "budget") if key in params}
-        if "candidates" in own:
-            own["candidates"] = tuple(own["candidates"])
-        return cls(**own, params=params)
-
-    def names(self, *, horizontal: bool, several: bool, torn: bool = True) -> tuple[str, ...]:
-        """The methods worth trying, the cheapest first.
-
-        several: parties label. torn: one party alone has rows, worth methods that use them.
-        """
-        if self.candidates is not None:
-            return self.candidates
-        return contestants(horizontal=horizontal, annotators=several, torn=torn)
-
-    def params_of(self, name: str) -> dict[str, Any]:
-        """What of the shared parameters this method knows."""
-        known = method_class(name)().get_params()
-        return {key: value for key, value in self.params.items() if key in known}
 
 
 @dataclass
@@ -142,11 +108,97 @@ class Choice:
         return cls(**{key: value for key, value in stored.items() if key != "chosen"})
 
 
+# ---------------------------------------------------------------- rows that are held out
+
+
+class FoldWorker(Worker):
+    """Makes two further tables of a party's table: rows to train on, and rows held out."""
+
+    @exposed(kind="count")
+    def split(self, train: str, held: str, rows: np.ndarray) -> dict[str, int]:
+        """Hold out these rows, by their places in the common order.
+
+        train, held: names of the further tables, aligned among the parties of this scope.
+        """
+        own, table = self.alignment, self.table
+        out = own.aligned[rows]
+        self.site.tables[held] = table.take(out)
+        nobody = np.zeros(0, dtype=np.int64)
+        self.site.alignments[self._scope(held)] = Alignment(np.arange(len(out)), nobody)
+        kept = np.setdiff1d(np.arange(len(table)), out)
+        place = np.full(len(table), -1, dtype=np.int64)
+        place[kept] = np.arange(len(kept))
+        self.site.tables[train] = table.take(kept)
+        inside = np.ones(len(own.aligned), dtype=bool)
+        inside[rows] = False
+        found = Alignment(place[own.aligned[inside]], place[own.unaligned])
+        self.site.alignments[self._scope(train)] = found
+        return {"aligned": len(found.aligned), "unaligned": len(found.unaligned)}
+
+    @exposed(kind="control", over_rows=True)
+    def split_own(self, train: str, held: str, number: int, folds: int) -> None:
+        """Hold out one of `folds` parts of this party's rows."""
+        table, out = self.table, self._own_part(number, folds)
+        self.site.tables[train], self.site.tables[held] = table.take(~out), table.take(out)
+
+    def _own_part(self, number: int, folds: int) -> np.ndarray:
+        order = self.site.rng("folds").permutation(len(self.table))
+        out = np.zeros(len(self.table), dtype=bool)
+        out[order[number::folds]] = True
+        return out
+
+    def rows_asked(self, method: str, kwargs: Mapping[str, Any]) -> list[Asked]:
+        """A fold is refused before its tables exist, whatever would be asked of them."""
+        if method == "split":
+            return [self.alignment.aligned[kwargs["rows"]]]
+        out = self._own_part(kwargs["number"], kwargs["folds"])
+        return [out, ~out]
+
+    @exposed(kind="control")
+    def forget(self, names: list[str]) -> None:
+        """Drop tables of folds."""
+        for name in names:
+            self.site.tables.pop(name, None)
+            self.site.alignments.pop(self._scope(name), None)
+
+    def _scope(self, dataset: str) -> str:
+        """Another table among the same parties."""
+        _, at, members = self.scope.partition("@")
+        return f"{dataset}{at}{members}"
+
+
+def fold(
+    fed: Federation, number: int, folds: int, seed: int, *, horizontal: bool = False
+) -> tuple[Federation, Federation]:
+    """Fold `number` of a federation: to train on, and to test on.
+
+    Of an aligned one only rows whose sides are all real are held out.
+    """
+    train, held = fed.on(f"{fed.dataset}-fold{number}"), fed.on(f"{fed.dataset}-held{number}")
+    with fed.workers(FoldWorker) as group:
+        if horizontal:
+            group.split_own(train.dataset, held.dataset, number, folds)
+            return train, held
+        real = fed.alignment.aligned - fed.alignment.completed
+        order = np.random.default_rng([seed, folds]).permutation(real)
+        rows = np.sort(order[number::folds])
+        counts = group.split(train.dataset, held.dataset, rows)
+    aligned = {each["aligned"] for each in counts.values()}
+    assert len(aligned) == 1, "all parties hold out the same places of one order"
+    unaligned = {party: each["unaligned"] for party, each in counts.items()}
+    train.note_alignment(AlignmentCounts(aligned.pop(), unaligned, fed.alignment.completed))
+    held.note_alignment(AlignmentCounts(len(rows), dict.fromkeys(fed.names, 0)))
+    return train, held
+
+
+declare("auto", FoldWorker)
+
+
 # ---------------------------------------------------------------- what fits
 
 
 def candidates_of(
-    fed: Federation, how: Choosing, *, horizontal: bool, completed: bool, corrected: bool
+    fed: Federation, how: AutoSettings, *, horizontal: bool, completed: bool, corrected: bool
 ) -> list[Candidate]:
     """The methods worth trying here, the cheapest first.
 
@@ -177,7 +229,7 @@ class Contest:
     """
 
     views: Mapping[tuple[bool, bool], Federation]
-    how: Choosing
+    how: AutoSettings
     reference: Reference
     metrics: list[str]
     horizontal: bool
@@ -237,14 +289,14 @@ class Contest:
 
     def _one_fold(self, number: int, candidates: list[Candidate]) -> None:
         """Train and score every candidate on one fold."""
-        made: dict[Any, tuple[Federation, Federation, list[str]]] = {}
+        made: dict[Any, tuple[Federation, Federation]] = {}
         for at, candidate in enumerate(candidates):
             if candidate.skipped:
                 continue
             view = (candidate.corrected, candidate.completed)
             if view not in made:
                 made[view] = self._fold(self.views[view], number)
-            train, held, _ = made[view]
+            train, held = made[view]
             if candidate.corrected and self.judge is not None:
                 if JUDGE not in made:
                     made[JUDGE] = self._fold(self.judge, number)
@@ -261,18 +313,15 @@ class Contest:
             done = number * len(candidates) + at + 1
             total = self.how.folds * len(candidates)
             self.listener.progress(f"fold {number + 1}", done, total)
-        for train, _, tables in made.values():
-            forget(train, tables)
+        for train, held in made.values():
+            with train.workers(FoldWorker) as group:
+                group.forget([train.dataset, held.dataset])
 
-    def _fold(self, fed: Federation, number: int) -> tuple[Federation, Federation, list[str]]:
-        if self.horizontal:
-            return horizontal_fold(fed, number, self.how.folds)
-        return fold(fed, number, self.how.folds, self.seed)
+    def _fold(self, fed: Federation, number: int) -> tuple[Federation, Federation]:
+        return fold(fed, number, self.how.folds, self.seed, horizontal=self.horizontal)
 
     def _score(self, candidate: Candidate, train: Federation, held: Federation) -> dict[str, float]:
-        estimator = make(candidate.name, self.how.params_of(candidate.name))
-        if "seed" in estimator.get_params():
-            estimator.set_params(seed=self.seed)
+        estimator = make(candidate.name, self.how.params_of(candidate.name), self.seed)
         reference = self.reference
         if candidate.corrected or candidate.name in HORIZONTAL:
             reference = Reference(tuple(held.label_parties), own=True)

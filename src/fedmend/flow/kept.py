@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
+from fedmend._files import beside
 from fedmend._json import write_json
 from fedmend.errors import ResumeError
 from fedmend.federation import AlignmentCounts, Federation, Worker, exposed
@@ -42,17 +44,12 @@ class AlignmentKeeper(Worker):
 
     @exposed(kind="control")
     def save(self, path: str) -> None:
-        folder = self.site.folder(path)
-        folder.mkdir(parents=True, exist_ok=True)
-        part = folder / f"{self.scope}.part.npz"
-        alignment = self.alignment
-        np.savez(part, aligned=alignment.aligned, unaligned=alignment.unaligned)
-        part.replace(self._file(path))
+        own = self.alignment
+        self._write_arrays(path, "npz", aligned=own.aligned, unaligned=own.unaligned)
 
     @exposed(kind="count", over_rows=False)
     def load(self, path: str) -> dict[str, int]:
-        with np.load(self._file(path), allow_pickle=False) as stored:
-            kept = Alignment(stored["aligned"], stored["unaligned"])
+        kept = Alignment(**self._read_arrays(path, "npz"))
         rows = len(self.table)
         everything = np.sort(np.concatenate([kept.aligned, kept.unaligned]))
         if not np.array_equal(everything, np.arange(rows)):
@@ -64,14 +61,28 @@ class AlignmentKeeper(Worker):
         self.site.alignments[self.scope] = kept
         return {"aligned": len(kept.aligned), "unaligned": len(kept.unaligned)}
 
-    def _file(self, path: str) -> Path:
-        return self.site.folder(path) / f"{self.scope}.npz"
+    def _file(self, path: str, ending: str) -> Path:
+        return self.site.folder(path) / f"{self.scope}.{ending}"
+
+    def _write_arrays(self, path: str, ending: str, **arrays: np.ndarray) -> None:
+        target = self._file(path, ending)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with beside(target) as part, part.open("wb") as file:
+            np.savez(file, **arrays)  # type: ignore[arg-type]
+
+    def _read_arrays(self, path: str, ending: str) -> dict[str, np.ndarray]:
+        """Nothing where no such file was kept."""
+        file = self._file(path, ending)
+        if ending != "npz" and not file.is_file():
+            return {}
+        with np.load(file, allow_pickle=False) as stored:
+            return dict(stored)
 
 
 def keep_alignment(fed: Federation, path: Path) -> None:
     """Let every party keep its side; a mark of ours says that all of them have."""
-    with fed.workers(AlignmentKeeper) as crew:
-        crew.save(str(path))
+    with fed.workers(AlignmentKeeper) as group:
+        group.save(str(path))
     path.mkdir(parents=True, exist_ok=True)
     (path / f"{fed.scope}.kept").touch()
 
@@ -80,8 +91,8 @@ def restore_alignment(fed: Federation, path: Path) -> bool:
     """Take back what was kept; False when nothing (or not everything) was."""
     if not (path / f"{fed.scope}.kept").is_file():
         return False
-    with fed.workers(AlignmentKeeper) as crew:
-        _note(fed, crew.load(str(path)))
+    with fed.workers(AlignmentKeeper) as group:
+        _note(fed, group.load(str(path)))
     return True
 
 
@@ -97,85 +108,72 @@ def _note(fed: Federation, counts: dict[str, dict[str, int]], completed: int = 0
 
 
 class CompletionKeeper(AlignmentKeeper):
-    """Writes this party's mended table, with its alignment, into its own folder, and back."""
+    """Writes this party's mended table, with all that belongs to it, into its folder, and back.
+
+    ``.parquet``: the table. ``.settled``: there where its labels hold nothing that is not reported
+    already. ``.labels.npz``, ``.own.fmw``, ``.confidence.npz``: how likely labels are, this party's
+    own model, and how far completed cells are trusted, where it has them.
+    """
 
     @exposed(kind="control")
     def save_table(self, path: str) -> None:
         self.save(path)
-        target = self._table_file(path)
+        site, dataset = self.site, self._dataset
+        target = self._file(path, "parquet")
         part = target.with_name(f"{self.scope}.part.parquet")
         self.table.to_parquet(part, id=ID)
         part.replace(target)
-        settled = self._settled_file(path)
-        if self.site.labels.is_settled(self._dataset, self.site.tables[self._dataset]):
+        settled = self._file(path, "settled")
+        settled.unlink(missing_ok=True)
+        if site.labels.is_settled(dataset, site.tables[dataset]):
             settled.touch()
-        else:
-            settled.unlink(missing_ok=True)
-        belief = label_belief(self.site, self._dataset)
+        belief, own = label_belief(site, dataset), own_model(site, dataset)
         if belief is not None:
             classes = np.array(json.dumps(list(belief.classes)))
-            np.savez(self._belief_file(path), classes=classes, likelihood=belief.likelihood)
-        own = own_model(self.site, self._dataset)
+            self._write_arrays(path, "labels.npz", classes=classes, likelihood=belief.likelihood)
         if own is not None:
-            write_file(self._model_file(path), own.to_wire())
-        cells = cell_confidence(self.site, self._dataset)
+            write_file(self._file(path, "own.fmw"), own.to_wire())
+        cells = cell_confidence(site, dataset)
         if cells is not None:
             names, values = np.array(list(cells)), np.stack(list(cells.values()))
-            np.savez(self._cells_file(path), names=names, values=values)
+            self._write_arrays(path, "confidence.npz", names=names, values=values)
 
     @exposed(kind="count", over_rows=False)
     def load_table(self, path: str) -> dict[str, int]:
         from fedmend.data.readers import read
 
-        self.site.tables[self._dataset] = table = read(self._table_file(path), id=ID)
-        if self._settled_file(path).is_file():
-            self.site.labels.settle(self._dataset, table)
-        if self._belief_file(path).is_file():
-            with np.load(self._belief_file(path), allow_pickle=False) as stored:
-                classes = tuple(json.loads(stored["classes"].item()))
-                keep_belief(self.site, self._dataset, Belief(classes, stored["likelihood"]))
-        if self._model_file(path).is_file():
-            own = Part.from_wire(read_file(self._model_file(path), self.site.name))
-            keep_own_model(self.site, self._dataset, own)
-        if self._cells_file(path).is_file():
-            with np.load(self._cells_file(path), allow_pickle=False) as stored:
-                cells = dict(zip(stored["names"].tolist(), stored["values"], strict=True))
-            keep_confidence(self.site, self._dataset, cells)
+        site, dataset = self.site, self._dataset
+        site.tables[dataset] = table = read(self._file(path, "parquet"), id=ID)
+        if self._file(path, "settled").is_file():
+            site.labels.settle(dataset, table)
+        if belief := self._read_arrays(path, "labels.npz"):
+            classes: tuple[Any, ...] = tuple(json.loads(belief["classes"].item()))
+            keep_belief(site, dataset, Belief(classes, belief["likelihood"]))
+        if self._file(path, "own.fmw").is_file():
+            own = read_file(self._file(path, "own.fmw"), site.name)
+            keep_own_model(site, dataset, Part.from_wire(own))
+        if cells := self._read_arrays(path, "confidence.npz"):
+            by_name = dict(zip(cells["names"].tolist(), cells["values"], strict=True))
+            keep_confidence(site, dataset, by_name)
         return self.load(path)
 
     @property
     def _dataset(self) -> str:
         return self.scope.partition("@")[0]
 
-    def _belief_file(self, path: str) -> Path:
-        return self.site.folder(path) / f"{self.scope}.labels.npz"
-
-    def _settled_file(self, path: str) -> Path:
-        """There where the table's labels hold nothing that is not told already."""
-        return self.site.folder(path) / f"{self.scope}.settled"
-
-    def _model_file(self, path: str) -> Path:
-        return self.site.folder(path) / f"{self.scope}.own.fmw"
-
-    def _cells_file(self, path: str) -> Path:
-        return self.site.folder(path) / f"{self.scope}.confidence.npz"
-
-    def _table_file(self, path: str) -> Path:
-        return self.site.folder(path) / f"{self.scope}.parquet"
-
 
 def keep_completion(fed: Federation, path: Path) -> None:
     """Let every party keep its table of a mended federation; here, what is said of it."""
-    with fed.workers(CompletionKeeper) as crew:
-        crew.save_table(str(path))
+    with fed.workers(CompletionKeeper) as group:
+        group.save_table(str(path))
     write_json(path / f"{fed.scope}.json", {"completed": fed.alignment.completed})
 
 
 def restore_completion(fed: Federation, path: Path) -> None:
     """Take back what :func:`keep_completion` kept."""
     stored = json.loads((path / f"{fed.scope}.json").read_text(encoding="utf-8"))
-    with fed.workers(CompletionKeeper) as crew:
-        _note(fed, crew.load_table(str(path)), int(stored["completed"]))
+    with fed.workers(CompletionKeeper) as group:
+        _note(fed, group.load_table(str(path)), int(stored["completed"]))
 
 
 declare(EVERY_RUN, AlignmentKeeper)

@@ -1,7 +1,7 @@
-"""What a run tells while it goes on: ``live.json`` in its folder, for `fedmend watch`.
+"""Who hears how a run goes on: nobody, the terminal, or ``live.json``, for `fedmend watch`.
 
-The file holds the record as far as it goes, the curve of the present training included. It is
-written whole, at most once a second, and is gone when the report is there.
+The file in the run's folder holds the record as far as it goes, the curve of the present training
+included. It is written whole, at most once a second, and is gone when the report is there.
 """
 
 from __future__ import annotations
@@ -11,20 +11,51 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fedmend._json import typed, write_json
 from fedmend.errors import DataError
-from fedmend.flow.listening import Listener
-from fedmend.flow.manifest import StageEntry
-from fedmend.report.mending import Mending
-from fedmend.report.overview import Overview
 from fedmend.report.record import MethodRun, RunRecord
 
-__all__ = ["LIVE_FILE", "LiveListener", "LiveState", "read_live"]
+if TYPE_CHECKING:
+    from fedmend.flow.manifest import StageEntry
+    from fedmend.report.mending import Mending
+    from fedmend.report.overview import Overview
+
+__all__ = ["LIVE_FILE", "Listener", "LiveListener", "LiveState", "read_live"]
 
 LIVE_FILE = "live.json"
 SECONDS = 1.0
+
+
+class Listener:
+    """Hears how a run goes on; the command line draws it, the library stays silent."""
+
+    def stage(self, words: str) -> None:
+        """A stage begins."""
+
+    def overview(self, found: Overview) -> None:
+        """The overview is there."""
+
+    def progress(
+        self, title: str, done: int, total: int, facts: dict[str, float] | None = None
+    ) -> None:
+        """A part of a stage is done: rows of an alignment, epochs of a training."""
+
+    def mended(self, found: Mending) -> None:
+        """Rows were completed."""
+
+    def corrected(self, found: dict[str, Any]) -> None:
+        """Labels were corrected."""
+
+    def chose(self, choice: dict[str, Any]) -> None:
+        """A method was chosen by cross-validation."""
+
+    def done(self, entry: StageEntry) -> None:
+        """A stage is done, or taken up from before."""
+
+    def scored(self, run: MethodRun) -> None:
+        """A method was trained and scored."""
 
 
 @dataclass(frozen=True)

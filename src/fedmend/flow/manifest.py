@@ -1,39 +1,59 @@
-"""``manifest.json``: which stages a run went through, from what, with which settings, to what.
+"""The folder of a run, and its ``manifest.json``: which stages it went through, from what, to what.
 
 An entry tells a stage (of ``train`` and ``evaluate``: a method under a seed) by its fingerprint,
 which is made of its settings and of the hashes of what it started from. A stage whose fingerprint
 and outputs are as they were need not be done again.
+
+A run works in ``<folder>.part``, which gets its name only when all of it is there. An interrupted
+run leaves its ``.part``, from which it goes on. One that failed leaves it only when stages are done
+that took time, or when asked to. A finished run that goes on (because later settings have changed)
+is worked on as a copy, and replaced when that is whole.
 """
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import hashlib
 import json
+import os
+import shutil
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fedmend._json import plain, typed, write_json
 from fedmend._version import __version__
-from fedmend.errors import ResumeError
+from fedmend.errors import ConfigError, ResumeError
+from fedmend.report.page import LEDGER_FILE, REPORT_FILE
 
-__all__ = ["MANIFEST_FILE", "STAGES", "Manifest", "StageEntry", "fingerprint", "read_manifest"]
+if TYPE_CHECKING:
+    from fedmend.flow.plan import Plan
 
+__all__ = [
+    "CHECKPOINTS",
+    "CONFIG_FILE",
+    "MANIFEST_FILE",
+    "STAGES",
+    "Manifest",
+    "StageEntry",
+    "fingerprint",
+    "read_manifest",
+    "work_in",
+]
+
+CONFIG_FILE = "federation.toml"
 MANIFEST_FILE = "manifest.json"
+CHECKPOINTS = "checkpoints"
 FORMAT = 1
 STAGES = (
-    "align",
-    "diagnose",
-    "complete",
-    "correct",
-    "choose",
-    "train",
-    "evaluate",
-    "report",
-)
+    "align", "diagnose", "complete", "correct", "choose", "train", "evaluate", "report",
+)  # fmt: skip
 """In their order."""
+_WORTH_KEEPING = ("correct", "complete", "choose", "train")
 
 
 @dataclass
@@ -103,15 +123,15 @@ class Manifest:
         self.entries = sorted(kept, key=lambda each: place[each.stage, each.unit])
         self.save()
 
-    def report(self, work: Path, sources: list[str], write: Callable[[], object]) -> None:
+    def report(self, sources: list[str], write: Callable[[], object]) -> None:
         """Do the last stage, whose page shows the manifest with all stages but itself."""
-        entry = StageEntry("report", started=now())
+        work, entry = self.folder, StageEntry("report", started=now())
         entry.inputs = {name: hash_of(work / name) for name in sources if (work / name).is_file()}
         entry.fingerprint = fingerprint("report", {}, entry.inputs)
         began = time.perf_counter()
         write()
         entry.seconds = time.perf_counter() - began
-        entry.outputs = {"report.html": hash_of(work / "report.html")}
+        entry.outputs = {REPORT_FILE: hash_of(work / REPORT_FILE)}
         self.record(entry)
 
     @property
@@ -172,3 +192,114 @@ def hash_of(path: Path) -> str:
 def now() -> str:
     """The time as a manifest has it."""
     return time.strftime("%Y-%m-%dT%H:%M:%S%z")
+
+
+# ---------------------------------------------------------------- where a run works
+
+
+@contextmanager
+def work_in(
+    folder: Path,
+    plan: Plan,
+    *,
+    resume: bool,
+    force: bool,
+    keep_failed: bool,
+    start: str | None = None,
+) -> Iterator[Manifest]:
+    """The manifest of ``<folder>.part``, where to work; it takes its name when all went well.
+
+    start: the stage from which all is done again, whatever was done before.
+    """
+    if folder.name in ("", ".."):
+        folder = folder.resolve()
+    if not folder.name:
+        raise ConfigError(f"{folder} can hold no run. Mend: --folder names a folder to be made")
+    work = folder.with_name(folder.name + ".part")
+    if work.is_dir():
+        with _by_itself_in(work):
+            pass
+    resumed = _take_up(folder, work, resume=resume or start is not None, force=force)
+    if resumed:
+        manifest = read_manifest(work)
+        manifest.title, manifest.engine = plan.config.title, plan.engine
+        manifest.recipe = plan.config.recipe
+        if start is not None:
+            manifest.forget_from(start)
+            shutil.rmtree(work / CHECKPOINTS, ignore_errors=True)
+    else:
+        shutil.rmtree(work, ignore_errors=True)
+        work.mkdir(parents=True)
+        manifest = Manifest(work, plan.config.title, plan.engine, plan.config.recipe)
+    manifest.save()
+    (work / CONFIG_FILE).write_text(plan.text, encoding="utf-8")
+    with _by_itself_in(work):
+        try:
+            yield manifest
+        except Exception as error:
+            done = any(each.stage in _WORTH_KEEPING for each in manifest.entries)
+            # A resumed run holds hours of somebody's work, whatever went wrong now.
+            if keep_failed or resumed or done:
+                error.add_note(f"What is done is kept in {work}: --resume goes on from there")
+            else:
+                shutil.rmtree(work, ignore_errors=True)
+            raise
+        _put_in_place(work, folder)
+
+
+@contextmanager
+def _by_itself_in(work: Path) -> Iterator[None]:
+    """No other process runs in this folder meanwhile; a lock ends with whoever holds it."""
+    handle = os.open(work, os.O_RDONLY)
+    try:
+        with contextlib.suppress(OSError):  # some file systems have no locks
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise ConfigError(
+                    f"another process is running in {work}. Mend: wait for it, stop it, or "
+                    "--folder names another"
+                ) from None
+        yield
+    finally:
+        os.close(handle)
+
+
+def _take_up(folder: Path, work: Path, *, resume: bool, force: bool) -> bool:
+    """Whether there is something to go on with in `work`, which may be made of a finished run."""
+    if resume and work.is_dir():
+        return True
+    if resume and (folder / MANIFEST_FILE).is_file():
+        _copy(folder, work)
+        return True
+    if folder.exists() and not (force and _is_ours(folder)):
+        raise ConfigError(
+            f"{folder} exists already. Mend: --resume does again what other settings change, "
+            "--force replaces the run, --folder names another"
+        )
+    if work.exists() and not force:
+        raise ConfigError(
+            f"an unfinished run is in {work}. Mend: --resume goes on with it, --force starts anew"
+        )
+    return False
+
+
+def _copy(folder: Path, work: Path) -> None:
+    beside = work.with_name(work.name + ".copy")
+    shutil.rmtree(beside, ignore_errors=True)
+    shutil.copytree(folder, beside, ignore=shutil.ignore_patterns(REPORT_FILE))
+    beside.rename(work)
+
+
+def _put_in_place(work: Path, folder: Path) -> None:
+    old = folder.with_name(folder.name + ".old")
+    shutil.rmtree(old, ignore_errors=True)
+    if folder.exists():
+        folder.rename(old)
+    work.rename(folder)
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def _is_ours(folder: Path) -> bool:
+    """Only what looks like a run is ever replaced."""
+    return folder.is_dir() and ((folder / LEDGER_FILE).is_file() or not any(folder.iterdir()))

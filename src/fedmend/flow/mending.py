@@ -1,30 +1,50 @@
-"""The stages before the trainings: align, diagnose, complete, correct."""
+"""The stages before the trainings: align, diagnose, complete, correct.
+
+Completed tables and corrected labels are at the parties. Each party keeps its own in its folder of
+the run, so that a run that goes on does not complete or correct again.
+"""
 
 from __future__ import annotations
 
-import json
+import copy
+import itertools
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from fedmend._json import write_json
+import numpy as np
+
 from fedmend.federation import Federation
-from fedmend.flow import completing, correcting
-from fedmend.flow.choosing import Choice
-from fedmend.flow.completing import complete, completed_before
-from fedmend.flow.correcting import correct, corrected_before
-from fedmend.flow.kept import keep_alignment, restore_alignment
+from fedmend.flow.config.settings import CorrectSettings
+from fedmend.flow.kept import (
+    keep_alignment,
+    keep_completion,
+    restore_alignment,
+    restore_completion,
+)
+from fedmend.flow.manifest import CHECKPOINTS
 from fedmend.flow.plan import Method, Plan
-from fedmend.flow.steps import Steps, in_stage
-from fedmend.flow.training import CHECKPOINTS
-from fedmend.methods.registry import ANNOTATED
+from fedmend.flow.steps import Steps, in_stage, measured
+from fedmend.methods.annotators.corrected import CorrectedLabels, correct_labels
+from fedmend.methods.annotators.session import Annotators
+from fedmend.methods.registry import ANNOTATED, METHODS, make
+from fedmend.report.labelling import Labelling
 from fedmend.report.mending import Mending
 from fedmend.report.overview import Overview, overview
 from fedmend.secure.align import align
 
-__all__ = ["Found", "mend"]
+if TYPE_CHECKING:
+    from fedmend.flow.choosing import Choice
+
+__all__ = ["Found", "completion_params", "mend"]
 
 ALIGN_FOLDER = "stages/align"
 OVERVIEW_FILE = "stages/diagnose/overview.json"
+EXPORT_FOLDER = "completed"
+COMPLETE_FOLDER, PAIRS_FOLDER = "stages/complete", "stages/pairs"
+CORRECT_FOLDER = "stages/correct"
+COMPLETING = "Completing rows that another party lacks"
+CORRECTING = "Correcting labels that contradict each other"
 
 
 @dataclass
@@ -54,18 +74,22 @@ class Found:
             return None if method.completed else self.fed
         return self.views[method.corrected, method.completed]
 
+    @property
+    def everything(self) -> dict[str, str]:
+        """What all views are made of."""
+        return {name: value for own in self.products.values() for name, value in own.items()}
+
 
 def mend(plan: Plan, steps: Steps) -> Found:
     """Everything before the trainings."""
-    fed = steps.fed
-    base = fed if plan.correct is None else plan.correct.trains_on(fed)
+    fed, tables = steps.fed, steps.tables()
+    base = fed if plan.correct is None else _trained_on(fed, plan.correct)
     found = Found(fed, base, views={(False, False): base})
-    tables = steps.tables()
     found.products[False, False] = dict(tables)
     found.test = {name: value for name, value in tables.items() if name.endswith("/test")}
-    if len(fed.names) > 1 and not plan.horizontal:
-        _align(plan, steps, found, tables)
-    if "diagnose" not in plan.leave_out:
+    if len(fed.names) > 1 and not plan.config.horizontal:
+        _align(plan, steps, found)
+    if not plan.leaves_out("diagnose"):
         _diagnose(plan, steps, found)
     if plan.complete is not None:
         _complete(plan, steps, found)
@@ -74,104 +98,157 @@ def mend(plan: Plan, steps: Steps) -> Found:
     return found
 
 
-def _align(plan: Plan, steps: Steps, found: Found, tables: dict[str, str]) -> None:
-    fed, kept, listener = steps.fed, steps.place / ALIGN_FOLDER, steps.listener
+def _align(plan: Plan, steps: Steps, found: Found) -> None:
+    fed, kept, listener = steps.fed, steps.folder / ALIGN_FOLDER, steps.listener
     views = {view.scope: view for view in (fed, fed.on("test"), found.base)}
     if plan.correct is not None:
-        source = plan.correct.learns_on(fed)
+        source = _learnt_on(fed, plan.correct)
         views[source.scope] = source
 
-    def make(_: str) -> None:
+    def make_alignments(_: str) -> None:
         listener.stage("Finding the rows the parties share")
         for view in views.values():
             with in_stage("align", f"the table {view.scope!r}"):
                 align(view, progress=listener.progress, **plan.align)
             keep_alignment(view, kept)
 
-    def take_up() -> None:
-        for view in views.values():
-            restore_alignment(view, kept)
-
     _, entry = steps.do(
         "align",
-        make,
-        take_up,
+        make_alignments,
+        take_up=lambda _: [restore_alignment(view, kept) for view in views.values()],
         settings={**plan.align, "among": sorted(views)},
-        inputs=tables,
+        inputs=found.products[False, False],
         paths=[ALIGN_FOLDER],
         says=lambda _: f"{fed.alignment.aligned:,} rows are known to all parties",
     )
-    found.products[False, False] = {**tables, "align": entry.product}
+    found.products[False, False]["align"] = entry.product
     found.test["align"] = entry.product
 
 
 def _diagnose(plan: Plan, steps: Steps, found: Found) -> None:
-    stored = steps.place / OVERVIEW_FILE
-    shape = "horizontal" if plan.horizontal else "vertical"
-
-    def make(_: str) -> Overview:
-        looked = overview(steps.fed, shape=shape)
-        write_json(stored, looked.to_dict())
-        return looked
-
-    looked, _ = steps.do(
+    shape = "horizontal" if plan.config.horizontal else "vertical"
+    told, _ = steps.do(
         "diagnose",
-        make,
-        lambda: Overview.from_dict(json.loads(stored.read_text(encoding="utf-8"))),
+        lambda _: overview(steps.fed, shape=shape).to_dict(),
+        stored=OVERVIEW_FILE,
         settings={"shape": shape},
         inputs=found.products[False, False],
-        paths=[OVERVIEW_FILE],
-        says=lambda looked: " ".join(looked.torn),
+        says=lambda told: " ".join(Overview.from_dict(told).torn),
     )
-    found.overview = looked
-    steps.listener.overview(looked)
+    found.overview = Overview.from_dict(told)
+    steps.listener.overview(found.overview)
+
+
+# ---------------------------------------------------------------- complete
 
 
 def _complete(plan: Plan, steps: Steps, found: Found) -> None:
-    how, work = plan.complete, steps.place.folder
+    how, base, kept = plan.complete, found.base, steps.folder / COMPLETE_FOLDER
     assert how is not None
-    paths = [completing.FOLDER, completing.PAIRS_FOLDER]
-    (mended, found.mending), entry = steps.do(
+    export = how.export_format if how.export else None
+    paths = [COMPLETE_FOLDER, PAIRS_FOLDER, *([EXPORT_FOLDER] if export else [])]
+
+    def fit(_: str) -> dict[str, Any]:
+        params = completion_params(how.params, base)
+        if how.pairs and len(base.names) > 2:
+            _align_pairs(plan, steps, base, params)
+        steps.listener.stage(COMPLETING)
+        with measured(base) as cost:
+            model = make(how.name, params, plan.seeds[0])
+            model.fit(base, progress=steps.listener.progress)
+        mended = Mending.of(
+            how.name,
+            model,
+            rows={party: facts["rows"] for party, facts in base.roster.items()},
+            exported=model.export(steps.folder / EXPORT_FOLDER, export) if export else {},
+            **cost,
+        )
+        keep_completion(model.federation, kept)
+        return {"dataset": model.federation.dataset, "mending": mended.to_dict()}
+
+    told, entry = steps.do(
         "complete",
-        lambda _: complete(found.base, how, plan.seeds[0], work, steps.listener),
-        lambda: completed_before(found.base, work),
+        fit,
+        stored=f"{COMPLETE_FOLDER}/completion.json",
+        take_up=lambda told: restore_completion(base.on(told["dataset"]), kept),
         title=how.name,
         settings={
             "name": how.name,
             "params": how.params,
             "seed": plan.seeds[0],
             "pairs": how.pairs,
-            "align": how.align,
-            "export": how.export,
+            "align": plan.align,
+            "export": export,
         },
         inputs=found.products[False, False],
-        paths=[*paths, completing.EXPORT_FOLDER] if how.export else paths,
-        says=lambda made: made[1].words,
+        paths=paths,
+        says=lambda told: Mending.from_dict(told["mending"]).words,
     )
-    found.views[False, True] = mended
+    found.mending = Mending.from_dict(told["mending"])
+    found.views[False, True] = base.on(told["dataset"])
     found.products[False, True] = {"complete": entry.product}
     steps.listener.mended(found.mending)
 
 
+def completion_params(params: Mapping[str, Any], fed: Federation) -> dict[str, Any]:
+    """With the rows of the party that labels, unless the file says whose.
+
+    Methods learn nothing from completed rows that nobody has labelled.
+    """
+    if "source" in params or params.get("direction", "a-to-b") == "both":
+        return dict(params)
+    able = [
+        name
+        for name in fed.label_parties
+        if fed.roster[name]["features"] and fed.alignment.unaligned[name]
+    ]
+    return {**params, "source": able[0]} if len(able) == 1 else dict(params)
+
+
+def _align_pairs(plan: Plan, steps: Steps, fed: Federation, params: Mapping[str, Any]) -> None:
+    """Every two parties of which one completes the other's rows find those they share."""
+    listener, kept = steps.listener, steps.folder / PAIRS_FOLDER
+    listener.stage("Finding the rows that two parties share")
+    pairs = list(itertools.combinations(fed.names, 2))
+    if params.get("direction", "a-to-b") != "both":
+        counts = fed.alignment.unaligned
+        source = params.get("source") or max(fed.names, key=lambda name: counts[name])
+        pairs = [pair for pair in pairs if source in pair]
+    for pair in pairs:
+        view = fed.only(*pair)
+        if not restore_alignment(view, kept):
+            align(view, progress=listener.progress, **plan.align)
+            keep_alignment(view, kept)
+
+
+# ---------------------------------------------------------------- correct
+
+
+def _learnt_on(fed: Federation, how: CorrectSettings) -> Federation:
+    """The parties among which the labels are learnt."""
+    return fed if how.among == "all" else fed.only(*(how.labellers or fed.label_parties))
+
+
+def _trained_on(fed: Federation, how: CorrectSettings) -> Federation:
+    """The parties that are still needed once labels are corrected: no other labels-only one."""
+    roster = fed.roster
+    return fed.only(*(each for each in fed.names if roster[each]["features"] or each == how.to))
+
+
 def _correct(plan: Plan, steps: Steps, found: Found) -> None:
-    how, work = plan.correct, steps.place.folder
+    how, base, kept = plan.correct, found.base, steps.folder / CORRECT_FOLDER
     assert how is not None
-    torn = {completed: view for (_, completed), view in found.views.items()}
-    source = torn[True] if how.rows == "completed" else how.learns_on(steps.fed)
-    inputs = {name: value for own in found.products.values() for name, value in own.items()}
-    (corrected, found.correction), entry = steps.do(
+
+    def restore(told: dict[str, Any]) -> None:
+        for dataset in [*told["datasets"].values(), told["judge"]]:
+            if dataset is not None:
+                restore_completion(base.on(dataset), kept)
+
+    told, entry = steps.do(
         "correct",
-        lambda mark: correct(
-            source,
-            torn,
-            how,
-            plan.seeds[0],
-            work,
-            steps.listener,
-            work / CHECKPOINTS / f"correct-{mark[:8]}",
-            judged=plan.choose is not None,
-        ),
-        lambda: corrected_before(found.base, work),
+        lambda mark: _corrected(plan, steps, found, f"{CHECKPOINTS}/correct-{mark[:8]}"),
+        stored=f"{CORRECT_FOLDER}/correction.json",
+        take_up=restore,
         title=how.name,
         settings={
             "name": how.name,
@@ -184,12 +261,95 @@ def _correct(plan: Plan, steps: Steps, found: Found) -> None:
             "judged": plan.choose is not None,
             "seed": plan.seeds[0],
         },
-        inputs=inputs,
-        paths=[correcting.FOLDER],
-        says=lambda made: str(made[1]["says"]),
+        inputs=found.everything,
+        paths=[CORRECT_FOLDER],
+        says=lambda told: str(told["found"]["says"]),
     )
-    found.judge = corrected.judge
-    for completed, view in corrected.views.items():
-        found.views[True, completed] = view
-        found.products[True, completed] = {"correct": entry.product}
-    steps.listener.corrected(found.correction)
+    found.correction = told["found"]
+    found.judge = base.on(told["judge"]) if told["judge"] else None
+    for completed, dataset in told["datasets"].items():
+        found.views[True, completed == "True"] = base.on(dataset)
+        found.products[True, completed == "True"] = {"correct": entry.product}
+    steps.listener.corrected(told["found"])
+
+
+def _corrected(plan: Plan, steps: Steps, found: Found, checkpoint: str) -> dict[str, Any]:
+    """Learn what the true labels probably are, and put them in place of one party's labels.
+
+    They are a further table there, without and with completed rows; methods that learn from one
+    party's labels are then trained on that.
+    """
+    how, listener, kept = plan.correct, steps.listener, steps.folder / CORRECT_FOLDER
+    assert how is not None
+    views = {completed: view for (_, completed), view in found.views.items()}
+    source = views[True] if how.rows == "completed" else _learnt_on(steps.fed, how)
+    listener.stage(CORRECTING)
+    with measured(source) as cost:
+        model = how.estimator(plan.seeds[0])
+        model.fit(
+            source,
+            progress=lambda _, done, total, facts: listener.progress("epochs", done, total, facts),
+            checkpoint=steps.folder / checkpoint,
+            resume=True,
+        )
+        labelling = None
+        if model.expertise_ is not None:
+            labelling = Labelling.of(model, model.review_labels()).to_dict()
+        done = {
+            completed: correct_labels(
+                view if how.rows == "completed" else source,
+                model,
+                to=how.to,
+                least=how.least,
+                into=view,
+            )
+            for completed, view in views.items()
+        }
+        judge = None
+        if plan.choose is not None:
+            judge = _judge(source, views[False], model, how)
+        for each in [*(each.federation for each in done.values()), *([judge] if judge else [])]:
+            keep_completion(each, kept)
+    counts = done[how.rows == "completed"]
+    return {
+        "datasets": {str(completed): each.federation.dataset for completed, each in done.items()},
+        "judge": judge.dataset if judge else None,
+        "found": {
+            "method": METHODS[how.name].class_name,
+            "parties": list(model.label_parties_),
+            "to": how.to,
+            "rows": counts.rows,
+            "rows_of": how.rows,
+            "changed": counts.changed,
+            "filled": counts.filled,
+            "dropped": counts.dropped,
+            "least": how.least,
+            "labelling": labelling,
+            "says": _words(how.to, counts),
+            "history": list(model.history_),
+            **cost,
+        },
+    }
+
+
+def _judge(source: Federation, view: Federation, model: Any, how: CorrectSettings) -> Federation:
+    """The majority of the votes as labels: what no model had a part in, to compare models by."""
+    params = model.get_params()
+    with Annotators(
+        source, model.label_parties_, secure=params["secure"], key_holder=params["key_holder"]
+    ) as annotators:
+        annotators.attach(model.classes_.tolist(), params["label_dp"])
+        counts = annotators.votes()
+    decided = (counts == counts.max(1, keepdims=True)).sum(1) == 1
+    shares = counts / np.maximum(counts.sum(1), 1)[:, None]
+    votes = copy.copy(model)
+    votes.posterior_ = np.where(decided[:, None], shares, 0.0)
+    fitted = view if how.rows == "completed" else source
+    name = f"{view.dataset}-judge"
+    return correct_labels(fitted, votes, to=how.to, least=1e-6, name=name, into=view).federation
+
+
+def _words(party: str, found: CorrectedLabels) -> str:
+    words = f"{found.changed:,} of {found.rows:,} labels of {party} were corrected"
+    words += f", {found.filled:,} missing ones filled in" if found.filled else ""
+    return words + (f", {found.dropped:,} doubtful ones left out" if found.dropped else "")

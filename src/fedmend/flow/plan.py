@@ -1,24 +1,28 @@
-"""What a run is to do: parties, stages and methods, from a federation.toml or from Python."""
+"""What a run of a federation.toml does: which methods are trained on what, by whose labels."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedmend.federation import Federation, Party
-from fedmend.flow.choosing import Choosing
-from fedmend.flow.completing import Completing
-from fedmend.flow.config.naming import AUTO, COMPLETED, CORRECTED, slug_of
-from fedmend.flow.config.passwords import without_passwords
-from fedmend.flow.correcting import Correcting
-from fedmend.flow.reading import read_parties
+from fedmend.flow.config.rewriting import without_passwords
+from fedmend.flow.config.settings import (
+    AUTO,
+    COMPLETED,
+    CORRECTED,
+    AutoSettings,
+    CompleteSettings,
+    Config,
+    CorrectSettings,
+    slug_of,
+)
 from fedmend.methods.registry import ANNOTATED, METHODS
 
 if TYPE_CHECKING:
-    from fedmend.flow.config import Config
+    from fedmend.federation import Federation
 
 __all__ = ["Method", "Plan", "plan_of"]
 
@@ -46,129 +50,113 @@ class Method:
         words += "; labels corrected before" if self.corrected else ""
         return f"{words}; completed rows included" if self.completed else words
 
-    def on(self, *, corrected: bool, completed: bool) -> Method:
-        """The same method on a mended federation, which its title tells."""
-        title = self.title + CORRECTED * corrected + COMPLETED * completed
-        return replace(self, title=title, corrected=corrected, completed=completed)
-
 
 @dataclass
 class Plan:
-    """Everything a run needs, wherever it came from: a federation.toml or the demo.
+    """A federation.toml and what only a run knows of it.
 
-    leave_out: stages that are not done though they could be. keep_stages: what stages left in
-    the folder stays when the run is done, so that it can go on with other settings.
-    alone: parties that get what they need to predict their own rows alone. reproducible: random
-    choices follow from the seed between machines, too. several_label: more than one party has a
-    label column.
+    federation: makes the federation in the run's folder, where the parties are elsewhere. extras:
+    puts further files into the folder.
     """
 
-    title: str
-    parties: Callable[[], list[Party]]
-    methods: Sequence[Method]
-    seeds: Sequence[int] = (0,)
-    metrics: Sequence[str] = ()
-    device: str = "cpu"
-    strict: bool = False
-    align: dict[str, Any] = field(default_factory=dict)
-    settings: dict[str, Any] = field(default_factory=dict)
-    config_text: str = ""
-    extras: Callable[[Path], None] | None = None
-    complete: Completing | None = None
-    correct: Correcting | None = None
-    choose: Choosing | None = None
-    reference: str | None = None
-    label_review: bool = False
-    federation: Callable[[Path], Federation] | None = None
-    horizontal: bool = False
+    config: Config
     engine: str = "local"
-    recipe: str | None = None
-    leave_out: Sequence[str] = ()
-    keep_stages: bool = True
-    alone: Sequence[str] = ()
-    reproducible: bool = False
-    several_label: bool = False
+    federation: Callable[[Path], Federation] | None = None
+    extras: Callable[[Path], None] | None = None
+
+    @property
+    def seeds(self) -> list[int]:
+        return self.config.run.all_seeds
+
+    @property
+    def align(self) -> dict[str, Any]:
+        return self.config.align.model_dump(exclude_none=True)
+
+    def leaves_out(self, stage: str) -> bool:
+        return stage in self.config.run.leave_out
+
+    @property
+    def complete(self) -> CompleteSettings | None:
+        return None if self.leaves_out("complete") else self.config.complete
+
+    @property
+    def correct(self) -> CorrectSettings | None:
+        """How labels are corrected, and where they go."""
+        given = self.config.correct
+        if given is None or self.leaves_out("correct"):
+            return None
+        annotators = given.labellers or self.config.labellers
+        return given.model_copy(update={"to": given.to or annotators[0]})
+
+    @property
+    def choose(self) -> AutoSettings | None:
+        given = (each for each in self.config.method if isinstance(each, AutoSettings))
+        return None if self.leaves_out("train") else next(given, None)
+
+    @property
+    def methods(self) -> list[Method]:
+        """What the file names."""
+        named = [each for each in self.config.method if each.name != AUTO]
+        return [Method(each.name, each.shown_as, each.params) for each in named]
 
     @property
     def trainings(self) -> list[Method]:
         """The methods as they are trained: without and with corrected labels, completed rows."""
-        if "train" in self.leave_out:
+        if self.leaves_out("train"):
             return []
         return [each for method in self.methods for each in self._trainings(method)]
 
     def _trainings(self, method: Method) -> list[Method]:
-        labels = [False]
-        if self.correct is not None and method.name not in ANNOTATED:
-            labels = [False, True] if self.correct.also_uncorrected else [True]
-        rows = [False]
-        if self.complete is not None and METHODS[method.name].partners:
-            rows = [False, True] if self.complete.also_unmended else [True]
+        correct, complete = self.correct, self.complete
+        labels, rows = [False], [False]
+        if correct is not None and method.name not in ANNOTATED:
+            labels = [False, True] if correct.also_uncorrected else [True]
+        if complete is not None and METHODS[method.name].partners:
+            rows = [False, True] if complete.also_unmended else [True]
         return [
-            self._for_labels(method.on(corrected=corrected, completed=completed))
-            for corrected in labels
-            for completed in rows
+            self._on(method, corrected, completed) for corrected in labels for completed in rows
         ]
 
-    def _for_labels(self, method: Method) -> Method:
-        """Corrected labels are at one party, whichever a method would ask otherwise."""
-        if self.correct is None or method.name in ANNOTATED:
-            return method
-        asked = None if method.corrected else method.params.get("label_party")
-        return replace(method, params={**method.params, "label_party": asked or self.correct.to})
+    def _on(self, method: Method, corrected: bool, completed: bool) -> Method:
+        """The same method on a mended federation, which its title tells.
+
+        Corrected labels are at one party, whichever a method would ask otherwise.
+        """
+        title, params = method.title + CORRECTED * corrected + COMPLETED * completed, method.params
+        if self.correct is not None and method.name not in ANNOTATED:
+            asked = None if corrected else params.get("label_party")
+            params = {**params, "label_party": asked or self.correct.to}
+        return replace(method, title=title, params=params, corrected=corrected, completed=completed)
 
     def named_methods(self) -> list[str]:
         """What the parties are asked to take part in, by the names that a run is bound to there."""
+        horizontal, several_label = self.config.horizontal, len(self.config.labellers) > 1
         named = [method.name for method in self.trainings]
         if self.choose is not None:
-            several = self.several_label and self.correct is None
-            named += [AUTO, *self.choose.names(horizontal=self.horizontal, several=several)]
+            several = several_label and self.correct is None
+            named += [AUTO, *self.choose.names(horizontal=horizontal, several=several)]
         if self.complete is not None:
             named.append(self.complete.name)
         if self.correct is not None:
             named += ["correct", self.correct.name]
-        if self.horizontal:
+        if horizontal:
             named.append("label-skew")
-        elif self.several_label:
+        elif several_label:
             named += ["label-agreement", "reference"]
         return list(dict.fromkeys(named))
+
+    @property
+    def text(self) -> str:
+        """The file as the run folder keeps it: with the run's recipe, and without passwords."""
+        text = without_passwords(self.config.source.read_text(encoding="utf-8"))
+        if self.config.recipe is None:
+            return text
+        line = f'recipe = "{self.config.recipe}"\n'
+        if re.search(r"(?m)^\s*recipe\s*=", text):
+            return re.sub(r"(?m)^\s*recipe\s*=.*\n?", line, text, count=1)
+        return line + text
 
 
 def plan_of(config: Config) -> Plan:
     """The plan of a federation.toml."""
-    given = [each for each in config.method if each.name != AUTO]
-    out = config.run.leave_out
-    return Plan(
-        title=config.title,
-        parties=lambda: read_parties(config),
-        methods=[Method(each.name, each.shown_as, each.params) for each in given],
-        seeds=config.run.all_seeds,
-        metrics=config.evaluate.metrics,
-        device=config.run.device,
-        strict=config.run.strict,
-        align=config.align.model_dump(exclude_none=True),
-        settings=config.shown(),
-        config_text=_text(config),
-        complete=None if "complete" in out else Completing.of(config),
-        correct=None if "correct" in out else Correcting.of(config),
-        choose=None if "train" in out else Choosing.of(config),
-        reference=config.evaluate.reference,
-        label_review=config.report.label_review,
-        horizontal=config.horizontal,
-        recipe=config.recipe,
-        leave_out=out,
-        keep_stages=config.run.keep_stages,
-        alone=config.predict.alone,
-        reproducible=config.run.reproducible,
-        several_label=len(config.labellers) > 1,
-    )
-
-
-def _text(config: Config) -> str:
-    """The file as the run folder keeps it: with the run's recipe, and without passwords."""
-    text = without_passwords(config.source.read_text(encoding="utf-8"))
-    if config.recipe is None:
-        return text
-    line = f'recipe = "{config.recipe}"\n'
-    if re.search(r"(?m)^\s*recipe\s*=", text):
-        return re.sub(r"(?m)^\s*recipe\s*=.*\n?", line, text, count=1)
-    return line + text
+    return Plan(config)

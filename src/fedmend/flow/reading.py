@@ -13,7 +13,7 @@ import numpy as np
 
 from fedmend.errors import ConfigError, DataError, FedmendWarning, ReadError
 from fedmend.federation import Party
-from fedmend.flow.config.environment import look_up
+from fedmend.flow.config.references import look_up
 from fedmend.secure.identifiers import RULES
 
 if TYPE_CHECKING:

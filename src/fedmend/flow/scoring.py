@@ -13,7 +13,7 @@ import numpy as np
 from fedmend._json import plain
 from fedmend.errors import DataError
 from fedmend.federation import Federation
-from fedmend.flow.config.naming import MAJORITY
+from fedmend.flow.config.settings import MAJORITY
 from fedmend.report.uncertainty import Uncertainty
 
 __all__ = ["Reference", "how_sure", "measure", "reference_of"]
@@ -46,7 +46,7 @@ def reference_of(
 ) -> Reference:
     """Whose labels the test rows are measured against.
 
-    asked: a party or ``majority``. crowd: some method learns from several labellers. several: the
+    asked: a party or ``majority``. crowd: some method learns from several annotators. several: the
     training rows have several, be it that each method learns from one of them.
     """
     holders = tuple(test.label_parties)
@@ -93,8 +93,8 @@ def _asked(
     from fedmend.methods.annotators.worker import LabelWorker
 
     (party,) = reference.parties
-    with test.workers(LabelWorker, parties=[party]) as crew:
-        return dict(getattr(crew[party], question)(probabilities, estimator.classes_.tolist()))
+    with test.workers(LabelWorker, parties=[party]) as group:
+        return dict(getattr(group[party], question)(probabilities, estimator.classes_.tolist()))
 
 
 def _majority(
@@ -103,9 +103,9 @@ def _majority(
     """What most of the parties say of each test row, and where it is not a tie."""
     from fedmend.methods.annotators.session import Annotators
 
-    with Annotators(test, parties) as labellers:
-        labellers.attach(classes)
-        counts = labellers.votes()
+    with Annotators(test, parties) as annotators:
+        annotators.attach(classes)
+        counts = annotators.votes()
     return counts.argmax(1), (counts == counts.max(1, keepdims=True)).sum(1) == 1
 
 

@@ -12,30 +12,26 @@ import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from fedmend.federation import Federation
 from fedmend.federation.engines.local import LocalEngine
 from fedmend.flow.choosing import main_metric
-from fedmend.flow.completing import PAIRS_FOLDER
-from fedmend.flow.digests import forget_checkpoints
-from fedmend.flow.learning import learn
-from fedmend.flow.listening import Listener
-from fedmend.flow.manifest import Manifest
-from fedmend.flow.mending import Found, mend
+from fedmend.flow.live import Listener, LiveListener
+from fedmend.flow.manifest import CHECKPOINTS, work_in
+from fedmend.flow.mending import PAIRS_FOLDER, Found, mend
 from fedmend.flow.plan import Plan
+from fedmend.flow.reading import read_parties
 from fedmend.flow.scoring import Reference
 from fedmend.flow.steps import SALT_FOLDER, Steps, in_stage
-from fedmend.flow.training import CHECKPOINTS
-from fedmend.flow.workplace import Workplace, workplace
+from fedmend.flow.training import learn
 from fedmend.report.page import LEDGER_FILE, REPORT_FILE, write_report
 from fedmend.report.record import RECORD_FILE, MethodRun, RunRecord
 from fedmend.secure.heads import exchange_heads
 
-__all__ = ["execute", "few_threads"]
+__all__ = ["execute", "few_threads", "local_federation"]
 
 SMALL_ROWS = 50_000
-
-
 ROWS_FOLDER = "rows-asked"
 
 
@@ -54,34 +50,33 @@ def execute(
     resume: go on with an unfinished run, or do again what changed settings touch of a finished
     one. start: the stage from which everything is done again.
     """
-    from fedmend.flow.live import LiveListener  # which hears the stages of this room
-
-    with workplace(
+    config = plan.config
+    with work_in(
         Path(folder), plan, resume=resume, force=force, keep_failed=keep_failed, start=start
-    ) as place:
-        listener = LiveListener(
-            place.folder,
+    ) as manifest:
+        live = LiveListener(
+            manifest.folder,
             listener or Listener(),
-            plan.title,
-            plan.settings,
-            plan.metrics,
+            config.title,
+            config.shown(),
+            config.evaluate.metrics,
             plan.seeds,
         )
-        fed = _federation(plan, place.folder, listener)
+        fed = _federation(plan, manifest.folder, live)
         with fed, few_threads(fed):
-            steps = Steps(fed, place, listener)
+            steps = Steps(fed, manifest, live)
             found = mend(plan, steps)
             runs, reference = learn(plan, steps, found)
-            tested_on = _tested_on(fed.on("test"), plan, runs[0]) if runs else "nothing"
-            tested = _rows_tested(fed.on("test"), plan, runs[0]) if runs else None
+            rows = _rows_tested(fed.on("test"), plan, runs)
+            tested_on = _tested_on(fed.on("test"), plan, rows) if runs else "nothing"
             if plan.federation is not None:
-                forget_checkpoints(fed, place / SALT_FOLDER, place / CHECKPOINTS)
+                steps.forget_checkpoints()
                 exchange_heads(fed)
-        record = _record(plan, place, found, runs, reference, tested_on)
-        record.tested = tested
+        record = _record(plan, found, runs, reference, tested_on)
+        record.tested, record.seconds = rows, manifest.seconds
         record.notes += record.cautions()
-        _report(plan, place, steps, record, listener)
-        listener.finish()
+        _report(plan, steps, record)
+        live.finish()
     return record
 
 
@@ -90,13 +85,7 @@ def _federation(plan: Plan, work: Path, listener: Listener) -> Federation:
         listener.stage("Asking the parties")
         return plan.federation(work)
     listener.stage("Reading the tables")
-    fed = Federation(
-        *plan.parties(),
-        seed=plan.seeds[0],
-        strict=plan.strict,
-        ledger=work / LEDGER_FILE,
-        device=plan.device,
-    )
+    fed = local_federation(plan, ledger=work / LEDGER_FILE)
     if isinstance(fed.engine, LocalEngine):
         for name, site in fed.engine.sites.items():
             # Which rows are held out goes by it: a run that is resumed must find it as it was.
@@ -104,23 +93,34 @@ def _federation(plan: Plan, work: Path, listener: Listener) -> Federation:
     return fed
 
 
-def _tested_on(test: Federation, plan: Plan, run: MethodRun) -> str:
-    if "evaluate" in plan.leave_out:
+def local_federation(plan: Plan, **more: Any) -> Federation:
+    """All parties of a file in this process, with their tables read."""
+    run = plan.config.run
+    return Federation(
+        *read_parties(plan.config),
+        seed=plan.seeds[0],
+        strict=run.strict,
+        device=run.device,
+        **more,
+    )
+
+
+def _tested_on(test: Federation, plan: Plan, rows: int | None) -> str:
+    if plan.leaves_out("evaluate"):
         return "nothing: the run leaves evaluation out"
-    rows = _rows_tested(test, plan, run)
-    if plan.horizontal:
+    if plan.config.horizontal:
         many = f"{rows:,} " if rows else ""
         return f"the {many}labelled test rows of {len(test.label_parties)} parties"
     return f"{rows:,} test rows" + (" known to all" if test.is_aligned else "")
 
 
-def _rows_tested(test: Federation, plan: Plan, run: MethodRun) -> int | None:
+def _rows_tested(test: Federation, plan: Plan, runs: Sequence[MethodRun]) -> int | None:
     """How many rows the scores are from, where that is known."""
-    if "evaluate" in plan.leave_out:
+    if not runs or plan.leaves_out("evaluate"):
         return None
-    if plan.horizontal:
+    if plan.config.horizontal:
         # Parties have told how many there are when they told how sure the first method is.
-        rows = ((run.uncertainty or {}).get("worth") or {}).get("rows")
+        rows = ((runs[0].uncertainty or {}).get("worth") or {}).get("rows")
         return None if rows is None else int(rows)
     if test.is_aligned:
         return test.alignment.aligned
@@ -132,64 +132,61 @@ def _rows_tested(test: Federation, plan: Plan, run: MethodRun) -> int | None:
 
 def _record(
     plan: Plan,
-    place: Workplace,
     found: Found,
     runs: Sequence[MethodRun],
     reference: Reference | None,
     tested_on: str,
 ) -> RunRecord:
-    scores = [run.scores for run in runs if run.scores]
+    config, scores = plan.config, [run.scores for run in runs if run.scores]
     return RunRecord(
-        title=plan.title,
+        title=config.title,
         methods=list(runs),
-        metric=main_metric(list(plan.metrics), scores) if scores else "auc",
+        metric=main_metric(config.evaluate.metrics, scores) if scores else "auc",
         overview=found.overview.to_dict() if found.overview else None,
         evaluated_on=tested_on,
         measured_against=reference.words if reference else "",
         mending=found.mending.to_dict() if found.mending else None,
         correction=found.correction,
         choice=found.choice.to_dict() if found.choice else None,
-        recipe=plan.recipe,
-        device=plan.device,
+        recipe=config.recipe,
+        device=config.run.device,
         seeds=list(plan.seeds),
-        settings=plan.settings,
+        settings=config.shown(),
         notes=list(found.notes),
-        seconds=place.manifest.seconds,
     )
 
 
-def _report(
-    plan: Plan, place: Workplace, steps: Steps, record: RunRecord, listener: Listener
-) -> None:
+def _report(plan: Plan, steps: Steps, record: RunRecord) -> None:
     """Write what people look at; quick, so that it is always done anew."""
-    work = place.folder
+    work, manifest, reported = steps.folder, steps.manifest, not plan.leaves_out("report")
     record.save(work)
     if plan.extras is not None:
         plan.extras(work)
-    if "report" not in plan.leave_out:
-        listener.stage("Writing the report")
+    if reported:
+        steps.listener.stage("Writing the report")
         steps.done.append(("report", ""))
         with in_stage("report"):
-            place.manifest.report(work, [RECORD_FILE, LEDGER_FILE], lambda: write_report(work))
-    place.manifest.keep_only(steps.done)
-    _tidy(work, place.manifest)
+            manifest.report([RECORD_FILE, LEDGER_FILE], lambda: write_report(work))
+    manifest.keep_only(steps.done)
+    _tidy(steps)
     shutil.rmtree(work / CHECKPOINTS, ignore_errors=True)
-    if not plan.keep_stages:
+    if not plan.config.run.keep_stages:
         for name in ("stages", "seeds"):
             shutil.rmtree(work / name, ignore_errors=True)
-    if "report" in plan.leave_out:
+    if not reported:
         (work / REPORT_FILE).unlink(missing_ok=True)
 
 
-def _tidy(work: Path, manifest: Manifest) -> None:
+def _tidy(steps: Steps) -> None:
     """Remove what stages have left that the run no longer has."""
-    told = [name.partition("@")[0] for entry in manifest.entries for name in entry.outputs]
-    kept = {work / part for name in told for part in (name, *map(str, Path(name).parents))}
+    work = steps.folder
+    names = [name.partition("@")[0] for each in steps.manifest.entries for name in each.outputs]
+    kept = {work / part for name in names for part in (name, *map(str, Path(name).parents))}
+    kept |= {work / SALT_FOLDER, work / PAIRS_FOLDER}
     for pattern in ("model/*", "seeds/*", "stages/*", "stages/train/*", "stages/evaluate/*"):
         for path in work.glob(pattern):
-            if path in kept or path.name in (Path(SALT_FOLDER).name, Path(PAIRS_FOLDER).name):
-                continue
-            shutil.rmtree(path) if path.is_dir() else path.unlink()
+            if path not in kept:
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
 @contextmanager

@@ -1,17 +1,21 @@
-"""The stages train and evaluate: each method under each seed, each with a file of its own."""
+"""The stages choose, train and evaluate: what is trained on which rows, against whose labels.
+
+Each method under each seed is a stage of its own, with a file of its own.
+"""
 
 from __future__ import annotations
 
-import json
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedmend._json import write_json
 from fedmend.errors import ConfigError
-from fedmend.flow.scoring import Reference, how_sure, measure
-from fedmend.methods.registry import make, method_class
+from fedmend.flow.choosing import Choice, Contest, candidates_of
+from fedmend.flow.manifest import CHECKPOINTS
+from fedmend.flow.plan import Method, Plan
+from fedmend.flow.scoring import Reference, how_sure, measure, reference_of
+from fedmend.flow.steps import Steps, in_stage, measured
+from fedmend.methods.registry import ANNOTATED, make, method_class
 from fedmend.report.labelling import Labelling
 from fedmend.report.record import MethodRun
 from fedmend.split.label_dp import in_words
@@ -19,155 +23,237 @@ from fedmend.split.label_dp import in_words
 if TYPE_CHECKING:
     from fedmend.federation import Federation
     from fedmend.flow.manifest import StageEntry
-    from fedmend.flow.plan import Method, Plan
-    from fedmend.flow.steps import Steps
+    from fedmend.flow.mending import Found
 
-__all__ = ["MODEL_FOLDER", "REVIEW_FOLDER", "Training"]
+__all__ = ["learn"]
 
+CHOICE_FILE = "stages/choose/choice.json"
 MODEL_FOLDER = "model"
 SEEDS_FOLDER = "seeds"
 REVIEW_FOLDER = "labels"
-CHECKPOINTS = "checkpoints"
 
 
-class Training:
+def learn(plan: Plan, steps: Steps, found: Found) -> tuple[list[MethodRun], Reference | None]:
+    """All trainings and their scores, and whose labels these are measured against."""
+    methods, evaluated = plan.trainings, not plan.leaves_out("evaluate")
+    if not methods and plan.choose is None:
+        return [], None
+    reference = None
+    if evaluated or plan.choose is not None:
+        with in_stage("evaluate"):
+            reference = _reference(steps.fed, plan)
+    if plan.choose is not None:
+        assert reference is not None
+        methods = [*methods, _choose(plan, steps, found, reference)]
+    runs = []
+    for method in methods:
+        fed = found.view_of(method)
+        if fed is None:
+            found.notes.append(
+                f"{method.title} was left out: rows are completed among the parties with columns, "
+                "and this method needs the parties that only label"
+            )
+            continue
+        inputs = found.products[method.corrected, method.completed]
+        for seed in plan.seeds:
+            training = _Training(steps, plan, method, seed, fed)
+            trained, entry = training.train(inputs)
+            found.notes += [note for note in trained["notes"] if note not in found.notes]
+            told: dict[str, Any] = {"scores": {}}
+            if evaluated and reference is not None:
+                told = training.evaluate(entry, reference, found.test)
+            run = training.run(trained, told)
+            steps.listener.scored(run)
+            runs.append(run)
+    return runs, reference
+
+
+def _reference(fed: Federation, plan: Plan) -> Reference:
+    test = fed.on("test")
+    if plan.config.horizontal and test.label_parties:
+        return Reference(tuple(test.label_parties), own=True)
+    several = len(fed.label_parties) > 1
+    crowd = plan.correct is not None or plan.choose is not None
+    crowd = crowd or any(method.name in ANNOTATED for method in plan.methods)
+    asked = plan.config.evaluate.reference
+    return reference_of(test, asked, crowd=crowd and several, several=several)
+
+
+def _choose(plan: Plan, steps: Steps, found: Found, reference: Reference) -> Method:
+    how, metrics, horizontal = plan.choose, plan.config.evaluate.metrics, plan.config.horizontal
+    assert how is not None
+
+    def contest(_: str) -> dict[str, Any]:
+        candidates = candidates_of(
+            steps.fed,
+            how,
+            horizontal=horizontal,
+            completed=plan.complete is not None,
+            corrected=plan.correct is not None,
+        )
+        found_best = Contest(
+            found.views,
+            how,
+            reference,
+            metrics,
+            horizontal,
+            plan.seeds[0],
+            steps.listener,
+            judge=found.judge,
+        )
+        return found_best.run(candidates).to_dict()
+
+    told, _ = steps.do(
+        "choose",
+        contest,
+        stored=CHOICE_FILE,
+        settings={
+            "candidates": how.candidates,
+            "folds": how.folds,
+            "budget": how.budget,
+            "params": how.params,
+            "metric": metrics[:1],  # which decides; others do not matter here
+            "seed": plan.seeds[0],
+        },
+        inputs=found.everything,
+        says=lambda told: str(told["why"][0]),
+    )
+    choice = found.choice = Choice.from_dict(told)
+    steps.listener.chose(told)
+    return Method(
+        choice.name,
+        f"{choice.title} (auto)",
+        how.params_of(choice.name),
+        completed=choice.completed,
+        corrected=choice.corrected,
+    )
+
+
+class _Training:
     """One method under one seed, on one of the federations there are."""
 
     def __init__(
-        self,
-        steps: Steps,
-        plan: Plan,
-        method: Method,
-        seed: int,
-        fed: Federation,
-        inputs: dict[str, str],
+        self, steps: Steps, plan: Plan, method: Method, seed: int, fed: Federation
     ) -> None:
-        self.steps = steps
-        self.plan = plan
-        self.method = method
-        self.seed = seed
-        self.fed = fed
-        self.inputs = inputs
-        self.work = steps.place.folder
+        self.steps, self.plan, self.method, self.seed, self.fed = steps, plan, method, seed, fed
         self.unit = f"{method.slug}-{seed}"
-        first = seed == plan.seeds[0]
-        self.first = first
+        self.title = method.title + (f", seed {seed}" if len(plan.seeds) > 1 else "")
+        self.turns = "rounds" if plan.config.horizontal else "epochs"
+        self.first = seed == plan.seeds[0]
         # Over machines a party keeps a model under the last name of its path alone.
         self.model = (
             f"{MODEL_FOLDER}/{method.slug}"
-            if first
+            if self.first
             else f"{SEEDS_FOLDER}/{method.slug}-seed-{seed}"
         )
         self._estimator: Any = None
 
     @property
-    def title(self) -> str:
-        several = f", seed {self.seed}" if len(self.plan.seeds) > 1 else ""
-        return f"{self.method.title}{several}"
+    def _folder(self) -> Path:
+        return self.steps.folder / self.model
 
     @property
-    def turns(self) -> str:
-        """What training goes by."""
-        return "rounds" if self.plan.horizontal else "epochs"
+    def estimator(self) -> Any:
+        """The fitted method; loaded when it was trained before."""
+        if self._estimator is None:
+            self._estimator = method_class(self.method.name).load(self._folder, self.fed)
+        return self._estimator
 
-    # ------------------------------------------------------------------ train
-
-    def train(self) -> tuple[dict[str, Any], StageEntry]:
+    def train(self, inputs: dict[str, str]) -> tuple[dict[str, Any], StageEntry]:
         """What is known of the training: parameters, history, costs."""
-        stored = f"stages/train/{self.unit}.json"
         return self.steps.do(
             "train",
-            lambda mark: self._fit(mark, self.work / stored),
-            lambda: _read(self.work / stored),
+            self._fit,
+            stored=f"stages/train/{self.unit}.json",
             unit=self.unit,
             title=self.title,
             settings={
                 "method": self.method.name,
                 "params": self.method.params,
                 "seed": self.seed,
-                "device": self.plan.device,
-                "alone": list(self.plan.alone) if self.first else [],
+                "device": self.plan.config.run.device,
+                "alone": self.plan.config.predict.alone if self.first else [],
             },
-            inputs=self.inputs,
-            paths=[stored, self.model],
+            inputs=inputs,
+            paths=[self.model],
             says=lambda told: f"{len(told['history'])} {self.turns} in {told['seconds']:.1f} s",
         )
 
-    def _fit(self, mark: str, stored: Path) -> dict[str, Any]:
-        plan, listener = self.plan, self.steps.listener
+    def _fit(self, mark: str) -> dict[str, Any]:
+        listener, notes = self.steps.listener, list[str]()
         listener.stage(f"Training {self.title}")
-        began = time.perf_counter()
-        ledger = self.fed.ledger
-        crossings, crossed = len(ledger), ledger.total_bytes()
-        estimator = make(self.method.name, self.method.params, self.seed)
-        if plan.horizontal and estimator.watch is None:
-            estimator.set_params(watch="test")
-        title = self.turns
-        estimator.fit(
-            self.fed,
-            progress=lambda _, done, total, facts: listener.progress(title, done, total, facts),
-            checkpoint=self.work / CHECKPOINTS / f"{self.unit}-{mark[:8]}",
-            resume=True,
-        )
-        told = {
+        with measured(self.fed) as cost:
+            estimator = make(self.method.name, self.method.params, self.seed)
+            if self.plan.config.horizontal and estimator.watch is None:
+                estimator.set_params(watch="test")
+            estimator.fit(
+                self.fed,
+                progress=lambda _, done, total, facts: listener.progress(
+                    self.turns, done, total, facts
+                ),
+                checkpoint=self.steps.folder / CHECKPOINTS / f"{self.unit}-{mark[:8]}",
+                resume=True,
+            )
+        if estimator.privacy_ is not None:
+            notes.append(in_words(estimator.privacy_))
+        estimator.save(self._folder)
+        if self.first:
+            notes += estimator.hand_out(self._folder, parties=self.plan.config.predict.alone)
+        self._estimator = estimator
+        return {
             "params": estimator.get_params(),
             "history": list(estimator.history_),
-            "seconds": time.perf_counter() - began,
-            "crossings": len(ledger) - crossings,
-            "bytes": ledger.total_bytes() - crossed,
-            "notes": [],
+            **cost,
+            "notes": notes,
         }
-        if estimator.privacy_ is not None:
-            told["notes"].append(in_words(estimator.privacy_))
-        estimator.save(self.work / self.model)
-        if self.first:
-            told["notes"] += estimator.hand_out(self.work / self.model, parties=plan.alone)
-        write_json(stored, told)
-        self._estimator = estimator
-        return _read(stored)
-
-    @property
-    def estimator(self) -> Any:
-        """The fitted method; loaded when it was trained before."""
-        if self._estimator is None:
-            loaded = method_class(self.method.name).load(self.work / self.model, self.fed)
-            self._estimator = loaded
-        return self._estimator
-
-    # ------------------------------------------------------------------ evaluate
 
     def evaluate(
-        self, trained: dict[str, Any], entry: StageEntry, reference: Reference, test: dict[str, str]
-    ) -> MethodRun:
-        """The method's scores on the test rows, and all that the report tells of it.
+        self, entry: StageEntry, reference: Reference, test: dict[str, str]
+    ) -> dict[str, Any]:
+        """The method's scores on the test rows, and how sure it is.
 
         test: hashes of what the test rows are.
         """
-        stored = f"stages/evaluate/{self.unit}.json"
-        review = f"{REVIEW_FOLDER}/{self.method.slug}"
+        metrics, reviewed = self.plan.config.evaluate.metrics, self.plan.config.report.label_review
+        review = f"{REVIEW_FOLDER}/{self.method.slug}" if self.first and reviewed else None
         told, _ = self.steps.do(
             "evaluate",
-            lambda _: self._score(self.work / stored, reference, self.work / review),
-            lambda: _read(self.work / stored),
+            lambda _: self._score(reference, metrics, review),
+            stored=f"stages/evaluate/{self.unit}.json",
             unit=self.unit,
             title=self.title,
             settings={
-                "metrics": list(self.plan.metrics),
+                "metrics": metrics,
                 "against": list(reference.parties),
                 "own": reference.own,
-                "label_review": self.plan.label_review,
+                "label_review": reviewed,
             },
             inputs={"train": entry.product, **test},
-            paths=[stored, review] if self._reviews else [stored],
+            paths=[review] if review else [],
             says=lambda told: ", ".join(
                 f"{name} {value:.3f}" for name, value in told["scores"].items() if value is not None
             ),
         )
-        return self.run(trained, told)
+        return told
 
-    def run(self, trained: dict[str, Any], told: dict[str, Any] | None = None) -> MethodRun:
+    def _score(
+        self, reference: Reference, metrics: Sequence[str], review: str | None
+    ) -> dict[str, Any]:
+        estimator = self.estimator
+        test = self.steps.fed.on("test")  # of all parties, whoever the method was trained with
+        with measured(self.fed) as cost:
+            scores = _asked_for(measure(estimator, test, reference), metrics)
+        told = {"scores": scores, "crossings": cost["crossings"], "bytes": cost["bytes"]}
+        if self.first and estimator.expertise_ is not None:
+            path = self.steps.folder / review if review else None
+            suspicious = estimator.review_labels(path=path)
+            told["labelling"] = Labelling.of(estimator, suspicious).to_dict()
+        if self.first and (sure := how_sure(estimator, test, reference)) is not None:
+            told["uncertainty"] = sure.to_dict()
+        return told
+
+    def run(self, trained: dict[str, Any], told: dict[str, Any]) -> MethodRun:
         """As the record has it."""
-        told = told or {"scores": {}}
         return MethodRun(
             name=self.method.name,
             title=self.method.title,
@@ -181,42 +267,12 @@ class Training:
             **told,
         )
 
-    @property
-    def _reviews(self) -> bool:
-        return self.first and self.plan.label_review
 
-    def _score(self, stored: Path, reference: Reference, review: Path) -> dict[str, Any]:
-        estimator = self.estimator
-        ledger = self.fed.ledger
-        crossings, crossed = len(ledger), ledger.total_bytes()
-        test = self.steps.fed.on("test")  # of all parties, whoever the method was trained with
-        told: dict[str, Any] = {
-            "scores": chosen(measure(estimator, test, reference), self.plan.metrics),
-            "crossings": len(ledger) - crossings,
-            "bytes": ledger.total_bytes() - crossed,
-        }
-        if self.first and estimator.expertise_ is not None:
-            suspicious = estimator.review_labels(path=review if self._reviews else None)
-            told["labelling"] = Labelling.of(estimator, suspicious).to_dict()
-        if self.first and (found := how_sure(estimator, test, reference)) is not None:
-            told["uncertainty"] = found.to_dict()
-        write_json(stored, told)
-        return _read(stored)
-
-
-def chosen(scores: dict[str, float], metrics: Sequence[str]) -> dict[str, float]:
-    """The scores asked for."""
-    if not metrics:
-        return dict(scores)
+def _asked_for(scores: dict[str, float], metrics: Sequence[str]) -> dict[str, float]:
     wrong = [metric for metric in metrics if metric not in scores]
     if wrong:
         raise ConfigError(
             f"evaluate.metrics: {wrong[0]!r} does not fit this label. "
             f"Mend: choose from {', '.join(scores)}"
         )
-    return {metric: scores[metric] for metric in metrics}
-
-
-def _read(path: Path) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    return found
+    return {metric: scores[metric] for metric in metrics or scores}

@@ -1,4 +1,4 @@
-"""What is worth knowing before anything is trained: labellers, clients, and shared rows."""
+"""What is worth knowing before anything is trained: annotators, clients, and shared rows."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""How far labellers agree, without anyone seeing another's labels.
+"""How far annotators agree, without anyone seeing another's labels.
 
-Two labellers' one-hot votes on the aligned rows go into one secure matrix product
+Two annotators' one-hot votes on the aligned rows go into one secure matrix product
 (`fedmend.secure.inner_product`). The coordinator learns how often one says c while the other says
-d, counts over all rows that both label, and nothing of a single row; the labellers learn nothing.
+d, counts over all rows that both label, and nothing of a single row; the annotators learn nothing.
 
 Cohen's kappa (Cohen 1960) for every two of them, its standard error after Fleiss, Cohen and
 Everitt (1969), and Krippendorff's alpha for nominal values (Krippendorff 2011) over all.
@@ -44,7 +44,7 @@ _CALLED = (
     (0.8, "substantial"),
     (1.0, "almost perfect"),
 )
-_SURE = 1.96
+_NORMAL_95 = 1.96
 
 
 @column_provider("label-votes")
@@ -67,7 +67,7 @@ def vote_columns(worker: ColumnsWorker, classes: Sequence[Any]) -> IntegerColumn
 
 @dataclass(frozen=True)
 class PairAgreement:
-    """Two labellers: on how many rows both have a label, and how often it is the same.
+    """Two annotators: on how many rows both have a label, and how often it is the same.
 
     kappa: agreement beyond chance, 1 at best, with `low` and `high` its 95 % interval. None where
     it has no value: no common row, or one class only.
@@ -98,7 +98,7 @@ class PairAgreement:
 
 @dataclass(frozen=True)
 class Agreement:
-    """Every two labellers, and alpha over all of them (None where it has no value)."""
+    """Every two annotators, and alpha over all of them (None where it has no value)."""
 
     pairs: list[PairAgreement]
     alpha: float | None
@@ -112,7 +112,7 @@ class Agreement:
         sentences = [pair.words for pair in ordered]
         if len(self.pairs) > 1 and self.alpha is not None:
             sentences.append(
-                f"All labellers together: alpha {self.alpha:.2f}, {called(self.alpha)}."
+                f"All annotators together: alpha {self.alpha:.2f}, {called(self.alpha)}."
             )
         return sentences
 
@@ -143,38 +143,29 @@ def label_agreement(
     mode: Mode = "dealer",
     classes: Sequence[Any] | None = None,
 ) -> Agreement:
-    """How far the labellers agree on the aligned rows.
+    """How far the annotators agree on the aligned rows.
 
     parties: by default all that have a label. mode: of the inner products. classes: all labels
     there are; by default the parties tell which they use.
     """
-    labellers = list(fed.label_parties if parties is None else parties)
-    if len(labellers) < 2:
+    annotators = list(fed.label_parties if parties is None else parties)
+    if len(annotators) < 2:
         raise DataError(
-            f"{len(labellers)} of the parties label; agreement is between two or more",
+            f"{len(annotators)} of the parties label; agreement is between two or more",
             mend="name parties with a label column",
         )
     if classes is None:
-        with fed.workers(LabelWorker, parties=labellers) as crew:
-            told = crew.classes()
-        classes = list(dict.fromkeys(value for each in labellers for value in told[each]))
+        with fed.workers(LabelWorker, parties=annotators) as group:
+            used = group.classes()
+        classes = list(dict.fromkeys(value for each in annotators for value in used[each]))
     settings = {"classes": list(classes)}
     tables: dict[tuple[str, str], np.ndarray] = {}
-    for number, one in enumerate(labellers[:-1]):
-        for two in labellers[number + 1 :]:
-            fixed = Columns(one, "label-votes", settings)
-            with ProductSession(fed, fixed, two, mode=mode) as session:
-                counts = session.products(Columns(two, "label-votes", settings))
-            assert counts is not None
-            tables[one, two] = counts
-    return agreement_of(tables)
-
-
-def agreement_of(tables: Mapping[tuple[str, str], np.ndarray]) -> Agreement:
-    """From the counts of every pair: [what one says, what two says]."""
     pairs = []
-    for (one, two), counts in tables.items():
-        rows = int(counts.sum())
+    for one, two in itertools.combinations(annotators, 2):
+        with ProductSession(fed, Columns(one, "label-votes", settings), two, mode=mode) as session:
+            counts = session.products(Columns(two, "label-votes", settings))
+        assert counts is not None  # [what one says, what two says]
+        tables[one, two], rows = counts, int(counts.sum())
         agree = float(np.trace(counts) / rows) if rows else None
         pairs.append(PairAgreement(one, two, rows, agree, *kappa_of(counts)))
     return Agreement(pairs, alpha_of(tables))
@@ -196,7 +187,7 @@ def kappa_of(counts: np.ndarray) -> tuple[float | None, float | None, float | No
         return None, None, None
     kappa = (observed - chance) / (1 - chance)
     error = _standard_error(shares, said, heard, kappa, chance) / math.sqrt(rows)
-    return kappa, max(-1.0, kappa - _SURE * error), min(1.0, kappa + _SURE * error)
+    return kappa, max(-1.0, kappa - _NORMAL_95 * error), min(1.0, kappa + _NORMAL_95 * error)
 
 
 def _standard_error(
@@ -214,17 +205,17 @@ def _standard_error(
 
 
 def alpha_of(tables: Mapping[tuple[str, str], np.ndarray]) -> float | None:
-    """Krippendorff's alpha for nominal labels, from the counts of every pair of labellers.
+    """Krippendorff's alpha for nominal labels, from the counts of every pair of annotators.
 
     Exact where all of them label the same rows. Where a row is labelled by some, every pair of
     labels counts alike here; alpha as defined weighs a row's pairs by 1 / (labels of it - 1),
-    which pairs of labellers cannot tell.
+    which pairs of annotators cannot tell.
     """
-    labellers = len(set(itertools.chain.from_iterable(tables)))
+    annotators = len(set(itertools.chain.from_iterable(tables)))
     both_ways = sum((counts + counts.T for counts in tables.values()), start=np.zeros(()))
-    if labellers < 2 or not np.any(both_ways):
+    if annotators < 2 or not np.any(both_ways):
         return None
-    coincidences = both_ways / (labellers - 1)
+    coincidences = both_ways / (annotators - 1)
     each = coincidences.sum(1)
     total = float(each.sum())
     differ = total - float(np.trace(coincidences))

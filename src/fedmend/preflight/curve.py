@@ -2,8 +2,11 @@
 
 A small split network is trained on growing shares of the aligned rows and scored on others that
 were set aside, in turns, so that every row is set aside as often as any other. A power law through
-the errors (`power_law`) says what twice the rows would bring. Beside it stands what the label party
-reaches alone with all its labelled rows, on the same people.
+the errors, error(n) = floor + a * n^-b (Hestness et al. 2017), says what twice the rows would
+bring. Beside it stands what the label party reaches by itself with all its labelled rows, on the
+same people. How sure it is comes from drawing repeats and sizes anew (bootstrap), wider because all
+repeats draw from the same people (Nadeau and Bengio 2003) and because there are few of them
+(Student's t).
 
 The work is bounded by counting training steps beforehand, not by a clock: the same call gives the
 same curve.
@@ -13,32 +16,52 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import scipy.stats
 
+from fedmend._parameters import POSITIVE, Rules, at_least, wrong_values
 from fedmend.errors import ConfigError, DataError
 from fedmend.federation import Federation
 from fedmend.learn.optim import OptimizerSpec
-from fedmend.preflight.power_law import Point, point_of, read_curve, widening
 from fedmend.split.config import SplitConfig
 from fedmend.split.features import ALIGNED, Segments
 from fedmend.split.halves import Settings
 from fedmend.split.session import Session
 from fedmend.split.training import SplitNetwork
 
-__all__ = ["Curve", "fit_and_score", "learning_curve"]
+__all__ = ["Curve", "Point", "fit_and_score", "learning_curve", "power_law", "read_curve"]
 
 Progress = Callable[[str, int, int], None]
 
-SMALLEST = 0.125
-LEAST_ROWS = 80
-LEAST_TRAINED = 24
+SMALLEST_SHARE = 0.125
+ROWS_NEEDED = 80
+ROWS_TRAINED_ON = 24
 MODEL = "preflight-curve"
 # Training steps of two parties in a second, on one core of an x86 server (docs/benchmarks.md).
 STEPS_A_SECOND = 800
 _EPOCHS = 30
 _BATCHES = ((32, 1000), (64, 5000), (256, 1_000_000))  # batch size, for so many rows at most
+_DRAWS = 400
+_EXPONENTS = np.linspace(0.1, 1.5, 57)
+_FLATTEST = 2 ** -_EXPONENTS[-1]  # of a doubling's gain, what the next one brings at least
+_TAIL = 10  # per cent on either side: an interval of 80 %
+
+
+@dataclass(frozen=True)
+class Point:
+    """A score at a number of rows, and its 80 % interval."""
+
+    rows: int
+    score: float
+    low: float
+    high: float
+
+    @property
+    def words(self) -> str:
+        return f"{_number(self.score)} ({_number(self.low)} to {_number(self.high)})"
 
 
 @dataclass(frozen=True)
@@ -70,24 +93,20 @@ class Curve:
     @property
     def words(self) -> list[str]:
         name = {"auc": "AUC", "rmse": "RMSE", "accuracy": "an accuracy of"}[self.metric]
-        now, twice = self.now, self.twice
+        gain, low, high = map(_number, self.gain)
         sentences = [
-            f"Trained on {now.rows:,} shared rows, the parties together reach {name} "
-            f"{_number(now.score)} ({_number(now.low)} to {_number(now.high)})."
+            f"Trained on {self.now.rows:,} shared rows, the parties together reach {name} "
+            f"{self.now.words}."
         ]
         if self.alone is not None:
             sentences.append(
                 f"{self.label_party} alone, with {self.alone.rows:,} rows of its own, reaches "
-                f"{_number(self.alone.score)} ({_number(self.alone.low)} to "
-                f"{_number(self.alone.high)})."
+                f"{self.alone.words}."
             )
-        gain, low, high = self.gain
         sentences.append(
-            f"Twice as many shared rows would bring it to about {_number(twice.score)} "
-            f"({_number(twice.low)} to {_number(twice.high)}): "
+            f"Twice as many shared rows would bring it to about {self.twice.words}: "
             + (
-                f"a gain of about {_number(gain)}, in 8 of 10 cases {_number(low)} to "
-                f"{_number(high)}."
+                f"a gain of about {gain}, in 8 of 10 cases {low} to {high}."
                 if self.worth_it
                 else "whether that is a gain cannot be told from these rows."
             )
@@ -147,7 +166,9 @@ def learning_curve(
     sizes: how many numbers of rows are tried, from an eighth of those that are not held out to
     all of them. seconds: about how long it may take on one core; with many rows, fewer are used.
     """
-    _check(sizes, repeats, held_out, seconds)
+    given = SimpleNamespace(sizes=sizes, repeats=repeats, held_out=held_out, seconds=seconds)
+    if problems := wrong_values(given, _RULES):
+        raise ConfigError([f"learning_curve: {each}" for each in problems])
     owner = label_party or fed.label_party
     parties = [name for name in fed.names if fed.roster[name]["features"]]
     usable = _labelled(fed, parties, owner)
@@ -177,7 +198,7 @@ def learning_curve(
             scores, rows_alone = _alone(fed, owner, held, most, [seed, repeat])
             alone.append(scores)
     metric, kept = _judged_by(together)
-    wider = widening(len(kept), aside / max(1, len(usable) - aside))
+    wider = _widening(len(kept), aside / max(1, len(usable) - aside))
     measured = np.array([[each[metric] for each in together[repeat]] for repeat in kept])
     points, twice, gain = read_curve(tried, measured, metric, wider, rng)
     by_itself = np.array([alone[repeat][metric] for repeat in kept]) if alone else None
@@ -186,7 +207,7 @@ def learning_curve(
         points,
         twice,
         gain,
-        None if by_itself is None else point_of(rows_alone, by_itself, metric, wider, rng),
+        None if by_itself is None else _point(rows_alone, by_itself, metric, wider, rng),
         owner,
         len(kept),
         aside,
@@ -211,7 +232,7 @@ def _judged_by(told: Sequence[Sequence[dict[str, float]]]) -> tuple[str, list[in
 
 def _sizes(count: int, rows: int) -> list[int]:
     """So many numbers of rows, in equal ratios, up to all of them."""
-    least = min(rows, max(LEAST_TRAINED, SMALLEST * rows))
+    least = min(rows, max(ROWS_TRAINED_ON, SMALLEST_SHARE * rows))
     return sorted({round(each) for each in np.geomspace(least, rows, count)})
 
 
@@ -229,18 +250,12 @@ def _in_turn(
     return np.sort(held), np.random.default_rng([*seed, 9, repeat]).permutation(rest)
 
 
-def _check(sizes: int, repeats: int, held_out: float, seconds: float) -> None:
-    problems = []
-    if sizes < 3:
-        problems.append(f"sizes must be at least 3, got {sizes}")
-    if repeats < 2:
-        problems.append(f"repeats must be at least 2, got {repeats}")
-    if not 0 < held_out < 1:
-        problems.append(f"held_out must be in (0, 1), got {held_out}")
-    if not seconds > 0:
-        problems.append(f"seconds must be positive, got {seconds}")
-    if problems:
-        raise ConfigError([f"learning_curve: {each}" for each in problems])
+_RULES: Rules = {
+    "sizes": at_least(3),
+    "repeats": at_least(2),
+    "held_out": ("in (0, 1)", lambda share: 0 < share < 1),
+    "seconds": POSITIVE,
+}
 
 
 # ---------------------------------------------------------------- training
@@ -308,11 +323,11 @@ def _labelled(fed: Federation, parties: list[str], owner: str) -> np.ndarray:
     segments = [[ALIGNED, fed.alignment.aligned]]
     with _network(fed, parties, owner, 100, [0]).session(segments) as session:
         usable = np.union1d(session.train, session.validation)
-    if len(usable) < LEAST_ROWS:
+    if len(usable) < ROWS_NEEDED:
         raise DataError(
             f"{len(usable)} aligned rows with a label are too few for a learning curve",
             party=owner,
-            mend=f"{LEAST_ROWS} or more of them, or leave the curve out",
+            mend=f"{ROWS_NEEDED} or more of them, or leave the curve out",
         )
     return usable
 
@@ -320,8 +335,114 @@ def _labelled(fed: Federation, parties: list[str], owner: str) -> np.ndarray:
 def _most_rows(seconds: float, repeats: int, sizes: int, parties: int) -> int:
     """So many training rows that all steps together fit the time."""
     steps = seconds * STEPS_A_SECOND * 2 / max(2, parties)
-    trained = repeats * _EPOCHS * float(np.geomspace(SMALLEST, 1, sizes).sum())
-    most = LEAST_ROWS
+    trained = repeats * _EPOCHS * float(np.geomspace(SMALLEST_SHARE, 1, sizes).sum())
+    most = ROWS_NEEDED
     for batch, limit in _BATCHES:
         most = max(most, min(limit, int(steps * batch / trained)))
     return most
+
+
+# ---------------------------------------------------------------- where the curve leads
+
+
+def power_law(rows: np.ndarray, errors: np.ndarray) -> tuple[float, float, float]:
+    """floor, a and b of error(n) = floor + a * n^-b, all at least 0, by least squares.
+
+    >>> n = np.array([100, 200, 400, 800])
+    >>> floor, a, b = power_law(n, 0.1 + 2.0 * n**-0.5)
+    >>> round(floor, 3), round(a, 2), round(b, 2)
+    (0.1, 2.0, 0.5)
+    """
+    floor, a, b = _power_laws(np.asarray(rows, dtype=np.float64), np.asarray(errors)[None, :])[0]
+    return float(floor), float(a), float(b)
+
+
+def _power_laws(
+    rows: np.ndarray, errors: np.ndarray, weights: np.ndarray | None = None
+) -> np.ndarray:
+    """The laws of many curves at once.
+
+    weights: how much each point of each curve counts. **Shape** rows [n], errors [m, n] -> [m, 3]
+    """
+    weights = np.ones_like(errors) if weights is None else weights
+    weights = weights / weights.sum(1, keepdims=True)
+    shapes = rows[None, :] ** -_EXPONENTS[:, None]
+    mean = (weights * errors).sum(1, keepdims=True)
+    middle = weights @ shapes.T
+    spread = weights @ (shapes**2).T
+    together = (weights * errors) @ shapes.T
+    slope = (together - mean * middle) / np.maximum(spread - middle**2, 1e-300)
+    level = mean - slope * middle
+    # A floor below 0 is set to 0; a curve that rises is taken for a flat one.
+    below = level < 0
+    level, slope = np.where(below, 0.0, level), np.where(below, together / spread, slope)
+    rises = slope < 0
+    level, slope = np.where(rises, mean, level), np.where(rises, 0.0, slope)
+    fitted = level[:, :, None] + slope[:, :, None] * shapes[None, :, :]
+    off = (weights[:, None, :] * (errors[:, None, :] - fitted) ** 2).sum(2)
+    best = off.argmin(1)
+    at = np.arange(len(errors))
+    return np.stack([level[at, best], slope[at, best], _EXPONENTS[best]], axis=1)
+
+
+def read_curve(
+    sizes: Sequence[int], scores: np.ndarray, metric: str, wider: float, rng: np.random.Generator
+) -> tuple[list[Point], Point, tuple[float, float, float]]:
+    """The measured points, the one at twice the most rows, and the gain between the last two.
+
+    wider: by what factor intervals are. **Shape** scores [repeats, sizes]
+    """
+    points = [_point(size, scores[:, at], metric, wider, rng) for at, size in enumerate(sizes)]
+    errors = scores if metric == "rmse" else 1 - scores
+    n = np.array(sizes, dtype=np.float64)
+    twice = 2 * n[-1]
+
+    draws = rng.integers(0, len(errors), size=(_DRAWS, len(errors)))
+    # Which sizes count how much is drawn too: the law is a guess about the curve's form.
+    weights = np.vstack([np.ones(len(n)), rng.exponential(size=(_DRAWS, len(n)))])
+    laws = _power_laws(n, np.vstack([errors.mean(0), errors[draws].mean(1)]), weights)
+    floor, a, b = laws.T
+    # The law on both sides, not the last measurement: what lies between is the law's.
+    led = np.stack([floor + a * twice**-b, a * (n[-1] ** -b - twice**-b)], axis=1)
+    (low, least), (high, most) = _interval(led[0], led[1:], wider)
+    error, gain = map(float, led[0])
+    # What the last doubling has brought. A learning curve flattens, so that the next one brings no
+    # more; and under a power law at least a share of it.
+    brought = (errors[:, -2] - errors[:, -1]) * np.log(2) / np.log(n[-1] / n[-2])
+    before_low, before_high = _interval(brought.mean(), brought[draws].mean(1), wider)
+    bounds = (
+        gain,
+        max(0.0, min(float(least), _FLATTEST * float(before_low))),
+        max(float(most), float(before_high)),
+    )
+    if metric == "rmse":
+        point = Point(int(twice), error, max(0.0, float(low)), float(high))
+    else:
+        point = Point(int(twice), 1 - error, 1 - float(high), min(1.0, 1 - float(low)))
+    return points, point, bounds
+
+
+def _point(
+    rows: int, scores: np.ndarray, metric: str, wider: float, rng: np.random.Generator
+) -> Point:
+    """The mean over repeats, and the interval of such means."""
+    draws = rng.integers(0, len(scores), size=(_DRAWS, len(scores)))
+    low, high = _interval(scores.mean(), scores[draws].mean(1), wider)
+    best = np.inf if metric == "rmse" else 1.0
+    return Point(int(rows), float(scores.mean()), max(0.0, float(low)), float(min(best, high)))
+
+
+def _interval(middle: Any, drawn: np.ndarray, wider: float) -> np.ndarray:
+    """Both ends of what was drawn around a middle, so much farther apart."""
+    ends = np.percentile(drawn, [_TAIL, 100 - _TAIL], axis=0)
+    return np.asarray(middle + wider * (ends - middle))
+
+
+def _widening(repeats: int, ratio: float) -> float:
+    """By how much a bootstrap interval of the mean of few dependent repeats is too narrow.
+
+    ratio: rows set aside to rows trained on.
+    """
+    free, tail = repeats - 1, 1 - _TAIL / 100
+    student = scipy.stats.t.ppf(tail, free) / scipy.stats.norm.ppf(tail)
+    return float(student * np.sqrt(repeats / free) * np.sqrt(1 + repeats * ratio))

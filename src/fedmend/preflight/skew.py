@@ -29,8 +29,8 @@ from fedmend.secure.sums_worker import Summand, SumWorker
 __all__ = ["ClassWorker", "PartySkew", "Skew", "by_chance", "distance", "label_skew"]
 
 # A party is called skewed from this distance on, if chance alone would not bring it half as far.
-NOTABLE = 0.1
-MOST_CLASSES = 1000
+NOTABLE_DISTANCE = 0.1
+CLASSES_AT_MOST = 1000
 _HISTOGRAM = "labels of each class"
 
 
@@ -40,7 +40,7 @@ class ClassWorker(SumWorker):
     def __init__(self, site: Site, scope: str = "train") -> None:
         super().__init__(site, scope)
         self._counts = np.zeros(0, np.int64)
-        self._told = np.zeros(0, np.int64)
+        self._reported = np.zeros(0, np.int64)
 
     @exposed(kind="control")
     def classes(self) -> dict[str, Any]:
@@ -54,14 +54,14 @@ class ClassWorker(SumWorker):
         position = {value: number for number, value in enumerate(classes)}
         numbers = [position[value] for value in self._values() if value in position]
         self._counts = np.bincount(numbers, minlength=len(classes)).astype(np.int64)
-        self._told = np.zeros_like(self._counts)
+        self._reported = np.zeros_like(self._counts)
         enough = frequent(np.array(numbers, np.int64), len(classes), self.site.rows.least)
-        self._told[enough] = self._counts[enough]
+        self._reported[enough] = self._counts[enough]
         return int(self._counts.sum())
 
     def summand(self, name: str) -> Summand:
         if name == _HISTOGRAM:
-            return Summand(self._told, "label", "statistic")
+            return Summand(self._reported, "label", "statistic")
         return super().summand(name)
 
     def about_rows(self, method: str) -> str:
@@ -70,7 +70,7 @@ class ClassWorker(SumWorker):
     @exposed(kind="statistic")
     def counts(self) -> np.ndarray:
         """How often each class occurs here; a class of too few rows counts as none."""
-        return self._told
+        return self._reported
 
     @exposed(kind="statistic", takes={"pooled": "statistic"})
     def distance(self, pooled: np.ndarray) -> dict[str, Any]:
@@ -84,7 +84,7 @@ class ClassWorker(SumWorker):
         table = self.table
         if table.label is None:
             return []
-        if table.y.nunique() > MOST_CLASSES:
+        if table.y.nunique() > CLASSES_AT_MOST:
             raise DataError(
                 f"{table.y.nunique()} different labels are no classes",
                 party=self.site.name,
@@ -110,7 +110,7 @@ class PartySkew:
     def notable(self) -> bool:
         if self.distance is None or self.by_chance is None:
             return False
-        return self.distance >= NOTABLE and self.distance > 2 * self.by_chance
+        return self.distance >= NOTABLE_DISTANCE and self.distance > 2 * self.by_chance
 
 
 @dataclass(frozen=True)
@@ -173,16 +173,16 @@ def label_skew(fed: Federation, parties: Sequence[str] | None = None) -> Skew:
     labelled = list(fed.label_parties if parties is None else parties)
     if not labelled:
         raise DataError("no party has a label column", mend="name parties that have one")
-    with fed.workers(ClassWorker, parties=labelled) as crew:
-        told = crew.classes()
-        classes = sorted({value for each in told.values() for value in each["classes"]})
-        rows = {name: int(count) for name, count in crew.attach(classes).items()}
+    with fed.workers(ClassWorker, parties=labelled) as group:
+        used = group.classes()
+        classes = sorted({value for each in used.values() for value in each["classes"]})
+        rows = {name: int(count) for name, count in group.attach(classes).items()}
         if len(labelled) > 2:
-            # The session ends with the crew.
-            pooled = SumSession(crew).sum(_HISTOGRAM, between=(0, max(1, *rows.values()))).values
-            found = crew.distance(pooled)
+            # The session ends with the group.
+            pooled = SumSession(group).sum(_HISTOGRAM, between=(0, max(1, *rows.values()))).values
+            found = group.distance(pooled)
         else:
-            counts = crew.counts()
+            counts = group.counts()
             pooled = np.sum(list(counts.values()), axis=0)
             found = {
                 name: {
@@ -192,7 +192,7 @@ def label_skew(fed: Federation, parties: Sequence[str] | None = None) -> Skew:
                 for name, own in counts.items()
             }
     return Skew(
-        str(told[labelled[0]]["label"]),
+        str(used[labelled[0]]["label"]),
         {value: int(count) for value, count in zip(classes, pooled, strict=True)},
         {
             name: PartySkew(

@@ -20,7 +20,7 @@ from fedmend._json import reading
 from fedmend.data.encode import Encoder
 from fedmend.data.schema import Schema
 from fedmend.errors import ConfigError, DataError
-from fedmend.flow.config.naming import slug_of
+from fedmend.flow.config import slug_of
 from fedmend.methods.registry import HORIZONTAL, METHODS, method_class
 from fedmend.report.record import RunRecord
 from fedmend.split.parts import FILE, MANIFEST, read_file, read_json

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from fedmend.data.table import Table
-from fedmend.flow.config.doubts import doubtful_columns
+from fedmend.flow.doubts import doubtful_columns
 
 
 def notes(values: list[object], kind: str | None = None) -> list[str]:

@@ -7,9 +7,8 @@ import pytest
 from fedmend.errors import ConfigError, ReadError
 from fedmend.flow.checks import check_data
 from fedmend.flow.config import load_config
-from fedmend.flow.config.environment import look_up
-from fedmend.flow.config.mended import moved
-from fedmend.flow.config.passwords import without_passwords
+from fedmend.flow.config.references import look_up
+from fedmend.flow.config.rewriting import moved, without_passwords
 from fedmend.flow.plan import plan_of
 from fedmend.flow.reading import read_parties
 
@@ -101,7 +100,7 @@ def test_a_password_in_the_file_is_noted_and_left_out_of_the_copy(workshop):
     config = load_config(workshop.config)
     (note,) = check_data(config).notes
     assert note.startswith("party 'telco': uri holds a password") and "${PASSWORD_TELCO}" in note
-    copy = plan_of(config).config_text
+    copy = plan_of(config).text
     assert (
         'uri = "postgresql://me:${PASSWORD_TELCO}@127.0.0.1:1/db?'
         'sslpassword=${PASSWORD_TELCO_2}"  # secret place' in copy
@@ -110,7 +109,7 @@ def test_a_password_in_the_file_is_noted_and_left_out_of_the_copy(workshop):
     workshop.config.write_text(copy)
     again = load_config(workshop.config)
     assert check_data(again).notes == []
-    assert plan_of(again).config_text == copy
+    assert plan_of(again).text == copy
     with pytest.raises(ReadError, match="PASSWORD_TELCO"):
         read_parties(again)
 

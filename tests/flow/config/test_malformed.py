@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from fedmend.errors import ConfigError
 from fedmend.flow.config import load_config
-from fedmend.flow.config.mended import toml_text
-from fedmend.flow.config.problems import _EXAMPLES
+from fedmend.flow.config.loading import _EXAMPLES
+from fedmend.flow.config.rewriting import toml_text
 
 FULL = {
     "recipe": "complete-vfl",
@@ -113,7 +113,7 @@ def test_examples_in_mends_are_valid_themselves():
         (("party", 0, "name"), ["bank"], r"party\[1\].name must be text in quotes"),
         (("method", 0, "name"), ["vfl"], r"method\[1\].name must be text in quotes"),
         (("method", 0, "label_party"), ["bank"], r"method\[vfl\].label_party must be text"),
-        (("method", 2, "candidates"), [["vfl"]], r"\['vfl'\] is not a method"),
+        (("method", 2, "candidates"), [["vfl"]], r"candidates\[1\] must be text in quotes"),
         (("party",), "bank", "party must be a list"),
         (("method",), [], "method is empty"),
     ],

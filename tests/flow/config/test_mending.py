@@ -58,7 +58,7 @@ def test_methods_of_several_learn_from_the_votes_themselves(workshop) -> None:
     [
         ('[correct]\nname = "vfl"', "correct.name = 'vfl' does not correct labels"),
         ("[correct]\nepoch = 3", "correct.epoch = 3 is not known: did you mean 'epochs'"),
-        ('[correct]\nto = "bnak"', "correct.to = 'bnak' is none of the labellers: did you mean"),
+        ('[correct]\nto = "bnak"', "correct.to = 'bnak' is none of the annotators: did you mean"),
         ('[correct]\nlabellers = ["bank", "shop"]', "correct.labellers: 'shop' has no label"),
         ('[correct]\nlabellers = ["bank"]', "correct.labellers"),
         ("[correct]\nleast = 1.0", "correct.least must be less than 1"),
@@ -97,8 +97,8 @@ def test_a_recipe_is_the_tables_it_names(workshop) -> None:
     assert config.correct.among == tables["correct"]["among"]
     assert [each.name for each in config.method] == [each["name"] for each in tables["method"]]
     plan = plan_of(config)
-    assert plan.recipe == "correct-complete-vfl"
-    assert plan.config_text == text
+    assert plan.config.recipe == "correct-complete-vfl"
+    assert plan.text == text
 
 
 def workshop_text(workshop, head: str, method: str = "") -> str:
@@ -116,14 +116,14 @@ def test_the_file_goes_before_the_recipe(workshop) -> None:
     assert config.correct.params["epochs"] == 50 and config.correct.params["crossfit"] is True
     assert [each.name for each in config.method] == ["vfl", "local"], "to compare"
     assert config.method[0].params["epochs"] == 3
-    assert plan_of(config).config_text.startswith('recipe = "correct-complete-vfl"\n')
+    assert plan_of(config).text.startswith('recipe = "correct-complete-vfl"\n')
 
 
 def test_the_command_goes_before_the_file(workshop) -> None:
     workshop.config.write_text(workshop_text(workshop, 'recipe = "correct-local-vfl"\n'))
     config = load_config(workshop.config, recipe="correct-complete-vfl")
     assert config.recipe == "correct-complete-vfl" and config.complete is not None
-    assert plan_of(config).config_text.count("recipe =") == 1
+    assert plan_of(config).text.count("recipe =") == 1
 
 
 def test_an_unknown_recipe(workshop) -> None:

@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 import pytest
 
 from fedmend._parameters import Parameters, fits
-from fedmend.flow.config.parameters import parameter_problems, type_words
+from fedmend.flow.config.loading import parameter_problems, type_words
 from fedmend.methods.registry import COMPLETIONS, METHODS, method_class
 
 CLASSES = [*map(method_class, METHODS), *(each.load() for each in COMPLETIONS.values())]

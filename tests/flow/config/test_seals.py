@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
+from fedmend.flow.checks import privacy_notes
 from fedmend.flow.config import load_config
-from fedmend.flow.config.seals import seal_notes
 
 
 @pytest.mark.parametrize("seal", ["", "seal = true"])
 def test_the_default_and_boxes_need_no_note(workshop, seal: str) -> None:
     workshop.write(method=f'name = "vfl"\n{seal}')
-    assert list(seal_notes(load_config(workshop.config))) == []
+    assert list(privacy_notes(load_config(workshop.config))) == []
 
 
 def test_exchanges_in_the_open_are_noted(workshop) -> None:
@@ -19,7 +19,7 @@ def test_exchanges_in_the_open_are_noted(workshop) -> None:
         method='name = "vfl"\nseal = false\n[[method]]\nname = "risa"\n'
         '[[method]]\nname = "local-vfl"\ntitle = "mean"\nseal = false'
     )
-    (note,) = seal_notes(load_config(workshop.config))
+    (note,) = privacy_notes(load_config(workshop.config))
     assert note.startswith("VFL, mean: seal = false lets the coordinator read every embedding")
     assert note.endswith("Mend: leave seal out")
 

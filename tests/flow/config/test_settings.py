@@ -2,8 +2,9 @@ from __future__ import annotations
 
 import pytest
 
+from fedmend.data.sql import without_password
 from fedmend.errors import ConfigError
-from fedmend.flow.config import load_config, without_password
+from fedmend.flow.config import load_config
 from fedmend.flow.config.settings import title_of
 from fedmend.methods.registry import method_class
 
@@ -318,5 +319,5 @@ def test_several_labellers_and_their_problems(workshop, method, text, parts):
 def test_one_labeller_is_no_crowd(workshop):
     workshop.write('[evaluate]\nreference = "majority"\n', method='name = "inc"')
     problems = problems_of(workshop.config)
-    assert "method[inc] learns from several labellers, but only bank has a label" in problems[0]
+    assert "method[inc] learns from several annotators, but only bank has a label" in problems[0]
     assert "evaluate.reference = 'majority', but only bank has a label" in problems[1]

@@ -14,16 +14,11 @@ from fedmend.cli import main
 from fedmend.data.table import Table
 from fedmend.errors import ConfigError
 from fedmend.flow import execute, plan_of
-from fedmend.flow.checks import check_data
+from fedmend.flow.checks import alike_problems, check_data
 from fedmend.flow.config import load_config
-from fedmend.flow.config.shapes import (
-    alike_doubts,
-    alike_problems,
-    class_doubts,
-    mostly_alike,
-    shape_of,
-)
+from fedmend.flow.config.sniffing import mostly_alike
 from fedmend.flow.config.starter import starter_text
+from fedmend.flow.doubts import alike_doubts, class_doubts
 from fedmend.report.record import RunRecord
 
 
@@ -72,6 +67,7 @@ def ward(tmp_path: Path) -> Ward:
     return Ward(tmp_path)
 
 
+@pytest.mark.usefixtures("pages")
 def test_a_run_from_file_to_report(ward: Ward, capsys: pytest.CaptureFixture[str]) -> None:
     ward.write(METHODS)
     for command in ("check", "run"):
@@ -98,7 +94,7 @@ def test_a_run_from_file_to_report(ward: Ward, capsys: pytest.CaptureFixture[str
 
 
 def test_an_interrupted_run_goes_on(ward: Ward) -> None:
-    ward.write(f'[[method]]\nname = "sage"\n{QUICK.replace("rounds = 3", "rounds = 12")}')
+    ward.write(f'[[method]]\nname = "sage"\n{QUICK.replace("rounds = 3", "rounds = 5")}')
     whole = execute(plan_of(load_config(ward.config)), ward.folder / "whole")
 
     class Stop(Exception):
@@ -109,7 +105,7 @@ def test_an_interrupted_run_goes_on(ward: Ward) -> None:
     class Impatient(Listener):
         def progress(self, title, done, total, facts=None):  # type: ignore[no-untyped-def]
             assert title == "rounds"
-            if done == 7:
+            if done == 3:
                 raise Stop
 
     plan = plan_of(load_config(ward.config))
@@ -125,8 +121,6 @@ def test_the_method_says_the_shape(ward: Ward) -> None:
     without = load_config(ward.write("", run='shape = "horizontal"'))
     assert without.horizontal
     assert [each.name for each in without.method] == ["sage"]
-    assert shape_of({}) == "vertical"
-    assert shape_of({"method": {"name": "feddb"}}) == "horizontal"
 
 
 @pytest.mark.parametrize(

@@ -1,14 +1,14 @@
 """federation.toml: what a run is, checked as a whole before anything starts."""
 
-from fedmend.flow.config.loading import load_config
-from fedmend.flow.config.problems import problem_of
-from fedmend.flow.config.settings import Config, MethodSettings, PartySettings, without_password
+from fedmend.flow.config.loading import checked, load_config, party_problems
+from fedmend.flow.config.settings import Config, MethodSettings, PartySettings, slug_of
 
 __all__ = [
     "Config",
     "MethodSettings",
     "PartySettings",
+    "checked",
     "load_config",
-    "problem_of",
-    "without_password",
+    "party_problems",
+    "slug_of",
 ]

@@ -2,33 +2,69 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag
 
 from fedmend.data.sql import without_password
 from fedmend.federation.policy import Policy
-from fedmend.flow.config.naming import AUTO
-from fedmend.methods.registry import HORIZONTAL, METHODS
+from fedmend.methods.registry import HORIZONTAL, METHODS, contestants, make, method_class
 
-__all__ = ["TABLES", "Config", "MethodSettings", "PartySettings", "title_of", "without_password"]
+__all__ = [
+    "AUTO",
+    "COMPLETED",
+    "CORRECTED",
+    "MAJORITY",
+    "TABLES",
+    "AutoSettings",
+    "CompleteSettings",
+    "Config",
+    "CorrectSettings",
+    "MethodSettings",
+    "PartySettings",
+    "slug_of",
+    "title_of",
+]
 
-MOST_NAMED = 4
+AUTO = "auto"
+"""A method chosen by cross-validation."""
+COMPLETED, CORRECTED = " + completed rows", " + corrected labels"
+"""How methods trained on a mended federation are shown."""
+MAJORITY = "majority"
+"""What evaluate.reference is called when the parties' votes decide."""
+PARTIES_IN_A_TITLE = 4
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")]
 
 
+def slug_of(title: str) -> str:
+    """A title as the name of a file."""
+    return re.sub(r"[^A-Za-z0-9]+", "-", title).strip("-").lower()
+
+
 def title_of(names: Sequence[str]) -> str:
     """What a run is called where nobody says: "a and b", "a, b and 10 more"."""
-    if len(names) > MOST_NAMED:
+    if len(names) > PARTIES_IN_A_TITLE:
         names = [*names[:2], f"{len(names) - 2} more"]
     return " and ".join([", ".join(names[:-1]), names[-1]]) if len(names) > 1 else names[0]
 
 
 class _Settings(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
+
+
+class _WithParameters(BaseModel):
+    """Besides its own keys such a table takes any parameter of the estimator that it names."""
+
+    model_config = ConfigDict(extra="allow", strict=True)
+    name: str
+
+    @property
+    def params(self) -> dict[str, Any]:
+        return dict(self.model_extra or {})
 
 
 class RunSettings(_Settings):
@@ -117,62 +153,84 @@ class AlignSettings(_Settings):
     minimum: int | None = Field(default=None, ge=1)
 
 
-class MethodSettings(BaseModel):
+class MethodSettings(_WithParameters):
     """``[method]`` or ``[[method]]``: a name, and any parameter of that estimator."""
 
-    model_config = ConfigDict(extra="allow", strict=True)
-    name: str
     title: str | None = None
 
     @property
-    def params(self) -> dict[str, Any]:
-        return dict(self.model_extra or {})
-
-    @property
     def shown_as(self) -> str:
-        return self.title or (AUTO if self.name == AUTO else METHODS[self.name].class_name)
+        return self.title or (METHODS[self.name].class_name if self.name in METHODS else self.name)
 
 
-class CompleteSettings(BaseModel):
-    """``[complete]``: give rows that one party has the other parties' columns, before training.
+class AutoSettings(MethodSettings):
+    """``[[method]]`` with ``name = "auto"``: how a method is chosen.
 
-    Besides its own keys it takes any parameter of the estimator.
+    candidates: names of methods, or None for those that fit. folds: of the cross-validation.
+    budget: seconds for all of it; the first fold of every candidate is always finished. Parameters
+    are for every candidate that has such a parameter.
     """
 
-    model_config = ConfigDict(extra="allow", strict=True)
+    name: str = AUTO
+    candidates: list[str] | None = Field(default=None, min_length=1)
+    folds: int = Field(default=3, ge=2)
+    budget: float = Field(default=120.0, gt=0)
+
+    def names(self, *, horizontal: bool, several: bool, torn: bool = True) -> Sequence[str]:
+        """The methods worth trying, the cheapest first.
+
+        several: parties label. torn: one party alone has rows, worth methods that use them.
+        """
+        return self.candidates or contestants(horizontal=horizontal, annotators=several, torn=torn)
+
+    def params_of(self, name: str) -> dict[str, Any]:
+        """What of the shared parameters this method knows."""
+        known = method_class(name)().get_params()
+        return {key: value for key, value in self.params.items() if key in known}
+
+
+class CompleteSettings(_WithParameters):
+    """``[complete]``: give rows that one party has the other parties' columns, before training.
+
+    also_unmended: train the methods without the completed rows too, to compare. export: every
+    completing party writes its table into its folder. pairs: with three parties and more, align
+    every two first, so that a person whom two of them know is joined and not guessed twice.
+    """
+
     name: str = "fedpsg-pum"
     also_unmended: bool = True
     export: bool = False
     export_format: Literal["parquet", "csv"] = "parquet"
     pairs: bool = True
 
-    @property
-    def params(self) -> dict[str, Any]:
-        return dict(self.model_extra or {})
 
-
-class CorrectSettings(BaseModel):
+class CorrectSettings(_WithParameters):
     """``[correct]``: make one party's labels of what several parties say, before training.
 
-    Besides its own keys it takes any parameter of the estimator.
+    to: the party that gets the corrected labels, the first annotator by default. labellers: whose
+    labels count; all by default. among: learn in the whole federation ("all"), or among the
+    annotators only, who may know more rows together than everybody does ("labellers"). least:
+    labels less likely than this are left out. rows: learn from the rows all parties know
+    ("aligned"), or from completed ones too ("completed"). also_uncorrected: train the methods on
+    the labels of `to` as they were, too, to compare.
     """
 
-    model_config = ConfigDict(extra="allow", strict=True)
     name: str = "inc"
-    to: str | None = None
+    to: str = ""
     labellers: list[str] | None = Field(default=None, min_length=2)
     among: Literal["all", "labellers"] = "all"
     least: float = Field(default=0.0, ge=0, lt=1)
     rows: Literal["aligned", "completed"] = "aligned"
     also_uncorrected: bool = False
 
-    @property
-    def params(self) -> dict[str, Any]:
-        return dict(self.model_extra or {})
+    def estimator(self, seed: int) -> Any:
+        """The method that corrects."""
+        made = make(self.name, self.params, seed)
+        return made.set_params(label_parties=tuple(self.labellers)) if self.labellers else made
 
 
 class PredictSettings(_Settings):
-    """``[predict]``: which parties get what they need to predict their own rows alone."""
+    """``[predict]``: parties that get what they need to predict their own rows by themselves."""
 
     alone: list[str] = Field(default_factory=list)
 
@@ -210,18 +268,27 @@ class ReportSettings(_Settings):
     label_review: bool = False
 
 
+def _kind_of_method(given: Any) -> str:
+    name = given.get("name") if isinstance(given, dict) else getattr(given, "name", None)
+    return "dict[auto]" if name == AUTO else "dict[method]"
+
+
 class Config(_Settings):
     """A whole federation.toml."""
 
     recipe: str | None = None
     run: RunSettings = Field(default_factory=RunSettings)
-    party: list[PartySettings] = Field(min_length=1)
+    party: list[PartySettings] = Field(default_factory=list)
     align: AlignSettings = Field(default_factory=AlignSettings)
     complete: CompleteSettings | None = None
     correct: CorrectSettings | None = None
-    method: list[MethodSettings] = Field(
-        default_factory=lambda: [MethodSettings(name="vfl")], min_length=1
-    )
+    method: list[
+        Annotated[
+            Annotated[AutoSettings, Tag("dict[auto]")]
+            | Annotated[MethodSettings, Tag("dict[method]")],
+            Discriminator(_kind_of_method),
+        ]
+    ] = Field(default_factory=lambda: [MethodSettings(name="vfl")], min_length=1)
     evaluate: EvaluateSettings = Field(default_factory=EvaluateSettings)
     predict: PredictSettings = Field(default_factory=PredictSettings)
     report: ReportSettings = Field(default_factory=ReportSettings)
@@ -240,7 +307,9 @@ class Config(_Settings):
     @property
     def horizontal(self) -> bool:
         """Whether the parties have the same columns of different people."""
-        return self.run.shape == "horizontal" or self.method[0].name in HORIZONTAL
+        if self.run.shape is not None:
+            return self.run.shape == "horizontal"
+        return self.method[0].name in HORIZONTAL
 
     @property
     def labellers(self) -> list[str]:

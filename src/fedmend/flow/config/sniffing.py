@@ -17,7 +17,7 @@ from typing import Any
 
 from fedmend.data.spreadsheets import unprotected
 
-__all__ = ["Written", "csv_lines", "looked_at"]
+__all__ = ["Written", "csv_lines", "looked_at", "mostly_alike"]
 
 _BROKEN = (EOFError, zlib.error, csv.Error)
 _READ = 1 << 22
@@ -108,6 +108,12 @@ def csv_lines(file: Path, how: Written) -> Iterator[dict[str, str]]:
         next(rows)  # the header; empty lines may stand before it
         for row in rows:
             yield lacking | dict(zip(how.header, map(unprotected, row), strict=False))
+
+
+def mostly_alike(headers: Sequence[Sequence[str]]) -> bool:
+    """Whether tables have most of their columns in common, be it that some are named otherwise."""
+    common = set.intersection(*map(set, headers))
+    return len(common) >= 0.5 * max(len(header) for header in headers) and len(common) > 2
 
 
 def _opened(file: Path) -> Any:

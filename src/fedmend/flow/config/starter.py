@@ -12,8 +12,7 @@ from fedmend._files import write_whole
 from fedmend._suggest import did_you_mean
 from fedmend.errors import ConfigError
 from fedmend.flow.config.settings import title_of
-from fedmend.flow.config.shapes import mostly_alike
-from fedmend.flow.config.sniffing import Written, csv_lines, looked_at
+from fedmend.flow.config.sniffing import Written, csv_lines, looked_at, mostly_alike
 
 __all__ = ["starter_text", "write_starter"]
 

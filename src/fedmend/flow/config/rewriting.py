@@ -1,7 +1,8 @@
-"""The federation.toml that follows the advice of the pre-flight, written beside the first one."""
+"""A federation.toml written anew: as the pre-flight advises, and without passwords."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -12,27 +13,23 @@ from typing import TYPE_CHECKING, Any
 
 from fedmend._files import write_whole
 from fedmend.errors import ConfigError
-from fedmend.flow.config.environment import begins_elsewhere
+from fedmend.flow.config.references import begins_elsewhere, is_reference, with_references
 
 if TYPE_CHECKING:
     from fedmend.flow.config.settings import Config
 
-__all__ = ["mended_text", "moved", "toml_text", "write_mended"]
+__all__ = ["mended_text", "moved", "toml_text", "without_passwords", "write_mended"]
 
 _BARE = re.compile(r"[A-Za-z0-9_-]+")
 # What the advice decides; everything else is taken over as it stands.
 _DECIDED = ("recipe", "complete", "correct", "method")
 _ORDER = ("run", "party", "align", "correct", "complete", "method", "evaluate")
 _PATHS = ("data", "test")
+_IN_COMMENT = re.compile(r"(#.*?//[^:@/?\s]*:)([^@\s]+)(?=@)")
 
 
-def write_mended(
-    config: Config, advice: Mapping[str, Any], path: str | Path, *, force: bool = False
-) -> Path:
-    """Write the file that follows an advice; one that is there stays unless forced."""
-    path = Path(path)
-    if path.exists() and not force:
-        raise ConfigError(f"{path} exists already. Mend: --force to overwrite it, or another name")
+def write_mended(config: Config, advice: Mapping[str, Any], path: Path) -> Path:
+    """Write the file that follows an advice."""
     settings = advice.get("settings", {})
     if not settings.get("methods") and not settings.get("recipe"):
         raise ConfigError(
@@ -40,8 +37,7 @@ def write_mended(
             "Mend: see what 'fedmend check' says is torn",
             source=str(config.source),
         )
-    text = mended_text(config, advice, path)
-    return write_whole(path, text)
+    return write_whole(path, mended_text(config, advice, path))
 
 
 def mended_text(config: Config, advice: Mapping[str, Any], path: Path) -> str:
@@ -78,6 +74,28 @@ def moved(party: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     if file != uri and not file.startswith("/") and not begins_elsewhere(file):
         changed["uri"] = f"sqlite:///{(folder / file).as_posix()}"
     return changed
+
+
+def without_passwords(text: str) -> str:
+    """A federation.toml with references in place of its passwords.
+
+    >>> print(without_passwords('party = [{name = "bank", uri = "postgresql://me:pw@db/x"}]'))
+    party = [{name = "bank", uri = "postgresql://me:${PASSWORD_BANK}@db/x"}]
+    """
+    content = tomllib.loads(text)
+    for party in content.get("party", []):
+        uri = party.get("uri")
+        if isinstance(uri, str) and uri:
+            party["uri"] = with_references(uri, str(party.get("name", "")))
+            text = text.replace(uri, party["uri"])
+    commented = _IN_COMMENT.sub(
+        lambda found: found[0] if is_reference(found[2]) else f"{found[1]}***", text
+    )
+    for candidate in (commented, text):
+        with contextlib.suppress(tomllib.TOMLDecodeError):
+            if tomllib.loads(candidate) == content:
+                return candidate
+    return toml_text(content)  # an address that is written with escapes: comments are lost
 
 
 # ---------------------------------------------------------------- TOML

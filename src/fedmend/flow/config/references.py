@@ -2,20 +2,23 @@
 
 The settings keep the reference as it is written. Its value is looked up when a table is read, and
 goes nowhere but to the reader: copies of the file, reports, manifests, kits and messages of errors
-show the reference.
+show the reference. A password that stands in the file itself gets a reference in its copies.
 """
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import quote
 
-from fedmend.data.sql import without_password
+from fedmend.data.sql import replace_passwords, without_password
 from fedmend.errors import DataError, ReadError
+
+if TYPE_CHECKING:
+    from fedmend.flow.config.settings import PartySettings
 
 __all__ = [
     "REFERENCED",
@@ -24,7 +27,9 @@ __all__ = [
     "is_reference",
     "look_up",
     "look_up_names",
+    "password_notes",
     "reference_problems",
+    "with_references",
 ]
 
 REFERENCED = ("data", "test", "uri", "new")
@@ -117,11 +122,10 @@ def is_reference(text: str) -> bool:
     return _REFERENCE.fullmatch(text) is not None
 
 
-def reference_problems(where: str, party: Mapping[str, Any]) -> Iterator[str]:
+def reference_problems(where: str, party: PartySettings) -> Iterator[str]:
     """References of a party that lead nowhere, or that stand where none are looked up."""
     for key in REFERENCED:
-        value = party.get(key)
-        for sign in _SIGN.finditer(value) if isinstance(value, str) else ():
+        for sign in _SIGN.finditer(getattr(party, key, None) or ""):
             name, closed = sign[1], sign[2]
             if name is not None and not (closed and _NAME.fullmatch(name)):
                 yield (
@@ -129,10 +133,40 @@ def reference_problems(where: str, party: Mapping[str, Any]) -> Iterator[str]:
                     "Mend: ${NAME} with letters, digits and _, or $${ for the signs themselves"
                 )
     for key in ("sql", "test_sql"):
-        value = party.get(key)
-        reference = _REFERENCE.search(value) if isinstance(value, str) else None
+        reference = _REFERENCE.search(getattr(party, key) or "")
         if reference is not None:
             yield (
                 f"{where}.{key} has {reference[0]!r}, but environment variables are looked up in "
                 f"{', '.join(REFERENCED[:-1])} only. Mend: write the value into the query"
             )
+
+
+# ---------------------------------------------------------------- passwords
+
+
+def password_notes(party: PartySettings) -> Iterator[str]:
+    """A sentence where a party's address holds a password as it is."""
+    if party.uri is not None and with_references(party.uri, party.name) != party.uri:
+        name = _variable(party.name)
+        yield (
+            f"party {party.name!r}: uri holds a password, for all who can read the file. Mend: "
+            f"write ${{{name}}} in its place, and export {name}=… where fedmend is started"
+        )
+
+
+def with_references(uri: str, party: str) -> str:
+    """A party's address with references in place of passwords; those that are there stay."""
+    name, used = _variable(party), 0
+
+    def reference(password: str) -> str:
+        nonlocal used
+        if not password or is_reference(password):
+            return password
+        used += 1
+        return f"${{{name}}}" if used == 1 else f"${{{name}_{used}}}"
+
+    return replace_passwords(uri, reference)
+
+
+def _variable(party: str) -> str:
+    return f"PASSWORD_{re.sub(r'[^A-Za-z0-9]', '_', party).upper()}"

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import pandas as pd
 
+from fedmend.data.labels import as_written
 from fedmend.data.table import Table
+from fedmend.errors import DataError
 
-__all__ = ["doubtful_columns"]
+__all__ = ["alike_doubts", "class_doubts", "doubtful_columns"]
 
 # A category that nearly every row has for itself says nothing about other rows.
-MOST_DIFFERENT = 0.3
+DIFFERENT_SHARE = 0.3
 FEW_VALUES = 20
 MOSTLY_NUMBERS = 0.8
 DATE = r"\s*\d{1,4}([./-])\d{1,2}\1\d{2,4}(?:[ T]\d{1,2}:\d{2}(?::\d{2})?)?\s*"
@@ -19,7 +21,7 @@ AMOUNT = (
     r"\s*(?:[€$£]\s*|[A-Z]{3}\s+)?[-+−]?\d{1,3}(?:[.,'\u00a0\u202f ]?\d{3})*(?:[.,]\d+)?"
     r"(?:\s*[%€$£]|\s+[A-Za-z]{1,3})?\s*"
 )
-STAND_INS = (-1, -9, -99, -999, -9999)
+MISSING_MARKS = (-1, -9, -99, -999, -9999)
 
 
 def doubtful_columns(table: Table, party: str) -> list[str]:
@@ -71,7 +73,7 @@ def _text_doubts(name: str, values: pd.Series) -> Iterator[tuple[str, str]]:
             "write plain numbers, without units or signs between thousands; decimal = ',' at the "
             "party where a comma is the decimal sign",
         )
-    elif len(distinct) > max(FEW_VALUES, MOST_DIFFERENT * len(texts)):
+    elif len(distinct) > max(FEW_VALUES, DIFFERENT_SHARE * len(texts)):
         yield (
             f"{len(distinct):,} different values in {len(texts):,} rows (such as {distinct[0]!r}): "
             "as a category it says next to nothing",
@@ -79,7 +81,7 @@ def _text_doubts(name: str, values: pd.Series) -> Iterator[tuple[str, str]]:
         )
     alike: dict[str, list[str]] = {}
     for each in distinct:
-        alike.setdefault(" ".join(each.casefold().split()), []).append(each)
+        alike.setdefault(_folded(each), []).append(each)
     twice = next((each for each in alike.values() if len(each) > 1), None)
     if twice is not None:
         yield (
@@ -92,7 +94,7 @@ def _number_doubts(name: str, values: pd.Series) -> Iterator[tuple[str, str]]:
     numbers = pd.to_numeric(values, errors="coerce").dropna()
     if len(numbers) < FEW_VALUES:
         return
-    for mark in STAND_INS:
+    for mark in MISSING_MARKS:
         rest = numbers[numbers != mark]
         count = len(numbers) - len(rest)
         # One value below zero, well apart from all others: it stands for something.
@@ -102,3 +104,55 @@ def _number_doubts(name: str, values: pd.Series) -> Iterator[tuple[str, str]]:
                 f"{rest.min():g} or more",
                 f'missing = ["{mark}"] where it stands for an empty cell',
             )
+
+
+# ---------------------------------------------------------------- between parties
+
+
+def alike_doubts(tables: Mapping[str, Table]) -> Iterator[str]:
+    """Values that parties with the same columns seem to write differently."""
+    names = list(tables)
+    shared = set.intersection(*(set(table.feature_names) for table in tables.values()))
+    for column in (each for each in tables[names[0]].feature_names if each in shared):
+        if note := _written_otherwise(column, tables):
+            yield note
+
+
+def _written_otherwise(column: str, tables: Mapping[str, Table]) -> str | None:
+    seen: dict[str, tuple[str, str]] = {}
+    for name, table in tables.items():
+        if table.schema[column].kind not in ("nominal", "binary"):
+            return None
+        for value in map(str, table.frame[column].dropna().unique()):
+            before, at = seen.setdefault(_folded(value), (value, name))
+            if before != value and at != name:
+                return (
+                    f"column {column!r}: {before!r} at {at!r} and {value!r} at {name!r} are "
+                    "taken for different values. Mend: write them alike"
+                )
+    return None
+
+
+def _folded(text: str) -> str:
+    return " ".join(text.casefold().split())
+
+
+def class_doubts(tables: Mapping[str, Table]) -> Iterator[str]:
+    """Parties whose classes nobody else has: the same ones, perhaps, in other words."""
+    classes = {
+        name: sorted(str(as_written(value)) for value in table.y.dropna().unique())
+        for name, table in tables.items()
+        if table.label is not None and table.y.notna().any()
+    }
+    for name, own in classes.items():
+        others = {each: said for each, said in classes.items() if each != name}
+        if others and not any(set(own) & set(said) for said in others.values()):
+            other, theirs = next(iter(others.items()))
+            error = DataError(
+                f"no other party has one of these classes; {other!r} has {', '.join(theirs[:3])}",
+                party=name,
+                column=tables[name].label,
+                value=own[:3],
+                mend="write the classes alike at all parties",
+            )
+            yield str(error)
