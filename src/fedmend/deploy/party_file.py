@@ -160,7 +160,7 @@ def read_new(file: PartyFile, schema: Schema) -> Table:
 
     assert file.new is not None
     place = look_up(file.new, "new")
-    with place.told():
+    with place.as_written():
         return read_rows(file.at(place.text), file, schema)
 
 

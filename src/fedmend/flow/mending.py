@@ -127,15 +127,15 @@ def _align(plan: Plan, steps: Steps, found: Found) -> None:
 
 def _diagnose(plan: Plan, steps: Steps, found: Found) -> None:
     shape = "horizontal" if plan.config.horizontal else "vertical"
-    told, _ = steps.do(
+    result, _ = steps.do(
         "diagnose",
         lambda _: overview(steps.fed, shape=shape).to_dict(),
         stored=OVERVIEW_FILE,
         settings={"shape": shape},
         inputs=found.products[False, False],
-        says=lambda told: " ".join(Overview.from_dict(told).torn),
+        says=lambda result: " ".join(Overview.from_dict(result).torn),
     )
-    found.overview = Overview.from_dict(told)
+    found.overview = Overview.from_dict(result)
     steps.listener.overview(found.overview)
 
 
@@ -166,11 +166,11 @@ def _complete(plan: Plan, steps: Steps, found: Found) -> None:
         keep_completion(model.federation, kept)
         return {"dataset": model.federation.dataset, "mending": mended.to_dict()}
 
-    told, entry = steps.do(
+    result, entry = steps.do(
         "complete",
         fit,
         stored=f"{COMPLETE_FOLDER}/completion.json",
-        take_up=lambda told: restore_completion(base.on(told["dataset"]), kept),
+        take_up=lambda result: restore_completion(base.on(result["dataset"]), kept),
         title=how.name,
         settings={
             "name": how.name,
@@ -182,10 +182,10 @@ def _complete(plan: Plan, steps: Steps, found: Found) -> None:
         },
         inputs=found.products[False, False],
         paths=paths,
-        says=lambda told: Mending.from_dict(told["mending"]).words,
+        says=lambda result: Mending.from_dict(result["mending"]).words,
     )
-    found.mending = Mending.from_dict(told["mending"])
-    found.views[False, True] = base.on(told["dataset"])
+    found.mending = Mending.from_dict(result["mending"])
+    found.views[False, True] = base.on(result["dataset"])
     found.products[False, True] = {"complete": entry.product}
     steps.listener.mended(found.mending)
 
@@ -239,12 +239,12 @@ def _correct(plan: Plan, steps: Steps, found: Found) -> None:
     how, base, kept = plan.correct, found.base, steps.folder / CORRECT_FOLDER
     assert how is not None
 
-    def restore(told: dict[str, Any]) -> None:
-        for dataset in [*told["datasets"].values(), told["judge"]]:
+    def restore(result: dict[str, Any]) -> None:
+        for dataset in [*result["datasets"].values(), result["judge"]]:
             if dataset is not None:
                 restore_completion(base.on(dataset), kept)
 
-    told, entry = steps.do(
+    result, entry = steps.do(
         "correct",
         lambda mark: _corrected(plan, steps, found, f"{CHECKPOINTS}/correct-{mark[:8]}"),
         stored=f"{CORRECT_FOLDER}/correction.json",
@@ -263,14 +263,14 @@ def _correct(plan: Plan, steps: Steps, found: Found) -> None:
         },
         inputs=found.everything,
         paths=[CORRECT_FOLDER],
-        says=lambda told: str(told["found"]["says"]),
+        says=lambda result: str(result["found"]["says"]),
     )
-    found.correction = told["found"]
-    found.judge = base.on(told["judge"]) if told["judge"] else None
-    for completed, dataset in told["datasets"].items():
+    found.correction = result["found"]
+    found.judge = base.on(result["judge"]) if result["judge"] else None
+    for completed, dataset in result["datasets"].items():
         found.views[True, completed == "True"] = base.on(dataset)
         found.products[True, completed == "True"] = {"correct": entry.product}
-    steps.listener.corrected(told["found"])
+    steps.listener.corrected(result["found"])
 
 
 def _corrected(plan: Plan, steps: Steps, found: Found, checkpoint: str) -> dict[str, Any]:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = ["read_rows", "rows_of_records"]
 
-MOST_NAMED = 5
+VALUES_NAMED = 5
 
 
 def read_rows(path: Path, party: PartySettings, schema: Schema | None) -> Table:
@@ -163,5 +163,5 @@ def _note(party: str, words: str) -> None:
 
 
 def _named(values: Sequence[Any]) -> str:
-    shown = ", ".join(repr(each) for each in values[:MOST_NAMED])
-    return f"{shown} and {len(values) - MOST_NAMED} more" if len(values) > MOST_NAMED else shown
+    shown = ", ".join(repr(each) for each in values[:VALUES_NAMED])
+    return f"{shown} and {len(values) - VALUES_NAMED} more" if len(values) > VALUES_NAMED else shown

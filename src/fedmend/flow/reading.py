@@ -32,7 +32,7 @@ __all__ = [
 ]
 
 # Whoever has more than this wrong has the wrong file.
-MOST_PROBLEMS = 20
+PROBLEMS_OF_A_TABLE = 20
 
 
 class File(Protocol):
@@ -100,7 +100,7 @@ def all_problems(config: File, party: PartySettings) -> list[DataError]:
     """Everything that is wrong with a party's table: it is read on without what was named."""
     found: list[DataError] = []
     named: set[str] = set()
-    for _ in range(2 * MOST_PROBLEMS):
+    for _ in range(2 * PROBLEMS_OF_A_TABLE):
         try:
             read_party(config, party)
             break
@@ -108,7 +108,7 @@ def all_problems(config: File, party: PartySettings) -> list[DataError]:
             name = error.column
             if name not in named:
                 found.append(error)
-            if name is None or isinstance(error, ReadError) or len(found) == MOST_PROBLEMS:
+            if name is None or isinstance(error, ReadError) or len(found) == PROBLEMS_OF_A_TABLE:
                 break
             if name == party.id and party.sql is not None:
                 break
@@ -138,7 +138,7 @@ def _read(
     how: dict[str, Any] = {"id": party.id, "label": label, "kinds": party.kinds, "drop": party.drop}
     if data is not None:
         file = look_up(data, "data" if data == party.data else "test")
-        with file.told():
+        with file.as_written():
             return read(config.at(file.text), **how, **csv_form(party))
     if party.id is None:
         raise DataError("a query needs an id column", mend='add id = "column" to the party')
@@ -147,7 +147,7 @@ def _read(
     uri = address.text
     if uri.startswith("sqlite:///") and not uri.startswith("sqlite:////"):
         uri = f"sqlite:///{config.at(uri.removeprefix('sqlite:///')).resolve()}"
-    with address.told():
+    with address.as_written():
         return read_sql(sql, uri=uri, **how)
 
 

@@ -1,6 +1,6 @@
 """Doing a stage, or taking up what it left: the part of a run that all stages share.
 
-Whether something has changed is told by hashes, of files here and of what is at the parties. A
+Whether something has changed is result by hashes, of files here and of what is at the parties. A
 plain hash of a table would let others test guesses about it. A party's hashes are therefore keyed
 with a secret that it draws for the run and keeps: they tell whether something has changed, and
 nothing else.
@@ -140,13 +140,13 @@ class Steps:
         make: Callable[[str], Mapping[str, Any] | None],
         *,
         stored: str | None = None,
-        take_up: Callable[[dict[str, Any]], object] = lambda told: None,
+        take_up: Callable[[dict[str, Any]], object] = lambda result: None,
         unit: str = "",
         title: str = "",
         settings: Mapping[str, Any],
         inputs: Mapping[str, str],
         paths: Sequence[str] = (),
-        says: Callable[[dict[str, Any]], str] = lambda told: "",
+        says: Callable[[dict[str, Any]], str] = lambda result: "",
     ) -> tuple[dict[str, Any], StageEntry]:
         """Make a stage's result, or take it up when nothing it depends on has changed.
 
@@ -163,12 +163,12 @@ class Steps:
         with in_stage(stage, title):
             if before is not None and before.fingerprint == mark:
                 if self._outputs(paths) == before.outputs:
-                    told = _read(file)
-                    take_up(told)
+                    result = _read(file)
+                    take_up(result)
                     before.reused = True
                     self.manifest.record(before)
                     self.listener.done(before)
-                    return told, before
+                    return result, before
                 logger.warning("what %s %s left was changed: it is done again", stage, unit)
             self.manifest.forget(stage, unit)
             entry = StageEntry(stage, unit, title, now(), fingerprint=mark, settings=settings)
@@ -179,11 +179,11 @@ class Steps:
                     write_json(file, made)
             entry.seconds, entry.crossings, entry.bytes = cost.values()
             entry.outputs = self._outputs(paths)
-            told = _read(file)
-            entry.says = says(told)
+            result = _read(file)
+            entry.says = says(result)
             self.manifest.record(entry)
         self.listener.done(entry)
-        return told, entry
+        return result, entry
 
     def tables(self) -> dict[str, str]:
         """``{"tables/bank/train": hash, …}`` of all parties, the inputs of the first stage."""

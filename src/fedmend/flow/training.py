@@ -59,10 +59,10 @@ def learn(plan: Plan, steps: Steps, found: Found) -> tuple[list[MethodRun], Refe
             training = _Training(steps, plan, method, seed, fed)
             trained, entry = training.train(inputs)
             found.notes += [note for note in trained["notes"] if note not in found.notes]
-            told: dict[str, Any] = {"scores": {}}
+            result: dict[str, Any] = {"scores": {}}
             if evaluated and reference is not None:
-                told = training.evaluate(entry, reference, found.test)
-            run = training.run(trained, told)
+                result = training.evaluate(entry, reference, found.test)
+            run = training.run(trained, result)
             steps.listener.scored(run)
             runs.append(run)
     return runs, reference
@@ -103,7 +103,7 @@ def _choose(plan: Plan, steps: Steps, found: Found, reference: Reference) -> Met
         )
         return found_best.run(candidates).to_dict()
 
-    told, _ = steps.do(
+    result, _ = steps.do(
         "choose",
         contest,
         stored=CHOICE_FILE,
@@ -116,10 +116,10 @@ def _choose(plan: Plan, steps: Steps, found: Found, reference: Reference) -> Met
             "seed": plan.seeds[0],
         },
         inputs=found.everything,
-        says=lambda told: str(told["why"][0]),
+        says=lambda result: str(result["why"][0]),
     )
-    choice = found.choice = Choice.from_dict(told)
-    steps.listener.chose(told)
+    choice = found.choice = Choice.from_dict(result)
+    steps.listener.chose(result)
     return Method(
         choice.name,
         f"{choice.title} (auto)",
@@ -176,7 +176,9 @@ class _Training:
             },
             inputs=inputs,
             paths=[self.model],
-            says=lambda told: f"{len(told['history'])} {self.turns} in {told['seconds']:.1f} s",
+            says=lambda result: (
+                f"{len(result['history'])} {self.turns} in {result['seconds']:.1f} s"
+            ),
         )
 
     def _fit(self, mark: str) -> dict[str, Any]:
@@ -216,7 +218,7 @@ class _Training:
         """
         metrics, reviewed = self.plan.config.evaluate.metrics, self.plan.config.report.label_review
         review = f"{REVIEW_FOLDER}/{self.method.slug}" if self.first and reviewed else None
-        told, _ = self.steps.do(
+        result, _ = self.steps.do(
             "evaluate",
             lambda _: self._score(reference, metrics, review),
             stored=f"stages/evaluate/{self.unit}.json",
@@ -230,11 +232,13 @@ class _Training:
             },
             inputs={"train": entry.product, **test},
             paths=[review] if review else [],
-            says=lambda told: ", ".join(
-                f"{name} {value:.3f}" for name, value in told["scores"].items() if value is not None
+            says=lambda result: ", ".join(
+                f"{name} {value:.3f}"
+                for name, value in result["scores"].items()
+                if value is not None
             ),
         )
-        return told
+        return result
 
     def _score(
         self, reference: Reference, metrics: Sequence[str], review: str | None
@@ -243,16 +247,16 @@ class _Training:
         test = self.steps.fed.on("test")  # of all parties, whoever the method was trained with
         with measured(self.fed) as cost:
             scores = _asked_for(measure(estimator, test, reference), metrics)
-        told = {"scores": scores, "crossings": cost["crossings"], "bytes": cost["bytes"]}
+        result = {"scores": scores, "crossings": cost["crossings"], "bytes": cost["bytes"]}
         if self.first and estimator.expertise_ is not None:
             path = self.steps.folder / review if review else None
             suspicious = estimator.review_labels(path=path)
-            told["labelling"] = Labelling.of(estimator, suspicious).to_dict()
+            result["labelling"] = Labelling.of(estimator, suspicious).to_dict()
         if self.first and (sure := how_sure(estimator, test, reference)) is not None:
-            told["uncertainty"] = sure.to_dict()
-        return told
+            result["uncertainty"] = sure.to_dict()
+        return result
 
-    def run(self, trained: dict[str, Any], told: dict[str, Any]) -> MethodRun:
+    def run(self, trained: dict[str, Any], result: dict[str, Any]) -> MethodRun:
         """As the record has it."""
         return MethodRun(
             name=self.method.name,
@@ -262,9 +266,9 @@ class _Training:
             history=trained["history"],
             seconds=trained["seconds"],
             about=self.method.about,
-            crossings=trained["crossings"] + told.pop("crossings", 0),
-            bytes=trained["bytes"] + told.pop("bytes", 0),
-            **told,
+            crossings=trained["crossings"] + result.pop("crossings", 0),
+            bytes=trained["bytes"] + result.pop("bytes", 0),
+            **result,
         )
 
 

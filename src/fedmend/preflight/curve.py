@@ -291,9 +291,13 @@ def fit_and_score(
     rows: np.ndarray,
     held: np.ndarray,
     seed: Sequence[int],
+    segments: Segments | None = None,
 ) -> dict[str, float]:
-    """Scores on the aligned rows `held`, of a network trained on the aligned rows `rows`."""
-    segments = [[ALIGNED, fed.alignment.aligned]]
+    """Scores on the aligned rows `held`, of a network trained on the rows `rows`.
+
+    segments: of which rows these are the numbers; by default, of the aligned ones.
+    """
+    segments = segments or [[ALIGNED, fed.alignment.aligned]]
     network = _network(fed, parties, owner, len(rows), seed)
     network.chosen = np.sort(rows)
     network.fit(segments)
@@ -312,10 +316,8 @@ def _alone(
     with network.session(segments) as session:
         rows = np.setdiff1d(np.union1d(session.train, session.validation), held)
     rows = np.random.default_rng([fed.seed, *seed]).permutation(rows)[:most]
-    network = _network(fed, [owner], owner, len(rows), [*seed, 99])
-    network.chosen = np.sort(rows)
-    network.fit(segments)
-    return network.score(segments, held), len(rows)
+    scores = fit_and_score(fed, [owner], owner, rows, held, [*seed, 99], segments)
+    return scores, len(rows)
 
 
 def _labelled(fed: Federation, parties: list[str], owner: str) -> np.ndarray:

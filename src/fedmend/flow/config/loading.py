@@ -76,7 +76,8 @@ def load_config(path: str | Path, *, recipe: str | None = None) -> Config:
     given = raw.get("method", [])
     methods = [{"name": given}] if isinstance(given, str) else given
     methods = [methods] if isinstance(methods, dict) else methods
-    asked, problems = recipe or raw.get("recipe"), []
+    problems: list[str] = []
+    asked = recipe or raw.get("recipe")
     if isinstance(asked, str) and asked not in RECIPES:
         problems.append(f"recipe = {asked!r} is not known: {did_you_mean(asked, RECIPES)}")
     elif isinstance(asked, str):

@@ -63,7 +63,7 @@ class Looked(NamedTuple):
         return words
 
     @contextmanager
-    def told(self) -> Iterator[None]:
+    def as_written(self) -> Iterator[None]:
         """Errors inside show what was written."""
         try:
             yield

@@ -16,7 +16,7 @@ from fedmend.flow.config.sniffing import Written, csv_lines, looked_at, mostly_a
 
 __all__ = ["starter_text", "write_starter"]
 
-MOST_IDS = 100_000
+IDS_LOOKED_AT = 100_000
 
 _RECIPE = """\
 # recipe = "complete-vfl"    # mending stages and methods by name, below what this file says
@@ -100,7 +100,7 @@ _CORRECT = """\
 
 _CROWD_METHODS = """\
 [[method]]
-name = "inc"                 # several labellers, whose labels are corrected in training
+name = "inc"                 # several annotators, whose labels are corrected in training
 # epochs = 100
 
 [[method]]
@@ -304,11 +304,13 @@ def _first_ids(file: Path, how: Written, id: str) -> set[int | str]:
     if file.name.lower().endswith(".parquet"):
         import pyarrow.parquet as pq
 
-        batches = pq.ParquetFile(file).iter_batches(MOST_IDS, columns=[id])
+        batches = pq.ParquetFile(file).iter_batches(IDS_LOOKED_AT, columns=[id])
         first = itertools.islice(batches, 1)
         values = [value for batch in first for value in batch.column(0).to_pylist()]
         return {value if isinstance(value, int) else str(value) for value in values}
-    texts = {str(line[id]).strip() for line in itertools.islice(csv_lines(file, how), MOST_IDS)}
+    texts = {
+        str(line[id]).strip() for line in itertools.islice(csv_lines(file, how), IDS_LOOKED_AT)
+    }
     # As the reader has it: numbers only where no zero leads.
     whole = all(re.fullmatch(r"-?(0|[1-9][0-9]{0,17})", text) for text in texts)
     return {int(text) for text in texts} if whole else {*texts}
