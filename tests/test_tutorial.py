@@ -64,7 +64,17 @@ class Reader:
             self.ask(shlex.split(line))
         elif not line.startswith(WATCH):
             assert line.startswith("fedmend ")
-            self.run(shlex.split(line)[1:])
+            words = shlex.split(line)[1:]
+            if words[0] == "run":
+                self.change(self.folder / words[1])
+            self.run(words)
+
+    def change(self, file: Path) -> None:
+        """ "Open it, and change what you like": fewer epochs."""
+        text = file.read_text(encoding="utf-8").replace("[[method]]\n", "[[method]]\nepochs = 3\n")
+        quick = "[complete]\ngenerator_params = {epochs = 1}\n"
+        assert text.count("epochs = 3") >= 3 and "[complete]\n" in text
+        file.write_text(text.replace("[complete]\n", quick), encoding="utf-8")
 
     def ask(self, words: list[str]) -> None:
         """What curl would send, without needing it."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 import numpy as np
 import pytest
 
@@ -12,7 +10,7 @@ from fedmend.data.table import Table
 from fedmend.errors import ConfigError
 from fedmend.federation import AlignmentCounts, Federation, Party
 from fedmend.flow import execute, plan_of
-from fedmend.flow.choosing import Choice, Contest, FoldWorker, candidates_of, fold, main_metric
+from fedmend.flow.choosing import Contest, FoldWorker, candidates_of, fold, main_metric
 from fedmend.flow.config import load_config
 from fedmend.flow.config.settings import AutoSettings
 from fedmend.flow.live import Listener
@@ -150,12 +148,11 @@ def test_the_best_on_held_out_rows_is_chosen(make_fed, make_frame) -> None:
     how = AutoSettings(candidates=["local", "vfl"], folds=3, epochs=15, bottom=[8])
     candidates = candidates_of(fed, how, horizontal=False, completed=False, corrected=False)
     choice = contest(fed, how, ["auc"]).run(candidates)
-    assert choice.title == "VFL" and choice.folds == 3 and choice.metric == "auc"
-    local, vfl = choice.candidates
+    assert choice["chosen"] == "VFL" and choice["folds"] == 3 and choice["metric"] == "auc"
+    local, vfl = choice["candidates"]
     assert vfl["mean"] > 0.9 > local["mean"] and len(vfl["values"]) == 3
-    assert "VFL was chosen: all parties together" in choice.why[0]
-    assert "Next came Local" in choice.why[1]
-    assert Choice.from_dict(json.loads(json.dumps(choice.to_dict()))) == choice
+    assert "VFL was chosen: all parties together" in choice["why"][0]
+    assert "Next came Local" in choice["why"][1]
 
 
 @pytest.mark.parametrize(
@@ -180,8 +177,8 @@ def test_the_budget_ends_it_after_a_whole_fold(make_fed) -> None:
     how = AutoSettings(candidates=["local", "vfl"], folds=5, budget=1e-6, epochs=1)
     candidates = candidates_of(fed, how, horizontal=False, completed=False, corrected=False)
     choice = contest(fed, how, []).run(candidates)
-    assert choice.folds == 1
-    assert any("time budget" in line for line in choice.why)
+    assert choice["folds"] == 1
+    assert any("time budget" in line for line in choice["why"])
 
 
 @pytest.mark.parametrize("failing", [("vfl",), ("local", "vfl")])
@@ -199,10 +196,12 @@ def test_a_candidate_that_fails_later_is_not_chosen(make_fed, monkeypatch, faili
     fed, how = make_fed(aligned=120), AutoSettings(candidates=["local", "vfl"], folds=3)
     candidates = candidates_of(fed, how, horizontal=False, completed=False, corrected=False)
     choice = contest(fed, how, []).run(candidates)
-    assert (choice.name, choice.folds) == (("local", 3) if failing == ("vfl",) else ("vfl", 1))
-    assert choice.candidates[1]["skipped"] == "one class only"
-    assert not any("time budget" in line for line in choice.why)
-    assert any("Further folds could not" in line for line in choice.why) == (len(failing) == 2)
+    assert (choice["name"], choice["folds"]) == (
+        ("local", 3) if failing == ("vfl",) else ("vfl", 1)
+    )
+    assert choice["candidates"][1]["skipped"] == "one class only"
+    assert not any("time budget" in line for line in choice["why"])
+    assert any("Further folds could not" in line for line in choice["why"]) == (len(failing) == 2)
 
 
 def test_from_the_file_to_the_record(workshop) -> None:

@@ -37,7 +37,7 @@ from fedmend.report.record import better_is_higher
 if TYPE_CHECKING:
     from fedmend.flow.live import Listener
 
-__all__ = ["Candidate", "Choice", "Contest", "FoldWorker", "candidates_of", "fold", "main_metric"]
+__all__ = ["Candidate", "Contest", "FoldWorker", "candidates_of", "fold", "main_metric"]
 
 logger = logging.getLogger(__name__)
 
@@ -78,34 +78,6 @@ class Candidate:
             "seconds": self.seconds,
             "skipped": self.skipped,
         }
-
-
-@dataclass(frozen=True)
-class Choice:
-    """What was chosen, and why."""
-
-    name: str
-    completed: bool
-    corrected: bool
-    metric: str
-    folds: int
-    rows: int
-    candidates: list[dict[str, Any]]
-    why: list[str]
-    seconds: float = 0.0
-
-    @property
-    def title(self) -> str:
-        return Candidate(self.name, self.completed, self.corrected).title
-
-    def to_dict(self) -> dict[str, Any]:
-        """The JSON form."""
-        return {**vars(self), "chosen": self.title}
-
-    @classmethod
-    def from_dict(cls, stored: Mapping[str, Any]) -> Choice:
-        """The choice of a JSON form."""
-        return cls(**{key: value for key, value in stored.items() if key != "chosen"})
 
 
 # ---------------------------------------------------------------- rows that are held out
@@ -238,8 +210,8 @@ class Contest:
     judge: Federation | None = None
     metric: str = ""
 
-    def run(self, candidates: list[Candidate]) -> Choice:
-        """The candidate that does best on held-out rows."""
+    def run(self, candidates: list[Candidate]) -> dict[str, Any]:
+        """The candidate that does best on held-out rows and why, as the record has it."""
         began = time.perf_counter()
         self.listener.stage("Choosing a method by cross-validation")
         rows = self._rows()
@@ -264,17 +236,18 @@ class Contest:
             each.values = [float(scores[self.metric]) for scores in each.scores]
         sign = 1 if better_is_higher(self.metric) else -1
         best = max(able, key=lambda each: sign * statistics.fmean(each.values[:folds]))
-        return Choice(
-            name=best.name,
-            completed=best.completed,
-            corrected=best.corrected,
-            metric=self.metric,
-            folds=folds,
-            rows=rows,
-            candidates=[each.to_dict(folds) for each in candidates],
-            why=self._why(best, able, folds, rows),
-            seconds=time.perf_counter() - began,
-        )
+        return {
+            "name": best.name,
+            "completed": best.completed,
+            "corrected": best.corrected,
+            "metric": self.metric,
+            "folds": folds,
+            "rows": rows,
+            "candidates": [each.to_dict(folds) for each in candidates],
+            "why": self._why(best, able, folds, rows),
+            "seconds": time.perf_counter() - began,
+            "chosen": best.title,
+        }
 
     def _rows(self) -> int:
         fed = self.views[False, False]

@@ -10,7 +10,7 @@ import copy
 import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -33,9 +33,6 @@ from fedmend.report.mending import Mending
 from fedmend.report.overview import Overview, overview
 from fedmend.secure.align import align
 
-if TYPE_CHECKING:
-    from fedmend.flow.choosing import Choice
-
 __all__ = ["Found", "completion_params", "mend"]
 
 ALIGN_FOLDER = "stages/align"
@@ -53,7 +50,8 @@ class Found:
 
     fed: all parties, whose labels several may have. base: those whom methods of one label need.
     views: the base by (corrected labels, completed rows). products: what each of them is made of,
-    as hashes. judge: the base with labels to compare methods of corrected labels by.
+    as hashes. judge: the base with labels to compare methods of corrected labels by. overview,
+    mending, correction, choice: as the record has them.
     """
 
     fed: Federation
@@ -61,10 +59,10 @@ class Found:
     views: dict[tuple[bool, bool], Federation] = field(default_factory=dict)
     judge: Federation | None = None
     products: dict[tuple[bool, bool], dict[str, str]] = field(default_factory=dict)
-    overview: Overview | None = None
-    mending: Mending | None = None
+    overview: dict[str, Any] | None = None
+    mending: dict[str, Any] | None = None
     correction: dict[str, Any] | None = None
-    choice: Choice | None = None
+    choice: dict[str, Any] | None = None
     test: dict[str, str] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
 
@@ -127,7 +125,7 @@ def _align(plan: Plan, steps: Steps, found: Found) -> None:
 
 def _diagnose(plan: Plan, steps: Steps, found: Found) -> None:
     shape = "horizontal" if plan.config.horizontal else "vertical"
-    result, _ = steps.do(
+    found.overview, _ = steps.do(
         "diagnose",
         lambda _: overview(steps.fed, shape=shape).to_dict(),
         stored=OVERVIEW_FILE,
@@ -135,8 +133,7 @@ def _diagnose(plan: Plan, steps: Steps, found: Found) -> None:
         inputs=found.products[False, False],
         says=lambda result: " ".join(Overview.from_dict(result).torn),
     )
-    found.overview = Overview.from_dict(result)
-    steps.listener.overview(found.overview)
+    steps.listener.overview(Overview.from_dict(found.overview))
 
 
 # ---------------------------------------------------------------- complete
@@ -184,10 +181,10 @@ def _complete(plan: Plan, steps: Steps, found: Found) -> None:
         paths=paths,
         says=lambda result: Mending.from_dict(result["mending"]).words,
     )
-    found.mending = Mending.from_dict(result["mending"])
+    found.mending = result["mending"]
     found.views[False, True] = base.on(result["dataset"])
     found.products[False, True] = {"complete": entry.product}
-    steps.listener.mended(found.mending)
+    steps.listener.mended(Mending.from_dict(result["mending"]))
 
 
 def completion_params(params: Mapping[str, Any], fed: Federation) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedmend.errors import ConfigError
-from fedmend.flow.choosing import Choice, Contest, candidates_of
+from fedmend.flow.choosing import Contest, candidates_of
 from fedmend.flow.manifest import CHECKPOINTS
 from fedmend.flow.plan import Method, Plan
 from fedmend.flow.scoring import Reference, how_sure, measure, reference_of
@@ -83,7 +83,7 @@ def _choose(plan: Plan, steps: Steps, found: Found, reference: Reference) -> Met
     how, metrics, horizontal = plan.choose, plan.config.evaluate.metrics, plan.config.horizontal
     assert how is not None
 
-    def contest(_: str) -> dict[str, Any]:
+    def compare(_: str) -> dict[str, Any]:
         candidates = candidates_of(
             steps.fed,
             how,
@@ -91,7 +91,7 @@ def _choose(plan: Plan, steps: Steps, found: Found, reference: Reference) -> Met
             completed=plan.complete is not None,
             corrected=plan.correct is not None,
         )
-        found_best = Contest(
+        contest = Contest(
             found.views,
             how,
             reference,
@@ -101,11 +101,11 @@ def _choose(plan: Plan, steps: Steps, found: Found, reference: Reference) -> Met
             steps.listener,
             judge=found.judge,
         )
-        return found_best.run(candidates).to_dict()
+        return contest.run(candidates)
 
-    result, _ = steps.do(
+    choice, _ = steps.do(
         "choose",
-        contest,
+        compare,
         stored=CHOICE_FILE,
         settings={
             "candidates": how.candidates,
@@ -116,16 +116,16 @@ def _choose(plan: Plan, steps: Steps, found: Found, reference: Reference) -> Met
             "seed": plan.seeds[0],
         },
         inputs=found.everything,
-        says=lambda result: str(result["why"][0]),
+        says=lambda choice: str(choice["why"][0]),
     )
-    choice = found.choice = Choice.from_dict(result)
-    steps.listener.chose(result)
+    found.choice = choice
+    steps.listener.chose(choice)
     return Method(
-        choice.name,
-        f"{choice.title} (auto)",
-        how.params_of(choice.name),
-        completed=choice.completed,
-        corrected=choice.corrected,
+        choice["name"],
+        f"{choice['chosen']} (auto)",
+        how.params_of(choice["name"]),
+        completed=choice["completed"],
+        corrected=choice["corrected"],
     )
 
 
