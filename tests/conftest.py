@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
+import sqlite3
 from collections.abc import Callable
 from typing import Any
 
@@ -81,6 +83,26 @@ class Workshop:
             + text,
             encoding="utf-8",
         )
+
+    def edit(self, *changes: tuple[str, str]) -> None:
+        """Other text in the file."""
+        text = self.config.read_text(encoding="utf-8")
+        for old, new in changes:
+            assert old in text
+            text = text.replace(old, new)
+        self.config.write_text(text, encoding="utf-8")
+
+    def add_tests(self, **frames: pd.DataFrame) -> None:
+        """Test tables of the parties' own."""
+        for name, frame in frames.items():
+            frame.to_csv(self.folder / f"{name}-test.csv", index=False)
+            self.edit((f'"{name}.csv"', f'"{name}.csv"\ntest = "{name}-test.csv"'))
+
+    def ask_telco(self, query: str, table: pd.DataFrame) -> None:
+        """The telco's table in a database."""
+        with contextlib.closing(sqlite3.connect(self.folder / "telco.db")) as connection:
+            table.to_sql("customers", connection, index=False)
+        self.edit(('data = "telco.csv"', f'sql = "{query}"\nuri = "sqlite:///telco.db"'))
 
     def leftovers(self) -> list[str]:
         """What a run left in runs/, finished or not."""

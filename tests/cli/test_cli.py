@@ -75,9 +75,8 @@ def test_init_check_run_ledger(call, workshop):
     workshop.config.unlink()
     code, out, _ = call("init", "bank.csv", "telco.csv", "--label", "default")
     assert code == 0 and "fedmend check federation.toml" in out
-    text = workshop.config.read_text().replace('name = "vfl" ', 'epochs = 2\nname = "vfl" ')
-    text = text.replace('name = "local" ', 'epochs = 2\nname = "local" ')
-    workshop.config.write_text(text.replace('name = "local-vfl"', 'epochs = 2\nname = "local-vfl"'))
+    for name in ('"vfl" ', '"local" ', '"local-vfl"'):
+        workshop.edit((f"name = {name}", f"epochs = 2\nname = {name}"))
     code, out, err = call("check")
     assert (code, err) == (0, "")
     assert "100 of bank's 160 rows" in out and "no problems" in out
@@ -361,9 +360,8 @@ def test_ids_written_differently_match_as_text(call, workshop):
 
 def test_a_party_may_refuse(call, workshop):
     workshop.write()
-    text = workshop.config.read_text()
     policy = 'label = "default"\n[party.policy]\nmin_intersection = 5000\n'
-    workshop.config.write_text(text.replace('label = "default"\n', policy))
+    workshop.edit(('label = "default"\n', policy))
     code, _, err = call("run")
     assert code == Refused.exit_code
     assert "party 'bank' refused" in err and "5000" in err and "Mend: " in err

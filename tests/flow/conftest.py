@@ -59,8 +59,7 @@ class World:
 
     def write(self, text: str) -> None:
         self.workshop.write(text, method="")
-        content = self.config.read_text().replace('"telco.csv"', '"telco.csv"\nlabel = "y"')
-        self.config.write_text(content)
+        self.workshop.edit(('"telco.csv"', '"telco.csv"\nlabel = "y"'))
 
     def run(self, text: str | None = None, **options):
         if text is not None:

@@ -13,10 +13,9 @@ from fedmend.report.mending import Mending
 from fedmend.report.record import RunRecord
 from fedmend.split.belief import cell_confidence, keep_confidence
 
-COMPLETE = (
-    '[complete]\nmodel = "linear"\ncorrelation_mode = "dealer"\ndraws = 1\ntau = 0.2\n'
-    "generator_params = {epochs = 1}\n"
-)
+from .conftest import COMPLETE as ONLY_COMPLETED
+
+COMPLETE = ONLY_COMPLETED.replace("also_unmended = false\n", "")
 TWO = 'name = "local"\nepochs = 2\n[[method]]\nname = "vfl"\nepochs = 2\npatience = 2'
 
 

@@ -7,13 +7,7 @@ from fedmend.flow import Listener
 from fedmend.flow.live import LiveState, read_live
 from fedmend.serve.watching import live_page
 
-RUN = (
-    '[complete]\nmodel = "linear"\ncorrelation_mode = "dealer"\ndraws = 1\ntau = 0.2\n'
-    "generator_params = {epochs = 1}\nalso_unmended = false\n"
-    '[correct]\nepochs = 6\nlr = 0.02\nsecure = "masks"\n'
-    '[[method]]\nname = "vfl"\nepochs = 3\npatience = 3\n'
-    '[evaluate]\nreference = "bank"\nmetrics = ["auc"]\n'
-)
+from .conftest import COMPLETE, CORRECT, EVALUATE, VFL
 
 
 class Looker(Listener):
@@ -38,9 +32,8 @@ class Looker(Listener):
 
 
 def test_every_stage_shows_as_soon_as_it_is_there(world):
-    world.write(RUN)
     looker = Looker(world.part)
-    world.run(listener=looker)
+    world.run(COMPLETE + CORRECT + VFL + EVALUATE, listener=looker)
     completing = looker.states["Completing rows that another party lacks"]
     assert completing.record.overview and completing.record.mending is None
     page = looker.pages["Correcting labels that contradict each other"]

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import json
-import sqlite3
 
 import numpy as np
 import pandas as pd
@@ -191,28 +190,15 @@ def test_a_single_party_with_local(workshop):
 
 def test_a_party_that_is_a_database(workshop):
     workshop.write(STRICT)
-    with sqlite3.connect(workshop.folder / "telco.db") as connection:
-        workshop.telco.to_sql("customers", connection, index=False)
-    connection.close()
-    text = workshop.config.read_text().replace(
-        'data = "telco.csv"', 'sql = "select * from customers"\nuri = "sqlite:///telco.db"'
-    )
-    workshop.config.write_text(text)
+    workshop.ask_telco("select * from customers", workshop.telco)
     record = run(workshop)
     assert record.overview["parties"][1]["columns"] == {"continuous": 2}
 
 
 def test_test_tables_of_their_own(workshop):
     workshop.write(STRICT)
-    for name in ("bank", "telco"):
-        frame = getattr(workshop, name)
-        frame[frame["customer"] < 1100].to_csv(workshop.folder / f"{name}-test.csv", index=False)
-    text = workshop.config.read_text()
-    for name in ("bank", "telco"):
-        text = text.replace(
-            f'data = "{name}.csv"', f'data = "{name}.csv"\ntest = "{name}-test.csv"'
-        )
-    workshop.config.write_text(text)
+    frames = {"bank": workshop.bank, "telco": workshop.telco}
+    workshop.add_tests(**{name: each[each["customer"] < 1100] for name, each in frames.items()})
     record = run(workshop)
     assert record.evaluated_on == "40 test rows known to all"
 

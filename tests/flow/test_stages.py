@@ -241,9 +241,8 @@ def test_labels_learnt_from_completed_rows(world) -> None:
 
 def test_a_party_that_takes_no_predictions_stops_the_stage(world) -> None:
     world.write(RUN + CORRECT + VFL + EVALUATE)
-    text = world.config.read_text()
     policy = '[party.policy]\nrefuse = ["count"]\n\n[[party]]\nname = "telco"'
-    world.config.write_text(text.replace('[[party]]\nname = "telco"', policy))
+    world.workshop.edit(('[[party]]\nname = "telco"', policy))
     with pytest.raises(FedmendError, match="bank"):
         world.run()
 
@@ -265,8 +264,7 @@ def test_the_command_line_names_stage_and_way_on(world, monkeypatch, capsys) -> 
     from fedmend.cli import main
 
     world.write(RUN.replace("[0, 1]", "[0]") + VFL + '[evaluate]\nmetrics = ["rmse"]\n')
-    text = world.config.read_text().replace('name = "vfl"', 'name = "vfl"\nlabel_party = "bank"')
-    world.config.write_text(text)
+    world.workshop.edit(('name = "vfl"', 'name = "vfl"\nlabel_party = "bank"'))
     monkeypatch.chdir(world.folder)
     with pytest.raises(SystemExit) as ended:
         main(["run"])
@@ -274,7 +272,7 @@ def test_the_command_line_names_stage_and_way_on(world, monkeypatch, capsys) -> 
     assert ended.value.code == ConfigError.exit_code
     assert "'rmse' does not fit this label. Mend: choose from" in told
     assert "This was in the stage 'evaluate' (VFL)" in told and "--resume goes on" in told
-    world.config.write_text(text.replace('"rmse"', '"auc"'))
+    world.workshop.edit(('"rmse"', '"auc"'))
     with pytest.raises(SystemExit) as ended:
         main(["run", "--resume"])
     shown = capsys.readouterr().out

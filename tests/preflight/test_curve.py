@@ -19,6 +19,12 @@ from fedmend.secure.align import align
 QUICK = {"sizes": 3, "repeats": 2, "seconds": 20.0}
 
 
+@pytest.fixture
+def few_epochs(monkeypatch):
+    """Where it does not matter how well the networks do."""
+    monkeypatch.setattr(curve, "_EPOCHS", 2)
+
+
 def bank_and_telco(n=160, task="binary", extra=0, labelled=1.0, seed=0, rare=None):
     """Half of what decides is at each; `extra` people only the bank knows."""
     rng = np.random.default_rng(seed)
@@ -41,17 +47,18 @@ def bank_and_telco(n=160, task="binary", extra=0, labelled=1.0, seed=0, rare=Non
 
 
 def test_together_is_better_than_alone_and_the_same_call_gives_the_same():
-    fed = bank_and_telco(extra=60)
-    found = learning_curve(fed, **QUICK)
+    fed, told = bank_and_telco(extra=60), []
+    before = len(fed.ledger.entries())
+    found = learning_curve(fed, progress=lambda *what: told.append(what), **QUICK)
+    assert told[-1] == ("learning curve", 6, 6)
+    kinds = {entry.kind for entry in fed.ledger.entries()[before:]}
+    assert kinds <= {"control", "count", "statistic", "embedding", "gradient"}
     assert [point.rows for point in found.points] == [24, 54, 120]
     assert found.twice.rows == 240 and found.held_out == 40
     assert found.alone is not None and found.alone.rows == 180
     assert found.now.score > found.alone.score
     assert found.twice.low <= found.twice.score <= found.twice.high
     assert learning_curve(bank_and_telco(extra=60), **QUICK) == found
-    told = []
-    learning_curve(fed, progress=lambda *what: told.append(what), **QUICK)
-    assert told[-1] == ("learning curve", 6, 6)
     assert found.words[1].startswith("bank alone, with 180 rows of its own, reaches 0.")
 
 
@@ -68,7 +75,7 @@ def test_numbers_are_measured_by_their_error():
     assert "RMSE" in found.words[0]
 
 
-@pytest.mark.usefixtures("toys")
+@pytest.mark.usefixtures("toys", "few_epochs")
 @pytest.mark.parametrize(("rare", "metric"), [(30, "auc"), (6, "auc"), (1, "accuracy")])
 def test_a_class_may_be_absent_from_the_rows_set_aside(rare, metric):
     found = learning_curve(bank_and_telco(n=120, rare=rare), sizes=3, repeats=4, seconds=20.0)
@@ -89,6 +96,7 @@ def test_repeats_that_lack_a_class_are_left_out():
     assert curve._judged_by([[{"rmse": 3.0}]] * 2) == ("rmse", [0, 1])
 
 
+@pytest.mark.usefixtures("few_epochs")
 def test_rows_without_label_do_not_count():
     found = learning_curve(bank_and_telco(n=200, labelled=0.6), **QUICK)
     assert 80 < found.now.rows + found.held_out < 140
@@ -97,14 +105,6 @@ def test_rows_without_label_do_not_count():
 def test_too_few_rows_are_told():
     with pytest.raises(DataError, match=r"bank.*50 aligned rows with a label are too few"):
         learning_curve(bank_and_telco(n=50))
-
-
-def test_only_what_training_sends_crosses():
-    fed = bank_and_telco()
-    before = len(fed.ledger.entries())
-    learning_curve(fed, **QUICK)
-    kinds = {entry.kind for entry in fed.ledger.entries()[before:]}
-    assert kinds <= {"control", "count", "statistic", "embedding", "gradient"}
 
 
 def test_bad_settings_are_listed_together():

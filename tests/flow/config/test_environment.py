@@ -35,7 +35,7 @@ def test_a_password_is_put_into_an_address_as_it_is(monkeypatch):
 def test_a_variable_that_is_not_set_is_named_with_party_and_key(workshop, monkeypatch):
     monkeypatch.delenv("NOWHERE", raising=False)
     workshop.write()
-    _replace(workshop, 'data = "telco.csv"', 'data = "${NOWHERE}/telco.csv"')
+    workshop.edit(('data = "telco.csv"', 'data = "${NOWHERE}/telco.csv"'))
     config = load_config(workshop.config)
     (problem,) = check_data(config).problems
     assert problem.startswith(
@@ -48,9 +48,9 @@ def test_a_variable_that_is_not_set_is_named_with_party_and_key(workshop, monkey
 
 def test_what_is_no_reference_is_told_with_all_other_problems(workshop):
     workshop.write()
-    _replace(workshop, 'data = "bank.csv"', 'data = "${MY-BANK}.csv"')
+    workshop.edit(('data = "bank.csv"', 'data = "${MY-BANK}.csv"'))
     query = 'sql = "SELECT \'${DAY}\'"\nuri = "sqlite:///${OPEN"'
-    _replace(workshop, 'data = "telco.csv"', query)
+    workshop.edit(('data = "telco.csv"', query))
     with pytest.raises(ConfigError) as caught:
         load_config(workshop.config)
     told = "\n".join(caught.value.problems)
@@ -64,16 +64,12 @@ def test_errors_show_the_reference_and_not_its_value(workshop, monkeypatch):
     monkeypatch.setenv("ADDRESS", "postgresql://me:hidden@127.0.0.1:1/x")
     monkeypatch.setenv("SECRET", "also hidden")
     workshop.write()
-    _replace(workshop, 'data = "bank.csv"', 'data = "${PLACE}/bank.csv"')
+    workshop.edit(('data = "bank.csv"', 'data = "${PLACE}/bank.csv"'))
+    before = 'data = "telco.csv"'
     for uri in ("${ADDRESS}", "postgresql://me:${SECRET}@127.0.0.1:1/x", "sqlite:///${PLACE}/x.db"):
-        workshop.config.write_text(
-            workshop.config.read_text().replace('data = "telco.csv"', "sql = 'SELECT 1'\nuri = ''")
-        )
-        lines = [
-            f'uri = "{uri}"' if line.startswith("uri") else line
-            for line in workshop.config.read_text().splitlines()
-        ]
-        workshop.config.write_text("\n".join(lines))
+        query = f"sql = 'SELECT 1'\nuri = \"{uri}\""
+        workshop.edit((before, query))
+        before = query
         bank, telco = check_data(load_config(workshop.config)).problems
         assert "${PLACE}/bank.csv: there is no such file" in bank
         for value in ("nowhere", "hidden", "%20"):
@@ -96,7 +92,7 @@ def test_a_password_in_the_file_is_noted_and_left_out_of_the_copy(workshop):
         "sql = 'SELECT 1'\n# was postgresql://me:older@host/db\n"
         'uri = "postgresql://me:secret@127.0.0.1:1/db?sslpassword=other"  # secret place'
     )
-    _replace(workshop, 'data = "telco.csv"', query)
+    workshop.edit(('data = "telco.csv"', query))
     config = load_config(workshop.config)
     (note,) = check_data(config).notes
     assert note.startswith("party 'telco': uri holds a password") and "${PASSWORD_TELCO}" in note
@@ -132,9 +128,3 @@ def test_however_a_password_is_written_it_does_not_stay(uri):
 def test_a_file_without_passwords_is_copied_as_it_is():
     text = '[[party]] # a note\nname = "x"\nuri = "postgresql://me:${PW}@host/db"\n'
     assert without_passwords(text) == text
-
-
-def _replace(workshop, old: str, new: str) -> None:
-    text = workshop.config.read_text()
-    assert old in text
-    workshop.config.write_text(text.replace(old, new))
