@@ -18,130 +18,6 @@ __all__ = ["starter_text", "write_starter"]
 
 IDS_LOOKED_AT = 100_000
 
-_RECIPE = """\
-# recipe = "complete-vfl"    # mending stages and methods by name, below what this file says
-
-"""
-
-_HEAD = """\
-# A federation for fedmend. Paths are relative to this file.
-#   fedmend check {name}     lists every problem, what is torn and what would mend it
-#   fedmend run {name}       aligns, mends, trains, evaluates, and writes a report
-
-{recipe}[run]
-seed = 0
-# seeds = [0, 1, 2]          # several seeds: the report shows the spread
-# folder = "runs/first"      # where the run goes; by default runs/ and the name of this file
-# device = "cuda"            # "cpu" by default
-# strict = true              # send every value through the wire format, as a network would
-
-"""
-
-_PARTY = """\
-[[party]]
-name = {name}
-data = {data}{data_note}
-id = {id}{id_note}
-{label}{form}# test = "later.csv"        # test rows of its own; otherwise a share is set aside
-# drop = ["remarks"]         # columns to leave out
-# [party.kinds]              # what a column is, where fedmend guesses wrong
-# postcode = "nominal"
-# [party.policy]             # what this party lets out
-# refuse = ["weights"]
-# min_intersection = 10
-# min_rows = 10              # fewest rows that any answer rests on
-
-"""
-
-_TAIL = """\
-[align]
-mode = "ecdh"                # private set intersection: nobody learns the other's other ids
-{normalise}
-# minimum = 20               # warn when fewer rows are shared
-
-# [complete]                 # give rows that only one party has the others' columns, then train
-# also_unmended = true       # train without the completed rows too, to compare
-# export = true              # every completing party keeps its table, origins beside
-
-{correct}# One method, or several to compare. Each takes the parameters of its class.
-{methods}
-[evaluate]
-{metrics}
-{reference}test_share = 0.25            # the same people at every party, chosen by their id
-
-[report]
-title = {title}
-"""
-
-_LOCAL = """\
-[[method]]
-name = "local"               # the label party alone
-
-"""
-
-_METHODS = """\
-[[method]]
-name = "vfl"                 # all parties, on the rows known to all
-# epochs = 100
-
-[[method]]
-name = "local-vfl"           # all parties, and the label party's other rows too
-
-# [[method]]
-# name = "auto"              # whichever does best on held-out rows; the report says why
-"""
-
-_CORRECT = """\
-# [correct]                  # make one label of all labels, for methods that learn from one
-# to = {to}
-# also_uncorrected = true    # train on its own labels too, to compare
-
-"""
-
-_CROWD_METHODS = """\
-[[method]]
-name = "inc"                 # several annotators, whose labels are corrected in training
-# epochs = 100
-
-[[method]]
-name = "majority"            # the majority of their votes
-
-[[method]]
-name = "dawid-skene"         # the truth inferred from their votes alone
-"""
-
-_SHAPE = """\
-[run]
-shape = "horizontal"         # the same columns of different people
-"""
-
-_HORIZONTAL_TAIL = """\
-# One method, or several to compare. Each takes the parameters of its class.
-[[method]]
-name = "sage"                # rows without label get pseudo-labels
-warmup = 3                   # first rounds on labelled rows only
-# rounds = 50
-# per_round = 8              # parties in each round; all by default
-
-[[method]]
-name = "fixmatch"            # pseudo-labels of each party's own model; for small tables
-warmup = 3
-
-[[method]]
-name = "fedavg"              # the labelled rows only
-
-[evaluate]
-{metrics}
-test_share = 0.25            # of every party's rows, chosen by their id
-
-[report]
-title = {title}
-"""
-
-_REFERENCE = """\
-reference = "majority"       # or the name of the party whose test labels count
-"""
-
 
 def write_starter(
     path: str | Path,
@@ -170,8 +46,10 @@ def starter_text(
 ) -> str:
     """The text of a first federation.toml for these tables, or for a bank and a telco.
 
-    id, label: one name for all tables, or several of which each table takes the first it has.
+    What it looks like stands in ``starter.toml.j2``. id, label: one name for all tables, or several of which each table takes the first it has.
     """
+    from jinja2 import Environment, PackageLoader
+
     asked, wanted = _several(id), _several(label)
     tables = _tables(files)
     if files:
@@ -184,39 +62,35 @@ def starter_text(
         labels = {Path("bank.csv"): wanted[0]}
     names = _party_names(list(tables))
     parties = [
-        _PARTY.format(
-            name=_quoted(names[file]),
-            data=_quoted(_relative(file, path) if files else str(file)),
-            data_note="" if files else "            # .csv, .csv.gz or .parquet; or sql and uri",
-            id=_quoted(ids[file]),
-            id_note="              # guessed: the only column all have" if guessed else "",
-            label=f"label = {_quoted(labels[file])}\n" if file in labels else "",
-            form="".join(f"{key} = {_quoted(value)}\n" for key, value in how.unusual.items()),
-        )
+        {
+            "name": names[file],
+            "data": _relative(file, path) if files else str(file),
+            "id": ids[file],
+            "label": labels.get(file),
+            "form": how.unusual,
+        }
         for file, how in tables.items()
     ]
-    alike = bool(files) and mostly_alike([how.header for how in tables.values()])
     known = _known_ids(tables, ids) if files else []
-    alike = alike and not _any_shared(known)
-    # The recipes mend what parties know of the same people.
-    head = _HEAD.format(name=path.name, recipe="" if alike else _RECIPE)
-    if alike:
-        head = head.replace("[run]\n", _SHAPE)
-    several = len(labels) > 1
-    # Whoever has labels only has nothing to learn from alone.
-    local = _LOCAL if any(len(tables[file].header) != 2 for file in labels) else ""
-    holders = [names[file] for file in labels]
-    return (
-        head
-        + "".join(parties)
-        + (_HORIZONTAL_TAIL if alike else _TAIL).format(
-            methods=_CROWD_METHODS if several else local + _METHODS,
-            correct=_CORRECT.format(to=_quoted(holders[0])) if several else "",
-            reference=_REFERENCE if several else "",
-            normalise=_normalise(known),
-            metrics='# metrics = ["auc", "accuracy"]   # the first one decides; all by default',
-            title=_quoted(title_of(list(names.values()))),
-        )
+    alike = bool(files) and mostly_alike([how.header for how in tables.values()])
+    place = Environment(
+        loader=PackageLoader("fedmend.flow.config", "."),
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    place.filters["quoted"] = lambda text: json.dumps(text, ensure_ascii=False)
+    return place.get_template("starter.toml.j2").render(
+        file=path.name,
+        example=not files,
+        guessed=guessed,
+        parties=parties,
+        horizontal=alike and not _any_shared(known),
+        several=len(labels) > 1,
+        # Whoever has labels only has nothing to learn from by itself.
+        local=any(len(tables[file].header) != 2 for file in labels),
+        rule=_rule(known),
+        title=title_of(list(names.values())),
     )
 
 
@@ -289,15 +163,11 @@ def _any_shared(known: Sequence[set[int | str]]) -> bool:
     return any(one & two for one, two in itertools.combinations(made, 2))
 
 
-def _normalise(known: Sequence[set[int | str]]) -> str:
+def _rule(known: Sequence[set[int | str]]) -> str:
     """How ids are compared: as they are written, unless another way finds many more people."""
     from fedmend.secure.identifiers import better_rule, shared_by_rule
 
-    rule = better_rule(shared_by_rule(known), "exact") if len(known) > 1 else "exact"
-    if rule != "exact":
-        words = {"text": '7 is "7", "Ann " is "ann"', "number": '"007" is 7'}[rule]
-        return f'normalise = "{rule}"         # their ids are written differently: {words}'
-    return '# normalise = "text"         # 7 is "7", "Ann " is "ann"; by default "exact"'
+    return better_rule(shared_by_rule(known), "exact") if len(known) > 1 else "exact"
 
 
 def _first_ids(file: Path, how: Written, id: str) -> set[int | str]:
@@ -351,7 +221,3 @@ def _relative(file: Path, config: Path) -> str:
         return str(file.resolve().relative_to(config.resolve().parent))
     except ValueError:
         return str(file.resolve())
-
-
-def _quoted(text: str | None) -> str:
-    return json.dumps(text, ensure_ascii=False)
