@@ -46,7 +46,8 @@ def starter_text(
 ) -> str:
     """The text of a first federation.toml for these tables, or for a bank and a telco.
 
-    What it looks like stands in ``starter.toml.j2``. id, label: one name for all tables, or several of which each table takes the first it has.
+    What it looks like stands in ``starter.toml.j2``. id, label: one name for all tables, or several
+    of which each table takes the first it has.
     """
     from jinja2 import Environment, PackageLoader
 
