@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
+from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -45,66 +46,8 @@ UNREAD = 0.3
 TITLE = "Two hospitals, few shared patients, three readers who disagree"
 DATA, NEW, PREDICTIONS = "data", "new", "predictions"
 
-CONFIG = f"""\
-# What 'fedmend demo' runs. Change it, and run it again:  fedmend run {{out}}/{CONFIG_FILE}
-
-[run]
-seeds = [0, 1, 2]
-
-[[party]]
-name = "{HOSPITAL_A}"        # how tumours look, and its own diagnoses
-data = "{DATA}/{HOSPITAL_A}.csv"
-test = "{DATA}/{HOSPITAL_A}-test.csv"
-id = "patient"
-label = "diagnosis"
-
-[[party]]
-name = "{HOSPITAL_B}"        # their size and shape
-data = "{DATA}/{HOSPITAL_B}.csv"
-test = "{DATA}/{HOSPITAL_B}-test.csv"
-id = "patient"
-
-[[party]]
-name = "{LABORATORY}"        # second readings of most of A's patients
-data = "{DATA}/{LABORATORY}.csv"
-test = "{DATA}/{LABORATORY}-test.csv"
-id = "patient"
-label = "reading"
-
-[[party]]
-name = "{REGISTRY}"          # what was reported of them
-data = "{DATA}/{REGISTRY}.csv"
-test = "{DATA}/{REGISTRY}-test.csv"
-id = "patient"
-label = "reported"
-
-[complete]                   # hospital B's columns for the patients only A has
-source = "{HOSPITAL_A}"
-generator_params = {{{{ epochs = 20 }}}}
-
-[correct]                    # one label of three readings, at hospital A
-to = "{HOSPITAL_A}"
-among = "labellers"          # who have more patients in common than all four
-also_uncorrected = true
-epochs = 40
-secure = "masks"
-
-[[method]]
-name = "local"               # hospital A alone
-
-[[method]]
-name = "vfl"                 # both, on the rows known to both
-
-[[method]]
-name = "risa"                # both, on all rows, with evidence
-
-[evaluate]
-metrics = ["auc", "accuracy"]
-reference = "{HOSPITAL_A}"   # whose test diagnoses are the true ones
-
-[report]
-title = "{TITLE}"
-"""
+CONFIG = (files("fedmend.cli") / "demo.toml").read_text(encoding="utf-8")
+"""What is run; {out} is the run's folder."""
 
 
 def demo_tables() -> tuple[dict[str, Table], dict[str, Table], dict[str, Table]]:
@@ -199,7 +142,7 @@ def write_project(
         test[name].to_csv(folder / DATA / f"{name}-test.csv", id="patient")
     for name, table in new.items():
         table.to_csv(folder / NEW / f"{name}.csv", id="patient")
-    (folder / CONFIG_FILE).write_text(CONFIG.format(out=out), encoding="utf-8")
+    (folder / CONFIG_FILE).write_text(CONFIG.replace("{out}", str(out)), encoding="utf-8")
 
 
 def _keep(source: Path, folder: Path) -> None:
