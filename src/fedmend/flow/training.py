@@ -247,7 +247,8 @@ class _Training:
         test = self.steps.fed.on("test")  # of all parties, whoever the method was trained with
         with measured(self.fed) as cost:
             scores = _asked_for(measure(estimator, test, reference), metrics)
-        result = {"scores": scores, "crossings": cost["crossings"], "bytes": cost["bytes"]}
+        result: dict[str, Any] = {"scores": scores}
+        result |= {name: cost[name] for name in ("crossings", "bytes")}
         if self.first and estimator.expertise_ is not None:
             path = self.steps.folder / review if review else None
             suspicious = estimator.review_labels(path=path)

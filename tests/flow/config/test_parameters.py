@@ -5,7 +5,7 @@ from typing import Any, ClassVar
 
 import pytest
 
-from fedmend._parameters import Parameters, fits
+from fedmend._parameters import Parameters
 from fedmend.flow.config.loading import parameter_problems, type_words
 from fedmend.methods.registry import COMPLETIONS, METHODS, method_class
 
@@ -51,18 +51,6 @@ def test_every_parameter_refuses_what_it_is_not(estimator):
 )
 def test_types_in_words(hint, words):
     assert type_words(hint) == words
-
-
-def test_true_is_not_a_number():
-    (problem,) = parameter_problems("method[vfl]", method_class("vfl"), {"epochs": True})
-    assert problem == (
-        "method[vfl].epochs must be a whole number, got True. Mend: the default is 100"
-    )
-
-
-def test_a_text_is_no_list_of_its_letters() -> None:
-    assert fits(["bank", "telco"], Sequence[str]) and fits(("bank",), tuple[str, ...])
-    assert not fits("bank", Sequence[str]) and not fits("bank", tuple[str, ...])
 
 
 def test_what_a_class_takes_itself_goes_before_its_bases() -> None:
