@@ -125,7 +125,7 @@ def _align(plan: Plan, steps: Steps, found: Found) -> None:
 
 def _diagnose(plan: Plan, steps: Steps, found: Found) -> None:
     shape = "horizontal" if plan.config.horizontal else "vertical"
-    found.overview, _ = steps.do(
+    result, _ = steps.do(
         "diagnose",
         lambda _: overview(steps.fed, shape=shape).to_dict(),
         stored=OVERVIEW_FILE,
@@ -133,7 +133,8 @@ def _diagnose(plan: Plan, steps: Steps, found: Found) -> None:
         inputs=found.products[False, False],
         says=lambda result: " ".join(Overview.from_dict(result).torn),
     )
-    steps.listener.overview(Overview.from_dict(found.overview))
+    found.overview = result
+    steps.listener.overview(Overview.from_dict(result))
 
 
 # ---------------------------------------------------------------- complete
