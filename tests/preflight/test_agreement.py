@@ -98,10 +98,11 @@ def test_no_label_and_no_row_crosses(annotators):
     assert all(entry.sealed_for for entry in to_parties)
 
 
-def test_who_refuses_statistics_takes_no_part(annotators):
+@pytest.mark.parametrize("classes", [None, CLASSES], ids=["asked for", "known"])
+def test_who_refuses_statistics_takes_no_part(annotators, classes):
     fed = annotators(crowd(), **{"doctor-1": Policy(refuse={"statistic"})})
     with pytest.raises(Refused, match="doctor-1.*statistic"):
-        label_agreement(fed)
+        label_agreement(fed, classes=classes)
 
 
 def test_too_few_rows_for_a_party(annotators):
