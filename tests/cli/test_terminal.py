@@ -25,7 +25,7 @@ def drawn(thing, width=100):
 @pytest.mark.parametrize("terminal", [True, False])
 def test_bars_on_terminals_only(terminal):
     stream = io.StringIO()
-    console = Console(file=stream, force_terminal=terminal, width=100)
+    console = Console(file=stream, force_terminal=terminal, width=100, highlight=False)
     with TerminalListener(console) as listener:
         listener.stage("Training VFL [bold]")
         for epoch in (1, 2, 3):
