@@ -154,8 +154,8 @@ class Steps:
         from there. take_up: gets what was read, to bring back what is elsewhere. paths: further
         files and folders of the run in which the result is.
         """
-        settings = plain(dict(settings))
-        mark = fingerprint(stage, settings, inputs)
+        given: dict[str, Any] = plain(settings)
+        mark = fingerprint(stage, given, inputs)
         file = None if stored is None else self.folder / stored
         paths = [*paths, *([] if stored is None else [stored])]
         self.done.append((stage, unit))
@@ -171,7 +171,7 @@ class Steps:
                     return result, before
                 logger.warning("what %s %s left was changed: it is done again", stage, unit)
             self.manifest.forget(stage, unit)
-            entry = StageEntry(stage, unit, title, now(), fingerprint=mark, settings=settings)
+            entry = StageEntry(stage, unit, title, now(), fingerprint=mark, settings=given)
             entry.inputs = dict(inputs)
             with measured(self.fed) as cost:
                 made = make(mark)
