@@ -420,7 +420,8 @@ def read_curve(
     if metric == "rmse":
         point = Point(int(twice), error, max(0.0, float(low)), float(high))
     else:
-        point = Point(int(twice), 1 - error, 1 - float(high), min(1.0, 1 - float(low)))
+        low, high = max(0.0, 1 - float(high)), min(1.0, 1 - float(low))
+        point = Point(int(twice), 1 - error, low, high)
     return points, point, bounds
 
 
