@@ -82,7 +82,7 @@ def test_what_was_mended_is_told_in_words():
     stream = io.StringIO()
     with TerminalListener(Console(file=stream, width=120)) as listener:
         listener.progress("correlation", 1, 2)
-        listener.mended(Mending("fedpsg-pum", [pair], 30, 90, seconds=2.0))
+        listener.found("mending", Mending("fedpsg-pum", [pair], 30, 90, seconds=2.0).to_dict())
     text = stream.getvalue()
     assert "• 60 of bank's rows that telco lacks were given telco's 1 column." in text
     assert "• calls is strong" in text and "grew from 30 to 90" in text
@@ -97,9 +97,10 @@ def test_long_names_leave_room_for_the_figures():
 
 def test_what_is_torn_is_told_once_though_a_run_begins_again():
     stream = io.StringIO()
-    found = Overview([], None, None, ["Nothing."])
+    nothing, everything = (
+        Overview([], None, None, [word]).to_dict() for word in ("Nothing.", "Everything.")
+    )
     with TerminalListener(Console(file=stream, width=80)) as listener:
-        listener.overview(found)
-        listener.overview(Overview([], None, None, ["Nothing."]))
-        listener.overview(Overview([], None, None, ["Everything."]))
+        for found in (nothing, dict(nothing), everything):
+            listener.found("overview", found)
     assert stream.getvalue().count("Nothing.") == stream.getvalue().count("Everything.") == 1

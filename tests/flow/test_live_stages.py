@@ -27,8 +27,8 @@ class Looker(Listener):
     def progress(self, title, done, total, facts=None):
         self.states.setdefault(self.words, read_live(self.part))
 
-    def corrected(self, found):
-        self.states["corrected"] = read_live(self.part)
+    def found(self, what, value):
+        self.states[what] = read_live(self.part)
 
 
 def test_every_stage_shows_as_soon_as_it_is_there(world):
@@ -40,7 +40,7 @@ def test_every_stage_shows_as_soon_as_it_is_there(world):
     assert "Correcting labels that contradict each other" in page.partition("</p>")[0]
     assert 'id="mended"' in page and 'id="corrected"' not in page
     assert "The rows known to all grew from" in page
-    after = looker.states["corrected"].record.correction
+    after = looker.states["correction"].record.correction
     assert after["to"] == "bank" and after["changed"] > 0
     (training,) = [page for words, page in looker.pages.items() if words.startswith("Training")]
     assert 'id="corrected"' in training and 'id="advice"' in training

@@ -51,7 +51,7 @@ class TerminalListener(Listener):
             disable=not console.is_terminal,
         )
         self._task: TaskID | None = None
-        self._shown: Overview | None = None
+        self._shown: dict[str, Any] | None = None
 
     def __enter__(self) -> TerminalListener:
         self._bar.start()
@@ -64,12 +64,6 @@ class TerminalListener(Listener):
         self._end_bar()
         self.console.print(f"[bold]›[/] {escape(words)}")
 
-    def overview(self, found: Overview) -> None:
-        # A run that goes on after somebody was absent has nothing new to tell.
-        if self.show_the_overview and found != self._shown:
-            self._shown = found
-            show_overview(self.console, found)
-
     def progress(
         self, title: str, done: int, total: int, facts: dict[str, float] | None = None
     ) -> None:
@@ -78,18 +72,21 @@ class TerminalListener(Listener):
         told = f"loss {facts['loss']:.3f}" if facts and "loss" in facts else ""
         self._bar.update(self._task, description=title, completed=done, total=total, facts=told)
 
-    def mended(self, found: Mending) -> None:
+    def found(self, what: str, value: dict[str, Any]) -> None:
         self._end_bar()
-        bullets(self.console, [line for pair in found.pairs for line in pair.sentences()])
-        self.console.print(f"  {found.words}")
-
-    def corrected(self, found: dict[str, Any]) -> None:
-        self._end_bar()
-        self.console.print(f"  {escape(found['says'])}")
-
-    def chose(self, choice: dict[str, Any]) -> None:
-        self._end_bar()
-        bullets(self.console, choice["why"])
+        if what == "overview":
+            # A run that goes on after somebody was absent has nothing new to tell.
+            if self.show_the_overview and value != self._shown:
+                self._shown = value
+                show_overview(self.console, Overview.from_dict(value))
+        elif what == "mending":
+            mended = Mending.from_dict(value)
+            bullets(self.console, [line for pair in mended.pairs for line in pair.sentences()])
+            self.console.print(f"  {mended.words}")
+        elif what == "correction":
+            self.console.print(f"  {escape(value['says'])}")
+        else:
+            bullets(self.console, value["why"])
 
     def done(self, entry: StageEntry) -> None:
         if entry.reused:

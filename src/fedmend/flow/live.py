@@ -19,8 +19,6 @@ from fedmend.report.record import MethodRun, RunRecord
 
 if TYPE_CHECKING:
     from fedmend.flow.manifest import StageEntry
-    from fedmend.report.mending import Mending
-    from fedmend.report.overview import Overview
 
 __all__ = ["LIVE_FILE", "Listener", "LiveListener", "LiveState", "read_live"]
 
@@ -34,22 +32,13 @@ class Listener:
     def stage(self, words: str) -> None:
         """A stage begins."""
 
-    def overview(self, found: Overview) -> None:
-        """The overview is there."""
-
     def progress(
         self, title: str, done: int, total: int, facts: dict[str, float] | None = None
     ) -> None:
         """A part of a stage is done: rows of an alignment, epochs of a training."""
 
-    def mended(self, found: Mending) -> None:
-        """Rows were completed."""
-
-    def corrected(self, found: dict[str, Any]) -> None:
-        """Labels were corrected."""
-
-    def chose(self, choice: dict[str, Any]) -> None:
-        """A method was chosen by cross-validation."""
+    def found(self, what: str, value: dict[str, Any]) -> None:
+        """The record's overview, mending, correction or choice is there."""
 
     def done(self, entry: StageEntry) -> None:
         """A stage is done, or taken up from before."""
@@ -100,11 +89,6 @@ class LiveListener(Listener):
         self._write()
         self.then.stage(words)
 
-    def overview(self, found: Overview) -> None:
-        self.record.overview = found.to_dict()
-        self._write()
-        self.then.overview(found)
-
     def progress(
         self, title: str, done: int, total: int, facts: dict[str, float] | None = None
     ) -> None:
@@ -115,20 +99,10 @@ class LiveListener(Listener):
             self._write()
         self.then.progress(title, done, total, facts)
 
-    def mended(self, found: Mending) -> None:
-        self.record.mending = found.to_dict()
+    def found(self, what: str, value: dict[str, Any]) -> None:
+        setattr(self.record, what, value)
         self._write()
-        self.then.mended(found)
-
-    def corrected(self, found: dict[str, Any]) -> None:
-        self.record.correction = found
-        self._write()
-        self.then.corrected(found)
-
-    def chose(self, choice: dict[str, Any]) -> None:
-        self.record.choice = choice
-        self._write()
-        self.then.chose(choice)
+        self.then.found(what, value)
 
     def done(self, entry: StageEntry) -> None:
         self._write()

@@ -50,8 +50,7 @@ class Found:
 
     fed: all parties, whose labels several may have. base: those whom methods of one label need.
     views: the base by (corrected labels, completed rows). products: what each of them is made of,
-    as hashes. judge: the base with labels to compare methods of corrected labels by. overview,
-    mending, correction, choice: as the record has them.
+    as hashes. judge: the base with labels to compare methods of corrected labels by.
     """
 
     fed: Federation
@@ -59,10 +58,6 @@ class Found:
     views: dict[tuple[bool, bool], Federation] = field(default_factory=dict)
     judge: Federation | None = None
     products: dict[tuple[bool, bool], dict[str, str]] = field(default_factory=dict)
-    overview: dict[str, Any] | None = None
-    mending: dict[str, Any] | None = None
-    correction: dict[str, Any] | None = None
-    choice: dict[str, Any] | None = None
     test: dict[str, str] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
 
@@ -133,8 +128,7 @@ def _diagnose(plan: Plan, steps: Steps, found: Found) -> None:
         inputs=found.products[False, False],
         says=lambda result: " ".join(Overview.from_dict(result).torn),
     )
-    found.overview = result
-    steps.listener.overview(Overview.from_dict(result))
+    steps.found("overview", result)
 
 
 # ---------------------------------------------------------------- complete
@@ -182,10 +176,9 @@ def _complete(plan: Plan, steps: Steps, found: Found) -> None:
         paths=paths,
         says=lambda result: Mending.from_dict(result["mending"]).words,
     )
-    found.mending = result["mending"]
     found.views[False, True] = base.on(result["dataset"])
     found.products[False, True] = {"complete": entry.product}
-    steps.listener.mended(Mending.from_dict(result["mending"]))
+    steps.found("mending", result["mending"])
 
 
 def completion_params(params: Mapping[str, Any], fed: Federation) -> dict[str, Any]:
@@ -263,12 +256,11 @@ def _correct(plan: Plan, steps: Steps, found: Found) -> None:
         paths=[CORRECT_FOLDER],
         says=lambda result: str(result["found"]["says"]),
     )
-    found.correction = result["found"]
     found.judge = base.on(result["judge"]) if result["judge"] else None
     for completed, dataset in result["datasets"].items():
         found.views[True, completed == "True"] = base.on(dataset)
         found.products[True, completed == "True"] = {"correct": entry.product}
-    steps.listener.corrected(result["found"])
+    steps.found("correction", result["found"])
 
 
 def _corrected(plan: Plan, steps: Steps, found: Found, checkpoint: str) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from fedmend.federation.engines.local import LocalEngine
 from fedmend.flow.choosing import main_metric
 from fedmend.flow.live import Listener, LiveListener
 from fedmend.flow.manifest import CHECKPOINTS, work_in
-from fedmend.flow.mending import PAIRS_FOLDER, Found, mend
+from fedmend.flow.mending import PAIRS_FOLDER, mend
 from fedmend.flow.plan import Plan
 from fedmend.flow.reading import read_parties
 from fedmend.flow.scoring import Reference
@@ -72,7 +72,7 @@ def execute(
             if plan.federation is not None:
                 steps.forget_checkpoints()
                 exchange_heads(fed)
-        record = _record(plan, found, runs, reference, tested_on)
+        record = _record(plan, steps, runs, reference, tested_on, found.notes)
         record.tested, record.seconds = rows, manifest.seconds
         record.notes += record.cautions()
         _report(plan, steps, record)
@@ -132,27 +132,25 @@ def _rows_tested(test: Federation, plan: Plan, runs: Sequence[MethodRun]) -> int
 
 def _record(
     plan: Plan,
-    found: Found,
+    steps: Steps,
     runs: Sequence[MethodRun],
     reference: Reference | None,
     tested_on: str,
+    notes: list[str],
 ) -> RunRecord:
     config, scores = plan.config, [run.scores for run in runs if run.scores]
     return RunRecord(
         title=config.title,
         methods=list(runs),
         metric=main_metric(config.evaluate.metrics, scores) if scores else "auc",
-        overview=found.overview,
         evaluated_on=tested_on,
         measured_against=reference.words if reference else "",
-        mending=found.mending,
-        correction=found.correction,
-        choice=found.choice,
         recipe=config.recipe,
         device=config.run.device,
         seeds=list(plan.seeds),
         settings=config.shown(),
-        notes=list(found.notes),
+        notes=notes,
+        **steps.results,
     )
 
 

@@ -133,6 +133,12 @@ class Steps:
         self.folder = manifest.folder
         self.listener = listener
         self.done: list[tuple[str, str]] = []
+        self.results: dict[str, Any] = {}
+
+    def found(self, what: str, value: dict[str, Any]) -> None:
+        """Keep what a stage found for the record: its overview, mending, correction or choice."""
+        self.results[what] = value
+        self.listener.found(what, value)
 
     def do(
         self,

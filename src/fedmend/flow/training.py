@@ -118,8 +118,7 @@ def _choose(plan: Plan, steps: Steps, found: Found, reference: Reference) -> Met
         inputs=found.everything,
         says=lambda choice: str(choice["why"][0]),
     )
-    found.choice = choice
-    steps.listener.chose(choice)
+    steps.found("choice", choice)
     return Method(
         choice["name"],
         f"{choice['chosen']} (auto)",
