@@ -142,14 +142,13 @@ def test_the_live_page_follows_a_run(browser, record, tmp_path):
     from selenium.webdriver.support.wait import WebDriverWait
 
     from fedmend.flow.live import Listener, LiveListener
-    from fedmend.report.overview import Overview
     from fedmend.serve.watching import WatchServer
 
     part = tmp_path / "run.part"
     part.mkdir()
     run = LiveListener(part, Listener(), record.title, {}, [record.metric], [0])
     run.stage("Finding the rows the parties share")
-    run.overview(Overview.from_dict(record.overview))
+    run.found("overview", record.overview)
 
     def told(words):
         WebDriverWait(browser, 15).until(
