@@ -54,10 +54,6 @@ def test_draws_are_spread_evenly_and_repeatable() -> None:
     assert torch.allclose(shares, torch.full((9,), 1 / 9), atol=0.01)
 
 
-def test_no_flip_where_a_mirror_changes_the_meaning() -> None:
-    assert not draw_weak(1000, torch.Generator().manual_seed(0), flip=False).flip.any()
-
-
 def test_one_draw_serves_several_tensors_and_types() -> None:
     generator = torch.Generator().manual_seed(1)
     images = torch.rand(7, 3, 8, 8, generator=generator)
@@ -78,14 +74,13 @@ def test_pieces_of_draws_and_large_batches() -> None:
     assert torch.equal(views[last], apply_weak(images[last], draws[last]))
 
 
-def test_a_single_row_of_pixels_stays() -> None:
+def test_edges_and_bad_input() -> None:
+    generator = torch.Generator().manual_seed(0)
+    # where a mirror changes the meaning nothing is flipped, and a row of pixels stays
+    assert not draw_weak(1000, generator, flip=False).flip.any()
     images = torch.rand(3, 1, 1, 5)
     draws = Weak(torch.zeros(3, dtype=torch.bool), torch.tensor([[2, 0], [-1, 0], [0, 0]]))
     assert torch.equal(apply_weak(images, draws), images)
-
-
-def test_bad_input_is_named() -> None:
-    generator = torch.Generator().manual_seed(0)
     with pytest.raises(ConfigError, match="draws for 3 images, but there are 2"):
         apply_weak(torch.rand(2, 1, 4, 4), draw_weak(3, generator))
     with pytest.raises(ConfigError, match="pad must not be negative"):

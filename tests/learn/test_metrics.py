@@ -13,7 +13,7 @@ from fedmend.learn import metrics
 from fedmend.learn.calibration import describe
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(st.integers(0, 10_000), st.integers(2, 5), st.booleans())
 def test_classification_equals_scikit_learn(seed: int, classes: int, ties: bool) -> None:
     rng = np.random.default_rng(seed)
@@ -61,28 +61,22 @@ def test_a_row_is_no_pair_with_itself_in_the_area_of_drawn_labels() -> None:
     y = np.arange(80) % 2
     score = 1 / (1 + np.exp(-rng.normal(size=80) - 0.8 * y))
     p, noise = np.stack([1 - score, score], 1), response_matrix(1.5, 2)
-    draws = np.where(rng.random((800, 80)) < noise[0, 0], y, 1 - y)
+    draws = np.where(rng.random((400, 80)) < noise[0, 0], y, 1 - y)
     areas = [metrics.classification(told, p, noise)["auc"] for told in draws]
-    assert np.mean(areas) == pytest.approx(metrics.auc(y, p), abs=0.01)
-
-
-def test_drawing_every_label_as_it_is_changes_nothing() -> None:
-    rng = np.random.default_rng(0)
-    y, p = rng.integers(0, 3, 200), rng.dirichlet(np.ones(3), 200)
-    assert metrics.classification(y, p, np.eye(3)) == pytest.approx(metrics.classification(y, p))
+    assert np.mean(areas) == pytest.approx(metrics.auc(y, p), abs=0.015)
 
 
 def test_estimates_stay_what_a_metric_can_be() -> None:
     p = np.array([[0.9, 0.1], [0.8, 0.2], [0.3, 0.7]])
+    exact = metrics.classification(np.array([0, 1, 1]), p)
+    assert metrics.classification(np.array([0, 1, 1]), p, np.eye(2)) == pytest.approx(exact)
     for told in np.ndindex(2, 2, 2):
         found = metrics.classification(np.array(told), p, response_matrix(0.2, 2))
         assert all(0 <= found[name] <= 1 for name in ("accuracy", "f1"))
         assert found["log_loss"] >= 0 and (np.isnan(found["auc"]) or 0 <= found["auc"] <= 1)
-    empty = metrics.classification(np.zeros(0, int), np.zeros((0, 2)), response_matrix(1.0, 2))
-    assert all(np.isnan(value) for value in empty.values())
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(st.integers(0, 10_000))
 def test_regression_equals_scikit_learn(seed: int) -> None:
     rng = np.random.default_rng(seed)
@@ -97,17 +91,12 @@ def test_undefined_metrics_are_not_numbers() -> None:
     probabilities = np.array([[0.4, 0.6], [0.7, 0.3]])
     assert np.isnan(metrics.auc(np.array([1, 1]), probabilities))
     assert np.isnan(metrics.regression(np.ones(3), np.ones(3))["r2"])
-    empty = metrics.classification(np.zeros(0, int), np.zeros((0, 2)))
-    assert all(np.isnan(value) for value in empty.values())
-
-
-def test_of_no_rows_no_metric_is_a_number() -> None:
-    for found in (
+    for empty in (
         metrics.regression(np.zeros(0), np.zeros(0)),
-        metrics.classification(np.zeros(0, np.int64), np.zeros((0, 2))),
+        metrics.classification(np.zeros(0, int), np.zeros((0, 2))),
+        metrics.classification(np.zeros(0, int), np.zeros((0, 2)), response_matrix(1.0, 2)),
     ):
-        assert found
-        assert np.isnan(list(found.values())).all()
+        assert empty and np.isnan(list(empty.values())).all()
 
 
 def test_better_knows_the_direction_and_never_prefers_nan() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from torch import nn
@@ -20,6 +22,16 @@ def twins() -> tuple[nn.Module, nn.Module]:
     return pair[0], pair[1]
 
 
+def step(module: nn.Module, optimizer: Any, x: torch.Tensor) -> None:
+    optimizer.zero_grad()
+    (module(x) ** 2).mean().backward()
+    optimizer.step()
+
+
+def rows() -> torch.Tensor:
+    return torch.randn(5, 4, dtype=torch.float64)
+
+
 def reference(spec: OptimizerSpec, module: nn.Module) -> torch.optim.Optimizer:
     parameters = module.parameters()
     if spec.name == "sgd":
@@ -36,11 +48,9 @@ def test_equal_to_torch(name: str, decay: float) -> None:
     flat = FlatOptimizer(list(ours.parameters()), spec)
     other = reference(spec, theirs)
     for _ in range(30):
-        x = torch.randn(5, 4, dtype=torch.float64)
-        for module, optimizer in ((ours, flat), (theirs, other)):
-            optimizer.zero_grad()
-            (module(x) ** 2).mean().backward()
-            optimizer.step()
+        x = rows()
+        step(ours, flat, x)
+        step(theirs, other, x)
     for a, b in zip(ours.parameters(), theirs.parameters(), strict=True):
         torch.testing.assert_close(a, b, rtol=0, atol=1e-15)
     assert flat.values.data_ptr() == next(ours.parameters()).data_ptr()
@@ -49,21 +59,16 @@ def test_equal_to_torch(name: str, decay: float) -> None:
 def test_going_on_from_a_saved_state_changes_nothing() -> None:
     one, other = twins()
     first = FlatOptimizer(list(one.parameters()), OptimizerSpec())
-    x = torch.randn(5, 4, dtype=torch.float64)
-
-    def train(module: nn.Module, optimizer: FlatOptimizer, steps: int) -> None:
-        for _ in range(steps):
-            optimizer.zero_grad()
-            (module(x) ** 2).mean().backward()
-            optimizer.step()
-
-    train(one, first, 3)
+    x = rows()
+    for _ in range(3):
+        step(one, first, x)
     saved = wire.decode(wire.encode(first.state()))
     other.load_state_dict(one.state_dict())
     second = FlatOptimizer(list(other.parameters()), OptimizerSpec())
     second.restore(saved)
-    train(one, first, 2)
-    train(other, second, 2)
+    for _ in range(2):
+        step(one, first, x)
+        step(other, second, x)
     assert torch.equal(first.values, second.values)
 
 
@@ -76,15 +81,13 @@ def test_gaps_between_parameters_change_nothing(name: str, monkeypatch: pytest.M
     monkeypatch.setattr(optim, "_spans", lambda sizes, _: spans(sizes, 64))
     two = FlatOptimizer(list(spaced.parameters()), spec, aligned=True)
     assert all(p.data_ptr() % 512 == two.values.data_ptr() % 512 for p in spaced.parameters())
-    x = torch.randn(5, 4, dtype=torch.float64)
-    for step in range(4):
-        for module, optimizer in ((plain, one), (spaced, two)):
-            optimizer.zero_grad()
-            (module(x) ** 2).mean().backward()
-            optimizer.step()
+    x = rows()
+    for number in range(4):
+        step(plain, one, x)
+        step(spaced, two, x)
         saved = two.state()
         assert all(torch.equal(saved[key], value) for key, value in one.state().items())
-        if step == 1:
+        if number == 1:
             two = FlatOptimizer(list(spaced.parameters()), spec, aligned=True)
             two.restore(saved)
     for a, b in zip(plain.parameters(), spaced.parameters(), strict=True):
@@ -108,15 +111,13 @@ def test_wrong_numbers_are_told_together() -> None:
 
 def test_parameters_may_get_a_second_optimizer() -> None:
     one, other = twins()
-    x = torch.randn(5, 4, dtype=torch.float64)
+    x = rows()
     first = FlatOptimizer(list(one.parameters()), OptimizerSpec("sgd"))
     (one(x) ** 2).mean().backward()
     start = FlatOptimizer(list(one.parameters()), OptimizerSpec("sgd", lr=0.1))
     plain = torch.optim.SGD(other.parameters(), 0.1, 0.9)
-    for module, optimizer in ((one, start), (other, plain)):
-        optimizer.zero_grad()
-        (module(x) ** 2).mean().backward()
-        optimizer.step()
+    step(one, start, x)
+    step(other, plain, x)
     assert first.values is not start.values
     for a, b in zip(one.parameters(), other.parameters(), strict=True):
         torch.testing.assert_close(a, b, rtol=0, atol=1e-15)

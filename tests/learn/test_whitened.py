@@ -10,8 +10,16 @@ from torch import nn
 from fedmend.data.table import Table
 from fedmend.errors import ConfigError
 from fedmend.federation import Alignment, AlignmentCounts, Federation, Party
-from fedmend.learn.nets import Batch, Bottom, BottomSpec, initialise
-from fedmend.learn.whitened import FLOOR, PassingConv, ShiftNorm, WhitenedNet
+from fedmend.learn.nets import (
+    FLOOR,
+    Batch,
+    Bottom,
+    BottomSpec,
+    PassingConv,
+    ShiftNorm,
+    WhitenedNet,
+    initialise,
+)
 from fedmend.methods.vertical.vfl import VFL
 from fedmend.split.parts import part_of
 

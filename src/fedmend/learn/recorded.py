@@ -28,9 +28,9 @@ __all__ = ["EmbedStep", "Recorded", "can_record"]
 logger = logging.getLogger(__name__)
 
 SWITCH = "FEDMEND_CUDA_GRAPHS"
-BEFORE = 3
+STEPS_BEFORE = 3
 """Steps that run as they are before one is recorded: the first ones choose kernels."""
-_MOST = 6
+_MAX_SHAPES = 6
 
 
 def can_record(device: torch.device, *modules: nn.Module | None) -> bool:
@@ -54,17 +54,17 @@ class Recorded:
     def __call__(self, *inputs: Tensor) -> Any:
         key = tuple((tuple(each.shape), each.dtype, each.requires_grad) for each in inputs)
         if key not in self._steps:
-            if len(self._steps) >= _MOST:
+            if len(self._steps) >= _MAX_SHAPES:
                 self.forget()
             self._steps[key] = self._make()
         self._calls[key] += 1
-        if self._on and self._calls[key] == BEFORE:
+        if self._on and self._calls[key] == STEPS_BEFORE:
             self._record(self._steps[key], inputs)
         return self._steps[key](*inputs)
 
     def forget(self) -> None:
         """Record anew: what a step looks up has moved."""
-        recorded = self._on and any(calls >= BEFORE for calls in self._calls.values())
+        recorded = self._on and any(calls >= STEPS_BEFORE for calls in self._calls.values())
         self._steps.clear()
         self._calls.clear()
         if recorded:
