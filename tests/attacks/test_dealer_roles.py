@@ -19,7 +19,6 @@ from fedmend.federation import KINDS, Alignment
 from fedmend.secure.exact import Blocked
 from fedmend.secure.keys import Identity
 from fedmend.secure.sums_he import Packing, _blinds, unblind
-from fedmend.secure.sums_numbers import SumForm
 
 from .reached import ENGINES, introduced, party
 
@@ -216,21 +215,20 @@ def test_two_parties_with_bins_do_not_meet(parties):
 
 def test_one_partys_ciphertexts_decrypted_in_place_of_the_sum_are_uniform(parties):
     """Secure sums under encryption: the key holder cannot tell whose ciphertexts it decrypts."""
-    form = SumForm.of((0, 9000), fraction_bits=None, parties=2)
+    form = {"low": 0, "high": 9000, "fraction_bits": None}
     workers = {
         name: at.worker("ColumnSumWorker", columns=[column], per="row")
         for (name, at), column in zip(parties.items(), ("x", "u"), strict=True)
     }
     introduced(*workers.items())
     bank, telco = workers["bank"], workers["telco"]
-    telco.sum_key()
-    bank.take_sum_key(holder="telco", box=telco.sum_key_for(party="bank"))
-    agreed = {"number": 1, "name": "x", "form": form.to_wire(), "parties": ["bank", "telco"]}
+    bank.take_sum_key(holder="telco", box=telco.sum_key(to="bank"))
+    agreed = {"number": 1, "name": "x", "form": form, "parties": ["bank", "telco"]}
     bank.prepare_round(**agreed)
     *ciphertexts, seed = bank.encrypted(number=1)  # of blinds that the coordinator takes away
     residues = telco.decrypt_blinded(number=1, ciphertexts=ciphertexts)
     residues = unblind(residues, _blinds(seed, len(ciphertexts)), "telco")
-    packing = Packing.of(form, 2)
+    packing = Packing.of(9000, 2)
     truth = columns(parties["bank"], "x")[0]
     clear = packing.pack(truth.astype(np.uint64))
     used = packing._coefficients(ROWS)

@@ -8,6 +8,7 @@ tell; before, it told all of them.
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 
 import numpy as np
 import pandas as pd
@@ -19,7 +20,7 @@ from fedmend.errors import CryptoError, Refused
 from fedmend.federation import KINDS, Alignment, Federation, Party, Policy, Site
 from fedmend.federation.ledger import read_ledger
 from fedmend.secure.keys import Identity, keyring
-from fedmend.secure.sums_numbers import SumForm
+from fedmend.secure.sums import SumForm
 from fedmend.serve.asking import groups_of
 from fedmend.serve.worker import PredictionWorker
 from fedmend.split.config import SplitConfig
@@ -27,7 +28,7 @@ from fedmend.split.config import SplitConfig
 from .reached import ENGINES, Asked, AtHost, AtSite, introduced, party
 
 ROWS = 60
-FORM = SumForm.of((-(2**20), 2**20), fraction_bits=None, parties=2)
+FORM = SumForm(-(2**20), 2**20)
 CONFIG = SplitConfig(bottom=(), embedding=2, missing_indicator=False).to_wire()
 
 
@@ -78,7 +79,7 @@ def test_ids_by_a_dictionary(bank):
 def rounds(*workers: Asked, parties: list[str]) -> np.ndarray:
     """What the coordinator adds up in a sum by masks."""
     for worker in workers:
-        worker.prepare_round(number=1, name="x", form=FORM.to_wire(), parties=parties)
+        worker.prepare_round(number=1, name="x", form=asdict(FORM), parties=parties)
     return sum(worker.masked(number=1, own_mask=False) for worker in workers)
 
 

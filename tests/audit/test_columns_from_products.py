@@ -16,7 +16,7 @@ from fedmend.audit.tap import Heard, rehearsal
 from fedmend.errors import PrivacyWarning
 from fedmend.secure import rank_correlation
 from fedmend.secure.columns import IntegerColumns
-from fedmend.secure.ranks import centred_ranks
+from fedmend.secure.correlation import centred_ranks
 
 COLUMNS = {"bank": ["a", "b", "y"], "telco": ["c", "d"]}
 

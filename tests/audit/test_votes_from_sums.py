@@ -16,8 +16,7 @@ from fedmend.audit.votes_from_sums import VotesFromSums, _evidence, _Round
 from fedmend.data.table import Table
 from fedmend.methods.annotators.session import Annotators
 from fedmend.methods.annotators.worker import LOG_FLOOR, EvidenceForm
-from fedmend.secure.sums_masks import ring_of
-from fedmend.secure.sums_numbers import SumForm
+from fedmend.secure.sums import SumForm, ring_of
 
 SKILL = {"bank": 0.9, "telco": 0.75, "shop": 0.6}
 

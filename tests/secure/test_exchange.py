@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from fedmend.data.table import Table
 from fedmend.errors import CryptoError
 from fedmend.federation import Crew, Federation, Party, Sealed, exposed, wire
-from fedmend.secure.exchange import ExchangeWorker, is_sealed, seal_exchange
+from fedmend.secure.channel import ExchangeWorker, is_sealed, seal_exchange
 from fedmend.secure.keys import Identity
 
-from .unread import unread
+from .parties import unread
 
 
 class LowerWorker(ExchangeWorker):
@@ -125,34 +125,24 @@ def test_open_exchanges_make_no_keys(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Identity, "__init__", none)
     lower, upper = crews("telco", sealed=False)
     assert upper["bank"].step(lower.step(np.ones(2)))["telco"].tolist() == [-1.0, -1.0]
-
-
-def test_nobody_to_exchange_with_needs_no_keys() -> None:
-    _, upper = crews()
+    _, upper = crews()  # sealed, with nobody to exchange with
     assert upper["bank"].step({}) == {}
 
 
 # ------------------------------------------------------------------ whoever carries the boxes
 
 
-def test_an_open_value_is_refused_where_boxes_are_expected() -> None:
-    lower, upper = crews("telco")
+def test_an_open_value_or_a_box_of_another_sender_or_kind_is_refused() -> None:
+    lower, upper = crews("shop", "telco")
     with pytest.raises(CryptoError, match=r"expected a sealed box from 'telco' and got a ndarray"):
         upper["bank"].step({"telco": np.ones(2)})
     with pytest.raises(CryptoError, match=r"expected a sealed box from 'bank'"):
         lower["telco"].step(np.ones(2), np.ones(2))
-
-
-def test_a_box_stands_for_the_party_that_made_it_only() -> None:
-    lower, upper = crews("shop", "telco")
     boxes = lower.step(np.ones(2))
     with pytest.raises(CryptoError, match="expected a box from 'telco'"):
         upper["bank"].step({"telco": boxes["shop"], "shop": boxes["telco"]})
     with pytest.raises(CryptoError, match="expected a box from 'bank'"):
         lower["shop"].step(np.ones(2), boxes["telco"])
-
-
-def test_an_embedding_does_not_come_back_as_a_gradient() -> None:
     lower, upper = crews("telco", by_party=False)
     gradient = upper["bank"].one(lower["telco"].step(np.ones(2)))
     with pytest.raises(CryptoError):

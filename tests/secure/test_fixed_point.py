@@ -6,9 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedmend.data.table import Table
 from fedmend.errors import ConfigError, DataError
-from fedmend.federation import Alignment, AlignmentCounts, Federation, Party
 from fedmend.secure.fixed_point import (
     covariance,
     encode,
@@ -18,42 +16,17 @@ from fedmend.secure.fixed_point import (
 )
 from fedmend.secure.inner_product import LIMIT_BITS
 
-
-def make_federation(left, right, kinds=None):
-    n = len(left)
-    fed = Federation(
-        *(
-            Party(name, Table(np.arange(n), frame, kinds=kinds))
-            for name, frame in (("a", left), ("b", right))
-        ),
-        strict=True,
-    )
-    for name in "ab":
-        fed.engine.sites[name].alignments["train"] = Alignment(np.arange(n), np.array([], int))
-    fed.note_alignment(AlignmentCounts(n, {"a": 0, "b": 0}))
-    return fed
-
-
-def frames(values, split, prefix="x"):
-    columns = [f"{prefix}{j}" for j in range(values.shape[1])]
-    frame = pd.DataFrame(values, columns=columns)
-    return frame.iloc[:, :split], frame.iloc[:, split:], dict.fromkeys(columns, "continuous")
+from .parties import aligned
 
 
 def federation_of(values, split):
-    left, right, kinds = frames(values, split)
-    n = len(values)
-    tables = [Table(np.arange(n), f, kinds={c: kinds[c] for c in f}) for f in (left, right)]
-    fed = Federation(*(Party(name, t) for name, t in zip("ab", tables, strict=True)), strict=True)
-    for name in "ab":
-        fed.engine.sites[name].alignments["train"] = Alignment(np.arange(n), np.array([], int))
-    return fed
+    return aligned(values[:, :split], values[:, split:])
 
 
 # ---------------------------------------------------------------------------------- encoding
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=30), st.integers(0, 30))
 def test_one_cell_is_off_by_half_a_unit_at_most(values, bits):
     array = np.array(values)
@@ -81,7 +54,7 @@ def test_as_many_bits_as_fit(mode, rows):
 # ---------------------------------------------------------------------------------- covariance
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(
     st.integers(0, 10_000),
     st.integers(2, 60),
@@ -134,7 +107,7 @@ def test_joint_matrix_gives_the_ridge_solution():
     values = rng.normal(size=(400, 6))
     values[:, 5] = values[:, :5] @ np.arange(1, 6) + rng.normal(size=400)
     found = covariance(federation_of(values, 3), "a", "b", joint=True, mode="dealer")
-    assert found.values.index.tolist() == ["a.x0", "a.x1", "a.x2", "b.x3", "b.x4", "b.x5"]
+    assert found.values.index.tolist() == ["a.x0", "a.x1", "a.x2", "b.y0", "b.y1", "b.y2"]
     expected = np.cov(values.T)
     assert (np.abs(found.values.to_numpy() - expected) <= found.error_bound.to_numpy()).all()
     gram = found.values.to_numpy() * (found.n - 1)
@@ -154,7 +127,7 @@ def test_constant_columns_have_no_covariance():
 def test_kinds_and_missing_cells():
     left = pd.DataFrame({"x": [1.0, np.nan, 3.0, 8.0], "member": ["no", "yes", "yes", "no"]})
     right = pd.DataFrame({"y": [1.5, 2.5, 0.5, 4.5], "town": ["u", "v", "w", "u"]})
-    fed = make_federation(left, right)
+    fed = aligned(left, right)
     with pytest.raises(DataError, match="has missing cells.*seen: 1") as caught:
         covariance(fed, "a", "b", mode="dealer")
     assert (caught.value.party, caught.value.column) == ("a", "x")

@@ -51,7 +51,7 @@ def test_products_in_the_ring_are_exact() -> None:
 
 
 @given(st.lists(st.integers(-HALF, HALF - 1), min_size=1, max_size=20))
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=20, deadline=None)
 def test_six_bytes_hold_every_residue(numbers: list[int]) -> None:
     values = np.array(numbers).reshape(1, -1)
     octets = packed(values)
@@ -69,7 +69,7 @@ def test_six_bytes_hold_every_residue(numbers: list[int]) -> None:
     seed=st.integers(0, 2**32 - 1),
     sampled=st.booleans(),
 )
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 def test_b_learns_the_sums(rows: int, bins: int, count: int, seed: int, sampled: bool) -> None:
     rng = np.random.default_rng(seed)
     indicators = rng.integers(0, 2, (rows, bins)).astype(np.float64)

@@ -30,7 +30,7 @@ def one(value: object, rule: str) -> bytes:
 
 
 @given(words, words)
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_exact_keeps_all_differences(a, b):
     assert (one(a, "exact") == one(b, "exact")) == (a == b)
 
@@ -66,7 +66,7 @@ def test_text_sees_through_how_an_id_is_typed(a, b):
 
 
 @given(words.filter(lambda word: word.strip()))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_text_is_stable_under_what_it_ignores(word):
     key = one(word, "text")
     for form in ("NFC", "NFD"):
@@ -90,14 +90,8 @@ def test_ids_that_become_one_are_an_error_that_names_rows_and_no_ids():
     assert "party 'bank'" in str(caught.value) and "ann" not in str(caught.value).lower()
     with pytest.raises(DataError, match="row 1 is empty"):
         normalised(ids("Ann", "  "), "text", "bank")
-
-
-def test_text_that_is_no_unicode_is_an_error():
     with pytest.raises(DataError, match="not valid unicode"):
         normalised(ids("\ud800"), "exact", "bank")
-
-
-def test_an_unknown_rule_is_named():
     with pytest.raises(ConfigError, match="normalise='exakt': did you mean 'exact'"):
         normalised(ids("a"), "exakt", "bank")
 

@@ -18,16 +18,15 @@ from fedmend.federation.site import Site
 from fedmend.secure.keys import (
     Identity,
     KeyRing,
+    add_streams,
     derive_key,
     fingerprint,
     keyring,
     mask_stream,
     pack,
     secret_permutation,
-    stream_pieces,
     uniform,
 )
-from fedmend.secure.sums_masks import add_streams
 
 
 def identity_of(private: str) -> Identity:
@@ -44,21 +43,13 @@ def test_agreement_gives_the_vector_of_rfc_7748():
     assert alice.agree(bob.public).hex() == bob.agree(alice.public).hex() == secret
 
 
-def test_a_third_party_does_not_agree():
-    one, other, third = Identity(), Identity(), Identity()
-    assert third.agree(one.public) != other.agree(one.public)
-
-
-@pytest.mark.parametrize("public", [bytes(32), b"\x01" + bytes(31)])
-def test_a_point_of_small_order_is_refused(public):
-    with pytest.raises(CryptoError, match="small order"):
-        Identity().agree(public)
-
-
-@pytest.mark.parametrize("public", [b"short", b"", "text", None, 5, bytes(33)])
-def test_a_public_key_of_the_wrong_form_is_refused(public):
-    with pytest.raises(CryptoError, match="32 bytes"):
-        Identity().agree(public)
+def test_a_point_of_small_order_or_a_key_of_the_wrong_form_is_refused():
+    for public in (bytes(32), b"\x01" + bytes(31)):
+        with pytest.raises(CryptoError, match="small order"):
+            Identity().agree(public)
+    for public in (b"short", b"", "text", None, 5, bytes(33)):
+        with pytest.raises(CryptoError, match="32 bytes"):
+            Identity().agree(public)
 
 
 def test_a_private_key_is_never_shown_pickled_or_copied(caplog):
@@ -138,34 +129,28 @@ def test_fingerprints_are_short_and_differ():
 
 
 @given(st.lists(st.text(max_size=5), max_size=4), st.lists(st.text(max_size=5), max_size=4))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_contexts_never_run_into_each_other(one, other):
     assert (pack(*one) == pack(*other)) == (one == other)
     same = derive_key(b"s" * 32, *one) == derive_key(b"s" * 32, *other)
     assert same == (one == other)
 
 
-def test_the_stream_is_aes_256_ctr_of_zeros():
+def test_the_stream_is_aes_256_ctr_of_zeros_in_the_shape_asked_for():
     key = bytes(range(32))
-    reference = Cipher(algorithms.AES(key), modes.CTR(b"\0" * 11 + b"\7" + bytes(4))).encryptor()
     count = (1 << 20) // 8 * 2 + 3  # over several chunks, and not a multiple of one
+    reference = Cipher(algorithms.AES(key), modes.CTR(bytes(16))).encryptor()
     expected = np.frombuffer(reference.update(bytes(8 * count)), "<u8")
-    assert np.array_equal(mask_stream(key, 7, count), expected)
-    assert np.array_equal(mask_stream(key, b"\0" * 11 + b"\7", count), expected)
+    assert np.array_equal(mask_stream(key, count), expected)
+    for rows, columns in ((0, 5), (1, 1), (7, 40)):
+        stream = mask_stream(key, (rows, columns))
+        assert stream.shape == (rows, columns) and stream.flags.writeable
+        assert stream.dtype == np.uint64
+        assert np.array_equal(stream.ravel(), expected[: rows * columns])
 
 
-@given(st.integers(0, 40), st.integers(0, 40))
-@settings(max_examples=30, deadline=None)
-def test_a_stream_has_the_shape_asked_for_and_starts_alike(rows, columns):
-    key = b"k" * 32
-    stream = mask_stream(key, 1, (rows, columns))
-    assert stream.shape == (rows, columns) and stream.dtype == np.uint64 and stream.flags.writeable
-    assert np.array_equal(stream.ravel(), mask_stream(key, 1, rows * columns + 5)[: rows * columns])
-
-
-def test_streams_of_other_keys_and_nonces_are_unrelated_and_uniform():
-    key = b"k" * 32
-    streams = [mask_stream(key, 0, 20_000), mask_stream(key, 1, 20_000), uniform(20_000)]
+def test_streams_of_other_keys_are_unrelated_and_uniform():
+    streams = [mask_stream(b"k" * 32, 20_000), mask_stream(b"l" * 32, 20_000), uniform(20_000)]
     for number, stream in enumerate(streams):
         counts = np.bincount(np.frombuffer(stream.tobytes(), np.uint8), minlength=256)
         assert stats.chisquare(counts).pvalue > 1e-6
@@ -173,41 +158,24 @@ def test_streams_of_other_keys_and_nonces_are_unrelated_and_uniform():
             assert not np.intersect1d(stream, other).size
 
 
-@given(st.integers(0, 300), st.sampled_from([16, 64, 100]))
-@settings(max_examples=30, deadline=None)
-def test_pieces_of_a_stream_are_the_stream(nbytes, each):
-    whole = mask_stream(b"k" * 32, 5, nbytes // 8 + 1).tobytes()[:nbytes]
-    pieces = [piece.tobytes() for piece in stream_pieces(b"k" * 32, 5, nbytes, each)]
-    assert b"".join(pieces) == whole
-    assert all(len(piece) == each for piece in pieces[:-1])
-
-
 @pytest.mark.parametrize("width", [1, 2, 4, 8])
 @pytest.mark.parametrize("size", [0, 1, 70_001])
 def test_streams_are_added_and_taken_away_in_rings_of_any_width(size, width):
     keys = [bytes([number]) * 32 for number in range(3)]
-    streams = [mask_stream(key, 0, size * width // 8 + 1).view(f"<u{width}")[:size] for key in keys]
+    streams = [mask_stream(key, size * width // 8 + 1).view(f"<u{width}")[:size] for key in keys]
     ring = np.arange(size).astype(f"u{width}")
     expected = ring + streams[0] + streams[1] - streams[2]
     add_streams(ring, keys[:2], keys[2:])
     assert np.array_equal(ring, expected)
 
 
-@pytest.mark.parametrize("nonce", [-1, 1 << 96, b"short"])
-def test_a_nonce_that_would_be_cut_is_refused(nonce):
-    with pytest.raises(CryptoError, match="nonce"):
-        mask_stream(bytes(32), nonce, 1)
-
-
 def test_a_stream_that_would_wrap_its_counter_or_has_a_short_key_is_refused():
     with pytest.raises(CryptoError, match="too long"):
-        mask_stream(bytes(32), 0, 1 << 33)
+        mask_stream(bytes(32), 1 << 33)
     with pytest.raises(CryptoError, match="32 bytes"):
-        mask_stream(bytes(16), 0, 1)
+        mask_stream(bytes(16), 1)
 
 
-def test_a_secret_permutation_is_shared_by_the_holders_of_the_key():
-    key = uniform(4).tobytes()
-    assert np.array_equal(secret_permutation(999, key), secret_permutation(999, key))
+def test_a_secret_permutation_is_new_every_time():
     assert np.array_equal(np.sort(secret_permutation(999)), np.arange(999))
     assert not np.array_equal(secret_permutation(999), secret_permutation(999))

@@ -12,7 +12,7 @@ from fedmend.secure.keys import uniform
 
 
 @given(st.lists(st.binary(max_size=16), max_size=300, unique=True))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 def test_every_key_gives_its_value_back(keys):
     values = uniform((len(keys), 2))
     seed, table = okvs.encode(keys, values)

@@ -8,27 +8,17 @@ from pathlib import Path
 
 import pytest
 
-from fedmend.data.table import Table
 from fedmend.errors import AlignmentError, ConfigError, Refused
-from fedmend.federation import Federation, Party, Policy
+from fedmend.federation import Policy
 from fedmend.secure import psi_spu
 from fedmend.secure.align import align
+
+from .parties import people
+from .parties import with_ids as federation
 
 with_spu = pytest.mark.skipif(
     psi_spu.PYTHON_VARIABLE not in os.environ, reason=f"{psi_spu.PYTHON_VARIABLE} is not set"
 )
-
-
-def federation(*lists: list[str], policy: Policy | None = None) -> Federation:
-    parties = zip(("bank", "telco", "shop"), lists, strict=False)
-    return Federation(
-        *(Party(name, Table(ids, {"x": range(len(ids))}), policy=policy) for name, ids in parties),
-        strict=True,
-    )
-
-
-def people(start: int, stop: int) -> list[str]:
-    return [f"person {number:05d}" for number in range(start, stop)]
 
 
 @with_spu
@@ -93,7 +83,12 @@ def test_three_parties_and_a_policy_against_hashed_ids_are_refused(monkeypatch):
         align(federation(*([people(0, 30)] * 3)), mode="spu")
     refusing = Policy(refuse={"hashed-id"})
     with pytest.raises(Refused, match="SpuWorker.intersect"):
-        align(federation(people(0, 30), people(0, 30), policy=refusing), mode="spu")
+        align(
+            federation(
+                people(0, 30), people(0, 30), policies={"bank": refusing, "telco": refusing}
+            ),
+            mode="spu",
+        )
 
 
 def test_spu_is_given_digests_in_a_private_file_and_never_an_id(monkeypatch):

@@ -22,7 +22,6 @@ from fedmend.errors import (
 )
 from fedmend.federation import KINDS, Alignment, Each, Federation, Party, Policy
 from fedmend.federation.engines.local import LocalEngine
-from fedmend.federation.worker import exposed
 from fedmend.secure.sums import SumSession, SumWorker, offer_summand, secure_sum
 
 OPEN = Policy(allow=frozenset(KINDS), min_rows=1, label_sums=True)
@@ -62,7 +61,7 @@ def integer_arrays(draw):
     return arrays, bound, draw(st.booleans())
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(integer_arrays())
 def test_masks_and_none_give_the_exact_sum(case):
     arrays, bound, declared = case
@@ -75,7 +74,7 @@ def test_masks_and_none_give_the_exact_sum(case):
         assert (result.error_bound, result.absent) == (0.0, ())
 
 
-@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=5, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(integer_arrays())
 def test_encryption_gives_the_exact_sum(case):
     arrays, bound, declared = case
@@ -89,7 +88,7 @@ def test_encryption_gives_the_exact_sum(case):
 @pytest.mark.parametrize("bits", [None, 16])
 def test_all_modes_agree_bit_for_bit_on_many_ciphertexts(bits):
     rng = np.random.default_rng(0)
-    arrays = [rng.normal(0, 3, (15000, 2)) for _ in range(4)]
+    arrays = [rng.normal(0, 3, (9000, 2)) for _ in range(4)]
     if bits is None:
         arrays = [np.rint(array).astype(np.int32) for array in arrays]
     fed = federation(arrays)
@@ -147,22 +146,15 @@ def test_a_value_out_of_range_names_party_and_value_before_anything_leaves():
         assert not {"masked", "ciphertext", "row"} & fed.ledger.kinds(receiver="coordinator")
 
 
-def test_shapes_must_agree():
-    fed = federation([np.zeros(4, int), np.zeros((2, 2), int)])
+def test_wrong_use_is_named():
     with pytest.raises(DataError, match=r"p0 \(4,\), p1 \(2, 2\)"):
-        session(fed).sum("x")
-
-
-def test_an_unknown_summand_is_named():
+        session(federation([np.zeros(4, int), np.zeros((2, 2), int)])).sum("x")
     fed = federation([np.zeros(4, int)] * 2)
     with pytest.raises(DataError, match="nothing is offered for the sum 'y'; there is 'x'"):
         session(fed).sum("y")
     with pytest.raises(ConfigError, match="kind must be 'row' or 'label'"):
         offer_summand(fed.engine.site("p0"), "y", np.zeros(2), kind="statistic")
-
-
-def test_wrong_arguments_are_all_listed():
-    crew = federation([np.zeros(2)] * 2).workers(SumWorker)
+    crew = fed.workers(SumWorker)
     with pytest.raises(ConfigError) as caught:
         SumSession(crew, mode="mask", on_absent="go", parties=["p0"], key_holder="p7")
     assert len(caught.value.problems) == 4
@@ -181,19 +173,6 @@ def test_in_the_clear_is_loud_and_refused_by_default_policies():
         assert [entry.note for entry in fed.ledger if entry.kind == kind] == ["refused"] * 2
 
 
-def test_labels_do_not_pass_for_rows():
-    fed = federation(
-        [np.arange(3)] * 2,
-        policy=Policy(allow={"control", "count", "statistic", "row"}),
-        kind="label",
-    )
-    crew = fed.workers(SumWorker)
-    form = {"low": 0, "high": 5, "fraction_bits": None}
-    crew.prepare_round(1_000_000, "x", form, ["p0", "p1"])
-    with pytest.raises(Refused, match="is of kind 'label' and was asked for as 'row'"):
-        crew["p0"].rows_in_clear(1_000_000)
-
-
 # ---------------------------------------------------------------------------------- drop-out
 
 
@@ -204,39 +183,10 @@ class LeavingSumWorker(SumWorker):
         super().__init__(site, scope)
         self.leaves = leaves
 
-    def _here(self, method):
-        if method == self.leaves:
+    def incoming(self, exposure, kwargs):
+        if exposure.method == self.leaves:
             raise ConnectionError("connection lost")
-
-    @exposed(kind="control")
-    def public_key(self):
-        self._here("public_key")
-        return super().public_key()
-
-    @exposed(kind="count")
-    def prepare_round(self, number, name, form, parties):
-        self._here("prepare_round")
-        return super().prepare_round(number, name, form, parties)
-
-    @exposed(kind="masked")
-    def masked(self, number, own_mask):
-        self._here("masked")
-        return super().masked(number, own_mask)
-
-    @exposed(kind="masked")
-    def open_own_mask(self, number, parties):
-        self._here("open_own_mask")
-        return super().open_own_mask(number, parties)
-
-    @exposed(kind="ciphertext")
-    def encrypted(self, number):
-        self._here("encrypted")
-        return super().encrypted(number)
-
-    @exposed(kind="masked", takes={"ciphertexts": "ciphertext"})
-    def decrypt_blinded(self, number, ciphertexts):
-        self._here("decrypt_blinded")
-        return super().decrypt_blinded(number, ciphertexts)
+        return super().incoming(exposure, kwargs)
 
 
 def leaving(arrays, mode, leaves, who="p1", **params):
@@ -256,15 +206,10 @@ STEPS = [
 
 
 @pytest.mark.parametrize(("mode", "step"), STEPS)
-def test_a_party_that_leaves_is_named_and_the_sum_stops(mode, step):
-    one = leaving([np.arange(4)] * 3, mode, step)
-    with pytest.raises(PartyFailed, match="'p1' .*'x'.*connection lost.* Mend: bring it back"):
-        one.sum("x")
-
-
-@pytest.mark.parametrize(("mode", "step"), STEPS)
-def test_the_rest_go_on_when_allowed(mode, step):
+def test_a_party_that_leaves_stops_the_sum_or_is_left_out(mode, step):
     arrays = [np.arange(4) + 100 * number for number in range(4)]
+    with pytest.raises(PartyFailed, match="'p1' .*'x'.*connection lost.* Mend: bring it back"):
+        leaving(arrays[:3], mode, step).sum("x")
     one = leaving(arrays, mode, step, on_absent="continue")
     with pytest.warns(FedmendWarning, match="'x' goes on without 'p1'"):
         result = one.sum("x")
@@ -272,11 +217,8 @@ def test_the_rest_go_on_when_allowed(mode, step):
     assert np.array_equal(result.values, arrays[0] + arrays[2] + arrays[3])
     again = one.sum("x", between=(0, 400))
     assert np.array_equal(again.values, result.values) and again.absent == ("p1",)
-
-
-@pytest.mark.parametrize(("mode", "step"), STEPS)
-def test_one_party_alone_is_never_summed(mode, step):
-    one = leaving([np.arange(4), np.arange(4)], mode, step, on_absent="continue")
+    # one party alone is never summed
+    one = leaving(arrays[:2], mode, step, on_absent="continue")
     with pytest.raises(CryptoError, match="without 'p1': p0 is left, .* its own array"):
         one.sum("x")
 

@@ -11,7 +11,7 @@ import numpy as np
 from fedmend.federation import KINDS
 from fedmend.secure import inner_product, sums
 from fedmend.secure.channel import SealingWorker
-from fedmend.secure.sums_worker import SumWorker
+from fedmend.secure.sums import SumWorker
 
 DOCS = Path(__file__).parents[2] / "docs"
 SUMS = (DOCS / "sums.md").read_text(encoding="utf-8")

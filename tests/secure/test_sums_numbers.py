@@ -1,14 +1,16 @@
 from __future__ import annotations
 
+from dataclasses import asdict
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedmend.errors import ConfigError, CryptoError, DataError
+from fedmend.secure.sums import LARGEST_SUM as MOST
+from fedmend.secure.sums import SumForm, ring_of
 from fedmend.secure.sums_he import PLAIN_BITS, Packing
-from fedmend.secure.sums_masks import ring_of
-from fedmend.secure.sums_numbers import MOST, SumForm, narrowest
 
 
 def test_ring_is_the_narrowest_that_holds_every_possible_sum():
@@ -26,8 +28,6 @@ def test_more_than_64_bits_is_refused_with_the_way_out():
         SumForm.of((-MOST, MOST), fraction_bits=None, parties=3)
     with pytest.raises(ConfigError, match="40 fraction bits"):
         SumForm.of((0, 1e9), fraction_bits=40, parties=2)
-    with pytest.raises(ConfigError, match="beyond 64 bits"):
-        narrowest(1 << 64)
 
 
 @pytest.mark.parametrize(
@@ -47,18 +47,18 @@ def test_wrong_ranges_are_named(between, bits, problem):
 
 def test_form_crosses_the_wire_whole_or_not_at_all():
     form = SumForm(-5, 9, 3)
-    assert SumForm.from_wire(form.to_wire()) == form
+    assert SumForm.from_wire(asdict(form)) == form
     for broken in (
         {},
         {"low": 1, "high": 0},
         {"low": 0.5, "high": 1},
-        form.to_wire() | {"high": "9"},
+        asdict(form) | {"high": "9"},
     ):
         with pytest.raises(CryptoError, match="not the form"):
             SumForm.from_wire(broken)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(
     values=st.lists(st.floats(-1000, 1000), min_size=1, max_size=40),
     bits=st.integers(1, 40),
@@ -100,12 +100,12 @@ def test_values_that_do_not_fit_are_named_with_their_party(array, form, problem)
     assert "party 'bank'" in str(caught.value) and "'x'" in str(caught.value)
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(data=st.data(), parties=st.integers(2, 200), size=st.integers(0, 300))
 def test_packed_digits_and_limbs_add_up(data, parties, size):
     span = data.draw(st.integers(0, 64).map(lambda bits: (1 << bits) - 1)) % (2 * MOST // parties)
     form = SumForm(0, span) if span * parties <= MOST else SumForm(-(span // 2), span - span // 2)
-    packing = Packing.of(form, parties)
+    packing = Packing.of(form.span, parties)
     count = min(parties, 5)
     rng = np.random.default_rng(data.draw(st.integers(0, 99)))
     arrays = rng.integers(0, form.span, (count, size), np.uint64, endpoint=True)
@@ -119,13 +119,13 @@ def test_packed_digits_and_limbs_add_up(data, parties, size):
 
 
 def test_a_coefficient_holds_21_votes_of_four_parties():
-    packing = Packing.of(SumForm(0, 1), 4)
+    packing = Packing.of(1, 4)
     assert (packing.base, packing.digits) == (5, 21)
     assert packing.ciphertexts(21 * 4096) == 1 and packing.ciphertexts(21 * 4096 + 1) == 2
 
 
 def test_a_sum_that_cannot_be_is_refused():
-    packing = Packing.of(SumForm(0, 1), 4)
+    packing = Packing.of(1, 4)
     with pytest.raises(CryptoError, match="out of range"):
         packing.unpack(np.full((1, 4096), (1 << PLAIN_BITS) - 1, np.uint64), 4)
 

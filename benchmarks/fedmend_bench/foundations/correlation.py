@@ -30,9 +30,8 @@ from fedmend.errors import MissingExtra, PrivacyWarning
 from fedmend.federation import KINDS, Federation, Party, Policy
 from fedmend.federation.engines.local import LocalEngine
 from fedmend.secure.columns import Columns, hold_columns
-from fedmend.secure.correlation import rank_correlation
+from fedmend.secure.correlation import centred_ranks, rank_bounds, rank_correlation
 from fedmend.secure.inner_product import ProductSession
-from fedmend.secure.ranks import centred_ranks, rank_bounds
 from fedmend_bench.harness import Bar, BenchResult
 from fedmend_bench.simulation import know, together
 

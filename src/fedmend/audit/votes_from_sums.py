@@ -22,8 +22,7 @@ from fedmend.audit.scores import bootstrap
 from fedmend.audit.tap import Heard
 from fedmend.federation import COORDINATOR
 from fedmend.methods.annotators.worker import LOG_FLOOR, EvidenceForm
-from fedmend.secure.sums_masks import ring_of, total_of
-from fedmend.secure.sums_numbers import SumForm
+from fedmend.secure.sums import SumForm, ring_of, total_of
 
 __all__ = ["VotesFromSums"]
 

@@ -50,7 +50,7 @@ from fedmend.generate.training import (
     shown,
 )
 from fedmend.learn.optim import OptimizerSpec
-from fedmend.secure.exchange import ExchangeWorker, is_sealed, seal_exchange
+from fedmend.secure.channel import ExchangeWorker, is_sealed, seal_exchange
 from fedmend.split.config import Settings, SplitConfig
 from fedmend.split.features import ALIGNED, BatchOrder
 from fedmend.split.parts import read_json, write_json

@@ -23,8 +23,7 @@ from fedmend.errors import DataError
 from fedmend.federation import Federation, Site, exposed
 from fedmend.federation.bound import declare
 from fedmend.federation.rows import frequent
-from fedmend.secure.sums import SumSession
-from fedmend.secure.sums_worker import Summand, SumWorker
+from fedmend.secure.sums import Summand, SumSession, SumWorker
 
 __all__ = ["ClassWorker", "PartySkew", "Skew", "by_chance", "distance", "label_skew"]
 

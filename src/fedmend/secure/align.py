@@ -10,20 +10,15 @@ and of its other rows; the coordinator knows how many.
 
 from __future__ import annotations
 
-import hashlib
 import hmac
 import logging
-import os
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any
-
-import numpy as np
+from typing import Any
 
 from fedmend._suggest import did_you_mean
-from fedmend.errors import AlignmentError, ConfigError, CryptoError, PrivacyWarning, Refused
-from fedmend.federation.bound import EVERY_RUN, declare
+from fedmend.errors import AlignmentError, ConfigError, PrivacyWarning, Refused
 from fedmend.federation.federation import (
     AlignmentCounts,
     Crew,
@@ -32,23 +27,10 @@ from fedmend.federation.federation import (
     require_federation,
 )
 from fedmend.federation.wire import Sealed
-from fedmend.federation.worker import exposed
 from fedmend.secure.channel import introduce
-from fedmend.secure.identifiers import check_rule, type_of_ids
-from fedmend.secure.keys import pack
-from fedmend.secure.psi import (
-    MatchWorker,
-    PairWorker,
-    Progress,
-    StarWorker,
-    choose_hub,
-    match_pair,
-    match_star,
-)
-from fedmend.secure.psi_spu import SpuWorker, match_spu
-
-if TYPE_CHECKING:
-    from fedmend.federation.site import Site
+from fedmend.secure.identifiers import check_rule
+from fedmend.secure.psi import PairWorker, SameOrderWorker, StarWorker
+from fedmend.secure.psi_spu import ADDRESS_VARIABLE, SpuWorker
 
 __all__ = ["MODES", "align"]
 
@@ -57,8 +39,10 @@ logger = logging.getLogger(__name__)
 MODES = ("ecdh", "spu", "same-order")
 ORDERS = ("auto", "secret", "seeded")
 FEW_ROWS = 20
+IDS_AT_ONCE = 4096
 
 Facts = dict[str, dict[str, Any]]
+Progress = Callable[[str, int, int], None]
 
 
 def align(
@@ -97,12 +81,13 @@ def align(
         )
     if order == "auto":
         order = "seeded" if fed.reproducible else "secret"
+    tell = progress or (lambda stage, done, total: None)
     params = {"normalise": normalise, "order_seed": fed.seed if order == "seeded" else None}
     with ExitStack() as stack:
         if mode == "same-order":
-            crews, facts, found = _match_same_order(fed, params, progress, stack)
+            crews, facts, found = _match_same_order(fed, params, tell, stack)
         else:
-            crews, facts, found = _match_private(fed, mode, params, progress, stack)
+            crews, facts, found = _match_private(fed, mode, params, tell, stack)
         if not found:
             raise _nothing_common(crews, facts, normalise)
         counts = _conclude(fed, crews, found, minimum)
@@ -120,7 +105,7 @@ def _check_choice(what: str, word: str, choices: tuple[str, ...]) -> None:
 
 
 def _match_private(
-    fed: Federation, mode: str, params: dict[str, Any], progress: Progress | None, stack: ExitStack
+    fed: Federation, mode: str, params: dict[str, Any], tell: Progress, stack: ExitStack
 ) -> tuple[list[Crew], Facts, int]:
     crews = [stack.enter_context(crew) for crew in _private_crews(fed, mode, params)]
     facts = _facts(crews)
@@ -134,10 +119,18 @@ def _match_private(
         return crews, facts, 0
     introduce(*crews)
     if mode == "spu":
-        return crews, facts, match_spu(crews[0], rows, progress=progress)
-    if len(crews) == 1:
-        return crews, facts, match_pair(crews[0], rows, progress=progress)
-    return crews, facts, match_star(crews[0], crews[1], rows, progress=progress)
+        counts = _match_spu(crews[0], rows, tell)
+    elif len(crews) == 1:
+        counts = _match_pair(crews[0], rows, tell)
+    else:
+        counts = _match_star(crews[0], crews[1], rows, tell)
+    if len(set(counts.values())) != 1:
+        told = ", ".join(f"{party!r} {count}" for party, count in counts.items())
+        raise AlignmentError(
+            f"the parties found different numbers of common ids ({told}). Mend: start the "
+            "alignment anew; the same version of fedmend (and of spu) at all parties"
+        )
+    return crews, facts, next(iter(counts.values()))
 
 
 def _private_crews(fed: Federation, mode: str, params: dict[str, Any]) -> Iterator[Crew]:
@@ -149,13 +142,61 @@ def _private_crews(fed: Federation, mode: str, params: dict[str, Any]) -> Iterat
     if len(fed.names) == 2:
         yield fed.workers(SpuWorker if mode == "spu" else PairWorker, **params)
         return
-    hub = choose_hub({party: facts["rows"] for party, facts in fed.roster.items()})
+    # The party with the fewest rows: its ids are blinded once for every other party.
+    rows = {party: facts["rows"] for party, facts in fed.roster.items()}
+    hub = min(sorted(rows), key=rows.__getitem__)
     yield fed.workers(StarWorker, parties=[hub], **params)
     yield fed.workers(StarWorker, parties=[name for name in fed.names if name != hub], **params)
 
 
+def _match_pair(crew: Crew, rows: Mapping[str, int], tell: Progress) -> dict[str, int]:
+    """The two-party protocol over introduced `PairWorker`s; how many common ids each found."""
+    one, other = rows
+    across = {one: other, other: one}
+
+    def swapped(boxes: Mapping[str, Sealed]) -> Each:
+        return Each({across[party]: box for party, box in boxes.items()})
+
+    total = max(rows.values())
+    for start in range(0, total, IDS_AT_ONCE):
+        blinded = crew.blinded(start, IDS_AT_ONCE, Each(across))
+        tagged = crew.tagged(swapped(blinded), Each(across))
+        crew.keep(swapped(tagged), Each(across))
+        tell("blinding ids", min(start + IDS_AT_ONCE, total), total)
+    return crew.settle(Each(across))
+
+
+def _match_star(hub: Crew, others: Crew, rows: Mapping[str, int], tell: Progress) -> dict[str, int]:
+    """The protocol for three and more over introduced `StarWorker`s, one of them the hub."""
+    (middle,), rest = hub, list(others)
+    centre, total = hub[middle], rows[middle]
+    for start in range(0, total, IDS_AT_ONCE):
+        boxes = centre.blinded(start, IDS_AT_ONCE, rest)
+        centre.unblind(others.evaluated(Each(boxes), middle))
+        tell(f"blinding the ids of {middle}", min(start + IDS_AT_ONCE, total), total)
+    largest = max(rows[party] for party in rest)
+    for start in range(0, largest, IDS_AT_ONCE):
+        others.digest_own(start, IDS_AT_ONCE)
+        tell("preparing the other ids", min(start + IDS_AT_ONCE, largest), largest)
+    found = centre.settle(others.shares(middle))
+    return {middle: found, **others.recognise(Each(centre.invite(rest)), middle)}
+
+
+def _match_spu(crew: Crew, rows: Mapping[str, int], tell: Progress) -> dict[str, int]:
+    """RR22 over two introduced `SpuWorker`s."""
+    addresses = crew.address()
+    if len(set(addresses.values())) != len(addresses):
+        raise ConfigError(
+            f"the parties give the same address {next(iter(addresses.values()))!r}. Mend: on one "
+            f"machine leave {ADDRESS_VARIABLE} unset, elsewhere give each party its own"
+        )
+    found = crew.intersect(addresses)
+    tell("spu", max(rows.values()), max(rows.values()))
+    return found
+
+
 def _match_same_order(
-    fed: Federation, params: dict[str, Any], progress: Progress | None, stack: ExitStack
+    fed: Federation, params: dict[str, Any], tell: Progress, stack: ExitStack
 ) -> tuple[list[Crew], Facts, int]:
     crew = stack.enter_context(fed.workers(SameOrderWorker, **params))
     facts = _facts([crew])
@@ -180,44 +221,8 @@ def _match_same_order(
             f"{first!r}, or stand in another order{hint}. "
             "Mend: align with mode='ecdh', or sort the tables by the same ids first"
         )
-    if progress is not None:
-        progress("comparing digests", rows[first], rows[first])
+    tell("comparing digests", rows[first], rows[first])
     return [crew], facts, rows[first]
-
-
-class SameOrderWorker(MatchWorker):
-    """Shows, by a digest under a secret of the parties, that all tables list the same ids."""
-
-    def __init__(self, site: Site, scope: str = "train", **params: Any) -> None:
-        super().__init__(site, scope, **params)
-        self._salt = b""
-
-    @exposed(kind="hashed-id")
-    def salt(self, to: list[str]) -> dict[str, Sealed]:
-        """Draw the secret under which ids are digested, for the other parties only."""
-        self._salt = os.urandom(32)
-        return {party: self._pack(self._salt, party) for party in to}
-
-    @exposed(kind="control", takes={"box": "hashed-id"})
-    def take_salt(self, box: Sealed, sender: str) -> None:
-        self._salt = self._unpack(box, sender)
-
-    @exposed(kind="hashed-id")
-    def digest(self) -> bytes:
-        """One digest of all ids in table order; says nothing to who does not know the salt."""
-        if len(self._salt) != 32:
-            raise CryptoError(f"party {self.site.name!r} has no salt yet. Mend: introduce first")
-        digest = hashlib.blake2b(key=self._salt, digest_size=32)
-        ids = self.table.ids
-        if self.rule == "exact" and type_of_ids(ids) == "integers":
-            digest.update(b"integers")
-            digest.update(ids.astype("<i8").tobytes())
-        else:
-            digest.update(b"keys")
-            digest.update(pack(*self.keys))
-        self.common = np.arange(len(ids))
-        self._keep_found(digest.digest(), self.met)
-        return digest.digest()
 
 
 # ---------------------------------------------------------------------------- what all ways do
@@ -287,6 +292,3 @@ def _styles(crews: list[Crew], facts: Facts) -> dict[str, str]:
             except Refused:  # a party that keeps statistics in has still said its ids' type
                 styles[party] = facts[party]["ids"]
     return styles
-
-
-declare(EVERY_RUN, PairWorker, StarWorker, SpuWorker, SameOrderWorker)

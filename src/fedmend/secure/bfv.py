@@ -21,8 +21,7 @@ boxes: BFV does not need it against a coordinator without the key, but it makes 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -30,11 +29,10 @@ import numpy as np
 from fedmend.errors import CryptoError, DataError
 from fedmend.federation.wire import Sealed
 from fedmend.federation.worker import exposed
-from fedmend.secure.product_worker import ProductWorker, signed
+from fedmend.secure.columns import Products, ProductWorker, signed
 from fedmend.secure.seal import BFVParameters, Keys, SealContext, uniform_below_power
 
 if TYPE_CHECKING:
-    from fedmend.federation.federation import Crew
     from fedmend.federation.site import Site
 
 __all__ = ["BfvProducts", "BfvWorker", "Packing", "Profile", "choose_profile"]
@@ -51,8 +49,6 @@ RUN_BITS = 40
 PLANNED_ANSWERS = 1 << 20
 ANSWER_BITS = RUN_BITS + 20  # of one ciphertext, with room for 2^20 of them
 _ACCOUNT = "distance of flooded products"
-
-Progress = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True)
@@ -238,9 +234,7 @@ class BfvWorker(ProductWorker):
             if not isinstance(groups, list) or len(groups) % packing.groups:
                 raise CryptoError("it holds no whole number of products")
             shares = [
-                context.decrypt_residues(
-                    secret, context.load_ciphertext(data, level=1), packing.answers
-                )
+                context.decrypt(secret, context.load_ciphertext(data, level=1), packing.answers)
                 for data in groups
             ]
         self._keys = keys
@@ -366,17 +360,12 @@ class BfvWorker(ProductWorker):
 # ---------------------------------------------------------------------------------- coordinator
 
 
-class BfvProducts:
+class BfvProducts(Products):
     """The coordinator's half: passes boxes on, and adds shares if it is the one to learn."""
 
-    def __init__(
-        self, crew: Crew, fixed: str, changing: str, progress: Progress | None = None
-    ) -> None:
-        self.crew, self.fixed, self.changing = crew, fixed, changing
-        self.progress = progress or (lambda stage, done, total: None)
-        self.packing: Packing | None = None
-        self._profile: Profile | None = None
-        self._bits = 0
+    packing: Packing | None = None
+    _profile: Profile | None = None
+    _bits = 0
 
     def products(
         self,
@@ -385,8 +374,9 @@ class BfvProducts:
         to: str | None,
         store: str,
         largest: int,
+        /,
     ) -> np.ndarray | None:
-        a, b = self.crew[self.fixed], self.crew[self.changing]
+        a, b = self.a, self.b
         packing = self._prepare(fixed, changing, largest)
         count = len(changing["names"])
         step = max(1, PART // packing.groups)
@@ -397,7 +387,7 @@ class BfvProducts:
         self.crew.finish(count)
         if to is None:
             return signed(a.share() + b.share(), self._bits)
-        giver = self.changing if to == self.fixed else self.fixed
+        giver = self.giver(to)
         self.crew[to].add_up(self.crew[giver].share_for(to), giver, self._bits, store)
         return None
 
@@ -413,9 +403,8 @@ class BfvProducts:
             return held
         packing = Packing.best(rows, len(fixed["names"]), len(names))
         self.packing, self._profile, self._bits = packing, profile, bits
-        a, b = self.crew[self.fixed], self.crew[self.changing]
-        shape = {"rows": packing.rows, "columns": packing.columns, "group": packing.group}
-        self.crew.agree(profile.name, bits, shape)
+        a, b = self.a, self.b
+        self.crew.agree(profile.name, bits, asdict(packing))
         b.take_key(a.public_parameters(self.changing), self.fixed)
         for start in range(0, packing.count, PART):
             stop = min(packing.count, start + PART)

@@ -37,15 +37,16 @@ from __future__ import annotations
 import logging
 import struct
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from fedmend.errors import CryptoError
 from fedmend.federation import wire
+from fedmend.federation.kinds import EXCHANGED
 from fedmend.federation.wire import Sealed
-from fedmend.federation.worker import Worker, exposed
+from fedmend.federation.worker import Exposure, Worker, exposed
 from fedmend.secure.keys import (
     KEY_BYTES,
     Identity,
@@ -58,10 +59,10 @@ from fedmend.secure.keys import (
 )
 
 if TYPE_CHECKING:
-    from fedmend.federation.federation import Crew
+    from fedmend.federation.federation import Crew, Federation
     from fedmend.federation.site import Site
 
-__all__ = ["SealingWorker", "introduce"]
+__all__ = ["ExchangeWorker", "SealingWorker", "introduce", "is_sealed", "seal_exchange"]
 
 logger = logging.getLogger(__name__)
 
@@ -253,6 +254,89 @@ def introduce(*crews: Crew) -> dict[str, str]:
     for crew in crews:
         crew.meet(keys)
     return {party: fingerprint(public[:KEY_BYTES]) for party, public in keys.items()}
+
+
+class ExchangeWorker(SealingWorker):
+    """Base of workers that exchange embeddings and gradients, openly until `seal_exchange`.
+
+        bottoms, tops = fed.workers(BottomWorker, …), fed.workers(TopWorker, parties=["bank"], …)
+        seal_exchange(bottoms, tops)      # from here on their embeddings and gradients are boxes
+        tops["bank"].step(bottoms.step())
+
+    Neither the loop that calls the workers nor their methods change: answers of the kinds
+    `EXCHANGED` leave in boxes for the party they are meant for, and boxes are opened before the
+    method sees them. In the arguments of a sealed call anything but a box, or a box of another
+    sender, is refused: the coordinator can neither read embeddings and gradients nor put in its
+    own. Where the top is at the coordinator it is the reader, and nothing can be sealed.
+    """
+
+    conversation = "split training"
+    _counterpart: str | None = None
+    _by_party = False
+
+    @exposed(kind="control")
+    def seal_for(self, party: str | None) -> None:
+        """From now on embeddings and gradients leave and come in boxes.
+
+        party: the only counterpart; None where answers are dicts with a value for each. Whom they
+        are for is settled once.
+        """
+        if self.seals and (self._counterpart, self._by_party) != (party, party is None):
+            raise CryptoError(
+                f"party {self.site.name!r} seals for {self._counterpart or 'each party'!r} and "
+                f"does not change to {party or 'each party'!r}. Mend: start the workers anew"
+            )
+        self._counterpart, self._by_party = party, party is None
+
+    @property
+    def seals(self) -> bool:
+        return self._by_party or self._counterpart is not None
+
+    def outgoing(self, exposure: Exposure, value: Any) -> Any:
+        if value is None or exposure.kind not in EXCHANGED or not self.seals:
+            return value
+        if self._counterpart is not None:
+            return self.seal(value, to=self._counterpart, kind=exposure.kind)
+        return {to: self.seal(each, to=to, kind=exposure.kind) for to, each in value.items()}
+
+    def incoming(self, exposure: Exposure, kwargs: Mapping[str, Any]) -> Mapping[str, Any]:
+        if not self.seals:
+            return kwargs
+        opened = dict(kwargs)
+        for name, kind in exposure.takes.items():
+            if kind in EXCHANGED and opened.get(name) is not None:
+                opened[name] = self._opened(opened[name], kind)
+        return opened
+
+    def _opened(self, given: Any, kind: str) -> Any:
+        if isinstance(given, Mapping):
+            return {party: self.open(box, sender=party, kind=kind) for party, box in given.items()}
+        # Without a counterpart no single box is expected of anybody.
+        return self.open(given, sender=self._counterpart or "", kind=kind)
+
+
+def seal_exchange(bottoms: Crew, tops: Crew, *, by_party: bool = True) -> None:
+    """Let feature parties and the one party of `tops` exchange boxes, fresh keys first.
+
+    by_party: the top answers with a dict by party; else with one value, for the only other party.
+    """
+    if not len(bottoms):
+        return
+    (at,), others = tops, list(bottoms)
+    introduce(bottoms, tops)
+    bottoms.seal_for(at)
+    tops.seal_for(None if by_party else others[0])
+
+
+def is_sealed(fed: Federation, seal: bool | None) -> bool:
+    """Whether an exchange is sealed: as asked for, else where parties are machines of their own.
+
+    In one process there is nobody to hide from, and values pass by reference.
+    """
+    return fed.engine.apart if seal is None else seal
+
+
+# ---------------------------------------------------------------------------------- two workers
 
 
 class _Line:

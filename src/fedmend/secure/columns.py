@@ -1,4 +1,4 @@
-"""The integer columns that a party brings to a product, and who makes them.
+"""What all products have in common: the columns a party brings, who makes them, and two shares.
 
 A product is asked for by *naming* a provider that is installed at the party; no values and no
 code travel. Providers for plain integers, category indicators and arrays held in a site's state
@@ -15,6 +15,11 @@ A provider states two bounds from which everybody computes the largest possible 
 largest magnitude of a value and the largest sum of squares of a column. They must follow from
 public facts (the number of rows, a setting), never from the data, because they leave the party.
 Where somebody else names the bound of a column, there are only so many tries (`bounds.py`).
+
+Whatever the protocol, it ends with the fixed and the changing party each holding an array of
+uniform numbers (a share); together, and with the coordinator's own part where it has one, they add
+up to the products modulo a power of two. Only then is decided who learns the products: the
+coordinator, or one of the two parties.
 """
 
 from __future__ import annotations
@@ -27,24 +32,33 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from fedmend.errors import AlignmentError, ConfigError, DataError, Refused
+from fedmend.errors import AlignmentError, ConfigError, CryptoError, DataError, Refused
 from fedmend.federation.rows import Asked, frequent, varies_in_few
+from fedmend.federation.wire import Sealed
+from fedmend.federation.worker import exposed
 from fedmend.secure.bounds import admit_bound
 from fedmend.secure.channel import SealingWorker
+from fedmend.secure.keys import mask_stream
 
 if TYPE_CHECKING:
     from fedmend.data.schema import Column
+    from fedmend.federation.federation import Crew
     from fedmend.federation.site import Site
 
 __all__ = [
     "Columns",
     "ColumnsWorker",
     "IntegerColumns",
+    "ProductWorker",
+    "Products",
     "column_provider",
     "hold_columns",
     "largest_product",
+    "lowest_bits",
+    "signed",
 ]
 
+Progress = Callable[[str, int, int], None]
 Provider = Callable[..., "IntegerColumns"]
 _PROVIDERS: dict[str, Provider] = {}
 
@@ -87,21 +101,16 @@ class IntegerColumns:
 
     def _check_bounds(self, name: str, column: np.ndarray) -> None:
         # The value itself stays here: an error crosses to the coordinator.
-        seen = max(int(column.max()), -int(column.min()))
+        seen, problem = max(int(column.max()), -int(column.min())), ""
         if seen > self.max_abs:
-            raise DataError(
-                f"a value is larger than the bound {self.max_abs} that was agreed on",
-                column=name,
-                mend="give a larger bound, or scale the column down",
-            )
-        if self.rows * seen * seen > self.square_sum:
+            problem = f"a value is larger than the bound {self.max_abs} that was agreed on"
+        elif self.rows * seen * seen > self.square_sum:
             floats = column.astype(np.float64)
             if floats @ floats > self.square_sum * (1 + 1e-9):
-                raise DataError(
-                    f"a sum of squares is larger than the bound {self.square_sum}",
-                    column=name,
-                    mend="give a larger bound, or scale the column down",
-                )
+                problem = f"a sum of squares is larger than the bound {self.square_sum}"
+        if problem:
+            mend = "give a larger bound, or scale the column down"
+            raise DataError(problem, column=name, mend=mend)
 
     @property
     def rows(self) -> int:
@@ -176,12 +185,8 @@ class ColumnsWorker(SealingWorker):
     def aligned_column(self, name: str) -> pd.Series:
         """The values of a column at the aligned rows, in the common order."""
         if name in self.table.blocks:
-            raise DataError(
-                "a block of arrays has no products",
-                party=self.site.name,
-                column=name,
-                mend="name columns with one value a row",
-            )
+            mend = "name columns with one value a row"
+            raise self.wrong(name, "a block of arrays has no products", mend)
         if name == self.table.label:
             self.site.policy.admit_label_sums(self.site.name)
         return self.column(name).iloc[self.alignment.aligned]
@@ -189,6 +194,128 @@ class ColumnsWorker(SealingWorker):
     def scalar_features(self) -> list[str]:
         """The features with one value a row."""
         return [name for name in self.table.feature_names if name not in self.table.blocks]
+
+    def wrong(self, column: str, problem: str, mend: str, value: object = None) -> DataError:
+        return DataError(problem, party=self.site.name, column=column, value=value, mend=mend)
+
+
+# ---------------------------------------------------------------------------------- shares
+
+
+def lowest_bits(words: np.ndarray, bits: int) -> np.ndarray:
+    """Words modulo 2^bits: what is above them is a carry, which tells of what was added up."""
+    return words if bits == 64 else words & np.uint64((1 << bits) - 1)
+
+
+def signed(residues: np.ndarray, bits: int) -> np.ndarray:
+    """Residues modulo 2^bits as int64 in [-2^(bits-1), 2^(bits-1))."""
+    room = np.uint64(64 - bits)
+    return (residues.astype(np.uint64) << room).view(np.int64) >> np.int64(64 - bits)
+
+
+class ProductWorker(ColumnsWorker):
+    """Holds this party's columns and, after a product, its share of the result."""
+
+    conversation = "inner products"
+
+    def __init__(self, site: Site, scope: str = "train") -> None:
+        super().__init__(site, scope)
+        self._columns: IntegerColumns | None = None
+        self._share: np.ndarray | None = None
+        self._share_bits = 64
+
+    @exposed(kind="count")
+    def load(self, provider: str, settings: Mapping[str, Any]) -> dict[str, Any]:
+        """Make this side's columns; tells how many there are, their names and public bounds."""
+        self._columns = self.provide(provider, settings)
+        self._share = None
+        return self._columns.facts()
+
+    @property
+    def columns(self) -> IntegerColumns:
+        if self._columns is None:
+            raise ConfigError(
+                f"party {self.site.name!r} has made no columns yet. Mend: call load first"
+            )
+        return self._columns
+
+    def keep_share(self, share: np.ndarray, bits: int = 64) -> None:
+        """A share of products modulo 2^bits."""
+        self._share, self._share_bits = lowest_bits(share, bits), bits
+
+    def _take_share(self) -> np.ndarray:
+        # A share leaves once: two shares of one product in two hands would be the product.
+        share, self._share = self._share, None
+        if share is None:
+            raise CryptoError(
+                f"party {self.site.name!r} has no share to give: none was made, or it has left "
+                "already. Mend: ask for the product again"
+            )
+        return share
+
+    @exposed(kind="masked", opens="statistic")
+    def share(self) -> np.ndarray:
+        """This party's share, to the coordinator."""
+        return self._take_share()
+
+    @exposed(kind="masked", opens="statistic")
+    def share_for(self, to: str, blind: bytes | None = None) -> Sealed:
+        """This party's share in a box for the other one; `blind` seeds what is added to it."""
+        share = self._take_share()
+        if blind is not None:
+            share = lowest_bits(share + mask_stream(blind, share.shape), self._share_bits)
+        return self.seal(share, to=to, kind="masked")
+
+    @exposed(kind="control", takes={"box": "masked", "rest": "masked"})
+    def add_up(
+        self, box: Sealed, sender: str, bits: int, store: str, rest: np.ndarray | None = None
+    ) -> None:
+        """Learn the products: they stay in this site's state under `store` (int64)."""
+        total = self._take_share() + self.open(box, sender=sender, kind="masked")
+        if rest is not None:
+            total = total + rest
+        self.site.state[store] = signed(total, bits)
+
+    @exposed(kind="control", takes={"products": "statistic"})
+    def learn(self, products: np.ndarray, store: str) -> None:
+        """Take products from a coordinator that knows them anyway (reference modes)."""
+        if not isinstance(products, np.ndarray) or products.dtype != np.int64 or products.ndim != 2:
+            raise CryptoError(
+                f"party {self.site.name!r} was sent a {type(products).__name__} as products, which "
+                "are int64 [columns, columns]. Mend: the same version of fedmend at every party"
+            )
+        self.site.state[store] = products
+
+
+class Products:
+    """The coordinator's half of a protocol: over two workers whose keys have changed hands.
+
+    a, b: the workers with the fixed and with the changing columns.
+    """
+
+    def __init__(
+        self, crew: Crew, fixed: str, changing: str, *, key_bits: int, progress: Progress | None
+    ) -> None:
+        self.crew, self.fixed, self.changing = crew, fixed, changing
+        self.a, self.b = crew[fixed], crew[changing]
+        self.key_bits = key_bits
+        self.progress = progress or (lambda stage, done, total: None)
+
+    def products(
+        self,
+        fixed: dict[str, Any],
+        changing: dict[str, Any],
+        to: str | None,
+        store: str,
+        largest: int,
+        /,
+    ) -> np.ndarray | None:
+        """Products of columns by their facts; None where `to` has learnt them as its own."""
+        raise NotImplementedError
+
+    def giver(self, to: str) -> str:
+        """Who gives its share to `to`."""
+        return self.changing if to == self.fixed else self.fixed
 
 
 # ---------------------------------------------------------------------------------- values
@@ -205,6 +332,11 @@ def category_codes(values: pd.Series, column: Column) -> np.ndarray:
 
 def _plain(value: Any) -> Any:
     return value.item() if isinstance(value, np.generic) else value
+
+
+def listed(names: Sequence[str] | None) -> list[str] | None:
+    """Names as they cross; None for all columns."""
+    return None if names is None else list(names)
 
 
 # ---------------------------------------------------------------------------------- providers
@@ -224,16 +356,16 @@ def integer_columns(
     for name in chosen:
         values = worker.aligned_column(name)
         if bool(values.isna().any()):
-            raise DataError(
-                "has missing cells, which have no integer value",
-                party=worker.site.name,
-                column=name,
-                mend="fill them, or choose a provider that counts them out",
-            )
+            mend = "fill them, or choose a provider that counts them out"
+            raise worker.wrong(name, "has missing cells, which have no integer value", mend)
         if schema[name].is_categorical:
             rows.append(category_codes(values, schema[name]))
         else:
-            rows.append(_whole(values, name, worker.site.name))
+            numbers = pd.to_numeric(values, errors="coerce")
+            if numbers.dtype.kind == "f" and not bool((numbers == np.floor(numbers)).all()):
+                mend = "use the provider 'fixed-point' for real values"
+                raise worker.wrong(name, "holds values with a fraction", mend)
+            rows.append(numbers.to_numpy(dtype=np.int64))
         if varies_in_few(rows[-1], worker.site.rows.least):
             raise Refused(
                 worker.site.name,
@@ -257,12 +389,8 @@ def indicator_columns(worker: ColumnsWorker, names: Sequence[str] | None = None)
     for name in chosen:
         values = worker.aligned_column(name)
         if not schema[name].is_categorical:
-            raise DataError(
-                f"is of kind {schema[name].kind!r} and has no categories",
-                party=worker.site.name,
-                column=name,
-                mend="name categorical columns",
-            )
+            problem = f"is of kind {schema[name].kind!r} and has no categories"
+            raise worker.wrong(name, problem, "name categorical columns")
         codes = category_codes(values, schema[name])
         for code in frequent(codes, len(schema[name].categories or ()), worker.site.rows.least):
             rows.append((codes == code).astype(np.int64))
@@ -304,15 +432,3 @@ def _stacked(
 ) -> IntegerColumns:
     values = np.stack(rows) if rows else np.zeros((0, count), dtype=np.int64)
     return IntegerColumns(values, tuple(names), bound, count * bound * bound)
-
-
-def _whole(values: pd.Series, name: str, party: str) -> np.ndarray:
-    numbers = pd.to_numeric(values, errors="coerce")
-    if numbers.dtype.kind == "f" and not bool((numbers == np.floor(numbers)).all()):
-        raise DataError(
-            "holds values with a fraction",
-            party=party,
-            column=name,
-            mend="use the provider 'fixed-point' for real values",
-        )
-    return numbers.to_numpy(dtype=np.int64)

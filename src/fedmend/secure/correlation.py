@@ -5,9 +5,12 @@
     found.strengths         # one number per column of telco: how well bank's columns speak of it
     found.order             # telco's columns, strongest first
 
-Default: exact inner products of centred integer ranks, so that the result equals
-``scipy.stats.spearmanr``, ties included. ``protocol="published"`` is the paper's own protocol with
-its slips: the coordinator sees every difference of ranks, and ties bias the result.
+Default: exact inner products of centred integer ranks: for m observed values the average rank r of
+each becomes 2r - (m + 1), an integer with mean zero, so that rho is an inner product over two norms
+and equals ``scipy.stats.spearmanr``, ties included. Numbers, ordinal and binary columns give one
+column of ranks; a nominal column gives one per category (the ranks of its 0/1 indicator).
+``protocol="published"`` is the paper's own protocol with its slips: the coordinator sees every
+difference of ranks, and ties bias the result.
 
 Missing cells drop a row out of the pairs concerned:
 
@@ -29,28 +32,261 @@ from __future__ import annotations
 import logging
 import math
 import secrets
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 import pandas as pd
 
-from fedmend.errors import AlignmentError, ConfigError, DataError
+from fedmend.errors import AlignmentError, ConfigError, CryptoError, DataError
 from fedmend.federation.bound import declare
 from fedmend.federation.federation import Crew, Each, Federation
+from fedmend.federation.rows import frequent, varies_in_few
+from fedmend.federation.wire import Sealed
+from fedmend.federation.worker import exposed
 from fedmend.secure.channel import introduce
-from fedmend.secure.columns import Columns
+from fedmend.secure.columns import (
+    Columns,
+    ColumnsWorker,
+    IntegerColumns,
+    Progress,
+    category_codes,
+    column_provider,
+    hold_columns,
+    listed,
+)
 from fedmend.secure.inner_product import PRODUCT_WORKERS, Mode, ProductSession
-from fedmend.secure.ranks import MAX_CATEGORIES, RankWorker
 
-__all__ = ["RankCorrelation", "rank_correlation"]
+if TYPE_CHECKING:
+    from fedmend.federation.site import Site
+
+__all__ = ["RankCorrelation", "RankWorker", "centred_ranks", "rank_bounds", "rank_correlation"]
 
 logger = logging.getLogger(__name__)
 
+Protocol = Literal["inner-product", "published"]
 Strength = Literal["max-abs", "mean", "mean-abs"]
-Progress = Callable[[str, int, int], None]
-LEAST_ROWS = 10
+Missing = Literal["own-ranks", "pairwise"]
+MAX_CATEGORIES = 32
+FEWEST_ROWS = 10
+
+
+# ---------------------------------------------------------------------------------- the party
+
+
+def centred_ranks(values: np.ndarray, present: np.ndarray | None = None) -> np.ndarray:
+    """2r - (m + 1) for the m values present (int64); 0 for the others.
+
+    >>> centred_ranks(np.array([10.0, 30.0, 20.0, 20.0]))
+    array([-3,  3,  0,  0])
+    """
+    from scipy.stats import rankdata
+
+    seen = slice(None) if present is None else present
+    ranks = np.zeros(len(values), dtype=np.int64)
+    doubled = 2 * rankdata(values[seen])  # average ranks end in .0 or .5
+    ranks[seen] = doubled.astype(np.int64) - (len(doubled) + 1)
+    return ranks
+
+
+def rank_bounds(rows: int) -> dict[str, int]:
+    """The largest centred rank and sum of squares among `rows` rows: those without ties."""
+    return {"bound": max(1, rows - 1), "square_sum": max(1, rows * (rows * rows - 1) // 3)}
+
+
+@dataclass(frozen=True, repr=False)
+class Rankable:
+    """One column that can be ranked: values by order, where present, and whose it is."""
+
+    name: str
+    owner: str
+    values: np.ndarray
+    present: np.ndarray
+
+    @property
+    def whole(self) -> bool:
+        return bool(self.present.all())
+
+
+def rankable_columns(
+    worker: ColumnsWorker, names: Sequence[str] | None, max_categories: int
+) -> list[Rankable]:
+    """The party's scalar features at the aligned rows, nominal ones as indicators."""
+    chosen = list(names) if names is not None else worker.scalar_features()
+    result: list[Rankable] = []
+    for name in chosen:
+        result += _of_column(worker, name, max_categories)
+    return [_without_few(column, worker.site.rows.least) for column in result]
+
+
+def _without_few(column: Rankable, least: int) -> Rankable:
+    """A column in which only a few rows differ, or are there, is taken for a constant one."""
+    seen = column.values[column.present]
+    if len(seen) >= least and not varies_in_few(seen, least):
+        return column
+    rows = len(column.values)
+    return replace(column, values=np.zeros(rows, np.int8), present=np.ones(rows, bool))
+
+
+def _of_column(worker: ColumnsWorker, name: str, max_categories: int) -> list[Rankable]:
+    values, column = worker.aligned_column(name), worker.table.schema[name]
+    if not column.is_categorical:
+        return [Rankable(name, name, _numbers(values), values.notna().to_numpy())]
+    codes = category_codes(values, column)
+    known = codes >= 0
+    if column.kind != "nominal":
+        return [Rankable(name, name, codes, known)]
+    enough = frequent(codes, len(column.categories or ()), worker.site.rows.least)
+    counts = np.bincount(codes[known], minlength=len(column.categories or ()))
+    commonest = sorted(sorted(enough, key=lambda code: -counts[code])[:max_categories])
+    return [
+        Rankable(f"{name}#{code}", name, (codes == code).astype(np.int8), known)
+        for code in commonest
+    ]
+
+
+def _numbers(values: pd.Series) -> np.ndarray:
+    # Whole numbers stay whole: as floats, large ones that differ would become ties.
+    if pd.api.types.is_integer_dtype(values.dtype) and not values.hasnans:
+        unsigned = pd.api.types.is_unsigned_integer_dtype(values.dtype)
+        return values.to_numpy(dtype=np.uint64 if unsigned else np.int64)
+    return values.to_numpy(dtype=np.float64, na_value=np.nan)
+
+
+@column_provider("centred-ranks")
+def centred_rank_columns(
+    worker: ColumnsWorker,
+    names: Sequence[str] | None = None,
+    max_categories: int = MAX_CATEGORIES,
+) -> IntegerColumns:
+    """Centred integer ranks of columns without missing cells, for products of one's own."""
+    columns = rankable_columns(worker, names, max_categories)
+    for column in columns:
+        if not column.whole:
+            mend = "fill them, name other columns, or use rank_correlation, which handles them"
+            raise worker.wrong(column.owner, "has missing cells", mend)
+    rows = len(worker.alignment.aligned)
+    values = _stack([centred_ranks(column.values) for column in columns], rows)
+    return IntegerColumns(values, tuple(each.name for each in columns), *rank_bounds(rows).values())
+
+
+class RankWorker(ColumnsWorker):
+    """The party's half of `rank_correlation`: leaves integer arrays in the site's state.
+
+    run: a word that sets the arrays of this run apart; they are dropped by `forget`.
+    """
+
+    conversation = "rank correlation"
+
+    def __init__(
+        self,
+        site: Site,
+        scope: str = "train",
+        *,
+        run: str,
+        names: Sequence[str] | None = None,
+        max_categories: int = MAX_CATEGORIES,
+    ) -> None:
+        super().__init__(site, scope)
+        self._run = run
+        self._columns = rankable_columns(self, names, max_categories)
+        # The patterns of missing cells that occur; the first one: none is missing.
+        whole = np.ones(len(self.alignment.aligned), dtype=bool)
+        masks = {each.tobytes(): each for each in (whole, *(c.present for c in self._columns))}
+        self._masks = list(masks.values())
+        self._patterns = [list(masks).index(each.present.tobytes()) for each in self._columns]
+        self._other_masks: list[np.ndarray] = []
+
+    @exposed(kind="count")
+    def describe(self) -> dict[str, Any]:
+        """Names, the columns they belong to, and their patterns of missing cells (0: none)."""
+        return {
+            "rows": len(self.alignment.aligned),
+            "names": [column.name for column in self._columns],
+            "owners": [column.owner for column in self._columns],
+            "patterns": self._patterns,
+            "observed": [int(column.present.sum()) for column in self._columns],
+        }
+
+    @exposed(kind="statistic")
+    def own_ranks(self, gaps: bool) -> list[int]:
+        """Rank every column among its own observed rows; gives the sums of squares.
+
+        gaps: some column of either party has missing cells, so masks and squares are needed too.
+        """
+        ranks = self._ranks(self._columns, self._masks[0])
+        self._leave("ranks", ranks)
+        if gaps:
+            gappy = [each.present.astype(np.int64) for each in self._columns if not each.whole]
+            masks = _stack(gappy, ranks.shape[1])
+            self._leave("masks", masks)
+            self._leave("moments", np.concatenate([ranks, ranks * ranks]))
+            self._leave("moments+masks", np.concatenate([ranks, ranks * ranks, masks]))
+        return _square_sums(ranks)
+
+    @exposed(kind="row")
+    def share_patterns(self, to: str) -> Sealed:
+        """Which rows miss a value, pattern by pattern, for the other party (sealed)."""
+        packed = [np.packbits(mask) for mask in self._masks]
+        return self.seal(packed, to=to, kind="row")
+
+    @exposed(kind="control", takes={"box": "row"})
+    def take_patterns(self, box: Sealed, sender: str) -> None:
+        rows = len(self.alignment.aligned)
+        masks = []
+        for packed in self.open(box, sender=sender, kind="row"):
+            if not isinstance(packed, np.ndarray) or len(packed) != -(-rows // 8):
+                raise CryptoError(f"the patterns of {sender!r} are not about {rows} rows")
+            masks.append(np.unpackbits(packed, count=rows).astype(bool))
+        self._other_masks = masks
+
+    @exposed(kind="statistic")
+    def ranks_within(self, own: int, other: int) -> list[int]:
+        """Rank the columns of one pattern among rows complete on both sides; sums of squares."""
+        if not 0 <= other < len(self._other_masks):
+            raise CryptoError(f"there is no pattern {other} of the other party")
+        some = zip(self._columns, self._patterns, strict=True)
+        ranks = self._ranks([c for c, pattern in some if pattern == own], self._other_masks[other])
+        self._leave("ranks", ranks)
+        return _square_sums(ranks)
+
+    @exposed(kind="count")
+    def complete_rows(self, own: int, other: int) -> int:
+        """How many rows have a value under both patterns."""
+        return int((self._masks[own] & self._other_masks[other]).sum())
+
+    @exposed(kind="control")
+    def forget(self) -> None:
+        """Drop the arrays of this run."""
+        for key in [key for key in self.site.state if key.startswith(f"{self._run}/")]:
+            del self.site.state[key]
+
+    def _ranks(self, columns: Sequence[Rankable], within: np.ndarray) -> np.ndarray:
+        rows = [centred_ranks(each.values, each.present & within) for each in columns]
+        return _stack(rows, len(within))
+
+    def _leave(self, key: str, values: np.ndarray) -> None:
+        """With bounds that follow from the number of rows alone."""
+        bounds = rank_bounds(len(self.alignment.aligned))
+        if key == "masks":
+            bounds = {"bound": 1}
+        elif key != "ranks":
+            most = bounds["bound"] ** 2
+            bounds = {"bound": most, "square_sum": most * bounds["square_sum"]}
+        hold_columns(self.site, f"{self._run}/{key}", values, **bounds)
+
+
+def _square_sums(ranks: np.ndarray) -> list[int]:
+    # n (n² - 1) / 3 fits int64 up to n = 3 million, beyond which products are refused anyway.
+    return [int(row @ row) for row in ranks]
+
+
+def _stack(rows: list[np.ndarray], count: int) -> np.ndarray:
+    return np.stack(rows) if rows else np.zeros((0, count), dtype=np.int64)
+
+
+# ---------------------------------------------------------------------------------- coordinator
 
 
 @dataclass(frozen=True)
@@ -81,12 +317,12 @@ def rank_correlation(
     *,
     columns_a: Sequence[str] | None = None,
     columns_b: Sequence[str] | None = None,
-    protocol: Literal["inner-product", "published"] = "inner-product",
+    protocol: Protocol = "inner-product",
     mode: Mode = "bfv",
     strength: Strength = "max-abs",
-    missing: Literal["own-ranks", "pairwise"] = "own-ranks",
+    missing: Missing = "own-ranks",
     max_categories: int = MAX_CATEGORIES,
-    min_rows: int = LEAST_ROWS,
+    min_rows: int = FEWEST_ROWS,
     key_bits: int = 2048,
     progress: Progress | None = None,
 ) -> RankCorrelation:
@@ -100,12 +336,12 @@ def rank_correlation(
     """
     _check_options(protocol, mode, strength, missing, max_categories, min_rows)
     run = f"rank-correlation-{secrets.token_hex(8)}"
-    names = Each({a: _names(columns_a), b: _names(columns_b)})
+    names = Each({a: listed(columns_a), b: listed(columns_b)})
     with fed.workers(
         RankWorker, parties=[a, b], run=run, names=names, max_categories=max_categories
     ) as crew:
         try:
-            work = _Work(fed, crew, a, b, mode, run, key_bits, progress)
+            work = _Work(fed, crew, a, b, mode, run, key_bits, progress, crew.describe())
             _check_rows(work, min_rows)
             if protocol == "published":
                 rho, counts = _published(work)
@@ -119,54 +355,36 @@ def rank_correlation(
     return _summary(work, rho, counts, strength, missing)
 
 
+@dataclass
 class _Work:
     """What the steps share: both parties' facts, and how a product of theirs is asked for."""
 
-    def __init__(
-        self,
-        fed: Federation,
-        crew: Crew,
-        a: str,
-        b: str,
-        mode: Mode,
-        run: str,
-        key_bits: int,
-        progress: Progress | None,
-    ) -> None:
-        self.fed, self.crew, self.a, self.b, self.mode, self.run = fed, crew, a, b, mode, run
-        self.key_bits, self.progress = key_bits, progress
-        facts = crew.describe()
-        self.facts_a: dict[str, Any] = facts[a]
-        self.facts_b: dict[str, Any] = facts[b]
-        self.rows: int = self.facts_a["rows"]
+    fed: Federation
+    crew: Crew
+    a: str
+    b: str
+    mode: Mode
+    run: str
+    key_bits: int
+    progress: Progress | None
+    facts: dict[str, dict[str, Any]]
+
+    def each(self, fact: str) -> tuple[Any, Any]:
+        return self.facts[self.a][fact], self.facts[self.b][fact]
 
     @property
     def gaps(self) -> bool:
-        return any(self.facts_a["patterns"]) or any(self.facts_b["patterns"])
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        return len(self.facts_a["names"]), len(self.facts_b["names"])
-
-    def columns(self, party: str, key: str) -> Columns:
-        """Arrays that the party's RankWorker has left."""
-        return Columns(party, "state", {"key": f"{self.run}/{key}"})
-
-    def session(self, party: str, key: str) -> ProductSession:
-        other = self.b if party == self.a else self.a
-        return ProductSession(
-            self.fed,
-            self.columns(party, key),
-            other,
-            mode=self.mode,
-            key_bits=self.key_bits,
-            progress=self.progress,
-        )
+        return any(map(any, self.each("patterns")))
 
     def products(self, party: str, key: str, other_key: str) -> np.ndarray:
-        """Exact products of what `party` left under `key` with what the other left."""
-        with self.session(party, key) as session:
-            values = session.products(self.columns(session.parties[1], other_key))
+        """Exact products of what `party`'s RankWorker left under `key` with what the other left."""
+        fixed, changing = (
+            Columns(name, "state", {"key": f"{self.run}/{which}"})
+            for name, which in ((party, key), (self.b if party == self.a else self.a, other_key))
+        )
+        options: dict[str, Any] = {"key_bits": self.key_bits, "progress": self.progress}
+        with ProductSession(self.fed, fixed, changing.party, mode=self.mode, **options) as session:
+            values = session.products(changing)
         return np.asarray(values).astype(object)  # Python integers: the formulas stay exact
 
 
@@ -176,15 +394,14 @@ class _Work:
 def _own_ranks(work: _Work) -> tuple[np.ndarray, np.ndarray]:
     norms = work.crew.own_ranks(work.gaps)
     ab = work.products(work.a, "ranks", "ranks")
-    p, q = work.shape
-    gaps_a = np.array([bool(at) for at in work.facts_a["patterns"]], dtype=bool)
-    gaps_b = np.array([bool(at) for at in work.facts_b["patterns"]], dtype=bool)
+    p, q = ab.shape
+    gaps_a, gaps_b = (np.array(patterns, dtype=bool) for patterns in work.each("patterns"))
+    observed_a, observed_b = work.each("observed")
     # Over the rows complete in a pair: sums of ranks, of their squares, and the count.
     sum_a, sum_b = _zeros(p, q), _zeros(p, q)
-    square_a = np.repeat(_column(norms[work.a]), q, axis=1)
-    square_b = np.repeat(_column(norms[work.b]), p, axis=1).T
-    counts = np.repeat(_column(work.facts_a["observed"]), q, axis=1)
-    counts[:, gaps_b] = np.array(work.facts_b["observed"], dtype=object)[gaps_b][None, :]
+    square_a, square_b = sum_a + _column(norms[work.a]), sum_b + _column(norms[work.b]).T
+    counts = _zeros(p, q) + _column(observed_a)
+    counts[:, gaps_b] = np.array(observed_b, dtype=object)[gaps_b]
     if gaps_b.any():
         met = work.products(work.a, "moments+masks", "masks")
         sum_a[:, gaps_b], square_a[:, gaps_b] = met[:p], met[p : 2 * p]
@@ -192,7 +409,7 @@ def _own_ranks(work: _Work) -> tuple[np.ndarray, np.ndarray]:
     if gaps_a.any():
         met = work.products(work.b, "moments", "masks")
         sum_b[gaps_a], square_b[gaps_a] = met[:q].T, met[q:].T
-    return _correlations(ab, sum_a, sum_b, square_a, square_b, counts)
+    return _correlations(ab, sum_a, sum_b, square_a, square_b, counts), counts.astype(np.int64)
 
 
 def _pairwise(work: _Work) -> tuple[np.ndarray, np.ndarray]:
@@ -200,23 +417,20 @@ def _pairwise(work: _Work) -> tuple[np.ndarray, np.ndarray]:
     introduce(work.crew)
     boxes = {a: work.crew[a].share_patterns(b), b: work.crew[b].share_patterns(a)}
     work.crew.take_patterns(Each({a: boxes[b], b: boxes[a]}), Each({a: b, b: a}))
-    patterns_a = np.array(work.facts_a["patterns"], dtype=int)
-    patterns_b = np.array(work.facts_b["patterns"], dtype=int)
-    rho, counts = np.full(work.shape, np.nan), np.zeros(work.shape, dtype=np.int64)
+    patterns_a, patterns_b = (np.array(patterns, dtype=int) for patterns in work.each("patterns"))
+    rho = np.full((len(patterns_a), len(patterns_b)), np.nan)
+    counts = np.zeros(rho.shape, dtype=np.int64)
     for one in np.unique(patterns_a):
         for other in np.unique(patterns_b):
             at = np.ix_(patterns_a == one, patterns_b == other)
-            norms_a = work.crew[a].ranks_within(int(one), int(other))
-            norms_b = work.crew[b].ranks_within(int(other), int(one))
-            count = work.crew[a].complete_rows(int(one), int(other))
+            square_a = _column(work.crew[a].ranks_within(int(one), int(other)))
+            square_b = _column(work.crew[b].ranks_within(int(other), int(one))).T
+            counts[at] = count = work.crew[a].complete_rows(int(one), int(other))
             ab = work.products(a, "ranks", "ranks")
             zero = _zeros(*ab.shape)
-            square_a = np.repeat(_column(norms_a), ab.shape[1], axis=1)
-            square_b = np.repeat(_column(norms_b), ab.shape[0], axis=1).T
-            rho[at], counts[at] = _correlations(
-                ab, zero, zero, square_a, square_b, zero + max(1, count)
+            rho[at] = _correlations(
+                ab, zero, zero, zero + square_a, zero + square_b, zero + max(1, count)
             )
-            counts[at] = count
     return rho, counts
 
 
@@ -230,10 +444,10 @@ def _published(work: _Work) -> tuple[np.ndarray, np.ndarray]:
     work.mode = "published"
     ab = work.products(work.a, "ranks", "ranks")
     squares = _column(norms[work.a]) + _column(norms[work.b]).T - 2 * ab
-    n = work.rows
+    n = work.each("rows")[0]
     # The ranks are doubled, so their squared differences are four times the published ones.
     rho = 1 - 6 * (squares / 4) / (n * (n * n - 1))
-    return rho.astype(float), np.full(work.shape, n)
+    return rho.astype(float), np.full(ab.shape, n)
 
 
 def _correlations(
@@ -243,16 +457,16 @@ def _correlations(
     square_a: np.ndarray,
     square_b: np.ndarray,
     counts: np.ndarray,
-) -> tuple[np.ndarray, np.ndarray]:
+) -> np.ndarray:
     """Pearson's formula on exact sums; NaN where a column has no two values among the rows."""
+    above = counts * ab - sum_a * sum_b
+    below = counts * square_a - sum_a**2, counts * square_b - sum_b**2
+    varies = (below[0] > 0) & (below[1] > 0)
     rho = np.full(ab.shape, np.nan)
-    for at in np.ndindex(ab.shape):
-        n = counts[at]
-        above = n * ab[at] - sum_a[at] * sum_b[at]
-        below = (n * square_a[at] - sum_a[at] ** 2, n * square_b[at] - sum_b[at] ** 2)
-        if min(below) > 0:
-            rho[at] = max(-1.0, min(1.0, float(above) / math.sqrt(below[0]) / math.sqrt(below[1])))
-    return rho, counts.astype(np.int64)
+    # To floats only now: the sums were exact.
+    norms = [np.sqrt(each[varies].astype(float)) for each in below]
+    rho[varies] = (above[varies].astype(float) / norms[0] / norms[1]).clip(-1.0, 1.0)
+    return rho
 
 
 def _column(values: Sequence[int]) -> np.ndarray:
@@ -269,8 +483,7 @@ def _zeros(rows: int, columns: int) -> np.ndarray:
 def _summary(
     work: _Work, rho: np.ndarray, counts: np.ndarray, strength: Strength, missing: str
 ) -> RankCorrelation:
-    names = work.facts_a["names"], work.facts_b["names"]
-    owners = work.facts_a["owners"], work.facts_b["owners"]
+    names, owners = work.each("names"), work.each("owners")
     columns = list(dict.fromkeys(owners[0])), list(dict.fromkeys(owners[1]))
     # First A's indicators, then B's: per block the entry of largest magnitude, with its sign.
     rows, row_at = _strongest(rho, owners[0], columns[0])
@@ -281,21 +494,18 @@ def _summary(
     complete = counts[picked, chosen] if counts.size else np.zeros(matrix.shape, dtype=np.int64)
     strengths = _strengths(rows, owners[1], columns[1], strength)
     order = strengths.sort_values(ascending=False, kind="stable", na_position="last")
+    rows_used = work.each("rows")[0]
     logger.info(
-        "rank correlation of %s and %s: %d x %d columns, %d rows",
-        work.a,
-        work.b,
-        *matrix.shape,
-        work.rows,
+        "rank correlation of %s and %s: %s columns, %d rows", work.a, work.b, rho.shape, rows_used
     )
     return RankCorrelation(
-        matrix=pd.DataFrame(matrix, index=columns[0], columns=columns[1]),
+        matrix=pd.DataFrame(matrix, *columns),
         strengths=strengths,
-        p_values=pd.DataFrame(_p_values(matrix, complete), index=columns[0], columns=columns[1]),
-        n=work.rows,
+        p_values=pd.DataFrame(_p_values(matrix, complete), *columns),
+        n=rows_used,
         order=[str(name) for name in order.index],
-        counts=pd.DataFrame(complete, index=columns[0], columns=columns[1]),
-        indicators=pd.DataFrame(rho, index=names[0], columns=names[1]),
+        counts=pd.DataFrame(complete, *columns),
+        indicators=pd.DataFrame(rho, *names),
         missing=missing if work.gaps else "none",
     )
 
@@ -346,12 +556,8 @@ def _p_values(rho: np.ndarray, counts: np.ndarray) -> np.ndarray:
 # ---------------------------------------------------------------------------------- checks
 
 
-def _names(columns: Sequence[str] | None) -> list[str] | None:
-    return None if columns is None else list(columns)
-
-
 def _check_rows(work: _Work, min_rows: int) -> None:
-    rows = work.facts_a["rows"], work.facts_b["rows"]
+    rows = work.each("rows")
     if rows[0] != rows[1]:
         raise AlignmentError(
             f"{work.a!r} has {rows[0]} aligned rows and {work.b!r} {rows[1]}. Mend: align again"
@@ -367,22 +573,19 @@ def _check_options(
     protocol: str, mode: str, strength: str, missing: str, max_categories: int, min_rows: int
 ) -> None:
     admitted = {
-        "protocol": (protocol, ("inner-product", "published")),
-        "mode": (mode, ("bfv", "dealer", "published", "plain")),
-        "strength": (strength, ("max-abs", "mean", "mean-abs")),
-        "missing": (missing, ("own-ranks", "pairwise")),
+        "protocol": (protocol, Protocol),
+        "mode": (mode, Mode),
+        "strength": (strength, Strength),
+        "missing": (missing, Missing),
     }
     problems = [
-        f"{option} must be one of {', '.join(values)}, got {given!r}"
+        f"{option} must be one of {', '.join(get_args(values))}, got {given!r}"
         for option, (given, values) in admitted.items()
-        if given not in values
+        if given not in get_args(values)
     ]
-    for option, given, least in (
-        ("max_categories", max_categories, 2),
-        ("min_rows", min_rows, 2),
-    ):
-        if given < least:
-            problems.append(f"{option} must be at least {least}, got {given}")
+    for option, given in (("max_categories", max_categories), ("min_rows", min_rows)):
+        if given < 2:
+            problems.append(f"{option} must be at least 2, got {given}")
     if problems:
         raise ConfigError(problems)
 

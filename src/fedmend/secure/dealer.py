@@ -34,6 +34,7 @@ import numpy as np
 
 from fedmend.errors import ConfigError, CryptoError
 from fedmend.federation.worker import exposed
+from fedmend.secure.columns import Products, ProductWorker, lowest_bits, signed
 from fedmend.secure.exact import (
     BLOCK_ROWS,
     LEAST_BITS,
@@ -43,10 +44,8 @@ from fedmend.secure.exact import (
     wrapping_product,
 )
 from fedmend.secure.keys import KEY_BYTES, MaskBlocks, mask_stream
-from fedmend.secure.product_worker import ProductWorker, lowest_bits, signed
 
 if TYPE_CHECKING:
-    from fedmend.federation.federation import Crew
     from fedmend.federation.site import Site
 
 __all__ = ["DealerProducts", "DealerWorker"]
@@ -78,7 +77,7 @@ class DealerWorker(ProductWorker):
         values = self.columns.values.view(np.uint64)
         key = self.mask_key(other, "columns", number, *values.shape, owner=self.site.name)
         masked = Blocked(np.empty(values.size, np.uint64), self.columns.values.shape)
-        masks = MaskBlocks(key, 0, self.columns.values.shape, BLOCK_ROWS)
+        masks = MaskBlocks(key, self.columns.values.shape, BLOCK_ROWS)
         for block, mask, room in zip(blocks(values), masks, masked, strict=True):
             np.subtract(block, mask, out=room)
         self._number = number
@@ -95,7 +94,7 @@ class DealerWorker(ProductWorker):
         about = (self._number, len(values), count, bits)
         key = self.mask_key(other, "blind", number, *about, owner=self.site.name)
         product = wrapping_product(values, mask, bits, self.columns.max_abs)
-        self.keep_share(product + mask_stream(key, 0, (len(values), count)), bits)
+        self.keep_share(product + mask_stream(key, (len(values), count)), bits)
 
     @exposed(kind="control")
     def multiply_changing(self, other: str, number: int, fixed: int, count: int, bits: int) -> None:
@@ -106,12 +105,12 @@ class DealerWorker(ProductWorker):
         mask = self._masks_of(other, fixed, (count, masked.shape[1]))
         about = (fixed, count, masked.shape[0], bits)
         key = self.mask_key(other, "blind", number, *about, owner=other)
-        blind = mask_stream(key, 0, (count, masked.shape[0]))
+        blind = mask_stream(key, (count, masked.shape[0]))
         self.keep_share(wrapping_product(mask, masked, bits) - blind, bits)
 
     def _masks_of(self, other: str, number: int, shape: tuple[int, int]) -> MaskBlocks:
         key = self.mask_key(other, "columns", number, *shape, owner=other, again=True)
-        return MaskBlocks(key, 0, shape, BLOCK_ROWS)
+        return MaskBlocks(key, shape, BLOCK_ROWS)
 
     def _be(self, role: str, masked: bool) -> None:
         if self.role != role:
@@ -126,14 +125,12 @@ class DealerWorker(ProductWorker):
             )
 
 
-class DealerProducts:
+class DealerProducts(Products):
     """The coordinator's half; holds A' between products."""
 
-    def __init__(self, crew: Crew, fixed: str, changing: str) -> None:
-        self.crew, self.fixed, self.changing = crew, fixed, changing
-        self._number = 0
-        self._fixed_number = 0
-        self._masked_fixed: Blocked | None = None
+    _number = 0
+    _fixed_number = 0
+    _masked_fixed: Blocked | None = None
 
     def products(
         self,
@@ -142,13 +139,13 @@ class DealerProducts:
         to: str | None,
         store: str,
         largest: int,
+        /,
     ) -> np.ndarray | None:
-        a, b = self.crew[self.fixed], self.crew[self.changing]
+        a, b = self.a, self.b
         if self._masked_fixed is None:
             self._fixed_number = self._next()
-            self._masked_fixed = _received(
-                a.mask(self.changing, self._fixed_number), fixed, self.fixed
-            )
+            words = a.mask(self.changing, self._fixed_number)
+            self._masked_fixed = _received(words, fixed, self.fixed)
         number = self._next()
         masked = _received(b.mask(self.fixed, number), changing, self.changing)
         # Masks are uniform in 64 bits; where the products need fewer, only those are multiplied.
@@ -160,10 +157,9 @@ class DealerProducts:
         if to is None:
             return signed(own + a.share() + b.share(), bits)
         # The party that learns the result knows the other's masks: its message needs one of C's.
-        giver = self.changing if to == self.fixed else self.fixed
-        blind = os.urandom(KEY_BYTES)
+        giver, blind = self.giver(to), os.urandom(KEY_BYTES)
         box = self.crew[giver].share_for(to, blind)
-        rest = lowest_bits(own - mask_stream(blind, 0, own.shape), bits)
+        rest = lowest_bits(own - mask_stream(blind, own.shape), bits)
         self.crew[to].add_up(box, giver, bits, store, rest)
         return None
 

@@ -11,7 +11,7 @@ Standardising also makes the bounds public: |z| <= sqrt(n) and sum z^2 = n need 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -27,8 +27,10 @@ from fedmend.secure.columns import (
     Columns,
     ColumnsWorker,
     IntegerColumns,
+    Progress,
     category_codes,
     column_provider,
+    listed,
 )
 from fedmend.secure.inner_product import LIMIT_BITS, Mode, ProductSession
 
@@ -39,7 +41,6 @@ __all__ = ["Covariance", "covariance", "encode", "fitting_bits", "product_error"
 
 MAX_BITS = 30
 Missing = Literal["refuse", "mean"]
-Progress = Callable[[str, int, int], None]
 
 
 def encode(values: np.ndarray, bits: int) -> np.ndarray:
@@ -99,7 +100,7 @@ def standardised(
     worker: ColumnsWorker, names: Sequence[str] | None, missing: Missing
 ) -> _Standardised:
     """Numeric, ordinal and binary columns at the aligned rows (ordinal and binary as codes)."""
-    schema, party = worker.table.schema, worker.site.name
+    schema = worker.table.schema
     chosen = list(names) if names is not None else [
         name for name in worker.scalar_features() if schema[name].kind != "nominal"
     ]  # fmt: skip
@@ -109,12 +110,9 @@ def standardised(
     values = values - means[:, None]
     deviations = np.sqrt((values * values).mean(axis=1))
     if not np.isfinite(deviations).all():
-        raise DataError(
-            "its variance is not a number that float64 can hold",
-            party=party,
-            column=chosen[int(np.argmin(np.isfinite(deviations)))],
-            mend="scale the column down",
-        )
+        column = chosen[int(np.argmin(np.isfinite(deviations)))]
+        problem = "its variance is not a number that float64 can hold"
+        raise worker.wrong(column, problem, "scale the column down")
     # What is left of a constant column after subtracting its mean is rounding, not variation.
     constant = deviations <= 1e-13 * np.abs(means)
     least = worker.site.rows.least  # in which only a few rows differ is taken for constant, too
@@ -128,12 +126,8 @@ def standardised(
 def _real(worker: ColumnsWorker, name: str, missing: Missing) -> np.ndarray:
     values, column = worker.aligned_column(name), worker.table.schema[name]
     if column.kind == "nominal":
-        raise DataError(
-            "is nominal and has no real values",
-            party=worker.site.name,
-            column=name,
-            mend="name other columns, or use indicators",
-        )
+        mend = "name other columns, or use indicators"
+        raise worker.wrong(name, "is nominal and has no real values", mend)
     if column.is_categorical:
         codes = category_codes(values, column).astype(np.float64)
         numbers = np.where(codes < 0, np.nan, codes)
@@ -142,13 +136,9 @@ def _real(worker: ColumnsWorker, name: str, missing: Missing) -> np.ndarray:
     gaps = np.isnan(numbers)
     if gaps.any():
         if missing == "refuse" or gaps.all():
-            raise DataError(
-                "has missing cells among the aligned rows",
-                party=worker.site.name,
-                column=name,
-                value=int(gaps.sum()),
-                mend="fill them, name other columns, or missing='mean'",
-            )
+            problem = "has missing cells among the aligned rows"
+            mend = "fill them, name other columns, or missing='mean'"
+            raise worker.wrong(name, problem, mend, int(gaps.sum()))
         numbers[gaps] = numbers[~gaps].mean()
     return numbers
 
@@ -246,7 +236,7 @@ def covariance(
     """
     if missing not in ("refuse", "mean"):
         raise ConfigError(f"missing must be 'refuse' or 'mean', got {missing!r}")
-    names = {a: _listed(columns_a), b: _listed(columns_b)}
+    names = {a: listed(columns_a), b: listed(columns_b)}
     with fed.workers(CovarianceWorker, parties=[a, b], names=Each(names), missing=missing) as crew:
         moments = crew.moments()
         own = crew.own_block() if joint else {}
@@ -262,54 +252,32 @@ def covariance(
     }
     with ProductSession(fed, sides[a], b, mode=mode, progress=progress) as session:
         products = np.asarray(session.products(sides[b]), dtype=np.float64)
-    cross = products / float(1 << (2 * bits))
-    error = np.full(cross.shape, product_error(n, bits))
-    if not joint:
-        return _result(cross, error, moments[a], moments[b], n, bits, ddof)
-    rounding = n * 64 * np.finfo(float).eps
-    whole = np.block([[own[a], cross], [cross.T, own[b]]])
-    errors = np.block(
-        [
-            [np.full(own[a].shape, rounding), error],
-            [error.T, np.full(own[b].shape, rounding)],
-        ]
-    )
-    both = {
-        "names": [f"{party}.{name}" for party in (a, b) for name in moments[party]["names"]],
-        "means": np.concatenate([moments[party]["means"] for party in (a, b)]),
-        "deviations": np.concatenate([moments[party]["deviations"] for party in (a, b)]),
-    }
-    return _result(whole, errors, both, both, n, bits, ddof)
-
-
-def _result(
-    sums: np.ndarray,
-    errors: np.ndarray,
-    rows: dict[str, Any],
-    columns: dict[str, Any],
-    n: int,
-    bits: int,
-    ddof: int,
-) -> Covariance:
-    scale = np.outer(rows["deviations"], columns["deviations"]) / (n - ddof)
-    labels = {"index": rows["names"], "columns": columns["names"]}
-    sides = [
-        pd.DataFrame({"mean": side["means"], "deviation": side["deviations"]}, index=side["names"])
-        for side in (rows, columns)
-    ]
+    sums = products / float(1 << (2 * bits))
+    errors = np.full(sums.shape, product_error(n, bits))
+    rows, columns = (_moments(moments[party]) for party in (a, b))
+    if joint:
+        rounding = n * 64 * np.finfo(float).eps
+        sums = np.block([[own[a], sums], [sums.T, own[b]]])
+        within = [np.full(own[party].shape, rounding) for party in (a, b)]
+        errors = np.block([[within[0], errors], [errors.T, within[1]]])
+        named = [table.rename(f"{party}.{{}}".format) for party, table in ((a, rows), (b, columns))]
+        rows = columns = pd.concat(named)
+    scale = np.outer(rows["deviation"], columns["deviation"]) / (n - ddof)
+    labels: dict[str, Any] = {"index": rows.index, "columns": columns.index}
     return Covariance(
         values=pd.DataFrame(sums * scale, **labels),
         error_bound=pd.DataFrame(errors * scale, **labels),
-        rows=sides[0],
-        columns=sides[1],
+        rows=rows,
+        columns=columns,
         n=n,
         bits=bits,
         ddof=ddof,
     )
 
 
-def _listed(names: Sequence[str] | None) -> list[str] | None:
-    return None if names is None else list(names)
+def _moments(told: dict[str, Any]) -> pd.DataFrame:
+    columns = {"mean": told["means"], "deviation": told["deviations"]}
+    return pd.DataFrame(columns, index=told["names"])
 
 
 declare("products", CovarianceWorker)

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import hashlib
 import os
-import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 from typing import Any, TypeVar
 
 from fedmend.errors import CryptoError
@@ -23,8 +23,6 @@ TAG_BYTES = 16
 # Handing a slice to a thread costs about as much as two multiplications.
 _SLICE = 128
 
-_pool: ThreadPoolExecutor | None = None
-_pool_lock = threading.Lock()
 Item = TypeVar("Item")
 
 
@@ -108,10 +106,7 @@ def _spread(work: Callable[[Item], bytes], items: Sequence[Item]) -> list[bytes]
     return [value for part in done for value in part]
 
 
+@cache
 def _threads() -> ThreadPoolExecutor:
-    global _pool
-    with _pool_lock:
-        if _pool is None:
-            cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None
-            _pool = ThreadPoolExecutor(cores or os.cpu_count(), "fedmend-group")
-        return _pool
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return ThreadPoolExecutor(cores, "fedmend-group")

@@ -55,7 +55,7 @@ def wrap(values: np.ndarray) -> np.ndarray:
 
 def ring_stream(key: bytes, shape: tuple[int, ...]) -> np.ndarray:
     """Uniform residues, the same wherever the key is known."""
-    return mask_stream(key, 0, shape).view(np.int64) >> _ROOM
+    return mask_stream(key, shape).view(np.int64) >> _ROOM
 
 
 def packed(values: np.ndarray) -> np.ndarray:

@@ -20,22 +20,26 @@ from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Callable
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
 
 from fedmend.errors import AlignmentError, ConfigError, DataError, PrivacyWarning
 from fedmend.federation.bound import declare
-from fedmend.federation.federation import Crew, Each, Federation
+from fedmend.federation.federation import Each, Federation
 from fedmend.federation.worker import exposed
 from fedmend.secure.bfv import MOST_PLAIN_BITS, BfvProducts, BfvWorker
 from fedmend.secure.channel import introduce
-from fedmend.secure.columns import Columns, largest_product
+from fedmend.secure.columns import (
+    Columns,
+    Products,
+    ProductWorker,
+    Progress,
+    largest_product,
+)
 from fedmend.secure.dealer import SIDES, DealerProducts, DealerWorker
 from fedmend.secure.exact import wrapping_product
-from fedmend.secure.product_worker import ProductWorker
 from fedmend.secure.published import PublishedProducts, PublishedWorker
 
 __all__ = ["PRODUCT_WORKERS", "Mode", "ProductSession", "inner_products"]
@@ -43,14 +47,13 @@ __all__ = ["PRODUCT_WORKERS", "Mode", "ProductSession", "inner_products"]
 logger = logging.getLogger(__name__)
 
 Mode = Literal["bfv", "dealer", "published", "plain"]
-Progress = Callable[[str, int, int], None]
 
 # Products in magnitude below two to this many; beyond they would come out wrong, so are refused.
 LIMIT_BITS = {"bfv": MOST_PLAIN_BITS - 1, "dealer": 63, "published": 63, "plain": 63}
-PRODUCT_WORKERS: dict[str, type[ProductWorker]] = {
-    "bfv": BfvWorker,
-    "dealer": DealerWorker,
-    "published": PublishedWorker,
+_IN_THE_OPEN = {
+    "published": "mode='published' shows the coordinator the difference of every row: for "
+    "reference only. Mend: mode='bfv'",
+    "plain": "mode='plain' sends columns in the clear: for simulation only. Mend: mode='bfv'",
 }
 
 
@@ -62,47 +65,29 @@ class PlainWorker(ProductWorker):
         return self.columns.values
 
 
-PRODUCT_WORKERS["plain"] = PlainWorker
-
-
-class _Protocol(Protocol):
-    def products(
-        self,
-        fixed: dict[str, Any],
-        changing: dict[str, Any],
-        to: str | None,
-        store: str,
-        largest: int,
-    ) -> np.ndarray | None: ...
-
-
-class PlainProducts:
+class PlainProducts(Products):
     """Simulation: the coordinator multiplies what the parties send it."""
 
-    def __init__(self, crew: Crew, fixed: str, changing: str) -> None:
-        self.crew, self.fixed, self.changing = crew, fixed, changing
-        warnings.warn(
-            "mode='plain' sends columns in the clear: for simulation only. Mend: mode='bfv'",
-            PrivacyWarning,
-            stacklevel=4,
-        )
-        self._values: np.ndarray | None = None
+    _values: np.ndarray | None = None
 
-    def products(
-        self,
-        fixed: dict[str, Any],
-        changing: dict[str, Any],
-        to: str | None,
-        store: str,
-        largest: int,
-    ) -> np.ndarray | None:
+    def products(self, *_: Any) -> np.ndarray:
         if self._values is None:
-            self._values = self.crew[self.fixed].values()
-        result = wrapping_product(self._values, self.crew[self.changing].values()).view(np.int64)
-        if to is None:
-            return result
-        self.crew[to].learn(result, store)
-        return None
+            self._values = self.a.values()
+        return wrapping_product(self._values, self.b.values()).view(np.int64)
+
+
+PRODUCT_WORKERS: dict[str, type[ProductWorker]] = {
+    "bfv": BfvWorker,
+    "dealer": DealerWorker,
+    "published": PublishedWorker,
+    "plain": PlainWorker,
+}
+_PROTOCOLS: dict[str, type[Products]] = {
+    "bfv": BfvProducts,
+    "dealer": DealerProducts,
+    "published": PublishedProducts,
+    "plain": PlainProducts,
+}
 
 
 class ProductSession:
@@ -146,7 +131,11 @@ class ProductSession:
         try:
             introduce(self._crew)
             self.fixed_facts: dict[str, Any] = self._load(fixed)
-            self.protocol = self._start(key_bits, progress)
+            self.protocol = _PROTOCOLS[mode](
+                self._crew, *self.parties, key_bits=key_bits, progress=progress
+            )
+            if mode in _IN_THE_OPEN:
+                warnings.warn(_IN_THE_OPEN[mode], PrivacyWarning, stacklevel=2)
         except BaseException:
             self._crew.stop()
             raise
@@ -172,9 +161,14 @@ class ProductSession:
         self.changing_facts: dict[str, Any] = self._load(changing)
         largest = self._check_sizes(self.fixed_facts, self.changing_facts)
         shape = (len(self.fixed_facts["names"]), len(self.changing_facts["names"]))
-        if 0 in shape:
-            return self._nothing(shape, to, store)
-        return self.protocol.products(self.fixed_facts, self.changing_facts, to, store, largest)
+        values: np.ndarray | None = np.zeros(shape, dtype=np.int64)
+        if 0 not in shape:
+            facts = self.fixed_facts, self.changing_facts
+            values = self.protocol.products(*facts, to, store, largest)
+        if to is None or values is None:
+            return values
+        self._crew[to].learn(values, store)
+        return None
 
     def close(self) -> None:
         """Stop the workers; their keys and masks end with them."""
@@ -187,15 +181,6 @@ class ProductSession:
         self.close()
 
     # ------------------------------------------------------------------ parts
-
-    def _start(self, key_bits: int, progress: Progress | None) -> _Protocol:
-        if self.mode == "bfv":
-            return BfvProducts(self._crew, *self.parties, progress)
-        if self.mode == "dealer":
-            return DealerProducts(self._crew, *self.parties)
-        if self.mode == "published":
-            return PublishedProducts(self._crew, *self.parties, key_bits)
-        return PlainProducts(self._crew, *self.parties)
 
     def _load(self, columns: Columns) -> dict[str, Any]:
         facts: dict[str, Any] = self._crew[columns.party].load(
@@ -217,13 +202,6 @@ class ProductSession:
                 mend="mode='dealer' (to 2^63), fewer rows, or smaller bounds or fewer bits a value",
             )
         return largest
-
-    def _nothing(self, shape: tuple[int, int], to: str | None, store: str) -> np.ndarray | None:
-        empty = np.zeros(shape, dtype=np.int64)
-        if to is None:
-            return empty
-        self._crew[to].learn(empty, store)
-        return None
 
 
 def inner_products(

@@ -17,7 +17,7 @@ import json
 import math
 import os
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -36,20 +36,22 @@ __all__ = [
     "Identity",
     "KeyRing",
     "MaskBlocks",
+    "add_streams",
     "derive_key",
     "fingerprint",
     "keyring",
     "mask_stream",
     "remembered_keys",
     "secret_permutation",
-    "stream_pieces",
     "uniform",
     "verify_signature",
 ]
 
 KEY_BYTES = 32
-NONCE_BYTES = 12
 _ZEROS = bytes(1 << 20)
+_SPILL = 16  # update_into wants 15 bytes more than it writes
+# A piece of stream and of the array it is added to stay in the processor's cache together.
+_PIECE_BYTES = 1 << 16
 _PLACE = "secure.keyring"
 
 
@@ -258,37 +260,22 @@ class KeyRing:
         return f"KeyRing({self.owner!r}, {self.identity.fingerprint}, knows {len(self._pinned)})"
 
 
-def keyring(
-    site: Site,
-    *,
-    identity: Identity | None = None,
-    pinned: Mapping[str, bytes | str] | None = None,
-    partners: Iterable[str] = (),
-    memory: Path | None = None,
-) -> KeyRing:
+def keyring(site: Site, **given: Any) -> KeyRing:
     """The key ring of a site; made at the first call, which may give what a `KeyRing` is given.
 
-    Whoever builds a site from a party's own configuration calls this first, with the keys in it;
-    otherwise the site gets a fresh identity and believes the key of whomever it meets.
+    Whoever builds a site from a party's own configuration calls this first, with the keys in it
+    (`identity`, `pinned`, `partners`, `memory`); otherwise the site gets a fresh identity and
+    believes the key of whomever it meets.
     """
-    partners = tuple(partners)
-    given = identity is not None or pinned is not None or bool(partners) or memory is not None
     ring = site.vault.get(_PLACE)
-    if ring is not None and given:
+    if ring is None:
+        made = KeyRing(site.name, tell=lambda words: site.note(words), **given)
+        # Two workers of one site may ask at once: setdefault keeps the first.
+        return site.vault.setdefault(_PLACE, made)
+    if given:
         raise ConfigError(
             f"party {site.name!r} has its keys already. Mend: give them before the first protocol"
         )
-    if ring is None:
-        made = KeyRing(
-            site.name,
-            identity,
-            pinned,
-            partners=partners,
-            memory=memory,
-            tell=lambda words: site.note(words),
-        )
-        # Two workers of one site may ask at once: setdefault keeps the first.
-        ring = site.vault.setdefault(_PLACE, made)
     return ring
 
 
@@ -320,12 +307,12 @@ def _from_hex(party: str, key: bytes | str) -> bytes:
 # ------------------------------------------------------------------------------ shared secrets
 
 
-def derive_key(secret: bytes, *context: str | bytes, length: int = KEY_BYTES) -> bytes:
+def derive_key(secret: bytes, *context: str | bytes) -> bytes:
     """HKDF-SHA256 of a secret; different contexts give independent keys."""
     from cryptography.hazmat.primitives.hashes import SHA256
     from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
-    return HKDF(SHA256(), length, salt=b"fedmend 1", info=pack(*context)).derive(secret)
+    return HKDF(SHA256(), KEY_BYTES, salt=b"fedmend 1", info=pack(*context)).derive(secret)
 
 
 def pack(*parts: str | bytes) -> bytes:
@@ -337,20 +324,19 @@ def pack(*parts: str | bytes) -> bytes:
 # ------------------------------------------------------------------------------ streams
 
 
-def mask_stream(key: bytes, nonce: int | bytes, shape: int | tuple[int, ...]) -> np.ndarray:
+def mask_stream(key: bytes, shape: int | tuple[int, ...]) -> np.ndarray:
     """Uniform uint64 numbers: the AES-256-CTR keystream of `key`, the same wherever it is computed.
 
-    nonce: a number or 12 bytes; one key must never meet the same nonce twice for two purposes.
+    One key must never serve two purposes.
 
-    >>> mask_stream(bytes(32), 0, 2)
+    >>> mask_stream(bytes(32), 2)
     array([9910523521560253916, 9736928157321283757], dtype=uint64)
     """
     sides = (shape,) if isinstance(shape, int) else tuple(shape)
     nbytes = 8 * math.prod(sides)
-    fill = _keystream(key, nonce, nbytes)
+    fill = _keystream(key, nbytes)
     room = np.empty(nbytes + _SPILL, np.uint8)
-    for at in range(0, nbytes, len(_ZEROS)):
-        fill(room[at:], min(len(_ZEROS), nbytes - at))
+    fill(room, nbytes)
     return _words(room[:nbytes]).reshape(sides)
 
 
@@ -360,49 +346,51 @@ class MaskBlocks:
     It never lies in memory as a whole: a block fits the cache and is written over by the next.
     """
 
-    def __init__(
-        self, key: bytes, nonce: int | bytes, shape: tuple[int, int], rows_each: int
-    ) -> None:
+    def __init__(self, key: bytes, shape: tuple[int, int], rows_each: int) -> None:
         self.shape, self.rows_each = shape, rows_each
-        self._key, self._nonce = key, nonce
+        self._key = key
 
     def __iter__(self) -> Iterator[np.ndarray]:
         columns, rows = self.shape
-        fill = _keystream(self._key, self._nonce, 8 * columns * rows)
+        fill = _keystream(self._key, 8 * columns * rows)
         room = np.empty(8 * columns * self.rows_each + _SPILL, np.uint8)
         for start in range(0, rows, self.rows_each):
             count = min(self.rows_each, rows - start)
-            nbytes = 8 * columns * count
-            for at in range(0, nbytes, len(_ZEROS)):
-                fill(room[at:], min(len(_ZEROS), nbytes - at))
-            yield _words(room[:nbytes]).reshape(columns, count)
+            fill(room, 8 * columns * count)
+            yield _words(room[: 8 * columns * count]).reshape(columns, count)
 
 
-def stream_pieces(key: bytes, nonce: int | bytes, nbytes: int, each: int) -> Iterator[np.ndarray]:
-    """The same keystream as bytes, so many at a time: every piece is written over by the next."""
-    fill = _keystream(key, nonce, nbytes)
-    room = np.empty(each + _SPILL, np.uint8)
-    for at in range(0, nbytes, each):
-        count = min(each, nbytes - at)
-        fill(room, count)
-        yield room[:count]
+def add_streams(ring: np.ndarray, added: Sequence[bytes], taken: Sequence[bytes]) -> None:
+    """Add the keystreams of some keys to a flat unsigned array, and take away those of others."""
+    step = _PIECE_BYTES // ring.dtype.itemsize
+    room = np.empty(_PIECE_BYTES + _SPILL, np.uint8)
+    for operation, keys in ((np.add, added), (np.subtract, taken)):
+        for key in keys:
+            fill = _keystream(key, ring.nbytes)
+            for at in range(0, ring.size, step):
+                part = ring[at : at + step]
+                fill(room, part.nbytes)
+                words = room[: part.nbytes].view(ring.dtype.newbyteorder("<"))
+                operation(part, words, out=part)
 
 
-_SPILL = 16  # update_into wants 15 bytes more than it writes
-
-
-def _keystream(key: bytes, nonce: int | bytes, nbytes: int) -> Callable[[np.ndarray, int], object]:
+def _keystream(key: bytes, nbytes: int) -> Callable[[np.ndarray, int], None]:
     """A function that writes the next bytes of the AES-256-CTR keystream into an array."""
     from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
     if len(key) != KEY_BYTES:
         raise CryptoError(f"a stream needs a key of {KEY_BYTES} bytes, this has {len(key)}")
     if nbytes >> 4 >= 1 << 32:
-        raise CryptoError(f"a stream of {nbytes:,} bytes is too long. Mend: one nonce per part")
-    counter = _nonce(nonce) + bytes(16 - NONCE_BYTES)
-    stream = Cipher(algorithms.AES(key), modes.CTR(counter)).encryptor()
+        raise CryptoError(f"a stream of {nbytes:,} bytes is too long. Mend: one key per part")
+    stream = Cipher(algorithms.AES(key), modes.CTR(bytes(16))).encryptor()
     zeros = memoryview(_ZEROS)
-    return lambda room, count: stream.update_into(zeros[:count], room[: count + _SPILL].data)
+
+    def fill(room: np.ndarray, count: int) -> None:
+        for at in range(0, count, len(_ZEROS)):
+            step = min(len(_ZEROS), count - at)
+            stream.update_into(zeros[:step], room[at : at + step + _SPILL].data)
+
+    return fill
 
 
 def _words(room: np.ndarray) -> np.ndarray:
@@ -411,20 +399,9 @@ def _words(room: np.ndarray) -> np.ndarray:
 
 def uniform(shape: int | tuple[int, ...]) -> np.ndarray:
     """Fresh uniform uint64 numbers that nobody can compute again (ten times os.urandom's speed)."""
-    return mask_stream(os.urandom(KEY_BYTES), 0, shape)
+    return mask_stream(os.urandom(KEY_BYTES), shape)
 
 
-def secret_permutation(count: int, key: bytes | None = None) -> np.ndarray:
-    """A permutation of 0 … count−1; with a key, the same one for all who hold the key."""
-    numbers = mask_stream(key if key is not None else os.urandom(KEY_BYTES), 0, count)
-    return np.argsort(numbers, kind="stable")
-
-
-def _nonce(nonce: int | bytes) -> bytes:
-    if isinstance(nonce, bytes):
-        if len(nonce) != NONCE_BYTES:
-            raise CryptoError(f"a nonce is {NONCE_BYTES} bytes, this has {len(nonce)}")
-        return nonce
-    if not 0 <= nonce < 1 << 96:
-        raise CryptoError(f"a nonce lies in 0 … 2^96−1, got {nonce}")
-    return int(nonce).to_bytes(NONCE_BYTES, "big")
+def secret_permutation(count: int) -> np.ndarray:
+    """A permutation of 0 … count−1 that nobody can draw again."""
+    return np.argsort(uniform(count), kind="stable")

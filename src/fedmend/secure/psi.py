@@ -26,14 +26,14 @@ from __future__ import annotations
 import hashlib
 import hmac
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from fedmend.errors import AlignmentError, CryptoError, Refused, TooFewCommon
-from fedmend.federation.federation import Crew, Each
+from fedmend.federation.bound import EVERY_RUN, declare
 from fedmend.federation.site import Alignment
 from fedmend.federation.wire import Sealed
 from fedmend.federation.worker import exposed
@@ -41,23 +41,13 @@ from fedmend.secure import okvs
 from fedmend.secure.channel import SealingWorker
 from fedmend.secure.group import TAG_BYTES, Scalar, hash_to_points, split, tags_of
 from fedmend.secure.identifiers import describe_ids, normalised, type_of_ids
-from fedmend.secure.keys import secret_permutation
+from fedmend.secure.keys import pack, secret_permutation
 
 if TYPE_CHECKING:
     from fedmend.federation.site import Site
 
-__all__ = [
-    "MatchWorker",
-    "PairWorker",
-    "Progress",
-    "StarWorker",
-    "choose_hub",
-    "match_pair",
-    "match_star",
-]
+__all__ = ["MatchWorker", "PairWorker", "SameOrderWorker", "StarWorker"]
 
-Progress = Callable[[str, int, int], None]
-CHUNK = 4096
 SHARE_BYTES = 16
 
 
@@ -192,25 +182,36 @@ class MatchWorker(SealingWorker):
         return message["data"]
 
 
-# ---------------------------------------------------------------------------- party side, two
-
-
-class PairWorker(MatchWorker):
-    """One of two parties of ECDH-PSI."""
+class _BlindingWorker(MatchWorker):
+    """A worker that blinds its ids, in an order that is nobody's business."""
 
     def __init__(self, site: Site, scope: str = "train", **params: Any) -> None:
         super().__init__(site, scope, **params)
         self._scalar = Scalar()
         self._order = secret_permutation(len(self.keys))
+
+    def _blinded(self, keys: list[bytes]) -> bytes:
+        return self._scalar.times(hash_to_points(keys), sender=self.site.name)
+
+    def _next_blinded(self, start: int, count: int) -> bytes:
+        return self._blinded([self.keys[row] for row in self._order[start : start + count]])
+
+
+# ---------------------------------------------------------------------------- party side, two
+
+
+class PairWorker(_BlindingWorker):
+    """One of two parties of ECDH-PSI."""
+
+    def __init__(self, site: Site, scope: str = "train", **params: Any) -> None:
+        super().__init__(site, scope, **params)
         self._own: list[bytes] = []
         self._theirs: list[bytes] = []
 
     @exposed(kind="hashed-id")
     def blinded(self, start: int, count: int, to: str) -> Sealed:
-        """The next own ids under the own scalar, in an order that is nobody's business."""
-        some = [self.keys[row] for row in self._order[start : start + count]]
-        me = self.site.name
-        return self._pack(self._scalar.times(hash_to_points(some), sender=me), to)
+        """The next own ids under the own scalar."""
+        return self._pack(self._next_blinded(start, count), to)
 
     @exposed(kind="hashed-id", takes={"box": "hashed-id"})
     def tagged(self, box: Sealed, sender: str) -> Sealed:
@@ -248,13 +249,11 @@ class PairWorker(MatchWorker):
 # ---------------------------------------------------------------------------- party side, more
 
 
-class StarWorker(MatchWorker):
+class StarWorker(_BlindingWorker):
     """One of three or more parties; the hub calls `blinded` … `invite`, the others the rest."""
 
     def __init__(self, site: Site, scope: str = "train", **params: Any) -> None:
         super().__init__(site, scope, **params)
-        self._scalar = Scalar()
-        self._order = secret_permutation(len(self.keys))
         self._outputs: list[bytes] = []  # of the own secret function (others), in table order
         self._theirs: dict[str, list[bytes]] = {}  # of each other's, on the hub's shuffled ids
         self._group = b""  # the key that all parties share in the end
@@ -262,8 +261,7 @@ class StarWorker(MatchWorker):
     @exposed(kind="hashed-id")
     def blinded(self, start: int, count: int, to: list[str]) -> dict[str, Sealed]:
         """Hub: the next own ids under the own scalar, for each of the others."""
-        some = [self.keys[row] for row in self._order[start : start + count]]
-        points = self._scalar.times(hash_to_points(some), sender=self.site.name)
+        points = self._next_blinded(start, count)
         return {party: self._pack(points, party) for party in to}
 
     @exposed(kind="hashed-id", takes={"box": "hashed-id"})
@@ -283,8 +281,7 @@ class StarWorker(MatchWorker):
     @exposed(kind="control")
     def digest_own(self, start: int, count: int) -> None:
         """Others: the own secret function on the next own ids."""
-        me, some = self.site.name, self.keys[start : start + count]
-        points = self._scalar.times(hash_to_points(some), sender=me)
+        me, points = self.site.name, self._blinded(self.keys[start : start + count])
         self._outputs += split(tags_of(points, me), me, TAG_BYTES)
 
     @exposed(kind="hashed-id")
@@ -364,75 +361,42 @@ def _words(values: list[bytes]) -> np.ndarray:
     return np.frombuffer(b"".join(values), "<u8").astype(np.uint64).reshape(len(values), 2)
 
 
-# ---------------------------------------------------------------------------- coordinator side
+# ---------------------------------------------------------------------------- the same order
 
 
-def match_pair(
-    crew: Crew,
-    rows: Mapping[str, int],
-    *,
-    progress: Progress | None = None,
-    chunk: int = CHUNK,
-) -> int:
-    """Run the two-party protocol over introduced `PairWorker`s; the size of the intersection."""
-    one, other = rows
-    across = {one: other, other: one}
-    total = max(rows.values())
-    for start in range(0, total, chunk):
-        blinded = crew.blinded(start, chunk, Each(across))
-        tagged = crew.tagged(Each(_swapped(blinded, across)), Each(across))
-        crew.keep(Each(_swapped(tagged, across)), Each(across))
-        if progress is not None:
-            progress("blinding ids", min(start + chunk, total), total)
-    found = crew.settle(Each(across))
-    return _same_everywhere(found)
+class SameOrderWorker(MatchWorker):
+    """Shows, by a digest under a secret of the parties, that all tables list the same ids."""
+
+    def __init__(self, site: Site, scope: str = "train", **params: Any) -> None:
+        super().__init__(site, scope, **params)
+        self._salt = b""
+
+    @exposed(kind="hashed-id")
+    def salt(self, to: list[str]) -> dict[str, Sealed]:
+        """Draw the secret under which ids are digested, for the other parties only."""
+        self._salt = os.urandom(32)
+        return {party: self._pack(self._salt, party) for party in to}
+
+    @exposed(kind="control", takes={"box": "hashed-id"})
+    def take_salt(self, box: Sealed, sender: str) -> None:
+        self._salt = self._unpack(box, sender)
+
+    @exposed(kind="hashed-id")
+    def digest(self) -> bytes:
+        """One digest of all ids in table order; says nothing to who does not know the salt."""
+        if len(self._salt) != 32:
+            raise CryptoError(f"party {self.site.name!r} has no salt yet. Mend: introduce first")
+        digest = hashlib.blake2b(key=self._salt, digest_size=32)
+        ids = self.table.ids
+        if self.rule == "exact" and type_of_ids(ids) == "integers":
+            digest.update(b"integers")
+            digest.update(ids.astype("<i8").tobytes())
+        else:
+            digest.update(b"keys")
+            digest.update(pack(*self.keys))
+        self.common = np.arange(len(ids))
+        self._keep_found(digest.digest(), self.met)
+        return digest.digest()
 
 
-def match_star(
-    hub: Crew,
-    others: Crew,
-    rows: Mapping[str, int],
-    *,
-    progress: Progress | None = None,
-    chunk: int = CHUNK,
-) -> int:
-    """Run the protocol for three and more over introduced `StarWorker`s; the intersection's size.
-
-    hub: a crew of one, the party in the middle (`choose_hub`); others: all the rest.
-    """
-    (middle,), rest = hub, list(others)
-    centre = hub[middle]
-    for start in range(0, rows[middle], chunk):
-        boxes = centre.blinded(start, chunk, rest)
-        centre.unblind(others.evaluated(Each(boxes), middle))
-        if progress is not None:
-            progress(
-                f"blinding the ids of {middle}", min(start + chunk, rows[middle]), rows[middle]
-            )
-    largest = max(rows[party] for party in rest)
-    for start in range(0, largest, chunk):
-        others.digest_own(start, chunk)
-        if progress is not None:
-            progress("preparing the other ids", min(start + chunk, largest), largest)
-    found = centre.settle(others.shares(middle))
-    agreed = others.recognise(Each(centre.invite(rest)), middle)
-    return _same_everywhere({middle: found, **agreed})
-
-
-def choose_hub(rows: Mapping[str, int]) -> str:
-    """The party with the fewest rows: its ids are blinded once for every other party."""
-    return min(sorted(rows), key=rows.__getitem__)
-
-
-def _swapped(boxes: Mapping[str, Sealed], across: Mapping[str, str]) -> dict[str, Sealed]:
-    return {across[party]: box for party, box in boxes.items()}
-
-
-def _same_everywhere(found: Mapping[str, int]) -> int:
-    if len(set(found.values())) != 1:
-        told = ", ".join(f"{party!r} {count}" for party, count in found.items())
-        raise AlignmentError(
-            f"the parties found different numbers of common ids ({told}). "
-            "Mend: start the alignment anew; the same fedmend version at all parties"
-        )
-    return next(iter(found.values()))
+declare(EVERY_RUN, PairWorker, StarWorker, SameOrderWorker)

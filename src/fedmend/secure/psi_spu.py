@@ -31,11 +31,11 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from fedmend.errors import AlignmentError, ConfigError, Refused
-from fedmend.federation.federation import Crew
+from fedmend.federation.bound import EVERY_RUN, declare
 from fedmend.federation.worker import exposed
-from fedmend.secure.psi import MatchWorker, Progress
+from fedmend.secure.psi import MatchWorker
 
-__all__ = ["SpuWorker", "match_spu", "spu_python"]
+__all__ = ["PARTNER_ADDRESSES", "SpuWorker"]
 
 logger = logging.getLogger(__name__)
 
@@ -126,25 +126,6 @@ class SpuWorker(MatchWorker):
             )
 
 
-def match_spu(crew: Crew, rows: Mapping[str, int], *, progress: Progress | None = None) -> int:
-    """Run RR22 over two introduced `SpuWorker`s; the size of the intersection."""
-    addresses = crew.address()
-    if len(set(addresses.values())) != len(addresses):
-        raise ConfigError(
-            f"the parties give the same address {next(iter(addresses.values()))!r}. Mend: on one "
-            f"machine leave {ADDRESS_VARIABLE} unset, elsewhere give each party its own"
-        )
-    found = crew.intersect(addresses)
-    if progress is not None:
-        progress("spu", max(rows.values()), max(rows.values()))
-    if len(set(found.values())) != 1:
-        raise AlignmentError(
-            f"the parties found different numbers of common ids ({found}). "
-            "Mend: start the alignment anew; the same spu version at both parties"
-        )
-    return next(iter(found.values()))
-
-
 def spu_python(party: str) -> str:
     """The interpreter that has spu, as this party's environment names it."""
     python = os.environ.get(PYTHON_VARIABLE)
@@ -187,3 +168,6 @@ def _run_child(party: str, peer: str, job: Mapping[str, object], folder: Path) -
             f"Mend: check {PYTHON_VARIABLE} and that the parties reach each other; or mode='ecdh'"
         )
     logger.debug("spu finished at %s", party)
+
+
+declare(EVERY_RUN, SpuWorker)

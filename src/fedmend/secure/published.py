@@ -17,19 +17,15 @@ from __future__ import annotations
 
 import math
 import secrets
-import warnings
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from fedmend.errors import ConfigError, CryptoError, MissingExtra, PrivacyWarning
+from fedmend.errors import ConfigError, CryptoError, MissingExtra
 from fedmend.federation.wire import Sealed
 from fedmend.federation.worker import exposed
-from fedmend.secure.product_worker import ProductWorker
-
-if TYPE_CHECKING:
-    from fedmend.federation.federation import Crew
+from fedmend.secure.columns import Products, ProductWorker
 
 __all__ = ["Paillier", "PublishedProducts", "PublishedWorker"]
 
@@ -131,52 +127,23 @@ class PublishedWorker(ProductWorker):
         return [sum(int(value) ** 2 for value in column) for column in self.columns.values]
 
 
-class PublishedProducts:
+class PublishedProducts(Products):
     """The coordinator as key holder."""
 
-    def __init__(self, crew: Crew, fixed: str, changing: str, key_bits: int = 2048) -> None:
-        self.crew, self.fixed, self.changing = crew, fixed, changing
-        self.key = Paillier.generate(key_bits)
-        warnings.warn(
-            "mode='published' shows the coordinator the difference of every row: for reference "
-            "only. Mend: mode='bfv'",
-            PrivacyWarning,
-            stacklevel=4,
-        )
-
-    def squared_differences(
-        self, fixed: Mapping[str, Any], changing: Mapping[str, Any]
-    ) -> list[list[int]]:
-        """The sum of squared differences for every pair of columns."""
-        a, b, n = self.crew[self.fixed], self.crew[self.changing], self.key.modulus
-        sums = []
-        for at in range(len(fixed["names"])):
-            box = a.encrypt_column(n, self.changing, at)
-            columns = [
-                self.key.from_bytes(data, fixed["rows"])
-                for data in b.differences(n, box, self.fixed)
-            ]
-            sums.append([sum(self.key.decrypt(cell) ** 2 for cell in column) for column in columns])
-        return sums
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.key = Paillier.generate(self.key_bits)
 
     def products(
-        self,
-        fixed: dict[str, Any],
-        changing: dict[str, Any],
-        to: str | None,
-        store: str,
-        largest: int,
-    ) -> np.ndarray | None:
-        squares = self.squared_differences(fixed, changing)
-        own, others = self.crew[self.fixed].square_sums(), self.crew[self.changing].square_sums()
-        values = np.array(
-            [
-                [(one + other - d) // 2 for other, d in zip(others, row, strict=True)]
-                for one, row in zip(own, squares, strict=True)
-            ],
-            dtype=np.int64,
-        )
-        if to is None:
-            return values
-        self.crew[to].learn(values, store)
-        return None
+        self, fixed: Mapping[str, Any], changing: Mapping[str, Any], *_: Any
+    ) -> np.ndarray:
+        own, others = self.a.square_sums(), self.b.square_sums()
+        values = np.empty((len(own), len(others)), dtype=np.int64)
+        for i in range(len(own)):
+            box = self.a.encrypt_column(self.key.modulus, self.changing, i)
+            columns = self.b.differences(self.key.modulus, box, self.fixed)
+            for j, data in enumerate(columns):
+                cells = self.key.from_bytes(data, fixed["rows"])
+                squared_differences = sum(self.key.decrypt(cell) ** 2 for cell in cells)
+                values[i, j] = (own[i] + others[j] - squared_differences) // 2
+        return values

@@ -2,10 +2,14 @@
 
 A thin wrapper. It adds what the binding lacks and a protocol needs:
 
-- numpy coefficients in and out, and objects as bytes without files (`seal_bytes`);
-- a frame around every object that travels. Bytes that are truncated, damaged, of another sort or
-  made with other parameters give a `CryptoError` before SEAL sees them, and what SEAL then loads
-  is checked once more (`is_valid_for`, level, form);
+- numpy coefficients in and out, and objects as bytes without files: the binding saves and loads by
+  path only, so they pass through anonymous memory (``memfd``) that has no name in any file system
+  and ends with the call. What is written here by hand has SEAL's own uncompressed form (version
+  4.3, that of the pinned TenSEAL 0.3.18; golden tests hold it in place);
+- a frame around every object that travels: its sort, parameters and digest. Bytes that are
+  truncated, damaged, of another sort or made with other parameters give a `CryptoError` before SEAL
+  sees them, and what SEAL then loads is checked once more (`is_valid_for`, level, form). The digest
+  finds damage; against a deliberate forger the frame must travel in a sealed box;
 - noise flooding, for which SEAL has no call of its own.
 
 Secret keys have no form in bytes here: they live in the memory of the party that made them.
@@ -14,6 +18,8 @@ Secret keys have no form in bytes here: they live in the memory of the party tha
 from __future__ import annotations
 
 import hashlib
+import hmac
+import os
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -24,9 +30,21 @@ import numpy as np
 
 from fedmend.errors import CryptoError
 from fedmend.secure.keys import uniform
-from fedmend.secure.seal_bytes import array_bytes, frame, loaded, saved, unframe, with_header
 
 __all__ = ["BFVParameters", "Keys", "SealContext", "uniform_below_power"]
+
+SEAL_MAGIC = 0xA15E
+SEAL_VERSION = (4, 3)
+FRAME_MAGIC = b"FMHE"
+FRAME_VERSION = 1
+
+# magic, header size, major, minor, compression, reserved, size of header and all that follows
+_SEAL_HEADER = struct.Struct("<HBBBBHQ")
+# magic, version, sort, fingerprint of the parameters, digest of all this and the payload
+_FRAME = struct.Struct("<4sBB16s16s")
+_SORTS = {"ciphertext": 1, "public key": 2}
+_COMPRESSIONS = (0, 2)  # none, zstandard
+_SLACK = 4096  # what headers and incompressible data may add to an object's raw size
 
 
 @dataclass(frozen=True)
@@ -58,13 +76,14 @@ class SealContext:
     >>> keys = context.generate_keys()
     >>> data = context.encrypt(keys.public, np.arange(-3, 3))
     >>> context.decrypt(keys.secret, data)[:6]
-    array([-3, -2, -1,  0,  1,  2])
+    array([65533, 65534, 65535,     0,     1,     2], dtype=uint64)
     """
 
     def __init__(self, parameters: BFVParameters) -> None:
         import tenseal.sealapi as api
 
         self.parameters = parameters
+        self.degree, self.plain_modulus = parameters.degree, parameters.plain_modulus
         self._api = api
         try:
             primes = api.CoeffModulus.Create(parameters.degree, list(parameters.prime_bits))
@@ -83,14 +102,6 @@ class SealContext:
         self.evaluator = api.Evaluator(self.raw)
 
     # ------------------------------------------------------------------ facts
-
-    @property
-    def degree(self) -> int:
-        return self.parameters.degree
-
-    @property
-    def plain_modulus(self) -> int:
-        return self.parameters.plain_modulus
 
     @cached_property
     def primes(self) -> tuple[int, ...]:
@@ -126,13 +137,6 @@ class SealContext:
         return self._frame("ciphertext", saved(seeded))
 
     def decrypt(
-        self, secret: Any, ciphertext: Any, positions: Sequence[int] | np.ndarray | None = None
-    ) -> np.ndarray:
-        """Signed coefficients (int64), all N of them or those at `positions`."""
-        values = self.decrypt_residues(secret, ciphertext, positions)
-        return centred(values, self.plain_modulus)
-
-    def decrypt_residues(
         self, secret: Any, ciphertext: Any, positions: Sequence[int] | np.ndarray | None = None
     ) -> np.ndarray:
         """Coefficients as residues in [0, t) (uint64)."""
@@ -233,9 +237,6 @@ class SealContext:
     def public_key_bytes(self, public: Any) -> bytes:
         return self._frame("public key", saved(public))
 
-    def plaintext_bytes(self, plaintext: Any) -> bytes:
-        return self._frame("plaintext", saved(plaintext))
-
     def load_ciphertext(self, data: bytes, *, level: int = 0) -> Any:
         """A ciphertext of two polynomials, `level` primes below a fresh one; else CryptoError."""
         payload = self._unframe("ciphertext", data, 2 * len(self.primes))
@@ -253,18 +254,11 @@ class SealContext:
             raise CryptoError("the public key is not at the level of keys")
         return key
 
-    def load_plaintext(self, data: bytes) -> Any:
-        payload = self._unframe("plaintext", data, 1)
-        plaintext = self._checked(self._api.Plaintext(), payload, "plaintext")
-        if plaintext.is_ntt_form():
-            raise CryptoError("the plaintext is in NTT form")
-        return plaintext
-
     def _frame(self, sort: str, payload: bytes) -> bytes:
-        return frame(sort, self.parameters.fingerprint, payload)
+        return _framed(sort, self.parameters.fingerprint, payload)
 
     def _unframe(self, sort: str, data: bytes, polynomials: int) -> bytes:
-        return unframe(sort, self.parameters.fingerprint, data, 8 * self.degree * polynomials)
+        return _unframed(sort, self.parameters.fingerprint, data, 8 * self.degree * polynomials)
 
     def _checked(self, target: Any, payload: bytes, sort: str) -> Any:
         self._load(target, payload, sort)
@@ -279,13 +273,92 @@ class SealContext:
             raise CryptoError(f"SEAL does not accept the {sort}: {error}") from error
 
 
+# ---------------------------------------------------------------------------------- bytes
+
+
+def _framed(sort: str, fingerprint: bytes, payload: bytes) -> bytes:
+    """A saved object with what it is in front; `fingerprint` is that of the parameters."""
+    digest = _digest(_SORTS[sort], fingerprint, payload)
+    return _FRAME.pack(FRAME_MAGIC, FRAME_VERSION, _SORTS[sort], fingerprint, digest) + payload
+
+
+def _unframed(sort: str, fingerprint: bytes, data: bytes, raw_size: int) -> bytes:
+    """The saved object in a frame of this sort, of about `raw_size` bytes; else `CryptoError`."""
+    limit = _FRAME.size + raw_size + _SLACK
+    if not isinstance(data, bytes) or not _FRAME.size < len(data) <= limit:
+        size = f"{len(data)} bytes" if isinstance(data, bytes) else type(data).__name__
+        raise CryptoError(f"not a {sort}: {size}, where at most {limit} bytes were expected")
+    magic, version, code, theirs, digest = _FRAME.unpack_from(data)
+    if (magic, version) != (FRAME_MAGIC, FRAME_VERSION):
+        raise CryptoError(f"not a {sort}: wrong first bytes")
+    if code != _SORTS[sort]:
+        raise CryptoError(f"not a {sort}, but an object of another sort")
+    if theirs != fingerprint:
+        raise CryptoError(
+            f"the {sort} was made with other parameters. Mend: both parties must use the same "
+            "fedmend version and settings"
+        )
+    payload = data[_FRAME.size :]
+    if not hmac.compare_digest(digest, _digest(code, fingerprint, payload)):
+        raise CryptoError(f"the {sort} is damaged or cut off. Mend: send it again")
+    _check_seal_header(sort, payload)
+    return payload
+
+
+def _digest(code: int, fingerprint: bytes, payload: bytes) -> bytes:
+    state = hashlib.blake2b(bytes((code,)), digest_size=16, person=b"fedmend frame")
+    state.update(fingerprint)
+    state.update(payload)
+    return state.digest()
+
+
+def saved(thing: Any) -> bytes:
+    """What SEAL writes of an object."""
+    with open(os.memfd_create("fedmend", os.MFD_CLOEXEC), "rb") as room:
+        thing.save(f"/proc/self/fd/{room.fileno()}")
+        return room.read()
+
+
+def loaded(context: Any, target: Any, payload: bytes) -> Any:
+    """`target`, filled with what SEAL reads; raises as SEAL does."""
+    with open(os.memfd_create("fedmend", os.MFD_CLOEXEC), "wb", buffering=0) as room:
+        view = memoryview(payload)
+        while view:
+            view = view[room.write(view) :]
+        target.load(context, f"/proc/self/fd/{room.fileno()}")
+    return target
+
+
+def with_header(body: bytes) -> bytes:
+    """An object's content as SEAL would save it, uncompressed."""
+    size = _SEAL_HEADER.size + len(body)
+    return _SEAL_HEADER.pack(SEAL_MAGIC, _SEAL_HEADER.size, *SEAL_VERSION, 0, 0, size) + body
+
+
+def array_bytes(values: np.ndarray) -> bytes:
+    """A row of uint64 as SEAL saves its arrays."""
+    words = np.ascontiguousarray(values, dtype="<u8")
+    return with_header(struct.pack("<Q", len(words)) + words.tobytes())
+
+
+def _check_seal_header(sort: str, payload: bytes) -> None:
+    if len(payload) < _SEAL_HEADER.size:
+        raise CryptoError(f"the {sort} is cut off. Mend: send it again")
+    magic, head, major, minor, compression, reserved, size = _SEAL_HEADER.unpack_from(payload)
+    if magic != SEAL_MAGIC or head != _SEAL_HEADER.size or reserved != 0:
+        raise CryptoError(f"the {sort} does not have the form of a SEAL object")
+    if (major, minor) != SEAL_VERSION:
+        raise CryptoError(
+            f"the {sort} was written by SEAL {major}.{minor}, here runs "
+            f"{SEAL_VERSION[0]}.{SEAL_VERSION[1]}. Mend: install the same fedmend version"
+        )
+    if compression not in _COMPRESSIONS:
+        raise CryptoError(f"the {sort} is compressed in a way that is not admitted")
+    if size != len(payload):
+        raise CryptoError(f"the {sort} says {size} bytes and has {len(payload)}")
+
+
 # ---------------------------------------------------------------------------------- numbers
-
-
-def centred(residues: np.ndarray, modulus: int) -> np.ndarray:
-    """Residues in [0, modulus) as int64 in [-modulus/2, modulus/2)."""
-    values = residues.astype(np.int64)
-    return np.where(values >= (modulus + 1) // 2, values - modulus, values)
 
 
 def uniform_below_power(bits: int, count: int) -> np.ndarray:

@@ -7,21 +7,40 @@
 
     secure_sum(fed, ["age", "income"], per="total", mode="he").values
 
-Modes: `masks` (pairwise masks, Bonawitz et al. 2017; far the cheapest), `he` (BFV; a party
-holds the key, the coordinator blinds what it lets decrypt; the InC paper's setting with the key in
-the right place), `none` (simulation: everything in the clear, refused by default policies). All
-three give the same numbers bit for bit. The roles follow the protocol and look at what they see.
+A method that wants sums of its own arrays either offers them by name at the site, for a `SumWorker`
+beside its own worker (``offer_summand(self.site, "votes", one_hot, kind="label")``), or makes its
+worker a `SumWorker` and overrides :meth:`SumWorker.summand`.
+
+Modes, all three with the same numbers bit for bit; the roles follow the protocol and look at what
+they see:
+
+``masks``
+    Party i sends x_i + Σ_{j>i} m_ij − Σ_{j<i} m_ij modulo 2^w, where the stream m_ij comes of a
+    secret that only i and j share (Bonawitz et al. 2017, section 4.1). Any K − 1 of the messages
+    are uniform and independent; all K add up to Σ x_i. The ring is the narrowest of 8, 16, 32 and
+    64 bits that holds every sum the agreed range allows. When a party may drop out, each adds a
+    mask of its own whose seed it opens only after everybody's message has arrived. Without it, a
+    message that comes late would complete the sum of all beside the sum of the rest, and the
+    difference is one party's array.
+``he``
+    BFV (`sums_he`): a party holds the key, the coordinator blinds what it lets decrypt. The InC
+    paper's setting with the key in the right place.
+``none``
+    Simulation: everything in the clear, refused by default policies.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
+import os
 import warnings
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from dataclasses import asdict, dataclass
+from fractions import Fraction
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
 import numpy as np
 
@@ -33,25 +52,558 @@ from fedmend.errors import (
     PartyAbsent,
     PartyFailed,
     PrivacyWarning,
+    Refused,
 )
-from fedmend.federation import Each
 from fedmend.federation.bound import declare
-from fedmend.secure.sums_masks import check_total, ring_of, total_of
-from fedmend.secure.sums_numbers import SumForm
-from fedmend.secure.sums_worker import LEAST_PARTIES, ColumnSumWorker, SumWorker, offer_summand
+from fedmend.federation.crew import Each, for_party
+from fedmend.federation.kinds import REFUSED_BY_DEFAULT
+from fedmend.federation.ledger import COORDINATOR
+from fedmend.federation.rows import Asked
+from fedmend.federation.wire import Sealed
+from fedmend.federation.worker import Exposure, exposed
+from fedmend.secure.bounds import admit_bound
+from fedmend.secure.channel import SealingWorker
+from fedmend.secure.keys import KEY_BYTES, add_streams
+from fedmend.secure.sums_he import (
+    Packing,
+    add_blinded,
+    context,
+    decrypt_all,
+    encrypt_all,
+    unblind,
+)
 
 if TYPE_CHECKING:
     from fedmend.federation import Crew, Federation
+    from fedmend.federation.site import Site
 
-__all__ = ["Sum", "SumSession", "SumWorker", "offer_summand", "secure_sum"]
+__all__ = [
+    "MODES",
+    "Sum",
+    "SumForm",
+    "SumSession",
+    "SumWorker",
+    "Summand",
+    "offer_summand",
+    "ring_of",
+    "secure_sum",
+    "total_of",
+]
 
 Mode = Literal["masks", "he", "none"]
-MODES: tuple[str, ...] = ("masks", "he", "none")
+MODES: tuple[str, ...] = get_args(Mode)
+LEAST_PARTIES = 2
+LARGEST_SUM = (1 << 63) - 1
+MAX_FRACTION_BITS = 52
+_CHUNK = 1 << 16  # values that stay in the cache from the first look to the last
+_SHELF = "secure.sums"
 # Rounds are numbered once per process, so that two sessions over one crew do not collide.
 _ROUNDS = itertools.count(1)
 # What comes of a party that is gone (connections and time-outs are OSErrors); everything else is
 # the party's own answer.
 _ABSENCE = (PartyAbsent, PartyFailed, OSError)
+
+
+# ---------------------------------------------------------------------------------- numbers
+
+
+@dataclass(frozen=True)
+class SumForm:
+    """The form of a summand: integers in [low, high], each standing for itself / 2^fraction_bits.
+
+    Every value v becomes round(v · 2^f) − low, an integer in [0, span]. With f = 0 that is exact;
+    with f fraction bits the sum of K parties is off by at most K · 2^-(f+1). The range is declared,
+    never measured: a bound taken from the data would tell the coordinator the largest value, and a
+    sum that leaves the ring would be wrong without a sign.
+
+    >>> form = SumForm.of((-1.5, 1.5), fraction_bits=2, parties=3)
+    >>> form.low, form.high, form.error_bound(3)
+    (-6, 6, 0.375)
+    >>> form.encode(np.array([0.25, -1.5]), party="bank", name="x", dtype=np.uint8)
+    array([7, 0], dtype=uint8)
+    """
+
+    low: int
+    high: int
+    fraction_bits: int | None = None
+
+    @classmethod
+    def of(
+        cls, between: tuple[float, float] | None, *, fraction_bits: int | None, parties: int
+    ) -> SumForm:
+        """The form for values in `between` (in their own unit); None is the widest that fits."""
+        if fraction_bits is not None and not 1 <= fraction_bits <= MAX_FRACTION_BITS:
+            raise ConfigError(
+                f"fraction_bits must lie in 1 … {MAX_FRACTION_BITS}, got {fraction_bits}. "
+                "Mend: 16 gives five decimal digits; None is for integers"
+            )
+        if between is None:
+            bound = LARGEST_SUM // parties
+            return cls(-bound, bound, fraction_bits)
+        low, high = between
+        if not (math.isfinite(low) and math.isfinite(high) and low <= high):
+            raise ConfigError(
+                f"between must be (lowest, highest) with finite numbers, got {between}"
+            )
+        # Fractions do not overflow; whether the range fits is for `check` to say.
+        lowest, highest = (Fraction(bound) * (1 << (fraction_bits or 0)) for bound in between)
+        form = cls(math.floor(lowest), math.ceil(highest), fraction_bits)
+        form.check(parties)
+        return form
+
+    @classmethod
+    def from_wire(cls, settings: Mapping[str, Any]) -> SumForm:
+        """The other way round of `asdict`."""
+        low, high, bits = (settings.get(key) for key in ("low", "high", "fraction_bits"))
+        whole = isinstance(low, int) and isinstance(high, int) and low <= high
+        if not whole or not (bits is None or isinstance(bits, int)):
+            raise CryptoError(f"not the form of a sum: {dict(settings)!r}")
+        return cls(int(low), int(high), bits)  # type: ignore[arg-type]
+
+    @property
+    def span(self) -> int:
+        return self.high - self.low
+
+    @property
+    def unit(self) -> float:
+        return 1.0 if self.fraction_bits is None else 2.0**-self.fraction_bits
+
+    @property
+    def bound(self) -> str:
+        """The range in words, exactly."""
+        unit = "" if self.fraction_bits is None else f" / 2^{self.fraction_bits}"
+        return f"[{self.low}, {self.high}]{unit}"
+
+    def error_bound(self, parties: int) -> float:
+        """How far the sum of so many parties may be from the exact one, per entry.
+
+        Beyond 2^53 units (2^-fraction_bits each) float64's own rounding of the sum comes on top.
+        """
+        return 0.0 if self.fraction_bits is None else parties * self.unit / 2
+
+    def check(self, parties: int) -> None:
+        """Refuse a range whose sums do not fit into 64 bits."""
+        largest = max(abs(self.low), abs(self.high))
+        if largest * parties > LARGEST_SUM:
+            worst = largest / (1 << (self.fraction_bits or 0))
+            raise ConfigError(
+                f"{parties} parties with values up to {worst:.6g}"
+                + (f" and {self.fraction_bits} fraction bits" if self.fraction_bits else "")
+                + f" could sum up to more than 2^63. Mend: keep |value| within "
+                f"{LARGEST_SUM // parties * self.unit:.6g}, or use fewer fraction bits"
+            )
+
+    # ------------------------------------------------------------------ at a party
+
+    def encode(self, values: np.ndarray, *, party: str, name: str, dtype: Any) -> np.ndarray:
+        """round(value · 2^f) − low as a flat unsigned array; `DataError` for what is outside."""
+        if values.dtype.kind not in "biuf":
+            raise DataError(
+                f"the summand {name!r} is of type {values.dtype}, not numeric",
+                party=party,
+                mend="give an array of integers or floats",
+            )
+        flat = values.reshape(-1)
+        encoded = np.empty(flat.size, dtype)
+        for at in range(0, flat.size, _CHUNK):
+            whole = self._whole(flat[at : at + _CHUNK], party, name)
+            # As Python numbers: numpy would round the bounds to the array's own type.
+            if not (whole.min().item() >= self.low and whole.max().item() <= self.high):
+                raise self._outside(flat, party, name)
+            encoded[at : at + _CHUNK] = self._shifted(whole)
+        return encoded
+
+    def _whole(self, part: np.ndarray, party: str, name: str) -> np.ndarray:
+        """Integers, as integers or as floats that hold them exactly; NaN and inf stay."""
+        if self.fraction_bits is not None:
+            with np.errstate(over="ignore"):
+                scaled = part.astype(np.float64, copy=False) * float(1 << self.fraction_bits)
+            return np.rint(scaled, out=scaled)
+        if part.dtype.kind != "f":
+            return part
+        whole = np.rint(part)
+        uneven = (whole != part) & np.isfinite(part)
+        if uneven.any():
+            raise DataError(
+                f"the summand {name!r} is not whole",
+                party=party,
+                column=name,
+                value=float(part[uneven][0]),
+                mend="give fraction_bits=16 (say) to sum real numbers in fixed point",
+            )
+        return whole
+
+    def _shifted(self, whole: np.ndarray) -> np.ndarray:
+        if self.low == 0:
+            return whole
+        if whole.dtype == np.float64 and max(self.high, -self.low, self.span) < 1 << 53:
+            return np.subtract(whole, float(self.low), out=whole)
+        # Modulo 2^64: right whatever the sign, since the true difference lies in [0, span].
+        return whole.astype(np.int64).view(np.uint64) - np.uint64(self.low % (1 << 64))
+
+    def _outside(self, flat: np.ndarray, party: str, name: str) -> DataError:
+        low, high = self.low * self.unit, self.high * self.unit
+        problem = f"the summand {name!r} leaves the agreed range [{low:.12g}, {high:.12g}]"
+        mend = "give between=(lowest, highest) that holds for all parties, or clip"
+        lowest, highest = flat.min().item(), flat.max().item()
+        value = lowest if low - lowest > highest - high else highest
+        if flat.dtype.kind == "f" and not np.isfinite(flat).all():
+            problem = f"the summand {name!r} has values that are missing or infinite"
+            value, mend = float(flat[~np.isfinite(flat)][0]), "fill or clip them before summing"
+        return DataError(problem, party=party, column=name, value=value, mend=mend)
+
+    # ------------------------------------------------------------------ at the coordinator
+
+    def decode(self, totals: np.ndarray, shape: tuple[int, ...], parties: int) -> np.ndarray:
+        """Sums of shifted values (unsigned) as int64, or float64 in fixed point."""
+        dtype = np.int64 if self.fraction_bits is None else np.float64
+        values: np.ndarray = np.empty(totals.size, dtype)
+        offset = np.uint64(parties * self.low % (1 << 64))
+        for at in range(0, totals.size, _CHUNK):
+            whole = totals[at : at + _CHUNK].astype(np.uint64)
+            if self.low:
+                whole += offset
+            values[at : at + _CHUNK] = whole.view(np.int64)
+            if self.fraction_bits is not None:
+                values[at : at + _CHUNK] *= self.unit
+        return values.reshape(shape)
+
+
+def ring_of(form: SumForm, parties: int) -> np.dtype:
+    """The narrowest unsigned type in which so many summands of this form add up without loss."""
+    form.check(parties)
+    return np.min_scalar_type(parties * form.span)
+
+
+def total_of(
+    messages: Mapping[str, np.ndarray], dtype: np.dtype, size: int, seeds: Mapping[str, bytes]
+) -> np.ndarray:
+    """The sum of shifted values: all messages added up, the opened masks taken away."""
+    total = np.zeros(size, dtype)
+    for party, array in messages.items():
+        array_like = isinstance(array, np.ndarray)
+        if not array_like or (array.dtype, array.shape) != (dtype, total.shape):
+            seen = f"{array.dtype} {array.shape}" if array_like else type(array).__name__
+            raise CryptoError(
+                f"party {party!r} sent {seen} where {dtype} {total.shape} was due: it was cut off "
+                "or altered. Mend: start the sum anew"
+            )
+        np.add(total, array, out=total)
+    for party, seed in seeds.items():
+        if not isinstance(seed, bytes) or len(seed) != KEY_BYTES:
+            raise CryptoError(f"party {party!r}: the seed of its mask is not {KEY_BYTES} bytes")
+    add_streams(total, (), list(seeds.values()))
+    return total
+
+
+# ---------------------------------------------------------------------------------- the party
+
+
+class Summand(NamedTuple):
+    """An array to be summed, what it is in the clear, and what the sum over the parties is."""
+
+    values: np.ndarray
+    kind: str
+    opens: str
+
+
+def offer_summand(
+    site: Site, name: str, values: np.ndarray, *, kind: str = "row", opens: str = ""
+) -> None:
+    """Hold an array at the site for a sum by this name; a later one takes its place.
+
+    kind: what it would be in the clear, `row` or `label`; asked for by ``mode="none"`` alone.
+    opens: the kind of what becomes readable, the sum over the parties: a `statistic` or `weights`
+    over many rows, `votes` over a row; by default, and as the policy sees it, the kind itself.
+    """
+    if kind not in REFUSED_BY_DEFAULT:
+        raise ConfigError(f"offer_summand({name!r}): kind must be 'row' or 'label', got {kind!r}")
+    site.state.setdefault(_SHELF, {})[name] = Summand(values, kind, opens or kind)
+
+
+@dataclass(repr=False)
+class _Round:
+    """One sum under way at this party: agreed settings, and the array until it has left."""
+
+    number: int
+    name: str
+    form: SumForm
+    parties: tuple[str, ...]
+    # round(value · 2^f) − low, flat, in the ring of the sum
+    shifted: np.ndarray | None
+    kind: str
+    opens: str
+    own_seed: bytes | None = None
+
+    @property
+    def about(self) -> str:
+        """All that the parties must have been told alike: part of what a mask is derived from."""
+        settings = asdict(self.form).values()
+        return "|".join(map(str, (self.number, *settings, *self.parties, self.name)))
+
+
+class SumWorker(SealingWorker):
+    """Hides an array by masks or encryption so that only the sum over parties comes to light.
+
+    A round has a number that only grows: nothing is masked twice under one number, and an array
+    that was let out is not let out again.
+    """
+
+    conversation = "secure sums"
+
+    def __init__(self, site: Site, scope: str = "train") -> None:
+        super().__init__(site, scope)
+        self._last_round = 0
+        self._last_decrypted = 0
+        self._round: _Round | None = None
+        self._sum_key: Any = None
+        self._sum_keys: Any = None
+
+    def opens(self, exposure: Exposure) -> str:
+        """A hidden array becomes readable as part of its sum."""
+        if exposure.kind in ("masked", "ciphertext") and self._round is not None:
+            return self._round.opens
+        return super().opens(exposure)
+
+    def summand(self, name: str) -> Summand:
+        """The array to be summed. The hook."""
+        shelf = self.site.state.get(_SHELF, {})
+        if name not in shelf:
+            held = ", ".join(map(repr, sorted(shelf))) or "none"
+            raise DataError(
+                f"nothing is offered for the sum {name!r}; there is {held}",
+                party=self.site.name,
+                mend="call offer_summand(site, name, array) at the party first",
+            )
+        return shelf[name]
+
+    def own_columns(self) -> list[str]:
+        """The columns of the table that are summed as they are; none by default. A hook."""
+        return []
+
+    # ------------------------------------------------------------------ every mode
+
+    @exposed(kind="count")
+    def prepare_round(
+        self, number: int, name: str, form: dict[str, Any], parties: list[str]
+    ) -> dict[str, Any]:
+        """Begin a round: agree to its settings, check the array. Tells its shape and kind."""
+        me = self.site.name
+        if not isinstance(number, int) or number <= self._last_round:
+            raise CryptoError(
+                f"party {me!r}: round {number} is not after round {self._last_round}: it was "
+                "replayed, and its masks must not be used twice. Mend: take the next number"
+            )
+        if len(set(parties)) != len(parties) or me not in parties or len(parties) < LEAST_PARTIES:
+            raise CryptoError(
+                f"party {me!r} takes no part in a sum over {parties}: it needs itself and at "
+                f"least {LEAST_PARTIES} parties, or the sum is somebody's own array. "
+                "Mend: name more parties"
+            )
+        # Before anything can fail: a number that was tried is used up.
+        self._last_round = number
+        self._round = None
+        agreed = SumForm.from_wire(form)
+        admit_bound(self.site, self.own_columns(), agreed.bound)
+        values, kind, opens = self.summand(name)
+        self.site.policy.admit_kind(me, f"the sum of {name!r}", opens)
+        values, dtype = np.asarray(values), ring_of(agreed, len(parties))
+        shifted = agreed.encode(values, party=me, name=name, dtype=dtype)
+        self._round = _Round(number, name, agreed, tuple(parties), shifted, kind, opens)
+        return {"shape": list(values.shape), "kind": kind}
+
+    def _take_round(self, number: int) -> tuple[_Round, np.ndarray]:
+        """The round and its array, which can be taken only once."""
+        current = self._round
+        if current is None or current.number != number or current.shifted is None:
+            raise CryptoError(
+                f"party {self.site.name!r}: round {number} is not open; its array was let out "
+                "already, or another round has begun. Mend: prepare a new round"
+            )
+        shifted, current.shifted = current.shifted, None
+        return current, shifted
+
+    # ------------------------------------------------------------------ masks
+
+    @exposed(kind="masked")
+    def masked(self, number: int, own_mask: bool) -> np.ndarray:
+        """The array under the masks shared with each other party (and one of its own)."""
+        current, ring = self._take_round(number)
+        added, taken = self._pair_masks(current, "masks")
+        if own_mask:
+            current.own_seed = os.urandom(KEY_BYTES)
+            added.append(current.own_seed)
+        add_streams(ring, added, taken)
+        return ring
+
+    def _pair_masks(self, current: _Round, mode: str) -> tuple[list[bytes], list[bytes]]:
+        """The keys of the masks with each other party: those to add, and those to take away."""
+        me = self.site.name
+        keys: dict[str, list[bytes]] = {"added": [], "taken": []}
+        for party in current.parties:
+            if party != me:
+                first = min(me, party)
+                key = self.mask_key(party, "sums", current.number, mode, current.about, owner=first)
+                keys["added" if me == first else "taken"].append(key)
+        return keys["added"], keys["taken"]
+
+    @exposed(kind="masked")
+    def open_own_mask(self, number: int, parties: list[str]) -> bytes:
+        """The seed of this party's own mask, once the messages of all parties have arrived."""
+        current = self._round
+        seed = current.own_seed if current is not None and current.number == number else None
+        if current is None or seed is None or tuple(parties) != current.parties:
+            raise CryptoError(
+                f"party {self.site.name!r} does not open its mask of round {number} for {parties}: "
+                "the round is over, or was agreed among others. Mend: prepare a new round"
+            )
+        current.own_seed = None
+        return seed
+
+    # ------------------------------------------------------------------ encryption
+
+    @exposed(kind="control")
+    def sum_key(self, to: str | None = None) -> bytes | Sealed:
+        """At the key holder: the public key of this worker's sums. The secret one stays here.
+
+        to: for this party, encrypted end to end, so that nobody can change it on the way.
+        """
+        if self._sum_keys is None:
+            self._sum_keys = context().generate_keys()
+        data = context().public_key_bytes(self._sum_keys.public)
+        return data if to is None else self.seal(data, to=to, kind="control")
+
+    @exposed(kind="control")
+    def take_sum_key(self, holder: str, box: Sealed | None) -> None:
+        """Take the public key from the key holder itself."""
+        data: Any
+        if holder == self.site.name:
+            data = self.sum_key()
+        else:
+            data = self.open(box, sender=holder, kind="control")  # type: ignore[arg-type]
+        self._sum_key = context().load_public_key(data)
+
+    @exposed(kind="ciphertext")
+    def encrypted(self, number: int) -> list[bytes]:
+        """The array under the key holder's public key, and masked besides.
+
+        The masks cancel in the sum of all. Without them, a coordinator that has this party's
+        ciphertexts decrypted alone, in place of the sum, would read the array.
+        """
+        if self._sum_key is None:
+            raise CryptoError(
+                f"party {self.site.name!r} has no key for the sum. Mend: SumSession passes it on"
+            )
+        current, shifted = self._take_round(number)
+        packing = Packing.of(current.form.span, len(current.parties))
+        return encrypt_all(self._sum_key, packing, shifted, self._pair_masks(current, "he"))
+
+    @exposed(kind="masked", takes={"ciphertexts": "ciphertext"})
+    def decrypt_blinded(self, number: int, ciphertexts: list[bytes]) -> np.ndarray:
+        """At the key holder: what the coordinator blinded, decrypted; once for every round."""
+        me = self.site.name
+        if self._sum_keys is None:
+            raise CryptoError(f"party {me!r} holds no key for sums. Mend: ask the key holder")
+        if not isinstance(number, int) or number <= self._last_decrypted:
+            raise CryptoError(
+                f"party {me!r} has decrypted for round {self._last_decrypted} and does not for "
+                f"round {number} again. Mend: begin a new round"
+            )
+        self._last_decrypted = number
+        keys, self._sum_keys = self._sum_keys, None  # a key that failed is not tried again
+        with self.unreadable(COORDINATOR):
+            residues = decrypt_all(keys.secret, ciphertexts)
+        self._sum_keys = keys
+        return residues
+
+    # ------------------------------------------------------------------ simulation only
+
+    @exposed(kind="row")
+    def rows_in_clear(self, number: int) -> np.ndarray:
+        """The array itself, for simulations. Refused by every default policy."""
+        return self._in_clear(number, "row")
+
+    @exposed(kind="label")
+    def labels_in_clear(self, number: int) -> np.ndarray:
+        """Labels themselves, for simulations. Refused by every default policy."""
+        return self._in_clear(number, "label")
+
+    def _in_clear(self, number: int, kind: str) -> np.ndarray:
+        current, shifted = self._take_round(number)
+        if current.kind != kind:
+            raise Refused(
+                self.site.name,
+                f"the summand {current.name!r} is of kind {current.kind!r} and was asked for as "
+                f"{kind!r}",
+                "ask for it as what it is",
+            )
+        return shifted
+
+
+class ColumnSumWorker(SumWorker):
+    """Sums named numeric columns: row by row over the aligned rows, or their totals.
+
+    columns: names of this party's columns. per: "row" or "total".
+    """
+
+    def __init__(
+        self, site: Site, scope: str = "train", *, columns: list[str], per: str = "row"
+    ) -> None:
+        super().__init__(site, scope)
+        self._columns = columns
+        self._per = per
+
+    def own_columns(self) -> list[str]:
+        return [f"{self._per} of {each}" if self._per != "row" else each for each in self._columns]
+
+    def summand(self, name: str) -> Summand:
+        labelled = self.table.label in self._columns
+        if labelled:
+            self.site.policy.admit_label_sums(self.site.name)
+        kind = "label" if labelled else "row"
+        return Summand(self._array, kind, "statistic" if self._per == "total" else kind)
+
+    def rows_asked(self, method: str, kwargs: Mapping[str, Any]) -> list[Asked]:
+        return [None] if self._per == "total" else [self.alignment.aligned]
+
+    @cached_property
+    def _array(self) -> np.ndarray:
+        parts = [self._numbers(column) for column in self._columns]
+        if self._per == "total":
+            return np.array([_total(part) for part in parts])
+        return np.stack([part[self.alignment.aligned] for part in parts], axis=1)
+
+    def _numbers(self, name: str) -> np.ndarray:
+        column = self.column(name)
+        missing = int(column.isna().sum())
+        if missing:
+            raise DataError(
+                "cells are missing, and a sum cannot leave any out unseen",
+                party=self.site.name,
+                column=name,
+                value=missing,
+                mend="fill in what is missing, or name another column",
+            )
+        values = column.to_numpy()
+        if values.dtype.kind not in "biuf":
+            try:
+                return column.to_numpy(dtype=np.float64)
+            except (ValueError, TypeError) as error:
+                raise DataError(
+                    f"the column is of kind {self.table.schema[name].kind}, not numeric",
+                    party=self.site.name,
+                    column=name,
+                    mend="name numeric columns",
+                ) from error
+        return values
+
+
+def _total(values: np.ndarray) -> int | float:
+    """The exact total of integers, the correctly rounded total of floats."""
+    return math.fsum(values) if values.dtype.kind == "f" else sum(map(int, values))
+
+
+# ---------------------------------------------------------------------------------- coordinator
 
 
 @dataclass(frozen=True)
@@ -96,7 +648,7 @@ class SumSession:
         self.on_absent = on_absent
         self.absent: tuple[str, ...] = ()
         self._gone: dict[str, Exception] = {}
-        self._ready = False
+        self._ready = mode == "none"
         self._public_key: Any = None
         self._check_arguments()
         if mode == "none":
@@ -106,207 +658,6 @@ class SumSession:
                 PrivacyWarning,
                 stacklevel=2,
             )
-
-    def sum(
-        self,
-        name: str,
-        *,
-        between: tuple[float, float] | None = None,
-        fraction_bits: int | None = None,
-    ) -> Sum:
-        """The sum of the arrays offered as `name`.
-
-        between: the range no party's value leaves, in the values' own unit; the narrower, the
-        fewer bytes. By default all that fits into 64 bits. A value outside is refused at its
-        party. fraction_bits: None for integers; otherwise values are rounded to 2^-fraction_bits.
-        """
-        form = SumForm.of(between, fraction_bits=fraction_bits, parties=len(self.parties))
-        self._set_up(name)
-        return {"masks": self._by_masks, "he": self._by_he, "none": self._in_clear}[self.mode](
-            name, form
-        )
-
-    def __enter__(self) -> SumSession:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.crew.stop()
-
-    # ------------------------------------------------------------------ the three protocols
-
-    def _by_masks(self, name: str, form: SumForm) -> Sum:
-        # Own masks keep a late message from completing the sum of a round that was given up.
-        own_mask = self.on_absent == "continue"
-        while True:
-            agreed = self._prepare(name, form)
-            masked = self._ask(agreed.parties, "masked", agreed.number, own_mask)
-            if len(masked) == len(agreed.parties):
-                break
-            self._go_on(name)
-        seeds = self._open_masks(name, agreed) if own_mask else {}
-        return self._result(total_of(masked, agreed.dtype, agreed.size, seeds), agreed, masked)
-
-    def _open_masks(self, name: str, agreed: _Agreed) -> dict[str, bytes]:
-        seeds = self._ask(agreed.parties, "open_own_mask", agreed.number, list(agreed.parties))
-        if len(seeds) < len(agreed.parties):
-            # The others have opened their masks: a sum without the absent party could be compared
-            # with the sum of all, should its seed arrive late.
-            raise self._lost(
-                name, "It left after the masks were opened. Mend: bring it back, then sum anew"
-            )
-        return seeds
-
-    def _by_he(self, name: str, form: SumForm) -> Sum:
-        from fedmend.secure.sums_he import Packing, add_blinded, unblind
-
-        while True:
-            agreed = self._prepare(name, form)
-            received = self._ask(agreed.parties, "encrypted", agreed.number)
-            if len(received) == len(agreed.parties):
-                break
-            self._go_on(name)
-        packing = Packing.of(form, len(agreed.parties))
-        blinded, masks = add_blinded(self._public_key, received, packing.ciphertexts(agreed.size))
-        answer = self._ask((self.key_holder,), "decrypt_blinded", agreed.number, blinded)
-        if not answer:
-            raise self._lost(name, "It holds the key. Mend: bring it back, or name another holder")
-        packed = unblind(answer[self.key_holder], masks, self.key_holder)
-        return self._result(packing.unpack(packed, agreed.size), agreed, received)
-
-    def _in_clear(self, name: str, form: SumForm) -> Sum:
-        agreed = self._prepare(name, form)
-        arrays = self._ask(agreed.parties, f"{agreed.kind}s_in_clear", agreed.number)
-        if len(arrays) < len(agreed.parties):
-            self._go_on(name)
-        return self._result(total_of(arrays, agreed.dtype, agreed.size, {}), agreed, arrays)
-
-    # ------------------------------------------------------------------ steps
-
-    def _set_up(self, name: str) -> None:
-        """Once: public keys change hands; with encryption, the key holder's goes to everyone."""
-        if self._ready:
-            return
-        if self.mode != "none":
-            everyone = tuple(dict.fromkeys((*self.parties, *self._holders)))
-            keys = self._ask(everyone, "public_key")
-            if len(keys) < len(everyone):
-                self._go_on(name)
-            self._ask_all(name, "meet", keys)
-            for holder in self._holders:
-                if holder not in self.parties:
-                    self.crew[holder].meet(keys)
-        if self.mode == "he":
-            self._pass_on_key(name)
-        self._ready = True
-
-    def _pass_on_key(self, name: str) -> None:
-        from fedmend.secure.sums_he import context
-
-        holder = self.crew[self.key_holder]
-        self._public_key = context().load_public_key(holder.sum_key())
-        boxes = {
-            party: None if party == self.key_holder else holder.sum_key_for(party)
-            for party in self.parties
-        }
-        self._ask_all(name, "take_sum_key", self.key_holder, Each(boxes))
-
-    @property
-    def _holders(self) -> tuple[str, ...]:
-        return (self.key_holder,) if self.mode == "he" else ()
-
-    def _prepare(self, name: str, form: SumForm) -> _Agreed:
-        """Agree on a round with all who are there; every array is checked before one leaves."""
-        while True:
-            number, parties = next(_ROUNDS), self.parties
-            answers = self._ask(
-                parties, "prepare_round", number, name, form.to_wire(), list(parties)
-            )
-            if len(answers) == len(parties):
-                break
-            self._go_on(name)
-        shapes = {party: tuple(answer["shape"]) for party, answer in answers.items()}
-        if len(set(shapes.values())) > 1:
-            raise DataError(
-                f"the summands {name!r} differ in shape: "
-                + ", ".join(f"{party} {shape}" for party, shape in shapes.items()),
-                mend="offer arrays of one shape at all parties (align the rows first)",
-            )
-        labels = any(answer["kind"] == "label" for answer in answers.values())
-        return _Agreed(number, form, parties, shapes[parties[0]], "label" if labels else "row")
-
-    def _ask_all(self, name: str, method: str, *args: Any) -> None:
-        """Call all who are summed and are still there."""
-        answers = self._ask(self.parties, method, *args)
-        if len(answers) < len(self.parties):
-            self._go_on(name)
-
-    def _ask(self, parties: Sequence[str], method: str, *args: Any) -> dict[str, Any]:
-        """Call all parties at once. Who is gone is noted and left out; other errors are raised."""
-
-        def call(party: str) -> Any:
-            own = tuple(arg.values[party] if isinstance(arg, Each) else arg for arg in args)
-            try:
-                return getattr(self.crew[party], method)(*own)
-            except Exception as error:  # sorted below, after all have ended
-                return _Failure(error)
-
-        with ThreadPoolExecutor(len(parties), "fedmend-sum") as pool:
-            answers = dict(zip(parties, pool.map(call, parties), strict=True))
-        failures = {
-            party: answer.error for party, answer in answers.items() if isinstance(answer, _Failure)
-        }
-        for error in failures.values():
-            if not isinstance(error, _ABSENCE):
-                raise error
-        self._gone = failures
-        return {party: value for party, value in answers.items() if party not in failures}
-
-    def _go_on(self, name: str) -> None:
-        """After a drop-out: stop, or leave the absent parties out from now on."""
-        if self.on_absent == "stop":
-            raise self._lost(
-                name, "Mend: bring it back, or allow on_absent='continue' to sum the rest"
-            )
-        for holder in self._holders:
-            if holder in self._gone:
-                self._gone = {holder: self._gone[holder]}
-                raise self._lost(
-                    name, "It holds the key. Mend: bring it back, or name another holder"
-                )
-        rest = tuple(party for party in self.parties if party not in self._gone)
-        lost = ", ".join(repr(party) for party in self._gone)
-        if len(rest) < LEAST_PARTIES:
-            raise CryptoError(
-                f"the sum {name!r} cannot go on without {lost}: {', '.join(rest) or 'nobody'} is "
-                "left, and the sum of one party is its own array. Mend: bring the parties back"
-            ) from next(iter(self._gone.values()))
-        warnings.warn(
-            f"the sum {name!r} goes on without {lost}: {next(iter(self._gone.values()))}",
-            FedmendWarning,
-            stacklevel=4,
-        )
-        self.parties = rest
-        self.absent += tuple(self._gone)
-
-    def _lost(self, name: str, what: str) -> PartyFailed | PartyAbsent:
-        party, cause = next(iter(self._gone.items()))
-        error: PartyFailed | PartyAbsent
-        if isinstance(cause, PartyAbsent):  # by which a run knows that it may wait and resume
-            error = cause
-            error.add_note(f"in the secure sum of {name!r}. {what}")
-        else:
-            error = PartyFailed(party, f"the secure sum of {name!r}", cause)
-            error.args = (f"{error}. {what}",)
-            error.__cause__ = cause
-        for other in list(self._gone)[1:]:
-            error.add_note(f"also absent: {other}")
-        return error
-
-    def _result(self, total: np.ndarray, agreed: _Agreed, summed: Mapping[str, Any]) -> Sum:
-        form, parties = agreed.form, tuple(summed)
-        check_total(total, form, len(parties))
-        values = form.decode(total, agreed.shape, len(parties))
-        return Sum(values, parties, self.absent, form.error_bound(len(parties)))
 
     def _check_arguments(self) -> None:
         problems = []
@@ -325,32 +676,182 @@ class SumSession:
         if problems:
             raise ConfigError(problems)
 
+    def sum(
+        self,
+        name: str,
+        *,
+        between: tuple[float, float] | None = None,
+        fraction_bits: int | None = None,
+    ) -> Sum:
+        """The sum of the arrays offered as `name`.
 
-@dataclass(frozen=True)
-class _Agreed:
-    """A round as all its parties know it."""
+        between: the range no party's value leaves, in the values' own unit; the narrower, the
+        fewer bytes. By default all that fits into 64 bits. A value outside is refused at its
+        party. fraction_bits: None for integers; otherwise values are rounded to 2^-fraction_bits.
+        """
+        form = SumForm.of(between, fraction_bits=fraction_bits, parties=len(self.parties))
+        self._set_up(name)
+        if self.mode == "he":
+            number, shape, sent = self._collect(name, form, "encrypted")
+            total = self._decrypted(name, form, number, math.prod(shape), sent)
+        else:
+            # Own masks keep a late message from completing the sum of a round that was given up.
+            own = self.mode == "masks" and self.on_absent == "continue"
+            how = ("masked", own) if self.mode == "masks" else ("{kind}s_in_clear",)
+            number, shape, sent = self._collect(name, form, *how)
+            seeds = self._open_masks(name, number, list(sent)) if own else {}
+            total = total_of(sent, ring_of(form, len(sent)), math.prod(shape), seeds)
+        parties = tuple(sent)
+        # Masks that do not cancel leave uniform numbers, most of them no possible sum.
+        if total.size and int(total.max()) > len(parties) * form.span:
+            raise CryptoError(
+                "the masks do not cancel: a message was altered, or the parties were not told the "
+                "same round, name, range and list of parties. Mend: start the sum anew"
+            )
+        values = form.decode(total, shape, len(parties))
+        return Sum(values, parties, self.absent, form.error_bound(len(parties)))
 
-    number: int
-    form: SumForm
-    parties: tuple[str, ...]
-    shape: tuple[int, ...]
-    kind: str
+    def __enter__(self) -> SumSession:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.crew.stop()
+
+    # ------------------------------------------------------------------ steps
+
+    def _set_up(self, name: str) -> None:
+        """Once: public keys change hands; with encryption, the key holder's goes to everyone."""
+        if self._ready:
+            return
+        everyone = tuple(dict.fromkeys((*self.parties, *self._holders)))
+        keys = self._ask(everyone, "public_key")
+        self._go_on_without_absent(name)
+        self._ask(self.parties, "meet", keys)
+        self._go_on_without_absent(name)
+        if self.mode == "he":
+            holder = self.crew[self.key_holder]
+            if self.key_holder not in self.parties:
+                holder.meet(keys)
+            self._public_key = context().load_public_key(holder.sum_key())
+            boxes = {
+                party: None if party == self.key_holder else holder.sum_key(party)
+                for party in self.parties
+            }
+            self._ask(self.parties, "take_sum_key", self.key_holder, Each(boxes))
+            self._go_on_without_absent(name)
+        self._ready = True
 
     @property
-    def size(self) -> int:
-        return math.prod(self.shape)
+    def _holders(self) -> tuple[str, ...]:
+        return (self.key_holder,) if self.mode == "he" else ()
 
-    @property
-    def dtype(self) -> np.dtype:
-        return ring_of(self.form, len(self.parties))
+    def _collect(
+        self, name: str, form: SumForm, method: str, *args: Any
+    ) -> tuple[int, tuple[int, ...], dict[str, Any]]:
+        """A round with all who are there: its number, the arrays' shape, what each party sent.
+
+        Every array is checked before one leaves. If a party drops out, the rest begin anew.
+        """
+        while True:
+            number, parties = next(_ROUNDS), self.parties
+            told = self._ask(parties, "prepare_round", number, name, asdict(form), list(parties))
+            if not self._gone:
+                shapes = {party: tuple(answer["shape"]) for party, answer in told.items()}
+                if len(set(shapes.values())) > 1:
+                    raise DataError(
+                        f"the summands {name!r} differ in shape: "
+                        + ", ".join(f"{party} {shape}" for party, shape in shapes.items()),
+                        mend="offer arrays of one shape at all parties (align the rows first)",
+                    )
+                labels = any(answer["kind"] == "label" for answer in told.values())
+                asked = method.format(kind="label" if labels else "row")
+                sent = self._ask(parties, asked, number, *args)
+                if not self._gone:
+                    return number, shapes[parties[0]], sent
+            self._go_on_without_absent(name)
+
+    def _open_masks(self, name: str, number: int, parties: list[str]) -> dict[str, bytes]:
+        seeds = self._ask(parties, "open_own_mask", number, parties)
+        if self._gone:
+            # The others have opened their masks: a sum without the absent party could be compared
+            # with the sum of all, should its seed arrive late.
+            raise self._lost(
+                name, "It left after the masks were opened. Mend: bring it back, then sum anew"
+            )
+        return seeds
+
+    def _decrypted(
+        self, name: str, form: SumForm, number: int, size: int, sent: dict[str, Any]
+    ) -> np.ndarray:
+        packing = Packing.of(form.span, len(sent))
+        blinded, masks = add_blinded(self._public_key, sent, packing.ciphertexts(size))
+        answer = self._ask((self.key_holder,), "decrypt_blinded", number, blinded)
+        if self._gone:
+            raise self._lost(name, _NO_KEY)
+        residues = unblind(answer[self.key_holder], masks, self.key_holder)
+        return packing.unpack(residues, size)
+
+    def _ask(self, parties: Sequence[str], method: str, *args: Any) -> dict[str, Any]:
+        """Call all parties at once. Who is gone is noted and left out; other errors are raised."""
+        with ThreadPoolExecutor(len(parties), "fedmend-sum") as pool:
+            futures = {
+                party: pool.submit(
+                    getattr(self.crew[party], method), *(for_party(arg, party) for arg in args)
+                )
+                for party in parties
+            }
+        self._gone = {}
+        for party, future in futures.items():
+            error = future.exception()
+            if isinstance(error, _ABSENCE):
+                self._gone[party] = error
+            elif error is not None:
+                raise error
+        return {
+            party: future.result() for party, future in futures.items() if party not in self._gone
+        }
+
+    def _go_on_without_absent(self, name: str) -> None:
+        """After a drop-out: stop, or leave the absent parties out from now on."""
+        if not self._gone:
+            return
+        if self.on_absent == "stop":
+            raise self._lost(
+                name, "Mend: bring it back, or allow on_absent='continue' to sum the rest"
+            )
+        for holder in self._holders:
+            if holder in self._gone:
+                self._gone = {holder: self._gone[holder]}
+                raise self._lost(name, _NO_KEY)
+        rest = tuple(party for party in self.parties if party not in self._gone)
+        lost, cause = ", ".join(map(repr, self._gone)), next(iter(self._gone.values()))
+        if len(rest) < LEAST_PARTIES:
+            raise CryptoError(
+                f"the sum {name!r} cannot go on without {lost}: {', '.join(rest) or 'nobody'} is "
+                "left, and the sum of one party is its own array. Mend: bring the parties back"
+            ) from cause
+        warnings.warn(
+            f"the sum {name!r} goes on without {lost}: {cause}", FedmendWarning, stacklevel=4
+        )
+        self.parties = rest
+        self.absent += tuple(self._gone)
+
+    def _lost(self, name: str, what: str) -> PartyFailed | PartyAbsent:
+        party, cause = next(iter(self._gone.items()))
+        error: PartyFailed | PartyAbsent
+        if isinstance(cause, PartyAbsent):  # by which a run knows that it may wait and resume
+            error = cause
+            error.add_note(f"in the secure sum of {name!r}. {what}")
+        else:
+            error = PartyFailed(party, f"the secure sum of {name!r}", cause)
+            error.args = (f"{error}. {what}",)
+            error.__cause__ = cause
+        for other in list(self._gone)[1:]:
+            error.add_note(f"also absent: {other}")
+        return error
 
 
-@dataclass(frozen=True)
-class _Failure:
-    error: Exception
-
-
-# ---------------------------------------------------------------------------------- columns
+_NO_KEY = "It holds the key. Mend: bring it back, or name another holder"
 
 
 def secure_sum(

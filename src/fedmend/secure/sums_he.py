@@ -26,10 +26,8 @@ from typing import Any
 import numpy as np
 
 from fedmend.errors import CryptoError
-from fedmend.secure.keys import KEY_BYTES, mask_stream
+from fedmend.secure.keys import KEY_BYTES, add_streams, mask_stream
 from fedmend.secure.seal import BFVParameters, SealContext
-from fedmend.secure.sums_masks import add_streams
-from fedmend.secure.sums_numbers import SumForm
 
 __all__ = ["Packing", "add_blinded", "context", "decrypt_all", "encrypt_all", "unblind"]
 
@@ -52,7 +50,7 @@ class Packing:
     digits: values in one coefficient (1 if a value needs several).
     limbs: coefficients for one value (1 if it shares one); each carries `limb_bits` of it.
 
-    >>> Packing.of(SumForm(0, 1), 4).digits, Packing.of(SumForm(-(2**61), 2**61), 2).limbs
+    >>> Packing.of(1, 4).digits, Packing.of(2**62, 2).limbs
     (21, 2)
     """
 
@@ -62,16 +60,15 @@ class Packing:
     limb_bits: int
 
     @classmethod
-    def of(cls, form: SumForm, parties: int) -> Packing:
-        form.check(parties)
-        base, modulus = parties * form.span + 1, 1 << PLAIN_BITS
+    def of(cls, span: int, parties: int) -> Packing:
+        base, modulus = parties * span + 1, 1 << PLAIN_BITS
         if base <= modulus:
             digits = 1
             while base > 1 and base ** (digits + 1) <= modulus:
                 digits += 1
             return cls(base, digits, 1, PLAIN_BITS)
         limb_bits = ((modulus - 1) // parties + 1).bit_length() - 1
-        return cls(modulus, 1, -(-form.span.bit_length() // limb_bits), limb_bits)
+        return cls(modulus, 1, -(-span.bit_length() // limb_bits), limb_bits)
 
     def ciphertexts(self, size: int) -> int:
         return -(-self._coefficients(size) // PARAMETERS.degree)
@@ -122,9 +119,8 @@ class Packing:
 
 def encrypt_all(
     public: Any,
-    form: SumForm,
+    packing: Packing,
     shifted: np.ndarray,
-    parties: int,
     masks: tuple[Sequence[bytes], Sequence[bytes]] = ((), ()),
 ) -> list[bytes]:
     """At a party: its packed values, blinded, under the public key; last, the blinds' seed.
@@ -132,7 +128,7 @@ def encrypt_all(
     masks: keys of streams that are added, and of such that are taken away, modulo t; those of all
     parties cancel.
     """
-    scheme, rows = context(), Packing.of(form, parties).pack(shifted)
+    scheme, rows = context(), packing.pack(shifted)
     seed = os.urandom(KEY_BYTES)
     rows += _blinds(seed, len(rows))
     flat = rows.reshape(-1)
@@ -147,9 +143,11 @@ def add_blinded(
     """At the coordinator: the sums as fresh-looking ciphertexts, and all that blinds them."""
     for party, ciphertexts in received.items():
         if not isinstance(ciphertexts, list) or len(ciphertexts) != count + 1:
+            listed = isinstance(ciphertexts, list)
+            seen = len(ciphertexts) if listed else f"a {type(ciphertexts).__name__}"
             raise CryptoError(
-                f"party {party!r} sent {_length(ciphertexts)} where {count} ciphertexts and a seed "
-                "were due. Mend: start the sum anew"
+                f"party {party!r} sent {seen} where {count} ciphertexts and a seed were due. "
+                "Mend: start the sum anew"
             )
         if not isinstance(ciphertexts[-1], bytes) or len(ciphertexts[-1]) != KEY_BYTES:
             raise CryptoError(f"party {party!r}: the seed of its blinds is not {KEY_BYTES} bytes")
@@ -169,13 +167,13 @@ def add_blinded(
 
 def _blinds(seed: bytes, count: int) -> np.ndarray:
     """Uniform residues modulo t for so many polynomials."""
-    return mask_stream(seed, 0, (count, PARAMETERS.degree)) >> np.uint64(64 - PLAIN_BITS)
+    return mask_stream(seed, (count, PARAMETERS.degree)) >> np.uint64(64 - PLAIN_BITS)
 
 
 def decrypt_all(secret: Any, ciphertexts: Iterable[bytes]) -> np.ndarray:
     """At the key holder: residues modulo t, uniform because they are blinded."""
     scheme = context()
-    rows = [scheme.decrypt_residues(secret, _loaded("coordinator", data)) for data in ciphertexts]
+    rows = [scheme.decrypt(secret, _loaded("coordinator", data)) for data in ciphertexts]
     return np.stack(rows) if rows else np.zeros((0, PARAMETERS.degree), np.uint64)
 
 
@@ -201,11 +199,3 @@ def _loaded(party: str, data: bytes) -> Any:
         return context().load_ciphertext(data)
     except CryptoError as error:
         raise CryptoError(f"from {party!r}: {error}") from error
-
-
-def _length(ciphertexts: Any) -> str:
-    return (
-        str(len(ciphertexts))
-        if isinstance(ciphertexts, list)
-        else f"a {type(ciphertexts).__name__}"
-    )

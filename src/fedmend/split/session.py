@@ -17,7 +17,7 @@ import numpy as np
 
 from fedmend.errors import DataError, FedmendWarning, ResumeError
 from fedmend.federation import Crew, Federation
-from fedmend.secure.exchange import is_sealed, seal_exchange
+from fedmend.secure.channel import is_sealed, seal_exchange
 from fedmend.split.features import ALIGNED, ALL, Segments, batch_sizes, is_known, rows_of, spans
 from fedmend.split.label_dp import account_of, warn_of_noise
 from fedmend.split.parts import read_json, write_json

@@ -27,7 +27,7 @@ from fedmend.federation.rows import Asked, judges
 from fedmend.learn import metrics
 from fedmend.learn.calibration import describe
 from fedmend.learn.nets import Bottom, BottomSpec, Top, TopSpec, initialise
-from fedmend.secure.exchange import ExchangeWorker
+from fedmend.secure.channel import ExchangeWorker
 from fedmend.split.belief import Belief, label_belief
 from fedmend.split.config import Settings, SplitConfig, resolve_device
 from fedmend.split.features import ALL, Features, Segments, own_rows

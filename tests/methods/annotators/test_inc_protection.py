@@ -198,7 +198,7 @@ def _arrays(value: Any) -> Iterator[np.ndarray]:
 
 
 def test_no_secret_key_crosses(crowd_of: Make, monkeypatch: Any) -> None:
-    from fedmend.secure import seal, seal_bytes
+    from fedmend.secure import seal
     from fedmend.secure.sums_he import context
 
     made = []
@@ -215,7 +215,7 @@ def test_no_secret_key_crosses(crowd_of: Make, monkeypatch: Any) -> None:
     blobs = [data for _, value in engine.heard for data in _blobs(value)]
     public = context().public_key_bytes(made[0].public)
     assert _middle(public) in b"".join(blobs)  # the comparison finds what did cross
-    assert _middle(seal_bytes.saved(made[0].secret)) not in b"".join(blobs)
+    assert _middle(seal.saved(made[0].secret)) not in b"".join(blobs)
 
 
 def _middle(data: bytes) -> bytes:

@@ -25,7 +25,7 @@ from fedmend.federation.rows import Asked, Scored
 from fedmend.learn import metrics
 from fedmend.learn.calibration import describe
 from fedmend.methods.annotators import aggregation as crowd
-from fedmend.secure.sums_worker import Summand, SumWorker
+from fedmend.secure.sums import Summand, SumWorker
 from fedmend.split.label_dp import ToldLabels, ask_for_noise
 
 LOG_FLOOR = -15.0

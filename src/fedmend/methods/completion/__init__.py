@@ -13,8 +13,8 @@ from fedmend.methods.completion.merging import MergeWorker, RowsWorker
 from fedmend.methods.completion.neural import NeuralFeatures, NeuralTargets
 from fedmend.methods.completion.self_training import SelfTrainingWorker
 from fedmend.methods.completion.trees import TreeFeatures, TreeTargets
+from fedmend.secure.correlation import RankWorker
 from fedmend.secure.inner_product import PRODUCT_WORKERS
-from fedmend.secure.ranks import RankWorker
 
 declare(
     "fedpsg-pum",

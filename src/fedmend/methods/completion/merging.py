@@ -138,7 +138,7 @@ class RowsWorker(SealingWorker):
     def name_rows(self, other: str, count: int) -> None:
         """Both: the handles of `count` rows, from the key that the two share."""
         seed = self.shared_seed(other, f"handles of {self.run}")
-        self.site.state[f"{self.run}:handles:{other}"] = mask_stream(seed, 0, (count,))
+        self.site.state[f"{self.run}:handles:{other}"] = mask_stream(seed, (count,))
 
     # ------------------------------------------------------------------ two of many parties
 

@@ -43,7 +43,7 @@ from fedmend.methods.completion.targets import (
     TargetModels,
     TargetWorker,
 )
-from fedmend.secure.exchange import ExchangeWorker, is_sealed, seal_exchange
+from fedmend.secure.channel import ExchangeWorker, is_sealed, seal_exchange
 from fedmend.split.features import Features, batch_sizes
 from fedmend.split.halves import BottomHalf, Settings, _Half, resolve_device
 from fedmend.split.session import PREDICT_ROWS, epoch_seed
