@@ -31,7 +31,7 @@ def test_no_file_imports_itself_by_way_of_others() -> None:
     ("module", "target"),
     [
         ("data.table", "federation.site"),
-        ("split.session", "methods.network"),
+        ("split.training", "methods.network"),
         ("methods.risa.risa", "methods.vertical.vfl"),
         ("flow.plan", "cli.terminal"),
         ("methods.network", "methods.risa.risa"),

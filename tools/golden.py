@@ -251,7 +251,7 @@ FITS: dict[str, tuple[Callable[[], Tables], str, str, dict[str, Any]]] = {
         vertical,
         "risa",
         "RISA.paper",
-        NET | {"threshold": 0.5, "select_every": 1, "final_threshold": 0.6},
+        NET | {"threshold": 0.5, "final_threshold": 0.6, "epochs": 6},
     ),
     "vfl images": (picture_halves, "vfl", "VFL", NET | IMAGES),
     "risa-images": (picture_halves, "risa-images", "ImageRISA", NET | IMAGES),

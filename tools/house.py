@@ -31,7 +31,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("secure",),
     ("split",),
     ("generate",),
-    ("methods.contract", "methods.outlook", "methods.network", "methods.boosting"),
+    ("methods.contract", "methods.network", "methods.boosting"),
     FAMILIES,
     ("methods",),
     ("preflight",),

@@ -65,12 +65,11 @@ def fleet_of(feds: list[Federation], shape: FleetShape, groups: int) -> Fleet:
 
 @pytest.mark.parametrize("top", [(), (6,)])
 def test_a_run_in_a_fleet_is_the_run_over_a_federation(top: tuple[int, ...]) -> None:
-    names = ["InC product", "InC row", "InC bayes", "InC product hard", "EM"]
+    names = ["InC product", "InC row", "InC bayes", "EM"]
     options: dict[str, dict[str, Any]] = {
         "InC product": {},
         "InC row": {"posterior": "row"},
         "InC bayes": {"posterior": "bayes"},
-        "InC product hard": {"targets": "hard"},
     }
     net: dict[str, Any] = {
         "bottom": (),

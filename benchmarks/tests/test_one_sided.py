@@ -31,7 +31,7 @@ def test_fill_is_the_mean_row_and_guess_is_not():
     model = VFL(epochs=2, seed=0).fit(fed)
     fill, guess = one_sided._scored(model, fed, one_sided.LABELS, truth)
     assert (fill["absent side"], guess["absent side"]) == ("fill", "guess")
-    assert fill["log_loss"] != guess["log_loss"] and model.network_.has_sides
+    assert fill["log_loss"] != guess["log_loss"] and model.network_.has_imputed
     # all test people are at both parties in one order, so that the same rows are compared
     tables = {name: site.tables["test"] for name, site in fed.engine.sites.items()}
     assert np.array_equal(tables["labels"].ids, tables["other"].ids)

@@ -10,7 +10,7 @@ import torch
 from fedmend.learn.augment import apply_weak, draw_weak
 from fedmend.learn.optim import OptimizerSpec
 from fedmend.methods.horizontal.baselines import MatchServer
-from fedmend.methods.horizontal.local_methods import PseudoMethod, Supervised, method_of
+from fedmend.methods.horizontal.local_methods import LocalMethod, PseudoMethod, Supervised
 from fedmend.methods.horizontal.networks import NetSpec
 from fedmend.methods.horizontal.randaugment import (
     OPERATIONS,
@@ -106,7 +106,7 @@ def test_captured_steps_of_two_networks_are_the_plain_ones(name) -> None:
 
     def rounds(capture: bool | None) -> torch.Tensor:
         simulator = Simulator(
-            *(image_pools(), net, method_of({"name": name}), settings),
+            *(image_pools(), net, LocalMethod.of({"name": name}), settings),
             device="cuda",
             capture=capture,
             server=MatchServer() if name == "fedmatch" else None,

@@ -18,7 +18,7 @@ from fedmend.learn.optim import OptimizerSpec
 from fedmend.methods.horizontal.baselines import FedAvg, FedDB, FedMatch, FlexMatch, MatchServer
 from fedmend.methods.horizontal.encoding import pool_of
 from fedmend.methods.horizontal.estimator import HorizontalEstimator
-from fedmend.methods.horizontal.local_methods import PseudoMethod, Supervised, method_of
+from fedmend.methods.horizontal.local_methods import LocalMethod, PseudoMethod, Supervised
 from fedmend.methods.horizontal.networks import NetSpec, build_net
 from fedmend.methods.horizontal.rounds import Pool, RoundSettings, Trainer
 from fedmend.methods.horizontal.sage import SAGE
@@ -221,7 +221,7 @@ def test_gaps_between_layers_change_nothing(monkeypatch, name, optimizer) -> Non
 
     def make() -> Simulator:
         return Simulator(
-            *(pools((40, 40, 40)), NET, method_of({"name": name}), settings),
+            *(pools((40, 40, 40)), NET, LocalMethod.of({"name": name}), settings),
             device="cpu",
             server=MatchServer() if name == "fedmatch" else None,
         )
@@ -245,7 +245,7 @@ def test_gaps_between_layers_change_nothing(monkeypatch, name, optimizer) -> Non
 @pytest.mark.parametrize("name", ["pseudo", "feddure"])
 def test_a_step_that_cannot_be_captured_is_run_plainly(monkeypatch, name) -> None:
     """What was tried for the capture leaves no trace."""
-    plain, _ = simulate(method_of({"name": name}))
+    plain, _ = simulate(LocalMethod.of({"name": name}))
 
     def fails(self, step) -> None:
         step()
@@ -253,7 +253,7 @@ def test_a_step_that_cannot_be_captured_is_run_plainly(monkeypatch, name) -> Non
         raise RuntimeError("operation not permitted when stream is capturing")
 
     monkeypatch.setattr(Trainer, "_record", fails)
-    tried = Simulator(pools(), NET, method_of({"name": name}), SMALL, device="cpu")
+    tried = Simulator(pools(), NET, LocalMethod.of({"name": name}), SMALL, device="cpu")
     tried.trainer.capture = True
     with pytest.warns(FedmendWarning, match="cannot be captured .*not permitted"):
         tried.run_round()

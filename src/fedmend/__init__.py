@@ -55,7 +55,6 @@ if TYPE_CHECKING:
     from fedmend.methods.vertical.absent_partner import *  # noqa: F403
     from fedmend.methods.vertical.fedcvt import *  # noqa: F403
     from fedmend.methods.vertical.few_shot import *  # noqa: F403
-    from fedmend.methods.vertical.random_match import *  # noqa: F403
     from fedmend.methods.vertical.sfhtl import *  # noqa: F403
     from fedmend.methods.vertical.ssl_vfl import *  # noqa: F403
     from fedmend.methods.vertical.vfl import *  # noqa: F403

@@ -29,7 +29,7 @@ from fedmend.errors import ConfigError, Refused
 from fedmend.federation import Federation, Party, Policy
 from fedmend.federation.policy import MACHINES_PREDICTIONS
 from fedmend.federation.weights import LARGEST_WEIGHT
-from fedmend.methods.horizontal.coordinator import FederatedClients
+from fedmend.methods.horizontal.estimator import FederatedClients
 from fedmend.methods.horizontal.local_methods import Supervised
 from fedmend.methods.horizontal.networks import NetSpec
 from fedmend.methods.horizontal.worker import ClientWorker
@@ -278,7 +278,7 @@ def test_a_bottom_that_was_sent_in_shows_no_row_to_the_coordinator(tmp_path: Pat
     attacker.have(same, "create", config=config)
     shapes = attacker.have(same, "bottom_shapes")
     weights = {key: torch.eye(*shape) if len(shape) == 2 else torch.zeros(shape)
-               for key, shape in shapes}  # fmt: skip
+               for key, shape in shapes.items()}  # fmt: skip
     attacker.have(same, "take_bottom", weights=weights)
     attacker.have(same, "attach", segments=[["all", rows]], config=config)
     with pytest.raises(Refused, match="would cross the coordinator in the open"):

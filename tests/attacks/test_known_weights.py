@@ -34,7 +34,7 @@ from fedmend.generate.registry import class_of, generators, make
 from fedmend.generate.vfgain import VFGAIN
 from fedmend.methods.horizontal import rounds
 from fedmend.secure.align import align
-from fedmend.split import server_top
+from fedmend.split import workers as split_workers
 from fedmend.split.config import Settings, SplitConfig
 from fedmend.split.features import BatchOrder
 from fedmend.split.parts import part_of
@@ -387,7 +387,7 @@ def test_the_top_at_the_coordinator_is_its_own(make_fed, make_frame) -> None:
         fed.secret = secret  # the coordinator's alone
         with pytest.MonkeyPatch.context() as patch:
             made: list[torch.Tensor] = []
-            original = server_top.initialise
+            original = split_workers.initialise
 
             def initialise(
                 module: Any, generator: Any, made: Any = made, do: Any = original
@@ -396,7 +396,7 @@ def test_the_top_at_the_coordinator_is_its_own(make_fed, make_frame) -> None:
                 made.append(torch.cat([each.detach().flatten() for each in done.parameters()]))
                 return done
 
-            patch.setattr(server_top, "initialise", initialise)
+            patch.setattr(split_workers, "initialise", initialise)
             fm.InC(**QUICK).fit(fed)
         found.append(torch.cat(made))
     seeded, first, second, again = found
@@ -454,9 +454,9 @@ KNOWN = {
     "methods/boosting/histograms.py": "a tree's rows, which both sides must draw alike",
     "methods/completion/neural.py": "the coordinator's: numbered rows held out, told to both",
     "methods/vertical/few_shot.py": "k-means begins with a number from the party's own stream",
-    "split/server_top.py": "the coordinator's own: numbered rows held out of the sums it trains on",
-    "split/session.py": "the coordinator's: which embeddings are looked at for imputed ones",
-    "split/sides.py": "the spread of an imputed embedding in predictions, at the top's own party",
+    "split/workers.py": "the coordinator's own: numbered rows held out of the sums it trains on",
+    "split/training.py": "the coordinator's: which embeddings are looked at for imputed ones",
+    "split/imputed.py": "the spread of an imputed embedding in predictions, at the top's own party",
     "methods/annotators/inc.py": "the coordinator's: halves of the rows it knows sums of",
     "methods/risa/risa.py": "the coordinator's: numbered rows held out, told to all",
     "methods/annotators/baselines.py": "the coordinator's: ties and orders of its own training",

@@ -14,7 +14,7 @@ from fedmend.audit.scene import NotApplicable
 from fedmend.audit.tap import rehearsal
 from fedmend.audit.votes_from_sums import VotesFromSums, _evidence, _Round
 from fedmend.data.table import Table
-from fedmend.methods.annotators.session import Annotators
+from fedmend.methods.annotators.estimator import Annotators
 from fedmend.methods.annotators.worker import LOG_FLOOR, EvidenceForm
 from fedmend.secure.sums import SumForm, ring_of
 

@@ -11,7 +11,7 @@ from fedmend.flow.kept import keep_completion, restore_completion
 from fedmend.flow.mending import COMPLETING
 from fedmend.report.mending import Mending
 from fedmend.report.record import RunRecord
-from fedmend.split.belief import cell_confidence, keep_confidence
+from fedmend.split.labels import cell_confidence, keep_confidence
 
 from .conftest import COMPLETE as ONLY_COMPLETED
 

@@ -28,7 +28,7 @@ from fedmend.generate.vfgain import (
     numbered_rows,
 )
 from fedmend.split.features import BatchOrder
-from fedmend.split.session import epoch_seed
+from fedmend.split.training import epoch_seed
 
 SMALL: dict[str, Any] = {
     "hidden": 12,
@@ -113,7 +113,7 @@ def twin(fed: Federation, model: VFGAIN, steps: int) -> None:
         inner = site(fed, "a")._workers[bottom._crew._handles["a"]]
         worker = site(fed, "b")._workers[imputer._crew._handles["b"]]
         assert isinstance(worker, ImputerWorker)
-        net, features = inner.half.module, inner.half.features
+        net, features = inner.trained.module, inner.trained.features
         adam = torch.optim.Adam(net.parameters(), model.lr)
         order, epoch = BatchOrder(kept, model.batch_size, torch.device("cpu")), 0
         for step in range(steps):

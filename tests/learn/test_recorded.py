@@ -16,7 +16,7 @@ from fedmend.methods.risa.risa import RISA
 from fedmend.methods.risa.training import JudgeStep
 from fedmend.methods.vertical.absent_partner import AbsentPartner
 from fedmend.methods.vertical.vfl import VFL
-from fedmend.split import halves
+from fedmend.split import models
 from fedmend_bench.risa.cost import _noise
 from fedmend_bench.risa.data import tear
 
@@ -114,7 +114,7 @@ def trained(method: str, device: str, rows: int) -> np.ndarray:
         model = AbsentPartner(**common | {"epochs": 2, "optimizer": "sgd", "validation": 0.0})
     else:
         more = {"epochs": 3, "self_training": True, "threshold": 0.1, "lr": 0.01}
-        model = RISA.for_images(**common | more | {"select_every": 2, "final_threshold": 0.8})
+        model = RISA.for_images(**common | more | {"final_threshold": 0.8})
     return np.asarray(model.fit(world.fed).predict_proba(world.fed.on("test")))
 
 
@@ -122,7 +122,7 @@ METHODS = ["vfl", "absent", "risa"]
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_halves_do_not_mind_that_steps_are_replayed(
+def test_models_do_not_mind_that_steps_are_replayed(
     monkeypatch: pytest.MonkeyPatch, method: str
 ) -> None:
     alone = trained(method, "cpu", 100)
@@ -133,7 +133,7 @@ def test_halves_do_not_mind_that_steps_are_replayed(
         emulated(step, samples, **more)
 
     monkeypatch.setattr(torch.cuda, "make_graphed_callables", noted)
-    for module in (halves, evidence_training):
+    for module in (models, evidence_training):
         monkeypatch.setattr(module, "can_record", lambda *_: True)
     np.testing.assert_allclose(trained(method, "cpu", 100), alone, atol=1e-5)
     assert replayed

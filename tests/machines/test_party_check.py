@@ -26,7 +26,7 @@ from fedmend.errors import ConfigError
 from fedmend.federation.engines.flare.host import Hello
 from fedmend.flow.config import load_config
 from fedmend.secure.keys import Identity, fingerprint
-from fedmend.split.label_dp import ask_for_noise
+from fedmend.split.labels import ask_for_noise
 
 
 def free_port():

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
+from sklearn.base import clone
 
 import fedmend as fm
-from fedmend.errors import ConfigError
+from fedmend.errors import ConfigError, NotFitted
 from fedmend.federation.bound import declared
-from fedmend.methods.contract import Estimator
+from fedmend.methods.contract import Estimator, frame_of
 from fedmend.methods.registry import (
     ANNOTATED,
     COMPLETIONS,
@@ -51,6 +53,21 @@ def test_parameters_are_checked_before_anything_is_trained(name: str) -> None:
         make(name, {"preset": "papr"})
 
 
+@pytest.mark.parametrize("name", RECORDS)
+def test_scikit_learns_conventions(name: str) -> None:
+    kind = RECORDS[name].load()
+    model = kind(seed=4)
+    assert clone(model).get_params() == model.get_params()
+    assert repr(model) == f"{kind.__name__}(seed=4)" or name == "risa-images"
+    assert model.set_params(seed=5).seed == 5
+    for wrong in (model.set_params, kind):
+        with pytest.raises(ConfigError, match=r"no parameter 'sed': did you mean 'seed'"):
+            wrong(sed=4)
+    if model.predicts:
+        with pytest.raises(NotFitted, match=r"call fit\(fed\) first"):
+            model.save("nowhere")
+
+
 def test_lists_are_made_of_the_records() -> None:
     assert ANNOTATED == ("majority", "dawid-skene", "random-labeller", "inc")
     assert set(HORIZONTAL) == {name for name in METHODS if METHODS[name].family == "horizontal"}
@@ -68,3 +85,31 @@ def test_lists_are_made_of_the_records() -> None:
     assert record_of("vfl").shown == "VFL"
     with pytest.raises(ConfigError, match="did you mean 'risa'"):
         record_of("rsia")
+
+
+# ------------------------------------------------------------------ predictions as a table
+
+OUTPUTS = np.array([[0.9, 0.1], [0.2, 0.8]])
+
+
+@pytest.mark.parametrize(
+    ("classes", "names", "predicted"),
+    [
+        ([0.0, 1.0], ["p(0)", "p(1)"], [0, 1]),
+        ([0.5, 1.0], ["p(0.5)", "p(1)"], [0.5, 1]),
+        (["no", "yes"], ["p(no)", "p(yes)"], ["no", "yes"]),
+        ([False, True], ["p(False)", "p(True)"], [False, True]),
+    ],
+)
+def test_classes_are_shown_as_they_were_written(
+    classes: list[object], names: list[str], predicted: list[object]
+) -> None:
+    table = frame_of(classes, OUTPUTS, np.array([0.5, 0.7]), {"bank": np.ones(2)})
+    assert list(table) == ["prediction", *names, "uncertainty", "share(bank)"]
+    assert table["prediction"].tolist() == predicted
+    assert table[names].to_numpy().tolist() == OUTPUTS.tolist()
+
+
+def test_numbers_have_no_probabilities() -> None:
+    table = frame_of(None, np.array([3.5, 4.0]), None, {})
+    assert list(table) == ["prediction"] and table["prediction"].tolist() == [3.5, 4.0]

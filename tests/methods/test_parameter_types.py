@@ -111,7 +111,5 @@ def test_classes_of_ones_own_may_take_arguments_in_order() -> None:
 
 @pytest.mark.parametrize("rule", [len, 3, None])
 def test_a_rule_of_another_type_is_told(rule: Any) -> None:
-    with pytest.raises(ConfigError, match=r"a pseudo-label rule is a name, .*got.*Mend: rule="):
+    with pytest.raises(ConfigError, match=r"a pseudo-label rule is a name, .*got.*Mend: one of"):
         PseudoMethod(rule)
-    with pytest.raises(ConfigError, match="weight must be a number, got 'much'"):
-        PseudoMethod(weight="much")  # type: ignore[arg-type]

@@ -25,7 +25,6 @@ from fedmend.methods import (
     RandomMatch,
 )
 from fedmend.methods.network import SplitEstimator
-from fedmend.methods.risa.parts import part_of as evidence_part_of
 from fedmend.split.parts import part_of
 
 QUICK: dict[str, Any] = {"epochs": 2, "bottom": (8,), "top": (8,), "embedding": 4, "seed": 3}
@@ -54,12 +53,10 @@ def exchanged(fed: Federation) -> list[Any]:
 
 def weights(fed: Federation, model: SplitEstimator) -> list[np.ndarray]:
     """Of every party's bottom and top."""
-    find = evidence_part_of if isinstance(model, RISA) else part_of
     found = []
     for name in fed.names:
-        part: Any = find(fed.engine.site(name), model.network_.model)
-        tops = [part.heads if isinstance(model, RISA) else part.top, part.bottom]
-        for each in tops:
+        part: Any = part_of(fed.engine.site(name), model.network_.model)
+        for each in (part.top, part.bottom):
             if each is not None:
                 found += [value.numpy() for value in each.module.state_dict().values()]
     return found

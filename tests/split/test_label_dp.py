@@ -23,7 +23,12 @@ from fedmend.federation.labels import (
     respond,
     response_matrix,
 )
-from fedmend.split.label_dp import ToldLabels, ask_for_noise, with_told_labels, without_response
+from fedmend.split.labels import (
+    ReportedLabels,
+    ask_for_noise,
+    with_reported_labels,
+    without_response,
+)
 
 
 @pytest.mark.parametrize(("epsilon", "classes"), [(0.5, 2), (1.0, 5), (3.0, 26)])
@@ -206,7 +211,7 @@ def test_epsilon_must_be_a_positive_number(epsilon: float) -> None:
 def test_a_tables_labels_are_told_as_often_as_they_should(classes) -> None:
     labels = pd.Series([classes[at % len(classes)] for at in range(6000)])
     table = Table(np.arange(6000), {"x": np.arange(6000.0), "y": labels}, label="y")
-    told = with_told_labels(table, 1.0)
+    told = with_reported_labels(table, 1.0)
     kept = float((told.y == table.y).mean())
     assert abs(kept - keep_probability(1.0, len(classes))) < 0.03
     assert told.schema == table.schema
@@ -217,13 +222,13 @@ def test_a_tables_labels_are_told_as_often_as_they_should(classes) -> None:
 def test_missing_labels_stay_missing_and_numbers_are_refused() -> None:
     said = pd.Series(["no", None, "yes", "no"], dtype=object)
     table = Table(np.arange(4), {"y": said}, label="y")
-    assert with_told_labels(table, 5.0).y.isna().tolist() == [False, True, False, False]
+    assert with_reported_labels(table, 5.0).y.isna().tolist() == [False, True, False, False]
     with pytest.raises(DataError, match="label is a number"):
-        with_told_labels(Table(np.arange(40), {"y": np.arange(40) * 0.5}, label="y"), 1.0)
+        with_reported_labels(Table(np.arange(40), {"y": np.arange(40) * 0.5}, label="y"), 1.0)
     with pytest.raises(DataError, match="no label column"):
-        with_told_labels(table.with_label(None), 1.0)
+        with_reported_labels(table.with_label(None), 1.0)
     with pytest.raises(ConfigError, match="positive"):
-        with_told_labels(table, 0.0)
+        with_reported_labels(table, 0.0)
 
 
 # ------------------------------------------------------------------ in training
@@ -235,7 +240,7 @@ def test_rows_without_a_label_stay_a_table_of_the_same_columns() -> None:
     ask_for_noise(party, "train", 1.0, by="a test")
     for rows in ([1, 3], []):
         party.tables["part"] = table.take(np.array(rows, int))
-        told = ToldLabels.of(party, "part")
+        told = ReportedLabels.of(party, "part")
         assert told is not None and (told.numbers == -1).all()
         assert party.table_of("part").schema == table.schema
 
@@ -254,22 +259,22 @@ def test_told_labels_of_any_table(classes: int, rows: int, epsilon: float, seed:
     labels[:classes] = [f"c{at}" for at in range(classes)]  # every class is there
     table = Table(rng.permutation(rows), {"y": pd.Series(labels)}, label="y")
     party = Site("a", {"train": table}, policy=Policy(label_epsilon=math.inf))
-    assert ToldLabels.of(party, "train") is None
+    assert ReportedLabels.of(party, "train") is None
     account = ask_for_noise(party, "train", epsilon, by="a test")
-    told, seen = ToldLabels.of(party, "train"), party.table_of("train")
+    told, seen = ReportedLabels.of(party, "train"), party.table_of("train")
     assert told is not None
     missing = table.y.isna().to_numpy()
     np.testing.assert_array_equal(seen.y.isna().to_numpy(), missing)
     np.testing.assert_array_equal(told.numbers < 0, missing)
     assert set(seen.y.dropna()) <= set(told.classes)
     # No row is likelier under one class than e^ε times what it is under another.
-    likely = told.belief.of(told.classes)
+    likely = told.likelihood.of(told.classes)
     np.testing.assert_allclose(likely.max(1) / likely.min(1), np.where(missing, 1, np.exp(epsilon)))
     np.testing.assert_array_equal(likely.argmax(1)[~missing], told.numbers[~missing])
     # A part of the table is told as the whole is, and costs nothing.
     some = np.flatnonzero(rng.random(rows) < 0.5)
     party.tables["part"] = table.take(some)
-    part = ToldLabels.of(party, "part")
+    part = ReportedLabels.of(party, "part")
     assert part is not None
     np.testing.assert_array_equal(part.numbers, told.numbers[some])
     assert part.account["spent"] == account["spent"] == account["new"] == epsilon

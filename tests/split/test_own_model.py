@@ -14,8 +14,8 @@ from fedmend.data.crowds import annotators
 from fedmend.data.table import Table
 from fedmend.federation import Alignment, AlignmentCounts, Federation
 from fedmend.flow.kept import keep_completion, restore_completion
+from fedmend.split.config import Settings
 from fedmend.split.features import Features
-from fedmend.split.halves import Settings
 from fedmend.split.parts import own_model
 from fedmend.split.workers import own_outputs
 
@@ -72,13 +72,6 @@ def test_rows_of_the_label_party_alone_are_its_own_models(
     again = fm.VFL.load(tmp_path / "model", known_to_one)
     np.testing.assert_allclose(again.predict_proba(known_to_one, rows="bank"), alone, atol=1e-6)
     assert model.evaluate(known_to_one, rows="bank")["accuracy"] > 0.7
-
-
-def test_rows_known_to_both_are_not(corrected: Any) -> None:
-    _, inc, train = corrected
-    model = fm.VFL(epochs=2, batch_size=16).fit(train)
-    both = model.predict_proba(train, rows="aligned")
-    assert np.abs(both - inc.predict_proba(train, rows="aligned")).max() > 0.01
 
 
 def test_classes_are_found_by_name_whatever_their_order(corrected: Any) -> None:

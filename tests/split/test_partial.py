@@ -17,18 +17,9 @@ from fedmend.federation import Federation
 from fedmend.learn.nets import Batch, Bottom, initialise
 from fedmend.learn.optim import OptimizerSpec
 from fedmend.methods.vertical.absent_partner import MeanTop
-from fedmend.split.config import SplitConfig
-from fedmend.split.features import BatchOrder
-from fedmend.split.halves import Settings
-from fedmend.split.partial import (
-    JointSpec,
-    MixedOrder,
-    PartialNetwork,
-    Presence,
-    Views,
-    make_up,
-    presence,
-)
+from fedmend.split.config import Settings, SplitConfig
+from fedmend.split.features import MixedOrder, presence
+from fedmend.split.partial import JointSpec, PartialNetwork, Views, make_up
 from fedmend.split.parts import part_of
 from fedmend.split.training import epoch_seed
 
@@ -79,19 +70,8 @@ def test_an_empty_group_is_left_out() -> None:
     order.start(0)
     assert order.sizes == [2, 2, 2]
     assert order.next().shape == (2,)
-
-
-def test_presence_in_batches_and_in_lists() -> None:
-    have = np.array([True, False, True, True, False, False])
-    there = Presence(have, CPU)
-    order = BatchOrder(np.arange(6), 4, CPU)
-    order.start(3)
-    there.start(order)
-    for _ in order.sizes:
-        numbers = order.next()
-        expected = np.flatnonzero(have[numbers.numpy()])
-        assert there.next().tolist() == expected.tolist()
-    assert there.of(torch.tensor([1, 2, 3])).tolist() == [1, 2]
+    assert order.places([True, True]).tolist() == [0, 1]
+    assert order.places([False, True]).tolist() == []
 
 
 def test_anybody_can_tell_who_has_what() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +15,10 @@ from fedmend.errors import ConfigError
 from fedmend.federation import Alignment, AlignmentCounts, Federation, Party
 from fedmend.learn.augment import Weak
 from fedmend.learn.optim import FlatOptimizer, OptimizerSpec
-from fedmend.methods import VFL
+from fedmend.methods.vertical.vfl import VFL
+from fedmend.split.config import Settings
 from fedmend.split.features import BatchOrder, augmented
-from fedmend.split.halves import Settings, one_cycle
+from fedmend.split.models import one_cycle
 
 CPU = torch.device("cpu")
 
@@ -71,15 +71,6 @@ def test_all_halves_draw_the_same_views() -> None:
         assert torch.equal(first.shift, second.shift)
 
 
-def test_without_augmentation_the_order_is_what_it_was() -> None:
-    plain, with_views = BatchOrder(np.arange(9), 4, CPU), BatchOrder(np.arange(9), 4, CPU)
-    with_views.augment = True
-    plain.start(3)
-    with_views.start(3)
-    assert torch.equal(plain.next(), with_views.next())
-    assert plain.draws is None
-
-
 def test_tiny_images_are_shifted_within_themselves() -> None:
     images = torch.arange(9.0).reshape(1, 1, 3, 3)
     draws = Weak(torch.tensor([False]), torch.tensor([[4, -4]]))
@@ -130,11 +121,3 @@ def test_augmented_training_learns_and_resumes(tmp_path: Path) -> None:
         VFL(**options).fit(other, checkpoint=tmp_path, progress=kill)
     again = VFL(**options).fit(other, checkpoint=tmp_path, resume=True)
     np.testing.assert_array_equal(again.predict_proba(other), model.predict_proba(fed))
-
-
-def test_a_shorter_schedule_is_another_training(make_fed: Callable[..., Any]) -> None:
-    one, other = make_fed(), make_fed()
-    options: dict[str, Any] = {"schedule": "one-cycle", "validation": 0.0}
-    short = VFL(epochs=2, **options).fit(one)
-    plain = VFL(epochs=2, validation=0.0).fit(other)
-    assert short.history_[0]["loss"] != plain.history_[0]["loss"]

@@ -13,11 +13,9 @@ import pytest
 
 from fedmend.errors import DataError
 from fedmend.learn.optim import OptimizerSpec
-from fedmend.split.config import SplitConfig
-from fedmend.split.halves import Settings
-from fedmend.split.server_top import ServerTop
+from fedmend.split.config import Settings, SplitConfig
 from fedmend.split.training import SplitNetwork
-from fedmend.split.workers import TopWorker
+from fedmend.split.workers import ServerTop, TopWorker
 
 Make = Callable[..., Any]
 CONFIG = SplitConfig(
@@ -63,14 +61,14 @@ def test_sides_are_learnt_from_training_rows_of_all_the_file(
         see(self, rows, embeddings)
 
     monkeypatch.setattr(TopWorker, "see", looked)
-    monkeypatch.setattr("fedmend.split.session.MOST_ROWS", 50)
+    monkeypatch.setattr("fedmend.split.training.ROWS_TO_LEARN", 50)
     fed = make_fed()
     network = SplitNetwork(
         fed, parties=list(fed.names), label_party="bank", config=replace(CONFIG, validation=0.3)
     )
     with network.session([["aligned", 240]]) as session:
         session.epoch(1)
-        session.learn_sides()
+        session.learn_imputation()
         (rows,) = seen
         assert len(rows) == 50
         assert set(rows) <= set(session.train)
@@ -84,7 +82,7 @@ def test_dropout_is_not_the_same_at_all_parties(make_fed: Make) -> None:
     with network.session([["aligned", 240]]) as session:
         session.epoch(1)
         workers = [each for site in fed.engine.sites.values() for each in site._workers.values()]
-        seeds = {each.half._dropout.initial_seed() for each in workers}
+        seeds = {each.trained._dropout.initial_seed() for each in workers}
         assert len(seeds) == len(workers) == 3
 
 

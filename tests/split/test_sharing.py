@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import warnings
+from dataclasses import asdict
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,14 +14,12 @@ from fedmend.data.table import Table
 from fedmend.errors import FedmendWarning
 from fedmend.federation import Alignment, AlignmentCounts, Federation, Party
 from fedmend.learn.nets import Batch
-from fedmend.methods.risa import imputation
-from fedmend.methods.risa.imputation import OwnRows, mean_row
-from fedmend.methods.risa.parts import part_of
-from fedmend.methods.risa.session import EvidenceNetwork, How
-from fedmend.methods.risa.training import EvidenceTopHalf, _Trained
-from fedmend.split.config import SplitConfig
-from fedmend.split.halves import Settings
-from fedmend.split.sharing import Sharing
+from fedmend.methods.risa import network as nets
+from fedmend.methods.risa.risa import OBJECTIVES, EvidenceNetwork
+from fedmend.split.config import Settings, SplitConfig
+from fedmend.split.features import Features
+from fedmend.split.partial import SharingSession, _mean
+from fedmend.split.parts import part_of
 
 
 def halves(rows: int, overlap: int, *, same: bool = False) -> Federation:
@@ -48,125 +47,106 @@ def halves(rows: int, overlap: int, *, same: bool = False) -> Federation:
     return fed
 
 
+def network(fed: Federation, *, share_every: int = 0, **how: Any) -> EvidenceNetwork:
+    config = SplitConfig(
+        bottom=(),
+        embedding=3,
+        top=(),
+        conv="whitened",
+        settings=Settings(**how),
+        options=asdict(OBJECTIVES["heads"]) | {"share_every": share_every},
+    )
+    return EvidenceNetwork(fed, parties=["left", "right"], label_party="left", config=config)
+
+
+def bottoms(fed: Federation, model: str) -> list[dict[str, torch.Tensor]]:
+    sites = (fed.engine.site(name) for name in ("left", "right"))  # type: ignore[attr-defined]
+    states = (part_of(site, model).bottom.module.state_dict() for site in sites)
+    return [{key: value.clone() for key, value in state.items()} for state in states]
+
+
 def test_a_bottom_counts_by_the_rows_it_trains_on() -> None:
     fed = halves(40, 10)
-    config = SplitConfig(bottom=(), embedding=3, top=(), conv="whitened")
-    network = EvidenceNetwork(
-        fed, parties=["left", "right"], label_party="left", config=config, how=How(joint=True)
-    )
-    with network.session([["aligned", 10], ["left", 30], ["right", 30]]) as session:
+    model = network(fed)
+    with model.session([["aligned", 10], ["left", 30], ["right", 30]]) as session:
         session.set_pools([np.arange(10), np.arange(10, 40), np.arange(40, 45)])
-        before = [
-            {
-                key: value.clone()
-                for key, value in part_of(fed.engine.site(name), network.model)  # type: ignore[attr-defined]
-                .bottom.module.state_dict()  # type: ignore[union-attr]
-                .items()
-            }
-            for name in ("left", "right")
-        ]
-        session.share()
-        for name in ("left", "right"):
-            bottom = part_of(fed.engine.site(name), network.model).bottom  # type: ignore[attr-defined]
-            assert bottom is not None
-            for key, value in bottom.module.state_dict().items():
+        before = bottoms(fed, model.model)
+        session._share()
+        for after in bottoms(fed, model.model):
+            for key, value in after.items():
                 left, right = (each[key] for each in before)
                 expected = (40 * left + 15 * right) / 55 if value.is_floating_point() else left
                 torch.testing.assert_close(value, expected)
 
 
-@pytest.mark.parametrize(("every", "times"), [(1, 5), (2, 3), (3, 3), (9, 2)])
+@pytest.mark.parametrize(("every", "times"), [(1, 5), (2, 3), (9, 2)])
 def test_bottoms_are_shared_so_often(every: int, times: int) -> None:
     """Before the first of four steps, after so many, and at the end of the epoch."""
     fed = halves(40, 10)
-    settings = Settings(batch_size=10)
-    config = SplitConfig(bottom=(), embedding=3, top=(), conv="whitened", settings=settings)
-    how = How(joint=True, share_every=every)
-    network = EvidenceNetwork(
-        fed, parties=["left", "right"], label_party="left", config=config, how=how
-    )
-    with network.session([["aligned", 10], ["left", 30], ["right", 30]]) as session:
+    model = network(fed, share_every=every, batch_size=10)
+    with model.session([["aligned", 10], ["left", 30], ["right", 30]]) as session:
         session.set_pools([np.arange(10), np.arange(10, 40), np.zeros(0, np.int64)])
-        session.epoch(1, 1)
-        for given in ("left", "right"):
-            sent = [
-                entry
-                for entry in fed.ledger.entries()
-                if entry.kind == "weights" and entry.sender == given
-            ]
-            assert len(sent) == times
-    bottoms = [
-        part_of(fed.engine.site(name), network.model).bottom.module.state_dict()  # type: ignore[attr-defined, union-attr]
-        for name in fed.names
-    ]
-    for key, value in bottoms[0].items():
-        torch.testing.assert_close(value, bottoms[1][key])
+        session.epoch(1)
+    for given in ("left", "right"):
+        sent = [e for e in fed.ledger.entries() if e.kind == "weights" and e.sender == given]
+        assert len(sent) == times
+    one, other = bottoms(fed, model.model)
+    for key, value in one.items():
+        torch.testing.assert_close(value, other[key])
 
 
 def test_the_sides_of_a_row_are_flipped_and_shifted_alike(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: dict[str, list[torch.Tensor]] = {"top": [], "bottom": []}
-    known = _Trained._known
+    seen: list[torch.Tensor] = []
+    plain_batch = Features.batch
 
-    def spied(self: _Trained, rows: OwnRows, numbers: torch.Tensor) -> Batch:
-        batch = known(self, rows, numbers)
-        seen["top" if isinstance(self, EvidenceTopHalf) else "bottom"].append(batch.blocks[0])
+    def spied(self: Features, numbers: torch.Tensor, draws: Any = None) -> Batch:
+        batch = plain_batch(self, numbers, draws)
+        seen.extend([] if draws is None else [batch.blocks[0]])
         return batch
 
-    monkeypatch.setattr(_Trained, "_known", spied)
+    monkeypatch.setattr(Features, "batch", spied)
     fed = halves(40, 20, same=True)
-    settings = Settings(batch_size=20, augment="weak")
-    config = SplitConfig(bottom=(), embedding=3, top=(), conv="whitened", settings=settings)
-    network = EvidenceNetwork(
-        fed, parties=["left", "right"], label_party="left", config=config, how=How(joint=True)
-    )
-    with network.session([["aligned", 20], ["left", 20], ["right", 20]]) as session:
+    model = network(fed, batch_size=20, augment="weak")
+    with model.session([["aligned", 20], ["left", 20], ["right", 20]]) as session:
         session.set_pools([np.arange(20), np.arange(20, 40), np.zeros(0, np.int64)])
-        session.epoch(1, 1)
-    assert len(seen["top"]) == len(seen["bottom"]) == 2
-    shared = [step[:10] for step in seen["top"]]  # half of each batch is known to both
-    for one, other in zip(shared, seen["bottom"], strict=True):
-        assert torch.equal(one, other)
+        session.epoch(1)
+    # In turn the right party's rows of a batch and the left's; half of these are known to both.
+    bottom, top = seen[0::2], seen[1::2]
+    assert len(top) == len(bottom) == 2
+    for one, other in zip(top, bottom, strict=True):
+        assert torch.equal(one[:10], other)
     # Rows were really changed: no image is one of those that the party has.
     table = fed.engine.site("left").tables["train"]  # type: ignore[attr-defined]
     plain = Encoder().fit(table).transform(table).blocks["image"]
-    moved = [np.abs(plain - image.numpy()).max((1, 2, 3)).min() > 1e-3 for image in shared[0]]
+    moved = [np.abs(plain - image.numpy()).max((1, 2, 3)).min() > 1e-3 for image in top[0][:10]]
     assert any(moved)
 
 
-class Bottom:
-    """A worker that has nothing but a bottom."""
-
-    def __init__(self, weights: dict[str, torch.Tensor]) -> None:
-        self.weights = weights
-
-    def bottom_weights(self) -> dict[str, torch.Tensor]:
-        return dict(self.weights)
-
-    def take_bottom(self, weights: dict[str, torch.Tensor]) -> None:
-        self.weights = weights
-
-
 def test_only_bottoms_alike_are_joined() -> None:
-    """Two of four are; numbers that are no floats stay as they are."""
+    """Two of four are; numbers that are no floats stay as they are. That none is, is said once."""
     rng = torch.Generator().manual_seed(0)
-    alike = [{"w": torch.randn(3, 2, generator=rng), "n": torch.tensor(k)} for k in (5, 6)]
-    workers = {"b": Bottom(alike[1]), "c": Bottom({"w": torch.ones(2, 2)}), "d": Bottom({})}
-    label = Bottom(alike[0])
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        Sharing(workers, label, "a").share({"a": 30, "b": 10, "c": 99, "d": 0})  # type: ignore[arg-type]
-    expected = 0.75 * alike[0]["w"] + 0.25 * alike[1]["w"]
-    for each in (label, workers["b"]):
-        torch.testing.assert_close(each.weights["w"], expected)
-    assert label.weights["n"] == workers["b"].weights["n"]
-    assert torch.equal(workers["c"].weights["w"], torch.ones(2, 2))
+    alike = {
+        name: {"w": torch.randn(3, 2, generator=rng), "n": torch.tensor(k)}
+        for name, k in (("a", 5), ("b", 6))
+    }
+    joined = _mean(alike, {"a": 30, "b": 10})
+    torch.testing.assert_close(joined["w"], 0.75 * alike["a"]["w"] + 0.25 * alike["b"]["w"])
+    assert joined["n"] == 5
 
+    class Bottom:
+        def __init__(self, size: int) -> None:
+            self.weights = {"w": torch.ones(size)}
 
-def test_that_nothing_is_shared_is_said_once() -> None:
-    sharing = Sharing({"b": Bottom({"w": torch.ones(2)})}, Bottom({"w": torch.ones(3)}), "a")  # type: ignore[arg-type]
-    with pytest.warns(FedmendWarning, match=r"a.*differ.*share_every=0") as told:
+        def bottom_weights(self) -> dict[str, torch.Tensor]:
+            return dict(self.weights)
+
+    session: Any = SharingSession.__new__(SharingSession)
+    session.bottoms, session.top, session._warned = {"b": Bottom(2)}, Bottom(3), set()
+    session.segments, session.train = [["aligned", 4]], np.arange(4)
+    session.network = type("Network", (), {"label_party": "a", "parties": ["a", "b"]})
+    with pytest.warns(FedmendWarning, match=r"b, a.*differ.*share_every=0") as told:
         for _ in range(3):
-            sharing.share({"a": 1, "b": 1})
+            session._share()
     assert len(told) == 1
 
 
@@ -178,13 +158,14 @@ def test_rows_in_any_order_and_their_mean(rows: list[int], monkeypatch: pytest.M
     placed = np.full(20, -1)
     at = np.arange(len(rows)) + 4
     placed[at] = rows
-    own = OwnRows(encoded, placed, torch.device("cpu"), torch.float32)
+    own = Features(encoded, placed, torch.device("cpu"), torch.float32)
+    assert own.known(torch.arange(20)).tolist() == at.tolist()
     batch = own.batch(torch.from_numpy(at))
     np.testing.assert_array_equal(batch.blocks[0], encoded.blocks["image"][rows])
     np.testing.assert_array_equal(batch.codes, encoded.codes[rows])
     if rows:
-        monkeypatch.setattr(imputation, "MIN_MEAN_ROWS", 2)
-        mean = mean_row(encoded, np.array(rows))
+        monkeypatch.setattr(nets, "MIN_MEAN_ROWS", 2)
+        mean = nets.mean_row(encoded, np.array(rows))
         expected = encoded.blocks["image"][rows].astype(np.float64).mean(0)
         np.testing.assert_allclose(mean.blocks[0], expected, atol=1e-6)
         shares = np.bincount(encoded.codes[rows, 0], minlength=encoded.cardinalities[0])

@@ -3,7 +3,7 @@
 Two parties hold halves of a table's columns and share a tenth of the people. The test people are
 predicted three times: known to both, to the label party alone, and to its partner alone. A model
 trained on shared rows can put the absent side at its mean ("fill"), or guess it from the side that
-is there (`learn.sides`, what fedmend does); methods that have learnt to do without a side stand
+is there (`split.imputed`, what fedmend does); methods that have learnt to do without a side stand
 beside it.
 """
 
@@ -110,13 +110,13 @@ def _scored(
     assert model.classes_ is not None
     classes = model.classes_.tolist()
     y = np.array([classes.index(each) for each in truth])
-    ways = ["fill", "guess"] if not both and getattr(network, "has_sides", False) else ["–"]
+    ways = ["fill", "guess"] if not both and getattr(network, "has_imputed", False) else ["–"]
     for way in ways:
         if way == "fill":
-            network.has_sides = False
+            network.has_imputed = False
         scores = metrics.classification(y, model.predict_proba(test, rows=rows))
         if way == "fill":
-            network.has_sides = True
+            network.has_imputed = True
         yield {
             "method": type(model).__name__,
             "known to": "both" if both else f"{known} only",

@@ -21,7 +21,7 @@ from fedmend.methods import VFL, FedAvg, FewShotVFL
 from fedmend.methods.annotators.inc import InC
 from fedmend.methods.risa.risa import RISA
 from fedmend.secure.align import align
-from fedmend.split.label_dp import with_told_labels
+from fedmend.split.labels import with_reported_labels
 from fedmend_bench.harness import Bar, BenchResult
 from fedmend_bench.options import listed
 
@@ -214,7 +214,7 @@ def _fitted_scores(model: Any, fed: Federation) -> dict[str, float]:
 def _with_told_labels(fed: Federation, epsilon: float) -> Federation:
     copy = rehearsal(fed, [])
     site = copy.engine.site(copy.label_party)  # type: ignore[attr-defined]  # always local
-    site.tables[copy.dataset] = with_told_labels(site.tables[copy.dataset], epsilon)
+    site.tables[copy.dataset] = with_reported_labels(site.tables[copy.dataset], epsilon)
     return copy
 
 

@@ -32,11 +32,9 @@ from fedmend.errors import ConfigError
 from fedmend.federation import Federation, Party
 from fedmend.federation.engines.local import LocalEngine
 from fedmend.learn.optim import OptimizerSpec
-from fedmend.split.config import SplitConfig
-from fedmend.split.halves import Settings
+from fedmend.split.config import Settings, SplitConfig
 from fedmend.split.parts import part_of
-from fedmend.split.session import epoch_seed
-from fedmend.split.training import SplitNetwork
+from fedmend.split.training import SplitNetwork, epoch_seed
 from fedmend_bench.harness import Bar, BenchResult
 from fedmend_bench.simulation import know, together
 

@@ -16,8 +16,8 @@ from fedmend.data.table import Table
 from fedmend.errors import PrivacyWarning
 from fedmend.federation import KINDS, Federation, Party, Policy
 from fedmend.methods.annotators.baselines import Clean
+from fedmend.methods.annotators.estimator import Annotators
 from fedmend.methods.annotators.inc import InC
-from fedmend.methods.annotators.session import Annotators
 from fedmend_bench.harness import Bar
 from fedmend_bench.simulation import know, together
 

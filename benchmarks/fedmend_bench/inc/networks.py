@@ -27,7 +27,7 @@ from fedmend.errors import ConfigError
 from fedmend.learn.nets import Bottom, BottomSpec, Top, TopSpec, initialise
 from fedmend.learn.optim import FlatOptimizer, OptimizerSpec
 from fedmend.split.features import batch_sizes
-from fedmend.split.session import epoch_seed
+from fedmend.split.training import epoch_seed
 
 CHUNK_BYTES = {"cpu": 1 << 20, "cuda": 1 << 31}
 

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from fedmend.split.halves import resolve_device
+from fedmend.split.config import resolve_device
 from fedmend_bench.harness import Bar, BenchResult, device_name
 from fedmend_bench.inc import corrector as inc_corrector
 from fedmend_bench.inc import cost as inc_cost

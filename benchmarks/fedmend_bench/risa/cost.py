@@ -20,8 +20,8 @@ from fedmend.data.table import Table
 from fedmend.learn.augment import draw_weak
 from fedmend.learn.nets import Bottom, BottomSpec, Top, TopSpec
 from fedmend.methods.vertical.vfl import VFL
+from fedmend.split.config import Settings, resolve_device
 from fedmend.split.features import PAD, Features
-from fedmend.split.halves import Settings, resolve_device
 from fedmend_bench.risa.data import LABELS, PARTNER, Sides, tear
 from fedmend_bench.risa.methods import Size, shared
 from fedmend_bench.simulation import wait

@@ -17,10 +17,9 @@ from fedmend.methods.risa.risa import RISA
 from fedmend.methods.vertical.absent_partner import AbsentPartner
 from fedmend.methods.vertical.fedcvt import FedCVT
 from fedmend.methods.vertical.few_shot import FewShotVFL
-from fedmend.methods.vertical.random_match import RandomMatch
 from fedmend.methods.vertical.sfhtl import SFHTL
 from fedmend.methods.vertical.ssl_vfl import SSLVFL
-from fedmend.methods.vertical.vfl import VFL, Local, LocalVFL
+from fedmend.methods.vertical.vfl import VFL, Local, LocalVFL, RandomMatch
 
 LEAST_UPDATES = 1000
 

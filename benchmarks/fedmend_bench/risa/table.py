@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from fedmend.errors import ConfigError
-from fedmend.split.halves import resolve_device
+from fedmend.split.config import resolve_device
 from fedmend_bench.cells import run_cells
 from fedmend_bench.harness import Bar, BenchResult
 from fedmend_bench.options import chosen, listed, numbered

@@ -16,7 +16,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -40,8 +40,6 @@ from fedmend.split.config import resolve_device
 from fedmend_bench.sage import kernels
 
 __all__ = ["Simulator", "simulator_of"]
-
-V = TypeVar("V", bound=Views)
 
 
 def simulator_of(
@@ -137,7 +135,7 @@ class Simulator:
         used = self.weights if weights is None else weights
         return self.trainer.probabilities(self.ready(views), used)
 
-    def ready(self, views: V) -> V:
+    def ready(self, views: Views) -> Any:
         """Rows on the device of this simulator; moved once if they are tested often."""
         images = isinstance(views, ImageViews)
         return views.to(self.device, self.settings.image_dtype if images else self.settings.dtype)

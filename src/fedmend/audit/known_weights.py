@@ -27,7 +27,7 @@ from fedmend.audit.tap import Heard, as_array
 from fedmend.data.encode import Encoded
 from fedmend.data.table import Table
 from fedmend.federation import COORDINATOR, Site
-from fedmend.methods.risa.ensemble import BottomEnsemble
+from fedmend.methods.risa.network import BottomEnsemble
 from fedmend.split.config import SplitConfig
 from fedmend.split.parts import BottomPart
 from fedmend.split.workers import SplitWorker

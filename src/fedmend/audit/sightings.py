@@ -63,7 +63,7 @@ class Sightings:
         if gradient is not None:
             rows = self._rows(heard, before=True)
             self._keep(heard, "gradient", rows, gradient)
-        if heard.kind == "embedding" and heard.method != "stand_in":
+        if heard.kind == "embedding" and heard.method != "fill_embedding":
             self._keep(heard, "embedding", self._rows(heard, before=False), heard.answer)
 
     def _rows(self, heard: Heard, *, before: bool) -> np.ndarray | None:

@@ -29,7 +29,7 @@ class Heard:
     scope: which rows its worker works on. before, after: the row numbers of the batch that the
     party had in flight before and after the call, as it knows them itself; None where its worker
     has no batches. given, answer: as the party has them; whoever keeps them takes a copy. at: the
-    party's own half, where an attack looks for the truth that it is judged by. sealed: they
+    party's own model, where an attack looks for the truth that it is judged by. sealed: they
     crossed in boxes, which the coordinator cannot open.
     """
 
@@ -97,8 +97,8 @@ class TappedSite(Site):
         return answer
 
     def _in_flight(self, handle: str) -> np.ndarray | None:
-        half = getattr(self._workers.get(handle), "half", None)
-        numbers = getattr(half, "in_flight", None)
+        model = getattr(self._workers.get(handle), "trained", None)
+        numbers = getattr(model, "in_flight", None)
         return None if numbers is None else numbers.cpu().numpy()
 
 

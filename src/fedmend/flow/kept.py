@@ -18,12 +18,12 @@ from fedmend.errors import ResumeError
 from fedmend.federation import AlignmentCounts, Federation, Worker, exposed
 from fedmend.federation.bound import EVERY_RUN, declare
 from fedmend.federation.site import Alignment
-from fedmend.split.belief import (
-    Belief,
+from fedmend.split.labels import (
+    LabelLikelihood,
     cell_confidence,
-    keep_belief,
     keep_confidence,
-    label_belief,
+    keep_likelihood,
+    label_likelihood,
 )
 from fedmend.split.parts import Part, keep_own_model, own_model, read_file, write_file
 
@@ -127,7 +127,7 @@ class CompletionKeeper(AlignmentKeeper):
         settled.unlink(missing_ok=True)
         if site.labels.is_settled(dataset, site.tables[dataset]):
             settled.touch()
-        belief, own = label_belief(site, dataset), own_model(site, dataset)
+        belief, own = label_likelihood(site, dataset), own_model(site, dataset)
         if belief is not None:
             classes = np.array(json.dumps(list(belief.classes)))
             self._write_arrays(path, "labels.npz", classes=classes, likelihood=belief.likelihood)
@@ -148,7 +148,7 @@ class CompletionKeeper(AlignmentKeeper):
             site.labels.settle(dataset, table)
         if belief := self._read_arrays(path, "labels.npz"):
             classes: tuple[Any, ...] = tuple(json.loads(belief["classes"].item()))
-            keep_belief(site, dataset, Belief(classes, belief["likelihood"]))
+            keep_likelihood(site, dataset, LabelLikelihood(classes, belief["likelihood"]))
         if self._file(path, "own.fmw").is_file():
             own = read_file(self._file(path, "own.fmw"), site.name)
             keep_own_model(site, dataset, Part.from_wire(own))

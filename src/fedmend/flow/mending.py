@@ -26,7 +26,7 @@ from fedmend.flow.manifest import CHECKPOINTS
 from fedmend.flow.plan import Method, Plan
 from fedmend.flow.steps import Steps, in_stage, measured
 from fedmend.methods.annotators.corrected import CorrectedLabels, correct_labels
-from fedmend.methods.annotators.session import Annotators
+from fedmend.methods.annotators.estimator import Annotators
 from fedmend.methods.registry import ANNOTATED, METHODS, make
 from fedmend.report.labelling import Labelling
 from fedmend.report.mending import Mending

@@ -101,7 +101,7 @@ def _majority(
     test: Federation, parties: tuple[str, ...], classes: list[Any]
 ) -> tuple[np.ndarray, np.ndarray]:
     """What most of the parties say of each test row, and where it is not a tie."""
-    from fedmend.methods.annotators.session import Annotators
+    from fedmend.methods.annotators.estimator import Annotators
 
     with Annotators(test, parties) as annotators:
         annotators.attach(classes)

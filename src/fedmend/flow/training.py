@@ -18,7 +18,7 @@ from fedmend.flow.steps import Steps, in_stage, measured
 from fedmend.methods.registry import ANNOTATED, make, method_class
 from fedmend.report.labelling import Labelling
 from fedmend.report.record import MethodRun
-from fedmend.split.label_dp import in_words
+from fedmend.split.labels import in_words
 
 if TYPE_CHECKING:
     from fedmend.federation import Federation

@@ -54,7 +54,7 @@ from fedmend.secure.channel import ExchangeWorker, is_sealed, seal_exchange
 from fedmend.split.config import Settings, SplitConfig
 from fedmend.split.features import ALIGNED, BatchOrder
 from fedmend.split.parts import read_json, write_json
-from fedmend.split.session import PREDICT_ROWS, epoch_seed
+from fedmend.split.training import PREDICT_ROWS, epoch_seed
 from fedmend.split.workers import BottomWorker
 
 __all__ = [
@@ -119,8 +119,8 @@ class ContextWorker(BottomWorker):
     @exposed(kind="control")
     def set_order(self, rows: np.ndarray) -> int:
         """The rows to train on; from here on the average is kept."""
-        count = self.half.set_order(rows)
-        self.average = EMA(self.half.module)
+        count = self.trained.set_order(rows)
+        self.average = EMA(self.trained.module)
         self._best: Mapping[str, Tensor] | None = None
         return count
 
@@ -133,10 +133,10 @@ class ContextWorker(BottomWorker):
     @torch.no_grad()
     def embed(self, rows: np.ndarray) -> Tensor:
         """Embeddings of the rows of these numbers, by the averaged weights."""
-        module: nn.Module = self.half.module if self.average is None else self.average.average
+        module: nn.Module = self.trained.module if self.average is None else self.average.average
         module.eval()
         numbers = torch.from_numpy(np.ascontiguousarray(rows)).to(self.device)
-        return self.half.settings.for_wire(module(self.half.features.batch(numbers)))
+        return self.trained.settings.for_wire(module(self.trained.features.batch(numbers)))
 
     @exposed(kind="control")
     def keep_best(self) -> None:
@@ -147,7 +147,7 @@ class ContextWorker(BottomWorker):
     def restore_best(self) -> None:
         """End of training: the best-scored average, or the last one, is the bottom."""
         if self.average is not None:
-            self.half.module.load_state_dict(self._best or self.average.average.state_dict())
+            self.trained.module.load_state_dict(self._best or self.average.average.state_dict())
             self.average = None
 
     @exposed(kind="control")
@@ -164,7 +164,7 @@ class ContextWorker(BottomWorker):
         elif order == "seeded":
             own = self.site.rng(f"order of {name}").permutation(own)
         self.site.state.setdefault(_NUMBERED, {})[name] = own
-        self._attach(own, config)
+        self.trained = self._model_on(own, SplitConfig.from_wire(config).settings)
 
 
 class ImputerWorker(ExchangeWorker):

@@ -12,22 +12,24 @@ not, stands in its record (`fedmend.methods.registry`).
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
+import numpy as np
+import pandas as pd
+
 from fedmend._parameters import Parameters
 from fedmend._suggest import did_you_mean
+from fedmend.data.labels import as_written
 from fedmend.errors import ConfigError
 from fedmend.learn.metrics import normalised_entropy
 from fedmend.split.parts import MANIFEST, read_json
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from fedmend.federation import Federation
 
-__all__ = ["Estimator"]
+__all__ = ["Estimator", "frame_of"]
 
 
 class Estimator(Parameters):
@@ -96,3 +98,22 @@ class Estimator(Parameters):
             if name in cls.parameter_names()
         }
         return cls(**params), saved
+
+
+def frame_of(
+    classes: Sequence[Any] | None,
+    outputs: np.ndarray,
+    uncertainty: np.ndarray | None,
+    found: dict[str, np.ndarray],
+) -> pd.DataFrame:
+    """Outputs and what is known of them, as a table."""
+    columns: dict[str, Any] = {}
+    if classes:
+        shown = [as_written(value) for value in classes]
+        columns["prediction"] = np.asarray(shown)[outputs.argmax(1)]
+        columns |= {f"p({name})": outputs[:, at] for at, name in enumerate(shown)}
+        columns["uncertainty"] = uncertainty
+    else:
+        columns["prediction"] = outputs
+    columns |= {f"share({name})": share for name, share in found.items()}
+    return pd.DataFrame(columns)

@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 
-from fedmend._parameters import Rules, check_values, parameters
+from fedmend._parameters import Rules, parameters, wrong_values
 from fedmend.errors import ConfigError, DataError, NotFitted, Refused
 from fedmend.federation import Federation, require_federation
-from fedmend.methods.contract import Estimator
+from fedmend.learn.metrics import normalised_entropy
+from fedmend.methods.contract import Estimator, frame_of
 from fedmend.split.config import SplitConfig
-from fedmend.split.features import ALIGNED, ALL
+from fedmend.split.features import ALIGNED, ALL, among, is_known
 from fedmend.split.parts import MANIFEST, read_json, write_json
 from fedmend.split.training import Progress, SplitNetwork
 
@@ -69,11 +70,45 @@ class NetworkEstimator(Estimator):
         be lost without the party; only those that know the rows have one. A regression has no
         probabilities. rows: as in `predict_proba`, but for "all".
         """
-        from fedmend.methods.outlook import outlook
-
         if rows is None:
             rows = ALIGNED if fed.is_aligned else ALL
-        return outlook(self, fed, rows)
+        network, segments, _ = self._ready(fed, rows)
+        if len(segments) > 1:
+            raise ConfigError(
+                f"rows={rows!r} are known to different parties. Mend: ask for 'aligned' and for "
+                f"{network.label_party!r} one after the other"
+            )
+        whose = str(network.label_party) if rows == ALL else rows
+        known = [name for name in network.parties if is_known(whose, name)]
+        outputs, undecided, found = self._in_full(fed, segments, known)
+        classes = None if self.classes_ is None else self.classes_.tolist()
+        return frame_of(classes, outputs, undecided, found)
+
+    def _in_full(
+        self, fed: Federation, segments: list[list[object]], known: list[str]
+    ) -> tuple[np.ndarray, np.ndarray | None, dict[str, np.ndarray]]:
+        """Outputs, how undecided each is (their entropy), and each party's share of the decision.
+
+        A party's share is what the likeliest class loses when the party is taken away and the
+        others have to do without it.
+        """
+        outputs = self.network_.predict(fed, segments)
+        undecided = None if self.classes_ is None else normalised_entropy(outputs)
+        if len(known) < 2:
+            return outputs, undecided, {name: np.ones(len(outputs), np.float32) for name in known}
+        ((_, count),) = segments
+        lost = np.zeros((len(outputs), len(known)), np.float32)
+        for number, name in enumerate(known):
+            others = [other for other in known if other != name]
+            without = self.network_.predict(fed, [[among(others), count]])
+            if outputs.ndim == 1:
+                change = np.abs(outputs - without)
+            else:
+                best = outputs.argmax(1)[:, None]
+                change = np.take_along_axis(outputs - without, best, 1)[:, 0]
+            lost[:, number] = change.clip(1e-6)
+        carried = lost / lost.sum(1, keepdims=True)
+        return outputs, undecided, dict(zip(known, carried.T, strict=True))
 
     def score(self, fed: Federation, *, rows: str | None = None) -> float:
         """Accuracy, or R² for regression."""
@@ -283,12 +318,7 @@ class SplitEstimator(NetworkEstimator):
         require_federation(fed)
         self.require_types()
         config = self._config()
-        label_party = self.label_party or fed.label_party
-        if label_party not in fed.names:
-            raise ConfigError(
-                f"label_party={label_party!r} is not in the federation. "
-                f"Mend: one of {', '.join(fed.names)}"
-            )
+        label_party = self._label_party(fed)
         network = self._make_network(fed, self._parties(fed, label_party), label_party, config)
         network.fit(
             self._training_rows(fed, label_party),
@@ -298,6 +328,15 @@ class SplitEstimator(NetworkEstimator):
         )
         self._adopt(fed, network)
         return self
+
+    def _label_party(self, fed: Federation) -> str:
+        label_party = self.label_party or fed.label_party
+        if label_party not in fed.names:
+            raise ConfigError(
+                f"label_party={label_party!r} is not in the federation. "
+                f"Mend: one of {', '.join(fed.names)}"
+            )
+        return label_party
 
     def _make_network(
         self, fed: Federation, parties: list[str], label_party: str, config: SplitConfig
@@ -311,10 +350,16 @@ class SplitEstimator(NetworkEstimator):
         self._config()
 
     def _config(self) -> SplitConfig:
-        check_values(self, self._rules)
+        problems = wrong_values(self, self._rules)
         # Of all split networks: a method may set some of them that it does not take.
         params = {each.name: getattr(self, each.name) for each in fields(SplitEstimator)}
-        return SplitConfig.of(params, options=self._options())
+        try:
+            config = SplitConfig.of(params, options={} if problems else self._options())
+        except ConfigError as error:
+            problems += error.problems
+        if problems:
+            raise ConfigError(problems)
+        return config
 
     def _options(self) -> dict[str, Any]:
         """What the method's own workers and network are told besides, as wire values."""

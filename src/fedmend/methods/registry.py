@@ -132,7 +132,7 @@ _RECORDS = (
     ),
     Record(
         "random-match",
-        "vertical.random_match:RandomMatch",
+        "vertical.vfl:RandomMatch",
         "all labelled rows, a stranger's side where one is missing",
         "vfl-baselines",
     ),
@@ -195,7 +195,7 @@ _RECORDS = (
     Record(
         "majority",
         "annotators.baselines:MJ",
-        "several labellers: the majority of their votes is taken for the truth",
+        "several annotators: the majority of their votes is taken for the truth",
         "inc",
         title="majority vote",
         annotators=True,
@@ -206,7 +206,7 @@ _RECORDS = (
     Record(
         "dawid-skene",
         "annotators.baselines:EM",
-        "several labellers: the truth inferred from their votes alone",
+        "several annotators: the truth inferred from their votes alone",
         "inc",
         title="Dawid–Skene",
         annotators=True,
@@ -215,14 +215,14 @@ _RECORDS = (
     Record(
         "random-labeller",
         "annotators.baselines:Random",
-        "several labellers: each batch believes one, drawn at random",
+        "several annotators: each batch takes one's labels, drawn at random",
         "inc",
         annotators=True,
     ),
     Record(
         "inc",
         "annotators.inc:InC",
-        "several labellers, whose labels are corrected while the model learns",
+        "several annotators, whose labels are corrected while the model learns",
         "inc",
         annotators=True,
         contest="always",

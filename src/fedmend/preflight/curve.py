@@ -26,11 +26,9 @@ from fedmend._parameters import POSITIVE, Rules, at_least, wrong_values
 from fedmend.errors import ConfigError, DataError
 from fedmend.federation import Federation
 from fedmend.learn.optim import OptimizerSpec
-from fedmend.split.config import SplitConfig
+from fedmend.split.config import Settings, SplitConfig
 from fedmend.split.features import ALIGNED, Segments
-from fedmend.split.halves import Settings
-from fedmend.split.session import Session
-from fedmend.split.training import SplitNetwork
+from fedmend.split.training import Session, SplitNetwork
 
 __all__ = ["Curve", "Point", "fit_and_score", "learning_curve", "power_law", "read_curve"]
 

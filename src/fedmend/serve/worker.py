@@ -13,8 +13,8 @@ from fedmend.federation import Alignment
 from fedmend.federation.bound import but, declare
 from fedmend.federation.worker import Worker, exposed
 from fedmend.learn.metrics import normalised_entropy
+from fedmend.methods.contract import frame_of
 from fedmend.methods.horizontal.worker import kept_predictions
-from fedmend.methods.outlook import frame_of
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -92,7 +92,7 @@ class Settings:
 class SplitConfig:
     """A split network and how it is trained.
 
-    bottom, top: widths of hidden layers; () makes that half linear.
+    bottom, top: widths of hidden layers; () makes that model linear.
     validation: the share of training rows held out; 0 trains on all, for all epochs.
     patience: epochs without improvement of `metric` before training stops; None never stops.
     metric: what early stopping watches; None means log loss, or RMSE for regression.

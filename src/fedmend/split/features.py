@@ -1,7 +1,7 @@
 """A party's rows as tensors, laid out in the order that all parties of a training agree on.
 
 Training and prediction number their rows 0..N-1, in *segments*: the aligned rows first, then
-rows that only one party has. A party that lacks a segment's rows stands in with its fill row
+rows that only one party has. A party that lacks a segment's rows has its fill row for them
 (zeros: the mean of every standardised column, and "missing" for every nominal one).
 """
 
@@ -97,6 +97,12 @@ def own_rows(
     return np.concatenate(pieces).astype(np.int64) if pieces else np.zeros(0, np.int64)
 
 
+def presence(party: str, segments: Segments) -> np.ndarray:
+    """Which numbered rows a party has, as anybody can tell from the segments."""
+    pieces = [np.full(int(str(count)), is_known(name, party)) for name, count in segments]
+    return np.concatenate([np.zeros(0, bool), *pieces])
+
+
 class Features:
     """Encoded rows on a device, batched by row number.
 
@@ -107,18 +113,32 @@ class Features:
         self, encoded: Encoded, rows: np.ndarray, device: torch.device, dtype: torch.dtype
     ) -> None:
         present = rows >= 0
-        self.n_rows = len(rows)
         kept = rows[present]
-        self.numeric = _with_fill_row(encoded.numeric, kept, device, dtype)
-        self.codes = _with_fill_row(encoded.codes, kept, device, torch.int64)
-        self.blocks = tuple(
-            _with_fill_row(block, kept, device, dtype) for block in encoded.blocks.values()
-        )
+        # All rows go to the device and are put in order there: copying images costs a CPU seconds.
+        in_order = np.array_equal(kept, np.arange(len(encoded)))
+        order = None if in_order else torch.from_numpy(kept).to(device)
+
+        def taken(values: np.ndarray, dtype: torch.dtype) -> Tensor:
+            there = torch.from_numpy(values).to(device)
+            found = there.new_zeros((len(kept) + 1, *values.shape[1:]), dtype=dtype)
+            found[:-1] = there if order is None else there.index_select(0, order)
+            return found
+
+        self.n_rows = len(rows)
+        self.numeric = taken(encoded.numeric, dtype)
+        self.codes = taken(encoded.codes, torch.int64)
+        self.blocks = tuple(taken(block, dtype) for block in encoded.blocks.values())
         self._slot: Tensor | None = None
+        self._present: Tensor | None = None
         if not present.all():
             slot = np.full(len(rows), len(kept))
             slot[present] = np.arange(len(kept))
             self._slot = torch.from_numpy(slot).to(device)
+            self._present = torch.from_numpy(present).to(device)
+
+    def known(self, numbers: Tensor) -> Tensor:
+        """Those of the row numbers that the party has."""
+        return numbers if self._present is None else numbers[self._present[numbers]]
 
     def batch(self, numbers: Tensor, draws: Weak | None = None) -> Batch:
         """The rows of these numbers; `draws` say how each row's images are flipped and shifted."""
@@ -143,21 +163,8 @@ def augmented(block: Tensor, draws: Weak) -> Tensor:
     return apply_weak(block, draws)
 
 
-def _with_fill_row(
-    values: np.ndarray, rows: np.ndarray, device: torch.device, dtype: torch.dtype
-) -> Tensor:
-    out = torch.zeros((len(rows) + 1, *values.shape[1:]), dtype=dtype)
-    if len(rows) == len(values) and np.array_equal(rows, np.arange(len(rows))):
-        out[:-1] = torch.from_numpy(values)
-    else:
-        torch.index_select(
-            torch.from_numpy(values).to(dtype), 0, torch.from_numpy(rows), out=out[:-1]
-        )
-    return out.to(device)
-
-
 class BatchOrder:
-    """The order in which all halves walk through the training rows, from one seed per epoch.
+    """The order in which all models walk through the training rows, from one seed per epoch.
 
     shuffled: this epoch's row numbers, on the CPU.
     draws: how the images of the last batch handed out are augmented, alike at all parties.
@@ -197,6 +204,11 @@ class BatchOrder:
         self._number += 1
         return numbers
 
+    @property
+    def done(self) -> float:
+        """The share of this epoch's batches that were handed out."""
+        return self._number / len(self.sizes)
+
     def walked(self) -> np.ndarray:
         """The row numbers handed out in this epoch since they were last told of."""
         return self.shuffled[self._told_until : self._at].numpy()
@@ -204,6 +216,47 @@ class BatchOrder:
     def told(self) -> None:
         """A loss over what was walked has been told."""
         self._told_until = self._at
+
+
+class MixedOrder(BatchOrder):
+    """Batches that take a fixed number of rows out of each group; small groups come round again."""
+
+    def __init__(
+        self,
+        groups: Sequence[np.ndarray],
+        counts: Sequence[int],
+        batches: int,
+        device: torch.device,
+        *,
+        augment: bool = False,
+    ) -> None:
+        used = [(g, c) for g, c in zip(groups, counts, strict=True) if c and len(g)]
+        rows = np.concatenate([group for group, _ in used])
+        self.counts = [c if len(g) else 0 for g, c in zip(groups, counts, strict=True)]
+        super().__init__(rows, sum(self.counts), device, augment=augment)
+        self._groups = [(torch.from_numpy(np.ascontiguousarray(g)), c) for g, c in used]
+        self.sizes = [sum(self.counts)] * batches
+
+    def _shuffled(self, generator: torch.Generator) -> Tensor:
+        columns = []
+        for group, count in self._groups:
+            needed = count * len(self.sizes)
+            rounds = -(-needed // len(group))
+            turns = [torch.randperm(len(group), generator=generator) for _ in range(rounds)]
+            columns.append(group[torch.cat(turns)[:needed]].view(len(self.sizes), count))
+        return torch.cat(columns, 1).flatten()
+
+    def walked(self) -> np.ndarray:
+        """As in `BatchOrder`; of a whole epoch each row once: how often chance deals which of them
+        says nothing."""
+        if self._at - self._told_until == len(self.shuffled):
+            return self.rows.numpy()
+        return super().walked()
+
+    def places(self, mine: Sequence[bool]) -> Tensor:
+        """Where in every batch the rows of these groups stand."""
+        group = np.repeat(np.arange(len(self.counts)), self.counts)
+        return torch.from_numpy(np.flatnonzero(np.asarray(mine)[group])).to(self.device)
 
 
 def batch_sizes(n_rows: int, batch_size: int) -> list[int]:

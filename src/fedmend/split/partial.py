@@ -3,7 +3,8 @@
 A bottom embeds only the rows its party has: nothing is spent on fill rows, and batch norm sees
 real rows only. The top is told who has which row of a batch and makes of it what its method wants
 (`JointTop`): a mean over whoever is there, estimates of what is not, pseudo-labels for rows
-without a label. Batches have a fixed make-up, so that aligned rows are never rare in them.
+without a label. Batches have a fixed make-up, so that aligned rows are never rare in them, and
+bottoms of like shape may be shared.
 
 A method brings its joint top (`register`) and the make-up of its batches (`Mix`).
 """
@@ -19,16 +20,24 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from fedmend.data.labels import LabelEncoder
 from fedmend.errors import DataError
-from fedmend.federation import Site, exposed
+from fedmend.federation import Each, exposed
 from fedmend.learn.augment import Weak
-from fedmend.split.config import SplitConfig
-from fedmend.split.features import ALIGNED, BatchOrder, Segments, is_known, rows_of, spans
-from fedmend.split.halves import BottomHalf, TopHalf
-from fedmend.split.parts import TOPS, part_of
-from fedmend.split.session import AlignedJudges
-from fedmend.split.sharing import SharesBottom, Sharing, run_steps
-from fedmend.split.training import SplitNetwork
+from fedmend.learn.nets import initialise
+from fedmend.split.config import Settings, SplitConfig
+from fedmend.split.features import (
+    ALIGNED,
+    MixedOrder,
+    Segments,
+    is_known,
+    presence,
+    rows_of,
+    spans,
+)
+from fedmend.split.models import BottomModel, PartialBottom, TopModel
+from fedmend.split.parts import TOPS, TopPart
+from fedmend.split.training import AlignedJudges, SplitNetwork
 from fedmend.split.workers import BottomWorker, TopWorker
 
 # ---------------------------------------------------------------------------------- joint tops
@@ -139,43 +148,6 @@ def mean_loss(outputs: Tensor, targets: Tensor) -> Tensor:
     return weighted_mean(*row_losses(outputs, targets))
 
 
-# ---------------------------------------------------------------------------------- batches
-
-
-class MixedOrder(BatchOrder):
-    """Batches that take a fixed number of rows out of each group; small groups come round again."""
-
-    def __init__(
-        self,
-        groups: Sequence[np.ndarray],
-        counts: Sequence[int],
-        batches: int,
-        device: torch.device,
-        *,
-        augment: bool = False,
-    ) -> None:
-        used = [(g, c) for g, c in zip(groups, counts, strict=True) if c and len(g)]
-        rows = np.concatenate([group for group, _ in used])
-        super().__init__(rows, sum(count for _, count in used), device, augment=augment)
-        self._groups = [(torch.from_numpy(np.ascontiguousarray(g)), c) for g, c in used]
-        self.sizes = [sum(count for _, count in used)] * batches
-
-    def _shuffled(self, generator: torch.Generator) -> Tensor:
-        columns = []
-        for group, count in self._groups:
-            needed = count * len(self.sizes)
-            rounds = -(-needed // len(group))
-            turns = [torch.randperm(len(group), generator=generator) for _ in range(rounds)]
-            columns.append(group[torch.cat(turns)[:needed]].view(len(self.sizes), count))
-        return torch.cat(columns, 1).flatten()
-
-    def walked(self) -> np.ndarray:
-        """As in `BatchOrder`; of a whole epoch each row once, however often it was dealt."""
-        if self._at == len(self.shuffled) and not self._told_until:
-            return self.rows.numpy()
-        return super().walked()
-
-
 def make_up(sizes: Sequence[int], batch_size: int, least: float) -> tuple[list[int], int]:
     """How many rows of each group a batch takes, and how many batches make an epoch.
 
@@ -197,106 +169,102 @@ def make_up(sizes: Sequence[int], batch_size: int, least: float) -> tuple[list[i
     return counts, max(1, round(total / batch_size))
 
 
-class Presence:
-    """Which rows a party has, batch by batch, as positions within the batch."""
-
-    def __init__(self, present: np.ndarray, device: torch.device) -> None:
-        self.present = torch.from_numpy(present)
-        self.device = device
-        self._positions = torch.zeros(0, dtype=torch.int64)
-        self._ends: list[int] = []
-        self._batch = 0
-
-    def start(self, order: BatchOrder) -> None:
-        """Look up a whole epoch at once: asking the device every step would make it wait."""
-        sizes = torch.tensor(order.sizes)
-        starts = torch.repeat_interleave(sizes.cumsum(0) - sizes, sizes)
-        mine = self.present[order.shuffled]
-        within = torch.arange(len(starts)) - starts
-        self._positions = within[mine].to(self.device)
-        batch_of = torch.repeat_interleave(torch.arange(len(sizes)), sizes)[mine]
-        self._ends = [0, *torch.bincount(batch_of, minlength=len(sizes)).cumsum(0).tolist()]
-        self._batch = 0
-
-    def next(self) -> Tensor:
-        at, end = self._ends[self._batch], self._ends[self._batch + 1]
-        self._batch += 1
-        return self._positions[at:end]
-
-    def of(self, numbers: Tensor) -> Tensor:
-        """The positions among these row numbers."""
-        return self.present[numbers.cpu()].nonzero()[:, 0].to(self.device)
+# ---------------------------------------------------------------------------------- parties
 
 
-def presence(party: str, segments: Segments) -> np.ndarray:
-    """Which numbered rows a party has, as anybody can tell from the segments."""
-    pieces = [np.full(int(str(count)), is_known(name, party)) for name, count in segments]
-    return np.concatenate(pieces) if pieces else np.zeros(0, bool)
+class SharesBottom:
+    """A worker's part where bottoms of one shape become one now and then (`Session.share`)."""
+
+    def _shared_bottom(self) -> nn.Module | None:
+        part = self._part().bottom  # type: ignore[attr-defined]
+        return None if part is None else part.module
+
+    @exposed(kind="control")
+    def bottom_shapes(self) -> dict[str, list[int]]:
+        """The shape of everything in this party's bottom, by name."""
+        module = self._shared_bottom()
+        found = {} if module is None else module.state_dict()
+        return {key: list(value.shape) for key, value in found.items()}
+
+    @exposed(kind="weights")
+    def bottom_weights(self) -> dict[str, Tensor]:
+        """This party's bottom, to be joined with others of the same shape."""
+        module = self._shared_bottom()
+        found = {} if module is None else module.state_dict()
+        return {key: value.detach().clone() for key, value in found.items()}
+
+    @exposed(kind="control", takes={"weights": "weights"})
+    def take_bottom(self, weights: dict[str, Tensor]) -> None:
+        module = self._shared_bottom()
+        if module is not None:
+            module.load_state_dict(weights)
+
+    @exposed(kind="control")
+    def set_groups(self, groups: list[np.ndarray], counts: list[int], batches: int) -> int:
+        """Train on these rows, by segment, of each so many in a batch; how many batches."""
+        trained = self.trained  # type: ignore[attr-defined]
+        augment = trained.settings.augment == "weak"
+        order = MixedOrder(groups, counts, batches, trained.device, augment=augment)
+        return int(trained.walk(order))
 
 
-# ---------------------------------------------------------------------------------- halves
+class PartialBottomWorker(SharesBottom, BottomWorker):
+    """A feature party without labels, which some rows are not known to."""
+
+    model_type: ClassVar[type[BottomModel]] = PartialBottom
+
+    def _new_model(self, segments: Segments, settings: Settings) -> BottomModel:
+        made = super()._new_model(segments, settings)
+        assert isinstance(made, PartialBottom)
+        made.mine = [is_known(name, self.site.name) for name, _ in segments]
+        return made
 
 
-class PartialBottomHalf(BottomHalf):
-    """A bottom that hands out embeddings of the rows its party has, and of no others."""
+class PartialTopModel(TopModel):
+    """A joint top with the bottom of the label party.
 
-    presence: Presence
+    present: by party which of the numbered rows it has [N]. places: where the rows that it has
+    stand in every batch.
+    """
+
+    top: JointTop
+    order: MixedOrder
+    segments: Segments
+    present: dict[str, Tensor]
+    places: dict[str, Tensor]
+
+    def attach(self, segments: Segments) -> None:
+        self.segments = segments
+        self.present = {
+            name: torch.from_numpy(presence(name, segments)).to(self.device) for name in self.names
+        }
+
+    def walk(self, order: MixedOrder) -> int:  # type: ignore[override]
+        self.places = {
+            name: order.places([is_known(segment, name) for segment, _ in self.segments])
+            for name in self.names
+        }
+        return super().walk(order)
 
     def start_epoch(self, seed: int, dropout_seed: int) -> None:
         super().start_epoch(seed, dropout_seed)
-        self.presence.start(self.order)
-
-    def _next(self) -> tuple[Tensor, Weak | None]:
-        numbers, draws = super()._next()
-        here = self.presence.next()
-        return numbers.index_select(0, here), None if draws is None else draws[here]
-
-    def backward(self, gradient: Tensor) -> None:
-        if len(gradient):
-            super().backward(gradient)
-
-    @torch.no_grad()
-    def embed(self, numbers: Tensor) -> Tensor:
-        return super().embed(numbers.index_select(0, self.presence.of(numbers)))
-
-    def _compute(self, numbers: Tensor, draws: Weak | None = None) -> Tensor:
-        if not len(numbers):
-            spec: Any = self.module.spec
-            return torch.zeros(0, spec.out, dtype=self.settings.dtype, device=self.device)
-        return super()._compute(numbers, draws)
-
-
-class PartialTopHalf(TopHalf):
-    """A joint top (`joint.py`) with the bottom of the label party."""
-
-    presences: dict[str, Presence]
-
-    def start_epoch(self, seed: int, dropout_seed: int) -> None:
-        super().start_epoch(seed, dropout_seed)
-        for each in self.presences.values():
-            each.start(self.order)
-        self._joint.start_epoch(self._dropout)
-
-    @property
-    def _joint(self) -> Any:
-        return self._top
+        self.top.start_epoch(self._dropout)
 
     def _batch_loss(
         self, embeddings: Mapping[str, Tensor], numbers: Tensor, draws: Weak | None
     ) -> Tensor:
         assert self.targets is not None
-        at = {name: each.next() for name, each in self.presences.items()}
         with self.settings.autocast(self.device):
-            views = self._views(embeddings, numbers, at, draws)
-            return self._joint.loss(views, self.targets.index_select(0, numbers))
+            views = self._views(embeddings, numbers, self.places, draws)
+            return self.top.loss(views, self.targets.index_select(0, numbers))
 
     def _outputs(
         self, embeddings: Mapping[str, Tensor], numbers: Tensor, draws: Weak | None = None
     ) -> Tensor:
-        at = {name: each.of(numbers) for name, each in self.presences.items()}
+        at = {name: each[numbers].nonzero()[:, 0] for name, each in self.present.items()}
         with self.settings.autocast(self.device):
             views = self._views(embeddings, numbers, at, draws)
-            return self._joint.outputs(views).to(self.settings.dtype)
+            return self.top.outputs(views).to(self.settings.dtype)
 
     def _views(
         self,
@@ -306,73 +274,132 @@ class PartialTopHalf(TopHalf):
         draws: Weak | None,
     ) -> Views:
         # Who is not in the federation has none of the rows.
-        widths = zip(self.names, self._joint.spec.widths, strict=True)
+        widths = zip(self.names, self.top.spec.widths, strict=True)
         values = {name: numbers.new_zeros((0, width)) for name, width in widths}
         values |= dict(embeddings)
-        if self.own is not None and len(here := at[self.own]):
+        if self.own_embedding is not None and len(here := at[str(self.own)]):
             own_draws = None if draws is None else draws[here]
-            values[self.own] = self._own_embedding(numbers.index_select(0, here), own_draws)
+            found = self.own_embedding(numbers.index_select(0, here), own_draws)
+            values[str(self.own)] = found
         pieces = {name: values[name].to(self.settings.dtype) for name in self.names}
         return Views(len(numbers), pieces, dict(at))
 
 
-# ---------------------------------------------------------------------------------- workers
-
-
-class _PartialWorker(SharesBottom):
-    site: Site
-    model: str
-    half: Any
-
-    def _shared_bottom(self) -> nn.Module | None:
-        part = part_of(self.site, self.model).bottom
-        return None if part is None else part.module
-
-    @exposed(kind="control")
-    def set_groups(self, groups: list[np.ndarray], counts: list[int], batches: int) -> int:
-        augment = self.half.settings.augment == "weak"
-        order = MixedOrder(groups, counts, batches, self.half.device, augment=augment)
-        return int(self.half.walk(order))
-
-
-class PartialBottomWorker(_PartialWorker, BottomWorker):
-    """A feature party without labels, which some rows are not known to."""
-
-    half: PartialBottomHalf
-    half_type: ClassVar[type[BottomHalf]] = PartialBottomHalf
-
-    def _attach(self, rows: np.ndarray, config: Mapping[str, Any]) -> None:
-        super()._attach(rows, config)
-        self.half.presence = Presence(rows >= 0, self.device)
-
-
-class PartialTopWorker(_PartialWorker, TopWorker):
+class PartialTopWorker(SharesBottom, TopWorker):
     """The label party, with a top that can do without some parties."""
 
-    half: PartialTopHalf
-    half_type: ClassVar[type[TopHalf]] = PartialTopHalf
+    model_type: ClassVar[type[TopModel]] = PartialTopModel
     soft_targets: ClassVar[bool] = False
 
-    @exposed(kind="control")
-    def attach(self, segments: list[Any], config: dict[str, Any], train: bool) -> int:
-        rows = super().attach(segments, config, train)
-        self.half.presences = {
-            name: Presence(presence(name, segments), self.device) for name in self.half.names
-        }
-        return rows
+    def _new_model(self, segments: Segments, settings: Settings, train: bool) -> TopModel:
+        made = super()._new_model(segments, settings, train)
+        assert isinstance(made, PartialTopModel)
+        made.attach(segments)
+        return made
 
     def _new_top(
-        self, config: SplitConfig, names: list[str], widths: list[int], out: int
-    ) -> tuple[nn.Module, str]:
+        self,
+        config: SplitConfig,
+        names: list[str],
+        widths: list[int],
+        labels: LabelEncoder,
+        weights: torch.Generator,
+    ) -> Any:
         joint = dict(config.options["joint"])
         kind = str(joint.pop("kind"))
         own = names.index(self.site.name) if self.site.name in names else -1
-        options = tuple(joint.items())
+        out, options = max(1, len(labels.classes_)), tuple(joint.items())
         spec = JointSpec(tuple(widths), config.top, out, config.dropout, own, options)
-        return JOINT_TOPS[kind](spec), kind
+        return TopPart(names, labels, initialise(JOINT_TOPS[kind](spec), weights), kind)
 
 
 # ---------------------------------------------------------------------------------- coordinator
+
+
+class SharingSession(AlignedJudges):
+    """Bottoms of like shape become one now and then, for sides of like shape (halves of images).
+
+    Every `share_every` steps (of the options) the parties' bottoms are joined and all go on from
+    the result, as in federated averaging: weights cross, rows do not. What one party learns from
+    its many labelled rows thus serves the other's side of a row as well. Bottoms that have the same
+    shapes are joined; one that has no like goes on alone.
+    """
+
+    _began = False
+
+    @property
+    def share_every(self) -> int:
+        return int(self.network.config.options.get("share_every", 0))
+
+    def epoch(self, number: int) -> float:
+        """As any session's; where bottoms are shared, from a common one."""
+        if self.share_every and not self._began:
+            self._began = True
+            self._share()
+        return super().epoch(number)
+
+    def _exchange(self, embeddings: dict[str, Any]) -> None:
+        if not self.share_every:
+            return super()._exchange(embeddings)
+        for step in range(1, self._batches):
+            gradients = Each(self.top.step(embeddings))
+            if step % self.share_every == 0:
+                self.bottoms.finish(gradients)
+                self._share()
+                embeddings = self.bottoms.step()
+            else:
+                embeddings = self.bottoms.step(gradients)
+        self.bottoms.finish(Each(self.top.step(embeddings)))
+        self._share()
+
+    def _share(self) -> None:
+        """Each bottom counts by the rows that its party trains on."""
+        workers = {name: self.bottoms[name] for name in self.bottoms}
+        workers[str(self.network.label_party)] = self.top
+        found = {name: worker.bottom_weights() for name, worker in workers.items()}
+        rows = {
+            name: int(presence(name, self.segments)[self.train].sum())
+            for name in self.network.parties
+        }
+        alike = [names for names in same_shapes(found) if len(names) > 1]
+        if not alike:
+            self._warn(
+                f"share_every joins bottoms of one shape, but those of {', '.join(found)} all "
+                "differ: none is shared. Mend: share_every=0",
+                "shapes",
+            )
+        for names in alike:
+            joined = _mean({name: found[name] for name in names}, rows)
+            for name in names:
+                workers[name].take_bottom(joined)
+
+
+def _mean(found: Mapping[str, dict[str, Tensor]], rows: Mapping[str, int]) -> dict[str, Tensor]:
+    """The mean of bottoms, each counted by its party's rows."""
+    total = sum(rows[name] for name in found)
+    joined = dict(next(iter(found.values())))
+    for key, value in joined.items():
+        if value.is_floating_point():
+            joined[key] = torch.zeros_like(value)
+            for name, weights in found.items():
+                joined[key].add_(weights[key].to(value.device), alpha=rows[name] / total)
+    return joined
+
+
+def same_shapes(found: Mapping[str, Mapping[str, Any]]) -> list[list[str]]:
+    """The parties whose bottoms have the same shapes, in groups; who has none is in no group.
+
+    found: by party its bottom's weights, or their shapes.
+
+    >>> same_shapes({"a": {"w": [2]}, "b": {"w": [3]}, "c": {"w": [2]}, "d": {}})
+    [['a', 'c'], ['b']]
+    """
+    groups: dict[str, list[str]] = {}
+    for name, weights in found.items():
+        if weights:
+            shapes = [(key, list(getattr(each, "shape", each))) for key, each in weights.items()]
+            groups.setdefault(str(shapes), []).append(name)
+    return list(groups.values())
 
 
 @dataclass(frozen=True)
@@ -383,15 +410,12 @@ class Mix:
     least: float = 0.25
 
 
-class PartialSession(AlignedJudges):
+class PartialSession(SharingSession):
     """A session whose batches mix aligned rows, the label party's others, and unlabelled ones."""
-
-    _sharing: Sharing | None = None
 
     def _set_order(self) -> None:
         network = self.network
-        mix: Mix = network.mix  # type: ignore[attr-defined]
-        groups = self._groups(mix)
+        groups = self._groups()
         if len(groups[0]) < 2:
             raise DataError(
                 f"{len(groups[0])} aligned rows to train on",
@@ -399,40 +423,17 @@ class PartialSession(AlignedJudges):
                 mend="Local trains on one party's rows alone; align on ids that both sides use",
             )
         size = network.config.settings.batch_size
-        counts, batches = make_up([len(group) for group in groups], size, mix.least)
+        counts, batches = make_up([len(group) for group in groups], size, network.mix.least)
         self._batches = self.top.set_groups(groups, counts, batches)
         self.bottoms.set_groups(groups, counts, batches)
 
-    def _exchange(self, embeddings: dict[str, Any]) -> None:
-        every = int(self.network.config.options.get("share_every", 0))
-        if not every:
-            return super()._exchange(embeddings)
-        run_steps(self.bottoms, self.top, self._batches, embeddings, every, self._share)
-
-    def epoch(self, number: int) -> float:
-        """As any session's; where bottoms are shared, from a common one."""
-        if self.network.config.options.get("share_every") and self._sharing is None:
-            assert self.network.label_party is not None
-            self._sharing = Sharing(self.bottoms, self.top, self.network.label_party)
-            self._share()
-        return super().epoch(number)
-
-    def _share(self) -> None:
-        assert self._sharing is not None
-        rows = {
-            name: int(presence(name, self._segments)[self.train].sum())
-            for name in self.network.parties
-        }
-        self._sharing.share(rows)
-
-    def _groups(self, mix: Mix) -> list[np.ndarray]:
-        """Row numbers of the training rows: aligned, the label party's own, each other party's."""
+    def _groups(self) -> list[np.ndarray]:
+        """Numbers of the training rows by segment: aligned, the label party's own, each other's."""
         groups = []
-        for name, at, end in spans(self._segments):
-            if name in (ALIGNED, self.network.label_party):
-                groups.append(rows_of(self._segments, [name], self.train))
-            elif mix.unlabelled:
-                groups.append(np.arange(at, end))
+        for name, at, end in spans(self.segments):
+            labelled = name in (ALIGNED, self.network.label_party)
+            chosen = rows_of(self.segments, [name], self.train) if labelled else np.arange(at, end)
+            groups.append(chosen if labelled or self.network.mix.unlabelled else chosen[:0])
         return groups
 
 
@@ -442,5 +443,5 @@ class PartialNetwork(SplitNetwork):
     bottom_worker = PartialBottomWorker
     top_worker = PartialTopWorker
     session_type = PartialSession
-    stand_ins = "own"
-    mix = Mix()
+    imputes = "own"
+    mix: ClassVar[Mix] = Mix()

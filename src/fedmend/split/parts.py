@@ -7,13 +7,12 @@ pickle, no code.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, Self
 
-import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from fedmend._files import write_whole
 from fedmend.data.encode import Encoder
@@ -22,10 +21,16 @@ from fedmend.errors import DataError, NotFitted, WireError
 from fedmend.federation import wire
 from fedmend.federation.site import Site
 from fedmend.learn.nets import Bottom, BottomSpec, Top, TopSpec
-from fedmend.split.sides import Sides
+from fedmend.split.imputed import ImputedEmbeddings
 
 FILE = "part.fmw"
 MANIFEST = "model.json"
+
+
+BOTTOMS: list[Callable[[Mapping[str, Any]], nn.Module | None]] = []
+"""Further kinds of bottoms: from a saved spec to the module, None where it is not of the kind."""
+TOPS: dict[str, tuple[Callable[[Any], Any], type[Any]]] = {"top": (Top, TopSpec)}
+"""Kinds of tops that can be kept: how to build the module, and the spec it is built from."""
 
 
 @dataclass
@@ -33,38 +38,35 @@ class BottomPart:
     """A bottom and the encoder that feeds it."""
 
     encoder: Encoder
-    module: Bottom
+    module: Any
 
     def to_wire(self) -> dict[str, Any]:
         return {
             "encoder": self.encoder.to_dict(),
             "spec": self.module.spec.to_dict(),
-            "weights": _weights(self.module),
+            "weights": weights_of(self.module),
         }
 
     @classmethod
-    def from_wire(cls, saved: dict[str, Any]) -> BottomPart:
-        module = Bottom(BottomSpec.from_dict(saved["spec"]))
-        return cls(Encoder.from_dict(saved["encoder"]), _filled(module, saved["weights"]))
-
-
-TOPS: dict[str, tuple[Callable[[Any], Any], type[Any]]] = {"top": (Top, TopSpec)}
-"""Kinds of tops that can be kept: how to build the module, and the spec it is built from."""
+    def from_wire(cls, saved: Mapping[str, Any]) -> BottomPart:
+        others = (build(saved["spec"]) for build in BOTTOMS)
+        module = next(filter(None, others), None) or Bottom(BottomSpec.from_dict(saved["spec"]))
+        return cls(Encoder.from_dict(saved["encoder"]), filled(module, saved["weights"]))
 
 
 @dataclass
 class TopPart:
     """`names` are the feature parties in the order of the top's inputs.
 
-    kind: the name of the module's class among `TOPS`. sides: what stands in for a party that
-    does not know a row, where the top has learnt that. foreign: it was sent in from outside.
+    kind: the name of the module's class among `TOPS`. imputed: the embedding of a party that does
+    not know a row, where the top has learnt that. foreign: it was sent in from outside.
     """
 
     names: list[str]
     labels: LabelEncoder
     module: Any
     kind: str = "top"
-    sides: Sides | None = None
+    imputed: ImputedEmbeddings | None = None
     foreign: bool = False
 
     def to_wire(self) -> dict[str, Any]:
@@ -73,35 +75,42 @@ class TopPart:
             "kind": self.kind,
             "labels": self.labels.to_dict(),
             "spec": self.module.spec.to_dict(),
-            "weights": _weights(self.module),
-            "sides": self.sides.to_wire() if self.sides else None,
+            "weights": weights_of(self.module),
+            "sides": self.imputed.to_wire() if self.imputed else None,
             "foreign": self.foreign,
         }
 
     @classmethod
-    def from_wire(cls, saved: dict[str, Any]) -> TopPart:
+    def from_wire(cls, saved: Mapping[str, Any]) -> TopPart:
         kind = saved.get("kind", "top")
         build, spec = TOPS[kind]
-        module = build(spec.from_dict(saved["spec"]))
-        labels = LabelEncoder.from_dict(saved["labels"])
-        # Models of earlier versions have no sides.
-        sides = Sides.from_wire(saved["sides"]) if saved.get("sides") else None
-        filled, foreign = _filled(module, saved["weights"]), bool(saved.get("foreign"))
-        return cls(list(saved["names"]), labels, filled, kind, sides, foreign)
+        module = filled(build(spec.from_dict(saved["spec"])), saved["weights"])
+        # Models of earlier versions impute nothing.
+        imputed = ImputedEmbeddings.from_wire(saved["sides"]) if saved.get("sides") else None
+        labels, foreign = LabelEncoder.from_dict(saved["labels"]), bool(saved.get("foreign"))
+        return cls(list(saved["names"]), labels, module, kind, imputed, foreign)
 
 
 @dataclass
 class Part:
-    """Everything one party holds of one model.
+    """Everything one party holds of one model; pieces that are not there are None.
 
     alone: another model, whole, for rows that nobody but this party knows (`keep_own_model`).
-    gradient: what the party was sent to learn from alone; not kept on disk.
+    gradient: what the party was sent to learn from alone; not kept on disk. mark: what a saved
+    part of this kind has and others have not.
     """
 
+    mark: ClassVar[str] = "top"
+
     bottom: BottomPart | None = None
-    top: TopPart | None = None
+    top: Any = None
     alone: Part | None = None
     gradient: Tensor | None = None
+
+    @classmethod
+    def pieces(cls) -> dict[str, type[Any]]:
+        """What is kept on disk, by name, and its type."""
+        return {"bottom": BottomPart, "top": TopPart, "alone": Part}
 
     def own_bottom(self, party: str) -> BottomPart:
         if self.bottom is None:
@@ -109,23 +118,17 @@ class Part:
         return self.bottom
 
     def to_wire(self) -> dict[str, Any]:
-        return {
-            "bottom": self.bottom.to_wire() if self.bottom else None,
-            "top": self.top.to_wire() if self.top else None,
-            "alone": self.alone.to_wire() if self.alone else None,
-        }
+        held = {name: getattr(self, name) for name in self.pieces()}
+        return {name: None if each is None else each.to_wire() for name, each in held.items()}
 
     @classmethod
-    def from_wire(cls, saved: dict[str, Any]) -> Part:
-        return cls(
-            BottomPart.from_wire(saved["bottom"]) if saved["bottom"] else None,
-            TopPart.from_wire(saved["top"]) if saved["top"] else None,
-            # Models of earlier versions have none.
-            cls.from_wire(saved["alone"]) if saved.get("alone") else None,
-        )
+    def from_wire(cls, saved: Mapping[str, Any]) -> Self:
+        # Models of earlier versions have fewer pieces.
+        known = {name: kind for name, kind in cls.pieces().items() if saved.get(name)}
+        return cls(**{name: kind.from_wire(saved[name]) for name, kind in known.items()})
 
 
-def part_of(site: Site, model: str) -> Part:
+def part_of(site: Site, model: str) -> Any:
     """The part of a model this site holds."""
     parts: dict[str, Part] = site.state.setdefault("parts", {})
     if model not in parts:
@@ -135,18 +138,22 @@ def part_of(site: Site, model: str) -> Part:
     return parts[model]
 
 
-def new_part(site: Site, model: str) -> Part:
+def new_part(site: Site, model: str, kind: type[Part] = Part) -> Any:
     parts: dict[str, Part] = site.state.setdefault("parts", {})
-    return parts.setdefault(model, Part())
+    return parts.setdefault(model, kind())
 
 
 def save_part(site: Site, model: str, path: str) -> None:
     write_file(site.folder(path) / FILE, part_of(site, model).to_wire())
 
 
-def load_part(site: Site, model: str, path: str) -> None:
+def load_part(site: Site, model: str, path: str, kind: type[Part] = Part) -> None:
     saved = read_file(site.folder(path) / FILE, site.name)
-    site.state.setdefault("parts", {})[model] = Part.from_wire(saved)
+    if kind.mark not in saved:
+        raise DataError(
+            f"{path} holds another kind of model", party=site.name, mend="load it with its method"
+        )
+    site.state.setdefault("parts", {})[model] = kind.from_wire(saved)
 
 
 # ---------------------------------------------------------------------------------- own models
@@ -208,11 +215,11 @@ def read_file(path: Path, party: str | None = None) -> Any:
         ) from error
 
 
-def _weights(module: torch.nn.Module) -> dict[str, Any]:
+def weights_of(module: nn.Module) -> dict[str, Any]:
     return {key: value.detach().cpu() for key, value in module.state_dict().items()}
 
 
-def _filled(module: Any, weights: dict[str, Any]) -> Any:
+def filled(module: Any, weights: dict[str, Any]) -> Any:
     dtype = next(value.dtype for value in weights.values() if value.is_floating_point())
     module.to(dtype).load_state_dict(weights)
     return module

@@ -1,32 +1,70 @@
-"""The coordinator's half of split training: validation, early stopping, saving, predicting.
+"""The coordinator's half of split training: steps, validation, early stopping, saving, predicting.
 
 network = SplitNetwork(fed, parties=["bank", "telco"], label_party="bank", config=…)
 network.fit([["aligned", 800]])
 network.evaluate(fed.on("test"), [["aligned", 200]])
+
+A `Session` is a training (or prediction) under way: workers at the parties, attached to rows.
+Plain training runs one epoch after the other (`SplitNetwork.fit`); methods that correct their
+targets open a session and do something in between.
 """
 
 from __future__ import annotations
 
+import logging
+import math
 import os
 import secrets
-from collections.abc import Callable, Mapping
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from fedmend.errors import ConfigError
-from fedmend.federation import Federation
+from fedmend.errors import ConfigError, DataError, FedmendWarning, ResumeError
+from fedmend.federation import Crew, Each, Federation
 from fedmend.learn.metrics import better
+from fedmend.secure.channel import is_sealed, seal_exchange
 from fedmend.split.config import SplitConfig
-from fedmend.split.features import Segments, check_names
-from fedmend.split.server_top import CANNOT_SEAL, ServerTop
-from fedmend.split.session import STATE, Crews, Session, epoch_seed
-from fedmend.split.workers import BottomWorker, TopWorker
+from fedmend.split.features import (
+    ALIGNED,
+    ALL,
+    Segments,
+    batch_sizes,
+    check_names,
+    is_known,
+    rows_of,
+    spans,
+)
+from fedmend.split.imputed import ROWS_TO_LEARN
+from fedmend.split.labels import account_of, warn_of_noise
+from fedmend.split.parts import read_json, write_json
+from fedmend.split.workers import CANNOT_SEAL, BottomWorker, ServerTop, TopWorker
 
-__all__ = ["Progress", "SplitConfig", "SplitNetwork", "epoch_seed"]
+__all__ = [
+    "PREDICT_ROWS",
+    "STATE",
+    "AlignedJudges",
+    "Progress",
+    "Session",
+    "SplitNetwork",
+    "epoch_seed",
+    "in_chunks",
+]
 
+logger = logging.getLogger(__name__)
+
+PREDICT_ROWS = 4096
+ENOUGH_TO_JUDGE = 200
+STATE = "training.json"
 Progress = Callable[[str, int, int, dict[str, float]], None]
+
+
+def epoch_seed(run_seed: int, seed: int, epoch: int) -> int:
+    """The seed all parties shuffle an epoch's rows with; it depends on nothing before it."""
+    return int(np.random.SeedSequence([run_seed, seed, epoch]).generate_state(1)[0])
 
 
 class SplitNetwork:
@@ -37,19 +75,18 @@ class SplitNetwork:
 
     Methods with a protocol of their own put in their workers and their session.
 
-    stand_ins: what is put in the place of a party that does not know a row: "guessed" from those
-    that do (`learn.sides`), "fixed" where the top was trained with the party's fill row, "asked"
-    of the party itself as long as it is there, or its "own" business where the top can do without.
-    has_sides: whether the top has learnt them. folder: where parties without a home keep what
+    imputes: the embedding of a party that does not know a row is "learnt" from those that do
+    (`imputed.py`), "fixed" where the top was trained with the party's fill row, "asked" of the
+    party itself as long as it is there, or the top's "own" business where it can do without.
+    has_imputed: whether the top has learnt them. folder: where parties without a home keep what
     belongs to this training.
-    privacy: under label_dp ε, how often labels are told as they are, and the ε spent so far.
+    privacy: under label_dp ε, how often labels are reported as they are, and the ε spent so far.
     """
 
-    stand_ins: ClassVar[str] = "guessed"
-
+    imputes: ClassVar[str] = "learnt"
     bottom_worker: ClassVar[type[BottomWorker]] = BottomWorker
     top_worker: ClassVar[type[TopWorker]] = TopWorker
-    session_type: ClassVar[type[Session]] = Session
+    session_type: ClassVar[type[Session]]
 
     def __init__(
         self,
@@ -76,7 +113,7 @@ class SplitNetwork:
         self.classes: list[Any] = []
         self.history: list[dict[str, float]] = []
         self.best_epoch = 0
-        self.has_sides = False
+        self.has_imputed = False
         self.progress: Progress | None = None
         self.resuming = False
         self.privacy: dict[str, Any] | None = None
@@ -88,10 +125,36 @@ class SplitNetwork:
         return [name for name in self.parties if name != self.label_party]
 
     def guesses(self, fed: Federation) -> bool:
-        """Whether the top stands in for parties that do not know a row, without asking them."""
-        if self.stand_ins == "asked" and all(name in fed.names for name in self.parties):
+        """Whether the top imputes embeddings of parties that do not know a row, unasked."""
+        if self.imputes == "asked" and all(name in fed.names for name in self.parties):
             return False
-        return self.has_sides and self.stand_ins != "own"
+        return self.has_imputed and self.imputes != "own"
+
+    @contextmanager
+    def workers(
+        self, fed: Federation, asked: list[str] | None = None, *, seal: bool = False
+    ) -> Iterator[tuple[Crew, Any]]:
+        """Bottom workers at the passive parties and the top worker at the label party.
+
+        asked: of the passive parties; by default all. Who is not in the federation is not asked;
+        the top has imputed embeddings. seal: what they exchange crosses encrypted, if that is
+        asked for.
+        """
+        passive = [name for name in self.passive if name in fed.names]
+        passive = passive if asked is None else [name for name in passive if name in asked]
+        started = [fed.workers(self.bottom_worker, parties=passive, model=self.model)]
+        try:
+            if self.label_party is None:
+                yield started[0], self.server
+                return
+            party = [self.label_party]
+            started.append(fed.workers(self.top_worker, parties=party, model=self.model))
+            if seal and is_sealed(fed, self.config.seal):
+                seal_exchange(*started)
+            yield started[0], started[1][self.label_party]
+        finally:
+            for group in started:
+                group.stop()
 
     # ------------------------------------------------------------------ training
 
@@ -102,7 +165,7 @@ class SplitNetwork:
         progress: Progress | None = None,
         checkpoint: str | os.PathLike[str] | None = None,
         resume: bool = False,
-    ) -> SplitNetwork:
+    ) -> Self:
         """Train on these rows. With `resume`, go on from the checkpoint if there is one."""
         folder = Path(checkpoint) if checkpoint is not None else None
         self.progress, self.folder = progress, folder
@@ -122,10 +185,10 @@ class SplitNetwork:
             if len(session.validation):
                 session.bottoms.restore_best()
                 session.top.restore_best()
-            session.learn_sides()
+            session.learn_imputation()
         return self
 
-    def session(self, segments: Segments, rows: np.ndarray | None = None) -> Session:
+    def session(self, segments: Segments, rows: np.ndarray | None = None) -> Any:
         """A training under way, epoch by epoch, for methods whose targets change in between.
 
         rows: the row numbers to train on; by default all that have a label. With
@@ -160,8 +223,6 @@ class SplitNetwork:
         patience = self.config.patience
         return patience is not None and epoch - self.best_epoch >= patience
 
-    # ------------------------------------------------------------------ state for checkpoints
-
     def progress_state(self) -> dict[str, Any]:
         """What a checkpoint keeps of the loop itself."""
         return {"best_epoch": self.best_epoch, "best": self._best, "history": self.history}
@@ -172,53 +233,327 @@ class SplitNetwork:
 
     # ------------------------------------------------------------------ using it
 
-    def evaluate(self, fed: Federation, segments: Segments) -> dict[str, float]:
-        """Metrics over these rows, computed at the label party."""
+    @contextmanager
+    def judged(self, fed: Federation, segments: Segments) -> Iterator[Any]:
+        """The top, which has collected its outputs for all of these rows."""
         with self.session_type(self, fed, segments, train=False) as session:
             session.run(session.all_rows)
-            return dict(session.top.metrics())
+            yield session.top
+
+    def evaluate(self, fed: Federation, segments: Segments) -> dict[str, float]:
+        """Metrics over these rows, computed at the label party."""
+        with self.judged(fed, segments) as top:
+            return dict(top.metrics())
 
     def uncertainty_report(self, fed: Federation, segments: Segments) -> dict[str, Any]:
         """What the entropy of the predictions is worth, computed at the label party."""
-        with self.session_type(self, fed, segments, train=False) as session:
-            session.run(session.all_rows)
-            return dict(session.top.uncertainty_report())
+        with self.judged(fed, segments) as top:
+            return dict(top.uncertainty_report())
 
     def predict(
-        self,
-        fed: Federation,
-        segments: Segments,
-        *,
-        table_order: bool = False,
+        self, fed: Federation, segments: Segments, *, table_order: bool = False
     ) -> np.ndarray:
         """Probabilities [n, C], or values [n] for regression."""
-        with self.session_type(self, fed, segments, train=False) as session:
-            session.run(session.all_rows)
-            return session.top.predictions(table_order)
+        with self.judged(fed, segments) as top:
+            return top.predictions(table_order)
 
     def save(self, path: str) -> None:
         """Every party saves its own part under this name."""
-        with Crews(self, self.fed) as (bottoms, top):
+        with self.workers(self.fed) as (bottoms, top):
             bottoms.save(path)
             top.save(path)
 
     def hand_out(self, path: str, party: str, manifest: dict[str, Any]) -> None:
         """Let a party keep, beside its part under this name, what it needs to predict alone."""
-        if party == self.label_party:
-            with Crews(self, self.fed, []) as (_, top):
+        with self.workers(self.fed, [party]) as (bottoms, top):
+            if party == self.label_party:
                 top.save_manifest(path, manifest)
-            return
-        with Crews(self, self.fed, [party]) as (bottoms, top):
+                return
             at_party = bottoms[party]
             at_party.take_top(top.give_top())
             at_party.save(path)
             at_party.save_manifest(path, manifest)
 
-    def load(self, path: str) -> SplitNetwork:
-        with Crews(self, self.fed) as (bottoms, top):
+    def load(self, path: str) -> Self:
+        with self.workers(self.fed) as (bottoms, top):
             bottoms.load(path)
             top.load(path)
             about = top.about()
             self.task, self.classes = about["task"], about["classes"]
-            self.has_sides = bool(about["sides"])
+            self.has_imputed = bool(about["imputes"])
         return self
+
+
+class Session:
+    """Fresh parts when it trains, those of the fitted model otherwise; rows numbered 0..n-1.
+
+    n_rows: how many rows are attached. train, validation: the numbers of those trained on and of
+    those held out.
+    """
+
+    network: Any
+    bottoms: Crew
+    top: Any
+
+    def __init__(
+        self,
+        network: SplitNetwork,
+        fed: Federation,
+        segments: Segments,
+        *,
+        train: bool,
+        rows: np.ndarray | None = None,
+    ) -> None:
+        self.network, self.fed = network, fed
+        self.segments = [[str(name), int(str(count))] for name, count in segments]
+        self.n_rows = 0
+        self.train = self.validation = np.zeros(0, np.int64)
+        self._trains = train
+        self._chosen = rows
+        self._known = self._who_knows() if not train and network.guesses(fed) else None
+        self._batches = 0
+        self._warned: set[str] = set()
+
+    def __enter__(self) -> Self:
+        with ExitStack() as stack:
+            workers = self.network.workers(self.fed, self._asked(), seal=True)
+            self.bottoms, self.top = stack.enter_context(workers)
+            self._begin()
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._stack.close()
+
+    @property
+    def all_rows(self) -> np.ndarray:
+        return np.arange(self.n_rows)
+
+    # ------------------------------------------------------------------ setting up
+
+    def _begin(self) -> None:
+        """Labels as `label_dp` says, fresh models, rows, and which of them are held out."""
+        network, config = self.network, self.network.config.to_wire()
+        if self._trains:
+            self.report_labels(self.top)
+            made = self.bottoms.create(config)
+            widths = [made.get(name, 0) for name in network.parties]
+            about = self._create_top(config, widths)
+            network.task, network.classes = about["task"], about["classes"]
+            self._note_noise(about)
+            self._created()
+        self.n_rows = int(self.top.attach(self.segments, config, self._trains))
+        self.bottoms.attach(self.segments, config)
+        self._attached()
+
+    def _create_top(self, config: dict[str, Any], widths: list[int]) -> dict[str, Any]:
+        return dict(self.top.create(config, list(self.network.parties), widths))
+
+    def _created(self) -> None:
+        """Fresh models are at the parties, which have no rows yet."""
+
+    def _attached(self) -> None:
+        """All have their rows."""
+        if self._trains:
+            usable = self.top.labelled() if self._chosen is None else self._chosen
+            self._split(self.all_rows if usable is None else usable)
+            self._set_order()
+
+    def report_labels(self, worker: Any) -> None:
+        """Let a label party's worker know labels as `label_dp` says, before it trains."""
+        network = self.network
+        epsilon, party = network.config.label_dp, network.label_party
+        if epsilon is None or party is None:
+            return
+        folder = None if network.folder is None else str(network.folder)
+        account = worker.tell_labels(float(epsilon), network.config.task, folder)
+        network.privacy = account_of({party: account})
+
+    def _note_noise(self, about: Mapping[str, Any]) -> None:
+        """A training that did not ask for it may have to do with randomised labels, too."""
+        network = self.network
+        asked = network.config.label_dp is not None
+        if network.label_party is not None and about["label_dp"] and not asked:
+            network.privacy = account_of({network.label_party: about["label_dp"]})
+            warn_of_noise(network.privacy)
+
+    def _set_order(self) -> None:
+        self._batches = self.top.set_order(self.train)
+        self.bottoms.set_order(self.train)
+
+    def _split(self, usable: np.ndarray) -> None:
+        network, share = self.network, self.network.config.validation
+        if len(usable) < 2:
+            raise DataError(
+                f"{len(usable)} rows to train on",
+                party=network.label_party,
+                mend="more labelled rows; LocalVFL and Local also use rows only one party has",
+            )
+        pool = self._judges(usable)
+        if share:
+            self.validation = np.sort(self.top.hold_out(pool, share))
+            if not len(self.validation):
+                logger.info("%d labelled rows are too few to hold some out", len(pool))
+        self.train = np.setdiff1d(usable, self.validation)
+
+    def _judges(self, usable: np.ndarray) -> np.ndarray:
+        """The rows of which some are held out to judge by."""
+        return usable
+
+    # ------------------------------------------------------------------ steps
+
+    def epoch(self, number: int) -> float:
+        """One pass over the training rows, in the order of this epoch; returns the mean loss."""
+        network, seed = self.network, self.seed_of(number)
+        if not len(self.bottoms):
+            self.top.epoch_alone(seed)
+        else:
+            self.top.start_epoch(seed)
+            self._exchange(self.bottoms.step(epoch=seed))
+        told = self.top.loss()
+        loss = math.nan if told is None else float(told)
+        network.history.append({"epoch": number, "loss": loss})
+        if told is not None and not math.isfinite(loss):
+            lr = network.config.settings.optimizer.lr
+            self._warn(
+                f"the loss of epoch {number} is {loss}: the training has diverged. "
+                f"Mend: a smaller lr than {lr:g}",
+                "diverged",
+            )
+        return loss
+
+    def _exchange(self, embeddings: dict[str, Any]) -> None:
+        """An epoch's steps from the first batch's embeddings on."""
+        for _ in range(1, self._batches):
+            embeddings = self.bottoms.step(Each(self.top.step(embeddings)))
+        self.bottoms.finish(Each(self.top.step(embeddings)))
+
+    def seed_of(self, epoch: int) -> int:
+        """The seed of an epoch's order of rows."""
+        return epoch_seed(self.network.fed.seed, self.network.config.seed, epoch)
+
+    def _warn(self, words: str, about: str) -> None:
+        """Once in a training."""
+        if about not in self._warned:
+            self._warned.add(about)
+            warnings.warn(words, FedmendWarning, stacklevel=3)
+
+    # ------------------------------------------------------------------ rows without training
+
+    def run(self, rows: np.ndarray) -> None:
+        """Let the top collect its outputs for these row numbers, in chunks."""
+        everything: list[tuple[int, int, list[str] | None]] = [(0, self.n_rows, None)]
+        for start, end, known in self._known or everything:
+            inside = rows if known is None else rows[(rows >= start) & (rows < end)]
+            for chunk in in_chunks(inside):
+                self._predict(chunk, known)
+
+    def _predict(self, chunk: np.ndarray, known: list[str] | None) -> None:
+        if known is None or set(known) == set(self.network.parties):
+            if len(self.bottoms):
+                self.top.predict_chunk(chunk, self.bottoms.embed(chunk))
+            else:
+                self.top.predict_chunk(chunk)
+            return
+        embeddings = {
+            name: self.bottoms[name].embed(chunk) for name in self.bottoms if name in known
+        }
+        self.top.predict_chunk(chunk, embeddings, known)
+
+    def learn_imputation(self) -> None:
+        """Let the top learn what to expect of a party that does not know a row.
+
+        From training rows that all parties know: it has their embeddings, and nothing is sent
+        that the training did not send.
+        """
+        network = self.network
+        rows = rows_of(self.segments, [ALIGNED], self.train)
+        if len(network.parties) < 2 or network.imputes == "own" or len(rows) < 2:
+            return
+        if len(rows) > ROWS_TO_LEARN:
+            rows = np.sort(np.random.default_rng(0).permutation(rows)[:ROWS_TO_LEARN])
+        for chunk in in_chunks(rows):
+            self.top.see(chunk, self.bottoms.embed(chunk))
+        fixed = self.bottoms.fill_embedding() if network.imputes == "fixed" else {}
+        self.top.learn_imputation(fixed)
+        network.has_imputed = True
+
+    def _who_knows(self) -> list[tuple[int, int, list[str] | None]]:
+        """(start, end, who knows them) of each segment's row numbers."""
+        network = self.network
+        found: list[tuple[int, int, list[str] | None]] = []
+        for name, at, end in spans(self.segments):
+            whose = network.label_party if name == ALL else name
+            found.append((at, end, [each for each in network.parties if is_known(whose, each)]))
+        return found
+
+    def _asked(self) -> list[str] | None:
+        """The passive parties with rows in this session; None asks all."""
+        if self._known is None:
+            return None
+        return list(dict.fromkeys(name for _, _, known in self._known for name in known or ()))
+
+    def outputs(self, rows: np.ndarray | None = None) -> np.ndarray:
+        """Probabilities (or values) of these rows, by default of all, as the model is now."""
+        self.run(self.all_rows if rows is None else rows)
+        return self.top.predictions()
+
+    # ------------------------------------------------------------------ checkpoints
+
+    def _mark(self) -> str:
+        """Changes when a checkpoint would not continue the same training."""
+        return self.network.config.fingerprint(self.n_rows, self.network.parties)
+
+    def checkpoint(self, folder: Path, epoch: int, **facts: Any) -> None:
+        """Everything needed to go on after this epoch; `facts` are the method's own (JSON).
+
+        The parties' files first, ours last: a kill in between leaves the one before valid.
+        """
+        self.bottoms.save_checkpoint(str(folder), epoch)
+        self.top.save_checkpoint(str(folder), epoch)
+        state = {"fingerprint": self._mark(), "epoch": epoch}
+        write_json(folder / STATE, state | self.network.progress_state() | facts)
+
+    def resume(self, folder: Path, at: int | None = None) -> int:
+        """Go back to where a checkpoint was made; the epoch, or 0 where there is none.
+
+        at: the epoch to go back to, the last one kept or the one before it.
+        """
+        if not (folder / STATE).is_file():
+            return 0
+        state: dict[str, Any] = read_json(folder / STATE, "the checkpoint")
+        if state["fingerprint"] != self._mark():
+            raise ResumeError(
+                f"the checkpoint in {folder} was made with other settings, parties or rows. "
+                "Mend: resume with the same ones, or start in another folder"
+            )
+        self._before_restoring(state)
+        epoch = int(state["epoch"]) if at is None else at
+        self.bottoms.load_checkpoint(str(folder), epoch)
+        self.top.load_checkpoint(str(folder), epoch)
+        self.network.take_progress_state(state)
+        return epoch
+
+    def _before_restoring(self, state: Mapping[str, Any]) -> None:
+        """Take up the method's own facts of a checkpoint."""
+
+
+SplitNetwork.session_type = Session
+
+
+def in_chunks(rows: np.ndarray) -> list[np.ndarray]:
+    """Row numbers in pieces that are predicted at once."""
+    sizes = batch_sizes(len(rows), PREDICT_ROWS)
+    return np.split(rows, np.cumsum(sizes)[:-1]) if sizes else []
+
+
+class AlignedJudges(Session):
+    """A session that holds out aligned rows, as far as there are enough of them.
+
+    On rows of one party alone it does not show what the others are worth.
+    """
+
+    def _judges(self, usable: np.ndarray) -> np.ndarray:
+        aligned = rows_of(self.segments, [ALIGNED], usable)
+        enough = self.network.config.validation * len(aligned) >= ENOUGH_TO_JUDGE
+        return aligned if enough else usable

@@ -1,39 +1,44 @@
-"""Split training over any number of parties: the workers.
+"""Split training over any number of parties: the workers, and the top at the coordinator.
 
 Every feature party holds a bottom model. The top sits at the label party together with that
 party's own bottom, so that neither its labels nor its own embedding ever travel. Only embeddings
-go up and only their gradients come down, once per step. (With labels at the coordinator, as soft
-sums of several parties' votes, the same `TopModel` runs there: `server_top.ServerTop`.)
+go up and only their gradients come down, once per step. With labels at the coordinator, as soft
+sums of several parties' votes, the same `TopHolder` runs there (`ServerTop`), and no feature party
+sees them.
 """
 
 from __future__ import annotations
 
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Sized
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 import pandas as pd
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from fedmend.data.encode import Encoder
 from fedmend.data.labels import LabelEncoder
+from fedmend.data.schema import infer_column
 from fedmend.errors import DataError
-from fedmend.federation import Site, exposed
+from fedmend.federation import COORDINATOR, Site, exposed
 from fedmend.federation.labels import FIRST
+from fedmend.federation.policy import MIN_ROWS
+from fedmend.federation.randomness import begin
 from fedmend.federation.rows import Asked, judges
 from fedmend.learn import metrics
 from fedmend.learn.calibration import describe
 from fedmend.learn.nets import Bottom, BottomSpec, Top, TopSpec, initialise
 from fedmend.secure.channel import ExchangeWorker
-from fedmend.split.belief import Belief, label_belief
 from fedmend.split.config import Settings, SplitConfig, resolve_device
 from fedmend.split.features import ALL, Features, Segments, own_rows
-from fedmend.split.halves import BottomHalf, TopHalf
-from fedmend.split.label_dp import ToldLabels, ask_for_noise
+from fedmend.split.imputed import ImputedEmbeddings
+from fedmend.split.labels import LabelLikelihood, ReportedLabels, ask_for_noise, label_likelihood
+from fedmend.split.models import BottomModel, ServerTopModel, TopModel
 from fedmend.split.parts import (
+    FILE,
     MANIFEST,
     BottomPart,
     Part,
@@ -47,18 +52,27 @@ from fedmend.split.parts import (
     write_file,
     write_json,
 )
-from fedmend.split.sides import Sides
 
-__all__ = ["BottomWorker", "SplitWorker", "TopModel", "TopWorker", "Trained"]
+__all__ = [
+    "BottomWorker",
+    "ServerTop",
+    "SplitWorker",
+    "TopHolder",
+    "TopWorker",
+    "row_numbers",
+]
 
 LOOKED_AT = 2000
 """Images from which a bottom learns what images look like."""
 
 
-class Trained:
-    """What is in training, wherever it is: best weights and checkpoints of its half."""
+class _Trained:
+    """What is in training, wherever it is: best weights and checkpoints of its model.
 
-    half: Any
+    trained: the model in training, None before rows are attached.
+    """
+
+    trained: Any = None
     party: str | None = None
 
     def _folder(self, path: str) -> Path:
@@ -66,37 +80,43 @@ class Trained:
 
     @exposed(kind="control")
     def keep_best(self) -> None:
-        self.half.keep_best()
+        self.trained.keep_best()
 
     @exposed(kind="control")
     def restore_best(self) -> None:
-        self.half.restore_best()
+        self.trained.restore_best()
 
     @exposed(kind="control")
     def save_checkpoint(self, path: str, epoch: int) -> None:
-        write_file(self._checkpoint(path, epoch), self.half.checkpoint())
+        write_file(self._checkpoint(path, epoch), self._state())
         self._checkpoint(path, epoch - 2).unlink(missing_ok=True)
 
     @exposed(kind="control")
     def load_checkpoint(self, path: str, epoch: int) -> None:
-        self.half.restore(read_file(self._checkpoint(path, epoch), self.party))
+        self._restore(read_file(self._checkpoint(path, epoch), self.party))
+
+    def _state(self) -> dict[str, Any]:
+        return dict(self.trained.checkpoint())
+
+    def _restore(self, saved: Mapping[str, Any]) -> None:
+        self.trained.restore(saved)
 
     def _checkpoint(self, path: str, epoch: int) -> Path:
         return self._folder(path) / f"epoch-{epoch}.fmw"
 
 
-class SplitWorker(Trained, ExchangeWorker):
+class SplitWorker(_Trained, ExchangeWorker):
     """What the workers of bottoms and tops have in common: rows, labels, their part of a model."""
 
     parallel_inside = True
+    part_type: ClassVar[type[Part]] = Part
 
     def __init__(self, site: Site, scope: str = "train", *, model: str) -> None:
         super().__init__(site, scope)
         self.model = model
         self.party = site.name
         self.device = resolve_device(site.device)
-        self.half: Any = None
-        self._told: tuple[Any, ToldLabels | None] = (None, None)
+        self._reported: tuple[Any, ReportedLabels | None] = (None, None)
 
     @exposed(kind="statistic")
     def tell_labels(self, epsilon: float, task: str, folder: str | None) -> dict[str, float]:
@@ -111,11 +131,19 @@ class SplitWorker(Trained, ExchangeWorker):
         return self.site.folder(path)
 
     @property
-    def told(self) -> ToldLabels | None:
+    def reported(self) -> ReportedLabels | None:
         """The party's labels, where they are known through randomised response."""
-        if self._told[0] is not self.table:
-            self._told = (self.table, ToldLabels.of(self.site, self.scope))
-        return self._told[1]
+        if self._reported[0] is not self.table:
+            self._reported = (self.table, ReportedLabels.of(self.site, self.scope))
+        return self._reported[1]
+
+    @property
+    def _noise(self) -> np.ndarray | None:
+        """P(reported | label), where labels are known through randomised response."""
+        return None if self.reported is None else self.reported.response
+
+    def _part(self) -> Any:
+        return part_of(self.site, self.model)
 
     @exposed(kind="control")
     def save(self, path: str) -> None:
@@ -123,7 +151,7 @@ class SplitWorker(Trained, ExchangeWorker):
 
     @exposed(kind="control")
     def load(self, path: str) -> None:
-        load_part(self.site, self.model, path)
+        load_part(self.site, self.model, path, self.part_type)
 
     @exposed(kind="control")
     def save_manifest(self, path: str, manifest: dict[str, Any]) -> None:
@@ -167,16 +195,17 @@ class SplitWorker(Trained, ExchangeWorker):
         return Features(encoded, places, self.device, settings.dtype)
 
     def _fitted_labels(self, task: str, dtype: str = "float32") -> LabelEncoder:
-        """Which classes there are is known to all, also where the labels are told at random."""
-        own = self.table if self.told is None else self.site.tables[self.scope.partition("@")[0]]
+        """Which classes there are is known to all, also under randomised response."""
+        true = self.site.tables[self.scope.partition("@")[0]]
+        own = self.table if self.reported is None else true
         column = own.schema[self._label_column(None)]
         return LabelEncoder(task, dtype=dtype).fit(own.y, column, party=self.site.name)
 
-    def _belief(self) -> Belief | None:
-        """What is believed of this party's labels, where they are corrected or told at random."""
-        if self.told is not None:
-            return self.told.belief
-        return label_belief(self.site, self.scope.partition("@")[0])
+    def _label_likelihood(self) -> LabelLikelihood | None:
+        """Of this party's labels, where they are corrected or known through randomised response."""
+        if self.reported is not None:
+            return self.reported.likelihood
+        return label_likelihood(self.site, self.scope.partition("@")[0])
 
     def _label_column(self, known: LabelEncoder | None) -> str:
         """The column that a model has learnt, where this table has it, or the table's label."""
@@ -209,30 +238,33 @@ class SplitWorker(Trained, ExchangeWorker):
 class BottomWorker(SplitWorker):
     """A feature party without labels."""
 
-    half: BottomHalf
-    half_type: ClassVar[type[BottomHalf]] = BottomHalf
+    trained: BottomModel
+    model_type: ClassVar[type[BottomModel]] = BottomModel
 
     @exposed(kind="control")
     def create(self, config: dict[str, Any]) -> int:
         """Make a fresh bottom; returns the width of its embedding."""
-        part = new_part(self.site, self.model)
+        part = new_part(self.site, self.model, self.part_type)
         part.bottom = self._new_bottom(SplitConfig.from_wire(config))
-        return part.bottom.module.spec.out
+        return int(part.bottom.module.spec.out)
 
     @exposed(kind="control")
     def attach(self, segments: list[Any], config: dict[str, Any]) -> None:
         """Take these rows, and be ready to embed them."""
-        self._attach(self._rows(segments), config)
+        self.trained = self._new_model(segments, SplitConfig.from_wire(config).settings)
 
-    def _attach(self, rows: np.ndarray, config: Mapping[str, Any]) -> None:
-        settings = SplitConfig.from_wire(config).settings
-        part = part_of(self.site, self.model).own_bottom(self.site.name)
+    def _new_model(self, segments: Segments, settings: Settings) -> BottomModel:
+        return self._model_on(self._rows(segments), settings)
+
+    def _model_on(self, rows: np.ndarray, settings: Settings) -> BottomModel:
+        """The bottom over rows at these positions of the table."""
+        part = self._part().own_bottom(self.site.name)
         features = self._features(part, rows, settings)
-        self.half = self.half_type(part.module, features, settings, self.device)
+        return self.model_type(part.module, features, settings, self.device)
 
     @exposed(kind="control")
     def set_order(self, rows: np.ndarray) -> int:
-        return self.half.set_order(rows)
+        return self.trained.set_order(rows)
 
     @exposed(kind="embedding", takes={"gradient": "gradient"})
     def step(self, gradient: Tensor | None = None, epoch: int | None = None) -> Tensor:
@@ -240,8 +272,8 @@ class BottomWorker(SplitWorker):
         if gradient is not None:
             self._learn(gradient)
         if epoch is not None:
-            self.half.start_epoch(epoch, self._dropout_seed(epoch))
-        return self.half.forward()
+            self.trained.start_epoch(epoch, self._dropout_seed(epoch))
+        return self.trained.forward()
 
     @exposed(kind="control", takes={"gradient": "gradient"})
     def finish(self, gradient: Tensor) -> None:
@@ -249,37 +281,38 @@ class BottomWorker(SplitWorker):
         self._learn(gradient)
 
     def _learn(self, gradient: Tensor) -> None:
-        self.half.backward(gradient)
+        self.trained.backward(gradient)
 
     @exposed(kind="embedding")
     def embed(self, rows: np.ndarray) -> Tensor:
         """Embeddings of the rows of these numbers, without training."""
-        return self.half.embed(_numbers(rows, self.device))
+        return self.trained.embed(row_numbers(rows, self.device))
 
     @exposed(kind="control", takes={"part": "weights"})
     def take_top(self, part: dict[str, Any]) -> None:
         """A copy of the top, with which this party can predict alone."""
-        part_of(self.site, self.model).top = TopPart.from_wire({**part, "foreign": True})
+        kept = self._part()
+        kept.top = kept.pieces()["top"].from_wire({**part, "foreign": True})
 
     @exposed(kind="embedding")
-    def stand_in(self) -> Tensor:
+    def fill_embedding(self) -> Tensor:
         """The embedding [d] of the fill row, which this party has for rows it does not know."""
-        part = part_of(self.site, self.model).own_bottom(self.site.name)
-        settings, first = self.half.settings, _numbers(np.array([0]), self.device)
+        part = self._part().own_bottom(self.site.name)
+        settings, first = self.trained.settings, row_numbers(np.array([0]), self.device)
         row = self._features(part, np.array([-1]), settings).batch(first)
         part.module.eval()
         with torch.no_grad(), settings.autocast(self.device):
             return part.module(row)[0].to(settings.dtype)
 
 
-class TopModel(Trained):
+class TopHolder(_Trained):
     """A top in use, at the label party or at the coordinator: it trains, and collects outputs."""
 
     device: torch.device
-    half: TopHalf
+    trained: Any
 
-    def _use(self, half: TopHalf) -> None:
-        self.half = half
+    def _use(self, trained: TopModel) -> None:
+        self.trained = trained
         self._outputs: list[np.ndarray] = []
         self._seen: list[dict[str, Tensor]] = []
 
@@ -296,24 +329,24 @@ class TopModel(Trained):
             "task": part.labels.task,
             "classes": list(part.labels.classes_),
             "names": part.names,
-            "sides": part.sides is not None,
+            "imputes": part.imputed is not None,
         }
 
     @exposed(kind="control")
     def set_order(self, rows: np.ndarray) -> int:
-        return self.half.set_order(rows)
+        return self.trained.set_order(rows)
 
     @exposed(kind="control")
     def start_epoch(self, epoch: int) -> None:
-        self.half.start_epoch(epoch, self._dropout_seed(epoch))
+        self.trained.start_epoch(epoch, self._dropout_seed(epoch))
 
     @exposed(kind="gradient", takes={"embeddings": "embedding"})
     def step(self, embeddings: dict[str, Tensor]) -> dict[str, Tensor]:
-        return self.half.step(embeddings)
+        return self.trained.step(embeddings)
 
     @exposed(kind="statistic", optional=True)
     def loss(self) -> float:
-        return self.half.take_loss()
+        return self.trained.take_loss()
 
     @exposed(kind="control", takes={"embeddings": "embedding"})
     def predict_chunk(
@@ -323,36 +356,37 @@ class TopModel(Trained):
         known: list[str] | None = None,
     ) -> None:
         """known: who knows these rows, where the others' embeddings are to be imputed."""
-        numbers, part = _numbers(rows, self.device), self._part_top()
+        numbers, part = row_numbers(rows, self.device), self._part_top()
         if known is None:
-            outputs = self._said(self.half.outputs(embeddings or {}, numbers))
+            outputs = self._answers(self.trained.outputs(embeddings or {}, numbers))
         else:
-            assert part.sides is not None
-            draws = part.sides.draws(self.half.embedded(embeddings or {}, numbers, known))
-            said = [self._said(self.half.outputs_of(each)) for each in draws]
-            outputs = torch.stack(said).mean(0)
+            assert part.imputed is not None
+            draws = part.imputed.draws(self.trained.embedded(embeddings or {}, numbers, known))
+            answers = [self._answers(self.trained.outputs_of(each)) for each in draws]
+            outputs = torch.stack(answers).mean(0)
         self._outputs.append(outputs.cpu().numpy())
 
-    def _said(self, outputs: Tensor) -> Tensor:
+    def _answers(self, outputs: Tensor) -> Tensor:
         return outputs if self._part_top().labels.task == "regression" else outputs.softmax(1)
 
     @exposed(kind="control", takes={"embeddings": "embedding"})
     def see(self, rows: np.ndarray, embeddings: dict[str, Tensor]) -> None:
         """Embeddings of rows that all parties know, after the training, to learn to impute them."""
-        numbers = _numbers(rows, self.device)
-        self._seen.append(self.half.embedded(embeddings, numbers, self.half.names))
+        numbers = row_numbers(rows, self.device)
+        self._seen.append(self.trained.embedded(embeddings, numbers, self.trained.names))
 
     @exposed(kind="control", takes={"fixed": "embedding"})
-    def learn_sides(self, fixed: dict[str, Tensor]) -> None:
+    def learn_imputation(self, fixed: dict[str, Tensor]) -> None:
         """From what was seen; `fixed` are put in for their parties as they are."""
-        seen = {name: torch.cat([each[name] for each in self._seen]) for name in self.half.names}
+        names = self.trained.names
+        seen = {name: torch.cat([each[name] for each in self._seen]) for name in names}
         broken = [name for name, each in seen.items() if not each.isfinite().all()]
         if broken:
             raise DataError(
                 f"the training has diverged: embeddings of {', '.join(broken)} are no numbers",
                 mend="a smaller lr",
             )
-        self._part_top().sides = Sides.of(seen, fixed)
+        self._part_top().imputed = ImputedEmbeddings.of(seen, fixed)
         self._seen = []
 
     def _take_outputs(self) -> np.ndarray:
@@ -368,19 +402,19 @@ class TopModel(Trained):
     def _scores(
         self,
         targets: np.ndarray,
-        said: np.ndarray | None = None,
+        predicted: np.ndarray | None = None,
         noise: np.ndarray | None = None,
     ) -> dict[str, float]:
         """Metrics of the collected outputs against encoded targets; unlabelled rows left out.
 
-        said: P(said | class) where targets are said at random; what is said is then predicted.
+        predicted: P(reported | class) under randomised response, where reports are predicted;
         noise: the same, where metrics by the classes themselves are to be estimated.
         """
         outputs, labels, known = self._take_outputs(), self._part_top().labels, has_label(targets)
         if labels.task == "regression":
             return metrics.regression(labels.inverse(targets[known]), outputs[known])
         found = outputs[known]
-        found = found if said is None else found @ said
+        found = found if predicted is None else found @ predicted
         return metrics.classification(targets[known], found, noise)
 
     @exposed(kind="weights")
@@ -389,11 +423,10 @@ class TopModel(Trained):
         return self._part_top().to_wire()
 
 
-class TopWorker(SplitWorker, TopModel):
+class TopWorker(SplitWorker, TopHolder):
     """The label party: its labels, the top, and its own bottom when it has features."""
 
-    half: TopHalf
-    half_type: ClassVar[type[TopHalf]] = TopHalf
+    model_type: ClassVar[type[TopModel]] = TopModel
     soft_targets: ClassVar[bool] = True
 
     def __init__(self, site: Site, scope: str = "train", *, model: str) -> None:
@@ -409,53 +442,63 @@ class TopWorker(SplitWorker, TopModel):
         `widths` are the embedding widths of `names`; this party's own is filled in here.
         """
         how, own, widths = SplitConfig.from_wire(config), self.site.name, list(widths)
-        part = new_part(self.site, self.model)
+        part = new_part(self.site, self.model, self.part_type)
         if own in names:
             part.bottom = self._new_bottom(how)
             widths[names.index(own)] = part.bottom.module.spec.out
         labels = self._fitted_labels(how.task, how.settings.dtype_name)
         weights = self.site.torch_generator(f"top {how.seed}", "cpu")
-        module, kind = self._new_top(how, names, widths, max(1, len(labels.classes_)))
-        part.top = TopPart(names, labels, initialise(module, weights), kind)
-        if self.told is None:  # that model has learnt what the labels themselves are
+        part.top = self._new_top(how, names, widths, labels, weights)
+        if self.reported is None:  # that model has learnt what the labels themselves are
             part.alone = own_model(self.site, self.scope.partition("@")[0])
         return self.about()
 
     def _new_top(
-        self, config: SplitConfig, names: list[str], widths: list[int], out: int
-    ) -> tuple[nn.Module, str]:
-        """The top's module without its weights, and its name among `parts.TOPS`."""
-        return Top(TopSpec(tuple(widths), config.top, out, config.dropout)), "top"
+        self,
+        config: SplitConfig,
+        names: list[str],
+        widths: list[int],
+        labels: LabelEncoder,
+        weights: torch.Generator,
+    ) -> Any:
+        """A top with fresh weights, as it is kept."""
+        out = max(1, len(labels.classes_))
+        top = Top(TopSpec(tuple(widths), config.top, out, config.dropout))
+        return TopPart(names, labels, initialise(top, weights))
 
     @exposed(kind="control")
     def about(self) -> dict[str, Any]:
-        return super().about() | {"label_dp": None if self.told is None else self.told.account}
+        return super().about() | {
+            "label_dp": None if self.reported is None else self.reported.account
+        }
 
     @exposed(kind="control")
     def attach(self, segments: list[Any], config: dict[str, Any], train: bool) -> int:
         """Take these rows; returns how many there are."""
-        settings = SplitConfig.from_wire(config).settings
-        part, top = part_of(self.site, self.model), self._part_top()
         self._rows_used = self._rows(segments)
-        bottom = part.bottom if self.site.name in top.names else None
-        half = self.half_type(
+        self._use(self._new_model(segments, SplitConfig.from_wire(config).settings, train))
+        self._trains = train
+        self._take_asked()
+        if train:
+            self.trained.set_targets(self._targets())
+            likelihoods = self._likelihoods()
+            if likelihoods is not None:
+                self.trained.set_likelihoods(likelihoods)
+        return len(self._rows_used)
+
+    def _new_model(self, segments: Segments, settings: Settings, train: bool) -> TopModel:
+        part, top = self._part(), self._part_top()
+        if self.site.name not in top.names:
+            return self.model_type(top.module, settings, self.device, names=top.names)
+        return self.model_type(
             top.module,
             settings,
             self.device,
             names=top.names,
-            own=self.site.name if self.site.name in top.names else None,
-            bottom=None if bottom is None else bottom.module,
-            features=None if bottom is None else self._features(bottom, self._rows_used, settings),
+            own=self.site.name,
+            bottom=part.bottom.module,
+            features=self._features(part.bottom, self._rows_used, settings),
         )
-        self._use(half)
-        self._trains = train
-        self._take_asked()
-        if train:
-            self.half.set_targets(self._targets())
-            likelihoods = self._likelihoods()
-            if likelihoods is not None:
-                self.half.set_likelihoods(likelihoods)
-        return len(self._rows_used)
 
     @exposed(kind="control")
     def labelled(self) -> np.ndarray | None:
@@ -491,8 +534,8 @@ class TopWorker(SplitWorker, TopModel):
     def epoch_alone(self, epoch: int) -> None:
         """A whole epoch without other parties: nothing needs to cross."""
         self.start_epoch(epoch)
-        for _ in self.half.order.sizes:
-            self.half.step({})
+        for _ in self.trained.order.sizes:
+            self.trained.step({})
 
     @exposed(kind="control", takes={"embeddings": "embedding"})
     def predict_chunk(
@@ -503,11 +546,11 @@ class TopWorker(SplitWorker, TopModel):
     ) -> None:
         """Rows that nobody else knows are answered for by this party's own model, if there is."""
         self._asked.append(rows)
-        alone = part_of(self.site, self.model).alone
+        alone = self._part().alone
         if alone is None or alone.bottom is None or known != [self.site.name]:
             super().predict_chunk(rows, embeddings, known)
         else:
-            settings, classes = self.half.settings, self._part_top().labels.classes_
+            settings, classes = self.trained.settings, self._part_top().labels.classes_
             features = self._features(alone.bottom, self._rows_used[rows], settings)
             outputs = own_outputs(alone, features, len(rows), settings, classes)
             self._outputs.append(outputs.cpu().numpy())
@@ -519,16 +562,14 @@ class TopWorker(SplitWorker, TopModel):
 
     @exposed(kind="statistic")
     def metrics(self, rows: np.ndarray | None = None) -> dict[str, float]:
-        """Of the collected outputs. Where labels are known through randomised response: in training
-        how well what was told is predicted, otherwise an estimate of the metrics by true labels."""
+        """Of the collected outputs. Under randomised response: in training how well reports are
+        predicted, otherwise an estimate of the metrics by true labels."""
         self._take_asked()
         targets = self._targets()
         targets = targets if rows is None else targets[rows]
-        if self.told is None or (self._trains and not self.soft_targets):
-            return self._scores(targets)
-        if self._trains:
-            return self._scores(targets, said=self.told.response)
-        return self._scores(targets, noise=self.told.response)
+        if not self._trains:
+            return self._scores(targets, noise=self._noise)
+        return self._scores(targets, predicted=self._noise if self.soft_targets else None)
 
     @exposed(kind="statistic")
     def uncertainty_report(self) -> dict[str, Any]:
@@ -537,8 +578,7 @@ class TopWorker(SplitWorker, TopModel):
         targets, outputs = self._targets(), self._take_outputs()
         known = targets >= 0
         undecided = metrics.normalised_entropy(outputs[known])
-        noise = None if self.told is None else self.told.response
-        return describe(outputs[known], undecided, targets[known], noise=noise)
+        return describe(outputs[known], undecided, targets[known], noise=self._noise)
 
     @exposed(kind="prediction")
     def predictions(self, table_order: bool = False) -> np.ndarray:
@@ -557,7 +597,7 @@ class TopWorker(SplitWorker, TopModel):
 
     def rows_asked(self, method: str, kwargs: Mapping[str, Any]) -> list[Asked]:
         if method == "loss":
-            return [self._rows_used[self.half.loss_rows()]]
+            return [self._rows_used[self.trained.loss_rows()]]
         if method in ("metrics", "uncertainty_report"):
             return [self._labelled_of(kwargs.get("rows"))]
         return super().rows_asked(method, kwargs)
@@ -578,17 +618,17 @@ class TopWorker(SplitWorker, TopModel):
 
     def _likelihoods(self) -> np.ndarray | None:
         """How likely what is said of each row is under each class, where labels are corrected."""
-        belief, labels = self._belief(), self._part_top().labels
-        if belief is None or not self.soft_targets or labels.task == "regression":
+        found, labels = self._label_likelihood(), self._part_top().labels
+        if found is None or not self.soft_targets or labels.task == "regression":
             return None
-        return belief.of(labels.classes_)[self._rows_used]
+        return found.of(labels.classes_)[self._rows_used]
 
     def _label(self) -> str:
-        part = part_of(self.site, self.model).top
+        part = self._part().top
         return self._label_column(part.labels if part is not None else None)
 
-    def _part_top(self) -> TopPart:
-        part = part_of(self.site, self.model).top
+    def _part_top(self) -> Any:
+        part = self._part().top
         if part is None:
             raise DataError("holds no top model", party=self.site.name, mend="fit the model first")
         return part
@@ -621,5 +661,124 @@ def has_label(targets: np.ndarray) -> np.ndarray:
     return known
 
 
-def _numbers(rows: np.ndarray, device: torch.device) -> Tensor:
+def row_numbers(rows: np.ndarray, device: torch.device) -> Tensor:
     return torch.from_numpy(np.ascontiguousarray(rows)).to(device)
+
+
+# ---------------------------------------------------------------------------------- coordinator
+
+CANNOT_SEAL = (
+    "seal=True, but the top is at the coordinator: it must read the embeddings. "
+    "Mend: leave seal out, or take a method whose labels are at one party, such as VFL or RISA"
+)
+
+
+class ServerTop(TopHolder):
+    """The top at the coordinator: the calls of `TopWorker`, with soft labels that it was given.
+
+    Soft labels [N, C] over `classes`, in the order of the training rows.
+
+    own_seed: makes of a seed that all can know one of the coordinator's own
+    (`Federation.own_seed`): feature parties are sent gradients, and with a top that they can
+    compute these would tell them the labels.
+    """
+
+    def __init__(
+        self,
+        classes: Sequence[Any],
+        *,
+        targets: np.ndarray | None = None,
+        device: str = "cpu",
+        seed: int = 0,
+        own_seed: Callable[[int, str], int] = lambda seed, purpose: seed,
+    ) -> None:
+        self.classes = list(classes)
+        self.targets: np.ndarray | None = None
+        self.device = resolve_device(device)
+        self.seed = seed
+        self.own_seed = own_seed
+        self.kept = Part()
+        self._attached = False
+        if targets is not None:
+            self.set_targets(targets)
+
+    def set_targets(self, targets: np.ndarray) -> None:
+        """New soft labels for the same rows, from the next epoch on."""
+        if targets.ndim != 2 or targets.shape[1] != len(self.classes):
+            raise DataError(
+                f"soft labels of shape {targets.shape} for {len(self.classes)} classes",
+                mend="one row per training row and one column per class",
+            )
+        if self._attached and self.targets is not None:
+            _check_count(targets, len(self.targets))
+            self.trained.set_targets(targets)
+        self.targets = targets
+
+    def create(self, config: dict[str, Any], names: list[str], widths: list[int]) -> dict[str, Any]:
+        how, series = SplitConfig.from_wire(config), pd.Series(self.classes, name="label")
+        labels = LabelEncoder("multiclass").fit(series, infer_column("label", series, "nominal"))
+        labels.classes_ = list(self.classes)  # columns of the soft labels keep their order
+        spec = TopSpec(tuple(widths), how.top, len(self.classes), how.dropout)
+        mixed = int(np.random.SeedSequence([self.seed, how.seed, 7]).generate_state(1)[0])
+        generator = begin(torch.Generator(), self.own_seed(mixed, "top"))
+        self.kept = Part(top=TopPart(list(names), labels, initialise(Top(spec), generator)))
+        return self.about()
+
+    def attach(self, segments: list[Any], config: dict[str, Any], train: bool) -> int:
+        rows, part = sum(int(count) for _, count in segments), self._part_top()
+        settings = SplitConfig.from_wire(config).settings
+        trained = ServerTopModel(part.module, settings, self.device, names=part.names)
+        if train:
+            _check_count(() if self.targets is None else self.targets, rows)
+            assert self.targets is not None
+            trained.set_targets(self.targets)
+        self._use(trained)
+        self._attached = True
+        return rows
+
+    def labelled(self) -> np.ndarray | None:
+        """Rows with any vote at all."""
+        assert self.targets is not None
+        known = self.targets.sum(1) > 0
+        return None if known.all() else np.flatnonzero(known)
+
+    def hold_out(self, rows: np.ndarray, share: float) -> np.ndarray:
+        """Some of these rows, to judge a training by."""
+        drawn = np.random.default_rng(self.own_seed(0, "rows held out")).random(len(rows))
+        return rows[judges(drawn, share, MIN_ROWS)]
+
+    def metrics(self, rows: np.ndarray | None = None) -> dict[str, float]:
+        """Against the likeliest class of the soft labels: agreement, not truth."""
+        assert self.targets is not None
+        hard = np.where(self.targets.sum(1) > 0, self.targets.argmax(1), -1)
+        return self._scores(hard if rows is None else hard[rows])
+
+    def predictions(self, table_order: bool = False) -> np.ndarray:
+        return self._take_outputs()
+
+    def save(self, path: str) -> None:
+        write_file(self._folder(path) / FILE, self.kept.to_wire())
+
+    def load(self, path: str) -> None:
+        self.kept = Part.from_wire(read_file(self._folder(path) / FILE))
+        self.classes = list(self._part_top().labels.classes_)
+
+    def _folder(self, path: str) -> Path:
+        return Path(path) / COORDINATOR
+
+    def _dropout_seed(self, seed: int) -> int:
+        return self.own_seed(seed, "dropout")
+
+    def _part_top(self) -> TopPart:
+        if self.kept.top is None:
+            raise DataError(
+                "the coordinator holds no top model", mend="fit or load the model first"
+            )
+        return self.kept.top
+
+
+def _check_count(targets: Sized, rows: int) -> None:
+    if len(targets) != rows:
+        raise DataError(
+            f"{len(targets)} soft labels for {rows} training rows", mend="give one for each row"
+        )

@@ -12,7 +12,8 @@ from fedmend.data.crowds import annotators
 from fedmend.data.table import Table
 from fedmend.errors import ConfigError, DataError, NotFitted, Refused
 from fedmend.federation import Policy
-from fedmend.methods.annotators.corrected import _believed, correct_labels, label_belief
+from fedmend.methods.annotators.corrected import _likelihood, correct_labels
+from fedmend.split.labels import label_likelihood
 
 
 @pytest.fixture(scope="module")
@@ -57,11 +58,11 @@ def test_doubtful_labels_are_left_out_and_what_the_votes_say_is_kept(fitted: Any
     now = labels_in_order(done.federation, "p0")
     assert [each is not None for each in now] == sure.tolist()
     site = crowd.fed.engine.site("p0")
-    belief = label_belief(site, "sure")
-    assert belief is not None and belief.classes == ("a", "b", "c")
-    assert label_belief(site, "train") is None
+    found = label_likelihood(site, "sure")
+    assert found is not None and found.classes == ("a", "b", "c")
+    assert label_likelihood(site, "train") is None
     np.testing.assert_allclose(
-        belief.likelihood[site.alignments["sure"].aligned], by_hand(crowd, model), atol=2e-3
+        found.likelihood[site.alignments["sure"].aligned], by_hand(crowd, model), atol=2e-3
     )
 
 
@@ -69,13 +70,13 @@ def test_labels_of_a_method_that_knows_no_expertise_are_certain(fitted: Any) -> 
     crowd, model = fitted
     correct_labels(crowd.fed, model, to="p0", name="certain")
     site = crowd.fed.engine.site("p0")
-    belief = label_belief(site, "certain")
-    assert belief is not None
-    rows = belief.likelihood[site.alignments["certain"].aligned]
+    found = label_likelihood(site, "certain")
+    assert found is not None
+    rows = found.likelihood[site.alignments["certain"].aligned]
     np.testing.assert_array_equal(rows, np.eye(3)[model.posterior_.argmax(1)])
 
 
-def test_own_labels_of_other_rows_are_believed_as_far_as_corrected_ones_were_right() -> None:
+def test_own_labels_of_other_rows_count_as_far_as_corrected_ones_were_right() -> None:
     rng = np.random.default_rng(0)
     truth = rng.integers(0, 2, 500)
     said = np.array(["no", "yes"], object)[annotators(truth, rates=[0.4, 0.05, 0.05], seed=1)]
@@ -86,9 +87,9 @@ def test_own_labels_of_other_rows_are_believed_as_far_as_corrected_ones_were_rig
     fm.align(fed)
     model = fm.EM(epochs=1, secure="masks").fit(fed)
     done = correct_labels(fed, model, to="bank").federation
-    belief = label_belief(fed.engine.site("bank"), done.dataset)  # type: ignore[attr-defined]
-    assert belief is not None and belief.classes == ("no", "yes")
-    found = belief.of(belief.classes)[300:]
+    found = label_likelihood(fed.engine.site("bank"), done.dataset)  # type: ignore[attr-defined]
+    assert found is not None and found.classes == ("no", "yes")
+    found = found.of(found.classes)[300:]
     own = np.where(said[300:, 0] == "yes", 1, 0)
     np.testing.assert_array_equal(found.argmax(1), own)
     assert 0.5 < found.min() < 0.85  # 40 % of them are wrong
@@ -192,7 +193,7 @@ def test_of_rows_that_were_corrected_other_classes_are_impossible() -> None:
     values = np.array(["a", None, "rare", None], dtype=object)
     likelihood = np.array([[0.9, 0.1], [0.5, 0.5]])
     often = np.array([[0.8, 0.2], [0.3, 0.7]])
-    found = _believed(values, np.array([0, 1]), likelihood, ["a", "b"], often)
+    found = _likelihood(values, np.array([0, 1]), likelihood, ["a", "b"], often)
     assert found.classes == ("a", "b", "rare")
     assert found.likelihood.tolist() == [
         [0.9, 0.1, 0.0],

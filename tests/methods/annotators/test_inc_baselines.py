@@ -96,15 +96,15 @@ def test_dawid_skene_keeps_what_it_found_out_about_the_annotators(
 
 
 def test_random_takes_one_party_for_each_batch(crowd_of: Make, monkeypatch: Any) -> None:
-    from fedmend.split.server_top import ServerTop
+    from fedmend.split.workers import ServerTop
 
     crowd = crowd_of()
     seen: list[np.ndarray] = []
     kept = ServerTop.set_targets
 
-    def note(self: ServerTop, targets: np.ndarray, weights: np.ndarray | None = None) -> None:
+    def note(self: ServerTop, targets: np.ndarray) -> None:
         seen.append(targets)
-        kept(self, targets, weights)
+        kept(self, targets)
 
     monkeypatch.setattr(ServerTop, "set_targets", note)
     Random(**QUICK | {"epochs": 3}).fit(crowd.fed)
@@ -142,5 +142,5 @@ def test_clean_takes_a_labels_only_party(crowd_of: Make) -> None:
 def test_wrong_parameters() -> None:
     fed = Federation(Party("a", Table(np.arange(2), {"x": [1.0, 2.0]})))
     with pytest.raises(ConfigError) as caught:
-        EM(targets="x", em_iterations=0, batch_size=0).fit(fed)
+        EM(targets="x", secure="yes", batch_size=0).fit(fed)
     assert len(caught.value.problems) == 3

@@ -33,7 +33,7 @@ from fedmend.methods.completion.self_training import (
     vfpu_m,
 )
 from fedmend.secure import align
-from fedmend.split.belief import cell_confidence, row_confidence
+from fedmend.split.labels import cell_confidence, row_confidence
 
 QUICK: dict[str, Any] = {
     "model": "linear",

@@ -18,7 +18,7 @@ from fedmend.learn.nets import Batch, Bottom, BottomSpec, Top, TopSpec, initiali
 from fedmend.methods.completion.neural import NeuralModels
 from fedmend.methods.completion.targets import TargetStore
 from fedmend.split.features import BatchOrder
-from fedmend.split.session import epoch_seed
+from fedmend.split.training import epoch_seed
 
 N, ALIGNED, EPOCHS, LR = 160, 110, 4, 1e-2
 SMALL = {"bottom": (12,), "embedding": 6, "top": (8,), "batch_size": 16, "lr": LR, "epochs": EPOCHS}

@@ -22,7 +22,6 @@ from fedmend.methods.horizontal.local_methods import (
     StepBatch,
     Supervised,
     divergence,
-    method_of,
 )
 from fedmend.methods.horizontal.networks import (
     FlatNet,
@@ -272,7 +271,7 @@ def by_hand(
 )
 def test_a_round_is_the_papers_in_plain_torch(pool, spec) -> None:
     rounds = replace(SMALL, precision="float64", prox=0.1)
-    method = PseudoMethod({"rule": "sage", "tau": 0.4})
+    method = PseudoMethod({"name": "sage", "tau": 0.4})
     pool = pool.to(CPU, rounds)
     trainer = Trainer(spec, method, rounds, CPU)
     update = trainer.train(
@@ -305,7 +304,7 @@ def test_measures_are_those_of_the_rows() -> None:
     pool = table_pool(n=40)
     pool = Pool(pool.views, pool.labels, truth=torch.arange(40) % 3, name="a")
     rounds = RoundSettings(epochs=1, labelled_batch=40, unlabelled_batch=40)
-    trainer = Trainer(TABLE_NET, PseudoMethod({"rule": "local", "tau": 0.5}), rounds, CPU)
+    trainer = Trainer(TABLE_NET, PseudoMethod({"name": "local", "tau": 0.5}), rounds, CPU)
     start = initial_weights(TABLE_NET, 2) * 3
     generator = round_generator(0, "a", 1)
     update = trainer.train(pool, start, generator)
@@ -368,16 +367,6 @@ def test_it_is_the_mean_by_shares(rounds: int, count: int, seed: int) -> None:
     np.testing.assert_allclose(told, plain_mean(models, rounds), atol=1e-5)
 
 
-def test_its_models_are_as_old_as_those_of_a_plain_mean() -> None:
-    """Rounds' own numbers averaged: after many rounds the middle one of the last five."""
-    mean = RoundAverage(5)
-    for number in range(1, 101):
-        told = mean.add(torch.tensor([float(number)], dtype=torch.float64))
-    assert float(told) == pytest.approx(98.0)
-    with pytest.raises(ConfigError, match="average_rounds must be at least 1, got 0"):
-        RoundAverage(0)
-
-
 def test_it_keeps_its_own_copy_in_the_precision_that_is_trained_in() -> None:
     mean, model = RoundAverage(3), torch.ones(4)
     mean.add(model)
@@ -393,12 +382,12 @@ def test_it_keeps_its_own_copy_in_the_precision_that_is_trained_in() -> None:
 
 
 def test_methods_are_rebuilt_from_plain_values() -> None:
-    method = PseudoMethod({"rule": "sage", "tau": 0.8}, weight=0.5)
-    again = method_of(method.to_dict())
+    method = PseudoMethod({"name": "sage", "tau": 0.8})
+    again = LocalMethod.of(method.to_dict())
     assert isinstance(again, PseudoMethod)
     assert again.to_dict() == method.to_dict()
-    assert again.rule.tau == 0.8 and again.weight == 0.5
-    assert isinstance(method_of({"name": "supervised"}), Supervised)
+    assert again.rule.tau == 0.8
+    assert isinstance(LocalMethod.of({"name": "supervised"}), Supervised)
 
 
 def test_a_method_of_ones_own_takes_the_whole_step() -> None:
@@ -445,9 +434,7 @@ def test_bad_settings_are_all_named() -> None:
     with pytest.raises(ConfigError, match="channels must be at least 1"):
         NetSpec("cnn", 2)
     with pytest.raises(ConfigError, match="'supervise' is not a local method.*supervised"):
-        method_of({"name": "supervise"})
-    with pytest.raises(ConfigError, match="weight must not be negative"):
-        PseudoMethod("local", weight=-1.0)
+        LocalMethod.of({"name": "supervise"})
 
 
 def test_bad_pools_are_named() -> None:

@@ -14,7 +14,6 @@ from fedmend.errors import ConfigError
 from fedmend.learn.pseudo import PseudoLabels
 from fedmend.methods.horizontal.rules import (
     KAPPA,
-    RULES,
     FedDBRule,
     FedLabelRule,
     FlexMatchRule,
@@ -26,7 +25,6 @@ from fedmend.methods.horizontal.rules import (
     debias,
     flexible_thresholds,
     helpers_agree,
-    rule_of,
 )
 
 # Rows: both sure and agreed; only local; only global; neither; both sure, differing.
@@ -193,15 +191,15 @@ def test_entropy_decides_for_soft_labels() -> None:
     assert labels.score[1].item() == pytest.approx(-math.log(2), abs=1e-5)
 
 
-@pytest.mark.parametrize("name", RULES)
+@pytest.mark.parametrize("name", Rule.known)
 @settings(max_examples=15, deadline=None)
 @given(seed=st.integers(0, 2**32 - 1))
 def test_every_rule_gives_distributions_and_survives_the_wire(name: str, seed: int) -> None:
     rng = np.random.default_rng(seed)
     local = torch.from_numpy(rng.dirichlet(np.full(5, 0.2), 12)).float()
     common = torch.from_numpy(rng.dirichlet(np.full(5, 0.2), 12)).float()
-    rule = rule_of(name)
-    assert rule_of(rule.to_dict()) == rule
+    rule = Rule.of(name)
+    assert Rule.of(rule.to_dict()) == rule
     state = rule.start(20, 5)
     rows = torch.from_numpy(rng.choice(20, 12, replace=False))
     for _ in range(2):
@@ -214,9 +212,9 @@ def test_every_rule_gives_distributions_and_survives_the_wire(name: str, seed: i
 
 def test_mistakes_are_named() -> None:
     with pytest.raises(ConfigError, match="did you mean 'sage'"):
-        rule_of("sages")
+        Rule.of("sages")
     with pytest.raises(ConfigError, match="'kapa'.*'kappa'"):
-        rule_of({"rule": "sage", "kapa": 3})
+        Rule.of({"name": "sage", "kapa": 3})
     with pytest.raises(ConfigError) as caught:
         SageRule(tau=1.2, kappa=-1.0)
     assert len(caught.value.problems) == 2

@@ -14,10 +14,8 @@ from fedmend.learn.nets import Batch
 from fedmend.methods.risa.columns import (
     EVERYTHING,
     FARTHEST,
-    MOST_COLUMNS,
     Columns,
     Ridge,
-    Scores,
     Sum,
     likely_shares,
     mixed,
@@ -59,23 +57,6 @@ def test_a_far_number_says_no_more_and_a_rare_category_nothing() -> None:
     matrix = found.matrix(far) + found.centre
     assert float(matrix.max()) == FARTHEST
     assert float(matrix[:, -4:].abs().max()) == 0.0  # a code that no overlapping row has
-
-
-def test_the_columns_that_vary_most_are_kept() -> None:
-    codes = torch.arange(3 * MOST_COLUMNS).repeat(2)[:, None] % (MOST_COLUMNS + 50)
-    rows = Batch(torch.zeros(len(codes), 0), codes)
-    found = Columns.of(rows, (MOST_COLUMNS + 50,), rows)
-    assert len(found.used) == MOST_COLUMNS
-
-
-def test_scores_survive_the_wire() -> None:
-    rows, _ = rows_of(60)
-    columns = Columns.of(rows, (5, 5), rows)
-    p = len(columns.used)
-    made = Scores(columns, torch.randn(p, 3), torch.randn(p, 3))
-    again = Scores.from_wire(made.to_wire())
-    torch.testing.assert_close(again.of(rows), made.of(rows))
-    torch.testing.assert_close(made.of(rows)[:, :3], columns.matrix(rows) @ made.aligned)
 
 
 # ---------------------------------------------------------------------------------- choosing

@@ -188,15 +188,6 @@ def test_the_loss_is_that_of_the_mean_of_the_dirichlet_distribution() -> None:
     torch.testing.assert_close(ev.loss(ev.opinion(alpha - 1), y), wanted)
 
 
-def test_soft_labels_are_a_mean_of_hard_ones() -> None:
-    given_ = ev.opinion(torch.rand(4, 3) * 5)
-    soft = torch.tensor([[0.2, 0.3, 0.5]]).repeat(4, 1)
-    by_hand = sum(
-        weight * ev.loss(given_, torch.full((4,), k)) for k, weight in enumerate((0.2, 0.3, 0.5))
-    )
-    torch.testing.assert_close(ev.loss(given_, soft), by_hand)
-
-
 @pytest.mark.parametrize(("opinions", "rule"), [(1, "mean"), (0, "yager")])
 def test_unknown_rules_and_no_opinions_are_refused(opinions: int, rule: str) -> None:
     with pytest.raises(ConfigError):

@@ -3,26 +3,25 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
-from sklearn.base import clone
 
 from fedmend.data.scenario import split_columns, split_rows, tear
 from fedmend.data.table import Table
-from fedmend.errors import ConfigError, DataError, NotFitted, Refused, ResumeError
+from fedmend.errors import ConfigError, DataError, Refused, ResumeError
 from fedmend.federation import Alignment, AlignmentCounts, Federation, Party, Policy
 from fedmend.methods.risa.columns import RIDGES
-from fedmend.methods.risa.ensemble import MemberLinear
-from fedmend.methods.risa.heads import Objective
-from fedmend.methods.risa.parts import part_of as evidence_part
-from fedmend.methods.risa.risa import RISA
+from fedmend.methods.risa.network import MemberLinear
+from fedmend.methods.risa.risa import OBJECTIVES, RISA
 from fedmend.methods.risa.workers import EvidenceTopWorker
 from fedmend.methods.vertical.vfl import Local
-from fedmend.split.session import STATE
+from fedmend.split.parts import part_of
+from fedmend.split.training import STATE
 
 QUICK: dict[str, Any] = {
     "bottom": (16,),
@@ -75,6 +74,9 @@ def torn(
     return fed
 
 
+SELECT_EVERY = "fedmend.methods.risa.risa.SELECT_EVERY"
+
+
 @pytest.fixture(scope="module")
 def fed() -> Federation:
     return torn()
@@ -106,15 +108,16 @@ def test_it_learns_what_no_party_knows_alone(fed: Federation, model: RISA) -> No
 
 @pytest.fixture(scope="module")
 def paper(fed: Federation) -> RISA:
-    quick = {"threshold": 0.3, "select_every": 1, "final_threshold": 0.05}
-    return RISA.paper(**QUICK, **quick).fit(fed)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(SELECT_EVERY, 1)
+        return RISA.paper(**QUICK, threshold=0.3, final_threshold=0.05).fit(fed)
 
 
 def test_the_paper_trains_as_published(fed: Federation, paper: RISA) -> None:
-    assert paper.network_.how.objective == Objective()  # type: ignore[attr-defined]
+    assert paper.network_.config.options["objective"] == asdict(OBJECTIVES["fused"].objective)
     assert paper.calibration_ == {}
     assert paper.evaluate(fed.on("test"))["accuracy"] > 0.4
-    heads = evidence_part(fed.engine.site("bank"), paper.network_.model).heads  # type: ignore[attr-defined]
+    heads = part_of(fed.engine.site("bank"), paper.network_.model).top  # type: ignore[attr-defined]
     assert heads is not None and heads.module.joint is None
 
 
@@ -132,22 +135,25 @@ def test_selection_drops_rows_and_never_overlapping_ones(paper: RISA) -> None:
 
 def test_imputation_without_evidence_has_a_joint_head_alone(small: Federation) -> None:
     model = RISA.paper(**QUICK | {"epochs": 2}, objective="joint", self_training=False).fit(small)
-    heads = evidence_part(small.engine.site("bank"), model.network_.model).heads  # type: ignore[attr-defined]
+    heads = part_of(small.engine.site("bank"), model.network_.model).top  # type: ignore[attr-defined]
     assert heads is not None and len(heads.module.heads) == 0
     for rows in ("aligned", "bank", "telco"):
         assert np.isfinite(model.predict_proba(small, rows=rows)).all()
 
 
-def test_which_rows_the_model_is_sure_of_leave_as_predictions() -> None:
+def test_which_rows_the_model_is_sure_of_leave_as_predictions(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(SELECT_EVERY, 1)
     fed = torn(rows=200)
-    how = QUICK | {"epochs": 2, "select_every": 1, "final_threshold": 0.5}
-    RISA(**how, self_training=True, threshold=0.4).fit(fed)
+    how = {"final_threshold": 0.5, "self_training": True, "threshold": 0.4}
+    RISA(**QUICK | {"epochs": 2}, **how).fit(fed)
     for call in ("make_labels", "keep_sure"):
         told = [each for each in fed.ledger.entries() if each.call.endswith(f".{call}")]
         kinds = {each.kind for each in told if each.sender == "bank"}
         assert kinds == {"prediction"}, call
     wary = torn(rows=200, policies={"bank": Policy(refuse=frozenset({"prediction"}))})
-    for asked in ({"self_training": True}, {"select_every": 1, "final_threshold": 0.5}):
+    for asked in ({"self_training": True}, {"final_threshold": 0.5}):
         with pytest.raises(Refused, match=r"'bank' refused.*'prediction'"):
             RISA(**QUICK | {"epochs": 2}, **asked).fit(wary)
     RISA(**QUICK | {"epochs": 1}).fit(wary)
@@ -174,7 +180,7 @@ def test_columns_add_up_to_evidence_where_overlapping_rows_are_few() -> None:
     assert added.calibration_["aligned"]["ridge"] in RIDGES
     plain = RISA(**quick, fusion="dempster").fit(few)
     for model, learnt in ((added, True), (plain, False)):
-        part = evidence_part(few.engine.site("telco"), model.network_.model)  # type: ignore[attr-defined]
+        part = part_of(few.engine.site("telco"), model.network_.model)  # type: ignore[attr-defined]
         assert part.bottom.module.spec.members == 5  # type: ignore[union-attr]
         assert (part.scores is not None) == learnt
     assert "telco columns" not in plain.calibration_["aligned"]["trust"]
@@ -208,13 +214,16 @@ def test_without_overlap_it_says_so() -> None:
         RISA(**QUICK).fit(torn(overlap=0.0, rows=100))
 
 
-def test_rows_completed_by_another_method_are_imputed_rows() -> None:
+def test_rows_completed_by_another_method_are_imputed_rows(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """They are never held out to judge by; selection may drop them, but no others known to all."""
+    monkeypatch.setattr(SELECT_EVERY, 1)
     fed = torn(rows=300, strict=False)
     counts = fed.alignment
     completed = counts.aligned // 2
     fed.note_alignment(AlignmentCounts(counts.aligned, counts.unaligned, completed))
-    model = RISA(**QUICK | {"epochs": 4}, select_every=1, final_threshold=0.01).fit(fed)
+    model = RISA(**QUICK | {"epochs": 4}, final_threshold=0.01).fit(fed)
     dropped = [entry for entry in model.selection_ if entry["party"] == "aligned"]
     assert dropped[0]["before"] == completed
     assert all(entry["before"] <= completed for entry in dropped)
@@ -237,12 +246,12 @@ def test_the_label_partys_own_head_is_what_it_would_be_without_partners() -> Non
     for columns in (["c", "d"], ["c", "e"]):
         fed = torn(rows=200, columns={"bank": ["a", "b"], "telco": columns}, strict=False)
         site = fed.engine.site("bank")  # type: ignore[attr-defined]
-        part = evidence_part(site, RISA(**quick).fit(fed).network_.model)
+        part = part_of(site, RISA(**quick).fit(fed).network_.model)
         assert part.bottom is not None
-        assert part.heads is not None
-        assert part.heads.module.spec.solo == 0
-        weights.append((part.bottom.module.state_dict(), part.heads.module.state_dict()))
-    plain = evidence_part(site, RISA(**quick, fusion="dempster").fit(fed).network_.model)
+        assert part.top is not None
+        assert part.top.module.spec.solo == 0
+        weights.append((part.bottom.module.state_dict(), part.top.module.state_dict()))
+    plain = part_of(site, RISA(**quick, fusion="dempster").fit(fed).network_.model)
     assert plain.bottom.module.spec.members == 2  # type: ignore[union-attr]
     (bottoms, heads), (others, their_heads) = weights
     for key, value in bottoms.items():  # two members' for the joint head, then two solo ones
@@ -358,20 +367,27 @@ def test_save_and_load(fed: Federation, model: RISA, tmp_path: Path) -> None:
 
 
 BROKEN_OFF = QUICK | {"epochs": 4, "self_training": True, "threshold": 0.4}
-BROKEN_OFF |= {"select_every": 2, "final_threshold": 0.5}
+BROKEN_OFF |= {"final_threshold": 0.5}
 
 
 @pytest.fixture(scope="module")
 def whole() -> RISA:
     with pytest.MonkeyPatch.context() as patch:  # selection tells ever fewer rows apart
         patch.setattr("fedmend.federation.policy.MIN_ROWS", 1)
+        patch.setattr(SELECT_EVERY, 2)
         return RISA(**BROKEN_OFF).fit(torn(rows=200, strict=False))
 
 
 @pytest.mark.parametrize("stop", [("self-train", 2), ("train", 3)])
 def test_a_run_that_broke_off_goes_on_as_if_nothing_had_happened(
-    tmp_path: Path, whole: RISA, stop: tuple[str, int], toys: None
+    tmp_path: Path,
+    whole: RISA,
+    stop: tuple[str, int],
+    toys: None,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(SELECT_EVERY, 2)
+
     def progress(stage: str, done: int, total: int, facts: dict[str, float]) -> None:
         if (stage, done) == stop:
             raise KeyboardInterrupt
@@ -393,8 +409,8 @@ def test_a_run_that_broke_off_goes_on_as_if_nothing_had_happened(
 def test_a_member_learns_nothing_from_the_rows_it_must_not_see() -> None:
     fed = torn(rows=200, strict=False)
     model = RISA(**QUICK, members=2, weight_decay=0.0)
-    label_party, parties = model._who(fed)
-    network = model._make_network(fed, parties, label_party, model._config())
+    parties = model._parties(fed, "bank")
+    network = model._make_network(fed, parties, "bank", model._config())
     counts = fed.alignment
     segments = [["aligned", counts.aligned], *([name, counts.unaligned[name]] for name in parties)]
     aligned = np.arange(counts.aligned)
@@ -402,8 +418,8 @@ def test_a_member_learns_nothing_from_the_rows_it_must_not_see() -> None:
         none = np.zeros(0, np.int64)
         session.top.set_unseen(aligned, np.zeros(len(aligned), np.int64))
         session.set_pools([aligned, *[none] * len(parties)])
-        heads = evidence_part(fed.engine.site("bank"), network.model).heads
-        bottom = evidence_part(fed.engine.site("telco"), network.model).bottom
+        heads = part_of(fed.engine.site("bank"), network.model).top
+        bottom = part_of(fed.engine.site("telco"), network.model).bottom
         layers = [
             layer
             for module in (heads.module, bottom.module)
@@ -411,22 +427,11 @@ def test_a_member_learns_nothing_from_the_rows_it_must_not_see() -> None:
             if isinstance(layer, MemberLinear)
         ]
         before = [layer.weight.detach().clone() for layer in layers]
-        session.epoch(1, 4)
+        session.epoch(1)
         for layer, was in zip(layers, before, strict=True):
             np.testing.assert_array_equal(layer.weight[0].detach(), was[0])
         pairs = zip(layers, before, strict=True)
         assert any((layer.weight[1] != was[1]).any() for layer, was in pairs)
-
-
-def test_it_is_an_estimator() -> None:
-    model = RISA(epochs=3, fusion="yager", bottom=(8,))
-    assert clone(model).get_params() == model.get_params()
-    assert "fusion='yager'" in repr(model)
-    assert model.set_params(threshold=0.7).threshold == 0.7
-    with pytest.raises(ConfigError, match=r"did you mean 'threshold'|Did you mean 'threshold'"):
-        model.set_params(treshold=0.7)
-    with pytest.raises(NotFitted):
-        RISA().predict(torn(rows=60))
 
 
 # ---------------------------------------------------------------------------------- bad input
@@ -435,19 +440,12 @@ def test_it_is_an_estimator() -> None:
 @pytest.mark.parametrize(
     ("wrong", "word"),
     [
-        ({"self_training": "yes"}, "self_training"),
-        ({"objective": "vote"}, "objective must be one of heads, fused, joint, got 'vote'"),
+        ({"objective": "vote"}, "objective must be one of heads, views, fused, joint, got 'vote'"),
         ({"threshold": 0.0}, r"threshold must be in \(0, 1\], got 0.0"),
         ({"final_threshold": 2.0}, "final_threshold"),
-        ({"fusion": "vote"}, "vote"),
-        ({"members": 0}, "members must be at least 1, got 0"),
         ({"share_every": -1}, "share_every"),
-        ({"select_every": 0}, "select_every"),
         ({"label_party": "post"}, "post"),
-        ({"tuning": {"min_overlap": 1.0}}, "min_overlap"),
-        ({"tuning": {"smoothing": "much"}}, "smoothing must be a number in .*, got 'much'"),
-        ({"tuning": {"party_los": 1.0}}, "party_los.*party_loss"),
-        ({"members": 0, "tuning": {"smoothing": 2}}, "members(.|\n)*smoothing"),
+        ({"members": 0, "dropout": 2.0}, "members must be at least 1, got 0(.|\n)*dropout"),
     ],
 )
 def test_wrong_parameters_are_named(wrong: dict[str, Any], word: str) -> None:

@@ -11,10 +11,10 @@ from fedmend.federation import Alignment, AlignmentCounts, Federation, Party
 from fedmend.federation.engines.local import LocalEngine
 from fedmend.methods.annotators.corrected import correct_labels
 from fedmend.methods.annotators.inc import InC
-from fedmend.methods.risa.parts import part_of
 from fedmend.methods.risa.risa import RISA
 from fedmend.secure.align import align
-from fedmend.split.belief import cell_confidence, keep_confidence
+from fedmend.split.labels import cell_confidence, keep_confidence
+from fedmend.split.parts import part_of
 
 KNOWN, COMPLETED = 60, 140
 HOW: dict[str, Any] = {"epochs": 3, "batch_size": 32, "members": 2, "bottom": (8,), "embedding": 4}
@@ -79,15 +79,6 @@ def test_the_party_tells_one_number_a_row_and_the_ledger_says_so() -> None:
     RISA(**HOW).fit(plain)
     asked = [entry for entry in plain.ledger.entries() if entry.call.endswith("confidence")]
     assert before and not asked
-
-
-def test_an_opinion_on_a_completed_row_is_discounted() -> None:
-    fed = mended(0.1, guesses=1.0)
-    model = RISA(**HOW).fit(fed)
-    assert model.predict_uncertainty(fed, rows="aligned").shape == (KNOWN + COMPLETED,)
-    shares = model.contributions(fed, rows="aligned").to_numpy()
-    real, completed = shares[:KNOWN, 1].mean(), shares[KNOWN:, 1].mean()
-    assert completed < real
 
 
 def test_confidence_goes_along_where_labels_are_corrected() -> None:

@@ -12,10 +12,9 @@ from sklearn.base import clone
 from fedmend.data.table import Table
 from fedmend.errors import ConfigError, FedmendWarning, Refused
 from fedmend.federation import Alignment, AlignmentCounts, Federation, Party, Policy
-from fedmend.methods.risa.parts import part_of
 from fedmend.methods.risa.risa import RISA, ImageRISA
 from fedmend.methods.vertical.absent_partner import AbsentPartner
-from fedmend.split.parts import part_of as split_part
+from fedmend.split.parts import part_of
 
 QUICK: dict[str, Any] = {
     "conv": "cnn",
@@ -82,14 +81,14 @@ def _kinds(label: str | None) -> dict[str, str] | None:
 
 
 @pytest.fixture(scope="module")
-def world() -> tuple[Federation, RISA]:
+def fitted() -> tuple[Federation, RISA]:
     fed = halves()
     return fed, RISA.for_images(**QUICK, epochs=9).fit(fed)
 
 
-def test_what_the_labelled_side_learns_serves_the_other(world: tuple[Federation, RISA]) -> None:
+def test_what_the_labelled_side_learns_serves_the_other(fitted: tuple[Federation, RISA]) -> None:
     """24 rows are known to both; the right side alone is judged by what the left has learnt."""
-    fed, model = world
+    fed, model = fitted
     assert model.evaluate(fed.on("test"))["accuracy"] > 0.85
     drawn = np.random.default_rng(0)  # as `halves` draws: of the test, the left and the right
     truth = [drawn.integers(0, 3, count) for count in (90, 200, 200)][2][24:]
@@ -105,9 +104,9 @@ def test_what_the_labelled_side_learns_serves_the_other(world: tuple[Federation,
         np.testing.assert_array_equal(value, bottoms[1][key])
 
 
-def test_shared_bottoms_have_one_head(world: tuple[Federation, RISA], tmp_path: Path) -> None:
-    fed, model = world
-    heads = part_of(fed.engine.site("left"), model.network_.model).heads  # type: ignore[attr-defined]
+def test_shared_bottoms_have_one_head(fitted: tuple[Federation, RISA], tmp_path: Path) -> None:
+    fed, model = fitted
+    heads = part_of(fed.engine.site("left"), model.network_.model).top  # type: ignore[attr-defined]
     assert heads is not None
     assert heads.module.heads[0] is heads.module.heads[1]
     # Few rows are held out to judge by: heads alike are all heard, or the label party alone.
@@ -134,7 +133,7 @@ def test_sides_that_are_not_alike_go_on_alone() -> None:
     fed = halves(60, 20, 20, mixed=True)
     with pytest.warns(FedmendWarning, match="share_every"):
         model = RISA.for_images(**QUICK, epochs=1).fit(fed)
-    heads = part_of(fed.engine.site("left"), model.network_.model).heads  # type: ignore[attr-defined]
+    heads = part_of(fed.engine.site("left"), model.network_.model).top  # type: ignore[attr-defined]
     assert heads is not None
     assert heads.module.heads[0] is not heads.module.heads[1]
     assert set(model.calibration_["aligned"]["losses"]) == {"joint", "left"}
@@ -145,7 +144,7 @@ def test_of_three_sides_those_alike_share() -> None:
     """Two have pictures and one head, the third has columns and a head of its own."""
     fed = halves(60, 20, 20, mixed=True, names=("left", "middle", "right"))
     model = RISA.for_images(**QUICK, epochs=1).fit(fed)
-    heads = part_of(fed.engine.site("left"), model.network_.model).heads  # type: ignore[attr-defined]
+    heads = part_of(fed.engine.site("left"), model.network_.model).top  # type: ignore[attr-defined]
     assert heads is not None
     assert heads.names == ["left", "middle", "right"]
     left, middle, right = heads.module.heads
@@ -191,13 +190,6 @@ def test_of_few_pictures_batches_are_smaller_and_steps_shorter(
     assert RISA()._config(100).settings.batch_size == 256
 
 
-def test_few_pictures_are_learnt_in_small_batches() -> None:
-    fed = halves(60, 20, 20)
-    model = RISA.for_images(conv="cnn", embedding=8, top=(8,), epochs=1).fit(fed)
-    assert model.network_.config.settings.batch_size == 16
-    model.to(fed)  # saved and loaded, it needs no size of batches
-
-
 def test_the_settings_for_tables_take_images_too() -> None:
     """Images have no columns that add up; the parties' own heads are heard instead."""
     fed = halves(60, 30, 40)
@@ -214,7 +206,7 @@ def test_absent_partner_shares_too() -> None:
     settings = QUICK | {"epochs": 8, "validation": 0.0, "optimizer": "sgd"}
     model = AbsentPartner(**settings, share_every=5).fit(fed)
     bottoms = [
-        split_part(fed.engine.site(name), model.network_.model).bottom.module.state_dict()  # type: ignore[attr-defined, union-attr]
+        part_of(fed.engine.site(name), model.network_.model).bottom.module.state_dict()  # type: ignore[attr-defined, union-attr]
         for name in fed.names
     ]
     for key, value in bottoms[0].items():

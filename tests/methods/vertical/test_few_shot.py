@@ -5,16 +5,17 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 
 from fedmend.data.encode import Encoder
 from fedmend.data.table import Table
 from fedmend.learn.nets import Bottom, BottomSpec, initialise
 from fedmend.learn.optim import OptimizerSpec
-from fedmend.methods.vertical.few_shot import LocalLearner, LocalTraining
+from fedmend.methods.vertical.few_shot import LocalLearner
+from fedmend.methods.vertical.local import RowViews
+from fedmend.split.config import Settings
 from fedmend.split.features import Features
-from fedmend.split.halves import Settings
-from fedmend.split.views import RowViews
 
 CPU = torch.device("cpu")
 
@@ -40,8 +41,8 @@ def learner(n: int = 600, labelled: int = 12, steps: int = 250, **changes: Any) 
     encoder = Encoder().fit(source)
     features = Features(encoder.transform(source), np.arange(n), CPU, torch.float32)
     bottom = initialise(Bottom(BottomSpec(6, (), (), (32,), 16)), generator(0))
-    how = LocalTraining(steps, 16, 64, **{"threshold": 0.8, "corruption": 0.3} | changes)
-    views = RowViews(features, generator(1), generator(1), how.corruption)
+    how = {"steps": steps, "labelled": 16, "unlabelled": 64, "threshold": 0.8} | changes
+    views = RowViews(features, generator(1), generator(1), corruption=0.3)
     own = Settings(optimizer=OptimizerSpec(lr=3e-3))
     made = LocalLearner(bottom, views, 3, how, own)  # type: ignore[arg-type]
     return made, np.arange(labelled), y, np.arange(labelled, n), features
@@ -71,8 +72,9 @@ def test_unlabelled_rows_help_and_join() -> None:
 def test_a_row_below_the_threshold_teaches_nothing() -> None:
     made, labelled, y, unlabelled, _ = learner(steps=1, threshold=1.0)
     rows, others = torch.from_numpy(labelled), torch.from_numpy(unlabelled[:50])
-    with_others, share = made._loss(rows, torch.from_numpy(y[labelled]), others)
-    assert share.item() == 0.0
+    made.start(labelled, y[labelled], unlabelled)
+    with_others = made._loss(rows, torch.from_numpy(y[labelled]), others)
+    assert made._used.item() == pytest.approx(0.95)  # a running mean, which began with all
     made.bottom.zero_grad()
     with_others.backward()
     assert torch.isfinite(with_others)

@@ -16,11 +16,10 @@ from fedmend.data.encode import Encoder
 from fedmend.data.table import Table
 from fedmend.learn.nets import Bottom, BottomSpec, initialise
 from fedmend.learn.optim import OptimizerSpec
-from fedmend.methods import SSLVFL
-from fedmend.methods.vertical.ssl_vfl import Decoder, Pretrainer, Pretraining, nt_xent
+from fedmend.methods.vertical.local import WEAK_CORRUPTION, RowViews, jittered
+from fedmend.methods.vertical.ssl_vfl import SSLVFL, Decoder, Pretrainer, nt_xent
+from fedmend.split.config import Settings
 from fedmend.split.features import Features
-from fedmend.split.halves import Settings
-from fedmend.split.views import WEAK_CORRUPTION, RowViews, jittered
 
 CPU = torch.device("cpu")
 Make = Callable[..., Any]
@@ -77,12 +76,18 @@ def streams(seed: int) -> list[torch.Generator]:
     return [torch.Generator().manual_seed(seed) for _ in range(2)]
 
 
+def pretrainer(
+    encoder: Encoder, features: Features, kind: str, epochs: int, spec: OptimizerSpec
+) -> Pretrainer:
+    how = {"kind": kind, "epochs": epochs, "batch_size": 64, "temperature": 0.5}
+    views = RowViews(features, *streams(1), corruption=0.6)
+    return Pretrainer(bottom_of(encoder), views, Settings(optimizer=spec), how)
+
+
 @pytest.mark.parametrize("kind", ["simclr", "autoencoder"])
 def test_pre_training_gets_better(kind: str) -> None:
     encoder, features = features_of(table())
-    how = Pretraining(kind, epochs=12, batch_size=64)
-    fast = Settings(optimizer=OptimizerSpec(lr=1e-2))
-    trainer = Pretrainer(bottom_of(encoder), features, how, fast, *streams(1))
+    trainer = pretrainer(encoder, features, kind, 12, OptimizerSpec(lr=1e-2))
     losses = [trainer.epoch(seed) for seed in range(12)]
     assert losses[-1] < 0.97 * losses[0]
 
@@ -90,8 +95,7 @@ def test_pre_training_gets_better(kind: str) -> None:
 def test_an_autoencoder_restores_what_is_redundant() -> None:
     source = table(600)
     encoder, features = features_of(source)
-    how = Pretraining("autoencoder", epochs=40, batch_size=64)
-    trainer = Pretrainer(bottom_of(encoder), features, how, Settings(), *streams(1))
+    trainer = pretrainer(encoder, features, "autoencoder", 40, OptimizerSpec())
     for seed in range(40):
         trainer.epoch(seed)
     batch = features.batch(torch.arange(600))

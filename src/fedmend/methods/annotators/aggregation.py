@@ -1,6 +1,6 @@
 """Several annotators, none of them right all the time: votes, majority and Dawid–Skene.
 
-Votes are class numbers [n, K], -1 where a annotator gave none. A annotator's expertise is
+Votes are class numbers [n, K], -1 where an annotator gave none. An annotator's expertise is
 T[j, l] = P(says l | true class j). (Dawid & Skene 1979; the E- and M-steps of InC, §3.4, use the
 same parts.)
 """
@@ -94,7 +94,7 @@ class Sayings:
 def expertise(
     weights: np.ndarray, votes: np.ndarray, *, smoothing: float = SMOOTHING
 ) -> np.ndarray:
-    """One annotator's T from how far each row is believed to be of each class (the M-step).
+    """One annotator's T from how likely each class is for each row (the M-step).
 
     **Shape** weights [n, C], votes [n] -> [C, C], rows sum to 1.
     """
@@ -131,7 +131,7 @@ def dawid_skene(
 ) -> tuple[np.ndarray, int]:
     """The true classes from the votes alone: posterior [n, C], and after how many iterations.
 
-    evidence: given how far each row is believed to be of each class, the annotators estimate their
+    evidence: given how likely each class is for each row, the annotators estimate their
     T, and tell the sum of what it says of their votes (`log_evidence`). **Shape** all [n, C].
     hard: believe every row to be wholly of its likeliest class there ("fast Dawid–Skene").
     It stops when no probability of a row with votes moves by more than `tolerance`.

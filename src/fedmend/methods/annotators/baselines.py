@@ -10,15 +10,14 @@ from typing import ClassVar
 import numpy as np
 import torch
 
-from fedmend._parameters import Rules, at_least, one_of, parameters
+from fedmend._parameters import Rules, one_of, parameters
 from fedmend.federation.bound import declare
 from fedmend.methods.annotators import aggregation as crowd
-from fedmend.methods.annotators.estimator import CrowdEstimator, Inferred
-from fedmend.methods.annotators.session import Annotators
+from fedmend.methods.annotators.estimator import Annotators, CrowdEstimator, Inferred
 from fedmend.methods.annotators.worker import LabelWorker
 from fedmend.methods.network import SplitEstimator
 from fedmend.split.features import BatchOrder
-from fedmend.split.session import Session
+from fedmend.split.training import Session
 from fedmend.split.workers import BottomWorker, TopWorker
 
 __all__ = ["EM", "MJ", "Clean", "Random"]
@@ -73,23 +72,18 @@ class EM(CrowdEstimator):
 
     The parties estimate their matrices, the server adds up their evidence: no vote is shown.
 
-    targets: "hard" (published) or "soft". fast, em_iterations, em_tolerance: hard,
-    max_iterations and tolerance of `crowd.dawid_skene`. share_expertise: ask the label
-    parties for their T when done. The other parameters are those of `CrowdEstimator`.
+    targets: "hard" (published) or "soft". fast: every row is taken to be wholly of its likeliest
+    class ("fast Dawid–Skene"). share_expertise: ask the label parties for their T when done. The
+    other parameters are those of `CrowdEstimator`.
 
     Fitted, besides the other estimators' attributes: `posterior_`, `corrected_`, `expertise_`,
     `standing_` (as in `InC`), `iterations_`.
     """
 
-    _rules: ClassVar[Rules] = {
-        "targets": one_of(("soft", "hard")),
-        "em_iterations": at_least(1),
-    }
+    _rules: ClassVar[Rules] = {"targets": one_of(("soft", "hard"))}
 
     targets: str = "hard"
     fast: bool = False
-    em_iterations: int = 100
-    em_tolerance: float = 1e-5
     share_expertise: bool = True
 
     def _inferred(self, annotators: Annotators, counts: np.ndarray) -> Inferred:
@@ -97,13 +91,7 @@ class EM(CrowdEstimator):
             annotators.m_step(weights)
             return annotators.evidence()
 
-        posterior, self.iterations_ = crowd.dawid_skene(
-            counts,
-            evidence,
-            hard=self.fast,
-            max_iterations=self.em_iterations,
-            tolerance=self.em_tolerance,
-        )
+        posterior, self.iterations_ = crowd.dawid_skene(counts, evidence, hard=self.fast)
         self._hear(annotators, self.share_expertise)
         targets = posterior if self.targets == "soft" else crowd.hardened(posterior)
         return targets * (counts.sum(1, keepdims=True) > 0), posterior

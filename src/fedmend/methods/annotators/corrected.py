@@ -1,7 +1,7 @@
 """Corrected labels as the labels of a federation, so that any method can learn from them.
 
-InC (and every method for several annotators) leaves for each aligned row how far each class is
-believed. Sent back to one label party, these become its label column in a further table of the
+InC (and every method for several annotators) leaves for each aligned row how likely each class
+is. Sent back to one label party, these become its label column in a further table of the
 federation: the likeliest class where rows are known to all, its own label elsewhere. The other
 annotators' columns are not in that table, so that one party labels, as most methods need it. Beside
 the labels it is kept how likely the votes are under each class: that is what is trained on.
@@ -20,25 +20,17 @@ from fedmend.errors import AlignmentError, ConfigError, DataError, NotFitted
 from fedmend.federation import Alignment, Federation, Worker, exposed
 from fedmend.federation.bound import declare
 from fedmend.methods.annotators.aggregation import hardened, in_shares, one_hot
-from fedmend.methods.annotators.estimator import CrowdEstimator
+from fedmend.methods.annotators.estimator import Annotators, CrowdEstimator
 from fedmend.methods.annotators.inc import InC
-from fedmend.methods.annotators.session import Annotators
-from fedmend.split.belief import (
-    Belief,
+from fedmend.split.labels import (
+    LabelLikelihood,
     cell_confidence,
-    keep_belief,
     keep_confidence,
-    label_belief,
+    keep_likelihood,
 )
 from fedmend.split.parts import Part, TopPart, keep_own_model, part_of
 
-__all__ = [
-    "CorrectedLabelWorker",
-    "CorrectedLabels",
-    "correct_labels",
-    "keep_belief",
-    "label_belief",
-]
+__all__ = ["CorrectedLabelWorker", "CorrectedLabels", "correct_labels"]
 
 
 class CorrectedLabelWorker(Worker):
@@ -59,8 +51,8 @@ class CorrectedLabelWorker(Worker):
         """This party's labels give way to the likeliest classes of the rows they were learnt for.
 
         learnt_in: the scope whose aligned rows these are. likelihood: of what all annotators said
-        of a row, under each class; what methods are trained on (`learn.belief`). doubting: this
-        party's labels of other rows are believed as far as those of these rows deserve it. A row
+        of a row, under each class; what methods are trained on (`split.labels`). doubting: this
+        party's labels of other rows count as far as those of these rows deserve it. A row
         whose likeliest class has a probability below `least` loses its label. Told is how many
         labels are others than before, were missing before, and are missing now.
         """
@@ -84,7 +76,7 @@ class CorrectedLabelWorker(Worker):
         if self.site.labels.protects(name):  # made of drawn labels, and of what others sent
             self.site.labels.settle(dataset, relabelled)
         often = _says(before, posterior, classes) if doubting else np.eye(len(classes))
-        keep_belief(self.site, dataset, _believed(values, rows, likelihood, classes, often))
+        keep_likelihood(self.site, dataset, _likelihood(values, rows, likelihood, classes, often))
         self._store(dataset, scope)
         after = values[rows]
         known = np.array([value is not None for value in before], dtype=bool)
@@ -101,7 +93,7 @@ class CorrectedLabelWorker(Worker):
     def keep_model(self, dataset: str, model: str, top: dict[str, Any]) -> None:
         """The network that corrected the labels, where this party has its only bottom.
 
-        With its top it answers for rows that nobody but this party knows (`learn.own_model`).
+        With its top it answers for rows that nobody but this party knows (`split.parts.own_model`).
         """
         whole = Part(part_of(self.site, model).bottom, TopPart.from_wire(top))
         keep_own_model(self.site, dataset, whole)
@@ -157,13 +149,13 @@ def _says(said: np.ndarray, posterior: np.ndarray, classes: list[Any]) -> np.nda
     return in_shares(posterior.T @ one_hot(votes, len(classes)))
 
 
-def _believed(
+def _likelihood(
     values: np.ndarray,
     rows: np.ndarray,
     likelihood: np.ndarray,
     classes: list[Any],
     often: np.ndarray,
-) -> Belief:
+) -> LabelLikelihood:
     """Rows that were learnt as the annotators have them, others by what the party `often` says."""
     known = {value for value in values if value is not None}
     names = [*classes, *sorted(known.difference(classes), key=str)]
@@ -174,7 +166,7 @@ def _believed(
     found = said[[place[value] for value in values]]
     found[rows] = 0.0
     found[rows, : len(classes)] = likelihood
-    return Belief(tuple(names), found)
+    return LabelLikelihood(tuple(names), found)
 
 
 @dataclass(frozen=True)
@@ -202,7 +194,7 @@ def correct_labels(
 
     fed: the federation `model` was fitted on, or the same without or with completed rows, which
     come last: completed rows of which the model knows nothing keep their labels.
-    to: one of the model's label parties, the first by default. least: labels believed less than
+    to: one of the model's label parties, the first by default. least: labels less probable than
     this are left out. name: of the further table; by default the present one with "-corrected".
     into: the federation whose labels these become, by default `fed`. Where annotators have more
     rows in common with each other than with everybody else, let the model learn from those:

@@ -1,38 +1,254 @@
-"""What InC and its baselines share: a network with its top at the server, several annotators."""
+"""What all methods for several annotators share: secure sums over what these say, and a network.
+
+The coordinator's half (`Annotators`), and the estimator whose top is at the server.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+import warnings
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
 import numpy as np
 
 from fedmend._parameters import POSITIVE, Rules, one_of, parameters, wrong_values
-from fedmend.errors import ConfigError, DataError
-from fedmend.federation import COORDINATOR, Federation, require_federation
+from fedmend.errors import ConfigError, DataError, FedmendWarning, Refused
+from fedmend.federation import COORDINATOR, Crew, Federation, require_federation
 from fedmend.federation.labels import keep_probability
 from fedmend.learn import metrics
 from fedmend.methods.annotators import aggregation as crowd
-from fedmend.methods.annotators.session import (
-    SECURE,
-    Annotators,
-    CrowdRoster,
-    crowd_roster,
-    permitted,
-    warn_if_below_chance,
-    warn_of_inverters,
-)
-from fedmend.methods.annotators.worker import LabelWorker
+from fedmend.methods.annotators.worker import EvidenceForm, LabelWorker
 from fedmend.methods.network import NetworkEstimator
+from fedmend.secure.sums import SumSession
 from fedmend.split.config import SplitConfig
 from fedmend.split.features import ALIGNED
-from fedmend.split.label_dp import account_of, without_response
+from fedmend.split.labels import account_of, without_response
 from fedmend.split.parts import read_file, write_file
-from fedmend.split.server_top import CANNOT_SEAL, ServerTop
-from fedmend.split.session import Session
-from fedmend.split.training import Progress, SplitNetwork
+from fedmend.split.training import Progress, Session, SplitNetwork
+from fedmend.split.workers import CANNOT_SEAL, ServerTop
+
+POSTERIORS = ("product", "row", "bayes")
+SECURE = ("he", "masks", "none")
+
+
+def crowd_roster(
+    fed: Federation, label_parties: Sequence[str] | None
+) -> tuple[list[str], list[str]]:
+    """Who holds features and who labels, as all parties tell; `label_parties` chooses."""
+    facts = fed.roster
+    features = [name for name, each in facts.items() if each["features"]]
+    annotators = [name for name, each in facts.items() if each["labelled"]]
+    if label_parties is not None:
+        wrong = [name for name in label_parties if name not in annotators]
+        if wrong:
+            raise ConfigError(
+                f"label_parties names {', '.join(map(repr, wrong))}, which have no labels. "
+                f"Mend: name some of {', '.join(annotators) or '(nobody has labels)'}"
+            )
+        annotators = [name for name in annotators if name in set(label_parties)]
+    if not features:
+        raise DataError("no party has a feature column", mend="add a party with columns to use")
+    return features, annotators
+
+
+class Annotators:
+    """Workers at the label parties, a session of secure sums over them, and what they say.
+
+    with Annotators(fed, parties, secure="masks") as annotators:
+        counts = annotators.votes()
+        annotators.m_step(weights)
+        evidence = annotators.evidence()
+    """
+
+    def __init__(
+        self,
+        fed: Federation,
+        parties: Sequence[str],
+        *,
+        secure: str = "he",
+        key_holder: str | None = None,
+        rule: str = "product",
+    ) -> None:
+        if len(parties) < 2:
+            raise DataError(
+                f"{len(parties)} of the parties label; a sum over annotators needs two or more",
+                party=parties[0] if parties else None,
+                mend="fm.VFL learns from the labels of a single party",
+            )
+        if key_holder is not None and key_holder not in fed.names:
+            raise ConfigError(
+                f"key_holder={key_holder!r} is not in the federation. "
+                f"Mend: one of {', '.join(fed.names)}"
+            )
+        self.fed = fed
+        self.parties = list(parties)
+        self.classes: list[Any] = []
+        self.error_bound = 0.0
+        self._rule = rule
+        self._form = EvidenceForm.of(rule, len(parties))
+        self._mode: Any = secure
+        self._key_holder = key_holder
+
+    def __enter__(self) -> Self:
+        everyone = list(self.parties)
+        if self._key_holder is not None and self._key_holder not in everyone:
+            everyone.append(self._key_holder)
+        self._crew = self.fed.workers(
+            LabelWorker, parties=everyone, rule=self._rule, annotators=len(self.parties)
+        )
+        try:
+            self._sums = SumSession(
+                self._crew, mode=self._mode, parties=self.parties, key_holder=self._key_holder
+            )
+        except BaseException:
+            self._crew.stop()
+            raise
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._crew.stop()
+
+    # ------------------------------------------------------------------ set-up
+
+    def attach(
+        self,
+        classes: Sequence[Any] | None = None,
+        label_dp: float | None = None,
+        keep: str | None = None,
+    ) -> dict[str, int]:
+        """Agree on the classes; returns how many rows each party labels."""
+        self.classes = self._agree(classes)
+        counts = {
+            party: int(self._crew[party].attach(self.classes, label_dp, keep))
+            for party in self.parties
+        }
+        if not any(counts.values()):
+            raise DataError(
+                "no aligned row has a label", mend="label some of the rows all parties know"
+            )
+        return counts
+
+    def _agree(self, classes: Sequence[Any] | None) -> list[Any]:
+        if classes is not None:
+            agreed = list(dict.fromkeys(classes))
+        else:
+            seen: dict[Any, str] = {}
+            for party in self.parties:
+                for value in self._crew[party].classes():
+                    seen.setdefault(value, party)
+            _check_types(seen)
+            agreed = sorted(seen)
+        if len(agreed) < 2:
+            raise DataError(
+                f"the labels of {', '.join(self.parties)} have one class only",
+                value=agreed[0] if agreed else None,
+                mend="name all classes in classes=, or check how the tables were read",
+            )
+        return agreed
+
+    # ------------------------------------------------------------------ sums
+
+    def votes(self) -> np.ndarray:
+        """How many parties say what, row by row. **Shape** [n, C] int64."""
+        return self._sums.sum("votes", between=(0, 1)).values
+
+    def turns(self, turns: np.ndarray) -> np.ndarray:
+        """The vote of the party whose turn it is, row by row (`turns` holds party numbers)."""
+        for number, party in enumerate(self.parties):
+            self._crew[party].take_turns(turns, number)
+        return self._sums.sum("turns", between=(0, 1)).values
+
+    def evidence(self) -> np.ndarray:
+        """What all votes together say about each row's true class. **Shape** [n, C] float64."""
+        total = self._sums.sum("evidence", between=(0, self._form.span)).values
+        self.error_bound = self._form.error(len(self.parties))
+        return self._form.decode(total, len(self.parties))
+
+    # ------------------------------------------------------------------ expertise
+
+    def m_step(self, weights: np.ndarray) -> None:
+        """Every party estimates its T anew."""
+        self._ask_all("m_step", weights.astype(np.float32, copy=False))
+
+    def told(self, method: str) -> dict[str, Any]:
+        """What the parties whose policies let it out say: "expertise" (T), "standing", …"""
+        return permitted(self._crew, self.parties, method)
+
+    def _ask_all(self, method: str, *args: Any) -> None:
+        if len(self._crew) == len(self.parties):
+            getattr(self._crew, method)(*args)
+            return
+        for party in self.parties:  # a key holder without labels is in the group too
+            getattr(self._crew[party], method)(*args)
+
+
+def permitted(crew: Crew, parties: Sequence[str], method: str) -> dict[str, Any]:
+    """Ask each party; who refuses is left out, with a warning."""
+    answers = {}
+    for party in parties:
+        try:
+            answers[party] = getattr(crew[party], method)()
+        except Refused as refusal:
+            warnings.warn(str(refusal), FedmendWarning, stacklevel=4)
+    return answers
+
+
+def warn_if_below_chance(counts: np.ndarray) -> crowd.Agreement:
+    """Parties that are right together agree more often than by chance; otherwise say so."""
+    found = crowd.agreement(counts)
+    if found.pairs == 0:
+        warnings.warn(
+            "no row has two labels, so that nothing tells good annotators from bad ones but the "
+            "model itself. Mend: let some rows be labelled twice",
+            FedmendWarning,
+            stacklevel=4,
+        )
+    elif not found.beats_chance:
+        warnings.warn(
+            f"two labels of a row agree in {found.observed:.1%} of cases, by chance it would be "
+            f"{found.chance:.1%}: together the label parties are no better than chance, and "
+            "classes may come out swapped. Mend: check the parties' labels, or leave the bad ones "
+            "out with label_parties=",
+            FedmendWarning,
+            stacklevel=4,
+        )
+    return found
+
+
+def warn_of_inverters(
+    standing: Mapping[str, Mapping[str, float]], votes: Mapping[str, int]
+) -> None:
+    """Name the parties whose votes are clearly less likely than random ones would be."""
+    low = [
+        party
+        for party, found in standing.items()
+        if found["believed"] < found["by_chance"] - 1.5 / np.sqrt(max(votes[party], 1))
+    ]
+    if low:
+        warnings.warn(
+            f"the labels of {', '.join(map(repr, low))} are right less often than by chance; they "
+            "were used as the evidence they are, turned round. Mend: check how these parties code "
+            "their classes",
+            FedmendWarning,
+            stacklevel=4,
+        )
+
+
+def _check_types(seen: Mapping[Any, str]) -> None:
+    text = [value for value in seen if isinstance(value, str)]
+    other = [value for value in seen if not isinstance(value, str)]
+    if text and other:
+        raise DataError(
+            f"labels are text at {seen[text[0]]!r} ({text[0]!r}) and not at {seen[other[0]]!r}",
+            party=seen[other[0]],
+            value=other[0],
+            mend="write the classes alike at all parties",
+        )
+
+
+# ---------------------------------------------------------------------------------- estimator
 
 POSTERIOR = "posterior.fmw"
 Inferred = tuple[np.ndarray, np.ndarray]
@@ -73,8 +289,6 @@ class CrowdEstimator(NetworkEstimator):
     optimizer: str = "adam"
     lr: float = 1e-3
     weight_decay: float = 1e-4
-    precision: str = "float32"
-    wire: str = "same"
     seed: int = 0
     secure: str = "he"
     key_holder: str | None = None
@@ -100,27 +314,25 @@ class CrowdEstimator(NetworkEstimator):
         require_federation(fed)
         self.require_types()
         self._check()
-        rows = fed.alignment.aligned
-        roster = crowd_roster(fed, self.label_parties)
+        self.n_rows_ = fed.alignment.aligned
+        features, parties = crowd_roster(fed, self.label_parties)
         folder = None if checkpoint is None else Path(checkpoint)
-        with self._annotators(fed, roster.annotators) as annotators:
+        with self._annotators(fed, parties) as annotators:
             keep = None if folder is None else str(folder)
-            votes = annotators.attach(self.classes, self.label_dp, keep)
+            self.votes_ = annotators.attach(self.classes, self.label_dp, keep)
             counts = annotators.votes()
-            self.label_parties_ = roster.annotators
-            self.votes_ = votes
+            self.label_parties_ = parties
             self.agreement_ = warn_if_below_chance(counts)
-            self._fit_crowd(fed, roster, annotators, counts, rows, progress, folder, resume)
+            self._fit_crowd(fed, features, annotators, counts, progress, folder, resume)
             self.privacy_ = self._account(annotators)
         return self
 
     def _fit_crowd(
         self,
         fed: Federation,
-        roster: CrowdRoster,
+        features: list[str],
         annotators: Annotators,
         counts: np.ndarray,
-        rows: int,
         progress: Progress | None,
         folder: Path | None,
         resume: bool,
@@ -128,8 +340,8 @@ class CrowdEstimator(NetworkEstimator):
         """Infer labels first, then train on them for all epochs (the baselines' way)."""
         targets, self.posterior_ = self._inferred(annotators, counts)
         server = self._server(fed, annotators.classes, targets)
-        network = self._network(fed, roster, server, rows)
-        with network.session([[ALIGNED, rows]]) as session:
+        network = self._network(fed, features, server)
+        with network.session([[ALIGNED, len(counts)]]) as session:
             epoch = session.resume(folder) if folder is not None and resume else 0
             for number in range(epoch + 1, self.epochs + 1):
                 self._before_epoch(number, session, annotators)
@@ -139,7 +351,7 @@ class CrowdEstimator(NetworkEstimator):
                     progress("train", number, self.epochs, network.history[-1])
                 if folder is not None:
                     session.checkpoint(folder, number)
-            session.learn_sides()
+            session.learn_imputation()
         self._adopt(fed, network)
 
     def _inferred(self, annotators: Annotators, counts: np.ndarray) -> Inferred:
@@ -151,11 +363,8 @@ class CrowdEstimator(NetworkEstimator):
     def _annotators(self, fed: Federation, parties: list[str]) -> Annotators:
         return Annotators(fed, parties, secure=self.secure, key_holder=self.key_holder)
 
-    def _network(
-        self, fed: Federation, roster: CrowdRoster, server: ServerTop, rows: int
-    ) -> SplitNetwork:
-        self.n_rows_ = rows
-        return SplitNetwork(fed, parties=roster.features, server=server, config=self._config())
+    def _network(self, fed: Federation, features: list[str], server: ServerTop) -> SplitNetwork:
+        return SplitNetwork(fed, parties=features, server=server, config=self._config())
 
     def _server(
         self, fed: Federation, classes: Sequence[Any], targets: np.ndarray | None = None
@@ -185,14 +394,13 @@ class CrowdEstimator(NetworkEstimator):
         self._config()
 
     def _problems(self) -> list[str]:
-        problems = wrong_values(self, {**RULES, **self._rules})
-        return problems + ([CANNOT_SEAL] if self.seal else [])
+        return wrong_values(self, {**RULES, **self._rules}) + ([CANNOT_SEAL] if self.seal else [])
 
     def _account(self, annotators: Annotators) -> dict[str, Any] | None:
         """Under label_dp: epsilon for each label, kept probability, spent by each party so far."""
         if self.label_dp is None:
             return None
-        accounts = {party: each for party, each in annotators.epsilon_spent().items() if each}
+        accounts = {party: each for party, each in annotators.told("epsilon_spent").items() if each}
         if accounts:
             return account_of(accounts)
         kept = keep_probability(self.label_dp, len(annotators.classes))
@@ -203,13 +411,13 @@ class CrowdEstimator(NetworkEstimator):
         self.evidence_error_ = annotators.error_bound
         self.expertise_ = {}
         if share_expertise:
-            self.expertise_ = annotators.expertise()
+            self.expertise_ = annotators.told("expertise")
             if self.label_dp is not None:
                 self.expertise_ = {
                     party: without_response(matrix, self.label_dp)
                     for party, matrix in self.expertise_.items()
                 }
-        self.standing_ = annotators.standing()
+        self.standing_ = annotators.told("standing")
         warn_of_inverters(self.standing_, self.votes_)
 
     # ------------------------------------------------------------------ using
@@ -220,7 +428,6 @@ class CrowdEstimator(NetworkEstimator):
     @property
     def corrected_(self) -> np.ndarray:
         """The likeliest class of every training row, in the common order."""
-        assert self.classes_ is not None
         return self.classes_[self.posterior_.argmax(1)]
 
     def evaluate(
@@ -235,11 +442,7 @@ class CrowdEstimator(NetworkEstimator):
         probabilities = self.predict_proba(fed, rows=rows)
         if len(holders) > 1:
             return self._against_majority(fed, holders, probabilities)
-        (party,) = holders
-        assert self.classes_ is not None
-        with fed.workers(LabelWorker, parties=[party]) as crew:
-            told = crew[party].metrics(probabilities, self.classes_.tolist(), rows == party)
-            return dict(told)
+        return self._told_by(fed, holders[0], "metrics", probabilities, rows)
 
     def uncertainty_report(
         self, fed: Federation, *, rows: str | None = None, against: str | None = None
@@ -248,11 +451,14 @@ class CrowdEstimator(NetworkEstimator):
         holders = self._judges(fed, rows, against)
         party = holders[0] if len(holders) == 1 else fed.label_party  # raises, with the mend
         probabilities = self.predict_proba(fed, rows=rows)
-        assert self.classes_ is not None
-        with fed.workers(LabelWorker, parties=[party]) as crew:
-            return dict(
-                crew[party].uncertainty_report(probabilities, self.classes_.tolist(), rows == party)
-            )
+        return self._told_by(fed, party, "uncertainty_report", probabilities, rows)
+
+    def _told_by(
+        self, fed: Federation, party: str, what: str, probabilities: np.ndarray, rows: str | None
+    ) -> dict[str, Any]:
+        with fed.workers(LabelWorker, parties=[party]) as group:
+            ask = getattr(group[party], what)
+            return dict(ask(probabilities, self.classes_.tolist(), rows == party))
 
     def _judges(self, fed: Federation, rows: str | None, against: str | None) -> list[str]:
         """Whose labels predictions of these rows are held against."""
@@ -271,7 +477,6 @@ class CrowdEstimator(NetworkEstimator):
     def _against_majority(
         self, fed: Federation, holders: list[str], probabilities: np.ndarray
     ) -> dict[str, float]:
-        assert self.classes_ is not None
         with self._annotators(fed, holders) as annotators:
             annotators.attach(self.classes_.tolist(), self.label_dp)
             counts = annotators.votes()
@@ -298,7 +503,6 @@ class CrowdEstimator(NetworkEstimator):
             raise ConfigError(
                 f"{wrong[0]!r} gave no labels. Mend: some of {', '.join(self.label_parties_)}"
             )
-        assert self.classes_ is not None
         with self.fed_.workers(LabelWorker, parties=asking) as crew:
             crew.review(self.posterior_.astype(np.float32), self.classes_.tolist(), doubt)
             if path is not None:
@@ -319,7 +523,6 @@ class CrowdEstimator(NetworkEstimator):
         return SplitNetwork(fed, parties=saved["parties"], server=server, config=self._config())
 
     def _save_more(self, folder: Path) -> dict[str, Any]:
-        assert self.classes_ is not None
         write_file(folder / COORDINATOR / POSTERIOR, {"posterior": self.posterior_})
         heard: dict[str, Any] = {}
         if self.expertise_ is not None:

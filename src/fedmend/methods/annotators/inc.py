@@ -15,7 +15,6 @@ its definition asks for columns, and adds probabilities where independent eviden
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
@@ -26,19 +25,16 @@ import numpy as np
 import torch
 
 from fedmend._parameters import Rules, one_of, parameters
-from fedmend.errors import FedmendWarning, ResumeError
+from fedmend.errors import ResumeError
 from fedmend.federation import COORDINATOR, Federation
 from fedmend.federation.bound import declare
 from fedmend.methods.annotators import aggregation as crowd
-from fedmend.methods.annotators.estimator import CrowdEstimator
-from fedmend.methods.annotators.session import POSTERIORS, Annotators, CrowdRoster
+from fedmend.methods.annotators.estimator import POSTERIORS, Annotators, CrowdEstimator
 from fedmend.methods.annotators.worker import LabelWorker
 from fedmend.split.features import ALIGNED
 from fedmend.split.parts import read_file, write_file
-from fedmend.split.server_top import ServerTop
-from fedmend.split.session import Session
-from fedmend.split.training import Progress
-from fedmend.split.workers import BottomWorker
+from fedmend.split.training import Progress, Session
+from fedmend.split.workers import BottomWorker, ServerTop
 
 __all__ = ["InC"]
 
@@ -55,7 +51,6 @@ PAPER: dict[str, Any] = {
     "lr": 1e-3,
     "weight_decay": 0.0,
     "posterior": "row",
-    "targets": "hard",
 }
 """50 + 50 epochs, Adam 1e-3, batches of 1 % of the rows. The paper does not give the networks'
 sizes; these come near its results."""
@@ -104,9 +99,10 @@ class Correction:
             return self.posterior
         return (predicted + self.counts) / (1 + self.counts.sum(1, keepdims=True))
 
-    def targets(self, kind: str) -> np.ndarray:
+    def targets(self) -> np.ndarray:
+        """What the classifier learns next: ỹ, or where it is a sum its likeliest class."""
         assert self.posterior is not None
-        return self.posterior if kind == "soft" else crowd.hardened(self.posterior)
+        return self.posterior if self.rule == "product" else crowd.hardened(self.posterior)
 
     def take_up(self, posterior: np.ndarray | None, weights: np.ndarray | None) -> None:
         """Go on from what was kept; T follows from the weights it was last estimated with."""
@@ -183,9 +179,8 @@ class InC(CrowdEstimator):
     """Learns from several noisy annotators, and says which labels are probably wrong.
 
     initial_epochs: epochs of stage 1; by default half of `epochs`.
-    posterior: "product", "row" (published) or "bayes".
-    targets: what stage 2 trains on, ỹ itself ("soft") or its likeliest class ("hard", published);
-    by default soft with "product", and hard with the sums, whose ỹ is no sharper than the votes.
+    posterior: "product", "row" (published) or "bayes". Stage 2 trains on ỹ itself with "product",
+    and on its likeliest class with the sums, whose ỹ is no sharper than the votes (published).
     crossfit: take ŷ of a row from a network that was not trained on it (three networks).
     corrector: shape of another network whose ŷ corrects the labels, say {"bottom": (64,),
     "embedding": 32, "top": (64,)}; the one asked for is trained beside it on what comes out.
@@ -193,7 +188,7 @@ class InC(CrowdEstimator):
     The other parameters are those of `CrowdEstimator`.
 
     Fitted: `posterior_` [n, C], `corrected_` [n], `expertise_` {party: [C, C]}, `standing_`
-    (how far a party's votes are believed, and by chance), `agreement_`, `evidence_error_`,
+    (how likely a party's votes are, and by chance), `agreement_`, `evidence_error_`,
     `privacy_`, and the other estimators' attributes.
     """
 
@@ -201,14 +196,10 @@ class InC(CrowdEstimator):
         "paper": PAPER,
         "paper-mlp": {**PAPER, "top": (32,)},
     }
-    _rules: ClassVar[Rules] = {
-        "posterior": one_of(POSTERIORS),
-        "targets": ("'soft' or 'hard'", lambda value: value in (None, "soft", "hard")),
-    }
+    _rules: ClassVar[Rules] = {"posterior": one_of(POSTERIORS)}
 
     initial_epochs: int | None = None
     posterior: str = "product"
-    targets: str | None = None
     crossfit: bool = False
     corrector: Mapping[str, Any] | None = None
     share_expertise: bool = True
@@ -223,26 +214,17 @@ class InC(CrowdEstimator):
     def _fit_crowd(
         self,
         fed: Federation,
-        roster: CrowdRoster,
+        features: list[str],
         annotators: Annotators,
         counts: np.ndarray,
-        rows: int,
         progress: Progress | None,
         folder: Path | None,
         resume: bool,
     ) -> None:
-        if self._targets == "soft" and self.posterior != "product":
-            warnings.warn(
-                f"targets='soft' with posterior={self.posterior!r}: each epoch trains on labels "
-                "less sharp than its own predictions, and all classes may end up alike. "
-                "Mend: targets='hard', or posterior='product'",
-                FedmendWarning,
-                stacklevel=3,
-            )
         soft = crowd.soft_labels(counts)
         correction = Correction(annotators, counts, self.posterior)
         with ExitStack() as stack:
-            classifier = self._classifier(stack, fed, roster, annotators.classes, soft)
+            classifier = self._classifier(stack, fed, features, annotators.classes, soft)
             done = 0
             if folder is not None and resume:
                 done = classifier.resume(folder)
@@ -251,7 +233,7 @@ class InC(CrowdEstimator):
                 facts = {"stage": 1.0 if epoch <= self._first else 2.0}
                 if epoch > self._first:
                     facts["changed"] = correction.step(classifier.predicted())
-                    classifier.set_targets(correction.targets(self._targets))
+                    classifier.set_targets(correction.targets())
                 facts = classifier.epoch(epoch) | facts
                 classifier.session.network.history[-1] = facts
                 classifier.session.network.best_epoch = epoch
@@ -262,16 +244,12 @@ class InC(CrowdEstimator):
                     self._keep(correction, folder, epoch)
                     classifier.checkpoint(folder, epoch)
             correction.step(classifier.predicted())
-            classifier.session.learn_sides()
+            classifier.session.learn_imputation()
             network = classifier.session.network
         assert correction.posterior is not None
         self.posterior_ = correction.posterior
         self._hear(annotators, self.share_expertise)
         self._adopt(fed, network)
-
-    @property
-    def _targets(self) -> str:
-        return self.targets or ("soft" if self.posterior == "product" else "hard")
 
     @property
     def _first(self) -> int:
@@ -281,7 +259,7 @@ class InC(CrowdEstimator):
         self,
         stack: ExitStack,
         fed: Federation,
-        roster: CrowdRoster,
+        features: list[str],
         classes: Sequence[Any],
         soft: np.ndarray,
     ) -> Classifier:
@@ -290,14 +268,14 @@ class InC(CrowdEstimator):
             known = np.flatnonzero(soft.sum(1) > 0)
             in_one = np.random.default_rng([fed.seed, self.seed, 2]).random(len(known)) < 0.5
             helpers = [known[in_one], known[~in_one]]
-        members = []
+        networks = []
         for rows, shape in [(None, {}), *((rows, self._corrector_shape) for rows in helpers)]:
             server = self._server(fed, classes, soft)
-            network = self._network(fed, roster, server, len(soft))
+            network = self._network(fed, features, server)
             network.config = replace(network.config, **shape)
             session = network.session([[ALIGNED, len(soft)]], rows)
-            members.append((stack.enter_context(session), server))
-        return Classifier(members[0], members[1:])
+            networks.append((stack.enter_context(session), server))
+        return Classifier(networks[0], networks[1:])
 
     @property
     def _corrector_shape(self) -> dict[str, Any]:
@@ -305,13 +283,8 @@ class InC(CrowdEstimator):
         return given | {key: tuple(given[key]) for key in ("bottom", "top") if key in given}
 
     def _annotators(self, fed: Federation, parties: list[str]) -> Annotators:
-        return Annotators(
-            fed,
-            parties,
-            secure=self.secure,
-            key_holder=self.key_holder,
-            rule=self.posterior,
-        )
+        options = {"secure": self.secure, "key_holder": self.key_holder, "rule": self.posterior}
+        return Annotators(fed, parties, **options)  # type: ignore[arg-type]
 
     def _problems(self) -> list[str]:
         problems = super()._problems()
@@ -351,11 +324,11 @@ class InC(CrowdEstimator):
             )
         correction.take_up(state["posterior"], state["weights"])
         if correction.posterior is not None:
-            classifier.set_targets(correction.targets(self._targets))
+            classifier.set_targets(correction.targets())
 
     def _mark(self) -> str:
         """The settings a resumed run must share, besides the network's."""
-        names = ("posterior", "_targets", "crossfit", "label_dp")
+        names = ("posterior", "crossfit", "label_dp")
         settings = [f"{name}={getattr(self, name)!r}" for name in names]
         settings += [f"corrector={self._corrector_shape!r}"] if self.corrector else []
         return ", ".join([*settings, f"initial_epochs={self._first}"])

@@ -26,7 +26,7 @@ from fedmend.learn import metrics
 from fedmend.learn.calibration import describe
 from fedmend.methods.annotators import aggregation as crowd
 from fedmend.secure.sums import Summand, SumWorker
-from fedmend.split.label_dp import ToldLabels, ask_for_noise
+from fedmend.split.labels import ReportedLabels, ask_for_noise
 
 LOG_FLOOR = -15.0
 MOST_BITS = 16
@@ -95,7 +95,7 @@ class LabelWorker(SumWorker):
 
     @exposed(kind="control", takes={"weights": "prediction"})
     def m_step(self, weights: np.ndarray) -> None:
-        """Estimate this party's T from how far each row is believed to be of each class."""
+        """Estimate this party's T from how likely each class is for each row."""
         counts = self._sayings.when(weights)
         self._matrix = crowd.in_shares(counts)
         total = counts.sum()
@@ -146,7 +146,7 @@ class LabelWorker(SumWorker):
 
     @exposed(kind="statistic")
     def standing(self) -> dict[str, float]:
-        """How far, on average, this party's votes were believed when T was estimated.
+        """How likely, on average, this party's votes were when T was estimated.
 
         Beside it, how far they would be if the party said the same things about random ones of
         the rows it labels.
@@ -155,9 +155,9 @@ class LabelWorker(SumWorker):
 
     @exposed(kind="statistic")
     def epsilon_spent(self) -> dict[str, float]:
-        """The account of labels told at random: what this run has added, and all runs together."""
-        told = ToldLabels.of(self.site, self.scope)
-        return {} if told is None else told.account
+        """The account of randomised labels: what this run has added, and all runs together."""
+        reported = ReportedLabels.of(self.site, self.scope)
+        return {} if reported is None else reported.account
 
     @exposed(kind="statistic", takes={"probabilities": "prediction"})
     def metrics(
@@ -264,14 +264,14 @@ class LabelWorker(SumWorker):
         return self.site.tables[self.scope.partition("@")[0]].frame
 
     def _noise(self) -> np.ndarray | None:
-        """P(told | label) in the order of the classes, where labels are told at random."""
-        told = ToldLabels.of(self.site, self.scope)
-        if told is None:
+        """P(reported | label) in the order of the classes, under randomised response."""
+        reported = ReportedLabels.of(self.site, self.scope)
+        if reported is None:
             return None
-        if set(told.classes) == set(self._classes):
-            return told.response  # the same for all classes, so in any order
+        if set(reported.classes) == set(self._classes):
+            return reported.response  # the same for all classes, so in any order
         raise DataError(
-            f"labels are told at random among {list(told.classes)[:10]}, not among "
+            f"labels are randomised among {list(reported.classes)[:10]}, not among "
             f"{self._classes[:10]}",
             party=self.site.name,
             column=self._label(),

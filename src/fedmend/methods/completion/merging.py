@@ -32,7 +32,7 @@ from fedmend.federation.worker import Worker, exposed
 from fedmend.generate.given import quiet
 from fedmend.secure.channel import SealingWorker, introduce
 from fedmend.secure.keys import mask_stream, secret_permutation
-from fedmend.split.belief import keep_confidence
+from fedmend.split.labels import keep_confidence
 
 __all__ = [
     "FORMATS",

@@ -44,10 +44,11 @@ from fedmend.methods.completion.targets import (
     TargetWorker,
 )
 from fedmend.secure.channel import ExchangeWorker, is_sealed, seal_exchange
+from fedmend.split.config import Settings, resolve_device
 from fedmend.split.features import Features, batch_sizes
-from fedmend.split.halves import BottomHalf, Settings, _Half, resolve_device
-from fedmend.split.session import PREDICT_ROWS, epoch_seed
-from fedmend.split.workers import _numbers
+from fedmend.split.models import BottomModel, TrainedModel
+from fedmend.split.training import PREDICT_ROWS, epoch_seed
+from fedmend.split.workers import row_numbers
 
 if TYPE_CHECKING:
     from fedmend.federation.federation import Federation
@@ -67,7 +68,7 @@ RULES: Rules = {
 class NeuralFeatures(ExchangeWorker, TargetWorker):
     """A's side: its columns and the bottom model."""
 
-    half: BottomHalf
+    trained: BottomModel
 
     def __init__(self, site: Site, scope: str = "train", **params: Any) -> None:
         super().__init__(site, scope, **params)
@@ -90,38 +91,38 @@ class NeuralFeatures(ExchangeWorker, TargetWorker):
         )
         weights = self.site.torch_generator(f"bottom {net['seed']}", "cpu")
         features = Features(self._encoded, np.arange(len(self.rows)), self.device, how.dtype)
-        self.half = BottomHalf(initialise(Bottom(spec), weights), features, how, self.device)
-        self.half.set_order(order)
+        self.trained = BottomModel(initialise(Bottom(spec), weights), features, how, self.device)
+        self.trained.set_order(order)
 
     @exposed(kind="embedding", takes={"gradient": "gradient"})
     def step(self, gradient: Tensor | None = None, epoch: int | None = None) -> Tensor:
         """Learn from the last batch's gradient; hand out the next batch's embedding."""
         if gradient is not None:
-            self.half.backward(gradient)
+            self.trained.backward(gradient)
         if epoch is not None:
-            self.half.start_epoch(epoch, self.site.own_seed(epoch ^ 1, "dropout"))
-        return self.half.forward()
+            self.trained.start_epoch(epoch, self.site.own_seed(epoch ^ 1, "dropout"))
+        return self.trained.forward()
 
     @exposed(kind="control", takes={"gradient": "gradient"})
     def finish(self, gradient: Tensor) -> None:
         """Learn from the last gradient, with no embedding to follow."""
-        self.half.backward(gradient)
+        self.trained.backward(gradient)
 
     @exposed(kind="embedding")
     def embed(self, rows: np.ndarray) -> Tensor:
         """Embeddings of the rows of these numbers, without training."""
-        return self.half.embed(_numbers(rows, self.device))
+        return self.trained.embed(row_numbers(rows, self.device))
 
     @exposed(kind="control")
     def keep_best(self) -> None:
-        self.half.keep_best()
+        self.trained.keep_best()
 
     @exposed(kind="control")
     def restore_best(self) -> None:
-        self.half.restore_best()
+        self.trained.restore_best()
 
 
-class _Heads(_Half):
+class _Heads(TrainedModel):
     """A head per target over A's embedding."""
 
     def __init__(
@@ -208,7 +209,7 @@ class NeuralTargets(ExchangeWorker, StoreWorker):
     @exposed(kind="statistic", takes={"embedding": "embedding"})
     def validate(self, embedding: Tensor) -> float:
         """The loss on the rows held out; keeps how far off each numeric target is there."""
-        numbers = _numbers(self._validation, self.device)
+        numbers = row_numbers(self._validation, self.device)
         with torch.no_grad():
             self.heads.module.eval()
             ready = embedding.to(self.device, self.heads.settings.dtype)

@@ -27,7 +27,6 @@ from fedmend.methods.horizontal.local_methods import (
 )
 from fedmend.methods.horizontal.rounds import RoundSettings, Server
 from fedmend.methods.horizontal.rules import (
-    KAPPA,
     FedDBRule,
     FedLabelRule,
     FlexMatchRule,
@@ -79,7 +78,6 @@ class FixMatch(HorizontalEstimator):
 
     labels: str = "local"
     tau: float = 0.95
-    unlabelled_weight: float = 1.0
     prox: float = 0.0
 
     _rules: ClassVar[Rules] = {"labels": one_of(("local", "global"))}
@@ -89,7 +87,7 @@ class FixMatch(HorizontalEstimator):
 
     def _method(self) -> LocalMethod:
         rule = LocalRule(self.tau) if self.labels == "local" else GlobalRule(self.tau)
-        return PseudoMethod(rule, self.unlabelled_weight)
+        return PseudoMethod(rule)
 
 
 @parameters
@@ -98,11 +96,9 @@ class FlexMatch(HorizontalEstimator):
 
     tau: float = 0.95
     sage: bool = False
-    kappa: float = KAPPA
-    unlabelled_weight: float = 1.0
 
     def _method(self) -> LocalMethod:
-        return PseudoMethod(FlexMatchRule(self.tau, self.sage, self.kappa), self.unlabelled_weight)
+        return PseudoMethod(FlexMatchRule(self.tau, self.sage))
 
 
 @parameters
@@ -114,10 +110,9 @@ class FedLabel(HorizontalEstimator):
 
     tau: float = 0.95
     consistency: float = 1.0
-    unlabelled_weight: float = 1.0
 
     def _method(self) -> LocalMethod:
-        return PseudoMethod(FedLabelRule(self.tau, self.consistency), self.unlabelled_weight)
+        return PseudoMethod(FedLabelRule(self.tau, self.consistency))
 
 
 # ---------------------------------------------------------------------------------- FedDB
@@ -134,12 +129,9 @@ class FedDB(HorizontalEstimator):
     tau: float = 0.95
     prior_momentum: float = 0.5
     sage: bool = False
-    kappa: float = KAPPA
-    unlabelled_weight: float = 1.0
 
     def _method(self) -> LocalMethod:
-        rule = FedDBRule(self.tau, self.prior_momentum, self.sage, self.kappa)
-        return PseudoMethod(rule, self.unlabelled_weight)
+        return PseudoMethod(FedDBRule(self.tau, self.prior_momentum, self.sage))
 
     def _server(self) -> Server:
         return EvenPriors()
@@ -287,10 +279,9 @@ class FedDure(HorizontalEstimator):
     tau: float = 0.95
     regulator_lr: float = 6e-4
     sage: bool = False
-    kappa: float = KAPPA
 
     def _method(self) -> LocalMethod:
-        return DureMethod(self.tau, self.regulator_lr, self.sage, self.kappa)
+        return DureMethod(self.tau, self.regulator_lr, self.sage)
 
 
 for name in ("fedavg", "fedprox", "fixmatch", "flexmatch", "fedlabel", "fedloke", "feddure"):

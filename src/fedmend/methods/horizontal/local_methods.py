@@ -1,7 +1,5 @@
 """What a client does with its batches: the local methods, and what they see of the client.
 
-A method is known by name and plain parameters, so that a party can build it from a request:
-
     class MyMethod(LocalMethod):
         name = "mine"
         def loss(self, client, batch): ...
@@ -14,28 +12,23 @@ tries pseudo-labels out first: written from the papers and, for the latter two, 
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from numbers import Real
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from fedmend._suggest import did_you_mean
-from fedmend.errors import ConfigError
 from fedmend.learn.pseudo import PseudoLabels
 from fedmend.methods.horizontal.networks import FlatNet, Inputs
 from fedmend.methods.horizontal.rules import (
-    KAPPA,
+    ByName,
     LocalRule,
     Rule,
     SageRule,
     by_entropy,
     helpers_agree,
-    rule_of,
 )
 
 __all__ = [
@@ -52,7 +45,6 @@ __all__ = [
     "divergence",
     "joint_pass",
     "mean_of",
-    "method_of",
     "row_weights",
 ]
 
@@ -131,9 +123,6 @@ class Client:
 
     def note(self, **values: Tensor) -> None:
         """Keep measures of this step, one value a row (or one for all)."""
-        wrong = [name for name in values if name not in MEASURES]
-        if wrong:
-            raise ConfigError(f"{wrong[0]!r} is no measure: {did_you_mean(wrong[0], MEASURES)}")
         self.noted.update({name: value.detach() for name, value in values.items()})
 
     def note_labels(self, labels: PseudoLabels, local: Tensor, batch: StepBatch) -> None:
@@ -155,7 +144,7 @@ class Client:
             self.note(known=known, right=known & (target == truth))
 
 
-class LocalMethod:
+class LocalMethod(ByName):
     """Base of all local methods. Parameters are plain values, stored under their own names.
 
     uses_unlabelled: off for methods that take labelled batches only.
@@ -164,17 +153,12 @@ class LocalMethod:
     passing: what of a client's state is made anew in every round, and need not be kept.
     """
 
-    name: ClassVar[str] = ""
+    what: ClassVar[str] = "local method"
+    known: ClassVar[dict[str, type[Any]]] = {}
     uses_unlabelled: bool = True
     uses_global: bool = True
     captured: bool = True
     passing: ClassVar[tuple[str, ...]] = ()
-    _registry: ClassVar[dict[str, type[LocalMethod]]] = {}
-
-    def __init_subclass__(cls, **kwargs: Any) -> None:
-        super().__init_subclass__(**kwargs)
-        if cls.name:
-            LocalMethod._registry[cls.name] = cls
 
     def start(self, client: Client) -> None:
         """Before the first step of a round."""
@@ -194,11 +178,6 @@ class LocalMethod:
     def tensors(self) -> list[Tensor]:
         """What a step changes besides the client's network and state: networks of its own."""
         return []
-
-    def to_dict(self) -> dict[str, Any]:
-        """Name and parameters as wire values; `method_of` is the way back."""
-        names = list(inspect.signature(type(self)).parameters)
-        return {"name": self.name, **{key: _plain(getattr(self, key)) for key in names}}
 
 
 def joint_pass(client: Client, batch: InputBatch) -> StepBatch:
@@ -253,14 +232,8 @@ class PseudoMethod(LocalMethod):
 
     name = "pseudo"
 
-    def __init__(self, rule: Rule | str | Mapping[str, Any] = "local", weight: float = 1.0) -> None:
-        given: Any = weight  # to a type checker a float is no Real
-        if not isinstance(given, Real):
-            raise ConfigError(f"weight must be a number, got {weight!r}. Mend: weight=1.0")
-        if not weight >= 0:
-            raise ConfigError(f"weight must not be negative, got {weight}")
-        self.rule = rule_of(rule)
-        self.weight = weight
+    def __init__(self, rule: Rule | str | Mapping[str, Any] = "local") -> None:
+        self.rule: Rule = Rule.of(rule)
         self.uses_global = self.rule.needs_global
 
     def start(self, client: Client) -> None:
@@ -276,7 +249,7 @@ class PseudoMethod(LocalMethod):
         each = each * (labels.mask * labels.weight)
         client.note(loss_labelled=labelled, loss_unlabelled=each)
         client.note_labels(labels, local, batch)
-        return mean_of(labelled) + self.weight * mean_of(each)
+        return mean_of(labelled) + mean_of(each)
 
     def finish(self, client: Client) -> dict[str, Tensor]:
         return {key: client.state[key] for key in self.rule.tells}
@@ -461,11 +434,10 @@ class DureMethod(TwinMethod):
     tau: float = 0.95
     regulator_lr: float = 6e-4
     sage: bool = False
-    kappa: float = KAPPA
 
     def __post_init__(self) -> None:
         self.uses_global = self.sage
-        self._rule: Rule = SageRule(self.tau, self.kappa) if self.sage else LocalRule(self.tau)
+        self._rule: Rule = SageRule(self.tau) if self.sage else LocalRule(self.tau)
 
     def start(self, client: Client) -> None:
         size = client.classes * HIDDEN + 2 * HIDDEN + 1
@@ -546,26 +518,3 @@ def row_weights(regulator: Tensor, probabilities: Tensor) -> Tensor:
     into, bias, out, last = own.split([classes * HIDDEN, HIDDEN, HIDDEN, 1])
     hidden = torch.relu(probabilities @ into.view(classes, HIDDEN) + bias)
     return torch.sigmoid(hidden @ out + last)
-
-
-# ---------------------------------------------------------------------------------- by name
-
-
-def method_of(value: LocalMethod | Mapping[str, Any]) -> LocalMethod:
-    """A method from `to_dict`.
-
-    >>> method_of({"name": "supervised"}).uses_unlabelled
-    False
-    """
-    if isinstance(value, LocalMethod):
-        return value
-    given = dict(value)
-    name = given.pop("name", None)
-    known = LocalMethod._registry
-    if name not in known:
-        raise ConfigError(f"{name!r} is not a local method: {did_you_mean(str(name), known)}")
-    return known[name](**given)
-
-
-def _plain(value: Any) -> Any:
-    return value.to_dict() if isinstance(value, Rule) else value

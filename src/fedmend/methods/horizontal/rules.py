@@ -14,9 +14,10 @@ state in place, so that a training step can be captured and replayed on an accel
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
@@ -29,7 +30,7 @@ from fedmend.learn.pseudo import PseudoLabels
 
 __all__ = [
     "KAPPA",
-    "RULES",
+    "ByName",
     "FedDBRule",
     "FedLabelRule",
     "FlexMatchRule",
@@ -41,7 +42,6 @@ __all__ = [
     "debias",
     "flexible_thresholds",
     "helpers_agree",
-    "rule_of",
 ]
 
 # lambda is one half where the two models' confidences are .05 apart.
@@ -57,8 +57,53 @@ CHECKED: Rules = {
 State = dict[str, Tensor]
 
 
+class ByName:
+    """Known by a name and plain parameters, so that a party can build it from a request.
+
+    what: in messages. known: all there are, by name; a class of one's own is known once it is made.
+    """
+
+    name: ClassVar[str] = ""
+    what: ClassVar[str] = ""
+    known: ClassVar[dict[str, type[Any]]] = {}
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if cls.name:
+            cls.known[cls.name] = cls
+
+    def to_dict(self) -> dict[str, Any]:
+        """Name and parameters as wire values; `of` is the way back."""
+        found = {key: getattr(self, key) for key in inspect.signature(type(self)).parameters}
+        plain = {k: v.to_dict() if isinstance(v, ByName) else v for k, v in found.items()}
+        return {"name": self.name, **plain}
+
+    @classmethod
+    def of(cls, value: Any) -> Any:
+        """From its name, from `to_dict`, or as it is."""
+        if isinstance(value, cls):
+            return value
+        if not isinstance(value, str | Mapping):
+            raise ConfigError(
+                f"a {cls.what} is a name, a table or an object, got {value!r}. "
+                f"Mend: one of {', '.join(map(repr, cls.known))}, or one of your own"
+            )
+        given = {"name": value} if isinstance(value, str) else dict(value)
+        name = str(given.pop("name", None))
+        if name not in cls.known:
+            raise ConfigError(f"{name!r} is not a {cls.what}: {did_you_mean(name, cls.known)}")
+        takes = list(inspect.signature(cls.known[name]).parameters)
+        wrong = [key for key in given if key not in takes]
+        if wrong:
+            raise ConfigError(
+                f"the {cls.what} {name!r} has no parameter {wrong[0]!r}: "
+                f"{did_you_mean(wrong[0], takes)}"
+            )
+        return cls.known[name](**given)
+
+
 @dataclass(frozen=True)
-class Rule:
+class Rule(ByName):
     """Base of all rules; `tau` is the confidence a pseudo-label needs.
 
     tells: what of that which it keeps with the client goes to the server.
@@ -66,7 +111,8 @@ class Rule:
 
     tau: float = 0.95
 
-    name: ClassVar[str] = ""
+    what: ClassVar[str] = "pseudo-label rule"
+    known: ClassVar[dict[str, type[Any]]] = {}
     tells: ClassVar[tuple[str, ...]] = ()
 
     @property
@@ -85,10 +131,6 @@ class Rule:
         """Labels of a batch. **Shape** p_l, p_g [b, C]; rows [b], numbers in the client's pool of
         unlabelled rows."""
         raise NotImplementedError(f"{type(self).__name__} labels nothing")
-
-    def to_dict(self) -> dict[str, Any]:
-        """The rule as a wire value; `rule_of` is the way back."""
-        return {"rule": self.name, **asdict(self)}
 
 
 # ---------------------------------------------------------------------------------- FixMatch
@@ -168,7 +210,6 @@ class FlexMatchRule(Rule):
     """
 
     sage: bool = False
-    kappa: float = KAPPA
 
     name: ClassVar[str] = "flexmatch"
 
@@ -190,7 +231,7 @@ class FlexMatchRule(Rule):
         if self.sage:
             c_g, class_global = p_g.max(dim=1)
             by_global = c_g > thresholds[class_global]
-            return SageRule(self.tau, self.kappa).correct(p_l, p_g, by_local, by_global)
+            return SageRule(self.tau).correct(p_l, p_g, by_local, by_global)
         target = _one_hot(class_local, count, p_l)
         return PseudoLabels(target, by_local, torch.ones_like(c_l), c_l)
 
@@ -250,7 +291,6 @@ class FedDBRule(Rule):
 
     momentum: float = 0.5
     sage: bool = False
-    kappa: float = KAPPA
 
     name: ClassVar[str] = "feddb"
     tells: ClassVar[tuple[str, ...]] = ("prior",)
@@ -265,7 +305,7 @@ class FedDBRule(Rule):
         fair_g = debias(p_g, state["global_prior"])
         if self.sage:
             fair_l = debias(p_l, state["prior"])
-            return SageRule(self.tau, self.kappa)(fair_l, fair_g, rows, {})
+            return SageRule(self.tau)(fair_l, fair_g, rows, {})
         return _hard(fair_g, self.tau)
 
 
@@ -314,35 +354,3 @@ def _one_hot(classes: Tensor, count: int, like: Tensor) -> Tensor:
     # torch's own one_hot looks at the values first, which waits for the accelerator.
     numbers = torch.arange(count, device=classes.device)
     return (classes[..., None] == numbers).to(like.dtype)
-
-
-RULES: dict[str, type[Rule]] = {
-    rule.name: rule
-    for rule in (LocalRule, GlobalRule, SageRule, FlexMatchRule, FedLabelRule, FedDBRule)
-}
-
-
-def rule_of(value: Rule | str | Mapping[str, Any]) -> Rule:
-    """A rule from its name or from `to_dict`.
-
-    >>> rule_of({"rule": "sage", "tau": 0.9}).tau
-    0.9
-    """
-    if isinstance(value, Rule):
-        return value
-    if not isinstance(value, str | Mapping):
-        raise ConfigError(
-            f"a pseudo-label rule is a name, a table or a Rule, got {value!r}. "
-            f"Mend: rule={next(iter(RULES))!r} (or {', '.join([*RULES][1:])}), or your own Rule"
-        )
-    given = {"rule": value} if isinstance(value, str) else dict(value)
-    name = given.pop("rule", None)
-    if name not in RULES:
-        raise ConfigError(f"{name!r} is not a pseudo-label rule: {did_you_mean(str(name), RULES)}")
-    known = RULES[name].__dataclass_fields__
-    wrong = [key for key in given if key not in known]
-    if wrong:
-        raise ConfigError(
-            f"the rule {name!r} has no parameter {wrong[0]!r}: {did_you_mean(wrong[0], known)}"
-        )
-    return RULES[name](**given)

@@ -22,19 +22,16 @@ class SAGE(HorizontalEstimator):
     """Few labels at parties with the same columns: one model for all of them.
 
     tau: confidence a pseudo-label needs. kappa: how fast a local label loses its weight as the two
-    confidences move apart. cpg, cdsc: the method's two parts. unlabelled_weight: of the unlabelled
-    loss beside the labelled one.
+    confidences move apart. cpg, cdsc: the method's two parts.
     """
 
     tau: float = 0.95
     kappa: float = KAPPA
     cpg: bool = True
     cdsc: bool = True
-    unlabelled_weight: float = 1.0
 
     def _method(self) -> LocalMethod:
-        rule = SageRule(self.tau, self.kappa, self.cpg, self.cdsc)
-        return PseudoMethod(rule, self.unlabelled_weight)
+        return PseudoMethod(SageRule(self.tau, self.kappa, self.cpg, self.cdsc))
 
 
 declare_rounds("sage")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, Self
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -24,25 +24,6 @@ __all__ = ["ImageViews", "Noise", "TableViews", "Views"]
 
 CIFAR_MEAN = (0.4914, 0.4822, 0.4465)
 CIFAR_STD = (0.2471, 0.2435, 0.2616)
-
-
-class Views(Protocol):
-    """Rows as network inputs. `draw_…` give draws that can be sliced like the rows."""
-
-    @property
-    def n_rows(self) -> int: ...
-
-    def to(self, device: torch.device, dtype: torch.dtype) -> Self: ...
-
-    def draw_weak(self, n: int, generator: torch.Generator) -> Any: ...
-
-    def draw_strong(self, n: int, generator: torch.Generator) -> Any: ...
-
-    def plain(self, rows: Tensor) -> Inputs: ...
-
-    def weak(self, rows: Tensor, draws: Any) -> Inputs: ...
-
-    def strong(self, rows: Tensor, draws: Any) -> Inputs: ...
 
 
 class ImageViews:
@@ -182,3 +163,7 @@ class TableViews:
         numbers = numeric.shape[1]
         numeric = numeric.masked_fill(lost[:, :numbers], 0.0)
         return numeric, codes.masked_fill(lost[:, numbers:], 0)
+
+
+Views = ImageViews | TableViews
+"""Rows as network inputs. `draw_…` give draws that can be sliced like the rows."""

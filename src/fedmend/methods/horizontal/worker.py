@@ -20,7 +20,7 @@ from fedmend.federation.rows import Asked
 from fedmend.federation.worker import Worker, exposed
 from fedmend.learn.metrics import confusion, counted, selves
 from fedmend.methods.horizontal.encoding import describe, moments, pool_of
-from fedmend.methods.horizontal.local_methods import Supervised, method_of
+from fedmend.methods.horizontal.local_methods import LocalMethod, Supervised
 from fedmend.methods.horizontal.networks import NetSpec
 from fedmend.methods.horizontal.rounds import (
     Pool,
@@ -31,8 +31,8 @@ from fedmend.methods.horizontal.rounds import (
 )
 from fedmend.methods.horizontal.tallies import odds_moments, ranks, tally
 from fedmend.secure.sums import offer_summand
-from fedmend.split.halves import resolve_device
-from fedmend.split.label_dp import ToldLabels, ask_for_noise
+from fedmend.split.config import resolve_device
+from fedmend.split.labels import ReportedLabels, ask_for_noise
 from fedmend.split.parts import MANIFEST, read_file, write_file, write_json
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ class ClientWorker(Worker):
         self._seed = self.site.own_seed(int(common["seed"]), "rounds")
         self._classes = list(common["classes"])
         net = NetSpec.from_dict(common["net"])
-        self._trainer = Trainer(net, method_of(common["method"]), settings, device)
+        self._trainer = Trainer(net, LocalMethod.of(common["method"]), settings, device)
         return {"rows": len(pool.unlabelled), "labelled": len(pool.labelled)}
 
     def _fill_pool(self, settings: RoundSettings, device: torch.device) -> Pool:
@@ -208,11 +208,6 @@ class ClientWorker(Worker):
         device = resolve_device(self.site.device)
         self.site.state[self._key] = {key: value.to(device) for key, value in kept.items()}
 
-    @exposed(kind="control")
-    def forget(self) -> None:
-        """Drop what the method kept between rounds."""
-        self.site.state.pop(self._key, None)
-
     def about_rows(self, method: str) -> str:
         return "columns" if method in ("columns", "moments") else "labels"
 
@@ -230,8 +225,8 @@ class ClientWorker(Worker):
         _, pool = self._ready()
         rows = self._judging(pool)
         labels = pool.labels.cpu().numpy()[rows]
-        told = ToldLabels.of(self.site, self.scope)
-        noise = None if told is None else told.response
+        reported = ReportedLabels.of(self.site, self.scope)
+        noise = None if reported is None else reported.response
         weight = counted(labels, len(self._common["classes"]), noise)
         return self._probabilities(weights)[rows], weight
 

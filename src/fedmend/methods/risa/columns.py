@@ -23,8 +23,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from fedmend.learn.nets import Batch
-from fedmend.split.belief import expected, label_loss
 from fedmend.split.features import ALIGNED
+from fedmend.split.labels import expected, label_loss
 
 __all__ = [
     "ALONE",

@@ -1,17 +1,17 @@
 """RISA, Reliable Imputed-Sample Assisted learning: use the rows only one side has, by evidence.
 
-1. *Impute* (§II-C, `imputation.py`): the mean of a party's overlapping rows is imputed for its
-   side of other rows.
+1. *Impute* (§II-C, `network.py`): the mean of a party's overlapping rows is imputed for its side of
+   other rows.
 2. *Self-train* (§II-C): a split network f_ST labels rows of passive parties where it is sure.
-3. *Evidence* (§II-D, `opinions.py`, `heads.py`): every party's head forms an opinion; opinions are
-   fused.
-4. *Select* (`selection.py`): every E epochs, drop imputed rows of too much uncertainty,
+3. *Evidence* (§II-D, `opinions.py`, `network.py`): every party's head forms an opinion; opinions
+   are fused.
+4. *Select* (`training.py`): every E epochs, drop imputed rows of too much uncertainty,
    tau_t = tau_0^(t/T).
 
 `RISA.paper()` is the publication. The default departs where it loses (docs/risa.md): a joint head
 beside the parties' own, every head has a loss of its own, columns of passive parties add up to
-evidence of their own (`columns.py`), several members learn without a part of the overlapping rows
-each (`ensemble.py`), and how they judge the rows they have not seen decides how far each source is
+evidence of their own (`columns.py`), an ensemble of networks learns without a part of the
+overlapping rows each, and how they judge the rows they have not seen decides how far each source is
 trusted (`trust.py`): not so far that the label party's own opinion would have done better.
 `RISA.for_images()` shares what bottoms learn. By default there are no pseudo-labels and no
 selection: they gained nothing.
@@ -23,39 +23,28 @@ import logging
 import os
 from collections.abc import Mapping
 from copy import copy
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, ClassVar, Self
 
 import numpy as np
 import pandas as pd
 from torch import Tensor
 
-from fedmend._parameters import (
-    POSITIVE_SHARE,
-    Rules,
-    at_least,
-    fits,
-    one_of,
-    parameters,
-    wrong_values,
-)
-from fedmend._suggest import did_you_mean
+from fedmend._parameters import POSITIVE_SHARE, Rules, at_least, one_of, parameters
 from fedmend.errors import ConfigError, DataError
 from fedmend.federation import Federation, require_federation
 from fedmend.federation.bound import but, declare
 from fedmend.methods.network import SplitEstimator
 from fedmend.methods.risa.columns import EVERYTHING, RIDGES, models_of
-from fedmend.methods.risa.ensemble import deal
-from fedmend.methods.risa.heads import Objective
+from fedmend.methods.risa.network import JOINT, Objective, deal
 from fedmend.methods.risa.opinions import RULES
-from fedmend.methods.risa.selection import falling_threshold
-from fedmend.methods.risa.session import EvidenceNetwork, EvidenceSession, How
+from fedmend.methods.risa.training import batch_make_up
 from fedmend.methods.risa.workers import EvidenceBottomWorker, EvidenceTopWorker
 from fedmend.split.config import SplitConfig
-from fedmend.split.features import ALIGNED, ALL, is_known
-from fedmend.split.session import STATE
-from fedmend.split.training import Progress
+from fedmend.split.features import ALIGNED, ALL, Segments, check_names, is_known, spans
+from fedmend.split.partial import SharingSession
+from fedmend.split.training import STATE, Progress, SplitNetwork, in_chunks
 
 __all__ = ["RISA", "ImageRISA"]
 
@@ -66,12 +55,164 @@ HELD_OUT = (100, 1000)
 # With batch_size=None: batches of so many rows, or fewer, so that an epoch has some of them.
 LARGEST_BATCH, SMALLEST_BATCH, FEWEST_BATCHES = 1024, 16, 10
 ADDITIVE_ROUNDS = 25
-MOST_TO_CHOOSE = 4000
+CELLS_TO_CHOOSE = 4000
 """Rows times classes on which the ridge is chosen; it says how large weights are, not how many
 rows there are."""
+SELECT_EVERY = 5
+"""E, the epochs between two selections, which the paper does not say."""
 
+
+@dataclass(frozen=True)
+class How:
+    """How an evidential network is built and trained, beyond what any split network is.
+
+    heads, joint: whether parties have heads of their own, and whether there is a joint one.
+    least_overlap: the least share of overlapping rows in a batch. share_every: after so many steps
+    bottoms of like shape are averaged over the parties; 0 is never. members: so many networks side
+    by side, each of which learns without a part of the overlapping rows. solo: the label party's
+    own head has a bottom to itself, which the joint head has no say in.
+    """
+
+    objective: Objective
+    heads: bool = True
+    joint: bool = True
+    least_overlap: float = 0.0
+    share_every: int = 0
+    members: int = 1
+    solo: bool = False
+
+
+OBJECTIVES = {
+    "heads": How(Objective(activation="exp", fused=0.0, party=0.3, joint=1.0, imputed=False)),
+    "views": How(
+        Objective(
+            activation="exp",
+            fused=0.0,
+            party=0.1,
+            joint=1.0,
+            imputed=False,
+            view_dropout=True,
+            smoothing=0.1,
+        ),
+        least_overlap=0.125,
+    ),
+    "fused": How(Objective(), joint=False),
+    "joint": How(Objective(fused=0.0, joint=1.0, imputed=False), heads=False),
+}
 
 # ---------------------------------------------------------------------------------- coordinator
+
+
+class EvidenceSession(SharingSession):
+    """Workers attached to rows numbered 0..n-1, segment after segment.
+
+    spans: per segment the numbers it begins with and ends before. pools: by segment the rows that
+    are trained on. explain: rows are also judged as if each party had not known them.
+    """
+
+    def __init__(self, *given: Any, explain: bool = False, **options: Any) -> None:
+        super().__init__(*given, **options)
+        self.spans = {name: (at, end) for name, at, end in spans(self.segments)}
+        self.pools: list[np.ndarray] = []
+        self.resumed: Mapping[str, Any] = {}
+        self._explain = explain
+
+    def _asked(self) -> list[str]:
+        """Who has none of the rows is asked nothing: the label party has imputed embeddings."""
+        return [
+            name
+            for name in self.network.passive
+            if self._trains or any(is_known(segment, name) for segment in self.spans)
+        ]
+
+    def _create_top(self, config: dict[str, Any], widths: list[int]) -> dict[str, Any]:
+        shapes = self.bottoms.bottom_shapes() if self.share_every else {}
+        return dict(self.top.create(config, list(self.network.parties), widths, shapes))
+
+    def _attached(self) -> None:
+        if self.fed.is_aligned and self.fed.alignment.completed:
+            found = self.bottoms.confidence()
+            self.top.set_reliability({k: v for k, v in found.items() if v is not None})
+
+    def set_pools(self, pools: list[np.ndarray]) -> None:
+        """The rows to train on from now on, by segment."""
+        config = self.network.config
+        self.pools, self.train = pools, np.concatenate(pools)
+        counts, batches = batch_make_up(
+            [len(pool) for pool in pools],
+            config.settings.batch_size,
+            float(config.options["least_overlap"]),
+        )
+        self._batches = int(self.top.set_groups(pools, counts, batches))
+        self.bottoms.set_groups(pools, counts, batches)
+
+    def judge(self, rows: np.ndarray, segment: str, kinds: list[str] | None = None) -> None:
+        """Let the label party judge these rows, all of one segment, as rows of these kinds."""
+        network = self.network
+        whose = network.label_party if segment == ALL else segment
+        known = [name for name in network.parties if is_known(whose, name)]
+        asked = [name for name in self.bottoms if self._trains or name in known]
+        for chunk in in_chunks(rows):
+            embeddings = {name: self.bottoms[name].embed(chunk) for name in asked}
+            kind = whose.partition("@")[0]
+            self.top.take_chunk(chunk, known, kinds or [kind], embeddings, self._explain)
+
+    def run(self, rows: np.ndarray) -> None:
+        """Let the label party judge these rows, segment by segment."""
+        for segment, (start, end) in self.spans.items():
+            self.judge(rows[(rows >= start) & (rows < end)], segment)
+
+    def finish(self) -> None:
+        """Let the label party keep every party's imputed embedding."""
+        self.top.keep_imputed(self.bottoms.embed(np.zeros(0, np.int64)))
+
+    def checkpoint(self, folder: Path, epoch: int, **facts: Any) -> None:
+        pools = [pool.tolist() for pool in self.pools]
+        super().checkpoint(folder, epoch, pools=pools, **facts)
+
+    def _before_restoring(self, state: Mapping[str, Any]) -> None:
+        self.resumed = state
+        self.set_pools([np.asarray(pool, np.int64) for pool in state["pools"]])
+
+
+class EvidenceNetwork(SplitNetwork):
+    """An evidential split model over `parties`, its heads at `label_party`."""
+
+    bottom_worker = EvidenceBottomWorker
+    top_worker = EvidenceTopWorker
+    session_type = EvidenceSession
+    imputes = "own"
+    label_party: str
+
+    def __init__(self, fed: Federation, **given: Any) -> None:
+        super().__init__(fed, **given)
+        check_names(self.parties, (ALIGNED, ALL, JOINT))
+
+    def asking(
+        self, fed: Federation, segments: Segments, *, explain: bool = False
+    ) -> EvidenceSession:
+        """A session, to be entered, in which the label party judges rows that it is given."""
+        return EvidenceSession(self, fed, segments, train=False, explain=explain)
+
+    def predict(
+        self, fed: Federation, segments: Segments, *, table_order: bool = False
+    ) -> np.ndarray:
+        """Probabilities [n, C]."""
+        return self.opinions(fed, segments, table_order=table_order)[0]
+
+    def opinions(
+        self, fed: Federation, segments: Segments, *, table_order: bool = False
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Probabilities [n, C] and uncertainty [n]."""
+        with self.judged(fed, segments) as top:
+            found = top.predictions(table_order)
+        return found["probability"], found["uncertainty"]
+
+    def drop(self) -> None:
+        """Let every party forget its part."""
+        with self.workers(self.fed) as (bottoms, top):
+            bottoms.drop()
+            top.drop()
 
 
 class Stages:
@@ -118,26 +259,22 @@ class Stages:
         As published it never sees an imputed side before it judges rows of one party; with a loss
         for every head it also learns overlapping rows with sides taken away.
         """
-        model, passive = self.model, self.network.passive
-        views = model.objective == "heads"
+        model, network = self.model, self.network
+        views = model.objective in ("heads", "views")
         objective = Objective(activation="softmax", fused=0.0, joint=1.0, view_dropout=views)
         teacher = EvidenceNetwork(
-            self.network.fed,
-            parties=self.network.parties,
-            label_party=self.network.label_party,
-            config=self.network.config,
-            how=How(objective, heads=False, joint=True),
+            network.fed,
+            parties=network.parties,
+            label_party=network.label_party,
+            config=replace(network.config, options=asdict(How(objective, heads=False))),
         )
         teacher.folder = self.folder
         with teacher.session(self.segments) as session:
             pools, _ = self._labelled(session)
-            none = np.zeros(0, np.int64)
-            session.set_pools([pools[0], *[none] * len(teacher.parties)])
-            for epoch in range(self._resume(session, "self-train") + 1, model.epochs + 1):
-                loss = session.epoch(epoch, model.epochs)
-                self._after(session, "self-train", epoch, {"loss": loss})
+            session.set_pools([pools[0], *(pool[:0] for pool in pools[1:])])
+            self._epochs(session, "self-train")
             session.finish()
-            for name in passive:
+            for name in network.passive:
                 start, end = session.spans[name]
                 session.judge(np.arange(start, end), name)
                 found = session.top.make_labels(name, start, model.threshold)
@@ -159,11 +296,7 @@ class Stages:
             if model.members > 1:
                 session.top.set_unseen(held_out, deal(held_out, model.members, self._rng()))
             session.set_pools(pools)
-            for epoch in range(self._resume(session, "train") + 1, model.epochs + 1):
-                loss = session.epoch(epoch, model.epochs)
-                network.history.append({"epoch": epoch, "loss": loss})
-                self._select(session, epoch)
-                self._after(session, "train", epoch, network.history[-1])
+            self._epochs(session, "train")
             network.best_epoch = len(network.history)
             session.finish()
             if len(held_out):
@@ -176,9 +309,9 @@ class Stages:
     def _select(self, session: EvidenceSession, epoch: int) -> None:
         """Drop imputed rows of which the network has been too uncertain since the last time."""
         model = self.model
-        if model.final_threshold == 1 or epoch % model.select_every or epoch == model.epochs:
+        if model.final_threshold == 1 or epoch % SELECT_EVERY or epoch == model.epochs:
             return
-        limit = falling_threshold(model.final_threshold, epoch / model.epochs)
+        limit = float(model.final_threshold ** (epoch / model.epochs))
         pools = list(session.pools)
         for number, (name, (start, end)) in enumerate(session.spans.items()):
             # Of the rows known to all only those are imputed whose sides a method completed.
@@ -207,7 +340,7 @@ class Stages:
         parties = [name for name, width in widths.items() if width]
         if not parties:
             return {}
-        count = min(len(rows), max(500, MOST_TO_CHOOSE // len(self.network.classes)))
+        count = min(len(rows), max(500, CELLS_TO_CHOOSE // len(self.network.classes)))
         some = np.linspace(0, len(rows) - 1, count).astype(np.int64)
         plan = {group: models_of(RIDGES, range(folds)) for group in (ALIGNED, *parties)}
         found = session.top.additive_shares(self._learn_models(session, rows, some, plan))
@@ -256,6 +389,7 @@ class Stages:
         These are held out from all training or, where there are several members, from one each.
         """
         labelled = session.top.labelled()
+        labelled = session.all_rows if labelled is None else labelled
         pools = [
             labelled[(labelled >= start) & (labelled < end)]
             for start, end in session.spans.values()
@@ -281,50 +415,23 @@ class Stages:
     def _rng(self) -> np.random.Generator:
         return np.random.default_rng([self.network.fed.seed, self.model.seed, 1])
 
-    def _after(
-        self, session: EvidenceSession, stage: str, epoch: int, facts: dict[str, float]
-    ) -> None:
-        if self.folder is not None:
-            session.checkpoint(self.folder / stage, epoch, selection=self.selection)
-        if self.progress is not None:
-            self.progress(stage, epoch, self.model.epochs, facts)
-
-    def _resume(self, session: EvidenceSession, stage: str) -> int:
-        """The epoch after which the stage goes on; 0 from its beginning."""
-        if self.folder is None or not self.resumed:
-            return 0
-        saved = session.resume(self.folder / stage)
-        if saved is None:
-            return 0
-        self.selection = saved["selection"]
-        return int(saved["epoch"])
+    def _epochs(self, session: EvidenceSession, stage: str) -> None:
+        """All epochs of a stage; where it is resumed, those that are left."""
+        epoch, epochs = 0, self.model.epochs
+        if self.folder is not None and self.resumed:
+            epoch = session.resume(self.folder / stage)
+            self.selection = list(session.resumed.get("selection", self.selection))
+        for number in range(epoch + 1, epochs + 1):
+            session.epoch(number)
+            if stage == "train":
+                self._select(session, number)
+            if self.folder is not None:
+                session.checkpoint(self.folder / stage, number, selection=self.selection)
+            if self.progress is not None:
+                self.progress(stage, number, epochs, session.network.history[-1])
 
 
 # ---------------------------------------------------------------------------------- estimator
-
-
-TUNING: dict[str, Any] = {
-    "party_loss": 0.3,
-    "smoothing": 0.0,
-    "view_dropout": False,
-    "min_overlap": 0.0,
-}
-_SHARE = ("a number in [0, 1)", lambda value: fits(value, float) and 0 <= value < 1)
-_TUNING_RULES: Rules = {
-    "party_loss": ("a number of at least 0", lambda value: fits(value, float) and value >= 0),
-    "smoothing": _SHARE,
-    "view_dropout": ("true or false", lambda value: isinstance(value, bool)),
-    "min_overlap": _SHARE,
-}
-_RULES: Rules = {
-    "fusion": one_of(RULES),
-    "objective": one_of(("heads", "fused", "joint")),
-    "members": at_least(1),
-    "share_every": at_least(0),
-    "threshold": POSITIVE_SHARE,
-    "final_threshold": POSITIVE_SHARE,
-    "select_every": at_least(1),
-}
 
 
 @parameters
@@ -333,29 +440,29 @@ class RISA(SplitEstimator):
 
     fusion: of the sources' opinions. "pool" comes with what tables need: the label party's own head
     has a bottom to itself, trained as Local is (not with share_every), and columns of passive
-    parties add up to evidence of their own (with several members). "dempster"; "yager" (published).
+    parties add up to evidence of their own (in an ensemble). "dempster"; "yager" (published).
     objective: what is trained: "heads" (a loss for the joint head and for every party's own),
-    "fused" (published: the fused opinion's alone, without a joint head; mean rows have opinions
-    too) or "joint" (the joint head alone: imputation without evidence).
-    members: so many networks, each of which learns without a part of the overlapping rows; how
-    these are judged says how far each source is trusted, never worse than the label party alone.
-    With 1 a share `validation` of those rows is held out instead; 0: all sources are trusted alike.
+    "views" (the same for images: the joint head also learns overlapping rows with sides taken away,
+    a tenth of every label is spread over all classes, parties' own losses count less, an eighth of
+    a batch is overlapping rows), "fused" (published: the fused opinion's alone, without a joint
+    head; mean rows have opinions too) or "joint" (the joint head: imputation without evidence).
+    members: an ensemble of so many networks, each of which learns without a part of the overlapping
+    rows; how these are judged says how far each source is trusted, never worse than the label party
+    alone. With 1 a share `validation` of those rows is held out instead; 0: all are trusted alike.
     share_every: for sides of like shape (halves of images): bottoms are averaged over the parties
     every so many steps, so weights cross, and have one head; 0 is never.
-    self_training, threshold: f_ST labels rows of passive parties of which it is at least so sure.
-    select_every, final_threshold: every so many epochs (E) imputed rows whose uncertainty is above
+    self_training, threshold: f_ST gives rows of passive parties a pseudo-label where it is at least
+    so sure (tau_p).
+    final_threshold: every five epochs imputed rows whose uncertainty is above
     final_threshold^(t/T) (tau_0) leave the training; 1 keeps all.
     batch_size: None is 1,024; where there are few labelled rows a tenth of them, in shorter steps.
-    tuning: party_loss (0.3; of each party's own head), smoothing (0; the share of every label that
-    is spread over all classes), view_dropout (False; the joint head also learns overlapping rows
-    with sides taken away), min_overlap (0; the least share of overlapping rows in a batch).
     Others: as of every split network.
     """
 
     evidential = True
 
     PRESETS: ClassVar[Mapping[str, Mapping[str, Any]]] = {
-        # The paper does not say tau_p, tau_0 and E: 0.9, 0.3 and 5 here.
+        # The paper does not say tau_p and tau_0: 0.9 and 0.3 here.
         "paper": {
             "fusion": "yager",
             "objective": "fused",
@@ -367,6 +474,7 @@ class RISA(SplitEstimator):
         },
         "images": {
             "fusion": "dempster",
+            "objective": "views",
             "members": 1,
             "bottom": (),
             "embedding": 256,
@@ -379,12 +487,6 @@ class RISA(SplitEstimator):
             "lr": 0.4,
             "weight_decay": 2e-3,
             "share_every": 5,
-            "tuning": {
-                "party_loss": 0.1,
-                "smoothing": 0.1,
-                "view_dropout": True,
-                "min_overlap": 0.125,
-            },
         },
     }
 
@@ -394,9 +496,7 @@ class RISA(SplitEstimator):
     share_every: int = 0
     self_training: bool = False
     threshold: float = 0.95
-    select_every: int = 5
     final_threshold: float = 1.0
-    tuning: Mapping[str, Any] | None = None
 
     epochs: int = 20
     batch_size: int | None = 256  # type: ignore[assignment]
@@ -408,6 +508,17 @@ class RISA(SplitEstimator):
     metric: ClassVar[None] = None  # type: ignore[misc]
     local_steps: ClassVar[int] = 1  # type: ignore[misc]
     missing_indicator: ClassVar[bool] = True  # type: ignore[misc]
+    wire: ClassVar[str] = "same"  # type: ignore[misc]
+
+    _network_type: ClassVar[type[SplitNetwork]] = EvidenceNetwork
+    _rules: ClassVar[Rules] = {
+        "fusion": one_of(RULES),
+        "objective": one_of(tuple(OBJECTIVES)),
+        "members": at_least(1),
+        "share_every": at_least(0),
+        "threshold": POSITIVE_SHARE,
+        "final_threshold": POSITIVE_SHARE,
+    }
 
     @classmethod
     def paper(cls, **changes: Any) -> Self:
@@ -436,14 +547,15 @@ class RISA(SplitEstimator):
         require_federation(fed)
         self.require_types()
         self._check()
-        label_party, parties = self._who(fed)
+        label_party = self._label_party(fed)
+        parties = self._parties(fed, label_party)
         counts = fed.alignment
         segments: list[list[object]] = [
             [ALIGNED, counts.aligned],
             *([name, counts.unaligned[name]] for name in parties),
         ]
         labelled = counts.aligned + (counts.unaligned[label_party] if label_party in parties else 0)
-        network = self._make_network(fed, parties, label_party, self._config(labelled))
+        network: Any = self._make_network(fed, parties, label_party, self._config(labelled))
         stages = Stages(self, network, segments, progress, checkpoint, resume)
         stages.run()
         self._adopt(fed, network)
@@ -451,22 +563,16 @@ class RISA(SplitEstimator):
         self.selection_ = stages.selection
         return self
 
-    def _who(self, fed: Federation) -> tuple[str, list[str]]:
-        label_party = self.label_party or fed.label_party
-        if label_party not in fed.names:
-            raise ConfigError(
-                f"label_party={label_party!r} is not in the federation. "
-                f"Mend: one of {', '.join(fed.names)}"
-            )
-        parties = self._parties(fed, label_party)
-        if not [name for name in parties if name != label_party]:
+    def _parties(self, fed: Federation, label_party: str) -> list[str]:
+        parties = super()._parties(fed, label_party)
+        if parties == [label_party]:
             raise DataError(
                 "no other party has a feature column",
                 party=label_party,
                 mend="RISA needs a partner; Local trains on one party's columns",
             )
         # The label party's opinion comes first: Yager's rule goes from left to right.
-        return label_party, sorted(parties, key=lambda name: name != label_party)
+        return sorted(parties, key=lambda name: name != label_party)
 
     def _config(self, rows: int | None = None) -> SplitConfig:
         """The settings; rows: so many have a label, for batches of no size of their own."""
@@ -479,54 +585,11 @@ class RISA(SplitEstimator):
                 sized.lr = self.lr * (sized.batch_size / LARGEST_BATCH) ** 0.5
         return SplitEstimator._config(sized)
 
-    def _make_network(
-        self, fed: Federation, parties: list[str], label_party: str, config: SplitConfig
-    ) -> Any:
-        how = self._how()
-        return EvidenceNetwork(
-            fed, parties=parties, label_party=label_party, config=config, how=how
-        )
-
-    def _check(self) -> None:
-        """Tell all that is wrong with the parameters in one message."""
-        tuned = TUNING | dict(self.tuning or {})
-        problems = wrong_values(self, _RULES) + wrong_values(
-            SimpleNamespace(**tuned), _TUNING_RULES
-        )
-        problems += [
-            f"tuning has no {name!r}: {did_you_mean(name, list(TUNING))}"
-            for name in tuned
-            if name not in TUNING
-        ]
-        try:
-            self._config()
-        except ConfigError as error:
-            problems += error.problems
-        if problems:
-            raise ConfigError(problems)
-
-    def _how(self) -> How:
-        tuned = TUNING | dict(self.tuning or {})
-        heads, published = self.objective == "heads", self.objective == "fused"
-        objective = Objective(
-            fusion=self.fusion,
-            activation="exp" if heads else "softplus",
-            fused=float(published),
-            party=tuned["party_loss"] if heads else 0.0,
-            joint=float(not published),
-            imputed=published,
-            view_dropout=tuned["view_dropout"],
-            smoothing=tuned["smoothing"],
-        )
-        return How(
-            objective=objective,
-            heads=self.objective != "joint",
-            joint=not published,
-            least_overlap=tuned["min_overlap"],
-            share_every=self.share_every,
-            members=self.members,
-            solo=heads and self.fusion == "pool" and not self.share_every,
-        )
+    def _options(self) -> dict[str, Any]:
+        how = OBJECTIVES[self.objective]
+        solo = how.heads and how.joint and self.fusion == "pool" and not self.share_every
+        own: Any = {"members": self.members, "share_every": self.share_every, "solo": solo}
+        return asdict(replace(how, objective=replace(how.objective, fusion=self.fusion), **own))
 
     # ------------------------------------------------------------------ using
 
@@ -541,23 +604,33 @@ class RISA(SplitEstimator):
         found = []
         names = list(network.parties)
         for name, count in segments:
-            with network.judged(fed, [[name, count]], explain=True) as session:  # type: ignore[attr-defined]
-                (kind,) = session.judge_all()
+            with network.asking(fed, [[name, count]], explain=True) as session:  # type: ignore[attr-defined]
+                session.run(session.all_rows)
+                kind = network.label_party if name == ALL else str(name).partition("@")[0]
                 known = [each for each in names if is_known(kind if name == ALL else name, each)]
                 found.append(session.top.contributions(kind, known))
         return pd.DataFrame(np.concatenate(found), columns=names)
 
+    def _in_full(
+        self, fed: Federation, segments: list[list[object]], known: list[str]
+    ) -> tuple[np.ndarray, np.ndarray | None, dict[str, np.ndarray]]:
+        """By evidence: its own uncertainty, and contributions."""
+        network: Any = self.network_
+        outputs, undecided = network.opinions(fed, segments)
+        carried = self.contributions(fed, rows=str(segments[0][0]))
+        return outputs, undecided, {name: carried[name].to_numpy() for name in known}
+
     def carried(self, fed: Federation) -> dict[str, float]:
         """The mean of `contributions` over the rows known to all; no single row's leave."""
         network, segments, _ = self._ready(fed, ALIGNED)
-        with network.judged(fed, segments, explain=True) as session:  # type: ignore[attr-defined]
-            (kind,) = session.judge_all()
-            return dict(session.top.carried(kind, list(network.parties)))
+        with network.asking(fed, segments, explain=True) as session:  # type: ignore[attr-defined]
+            session.run(session.all_rows)
+            return dict(session.top.carried(ALIGNED, list(network.parties)))
 
     def made_up(self) -> dict[str, dict[str, int]]:
         """By passive party: its own rows, those that got a label in training, that kept it."""
         network, _, _ = self._ready(self.fed_, ALIGNED)
-        with network.judged(self.fed_, []) as session:  # type: ignore[attr-defined]
+        with network.asking(self.fed_, []) as session:  # type: ignore[attr-defined]
             found = {party: dict(session.top.made_up(party)) for party in network.passive}
         return {party: counts for party, counts in found.items() if counts}
 
@@ -580,7 +653,7 @@ class RISA(SplitEstimator):
                 f"passive parties have pseudo-labels, not {party!r}. "
                 f"Mend: one of {', '.join(network.passive)}"
             )
-        with network.judged(self.fed_, []) as session:  # type: ignore[attr-defined]
+        with network.asking(self.fed_, []) as session:  # type: ignore[attr-defined]
             return dict(session.top.pseudo_labels(party))
 
     def _all_rows(self, fed: Federation) -> list[list[object]]:
@@ -591,9 +664,6 @@ class RISA(SplitEstimator):
         return [[ALL, fed.only(party).roster[party]["rows"]]]
 
     # ------------------------------------------------------------------ keeping
-
-    def _saved_network(self, fed: Federation, saved: dict[str, Any]) -> Any:
-        return self._make_network(fed, saved["parties"], saved["label_party"], self._config())
 
     def _save_more(self, folder: Path) -> dict[str, Any]:
         return {"calibration": self.calibration_, "selection": self.selection_}
@@ -612,4 +682,16 @@ class ImageRISA(RISA):
 
 for name in ("risa", "risa-images"):
     # Pseudo-labels are for who asks in one process; a run over machines has no use for them.
-    declare(name, EvidenceBottomWorker, but(EvidenceTopWorker, "pseudo_labels"))
+    declare(
+        name,
+        but(EvidenceBottomWorker, "fill_embedding", "set_order"),
+        but(
+            EvidenceTopWorker,
+            "pseudo_labels",
+            "predict_chunk",
+            "see",
+            "learn_imputation",
+            "hold_out",
+            "set_order",
+        ),
+    )

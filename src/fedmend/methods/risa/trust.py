@@ -18,8 +18,8 @@ from scipy.optimize import minimize
 from torch import Tensor
 
 from fedmend.methods.risa import opinions as ev
-from fedmend.methods.risa.heads import JOINT, Objective
-from fedmend.split.belief import label_loss
+from fedmend.methods.risa.network import JOINT, Objective
+from fedmend.split.labels import label_loss
 
 __all__ = ["COLUMNS", "Calibration", "Trusted", "fit_pool", "fit_sources", "subsets"]
 

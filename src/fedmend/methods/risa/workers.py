@@ -11,94 +11,156 @@ said to all.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from dataclasses import asdict, dataclass, field
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
+from fedmend.data.labels import LabelEncoder
 from fedmend.errors import DataError
 from fedmend.federation import Site, exposed
 from fedmend.federation.rows import Asked
 from fedmend.learn import metrics
 from fedmend.learn.calibration import describe
 from fedmend.methods.risa.columns import ALONE, Columns, Ridge, Scores, Sum, mixed
-from fedmend.methods.risa.ensemble import BottomEnsemble, EnsembleSpec, draw
-from fedmend.methods.risa.heads import JOINT, EvidenceTop, EvidenceTopSpec, Objective
-from fedmend.methods.risa.imputation import OwnRows, mean_row
-from fedmend.methods.risa.opinions import probability
-from fedmend.methods.risa.parts import (
-    EvidencePart,
-    HeadsPart,
-    drop_part,
-    load_part,
-    new_part,
-    part_of,
-    save_part,
+from fedmend.methods.risa.network import (
+    JOINT,
+    BottomEnsemble,
+    EnsembleSpec,
+    EvidenceTop,
+    EvidenceTopSpec,
+    MeanRow,
+    Objective,
+    draw,
+    mean_row,
 )
-from fedmend.methods.risa.selection import Watch
-from fedmend.methods.risa.training import EvidenceBottomHalf, EvidenceTopHalf
-from fedmend.methods.risa.trust import COLUMNS, Trusted, fit_pool, fit_sources, subsets
-from fedmend.split.belief import row_confidence
+from fedmend.methods.risa.opinions import probability
+from fedmend.methods.risa.training import EvidenceBottom, EvidenceTopModel, Watch
+from fedmend.methods.risa.trust import (
+    COLUMNS,
+    Calibration,
+    Trusted,
+    fit_pool,
+    fit_sources,
+    subsets,
+)
 from fedmend.split.config import Settings, SplitConfig
-from fedmend.split.features import ALIGNED, Segments
-from fedmend.split.parts import BottomPart, read_file, write_file
-from fedmend.split.sharing import SharesBottom, same_shapes
-from fedmend.split.workers import SplitWorker, _numbers
+from fedmend.split.features import ALIGNED, Features, Segments, is_known
+from fedmend.split.labels import row_confidence
+from fedmend.split.models import BottomModel, TopModel
+from fedmend.split.partial import SharesBottom, same_shapes
+from fedmend.split.parts import BottomPart, Part, filled, part_of, weights_of
+from fedmend.split.workers import BottomWorker, SplitWorker, TopWorker, row_numbers
 
-__all__ = ["EvidenceBottomWorker", "EvidenceTopWorker"]
+__all__ = ["EvidenceBottomWorker", "EvidencePart", "EvidenceTopWorker", "HeadsPart"]
 
 _WITHOUT = "without "
 
+# ---------------------------------------------------------------------------------- what is kept
+
+
+@dataclass
+class HeadsPart:
+    """The label party's: heads, classes, and the imputed embedding of each party's side.
+
+    names: the feature parties in the order of the heads. pseudo: pseudo-labels of rows that have
+    none, kept in memory only (see `EvidenceTopWorker.pseudo_labels`). foreign: the heads were sent
+    in from outside.
+    """
+
+    names: list[str]
+    labels: LabelEncoder
+    module: EvidenceTop
+    how: Objective
+    calibration: Calibration = field(default_factory=Calibration)
+    imputed: dict[str, Tensor] = field(default_factory=dict)
+    pseudo: dict[str, dict[str, np.ndarray]] = field(default_factory=dict)
+    foreign: bool = False
+
+    def to_wire(self) -> dict[str, Any]:
+        return {
+            "names": self.names,
+            "labels": self.labels.to_dict(),
+            "spec": self.module.spec.to_dict(),
+            "weights": weights_of(self.module),
+            "how": asdict(self.how),
+            "calibration": self.calibration.to_wire(),
+            "imputed": {name: value.cpu() for name, value in self.imputed.items()},
+            "foreign": self.foreign,
+        }
+
+    @classmethod
+    def from_wire(cls, saved: Mapping[str, Any]) -> HeadsPart:
+        return cls(
+            list(saved["names"]),
+            LabelEncoder.from_dict(saved["labels"]),
+            filled(EvidenceTop(EvidenceTopSpec.from_dict(saved["spec"])), saved["weights"]),
+            Objective(**saved["how"]),
+            Calibration.from_wire(saved["calibration"]),
+            dict(saved["imputed"]),
+            foreign=bool(saved["foreign"]),
+        )
+
+
+@dataclass
+class EvidencePart(Part):
+    """Everything one party holds of one model; scores: its additive evidence."""
+
+    mark: ClassVar[str] = "heads"
+
+    mean: MeanRow | None = None
+    scores: Scores | None = None
+
+    @classmethod
+    def pieces(cls) -> dict[str, type[Any]]:
+        return {"bottom": BottomPart, "mean": MeanRow, "top": HeadsPart, "scores": Scores}
+
+    def to_wire(self) -> dict[str, Any]:
+        saved = super().to_wire()
+        saved[self.mark] = saved.pop("top")
+        return saved
+
+    @classmethod
+    def from_wire(cls, saved: Mapping[str, Any]) -> Self:
+        return super().from_wire({**saved, "top": saved[cls.mark]})
+
+
+# ---------------------------------------------------------------------------------- both sides
+
 
 class EvidenceWorker(SharesBottom, SplitWorker):
-    """What bottoms and heads have in common: own rows, the mean row, parts on disk."""
+    """What bottoms and heads have in common: own rows, the mean row, several bottoms."""
 
-    @exposed(kind="control")
-    def save(self, path: str) -> None:
-        save_part(self.site, self.model, path)
-
-    @exposed(kind="control")
-    def load(self, path: str) -> None:
-        load_part(self.site, self.model, path)
+    part_type: ClassVar[type[Part]] = EvidencePart
 
     @exposed(kind="control")
     def drop(self) -> None:
         """Forget a model that only served to train another."""
-        drop_part(self.site, self.model)
+        self.site.state.get("parts", {}).pop(self.model, None)
 
-    @exposed(kind="control")
-    def set_pools(self, pools: list[np.ndarray], least: float) -> int:
-        """Train on these rows from now on; returns an epoch's number of batches."""
-        return int(self.half.set_pools(pools, least))
+    def _bottoms(self, options: Mapping[str, Any]) -> int:
+        """How many bottoms stand side by side."""
+        return int(options["members"])
 
-    def _part(self) -> EvidencePart:
-        return part_of(self.site, self.model)
-
-    def _shared_bottom(self) -> nn.Module | None:
-        part = self._part().bottom
-        return None if part is None else part.module
-
-    def _new_bottom(self, config: SplitConfig, *, solo: bool = False) -> BottomPart:
-        """A fresh bottom, or those of several members side by side; with `solo` twice as many."""
+    def _new_bottom(self, config: SplitConfig) -> BottomPart:
         part = super()._new_bottom(config)
-        members = int(config.options["members"]) * (2 if solo else 1)
-        if members > 1:
-            module = BottomEnsemble(EnsembleSpec(part.module.spec, members))
-            weights = self.site.torch_generator(f"bottoms {config.seed}", "cpu")
-            draw(module, weights)
+        bottoms = self._bottoms(config.options)
+        if bottoms > 1:
+            module = BottomEnsemble(EnsembleSpec(part.module.spec, bottoms))
+            draw(module, self.site.torch_generator(f"bottoms {config.seed}", "cpu"))
             # What images look like is learnt once, and so are the layers that rest on it.
             module.take_networks(part.module)
-            part.module = module  # type: ignore[assignment]
+            part.module = module
         return part
 
-    def _own(self, part: EvidencePart, segments: Segments, settings: Settings) -> OwnRows:
+    def _own(self, segments: Segments, settings: Settings) -> Features:
         """This party's rows among the numbered ones; when it trains, its mean row as well."""
-        assert part.bottom is not None
-        rows = self._rows(segments)
+        part, rows = self._part(), self._rows(segments)
         present = np.unique(rows[rows >= 0])
         table = self.table if len(present) == len(self.table) else self.table.take(present)
-        encoded = part.bottom.encoder.transform(table, party=self.site.name)
+        encoded = part.own_bottom(self.site.name).encoder.transform(table, party=self.site.name)
         placed = np.where(rows >= 0, np.searchsorted(present, rows), -1)
         if part.mean is None:
             overlapping = sum(int(str(count)) for name, count in segments if name == ALIGNED)
@@ -107,77 +169,41 @@ class EvidenceWorker(SharesBottom, SplitWorker):
             if trust is not None:
                 observed = observed[trust[rows[:overlapping]] == 1.0]
             part.mean = mean_row(encoded, observed, party=self.site.name)
-        return OwnRows(encoded, placed, self.device, settings.dtype)
+        return Features(encoded, placed, self.device, settings.dtype)
 
-    def _with_scores(self, found: Tensor, own: OwnRows, numbers: Tensor) -> Tensor:
+    def _with_scores(self, found: Tensor, own: Features, numbers: Tensor) -> Tensor:
         """Embeddings and, behind them, what the rows' columns add up to, where that is learnt."""
         scores = self._part().scores
         if scores is None:
             return found
-        added = scores.of(own.batch(numbers[own.slot.index_select(0, numbers) >= 0])).to(found)
+        added = scores.of(own.batch(own.known(numbers))).to(found)
         return torch.cat([found, torch.cat([added, added.new_zeros(1, added.shape[1])])], 1)
 
 
-class EvidenceBottomWorker(EvidenceWorker):
+# ---------------------------------------------------------------------------------- feature party
+
+
+class EvidenceBottomWorker(EvidenceWorker, BottomWorker):
     """A feature party without labels."""
 
-    half: EvidenceBottomHalf
     _attached: np.ndarray
     _columns: Columns
     _ridge: Ridge
 
-    @exposed(kind="control")
-    def create(self, config: dict[str, Any]) -> int:
-        """Make a fresh bottom; returns the width of its embedding."""
-        part = new_part(self.site, self.model)
-        part.bottom = self._new_bottom(SplitConfig.from_wire(config))
-        return part.bottom.module.spec.out
-
-    @exposed(kind="control", takes={"part": "weights"})
-    def take_top(self, part: dict[str, Any]) -> None:
-        """A copy of the heads, with which this party can predict alone."""
-        self._part().heads = HeadsPart.from_wire({**part, "foreign": True})
-
-    @exposed(kind="control")
-    def attach(self, segments: list[Any], config: dict[str, Any]) -> None:
-        """Take these rows, and be ready to embed them."""
-        settled, part = SplitConfig.from_wire(config).settings, self._part()
-        if part.bottom is None:
-            raise DataError("holds no bottom model", party=self.site.name, mend="fit the model")
-        own = self._own(part, segments, settled)
+    def _new_model(self, segments: Segments, settings: Settings) -> BottomModel:
+        part = self._part()
+        own = self._own(segments, settings)
         self._attached = self._rows(segments)
-        assert part.mean is not None
-        self.half = EvidenceBottomHalf(
-            part.bottom.module, own, part.mean, segments, self.site.name, settled, self.device
-        )
+        mine = [is_known(name, self.site.name) for name, _ in segments]
+        return EvidenceBottom(part.bottom.module, own, part.mean, mine, settings, self.device)
 
     @exposed(kind="prediction")
     def confidence(self) -> np.ndarray | None:
-        """How far this party's side of each row is believed; None where nothing was completed."""
+        """How far this party's side of each row is trusted; None where nothing was completed."""
         found = row_confidence(self.site, self.scope.partition("@")[0])
         if found is None:
             return None
         return np.where(self._attached >= 0, found[self._attached], 1.0).astype(np.float32)
-
-    @exposed(kind="embedding", takes={"gradient": "gradient"})
-    def step(
-        self,
-        gradient: Tensor | None = None,
-        epoch: int | None = None,
-        done: list[float] | None = None,
-    ) -> Tensor:
-        """Learn from the last batch's gradient; hand out the next batch's embeddings."""
-        if gradient is not None:
-            self.half.backward(gradient)
-        if epoch is not None and done is not None:
-            self.half.start_epoch(epoch, self._dropout_seed(epoch))
-            self.half.begin((done[0], done[1]))
-        return self.half.forward()
-
-    @exposed(kind="control", takes={"gradient": "gradient"})
-    def finish(self, gradient: Tensor) -> None:
-        """Learn from the last gradient, with no embedding to follow."""
-        self.half.backward(gradient)
 
     @exposed(kind="embedding")
     def embed(self, rows: np.ndarray) -> Tensor:
@@ -185,20 +211,18 @@ class EvidenceBottomWorker(EvidenceWorker):
 
         Behind the embeddings what its columns add up to, where it has learnt that.
         """
-        numbers = _numbers(rows, self.device)
-        return self._with_scores(self.half.embed(numbers), self.half.own, numbers)
+        numbers = row_numbers(rows, self.device)
+        return self._with_scores(self.trained.embed(numbers), self.trained.features, numbers)
 
     # ------------------------------------------------------------------ what its columns add up to
 
     @exposed(kind="count")
     def additive_columns(self, rows: np.ndarray) -> int:
         """How many columns, steps and categories these overlapping rows can say something of."""
-        bottom = self._part().bottom
-        assert bottom is not None
-        own = self.half.own
-        everything = own.batch(torch.nonzero(own.slot >= 0)[:, 0])
-        overlapping = own.batch(_numbers(rows, self.device))
-        self._columns = Columns.of(everything, bottom.encoder.cardinalities, overlapping)
+        own, encoder = self.trained.features, self._part().bottom.encoder
+        everything = own.batch(own.known(torch.arange(own.n_rows, device=self.device)))
+        overlapping = own.batch(row_numbers(rows, self.device))
+        self._columns = Columns.of(everything, encoder.cardinalities, overlapping)
         return len(self._columns.used)
 
     @exposed(kind="embedding")
@@ -206,7 +230,7 @@ class EvidenceBottomWorker(EvidenceWorker):
         self, rows: np.ndarray, ridges: list[float], blocks: list[int], classes: int
     ) -> Tensor:
         """Models with these ridges on these rows, nothing learnt yet; returns their scores."""
-        matrix = self._columns.matrix(self.half.own.batch(_numbers(rows, self.device)))
+        matrix = self._columns.matrix(self.trained.features.batch(row_numbers(rows, self.device)))
         self._ridge = Ridge(matrix, ridges, blocks, classes)
         return self._ridge.scores()
 
@@ -222,19 +246,21 @@ class EvidenceBottomWorker(EvidenceWorker):
         self._part().scores = Scores(self._columns, *both)
 
 
-class EvidenceTopWorker(EvidenceWorker):
+# ---------------------------------------------------------------------------------- label party
+
+
+class EvidenceTopWorker(EvidenceWorker, TopWorker):
     """The label party: its labels, the heads, and its own bottom when it has features."""
 
-    half: EvidenceTopHalf
+    trained: EvidenceTopModel
     _sum: Sum
 
     def __init__(self, site: Site, scope: str = "train", *, model: str) -> None:
         super().__init__(site, scope, model=model)
-        self._rows_used = np.zeros(0, np.int64)
-        self._outputs: dict[str, list[dict[str, Tensor]]] = {}
-        self._asked: dict[str, list[np.ndarray]] = {}
+        self._judged: dict[str, list[dict[str, Tensor]]] = {}
+        self._judged_rows: dict[str, list[np.ndarray]] = {}
         self._added: dict[str, dict[str, Tensor]] = {}
-        self._trains = False
+        self._shapes: dict[str, Any] = {}
 
     # ------------------------------------------------------------------ setting up
 
@@ -242,20 +268,29 @@ class EvidenceTopWorker(EvidenceWorker):
     def create(
         self,
         config: dict[str, Any],
-        objective: dict[str, Any],
         names: list[str],
         widths: list[int],
-        shapes: dict[str, Any],
+        shapes: dict[str, Any] | None = None,
     ) -> dict[str, Any]:
-        """Make fresh heads (and an own bottom); returns the task and the classes' names."""
-        how, own = SplitConfig.from_wire(config), self.site.name
-        net = how.options
-        part = new_part(self.site, self.model)
-        widths = list(widths)
-        if own in names:
-            part.bottom = self._new_bottom(how, solo=bool(net["solo"]))
-            widths[names.index(own)] = part.bottom.module.spec.out
-        labels = self._fitted_labels(how.task)
+        """Make fresh heads (and an own bottom); returns the task and the classes' names.
+
+        shapes: of the other parties' bottoms, where bottoms alike are shared and have one head.
+        """
+        self._shapes = shapes or {}
+        return super().create(config, names, widths)
+
+    def _bottoms(self, options: Mapping[str, Any]) -> int:
+        return int(options["members"]) * (2 if options["solo"] else 1)
+
+    def _new_top(
+        self,
+        config: SplitConfig,
+        names: list[str],
+        widths: list[int],
+        labels: LabelEncoder,
+        weights: torch.Generator,
+    ) -> Any:
+        own, options = self.site.name, config.options
         if labels.task == "regression":
             raise DataError(
                 "is a number to be predicted; evidence is for classes",
@@ -265,19 +300,17 @@ class EvidenceTopWorker(EvidenceWorker):
             )
         spec = EvidenceTopSpec(
             tuple(widths),
-            how.top,
+            config.top,
             len(labels.classes_),
-            how.dropout,
-            heads=bool(net["heads"]),
-            joint=bool(net["joint"]),
-            members=int(net["members"]),
-            solo=names.index(own) if own in names and net["solo"] else -1,
-            same_head=self._same_head(names, shapes),
+            config.dropout,
+            heads=bool(options["heads"]),
+            joint=bool(options["joint"]),
+            members=int(options["members"]),
+            solo=names.index(own) if own in names and options["solo"] else -1,
+            same_head=self._same_head(names, self._shapes),
         )
-        weights = self.site.torch_generator(f"top {how.seed}", "cpu")
         module: Any = draw(EvidenceTop(spec), weights)
-        part.heads = HeadsPart(list(names), labels, module, Objective.from_dict(objective))
-        return self.about()
+        return HeadsPart(list(names), labels, module, Objective(**options["objective"]))
 
     def _same_head(self, names: list[str], shapes: dict[str, Any]) -> tuple[int, ...]:
         """Whose bottoms are shared has one head; by party the number of its own."""
@@ -287,81 +320,37 @@ class EvidenceTopWorker(EvidenceWorker):
         first = {name: names.index(group[0]) for group in groups for name in group}
         return tuple(first.get(name, number) for number, name in enumerate(names))
 
-    @exposed(kind="control")
-    def about(self) -> dict[str, Any]:
-        part = self._heads()
-        return {
-            "task": part.labels.task,
-            "classes": list(part.labels.classes_),
-            "names": part.names,
-            "sides": False,  # what is imputed is a party's own mean row
-            "label_dp": None if self.told is None else self.told.account,
-        }
-
-    @exposed(kind="control")
-    def attach(self, segments: list[Any], config: dict[str, Any], train: bool) -> int:
-        """Take these rows; returns how many there are."""
-        settled, part, heads = SplitConfig.from_wire(config).settings, self._part(), self._heads()
-        self._rows_used = self._rows(segments)
-        self.half = EvidenceTopHalf(
+    def _new_model(self, segments: Segments, settings: Settings, train: bool) -> TopModel:
+        part, heads = self._part(), self._part_top()
+        has = part.bottom is not None
+        return EvidenceTopModel(
             heads.module,
             heads.how,
-            settled,
+            settings,
             self.device,
             names=heads.names,
             segments=segments,
-            label_party=self.site.name,
-            own=None if part.bottom is None else self._own(part, segments, settled),
-            bottom=None if part.bottom is None else part.bottom.module,
+            own=self.site.name if has else None,
+            bottom=part.bottom.module if has else None,
+            features=self._own(segments, settings) if has else None,
             mean=part.mean,
-            watch=self._watch if train else None,
+            watch=Watch(len(self._rows_used), self.device) if train else None,
         )
-        self._trains = train
-        if train:
-            self.half.set_targets(self._targets())
-            likelihoods = self._likelihoods()
-            if likelihoods is not None:
-                self.half.set_likelihoods(likelihoods)
-            self.watch = Watch(len(self._rows_used), self.device)
-        return len(self._rows_used)
-
-    @exposed(kind="control")
-    def labelled(self) -> np.ndarray:
-        """The row numbers that have a label."""
-        return np.flatnonzero(self._targets() >= 0)
 
     @exposed(kind="control")
     def set_unseen(self, rows: np.ndarray, members: np.ndarray) -> None:
         """Which member does not learn from each of these rows."""
         unseen = torch.full((len(self._rows_used),), -1, dtype=torch.int64)
         unseen[torch.from_numpy(rows)] = torch.from_numpy(members)
-        self.half.unseen = unseen.to(self.device)
+        self.trained.unseen = unseen.to(self.device)
 
     @exposed(kind="control", takes={"reliable": "prediction"})
     def set_reliability(self, reliable: dict[str, np.ndarray]) -> None:
-        """How far each party's side of every row is believed, from 0 to 1; by default wholly."""
-        self.half.reliable = {
-            name: torch.from_numpy(values).to(self.device, self.half.settings.dtype)
+        """How far each party's side of every row is trusted, from 0 to 1; by default wholly."""
+        self.trained.reliable = {
+            name: torch.from_numpy(values).to(self.device, self.trained.settings.dtype)
             for name, values in reliable.items()
         }
-
-    # ------------------------------------------------------------------ training
-
-    @exposed(kind="control")
-    def start_epoch(self, epoch: int, done: list[float]) -> None:
-        self.half.start_epoch(epoch, self._dropout_seed(epoch))
-        self.half.begin((done[0], done[1]))
-
-    @exposed(kind="gradient", takes={"embeddings": "embedding"})
-    def step(self, embeddings: dict[str, Tensor]) -> dict[str, Tensor]:
-        return self.half.step(embeddings)
-
-    @exposed(kind="statistic", optional=True)
-    def loss(self) -> float:
-        return self.half.take_loss()
-
-    def _watch(self, numbers: Tensor, fused: Tensor) -> None:
-        self.watch.add(numbers, fused[:, -1])
 
     # ------------------------------------------------------------------ pseudo-labels, selection
 
@@ -371,10 +360,10 @@ class EvidenceTopWorker(EvidenceWorker):
 
         The rows collected last (kind `party`) are numbered from `first` on.
         """
-        p, _ = self._judged(party)
+        p, _ = self._opinions(party)
         sure = p.max(1)
         chosen = sure >= threshold
-        self._heads().pseudo[party] = {
+        self._part_top().pseudo[party] = {
             "label": p.argmax(1),
             "sure": sure,
             "chosen": chosen.copy(),
@@ -385,23 +374,22 @@ class EvidenceTopWorker(EvidenceWorker):
     @exposed(kind="control")
     def take_labels(self, other: str, party: str, first: int) -> None:
         """The labels that another model, f_ST, made for a party's rows."""
-        made = part_of(self.site, other).heads
-        assert made is not None
-        found, half = made.pseudo[party], self.half
-        assert half.targets is not None
+        found, trained = part_of(self.site, other).top.pseudo[party], self.trained
+        assert trained.targets is not None
         target = found["label"][found["chosen"]]
-        if half.likely:
+        if trained.likely:
             # Among likelihoods of what was said of rows, a pseudo-label is a certain class.
-            target = np.eye(len(self._heads().labels.classes_))[target]
-        at = _numbers(first + np.flatnonzero(found["chosen"]), self.device)
-        half.targets[at] = torch.from_numpy(target).to(self.device, half.targets.dtype)
-        self._heads().pseudo[party] = found
+            target = np.eye(len(self._part_top().labels.classes_))[target]
+        at = row_numbers(first + np.flatnonzero(found["chosen"]), self.device)
+        trained.targets[at] = torch.from_numpy(target).to(self.device, trained.targets.dtype)
+        self._part_top().pseudo[party] = found
 
     @exposed(kind="prediction")
     def keep_sure(self, rows: np.ndarray, limit: float, party: str, first: int) -> np.ndarray:
         """Of these imputed rows those whose mean uncertainty since last asked is within `limit`."""
-        kept = self.watch.below(rows, limit)
-        pseudo = self._heads().pseudo.get(party)
+        assert self.trained.watch is not None
+        kept = self.trained.watch.below(rows, limit)
+        pseudo = self._part_top().pseudo.get(party)
         if pseudo is not None:
             pseudo["kept"] = np.zeros_like(pseudo["chosen"])
             pseudo["kept"][kept - first] = True
@@ -409,12 +397,13 @@ class EvidenceTopWorker(EvidenceWorker):
 
     @exposed(kind="control")
     def forget_doubt(self) -> None:
-        self.watch.clear()
+        assert self.trained.watch is not None
+        self.trained.watch.clear()
 
     @exposed(kind="count")
     def made_up(self, party: str) -> dict[str, int]:
         """How many rows a party has of its own, how many got a label, and how many kept it."""
-        found = self._heads().pseudo.get(party)
+        found = self._part_top().pseudo.get(party)
         if found is None:
             return {}
         chosen, kept = int(found["chosen"].sum()), int(found["kept"].sum())
@@ -423,7 +412,7 @@ class EvidenceTopWorker(EvidenceWorker):
     @exposed(kind="prediction")
     def pseudo_labels(self, party: str) -> dict[str, np.ndarray]:
         """Pseudo-labels of a party's own rows, in the order of its unaligned rows."""
-        return self._heads().pseudo.get(party, {})
+        return self._part_top().pseudo.get(party, {})
 
     # ------------------------------------------------------------------ additive evidence
 
@@ -435,18 +424,18 @@ class EvidenceTopWorker(EvidenceWorker):
 
         places: which of `rows`, those judged last, take part.
         """
-        heads = self._heads()
+        heads = self._part_top()
         targets = torch.from_numpy(self._known_of(rows)[places]).to(self.device)
         classes = len(heads.labels.classes_)
         offset = torch.zeros(len(places), classes, device=self.device)
         judged = [
-            chunk[self.half.own] for chunk in self._outputs[ALIGNED] if self.half.own in chunk
+            chunk[self.trained.own] for chunk in self._judged[ALIGNED] if self.trained.own in chunk
         ]
         if judged:
-            outputs = torch.cat(judged)[_numbers(places, self.device)]
+            outputs = torch.cat(judged)[row_numbers(places, self.device)]
             offset = probability(heads.how.opinion(outputs)).clamp_min(1e-12).log()
-        assert self.half.unseen is not None
-        unseen = self.half.unseen[_numbers(rows[places], self.device)]
+        assert self.trained.unseen is not None
+        unseen = self.trained.unseen[row_numbers(rows[places], self.device)]
         models = {name: [(int(f), float(r)) for f, r in each] for name, each in plan.items()}
         self._sum = Sum(targets, offset, unseen, models)
 
@@ -487,23 +476,23 @@ class EvidenceTopWorker(EvidenceWorker):
 
         explain: also as if each party had not known them, for `contributions`.
         """
-        numbers, heads = _numbers(rows, self.device), self._heads()
+        numbers, heads = row_numbers(rows, self.device), self._part_top()
         sides, imputed, added = [], [], {}
         for name, width in zip(heads.names, heads.module.spec.widths, strict=True):
             given = (embeddings or {}).get(name)
-            if name == self.half.own:
-                assert self.half.own_rows is not None
-                found = self.half.own_embedding(numbers)
-                given = self._with_scores(found, self.half.own_rows, numbers)
+            if name == self.trained.own:
+                assert self.trained.own_embedding is not None
+                found = self.trained.own_embeddings(numbers)
+                given = self._with_scores(found, self.trained.own_embedding.features, numbers)
             if given is None:
                 given = heads.imputed[name][None]
-            given = given.to(self.device, self.half.settings.dtype)
+            given = given.to(self.device, self.trained.settings.dtype)
             sides.append(given[:-1, :width])
             imputed.append(given[-1, :width])
             if given.shape[1] > width:
                 scores = given[:-1, width:].float()
-                if name in self.half.reliable:
-                    scores = scores * self.half.reliable[name].index_select(0, numbers)[:, None]
+                if name in self.trained.reliable:
+                    scores = scores * self.trained.reliable[name].index_select(0, numbers)[:, None]
                 added[name] = scores.chunk(2, 1)
         who = dict(subsets(heads.names))
         cases = {
@@ -515,34 +504,36 @@ class EvidenceTopWorker(EvidenceWorker):
                 for party in known
             }
         for case, has in cases.items():
-            outputs = self.half.source_outputs(sides, imputed, has, numbers)
+            outputs = self.trained.source_outputs(sides, imputed, has, numbers)
             together = ALIGNED in (case, kinds[0])
             for name, (aligned, alone) in added.items():
                 if has[heads.names.index(name)]:
                     outputs[name + COLUMNS] = aligned if together else alone
-            self._outputs.setdefault(case, []).append(outputs)
-            self._asked.setdefault(case, []).append(rows)
+            self._judged.setdefault(case, []).append(outputs)
+            self._judged_rows.setdefault(case, []).append(rows)
 
     @exposed(kind="control", takes={"embeddings": "embedding"})
     def keep_imputed(self, embeddings: dict[str, Tensor]) -> None:
         """Keep each party's imputed embedding, so that rows can be judged without asking it."""
         imputed = {name: value[-1].detach().clone() for name, value in embeddings.items()}
-        if self.half.own is not None:
+        if self.trained.own is not None:
             nobody = torch.zeros(0, dtype=torch.int64, device=self.device)
-            imputed[self.half.own] = self.half.own_embedding(nobody)[-1].clone()
-        self._heads().imputed = imputed
+            imputed[self.trained.own] = self.trained.own_embeddings(nobody)[-1].clone()
+        self._part_top().imputed = imputed
 
     def _collected(self, kind: str) -> dict[str, Tensor]:
         """The outputs of all chunks since last asked, by source."""
-        chunks = self._outputs.pop(kind, [])
-        self._asked.pop(kind, None)
+        chunks = self._judged.pop(kind, [])
+        self._judged_rows.pop(kind, None)
         if not chunks:
             return {}
         return {name: torch.cat([chunk[name] for chunk in chunks]) for name in chunks[0]}
 
-    def _judged(self, kind: str, calibrated_as: str | None = None) -> tuple[np.ndarray, np.ndarray]:
+    def _opinions(
+        self, kind: str, calibrated_as: str | None = None
+    ) -> tuple[np.ndarray, np.ndarray]:
         """Probabilities [n, C] and uncertainty [n] of the collected rows of a kind."""
-        heads, outputs = self._heads(), self._collected(kind)
+        heads, outputs = self._part_top(), self._collected(kind)
         if not outputs:
             return np.zeros((0, len(heads.labels.classes_)), np.float32), np.zeros(0, np.float32)
         fused = heads.calibration.fuse(heads.how, calibrated_as or kind, outputs)
@@ -553,12 +544,12 @@ class EvidenceTopWorker(EvidenceWorker):
     @exposed(kind="statistic")
     def calibrate(self, rows: np.ndarray) -> dict[str, Any]:
         """Fit how far each source is trusted on the collected outputs of these held-out rows."""
-        heads = self._heads()
+        heads = self._part_top()
         targets = torch.from_numpy(self._known_of(rows))
         report = {}
         for kind, _ in subsets(heads.names):
             outputs = {name: value.cpu() for name, value in self._collected(kind).items()}
-            anchor = self.half.own if kind == ALIGNED else kind
+            anchor = self.trained.own if kind == ALIGNED else kind
             anchor = anchor if anchor in outputs else None
             if heads.how.fusion == "pool":
                 found = self._pooled(kind, outputs, targets, anchor)
@@ -584,7 +575,7 @@ class EvidenceTopWorker(EvidenceWorker):
             if together:
                 outputs.pop(name, None)
         leading = [name for name in outputs if name.endswith(COLUMNS)]
-        leader = str(self.half.own if together else kind)
+        leader = str(self.trained.own if together else kind)
         if (together or not leading) and leader in outputs:
             leading.append(leader)
         if not leading:
@@ -592,42 +583,42 @@ class EvidenceTopWorker(EvidenceWorker):
         if anchor in leading and len(leading) == 1 and not together:
             anchor = None
         held = {name: 1.0 for name in leading}
-        return fit_pool(self._heads().how, outputs, targets, held=held, anchor=anchor)
+        return fit_pool(self._part_top().how, outputs, targets, held=held, anchor=anchor)
 
     # ------------------------------------------------------------------ telling
 
     @exposed(kind="statistic")
-    def metrics(self, kinds: list[str]) -> dict[str, float]:
+    def metrics(self, rows: np.ndarray | None = None) -> dict[str, float]:
         """Metrics of the collected rows against their labels; unlabelled rows left out."""
-        targets, p, _ = self._against_labels(kinds)
+        targets, p, _ = self._against_labels()
         return metrics.classification(targets, p, self._noise)
 
     @exposed(kind="statistic")
-    def uncertainty_report(self, kinds: list[str]) -> dict[str, Any]:
+    def uncertainty_report(self) -> dict[str, Any]:
         """How much the uncertainty is worth on the collected rows that have a label."""
-        targets, p, u = self._against_labels(kinds)
+        targets, p, u = self._against_labels()
         return describe(p, u, targets, noise=self._noise)
 
-    @property
-    def _noise(self) -> np.ndarray | None:
-        return None if self.told is None else self.told.response
+    def _all_opinions(self) -> tuple[np.ndarray, np.ndarray]:
+        """Of all collected rows, kind after kind."""
+        kinds = [kind for kind in self._judged if not kind.startswith(_WITHOUT)]
+        found = [self._opinions(kind) for kind in kinds or [ALIGNED]]  # none of no rows
+        p, u = zip(*found, strict=True)
+        return np.concatenate(p), np.concatenate(u)
 
-    def _against_labels(self, kinds: list[str]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        targets = self._targets()
-        judged = [self._judged(kind) for kind in kinds]
-        p, u = (np.concatenate(pieces) for pieces in zip(*judged, strict=True))
+    def _against_labels(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        targets, (p, u) = self._targets(), self._all_opinions()
         known = targets >= 0
         return targets[known], p[known], u[known]
 
     @exposed(kind="prediction")
-    def predictions(self, kinds: list[str], table_order: bool = False) -> dict[str, np.ndarray]:
+    def predictions(self, table_order: bool = False) -> dict[str, np.ndarray]:  # type: ignore[override]
         """Probabilities [n, C] and uncertainty [n] of the collected rows.
 
         In the order of the rows' numbers, or in that of this party's table.
         """
-        asked = [rows for kind in kinds for rows in self._asked.get(kind, [])]
-        judged = [self._judged(kind) for kind in kinds]
-        p, u = (np.concatenate(pieces) for pieces in zip(*judged, strict=True))
+        asked = [rows for each in self._judged_rows.values() for rows in each]
+        p, u = self._all_opinions()
         self._tell(asked, np.column_stack([p, u]))
         if table_order:
             back = np.argsort(self._rows_used, kind="stable")
@@ -638,7 +629,7 @@ class EvidenceTopWorker(EvidenceWorker):
     def carried(self, kind: str, known: list[str]) -> dict[str, float]:
         """The mean of `contributions` over the rows, by party."""
         mean = self._contributions(kind, known).mean(0)
-        return dict(zip(self._heads().names, mean.tolist(), strict=True))
+        return dict(zip(self._part_top().names, mean.tolist(), strict=True))
 
     @exposed(kind="prediction")
     def contributions(self, kind: str, known: list[str]) -> np.ndarray:
@@ -646,29 +637,24 @@ class EvidenceTopWorker(EvidenceWorker):
 
         How much the likeliest class loses without a party, beside what it loses without others.
         """
-        asked = self._asked.get(kind, [])
+        asked = self._judged_rows.get(kind, [])
         found = self._contributions(kind, known)
         self._tell(asked, found)
         return found
 
     def _contributions(self, kind: str, known: list[str]) -> np.ndarray:
-        p, _ = self._judged(kind)
+        p, _ = self._opinions(kind)
         best = p.argmax(1)[:, None]
-        lost = np.zeros((len(p), len(self._heads().names)), np.float32)
-        for number, name in enumerate(self._heads().names):
+        lost = np.zeros((len(p), len(self._part_top().names)), np.float32)
+        for number, name in enumerate(self._part_top().names):
             if name in known:
-                without, _ = self._judged(_WITHOUT + name, calibrated_as=kind)
+                without, _ = self._opinions(_WITHOUT + name, calibrated_as=kind)
                 lost[:, number] = np.take_along_axis(p - without, best, 1)[:, 0].clip(1e-6)
         return lost / lost.sum(1, keepdims=True).clip(1e-12)
 
     def _tell(self, asked: list[np.ndarray], outputs: np.ndarray) -> None:
         rows = np.concatenate([np.zeros(0, np.int64), *asked])
-        self._let_out(self._rows_used[rows], outputs, foreign=self._heads().foreign)
-
-    @exposed(kind="weights")
-    def give_top(self) -> dict[str, Any]:
-        """The heads with classes and imputed embeddings, for a party that may predict alone."""
-        return self._heads().to_wire()
+        self._let_out(self._rows_used[rows], outputs, foreign=self._part_top().foreign)
 
     # ------------------------------------------------------------------ its labels
 
@@ -676,66 +662,18 @@ class EvidenceTopWorker(EvidenceWorker):
         return "columns" if method in ("carried", "made_up", "additive_shares") else "labels"
 
     def rows_asked(self, method: str, kwargs: Mapping[str, Any]) -> list[Asked]:
-        if method == "loss":
-            return [self._rows_used[self.half.loss_rows()]]
-        if method in ("metrics", "calibrate", "uncertainty_report"):
-            rows, known = self._rows_used, self._targets() >= 0
-            if kwargs.get("rows") is not None:
-                rows, known = rows[kwargs["rows"]], known[kwargs["rows"]]
-            return [rows[known]]
+        if method == "calibrate":
+            return [self._labelled_of(kwargs.get("rows"))]
         return super().rows_asked(method, kwargs)
-
-    def _targets(self) -> np.ndarray:
-        """Class numbers of the attached rows; -1 where there is no label, or it is not known."""
-        labels = self._heads().labels
-        rows = self._rows_used
-        found = np.full(len(rows), -1, np.int64)
-        own = rows >= 0
-        encoded = labels.transform(self.table.frame[self._label()], party=self.site.name)
-        found[own] = encoded[rows[own]]
-        return found
-
-    def _likelihoods(self) -> np.ndarray | None:
-        """How likely what is said of each row is under each class, where labels are corrected."""
-        belief = self._belief()
-        if belief is None:
-            return None
-        return belief.of(self._heads().labels.classes_)[self._rows_used]
 
     def _known_of(self, rows: np.ndarray) -> np.ndarray:
         """What is known of the classes of rows: their numbers [n], or likelihoods [n, K]."""
         found = self._likelihoods()
         return self._targets()[rows] if found is None else found[rows]
 
-    def _label(self) -> str:
-        part = new_part(self.site, self.model).heads
-        return self._label_column(part.labels if part is not None else None)
+    def _state(self) -> dict[str, Any]:
+        return super()._state() | {"pseudo": self._part_top().pseudo}
 
-    def _heads(self) -> HeadsPart:
-        part = self._part().heads
-        if part is None:
-            raise DataError("holds no heads", party=self.site.name, mend="fit the model first")
-        return part
-
-    # ------------------------------------------------------------------ checkpoints
-
-    @exposed(kind="control")
-    def save_checkpoint(self, path: str, epoch: int) -> None:
-        state = self.half.checkpoint() | {
-            "targets": self.half.targets,
-            "watch": self.watch.to_wire(),
-            "pseudo": self._heads().pseudo,
-            "unseen": self.half.unseen,
-        }
-        write_file(self._checkpoint(path, epoch), state)
-        self._checkpoint(path, epoch - 2).unlink(missing_ok=True)
-
-    @exposed(kind="control")
-    def load_checkpoint(self, path: str, epoch: int) -> None:
-        saved = read_file(self._checkpoint(path, epoch), self.site.name)
-        self.half.restore(saved)
-        self.half.targets = saved["targets"].to(self.device)
-        self.watch.take(saved["watch"])
-        self._heads().pseudo = saved["pseudo"]
-        if saved["unseen"] is not None:
-            self.half.unseen = saved["unseen"].to(self.device)
+    def _restore(self, saved: Mapping[str, Any]) -> None:
+        super()._restore(saved)
+        self._part_top().pseudo = saved["pseudo"]

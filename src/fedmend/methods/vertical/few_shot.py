@@ -17,7 +17,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -31,20 +31,18 @@ from fedmend._parameters import POSITIVE_SHARE, Rules, at_least, parameters
 from fedmend.errors import DataError
 from fedmend.federation import Each, exposed
 from fedmend.federation.bound import declare
-from fedmend.federation.randomness import begin
 from fedmend.federation.rows import Asked
-from fedmend.learn.nets import Bottom, initialise, mlp, seed_dropout
-from fedmend.learn.optim import FlatOptimizer
+from fedmend.learn.augment import Weak
+from fedmend.learn.nets import Bottom, initialise, mlp
 from fedmend.methods.network import SplitEstimator
+from fedmend.methods.vertical.local import LocalTrainer, RowViews
 from fedmend.split.config import Settings, SplitConfig
-from fedmend.split.features import BatchOrder, Segments
-from fedmend.split.halves import _gradient, one_cycle
-from fedmend.split.parts import Part, part_of
-from fedmend.split.session import Session, epoch_seed, tell_labels
-from fedmend.split.sides import Sides
-from fedmend.split.training import Progress, SplitNetwork
-from fedmend.split.views import RowViews
-from fedmend.split.workers import BottomWorker, SplitWorker, TopWorker
+from fedmend.split.features import Segments
+from fedmend.split.imputed import ImputedEmbeddings
+from fedmend.split.models import TopModel, gradient_of
+from fedmend.split.parts import Part
+from fedmend.split.training import PREDICT_ROWS, Progress, Session, SplitNetwork
+from fedmend.split.workers import BottomWorker, SplitWorker, TopWorker, row_numbers
 
 __all__ = ["FewShotVFL"]
 
@@ -54,91 +52,63 @@ STRIDE = 50
 """Updates at the parties between two reports of progress."""
 
 
-@dataclass(frozen=True)
-class LocalTraining:
-    """How a party trains alone.
-
-    steps: updates in one round. labelled, unlabelled: rows a batch. threshold: how sure a row's
-    weak view must be. corruption: share of a table row's cells replaced in its strong view.
-    """
-
-    steps: int = 1000
-    labelled: int = 64
-    unlabelled: int = 256
-    threshold: float = 0.95
-    corruption: float = 0.6
-
-
 # ---------------------------------------------------------------------------------- feature party
 
 
-class LocalLearner:
-    """A bottom with a head of its own (thrown away later), on labelled and unlabelled rows."""
+class LocalLearner(LocalTrainer):
+    """A bottom with a head of its own (thrown away later), on labelled and unlabelled rows.
+
+    how: steps (updates in one round), labelled, unlabelled (rows a batch), threshold (how sure a
+    row's weak view must be).
+    """
 
     def __init__(
         self,
         bottom: Bottom,
         views: RowViews,
         classes: int,
-        how: LocalTraining,
+        how: Mapping[str, Any],
         settings: Settings,
     ) -> None:
-        device = views.features.numeric.device
-        self.bottom = bottom.to(device, settings.dtype)
-        self.views = views
-        seed_dropout(self.bottom, views.on_device)
+        super().__init__(bottom, mlp(bottom.spec.out, (), classes), views, settings, how["steps"])
         self.how = how
-        self.settings = settings
-        self.device = device
-        head: Any = initialise(mlp(bottom.spec.out, (), classes), views.generator)
-        self.head = head.to(device, settings.dtype)
-        parameters = [*self.bottom.parameters(), *self.head.parameters()]
-        self.optimizer = FlatOptimizer(parameters, settings.optimizer, aligned=True)
 
     def start(self, labelled: np.ndarray, labels: np.ndarray, unlabelled: np.ndarray) -> None:
         """Take these rows, and be ready for a round's updates."""
         self._labelled, self._unlabelled = labelled, unlabelled
         self._labels = torch.from_numpy(labels).to(self.device)
         # Whoever has labels for all rows fills the batch with them.
-        size = self.how.labelled + (0 if len(unlabelled) else self.how.unlabelled)
+        size = self.how["labelled"] + (0 if len(unlabelled) else self.how["unlabelled"])
         self._known = _Endless(labelled, size, self.views.generator)
-        self._others = _Endless(unlabelled, self.how.unlabelled, self.views.generator)
+        self._others = _Endless(unlabelled, self.how["unlabelled"], self.views.generator)
         self._used = torch.ones((), device=self.device)
-        self._step = 0
 
     def advance(self, updates: int) -> float:
         """Some of the round's updates; the share of unlabelled rows used in the last ones."""
         self.bottom.train()
-        for _ in range(min(updates, self.how.steps - self._step)):
+        for _ in range(min(updates, self.steps - self.done)):
             at = self._known.next()
             rows = torch.from_numpy(self._labelled[at]).to(self.device)
             more = torch.from_numpy(self._unlabelled[self._others.next()]).to(self.device)
             labels = self._labels[torch.from_numpy(at).to(self.device)]
-            self.optimizer.zero_grad()
-            with self.settings.autocast(self.device):
-                loss, share = self._loss(rows, labels, more)
-            loss.backward()
-            if self.settings.schedule == "one-cycle":
-                self.optimizer.scale = one_cycle((self._step + 0.5) / self.how.steps)
-            self.optimizer.step()
-            self._used.lerp_(share, 0.05)
-            self._step += 1
+            self.update(self._loss, rows, labels, more)
         return float(self._used)
 
-    def _loss(self, rows: Tensor, labels: Tensor, unlabelled: Tensor) -> tuple[Tensor, Tensor]:
+    def _loss(self, rows: Tensor, labels: Tensor, unlabelled: Tensor) -> Tensor:
         outputs = self._head(self.views.weak(rows))
         loss = F.cross_entropy(outputs.float(), labels)
         if not len(unlabelled):
-            return loss, torch.zeros((), device=self.device)
+            self._used.lerp_(torch.zeros_like(self._used), 0.05)
+            return loss
         with torch.no_grad():
             sure, target = self._head(self.views.weak(unlabelled)).float().softmax(1).max(1)
         strong = self._head(self.views.strong(unlabelled)).float()
-        join = (sure >= self.how.threshold).float()
-        pseudo = (F.cross_entropy(strong, target, reduction="none") * join).mean()
-        return loss + pseudo, join.mean()
+        join = (sure >= self.how["threshold"]).float()
+        self._used.lerp_(join.mean(), 0.05)
+        return loss + (F.cross_entropy(strong, target, reduction="none") * join).mean()
 
     def _head(self, batch: Any) -> Tensor:
-        return self.head(torch.relu(self.bottom(batch)))
+        return self.helper(torch.relu(self.bottom(batch)))
 
 
 class _Endless:
@@ -162,7 +132,7 @@ class GradientWorker(BottomWorker):
     @exposed(kind="control", takes={"gradient": "gradient"})
     def take_gradient(self, gradient: Tensor) -> None:
         """Keep the gradient of the aligned rows' embeddings [n, d], to learn from it alone."""
-        part_of(self.site, self.model).gradient = gradient
+        self._part().gradient = gradient
 
 
 class LocalWorker(SplitWorker):
@@ -176,8 +146,8 @@ class LocalWorker(SplitWorker):
 
         known: the numbers of the aligned rows that have a label, None where all have.
         """
-        own, part = SplitConfig.from_wire(config), part_of(self.site, self.model)
-        how, bottom = LocalTraining(**own.options["local"]), part.own_bottom(self.site.name)
+        own, part = SplitConfig.from_wire(config), self._part()
+        how, bottom = own.options["local"], part.own_bottom(self.site.name)
         gradient, part.gradient = part.gradient, None
         if gradient is None:
             labelled, labels = self._true_classes(part)
@@ -188,7 +158,7 @@ class LocalWorker(SplitWorker):
         cpu, on_device = (
             self.site.torch_generator(f"local {seed}", where) for where in ("cpu", self.device)
         )
-        views = RowViews(features, cpu, on_device, how.corruption)
+        views = RowViews(features, cpu, on_device, how["corruption"])
         self.learner = LocalLearner(bottom.module, views, classes, how, own.settings)
         self.learner.start(labelled, labels, unlabelled)
 
@@ -221,6 +191,22 @@ class LocalWorker(SplitWorker):
 # ---------------------------------------------------------------------------------- label party
 
 
+class HeadModel(TopModel):
+    """A top that trains on embeddings of all rows that it was sent once (`held`)."""
+
+    held: dict[str, Tensor]
+
+    def _outputs(
+        self, embeddings: Mapping[str, Tensor], numbers: Tensor, draws: Weak | None = None
+    ) -> Tensor:
+        return self._top_of({name: each[numbers] for name, each in self.held.items()})
+
+    @torch.no_grad()
+    def loss_on(self, numbers: Tensor) -> float:
+        self.module.eval()
+        return float(self._loss_of(self._outputs({}, numbers), numbers))
+
+
 class HeadWorker(TopWorker):
     """The label party, with a top that trains on embeddings it was sent once."""
 
@@ -229,28 +215,22 @@ class HeadWorker(TopWorker):
     @exposed(kind="control", takes={"embeddings": "embedding"})
     def hold(self, embeddings: dict[str, Tensor]) -> None:
         """Keep the embeddings of all rows, and compute this party's own."""
-        half = self.half
-        held = {
-            name: value.to(half.device, half.settings.dtype) for name, value in embeddings.items()
-        }
-        if half.own is not None:
-            half.module.eval()
-            numbers = torch.arange(len(self._rows_used), device=half.device)
-            with torch.no_grad(), half.settings.autocast(half.device):
-                pieces = [half._own_embedding(chunk) for chunk in numbers.split(4096)]
-            held[half.own] = torch.cat(pieces).to(half.settings.dtype)
-        self._held = [held[name] for name in half.names]
+        names, pieces = self.trained.names, []
+        for start in range(0, len(self._rows_used), PREDICT_ROWS):
+            some = {name: each[start : start + PREDICT_ROWS] for name, each in embeddings.items()}
+            end = min(start + PREDICT_ROWS, len(self._rows_used))
+            numbers = torch.arange(start, end, device=self.device)
+            pieces.append(self.trained.embedded(some, numbers, names))
+        self._held = {name: torch.cat([each[name] for each in pieces]) for name in names}
 
     @exposed(kind="gradient")
     def feature_gradients(self) -> dict[str, Tensor]:
         """The gradient of every row's loss by the embeddings that came in; 0 without a label."""
-        half = self.half
-        leaves = [value.detach().requires_grad_() for value in self._held]
-        assert half.targets is not None
-        outputs = half._top(leaves).float()
-        F.cross_entropy(outputs, half.targets, reduction="sum", ignore_index=-1).backward()
-        named = zip(half.names, leaves, strict=True)
-        return {name: _gradient(leaf) for name, leaf in named if name != half.own}
+        model = self.trained
+        leaves = {name: each.detach().requires_grad_() for name, each in self._held.items()}
+        outputs = model.top(list(leaves.values())).float()
+        F.cross_entropy(outputs, model.targets, reduction="sum", ignore_index=-1).backward()
+        return {name: gradient_of(leaf) for name, leaf in leaves.items() if name != model.own}
 
     @exposed(kind="control")
     def new_head(self, seed: int, number: int) -> None:
@@ -261,37 +241,25 @@ class HeadWorker(TopWorker):
         top.module.load_state_dict(
             {key: value.to(self.device) for key, value in fresh.state_dict().items()}
         )
-        self._optimizer = FlatOptimizer(
-            list(top.module.parameters()), self.half.settings.optimizer, aligned=True
-        )
-        self._best: tuple[float, dict[str, Tensor]] | None = None
+        settings = replace(self.trained.settings, schedule="constant", augment="none")
+        self._head = HeadModel(top.module, settings, self.device, names=top.names)
+        self._head.held, self._head.targets = self._held, self.trained.targets
+        self._least = float("inf")
 
     @exposed(kind="statistic")
     def head_epoch(self, train: np.ndarray, validation: np.ndarray, seed: int) -> dict[str, float]:
         """One pass over the held embeddings; training and validation loss."""
-        half, top = self.half, self._part_top().module
-        assert half.targets is not None
-        order = BatchOrder(train, half.settings.batch_size, half.device)
-        order.start(self.site.own_seed(seed, "order of rows"))
-        begin(half._dropout, self._dropout_seed(seed))
-        top.train()
-        total = torch.zeros((), device=half.device)
-        for size in order.sizes:
-            rows = order.next()
-            self._optimizer.zero_grad()
-            loss = self._head_loss(rows)
-            loss.backward()
-            self._optimizer.step()
-            total += loss.detach() * size
-        scores = {"loss": float(total) / max(1, len(train))}
+        head = self._head
+        head.set_order(train)
+        head.start_epoch(self.site.own_seed(seed, "order of rows"), self._dropout_seed(seed))
+        for _ in head.order.sizes:
+            head.step({})
+        scores = {"loss": head.take_loss()}
         if len(validation):
-            top.eval()
-            with torch.no_grad():
-                rows = torch.from_numpy(validation).to(half.device)
-                scores["val_log_loss"] = float(self._head_loss(rows))
-            if self._best is None or scores["val_log_loss"] < self._best[0]:
-                weights = {key: value.clone() for key, value in top.state_dict().items()}
-                self._best = (scores["val_log_loss"], weights)
+            scores["val_log_loss"] = head.loss_on(row_numbers(validation, self.device))
+            if scores["val_log_loss"] < self._least:
+                self._least = scores["val_log_loss"]
+                head.keep_best()
         return scores
 
     def rows_asked(self, method: str, kwargs: Mapping[str, Any]) -> list[Asked]:
@@ -300,30 +268,20 @@ class HeadWorker(TopWorker):
         return super().rows_asked(method, kwargs)
 
     @exposed(kind="control")
-    def finish_head(self) -> None:
-        """Go back to the weights that did best on the held-out rows."""
-        if self._best is not None:
-            self._part_top().module.load_state_dict(self._best[1])
-
-    @exposed(kind="control")
-    def learn_held_sides(self, rows: np.ndarray) -> None:
-        """What to expect of a party that does not know a row, from these of the held ones."""
-        at = torch.from_numpy(rows).to(self.half.device)
-        named = zip(self.half.names, self._held, strict=True)
-        self._part_top().sides = Sides.of({name: each[at] for name, each in named})
-
-    def _head_loss(self, rows: Tensor) -> Tensor:
-        assert self.half.targets is not None
-        pieces = [value.index_select(0, rows) for value in self._held]
-        outputs = self._part_top().module(pieces).float()
-        return F.cross_entropy(outputs, self.half.targets.index_select(0, rows))
+    def finish_head(self, rows: np.ndarray) -> None:
+        """Go back to the weights that did best on the held-out rows; learn from these of the held
+        rows what to expect of a party that does not know a row."""
+        self._head.restore_best()
+        at = row_numbers(rows, self.device)
+        seen = {name: each[at] for name, each in self._held.items()}
+        self._part_top().imputed = ImputedEmbeddings.of(seen)
 
 
 # ---------------------------------------------------------------------------------- coordinator
 
 
 class FewShotNetwork(SplitNetwork):
-    """The coordinator's half: rounds of exchange, local training, exchange, head."""
+    """The coordinator: rounds of exchange, local training, exchange, head."""
 
     bottom_worker = GradientWorker
     top_worker = HeadWorker
@@ -354,8 +312,7 @@ class FewShotNetwork(SplitNetwork):
                 self._round(number, rounds, session, progress)
             self._send_up(session)
             self._head(session, rounds + 1, progress)
-            session.top.learn_held_sides(session.train)
-            self.has_sides = True
+            self.has_imputed = True
         return self
 
     def _send_up(self, session: Session) -> None:
@@ -368,10 +325,10 @@ class FewShotNetwork(SplitNetwork):
             self._head(session, number, None)
         session.bottoms.take_gradient(Each(session.top.feature_gradients()))
         total = int(self.config.options["local"]["steps"])
-        seed = epoch_seed(self.fed.seed, self.config.seed, number)
+        seed = session.seed_of(number)
         with self.fed.workers(LocalWorker, parties=self.parties, model=self.model) as group:
             if self.label_party in self.parties:
-                tell_labels(self, group[self.label_party])
+                session.report_labels(group[self.label_party])
             known = session.top.labelled()
             group.begin(self.config.to_wire(), len(self.classes), seed, known)
             for done in range(0, total, STRIDE):
@@ -398,7 +355,7 @@ class FewShotNetwork(SplitNetwork):
                 best, self.best_epoch = now, epoch
             if patience is not None and waited >= patience:
                 break
-        session.top.finish_head()
+        session.top.finish_head(session.train)
 
 
 @parameters
@@ -425,10 +382,14 @@ class FewShotVFL(SplitEstimator):
 
     def _options(self) -> dict[str, Any]:
         labelled = max(2, self.batch_size)
-        how = LocalTraining(
-            self.local_updates, labelled, 4 * labelled, self.threshold, self.corruption
-        )
-        return {"rounds": self.rounds, "local": dict(vars(how))}
+        how = {
+            "steps": self.local_updates,
+            "labelled": labelled,
+            "unlabelled": 4 * labelled,
+            "threshold": self.threshold,
+            "corruption": self.corruption,
+        }
+        return {"rounds": self.rounds, "local": how}
 
 
 declare("few-shot-vfl", LocalWorker, GradientWorker, HeadWorker)

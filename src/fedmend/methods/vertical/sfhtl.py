@@ -178,6 +178,7 @@ class SFHTL(SplitEstimator):
                 "kind": "autoencoder",
                 "epochs": self.pretrain_epochs,
                 "batch_size": max(2, self.batch_size),
+                "corruption": 0.6,
             },
         }
 

@@ -12,7 +12,7 @@ Only the mean loss of an epoch leaves a party.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import numpy as np
@@ -23,36 +23,18 @@ from torch.nn import functional as F
 from fedmend._parameters import NOT_NEGATIVE, POSITIVE, POSITIVE_SHARE, Rules, at_least, parameters
 from fedmend.federation import exposed
 from fedmend.federation.bound import declare
-from fedmend.learn.nets import Batch, Bottom, initialise, mlp, seed_dropout
-from fedmend.learn.optim import FlatOptimizer
+from fedmend.learn.nets import Batch, Bottom, mlp
 from fedmend.methods.network import SplitEstimator
+from fedmend.methods.vertical.local import LocalTrainer, RowViews
 from fedmend.split.config import Settings, SplitConfig
-from fedmend.split.features import BatchOrder, Features
-from fedmend.split.halves import one_cycle
-from fedmend.split.parts import part_of
-from fedmend.split.session import Session, epoch_seed
-from fedmend.split.training import SplitNetwork
-from fedmend.split.views import RowViews
+from fedmend.split.features import BatchOrder
+from fedmend.split.training import Session, SplitNetwork, epoch_seed
 from fedmend.split.workers import BottomWorker, SplitWorker, TopWorker
 
 __all__ = ["SSLVFL"]
 
 SMALL_SIDE = 8
 """Images are restored at no more than so many pixels each way."""
-
-
-@dataclass(frozen=True)
-class Pretraining:
-    """How bottoms are pre-trained; `epochs` passes over a party's own rows.
-
-    temperature: of SimCLR's similarities. corruption: share of a table row's cells replaced.
-    """
-
-    kind: str = "simclr"
-    epochs: int = 20
-    batch_size: int = 256
-    temperature: float = 0.5
-    corruption: float = 0.6
 
 
 # ---------------------------------------------------------------------------------- at a party
@@ -108,67 +90,41 @@ def _small(shape: tuple[int, ...]) -> tuple[int, ...]:
     return (shape[0], min(SMALL_SIDE, shape[1]), min(SMALL_SIDE, shape[2]))
 
 
-class Pretrainer:
-    """One bottom and its helper (projection head or decoder) at a party, epoch by epoch."""
+class Pretrainer(LocalTrainer):
+    """One bottom and its projection head or decoder, epoch by epoch.
+
+    how: the kind, epochs, batch_size, temperature (of SimCLR's similarities).
+    """
 
     def __init__(
-        self,
-        bottom: Bottom,
-        features: Features,
-        how: Pretraining,
-        settings: Settings,
-        generator: torch.Generator,
-        on_device: torch.Generator,
+        self, bottom: Bottom, views: RowViews, settings: Settings, how: Mapping[str, Any]
     ) -> None:
-        device = features.numeric.device
-        self.bottom = bottom.to(device, settings.dtype)
-        self.how = how
-        self.settings = settings
-        seed_dropout(self.bottom, on_device)
-        self.views = RowViews(features, generator, on_device, how.corruption)
-        helper: nn.Module
-        if how.kind == "simclr":
-            helper = mlp(bottom.spec.out, (bottom.spec.out,), bottom.spec.out)
-        else:
-            helper = Decoder(bottom)
-        self.helper: Any = initialise(helper, generator).to(device, settings.dtype)
-        parameters = [*self.bottom.parameters(), *self.helper.parameters()]
-        self.optimizer = FlatOptimizer(parameters, settings.optimizer, aligned=True)
-        self.order = BatchOrder(np.arange(features.n_rows), how.batch_size, device)
-        self._steps = 0
+        features, out = views.features, bottom.spec.out
+        self.order = BatchOrder(
+            np.arange(features.n_rows), how["batch_size"], features.numeric.device
+        )
+        self.temperature = how["temperature"] if how["kind"] == "simclr" else None
+        helper = Decoder(bottom) if self.temperature is None else mlp(out, (out,), out)
+        super().__init__(bottom, helper, views, settings, how["epochs"] * len(self.order.sizes))
 
     def epoch(self, seed: int) -> float:
+        """One pass over the rows; the mean loss."""
         self.bottom.train()
         self.order.start(seed)
-        device = self.order.device
-        total = torch.zeros((), device=device)
-        for _ in self.order.sizes:
-            numbers = self.order.next()
-            self.optimizer.zero_grad()
-            with self.settings.autocast(device):
-                loss = self._loss(numbers)
-            loss.backward()
-            self._step()
-            total += loss.detach() * len(numbers)
+        total = torch.zeros((), device=self.device)
+        for size in self.order.sizes:
+            total += self.update(self._loss, self.order.next()) * size
         return float(total) / max(1, len(self.order.rows))
 
     def _loss(self, numbers: Tensor) -> Tensor:
-        if self.how.kind == "autoencoder":
-            return self.helper.loss(
-                self.bottom(self.views.weak(numbers)), self.views.plain(numbers)
-            )
-        has_images = any(block.dim() == 4 for block in self.views.features.blocks)
-        one = self.views.strong(numbers) if has_images else self.views.plain(numbers)
-        other = self.views.strong(numbers)
+        views = self.views
+        if self.temperature is None:
+            return self.helper.loss(self.bottom(views.weak(numbers)), views.plain(numbers))
+        has_images = any(block.dim() == 4 for block in views.features.blocks)
+        one = views.strong(numbers) if has_images else views.plain(numbers)
+        other = views.strong(numbers)
         first, second = (self.helper(torch.relu(self.bottom(view))) for view in (one, other))
-        return nt_xent(first, second, self.how.temperature)
-
-    def _step(self) -> None:
-        total = self.how.epochs * len(self.order.sizes)
-        if self.settings.schedule == "one-cycle":
-            self.optimizer.scale = one_cycle((self._steps + 0.5) / total)
-        self._steps += 1
-        self.optimizer.step()
+        return nt_xent(first, second, self.temperature)
 
 
 class PretrainWorker(SplitWorker):
@@ -177,12 +133,14 @@ class PretrainWorker(SplitWorker):
     @exposed(kind="control")
     def begin(self, config: dict[str, Any]) -> None:
         own = SplitConfig.from_wire(config)
-        part = part_of(self.site, self.model).own_bottom(self.site.name)
+        part, how = self._part().own_bottom(self.site.name), own.options["pretraining"]
         features = self._features(part, np.arange(len(self.table)), own.settings)
         purpose = f"pretraining {own.seed}"
-        streams = [self.site.torch_generator(purpose, where) for where in ("cpu", self.device)]
-        how = Pretraining(**own.options["pretraining"])
-        self.trainer = Pretrainer(part.module, features, how, own.settings, *streams)
+        cpu, on_device = (
+            self.site.torch_generator(purpose, where) for where in ("cpu", self.device)
+        )
+        views = RowViews(features, cpu, on_device, how["corruption"])
+        self.trainer = Pretrainer(part.module, views, own.settings, how)
 
     @exposed(kind="statistic")
     def epoch(self, seed: int) -> float:
@@ -245,10 +203,14 @@ class SSLVFL(SplitEstimator):
     }
 
     def _options(self) -> dict[str, Any]:
-        how = Pretraining(
-            "simclr", self.pretrain_epochs, self.pretrain_batch, self.temperature, self.corruption
-        )
-        return {"pretraining": dict(vars(how))}
+        how = {
+            "kind": "simclr",
+            "epochs": self.pretrain_epochs,
+            "batch_size": self.pretrain_batch,
+            "temperature": self.temperature,
+            "corruption": self.corruption,
+        }
+        return {"pretraining": how}
 
 
 declare("ssl-vfl", PretrainWorker, BottomWorker, TopWorker)

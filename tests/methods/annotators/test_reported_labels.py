@@ -19,23 +19,17 @@ from fedmend.flow import execute, plan_of
 from fedmend.flow.config import load_config
 from fedmend.learn import metrics
 from fedmend.methods.annotators.inc import InC
-from fedmend.methods.risa.heads import Objective
-from fedmend.split.belief import Belief, keep_belief
-from fedmend.split.label_dp import ToldLabels, ask_for_noise
+from fedmend.methods.risa.network import Objective
+from fedmend.split.labels import LabelLikelihood, ReportedLabels, ask_for_noise, keep_likelihood
 from fedmend.split.workers import TopWorker
 
 pytestmark = pytest.mark.usefixtures("steady_draws")
 Make = Callable[..., Any]
 QUICK: dict[str, Any] = {"epochs": 2, "bottom": (), "embedding": 4, "top": ()}
-EVERY = {
+EVERY: dict[str, dict[str, Any]] = {
     "VFL": {},
-    "LocalVFL": {},
-    "Local": {},
-    "RandomMatch": {},
-    "AbsentPartner": {},
     "FedCVT": {},
     "SFHTL": {"pretrain_epochs": 1},
-    "SSLVFL": {"pretrain_epochs": 1},
     "FewShotVFL": {"local_updates": 4, "rounds": 1},
     "RISA": {"members": 2},
 }
@@ -131,7 +125,9 @@ def test_corrected_labels_are_drawn_apart_and_both_are_on_the_account(make_fed: 
     table = site.tables["train"]
     other = table.with_columns({"y": table.y.map(TURNED)})
     site.tables["train-corrected"] = other
-    keep_belief(site, "train-corrected", Belief(("no", "yes"), np.ones((len(table), 2))))
+    keep_likelihood(
+        site, "train-corrected", LabelLikelihood(("no", "yes"), np.ones((len(table), 2)))
+    )
     ask_for_noise(site, "train", 1.0, by="a test")
     corrected = told_of(fed, dataset="train-corrected")
     assert 0.6 < (corrected == other.y.to_numpy()).mean() < 0.9
@@ -140,13 +136,13 @@ def test_corrected_labels_are_drawn_apart_and_both_are_on_the_account(make_fed: 
     site.tables["made"] = made
     site.labels.settle("made", made)
     assert site.table_of("made") is made
-    assert ToldLabels.of(site, "made") is None
+    assert ReportedLabels.of(site, "made") is None
     site.tables["made"] = made.take(np.arange(20))
     assert told_of(fed, dataset="made").tolist() == told_of(fed)[:20].tolist()
     assert site.labels.spent("y") == 2.0
 
 
-@pytest.mark.parametrize("secure", ["none", "masks"])
+@pytest.mark.parametrize("secure", ["masks"])
 def test_parties_of_the_same_columns_tell_theirs(make_frame: Make, secure: str) -> None:
     tables = {
         name: fm.Table.from_frame(make_frame(150, seed=number), label="y")
@@ -310,9 +306,9 @@ def test_a_worker_that_was_told_has_no_other_table(make_fed: Make) -> None:
     assert account["kept"] == pytest.approx(math.exp(0.5) / (math.exp(0.5) + 1))
     told = worker.table.y.to_numpy()
     assert (told != site.tables["train"].y.to_numpy()).any()
-    belief = worker._belief()
-    assert belief is not None
-    likely = belief.of(["no", "yes"])
+    found = worker._label_likelihood()
+    assert found is not None
+    likely = found.of(["no", "yes"])
     np.testing.assert_array_equal(likely.argmax(1), (told == "yes").astype(int))
     assert likely.min() == pytest.approx(math.exp(-0.5))
 

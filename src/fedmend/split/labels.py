@@ -1,7 +1,18 @@
-"""Learning from labels that are known through randomised response (`federation.labels`).
+"""What a party knows of its labels and completed cells, where they are not simply true.
 
-The noise is known, so the loss is that of what was told (forward correction), expertise is read
-through it, and scores are estimates of those by true labels (`learn.metrics`).
+A method that corrects labels leaves with each row how likely what was said of it is, were the row
+of each class. Training makes the sayings likely, not the one corrected label: with p the model's
+probabilities and L these likelihoods a row's loss is -log sum p_y L_y. A row that all agree on
+counts as an ordinary label does, one of which nobody is sure says little, and what the columns say
+of the label is left to the model that is trained to find out. (A corrected probability already
+contains what the columns of those who corrected say; a model that learns it learns their model.)
+One label that is certain is L = 1 for its class and 0 for others, and the loss is cross-entropy.
+
+Labels that are known through randomised response (`federation.labels`) have such likelihoods too:
+their noise is known, so the loss is that of what was reported (forward correction), expertise is
+read through it, and scores are estimates of those by true labels (`learn.metrics`).
+
+A method that completes rows leaves with each cell how far it deserves trust.
 """
 
 from __future__ import annotations
@@ -12,13 +23,121 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from fedmend.data.labels import LabelEncoder
 from fedmend.data.table import Table
 from fedmend.errors import DataError, PrivacyWarning
 from fedmend.federation.labels import Noise, relabelled, respond, response_matrix
 from fedmend.federation.site import Site
-from fedmend.split.belief import Belief
+
+__all__ = [
+    "LabelLikelihood",
+    "ReportedLabels",
+    "account_of",
+    "ask_for_noise",
+    "cell_confidence",
+    "expected",
+    "in_words",
+    "keep_confidence",
+    "keep_likelihood",
+    "label_likelihood",
+    "label_loss",
+    "row_confidence",
+    "warn_of_noise",
+    "with_reported_labels",
+    "without_response",
+]
+
+_LABELS = "learn.label_belief"
+_CELLS = "learn.cell_confidence"
+
+
+# ---------------------------------------------------------------------------------- labels
+
+
+@dataclass(frozen=True)
+class LabelLikelihood:
+    """How likely what is said of each row is under each class, up to a factor of the row's own.
+
+    **Shape** likelihood [rows of the table, classes].
+    """
+
+    classes: tuple[Any, ...]
+    likelihood: np.ndarray
+
+    def of(self, classes: Sequence[Any]) -> np.ndarray:
+        """For a model of these classes, the largest of each row 1. **Shape** [rows, classes].
+
+        Of a row that belongs to none of them nothing is known.
+        """
+        place = {value: number for number, value in enumerate(self.classes)}
+        found = np.zeros((len(self.likelihood), len(classes)))
+        for number, value in enumerate(classes):
+            if value in place:
+                found[:, number] = self.likelihood[:, place[value]]
+        largest = found.max(1, keepdims=True)
+        return np.where(largest > 0, found / np.where(largest > 0, largest, 1.0), 1.0)
+
+
+def keep_likelihood(site: Site, dataset: str, found: LabelLikelihood) -> None:
+    """At the party: note how likely the labels of a table are under each class."""
+    site.labels.corrected(dataset)
+    site.state.setdefault(_LABELS, {})[dataset] = found
+
+
+def label_likelihood(site: Site, dataset: str) -> LabelLikelihood | None:
+    """At the party: what was noted of a corrected table's labels; None for other tables."""
+    found = site.state.get(_LABELS, {}).get(dataset)
+    return found if isinstance(found, LabelLikelihood) else None
+
+
+def label_loss(logits: Tensor, targets: Tensor) -> Tensor:
+    """The loss of each row: of class numbers [n], or of likelihoods [n, C]. **Shape** [n].
+
+    >>> logits = torch.tensor([[0.0, 0.0], [0.0, 0.0]])
+    >>> label_loss(logits, torch.tensor([[0.0, 1.0], [1.0, 1.0]])).exp()
+    tensor([2., 1.])
+    """
+    if not targets.is_floating_point():
+        return torch.nn.functional.cross_entropy(logits, targets, reduction="none")
+    return -(logits.log_softmax(-1) + targets.log()).logsumexp(-1)
+
+
+def expected(log_p: Tensor, likelihood: Tensor) -> Tensor:
+    """What a row's class is, given the model and what was said: p L over its sum. [..., C]
+
+    Cross-entropy with these as fixed targets has the gradient of `label_loss` (the E of EM).
+    """
+    return (log_p + likelihood.log()).softmax(-1)
+
+
+# ---------------------------------------------------------------------------------- cells
+
+
+def keep_confidence(site: Site, dataset: str, confidence: Mapping[str, np.ndarray]) -> None:
+    """At the party: note how far each cell of a table is trusted, per column **Shape** [rows]."""
+    site.state.setdefault(_CELLS, {})[dataset] = dict(confidence)
+
+
+def cell_confidence(site: Site, dataset: str) -> dict[str, np.ndarray] | None:
+    """At the party: per column of a completed table how far each cell is trusted, 0 to 1.
+
+    **Shape** [rows of the table] each; 1 where the value was observed, 0 where there is none or
+    where it says nothing about the row. None for tables without completed rows.
+    """
+    found = site.state.get(_CELLS, {}).get(dataset)
+    return None if found is None else dict(found)
+
+
+def row_confidence(site: Site, dataset: str) -> np.ndarray | None:
+    """The mean of `cell_confidence` over the columns. **Shape** [rows of the table]."""
+    cells = cell_confidence(site, dataset)
+    return np.mean(list(cells.values()), axis=0) if cells else None
+
+
+# ---------------------------------------------------------------------------------- reported labels
 
 
 def without_response(matrix: np.ndarray, epsilon: float) -> np.ndarray:
@@ -28,15 +147,15 @@ def without_response(matrix: np.ndarray, epsilon: float) -> np.ndarray:
     return own / own.sum(1, keepdims=True)
 
 
-def with_told_labels(table: Table, epsilon: float, party: str | None = None) -> Table:
+def with_reported_labels(table: Table, epsilon: float, party: str | None = None) -> Table:
     """The table with every label drawn through randomised response, for a party that acts alone.
 
     Whatever is trained on it, and whatever anybody infers from that, is ε-differentially private
     in each label. Draw once and keep the table: another draw of the same labels costs ε again.
     """
     encoder = _classes_of(table, "auto", party)
-    told = respond(encoder.transform(table.y, party=party), epsilon, len(encoder.classes_))
-    return relabelled(table, str(table.label), encoder.classes_, told)
+    reported = respond(encoder.transform(table.y, party=party), epsilon, len(encoder.classes_))
+    return relabelled(table, str(table.label), encoder.classes_, reported)
 
 
 def _classes_of(table: Table, task: str, party: str | None) -> LabelEncoder:
@@ -51,9 +170,6 @@ def _classes_of(table: Table, task: str, party: str | None) -> LabelEncoder:
             mend="cut the numbers into classes first, or leave label_dp out",
         )
     return encoder
-
-
-# ---------------------------------------------------------------------------------- in training
 
 
 def ask_for_noise(
@@ -83,7 +199,7 @@ def ask_for_noise(
 
 
 def account(site: Site, column: str, noise: Noise) -> dict[str, float]:
-    """What may be told of it: ε, how often labels are as they are, ε of all runs and of this."""
+    """What may be known of it: ε, how often labels are as they are, ε of all runs and of this."""
     return {
         "epsilon": noise.epsilon,
         "kept": float(noise.response[0, 0]),
@@ -93,10 +209,10 @@ def account(site: Site, column: str, noise: Noise) -> dict[str, float]:
 
 
 @dataclass(frozen=True)
-class ToldLabels:
+class ReportedLabels:
     """What the workers of a training know of a party's labels, where that is not the labels.
 
-    numbers: told classes, -1 where there is no label. response: P(told | label) [C, C].
+    numbers: reported classes, -1 where there is no label. response: P(reported | label) [C, C].
     """
 
     classes: tuple[Any, ...]
@@ -105,7 +221,7 @@ class ToldLabels:
     account: dict[str, float]
 
     @classmethod
-    def of(cls, site: Site, scope: str) -> ToldLabels | None:
+    def of(cls, site: Site, scope: str) -> ReportedLabels | None:
         """At the party: its labels of a scope as workers see them; None where they are true."""
         table, dataset = site.table_of(scope), scope.partition("@")[0]
         noise = site.labels.noise(dataset, site.tables[dataset])
@@ -115,18 +231,18 @@ class ToldLabels:
         return cls(noise.classes, noise.numbers(table.y), noise.response, told)
 
     @property
-    def belief(self) -> Belief:
-        """How likely what was told of each row is under each class: the forward correction.
+    def likelihood(self) -> LabelLikelihood:
+        """How likely what was reported of each row is under each class: forward correction.
 
         (Patrini et al., "Making Deep Neural Networks Robust to Label Noise", CVPR 2017, with a
         noise that is known and not estimated.) A row without a label says nothing.
         """
         lines = np.vstack([self.response.T, np.ones(len(self.classes))])
-        return Belief(self.classes, lines[self.numbers])
+        return LabelLikelihood(self.classes, lines[self.numbers])
 
 
 def account_of(told: Mapping[str, Mapping[str, float]]) -> dict[str, Any]:
-    """The coordinator's account of labels told by parties; warns where they were told before.
+    """The coordinator's account of reported labels; warns where they were reported before.
 
     spent: by party the ε of all runs together; new: what of it this run has added.
     """
@@ -154,7 +270,7 @@ def in_words(account: Mapping[str, Any]) -> str:
     new = account.get("new", {})
     text = (
         f"{', '.join(spent)} let the training know labels through randomised response only, drawn "
-        f"once (label_dp = {epsilon:g}: each is told as it is with probability "
+        f"once (label_dp = {epsilon:g}: each is reported as it is with probability "
         f"{account['kept']:.2f})."
     )
     run = ", ".join(f"{party} ε = {each:g}" for party, each in new.items())
@@ -169,7 +285,7 @@ def warn_of_spending(epsilon: float, spent: Mapping[str, float]) -> None:
     if more:
         told = ", ".join(f"{party}: {each:g}" for party, each in more.items())
         warnings.warn(
-            f"labels are known with label_dp={epsilon:g}, and were told before with another ε. "
+            f"labels are known with label_dp={epsilon:g}, and were reported before with another ε. "
             f"Together that is ε = {told}. Mend: one label_dp for all trainings on the same "
             "labels, which are then drawn once",
             PrivacyWarning,

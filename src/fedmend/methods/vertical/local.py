@@ -1,4 +1,4 @@
-"""Random views of a party's own rows, for learning without labels.
+"""Training at a party alone, without the others: random views of its rows, and a trainer.
 
 Images: a weak view (flip, shift), and a strong one (contrast, colour, brightness, a hole) on top
 of it. Tables: cells replaced by those of other rows, column by column (SCARF: Bahri et al., 2022),
@@ -7,12 +7,20 @@ few of them in a weak view and many in a strong one.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from fedmend.learn.augment import draw_weak
-from fedmend.learn.nets import Batch
+from fedmend.learn.nets import Batch, Bottom, initialise, seed_dropout
+from fedmend.learn.optim import FlatOptimizer
+from fedmend.split.config import Settings
 from fedmend.split.features import PAD, Features, augmented
+from fedmend.split.models import one_cycle
+
+__all__ = ["LocalTrainer", "RowViews"]
 
 WEAK_CORRUPTION = 0.1
 
@@ -92,3 +100,34 @@ def jittered(images: Tensor, generator: torch.Generator) -> Tensor:
     rows = (torch.arange(height, device=device)[None, :, None] - top).abs() < max(1, height // 6)
     columns = (torch.arange(width, device=device)[None, None] - left).abs() < max(1, width // 4)
     return images * ~(rows & columns)[:, None]
+
+
+class LocalTrainer:
+    """A bottom and a helper beside it (a head or a decoder, thrown away later), at a party alone.
+
+    steps: of the whole training, over which a one-cycle schedule goes.
+    """
+
+    def __init__(
+        self, bottom: Bottom, helper: nn.Module, views: RowViews, settings: Settings, steps: int
+    ) -> None:
+        self.device = views.features.numeric.device
+        self.bottom = bottom.to(self.device, settings.dtype)
+        self.views, self.settings, self.steps = views, settings, steps
+        seed_dropout(self.bottom, views.on_device)
+        self.helper: Any = initialise(helper, views.generator).to(self.device, settings.dtype)
+        trained = [*self.bottom.parameters(), *self.helper.parameters()]
+        self._optimizer = FlatOptimizer(trained, settings.optimizer, aligned=True)
+        self.done = 0
+
+    def update(self, loss: Callable[..., Tensor], *given: Any) -> Tensor:
+        """One step down the loss of what is given; returns it."""
+        self._optimizer.zero_grad()
+        with self.settings.autocast(self.device):
+            found = loss(*given)
+        found.backward()
+        if self.settings.schedule == "one-cycle":
+            self._optimizer.scale = one_cycle((self.done + 0.5) / self.steps)
+        self._optimizer.step()
+        self.done += 1
+        return found.detach()

@@ -1,11 +1,11 @@
-"""What stands in for a party that does not know a row: its embedding, as the others' suggest it.
+"""Imputed embeddings, for a party that does not know a row: as the others' suggest them.
 
 A top that was trained on aligned rows has met every party's embedding of them. Their mean and
 covariance say what an absent party's embedding would probably be, given those that are there: a
 normal distribution, whose draws are put through the top in turn. The mean of their outputs is the
 prediction, so that a row which depends on the absent party comes out undecided, not average.
 
-Tops that were trained with a fixed stand-in for an absent party go on with it (`fixed`).
+Tops that were trained with a fixed embedding of an absent party go on with it (`fixed`).
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ import numpy as np
 import torch
 from torch import Tensor
 
-__all__ = ["DRAWS", "MOST_ROWS", "Sides"]
+__all__ = ["ROWS_TO_LEARN", "ImputedEmbeddings"]
 
 DRAWS = 16
-MOST_ROWS = 8192
+ROWS_TO_LEARN = 8192
 # Ridges tried, as multiples of the mean variance of what is known.
 RIDGES = tuple(10.0**power for power in np.arange(-3.0, 2.5, 0.5))
 
 
 @dataclass
-class Sides:
+class ImputedEmbeddings:
     """Mean [d] and covariance [d, d] of all embeddings side by side, parties in the top's order.
 
-    ridges: how far a party's embedding alone is believed to speak of the others', by
-    leave-one-out. fixed: embeddings that stand in for a party, whatever the others say.
+    ridges: how far a party's embedding alone is taken to speak of the others', by
+    leave-one-out. fixed: embeddings imputed for a party whatever the others say.
     """
 
     names: list[str]
@@ -44,7 +44,7 @@ class Sides:
     @classmethod
     def of(
         cls, embeddings: Mapping[str, Tensor], fixed: Mapping[str, Tensor] | None = None
-    ) -> Sides:
+    ) -> ImputedEmbeddings:
         """From embeddings [n, d] of the same rows at every party."""
         names = list(embeddings)
         joined = torch.cat([embeddings[name].double().cpu() for name in names], 1)
@@ -113,28 +113,12 @@ class Sides:
             [np.arange(ends[i], ends[i + 1]) for i, name in enumerate(self.names) if name in names]
         )
 
-    # ------------------------------------------------------------------ keeping
-
     def to_wire(self) -> dict[str, Any]:
-        return {
-            "names": self.names,
-            "widths": self.widths,
-            "mean": self.mean,
-            "covariance": self.covariance,
-            "ridges": self.ridges,
-            "fixed": self.fixed,
-        }
+        return dict(vars(self))
 
     @classmethod
-    def from_wire(cls, saved: Mapping[str, Any]) -> Sides:
-        return cls(
-            list(saved["names"]),
-            [int(width) for width in saved["widths"]],
-            saved["mean"],
-            saved["covariance"],
-            dict(saved["ridges"]),
-            dict(saved["fixed"]),
-        )
+    def from_wire(cls, saved: Mapping[str, Any]) -> ImputedEmbeddings:
+        return cls(**saved)
 
 
 def _best_ridge(x: Tensor, y: Tensor) -> float:

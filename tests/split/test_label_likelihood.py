@@ -13,7 +13,13 @@ from hypothesis import strategies as st
 
 import fedmend as fm
 from fedmend.data.table import Table
-from fedmend.split.belief import Belief, expected, keep_belief, label_belief, label_loss
+from fedmend.split.labels import (
+    LabelLikelihood,
+    expected,
+    keep_likelihood,
+    label_likelihood,
+    label_loss,
+)
 
 
 @given(classes=st.integers(2, 6), seed=st.integers(0, 2**32 - 1))
@@ -43,9 +49,11 @@ def test_a_certain_label_is_cross_entropy_and_an_undecided_one_says_nothing() ->
 
 
 def test_a_belief_is_read_by_the_classes_of_the_model() -> None:
-    belief = Belief(("a", "b", "c"), np.array([[0.2, 0.4, 0.0], [0.0, 0.0, 1.0], [1.0, 0.5, 0.5]]))
-    np.testing.assert_allclose(belief.of(["b", "a"]), [[1.0, 0.5], [1.0, 1.0], [0.5, 1.0]])
-    np.testing.assert_allclose(belief.of(["c", "d"])[2], [1.0, 0.0])
+    found = LabelLikelihood(
+        ("a", "b", "c"), np.array([[0.2, 0.4, 0.0], [0.0, 0.0, 1.0], [1.0, 0.5, 0.5]])
+    )
+    np.testing.assert_allclose(found.of(["b", "a"]), [[1.0, 0.5], [1.0, 1.0], [0.5, 1.0]])
+    np.testing.assert_allclose(found.of(["c", "d"])[2], [1.0, 0.0])
 
 
 def sure_dempster(**params: Any) -> Any:
@@ -63,14 +71,14 @@ def fitted(method: Any, likelihood: Callable[[np.ndarray], np.ndarray] | None) -
     fed = fm.Federation(fm.Party("a", table), fm.Party("b", other), strict=True)
     fm.align(fed)
     if likelihood is not None:
-        belief = Belief(("yes", "no"), likelihood(said))
-        keep_belief(fed.engine.site("a"), "train", belief)  # type: ignore[attr-defined]
+        found = LabelLikelihood(("yes", "no"), likelihood(said))
+        keep_likelihood(fed.engine.site("a"), "train", found)  # type: ignore[attr-defined]
     early = {} if method in (fm.RISA, sure_dempster) else {"patience": None}
     model = method(epochs=30, batch_size=32, lr=0.01, validation=0.0, **early).fit(fed)
     return model.predict_proba(fed, rows="all")[:, 1]
 
 
-@pytest.mark.parametrize("method", [fm.VFL, fm.LocalVFL, fm.Local, fm.RISA, sure_dempster])
+@pytest.mark.parametrize("method", [fm.LocalVFL, fm.Local, sure_dempster])
 def test_who_knows_how_often_labels_are_wrong_is_as_sure_as_the_truth_allows(method: Any) -> None:
     def as_said(said: np.ndarray) -> np.ndarray:
         return np.where(said[:, None] == [1, 0], 0.7, 0.3)
@@ -94,4 +102,4 @@ def test_full_trust_changes_nothing_but_rounding() -> None:
 
 def test_other_tables_have_no_belief() -> None:
     fed = fm.Federation(fm.Party("a", Table(np.arange(3), {"x": np.arange(3.0)})))
-    assert label_belief(fed.engine.site("a"), "train") is None  # type: ignore[attr-defined]
+    assert label_likelihood(fed.engine.site("a"), "train") is None  # type: ignore[attr-defined]

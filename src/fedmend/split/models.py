@@ -1,6 +1,6 @@
 """The two models of a split network in training, in plain torch: no parties, no calls, no ledger.
 
-A bottom half turns rows into embeddings and takes gradients back; a top half turns embeddings
+A bottom model turns rows into embeddings and takes gradients back; a top model turns embeddings
 into a loss and gradients. One exchange per step: the gradient of step t arrives with the request
 for the embedding of step t+1. Chained together they do the same arithmetic as the network in one
 piece (the tests compare weights).
@@ -21,24 +21,25 @@ from fedmend.learn.augment import Weak
 from fedmend.learn.nets import Batch, Top, seed_dropout
 from fedmend.learn.optim import FlatOptimizer
 from fedmend.learn.recorded import EmbedStep, Recorded, can_record
-from fedmend.split.belief import label_loss
-from fedmend.split.config import Settings, resolve_device
-from fedmend.split.features import BatchOrder, Features
+from fedmend.split.config import Settings
+from fedmend.split.features import BatchOrder, Features, MixedOrder
+from fedmend.split.labels import label_loss
 
 __all__ = [
-    "BottomHalf",
-    "ServerTopHalf",
-    "Settings",
-    "TopHalf",
+    "BottomModel",
+    "Embedding",
+    "PartialBottom",
+    "ServerTopModel",
+    "TopModel",
+    "TrainedModel",
+    "gradient_of",
     "one_cycle",
-    "recorded_embedding",
-    "resolve_device",
     "soft_loss",
 ]
 
 
-class _Half:
-    """What both halves share: modules, an optimizer, best weights kept, checkpoints."""
+class TrainedModel:
+    """What both models share: modules, an optimizer, best weights kept, checkpoints."""
 
     order: BatchOrder
 
@@ -59,12 +60,12 @@ class _Half:
         )
 
     def walk(self, order: BatchOrder) -> int:
-        """Train in this order from now on."""
+        """Train in this order from now on; an optimizer that is there goes on."""
         self.order = order
-        self.optimizer = FlatOptimizer(
-            list(self.module.parameters()), self.settings.optimizer, aligned=True
-        )
-        self._steps = 0
+        if not hasattr(self, "optimizer"):
+            self.optimizer = FlatOptimizer(
+                list(self.module.parameters()), self.settings.optimizer, aligned=True
+            )
         return len(order.sizes)
 
     def update(self) -> None:
@@ -117,28 +118,64 @@ def one_cycle(done: float) -> float:
     return max(0.0, done / 0.2 if done < 0.2 else (1.0 - done) / 0.8)
 
 
-class BottomHalf(_Half):
-    """A party's bottom model, training on its own rows."""
+class Embedding:
+    """A bottom model over a party's rows: the embeddings of rows by their numbers.
+
+    embed: of a batch, where that is more than the module's own; on a GPU steps are replays.
+    """
 
     def __init__(
-        self, module: nn.Module, features: Features, settings: Settings, device: torch.device
+        self,
+        module: nn.Module,
+        features: Features,
+        settings: Settings,
+        device: torch.device,
+        embed: Callable[[Batch], Tensor] | None = None,
+    ) -> None:
+        self.features = features
+        self._settings, self._device = settings, device
+        self._embed = embed or module
+        self._width: int | None = module.spec.out if embed is None else None  # type: ignore
+        self._replayed: Recorded | None = None
+        if can_record(device, module):
+            self._replayed = Recorded(lambda: EmbedStep(module, settings, device, embed), on=True)
+
+    def __call__(self, numbers: Tensor, draws: Weak | None = None) -> Tensor:
+        if not len(numbers) and self._width is not None:  # batch norm cannot normalise nothing
+            shape = (0, self._width)
+            return torch.zeros(shape, dtype=self._settings.dtype, device=self._device)
+        batch = self.features.batch(numbers, draws)
+        if self._replayed is not None and torch.is_grad_enabled():
+            return self._replayed(batch.numeric, batch.codes, *batch.blocks)
+        with self._settings.autocast(self._device):
+            return self._embed(batch).to(self._settings.dtype)
+
+
+class BottomModel(TrainedModel):
+    """A party's bottom model, training on its own rows.
+
+    in_flight: the numbers of the rows whose embeddings, the first ones, were handed out last.
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        features: Features,
+        settings: Settings,
+        device: torch.device,
+        embed: Callable[[Batch], Tensor] | None = None,
     ) -> None:
         super().__init__(module, settings, device)
         self.features = features
-        self._embed = recorded_embedding(module, settings, device)
-        self._numbers: Tensor | None = None
+        self._compute = Embedding(module, features, settings, device, embed)
+        self.in_flight: Tensor | None = None
         self._draws: Weak | None = None
         self._embedding: Tensor | None = None
 
-    @property
-    def in_flight(self) -> Tensor | None:
-        """The numbers of the rows whose embeddings, the first ones, were handed out last."""
-        return self._numbers
-
     def forward(self) -> Tensor:
         """The embedding of the next batch; remembers it for the gradient to come."""
-        self._numbers, self._draws = self._next()
-        self._embedding = self._compute(self._numbers, self._draws)
+        self.in_flight, self._draws = self._next()
+        self._embedding = self._compute(self.in_flight, self._draws)
         return self.settings.for_wire(self._embedding.detach())
 
     def _next(self) -> tuple[Tensor, Weak | None]:
@@ -148,10 +185,10 @@ class BottomHalf(_Half):
     def backward(self, gradient: Tensor) -> None:
         """Learn from the gradient of the embedding handed out last."""
         assert self._embedding is not None
-        assert self._numbers is not None
+        assert self.in_flight is not None
         gradient = gradient.to(self.device, self._embedding.dtype)
         for step in range(self.settings.local_steps):
-            embedding = self._embedding if step == 0 else self._compute(self._numbers, self._draws)
+            embedding = self._embedding if step == 0 else self._compute(self.in_flight, self._draws)
             self.optimizer.zero_grad()
             embedding.backward(gradient)
             if step == 0:
@@ -165,20 +202,39 @@ class BottomHalf(_Half):
         self.module.eval()
         return self.settings.for_wire(self._compute(numbers))
 
-    def _compute(self, numbers: Tensor, draws: Weak | None = None) -> Tensor:
-        batch = self.features.batch(numbers, draws)
-        if self._embed is not None and torch.is_grad_enabled():
-            return self._embed(batch.numeric, batch.codes, *batch.blocks)
-        with self.settings.autocast(self.device):
-            return self.module(batch).to(self.settings.dtype)
+
+class PartialBottom(BottomModel):
+    """A bottom that hands out embeddings of the rows its party has, and of no others.
+
+    Its batches have a fixed make-up (`MixedOrder`). mine: which segments' rows the party has;
+    places: where these stand in every batch.
+    """
+
+    mine: Sequence[bool]
+    places: Tensor
+
+    def walk(self, order: MixedOrder) -> int:  # type: ignore[override]
+        self.places = order.places(self.mine)
+        return super().walk(order)
+
+    def _next(self) -> tuple[Tensor, Weak | None]:
+        numbers, draws = super()._next()
+        return numbers.index_select(0, self.places), None if draws is None else draws[self.places]
+
+    def backward(self, gradient: Tensor) -> None:
+        if len(gradient):
+            super().backward(gradient)
+
+    @torch.no_grad()
+    def embed(self, numbers: Tensor) -> Tensor:
+        return super().embed(self.features.known(numbers))
 
 
-class TopHalf(_Half):
+class TopModel(TrainedModel):
     """The top model, with the bottom of the party it lives at, if that party has features.
 
     targets: class numbers [N] int64, values [N] float (regression), or soft labels [N, C] float;
-    these are likelihoods where `likely` is set (`belief.label_loss`).
-    weights: how far each row is trusted [N], or None.
+    these are likelihoods where `likely` is set (`labels.label_loss`).
     names: all feature parties in the order of the top's inputs; `own` is this party's, or None.
     """
 
@@ -192,27 +248,24 @@ class TopHalf(_Half):
         own: str | None = None,
         bottom: nn.Module | None = None,
         features: Features | None = None,
+        embed: Callable[[Batch], Tensor] | None = None,
     ) -> None:
         modules = {"top": top} if bottom is None else {"top": top, "bottom": bottom}
         super().__init__(nn.ModuleDict(modules), settings, device)
-        self._top = top
-        self._bottom = bottom
-        self._embed = None if bottom is None else recorded_embedding(bottom, settings, device)
+        self.top = top
         self.names = list(names)
         self.own = own
-        self.features = features
+        self.own_embedding: Embedding | None = None
+        if bottom is not None and features is not None:
+            self.own_embedding = Embedding(bottom, features, settings, device, embed)
         self.targets: Tensor | None = None
         self.likely = False
-        self.weights: Tensor | None = None
         self._loss = torch.zeros((), dtype=torch.float64, device=device)
         self._rows = 0
 
-    def set_targets(self, targets: np.ndarray, weights: np.ndarray | None = None) -> None:
+    def set_targets(self, targets: np.ndarray) -> None:
         values = torch.from_numpy(np.ascontiguousarray(targets)).to(self.device)
         self.targets = values.to(self.settings.dtype) if values.is_floating_point() else values
-        self.weights = None
-        if weights is not None:
-            self.weights = torch.as_tensor(weights, dtype=self.settings.dtype, device=self.device)
 
     def set_likelihoods(self, likelihoods: np.ndarray) -> None:
         """In place of labels: how likely what was said of each row is under each class. [N, C]"""
@@ -230,7 +283,7 @@ class TopHalf(_Half):
         loss = self._batch_loss(leaves, numbers, self.order.draws)
         loss.backward()
         self._learn(loss.detach(), len(numbers))
-        return {name: self.settings.for_wire(_gradient(leaf)) for name, leaf in leaves.items()}
+        return {name: self.settings.for_wire(gradient_of(leaf)) for name, leaf in leaves.items()}
 
     def _learn(self, loss: Tensor, rows: int) -> None:
         """Update the weights from the gradients that are there, and note the loss."""
@@ -269,67 +322,55 @@ class TopHalf(_Half):
     ) -> dict[str, Tensor]:
         """The embeddings of the parties that know these rows, this party's own included."""
         self.module.eval()
-        found = {}
-        for name in (each for each in self.names if each in known):
-            if name == self.own:
-                with self.settings.autocast(self.device):
-                    found[name] = self._own_embedding(numbers).to(self.settings.dtype)
-            else:
-                found[name] = embeddings[name].to(self.device, self.settings.dtype)
-        return found
+        there = [name for name in self.names if name in known]
+        found = self._with_own({n: embeddings[n] for n in there if n != self.own}, numbers, there)
+        return {name: found[name].to(self.device, self.settings.dtype) for name in there}
 
     @torch.no_grad()
     def outputs_of(self, pieces: Mapping[str, Tensor]) -> Tensor:
         """What the top makes of an embedding of every party."""
         self.module.eval()
-        with self.settings.autocast(self.device):
-            return self._top([pieces[name] for name in self.names]).to(self.settings.dtype)
+        return self._top_of(pieces)
 
     def _outputs(
         self, embeddings: Mapping[str, Tensor], numbers: Tensor, draws: Weak | None = None
     ) -> Tensor:
-        with self.settings.autocast(self.device):
-            pieces = [
-                self._own_embedding(numbers, draws) if name == self.own else embeddings[name]
-                for name in self.names
-            ]
-            return self._top(pieces).to(self.settings.dtype)
+        return self._top_of(self._with_own(embeddings, numbers, self.names, draws))
 
-    def _own_embedding(self, numbers: Tensor, draws: Weak | None = None) -> Tensor:
-        assert self._bottom is not None
-        assert self.features is not None
-        batch = self.features.batch(numbers, draws)
-        if self._embed is not None and torch.is_grad_enabled():
-            return self._embed(batch.numeric, batch.codes, *batch.blocks)
-        return self._bottom(batch)
+    def _top_of(self, pieces: Mapping[str, Tensor]) -> Tensor:
+        with self.settings.autocast(self.device):
+            return self.top([pieces[name] for name in self.names]).to(self.settings.dtype)
+
+    def _with_own(
+        self,
+        embeddings: Mapping[str, Tensor],
+        numbers: Tensor,
+        known: Sequence[str],
+        draws: Weak | None = None,
+    ) -> dict[str, Tensor]:
+        """These embeddings and, where it knows the rows, this party's own."""
+        if self.own_embedding is None or self.own not in known:
+            return dict(embeddings)
+        return {**embeddings, str(self.own): self.own_embedding(numbers, draws)}
 
     def _loss_of(self, outputs: Tensor, numbers: Tensor) -> Tensor:
         assert self.targets is not None
         targets = self.targets.index_select(0, numbers)
-        # Without weights the mean is taken inside the loss, as one would in one piece: weighing
-        # after it rounds differently, and Adam makes much of little differences.
-        reduction = "mean" if self.weights is None else "none"
         if outputs.shape[1] == 1:
-            loss = F.mse_loss(outputs[:, 0], targets, reduction=reduction)
-        elif self.likely:
-            loss = label_loss(outputs, targets)
-            loss = loss.mean() if self.weights is None else loss
-        else:
-            # With soft targets this is KL(target || prediction) up to a constant.
-            loss = F.cross_entropy(outputs, targets, reduction=reduction)
-        if self.weights is None:
-            return loss
-        weights = self.weights.index_select(0, numbers)
-        return (loss * weights).sum() / weights.sum().clamp_min(1e-12)
+            return F.mse_loss(outputs[:, 0], targets)
+        if self.likely:
+            return label_loss(outputs, targets).mean()
+        # With soft targets this is KL(target || prediction) up to a constant.
+        return F.cross_entropy(outputs, targets)
 
 
-class ServerTopHalf(TopHalf):
+class ServerTopModel(TopModel):
     """The top at the coordinator: soft labels, and no bottom beside it.
 
-    It does the arithmetic of `TopHalf`, to the bit. With batches of a hundred rows a step there
+    It does the arithmetic of `TopModel`, to the bit. With batches of a hundred rows a step there
     costs more bookkeeping than arithmetic. Here every embedding comes from outside, the loss is
     KL with soft labels and the top a chain of linear layers: the few lines of its backward pass
-    are written down instead of traced. With dropout, weights of rows or bf16 it is traced.
+    are written down instead of traced. With dropout or bf16 it is traced.
     """
 
     def __init__(
@@ -340,13 +381,13 @@ class ServerTopHalf(TopHalf):
         plain = settings.precision != "bf16" and not top.spec.dropout
         self._chain = [layer for layer in top.body if isinstance(layer, nn.Linear)] if plain else []
 
-    def set_targets(self, targets: np.ndarray, weights: np.ndarray | None = None) -> None:
+    def set_targets(self, targets: np.ndarray) -> None:
         if targets.dtype.kind != "f":  # whole numbers would be taken for classes
             targets = targets.astype(np.float64)
-        super().set_targets(targets, weights)
+        super().set_targets(targets)
 
     def step(self, embeddings: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        if self.weights is not None or not self._chain:
+        if not self._chain:
             return super().step(embeddings)
         assert self.targets is not None
         settings = self.settings
@@ -393,18 +434,6 @@ def soft_loss(outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
     return torch.dot(share.view(-1), logs.view(-1)), slope
 
 
-def recorded_embedding(
-    bottom: nn.Module,
-    settings: Settings,
-    device: torch.device,
-    embed: Callable[[Batch], Tensor] | None = None,
-) -> Recorded | None:
-    """A bottom's training steps as replays, where that is possible."""
-    if not can_record(device, bottom):
-        return None
-    return Recorded(lambda: EmbedStep(bottom, settings, device, embed), on=True)
-
-
-def _gradient(leaf: Tensor) -> Tensor:
+def gradient_of(leaf: Tensor) -> Tensor:
     """Zero where no loss depends on an embedding."""
     return torch.zeros_like(leaf) if leaf.grad is None else leaf.grad
