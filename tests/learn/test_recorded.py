@@ -125,7 +125,7 @@ METHODS = ["vfl", "absent", "risa"]
 def test_models_do_not_mind_that_steps_are_replayed(
     monkeypatch: pytest.MonkeyPatch, method: str
 ) -> None:
-    alone = trained(method, "cpu", 100)
+    alone = trained(method, "cpu", 64)
     replayed = []
 
     def noted(step: Any, samples: tuple[Tensor, ...], **more: Any) -> None:
@@ -135,7 +135,7 @@ def test_models_do_not_mind_that_steps_are_replayed(
     monkeypatch.setattr(torch.cuda, "make_graphed_callables", noted)
     for module in (models, evidence_training):
         monkeypatch.setattr(module, "can_record", lambda *_: True)
-    np.testing.assert_allclose(trained(method, "cpu", 100), alone, atol=1e-5)
+    np.testing.assert_allclose(trained(method, "cpu", 64), alone, atol=1e-5)
     assert replayed
 
 

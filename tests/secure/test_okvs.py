@@ -23,7 +23,9 @@ def test_other_keys_give_noise():
     keys = [b"in %d" % number for number in range(2000)]
     seed, table = okvs.encode(keys, np.zeros((2000, 2), np.uint64))
     noise = okvs.decode([b"out %d" % number for number in range(2000)], seed, table, "x")
-    assert noise.all()
+    # A key may share all three cells with one of the set: one in 200 runs, of 930^3 places.
+    noise = noise[noise.any(axis=1)]
+    assert len(noise) >= 1998
     counts = np.bincount(np.frombuffer(noise.tobytes(), np.uint8), minlength=256)
     assert stats.chisquare(counts).pvalue > 1e-6
 
