@@ -125,6 +125,13 @@ def register(kind: str, top: Callable[[JointSpec], JointTop]) -> None:
     TOPS[kind] = (top, JointSpec)
 
 
+def joint_options(model: Any, kind: str, *names: str) -> dict[str, Any]:
+    """What a joint top is built from: an estimator's parameters of these names, as wire values."""
+    found = {name: getattr(model, name) for name in names}
+    plain = {name: list(v) if isinstance(v, tuple) else v for name, v in found.items()}
+    return {"joint": {"kind": kind} | plain}
+
+
 def row_losses(outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
     """The loss of every row, and which rows have a target: a class from 0, or a number."""
     outputs = outputs.float() if outputs.dtype == torch.bfloat16 else outputs

@@ -96,11 +96,6 @@ def test_a_pass_takes_every_row_at_most_once(n, b, u, epochs, seed) -> None:
             assert len(taken.unique()) == len(taken)
 
 
-def test_the_published_number_of_steps() -> None:
-    """2500 unlabelled rows in batches of 128: 19 steps an epoch, 95 a round."""
-    assert RoundSettings().steps(2500) == 95
-
-
 def test_a_plan_depends_on_seed_client_and_round_only() -> None:
     pool = table_pool()
 

@@ -10,7 +10,6 @@ import pytest
 import torch
 from sklearn.base import clone
 
-from fedmend.data import datasets, scenario
 from fedmend.data.table import Table
 from fedmend.errors import (
     ConfigError,
@@ -348,25 +347,4 @@ def test_feddb_mixes_priors_to_an_even_one() -> None:
     np.testing.assert_allclose(even_mixture(even, np.array([1.0, 2.0, 1.0])), [0.25, 0.5, 0.25])
 
 
-def test_a_table_is_no_federation() -> None:
-    frame = frame_of(20, 0, 5)
-    with pytest.raises(DataError, match=r"not a DataFrame.*fm\.Federation\(fm\.Party"):
-        SAGE(**QUICK).fit(frame)  # type: ignore[arg-type]
-
-
 # ---------------------------------------------------------------------------------- digits
-
-
-@pytest.mark.slow
-def test_five_clients_learn_digits_in_a_minute() -> None:
-    digits = datasets.load("digits")
-    train, test = scenario.split_rows({"all": digits}, 0.25, stratify="all")
-    clients = scenario.split_clients(train["all"], 5, alpha=0.5, labelled=10)
-    tests = scenario.split_clients(test["all"], 5, alpha=None, labelled=1.0)
-    fed = Federation(*(Party(name, clients[name], test=tests[name]) for name in clients))
-    sage = SAGE(rounds=30, watch="test").fit(fed)
-    assert sage.score(fed.on("test")) > 0.8
-    assert sage.history_[-1]["utilisation"] > 0.9
-    # A table this small gains from its own model's labels sooner than from corrected ones.
-    labelled_only, fixmatch = FedAvg(rounds=30).fit(fed), FixMatch(rounds=30).fit(fed)
-    assert fixmatch.score(fed.on("test")) > labelled_only.score(fed.on("test"))

@@ -12,7 +12,7 @@ import pytest
 from fedmend.data.table import Table
 from fedmend.errors import ConfigError, DataError, NotFitted, Refused
 from fedmend.federation import Alignment, AlignmentCounts, Federation, Policy
-from fedmend.methods import RISA, VFL, FedPSGPUM, InC, Local, LocalVFL
+from fedmend.methods import RISA, SAGE, VFL, FedPSGPUM, InC, Local, LocalVFL
 from fedmend.methods.network import SplitEstimator
 from fedmend.report.overview import overview
 from fedmend.secure.align import align
@@ -120,7 +120,7 @@ def test_integer_labels_come_back_as_integers(make_fed: Make, make_frame: Make) 
 # ------------------------------------------------------------------ parameters
 
 
-@pytest.mark.parametrize("method", [VFL, InC, FedPSGPUM, RISA])
+@pytest.mark.parametrize("method", [VFL, InC, FedPSGPUM, RISA, SAGE])
 def test_a_table_is_no_federation(method: type) -> None:
     table = Table([1, 2], {"x": [1.0, 2.0]})
     with pytest.raises(DataError, match=r"takes a Federation, not a Table. Mend: fm.Federation"):
@@ -278,12 +278,3 @@ def test_loading_what_is_not_there_or_not_right(make_fed: Make, tmp_path: Path) 
     part.unlink()
     with pytest.raises(DataError, match=r"'telco': cannot read"):
         VFL.load(tmp_path / "model", make_fed())
-
-
-def test_test_rows_must_be_of_the_same_types(make_fed: Make, make_frame: Make) -> None:
-    test = make_frame(40)
-    test["d"] = "text"
-    fed = make_fed(test=test)
-    model = VFL(**QUICK).fit(fed)
-    with pytest.raises(DataError, match=r"party 'telco', column 'd'"):
-        model.predict(fed.on("test"))

@@ -323,9 +323,10 @@ class FederatedClients:
             facts["label_dp"] = self.label_dp
         return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
 
-    def checkpoint(self) -> dict[str, Any]:
-        """The coordinator's part of a run, as wire values."""
-        return {
+    def save_checkpoint(self, path: str | os.PathLike[str]) -> None:
+        """Write the coordinator's part here; the parties keep theirs on their own disks."""
+        self._training().save_state(_parties_part(path), self.round)
+        state = {
             "run": self.fingerprint(),
             "round": self.round,
             "weights": self.weights,
@@ -333,9 +334,11 @@ class FederatedClients:
             "server": {key: value.detach().cpu() for key, value in self.server.state().items()},
             "mean": {} if self.mean is None else self.mean.state(),
         }
+        write_file(Path(path), state)
 
-    def restore(self, saved: Mapping[str, Any]) -> None:
-        """Go on from a checkpoint of this run."""
+    def load_checkpoint(self, path: str | os.PathLike[str]) -> None:
+        """Read a checkpoint of this run, at the parties too, and go on from it."""
+        saved = read_file(Path(path))
         if saved.get("run") != self.fingerprint():
             raise ResumeError(
                 "the checkpoint belongs to another run (other parties, columns, method, settings "
@@ -346,16 +349,6 @@ class FederatedClients:
         self.server.restore(saved["server"])
         if self.mean is not None:
             self.mean.restore(saved.get("mean", {}), self.weights)
-
-    def save_checkpoint(self, path: str | os.PathLike[str]) -> Path:
-        """Write the coordinator's part here; the parties keep theirs on their own disks."""
-        self._training().save_state(_parties_part(path), self.round)
-        write_file(Path(path), self.checkpoint())
-        return Path(path)
-
-    def load_checkpoint(self, path: str | os.PathLike[str]) -> None:
-        """Read a checkpoint, at the parties too, and go on from it."""
-        self.restore(read_file(Path(path)))
         self._training().load_state(_parties_part(path), self.round)
 
 

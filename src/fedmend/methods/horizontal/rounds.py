@@ -652,7 +652,6 @@ class RoundReport:
     utilisation: float
     confidence_gap: float
     per_client: list[dict[str, Any]]
-    extras: dict[str, dict[str, Tensor]]
 
     @classmethod
     def of(cls, number: int, updates: Sequence[Update]) -> RoundReport:
@@ -676,7 +675,6 @@ class RoundReport:
             mean["utilisation"],
             mean["gap"],
             per_client,
-            {update.client: update.extras for update in updates},
         )
 
     def entry(self, method: LocalMethod, warmup: int = 0) -> dict[str, Any]:

@@ -27,6 +27,7 @@ from fedmend.split.partial import (
     PartialNetwork,
     PartialTopWorker,
     Views,
+    joint_options,
     register,
     row_losses,
     weighted_mean,
@@ -127,8 +128,7 @@ class AbsentPartner(SplitEstimator):
     }
 
     def _options(self) -> dict[str, Any]:
-        joint = {"kind": "mean", "fusion": self.fusion, "drop": self.drop}
-        return {"joint": joint, "share_every": self.share_every}
+        return joint_options(self, "mean", "fusion", "drop") | {"share_every": self.share_every}
 
 
 declare("absent-partner", PartialBottomWorker, PartialTopWorker)

@@ -31,6 +31,7 @@ from fedmend.split.partial import (
     PartialNetwork,
     PartialTopWorker,
     Views,
+    joint_options,
     mean_loss,
     register,
     weighted_mean,
@@ -254,14 +255,7 @@ class FedCVT(SplitEstimator):
         return [label_party, *(name for name in parties if name != label_party)]
 
     def _options(self) -> dict[str, Any]:
-        joint = {
-            "kind": "cross-view",
-            "temperature": self.temperature,
-            "thresholds": list(self.thresholds),
-            "weights": list(self.weights),
-            "bank": self.bank,
-        }
-        return {"joint": joint}
+        return joint_options(self, "cross-view", "temperature", "thresholds", "weights", "bank")
 
 
 declare("fedcvt", PartialBottomWorker, PartialTopWorker)

@@ -34,6 +34,7 @@ from fedmend.split.partial import (
     PartialSession,
     PartialTopWorker,
     Views,
+    joint_options,
     register,
     row_losses,
     weighted_mean,
@@ -172,15 +173,13 @@ class SFHTL(SplitEstimator):
 
     def _options(self) -> dict[str, Any]:
         weights = ("threshold", "warmup", "map_weight", "pseudo_weight")
-        return {
-            "joint": {"kind": "transfer"} | {name: getattr(self, name) for name in weights},
-            "pretraining": {
-                "kind": "autoencoder",
-                "epochs": self.pretrain_epochs,
-                "batch_size": max(2, self.batch_size),
-                "corruption": 0.6,
-            },
+        pretraining = {
+            "kind": "autoencoder",
+            "epochs": self.pretrain_epochs,
+            "batch_size": max(2, self.batch_size),
+            "corruption": 0.6,
         }
+        return joint_options(self, "transfer", *weights) | {"pretraining": pretraining}
 
 
 declare("sfhtl", PretrainWorker, PartialBottomWorker, PartialTopWorker)
