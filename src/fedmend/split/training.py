@@ -67,223 +67,6 @@ def epoch_seed(run_seed: int, seed: int, epoch: int) -> int:
     return int(np.random.SeedSequence([run_seed, seed, epoch]).generate_state(1)[0])
 
 
-class SplitNetwork:
-    """A split model over the feature parties `parties`, its top at `label_party` or `server`.
-
-    history: one dict per epoch (epoch, loss, val_<metric>…); best_epoch: the one whose weights
-    are kept.
-
-    Methods with a protocol of their own put in their workers and their session.
-
-    imputes: the embedding of a party that does not know a row is "learnt" from those that do
-    (`imputed.py`), "fixed" where the top was trained with the party's fill row, "asked" of the
-    party itself as long as it is there, or the top's "own" business where it can do without.
-    has_imputed: whether the top has learnt them. folder: where parties without a home keep what
-    belongs to this training.
-    privacy: under label_dp ε, how often labels are reported as they are, and the ε spent so far.
-    """
-
-    imputes: ClassVar[str] = "learnt"
-    bottom_worker: ClassVar[type[BottomWorker]] = BottomWorker
-    top_worker: ClassVar[type[TopWorker]] = TopWorker
-    session_type: ClassVar[type[Session]]
-
-    def __init__(
-        self,
-        fed: Federation,
-        *,
-        parties: list[str],
-        label_party: str | None = None,
-        server: ServerTop | None = None,
-        config: SplitConfig,
-        model: str | None = None,
-    ) -> None:
-        if (label_party is None) == (server is None):
-            raise ConfigError("the labels are at a party or at the server: give one of the two")
-        if server is not None and config.seal:
-            raise ConfigError(CANNOT_SEAL)
-        check_names(parties)
-        self.fed = fed
-        self.parties = parties
-        self.label_party = label_party
-        self.server = server
-        self.config = config
-        self.model = model or f"split-{secrets.token_hex(6)}"
-        self.task = ""
-        self.classes: list[Any] = []
-        self.history: list[dict[str, float]] = []
-        self.best_epoch = 0
-        self.has_imputed = False
-        self.progress: Progress | None = None
-        self.resuming = False
-        self.privacy: dict[str, Any] | None = None
-        self.folder: Path | None = None
-        self._best = float("nan")
-
-    @property
-    def passive(self) -> list[str]:
-        return [name for name in self.parties if name != self.label_party]
-
-    def guesses(self, fed: Federation) -> bool:
-        """Whether the top imputes embeddings of parties that do not know a row, unasked."""
-        if self.imputes == "asked" and all(name in fed.names for name in self.parties):
-            return False
-        return self.has_imputed and self.imputes != "own"
-
-    @contextmanager
-    def workers(
-        self, fed: Federation, asked: list[str] | None = None, *, seal: bool = False
-    ) -> Iterator[tuple[Crew, Any]]:
-        """Bottom workers at the passive parties and the top worker at the label party.
-
-        asked: of the passive parties; by default all. Who is not in the federation is not asked;
-        the top has imputed embeddings. seal: what they exchange crosses encrypted, if that is
-        asked for.
-        """
-        passive = [name for name in self.passive if name in fed.names]
-        passive = passive if asked is None else [name for name in passive if name in asked]
-        started = [fed.workers(self.bottom_worker, parties=passive, model=self.model)]
-        try:
-            if self.label_party is None:
-                yield started[0], self.server
-                return
-            party = [self.label_party]
-            started.append(fed.workers(self.top_worker, parties=party, model=self.model))
-            if seal and is_sealed(fed, self.config.seal):
-                seal_exchange(*started)
-            yield started[0], started[1][self.label_party]
-        finally:
-            for group in started:
-                group.stop()
-
-    # ------------------------------------------------------------------ training
-
-    def fit(
-        self,
-        segments: Segments,
-        *,
-        progress: Progress | None = None,
-        checkpoint: str | os.PathLike[str] | None = None,
-        resume: bool = False,
-    ) -> Self:
-        """Train on these rows. With `resume`, go on from the checkpoint if there is one."""
-        folder = Path(checkpoint) if checkpoint is not None else None
-        self.progress, self.folder = progress, folder
-        self.resuming = resume and folder is not None and (folder / STATE).is_file()
-        with self.session(segments) as session:
-            epoch = 0
-            if folder is not None and resume:
-                epoch = session.resume(folder)
-            while epoch < self.config.epochs and not self._out_of_patience(epoch):
-                epoch += 1
-                session.epoch(epoch)
-                self._judge(epoch, session)
-                if progress is not None:
-                    progress("train", epoch, self.config.epochs, self.history[-1])
-                if folder is not None:
-                    session.checkpoint(folder, epoch)
-            if len(session.validation):
-                session.bottoms.restore_best()
-                session.top.restore_best()
-            session.learn_imputation()
-        return self
-
-    def session(self, segments: Segments, rows: np.ndarray | None = None) -> Any:
-        """A training under way, epoch by epoch, for methods whose targets change in between.
-
-        rows: the row numbers to train on; by default all that have a label. With
-
-            with network.session(segments) as session:
-                session.epoch(1)
-                server.set_targets(correct(session.outputs()))
-                session.epoch(2)
-        """
-        return self.session_type(self, self.fed, segments, train=True, rows=rows)
-
-    def _judge(self, epoch: int, session: Session) -> None:
-        """Validate, and remember the weights if they are the best so far."""
-        if not len(session.validation):
-            self.best_epoch = epoch
-            return
-        session.run(session.validation)
-        scores = session.top.metrics(session.validation)
-        self.history[-1] |= {f"val_{name}": value for name, value in scores.items()}
-        metric = self.config.metric or ("rmse" if self.task == "regression" else "log_loss")
-        if metric not in scores:
-            raise ConfigError(
-                f"metric={metric!r} is not for {self.task}. Mend: one of {', '.join(scores)}"
-            )
-        if self.best_epoch == 0 or better(metric, scores[metric], self._best):
-            self._best = scores[metric]
-            self.best_epoch = epoch
-            session.bottoms.keep_best()
-            session.top.keep_best()
-
-    def _out_of_patience(self, epoch: int) -> bool:
-        patience = self.config.patience
-        return patience is not None and epoch - self.best_epoch >= patience
-
-    def progress_state(self) -> dict[str, Any]:
-        """What a checkpoint keeps of the loop itself."""
-        return {"best_epoch": self.best_epoch, "best": self._best, "history": self.history}
-
-    def take_progress_state(self, saved: Mapping[str, Any]) -> None:
-        self.history = saved["history"]
-        self.best_epoch, self._best = saved["best_epoch"], saved["best"]
-
-    # ------------------------------------------------------------------ using it
-
-    @contextmanager
-    def judged(self, fed: Federation, segments: Segments) -> Iterator[Any]:
-        """The top, which has collected its outputs for all of these rows."""
-        with self.session_type(self, fed, segments, train=False) as session:
-            session.run(session.all_rows)
-            yield session.top
-
-    def evaluate(self, fed: Federation, segments: Segments) -> dict[str, float]:
-        """Metrics over these rows, computed at the label party."""
-        with self.judged(fed, segments) as top:
-            return dict(top.metrics())
-
-    def uncertainty_report(self, fed: Federation, segments: Segments) -> dict[str, Any]:
-        """What the entropy of the predictions is worth, computed at the label party."""
-        with self.judged(fed, segments) as top:
-            return dict(top.uncertainty_report())
-
-    def predict(
-        self, fed: Federation, segments: Segments, *, table_order: bool = False
-    ) -> np.ndarray:
-        """Probabilities [n, C], or values [n] for regression."""
-        with self.judged(fed, segments) as top:
-            return top.predictions(table_order)
-
-    def save(self, path: str) -> None:
-        """Every party saves its own part under this name."""
-        with self.workers(self.fed) as (bottoms, top):
-            bottoms.save(path)
-            top.save(path)
-
-    def hand_out(self, path: str, party: str, manifest: dict[str, Any]) -> None:
-        """Let a party keep, beside its part under this name, what it needs to predict alone."""
-        with self.workers(self.fed, [party]) as (bottoms, top):
-            if party == self.label_party:
-                top.save_manifest(path, manifest)
-                return
-            at_party = bottoms[party]
-            at_party.take_top(top.give_top())
-            at_party.save(path)
-            at_party.save_manifest(path, manifest)
-
-    def load(self, path: str) -> Self:
-        with self.workers(self.fed) as (bottoms, top):
-            bottoms.load(path)
-            top.load(path)
-            about = top.about()
-            self.task, self.classes = about["task"], about["classes"]
-            self.has_imputed = bool(about["imputes"])
-        return self
-
-
 class Session:
     """Fresh parts when it trains, those of the fitted model otherwise; rows numbered 0..n-1.
 
@@ -538,9 +321,6 @@ class Session:
         """Take up the method's own facts of a checkpoint."""
 
 
-SplitNetwork.session_type = Session
-
-
 def in_chunks(rows: np.ndarray) -> list[np.ndarray]:
     """Row numbers in pieces that are predicted at once."""
     sizes = batch_sizes(len(rows), PREDICT_ROWS)
@@ -557,3 +337,220 @@ class AlignedJudges(Session):
         aligned = rows_of(self.segments, [ALIGNED], usable)
         enough = self.network.config.validation * len(aligned) >= ENOUGH_TO_JUDGE
         return aligned if enough else usable
+
+
+class SplitNetwork:
+    """A split model over the feature parties `parties`, its top at `label_party` or `server`.
+
+    history: one dict per epoch (epoch, loss, val_<metric>…); best_epoch: the one whose weights
+    are kept.
+
+    Methods with a protocol of their own put in their workers and their session.
+
+    imputes: the embedding of a party that does not know a row is "learnt" from those that do
+    (`imputed.py`), "fixed" where the top was trained with the party's fill row, "asked" of the
+    party itself as long as it is there, or the top's "own" business where it can do without.
+    has_imputed: whether the top has learnt them. folder: where parties without a home keep what
+    belongs to this training.
+    privacy: under label_dp ε, how often labels are reported as they are, and the ε spent so far.
+    """
+
+    imputes: ClassVar[str] = "learnt"
+    bottom_worker: ClassVar[type[BottomWorker]] = BottomWorker
+    top_worker: ClassVar[type[TopWorker]] = TopWorker
+    session_type: ClassVar[type[Session]] = Session
+
+    def __init__(
+        self,
+        fed: Federation,
+        *,
+        parties: list[str],
+        label_party: str | None = None,
+        server: ServerTop | None = None,
+        config: SplitConfig,
+        model: str | None = None,
+    ) -> None:
+        if (label_party is None) == (server is None):
+            raise ConfigError("the labels are at a party or at the server: give one of the two")
+        if server is not None and config.seal:
+            raise ConfigError(CANNOT_SEAL)
+        check_names(parties)
+        self.fed = fed
+        self.parties = parties
+        self.label_party = label_party
+        self.server = server
+        self.config = config
+        self.model = model or f"split-{secrets.token_hex(6)}"
+        self.task = ""
+        self.classes: list[Any] = []
+        self.history: list[dict[str, float]] = []
+        self.best_epoch = 0
+        self.has_imputed = False
+        self.progress: Progress | None = None
+        self.resuming = False
+        self.privacy: dict[str, Any] | None = None
+        self.folder: Path | None = None
+        self._best = float("nan")
+
+    @property
+    def passive(self) -> list[str]:
+        return [name for name in self.parties if name != self.label_party]
+
+    def guesses(self, fed: Federation) -> bool:
+        """Whether the top imputes embeddings of parties that do not know a row, unasked."""
+        if self.imputes == "asked" and all(name in fed.names for name in self.parties):
+            return False
+        return self.has_imputed and self.imputes != "own"
+
+    @contextmanager
+    def workers(
+        self, fed: Federation, asked: list[str] | None = None, *, seal: bool = False
+    ) -> Iterator[tuple[Crew, Any]]:
+        """Bottom workers at the passive parties and the top worker at the label party.
+
+        asked: of the passive parties; by default all. Who is not in the federation is not asked;
+        the top has imputed embeddings. seal: what they exchange crosses encrypted, if that is
+        asked for.
+        """
+        passive = [name for name in self.passive if name in fed.names]
+        passive = passive if asked is None else [name for name in passive if name in asked]
+        started = [fed.workers(self.bottom_worker, parties=passive, model=self.model)]
+        try:
+            if self.label_party is None:
+                yield started[0], self.server
+                return
+            party = [self.label_party]
+            started.append(fed.workers(self.top_worker, parties=party, model=self.model))
+            if seal and is_sealed(fed, self.config.seal):
+                seal_exchange(*started)
+            yield started[0], started[1][self.label_party]
+        finally:
+            for group in started:
+                group.stop()
+
+    # ------------------------------------------------------------------ training
+
+    def fit(
+        self,
+        segments: Segments,
+        *,
+        progress: Progress | None = None,
+        checkpoint: str | os.PathLike[str] | None = None,
+        resume: bool = False,
+    ) -> Self:
+        """Train on these rows. With `resume`, go on from the checkpoint if there is one."""
+        folder = Path(checkpoint) if checkpoint is not None else None
+        self.progress, self.folder = progress, folder
+        self.resuming = resume and folder is not None and (folder / STATE).is_file()
+        with self.session(segments) as session:
+            epoch = 0
+            if folder is not None and resume:
+                epoch = session.resume(folder)
+            while epoch < self.config.epochs and not self._out_of_patience(epoch):
+                epoch += 1
+                session.epoch(epoch)
+                self._judge(epoch, session)
+                if progress is not None:
+                    progress("train", epoch, self.config.epochs, self.history[-1])
+                if folder is not None:
+                    session.checkpoint(folder, epoch)
+            if len(session.validation):
+                session.bottoms.restore_best()
+                session.top.restore_best()
+            session.learn_imputation()
+        return self
+
+    def session(self, segments: Segments, rows: np.ndarray | None = None) -> Any:
+        """A training under way, epoch by epoch, for methods whose targets change in between.
+
+        rows: the row numbers to train on; by default all that have a label. With
+
+            with network.session(segments) as session:
+                session.epoch(1)
+                server.set_targets(correct(session.outputs()))
+                session.epoch(2)
+        """
+        return self.session_type(self, self.fed, segments, train=True, rows=rows)
+
+    def _judge(self, epoch: int, session: Session) -> None:
+        """Validate, and remember the weights if they are the best so far."""
+        if not len(session.validation):
+            self.best_epoch = epoch
+            return
+        session.run(session.validation)
+        scores = session.top.metrics(session.validation)
+        self.history[-1] |= {f"val_{name}": value for name, value in scores.items()}
+        metric = self.config.metric or ("rmse" if self.task == "regression" else "log_loss")
+        if metric not in scores:
+            raise ConfigError(
+                f"metric={metric!r} is not for {self.task}. Mend: one of {', '.join(scores)}"
+            )
+        if self.best_epoch == 0 or better(metric, scores[metric], self._best):
+            self._best = scores[metric]
+            self.best_epoch = epoch
+            session.bottoms.keep_best()
+            session.top.keep_best()
+
+    def _out_of_patience(self, epoch: int) -> bool:
+        patience = self.config.patience
+        return patience is not None and epoch - self.best_epoch >= patience
+
+    def progress_state(self) -> dict[str, Any]:
+        """What a checkpoint keeps of the loop itself."""
+        return {"best_epoch": self.best_epoch, "best": self._best, "history": self.history}
+
+    def take_progress_state(self, saved: Mapping[str, Any]) -> None:
+        self.history = saved["history"]
+        self.best_epoch, self._best = saved["best_epoch"], saved["best"]
+
+    # ------------------------------------------------------------------ using it
+
+    @contextmanager
+    def judged(self, fed: Federation, segments: Segments) -> Iterator[Any]:
+        """The top, which has collected its outputs for all of these rows."""
+        with self.session_type(self, fed, segments, train=False) as session:
+            session.run(session.all_rows)
+            yield session.top
+
+    def evaluate(self, fed: Federation, segments: Segments) -> dict[str, float]:
+        """Metrics over these rows, computed at the label party."""
+        with self.judged(fed, segments) as top:
+            return dict(top.metrics())
+
+    def uncertainty_report(self, fed: Federation, segments: Segments) -> dict[str, Any]:
+        """What the entropy of the predictions is worth, computed at the label party."""
+        with self.judged(fed, segments) as top:
+            return dict(top.uncertainty_report())
+
+    def predict(
+        self, fed: Federation, segments: Segments, *, table_order: bool = False
+    ) -> np.ndarray:
+        """Probabilities [n, C], or values [n] for regression."""
+        with self.judged(fed, segments) as top:
+            return top.predictions(table_order)
+
+    def save(self, path: str) -> None:
+        """Every party saves its own part under this name."""
+        with self.workers(self.fed) as (bottoms, top):
+            bottoms.save(path)
+            top.save(path)
+
+    def hand_out(self, path: str, party: str, manifest: dict[str, Any]) -> None:
+        """Let a party keep, beside its part under this name, what it needs to predict alone."""
+        with self.workers(self.fed, [party]) as (bottoms, top):
+            if party == self.label_party:
+                top.save_manifest(path, manifest)
+                return
+            at_party = bottoms[party]
+            at_party.take_top(top.give_top())
+            at_party.save(path)
+            at_party.save_manifest(path, manifest)
+
+    def load(self, path: str) -> Self:
+        with self.workers(self.fed) as (bottoms, top):
+            bottoms.load(path)
+            top.load(path)
+            about = top.about()
+            self.task, self.classes = about["task"], about["classes"]
+            self.has_imputed = bool(about["imputes"])
+        return self
