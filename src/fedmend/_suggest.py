@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
-__all__ = ["closest", "did_you_mean"]
+__all__ = ["closest", "did_you_mean", "one_of_these"]
 
 
 def closest(word: str, known: Iterable[str]) -> str | None:
@@ -28,6 +28,19 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     if near is not None:
         return f"did you mean {near!r}?"
     return "choose from: " + ", ".join(sorted(options)) if options else "there is nothing to choose"
+
+
+def one_of_these(word: str, known: Iterable[str], what: str, most: int | None = None) -> str:
+    """What there is, and what may have been meant; of many only the first.
+
+    >>> one_of_these("agee", ["age", "income"], "columns")
+    "did you mean 'age'? the columns are: age, income"
+    """
+    options = list(known)
+    near, shown = closest(word, options), ", ".join(options[:most])
+    more = ", …" if len(options) > len(options[:most]) else ""
+    start = f"did you mean {near!r}? " if near is not None else ""
+    return f"{start}the {what} are: {shown or '(none)'}{more}"
 
 
 def _plain(word: str) -> str:

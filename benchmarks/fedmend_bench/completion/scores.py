@@ -13,8 +13,7 @@ import numpy as np
 import pandas as pd
 from sklearn.metrics import f1_score
 
-from fedmend.data.encode import Encoder
-from fedmend.data.restore import positions
+from fedmend.data.encode import Encoder, positions
 from fedmend.data.scenario import split_columns
 from fedmend.data.table import Table
 from fedmend.federation import Alignment, Federation, Party

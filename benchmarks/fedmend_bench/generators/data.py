@@ -10,7 +10,7 @@ import pandas as pd
 from fedmend.data.datasets import load
 from fedmend.data.table import Table
 from fedmend.errors import ConfigError
-from fedmend.generate.given import quiet
+from fedmend.generate.base import quiet
 
 __all__ = ["GAPS", "Data", "gap_measure", "prepared"]
 

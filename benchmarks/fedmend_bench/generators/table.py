@@ -24,7 +24,7 @@ import torch
 from fedmend.data.datasets import names as dataset_names
 from fedmend.errors import ConfigError
 from fedmend.generate import generators as generator_names
-from fedmend.generate.training import pick_device
+from fedmend.split.config import resolve_device
 from fedmend_bench.cells import run_cells
 from fedmend_bench.generators.bars import bars
 from fedmend_bench.generators.data import GAPS, gap_measure
@@ -76,7 +76,7 @@ def run(
     if quick:
         sets, rows = sets[:1], min(rows, 600)
     asked = Asked(peers_python or sys.executable, peer_seconds, forest)
-    how = How(str(pick_device(device)), threads or torch.get_num_threads(), imputation, asked)
+    how = How(str(resolve_device(device)), threads or torch.get_num_threads(), imputation, asked)
     plain = (REFERENCES if imputation else REFERENCES[:1]) if references else ()
     cells = [
         Cell(name, number, method, rows, gaps, quick)

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from fedmend.data import datasets
 from fedmend.data.crowds import annotators
-from fedmend.data.labels import LabelEncoder
+from fedmend.data.encode import LabelEncoder
 from fedmend.errors import ConfigError
 
 PARTIES = 4

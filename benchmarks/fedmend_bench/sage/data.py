@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from fedmend.data import datasets
-from fedmend.data.clients import client_names, client_rows
+from fedmend.data.crowds import client_names, client_rows
 from fedmend.errors import ConfigError
 from fedmend.methods.horizontal.networks import NetSpec
 from fedmend.methods.horizontal.rounds import Pool

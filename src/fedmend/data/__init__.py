@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from fedmend.data import datasets, scenario
 from fedmend.data.encode import Encoded, Encoder, LabelEncoder
-from fedmend.data.readers import read, read_sql
+from fedmend.data.readers import read
 from fedmend.data.schema import KINDS, Column, Kind, Schema, infer_column
+from fedmend.data.sql import read_sql
 from fedmend.data.table import Table
 
 __all__ = [

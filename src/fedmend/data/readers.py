@@ -1,4 +1,4 @@
-"""Tables from CSV and Parquet files and from SQL queries.
+"""Tables from CSV and Parquet files, with an error of its own for each way they can be wrong.
 
 CSV cells that are empty or read ``NA``, ``N/A``, ``n/a``, ``#N/A``, ``NaN``, ``nan``, ``null`` or
 ``NULL`` are missing (``missing=`` changes the list). Ids such as ``007`` stay strings. A Parquet
@@ -7,35 +7,57 @@ file that :meth:`Table.to_parquet` wrote gives its id, label, kinds and blocks b
 
 from __future__ import annotations
 
+import codecs
+import csv
 import dataclasses
+import gzip
+import io
 import json
 import re
+import zlib
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
 
-from fedmend.data._csv import parse_csv
-from fedmend.data._parts import reject_doubled, require_name
-from fedmend.data._values import dtype_name
-from fedmend.data.arrow import to_frame
-from fedmend.data.ids import check_ids
-from fedmend.data.schema import KindSpec, Schema, infer_column
-from fedmend.data.sql import read_sql
-from fedmend.data.table import Table
-from fedmend.data.writers import METADATA_KEY
+from fedmend.data.schema import KindSpec, Schema, dtype_name, infer_column
+from fedmend.data.table import Table, check_ids, reject_doubled, require_name
+from fedmend.data.writers import APOSTROPHES, METADATA_KEY, unprotected
 from fedmend.errors import DataError, ReadError
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["MISSING_MARKS", "file_bytes", "parquet_table", "read", "read_sql"]
+__all__ = ["MISSING_MARKS", "file_bytes", "parquet_table", "read", "to_frame"]
 
 MISSING_MARKS: tuple[str, ...] = (*("", "NA", "N/A", "n/a", "#N/A", "NaN", "nan", "null", "NULL"),)
 _SUFFIXES = (".csv", ".csv.gz", ".parquet")
 _ROW_NUMBERS = re.compile(r"__index_level_\d+__")
+_CHUNK = 1 << 20
+_BLOCK = 1 << 26
+_WHOLE_NUMBER = r"^-?(0|[1-9][0-9]{0,17})(\.0*)?$"
+_EXACT_IN_FLOAT = 2**53
+
+
+@dataclass(frozen=True)
+class _Wanted:
+    """What is to be read of a file: columns None is all; id and label are read anyway."""
+
+    id: str | None
+    label: str | None
+    kinds: Mapping[str, KindSpec]
+    columns: Sequence[str] | None
+    drop: Sequence[str]
+
+    def names(self, id: str | None, label: str | None) -> list[str] | None:
+        """The columns that are asked for, in order."""
+        if self.columns is None:
+            return None
+        needed = (id, *self.columns, label)
+        return list(dict.fromkeys(name for name in needed if name is not None))
 
 
 def read(
@@ -59,11 +81,10 @@ def read(
     """
     file = Path(path)
     columns = [columns] if isinstance(columns, str) else columns
-    drop = [drop] if isinstance(drop, str) else drop
-    for name in drop:
+    wanted = _Wanted(id, label, kinds or {}, columns, [drop] if isinstance(drop, str) else drop)
+    for name in wanted.drop:
         if name in (id, label):
             raise DataError("the id and the label cannot be dropped", column=name, mend="keep it")
-    wanted = None if columns is None else _wanted(columns, id, label)
     suffix = next((s for s in _SUFFIXES if file.name.lower().endswith(s)), None)
     if suffix is None:
         raise ReadError(
@@ -74,20 +95,15 @@ def read(
     raw = file_bytes(file)
     try:
         if suffix == ".parquet":
-            return _from_parquet(file, raw, id, label, kinds or {}, wanted, drop)
-        as_text = {name for name, kind in (kinds or {}).items() if kind == "nominal"}
-        form = (encoding, delimiter, decimal, list(missing))
-        arrow = parse_csv(file, raw, id, label, wanted, drop, as_text, *form)
+            return _from_parquet(file, raw, wanted)
+        text = _utf8(file, _unpacked(file, raw), encoding)
+        arrow = _CSV(file, text, delimiter, decimal, list(missing)).table(wanted)
         return Table.from_frame(to_frame(arrow), id=id, label=label, kinds=kinds)
     except ReadError:
         raise
     except DataError as error:
         error.problem += f" [{file.name}]"
         raise
-
-
-def _wanted(columns: Sequence[str], id: str | None, label: str | None) -> list[str]:
-    return list(dict.fromkeys([*([id] if id else []), *columns, *([label] if label else [])]))
 
 
 def file_bytes(file: Path) -> bytes:
@@ -111,35 +127,222 @@ def file_bytes(file: Path) -> bytes:
         ) from error
 
 
-def _from_parquet(
-    file: Path,
-    raw: bytes,
-    id: str | None,
-    label: str | None,
-    kinds: Mapping[str, KindSpec],
-    wanted: list[str] | None,
-    drop: Sequence[str],
-) -> Table:
+# --- CSV ----------------------------------------------------------------------------
+
+
+def _unpacked(file: Path, raw: bytes) -> bytes:
+    if file.suffix.lower() != ".gz":
+        return raw
+    try:
+        return gzip.decompress(raw)
+    except (OSError, EOFError, zlib.error) as error:
+        raise ReadError(
+            f"{file}: not a whole gzip file ({error})",
+            mend="check that it was copied completely, or drop the .gz from its name",
+        ) from error
+
+
+def _utf8(file: Path, raw: bytes, encoding: str) -> bytes:
+    """The bytes as UTF-8; raises with the place of the first byte that is not ``encoding``."""
+    try:
+        canonical = codecs.lookup(encoding).name
+    except LookupError:
+        raise ReadError(
+            f"{file}: there is no encoding {encoding!r}", mend="try 'utf-8', 'latin-1' or 'cp1252'"
+        ) from None
+    decoder = codecs.getincrementaldecoder(canonical)()
+    parts: list[bytes] = []
+    for start in range(0, len(raw), _CHUNK):
+        held = len(decoder.getstate()[0])
+        chunk = raw[start : start + _CHUNK]
+        try:
+            text = decoder.decode(chunk, final=start + _CHUNK >= len(raw))
+        except UnicodeDecodeError as error:
+            place = start - held + error.start
+            raise ReadError(
+                f"{file}: not {canonical}: byte 0x{raw[place]:02x} at offset {place}",
+                mend=_encoding_mend(raw, canonical),
+            ) from None
+        if canonical != "utf-8":
+            parts.append(text.encode("utf-8"))
+    return raw if canonical == "utf-8" else b"".join(parts)
+
+
+def _encoding_mend(raw: bytes, tried: str) -> str:
+    if raw[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
+        return "read it with encoding='utf-16'"
+    other = "cp1252" if tried != "cp1252" else "utf-8"
+    return f"read it with the encoding it was saved in, e.g. encoding={other!r} or 'latin-1'"
+
+
+@dataclass(frozen=True)
+class _CSV:
+    """A CSV file's text, as UTF-8, and how it is written."""
+
+    file: Path
+    text: bytes
+    delimiter: str
+    decimal: str
+    missing: list[str]
+
+    def table(self, wanted: _Wanted) -> pa.Table:
+        """The wanted columns; the id column as int64 or string, leading zeros kept."""
+        import pyarrow as pa
+
+        if not self.text.strip():
+            raise ReadError(f"{self.file}: the file is empty", mend="check how it was made")
+        written = self._header()
+        header = [unprotected(name) for name in written]
+        for dropped in wanted.drop:
+            self._require(dropped, header, "column (named in drop)")
+        asked = wanted.names(wanted.id, wanted.label)
+        names = [n for n in (header if asked is None else asked) if n not in wanted.drop]
+        for what, name in (("id column", wanted.id), ("label column", wanted.label)):
+            if name is not None:
+                self._require(name, header, what)
+        for name in names:
+            self._require(name, header, "column")
+            if not name:
+                raise DataError(
+                    f"column {header.index(name) + 1} has no name (pandas writes its row index so, "
+                    "and a delimiter at the end of each line makes one)",
+                    mend="name it, or leave it out: drop = ['']",
+                )
+            if header.count(name) > 1:
+                raise DataError(
+                    "two columns have this name", column=name, mend="rename one of them"
+                )
+        as_text = {wanted.id, *(n for n, kind in wanted.kinds.items() if kind == "nominal")}
+        as_written = dict(zip(header, written, strict=True))
+        textual = {as_written[name] for name in names if name in as_text}
+        table = self._parse([as_written[name] for name in names], textual).rename_columns(names)
+        if table.num_rows == 0:
+            raise ReadError(
+                f"{self.file}: the file has a header but no rows", mend="check how it was made"
+            )
+        for place, name in enumerate(names):
+            kind = table.schema.types[place]
+            if pa.types.is_binary(kind):
+                problem = f"{self.file}: bytes instead of text"
+                raise ReadError(problem, column=name, mend="set encoding=")
+            if pa.types.is_string(kind):
+                table = table.set_column(place, name, _unprotected(table[name]))
+            if name in as_text:
+                table = table.set_column(place, name, _numbers_unless_zeros_lead(table[name]))
+        return table
+
+    def _header(self) -> list[str]:
+        lines = io.TextIOWrapper(io.BytesIO(self.text), encoding="utf-8-sig", newline="")
+        try:
+            return next(row for row in csv.reader(lines, delimiter=self.delimiter) if row)
+        except (csv.Error, StopIteration, TypeError) as error:
+            raise ReadError(
+                f"{self.file}: the header cannot be read ({error})",
+                mend="check the delimiter (one character) and the quotes of the first line",
+            ) from None
+
+    def _require(self, name: str, header: list[str], what: str) -> None:
+        other = next((c for c in ";\t|," if len(header) == 1 and c in header[0]), None)
+        if other is not None and other != self.delimiter and name not in header:
+            raise DataError(
+                f"there is no such {what}; the header is one cell that holds {other!r}",
+                column=name,
+                mend=f"read it with delimiter={other!r}",
+            )
+        require_name(name, header, what)
+
+    def _parse(self, names: list[str], textual: set[str], threads: bool = True) -> pa.Table:
+        import pyarrow as pa
+        from pyarrow import csv as pc
+
+        bad: list[Any] = []
+
+        def first_bad(row: Any) -> str:
+            bad.append(row)
+            return "error"
+
+        try:
+            return pc.read_csv(
+                pa.BufferReader(self.text),
+                # A row must fit into a block; a column's type is that of all blocks together.
+                read_options=pc.ReadOptions(
+                    use_threads=threads, block_size=min(len(self.text) + 1, _BLOCK)
+                ),
+                parse_options=pc.ParseOptions(
+                    delimiter=self.delimiter, newlines_in_values=True, invalid_row_handler=first_bad
+                ),
+                convert_options=pc.ConvertOptions(
+                    include_columns=names,
+                    decimal_point=self.decimal,
+                    column_types=dict.fromkeys(textual, pa.string()),
+                    null_values=self.missing,
+                    strings_can_be_null=True,
+                    quoted_strings_can_be_null=True,
+                ),
+            )
+        except pa.ArrowInvalid as error:
+            if bad and threads:
+                # Rows are counted only when one thread reads them.
+                return self._parse(names, textual, threads=False)
+            if bad:
+                row = bad[0]
+                raise ReadError(
+                    f"{self.file}: row {row.number} has {row.actual_columns} cells, "
+                    f"the header {row.expected_columns}",
+                    mend="correct that row (a delimiter inside a cell needs quotes around it)",
+                ) from None
+            raise ReadError(
+                f"{self.file}: cannot be read as CSV ({error})",
+                mend="correct the file, or save as Parquet",
+            ) from error
+
+
+def _unprotected(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Without the apostrophes that keep a spreadsheet from running a cell."""
+    import pyarrow.compute as pc
+
+    if pc.any(pc.match_substring(column, "'")).as_py():
+        for written in APOSTROPHES:
+            column = pc.replace_substring_regex(column, written, r"\1\2")
+    return column
+
+
+def _numbers_unless_zeros_lead(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """int64 where every present value is a whole number written without leading zeros."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    trimmed = pc.utf8_trim_whitespace(column)
+    if not pc.all(pc.match_substring_regex(trimmed, _WHOLE_NUMBER)).as_py():
+        return trimmed
+    return pc.replace_substring_regex(trimmed, r"\.0*$", "").cast(pa.int64())
+
+
+# --- Parquet ------------------------------------------------------------------------
+
+
+def _from_parquet(file: Path, raw: bytes, wanted: _Wanted) -> Table:
     arrow = parquet_table(file, raw)
-    for name in drop:
+    for name in wanted.drop:
         require_name(name, arrow.column_names, "column (named in drop)")
-    arrow = arrow.drop_columns(list(drop))
+    arrow = arrow.drop_columns(list(wanted.drop))
     notes, noted = _notes(file, arrow)
-    id = id if id is not None else notes.get("id")
-    label = label if label is not None else notes.get("label")
-    for needed in [id, label, *(wanted or [])]:
+    id = wanted.id if wanted.id is not None else notes.get("id")
+    label = wanted.label if wanted.label is not None else notes.get("label")
+    names = wanted.names(wanted.id, wanted.label)
+    for needed in [id, label, *(names or [])]:
         if needed is not None:
             require_name(needed, arrow.column_names, "column")
-    if wanted is not None:
-        label = label if label in wanted else None
-        arrow = arrow.select(_wanted(wanted, id, None))
+    if names is not None:
+        label = label if label in names else None
+        arrow = arrow.select(wanted.names(id, wanted.label))
     if arrow.num_rows == 0:
         raise ReadError(f"{file}: the file has columns but no rows", mend="check how it was made")
     frame, blocks = to_frame(arrow), _blocks(arrow, notes)
-    ids = np.arange(len(frame)) if id is None else _ids(frame.pop(id), id)
+    ids = np.arange(len(frame)) if id is None else check_ids(frame.pop(id), id)
     if noted is None:
-        return Table(ids, frame, kinds=kinds, label=label, blocks=blocks)
-    schema = _noted(noted, frame, blocks, kinds)
+        return Table(ids, frame, kinds=wanted.kinds, label=label, blocks=blocks)
+    schema = _noted(noted, frame, blocks, wanted.kinds)
     return Table(ids, frame, schema=schema, label=label, blocks=blocks)
 
 
@@ -187,14 +390,6 @@ def _without_index(table: pa.Table) -> pa.Table:
     return table.drop_columns(numbers).replace_schema_metadata(metadata)
 
 
-def _ids(series: pd.Series, name: str) -> np.ndarray:
-    try:
-        return check_ids(series)
-    except DataError as error:
-        error.column = name
-        raise
-
-
 def _blocks(arrow: pa.Table, notes: dict[str, Any]) -> dict[str, np.ndarray]:
     """Columns of fixed-size lists, in the shape that was noted when they were written."""
     import pyarrow as pa
@@ -234,3 +429,51 @@ def _noted(
         else:
             columns.append(dataclasses.replace(schema[name], dtype=dtype_name(frame[name])))
     return Schema(columns)
+
+
+# --- Arrow --------------------------------------------------------------------------
+
+
+def to_frame(table: pa.Table) -> pd.DataFrame:
+    """The scalar columns as a data frame; fixed-size lists (blocks) are left out.
+
+    Decimals become floats. Whole numbers with missing cells become floats, as pandas has it,
+    unless a float could not hold them.
+    """
+    import pyarrow as pa
+
+    exact = [field.name for field in table.schema if _needs_nullable(table, field)]
+    columns, names = [], []
+    for field in table.schema:
+        if pa.types.is_fixed_size_list(field.type):
+            continue
+        column = table[field.name]
+        typname = (field.metadata or {}).get(b"ADBC:postgresql:typname")
+        if isinstance(field.type, pa.BaseExtensionType):
+            column = column.cast(field.type.storage_type)
+        is_number = pa.types.is_decimal(field.type) or typname == b"numeric"
+        if is_number or pa.types.is_null(field.type):
+            column = column.cast(pa.float64())
+        columns.append(column)
+        names.append(field.name)
+    if not columns:
+        return pd.DataFrame(index=pd.RangeIndex(table.num_rows))
+    plain = pa.table(columns, names=names)
+    pandas_notes = (table.schema.metadata or {}).get(b"pandas")
+    if pandas_notes is not None:
+        plain = plain.replace_schema_metadata({b"pandas": pandas_notes})
+    frame: pd.DataFrame = plain.to_pandas()
+    for name in exact:
+        whole = "UInt64" if pa.types.is_unsigned_integer(plain.schema.field(name).type) else "Int64"
+        frame[name] = pd.array(plain[name].to_pylist(), dtype=whole)
+    return frame
+
+
+def _needs_nullable(table: pa.Table, field: pa.Field) -> bool:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if not pa.types.is_integer(field.type) or table[field.name].null_count == 0:
+        return False
+    edges = pc.min_max(table[field.name]).as_py()
+    return edges["max"] is not None and max(abs(edges["max"]), abs(edges["min"])) > _EXACT_IN_FLOAT

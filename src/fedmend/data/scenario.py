@@ -13,11 +13,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from fedmend._suggest import closest
-from fedmend.data._parts import blanked, require_name, retyped
-from fedmend.data.clients import client_rows, split_clients
-from fedmend.data.crowds import annotators, dirichlet_clients
-from fedmend.data.table import Table
+from fedmend._suggest import one_of_these
+from fedmend.data.crowds import annotators, client_rows, dirichlet_clients, split_clients
+from fedmend.data.table import Table, blanked, require_name
 from fedmend.errors import DataError
 
 __all__ = [
@@ -358,19 +356,14 @@ def missing_block(
         raise DataError(f"unknown where={where!r}", mend="use 'last' or 'random'")
     lost = np.zeros(table.n_rows, dtype=bool)
     lost[rows] = True
-    frame = table.frame.copy()
-    for name in columns:
-        frame[name] = blanked(frame[name], lost)
-    schema = retyped(table.schema, frame)
-    return Table._trusted(table.ids, schema, table.label, frame, table.blocks), rows
+    return blanked(table, columns, lost), rows
 
 
 def _require_party(option: str, name: str, known: Sequence[str]) -> None:
     if name not in known:
-        near = closest(name, known)
         raise DataError(
             f"{option}={name!r} is not one of the parties",
-            mend=(f"did you mean {near!r}? " if near else "") + f"the parties: {', '.join(known)}",
+            mend=one_of_these(name, known, "parties"),
         )
 
 

@@ -18,21 +18,13 @@ Kinds are inferred by :func:`infer_column` and can always be given instead.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 import pandas as pd
 
-from fedmend.data._values import (
-    describe_types,
-    dtype_name,
-    first_fraction,
-    python_scalar,
-    reject_infinite,
-    sorted_distinct,
-    value_class,
-)
 from fedmend.errors import DataError
 
 __all__ = [
@@ -47,15 +39,7 @@ __all__ = [
 ]
 
 Kind = Literal["continuous", "integer", "ordinal", "binary", "nominal", "image", "tensor"]
-KINDS: tuple[str, ...] = (
-    "continuous",
-    "integer",
-    "ordinal",
-    "binary",
-    "nominal",
-    "image",
-    "tensor",
-)
+KINDS: tuple[str, ...] = get_args(Kind)
 CATEGORICAL = ("ordinal", "binary", "nominal")
 NUMERIC = ("continuous", "integer")
 BLOCKS = ("image", "tensor")
@@ -79,13 +63,7 @@ class Column:
     dtype: str = "float64"
 
     def __post_init__(self) -> None:
-        if self.kind not in KINDS:
-            raise DataError(
-                "unknown kind of column",
-                column=self.name,
-                value=self.kind,
-                mend=f"use one of {', '.join(KINDS)}",
-            )
+        _check_kind(self.name, self.kind)
         if self.is_categorical and self.categories is None:
             raise DataError(
                 f"kind {self.kind!r} needs categories",
@@ -123,24 +101,18 @@ class Column:
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON-able values; :meth:`from_dict` gives the same column back."""
         return {
-            "name": self.name,
-            "kind": self.kind,
-            "categories": None if self.categories is None else list(self.categories),
-            "shape": None if self.shape is None else list(self.shape),
-            "dtype": self.dtype,
+            name: list(value) if isinstance(value, tuple) else value
+            for name, value in vars(self).items()
         }
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Column:
         """The column that :meth:`to_dict` described."""
-        categories, shape = values.get("categories"), values.get("shape")
-        return cls(
-            name=values["name"],
-            kind=values["kind"],
-            categories=None if categories is None else tuple(categories),
-            shape=None if shape is None else tuple(int(size) for size in shape),
-            dtype=values.get("dtype", "float64"),
-        )
+        parts: dict[str, Any] = {
+            name: tuple(value) if isinstance(value, list) else value
+            for name, value in values.items()
+        }
+        return cls(**parts)
 
 
 class Schema(Mapping[str, Column]):
@@ -213,10 +185,7 @@ def infer_column(name: str, values: pd.Series | np.ndarray, kind: KindSpec | Non
         return _guess(name, series)
     if not isinstance(kind, str):
         return _ordinal(name, series, tuple(python_scalar(value) for value in kind))
-    if kind not in KINDS:
-        raise DataError(
-            "unknown kind of column", column=name, value=kind, mend=f"use one of {', '.join(KINDS)}"
-        )
+    _check_kind(name, kind)
     if kind in BLOCKS:
         raise DataError(
             f"kind {kind!r} needs an array per row, not one cell",
@@ -224,6 +193,13 @@ def infer_column(name: str, values: pd.Series | np.ndarray, kind: KindSpec | Non
             mend="pass it in blocks={name: array of shape (rows, ...)}",
         )
     return _forced(name, series, kind)
+
+
+def _check_kind(name: str, kind: str) -> None:
+    if kind not in KINDS:
+        raise DataError(
+            "unknown kind of column", column=name, value=kind, mend=f"use one of {', '.join(KINDS)}"
+        )
 
 
 def _infer_block(name: str, values: np.ndarray, kind: KindSpec | None) -> Column:
@@ -253,18 +229,14 @@ def _infer_block(name: str, values: np.ndarray, kind: KindSpec | None) -> Column
 
 
 def _guess(name: str, series: pd.Series) -> Column:
-    dtype = dtype_name(series)
-    if isinstance(series.dtype, pd.CategoricalDtype) and series.dtype.ordered:
-        value_class(name, series)
-        declared = tuple(python_scalar(value) for value in series.dtype.categories)
+    sort, dtype, declared = value_class(name, series), dtype_name(series), _declared(series)
+    if dtype == "category[ordered]":
         return Column(name, "ordinal", categories=declared, dtype=dtype)
-    sort = value_class(name, series)
     if sort == "empty":
         return Column(name, "continuous", dtype=dtype)
     if sort == "bool":
         return Column(name, "binary", categories=(False, True), dtype=dtype)
-    if isinstance(series.dtype, pd.CategoricalDtype):
-        declared = tuple(python_scalar(value) for value in series.dtype.categories)
+    if declared is not None:
         if len(declared) == 2:
             return Column(name, "binary", categories=tuple(sorted(declared)), dtype=dtype)
         return Column(name, "nominal", categories=declared, dtype=dtype)
@@ -274,11 +246,16 @@ def _guess(name: str, series: pd.Series) -> Column:
             return Column(name, "binary", categories=categories, dtype=dtype)
         if sort == "text":
             return Column(name, "nominal", categories=categories, dtype=dtype)
-    if sort == "int":
-        return Column(name, "integer", dtype=dtype)
     # pandas turns whole numbers with a missing cell into floats
-    whole = bool(series.isna().any()) and first_fraction(series) is None
+    whole = sort == "int" or (bool(series.isna().any()) and first_fraction(series) is None)
     return Column(name, "integer" if whole else "continuous", dtype=dtype)
+
+
+def _declared(series: pd.Series) -> tuple[Any, ...] | None:
+    """The categories of a categorical dtype, in their order."""
+    if not isinstance(series.dtype, pd.CategoricalDtype):
+        return None
+    return tuple(python_scalar(value) for value in series.dtype.categories)
 
 
 def _forced(name: str, series: pd.Series, kind: str) -> Column:
@@ -291,32 +268,24 @@ def _forced(name: str, series: pd.Series, kind: str) -> Column:
                 value=python_scalar(series.dropna().iloc[0]),
                 mend="leave the kind out, make it nominal, or convert the values to numbers",
             )
-        fraction = first_fraction(series) if kind == "integer" and sort == "float" else None
-        if fraction is not None:
-            raise DataError(
-                "cannot be integer: it holds a value with a fraction",
-                column=name,
-                value=fraction,
-                mend="make it continuous, or round the values",
-            )
+        if kind == "integer" and sort == "float":
+            _reject_fraction(name, series, "cannot be integer: it holds a value with a fraction")
         return Column(name, kind, dtype=dtype)  # type: ignore[arg-type]
-    if isinstance(series.dtype, pd.CategoricalDtype):
-        declared = tuple(python_scalar(value) for value in series.dtype.categories)
-        keeps_order = kind == "nominal" or bool(series.dtype.ordered)
-        categories = declared if keeps_order else tuple(sorted(declared))
-    else:
+    categories = _declared(series)
+    has_order = dtype == "category[ordered]"
+    if categories is None:
         categories = sorted_distinct(series) or ()
-    if kind == "binary":
-        if sort == "bool":
-            categories = (False, True)
-        if len(categories) > 2:
-            raise DataError(
-                f"cannot be binary: it holds {len(categories)} different values",
-                column=name,
-                value=list(categories[:3]),
-                mend="make it nominal, ordinal or integer",
-            )
-    has_order = isinstance(series.dtype, pd.CategoricalDtype) and bool(series.dtype.ordered)
+    elif kind != "nominal" and not has_order:
+        categories = tuple(sorted(categories))
+    if kind == "binary" and sort == "bool":
+        categories = (False, True)
+    if kind == "binary" and len(categories) > 2:
+        raise DataError(
+            f"cannot be binary: it holds {len(categories)} different values",
+            column=name,
+            value=list(categories[:3]),
+            mend="make it nominal, ordinal or integer",
+        )
     if kind == "ordinal" and sort == "text" and not has_order:
         raise DataError(
             "cannot be ordinal: the order of its strings is not known",
@@ -325,6 +294,13 @@ def _forced(name: str, series: pd.Series, kind: str) -> Column:
             mend="give the values from low to high, e.g. kinds={column: ['low', 'mid', 'high']}",
         )
     return Column(name, kind, categories=categories, dtype=dtype)  # type: ignore[arg-type]
+
+
+def _reject_fraction(name: str, series: pd.Series, problem: str) -> None:
+    fraction = first_fraction(series)
+    if fraction is not None:
+        mend = "make it continuous, or round the values"
+        raise DataError(problem, column=name, value=fraction, mend=mend)
 
 
 def _ordinal(name: str, series: pd.Series, order: tuple[object, ...]) -> Column:
@@ -350,14 +326,8 @@ def check_values(column: Column, series: pd.Series) -> None:
     """
     check_type(column, series)
     if column.kind == "integer" and pd.api.types.is_float_dtype(series.dtype):
-        fraction = first_fraction(series)
-        if fraction is not None:
-            raise DataError(
-                "an integer column holds a value with a fraction",
-                column=column.name,
-                value=fraction,
-                mend="round the values or make the column continuous",
-            )
+        problem = "an integer column holds a value with a fraction"
+        _reject_fraction(column.name, series, problem)
 
 
 def check_type(column: Column, series: pd.Series) -> None:
@@ -380,3 +350,141 @@ def check_type(column: Column, series: pd.Series) -> None:
             value=python_scalar(series.dropna().iloc[0]),
             mend="read the column with the same type as before",
         )
+
+
+# --- raw values --------------------------------------------------------------------
+
+_CLASSES = {
+    "string": "text",
+    "integer": "int",
+    "floating": "float",
+    "mixed-integer-float": "float",
+    "boolean": "bool",
+}
+_DATES = {"datetime64", "datetime", "date", "timedelta64", "timedelta", "time", "period"}
+
+
+@contextmanager
+def naming(party: str | None) -> Iterator[None]:
+    """Whatever :class:`DataError` is raised inside names the party, where one is known."""
+    try:
+        yield
+    except DataError as error:
+        if party is not None:
+            error.at(party)
+        raise
+
+
+def python_scalar(value: Any) -> Any:
+    """A numpy scalar as the Python scalar it stands for."""
+    return value.item() if isinstance(value, np.generic) else value
+
+
+def dtype_name(series: pd.Series) -> str:
+    """The name :func:`fedmend.data.encode.from_numbers` gives the dtype back from."""
+    dtype = series.dtype
+    if isinstance(dtype, pd.StringDtype) and dtype.na_value is pd.NA:
+        return f"string[{dtype.storage}]"
+    if isinstance(dtype, pd.CategoricalDtype) and dtype.ordered:
+        return "category[ordered]"
+    return str(dtype)
+
+
+def value_class(name: str, series: pd.Series) -> str:
+    """``bool``, ``int``, ``float``, ``text`` or ``empty`` (no value present).
+
+    Dates, mixed types and anything else without a kind raise :class:`DataError`.
+    """
+    if bool(series.isna().all()):
+        return "empty"
+    values: Any = series
+    if isinstance(series.dtype, pd.CategoricalDtype):
+        values = series.dtype.categories
+    if pd.api.types.is_bool_dtype(values.dtype):
+        return "bool"
+    if pd.api.types.is_integer_dtype(values.dtype):
+        return "int"
+    if pd.api.types.is_float_dtype(values.dtype):
+        return "float"
+    inferred = pd.api.types.infer_dtype(values, skipna=True)
+    return _CLASSES.get(inferred) or _reject(name, values, inferred)
+
+
+def _reject(name: str, values: Any, inferred: str) -> str:
+    present = pd.Series(values).dropna()
+    seen = python_scalar(present.iloc[0])
+    if inferred in _DATES:
+        raise DataError(
+            "dates and times have no kind",
+            column=name,
+            value=str(seen),
+            mend="make it a number (days since a start date, month, age), or leave it out: "
+            f"drop = [{name!r}]",
+        )
+    types = list(dict.fromkeys(type(value) for value in present))
+    if len(types) > 1:
+        examples = [next(v for v in present if type(v) is kind) for kind in types[:2]]
+        raise DataError(
+            f"mixed types: {types[0].__name__} and {types[1].__name__}",
+            column=name,
+            value=[python_scalar(value) for value in examples],
+            mend="make all values numbers or all strings, e.g. frame[column].astype(str)",
+        )
+    raise DataError(
+        f"values of type {types[0].__name__} have no kind",
+        column=name,
+        value=seen,
+        mend="convert them to numbers, strings or booleans, or drop the column",
+    )
+
+
+def describe_types(series: pd.Series) -> str:
+    """The name of the Python type of the first present value."""
+    return type(python_scalar(series.dropna().iloc[0])).__name__
+
+
+def numbers(series: pd.Series) -> np.ndarray:
+    """The values as float64, missing cells as NaN."""
+    if isinstance(series.dtype, pd.CategoricalDtype):
+        series = series.astype(series.dtype.categories.dtype if not series.isna().any() else object)
+    if pd.api.types.is_object_dtype(series.dtype):
+        return pd.to_numeric(series).to_numpy(dtype=np.float64, na_value=np.nan)
+    return series.to_numpy(dtype=np.float64, na_value=np.nan)
+
+
+def first_fraction(series: pd.Series) -> float | None:
+    """The first value that is not a whole number, if there is one."""
+    values = numbers(series)
+    values = values[~np.isnan(values)]
+    broken = values != np.floor(values)
+    return float(values[broken.argmax()]) if broken.any() else None
+
+
+def reject_infinite(name: str, series: pd.Series) -> None:
+    """Raise :class:`DataError` if a numeric column holds inf or -inf."""
+    dtype = series.dtype
+    if pd.api.types.is_float_dtype(dtype):
+        values = series.to_numpy(dtype=np.float64, na_value=np.nan)
+    elif pd.api.types.is_object_dtype(dtype) and pd.api.types.infer_dtype(series, skipna=True) in (
+        "floating",
+        "mixed-integer-float",
+    ):
+        values = numbers(series)
+    else:
+        return
+    infinite = np.isinf(values)
+    if infinite.any():
+        raise DataError(
+            f"infinite value in {int(infinite.sum())} of {len(values)} rows",
+            column=name,
+            value=float(values[infinite.argmax()]),
+            mend="replace it by a missing cell (NaN) or by the largest value that makes sense",
+        )
+
+
+def sorted_distinct(series: pd.Series, at_most: int | None = None) -> tuple[Any, ...] | None:
+    """The distinct present values in order; None if there are more than ``at_most``."""
+    found = series.dropna().unique()
+    if at_most is not None and len(found) > at_most:
+        return None
+    return tuple(sorted(python_scalar(value) for value in found))

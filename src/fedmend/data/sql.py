@@ -12,10 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, unquote
 
-from fedmend.data._parts import reject_doubled, require_name
-from fedmend.data.arrow import to_frame
+from fedmend.data.readers import to_frame
 from fedmend.data.schema import KindSpec
-from fedmend.data.table import Table
+from fedmend.data.table import Table, reject_doubled, require_name
 from fedmend.errors import DataError, MissingExtra, ReadError
 
 if TYPE_CHECKING:

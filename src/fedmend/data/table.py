@@ -6,27 +6,31 @@ Missing cells stay what they are (``None``, ``NaN``, ``pd.NA``); nothing is fill
 
 from __future__ import annotations
 
+import dataclasses
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from fedmend.data._parts import (
-    as_blocks,
-    as_frame,
-    conform,
-    infer_schema,
-    reject_doubled,
-    require_name,
+from fedmend._suggest import one_of_these
+from fedmend.data.schema import (
+    Column,
+    KindSpec,
+    Schema,
+    check_values,
+    dtype_name,
+    infer_column,
+    numbers,
+    python_scalar,
 )
-from fedmend.data.ids import check_ids
-from fedmend.data.schema import KindSpec, Schema
 from fedmend.errors import DataError, FedmendWarning
 
-__all__ = ["Table"]
+__all__ = ["Table", "blanked", "check_ids", "reject_doubled", "require_name", "retyped"]
+
+_INT64 = np.iinfo(np.int64)
 
 
 class Table:
@@ -50,35 +54,18 @@ class Table:
         label: str | None = None,
         blocks: Mapping[str, np.ndarray] | None = None,
     ) -> None:
-        checked = check_ids(ids)
-        frame = as_frame(columns, len(checked))
-        arrays = as_blocks(blocks, len(checked), frame)
+        self.ids = check_ids(ids)
+        self.frame = _as_frame(columns, len(self.ids))
+        self.blocks = _as_blocks(blocks, len(self.ids), self.frame)
         if schema is None:
-            schema = infer_schema(frame, arrays, kinds or {})
+            schema = _infer_schema(self.frame, self.blocks, kinds or {})
         else:
-            schema = conform(schema, frame, arrays, kinds)
-        self._fill(checked, schema, label, frame, arrays)
-        if label is not None:
-            self._require(label)
-            if schema[label].is_block:
-                raise DataError(
-                    "a block cannot be the label", column=label, mend="name a scalar column"
-                )
-        _warn_all_missing(self)
-
-    def _fill(
-        self,
-        ids: np.ndarray,
-        schema: Schema,
-        label: str | None,
-        frame: pd.DataFrame,
-        blocks: dict[str, np.ndarray],
-    ) -> None:
-        self.ids = ids
+            _conform(schema, self.frame, self.blocks, kinds)
         self.schema = schema
         self.label = label
-        self.frame = frame
-        self.blocks = blocks
+        if label is not None:
+            self._require_label(label)
+        _warn_all_missing(self)
 
     @classmethod
     def _trusted(
@@ -91,7 +78,8 @@ class Table:
     ) -> Table:
         """A table of parts that were checked before: no inference, no copies."""
         table = cls.__new__(cls)
-        table._fill(ids, schema, label, frame, blocks)
+        table.ids, table.schema, table.label = ids, schema, label
+        table.frame, table.blocks = frame, blocks
         return table
 
     @classmethod
@@ -114,12 +102,7 @@ class Table:
         require_name(id, list(df.columns), "id column")
         if id == label:
             raise DataError("the id cannot be the label too", column=id, mend="name two columns")
-        try:
-            ids = check_ids(df[id])
-        except DataError as error:
-            error.column = id
-            raise
-        return cls(ids, df.drop(columns=[id]), label=label, kinds=kinds)
+        return cls(check_ids(df[id], id), df.drop(columns=[id]), label=label, kinds=kinds)
 
     # --- shape -------------------------------------------------------------------
 
@@ -219,11 +202,7 @@ class Table:
     def with_label(self, name: str | None) -> Table:
         """The same columns with another label, or with none (the column stays)."""
         if name is not None:
-            self._require(name)
-            if self.schema[name].is_block:
-                raise DataError(
-                    "a block cannot be the label", column=name, mend="name a scalar column"
-                )
+            self._require_label(name)
         return Table._trusted(self.ids, self.schema, name, self.frame, self.blocks)
 
     def with_ids(self, ids: Any) -> Table:
@@ -268,20 +247,17 @@ class Table:
         Holds no value of any row, so it may be shown.
         """
         missing = self.missing()
-        rows: list[dict[str, Any]] = []
-        for name, column in self.schema.items():
-            distinct = None if column.is_block else int(self.frame[name].nunique())
-            rows.append(
-                {
-                    "name": name,
-                    "kind": column.kind,
-                    "missing": int(missing[name]),
-                    "distinct": distinct,
-                    "shape": None if column.shape is None else list(column.shape),
-                    "label": name == self.label,
-                }
-            )
-        return rows
+        return [
+            {
+                "name": name,
+                "kind": column.kind,
+                "missing": int(missing[name]),
+                "distinct": None if column.is_block else int(self.frame[name].nunique()),
+                "shape": None if column.shape is None else list(column.shape),
+                "label": name == self.label,
+            }
+            for name, column in self.schema.items()
+        ]
 
     def equals(self, other: Table) -> bool:
         """Same ids, schema, label and values, in the same order."""
@@ -312,6 +288,11 @@ class Table:
     def _require(self, name: str) -> None:
         require_name(name, self.names, "column")
 
+    def _require_label(self, name: str) -> None:
+        self._require(name)
+        if self.schema[name].is_block:
+            raise DataError("a block cannot be the label", column=name, mend="name a scalar column")
+
 
 def _warn_all_missing(table: Table) -> None:
     if table.n_rows == 0:
@@ -325,3 +306,274 @@ def _warn_all_missing(table: Table) -> None:
                 FedmendWarning,
                 stacklevel=3,
             )
+
+
+# --- ids ---------------------------------------------------------------------------
+
+
+def check_ids(ids: Any, column: str | None = None) -> np.ndarray:
+    """The ids as int64 or as an object array of strings; `column` is where they were read.
+
+    Missing, duplicate, fractional or mixed ids raise :class:`DataError`.
+    """
+    try:
+        return _checked_ids(ids)
+    except DataError as error:
+        error.column = column
+        raise
+
+
+def _checked_ids(ids: Any) -> np.ndarray:
+    if getattr(ids, "ndim", 1) != 1:
+        raise DataError(
+            f"ids of shape {tuple(ids.shape)}", mend="give one id for each row, in one dimension"
+        )
+    series = pd.Series(ids.array if isinstance(ids, (pd.Series, pd.Index)) else ids)
+    if isinstance(series.dtype, pd.CategoricalDtype):
+        series = series.astype(series.dtype.categories.dtype)
+    _reject_missing(series)
+    checked = _typed(series)
+    _reject_duplicates(checked)
+    return checked
+
+
+def _reject_missing(series: pd.Series) -> None:
+    absent = series.isna()
+    if series.dtype == object or isinstance(series.dtype, pd.StringDtype):
+        absent = absent | (series == "").fillna(False).astype(bool)
+    if absent.any():
+        places = np.flatnonzero(absent.to_numpy()) + 1
+        which = ", ".join(map(str, places[:5])) + (", …" if len(places) > 5 else "")
+        also = series[~absent].duplicated().sum()
+        more = f", and {int(also)} of the others have one that occurred before" if also else ""
+        raise DataError(
+            f"missing id in {len(places)} {'row' if len(places) == 1 else 'rows'} "
+            f"(counted from 1: {which}){more}",
+            mend="give every row an id of its own, or drop those rows",
+        )
+
+
+def _typed(series: pd.Series) -> np.ndarray:
+    if len(series) == 0:
+        is_text = series.dtype == object or isinstance(series.dtype, pd.StringDtype)
+        return np.empty(0, dtype=object if is_text else np.int64)
+    sort = pd.api.types.infer_dtype(series, skipna=False)
+    if sort == "string":
+        return series.to_numpy(dtype=object)
+    if sort == "integer":
+        return _whole(series)
+    if sort in ("floating", "mixed-integer-float"):
+        values = series.to_numpy(dtype=np.float64)
+        broken = ~np.isfinite(values) | (values != np.floor(values))
+        if broken.any():
+            raise DataError(
+                "an id is not a whole number",
+                value=float(values[broken.argmax()]),
+                mend="use whole numbers or strings as ids",
+            )
+        return _whole(series)
+    types = list(dict.fromkeys(type(python_scalar(value)).__name__ for value in series))
+    examples = [python_scalar(value) for value in series.drop_duplicates().iloc[:2]]
+    if len(types) > 1:
+        first = {type(python_scalar(value)).__name__: python_scalar(value) for value in series}
+        raise DataError(
+            f"ids of mixed types: {types[0]} and {types[1]}",
+            value=[first[types[0]], first[types[1]]],
+            mend="make all ids whole numbers or all strings",
+        )
+    raise DataError(
+        f"ids of type {types[0]}",
+        value=examples[0],
+        mend="use whole numbers or strings as ids, e.g. frame[id].astype(str)",
+    )
+
+
+def _whole(series: pd.Series) -> np.ndarray:
+    largest, smallest = int(series.max()), int(series.min())
+    if largest > _INT64.max or smallest < _INT64.min:
+        raise DataError(
+            "an id does not fit into 64 bits",
+            value=largest if largest > _INT64.max else smallest,
+            mend="read the ids as strings",
+        )
+    return series.to_numpy(dtype=np.int64)
+
+
+def _reject_duplicates(ids: np.ndarray) -> None:
+    series = pd.Series(ids)
+    repeated = series[series.duplicated()].unique()
+    if len(repeated):
+        shown = [python_scalar(value) for value in repeated[:5]]
+        raise DataError(
+            f"duplicate id: {len(repeated)} "
+            f"{'id occurs' if len(repeated) == 1 else 'ids occur'} more than once",
+            value=shown[0] if len(repeated) == 1 else shown,
+            mend="keep one row per id (in pandas: drop_duplicates), or name another id column",
+        )
+
+
+# --- parts, checked before they are put together ----------------------------------
+
+
+def require_name(name: str, known: Sequence[Any], what: str) -> None:
+    if name not in known:
+        mend = one_of_these(str(name), map(str, known), "columns", most=20)
+        raise DataError(f"there is no such {what}", column=str(name), mend=mend)
+
+
+def _as_frame(columns: pd.DataFrame | Mapping[str, Any] | None, n_rows: int) -> pd.DataFrame:
+    if columns is None:
+        return pd.DataFrame(index=pd.RangeIndex(n_rows))
+    if isinstance(columns, pd.DataFrame):
+        frame = columns.copy()
+        frame.index = pd.RangeIndex(len(frame))
+    else:
+        sizes = {name: _length(name, values) for name, values in columns.items()}
+        wrong = [name for name, size in sizes.items() if size != n_rows]
+        if wrong:
+            raise DataError(
+                f"{sizes[wrong[0]]} values for {n_rows} ids",
+                column=str(wrong[0]),
+                mend="give one value for each id",
+            )
+        frame = pd.DataFrame(
+            {name: _bare(name, values) for name, values in columns.items()},
+            index=pd.RangeIndex(n_rows),
+        )
+    if len(frame) != n_rows:
+        raise DataError(f"{len(frame)} rows for {n_rows} ids", mend="give one id for each row")
+    _check_names(list(frame.columns))
+    for name, dtype in frame.dtypes.items():
+        if pd.api.types.is_float_dtype(dtype) and not isinstance(dtype, np.dtype):
+            # Nullable floats tell NaN, the result of 0/0 say, from a missing cell; here it is one.
+            frame[name] = frame[name].mask(np.isnan(numbers(frame[name])))
+    return frame
+
+
+def _length(name: str, values: Any) -> int:
+    # An array of no dimension has a length by name only.
+    if (
+        isinstance(values, (str, bytes))
+        or getattr(values, "ndim", 1) == 0
+        or (not hasattr(values, "__len__"))
+    ):
+        raise DataError(
+            "one value is not a column",
+            column=str(name),
+            value=values,
+            mend="give a list or an array, one value for each id",
+        )
+    return len(values)
+
+
+def _bare(name: str, values: Any) -> Any:
+    """The values without their index, which would otherwise be matched to row numbers."""
+    if isinstance(values, np.ndarray) and values.ndim > 1:
+        raise DataError(
+            f"an array of shape {values.shape} is not a column of cells",
+            column=str(name),
+            mend="pass it in blocks=",
+        )
+    return values.array if isinstance(values, (pd.Series, pd.Index)) else values
+
+
+def _check_names(names: list[Any]) -> None:
+    for position, name in enumerate(names):
+        if not isinstance(name, str) or not name:
+            raise DataError(
+                f"column {position + 1} has no usable name: names are non-empty strings",
+                value=name,
+                mend="rename it, or leave it out",
+            )
+    reject_doubled(names)
+
+
+def reject_doubled(names: Sequence[str]) -> None:
+    seen: set[str] = set()
+    for name in names:
+        if name in seen:
+            raise DataError("two columns have this name", column=name, mend="rename one of them")
+        seen.add(name)
+
+
+def _as_blocks(
+    blocks: Mapping[str, np.ndarray] | None, n_rows: int, frame: pd.DataFrame
+) -> dict[str, np.ndarray]:
+    arrays = {name: np.asarray(values) for name, values in (blocks or {}).items()}
+    for name, values in arrays.items():
+        if values.ndim < 2 or len(values) != n_rows:
+            raise DataError(
+                f"a block of shape {values.shape} for {n_rows} ids",
+                column=name,
+                mend=f"give an array of shape ({n_rows}, ...), one entry per row",
+            )
+    _check_names([*frame.columns, *arrays])
+    return arrays
+
+
+def _infer_schema(
+    frame: pd.DataFrame, blocks: dict[str, np.ndarray], kinds: Mapping[str, KindSpec]
+) -> Schema:
+    for name in kinds:
+        require_name(name, [*frame.columns, *blocks], "column (named in kinds)")
+    columns = [infer_column(name, frame[name], kinds.get(name)) for name in frame.columns]
+    columns += [infer_column(name, values, kinds.get(name)) for name, values in blocks.items()]
+    return Schema(columns)
+
+
+def _conform(
+    schema: Schema,
+    frame: pd.DataFrame,
+    blocks: dict[str, np.ndarray],
+    kinds: Mapping[str, KindSpec] | None,
+) -> None:
+    if kinds:
+        raise DataError("both schema and kinds are given", mend="give one of the two")
+    present = [*frame.columns, *blocks]
+    for name in present:
+        require_name(name, schema.names, "column in the schema")
+    for name in schema:
+        require_name(name, present, "column in the values")
+    for name, column in schema.items():
+        if column.is_block != (name in blocks):
+            raise DataError(
+                f"the schema says {column.kind!r}, the values say otherwise",
+                column=name,
+                mend="pass image and tensor columns in blocks=, all others in columns",
+            )
+        if column.is_block:
+            _check_block(column, blocks)
+        else:
+            check_values(column, frame[name])
+
+
+def retyped(schema: Schema, frame: pd.DataFrame) -> Schema:
+    """The schema with the types the values have now (a missing cell may change an int's)."""
+    return Schema(
+        column if column.is_block else dataclasses.replace(column, dtype=dtype_name(frame[name]))
+        for name, column in schema.items()
+    )
+
+
+def _check_block(column: Column, blocks: dict[str, np.ndarray]) -> None:
+    found = infer_column(column.name, blocks[column.name], column.kind)
+    if found.shape != column.shape:
+        raise DataError(
+            f"rows of shape {found.shape}, but the schema says {column.shape}",
+            column=column.name,
+            mend="reshape the block",
+        )
+
+
+def blanked(table: Table, columns: Iterable[str], lost: np.ndarray) -> Table:
+    """The table with cells missing; whole numbers and booleans become their nullable type.
+
+    lost: in which rows. **Shape** [n] of bool.
+    """
+    frame = table.frame.copy()
+    for name in columns if lost.any() else ():
+        series = frame[name]
+        if isinstance(series.dtype, np.dtype) and series.dtype.kind in "biu":
+            series = series.convert_dtypes(convert_string=False, convert_floating=False)
+        frame[name] = series.mask(lost, None) if series.dtype == object else series.mask(lost)
+    return Table._trusted(table.ids, retyped(table.schema, frame), table.label, frame, table.blocks)

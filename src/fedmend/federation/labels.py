@@ -33,7 +33,7 @@ import numpy as np
 import pandas as pd
 
 from fedmend._files import write_whole
-from fedmend.data.labels import as_written
+from fedmend.data.encode import as_written
 from fedmend.data.table import Table
 from fedmend.errors import ConfigError, DataError, Refused
 from fedmend.federation.policy import Policy

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from fedmend._suggest import closest
-from fedmend.data.labels import LabelEncoder
+from fedmend.data.encode import LabelEncoder
 from fedmend.data.table import Table
 from fedmend.errors import DataError, FedmendError, FedmendWarning
 from fedmend.federation import Federation, Party

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 
 import pandas as pd
 
-from fedmend.data.labels import as_written
+from fedmend.data.encode import as_written
 from fedmend.data.table import Table
 from fedmend.errors import DataError
 

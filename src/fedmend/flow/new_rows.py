@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from fedmend.data.restore import UNSEEN, positions
+from fedmend.data.encode import UNSEEN, positions
 from fedmend.errors import DataError, FedmendWarning
 
 if TYPE_CHECKING:

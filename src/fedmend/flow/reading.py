@@ -133,7 +133,7 @@ def _without(party: PartySettings, name: str) -> PartySettings:
 def _read(
     config: File, party: PartySettings, data: str | None, sql: str | None, label: str | None
 ) -> Table:
-    from fedmend.data.readers import read, read_sql
+    from fedmend.data import read, read_sql
 
     how: dict[str, Any] = {"id": party.id, "label": label, "kinds": party.kinds, "drop": party.drop}
     if data is not None:
@@ -182,7 +182,7 @@ def one_truth(config: Config) -> bool:
 
 def require_known_classes(train: Table, test: Table, party: str) -> None:
     """No class may have all of its labels among the test rows."""
-    from fedmend.data.labels import LabelEncoder
+    from fedmend.data.encode import LabelEncoder
 
     assert train.label is not None
     encoder = LabelEncoder().fit(train.y, train.schema[train.label], party=party)

@@ -26,16 +26,8 @@ from torch.nn import functional as F
 from fedmend._parameters import parameters
 from fedmend.generate.base import Generator
 from fedmend.generate.codecs import indicators
-from fedmend.generate.encoder import Encoded, Encoder, Raw, Span
-from fedmend.generate.heads import Heads
-from fedmend.generate.training import (
-    EMA,
-    Progress,
-    generator_for,
-    held_out,
-    seed_parameters,
-    train,
-)
+from fedmend.generate.encoder import Encoded, Encoder, Heads, Raw, Span
+from fedmend.generate.training import EMA, Progress, generator_for, held_out, train
 
 __all__ = ["Adversarial", "Conditions", "Matcher", "Step", "joint_gap", "settle"]
 
@@ -295,11 +287,6 @@ class Adversarial(Generator):
 
     def _set_extra(self, values: dict[str, Any]) -> None:
         self.counts_ = np.array(values["counts"])
-
-    def _rival(self, name: str, module: nn.Module) -> nn.Module:
-        """A network that only training needs, seeded and on the device."""
-        seed_parameters(module, generator_for(torch.device("cpu"), self.seed, f"init {name}"))
-        return module.to(self.device_)
 
     # --- training -------------------------------------------------------------------------
 

@@ -17,6 +17,9 @@ What is sampled is complete: missing cells are gaps to be filled, never values t
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from numbers import Integral
 from pathlib import Path
 from typing import Any, ClassVar, Self
@@ -38,23 +41,20 @@ from fedmend._parameters import (
     parameters,
     wrong_values,
 )
+from fedmend._suggest import did_you_mean
 from fedmend.data.schema import Schema
 from fedmend.data.table import Table
-from fedmend.errors import ConfigError, DataError, NotFitted
+from fedmend.errors import ConfigError, DataError, FedmendWarning, NotFitted
 from fedmend.generate.encoder import Encoded, Encoder, Raw
-from fedmend.generate.given import Given, fill, given_rows, quiet
 from fedmend.generate.registry import class_of, defined
-from fedmend.generate.training import (
-    Progress,
-    generator_for,
-    numpy_for,
-    pick_device,
-    seed_parameters,
-    shown,
-)
+from fedmend.generate.training import Progress, generator_for, numpy_for, shown
+from fedmend.learn.nets import initialise
+from fedmend.split.config import resolve_device
 from fedmend.split.parts import read_file, write_file
 
-__all__ = ["Generator"]
+__all__ = ["Generator", "Given", "quiet"]
+
+Given = Mapping[str, Any] | pd.DataFrame | Table
 
 MIN_ROWS = 10
 LARGEST = 1e100
@@ -191,7 +191,7 @@ class Generator(Parameters):
                 _check_size(name, table.frame[name])
 
     def _prepare(self, table: Table) -> None:
-        self.device_ = pick_device(self.device)
+        self.device_ = resolve_device(self.device)
         self.encoder_ = self._encoder().fit(table)
         self.schema_: Schema = table.schema
         self.label_ = table.label
@@ -201,11 +201,12 @@ class Generator(Parameters):
             self._place_modules()
 
     def _place_modules(self) -> None:
-        self.modules_ = self._build()
-        for name, module in self.modules_.items():
-            # Seeded on the CPU, so that the start is the same on every device.
-            seed_parameters(module, generator_for(torch.device("cpu"), self.seed, f"init {name}"))
-            module.to(self.device_)
+        self.modules_ = {name: self._placed(name, net) for name, net in self._build().items()}
+
+    def _placed(self, name: str, module: nn.Module) -> nn.Module:
+        """Seeded on the CPU, so that the start is the same on every device; then on the device."""
+        seeds = generator_for(torch.device("cpu"), self.seed, f"init {name}")
+        return initialise(module, seeds).to(self.device_)
 
     def _numpy_rng(self, purpose: str, seed: int | None = None) -> np.random.Generator:
         return numpy_for(self.seed if seed is None else seed, purpose)
@@ -229,7 +230,7 @@ class Generator(Parameters):
             if n is None or not _is_whole(n, 0):
                 raise ConfigError(f"n must be a whole number from 0, got n={n!r}")
             return self._table(np.arange(n), self._rows(n, None, seed))
-        ids, frame = given_rows(given, n, self.schema_)
+        ids, frame = _given_rows(given, n, self.schema_)
         known = self.encoder_.raw(frame, strict=True)
         rows = self._rows(len(frame), known, seed)
         for name, numbers in known.items():
@@ -295,7 +296,7 @@ class Generator(Parameters):
         for name in names:
             holes = gaps[name].to_numpy()
             if holes.any():
-                frame[name] = fill(frame[name], holes, filled[name].array[holes[rows]])
+                frame[name] = _fill(frame[name], holes, filled[name].array[holes[rows]])
         columns = [
             self.schema_[name] if name in names and bool(gaps[name].all()) else table.schema[name]
             for name in table.names
@@ -354,7 +355,8 @@ class Generator(Parameters):
                 f"{path} holds a {type(made).__name__}, not a {cls.__name__}",
                 mend="use fedmend.generate.load(path)",
             )
-        made.device_ = _device_here(made.device)
+        here = torch.cuda.is_available() or not made.device.startswith("cuda")
+        made.device_ = resolve_device(made.device if here else "cpu")
         made.encoder_ = Encoder.from_dict(values["encoder"])
         made.schema_ = made.encoder_.schema
         made.label_, made.draws_ = values["label"], values["draws"]
@@ -394,12 +396,6 @@ def _check_size(name: str, series: pd.Series) -> None:
         )
 
 
-def _device_here(device: str) -> torch.device:
-    """The device of a saved generator, or what there is in its place."""
-    absent = device.startswith("cuda") and not torch.cuda.is_available()
-    return pick_device("cpu" if absent else device)
-
-
 def _read(path: str | Path) -> dict[str, Any]:
     """The values that `Generator.save` wrote."""
     values = read_file(Path(path))
@@ -417,3 +413,82 @@ def _read(path: str | Path) -> dict[str, Any]:
 
 def _is_whole(value: Any, least: int) -> bool:
     return isinstance(value, Integral) and not isinstance(value, bool) and int(value) >= least
+
+
+# --- cells that come from outside ----------------------------------------------------------
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Tables made here may have columns without any value; their sources have said so already."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FedmendWarning)
+        yield
+
+
+def _given_rows(given: Given, n: int | None, schema: Schema) -> tuple[np.ndarray, pd.DataFrame]:
+    """Ids and checked cells of the known columns."""
+    if isinstance(given, Table):
+        ids, columns, rows = given.ids, given.frame, given.n_rows
+    else:
+        columns, rows = _given_frame(given, n)
+        ids = np.arange(rows)
+    if n is not None and n != rows:
+        raise DataError(
+            f"{rows} rows are given for n={n}", mend="leave n out, or give one value for all rows"
+        )
+    for name in columns.columns:
+        if name not in schema:
+            raise DataError(
+                "the generator knows no such column",
+                column=str(name),
+                mend=did_you_mean(str(name), schema.names),
+            )
+    with quiet():
+        checked = Table(ids, columns, schema=schema.select(columns.columns))
+    return ids, checked.frame
+
+
+def _given_frame(
+    given: Mapping[str, Any] | pd.DataFrame, n: int | None
+) -> tuple[pd.DataFrame, int]:
+    if isinstance(given, pd.DataFrame):
+        return given.reset_index(drop=True), len(given)
+    lists = {name: values for name, values in given.items() if not _is_single(values)}
+    sizes = {name: len(values) for name, values in lists.items()}
+    rows = next(iter(sizes.values()), n)
+    if rows is None:
+        raise ConfigError("given holds single values only. Mend: say how many rows: sample(n, …)")
+    for name, size in sizes.items():
+        if size != rows:
+            raise DataError(
+                f"{size} values are given for {rows} rows",
+                column=name,
+                mend="give one value, or one for each row",
+            )
+    columns = {
+        name: pd.Series([values] * rows) if name not in lists else pd.Series(values).array
+        for name, values in given.items()
+    }
+    return pd.DataFrame(columns, index=pd.RangeIndex(rows)), rows
+
+
+def _is_single(values: Any) -> bool:
+    return isinstance(values, str | bytes) or not hasattr(values, "__len__")
+
+
+def _fill(series: pd.Series, holes: np.ndarray, cells: Any) -> pd.Series:
+    """The series with the cells put into its holes; its dtype stays unless it had no value."""
+    cells = pd.Series(cells)
+    if holes.all():
+        return cells
+    filled = series.copy()
+    if isinstance(series.dtype, pd.CategoricalDtype):
+        known = series.dtype.categories
+        fresh = [value for value in cells.dropna().unique() if value not in known]
+        filled = filled.cat.add_categories(fresh) if fresh else filled
+        cells = cells.astype(object)
+    else:
+        cells = cells.astype(series.dtype)
+    filled[holes] = cells.array
+    return filled

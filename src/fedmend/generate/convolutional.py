@@ -219,11 +219,11 @@ class ConvolutionalGAN(Adversarial):
         # A condition lies on the coordinate it speaks of, where one small window sees both.
         planes = 2 if self.conditions_.width else 1
         critic = SquareCritic(width, self.channels, planes=planes)
-        self._rival("critic", critic)
+        self._placed("critic", critic)
         judging, making = self._optimizer(critic), self._optimizer(network)
         if target.is_used:
             classifier = self._classifier(width, target.width, stream)
-            classing = self._optimizer(self._rival("classifier", classifier))
+            classing = self._optimizer(self._placed("classifier", classifier))
         neutral = torch.from_numpy(self.encoder_.neutral).to(self.device_)
         turns = itertools.count(1)
 

@@ -27,7 +27,7 @@ from torch import nn
 from fedmend._parameters import parameters
 from fedmend.generate.convolutional import ConvolutionalGAN
 from fedmend.generate.encoder import Encoder, Span
-from fedmend.generate.training import Dropout
+from fedmend.learn.nets import SeededDropout, seed_dropout
 
 __all__ = ["CTABGAN"]
 
@@ -80,5 +80,7 @@ class CTABGAN(ConvolutionalGAN):
     def _classifier(self, inputs: int, outputs: int, stream: torch.Generator) -> nn.Module:
         layers: list[nn.Module] = []
         for before in (inputs, *[self.hidden] * 3):
-            layers += [nn.Linear(before, self.hidden), nn.LeakyReLU(0.2), Dropout(0.5, stream)]
-        return nn.Sequential(*layers, nn.Linear(self.hidden, outputs))
+            layers += [nn.Linear(before, self.hidden), nn.LeakyReLU(0.2), SeededDropout(0.5)]
+        classifier = nn.Sequential(*layers, nn.Linear(self.hidden, outputs))
+        seed_dropout(classifier, stream)
+        return classifier

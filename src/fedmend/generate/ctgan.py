@@ -25,7 +25,7 @@ from torch.nn import functional as F
 from fedmend._parameters import parameters
 from fedmend.generate.adversarial import GUMBEL, Adversarial, Step
 from fedmend.generate.encoder import Encoder, Span
-from fedmend.generate.training import Dropout
+from fedmend.learn.nets import SeededDropout
 
 __all__ = ["CTGAN"]
 
@@ -78,7 +78,7 @@ class CTGAN(Adversarial):
     def _rivalry(self, network: nn.Module, stream: torch.Generator) -> Step:
         width = self.encoder_.width + self.conditions_.width
         critic = PackedCritic(self.pac * width, self.hidden, self.dropout, stream)
-        self._rival("critic", critic)
+        self._placed("critic", critic)
         judges, makers = (
             torch.optim.Adam(
                 part.parameters(), lr=self.lr, betas=(0.5, 0.9), weight_decay=self.decay, fused=True
@@ -148,7 +148,8 @@ class PackedCritic(nn.Module):
         self.first = nn.Linear(inputs, hidden)
         self.second = nn.Linear(hidden, hidden)
         self.last = nn.Linear(hidden, 1)
-        self.drop = Dropout(dropout, generator)
+        self.drop = SeededDropout(dropout)
+        self.drop.generator = generator
 
     def forward(self, packs: torch.Tensor) -> torch.Tensor:
         """**Shape**: (packs, inputs) -> (packs, 1)"""

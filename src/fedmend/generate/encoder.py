@@ -18,14 +18,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
+import torch
 
-from fedmend.data.restore import MISSING, positions, restore, restore_numbers
+from fedmend.data.encode import as_numbers, from_numbers
 from fedmend.data.schema import Column, Schema
 from fedmend.data.table import Table
 from fedmend.errors import ConfigError, DataError
 from fedmend.generate.codecs import CODECS, Codec, Levels, MinMax, Modes, Quantile, Spiked
 
-__all__ = ["Encoded", "Encoder", "Raw", "Span"]
+__all__ = ["Encoded", "Encoder", "Heads", "Raw", "Span"]
 
 Raw = dict[str, np.ndarray]
 """Per column float64 numbers or codes; NaN where missing."""
@@ -213,40 +214,30 @@ class Encoder:
         """
         result: Raw = {}
         for name in (name for name in self.schema if name in frame.columns):
-            if self.schema[name].is_categorical:
-                result[name] = self._codes(self.schema[name], frame[name], strict)
-            else:
-                result[name] = _numbers(name, frame[name])
+            numbers = _numbers(self.schema[name], frame[name])
+            if name in self._seen:
+                numbers[~np.isin(numbers, self._seen[name])] = np.nan
+                if strict:
+                    self._reject_unseen(name, frame[name], np.isnan(numbers))
+            result[name] = numbers
         return result
 
-    def _codes(self, column: Column, series: pd.Series, strict: bool) -> np.ndarray:
-        if bool(series.isna().all()):  # of any dtype: a reader cannot know that it held text
-            return np.full(len(series), np.nan)
-        at = positions(series, column.categories or ())
-        known = at >= 0
-        if column.name in self._seen:
-            known &= np.isin(at, self._seen[column.name])
-        if strict and (unseen := ~known & (at != MISSING)).any():
-            seen = ", ".join(map(repr, self.categories(column.name)[:8]))
+    def _reject_unseen(self, name: str, series: pd.Series, unknown: np.ndarray) -> None:
+        unseen = unknown & series.notna().to_numpy()
+        if unseen.any():
+            seen = ", ".join(map(repr, self.categories(name)[:8]))
             raise DataError(
                 "a category that the generator never saw",
-                column=column.name,
+                column=name,
                 value=series.astype(object).iloc[int(unseen.argmax())],
                 mend=f"use one of {seen}, or fit again on rows that hold it",
             )
-        return np.where(known, at, np.nan)
 
     def restore(self, raw: Mapping[str, np.ndarray]) -> pd.DataFrame:
         """Raw numbers as cells of the original dtypes and category values."""
-        cells: dict[str, pd.Series] = {}
-        for name, numbers in raw.items():
-            column, absent = self.schema[name], np.isnan(numbers)
-            if column.is_categorical:
-                at = np.where(absent, MISSING, numbers).astype(np.int64)
-                cells[name] = restore(column, at)
-            else:
-                cells[name] = restore_numbers(column, numbers, absent)
-        return pd.DataFrame(cells)
+        return pd.DataFrame(
+            {name: from_numbers(self.schema[name], numbers) for name, numbers in raw.items()}
+        )
 
     # --- raw <-> coordinates -----------------------------------------------------------
 
@@ -352,14 +343,14 @@ def _majority(codes: np.ndarray) -> np.ndarray:
     return winner
 
 
-def _numbers(name: str, series: pd.Series) -> np.ndarray:
+def _numbers(column: Column, series: pd.Series) -> np.ndarray:
     try:
-        return pd.to_numeric(series.astype(object)).to_numpy(dtype=np.float64, na_value=np.nan)
+        return as_numbers(column, series)
     except (TypeError, ValueError) as error:
         present = series.dropna()
         raise DataError(
             "numbers were expected here",
-            column=name,
+            column=column.name,
             value=present.iloc[0] if len(present) else None,
             mend="read the column with the same type as in the rows the generator was fitted on",
         ) from error
@@ -371,3 +362,104 @@ def _decimals(values: np.ndarray) -> int | None:
         if np.array_equal(np.round(values, decimals), values):
             return decimals
     return None
+
+
+# --- activations ----------------------------------------------------------------------
+
+
+class Heads:
+    """The output activations of a whole row at once, as an encoder's spans ask for them.
+
+    A table has dozens of spans; a Python loop over them would dominate a training step. All softmax
+    spans are normalised together with one scatter and one matrix product.
+
+    Boolean masks over the coordinates, **shape** (width,): ``softmax``, ``tanh``, ``sigmoid``,
+    ``linear``; ``scalar`` is all but softmax. ``span`` and ``sizes`` give each coordinate's span
+    and that span's width, ``member`` (width, spans) has a one at each coordinate's span, ``groups``
+    are where softmax spans start and stop.
+    """
+
+    def __init__(self, encoder: Encoder, device: torch.device) -> None:
+        kinds = [span.activation for span in encoder.spans for _ in range(span.start, span.stop)]
+        numbers = [n for n, span in enumerate(encoder.spans) for _ in range(span.start, span.stop)]
+        self.softmax, self.tanh, self.sigmoid, self.linear = (
+            torch.tensor([kind == wanted for kind in kinds], device=device)
+            for wanted in ("softmax", "tanh", "sigmoid", "linear")
+        )
+        self.scalar = ~self.softmax
+        self._kinds = set(kinds)  # asked of a tensor, CUDA would stop for the answer
+        self.span = torch.tensor(numbers, dtype=torch.int64, device=device)
+        self.n_spans = len(encoder.spans)
+        self.groups = [(s.start, s.stop) for s in encoder.spans if s.activation == "softmax"]
+        widths = [span.stop - span.start for span in encoder.spans]
+        self.sizes = torch.tensor(widths, dtype=torch.float32, device=device)[self.span]
+        self._start, self._stop = (
+            torch.tensor(edges, dtype=torch.int64, device=device)
+            for edges in zip(*((span.start, span.stop) for span in encoder.spans), strict=True)
+        )
+        self._drawn = self.softmax[self._start].float()
+        self._before = self._drawn.cumsum(0, dtype=torch.float64) - self._drawn
+        self.member = torch.zeros(len(numbers), self.n_spans, device=device)
+        self.member[torch.arange(len(numbers), device=device), self.span] = 1.0
+
+    def log_softmax(self, logits: torch.Tensor) -> torch.Tensor:
+        """Log-probabilities within every softmax span; 0 at scalar coordinates.
+
+        **Shape**: (n, width) -> (n, width)
+        """
+        with torch.no_grad():
+            floor = torch.full((len(logits), self.n_spans), -torch.inf, device=logits.device)
+            index = self.span.expand(len(logits), -1)
+            peak = floor.to(logits.dtype).scatter_reduce(1, index, logits.detach(), "amax")
+        shifted = logits - peak[:, self.span]
+        total = shifted.exp() @ self.member.to(logits.dtype)
+        # As a product: the gradient of an index is slow, and on CUDA not the same every time.
+        return (shifted - total.log() @ self.member.to(logits.dtype).T) * self.softmax
+
+    def draw(self, weights: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+        """One category for every softmax span, as indicators; 0 at scalar coordinates.
+
+        **Shape**: (n, width) of weights, not negative, of any sum -> (n, width)
+        """
+        member = self.member.to(weights.dtype)
+        weights = torch.where(self.softmax, weights.clamp(min=1e-30), 0.0)
+        totals = (weights @ member).clamp(min=1e-30)
+        # Every softmax span adds one to the sums, so that one search finds all categories.
+        sums = (weights * (totals.reciprocal() @ member.T)).cumsum(1, dtype=torch.float64)
+        lots = torch.rand(len(sums), self.n_spans, generator=generator, device=sums.device)
+        at = torch.searchsorted(sums, self._before + lots, right=True)
+        at = at.maximum(self._start).minimum(self._stop - 1)
+        ones = self._drawn.to(weights.dtype).expand(len(at), -1)
+        return torch.zeros_like(weights).scatter_(1, at, ones)
+
+    @staticmethod
+    def _gumbel(like: torch.Tensor, generator: torch.Generator | None) -> torch.Tensor:
+        uniform = torch.rand(like.shape, generator=generator, device=like.device, dtype=like.dtype)
+        return -torch.log(-torch.log(uniform.clamp(1e-20, 1 - 1e-7)))
+
+    def activate(
+        self,
+        logits: torch.Tensor,
+        gumbel: float | None = None,
+        generator: torch.Generator | None = None,
+    ) -> torch.Tensor:
+        """The row itself: softmax, tanh, sigmoid or nothing, as each span asks.
+
+        With ``gumbel`` (a temperature) softmax spans become relaxed draws instead of probabilities.
+        """
+        scores = logits
+        if gumbel is not None:
+            scores = (logits + self._gumbel(logits, generator)) / gumbel
+        result = torch.where(self.softmax, self.log_softmax(scores).exp(), logits)
+        if "tanh" in self._kinds:
+            result = torch.where(self.tanh, logits.tanh(), result)
+        if "sigmoid" in self._kinds:
+            result = torch.where(self.sigmoid, logits.sigmoid(), result)
+        return result
+
+    def cross_entropy(self, logits: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        """Summed over the softmax spans, per row; a span of zeros in ``target`` (missing) adds 0.
+
+        **Shape**: (n, width), (n, width) -> (n,)
+        """
+        return -(self.log_softmax(logits) * target).sum(1)

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -26,51 +26,15 @@ from torch.nn import functional as F
 
 from fedmend._parameters import parameters
 from fedmend.generate.base import Generator
-from fedmend.generate.encoder import Encoded, Encoder, Raw
-from fedmend.generate.training import (
-    EMA,
-    Dropout,
-    Progress,
-    batches,
-    generator_for,
-    held_out,
-    train,
-)
+from fedmend.generate.encoder import Encoded, Encoder, Heads, Raw
+from fedmend.generate.training import EMA, Progress, batches, generator_for, held_out, train
+from fedmend.learn.nets import SeededDropout, mlp, seed_dropout
 
-__all__ = ["GAIN", "Critic", "Duel", "Imputer", "Layout", "Rows"]
+__all__ = ["GAIN", "Critic", "Duel", "Imputer", "Rows"]
 
 # --- the networks ---------------------------------------------------------------------------
 
 KNOTS = 32  # per bin: how finely a column's quantiles are kept
-
-
-@dataclass(frozen=True)
-class Layout:
-    """Where the coordinates of an encoder are: scalars (one each) and groups (one per category)."""
-
-    owner: np.ndarray
-    scalars: tuple[int, ...]
-    groups: tuple[tuple[int, int], ...]
-
-    @classmethod
-    def of(cls, encoder: Encoder) -> Layout:
-        """The layout of an encoder whose numbers have one coordinate each."""
-        spans = encoder.spans
-        return cls(
-            encoder.owner,
-            tuple(span.start for span in spans if span.activation != "softmax"),
-            tuple((span.start, span.stop) for span in spans if span.activation == "softmax"),
-        )
-
-    @property
-    def width(self) -> int:
-        """Number of coordinates."""
-        return len(self.owner)
-
-    @property
-    def columns(self) -> int:
-        """Number of columns that have coordinates."""
-        return len(self.scalars) + len(self.groups)
 
 
 class Guess(NamedTuple):
@@ -91,7 +55,7 @@ class Residual(nn.Module):
         super().__init__()
         self.norm = nn.LayerNorm(width)
         self.first = nn.Linear(width, width)
-        self.drop = Dropout(dropout)
+        self.drop = SeededDropout(dropout)
         self.second = nn.Linear(width, width)
 
     def forward(self, inputs: Tensor) -> Tensor:
@@ -110,45 +74,36 @@ class Imputer(nn.Module):
     scale: Tensor
     knots: Tensor
     stepped: Tensor
-    owner: Tensor
-    member: Tensor
-    grouped: Tensor
-    scalars: Tensor
-    scalar_columns: Tensor
 
     def __init__(
-        self, layout: Layout, *, hidden: int, blocks: int, dropout: float, bins: int, side: int = 0
+        self, heads: Heads, *, hidden: int, blocks: int, dropout: float, bins: int, side: int = 0
     ) -> None:
+        """heads: of an encoder whose columns have one span each, on the device to be trained on."""
         super().__init__()
-        self.layout, self.bins, self.side = layout, bins, side
-        scalars, inputs = len(layout.scalars), layout.width + layout.columns + side
+        self.heads, self.bins, self.side = heads, bins, side
+        self.owner, self.grouped = heads.span, heads.softmax
+        self.scalars = heads.scalar.nonzero()[:, 0]
+        self.scalar_columns = self.owner[self.scalars]
+        width, scalars = len(self.owner), len(self.scalars)
+        inputs = width + heads.n_spans + side
         self.enter = nn.Linear(inputs, hidden)
         self.body = nn.Sequential(*(Residual(hidden, dropout) for _ in range(blocks)))
-        self.leave = nn.Linear(hidden, layout.width)
-        self.beside = nn.Linear(inputs, layout.width)
+        self.leave = nn.Linear(hidden, width)
+        self.beside = nn.Linear(inputs, width)
         self.share = nn.Linear(hidden, scalars * bins) if scalars else None
-        self.register_buffer("centre", torch.zeros(layout.width))
-        self.register_buffer("scale", torch.ones(layout.width))
+        self.register_buffer("centre", torch.zeros(width))
+        self.register_buffer("scale", torch.ones(width))
         self.register_buffer("knots", torch.zeros(scalars, bins * KNOTS + 1))
         self.register_buffer("stepped", torch.zeros(scalars, dtype=torch.bool))
-        self._index("owner", layout.owner)
-        member = F.one_hot(self.owner, layout.columns).to(torch.get_default_dtype())
-        self.register_buffer("member", member, persistent=False)
-        grouped = torch.ones(layout.width, dtype=torch.bool)
-        grouped[list(layout.scalars)] = False
-        self.register_buffer("grouped", grouped, persistent=False)
-        self._index("scalars", np.array(layout.scalars, np.int64))
-        self._index("scalar_columns", layout.owner[list(layout.scalars)])
-
-    def _index(self, name: str, values: np.ndarray) -> None:
-        self.register_buffer(name, torch.from_numpy(values.astype(np.int64)), persistent=False)
 
     @torch.no_grad()
     def measure(self, values: np.ndarray, observed: np.ndarray) -> None:
         """Learn every number's mean, deviation and quantiles from the observed cells."""
         ranks = np.linspace(0, 1, self.knots.shape[1])
-        for slot, at in enumerate(self.layout.scalars):
-            column = values[observed[:, self.layout.owner[at]], at].astype(np.float64)
+        for slot, (at, column_at) in enumerate(
+            zip(self.scalars.tolist(), self.scalar_columns.tolist(), strict=True)
+        ):
+            column = values[observed[:, column_at], at].astype(np.float64)
             self.centre[at] = float(column.mean())
             self.scale[at] = max(float(column.std()), 1e-6)
             # Where values repeat, none is made up between two of them.
@@ -200,26 +155,13 @@ class Imputer(nn.Module):
 
     def made(self, cells: Tensor) -> Tensor:
         """Standardised numbers, and probabilities for groups. **Shape**: (n, width)"""
-        if not self.layout.groups:
-            return cells
-        return torch.where(self.grouped, self._log_probabilities(cells).exp(), cells)
-
-    def _log_probabilities(self, cells: Tensor) -> Tensor:
-        """Log-softmax within every group, all at once; 0 at numbers. **Shape**: (n, width)"""
-        with torch.no_grad():
-            lowest = cells.new_full((len(cells), self.member.shape[1]), -torch.inf)
-            peak = lowest.scatter_reduce(1, self.owner.expand(len(cells), -1), cells, "amax")
-        shifted = cells - peak[:, self.owner]
-        # As products: the gradient of an index is slow, and on CUDA not the same every time.
-        return shifted - (shifted.exp() @ self.member).log() @ self.member.T
+        return torch.where(self.grouped, self.heads.log_softmax(cells).exp(), cells)
 
     def cell_losses(self, guess: Guess, values: Tensor) -> Tensor:
         """Squared error (numbers) or cross-entropy (groups). **Shape**: (n, columns)"""
         wrong = (guess.cells - values).square()
-        if self.layout.groups:
-            unlikely = -self._log_probabilities(guess.cells) * values
-            wrong = torch.where(self.grouped, unlikely, wrong)
-        return wrong @ self.member
+        unlikely = -self.heads.log_softmax(guess.cells) * values
+        return torch.where(self.grouped, unlikely, wrong) @ self.heads.member.to(wrong.dtype)
 
     def share_losses(self, guess: Guess, bins: Tensor) -> Tensor:
         """Cross-entropy of the shares. **Shape**: bins (n, scalars) -> (n, scalars)"""
@@ -251,15 +193,9 @@ class Imputer(nn.Module):
 class Critic(nn.Module):
     """The discriminator: which cells of a row are real? It is told most of them by the hint."""
 
-    def __init__(self, layout: Layout, *, hidden: int) -> None:
+    def __init__(self, heads: Heads, *, hidden: int) -> None:
         super().__init__()
-        self.body = nn.Sequential(
-            nn.Linear(layout.width + layout.columns, hidden),
-            nn.ReLU(),
-            nn.Linear(hidden, hidden),
-            nn.ReLU(),
-            nn.Linear(hidden, layout.columns),
-        )
+        self.body = mlp(len(heads.span) + heads.n_spans, (hidden, hidden), heads.n_spans)
 
     def forward(self, cells: Tensor, hint: Tensor) -> Tensor:
         """**Shape**: (n, width), (n, columns) -> logits (n, columns)"""
@@ -326,9 +262,7 @@ class Duel:
         self.net, self.critic, self.game, self.generator = net, critic, game, generator
         self.optimizer = torch.optim.Adam(net.parameters(), game.lr, fused=True)
         self.critic_optimizer = torch.optim.Adam(critic.parameters(), game.lr, fused=True)
-        for layer in net.modules():
-            if isinstance(layer, Dropout):
-                layer.generator = generator
+        seed_dropout(net, generator)
 
     def step(self, rows: Rows) -> None:
         """One update of both. A side input that wants its gradient has it afterwards."""
@@ -452,7 +386,7 @@ def _drawn(net: Imputer, guess: Guess, generator: torch.Generator) -> Tensor:
     if net.share is not None:
         bins = _pick(guess.shares.softmax(2), generator)
         drawn[:, net.scalars] = net.numbers_of(bins, generator).to(drawn.dtype)
-    for start, stop in net.layout.groups:
+    for start, stop in net.heads.groups:
         chosen = _pick(guess.cells[:, start:stop].softmax(1), generator)
         drawn[:, start:stop] = F.one_hot(chosen, stop - start).to(drawn.dtype)
     return drawn
@@ -508,20 +442,18 @@ class GAIN(Generator):
         return Encoder(numeric="minmax")
 
     def _build(self) -> dict[str, torch.nn.Module]:
-        layout = Layout.of(self.encoder_)
-        self.net_ = self._imputer(layout)
-        self.critic_ = Critic(layout, hidden=self.hidden)
+        heads = Heads(self.encoder_, self.device_)
+        self.net_ = self._imputer(heads)
+        self.critic_ = Critic(heads, hidden=self.hidden)
         return {"net": self.net_, "critic": self.critic_}
 
-    def _imputer(self, layout: Layout) -> Imputer:
-        return Imputer(
-            layout,
-            hidden=self.hidden,
-            blocks=self.blocks,
-            dropout=self.dropout,
-            bins=self.bins,
-            side=self._side_width,
-        )
+    def _imputer(self, heads: Heads) -> Imputer:
+        return Imputer(heads, **self._shape)
+
+    @property
+    def _shape(self) -> dict[str, Any]:
+        own = {name: getattr(self, name) for name in ("hidden", "blocks", "dropout", "bins")}
+        return {**own, "side": self._side_width}
 
     @property
     def _side_width(self) -> int:

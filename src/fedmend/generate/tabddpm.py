@@ -28,8 +28,7 @@ from torch import nn
 
 from fedmend._parameters import parameters
 from fedmend.generate.base import Generator
-from fedmend.generate.encoder import Encoded, Encoder
-from fedmend.generate.heads import Heads
+from fedmend.generate.encoder import Encoded, Encoder, Heads
 from fedmend.generate.training import EMA, Progress, batches, generator_for, held_out, train
 
 __all__ = ["TabDDPM"]

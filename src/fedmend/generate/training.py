@@ -1,4 +1,4 @@
-"""What the generators' training has in common: device, seeds, batches, stopping, averaging.
+"""What the generators' training has in common: seeds, batches, stopping, averaging.
 
 All randomness comes from `torch.Generator` objects made by `generator_for`, never from torch's
 global one: generators of several parties may train in threads of one process at the same time.
@@ -19,19 +19,16 @@ import numpy as np
 import torch
 from torch import nn
 
-from fedmend.errors import ConfigError
 from fedmend.federation.randomness import numpy_stream, stream
 
 __all__ = [
     "EMA",
-    "Dropout",
     "History",
     "Progress",
     "batches",
     "generator_for",
     "held_out",
-    "pick_device",
-    "seed_parameters",
+    "numpy_for",
     "shown",
     "train",
 ]
@@ -40,15 +37,6 @@ logger = logging.getLogger(__name__)
 
 Progress = Callable[[str, int, int], None]
 """Called as ``progress(stage, done, total)``."""
-
-
-def pick_device(device: str) -> torch.device:
-    """``"auto"`` is CUDA where there is one, else the CPU."""
-    if device == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    if device.startswith("cuda") and not torch.cuda.is_available():
-        raise ConfigError(f"device={device!r}, but torch sees no CUDA device. Mend: device='auto'")
-    return torch.device(device)
 
 
 def generator_for(device: torch.device, seed: int, purpose: str) -> torch.Generator:
@@ -61,39 +49,6 @@ def numpy_for(seed: int, purpose: str) -> np.random.Generator:
     if seed >= 1 << 64:
         return numpy_stream([seed, zlib.crc32(purpose.encode())])
     return np.random.default_rng(generator_for(torch.device("cpu"), seed, purpose).initial_seed())
-
-
-# --- modules ---------------------------------------------------------------------------
-
-
-@torch.no_grad()
-def seed_parameters(module: nn.Module, generator: torch.Generator) -> None:
-    """Draw all weights anew, with torch's own rule for linear, convolution and embedding layers."""
-    for layer in module.modules():
-        weight = getattr(layer, "weight", None)
-        if isinstance(layer, nn.Embedding):
-            layer.weight.normal_(generator=generator)
-        elif isinstance(layer, nn.Linear | nn.Conv2d | nn.ConvTranspose2d):
-            fan_in = weight[0].numel() if isinstance(weight, torch.Tensor) else 1
-            bound = 1 / math.sqrt(max(fan_in, 1))
-            layer.weight.uniform_(-bound, bound, generator=generator)
-            if layer.bias is not None:
-                layer.bias.uniform_(-bound, bound, generator=generator)
-
-
-class Dropout(nn.Module):
-    """Dropout whose masks come from a given stream."""
-
-    def __init__(self, rate: float, generator: torch.Generator | None = None) -> None:
-        super().__init__()
-        self.rate = rate
-        self.generator = generator
-
-    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        if not self.training or self.rate == 0:
-            return inputs
-        draws = torch.rand(inputs.shape, generator=self.generator, device=inputs.device)
-        return inputs * (draws >= self.rate) / (1 - self.rate)
 
 
 class EMA:

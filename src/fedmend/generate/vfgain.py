@@ -25,7 +25,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self, overload
+from typing import Any, Self
 
 import numpy as np
 import pandas as pd
@@ -36,10 +36,9 @@ from fedmend._parameters import SHARE, at_least, one_of, wrong_values
 from fedmend.data.table import Table
 from fedmend.errors import ConfigError, DataError, NotFitted
 from fedmend.federation import Federation, Site, exposed
-from fedmend.generate.base import MIN_ROWS, Generator
+from fedmend.generate.base import MIN_ROWS, Generator, Given
 from fedmend.generate.encoder import Encoded
 from fedmend.generate.gain import GAIN, Duel, Rows
-from fedmend.generate.given import Given
 from fedmend.generate.training import (
     EMA,
     History,
@@ -112,7 +111,7 @@ def _stored(site: Site, key: str, name: str) -> Any:
 
 
 class ContextWorker(BottomWorker):
-    """A: embeds its half of the rows; scores and use take an average of its weights."""
+    """A: embeds its columns of the rows; scores and use take an average of its weights."""
 
     average: EMA | None = None
 
@@ -538,22 +537,6 @@ class VFGAIN(GAIN):
 
     # --- use -----------------------------------------------------------------------------------
 
-    @overload
-    def impute(self, table: Table, seed: int | None = None, draws: int | None = None) -> Table: ...
-
-    @overload
-    def impute(
-        self,
-        table: Federation,
-        seed: int | None = None,
-        draws: int | None = None,
-        *,
-        rows: str = "unaligned",
-        given: str | None = None,
-        keep: str | None = None,
-        order: str = "secret",
-    ) -> Made: ...
-
     def impute(
         self,
         table: Table | Federation,
@@ -564,8 +547,10 @@ class VFGAIN(GAIN):
         given: str | None = None,
         keep: str | None = None,
         order: str = "secret",
-    ) -> Table | Made:
-        """Fill the gaps of a table; or, at B and to be kept there, those of a federation's rows.
+    ) -> Any:
+        """Fill the gaps of a table, which gives a table; or those of a federation's rows: `Made`.
+
+        What is made of a federation's rows is kept at B.
 
         rows: "unaligned" (B's columns for the rows that only A has) or "aligned" (gaps of B's own).
         given: name of rows stored at B that hold what is known of A's already. keep: the name to
@@ -600,21 +585,13 @@ class VFGAIN(GAIN):
             imputer.complete(made.name, aligned, given, draws, seed)
         return made
 
-    @overload
-    def sample(
-        self, n: int | None = None, given: Given | None = None, seed: int | None = None
-    ) -> Table: ...
-
-    @overload
-    def sample(self, n: Federation, given: str | None = None, seed: int | None = None) -> Made: ...
-
     def sample(
         self,
         n: int | Federation | None = None,
         given: Given | str | None = None,
         seed: int | None = None,
-    ) -> Table | Made:
-        """New rows; or, given a federation, one draw for each row that only A has, kept at B."""
+    ) -> Any:
+        """New rows; or, given a federation, one draw for each row that only A has: `Made`, at B."""
         if isinstance(n, Federation):
             if given is not None and not isinstance(given, str):
                 raise ConfigError("given names rows that are stored at B: give_rows(site, name, …)")

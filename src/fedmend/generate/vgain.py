@@ -20,7 +20,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fedmend._parameters import parameters
-from fedmend.generate.gain import GAIN, Imputer, Layout
+from fedmend.generate.encoder import Heads
+from fedmend.generate.gain import GAIN, Imputer
 
 __all__ = ["VGAIN"]
 
@@ -28,9 +29,9 @@ __all__ = ["VGAIN"]
 class _Coder(nn.Module):
     """A Gaussian over codes, from cells and which of them are there."""
 
-    def __init__(self, layout: Layout, hidden: int, latent: int) -> None:
+    def __init__(self, heads: Heads, hidden: int, latent: int) -> None:
         super().__init__()
-        self.body = nn.Linear(layout.width + layout.columns, hidden)
+        self.body = nn.Linear(len(heads.span) + heads.n_spans, hidden)
         self.head = nn.Linear(hidden, 2 * latent)
 
     def forward(self, cells: Tensor, flags: Tensor) -> tuple[Tensor, Tensor]:
@@ -44,12 +45,12 @@ class VariationalImputer(Imputer):
     """An imputer whose side input ends with a latent code."""
 
     def __init__(
-        self, layout: Layout, *, latent: int, beta: float, hidden: int, side: int = 0, **shape: Any
+        self, heads: Heads, *, latent: int, beta: float, hidden: int, side: int = 0, **shape: Any
     ) -> None:
-        super().__init__(layout, hidden=hidden, side=side + latent, **shape)
+        super().__init__(heads, hidden=hidden, side=side + latent, **shape)
         self.beta = beta
-        self.posterior = _Coder(layout, hidden, latent)
-        self.prior = _Coder(layout, hidden, latent)
+        self.posterior = _Coder(heads, hidden, latent)
+        self.prior = _Coder(heads, hidden, latent)
 
     def code(
         self,
@@ -64,7 +65,7 @@ class VariationalImputer(Imputer):
             return _normal(prior, generator), values.new_zeros(())
         posterior = self.posterior(values * observed[:, self.owner], observed)
         # Reconstruction is a mean over cells, so the divergence is shared out over them too.
-        cost = self.beta * divergence(posterior, prior).mean() / self.layout.columns
+        cost = self.beta * divergence(posterior, prior).mean() / self.heads.n_spans
         return _normal(posterior, generator), cost
 
 
@@ -96,14 +97,5 @@ class VGAIN(GAIN):
     beta: float = 1.0
     noise: float = field(default=0.0, init=False)  # the code takes its place
 
-    def _imputer(self, layout: Layout) -> Imputer:
-        return VariationalImputer(
-            layout,
-            latent=self.latent,
-            beta=self.beta,
-            hidden=self.hidden,
-            blocks=self.blocks,
-            dropout=self.dropout,
-            bins=self.bins,
-            side=self._side_width,
-        )
+    def _imputer(self, heads: Heads) -> Imputer:
+        return VariationalImputer(heads, latent=self.latent, beta=self.beta, **self._shape)

@@ -374,7 +374,7 @@ def initialise(module: nn.Module, generator: torch.Generator) -> nn.Module:
     adds nothing instead of noise.
     """
     for layer in module.modules():
-        if isinstance(layer, (nn.Linear, nn.Conv2d)):
+        if isinstance(layer, (nn.Linear, nn.Conv2d, nn.ConvTranspose2d)):
             bound = 1.0 / math.sqrt(layer.weight[0].numel())
             layer.weight.uniform_(-bound, bound, generator=generator)
             if layer.bias is not None:

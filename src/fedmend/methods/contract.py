@@ -21,7 +21,7 @@ import pandas as pd
 
 from fedmend._parameters import Parameters
 from fedmend._suggest import did_you_mean
-from fedmend.data.labels import as_written
+from fedmend.data.encode import as_written
 from fedmend.errors import ConfigError
 from fedmend.learn.metrics import normalised_entropy
 from fedmend.split.parts import MANIFEST, read_json

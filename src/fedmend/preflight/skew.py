@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from fedmend.data.labels import as_written
+from fedmend.data.encode import as_written
 from fedmend.errors import DataError
 from fedmend.federation import Federation, Site, exposed
 from fedmend.federation.bound import declare

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from fedmend.data.labels import LabelEncoder, as_written
+from fedmend.data.encode import LabelEncoder, as_written
 from fedmend.data.schema import BLOCKS
 from fedmend.data.table import Table
 from fedmend.errors import AlignmentError, DataError, Refused

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fedmend._files import beside
-from fedmend.data.spreadsheets import write_frame
+from fedmend.data.writers import write_frame
 from fedmend.errors import DataError
 from fedmend.federation import Alignment
 from fedmend.federation.bound import but, declare

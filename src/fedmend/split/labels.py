@@ -26,7 +26,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedmend.data.labels import LabelEncoder
+from fedmend.data.encode import LabelEncoder
 from fedmend.data.table import Table
 from fedmend.errors import DataError, PrivacyWarning
 from fedmend.federation.labels import Noise, relabelled, respond, response_matrix

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fedmend.data.labels import LabelEncoder
+from fedmend.data.encode import LabelEncoder
 from fedmend.errors import DataError
 from fedmend.federation import Each, exposed
 from fedmend.learn.augment import Weak

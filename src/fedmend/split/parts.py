@@ -15,8 +15,7 @@ from typing import Any, ClassVar, Self
 from torch import Tensor, nn
 
 from fedmend._files import write_whole
-from fedmend.data.encode import Encoder
-from fedmend.data.labels import LabelEncoder
+from fedmend.data.encode import Encoder, LabelEncoder
 from fedmend.errors import DataError, NotFitted, WireError
 from fedmend.federation import wire
 from fedmend.federation.site import Site

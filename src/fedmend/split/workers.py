@@ -19,8 +19,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from fedmend.data.encode import Encoder
-from fedmend.data.labels import LabelEncoder
+from fedmend.data.encode import Encoder, LabelEncoder
 from fedmend.data.schema import infer_column
 from fedmend.errors import DataError
 from fedmend.federation import COORDINATOR, Site, exposed

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedmend.data.spreadsheets import unprotected
+from fedmend.data.writers import unprotected
 
 __all__ = ["Written", "csv_lines", "looked_at", "mostly_alike"]
 

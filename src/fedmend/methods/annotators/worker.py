@@ -17,7 +17,7 @@ import numpy as np
 import pandas as pd
 
 from fedmend._files import write_whole
-from fedmend.data.spreadsheets import write_frame
+from fedmend.data.writers import write_frame
 from fedmend.errors import DataError, NotFitted
 from fedmend.federation import Site, exposed
 from fedmend.federation.bound import declare

@@ -18,14 +18,23 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from fedmend.data.restore import restore_numbers
+from fedmend.data.encode import from_numbers
+from fedmend.data.schema import numbers
 from fedmend.data.table import Table
 from fedmend.errors import DataError
-from fedmend.federation.worker import exposed
+from fedmend.federation.site import Site
+from fedmend.federation.worker import Worker, exposed
 from fedmend.generate import make
 from fedmend.generate.base import Generator
 from fedmend.generate.vfgain import give_rows, made_rows
-from fedmend.methods.completion.merging import GENERATED, CompletionWorker
+from fedmend.methods.completion.merging import (
+    GENERATED,
+    OBSERVED,
+    ORIGINS,
+    Completion,
+    completion_key,
+    completion_of,
+)
 from fedmend.methods.completion.stacking import CAREFUL_ERRORS, shrinkage
 
 __all__ = ["GenerateWorker"]
@@ -33,8 +42,46 @@ __all__ = ["GenerateWorker"]
 TRIAL = 1000  # most rows of a trial
 
 
-class GenerateWorker(CompletionWorker):
-    """B: fits a generator on its own rows and completes columns for A's."""
+class GenerateWorker(Worker):
+    """B: keeps its columns for A's rows, counts them, and generates those nobody predicted."""
+
+    def __init__(self, site: Site, scope: str = "train", *, run: str, a: str) -> None:
+        super().__init__(site, scope)
+        self.run, self.a = run, a
+        key = completion_key(run, a)
+        if key not in site.state:
+            numbers = site.state[f"{run}:handles:{a}"]
+            site.state[key] = Completion(_handles(numbers, self.table.ids))
+
+    @property
+    def completion(self) -> Completion:
+        return completion_of(self.site, self.run, self.a)
+
+    @exposed(kind="control")
+    def columns(self) -> dict[str, str]:
+        """The columns to be completed, with their kinds."""
+        return {
+            name: column.kind
+            for name, column in self.table.features.schema.items()
+            if not column.is_block
+        }
+
+    @exposed(kind="statistic")
+    def summary(self) -> dict[str, dict[str, float]]:
+        """Per column how many cells came from where, the mean confidence, and the skill."""
+        made = self.completion
+        return {
+            name: {
+                **{
+                    origin: int((made.origins[name] == number).sum())
+                    for number, origin in enumerate(ORIGINS)
+                    if number != OBSERVED
+                },
+                "confidence": float(made.confidence[name].mean()) if len(made) else float("nan"),
+                "skill": made.skill[name],
+            }
+            for name in made.values
+        }
 
     @exposed(kind="control")
     def generate(
@@ -77,8 +124,8 @@ class GenerateWorker(CompletionWorker):
         made = model.impute(self._open(self.table.ids[rows], given), draws=draws)
         slopes = {}
         for name in numeric:
-            truth, mean = _numbers(self.table.frame[name]), self._mean(name)
-            told, known = _numbers(made.frame[name]) - mean, truth[rows] - mean
+            truth, mean = numbers(self.table.frame[name]), self._mean(name)
+            told, known = numbers(made.frame[name]) - mean, truth[rows] - mean
             seen = ~np.isnan(known)
             errors = CAREFUL_ERRORS if careful else 0.0
             slopes[name] = shrinkage(known[seen], told[seen], errors) if told[seen].any() else 0.0
@@ -88,7 +135,7 @@ class GenerateWorker(CompletionWorker):
         return bool(self.table.frame[name].notna().any())
 
     def _mean(self, name: str) -> float:
-        return float(np.nanmean(_numbers(self.table.frame[name])))
+        return float(np.nanmean(numbers(self.table.frame[name])))
 
     @exposed(kind="control")
     def offer(self, names: list[str], key: str) -> None:
@@ -134,11 +181,15 @@ class GenerateWorker(CompletionWorker):
                 )
             if slopes is not None and name in slopes:
                 mean = self._mean(name)
-                moved = mean + slopes[name] * (_numbers(values) - mean)
-                none = np.zeros(len(moved), dtype=bool)
-                values = restore_numbers(self.table.schema[name], moved, none)
+                moved = mean + slopes[name] * (numbers(values) - mean)
+                values = from_numbers(self.table.schema[name], moved)
             made.put(name, values, np.full(len(made), GENERATED), np.zeros(len(made)))
 
 
-def _numbers(series: pd.Series) -> np.ndarray:
-    return series.to_numpy(dtype=np.float64, na_value=np.nan)
+def _handles(numbers: np.ndarray, ids: np.ndarray) -> np.ndarray:
+    """Ids of the party's own type that none of its rows has."""
+    if ids.dtype.kind in "iu":
+        # 62 random bits below zero: a meeting with a real id is as good as impossible, and
+        # the table refuses ids that are not unique.
+        return -1 - (numbers >> np.uint64(2)).astype(np.int64)
+    return np.array([f"mended-{number:016x}" for number in numbers], dtype=object)

@@ -423,10 +423,10 @@ class LinearTargets(StoreWorker):
         self._groups: list[_Group] = []
         self._scales = np.ones(0)
 
-    @exposed(kind="control", takes={"box": "statistic"})
-    def begin(self, box: Sealed, sender: str) -> dict[str, Any]:
+    @exposed(kind="control", takes={"message": "statistic"})
+    def begin(self, message: Sealed, sender: str) -> dict[str, Any]:
         """Take A's moments; tells how many columns, groups of other rows and classes there are."""
-        self._moments = self.open(box, sender=sender, kind="statistic")
+        self._moments = self.open(message, sender=sender, kind="statistic")
         everyone = np.arange(len(self.rows)) < self.aligned
         found: dict[bytes, _Group] = {}
         for name in self.store.learnt:

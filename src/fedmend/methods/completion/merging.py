@@ -20,16 +20,15 @@ from dataclasses import dataclass, field
 import numpy as np
 import pandas as pd
 
-from fedmend.data._parts import retyped
-from fedmend.data.restore import restore, restore_numbers
+from fedmend.data.encode import from_numbers
 from fedmend.data.schema import Column, Schema
-from fedmend.data.table import Table
+from fedmend.data.table import Table, retyped
 from fedmend.errors import AlignmentError, ConfigError, DataError, NotFitted
 from fedmend.federation.federation import AlignmentCounts, Federation
 from fedmend.federation.site import Alignment, Site
 from fedmend.federation.wire import Sealed
 from fedmend.federation.worker import Worker, exposed
-from fedmend.generate.given import quiet
+from fedmend.generate.base import quiet
 from fedmend.secure.channel import SealingWorker, introduce
 from fedmend.secure.keys import mask_stream, secret_permutation
 from fedmend.split.labels import keep_confidence
@@ -38,7 +37,6 @@ __all__ = [
     "FORMATS",
     "ORIGINS",
     "Completion",
-    "CompletionWorker",
     "MergeWorker",
     "RowsWorker",
     "completion_of",
@@ -157,10 +155,10 @@ class RowsWorker(SealingWorker):
         self.site.alignments[pair_scope] = Alignment(pair.aligned, rows[known < 0])
         return self.seal(known, to=to, kind="hashed-id")
 
-    @exposed(kind="count", takes={"box": "hashed-id"})
-    def take_known(self, box: Sealed, sender: str, pair_like: str, pair_scope: str) -> int:
+    @exposed(kind="count", takes={"message": "hashed-id"})
+    def take_known(self, message: Sealed, sender: str, pair_like: str, pair_scope: str) -> int:
         """B: its own rows among A's are no longer to be completed; tells how many A's rest is."""
-        known = self.open(box, sender=sender, kind="hashed-id")
+        known = self.open(message, sender=sender, kind="hashed-id")
         pair = self.site.alignments[pair_like]
         rows = np.where(known >= 0, pair.aligned[known], -1)
         self.site.state[f"{self.run}:known:{sender}"] = rows
@@ -196,8 +194,8 @@ def open_rows(fed: Federation, a: str, run: str, *, seeded: bool) -> dict[str, F
                 views[b] = rows
             else:
                 view = fed.only(a, b).on(f"{fed.dataset}@{run}-{a}-{b}")
-                box = workers[a].share_known(b, rows.scope, pair.scope, view.scope)
-                left = workers[b].take_known(box, a, pair.scope, view.scope)
+                message = workers[a].share_known(b, rows.scope, pair.scope, view.scope)
+                left = workers[b].take_known(message, a, pair.scope, view.scope)
                 unaligned = {a: left, b: pair.alignment.unaligned[b]}
                 view.note_alignment(AlignmentCounts(pair.alignment.aligned, unaligned))
                 views[b] = view
@@ -205,60 +203,6 @@ def open_rows(fed: Federation, a: str, run: str, *, seeded: bool) -> dict[str, F
             workers[a].name_rows(b, left)
             workers[b].name_rows(a, left)
     return views
-
-
-# ---------------------------------------------------------------------------------- at B
-
-
-class CompletionWorker(Worker):
-    """B: collects its columns for A's rows, and counts them."""
-
-    def __init__(self, site: Site, scope: str = "train", *, run: str, a: str) -> None:
-        super().__init__(site, scope)
-        self.run, self.a = run, a
-        key = completion_key(run, a)
-        if key not in site.state:
-            numbers = site.state[f"{run}:handles:{a}"]
-            site.state[key] = Completion(_handles(numbers, self.table.ids))
-
-    @property
-    def completion(self) -> Completion:
-        return completion_of(self.site, self.run, self.a)
-
-    @exposed(kind="control")
-    def columns(self) -> dict[str, str]:
-        """The columns to be completed, with their kinds."""
-        return {
-            name: column.kind
-            for name, column in self.table.features.schema.items()
-            if not column.is_block
-        }
-
-    @exposed(kind="statistic")
-    def summary(self) -> dict[str, dict[str, float]]:
-        """Per column how many cells came from where, the mean confidence, and the skill."""
-        made = self.completion
-        return {
-            name: {
-                **{
-                    origin: int((made.origins[name] == number).sum())
-                    for number, origin in enumerate(ORIGINS)
-                    if number != OBSERVED
-                },
-                "confidence": float(made.confidence[name].mean()) if len(made) else float("nan"),
-                "skill": made.skill[name],
-            }
-            for name in made.values
-        }
-
-
-def _handles(numbers: np.ndarray, ids: np.ndarray) -> np.ndarray:
-    """Ids of the party's own type that none of its rows has."""
-    if ids.dtype.kind in "iu":
-        # 62 random bits below zero: a meeting with a real id is as good as impossible, and
-        # the table refuses ids that are not unique.
-        return -1 - (numbers >> np.uint64(2)).astype(np.int64)
-    return np.array([f"mended-{number:016x}" for number in numbers], dtype=object)
 
 
 # ---------------------------------------------------------------------------------- the merge
@@ -354,9 +298,9 @@ def merge(
 
 def _completed_rows(table: Table, made: Completion, least_skill: float | None = None) -> Table:
     """The completed rows with all columns of the table: no label, blocks at their mean."""
-    kept = _kept(made, least_skill)
+    kept, nothing = _kept(made, least_skill), np.full(len(made), np.nan)
     columns = {
-        name: made.values[name] if name in kept else _nothing(table.schema[name], len(made))
+        name: made.values[name] if name in kept else from_numbers(table.schema[name], nothing)
         for name in table.frame.columns
     }
     blocks = {
@@ -383,12 +327,6 @@ def _confidence(
     kept = _kept(made, least_skill)
     nothing = np.zeros(len(made))
     return {n: made.confidence[n] if n in kept else nothing for n in table.feature_names}
-
-
-def _nothing(column: Column, rows: int) -> pd.Series:
-    if column.is_categorical:
-        return restore(column, np.full(rows, -1))
-    return restore_numbers(column, np.zeros(rows), np.ones(rows, dtype=bool))
 
 
 def _stacked(tables: list[Table]) -> Table:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
-from fedmend.data.restore import positions
+from fedmend.data.encode import positions
 from fedmend.methods.boosting.bins import bin_categories, bin_numbers
 
 if TYPE_CHECKING:

@@ -101,7 +101,7 @@ def family_of(name: str) -> type[TargetModels]:
 
 
 class SelfTrainingWorker(Worker):
-    """B's half: keeps every family's predictions, judges them, moves rows from D_U to D_L."""
+    """B: keeps every family's predictions, judges them, moves rows from D_U to D_L."""
 
     def __init__(
         self, site: Site, scope: str = "train", *, model: str, run: str, a: str, how: dict[str, Any]

@@ -18,14 +18,14 @@ in a *scope* of the model's own, in which every party lists the rows as numbered
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import pandas as pd
 
-from fedmend.data.restore import positions, restore, restore_numbers
+from fedmend.data.encode import as_numbers, from_numbers
 from fedmend.data.schema import Column
 from fedmend.errors import AlignmentError, ConfigError, DataError, NotFitted
 from fedmend.federation.rows import Asked
@@ -108,13 +108,13 @@ class TargetColumn:
     def decode(self, values: np.ndarray) -> pd.Series:
         """Standardised values or class numbers as the column's own values and type."""
         if self.is_class:
-            numbers = np.append(self.classes, -1)
-            return restore(self.column, numbers[np.asarray(values, dtype=np.int64)])
+            numbers = np.append(self.classes.astype(np.float64), np.nan)
+            return from_numbers(self.column, numbers[np.asarray(values, dtype=np.int64)])
         real = np.asarray(values, dtype=np.float64) * self.scale + self.mean
-        return restore_numbers(self.column, real, np.isnan(real))
+        return from_numbers(self.column, real)
 
 
-class TargetStore(Mapping[str, TargetColumn]):
+class TargetStore(dict[str, TargetColumn]):
     """What B keeps while models learn its columns, by name; it lives in B's site and never crosses.
 
     Whoever works at B reads and changes it between rounds:
@@ -128,11 +128,11 @@ class TargetStore(Mapping[str, TargetColumn]):
     """
 
     def __init__(self, aligned: int, rows: int) -> None:
+        super().__init__()
         self.aligned = aligned
         self.rows = rows
         self.targets: list[str] = []
         self.failed: dict[str, str] = {}
-        self._columns: dict[str, TargetColumn] = {}
 
     @classmethod
     def of(
@@ -157,19 +157,10 @@ class TargetStore(Mapping[str, TargetColumn]):
                 )
             made = _target_column(table, name, alignment.aligned, rows)
             if isinstance(made, TargetColumn):
-                store._columns[name] = made
+                store[name] = made
             else:
                 store.failed[name] = made
         return store
-
-    def __getitem__(self, name: str) -> TargetColumn:
-        return self._columns[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._columns)
-
-    def __len__(self) -> int:
-        return len(self._columns)
 
     @property
     def learnt(self) -> list[str]:
@@ -217,12 +208,8 @@ def store_of(site: Site, model: str) -> TargetStore:
 
 def _target_column(table: Table, name: str, aligned: np.ndarray, rows: int) -> TargetColumn | str:
     """The column, or why it cannot be learnt."""
-    column, series = table.schema[name], table.frame[name].iloc[aligned]
-    if column.is_categorical:
-        at = positions(series, column.categories or ())
-        real = np.where(at < 0, np.nan, at.astype(np.float64))
-    else:
-        real = series.to_numpy(dtype=np.float64, na_value=np.nan)
+    column = table.schema[name]
+    real = as_numbers(column, table.frame[name].iloc[aligned])
     seen = ~np.isnan(real)
     distinct = np.unique(real[seen])
     if len(distinct) == 0:
@@ -380,7 +367,7 @@ class FitReport:
 
 
 class TargetModels:
-    """The coordinator's half of every family.
+    """What the coordinator does of every family.
 
     a, b: the party whose columns predict, and the party whose columns are predicted.
     targets: B's columns to learn (None: all its features with one value a row).

@@ -37,7 +37,7 @@ from fedmend._parameters import (
     at_least,
     check_values,
 )
-from fedmend.data.restore import positions
+from fedmend.data.encode import as_numbers, positions
 from fedmend.errors import DataError, NotFitted, Refused
 from fedmend.federation.wire import Sealed
 from fedmend.federation.worker import exposed
@@ -111,12 +111,8 @@ class TreeFeatures(BinsWorker, TargetWorker):
             if column.kind == "nominal":
                 codes = positions(series, column.categories or ())
                 made = bin_categories(np.maximum(codes, -1), least)
-            elif column.is_categorical:
-                at = positions(series, column.categories or ())
-                made = bin_numbers(np.where(at < 0, np.nan, at.astype(np.float64)), bins, least)
             else:
-                real = series.to_numpy(dtype=np.float64, na_value=np.nan)
-                made = bin_numbers(real, bins, least)
+                made = bin_numbers(as_numbers(column, series), bins, least)
             varied = varied or series.nunique(dropna=False) > 1
             # of so few rows that no bin may be cut off there is nothing to bin
             if made.bins + made.missing > 1:
@@ -232,9 +228,9 @@ class TreeTargets(SumsWorker, StoreWorker):
             return None
         return self.seal(self._asked, to=other, kind="control")
 
-    @exposed(kind="control", takes={"box": "embedding"})
-    def take_sides(self, box: Sealed, sender: str) -> None:
-        packed = self.open(box, sender=sender, kind="embedding")
+    @exposed(kind="control", takes={"message": "embedding"})
+    def take_sides(self, message: Sealed, sender: str) -> None:
+        packed = self.open(message, sender=sender, kind="embedding")
         sides = np.unpackbits(packed, axis=1, count=len(self.rows)).astype(bool)
         self._known |= dict(zip(self._asked, sides, strict=True))
 

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedmend.data.labels import LabelEncoder
+from fedmend.data.encode import LabelEncoder
 from fedmend.errors import DataError
 from fedmend.federation import Site, exposed
 from fedmend.federation.rows import Asked
