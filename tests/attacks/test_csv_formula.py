@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 import fedmend as fm
 from fedmend.data import Table, read
-from fedmend.data.spreadsheets import protected, unprotected, write_frame
+from fedmend.data.writers import protected, unprotected, write_frame
 from fedmend.federation import Site
 from fedmend.flow.config.sniffing import csv_lines, looked_at
 from fedmend.methods.annotators import worker as inc_labels

@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 import numpy as np
+import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedmend.data.crowds import _share_chunk, transitions
+from fedmend.data import Table
+from fedmend.data.crowds import (
+    _share_chunk,
+    client_names,
+    client_rows,
+    labelled_rows,
+    split_clients,
+    transitions,
+)
 from fedmend.data.scenario import annotators, dirichlet_clients
 from fedmend.errors import DataError
 
@@ -115,23 +124,6 @@ def test_bad_annotators(y, options, says):
     assert caught.value.mend
 
 
-@settings(max_examples=40, deadline=None)
-@given(
-    st.integers(1, 5).map(lambda half: 2 * half),
-    st.sampled_from([0.3, 1.0, 100.0]),
-    st.integers(0, 99),
-    st.sampled_from(["plain", "paired"]),
-)
-def test_every_row_goes_to_one_client(n_clients, alpha, seed, style):
-    clients = dirichlet_clients(TRUTH[:2000], n_clients, alpha, seed=seed, style=style)
-    assert len(clients) == n_clients
-    assert np.array_equal(np.sort(np.concatenate(clients)), np.arange(2000))
-    again = dirichlet_clients(TRUTH[:2000], n_clients, alpha, seed=seed, style=style)
-    assert all(np.array_equal(a, b) for a, b in zip(clients, again, strict=True))
-    if style == "paired":
-        assert max(map(len, clients)) - min(map(len, clients)) <= 1
-
-
 def unevenness(clients, y):
     shares = [np.bincount(y[rows], minlength=4) / len(rows) for rows in clients]
     return float(np.mean([np.abs(share - 0.25).sum() for share in shares]))
@@ -162,13 +154,6 @@ def test_small_alpha_is_uneven_and_paired_is_milder():
     assert min(map(len, plain[0.1])) >= 20
 
 
-def test_string_labels_too():
-    names = np.array(["a", "b", "c", "d"], dtype=object)[TRUTH[:500]]
-    by_name = dirichlet_clients(names, 3, 0.5, seed=7)
-    by_number = dirichlet_clients(TRUTH[:500], 3, 0.5, seed=7)
-    assert all(np.array_equal(a, b) for a, b in zip(by_name, by_number, strict=True))
-
-
 @pytest.mark.parametrize(
     ("arguments", "options", "says"),
     [
@@ -194,5 +179,87 @@ def test_an_error_rate_is_a_share(rate):
 
 def test_rounding_in_a_transition_makes_no_further_class():
     almost = np.array([[0.5, 0.499991], [0.0, 0.999991]])  # rows of about 1, as thirds would be
-    said = annotators(np.tile([0, 1], 500_000), transition=almost, seed=3)
+    said = annotators(np.tile([0, 1], 50_000), transition=almost, seed=3)
     assert set(np.unique(said)) == {0, 1}
+
+
+# --- clients with few labels --------------------------------------------------------
+
+Y = np.random.default_rng(0).integers(0, 5, 2000)
+
+
+def test_labelled_rows_are_even_over_the_classes() -> None:
+    rows = labelled_rows(Y, 20, seed=1)
+    assert np.bincount(Y[rows]).tolist() == [20] * 5
+    assert len(set(rows.tolist())) == 100
+    share = labelled_rows(Y, 0.1, seed=1)
+    assert np.bincount(Y[share]).tolist() == [round(0.1 * n) for n in np.bincount(Y)]
+    assert not np.array_equal(rows, labelled_rows(Y, 20, seed=2))
+
+
+@settings(max_examples=15, deadline=None)
+@given(
+    st.integers(1, 6),
+    st.sampled_from([None, 0.1, 0.5, 10.0]),
+    st.sampled_from(["plain", "paired"]),
+    st.integers(0, 99),
+)
+def test_every_row_goes_to_one_client(
+    half: int, alpha: float | None, style: str, seed: int
+) -> None:
+    clients = client_rows(Y, 2 * half, alpha, labelled=40, style=style, seed=seed)
+    everything = np.concatenate([client.all for client in clients])
+    assert np.array_equal(np.sort(everything), np.arange(len(Y)))
+    labelled = np.concatenate([client.labelled for client in clients])
+    assert np.bincount(Y[labelled]).tolist() == [40] * 5
+    again = client_rows(Y, 2 * half, alpha, labelled=40, style=style, seed=seed)
+    assert all(np.array_equal(a.all, b.all) for a, b in zip(clients, again, strict=True))
+
+
+def test_labelled_and_unlabelled_rows_of_a_client_differ_in_their_classes() -> None:
+    y = np.repeat(np.arange(10), 500)
+    for client in client_rows(y, 10, 0.1, labelled=50, style="paired", seed=3)[:3]:
+        one = np.bincount(y[client.labelled], minlength=10) / len(client.labelled)
+        two = np.bincount(y[client.unlabelled], minlength=10) / len(client.unlabelled)
+        assert np.abs(one - two).sum() > 0.3
+
+
+@pytest.mark.parametrize("values", [Y, np.array(list("abcde"))[Y], Y > 2, Y.astype(float) + 0.5])
+def test_clients_of_a_table_keep_columns_and_lose_labels(values: np.ndarray) -> None:
+    frame = pd.DataFrame({"a": np.arange(2000.0), "y": values})
+    table = Table(np.arange(2000), frame, label="y", kinds={"y": "nominal"})
+    tables = split_clients(table, 4, alpha=0.5, labelled=0.05, seed=0)
+    assert list(tables) == ["client-01", "client-02", "client-03", "client-04"]
+    assert sum(len(each) for each in tables.values()) == 2000
+    labelled = 0
+    for each in tables.values():
+        assert each.names == table.names
+        assert each.label == "y"
+        known = each.y.notna().to_numpy()
+        labelled += int(known.sum())
+        whole = table.y.iloc[each.ids]
+        assert (each.y[known].tolist()) == whole[known].tolist()
+    assert labelled == len(labelled_rows(values, 0.05))
+
+
+def test_names_are_as_wide_as_needed() -> None:
+    assert client_names(3) == ["client-01", "client-02", "client-03"]
+    assert client_names(120)[0] == "client-001"
+
+
+def test_bad_requests_say_what_to_do() -> None:
+    with pytest.raises(DataError, match="whole number of rows per class"):
+        labelled_rows(Y, 1.5)
+    with pytest.raises(DataError, match="fewer than 9000"):
+        labelled_rows(Y, 9000)
+    table = Table(np.arange(4), {"a": [1.0, 2.0, 3.0, 4.0]})
+    with pytest.raises(DataError, match="no label"):
+        split_clients(table, 2)
+    with pytest.raises(DataError, match="different names"):
+        split_clients(table, ["a", "a"])
+
+
+def test_a_share_keeps_a_row_of_every_class_however_rare():
+    y = np.array(["often"] * 97 + ["rare"] * 2 + ["once"])
+    kept = labelled_rows(y, 0.1)
+    assert sorted(y[kept].tolist()) == ["often"] * 10 + ["once", "rare"]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from fedmend import data
 from fedmend.data import datasets
-from fedmend.data._catalogue import CATALOGUE
+from fedmend.data.datasets import CATALOGUE
 
 PAGE = (Path(__file__).parents[2] / "docs" / "tables.md").read_text(encoding="utf-8")
 

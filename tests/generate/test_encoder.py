@@ -1,3 +1,5 @@
+"""Codecs, the encoder made of them, and the activations of its spans: there and back."""
+
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -5,11 +7,177 @@ from collections.abc import Callable
 import numpy as np
 import pandas as pd
 import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+from scipy.stats import kstest, norm
+from sklearn.mixture import GaussianMixture
 
 from fedmend.data.table import Table
 from fedmend.errors import ConfigError, DataError
 from fedmend.federation import wire
-from fedmend.generate.encoder import Encoder
+from fedmend.generate.codecs import (
+    CODECS,
+    Levels,
+    MinMax,
+    Modes,
+    Quantile,
+    Spiked,
+    fit_mixture,
+)
+from fedmend.generate.encoder import Encoder, Heads
+
+numbers = hnp.arrays(
+    np.float64,
+    st.integers(10, 60),
+    elements=st.integers(-400, 4000).map(lambda whole: whole / 4),
+).filter(lambda values: values.min() < values.max())
+
+fits = pytest.mark.parametrize(
+    "fit",
+    [
+        Levels.fit,
+        Modes.fit,
+        lambda values: Modes.fit(values, spikes=0.0),
+        lambda values: Modes.fit(values, long_tails=True),
+        Quantile.fit,
+        Spiked.fit,
+        MinMax.fit,
+        lambda values: MinMax.fit(values, (-1.0, 1.0)),
+    ],
+    ids=[
+        "levels",
+        "modes",
+        "no-spikes",
+        "long-tails",
+        "quantile",
+        "spiked",
+        "min-max",
+        "min-max-1",
+    ],
+)
+
+
+@fits
+@given(values=numbers, seed=st.none() | st.integers(0, 3))
+@settings(max_examples=10, deadline=None)
+def test_decode_undoes_encode(fit, values: np.ndarray, seed: int | None) -> None:
+    codec = fit(values)
+    rng = None if seed is None else np.random.default_rng(seed)
+    coordinates = codec.encode(values, rng)
+    assert coordinates.dtype == np.float32
+    assert coordinates.shape == (len(values), sum(piece.width for piece in codec.pieces))
+    assert codec.neutral.shape == coordinates.shape[1:]
+    # float32 coordinates resolve the range to some 1e-7; quarters are restored by rounding
+    assert np.abs(codec.decode(coordinates) - values).max() < 0.1
+    again = CODECS[codec.name](**wire.decode(wire.encode(codec.to_dict())))
+    assert np.array_equal(again.decode(coordinates), codec.decode(coordinates))
+
+
+@fits
+def test_coordinates_suit_their_activation(fit) -> None:
+    rng = np.random.default_rng(0)
+    values = np.concatenate([np.zeros(50), rng.lognormal(2, 1, 100)])
+    codec = fit(values)
+    coordinates, at = codec.encode(values), 0
+    for piece in codec.pieces:
+        part = coordinates[:, at : at + piece.width]
+        at += piece.width
+        if piece.activation == "softmax":
+            assert set(np.unique(part)) <= {0.0, 1.0}
+            assert (part.sum(1) == 1).all()
+        elif piece.activation == "tanh":
+            assert np.abs(part).max() <= 1
+        elif piece.activation == "sigmoid":
+            assert part.min() >= 0
+            assert part.max() <= 1
+
+
+def test_quantile_normal_scores() -> None:
+    values = np.random.default_rng(0).exponential(size=3000)
+    scores = Quantile.fit(values).encode(values)[:, 0]
+    assert kstest(scores, norm.cdf).statistic < 0.01
+    ranks = Quantile.fit(values, normal=False).encode(values)[:, 0]
+    assert kstest(ranks, "uniform").statistic < 0.01
+
+
+def test_quantile_draws_ties_apart() -> None:
+    values = np.repeat([0.0, 1.0, 5.0], [700, 200, 100])
+    codec = Quantile.fit(values)
+    assert len(np.unique(codec.encode(values))) == 3
+    drawn = codec.encode(values, np.random.default_rng(0))[:, 0]
+    assert kstest(drawn, norm.cdf).statistic < 0.04
+    assert np.array_equal(codec.decode(drawn[:, None]), values)
+
+
+def test_modes_keep_spikes_apart_and_exact() -> None:
+    rng = np.random.default_rng(0)
+    values = np.where(rng.random(1000) < 0.6, 0.1, rng.normal(50, 5, 1000))
+    codec = Modes.fit(values)
+    assert 0.1 in codec.centres[codec.scales == 0]
+    back = codec.decode(codec.encode(values))
+    assert (back[values == 0.1] == 0.1).all()
+    assert np.abs(back - values).max() < 1e-4
+
+
+def test_modes_draw_by_posterior() -> None:
+    codec = Modes(np.array([0.0, 1.0]), np.array([4.0, 4.0]), np.array([0.5, 0.5]), np.empty(0))
+    values = np.full(4000, 0.5)
+    modes = codec.encode(values, np.random.default_rng(0))[:, 1:].argmax(1)
+    assert abs(modes.mean() - 0.5) < 0.05
+    assert len(set(codec.encode(values)[:, 1:].argmax(1))) == 1
+
+
+def test_modes_of_spikes_alone_have_no_position() -> None:
+    values = np.repeat([1.0, 2.0, 9.0], 30)
+    codec = Modes.fit(values)
+    assert [piece.activation for piece in codec.pieces] == ["softmax"]
+    assert np.array_equal(codec.decode(codec.encode(values)), values)
+    assert codec.decode(codec.encode(np.array([8.0])))[0] == 9.0
+
+
+def test_a_long_tail_is_bent_straight() -> None:
+    values = np.random.default_rng(0).lognormal(3, 1.5, 4000)
+    plain, bent = Modes.fit(values, 1, 0.0), Modes.fit(values, 1, 0.0, long_tails=True)
+    assert not len(plain.log)
+    assert len(bent.log)
+    spread = [codec.encode(values)[:, 0] for codec in (plain, bent)]
+    skew = [abs(((s - s.mean()) ** 3).mean() / s.std() ** 3) for s in spread]
+    assert skew[1] < 0.3 * skew[0]
+
+
+def test_levels_draw_by_score() -> None:
+    codec = Levels.fit(np.array([1.0, 4.0, 9.0]))
+    scores = np.tile([0.2, 0.0, 0.8], (5000, 1))
+    assert (codec.decode(scores) == 9).all()
+    drawn = codec.decode(scores, np.random.default_rng(0))
+    assert set(drawn) == {1.0, 9.0}
+    assert abs((drawn == 1).mean() - 0.2) < 0.02
+    assert codec.decode(codec.encode(np.array([3.0])))[0] == 4.0
+
+
+def test_a_known_mixture_is_found() -> None:
+    rng = np.random.default_rng(0)
+    values = np.concatenate([rng.normal(-5, 0.5, 3000), rng.normal(4, 1.0, 7000)])
+    found = fit_mixture(values, 10)
+    heavy = found.weights > 0.05
+    assert np.allclose(np.sort(found.means[heavy])[[0, -1]], [-5, 4], atol=0.6)
+    left = found.means < -2
+    assert abs(found.weights[left].sum() - 0.3) < 0.01
+
+
+def test_as_likely_as_scikit_learns() -> None:
+    rng = np.random.default_rng(2)
+    values = np.concatenate([rng.normal(m, s, 1500) for m, s in [(-6, 1), (0, 0.5), (5, 2)]])
+    ours = fit_mixture(values, 3)
+    joint = ours.log_joint(values)
+    likelihood = np.log(np.exp(joint).sum(1)).mean()
+    theirs = GaussianMixture(3, random_state=0).fit(values[:, None]).score(values[:, None])
+    assert likelihood > theirs - 0.02
+
+
+# --- the encoder ----------------------------------------------------------------------
 
 Frame = Callable[..., pd.DataFrame]
 Quiet = Callable[..., Table]
@@ -67,17 +235,6 @@ def test_missing_cells_are_neutral_and_marked(gappy: Table) -> None:
     back = encoder.raw(gappy.frame)
     for name, numbers in back.items():
         assert np.array_equal(np.isnan(numbers), gappy.frame[name].isna().to_numpy())
-
-
-def test_spans_cover_the_matrix_in_order(mixed: Table) -> None:
-    encoder = Encoder("mode").fit(mixed)
-    ends = [0, *(span.stop for span in encoder.spans)]
-    assert ends[:-1] == [span.start for span in encoder.spans]
-    assert ends[-1] == encoder.width == len(encoder.neutral)
-    assert [encoder.columns[i] for i in encoder.owner] == [
-        span.column for span in encoder.spans for _ in range(span.start, span.stop)
-    ]
-    assert [span.column for span in encoder.of("income")] == ["income"] * len(encoder.of("income"))
 
 
 def test_columns_with_nothing_to_learn_take_no_room(quiet_table: Quiet) -> None:
@@ -147,3 +304,77 @@ def test_bad_options_and_blocks() -> None:
     table = Table([1, 2], blocks={"photo": np.zeros((2, 1, 2, 2), np.uint8)})
     with pytest.raises(DataError, match="'photo'.*not blocks"):
         Encoder().fit(table)
+
+
+# --- activations ----------------------------------------------------------------------
+
+
+@pytest.fixture
+def encoder(mixed: Table) -> Encoder:
+    return Encoder("mode").fit(mixed)
+
+
+@pytest.fixture
+def heads(encoder: Encoder) -> Heads:
+    return Heads(encoder, torch.device("cpu"))
+
+
+def spans_of(encoder: Encoder, activation: str) -> list[slice]:
+    return [slice(s.start, s.stop) for s in encoder.spans if s.activation == activation]
+
+
+def test_log_softmax_equals_torch_span_by_span(encoder: Encoder, heads: Heads) -> None:
+    logits = 100 * torch.randn(40, encoder.width, dtype=torch.float64)
+    logits.requires_grad_()
+    ours = heads.log_softmax(logits)
+    for part in spans_of(encoder, "softmax"):
+        assert torch.allclose(ours[:, part], logits[:, part].log_softmax(1))
+    assert (ours[:, heads.scalar] == 0).all()
+    weights = torch.randn_like(logits)
+    (gradient,) = torch.autograd.grad((ours * weights).sum(), logits)
+    twin = logits.detach().clone().requires_grad_()
+    total = sum(
+        (twin[:, part].log_softmax(1) * weights[:, part]).sum()
+        for part in spans_of(encoder, "softmax")
+    )
+    (expected,) = torch.autograd.grad(total, twin)
+    assert torch.allclose(gradient, expected)
+
+
+def test_activate(encoder: Encoder, heads: Heads) -> None:
+    logits = torch.randn(30, encoder.width)
+    row = heads.activate(logits)
+    for part in spans_of(encoder, "softmax"):
+        assert torch.allclose(row[:, part], logits[:, part].softmax(1))
+    for part in spans_of(encoder, "tanh"):
+        assert torch.allclose(row[:, part], logits[:, part].tanh())
+    sigmoid = Encoder("minmax").fit(Table(range(10), {"x": np.arange(10.0)}))
+    assert Heads(sigmoid, torch.device("cpu")).activate(torch.zeros(1, 1)).item() == 0.5
+
+
+def test_categories_are_drawn_by_probability(encoder: Encoder, heads: Heads) -> None:
+    logits = torch.randn(1, encoder.width).expand(8000, -1)
+    stream = torch.Generator().manual_seed(0)
+    relaxed = heads.activate(logits, gumbel=0.2, generator=stream)
+    drawn = heads.draw(7 * heads.log_softmax(logits).exp(), stream)  # any sum will do
+    for part in spans_of(encoder, "softmax"):
+        wanted = logits[0, part].softmax(0)
+        winners = torch.nn.functional.one_hot(relaxed[:, part].argmax(1), len(wanted))
+        assert torch.allclose(winners.float().mean(0), wanted, atol=0.03)
+        assert torch.allclose(relaxed[:, part].sum(1), torch.ones(8000), atol=1e-5)
+        assert torch.allclose(drawn[:, part].mean(0), wanted, atol=0.03)
+        assert (drawn[:, part].sum(1) == 1).all()
+    assert (drawn[:, heads.scalar] == 0).all()
+
+
+def test_cross_entropy_equals_torch(encoder: Encoder, heads: Heads, mixed: Table) -> None:
+    target = torch.from_numpy(encoder.encode(encoder.raw(mixed.frame)).values)
+    logits = torch.randn(target.shape)
+    expected = sum(
+        torch.nn.functional.cross_entropy(
+            logits[:, part], target[:, part].argmax(1), reduction="none"
+        )
+        for part in spans_of(encoder, "softmax")
+    )
+    assert torch.allclose(heads.cross_entropy(logits, target), expected, atol=1e-4)
+    assert (heads.cross_entropy(logits, torch.zeros_like(target)) == 0).all()

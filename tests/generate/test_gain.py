@@ -1,8 +1,6 @@
-"""GAIN: its parts against plain references, and what it learns."""
+"""GAIN and VGAIN: their parts against plain references."""
 
 from __future__ import annotations
-
-from collections.abc import Callable
 
 import numpy as np
 import pandas as pd
@@ -10,10 +8,11 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch.distributions import Independent, Normal, kl_divergence
 from torch.nn import functional as F
 
 from fedmend.data.table import Table
-from fedmend.generate.encoder import Encoder
+from fedmend.generate.encoder import Encoder, Heads
 from fedmend.generate.gain import (
     GAIN,
     Critic,
@@ -21,14 +20,15 @@ from fedmend.generate.gain import (
     Game,
     Guess,
     Imputer,
-    Layout,
     Rows,
     _turns,
     draw_cells,
     expected_cells,
     hide,
 )
-from fedmend.generate.training import held_out, seed_parameters
+from fedmend.generate.training import held_out
+from fedmend.generate.vgain import VariationalImputer, divergence
+from fedmend.learn.nets import initialise
 
 
 def stream(seed: int = 0) -> torch.Generator:
@@ -39,11 +39,11 @@ def built(frame: pd.DataFrame, **kinds: str) -> tuple[Imputer, Critic, Rows, Enc
     table = Table(np.arange(len(frame)), frame, kinds=kinds)
     encoder = Encoder(numeric="minmax").fit(table)
     encoded = encoder.encode(encoder.raw(table.frame))
-    layout = Layout.of(encoder)
-    net = Imputer(layout, hidden=16, blocks=1, dropout=0.0, bins=8)
-    critic = Critic(layout, hidden=16)
+    heads = Heads(encoder, torch.device("cpu"))
+    net = Imputer(heads, hidden=16, blocks=1, dropout=0.0, bins=8)
+    critic = Critic(heads, hidden=16)
     for module in (net, critic):
-        seed_parameters(module, stream())
+        initialise(module, stream())
     net.measure(encoded.values, encoded.observed)
     values = torch.from_numpy(encoded.values)
     return net, critic, Rows(values, torch.from_numpy(encoded.observed), values[:, :0]), encoder
@@ -64,15 +64,6 @@ def related(rows: int, seed: int = 0) -> pd.DataFrame:
 
 
 # --- parts ---------------------------------------------------------------------------------
-
-
-def test_the_layout_knows_every_column(mixed: Table) -> None:
-    encoder = Encoder(numeric="minmax").fit(mixed)
-    layout = Layout.of(encoder)
-    assert layout.width == encoder.width
-    assert layout.columns == len(encoder.columns)
-    firsts = [*layout.scalars, *(start for start, _ in layout.groups)]
-    assert sorted(layout.owner[firsts]) == list(range(layout.columns))
 
 
 def test_losses_are_squares_and_cross_entropies(mixed: Table) -> None:
@@ -135,14 +126,6 @@ def test_hidden_cells_were_observed_and_get_one_turn(seed: int, blank: float, ro
             assert counts.max() - counts.min() <= 1
 
 
-def test_hide_covers_every_share() -> None:
-    shown = hide(torch.ones(4000, 10, dtype=torch.bool), 0.1, stream())
-    shares = shown.float().mean(1)
-    assert abs(float(shares.mean()) - 0.45) < 0.02
-    assert float((shares == 0).float().mean()) > 0.1
-    assert float((shares > 0.9).float().mean()) > 0.03
-
-
 def test_a_step_trains_generator_and_discriminator_alone(mixed: Table) -> None:
     net, critic, rows, _ = built(mixed.frame)
     before = [parameter.clone() for parameter in [*net.parameters(), *critic.parameters()]]
@@ -176,77 +159,8 @@ def test_known_cells_pass_through_and_unknown_do_not_matter(mixed: Table) -> Non
         torch.testing.assert_close(first[~spread], second[~spread])
     drawn = draw_cells(net, Rows(rows.values, known, rows.side), Game(), 4, stream(5))
     torch.testing.assert_close(drawn[spread], rows.values[spread])
-    for start, stop in net.layout.groups:
+    for start, stop in net.heads.groups:
         torch.testing.assert_close(drawn[:, start:stop].sum(1), torch.ones(120))
-
-
-# --- what it learns --------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def fitted() -> GAIN:
-    table = Table(np.arange(500), related(500))
-    return GAIN(hidden=48, steps=600, lr=3e-3, patience=0, device="cpu").fit(table)
-
-
-def test_it_fills_gaps_better_than_mean_and_neighbours(
-    fitted: GAIN, quiet_table: Callable[..., Table]
-) -> None:
-    from sklearn.impute import KNNImputer
-
-    truth = related(300, seed=1)
-    gaps = truth.copy()
-    where = np.random.default_rng(0).permutation(300)[:100]
-    gaps.loc[where, "twice"] = np.nan
-    gaps.loc[np.setdiff1d(np.arange(300), where)[:60], "side"] = None
-    filled = fitted.impute(quiet_table(np.arange(300), gaps)).frame
-    error = np.sqrt(np.mean((filled["twice"] - truth["twice"])[where] ** 2))
-    mean = truth["twice"].std()
-    neighbours = KNNImputer().fit_transform(gaps[["bump", "twice"]])[where, 1]
-    assert error < 0.2 * mean
-    assert error < 1.5 * np.sqrt(np.mean((neighbours - truth["twice"][where]) ** 2))
-    assert (filled["side"] == truth["side"]).mean() > 0.97
-
-
-def test_its_rows_have_both_bumps_and_hang_together(fitted: GAIN) -> None:
-    from scipy.stats import ks_2samp
-
-    real, made = related(500), fitted.sample(2000, seed=0).frame
-    assert ks_2samp(real["bump"], made["bump"]).statistic < 0.08
-    assert abs((made["side"] == "high").mean() - (real["side"] == "high").mean()) < 0.06
-    assert ((made["bump"] > 1.5) == (made["side"] == "high")).mean() > 0.93
-    assert np.corrcoef(made["bump"], made["twice"])[0, 1] > 0.95
-
-
-def test_what_is_given_decides_the_rest(fitted: GAIN) -> None:
-    made = fitted.sample(300, given={"side": "high"}, seed=0).frame
-    assert (made["bump"] > 1.5).mean() > 0.93
-    made = fitted.sample(300, given={"bump": -3.0}, seed=0).frame
-    assert (made["side"] == "low").mean() > 0.95
-    assert abs(made["twice"].mean() + 6) < 1
-
-
-def test_one_draw_keeps_the_spread_and_many_do_not(
-    fitted: GAIN, quiet_table: Callable[..., Table]
-) -> None:
-    gaps = quiet_table(
-        np.arange(300),
-        {"bump": [None] * 300, "side": ["high"] * 300, "twice": [None] * 300},
-        schema=fitted.schema_,
-    )
-    assert fitted.impute(gaps, draws=1).frame["bump"].std() > 0.6
-    expected = fitted.impute(gaps).frame["bump"]
-    assert expected.std() < 0.2
-    assert abs(expected.mean() - 6) < 0.7
-
-
-def test_training_stops_when_nothing_gets_better() -> None:
-    rng = np.random.default_rng(0)
-    noise = Table(np.arange(250), {"a": rng.normal(size=250), "b": rng.normal(size=250)})
-    model = GAIN(hidden=64, steps=5000, lr=3e-3, patience=2, device="cpu").fit(noise)
-    assert model.history_.stopped_early
-    assert model.history_.steps < 5000
-    assert model.history_.best_step == model.history_.steps - 200
 
 
 def test_a_column_whose_few_cells_are_all_held_out() -> None:
@@ -258,6 +172,54 @@ def test_a_column_whose_few_cells_are_all_held_out() -> None:
     made = model.fit(table).sample(40, seed=0).frame["rare"]
     assert made.between(0.2, 3.1).all()
     assert made.std() > 0.1
+
+
+# --- VGAIN: the latent code and its price ---------------------------------------------
+
+
+@pytest.fixture
+def imputer(mixed: Table) -> VariationalImputer:
+    heads = Heads(Encoder(numeric="minmax").fit(mixed), torch.device("cpu"))
+    torch.manual_seed(0)
+    return VariationalImputer(heads, latent=5, beta=2.0, hidden=16, blocks=1, dropout=0.0, bins=8)
+
+
+def test_divergence_is_torchs() -> None:
+    torch.manual_seed(1)
+    means, logs = torch.randn(2, 7, 4), torch.randn(2, 7, 4) * 0.5
+    first, second = (Independent(Normal(m, s.exp()), 1) for m, s in zip(means, logs, strict=True))
+    ours = divergence((means[0], logs[0]), (means[1], logs[1]))
+    torch.testing.assert_close(ours, kl_divergence(first, second))
+
+
+def test_the_code_may_know_hidden_cells_in_training_only(imputer: VariationalImputer) -> None:
+    heads = imputer.heads
+    values = torch.randn(6, len(heads.span))
+    shown = torch.zeros(6, heads.n_spans)
+    seen = torch.ones(6, heads.n_spans)
+    code, cost = imputer.code(values, shown, stream(), seen)
+    other, _ = imputer.code(values + 1, shown, stream(), seen)
+    assert code.shape == (6, 5)
+    assert not torch.allclose(code, other)
+    assert cost.item() > 0
+    code, cost = imputer.code(values, shown, stream())
+    other, _ = imputer.code(values + 1, shown, stream())
+    assert torch.equal(code, other)
+    assert cost.item() == 0
+
+
+def test_a_code_that_says_no_more_than_is_shown_is_free(imputer: VariationalImputer) -> None:
+    imputer.posterior.load_state_dict(imputer.prior.state_dict())
+    heads = imputer.heads
+    values, seen = torch.randn(6, len(heads.span)), torch.ones(6, heads.n_spans)
+    _, cost = imputer.code(values, seen, stream(), seen)
+    assert cost.item() == pytest.approx(0, abs=1e-6)
+    with torch.no_grad():
+        imputer.prior.head.bias[:5] += 1.0
+    _, cost = imputer.code(values, seen, stream(), seen)
+    _, log = imputer.prior(values, seen)
+    wanted = 2.0 * (0.5 * (-2 * log).exp().sum(1)).mean() / heads.n_spans
+    torch.testing.assert_close(cost, wanted)
 
 
 @pytest.mark.slow

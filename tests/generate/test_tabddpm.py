@@ -1,15 +1,13 @@
-"""Noise and its way back, against what the formulas say; and what TabDDPM learns."""
+"""Noise and its way back, against what the formulas say."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 import torch
-from scipy.stats import ks_2samp
 
 from fedmend.data.table import Table
-from fedmend.generate.encoder import Encoder
-from fedmend.generate.heads import Heads
+from fedmend.generate.encoder import Encoder, Heads
 from fedmend.generate.tabddpm import TabDDPM, mixed, signal, step_back
 
 CPU = torch.device("cpu")
@@ -62,43 +60,6 @@ def table() -> Table:
             "group": np.array(["a", "b", "c"])[group],
         },
     )
-
-
-SMALL = {
-    "hidden": (64, 64, 64),
-    "steps": 900,
-    "lr": 5e-3,
-    "batch_size": 128,
-    "sampling_steps": 25,
-    "device": "cpu",
-}
-
-
-@pytest.fixture(scope="module")
-def fitted(table: Table) -> TabDDPM:
-    torch.set_num_threads(1)
-    return TabDDPM(**SMALL).fit(table)
-
-
-def test_a_known_mixture_is_recovered(fitted: TabDDPM, table: Table) -> None:
-    made = fitted.sample(3000, seed=0).frame
-    assert ks_2samp(made["x"], table.frame["x"]).statistic < 0.08
-    shares = made["group"].value_counts(normalize=True)
-    assert (shares - table.frame["group"].value_counts(normalize=True)).abs().max() < 0.06
-    for name, centre in (("a", -4), ("b", 0), ("c", 5)):
-        assert abs(made.loc[made["group"] == name, "x"].median() - centre) < 0.4
-
-
-@pytest.mark.parametrize(("condition", "right"), [(0.5, 0.9), (0.0, 0.75)])
-def test_known_columns_steer_the_others(
-    fitted: TabDDPM, table: Table, condition: float, right: float
-) -> None:
-    model = fitted if condition else TabDDPM(**SMALL, condition=0.0, resample=3).fit(table)
-    made = model.sample(300, given={"group": ["a", "b", "c"] * 100}, seed=0).frame
-    centres = made.groupby("group")["x"].median()
-    assert np.allclose(centres[["a", "b", "c"]], [-4, 0, 5], atol=0.7)
-    back = model.sample(given={"x": [-4.0, 0.0, 5.0] * 50}, seed=0).frame
-    assert (back["group"] == ["a", "b", "c"] * 50).mean() > right
 
 
 def test_known_columns_are_noised_anew_at_every_step_of_inpainting(table: Table) -> None:

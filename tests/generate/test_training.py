@@ -13,19 +13,8 @@ import torch
 from torch import nn
 
 from fedmend.data.table import Table
-from fedmend.errors import ConfigError
 from fedmend.generate import Generator
-from fedmend.generate.training import (
-    EMA,
-    Dropout,
-    batches,
-    generator_for,
-    held_out,
-    pick_device,
-    seed_parameters,
-    shown,
-    train,
-)
+from fedmend.generate.training import EMA, batches, generator_for, held_out, shown, train
 
 CPU = torch.device("cpu")
 
@@ -56,26 +45,6 @@ def test_held_out_rows() -> None:
     fitted, scored = held_out(150, 0.1, rng)
     assert len(fitted) == 150
     assert len(scored) == 0
-
-
-def test_parameters_are_drawn_as_torch_draws_them() -> None:
-    net = nn.Sequential(nn.Linear(400, 300), nn.BatchNorm1d(300), nn.Conv2d(3, 8, 3))
-    seed_parameters(net, generator_for(CPU, 0, "init"))
-    first = net[0].weight.detach().clone()
-    bound = 1 / 400**0.5
-    assert first.abs().max() <= bound
-    assert abs(float(first.std()) - bound / 3**0.5) < 0.002
-    assert net[2].weight.abs().max() <= 1 / 27**0.5
-    seed_parameters(net, generator_for(CPU, 0, "init"))
-    assert torch.equal(net[0].weight, first)
-
-
-def test_dropout_scales_and_rests() -> None:
-    layer = Dropout(0.25, generator_for(CPU, 0, "drop"))
-    out = layer(torch.ones(20_000))
-    assert abs(float((out == 0).float().mean()) - 0.25) < 0.02
-    assert abs(float(out.mean()) - 1) < 0.03
-    assert torch.equal(layer.eval()(torch.ones(5)), torch.ones(5))
 
 
 def test_average_follows_the_parameters() -> None:
@@ -134,15 +103,6 @@ class TestTrain:
         assert history.steps == 7
         assert net.weight.item() == 6
         assert told[-1] == ("try", 7, 7)
-
-
-def test_devices() -> None:
-    assert pick_device("cpu") == CPU
-    expected = "cuda" if torch.cuda.is_available() else "cpu"
-    assert pick_device("auto").type == expected
-    if expected == "cpu":
-        with pytest.raises(ConfigError, match="no CUDA"):
-            pick_device("cuda")
 
 
 class Terminal(io.StringIO):
