@@ -56,14 +56,17 @@ def test_metrics_of_drawn_labels_are_in_the_mean_those_of_the_labels(classes: in
 
 
 def test_a_row_is_no_pair_with_itself_in_the_area_of_drawn_labels() -> None:
-    """Of few rows that would be seen: it counts below zero."""
+    """Against all pairs of different rows, one by one; some rows count below zero."""
     rng = np.random.default_rng(0)
-    y = np.arange(80) % 2
-    score = 1 / (1 + np.exp(-rng.normal(size=80) - 0.8 * y))
-    p, noise = np.stack([1 - score, score], 1), response_matrix(1.5, 2)
-    draws = np.where(rng.random((400, 80)) < noise[0, 0], y, 1 - y)
-    areas = [metrics.classification(told, p, noise)["auc"] for told in draws]
-    assert np.mean(areas) == pytest.approx(metrics.auc(y, p), abs=0.015)
+    scores = rng.integers(0, 6, 40) + 0.5 * (np.arange(40) % 2)
+    inside = metrics.counted(np.arange(40) % 2, 2, response_matrix(1.5, 2))[:, 1]
+    assert inside.min() < 0
+    pairs = np.outer(inside, 1 - inside)
+    np.fill_diagonal(pairs, 0.0)
+    wins = (scores[:, None] > scores) + 0.5 * (scores[:, None] == scores)
+    expected = (pairs * wins).sum() / pairs.sum()
+    assert 0.1 < expected < 0.9
+    assert metrics.area(scores, inside) == pytest.approx(expected)
 
 
 def test_estimates_stay_what_a_metric_can_be() -> None:

@@ -437,12 +437,12 @@ def test_what_the_dealer_lets_a_party_add_up_has_no_carry_either(to, monkeypatch
 
 @pytest.mark.parametrize(("mode", "bits"), [("bfv", bfv.LEAST_PLAIN_BITS), ("dealer", LEAST_BITS)])
 def test_shares_are_uniform(mode, bits):
-    left, right = np.full((3, 60), 7), np.full((3, 60), -2)
+    left, right = np.full((3, 45), 7), np.full((3, 45), -2)
     fed = make_federation(left, right)
     seen = overheard(fed)
     inner_products(fed, put(fed, "ann", left), put(fed, "bob", right), mode=mode)
     shares = [v for _, _, call, _, v in seen if call.endswith("Worker.share") and len(v)]
-    assert [share.shape for share in shares] == [(60, 60)] * 2
+    assert [share.shape for share in shares] == [(45, 45)] * 2
     for share in shares:
         assert_uniform(share, bits)
         # A carry into a further bit would say which of the parties' terms were large.
