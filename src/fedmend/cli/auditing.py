@@ -28,30 +28,24 @@ CAUTION = "No attack succeeding is no proof: better attacks than these may exist
 def audit(
     config: ConfigPath = Path("federation.toml"),
     ledger: Annotated[
-        Path | None,
-        Option("--ledger", help="only read a run's ledger; needs no tables", metavar="RUN"),
+        Path | None, Option(help="only read a run's ledger; needs no tables", metavar="RUN")
     ] = None,
     method: Annotated[
-        list[str] | None,
-        Option("--method", help="only this of what the file trains", metavar="NAME"),
+        list[str] | None, Option(help="only this of what the file trains", metavar="NAME")
     ] = None,
     compare: Annotated[
         list[str] | None,
-        Option(
-            "--compare", help="audit again with this parameter of the method", metavar="KEY=VALUE"
-        ),
+        Option(help="audit again with this parameter of the method", metavar="KEY=VALUE"),
     ] = None,
     option: Annotated[
         list[str] | None,
         Option("--option", "-o", help="a setting of the audit, as looks=20", metavar="KEY=VALUE"),
     ] = None,
     run: Annotated[
-        Path | None,
-        Option("--run", help="put it into this run's folder and report", metavar="RUN"),
+        Path | None, Option(help="put it into this run's folder and report", metavar="RUN")
     ] = None,
     out: Annotated[
-        Path | None,
-        Option("--out", help="the folder for audit.json and audit.html", metavar="DIR"),
+        Path | None, Option(help="the folder for audit.json and audit.html", metavar="DIR")
     ] = None,
 ) -> None:
     """Measure what curious roles can infer from what a method shows them."""

@@ -20,9 +20,7 @@ if TYPE_CHECKING:
 
 @app.command()
 def demo(
-    out: Annotated[Path, Option("--out", help="folder for the run", metavar="DIR")] = Path(
-        "demo-run"
-    ),
+    out: Annotated[Path, Option(help="folder for the run", metavar="DIR")] = Path("demo-run"),
 ) -> None:
     """Two hospitals, few shared patients: the whole story on real data, with a report."""
     from fedmend.cli.demo import run_demo
@@ -37,16 +35,13 @@ def init(
         Argument(help="one table for each party (.csv, .csv.gz, .parquet)", metavar="TABLE"),
     ] = None,
     id: Annotated[
-        list[str] | None,
-        Option("--id", help="the id column; once for each name it has", metavar="COLUMN"),
+        list[str] | None, Option(help="the id column; once for each name it has", metavar="COLUMN")
     ] = None,
     label: Annotated[
         list[str] | None,
-        Option(
-            "--label", help="the column to predict; once for each name it has", metavar="COLUMN"
-        ),
+        Option(help="the column to predict; once for each name it has", metavar="COLUMN"),
     ] = None,
-    out: Annotated[Path, Option("--out", help="the file to write", metavar="FILE")] = Path(
+    out: Annotated[Path, Option(help="the file to write", metavar="FILE")] = Path(
         "federation.toml"
     ),
     force: Force = False,
@@ -68,8 +63,7 @@ def check(
         bool, Option("--problems", help="list problems only, without looking further")
     ] = False,
     write: Annotated[
-        Path | None,
-        Option("--write", help="write the file that follows the advice", metavar="FILE"),
+        Path | None, Option(help="write the file that follows the advice", metavar="FILE")
     ] = None,
     as_json: Annotated[
         Path | None, Option("--json", help="write all that was found", metavar="FILE")

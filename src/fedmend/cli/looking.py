@@ -23,7 +23,7 @@ from fedmend.errors import ConfigError
 def ledger(
     run: Annotated[Path, Argument(help="a run folder, or its ledger.jsonl")],
     as_json: Annotated[bool, Option("--json", help="totals as JSON")] = False,
-    party: Annotated[str | None, Option("--party", help="only what this role received")] = None,
+    party: Annotated[str | None, Option(help="only what this role received")] = None,
     reconcile: Annotated[
         bool, Option("--reconcile", help="compare with the parties' own ledgers")
     ] = False,
@@ -35,8 +35,7 @@ def ledger(
         bool, Option("--verify", help="name every line that is not as it was written")
     ] = False,
     export: Annotated[
-        Path | None,
-        Option("--export", help="write a kit's ledger as a signed file", metavar="FILE"),
+        Path | None, Option(help="write a kit's ledger as a signed file", metavar="FILE")
     ] = None,
     force: Force = False,
 ) -> None:

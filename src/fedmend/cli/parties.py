@@ -208,8 +208,8 @@ def predict(
     kit: Kit,
     rows: Annotated[Path, Argument(help="a file of new rows", metavar="ROWS")],
     out: OutFolder = Path("predictions"),
-    run: Annotated[str | None, Option("--run", help="which run's model")] = None,
-    method: Annotated[str | None, Option("--method", help="which of its models")] = None,
+    run: Annotated[str | None, Option(help="which run's model")] = None,
+    method: Annotated[str | None, Option(help="which of its models")] = None,
 ) -> None:
     """Predict own rows alone, with what this party keeps of a model; nobody is asked."""
     from fedmend.serve.commands import party_predict
@@ -221,7 +221,7 @@ def predict(
 def adopt(
     kit: Kit,
     model: Annotated[Path, Argument(help="a run's folder, or its model/", metavar="RUN")],
-    run: Annotated[str | None, Option("--run", help="under which name it is kept")] = None,
+    run: Annotated[str | None, Option(help="under which name it is kept")] = None,
 ) -> None:
     """Take this party's part of a model that was made in one process into its kit."""
     from fedmend.serve.commands import adopt as take

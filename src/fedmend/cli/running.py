@@ -29,27 +29,20 @@ from fedmend.errors import ConfigError
 @app.command()
 def run(
     config: ConfigPath = Path("federation.toml"),
-    folder: Annotated[
-        Path | None, Option("--folder", help="the run folder, instead of the file's")
-    ] = None,
+    folder: Annotated[Path | None, Option(help="the run folder, instead of the file's")] = None,
     resume: Annotated[
-        bool,
-        Option("--resume", help="go on with a run: do what is unfinished or has changed"),
+        bool, Option("--resume", help="go on with a run: do what is unfinished or has changed")
     ] = False,
     start: Annotated[
-        Stage | None,
-        Option("--from", help="go on with a run, from this stage on", metavar="STAGE"),
+        Stage | None, Option("--from", help="go on with a run, from this stage on", metavar="STAGE")
     ] = None,
-    recipe: Annotated[
-        str | None, Option("--recipe", help="stages by name, instead of the file's")
-    ] = None,
+    recipe: Annotated[str | None, Option(help="stages by name, instead of the file's")] = None,
     force: Force = False,
     keep_failed: Annotated[
         bool, Option("--keep-failed", help="keep FOLDER.part when the run fails")
     ] = False,
     engine: Annotated[
-        Engine | None,
-        Option("--engine", help="local: all here; flare: each party on its own machine"),
+        Engine | None, Option(help="local: all here; flare: each party on its own machine")
     ] = None,
 ) -> None:
     """Align, diagnose, complete, correct labels, train, evaluate and report, into a run folder."""
@@ -105,19 +98,17 @@ def predict(
     method: Method = None,
     out: OutFolder = Path("predictions"),
     alone: Annotated[
-        str | None,
-        Option("--alone", help="this party's part of the model only", metavar="PARTY"),
+        str | None, Option(help="this party's part of the model only", metavar="PARTY")
     ] = None,
     part: Annotated[
-        KeyValues,
-        Option("--part", help="a part that a party keeps in its kit", metavar="PARTY=KIT"),
+        KeyValues, Option(help="a part that a party keeps in its kit", metavar="PARTY=KIT")
     ] = None,
     engine: Annotated[
-        Engine, Option("--engine", help="local: rows here; flare: rows at the parties")
+        Engine, Option(help="local: rows here; flare: rows at the parties")
     ] = "local",
-    kits: Annotated[
-        Path, Option("--kits", help="with flare: the folder of all kits", metavar="DIR")
-    ] = Path("kits"),
+    kits: Annotated[Path, Option(help="with flare: the folder of all kits", metavar="DIR")] = Path(
+        "kits"
+    ),
 ) -> None:
     """Predict new rows with a run's model: rows all parties know, and rows one of them knows."""
     from fedmend.serve.commands import predict_command

@@ -27,9 +27,9 @@ RunPath = Annotated[Path, Argument(help="a finished run's folder", metavar="RUN"
 Engine = Literal["local", "flare"]
 Stage = Literal["align", "diagnose", "complete", "correct", "choose", "train", "evaluate", "report"]
 Force = Annotated[bool, Option("--force", help="replace what is there")]
-Method = Annotated[str | None, Option("--method", help="a method of the run; the best by default")]
-Port = Annotated[int, Option("--port", help="on 127.0.0.1; any free one by default")]
-OutFolder = Annotated[Path, Option("--out", help="a folder for the predictions", metavar="DIR")]
+Method = Annotated[str | None, Option(help="a method of the run; the best by default")]
+Port = Annotated[int, Option(help="on 127.0.0.1; any free one by default")]
+OutFolder = Annotated[Path, Option(help="a folder for the predictions", metavar="DIR")]
 KeyValues = list[str] | None
 
 
