@@ -105,7 +105,6 @@ class LiveListener(Listener):
         self.then.found(what, value)
 
     def done(self, entry: StageEntry) -> None:
-        self._write()
         self.then.done(entry)
 
     def scored(self, run: MethodRun) -> None:
