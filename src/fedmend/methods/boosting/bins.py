@@ -9,13 +9,27 @@ so two parties agree on a number without a name, a value or an edge.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
-__all__ = ["Binned", "CutTable", "bin_categories", "bin_numbers"]
+from fedmend.data.restore import positions
+from fedmend.data.schema import Column
+from fedmend.data.table import Table
+
+__all__ = [
+    "Binned",
+    "ColumnBins",
+    "CutTable",
+    "bin_categories",
+    "bin_numbers",
+    "bin_table",
+    "codes_of",
+]
 
 ORDERED, NOMINAL = "ordered", "nominal"
 
@@ -94,72 +108,147 @@ def bin_categories(
     return Binned(NOMINAL, max(bins, 1), bool(missing.any()), found)
 
 
+@dataclass(frozen=True, repr=False)
+class ColumnBins:
+    """A column in bins that are fitted once, for rows that come later too.
+
+    ends: of numbers, and of ordered categories by their position, upper ends of all bins but the
+    last. frequent: of a nominal column the positions of categories with a bin of their own; the
+    others share one if `rare`. fill: the bin of missing cells where these are too few to have their
+    own (which cells of people that the party does not know have, too), else -1.
+    """
+
+    column: Column
+    ends: np.ndarray
+    frequent: np.ndarray
+    rare: bool
+    fill: int
+
+    @classmethod
+    def fit(cls, column: Column, series: pd.Series, most: int, least: int) -> ColumnBins:
+        """At most `most` bins, of `least` rows or more each."""
+        none: np.ndarray = np.zeros(0, np.int64)
+        values = _values(column, series)
+        seen = values[~np.isnan(values)]
+        missing = len(values) - len(seen)
+        few = 0 < missing < least
+        if column.kind == "nominal":
+            counts = np.bincount(seen.astype(np.int64), minlength=1)
+            frequent = np.flatnonzero(counts >= max(least, 1))
+            rare = bool(counts.sum() - counts[frequent].sum() >= max(least, 1))
+            fill = int(np.argmax(counts[frequent])) if few and len(frequent) else -1
+            return cls(column, none.astype(np.float64), frequent, rare, fill)
+        ends = _edges(np.sort(seen), most, least).astype(np.float64)
+        fill = int(np.searchsorted(ends, np.median(seen))) if few and len(seen) else -1
+        return cls(column, ends, none, False, fill)
+
+    @property
+    def bins(self) -> int:
+        if self.column.kind == "nominal":
+            return max(1, len(self.frequent) + self.rare)
+        return len(self.ends) + 1
+
+    @property
+    def layout(self) -> list[Any]:
+        """Of every column somebody's cell may be missing: whom the party does not know."""
+        return [NOMINAL if self.column.kind == "nominal" else ORDERED, self.bins, True]
+
+    def codes(self, series: pd.Series) -> np.ndarray:
+        """Bin numbers int16 [n]; `bins` where a cell is missing, or of no known category."""
+        values = _values(self.column, series)
+        absent = np.isnan(values)
+        if self.column.kind != "nominal":
+            found = np.searchsorted(self.ends, np.where(absent, 0.0, values), side="left")
+        else:
+            at = np.where(absent, -1, values).astype(np.int64)
+            found = np.searchsorted(self.frequent, at)
+            own = np.isin(at, self.frequent)
+            found = np.where(own, found, len(self.frequent) if self.rare else self.bins)
+        return np.where(absent, self.fill if self.fill >= 0 else self.bins, found).astype(np.int16)
+
+    def to_wire(self) -> dict[str, Any]:
+        return {
+            "column": self.column.to_dict(),
+            "ends": self.ends,
+            "frequent": self.frequent,
+            "rare": self.rare,
+            "fill": self.fill,
+        }
+
+    @classmethod
+    def from_wire(cls, saved: dict[str, Any]) -> ColumnBins:
+        column = Column.from_dict(saved["column"])
+        return cls(column, *(saved[key] for key in ("ends", "frequent", "rare", "fill")))
+
+
+def _values(column: Column, series: pd.Series) -> np.ndarray:
+    """Numbers, or positions among the categories; NaN where a cell is missing or unheard of."""
+    if not column.is_categorical:
+        return series.to_numpy(dtype=np.float64, na_value=np.nan)
+    at = positions(series, column.categories or ())
+    return np.where(at < 0, np.nan, at.astype(np.float64))
+
+
+def bin_table(table: Table, most: int, least: int) -> list[ColumnBins]:
+    """Bins of all columns with one value a row that can be cut anywhere."""
+    fitted = (
+        ColumnBins.fit(table.schema[name], table.frame[name], most, least)
+        for name in table.feature_names
+        if name not in table.blocks
+    )
+    return [each for each in fitted if each.bins > 1]
+
+
+def codes_of(columns: Sequence[ColumnBins], table: Table) -> np.ndarray:
+    """The bin numbers of a table's rows, int16 [columns, n]."""
+    found = [each.codes(table.frame[each.column.name]) for each in columns]
+    return np.stack(found) if found else np.zeros((0, len(table)), np.int16)
+
+
 class CutTable:
     """All cuts of columns with these layouts.
 
     Of every column all bins are summed but the last, which follows from the total: `stored` bins.
-    `matrix` [cuts, stored + 1] makes the sums on the left of every cut from the stored bins' sums
-    and, in the last place, the total.
+    What a cut sends to the left is a run of stored bins, and the last bin where it takes the rest.
     """
 
     def __init__(self, layouts: Sequence[Sequence[Any]]) -> None:
         self.layouts = [(str(kind), int(bins), bool(missing)) for kind, bins, missing in layouts]
-        self.bounds: list[tuple[int, int]] = []  # of each column's stored bins
-        self.column: list[int] = []  # of each cut
-        self._lefts: list[np.ndarray] = []  # of each cut: which codes go left
-        start = 0
-        for number, (kind, bins, missing) in enumerate(self.layouts):
-            codes = bins + missing
-            self.bounds.append((start, start + codes - 1))
-            start += codes - 1
-            for left in _lefts(kind, bins, missing):
-                self.column.append(number)
-                self._lefts.append(left)
-        self.stored = start
-        self._place_plain_cuts()
-        self.columns = np.array(self.column, dtype=np.int64)
-        self.matrix = np.zeros((len(self.column), start + 1))
-        for cut, (number, left) in enumerate(zip(self.column, self._lefts, strict=True)):
-            first, last = self.bounds[number]
-            # the last bin is the total less all others
-            self.matrix[cut, first:last] = left[:-1] - 1.0 * left[-1]
-            self.matrix[cut, -1] = float(left[-1])
-
-    def _place_plain_cuts(self) -> None:
-        """Of cuts that send the first bins of a column to the left: where these begin and end."""
-        plain, begins, ends = [], [], []
-        for cut, number in enumerate(self.column):
-            kind, _, missing = self.layouts[number]
-            if kind == ORDERED and not missing:
-                first = self.bounds[number][0]
-                plain.append(cut)
-                begins.append(first)
-                ends.append(first + int(self._lefts[cut].sum()))
-        self._plain = np.array(plain, dtype=np.int64)
-        self._begins, self._ends = np.array(begins, np.int64), np.array(ends, np.int64)
-        self._others = np.setdiff1d(np.arange(len(self.column)), self._plain)
+        widths = [bins + missing - 1 for _, bins, missing in self.layouts]
+        starts = np.cumsum([0, *widths])
+        self.stored = int(starts[-1])
+        self.bounds = [(int(at), int(to)) for at, to in itertools.pairwise(starts)]
+        runs = [
+            (number, *run) for number, layout in enumerate(self.layouts) for run in _runs(*layout)
+        ]
+        found = np.array(runs, dtype=np.int64).reshape(-1, 4).T
+        self.columns, self._begins, self._ends = found[0], found[1], found[2]
+        self._rest = found[3].astype(bool)
+        self._first, self._last = starts[:-1][self.columns], starts[1:][self.columns]
 
     def __len__(self) -> int:
-        return len(self.column)
+        return len(self.columns)
 
     def lefts(self, sums: np.ndarray, totals: np.ndarray) -> np.ndarray:
-        """Sums on the left of every cut, int64 [nodes, cuts], from those of the stored bins.
-
-        Exact, since all sums are below 2^46.
-        """
-        out = np.empty((len(sums), len(self)), dtype=np.int64)
+        """Sums on the left of every cut, int64 [nodes, cuts], from those of the stored bins."""
         so_far = np.zeros((len(sums), self.stored + 1), dtype=np.int64)
         np.cumsum(sums, axis=1, out=so_far[:, 1:])
-        out[:, self._plain] = so_far[:, self._ends] - so_far[:, self._begins]
-        if len(self._others):
-            whole = np.concatenate([sums, totals[:, None]], axis=1).astype(np.float64)
-            out[:, self._others] = (whole @ self.matrix[self._others].T).astype(np.int64)
-        return out
+        out = so_far[:, self._first + self._ends] - so_far[:, self._first + self._begins]
+        first, last = self._first[self._rest], self._last[self._rest]
+        out[:, self._rest] += totals[:, None] - (so_far[:, last] - so_far[:, first])
+        return np.asarray(out)
 
     def goes_left(self, cut: int, codes: np.ndarray) -> np.ndarray:
         """Which rows go left, from the bin numbers [columns, n]."""
-        side: np.ndarray = self._lefts[cut][codes[self.column[cut]]]
-        return side
+        own = codes[self.columns[cut]]
+        inside = (own >= self._begins[cut]) & (own < self._ends[cut])
+        if self._rest[cut]:
+            inside |= own == self._last[cut] - self._first[cut]
+        return np.asarray(inside)
+
+    def missing_left(self, cut: int) -> bool:
+        """Where a cut sends missing cells, of a column that has a bin for them."""
+        return bool(self._rest[cut])
 
     def indicators(self, codes: np.ndarray) -> np.ndarray:
         """float64 [n, stored] of the stored bins, from the bin numbers [columns, n]."""
@@ -185,18 +274,16 @@ class CutTable:
         return out
 
 
-def _lefts(kind: str, bins: int, missing: bool) -> list[np.ndarray]:
-    """Per cut, for every code (the missing bin last), whether it goes left."""
+def _runs(kind: str, bins: int, missing: bool) -> list[tuple[int, int, bool]]:
+    """Of every cut of a column the first bin it sends left, the one after the last of them, and
+    whether the last bin of all (of missing cells, if there are any) goes with them."""
     codes = bins + missing
-    cuts = []
     if kind == NOMINAL:
-        for code in range(codes if codes > 2 else codes - 1):
-            cuts.append(np.arange(codes) == code)
-        return cuts
-    for last in range(bins - 1):
-        cuts.append(np.arange(codes) <= last)
+        alone = [(code, code + 1, False) for code in range(codes - 1)]
+        return [*alone, (0, 0, True)] if codes > 2 else alone
+    cuts = []
+    for last in range(1, bins):
+        cuts.append((0, last, False))
         if missing:
-            cuts.append((np.arange(codes) <= last) | (np.arange(codes) == bins))
-    if missing:
-        cuts.append(np.arange(codes) == bins)
-    return cuts
+            cuts.append((0, last, True))
+    return [*cuts, (0, 0, True)] if missing else cuts

@@ -17,9 +17,10 @@ import numpy as np
 from fedmend.methods.boosting.bins import CutTable
 from fedmend.methods.boosting.grow import Growth, Output, Source
 
-__all__ = ["BoostSettings", "Boosting", "OwnBins", "Target"]
+__all__ = ["BoostSettings", "Boosting", "OwnBins", "Target", "outputs_of"]
 
 BATCH = 64  # columns of numbers that are summed at once
+LARGEST_LOG = 50.0  # of a count's mean
 
 
 @dataclass(frozen=True)
@@ -48,12 +49,34 @@ class BoostSettings:
 class Target:
     """What is learnt: labels at all numbered rows (numbers, or class numbers), and training rows.
 
-    classes: how many; 0 for numbers.
+    classes: how many; 0 for numbers. counts: they are counts, whose logarithm is learnt (Poisson).
+    weights: of the rows. likelihoods: how likely what is said of a row is under each class, where
+    labels are corrected or told at random (`split.belief`): the loss is -log sum p_y L_y.
+
+    **Shape** labels, weights [n]; likelihoods [n, C].
     """
 
     labels: np.ndarray
     rows: np.ndarray
     classes: int = 0
+    counts: bool = False
+    weights: np.ndarray | None = None
+    likelihoods: np.ndarray | None = None
+
+    @property
+    def constant(self) -> bool:
+        """Whether every row's loss has the same curvature."""
+        return not self.classes and not self.counts and self.weights is None
+
+    def wanted(self, rows: np.ndarray, shares: np.ndarray) -> np.ndarray:
+        """The classes of rows as shares [outputs, rows]: 0 or 1, or what is likely after all."""
+        if self.likelihoods is None:
+            numbers = np.arange(len(shares))[:, None] if len(shares) > 1 else 1
+            return np.asarray(self.labels[rows] == numbers, dtype=np.float64)
+        likely = self.likelihoods[rows].T
+        both = likely * (shares if len(shares) > 1 else np.concatenate([1 - shares, shares]))
+        both = both / np.maximum(both.sum(0), 1e-300)
+        return both if len(shares) > 1 else both[1:]
 
 
 @dataclass(frozen=True, repr=False)
@@ -81,6 +104,7 @@ class _Task:
     rows: np.ndarray
     held_out: np.ndarray
     outputs: list[Output]
+    starts: list[float]
     best: float = np.inf
     best_at: int = 0
     best_scores: list[np.ndarray] = field(default_factory=list)
@@ -88,23 +112,40 @@ class _Task:
 
     def derivatives(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Gradient and curvature of the loss at these rows, [outputs, rows]."""
+        target = self.target
         scores = np.stack([output.scores[rows] for output in self.outputs])
-        labels = self.target.labels[rows]
-        if not self.target.classes:
-            return scores - labels, np.ones_like(scores)
-        shares = _shares(scores)
-        hot = labels == (1 if len(scores) == 1 else np.arange(len(scores))[:, None])
-        return shares - hot, np.maximum(shares * (1 - shares), 1e-12)
+        if target.classes:
+            shares = _shares(scores)
+            gradient = shares - target.wanted(rows, shares)
+            curvature = np.maximum(shares * (1 - shares), 1e-12)
+        elif target.counts:
+            means = np.exp(np.minimum(scores, LARGEST_LOG))
+            gradient, curvature = means - target.labels[rows], np.maximum(means, 1e-12)
+        else:
+            gradient, curvature = scores - target.labels[rows], np.ones_like(scores)
+        if target.weights is None:
+            return gradient, curvature
+        return gradient * target.weights[rows], curvature * target.weights[rows]
 
     def loss(self) -> float:
-        scores = np.stack([output.scores[self.held_out] for output in self.outputs])
-        labels = self.target.labels[self.held_out]
-        if not self.target.classes:
-            return float(((scores[0] - labels) ** 2).mean())
-        shares = _shares(scores)
-        if len(scores) == 1:
-            shares = np.concatenate([1 - shares, shares])
-        return float(-np.log(np.maximum(shares[labels, np.arange(len(labels))], 1e-15)).mean())
+        """The mean loss of the rows held out."""
+        target, rows = self.target, self.held_out
+        scores = np.stack([output.scores[rows] for output in self.outputs])
+        labels = target.labels[rows]
+        if target.classes:
+            shares = _shares(scores)
+            if len(scores) == 1:
+                shares = np.concatenate([1 - shares, shares])
+            if target.likelihoods is None:
+                likely = shares[labels, np.arange(len(labels))]
+            else:
+                likely = (shares * target.likelihoods[rows].T).sum(0)
+            losses = -np.log(np.maximum(likely, 1e-15))
+        elif target.counts:
+            losses = np.exp(np.minimum(scores[0], LARGEST_LOG)) - labels * scores[0]
+        else:
+            losses = (scores[0] - labels) ** 2
+        return float(np.average(losses, weights=_at(target.weights, rows)))
 
     def judge(self, number: int, patience: int) -> None:
         """Keep the scores of the best round; stop when it is `patience` rounds back."""
@@ -123,11 +164,19 @@ class _Task:
 
     def predictions(self) -> np.ndarray:
         """[n], or probabilities [n, C], at all numbered rows."""
-        scores = self.final_scores()
-        if not self.target.classes:
-            return scores[0]
-        shares = _shares(scores)
-        return np.concatenate([1 - shares, shares]).T if len(scores) == 1 else shares.T
+        return outputs_of(self.final_scores(), self.target.classes, self.target.counts)
+
+
+def outputs_of(scores: np.ndarray, classes: int, counts: bool = False) -> np.ndarray:
+    """Scores [outputs, n] as numbers [n] or probabilities [n, C]."""
+    if not classes:
+        return np.exp(np.minimum(scores[0], LARGEST_LOG)) if counts else scores[0]
+    shares = _shares(scores)
+    return np.concatenate([1 - shares, shares]).T if len(scores) == 1 else shares.T
+
+
+def _at(values: np.ndarray | None, rows: np.ndarray) -> np.ndarray | None:
+    return None if values is None else values[rows]
 
 
 def _shares(scores: np.ndarray) -> np.ndarray:
@@ -135,6 +184,21 @@ def _shares(scores: np.ndarray) -> np.ndarray:
         return 0.5 * (1.0 + np.tanh(0.5 * scores))
     powers = np.exp(scores - scores.max(axis=0))
     return np.asarray(powers / powers.sum(axis=0))
+
+
+def _starts(target: Target, rows: np.ndarray) -> list[float]:
+    """What every row's scores are before the first tree: of the mean, of the classes' shares."""
+    labels, weights = target.labels[rows], _at(target.weights, rows)
+    if not target.classes:
+        mean = float(np.average(labels, weights=weights))
+        return [float(np.log(max(mean, 1e-12)))] if target.counts else [mean]
+    if target.likelihoods is None:
+        counts = np.bincount(labels, weights, minlength=target.classes)
+    else:
+        likely = target.likelihoods[rows]
+        counts = np.average(likely / likely.sum(1, keepdims=True), 0, weights) * len(rows)
+    logs = np.log(counts + 0.5)
+    return [logs[1] - logs[0]] if len(logs) == 2 else list(logs - logs.mean())
 
 
 class Boosting:
@@ -168,19 +232,14 @@ class Boosting:
             shuffled = np.random.default_rng([self.settings.seed, len(rows)]).permutation(rows)
             count = round(self.settings.validation * len(rows))
             held, rows = np.sort(shuffled[:count]), np.sort(shuffled[count:])
-        labels = target.labels[rows]
-        if not target.classes:
-            starts = [float(labels.mean())]
-        else:
-            logs = np.log(np.bincount(labels, minlength=target.classes) + 0.5)
-            starts = [logs[1] - logs[0]] if len(logs) == 2 else list(logs - logs.mean())
+        starts = _starts(target, rows)
         places = [at for at, own in enumerate(self.own.names) if own == name]
         usable = ~np.isin(self._columns - len(self.cuts.layouts), places)
         outputs = [
-            Output(np.full(len(target.labels), float(start)), not target.classes, usable)
+            Output(np.full(len(target.labels), float(start)), target.constant, usable)
             for start in starts
         ]
-        return _Task(name, target, rows, held, outputs)
+        return _Task(name, target, rows, held, outputs, starts)
 
     @property
     def spent(self) -> bool:

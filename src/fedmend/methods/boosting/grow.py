@@ -31,7 +31,8 @@ class Growth:
     """How trees grow; the same for every output.
 
     l2: on leaf values; min_gain: least gain of a split; min_leaf: least rows in a leaf (for
-    classes: 0.05 times as much curvature).
+    classes: 0.05 times as much curvature); min_rows: least training rows in a leaf, of whatever
+    curvature (0 where nobody's policy asks for it).
     """
 
     depth: int = 5
@@ -39,6 +40,7 @@ class Growth:
     l2: float = 1.0
     min_leaf: int = 20
     min_gain: float = 1e-6
+    min_rows: int = 0
 
     def least(self, constant: bool) -> float:
         return float(self.min_leaf) if constant else 0.05 * self.min_leaf
@@ -176,8 +178,15 @@ class Output:
             place[list(decided)] = np.arange(len(decided))
             at = place[self.node]
             lefts = np.stack([goes_left(cut) for cut in decided.values()])
-            below = 2 * self.node + ~lefts[at, np.arange(len(at))]
-            self.node = np.where(at >= 0, below, self.node)
+            below = np.where(at >= 0, 2 * self.node + ~lefts[at, np.arange(len(at))], self.node)
+            counts = np.bincount(below[self.rows], minlength=2 * len(self.cut))
+            least = self.growth.min_rows
+            decided = {
+                node: cut
+                for node, cut in decided.items()
+                if min(counts[2 * node], counts[2 * node + 1]) >= least
+            }
+            self.node = np.where(np.isin(self.node, list(decided)), below, self.node)
             self.cut[list(decided)] = list(decided.values())
         opened = [child for node in decided for child in (2 * node, 2 * node + 1)]
         self.open = opened if opened and opened[0] < 1 << self.growth.depth else []

@@ -94,20 +94,20 @@ class SumsWorker(SealingWorker):
     model: str
     numbers: np.ndarray
 
-    def summed(self, sums: np.ndarray) -> None:
-        """The sums of the numbers over A's bins have come."""
+    def summed(self, sums: np.ndarray, other: str) -> None:
+        """The sums of the numbers over the bins of A (`other`) have come."""
         raise NotImplementedError
 
     def __init__(self, site: Site, scope: str = "train", **params: Any) -> None:
         super().__init__(site, scope, **params)
         self.sampled: np.ndarray | None = None  # numbers of the rows; None for all
         self._sampled_of = 0
-        self._products: NumbersSide | None = None
+        self._products: dict[str, NumbersSide] = {}
 
     def _with(self, other: str) -> NumbersSide:
-        if self._products is None:
-            self._products = NumbersSide(_mask_keys(self, other))
-        return self._products
+        if other not in self._products:
+            self._products[other] = NumbersSide(_mask_keys(self, other))
+        return self._products[other]
 
     @exposed(kind="control")
     def unmask_with(self, other: str, number: int, length: int, stored: int) -> None:
@@ -130,7 +130,7 @@ class SumsWorker(SealingWorker):
     @exposed(kind="control", takes={"rest": "masked"})
     def take_sums(self, other: str, number: int, rest: np.ndarray) -> None:
         """Learn the sums of the numbers over A's bins."""
-        self.summed(self._with(other).sums(rest, number))
+        self.summed(self._with(other).sums(rest, number), other)
 
     @exposed(kind="control")
     def load_halves(self) -> None:
@@ -143,11 +143,11 @@ class SumsWorker(SealingWorker):
         hold_columns(self.site, f"{self.model}:halves", halves, 1 << HALF)
 
     @exposed(kind="control")
-    def join_halves(self) -> None:
+    def join_halves(self, other: str) -> None:
         """Put a session's products together again."""
         products = self.site.state[f"{self.model}:products"].T
         count = len(products) // 2
-        self.summed((products[:count] << HALF) + products[count:])
+        self.summed((products[:count] << HALF) + products[count:], other)
 
 
 def _mask_keys(worker: SealingWorker, other: str) -> MaskKey:
@@ -229,7 +229,7 @@ class SessionHistograms:
         self.models.at_b.load_halves()
         halves = Columns(self.models.b, "state", {"key": f"{model}:halves"})
         self._session.products(halves, to=self.models.b, store=f"{model}:products")
-        self.models.at_b.join_halves()
+        self.models.at_b.join_halves(self.models.a)
 
     def close(self) -> int:
         self._session.close()

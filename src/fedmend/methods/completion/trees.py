@@ -217,7 +217,7 @@ class TreeTargets(SumsWorker, StoreWorker):
         self.numbers = self.boosting.numbers(start, stop)
         return len(self.numbers)
 
-    def summed(self, sums: np.ndarray) -> None:
+    def summed(self, sums: np.ndarray, other: str) -> None:
         self.boosting.take_sums(sums)
 
     @exposed(kind="control")

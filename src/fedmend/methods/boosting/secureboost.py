@@ -1,0 +1,868 @@
+"""SecureBoost: gradient-boosted trees over any number of parties, as a final model.
+
+(Cheng, Fan, Jin, Liu, Chen, Papadopoulos, Yang: "SecureBoost: A Lossless Federated Learning
+Framework", IEEE Intelligent Systems 2021; histograms by exact secure products instead of one
+encryption for every row.) The label party B holds labels, gradients and trees. For every level of a
+tree one product of a partner's 0/1 bin indicators with B's numbers gives B the sums of gradients
+per node and bin; B picks the best cuts, by number, and asks on which side of a chosen cut each row
+lies. Trees are those that the same algorithm grows in the clear, to the last bit.
+
+A person whom a partner does not know has that partner's cells missing: every cut sends missing
+cells to the side that pays, so that all of B's rows train the trees, and all can be predicted.
+
+What each role learns
+- The coordinator: sizes, numbers of bins, how many nodes and cuts there are at each step. Sums and
+  sides are hidden from it by masks and encryption.
+- A partner A: which of its cuts are used, not for which row or node; no gradient, no prediction.
+- B: for every cut of A's that is used, one bit for each row A knows: on which side it lies. All
+  cuts together would be the bin of every row in each of A's columns, without name, edge or
+  category. And sums of its own gradients over A's bins in each node. Bins have at least A's
+  `min_rows` rows, and so have leaves.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+import numpy as np
+
+from fedmend._parameters import (
+    NOT_NEGATIVE,
+    POSITIVE,
+    POSITIVE_SHARE,
+    PROPER_SHARE,
+    Rules,
+    at_least,
+    check_values,
+    one_of,
+    parameters,
+)
+from fedmend.data.labels import LabelEncoder
+from fedmend.errors import AlignmentError, ConfigError, DataError, NotFitted, Refused
+from fedmend.federation import Federation, require_federation
+from fedmend.federation.bound import declare
+from fedmend.federation.rows import Asked
+from fedmend.federation.wire import Sealed
+from fedmend.federation.worker import exposed
+from fedmend.learn import metrics
+from fedmend.learn.calibration import describe
+from fedmend.methods.boosting.bins import ColumnBins, CutTable, bin_table, codes_of
+from fedmend.methods.boosting.boost import (
+    BATCH,
+    Boosting,
+    BoostSettings,
+    OwnBins,
+    Target,
+    outputs_of,
+)
+from fedmend.methods.boosting.grow import Growth, Tree
+from fedmend.methods.boosting.histograms import (
+    BinsWorker,
+    DealerHistograms,
+    SessionHistograms,
+    SumsWorker,
+)
+from fedmend.methods.network import NetworkEstimator
+from fedmend.secure.channel import introduce
+from fedmend.split.features import ALIGNED, ALL, Segments, check_names, is_known, own_rows, spans
+from fedmend.split.parts import FILE, read_file, write_file
+from fedmend.split.workers import SplitWorker, has_label
+
+if TYPE_CHECKING:
+    import os
+
+    from fedmend.federation.federation import Crew
+    from fedmend.federation.site import Site
+
+__all__ = ["LocalTrees", "SecureBoost"]
+
+MODES = ("dealer", "bfv", "plain")
+TARGET = "label"
+Progress = Callable[[str, int, int, dict[str, float]], None]
+
+
+# ---------------------------------------------------------------------------------- what is kept
+
+
+@dataclass(repr=False)
+class TreesPart:
+    """What the label party keeps of a model.
+
+    layouts: of each partner's columns, by its name, in the order of their cuts' numbers; the label
+    party's own cuts come after all others. starts, trees: of each output.
+    """
+
+    layouts: dict[str, list[Any]]
+    own: list[ColumnBins]
+    labels: LabelEncoder
+    counts: bool
+    starts: list[float] = field(default_factory=list)
+    trees: list[list[Tree]] = field(default_factory=list)
+
+    def to_wire(self) -> dict[str, Any]:
+        return {
+            "layouts": self.layouts,
+            "own": [each.to_wire() for each in self.own],
+            "labels": self.labels.to_dict(),
+            "counts": self.counts,
+            "starts": self.starts,
+            "cuts": [np.stack([tree.cut for tree in trees]) for trees in self.trees if trees],
+            "values": [np.stack([tree.value for tree in trees]) for trees in self.trees if trees],
+        }
+
+    @classmethod
+    def from_wire(cls, saved: Mapping[str, Any]) -> TreesPart:
+        trees = [
+            [Tree(*each) for each in zip(cuts, values, strict=True)]
+            for cuts, values in zip(saved["cuts"], saved["values"], strict=True)
+        ]
+        return cls(
+            dict(saved["layouts"]),
+            [ColumnBins.from_wire(each) for each in saved["own"]],
+            LabelEncoder.from_dict(saved["labels"]),
+            bool(saved["counts"]),
+            list(saved["starts"]),
+            trees or [[] for _ in saved["starts"]],
+        )
+
+    @cached_property
+    def tables(self) -> dict[str, CutTable]:
+        return {name: CutTable(layouts) for name, layouts in self.layouts.items()}
+
+    @cached_property
+    def joint(self) -> CutTable:
+        """The cuts of all partners, one after the other."""
+        return CutTable([each for layouts in self.layouts.values() for each in layouts])
+
+    @property
+    def classes(self) -> int:
+        return len(self.labels.classes_)
+
+    def used(self) -> list[int]:
+        """The cuts that some tree uses."""
+        cuts = [tree.cut[tree.cut >= 0] for trees in self.trees for tree in trees]
+        return [int(cut) for cut in np.unique(np.concatenate([np.zeros(0, np.int64), *cuts]))]
+
+    def scores(self, sides: Mapping[int, np.ndarray], rows: int) -> np.ndarray:
+        """[outputs, rows], from the side of each row at every cut that is used."""
+        place = {cut: at for at, cut in enumerate(sides)}
+        matrix = np.stack(list(sides.values())) if sides else np.zeros((1, rows), bool)
+        every = np.arange(rows)
+        out = np.tile(np.array(self.starts)[:, None], (1, rows))
+        for number, trees in enumerate(self.trees):
+            for tree in trees:
+                at = np.array([place.get(int(cut), 0) for cut in tree.cut])
+                node = np.ones(rows, np.int64)
+                for _ in range(len(tree.cut).bit_length() - 2):
+                    inner = tree.cut[node] >= 0
+                    node = np.where(inner, 2 * node + ~matrix[at[node], every], node)
+                out[number] += tree.value[node]
+        return out
+
+
+# ---------------------------------------------------------------------------------- the parties
+
+
+class PassiveTrees(BinsWorker):
+    """A partner: bin numbers of its columns. A cut is known outside by its number only."""
+
+    conversation = "boosted trees"
+
+    def __init__(self, site: Site, scope: str = "train", *, model: str) -> None:
+        super().__init__(site, scope)
+        self.model = model
+        self._table = CutTable([])
+        self._codes: np.ndarray = np.zeros((0, 0), np.int16)
+
+    @exposed(kind="count")
+    def create(self, bins: int) -> dict[str, Any]:
+        """Bins of this party's columns, fitted on aligned rows; tells their layouts, no names."""
+        aligned, least = self.alignment.aligned, self.site.policy.min_intersection
+        if len(aligned) < least:
+            raise AlignmentError(
+                f"party {self.site.name!r} takes part from {least} aligned rows on, here are "
+                f"{len(aligned)}. Mend: more common rows, or a smaller min_intersection in its "
+                "policy"
+            )
+        fitted = bin_table(self.table.take(aligned), bins, max(1, self.site.rows.least))
+        self.site.state[f"{self.model}:bins of columns"] = fitted
+        return {"layouts": [each.layout for each in fitted], "least": self.site.rows.least}
+
+    @exposed(kind="control")
+    def attach(self, segments: list[Any], train: bool) -> None:
+        """Take the rows of these segments that this party knows."""
+        fitted = self._columns()
+        rows = own_rows(
+            self.site.name, segments, self.site.alignments.get(self.scope), len(self.table)
+        )
+        self._table = CutTable([each.layout for each in fitted])
+        self._codes = codes_of(fitted, self.table.take(rows[rows >= 0]))
+        if train:
+            self.indicators = self._table.indicators(self._codes)
+
+    @exposed(kind="embedding", takes={"request": "control"})
+    def sides_for(self, to: str, request: Sealed) -> Sealed:
+        """On which side of the asked cuts every row lies, as bits encrypted for B."""
+        cuts = [int(cut) for cut in self.open(request, sender=to, kind="control")]
+        if any(not 0 <= cut < len(self._table) for cut in cuts):
+            raise DataError(f"there are {len(self._table)} cuts only", mend="ask for one of them")
+        sides = [self._table.goes_left(cut, self._codes) for cut in cuts]
+        return self.seal(np.packbits(np.stack(sides), axis=1), to=to, kind="embedding")
+
+    @exposed(kind="control")
+    def save(self, path: str) -> None:
+        columns = [each.to_wire() for each in self._columns()]
+        write_file(self.site.folder(path) / FILE, {"columns": columns})
+
+    @exposed(kind="control")
+    def load(self, path: str) -> None:
+        saved = read_file(self.site.folder(path) / FILE, self.site.name)
+        columns = [ColumnBins.from_wire(each) for each in saved["columns"]]
+        self.site.state[f"{self.model}:bins of columns"] = columns
+
+    def _columns(self) -> list[ColumnBins]:
+        found = self.site.state.get(f"{self.model}:bins of columns")
+        if found is None:
+            raise NotFitted(f"party {self.site.name!r} has no bins yet. Mend: fit the model first")
+        return list(found)
+
+    def rows_asked(self, method: str, kwargs: Mapping[str, Any]) -> list[Asked]:
+        return [self.alignment.aligned]
+
+
+class ActiveTrees(SumsWorker, SplitWorker):
+    """The label party: everything but its partners' columns."""
+
+    conversation = "boosted trees"
+
+    def __init__(self, site: Site, scope: str = "train", *, model: str) -> None:
+        super().__init__(site, scope, model=model)
+        self._segments: Segments = []
+        self._rows_used: np.ndarray = np.zeros(0, np.int64)
+        self._known: dict[int, np.ndarray] = {}
+        self._asked: list[tuple[int, str, int]] = []
+        self._sums: dict[str, np.ndarray] = {}
+        self._boosting: Boosting | None = None
+        self._outputs: np.ndarray | None = None
+
+    # ------------------------------------------------------------------ training
+
+    @exposed(kind="control", takes={"layouts": "count"})
+    def create(self, settings: dict[str, Any], layouts: dict[str, list[Any]]) -> dict[str, Any]:
+        """A model without trees; returns the task and the classes' names."""
+        task = str(settings["task"])
+        counts = task == "count"
+        encoder = self._fitted_labels("regression" if counts else task, "float64")
+        if counts:
+            self._check_counts(encoder)
+        own = bin_table(self.table, int(settings["bins"]), 1) if settings["own"] else []
+        self._keep(TreesPart(dict(layouts), own, encoder, counts))
+        return self.about()
+
+    def _check_counts(self, encoder: LabelEncoder) -> None:
+        values = self.table.frame[self._label_column(encoder)].dropna()
+        if (values < 0).any():
+            raise DataError(
+                "a count cannot be negative",
+                party=self.site.name,
+                column=self._label_column(encoder),
+                value=values.min(),
+                mend='task = "regression", or correct the label',
+            )
+
+    @exposed(kind="control")
+    def about(self) -> dict[str, Any]:
+        labels = self._part().labels
+        told = None if self.told is None else self.told.account
+        return {"task": labels.task, "classes": list(labels.classes_), "label_dp": told}
+
+    @exposed(kind="count")
+    def begin(
+        self,
+        segments: list[Any],
+        growth: dict[str, Any],
+        settings: dict[str, Any],
+        least: int,
+    ) -> int:
+        """Take the rows of these segments; tells how many have a label."""
+        self._take(segments)
+        part = self._part()
+        growth_ = Growth(**growth, min_rows=max(least, self.site.rows.least))
+        encoded = part.labels.transform(
+            self.table.frame[self._label_column(part.labels)], party=self.site.name
+        )[self._rows_used]
+        rows = np.flatnonzero(has_label(encoded))
+        if part.counts:
+            encoded = part.labels.inverse(encoded)
+        belief = self._belief()
+        likely = None
+        if belief is not None and part.classes:
+            likely = belief.of(part.labels.classes_)[self._rows_used]
+        target = Target(encoded, rows, part.classes, part.counts, None, likely)
+        codes = codes_of(part.own, self.table.take(self._rows_used))
+        own = OwnBins(
+            codes,
+            CutTable([each.layout for each in part.own]),
+            [each.column.name for each in part.own],
+        )
+        self._boosting = Boosting(
+            {TARGET: target}, part.joint, own, growth_, BoostSettings(**settings), self._known
+        )
+        return len(rows)
+
+    @exposed(kind="count")
+    def start_tree(self, number: int) -> int:
+        """Gradients of all rows; tells how many outputs grow."""
+        return self.boosting.start_tree(number, None, len(self._rows_used))
+
+    @exposed(kind="count")
+    def plan_level(self) -> int:
+        """How many columns of numbers must be summed over the partners' bins."""
+        return self.boosting.plan_level()
+
+    @exposed(kind="count")
+    def load_numbers(self, start: int, stop: int, aligned: int) -> int:
+        """The next numbers, of the rows that the partners know: the first ones."""
+        self._sums = {}
+        self.numbers = self.boosting.numbers(start, stop)[:, :aligned]
+        return len(self.numbers)
+
+    def summed(self, sums: np.ndarray, other: str) -> None:
+        self._sums[other] = sums
+        names = list(self._part().layouts)
+        if len(self._sums) == len(names):
+            self.boosting.take_sums(np.concatenate([self._sums[name] for name in names], axis=1))
+
+    @exposed(kind="control")
+    def choose(self) -> dict[str, Sealed]:
+        """Decide the splits; encrypted for each partner the cuts whose sides are needed, if any."""
+        return self._requests(self.boosting.choose())
+
+    @exposed(kind="control", takes={"box": "embedding"})
+    def take_sides(self, box: Sealed, sender: str) -> None:
+        """Of the rows that a partner knows; all others go where its missing cells go."""
+        packed = self.open(box, sender=sender, kind="embedding")
+        known = np.concatenate(
+            [np.full(end - at, is_known(name, sender)) for name, at, end in spans(self._segments)]
+        )
+        sides = np.unpackbits(packed, axis=1, count=int(known.sum())).astype(bool)
+        asked = [(cut, own) for cut, name, own in self._asked if name == sender]
+        for (cut, own), told in zip(asked, sides, strict=True):
+            left = np.full(len(known), self._part().tables[sender].missing_left(own))
+            left[known] = told
+            self._known[cut] = left
+
+    @exposed(kind="count")
+    def split(self) -> int:
+        """Send the rows down; tells how many nodes are open now, over all outputs."""
+        return self.boosting.split()
+
+    @exposed(kind="count")
+    def finish_tree(self) -> int:
+        """Tells how many outputs go on."""
+        return self.boosting.finish_tree()
+
+    @exposed(kind="count")
+    def keep_trees(self) -> int:
+        """Take the trees up to the best one into the model; tells how many these are."""
+        (task,), part = self.boosting.tasks, self._part()
+        count = task.best_at + 1 if len(task.held_out) else len(task.outputs[0].trees)
+        part.starts = list(task.starts)
+        part.trees = [output.trees[:count] for output in task.outputs]
+        return count
+
+    @property
+    def boosting(self) -> Boosting:
+        if self._boosting is None:
+            raise NotFitted(f"party {self.site.name!r} grows no trees yet. Mend: begin first")
+        return self._boosting
+
+    # ------------------------------------------------------------------ predicting
+
+    @exposed(kind="control")
+    def attach(self, segments: list[Any], partners: list[str]) -> dict[str, Sealed]:
+        """Take these rows; encrypted for each partner the cuts whose sides are needed, if any."""
+        self._take(segments)
+        part, first = self._part(), len(self._part().joint)
+        here = CutTable([each.layout for each in part.own])
+        known = self._rows_used >= 0
+        codes = np.tile(
+            np.array([[each.bins] for each in part.own], np.int16).reshape(-1, 1), (1, len(known))
+        )
+        codes[:, known] = codes_of(part.own, self.table.take(self._rows_used[known]))
+        self._known = {
+            cut: here.goes_left(cut - first, codes) for cut in part.used() if cut >= first
+        }
+        asked = [cut for cut in part.used() if cut < first]
+        names = [name for name in partners if any(is_known(each, name) for each, _ in segments)]
+        for cut, name, own in self._placed(asked):
+            if name not in names:
+                self._known[cut] = np.full(len(known), part.tables[name].missing_left(own))
+        return self._requests([cut for cut in asked if cut not in self._known])
+
+    @exposed(kind="control")
+    def run(self) -> None:
+        """Outputs of the attached rows, once all sides are there."""
+        part = self._part()
+        scores = part.scores(self._known, len(self._rows_used))
+        outputs = outputs_of(scores, part.classes, part.counts)
+        if not part.classes and not part.counts:
+            outputs = part.labels.inverse(outputs)
+        self._outputs = outputs
+
+    @exposed(kind="prediction")
+    def predictions(self, table_order: bool = False) -> np.ndarray:
+        """What was predicted, in the common order or in the order of this party's table."""
+        outputs = self._take_outputs()
+        self._let_out(self._rows_used, outputs, foreign=False)
+        if not table_order:
+            return outputs
+        ordered = np.empty_like(outputs)
+        ordered[self._rows_used] = outputs
+        return ordered
+
+    @exposed(kind="statistic")
+    def metrics(self) -> dict[str, float]:
+        """Of the outputs; through randomised response an estimate of those by true labels."""
+        targets, outputs = self._targets(), self._take_outputs()
+        known, labels = has_label(targets), self._part().labels
+        if labels.task == "regression":
+            return metrics.regression(labels.inverse(targets[known]), outputs[known])
+        noise = None if self.told is None else self.told.response
+        return metrics.classification(targets[known], outputs[known], noise)
+
+    @exposed(kind="statistic")
+    def uncertainty_report(self) -> dict[str, Any]:
+        """What the entropy of the outputs is worth, against the labels there are."""
+        targets, outputs = self._targets(), self._take_outputs()
+        known = targets >= 0
+        noise = None if self.told is None else self.told.response
+        undecided = metrics.normalised_entropy(outputs[known])
+        return describe(outputs[known], undecided, targets[known], noise=noise)
+
+    def about_rows(self, method: str) -> str:
+        return "labels"
+
+    def rows_asked(self, method: str, kwargs: Mapping[str, Any]) -> list[Asked]:
+        if method in ("metrics", "uncertainty_report"):
+            return [self._rows_used[has_label(self._targets())]]
+        if method == "begin":
+            return [np.arange(len(self.table))]
+        if self._boosting is not None:
+            return [self._rows_used[self._rows_used >= 0]]
+        return super().rows_asked(method, kwargs)
+
+    # ------------------------------------------------------------------ keeping
+
+    @exposed(kind="control")
+    def save(self, path: str) -> None:
+        write_file(self.site.folder(path) / FILE, self._part().to_wire())
+
+    @exposed(kind="control")
+    def load(self, path: str) -> None:
+        saved = read_file(self.site.folder(path) / FILE, self.site.name)
+        self._keep(TreesPart.from_wire(saved))
+
+    def _keep(self, part: TreesPart) -> None:
+        self.site.state[f"{self.model}:trees"] = part
+
+    def _part(self) -> TreesPart:
+        found = self.site.state.get(f"{self.model}:trees")
+        if not isinstance(found, TreesPart):
+            raise NotFitted(f"party {self.site.name!r} holds no trees. Mend: fit the model first")
+        return found
+
+    # ------------------------------------------------------------------ parts
+
+    def _take(self, segments: list[Any]) -> None:
+        self._segments = [list(each) for each in segments]
+        self._rows_used = self._rows(segments)
+        self._known.clear()
+        self._outputs = None
+
+    def _take_outputs(self) -> np.ndarray:
+        outputs, self._outputs = self._outputs, None
+        if outputs is None:
+            raise NotFitted(f"party {self.site.name!r} predicted nothing. Mend: run first")
+        return outputs
+
+    def _targets(self) -> np.ndarray:
+        labels = self._part().labels
+        column = self.table.frame[self._label_column(labels)]
+        targets = labels.transform(column, party=self.site.name)[self._rows_used]
+        targets[self._rows_used < 0] = np.nan if targets.dtype.kind == "f" else -1
+        return targets
+
+    def _placed(self, cuts: Sequence[int]) -> list[tuple[int, str, int]]:
+        """For each cut its number, whose it is, and its number there."""
+        placed, first = [], 0
+        for name, table in self._part().tables.items():
+            placed += [(cut, name, cut - first) for cut in cuts if 0 <= cut - first < len(table)]
+            first += len(table)
+        return placed
+
+    def _requests(self, cuts: Sequence[int]) -> dict[str, Sealed]:
+        self._asked = self._placed(cuts)
+        wanted: dict[str, list[int]] = {}
+        for _, name, own in self._asked:
+            wanted.setdefault(name, []).append(own)
+        return {name: self.seal(each, to=name, kind="control") for name, each in wanted.items()}
+
+
+# ---------------------------------------------------------------------------------- coordinator
+
+
+@dataclass(repr=False)
+class _Pair:
+    """The label party and one partner, as the histograms want them."""
+
+    a: str
+    b: str
+    model: str
+    mode: Any
+    fed: Federation
+    at_a: Any
+    at_b: Any
+
+    def scoped(self, name: str, length: int) -> Federation:
+        """Products run over the aligned rows, which have a scope already."""
+        return self.fed
+
+
+class TreeEnsemble:
+    """Boosted trees over parties, with what the estimators ask of a split network.
+
+    history: the number of trees of each training; best_epoch: of those that are kept.
+    """
+
+    def __init__(
+        self,
+        fed: Federation,
+        *,
+        parties: list[str],
+        label_party: str,
+        how: SecureBoost,
+        model: str | None = None,
+    ) -> None:
+        check_names(parties)
+        self.fed, self.parties, self.label_party, self.how = fed, parties, label_party, how
+        self.model = model or f"trees-{secrets.token_hex(6)}"
+        self.task = ""
+        self.classes: list[Any] = []
+        self.history: list[dict[str, float]] = []
+        self.best_epoch = 0
+        self.privacy: dict[str, Any] | None = None
+        self._stored: dict[str, int] = {}
+        self._numbers: dict[str, int] = {}
+
+    @property
+    def passive(self) -> list[str]:
+        return [name for name in self.parties if name != self.label_party]
+
+    # ------------------------------------------------------------------ training
+
+    def fit(self, segments: Segments, *, progress: Progress | None = None) -> TreeEnsemble:
+        how = self.how
+        with _Workers(self, self.fed) as (passive, active):
+            told = {name: passive[name].create(how.bins) for name in self.passive}
+            layouts = {name: each["layouts"] for name, each in told.items()}
+            settings = {
+                "task": how.task,
+                "bins": how.bins,
+                "own": self.label_party in self.parties,
+            }
+            self._take_about(active.create(settings, layouts))
+            self._stored = {name: CutTable(each).stored for name, each in layouts.items()}
+            passive.attach(segments, True)
+            least = max((int(each["least"]) for each in told.values()), default=1)
+            count = how.trees
+            if how.validation:
+                count = self._grow(
+                    passive, active, segments, least, how.validation, count, progress
+                )
+                count = max(1, round(count / (1 - how.validation)))
+            if not how.validation or how.refit:
+                count = self._grow(passive, active, segments, least, 0.0, count, progress)
+            self.best_epoch = count
+        return self
+
+    def _grow(
+        self,
+        passive: Crew,
+        active: Any,
+        segments: Segments,
+        least: int,
+        validation: float,
+        trees: int,
+        progress: Progress | None,
+    ) -> int:
+        """Boost so many trees, or as many as lower the loss of the rows held out; how many kept."""
+        how = self.how
+        growth = Growth(how.depth, how.learning_rate, how.l2, how.min_leaf, how.min_gain)
+        given = asdict(growth)
+        del given["min_rows"]
+        settings = BoostSettings(
+            trees, validation, how.patience, how.colsample, None, trees, how.seed
+        )
+        active.begin(list(segments), given, asdict(settings), least)
+        aligned = int(str(segments[0][1])) if self.passive else 0
+        kind = DealerHistograms if how.mode == "dealer" else SessionHistograms
+        histograms = {
+            name: kind(
+                _Pair(
+                    name, self.label_party, self.model, how.mode, self.fed, passive[name], active
+                ),
+                aligned,
+                self._stored[name],
+                self._numbers.get(name, 0),
+            )
+            for name in self.passive
+        }
+        for tree in range(trees):
+            active.start_tree(tree)
+            for _ in range(how.depth):
+                wanted = active.plan_level()
+                for start in range(0, wanted, BATCH):
+                    stop = min(wanted, start + BATCH)
+                    columns = active.load_numbers(start, stop, aligned)
+                    for each in histograms.values():
+                        each.sums(columns)
+                self._exchange(passive, active, active.choose())
+                if not active.split():
+                    break
+            going = active.finish_tree()
+            if progress is not None:
+                progress("trees", tree + 1, trees, {})
+            if not going:
+                break
+        self._numbers = {name: each.close() for name, each in histograms.items()}
+        kept = int(active.keep_trees())
+        self.history.append({"trees": float(tree + 1), "kept": float(kept)})
+        return kept
+
+    def _exchange(self, passive: Crew, active: Any, requests: Mapping[str, Sealed]) -> None:
+        """Let partners tell the label party the sides it asks for."""
+        for name, request in requests.items():
+            active.take_sides(passive[name].sides_for(self.label_party, request), name)
+
+    def _take_about(self, about: Mapping[str, Any]) -> None:
+        self.task, self.classes = about["task"], about["classes"]
+
+    # ------------------------------------------------------------------ using
+
+    def predict(
+        self, fed: Federation, segments: Segments, *, table_order: bool = False
+    ) -> np.ndarray:
+        """Probabilities [n, C], or values [n] for regression."""
+        with self._run(fed, segments) as active:
+            return np.asarray(active.predictions(table_order))
+
+    def evaluate(self, fed: Federation, segments: Segments) -> dict[str, float]:
+        with self._run(fed, segments) as active:
+            return dict(active.metrics())
+
+    def uncertainty_report(self, fed: Federation, segments: Segments) -> dict[str, Any]:
+        with self._run(fed, segments) as active:
+            return dict(active.uncertainty_report())
+
+    @contextmanager
+    def _run(self, fed: Federation, segments: Segments) -> Iterator[Any]:
+        """The label party's worker with outputs of these rows; one round with each partner."""
+        with _Workers(self, fed) as (passive, active):
+            names = [name for name in self.passive if name in fed.names]
+            requests = active.attach(list(segments), names)
+            for name in requests:
+                passive[name].attach(list(segments), False)
+            self._exchange(passive, active, requests)
+            active.run()
+            yield active
+
+    def save(self, path: str) -> None:
+        """Every party saves its own part under this name."""
+        with _Workers(self, self.fed) as (passive, active):
+            passive.save(path)
+            active.save(path)
+
+    def load(self, path: str) -> TreeEnsemble:
+        with _Workers(self, self.fed) as (passive, active):
+            passive.load(path)
+            active.load(path)
+            self._take_about(active.about())
+        return self
+
+    def hand_out(self, path: str, party: str, manifest: dict[str, Any]) -> None:
+        """Let the label party predict without its partners, by the model under this name."""
+        if party != self.label_party:
+            raise Refused(
+                str(self.label_party),
+                "trees tell of its labels and stay with it",
+                f"predict at {self.label_party!r}, or a method whose top can be handed out",
+            )
+        with _Workers(self, self.fed, []) as (_, active):
+            active.save_manifest(path, manifest)
+
+
+class _Workers:
+    """The workers of partners and label party, who know each other's keys; then stopped."""
+
+    def __init__(
+        self, network: TreeEnsemble, fed: Federation, asked: list[str] | None = None
+    ) -> None:
+        self.network, self.fed = network, fed
+        names = network.passive if asked is None else asked
+        self.asked = [name for name in names if name in fed.names]
+
+    def __enter__(self) -> tuple[Crew, Any]:
+        network = self.network
+        self._passive = self.fed.workers(PassiveTrees, parties=self.asked, model=network.model)
+        try:
+            self._active = self.fed.workers(
+                ActiveTrees, parties=[network.label_party], model=network.model
+            )
+        except BaseException:
+            self._passive.stop()
+            raise
+        if self.asked:
+            introduce(self._passive, self._active)
+        return self._passive, self._active[network.label_party]
+
+    def __exit__(self, *exc: object) -> None:
+        self._passive.stop()
+        self._active.stop()
+
+
+# ---------------------------------------------------------------------------------- estimators
+
+
+@parameters
+class SecureBoost(NetworkEstimator):
+    """Boosted trees over all parties, of all rows of the label party.
+
+    trees, depth, learning_rate, l2, min_leaf, min_gain, colsample: as usual (min_leaf in rows; for
+    classes 0.05 times as much curvature). bins: most bins of a column.
+    validation, patience: trees stop when the loss of the rows held out has not fallen for so many;
+    refit: as many are then grown on all rows. mode: of the products (docs/inner-products.md).
+    task: "auto", "binary", "multiclass", "regression" or "count". label_party: whose labels.
+    """
+
+    trees: int = 200
+    depth: int = 5
+    learning_rate: float = 0.1
+    l2: float = 1.0
+    min_leaf: int = 20
+    min_gain: float = 1e-6
+    bins: int = 64
+    colsample: float = 1.0
+    validation: float = 0.15
+    patience: int = 15
+    refit: bool = True
+    mode: str = "dealer"
+    task: str = "auto"
+    label_party: str | None = None
+    seed: int = 0
+
+    _rules: ClassVar[Rules] = {
+        **dict.fromkeys(("trees", "patience", "min_leaf"), at_least(1)),
+        **dict.fromkeys(("l2", "learning_rate"), POSITIVE),
+        "colsample": POSITIVE_SHARE,
+        "min_gain": NOT_NEGATIVE,
+        "validation": PROPER_SHARE,
+        "depth": ("in 1 … 12", lambda depth: 1 <= depth <= 12),
+        "bins": ("in 2 … 1024", lambda bins: 2 <= bins <= 1024),
+        "mode": one_of(MODES),
+        "task": one_of(("auto", "binary", "multiclass", "regression", "count")),
+    }
+
+    def fit(
+        self,
+        fed: Federation,
+        *,
+        progress: Progress | None = None,
+        checkpoint: str | os.PathLike[str] | None = None,
+        resume: bool = False,
+    ) -> Self:
+        """Grow the trees. `progress(stage, done, total, metrics)` is told."""
+        require_federation(fed)
+        self.require_types()
+        self._check()
+        label_party = self.label_party or fed.label_party
+        if label_party not in fed.names:
+            raise ConfigError(
+                f"label_party={label_party!r} is not in the federation. "
+                f"Mend: one of {', '.join(fed.names)}"
+            )
+        network = TreeEnsemble(
+            fed, parties=self._parties(fed, label_party), label_party=label_party, how=self
+        )
+        network.fit(self._training_rows(fed, label_party), progress=progress)
+        self._adopt(fed, network)  # type: ignore[arg-type]
+        return self
+
+    def _check(self) -> None:
+        check_values(self, self._rules)
+
+    def _parties(self, fed: Federation, label_party: str) -> list[str]:
+        parties = [name for name in fed.names if fed.roster[name]["features"]]
+        if not parties:
+            raise DataError("no party has a feature column", mend="add a party with columns to use")
+        return parties
+
+    def _training_rows(self, fed: Federation, label_party: str) -> list[list[object]]:
+        counts = fed.alignment
+        return [[ALIGNED, counts.aligned], [label_party, counts.unaligned[label_party]]]
+
+    def learnt_from(self, fed: Federation) -> list[str]:
+        return [str(self.network_.label_party)]
+
+    def evaluate(self, fed: Federation, *, rows: str | None = None) -> dict[str, float]:
+        """All metrics, computed at the label party: only they leave it."""
+        network, segments, _ = self._ready(fed, rows)
+        if rows in network.passive:
+            raise DataError(
+                "has no labels for the rows only it has, so there is nothing to compare with",
+                party=rows,
+                mend="predict them, or evaluate rows='aligned'",
+            )
+        return network.evaluate(fed, segments)
+
+    def uncertainty_report(self, fed: Federation, *, rows: str | None = None) -> dict[str, Any]:
+        """Whether undecided rows err more, and whether probabilities can be taken at their word."""
+        network, segments, _ = self._ready(fed, rows)
+        if self.task_ == "regression":
+            raise DataError("uncertainty is judged for classes", mend="evaluate(fed)")
+        return network.uncertainty_report(fed, segments)
+
+    def _saved_network(self, fed: Federation, saved: dict[str, Any]) -> Any:
+        parties, label_party = saved["parties"], saved["label_party"]
+        return TreeEnsemble(fed, parties=parties, label_party=label_party, how=self)
+
+
+class LocalTrees(SecureBoost):
+    """The label party's own boosted trees, of all its rows and only its own columns.
+
+    Needs no alignment, and nothing of a row leaves the party.
+    """
+
+    def _parties(self, fed: Federation, label_party: str) -> list[str]:
+        if not fed.roster[label_party]["features"]:
+            raise DataError(
+                "has labels only, so there is nothing to learn from alone",
+                party=label_party,
+                mend="SecureBoost, which uses the other parties' columns",
+            )
+        return [label_party]
+
+    def _training_rows(self, fed: Federation, label_party: str) -> list[list[object]]:
+        return [[ALL, fed.roster[label_party]["rows"]]]
+
+    def _all_rows(self, fed: Federation) -> list[list[object]]:
+        return self._training_rows(fed, str(self.network_.label_party))
+
+
+declare("local-trees", ActiveTrees)
+declare("secureboost", PassiveTrees, ActiveTrees, providers=["state"])
