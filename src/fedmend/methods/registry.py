@@ -131,6 +131,23 @@ _RECORDS = (
         units=lambda facts: facts.rows[facts.owner] * facts.partners,
     ),
     Record(
+        "local-trees",
+        "boosting.secureboost:LocalTrees",
+        "the label party alone, boosted trees of its own columns",
+        "boosting",
+        partners=False,
+        rate=Rate(0.2, 0.1, 20_000, 20),
+        units=lambda facts: facts.rows[facts.owner],
+    ),
+    Record(
+        "boosting",
+        "boosting.secureboost:SecureBoost",
+        "boosted trees over all parties, of all labelled rows",
+        "boosting",
+        rate=Rate(1.0, 0.8, 0, 4_000),
+        units=Facts.exchanged,
+    ),
+    Record(
         "random-match",
         "vertical.vfl:RandomMatch",
         "all labelled rows, a stranger's side where one is missing",

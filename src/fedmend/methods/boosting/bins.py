@@ -225,6 +225,9 @@ class CutTable:
         self.columns, self._begins, self._ends = found[0], found[1], found[2]
         self._rest = found[3].astype(bool)
         self._first, self._last = starts[:-1][self.columns], starts[1:][self.columns]
+        # Cuts whose next one differs from them in where missing cells go, and in nothing else.
+        twins = (found[:3, 1:] == found[:3, :-1]).all(0) & ~self._rest[:-1]
+        self.twins = np.flatnonzero(twins)
 
     def __len__(self) -> int:
         return len(self.columns)

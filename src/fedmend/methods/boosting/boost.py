@@ -339,7 +339,7 @@ class Boosting:
         unknown: dict[int, float] = {}
         for _, output in self._open():
             sources = [self._a_source, self._own_source]
-            gains = output.gains(output.lefts(sources))
+            gains = output.gains(output.lefts(sources), self._twins(sources))
             cuts = np.concatenate([source.cuts for source in sources])
             gains[:, ~output.chosen_from[cuts]] = -np.inf
             self._gains.append((output, gains, cuts))
@@ -350,6 +350,16 @@ class Boosting:
         asked = sorted(unknown, key=lambda cut: (-unknown[cut], cut))[:allowed]
         self._decide(set(asked) | self.known.keys(), restricted=len(asked) < len(unknown))
         return asked
+
+    @staticmethod
+    def _twins(sources: list[Source]) -> np.ndarray:
+        """Where the twins of these sources are (`CutTable.twins`), among all their cuts."""
+        places, first = [np.zeros(0, np.int64)], 0
+        for source in sources:
+            if source.table is not None:
+                places.append(first + source.table.twins)
+            first += len(source.cuts)
+        return np.concatenate(places)
 
     def _hand_out(self) -> None:
         """Give every output the sums of its nodes, from A's bins and from B's own."""

@@ -32,7 +32,8 @@ class Growth:
 
     l2: on leaf values; min_gain: least gain of a split; min_leaf: least rows in a leaf (for
     classes: 0.05 times as much curvature); min_rows: least training rows in a leaf, of whatever
-    curvature (0 where nobody's policy asks for it).
+    curvature (0 where nobody's policy asks for it). later_missing: rows may come later whose cells
+    are missing where none is now; a node sends these to its larger side.
     """
 
     depth: int = 5
@@ -41,6 +42,7 @@ class Growth:
     min_leaf: int = 20
     min_gain: float = 1e-6
     min_rows: int = 0
+    later_missing: bool = False
 
     def least(self, constant: bool) -> float:
         return float(self.min_leaf) if constant else 0.05 * self.min_leaf
@@ -154,8 +156,11 @@ class Output:
             axis=1,
         )
 
-    def gains(self, lefts: np.ndarray) -> np.ndarray:
-        """Gain of every cut at every open node; -inf where a child would be too small."""
+    def gains(self, lefts: np.ndarray, twins: np.ndarray) -> np.ndarray:
+        """Gain of every cut at every open node; -inf where a child would be too small.
+
+        twins: cuts that differ from the next one only in where missing cells go.
+        """
         totals = np.array([self.totals[node] for node in self.open])[:, None]
         whole = self._score(*self._real(totals))
         g_left, h_left = self._real(lefts)
@@ -163,6 +168,11 @@ class Output:
         least = self.growth.least(self.constant)
         gains = self._score(g_left, h_left) + self._score(g_right, h_right) - whole
         gains[(h_left < least) | (h_right < least)] = -np.inf
+        if self.growth.later_missing:
+            same = lefts[:, twins] == lefts[:, twins + 1]
+            larger = (h_left > h_right)[:, twins]
+            gains[:, twins] = np.where(same & larger, -np.inf, gains[:, twins])
+            gains[:, twins + 1] = np.where(same & ~larger, -np.inf, gains[:, twins + 1])
         return gains
 
     def _real(self, numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

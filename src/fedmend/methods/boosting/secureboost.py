@@ -27,6 +27,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
@@ -71,6 +72,7 @@ from fedmend.methods.network import NetworkEstimator
 from fedmend.secure.channel import introduce
 from fedmend.split.features import ALIGNED, ALL, Segments, check_names, is_known, own_rows, spans
 from fedmend.split.parts import FILE, read_file, write_file
+from fedmend.split.session import note_noise, tell_labels
 from fedmend.split.workers import SplitWorker, has_label
 
 if TYPE_CHECKING:
@@ -292,7 +294,7 @@ class ActiveTrees(SumsWorker, SplitWorker):
         """Take the rows of these segments; tells how many have a label."""
         self._take(segments)
         part = self._part()
-        growth_ = Growth(**growth, min_rows=max(least, self.site.rows.least))
+        grown = Growth(**growth, min_rows=max(least, self.site.rows.least), later_missing=True)
         encoded = part.labels.transform(
             self.table.frame[self._label_column(part.labels)], party=self.site.name
         )[self._rows_used]
@@ -311,7 +313,7 @@ class ActiveTrees(SumsWorker, SplitWorker):
             [each.column.name for each in part.own],
         )
         self._boosting = Boosting(
-            {TARGET: target}, part.joint, own, growth_, BoostSettings(**settings), self._known
+            {TARGET: target}, part.joint, own, grown, BoostSettings(**settings), self._known
         )
         return len(rows)
 
@@ -550,7 +552,8 @@ class TreeEnsemble:
         model: str | None = None,
     ) -> None:
         check_names(parties)
-        self.fed, self.parties, self.label_party, self.how = fed, parties, label_party, how
+        self.fed, self.parties, self.label_party, self.config = fed, parties, label_party, how
+        self.folder: Path | None = None
         self.model = model or f"trees-{secrets.token_hex(6)}"
         self.task = ""
         self.classes: list[Any] = []
@@ -566,9 +569,17 @@ class TreeEnsemble:
 
     # ------------------------------------------------------------------ training
 
-    def fit(self, segments: Segments, *, progress: Progress | None = None) -> TreeEnsemble:
-        how = self.how
+    def fit(
+        self,
+        segments: Segments,
+        *,
+        progress: Progress | None = None,
+        checkpoint: str | os.PathLike[str] | None = None,
+    ) -> TreeEnsemble:
+        """Grow trees on these rows. checkpoint: where label noise is kept; trees start anew."""
+        how, self.folder = self.config, None if checkpoint is None else Path(checkpoint)
         with _Workers(self, self.fed) as (passive, active):
+            tell_labels(self, active)
             told = {name: passive[name].create(how.bins) for name in self.passive}
             layouts = {name: each["layouts"] for name, each in told.items()}
             settings = {
@@ -576,7 +587,9 @@ class TreeEnsemble:
                 "bins": how.bins,
                 "own": self.label_party in self.parties,
             }
-            self._take_about(active.create(settings, layouts))
+            about = active.create(settings, layouts)
+            self._take_about(about)
+            note_noise(self, about)
             self._stored = {name: CutTable(each).stored for name, each in layouts.items()}
             passive.attach(segments, True)
             least = max((int(each["least"]) for each in told.values()), default=1)
@@ -602,14 +615,13 @@ class TreeEnsemble:
         progress: Progress | None,
     ) -> int:
         """Boost so many trees, or as many as lower the loss of the rows held out; how many kept."""
-        how = self.how
-        growth = Growth(how.depth, how.learning_rate, how.l2, how.min_leaf, how.min_gain)
-        given = asdict(growth)
-        del given["min_rows"]
+        how = self.config
+        names = ("depth", "learning_rate", "l2", "min_leaf", "min_gain")
+        growth = {name: getattr(how, name) for name in names}
         settings = BoostSettings(
             trees, validation, how.patience, how.colsample, None, trees, how.seed
         )
-        active.begin(list(segments), given, asdict(settings), least)
+        active.begin(list(segments), growth, asdict(settings), least)
         aligned = int(str(segments[0][1])) if self.passive else 0
         kind = DealerHistograms if how.mode == "dealer" else SessionHistograms
         histograms = {
@@ -748,6 +760,7 @@ class SecureBoost(NetworkEstimator):
     validation, patience: trees stop when the loss of the rows held out has not fallen for so many;
     refit: as many are then grown on all rows. mode: of the products (docs/inner-products.md).
     task: "auto", "binary", "multiclass", "regression" or "count". label_party: whose labels.
+    label_dp: ε of randomised response, through which alone the trees know labels, or None.
     """
 
     trees: int = 200
@@ -764,6 +777,7 @@ class SecureBoost(NetworkEstimator):
     mode: str = "dealer"
     task: str = "auto"
     label_party: str | None = None
+    label_dp: float | None = None
     seed: int = 0
 
     _rules: ClassVar[Rules] = {
@@ -799,12 +813,16 @@ class SecureBoost(NetworkEstimator):
         network = TreeEnsemble(
             fed, parties=self._parties(fed, label_party), label_party=label_party, how=self
         )
-        network.fit(self._training_rows(fed, label_party), progress=progress)
+        network.fit(self._training_rows(fed, label_party), progress=progress, checkpoint=checkpoint)
         self._adopt(fed, network)  # type: ignore[arg-type]
         return self
 
     def _check(self) -> None:
         check_values(self, self._rules)
+        if self.label_dp is not None and self.task in ("regression", "count"):
+            raise ConfigError(
+                f"label_dp is for classes, got task={self.task!r}. Mend: leave label_dp out"
+            )
 
     def _parties(self, fed: Federation, label_party: str) -> list[str]:
         parties = [name for name in fed.names if fed.roster[name]["features"]]
@@ -865,4 +883,4 @@ class LocalTrees(SecureBoost):
 
 
 declare("local-trees", ActiveTrees)
-declare("secureboost", PassiveTrees, ActiveTrees, providers=["state"])
+declare("boosting", PassiveTrees, ActiveTrees, providers=["state"])
