@@ -228,6 +228,7 @@ ENGINES = {"one process": in_one_process, "hosts": behind_hosts}
 # ---------------------------------------------------------------- what is run
 
 NET: dict[str, Any] = {"epochs": 3, "seed": 3}
+TREES: dict[str, Any] = {"trees": 6, "depth": 3, "seed": 3}
 IMAGES: dict[str, Any] = {"conv": "cnn", "embedding": 8, "top": (8,), "batch_size": 32}
 ROUNDS: dict[str, Any] = {"rounds": 4, "epochs": 4, "lr": 0.1, "seed": 3}
 
@@ -238,6 +239,9 @@ FITS: dict[str, tuple[Callable[[], Tables], str, str, dict[str, Any]]] = {
     "vfl label_dp": (vertical, "vfl", "VFL", NET | {"label_dp": 4.0}),
     "vfl regression": (numbers, "vfl", "VFL", NET),
     "local-vfl": (vertical, "local-vfl", "LocalVFL", NET),
+    "local-trees": (vertical, "local-trees", "LocalTrees", TREES),
+    "boosting": (vertical, "boosting", "SecureBoost", TREES),
+    "boosting regression": (numbers, "boosting", "SecureBoost", TREES),
     "random-match": (vertical, "random-match", "RandomMatch", NET),
     "ssl-vfl": (vertical, "ssl-vfl", "SSLVFL", NET),
     "sfhtl": (vertical, "sfhtl", "SFHTL", NET),

@@ -69,7 +69,6 @@ from fedmend.methods.boosting.histograms import (
     SumsWorker,
 )
 from fedmend.methods.network import NetworkEstimator
-from fedmend.secure.channel import introduce
 from fedmend.split.features import ALIGNED, ALL, Segments, check_names, is_known, own_rows, spans
 from fedmend.split.parts import FILE, read_file, write_file
 from fedmend.split.session import note_noise, tell_labels
@@ -739,9 +738,11 @@ class _Workers:
         except BaseException:
             self._passive.stop()
             raise
-        if self.asked:
-            introduce(self._passive, self._active)
-        return self._passive, self._active[network.label_party]
+        active = self._active[network.label_party]
+        if self.asked:  # partners meet the label party, not each other
+            active.meet(self._passive.public_key())
+            self._passive.meet({network.label_party: active.public_key()})
+        return self._passive, active
 
     def __exit__(self, *exc: object) -> None:
         self._passive.stop()

@@ -1,0 +1,299 @@
+"""SecureBoost: the trees of the same algorithm in the clear, whoever has which columns and rows."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
+from sklearn.metrics import r2_score, roc_auc_score
+
+import fedmend as fm
+from fedmend.errors import ConfigError, DataError, PrivacyWarning
+from fedmend.methods.boosting.bins import CutTable, bin_table, codes_of
+from fedmend.methods.boosting.boost import Boosting, BoostSettings, OwnBins, Target, outputs_of
+from fedmend.methods.boosting.grow import Growth
+from fedmend.methods.boosting.secureboost import _Workers
+
+N = 700
+OPEN = fm.Policy(min_rows=1)
+SMALL: dict[str, Any] = {"trees": 8, "depth": 3, "bins": 12, "validation": 0.0}
+
+
+def people(label: str = "class", seed: int = 0) -> pd.DataFrame:
+    """Numbers, a nominal column and missing cells; the label needs columns of all parties."""
+    rng = np.random.default_rng(seed)
+    frame = pd.DataFrame(rng.normal(size=(N, 6)).round(3), columns=list("abcdef"))
+    frame["town"] = rng.choice(["Ulm", "Bonn", "Kiel", "Jena"], N)
+    frame.loc[rng.random(N) < 0.15, "d"] = np.nan
+    score = frame["a"] + 2 * np.tanh(frame["d"].fillna(1.0)) + frame["e"] * frame["b"]
+    score += 1.5 * (frame["town"] == "Ulm") + rng.normal(size=N) * 0.3
+    if label == "class":
+        frame["y"] = np.where(score > 0.7, "yes", "no")
+    elif label == "three":
+        frame["y"] = np.select([score < 0, score < 1.2], ["low", "middle"], "high")
+    elif label == "count":
+        frame["y"] = rng.poisson(np.exp(score / 3))
+    else:
+        frame["y"] = score * 10 + 50
+    return frame
+
+
+def federation(
+    frame: pd.DataFrame,
+    columns: dict[str, list[str]] | None = None,
+    *,
+    train: slice = slice(0, 500),
+    known: slice = slice(0, 500),
+    policy: fm.Policy = OPEN,
+) -> fm.Federation:
+    """The label party "bank" has the rows of `train`, the others those of `known`."""
+    columns = columns or {"telco": ["d", "e", "town"], "bank": ["a", "b", "c", "f"]}
+    parties = []
+    for name, own in columns.items():
+        tables = {}
+        for scope, rows in (("train", train if name == "bank" else known), ("test", slice(500, N))):
+            names = [*own, "y"] if name == "bank" else own
+            label = "y" if name == "bank" else None
+            at = np.arange(N)[rows]
+            tables[scope] = fm.Table(at, frame.iloc[at][names].reset_index(drop=True), label=label)
+        parties.append(fm.Party(name, tables["train"], test=tables["test"], policy=policy))
+    fed = fm.Federation(*parties, seed=1)
+    fm.align(fed)
+    fm.align(fed.on("test"))
+    return fed
+
+
+def in_the_clear(frame: pd.DataFrame, columns: list[str], **how: Any) -> np.ndarray:
+    """Probabilities of the test rows by the same algorithm at one party, without a protocol."""
+    table = fm.Table(np.arange(N), frame[columns])
+    train = table.take(np.arange(500))
+    bins = bin_table(train, SMALL["bins"], 1)
+    cuts = CutTable([each.layout for each in bins])
+    own = OwnBins(codes_of(bins, table), cuts, [each.column.name for each in bins])
+    labels = (frame["y"] == "yes").to_numpy().astype(np.int64)
+    boosting = Boosting(
+        {"label": Target(labels, np.arange(500), 2)},
+        CutTable([]),
+        own,
+        Growth(depth=3, later_missing=True, min_rows=1),
+        BoostSettings(8, 0.0, 15, 1.0, None, 8, 0),
+        {},
+    )
+    boosting.grow_at_home(np.arange(500), N)
+    return outputs_of(boosting.tasks[0].final_scores(), 2)[500:]
+
+
+@pytest.fixture(scope="module")
+def frame() -> pd.DataFrame:
+    return people()
+
+
+@pytest.fixture(scope="module")
+def fed(frame: pd.DataFrame) -> fm.Federation:
+    return federation(frame)
+
+
+@pytest.fixture(scope="module")
+def fitted(fed: fm.Federation) -> fm.SecureBoost:
+    return fm.SecureBoost(**SMALL).fit(fed)
+
+
+@pytest.fixture(scope="module")
+def torn(frame: pd.DataFrame) -> fm.Federation:
+    """200 people that both know, 300 that only the bank knows; and some only telco knows."""
+    return federation(frame, known=slice(300, 560))
+
+
+# ---------------------------------------------------------------------------------- lossless
+
+
+def test_trees_are_those_of_the_clear(
+    frame: pd.DataFrame, fed: fm.Federation, fitted: fm.SecureBoost
+) -> None:
+    clear = in_the_clear(frame, ["d", "e", "town", "a", "b", "c", "f"])
+    mine = fitted.predict_proba(fed.on("test"), rows="all")
+    np.testing.assert_allclose(mine, clear, rtol=0, atol=1e-9)
+
+
+@pytest.mark.parametrize("mode", ["bfv", "plain"])
+def test_modes_grow_the_same_trees(frame: pd.DataFrame, fitted: fm.SecureBoost, mode: str) -> None:
+    open_ = fm.Policy(min_rows=1, allow=frozenset({*fm.Policy().allow, "row"}))
+    fed = federation(frame, policy=open_ if mode == "plain" else OPEN)
+    how = {**SMALL, "trees": 2}
+    masked = fm.SecureBoost(**how).fit(fed).predict_proba(fed.on("test"))
+    if mode == "plain":
+        with pytest.warns(PrivacyWarning, match="in the clear"):
+            model = fm.SecureBoost(**how, mode=mode).fit(fed)
+    else:
+        model = fm.SecureBoost(**how, mode=mode).fit(fed)
+    assert (model.predict_proba(fed.on("test")) == masked).all()
+
+
+def test_three_parties_have_the_trees_of_two(frame: pd.DataFrame, fitted: fm.SecureBoost) -> None:
+    three = federation(frame, {"telco": ["d", "e"], "shop": ["town"], "bank": ["a", "b", "c", "f"]})
+    model = fm.SecureBoost(**SMALL).fit(three)
+    two = fitted.predict_proba(fitted.fed_.on("test"), rows="all")
+    mine = model.predict_proba(three.on("test"), rows="all")
+    np.testing.assert_allclose(mine, two, rtol=0, atol=1e-9)
+
+
+def test_with_enough_trees_it_is_as_good_as_scikit_learns(frame: pd.DataFrame) -> None:
+    fed = federation(frame, policy=fm.Policy())
+    model = fm.SecureBoost(trees=80, depth=3).fit(fed)
+    columns = frame[list("abcdef")].assign(town=frame["town"].astype("category"))
+    truth = (frame["y"] == "yes").to_numpy()
+    other = HistGradientBoostingClassifier(
+        max_iter=80, max_depth=3, categorical_features="from_dtype"
+    ).fit(columns[:500], truth[:500])
+    theirs = roc_auc_score(truth[500:], other.predict_proba(columns[500:])[:, 1])
+    assert model.evaluate(fed.on("test"))["auc"] > theirs - 0.02
+    kept = model.history_[0]["kept"]
+    assert model.best_epoch_ == round(kept / 0.85) == model.history_[1]["trees"]
+
+
+# ---------------------------------------------------------------------------------- labels
+
+
+@pytest.mark.parametrize(
+    ("label", "task", "metric", "theirs"),
+    [
+        ("number", "auto", "r2", HistGradientBoostingRegressor),
+        ("count", "count", "r2", partial(HistGradientBoostingRegressor, loss="poisson")),
+        ("three", "auto", "accuracy", HistGradientBoostingClassifier),
+    ],
+)
+def test_numbers_counts_and_several_classes(
+    label: str, task: str, metric: str, theirs: Any
+) -> None:
+    frame = people(label)
+    fed = federation(frame)
+    model = fm.SecureBoost(trees=40, depth=3, validation=0.0, task=task).fit(fed)
+    other = theirs(
+        max_iter=40, max_depth=3, early_stopping=False, categorical_features="from_dtype"
+    )
+    columns = frame[list("abcdef")].assign(town=frame["town"].astype("category"))
+    score = other.fit(columns[:500], frame["y"][:500]).score
+    reference = score(columns[500:], frame["y"][500:])
+    if label == "count":  # scikit-learn's score is the deviance explained
+        reference = r2_score(frame["y"][500:], other.predict(columns[500:]))
+    assert model.evaluate(fed.on("test"))[metric] > reference - 0.04
+    predicted = model.predict(fed.on("test"), rows="all")
+    assert set(predicted) <= set(frame["y"]) if label == "three" else (predicted > 0).all()
+
+
+def test_a_negative_count_is_named() -> None:
+    frame = people("count")
+    frame.loc[3, "y"] = -2
+    with pytest.raises(DataError, match=r"party 'bank', column 'y'.*-2.*Mend: task = "):
+        fm.SecureBoost(**SMALL, task="count").fit(federation(frame))
+
+
+def test_labels_through_randomised_response(frame: pd.DataFrame) -> None:
+    fed = federation(frame)
+    model = fm.SecureBoost(trees=30, depth=2, validation=0.0, label_dp=3.0).fit(fed)
+    assert model.privacy_["epsilon"] == 3.0
+    assert model.evaluate(fed.on("test"))["auc"] > 0.8
+
+
+# ---------------------------------------------------------------------------------- rows
+
+
+def test_every_kind_of_row_is_answered(torn: fm.Federation) -> None:
+    model = fm.SecureBoost(trees=30, depth=3, validation=0.0).fit(torn)
+    local = fm.LocalTrees(trees=30, depth=3, validation=0.0).fit(torn)
+    test = torn.on("test")
+    both = model.evaluate(test, rows="aligned")
+    assert both["auc"] > local.evaluate(test)["auc"] + 0.03
+    # Of the bank's 500 people 300 are known to it alone: they train the trees, and are predicted.
+    alone = model.predict_proba(torn, rows="bank")
+    assert alone.shape == (300, 2)
+    assert model.evaluate(torn, rows="bank")["auc"] > 0.7
+    strangers = model.predict_proba(torn, rows="telco")
+    assert strangers.shape == (60, 2) and np.ptp(strangers[:, 0]) > 0.2
+    said = model.predict_table(test)
+    shares = said[["share(bank)", "share(telco)"]]
+    assert shares.sum(axis=1).round(4).eq(1).all()
+
+
+def test_the_label_partys_trees_need_nobody(frame: pd.DataFrame) -> None:
+    own = fm.Table(np.arange(N), frame[["a", "b", "c", "y"]], label="y")
+    fed = fm.Federation(fm.Party("bank", own))
+    model = fm.LocalTrees(**SMALL).fit(fed)
+    assert model.evaluate(fed)["auc"] > 0.7
+    assert not {"embedding", "masked"} & fed.ledger.kinds()
+    bare = fm.Table(np.arange(N), frame[["y"]], label="y")
+    with pytest.raises(DataError, match="labels only"):
+        fm.LocalTrees().fit(fm.Federation(fm.Party("bank", bare)))
+
+
+# ---------------------------------------------------------------------------------- kept, told
+
+
+def test_a_saved_model_is_the_same_model(
+    fed: fm.Federation, fitted: fm.SecureBoost, frame: pd.DataFrame, tmp_path: Path
+) -> None:
+    before = fitted.predict_proba(fed.on("test"))
+    fitted.save(tmp_path / "model")
+    assert (
+        fm.SecureBoost.load(tmp_path / "model", fed).predict_proba(fed.on("test")) == before
+    ).all()
+    moved = fitted.to(federation(frame))
+    assert (moved.predict_proba(moved.fed_.on("test")) == before).all()
+    assert fitted.hand_out(tmp_path / "model", ["telco"]) == [
+        "telco cannot predict alone: party 'bank' refused: trees tell of its labels and stay with "
+        "it. Mend: predict at 'bank', or a method whose top can be handed out"
+    ]
+
+
+def test_what_crosses_is_masked_or_encrypted(frame: pd.DataFrame) -> None:
+    fed = federation(frame)
+    fm.SecureBoost(**SMALL).fit(fed)
+    kinds = {each.kind for each in fed.ledger if "Trees." in each.call}
+    assert kinds == {"control", "count", "masked", "embedding"}
+
+
+def test_bins_and_leaves_have_as_many_rows_as_the_policy_asks_for(frame: pd.DataFrame) -> None:
+    fed = federation(frame, policy=fm.Policy(min_rows=40))
+    model = fm.SecureBoost(trees=3, depth=6, min_leaf=1, validation=0.0).fit(fed)
+    part = fed.engine.sites["bank"].state[f"{model.network_.model}:trees"]
+    fitted = fed.engine.sites["telco"].state[f"{model.network_.model}:bins of columns"]
+    table = fed.engine.sites["telco"].tables["train"]
+    for each in fitted:
+        counts = np.bincount(each.codes(table.frame[each.column.name]))
+        assert counts[counts > 0].min() >= 40
+    scores = np.round(model.predict_proba(fed, rows="all")[:, 0], 12)
+    assert part.used() and np.unique(scores, return_counts=True)[1].min() >= 1
+    leaves = [int((tree.value != 0).sum()) for trees in part.trees for tree in trees]
+    assert max(leaves) <= 500 // 40
+
+
+def test_a_cut_that_is_not_there_is_not_told(fed: fm.Federation, fitted: fm.SecureBoost) -> None:
+    with _Workers(fitted.network_, fed) as (passive, _):
+        passive.attach([["aligned", 500]], False)
+        (bank,) = fed.engine.sites["bank"]._workers.values()
+        request = bank.seal([10_000], to="telco", kind="control")
+        with pytest.raises(DataError, match="cuts only"):
+            passive["telco"].sides_for("bank", request)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"trees": 0}, "trees must be at least 1, got 0"),
+        ({"depth": 13}, "depth must be in 1 … 12, got 13"),
+        ({"bins": 1}, "bins must be in 2 … 1024, got 1"),
+        ({"mode": "he"}, "mode must be one of dealer, bfv, plain, got 'he'"),
+        ({"task": "counts"}, "task must be one of"),
+        ({"validation": 1.0}, "validation must be"),
+        ({"label_dp": 1.0, "task": "count"}, "label_dp is for classes"),
+        ({"label_party": "shop"}, "not in the federation. Mend: one of telco, bank"),
+    ],
+)
+def test_settings_that_cannot_be(fed: fm.Federation, settings: dict, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        fm.SecureBoost(**settings).fit(fed)
