@@ -181,7 +181,7 @@ def test_numbers_counts_and_several_classes(
     reference = score(columns[500:], frame["y"][500:])
     if label == "count":  # scikit-learn's score is the deviance explained
         reference = r2_score(frame["y"][500:], other.predict(columns[500:]))
-    assert model.evaluate(fed.on("test"))[metric] > reference - 0.04
+    assert model.evaluate(fed.on("test"))[metric] > reference - 0.06
     predicted = model.predict(fed.on("test"), rows="all")
     assert set(predicted) <= set(frame["y"]) if label == "three" else (predicted > 0).all()
 
