@@ -538,7 +538,7 @@ class _Pair:
 class TreeEnsemble:
     """Boosted trees over parties, with what the estimators ask of a split network.
 
-    history: the number of trees of each training; best_epoch: of those that are kept.
+    history: an entry for each tree that is kept; best_epoch: how many these are.
     """
 
     def __init__(
@@ -601,6 +601,7 @@ class TreeEnsemble:
             if not how.validation or how.refit:
                 count = self._grow(passive, active, segments, least, 0.0, count, progress)
             self.best_epoch = count
+            self.history = [{"epoch": float(tree)} for tree in range(1, count + 1)]
         return self
 
     def _grow(
@@ -652,9 +653,7 @@ class TreeEnsemble:
             if not going:
                 break
         self._numbers = {name: each.close() for name, each in histograms.items()}
-        kept = int(active.keep_trees())
-        self.history.append({"trees": float(tree + 1), "kept": float(kept)})
-        return kept
+        return int(active.keep_trees())
 
     def _exchange(self, passive: Crew, active: Any, requests: Mapping[str, Sealed]) -> None:
         """Let partners tell the label party the sides it asks for."""
