@@ -92,8 +92,9 @@ def encoder_of(folder: Path) -> Encoder | None:
         return None
     stored = read_file(folder / FILE, folder.name)
     with reading(folder / FILE, DAMAGED):
-        bottom = stored["bottom"]
-        return Encoder.from_dict(bottom["encoder"]) if bottom else None
+        # Trees have an encoder without a bottom model to feed.
+        holder = stored if "encoder" in stored else stored["bottom"]
+        return Encoder.from_dict(holder["encoder"]) if holder and holder["encoder"] else None
 
 
 def chosen(run: Path, method: str | None) -> KeptModel:

@@ -260,7 +260,7 @@ def test_bins_and_leaves_have_as_many_rows_as_the_policy_asks_for(frame: pd.Data
     fed = federation(frame, policy=fm.Policy(min_rows=40))
     model = fm.SecureBoost(trees=3, depth=6, min_leaf=1, validation=0.0).fit(fed)
     part = fed.engine.sites["bank"].state[f"{model.network_.model}:trees"]
-    fitted = fed.engine.sites["telco"].state[f"{model.network_.model}:bins of columns"]
+    fitted = fed.engine.sites["telco"].state[f"{model.network_.model}:columns"].columns
     table = fed.engine.sites["telco"].tables["train"]
     for each in fitted:
         counts = np.bincount(each.codes(table.frame[each.column.name]))

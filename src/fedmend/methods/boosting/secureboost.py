@@ -43,6 +43,7 @@ from fedmend._parameters import (
     one_of,
     parameters,
 )
+from fedmend.data.encode import Encoder
 from fedmend.data.labels import LabelEncoder
 from fedmend.errors import AlignmentError, ConfigError, DataError, NotFitted, Refused
 from fedmend.federation import Federation, require_federation
@@ -77,6 +78,7 @@ from fedmend.split.workers import SplitWorker, has_label
 if TYPE_CHECKING:
     import os
 
+    from fedmend.data.table import Table
     from fedmend.federation.federation import Crew
     from fedmend.federation.site import Site
 
@@ -90,6 +92,38 @@ Progress = Callable[[str, int, int, dict[str, float]], None]
 # ---------------------------------------------------------------------------------- what is kept
 
 
+@dataclass(frozen=True, repr=False)
+class OwnColumns:
+    """A party's columns in bins; encoder: what its tables look like (None: it has no column)."""
+
+    encoder: Encoder | None
+    columns: list[ColumnBins]
+
+    @classmethod
+    def fit(cls, table: Table, rows: np.ndarray | None, most: int, least: int) -> OwnColumns:
+        """Bins fitted on these rows (all if None)."""
+        seen = table if rows is None else table.take(rows)
+        encoder = Encoder().fit(table) if table.feature_names else None
+        return cls(encoder, bin_table(seen, most, least))
+
+    def to_wire(self) -> dict[str, Any]:
+        encoder = None if self.encoder is None else self.encoder.to_dict()
+        return {"encoder": encoder, "columns": [each.to_wire() for each in self.columns]}
+
+    @classmethod
+    def from_wire(cls, saved: Mapping[str, Any]) -> OwnColumns:
+        encoder = saved["encoder"] and Encoder.from_dict(saved["encoder"])
+        return cls(encoder, [ColumnBins.from_wire(each) for each in saved["columns"]])
+
+    @property
+    def layouts(self) -> list[list[Any]]:
+        return [each.layout for each in self.columns]
+
+    def codes(self, table: Table) -> np.ndarray:
+        """The bin numbers of a table's rows, int16 [columns, n]."""
+        return codes_of(self.columns, table)
+
+
 @dataclass(repr=False)
 class TreesPart:
     """What the label party keeps of a model.
@@ -99,7 +133,7 @@ class TreesPart:
     """
 
     layouts: dict[str, list[Any]]
-    own: list[ColumnBins]
+    own: OwnColumns
     labels: LabelEncoder
     counts: bool
     starts: list[float] = field(default_factory=list)
@@ -108,7 +142,7 @@ class TreesPart:
     def to_wire(self) -> dict[str, Any]:
         return {
             "layouts": self.layouts,
-            "own": [each.to_wire() for each in self.own],
+            **self.own.to_wire(),
             "labels": self.labels.to_dict(),
             "counts": self.counts,
             "starts": self.starts,
@@ -124,7 +158,7 @@ class TreesPart:
         ]
         return cls(
             dict(saved["layouts"]),
-            [ColumnBins.from_wire(each) for each in saved["own"]],
+            OwnColumns.from_wire(saved),
             LabelEncoder.from_dict(saved["labels"]),
             bool(saved["counts"]),
             list(saved["starts"]),
@@ -190,19 +224,19 @@ class PassiveTrees(BinsWorker):
                 f"{len(aligned)}. Mend: more common rows, or a smaller min_intersection in its "
                 "policy"
             )
-        fitted = bin_table(self.table.take(aligned), bins, max(1, self.site.rows.least))
-        self.site.state[f"{self.model}:bins of columns"] = fitted
-        return {"layouts": [each.layout for each in fitted], "least": self.site.rows.least}
+        own = OwnColumns.fit(self.table, aligned, bins, max(1, self.site.rows.least))
+        self.site.state[f"{self.model}:columns"] = own
+        return {"layouts": own.layouts, "least": self.site.rows.least}
 
     @exposed(kind="control")
     def attach(self, segments: list[Any], train: bool) -> None:
         """Take the rows of these segments that this party knows."""
-        fitted = self._columns()
+        own = self._columns()
         rows = own_rows(
             self.site.name, segments, self.site.alignments.get(self.scope), len(self.table)
         )
-        self._table = CutTable([each.layout for each in fitted])
-        self._codes = codes_of(fitted, self.table.take(rows[rows >= 0]))
+        self._table = CutTable(own.layouts)
+        self._codes = own.codes(self.table.take(rows[rows >= 0]))
         if train:
             self.indicators = self._table.indicators(self._codes)
 
@@ -217,20 +251,18 @@ class PassiveTrees(BinsWorker):
 
     @exposed(kind="control")
     def save(self, path: str) -> None:
-        columns = [each.to_wire() for each in self._columns()]
-        write_file(self.site.folder(path) / FILE, {"columns": columns})
+        write_file(self.site.folder(path) / FILE, self._columns().to_wire())
 
     @exposed(kind="control")
     def load(self, path: str) -> None:
         saved = read_file(self.site.folder(path) / FILE, self.site.name)
-        columns = [ColumnBins.from_wire(each) for each in saved["columns"]]
-        self.site.state[f"{self.model}:bins of columns"] = columns
+        self.site.state[f"{self.model}:columns"] = OwnColumns.from_wire(saved)
 
-    def _columns(self) -> list[ColumnBins]:
-        found = self.site.state.get(f"{self.model}:bins of columns")
-        if found is None:
+    def _columns(self) -> OwnColumns:
+        found = self.site.state.get(f"{self.model}:columns")
+        if not isinstance(found, OwnColumns):
             raise NotFitted(f"party {self.site.name!r} has no bins yet. Mend: fit the model first")
-        return list(found)
+        return found
 
     def rows_asked(self, method: str, kwargs: Mapping[str, Any]) -> list[Asked]:
         return [self.alignment.aligned]
@@ -261,7 +293,9 @@ class ActiveTrees(SumsWorker, SplitWorker):
         encoder = self._fitted_labels("regression" if counts else task, "float64")
         if counts:
             self._check_counts(encoder)
-        own = bin_table(self.table, int(settings["bins"]), 1) if settings["own"] else []
+        own = OwnColumns(None, [])
+        if settings["own"]:
+            own = OwnColumns.fit(self.table, None, int(settings["bins"]), 1)
         self._keep(TreesPart(dict(layouts), own, encoder, counts))
         return self.about()
 
@@ -305,11 +339,10 @@ class ActiveTrees(SumsWorker, SplitWorker):
         if belief is not None and part.classes:
             likely = belief.of(part.labels.classes_)[self._rows_used]
         target = Target(encoded, rows, part.classes, part.counts, None, likely)
-        codes = codes_of(part.own, self.table.take(self._rows_used))
         own = OwnBins(
-            codes,
-            CutTable([each.layout for each in part.own]),
-            [each.column.name for each in part.own],
+            part.own.codes(self.table.take(self._rows_used)),
+            CutTable(part.own.layouts),
+            [each.column.name for each in part.own.columns],
         )
         self._boosting = Boosting(
             {TARGET: target}, part.joint, own, grown, BoostSettings(**settings), self._known
@@ -390,12 +423,11 @@ class ActiveTrees(SumsWorker, SplitWorker):
         """Take these rows; encrypted for each partner the cuts whose sides are needed, if any."""
         self._take(segments)
         part, first = self._part(), len(self._part().joint)
-        here = CutTable([each.layout for each in part.own])
+        here = CutTable(part.own.layouts)
         known = self._rows_used >= 0
-        codes = np.tile(
-            np.array([[each.bins] for each in part.own], np.int16).reshape(-1, 1), (1, len(known))
-        )
-        codes[:, known] = codes_of(part.own, self.table.take(self._rows_used[known]))
+        missing = np.array([each.bins for each in part.own.columns], np.int16)
+        codes = np.tile(missing[:, None], (1, len(known)))
+        codes[:, known] = part.own.codes(self.table.take(self._rows_used[known]))
         self._known = {
             cut: here.goes_left(cut - first, codes) for cut in part.used() if cut >= first
         }
