@@ -200,6 +200,7 @@ PREPARED = {
     "docs/fedpsg-pum.md": customers,
     "docs/report.md": with_a_run,
     "docs/split-training.md": customers,
+    "docs/boosting.md": customers,
     "docs/vfl-baselines.md": customers,
 }
 # Where the commands of a page are alternatives and not a story: what one of them made, the next

@@ -51,7 +51,7 @@ class Target:
 
     classes: how many; 0 for numbers. counts: they are counts, whose logarithm is learnt (Poisson).
     weights: of the rows. likelihoods: how likely what is said of a row is under each class, where
-    labels are corrected or told at random (`split.belief`): the loss is -log sum p_y L_y.
+    labels are corrected or reported at random (`split.labels`): the loss is -log sum p_y L_y.
 
     **Shape** labels, weights [n]; likelihoods [n, C].
     """

@@ -71,8 +71,8 @@ from fedmend.methods.boosting.histograms import (
 )
 from fedmend.methods.network import NetworkEstimator
 from fedmend.split.features import ALIGNED, ALL, Segments, check_names, is_known, own_rows, spans
+from fedmend.split.labels import account_of, warn_of_noise
 from fedmend.split.parts import FILE, read_file, write_file
-from fedmend.split.session import note_noise, tell_labels
 from fedmend.split.workers import SplitWorker, has_label
 
 if TYPE_CHECKING:
@@ -313,8 +313,8 @@ class ActiveTrees(SumsWorker, SplitWorker):
     @exposed(kind="control")
     def about(self) -> dict[str, Any]:
         labels = self._part().labels
-        told = None if self.told is None else self.told.account
-        return {"task": labels.task, "classes": list(labels.classes_), "label_dp": told}
+        account = None if self.reported is None else self.reported.account
+        return {"task": labels.task, "classes": list(labels.classes_), "label_dp": account}
 
     @exposed(kind="count")
     def begin(
@@ -334,10 +334,9 @@ class ActiveTrees(SumsWorker, SplitWorker):
         rows = np.flatnonzero(has_label(encoded))
         if part.counts:
             encoded = part.labels.inverse(encoded)
-        belief = self._belief()
-        likely = None
-        if belief is not None and part.classes:
-            likely = belief.of(part.labels.classes_)[self._rows_used]
+        likelihood, likely = self._label_likelihood(), None
+        if likelihood is not None and part.classes:
+            likely = likelihood.of(part.labels.classes_)[self._rows_used]
         target = Target(encoded, rows, part.classes, part.counts, None, likely)
         own = OwnBins(
             part.own.codes(self.table.take(self._rows_used)),
@@ -466,17 +465,15 @@ class ActiveTrees(SumsWorker, SplitWorker):
         known, labels = has_label(targets), self._part().labels
         if labels.task == "regression":
             return metrics.regression(labels.inverse(targets[known]), outputs[known])
-        noise = None if self.told is None else self.told.response
-        return metrics.classification(targets[known], outputs[known], noise)
+        return metrics.classification(targets[known], outputs[known], self._noise)
 
     @exposed(kind="statistic")
     def uncertainty_report(self) -> dict[str, Any]:
         """What the entropy of the outputs is worth, against the labels there are."""
         targets, outputs = self._targets(), self._take_outputs()
         known = targets >= 0
-        noise = None if self.told is None else self.told.response
         undecided = metrics.normalised_entropy(outputs[known])
-        return describe(outputs[known], undecided, targets[known], noise=noise)
+        return describe(outputs[known], undecided, targets[known], noise=self._noise)
 
     def about_rows(self, method: str) -> str:
         return "labels"
@@ -610,7 +607,10 @@ class TreeEnsemble:
         """Grow trees on these rows. checkpoint: where label noise is kept; trees start anew."""
         how, self.folder = self.config, None if checkpoint is None else Path(checkpoint)
         with _Workers(self, self.fed) as (passive, active):
-            tell_labels(self, active)
+            if how.label_dp is not None:
+                kept = None if self.folder is None else str(self.folder)
+                account = active.tell_labels(float(how.label_dp), how.task, kept)
+                self.privacy = account_of({self.label_party: account})
             told = {name: passive[name].create(how.bins) for name in self.passive}
             layouts = {name: each["layouts"] for name, each in told.items()}
             settings = {
@@ -620,7 +620,9 @@ class TreeEnsemble:
             }
             about = active.create(settings, layouts)
             self._take_about(about)
-            note_noise(self, about)
+            if about["label_dp"] and how.label_dp is None:  # of an earlier training
+                self.privacy = account_of({self.label_party: about["label_dp"]})
+                warn_of_noise(self.privacy)
             self._stored = {name: CutTable(each).stored for name, each in layouts.items()}
             passive.attach(segments, True)
             least = max((int(each["least"]) for each in told.values()), default=1)
@@ -629,7 +631,7 @@ class TreeEnsemble:
                 count = self._grow(
                     passive, active, segments, least, how.validation, count, progress
                 )
-                count = max(1, round(count / (1 - how.validation)))
+                count = min(how.trees, max(1, round(count / (1 - how.validation))))
             if not how.validation or how.refit:
                 count = self._grow(passive, active, segments, least, 0.0, count, progress)
             self.best_epoch = count
