@@ -53,6 +53,8 @@ def vertical(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 VERTICAL = {
     "local": "epochs = 2",
+    "local-trees": "trees = 4",
+    "boosting": "trees = 4",
     "vfl": "epochs = 2",
     "local-vfl": "epochs = 2",
     "random-match": "epochs = 2",
