@@ -14,8 +14,8 @@ from fedmend.serve.commands import predict_command
 from fedmend.serve.models import chosen
 
 VERTICAL = [
-    "local", "local-trees", "boosting", "vfl", "local-vfl", "random-match", "ssl-vfl", "sfhtl", "fedcvt", "few-shot-vfl",
-    "risa", "absent-partner", "clean",
+    "local", "local-trees", "boosting", "vfl", "local-vfl", "random-match", "ssl-vfl", "sfhtl",
+    "fedcvt", "few-shot-vfl", "risa", "absent-partner", "clean",
 ]  # fmt: skip
 ANNOTATED = ["inc", "majority", "dawid-skene", "random-labeller"]
 HORIZONTAL = ["sage", "fedavg"]

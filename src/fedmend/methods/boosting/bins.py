@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from fedmend.data.restore import positions
+from fedmend.data.encode import as_numbers
 from fedmend.data.schema import Column
 from fedmend.data.table import Table
 
@@ -128,7 +128,7 @@ class ColumnBins:
     def fit(cls, column: Column, series: pd.Series, most: int, least: int) -> ColumnBins:
         """At most `most` bins, of `least` rows or more each."""
         none: np.ndarray = np.zeros(0, np.int64)
-        values = _values(column, series)
+        values = as_numbers(column, series)
         seen = values[~np.isnan(values)]
         missing = len(values) - len(seen)
         few = 0 < missing < least
@@ -155,7 +155,7 @@ class ColumnBins:
 
     def codes(self, series: pd.Series) -> np.ndarray:
         """Bin numbers int16 [n]; `bins` where a cell is missing, or of no known category."""
-        values = _values(self.column, series)
+        values = as_numbers(self.column, series)
         absent = np.isnan(values)
         if self.column.kind != "nominal":
             found = np.searchsorted(self.ends, np.where(absent, 0.0, values), side="left")
@@ -179,14 +179,6 @@ class ColumnBins:
     def from_wire(cls, saved: dict[str, Any]) -> ColumnBins:
         column = Column.from_dict(saved["column"])
         return cls(column, *(saved[key] for key in ("ends", "frequent", "rare", "fill")))
-
-
-def _values(column: Column, series: pd.Series) -> np.ndarray:
-    """Numbers, or positions among the categories; NaN where a cell is missing or unheard of."""
-    if not column.is_categorical:
-        return series.to_numpy(dtype=np.float64, na_value=np.nan)
-    at = positions(series, column.categories or ())
-    return np.where(at < 0, np.nan, at.astype(np.float64))
 
 
 def bin_table(table: Table, most: int, least: int) -> list[ColumnBins]:

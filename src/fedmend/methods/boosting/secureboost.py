@@ -43,8 +43,7 @@ from fedmend._parameters import (
     one_of,
     parameters,
 )
-from fedmend.data.encode import Encoder
-from fedmend.data.labels import LabelEncoder
+from fedmend.data.encode import Encoder, LabelEncoder
 from fedmend.errors import AlignmentError, ConfigError, DataError, NotFitted, Refused
 from fedmend.federation import Federation, require_federation
 from fedmend.federation.bound import declare
