@@ -680,18 +680,12 @@ class ImageRISA(RISA):
         super().__init__(**{**RISA.PRESETS["images"], **params})
 
 
+# Of tops that judge, predict and impute in another way.
+PLAIN_CALLS = ("predict_chunk", "see", "learn_imputation", "hold_out", "epoch_alone", "set_order")
 for name in ("risa", "risa-images"):
     # Pseudo-labels are for who asks in one process; a run over machines has no use for them.
     declare(
         name,
         but(EvidenceBottomWorker, "fill_embedding", "set_order"),
-        but(
-            EvidenceTopWorker,
-            "pseudo_labels",
-            "predict_chunk",
-            "see",
-            "learn_imputation",
-            "hold_out",
-            "set_order",
-        ),
+        but(EvidenceTopWorker, "pseudo_labels", *PLAIN_CALLS),
     )
