@@ -38,10 +38,9 @@ from sklearn.datasets import load_breast_cancer, load_digits
 
 import fedmend as fm
 from fedmend.federation import Site, labels
-from fedmend.federation.engines.flare.courier import SECONDS
 from fedmend.federation.engines.flare.engine import FlareEngine
 from fedmend.federation.engines.flare.host import Hello, PartyHost
-from fedmend.federation.engines.flare.link import OK, Frame, Link
+from fedmend.federation.engines.flare.link import OK, SECONDS, Frame, Link
 
 FILE = Path(__file__).with_name("golden.json")
 Tables = dict[str, dict[str, Any]]

@@ -6,13 +6,11 @@ from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
-from fedmend._version import __version__
 from fedmend.data.table import Table
 from fedmend.deploy.party_file import install_workers, load_party, open_site
 from fedmend.federation import Policy, Site, wire
-from fedmend.federation.engines.flare.host import PartyHost
+from fedmend.federation.engines.flare.host import Hello, PartyHost
 from fedmend.federation.engines.flare.messages import read_reply
-from fedmend.federation.wire_types import VERSION
 from fedmend.secure.keys import Identity, keyring
 
 ENGINES = ("site", "host")
@@ -67,18 +65,8 @@ class AtHost(Reached):
         self.party = file.name
         self.host = PartyHost(file.name, lambda hello: open_site(file, hello, folder), folder)
         self._number, self._session = 0, b""
-        self._session = self.ask(
-            "hello",
-            version=__version__,
-            wire=VERSION,
-            run=run,
-            title="a run",
-            methods=list(methods),
-            seed=0,
-            test_share=test_share,
-            resumed=False,
-            reproducible=False,
-        )["session"]
+        hello = Hello(run, "a run", methods, 0, test_share)
+        self._session = self.ask("hello", **hello.to_wire())["session"]
         assert self.host._site is not None
         self.site = self.host._site
 

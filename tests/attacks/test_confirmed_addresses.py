@@ -21,33 +21,20 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from fedmend._version import __version__
 from fedmend.cli import app
 from fedmend.cli import parties as commands
 from fedmend.data.table import Table
-from fedmend.deploy.confirmed import CONFIRMED_FILE, confirm, unconfirmed
 from fedmend.deploy.party_check import check_party
-from fedmend.deploy.party_file import load_party, open_site
+from fedmend.deploy.party_file import CONFIRMED_FILE, confirm, load_party, open_site, unconfirmed
 from fedmend.errors import ConfigError, Refused
 from fedmend.federation import Federation, Party, Site
-from fedmend.federation.engines.flare.host import PartyHost
+from fedmend.federation.engines.flare.host import Hello, PartyHost
 from fedmend.federation.engines.flare.messages import read_reply, request
-from fedmend.federation.wire_types import VERSION
 from fedmend.flow import reading
 from fedmend.secure import psi_spu
 from fedmend.secure.align import align
 
-HELLO = {
-    "version": __version__,
-    "wire": VERSION,
-    "run": "r1",
-    "title": "first",
-    "methods": ["vfl"],
-    "seed": 0,
-    "test_share": 0.25,
-    "resumed": False,
-    "reproducible": False,
-}
+HELLO = Hello("r1", "first", ("vfl",), 0, 0.25)
 ROWS = pd.DataFrame({"customer": range(40), "age": np.arange(40) % 7 + 20.5})
 
 
@@ -73,7 +60,7 @@ class Kit:
 
         host = PartyHost("bank", open_it, self.folder)
         try:
-            return read_reply(host.answer(request("hello", **HELLO)), "bank", "hello")
+            return read_reply(host.answer(request("hello", **HELLO.to_wire())), "bank", "hello")
         finally:
             host.close("the test is over")
 
@@ -294,7 +281,5 @@ def test_addresses_of_a_kit_are_confirmed_and_reach_the_site(kit):
     file = load_party(kit.folder)
     assert unconfirmed(file)[0].words == 'spu_addresses.telco = "10.0.0.5:9500"'
     confirm(file)
-    from fedmend.federation.engines.flare.host import Hello
-
-    site = open_site(file, Hello("r1", "first", ("vfl",), 0, 0.25), kit.folder)
+    site = open_site(file, HELLO, kit.folder)
     assert site.vault[psi_spu.PARTNER_ADDRESSES] == {"telco": "10.0.0.5:9500"}

@@ -27,8 +27,7 @@ from fedmend.data.table import Table
 from fedmend.deploy.party_file import install_workers
 from fedmend.errors import ConfigError, Refused
 from fedmend.federation import Federation, Party, Policy
-from fedmend.federation.policy import MACHINES_PREDICTIONS
-from fedmend.federation.weights import LARGEST_WEIGHT
+from fedmend.federation.policy import LARGEST_WEIGHT, MACHINES_PREDICTIONS
 from fedmend.methods.horizontal.estimator import FederatedClients
 from fedmend.methods.horizontal.local_methods import Supervised
 from fedmend.methods.horizontal.networks import NetSpec

@@ -20,20 +20,13 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from fedmend._version import __version__
-from fedmend.deploy.party_file import load_party, open_site
 from fedmend.errors import DataError, FedmendError, PartyFailed, Refused
-from fedmend.federation import wire
-from fedmend.federation.engines.flare.host import (
-    MOST_ERRORS,
-    MOST_ERRORS_PER_COLUMN,
-    PartyHost,
-)
-from fedmend.federation.engines.flare.messages import read_reply
+from fedmend.federation.engines.flare.host import MAX_ERRORS, MAX_ERRORS_PER_COLUMN
 from fedmend.federation.ledger import COORDINATOR, read_ledger
 from fedmend.federation.site import Alignment
-from fedmend.federation.wire_types import VERSION
 from fedmend.secure.bounds import MOST_BOUNDS
+
+from .reached import AtHost
 
 ROWS, RANGE = 400, 1 << 20
 # The party lets the workers be started at all; by default it does not.
@@ -44,37 +37,24 @@ REFUSES = '[policy]\nrefuse = ["statistic", "weights", "prediction", "embedding"
 REFUSES += f"methods = {METHODS}\n"
 
 
-class Coordinator:
+class Coordinator(AtHost):
     """Sends messages to a host and counts the answers. Aligned rows are put there beforehand."""
 
     def __init__(self, folder, run="r"):
-        file = load_party(folder)
-        self.host = PartyHost("bank", lambda hello: open_site(file, hello, folder), folder)
-        self.number, self.session, self.answers = 0, b"", 0
-        hello = {
-            "version": __version__, "wire": VERSION, "run": run, "title": "VFL", "methods": METHODS,
-            "seed": 0, "test_share": 0.2, "resumed": False, "reproducible": False,
-        }  # fmt: skip
-        self.session = self.ask("hello", **hello)["session"]
+        super().__init__(folder, methods=tuple(METHODS), run=run)
         self.answers = 0  # the hello is answered before there is a session to write about
         rows = np.arange(len(self.site.tables["train"]))
         self.site.alignments["train"] = Alignment(rows, rows[:0])
 
-    @property
-    def site(self):
-        return self.host._site
-
-    def ask(self, op, **content):
-        self.number += 1
-        message = wire.encode({"op": op, "session": self.session, "number": self.number, **content})
-        self.answers += 1
-        return read_reply(self.host.answer(message), "bank", op)
+    def reply(self, op, **content):
+        self.answers = getattr(self, "answers", 0) + 1
+        return super().reply(op, **content)
 
     def start(self, worker, **params):
-        return self.ask("start", worker=worker, scope="train", params=params)
+        return super().start(worker, params)
 
     def call(self, handle, method, **kwargs):
-        return self.ask("call", handle=handle, method=method, kwargs=kwargs)
+        return super().call(handle, method, kwargs)
 
     def ledger(self):
         self.host._ledger.flush()
@@ -87,9 +67,6 @@ class Coordinator:
             for entry in self.ledger()
             if entry.is_crossing and entry.receiver == COORDINATOR
         )
-
-    def close(self):
-        self.host.close("done")
 
 
 @pytest.fixture
@@ -234,7 +211,7 @@ def test_columns_that_a_worker_left_have_the_bounds_of_public_facts(coordinator)
 def test_errors_of_a_column_are_stopped_and_then_nothing_is_done(coordinator):
     bank = coordinator()
     worker = bank.start("BfvWorker")
-    for _ in range(MOST_ERRORS_PER_COLUMN):
+    for _ in range(MAX_ERRORS_PER_COLUMN):
         with pytest.raises(DataError, match="missing"):
             load(bank, worker, 5, names=["rate"])
     # Also what would have worked tells nothing any more: the answer is the same.
@@ -253,14 +230,14 @@ def test_errors_that_name_no_column_are_stopped_too(coordinator):
     bank = coordinator()
     worker = bank.start("BfvWorker")
     errors = 0
-    for number in range(3 * MOST_ERRORS):
+    for number in range(3 * MAX_ERRORS):
         try:
             bank.call(worker, "load", provider="state", settings={"key": f"k{number}"})
         except Refused:
             break
         except FedmendError:
             errors += 1
-    assert errors == MOST_ERRORS
+    assert errors == MAX_ERRORS
     assert bank.answered() == bank.answers
 
 
@@ -298,7 +275,7 @@ def test_an_error_before_the_session_is_in_the_ledger(kit):
 def test_a_message_sent_twice_or_malformed_is_answered_and_written_down(coordinator):
     bank = coordinator()
     bank.start("BfvWorker")
-    bank.number -= 1
+    bank._number -= 1
     with pytest.raises(Refused, match="came before"):
         bank.start("BfvWorker")
     for content in ({"handle": 3}, {"handle": "x", "method": "y"}):

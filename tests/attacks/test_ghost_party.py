@@ -15,7 +15,7 @@ import pandas as pd
 import pytest
 
 from fedmend.data.table import Table
-from fedmend.deploy.party_keys import PARTNERS_FILE
+from fedmend.deploy.party_file import PARTNERS_FILE
 from fedmend.errors import CryptoError, Refused
 from fedmend.federation import KINDS, Alignment, Federation, Party, Policy, Site
 from fedmend.federation.ledger import read_ledger

@@ -20,7 +20,6 @@ import torch
 
 import fedmend
 import fedmend as fm
-from fedmend._version import __version__
 from fedmend.audit.known_weights import explained_rows, rebuilt_bottom
 from fedmend.deploy.party_file import load_party, open_site
 from fedmend.errors import PrivacyWarning, Refused
@@ -29,7 +28,6 @@ from fedmend.federation.engines.flare.host import Hello, PartyHost
 from fedmend.federation.engines.flare.messages import read_reply, request
 from fedmend.federation.ledger import REPRODUCIBLE, Entry, read_ledger
 from fedmend.federation.randomness import SECRET_FILE, wide_seed
-from fedmend.federation.wire_types import VERSION
 from fedmend.generate.registry import class_of, generators, make
 from fedmend.generate.vfgain import VFGAIN
 from fedmend.methods.horizontal import rounds
@@ -121,12 +119,8 @@ def test_a_coordinator_cannot_make_a_party_fall_back_to_the_seed(kit) -> None:
 
 
 def greeted(host: PartyHost, **changes: Any) -> Any:
-    content = {
-        **{"version": __version__, "wire": VERSION, "run": "spring", "title": "t"},
-        **{"methods": ["vfl"], "seed": 0, "test_share": 0.25},
-        **{"resumed": False, "reproducible": False},
-    }
-    return read_reply(host.answer(request("hello", **content | changes)), "bank", "hello")
+    content = Hello("spring", "t", ("vfl",), 0, 0.25).to_wire() | changes
+    return read_reply(host.answer(request("hello", **content)), "bank", "hello")
 
 
 @pytest.fixture

@@ -8,9 +8,7 @@ of the time; one draw with ε makes that e^ε / (e^ε + 1), and more runs must n
 
 from __future__ import annotations
 
-import itertools
 import math
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +17,12 @@ import pandas as pd
 import pytest
 
 import fedmend as fm
-from fedmend._version import __version__
 from fedmend.deploy.party_file import load_party, open_site
 from fedmend.errors import PrivacyWarning, Refused
-from fedmend.federation import Policy, Site, wire
-from fedmend.federation.engines.flare.host import Hello, PartyHost
-from fedmend.federation.engines.flare.messages import read_reply
-from fedmend.federation.wire_types import VERSION
+from fedmend.federation import Policy, Site
+from fedmend.federation.engines.flare.host import Hello
+
+from .reached import AtHost
 
 ROWS = 2000
 LABELS = np.random.default_rng(0).integers(0, 2, ROWS)
@@ -208,42 +205,17 @@ def test_models_trained_in_one_process_share_the_draws() -> None:
 # ------------------------------------------------------------------ by messages
 
 
-@pytest.fixture
-def conversation(kit: Path) -> Iterator[Any]:
-    """Say hello to a party's host as a coordinator does, and ask."""
-    hosts: list[PartyHost] = []
-
-    def begin(run: str) -> Any:
-        host = PartyHost("bank", lambda hello: open_site(load_party(kit), hello, kit), kit)
-        hosts.append(host)
-        numbers, session = itertools.count(1), b""
-
-        def say(operation: str, **content: Any) -> Any:
-            message = {"op": operation, "session": session, "number": next(numbers), **content}
-            return read_reply(host.answer(wire.encode(message)), "bank", operation)
-
-        session = say(
-            "hello", version=__version__, wire=VERSION, run=run, title="", methods=["vfl"],
-            seed=0, test_share=0.2, resumed=False, reproducible=False,
-        )["session"]  # fmt: skip
-        return host, say
-
-    yield begin
-    for host in hosts:
-        host.close("over")
-
-
-def test_the_flare_engines_party_says_the_same_in_every_session(conversation: Any) -> None:
+def test_the_flare_engines_party_says_the_same_in_every_session(kit: Path) -> None:
     guesses = Guesses()
     for number in range(5):
-        host, say = conversation(f"run{number}")
-        handle = say("start", worker="TopWorker", scope="train", params={"model": "m"})
+        party = AtHost(kit, methods=("vfl",), run=f"run{number}")
+        top = party.worker("TopWorker", model="m")
         asked = {"epsilon": 0.5, "task": "auto", "folder": None}
-        told = say("call", handle=handle, method="tell_labels", kwargs=asked)
+        told = top.tell_labels(**asked)
         assert told["spent"] == 0.5 and told["new"] == (0.5 if number == 0 else 0.0)
-        guesses.add(host._site)
-        refused = asked | {"epsilon": 7.9}
+        guesses.add(party.site)
         with pytest.raises(Refused, match="ceiling is 8"):
-            say("call", handle=handle, method="tell_labels", kwargs=refused)
+            top.tell_labels(**asked | {"epsilon": 7.9})
+        party.close()
     assert guesses.unanimous
     assert guesses.right == of_one_draw(0.5)

@@ -18,12 +18,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedmend.errors import WireError
-from fedmend.federation import Sealed, wire, wire_types
+from fedmend.federation import Sealed, wire
 from fedmend.federation.engines.flare import messages
 
 
 def frame(payload: bytes) -> bytes:
-    return wire_types.HEADER.pack(wire_types.MAGIC, wire_types.VERSION, len(payload)) + payload
+    return wire.HEADER.pack(wire.MAGIC, wire.VERSION, len(payload)) + payload
 
 
 def many(item: bytes, total: int, tag: bytes = b"l") -> bytes:
@@ -71,7 +71,7 @@ def peak_of(message: bytes) -> tuple[int, bool]:
 
 
 def bound(message: bytes) -> int:
-    return wire_types.MEMORY_FLOOR + wire_types.MEMORY_TIMES * len(message)
+    return wire.MEMORY_FLOOR + wire.MEMORY_TIMES * len(message)
 
 
 @pytest.mark.parametrize("name", SMALL)
@@ -115,7 +115,7 @@ def test_megabytes_of_nothing_are_refused_unread(megabytes: int) -> None:
 
 
 def test_items_are_counted_over_the_whole_message(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(wire_types, "MAX_ITEMS", 100)
+    monkeypatch.setattr(wire, "MAX_ITEMS", 100)
     inner = b"l" + struct.pack("<I", 9) + b"N" * 9
     assert len(wire.decode(many(inner, 10 * len(inner)))) == 10
     with pytest.raises(WireError, match="items"):
@@ -156,18 +156,18 @@ pieces = st.recursive(
 def tight() -> Iterator[None]:
     """Room for little, so that small messages stand on either side of the limit."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(wire_types, "MEMORY_FLOOR", 1200)
-        patch.setattr(wire_types, "FEW_ITEMS", 0)
-        patch.setattr(wire_types, "MAX_ITEMS", 20)
+        patch.setattr(wire, "MEMORY_FLOOR", 1200)
+        patch.setattr(wire, "MAX_ITEMS", 20)
         yield
 
 
 @settings(max_examples=300, deadline=None)
 @given(pieces)
 def test_sender_and_receiver_draw_one_line(tight: None, value: object) -> None:
-    parts: list[object] = [b""]
-    wire._put(value, parts, 0)
-    message = frame(b"".join(parts))  # type: ignore[arg-type]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(wire, "MEMORY_FLOOR", 1 << 30)
+        patch.setattr(wire, "MAX_ITEMS", 1 << 20)
+        message = wire.encode(value)
     try:
         wire.decode(message)
     except WireError:
@@ -176,7 +176,7 @@ def test_sender_and_receiver_draw_one_line(tight: None, value: object) -> None:
         with pytest.raises(WireError):
             wire.measure(value)
     else:
-        assert wire.encode(value) == message and wire.size(value) == len(message)
+        assert wire.encode(value) == message and wire.measure(value).nbytes == len(message)
 
 
 @pytest.mark.parametrize(

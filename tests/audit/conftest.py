@@ -1,4 +1,4 @@
-"""Scenes without a training: a real federation, and a model of which only the classes are known."""
+"""Attack contexts without a training: a real federation, and a model with classes and no more."""
 
 from __future__ import annotations
 
@@ -7,15 +7,16 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from fedmend.audit.scene import Budget, Scene
+from fedmend.audit import Audit
+from fedmend.audit.context import Context
 
 
 @pytest.fixture
-def make_scene(make_fed, make_frame):
-    def scene_of(n: int = 400, task: str = "binary", **budget) -> Scene:
+def make_context(make_fed, make_frame):
+    def context_of(n: int = 400, task: str = "binary", **budget) -> Context:
         frame = make_frame(n, task=task)
         fed = make_fed(frame)
         model = SimpleNamespace(learnt_from=lambda _: ["bank"], classes_=np.unique(frame["y"]))
-        return Scene(fed, model, Budget(**budget))
+        return Context(fed, model, Audit(**budget))
 
-    return scene_of
+    return context_of

@@ -11,8 +11,8 @@ from sklearn.metrics import r2_score
 import fedmend as fm
 from fedmend.audit import Audit
 from fedmend.audit.columns_from_products import ColumnsFromProducts, ranks_from_differences
-from fedmend.audit.scene import NotApplicable
-from fedmend.audit.tap import Heard, rehearsal
+from fedmend.audit.context import NotApplicable
+from fedmend.audit.recorder import Observations, Observed, rehearsal
 from fedmend.errors import PrivacyWarning
 from fedmend.secure import rank_correlation
 from fedmend.secure.columns import IntegerColumns
@@ -38,7 +38,7 @@ def test_many_differences_leave_little_of_the_ranks_open() -> None:
 @pytest.fixture
 def correlated(make_fed, make_frame):
     def run(rows=40, **options):
-        attack = ColumnsFromProducts()
+        attack = ColumnsFromProducts(Observations("train", 0, 1))
         fed = make_fed(make_frame(rows), columns=COLUMNS)
         copy = rehearsal(fed, [attack.hear])
         rank_correlation(copy, "bank", "telco", **options)
@@ -48,20 +48,20 @@ def correlated(make_fed, make_frame):
 
 
 @pytest.mark.slow
-def test_the_published_protocol_gives_ranks_away(correlated, make_scene) -> None:
+def test_the_published_protocol_gives_ranks_away(correlated, make_context) -> None:
     pytest.importorskip("lightphe")
     with pytest.warns(PrivacyWarning):
         attack = correlated(12, protocol="published", key_bits=1024)
-    found = {each.what: each for each in attack.run(make_scene())}
+    found = {each.what: each for each in attack.run(make_context())}
     assert set(found) == {f"ranks of {name}" for name in "abcd"}
     assert np.mean([each.score for each in found.values()]) > 0.4
     assert {each.about for each in found.values()} == {"bank", "telco"}
 
 
-def test_differences_of_ranks_tell_ranks(make_scene) -> None:
+def test_differences_of_ranks_tell_ranks(make_context) -> None:
     rng = np.random.default_rng(1)
     ranks = np.stack([centred_ranks(rng.normal(size=60)) for _ in range(6)])
-    attack = ColumnsFromProducts()
+    attack = ColumnsFromProducts(Observations("train", 0, 1))
     sides = {"bank": ranks[:3], "telco": ranks[3:]}
     for party, values in sides.items():
         names = [f"{party}{at}" for at in range(3)]
@@ -69,20 +69,20 @@ def test_differences_of_ranks_tell_ranks(make_scene) -> None:
         at = SimpleNamespace(_columns=columns)
         heard = {"party": party, "handle": "", "scope": "train", "at": at, "kind": "count"}
         attack.hear(
-            Heard(
+            Observed(
                 worker="RankWorker", method="describe", given={}, answer={"names": names}, **heard
             )
         )
-        attack.hear(Heard(worker="", method="load", given={}, answer={}, **heard))
+        attack.hear(Observed(worker="", method="load", given={}, answer={}, **heard))
         for number in range(3):
             if party == "bank":
                 given = {"at": number}
                 attack.hear(
-                    Heard(worker="", method="encrypt_column", given=given, answer=None, **heard)
+                    Observed(worker="", method="encrypt_column", given=given, answer=None, **heard)
                 )
             else:
-                attack.hear(Heard(worker="", method="differences", given={}, answer=[], **heard))
-    found = {each.what: each for each in attack.run(make_scene())}
+                attack.hear(Observed(worker="", method="differences", given={}, answer=[], **heard))
+    found = {each.what: each for each in attack.run(make_context())}
     told = ranks_from_differences(ranks[:3, None] - ranks[None, 3:], 59)  # of 60 rows
     assert [each.score for each in found.values()] == pytest.approx(
         [r2_score(real, guess) for real, guess in zip(ranks, told, strict=True)]
@@ -92,15 +92,15 @@ def test_differences_of_ranks_tell_ranks(make_scene) -> None:
     assert all(each.rows == 60 and each.role == "coordinator" for each in found.values())
 
 
-def test_the_default_protocol_shows_equations_only(correlated, make_scene) -> None:
-    scene = make_scene()
-    assert correlated(mode="dealer").run(scene) == []
-    assert any("at most 2 linear equations in the 40 entries" in fact for fact in scene.facts)
-    assert any("nothing to attack row by row" in fact for fact in scene.facts)
+def test_the_default_protocol_shows_equations_only(correlated, make_context) -> None:
+    context = make_context()
+    assert correlated(mode="dealer").run(context) == []
+    assert any("at most 2 linear equations in the 40 entries" in fact for fact in context.facts)
+    assert any("nothing to attack row by row" in fact for fact in context.facts)
 
 
 def test_as_many_vectors_as_rows_determine_a_column() -> None:
-    attack, rng = ColumnsFromProducts(), np.random.default_rng(0)
+    attack, rng = ColumnsFromProducts(Observations("train", 0, 1)), np.random.default_rng(0)
     vectors = rng.integers(-9, 9, size=(30, 20))
     attack.brought["telco"] = {each.tobytes(): each for each in vectors}
     assert "20 linear equations in the 20 entries" in attack._count("telco")
@@ -112,15 +112,15 @@ def test_as_many_vectors_as_rows_determine_a_column() -> None:
 
 
 def test_a_vector_counts_once_and_who_learns_products_is_named() -> None:
-    attack = ColumnsFromProducts()
+    attack = ColumnsFromProducts(Observations("train", 0, 1))
     values = np.arange(20).reshape(2, 10)
     at = SimpleNamespace(_columns=IntegerColumns(values, ("c", "d"), 59, 60**3))
-    heard = Heard("telco", "", "", "load", "train", {}, {}, "count", at=at)
+    heard = Observed("telco", "", "", "load", "train", {}, {}, "count", at=at)
     for _ in range(2):
         attack.hear(heard)
     assert "at most 2 linear equations in the 10 entries" in attack._count("telco")
     assert "the coordinator together with telco" in attack._count("telco")
-    attack.hear(Heard("telco", "", "", "learn", "train", {}, {}, "count"))
+    attack.hear(Observed("telco", "", "", "learn", "train", {}, {}, "count"))
     assert "telco, which learns products itself" in attack._count("telco")
 
 
@@ -136,6 +136,6 @@ def test_a_completion_is_audited(make_fed, make_frame) -> None:
     assert not report.scores
 
 
-def test_where_there_are_no_products(make_scene) -> None:
+def test_where_there_are_no_products(make_context) -> None:
     with pytest.raises(NotApplicable, match="no inner products"):
-        ColumnsFromProducts().run(make_scene())
+        ColumnsFromProducts(Observations("train", 0, 1)).run(make_context())

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from fedmend.audit.kept import read_audit
+from fedmend.audit.result import read_audit
 from fedmend.cli import main
 from fedmend.cli.auditing import _subjects
 from fedmend.errors import DataError

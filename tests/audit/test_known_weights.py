@@ -8,9 +8,9 @@ import torch
 
 import fedmend as fm
 from fedmend.audit import Audit
+from fedmend.audit.context import NotApplicable
 from fedmend.audit.known_weights import KnownWeights, explained_rows, rebuilt_bottom
-from fedmend.audit.scene import NotApplicable
-from fedmend.audit.sightings import Sightings
+from fedmend.audit.recorder import Observations
 from fedmend.data.table import Table
 from fedmend.split.config import SplitConfig
 from fedmend.split.features import Features
@@ -62,6 +62,6 @@ def test_wrong_seeds_and_names_explain_nothing() -> None:
         assert not any(each.any() for each in found)
 
 
-def test_nothing_to_work_on_is_said(make_scene) -> None:
+def test_nothing_to_work_on_is_said(make_context) -> None:
     with pytest.raises(NotApplicable, match="numbers and categories"):
-        KnownWeights(Sightings("train", 30, 1)).run(make_scene(n=40))
+        KnownWeights(Observations("train", 30, 1)).run(make_context(n=40))

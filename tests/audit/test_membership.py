@@ -6,14 +6,12 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from sklearn.metrics import roc_auc_score
 
 import fedmend as fm
 from fedmend.audit import Audit
-from fedmend.audit.membership import Membership, _Losses, advantage
-from fedmend.audit.scene import Budget, Scene
-from fedmend.audit.sightings import Sightings
-from fedmend.audit.tap import Heard
+from fedmend.audit.context import Context
+from fedmend.audit.membership import Membership, _Losses
+from fedmend.audit.recorder import Observations, Observed
 from fedmend.data.table import Table
 
 
@@ -99,7 +97,7 @@ def test_rows_without_a_label_are_no_members_and_rounds_no_more_than_granted() -
 def test_losses_are_those_of_the_models_own_probabilities() -> None:
     fed = clients(30, 2)
     model = fm.FedAvg(**BY_HEART).fit(fed)
-    losses = _Losses(Scene(fed, model, Budget()), model.clients_)
+    losses = _Losses(Context(fed, model, Audit()), model.clients_)
     for name, table in losses.members.items():
         own = fed.engine.site(name).tables["train"]
         order = [list(own.ids).index(each) for each in table.ids]
@@ -113,20 +111,14 @@ def test_losses_are_those_of_the_models_own_probabilities() -> None:
 
 
 def test_weights_are_kept_as_they_crossed() -> None:
-    attack = Membership(Sightings("train", 0, 3))
+    attack = Membership(Observations("train", 0, 3))
     before, after = torch.zeros(3), torch.ones(3)
     heard = {"weights": before}, {"weights": after}
-    attack.hear(Heard("p0", "ClientWorker", "", "train_round", "train", *heard, "weights"))
+    attack.hear(Observed("p0", "ClientWorker", "", "train_round", "train", *heard, "weights"))
     before += 7
     after += 7
     ((then, later),) = attack.updates["p0"]
     assert (then == 0).all() and (later == 1).all()
-
-
-def test_advantage_is_the_auc() -> None:
-    rng = np.random.default_rng(0)
-    member, score = rng.integers(2, size=90), rng.normal(size=90)
-    assert advantage(member, score) == pytest.approx(roc_auc_score(member, score))
 
 
 def test_split_training_trains_no_common_model(make_fed, make_frame) -> None:

@@ -10,8 +10,8 @@ import pytest
 
 import fedmend as fm
 from fedmend.audit import Audit, AuditReport
+from fedmend.audit.recorder import rehearsal
 from fedmend.audit.statement import statement
-from fedmend.audit.tap import rehearsal
 from fedmend.errors import ConfigError, DataError
 
 QUICK = {"known_labels": (10,), "repeats": 2, "known_rows": 60}

@@ -10,8 +10,8 @@ import pytest
 
 import fedmend as fm
 from fedmend.audit import Audit
-from fedmend.audit.scene import NotApplicable
-from fedmend.audit.tap import rehearsal
+from fedmend.audit.context import NotApplicable
+from fedmend.audit.recorder import Observations, rehearsal
 from fedmend.audit.votes_from_sums import VotesFromSums, _evidence, _Round
 from fedmend.data.table import Table
 from fedmend.methods.annotators.estimator import Annotators
@@ -72,7 +72,7 @@ def test_gradients_are_read_beside_what_a_annotator_knows_itself(report) -> None
 
 
 def test_the_sums_are_those_the_coordinator_opens() -> None:
-    attack = VotesFromSums()
+    attack = VotesFromSums(Observations("train", 0, 1))
     copy = rehearsal(crowd(80), [attack.hear])
     with Annotators(copy, list(SKILL), secure="masks") as annotators:
         annotators.attach()
@@ -106,10 +106,10 @@ def test_evidence_is_what_a_annotator_sums() -> None:
 
 
 @pytest.fixture
-def heard(make_scene):
+def heard(make_context):
     """Two annotators of whose evidence nothing follows, so that the counts must tell."""
-    attack, scene = VotesFromSums(), make_scene(n=30)
-    scene.model = fm.InC()
+    attack, context = VotesFromSums(Observations("train", 0, 1)), make_context(n=30)
+    context.model = fm.InC()
     attack.expertise = {name: np.full((2, 2), 0.5) for name in ("bank", "telco")}
     counts = np.array([[2, 0], [0, 2], [1, 1], [0, 0]])
     one = EvidenceForm.of("product", 2).encode(np.log([0.5]))[0].astype(np.int64)
@@ -117,20 +117,20 @@ def heard(make_scene):
     given = counts.sum(1, keepdims=True)
     evidence = np.repeat(given * one + (2 - given) * none, 2, 1)
     attack._last["evidence"] = SimpleNamespace(total=lambda: evidence.ravel())
-    return attack, scene, counts
+    return attack, context, counts
 
 
 def test_only_patterns_of_the_counts_are_thought_of(heard) -> None:
-    attack, scene, counts = heard
-    found = attack._patterns(scene, ["bank", "telco"], counts)
+    attack, context, counts = heard
+    found = attack._patterns(context, ["bank", "telco"], counts)
     assert [sorted(row) for row in found.tolist()] == [[0, 0], [1, 1], [0, 1], [-1, -1]]
 
 
 def test_one_t_too_few_is_enough_to_know_nobody_by_name(heard) -> None:
-    attack, scene, counts = heard
+    attack, context, counts = heard
     del attack.expertise["telco"]
-    assert attack._patterns(scene, ["bank", "telco"], counts) is None
-    assert scene.facts[0].startswith("telco told no T")
+    assert attack._patterns(context, ["bank", "telco"], counts) is None
+    assert context.facts[0].startswith("telco told no T")
 
 
 def test_without_t_only_patterns_are_told() -> None:
@@ -150,6 +150,6 @@ def test_randomised_response_lowers_it(report) -> None:
     assert after < before - 0.2
 
 
-def test_where_nobody_sums_there_is_nothing_to_open(make_scene) -> None:
+def test_where_nobody_sums_there_is_nothing_to_open(make_context) -> None:
     with pytest.raises(NotApplicable, match="no votes"):
-        VotesFromSums().run(make_scene())
+        VotesFromSums(Observations("train", 0, 1)).run(make_context())

@@ -14,13 +14,17 @@ pytest.importorskip("nvflare", reason="the flare engine needs nvflare")
 
 from fedmend.cli import main
 from fedmend.deploy.processes import Daemon, role_of
-from fedmend.deploy.provision import make_kits
 from fedmend.errors import ConfigError
 
 
-@pytest.fixture(scope="module")
-def kits(tmp_path_factory):
-    return make_kits(tmp_path_factory.mktemp("made") / "kits", ["bank"], port=9124)
+@pytest.fixture(autouse=True)
+def light(tmp_path, monkeypatch):
+    """In place of FLARE's client a process that does nothing; tests/machines has the real one."""
+    place = tmp_path / "light" / "nvflare" / "private" / "fed" / "app" / "client"
+    place.mkdir(parents=True)
+    (place / "client_train.py").write_text("import time\n\ntime.sleep(600)\n")
+    path = os.pathsep.join([str(tmp_path / "light"), os.environ.get("PYTHONPATH", "")])
+    monkeypatch.setenv("PYTHONPATH", path)
 
 
 @pytest.fixture
@@ -39,6 +43,11 @@ def said(arguments, capsys):
 
 
 def test_start_status_and_stop(daemon, capsys):
+    (daemon.kit / "party.toml").write_text("keep_jobs = 0\n")
+    stale, failed = (daemon.kit / f"0b0e3f5e-0000-4000-8000-12345678900{n}" for n in (1, 2))
+    for folder in (stale, failed, daemon.kit / "runs" / "r1"):
+        folder.mkdir(parents=True)
+    (stale / "finished").touch()
     assert daemon.running() is None
     assert daemon.stop() is False
     found = daemon.start(owned=True)
@@ -54,9 +63,12 @@ def test_start_status_and_stop(daemon, capsys):
     assert not psutil.pid_exists(found.child)
     code, out = said(["party", "status", str(daemon.kit)], capsys)
     assert (code, out.splitlines()[0]) == (1, "not running")
+    # What old jobs left was removed, but for runs, and for the logs of what failed.
+    assert not stale.exists()
+    assert failed.exists() and (daemon.kit / "runs" / "r1").exists()
 
 
-def test_a_process_that_dies_is_started_again(daemon):
+def test_a_process_that_dies_is_started_again_and_an_orphan_is_ended(daemon):
     first = daemon.start(owned=True)
     psutil.Process(first.child).kill()
     deadline = time.monotonic() + 30
@@ -65,19 +77,14 @@ def test_a_process_that_dies_is_started_again(daemon):
         time.sleep(0.1)
     assert now.supervisor == first.supervisor
     assert "starting it again" in daemon.events.path.read_text()
-
-
-def test_an_orphan_of_a_killed_supervisor_is_ended(daemon):
-    first = daemon.start(owned=True)
-    psutil.Process(first.supervisor).kill()
+    psutil.Process(now.supervisor).kill()
     daemon._started.wait()
     assert daemon.running() is None
     second = Daemon(daemon.kit)
     try:
-        found = second.start(owned=True)
-        assert found.child != first.child
-        assert not psutil.pid_exists(first.child) or (
-            psutil.Process(first.child).status() == psutil.STATUS_ZOMBIE
+        assert second.start(owned=True).child != now.child
+        assert not psutil.pid_exists(now.child) or (
+            psutil.Process(now.child).status() == psutil.STATUS_ZOMBIE
         )
     finally:
         second.stop()
@@ -108,22 +115,6 @@ def test_a_process_id_of_somebody_else_is_not_taken_for_ours(daemon):
     path.write_text("{")
     assert daemon.running() is None
     path.unlink()
-
-
-def test_what_old_jobs_left_is_removed(daemon):
-    party_file = daemon.kit / "party.toml"
-    party_file.write_text("keep_jobs = 0\n")
-    stale, failed = (daemon.kit / f"0b0e3f5e-0000-4000-8000-12345678900{n}" for n in (1, 2))
-    for folder in (stale, failed):
-        folder.mkdir()
-    (stale / "finished").touch()
-    kept = daemon.kit / "runs" / "r1"
-    kept.mkdir(parents=True)
-    daemon.start(owned=True)
-    daemon.stop()
-    party_file.unlink()
-    assert not stale.exists()
-    assert kept.exists() and failed.exists()
 
 
 def test_kits_are_not_mixed_up(kits, capsys):

@@ -13,16 +13,11 @@ from cryptography.x509.oid import NameOID
 
 from fedmend.cli import main
 from fedmend.deploy.party_file import load_party
-from fedmend.deploy.processes import role_of, server_address
+from fedmend.deploy.processes import role_of
 from fedmend.deploy.provision import make_kits, provision, require_kits
 from fedmend.errors import ConfigError
-from fedmend.federation.engines.flare.kits import PARTY_CLASS, RELAY_CLASS
+from fedmend.federation.engines.flare.kits import PARTY_CLASS, RELAY_CLASS, owner_of, server_of
 from fedmend.flow.config import load_config
-
-
-@pytest.fixture(scope="module")
-def kits(tmp_path_factory):
-    return make_kits(tmp_path_factory.mktemp("made") / "kits", ["bank", "tel-co"], port=9123)
 
 
 def names(kit, file):
@@ -30,12 +25,11 @@ def names(kit, file):
     return certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)[0].value
 
 
-def test_everybody_has_a_kit_of_its_own_name(kits):
-    assert kits.parties == ["bank", "tel-co"]
+def test_everybody_has_a_kit_of_its_own_name(kits, provisioned):
+    assert kits.parties == [owner_of(kits.party(name)) for name in ("bank", "telco")]
     assert names(kits.party("bank"), "client.crt") == "bank"
-    assert names(kits.party("tel-co"), "client.crt") == "tel-co"
     assert names(kits.server, "server.crt") == "localhost"
-    assert server_address(kits.party("bank")) == ("localhost", 9123)
+    assert server_of(kits.party("bank")) == ("localhost", provisioned.port)
     assert (role_of(kits.server), role_of(kits.party("bank"))) == ("server", "party")
 
 
@@ -65,15 +59,13 @@ def test_kits_are_closed(kits):
         assert not list(kit.glob("startup/*.sh"))
 
 
-def test_the_server_keeps_its_files_in_its_kit(kits):
+def test_the_server_keeps_its_files_in_its_kit_and_listens_where_it_was_told(provisioned):
+    kits = provisioned.kits
     text = (kits.server / "local" / "resources.json").read_text()
     assert "/tmp/nvflare" not in text
     assert str(kits.server.resolve() / "jobs") in text
-
-
-def test_only_local_addresses_by_default(kits):
     content = json.loads((kits.server / "startup" / "fed_server.json").read_text())
-    assert content["servers"][0]["service"]["target"] == "localhost:9123"
+    assert content["servers"][0]["service"]["target"] == f"localhost:{provisioned.port}"
     assert content["servers"][0]["connection_security"] == "mtls"
 
 
@@ -95,9 +87,7 @@ def test_names_and_ports_that_cannot_be(tmp_path, parties, port, parts):
     assert not any(tmp_path.iterdir())
 
 
-def test_provisioning_from_the_file(workshop):
-    workshop.write("[flare]\nport = 9200\n")
-    kits = provision(load_config(workshop.config))
+def test_provisioning_from_the_file(workshop, kits):
     bank = load_party(kits.party("bank"))
     assert (bank.name, bank.id, bank.label) == ("bank", "customer", "default")
     assert bank.at(bank.data).resolve() == (workshop.folder / "bank.csv").resolve()
@@ -117,10 +107,8 @@ def test_provisioning_from_the_file(workshop):
     assert (load_party(path).delimiter, load_party(path).new) == (";", "new.csv")
 
 
-def test_a_second_time_needs_force_and_keeps_what_is_the_partys(workshop, capsys):
-    workshop.write("[flare]\nport = 9200\n")
+def test_a_second_time_needs_force_and_keeps_what_is_the_partys(workshop, kits, capsys):
     config = load_config(workshop.config)
-    kits = provision(config)
     (kits.party("bank") / "party.toml").write_text('name = "bank"\ndata = "own.csv"\n')
     before = (kits.party("bank") / "startup" / "client.crt").read_bytes()
     authority = (kits.party("bank") / "startup" / "rootCA.pem").read_bytes()
@@ -134,57 +122,46 @@ def test_a_second_time_needs_force_and_keeps_what_is_the_partys(workshop, capsys
     assert (kits.party("bank") / "startup" / "rootCA.pem").read_bytes() == authority
 
 
-def test_a_query_and_a_policy_go_into_the_partys_file(workshop):
+def test_what_the_file_says_of_a_party_goes_into_the_partys_file(workshop):
+    """Queries, policies, and how a file is written."""
     workshop.write()
     workshop.config.write_text(
         '[[party]]\nname = "bank"\nsql = "SELECT * FROM t"\nuri = "sqlite:///b.db"\nid = "c"\n'
         'label = "y"\nkinds.age = "integer"\n'
         '[party.policy]\nrefuse = ["weights"]\nmin_intersection = 50\n'
-        '[[party]]\nname = "telco"\n[flare]\n'
-    )
-    kits = provision(load_config(workshop.config))
-    bank = load_party(kits.party("bank"))
-    assert (bank.sql, bank.uri, bank.kinds) == (
-        "SELECT * FROM t",
-        "sqlite:///../../b.db",
-        {"age": "integer"},
-    )
-    assert bank.policy.build().min_intersection == 50
-    assert "weights" not in bank.policy.build().may_leave
-
-
-def test_how_a_file_is_written_goes_into_the_partys_file(workshop):
-    workshop.write()
-    workshop.config.write_text(
-        '[[party]]\nname = "bank"\ndata = "bank.csv"\nid = "Kunden-Nr"\nlabel = "Ausfall"\n'
+        '[[party]]\nname = "tel-co"\ndata = "telco.csv"\nid = "Kunden-Nr"\n'
         'encoding = "cp1252"\ndelimiter = ";"\ndecimal = ","\ndrop = ["Eröffnet am"]\n'
         'missing = ["?"]\n[party.kinds]\n"Größe in m" = "continuous"\nstufe = ["tief", "hoch"]\n'
-        '[[party]]\nname = "telco"\ndata = "telco.csv"\n[flare]\n'
+        "[flare]\n"
     )
     config = load_config(workshop.config)
     kits = provision(config)
-    for party in config.party:
-        told = load_party(kits.party(party.name))
-        spared = {"data", "policy"}
-        assert told.model_dump(include=set(party.model_fields_set) - spared) == party.model_dump(
-            include=set(party.model_fields_set) - spared
-        )
-        assert told.at(str(told.data)).resolve() == config.at(str(party.data)).resolve()
+    bank = load_party(kits.party("bank"))
+    assert (bank.sql, bank.uri) == ("SELECT * FROM t", "sqlite:///../../b.db")
+    assert bank.kinds == {"age": "integer"}
+    assert bank.policy.build().min_intersection == 50
+    assert "weights" not in bank.policy.build().may_leave
+    said, told = config.party[1], load_party(kits.party("tel-co"))
+    spared = set(said.model_fields_set) - {"data", "policy"}
+    assert told.model_dump(include=spared) == said.model_dump(include=spared)
+    assert told.at(str(told.data)).resolve() == config.at(str(said.data)).resolve()
 
 
-def test_kits_that_are_not_those_of_the_file_are_told_before_anyone_waits(workshop):
-    workshop.write("[flare]\nport = 9200\n")
-    kits = provision(load_config(workshop.config))
+def test_kits_that_are_not_those_of_the_file_are_told_before_anyone_waits(
+    workshop, kits, provisioned
+):
     require_kits(load_config(workshop.config), kits)
-    text = workshop.config.read_text().replace("port = 9200", "port = 9201")
+    port = f"port = {provisioned.port}"
+    text = workshop.config.read_text().replace(port, "port = 9")
     workshop.config.write_text(text + '[[party]]\nname = "shop"\n')
     later = load_config(workshop.config)
     with pytest.raises(ConfigError) as caught:
         require_kits(later, kits)
     address, nobody = caught.value.problems
-    assert "are localhost:9201, but" in address and "was made for localhost:9200" in address
+    assert "are localhost:9, but" in address
+    assert f"was made for localhost:{provisioned.port}" in address
     assert "party 'shop' has no kit" in nobody and "--force" in nobody
     # Who keeps the authority elsewhere can still run.
     shutil.rmtree(kits.folder / "ca")
-    workshop.config.write_text(workshop.config.read_text().replace("9201", "9200"))
+    workshop.config.write_text(workshop.config.read_text().replace("port = 9", port))
     require_kits(load_config(workshop.config), kits)

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 
 from fedmend.errors import WireError
-from fedmend.federation import Sealed, wire, wire_types
+from fedmend.federation import Sealed, wire
 
-DTYPES = [np.dtype(name) for name in wire_types.DTYPES if name != "bfloat16"]
+DTYPES = [np.dtype(name) for name in wire.DTYPES if name != "bfloat16"]
 TORCH_DTYPES = [torch.bool, torch.int64, torch.uint8, torch.float16, torch.bfloat16, torch.float64]
 
 arrays = st.sampled_from(DTYPES).flatmap(
@@ -63,7 +63,7 @@ def same(a: object, b: object) -> bool:
 def test_round_trip_and_measure(value: object) -> None:
     data = wire.encode(value)
     assert same(wire.decode(data), value)
-    assert wire.size(value) == len(data)
+    assert wire.measure(value).nbytes == len(data)
 
 
 @pytest.mark.parametrize("dtype", TORCH_DTYPES, ids=str)
@@ -72,7 +72,7 @@ def test_tensors_come_back_as_tensors(dtype: torch.dtype, shape: tuple[int, ...]
     tensor = (torch.rand(shape) * 3).to(dtype)
     back = wire.decode(wire.encode(tensor))
     assert same(back, tensor)
-    assert wire.size(tensor) == len(wire.encode(tensor))
+    assert wire.measure(tensor).nbytes == len(wire.encode(tensor))
 
 
 def test_transposed_strided_and_big_endian_arrays() -> None:
@@ -80,7 +80,7 @@ def test_transposed_strided_and_big_endian_arrays() -> None:
         back = wire.decode(wire.encode(array))
         np.testing.assert_array_equal(back, array)
         assert back.flags.writeable
-        assert wire.size(array) == len(wire.encode(array))
+        assert wire.measure(array).nbytes == len(wire.encode(array))
 
 
 @pytest.mark.parametrize(
@@ -126,7 +126,7 @@ def test_dimensions_have_a_limit_whether_or_not_it_is_encoded() -> None:
 
 def test_nesting_has_a_limit() -> None:
     deep: list[object] = []
-    for _ in range(wire_types.MAX_DEPTH + 1):
+    for _ in range(wire.MAX_DEPTH + 1):
         deep = [deep]
     for refuse in (wire.encode, wire.measure):
         with pytest.raises(WireError, match="deep"):
@@ -153,7 +153,7 @@ def test_other_versions_and_foreign_bytes_are_named() -> None:
 
 
 def frame(payload: bytes) -> bytes:
-    return wire_types.HEADER.pack(wire_types.MAGIC, wire_types.VERSION, len(payload)) + payload
+    return wire.HEADER.pack(wire.MAGIC, wire.VERSION, len(payload)) + payload
 
 
 @pytest.mark.parametrize(

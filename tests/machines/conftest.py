@@ -12,6 +12,7 @@ import time
 import warnings
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -26,6 +27,7 @@ from fedmend.errors import PrivacyWarning
 from fedmend.federation import Federation
 from fedmend.flow import Listener, execute, plan_of
 from fedmend.flow.config import load_config
+from fedmend.serve.watching import WatchServer
 
 HERE = Path(__file__).parent
 PARTIES = """
@@ -208,6 +210,26 @@ def world(tmp_path_factory, probe_path):
         yield made
     finally:
         made.down()
+
+
+class Look(Listener):
+    """Looks at the live page once, while the machines train."""
+
+    def __init__(self, run):
+        self.run, self.state, self.page = run, None, ""
+
+    def progress(self, title, done, total, facts=None):
+        if title == "epochs" and self.state is None:
+            with WatchServer(self.run) as server:
+                self.state, self.page = server.state(), server.page()
+
+
+@pytest.fixture(scope="session")
+def first(world):
+    """The one run over machines that all tests look at which need no other."""
+    look = Look(world.folder / "first")
+    record = world.run("first", listener=look)
+    return SimpleNamespace(run=world.folder / "first", record=record, look=look)
 
 
 @pytest.fixture

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import time
 
 import psutil
@@ -13,6 +15,8 @@ from fedmend.errors import PartyAbsent, PartyFailed
 
 from .conftest import Strike, wait_until
 from .machine_probe import MachineProbe
+
+pytestmark = pytest.mark.slow
 
 EPOCHS = 6
 
@@ -46,7 +50,6 @@ def test_a_job_killed_at_a_party_stops_the_run_and_resume_finishes_it(fresh_worl
     assert not (world.folder / "killed.part").exists()
 
 
-@pytest.mark.slow
 def test_a_party_killed_outright_comes_back_and_the_run_waits(fresh_world, undisturbed):
     world = fresh_world
 
@@ -63,7 +66,6 @@ def test_a_party_killed_outright_comes_back_and_the_run_waits(fresh_world, undis
     assert "FLARE's process ended (code -9); starting it again" in world.events("telco")
 
 
-@pytest.mark.slow
 def test_a_run_continues_without_the_party_when_told_so(three):
     strike = Strike(2, lambda: three.parties["telco"].stop())
     record = three.run("fewer", listener=strike, epochs=EPOCHS, on_absent="continue")
@@ -72,7 +74,6 @@ def test_a_run_continues_without_the_party_when_told_so(three):
     assert record.methods[0].scores["accuracy"] > 0.5
 
 
-@pytest.mark.slow
 def test_a_server_killed_and_restarted(fresh_world, undisturbed):
     world = fresh_world
 
@@ -88,7 +89,6 @@ def test_a_server_killed_and_restarted(fresh_world, undisturbed):
     same(record, undisturbed)
 
 
-@pytest.mark.slow
 def test_a_stalled_party_is_named(fresh_world, undisturbed):
     world = fresh_world
     stopped = []
@@ -109,7 +109,6 @@ def test_a_stalled_party_is_named(fresh_world, undisturbed):
     same(record, undisturbed)
 
 
-@pytest.mark.slow
 def test_a_slow_party_is_waited_for(world):
     with world.open("slow") as fed, fed.workers(MachineProbe) as crew:
         began = time.monotonic()
@@ -118,7 +117,6 @@ def test_a_slow_party_is_waited_for(world):
         assert fed.engine.absent == {}
 
 
-@pytest.mark.slow
 def test_a_full_disk_at_a_party_is_named_and_nothing_else_breaks(world, small_disk):
     home = world.kits.party("telco") / "runs" / "full"
     home.parent.mkdir(exist_ok=True)
@@ -135,8 +133,6 @@ def test_a_full_disk_at_a_party_is_named_and_nothing_else_breaks(world, small_di
 @pytest.fixture
 def small_disk(tmp_path):
     """A file system of 64 kB."""
-    import subprocess
-
     place = tmp_path / "small"
     place.mkdir()
     mount = ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(place)]
@@ -146,12 +142,8 @@ def small_disk(tmp_path):
     subprocess.run(["umount", str(place)], check=True)
 
 
-@pytest.mark.slow
 def test_the_coordinator_killed_leaves_no_job_behind(fresh_world, undisturbed):
     """The relay sees the link close; the parties' jobs end, and the run can be resumed."""
-    import subprocess
-    import sys
-
     world = fresh_world
     world.up()
     world.config(epochs=200)

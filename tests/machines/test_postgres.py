@@ -10,9 +10,8 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from fedmend.deploy.confirmed import confirm
 from fedmend.deploy.party_check import check_party
-from fedmend.deploy.party_file import load_party
+from fedmend.deploy.party_file import confirm, load_party
 
 from .conftest import free_port
 

@@ -11,7 +11,6 @@ import pytest
 from typer.testing import CliRunner
 
 from fedmend.cli import app
-from fedmend.flow import Listener
 from fedmend.serve import predict_run
 from fedmend.serve.machines import predict_over_machines
 from fedmend.serve.models import chosen
@@ -49,23 +48,9 @@ def kept(world, run, party, name="predictions"):
     return pd.read_csv(path).set_index("id")
 
 
-class Look(Listener):
-    """Looks at the live page once, while the machines train."""
-
-    def __init__(self, run):
-        self.run, self.state, self.page = run, None, ""
-
-    def progress(self, title, done, total, facts=None):
-        if title == "epochs" and self.state is None:
-            with WatchServer(self.run) as server:
-                self.state, self.page = server.state(), server.page()
-
-
 @pytest.fixture(scope="module")
-def far(world, tmp_path_factory):
+def far(first, tmp_path_factory):
     """A run over machines, and rows that come later."""
-    look = Look(world.folder / "far")
-    world.run("far", listener=look)
     folder = tmp_path_factory.mktemp("later")
     rng = np.random.default_rng(3)
     people, x = np.arange(1000, 1040), rng.normal(size=(40, 4))
@@ -74,7 +59,7 @@ def far(world, tmp_path_factory):
     telco = pd.DataFrame({"id": people, "c": x[:, 2], "d": x[:, 3]})
     bank.iloc[:30].to_csv(files["bank"], index=False)
     telco.iloc[10:].to_csv(files["telco"], index=False)
-    return SimpleNamespace(run=world.folder / "far", files=files, folder=folder, look=look)
+    return SimpleNamespace(run=first.run, files=files, look=first.look)
 
 
 def test_the_live_page_of_a_run_over_machines(far):

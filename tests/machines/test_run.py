@@ -19,8 +19,8 @@ from .machine_probe import MachineProbe
 
 
 @pytest.fixture(scope="module")
-def record(world):
-    return world.run("first")
+def record(first):
+    return first.record
 
 
 def test_scores_equal_those_of_one_process(world, record):

@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
+from tests.deploy.conftest import sign_anew
 
 from fedmend.deploy.party_check import check_party
 from fedmend.deploy.processes import Daemon
@@ -22,7 +23,6 @@ from fedmend.federation.engines.flare.kits import ADMIN, PARTY_CLASS
 from fedmend.federation.engines.flare.messages import read_reply, request
 
 from .machine_probe import MachineProbe
-from .test_party_check import sign_anew
 
 
 def handshake(port: int, root: Path, pair: tuple[Path, Path] | None = None) -> bytes:
@@ -47,10 +47,6 @@ def pair_of(kit: Path) -> tuple[Path, Path]:
     return kit / "startup" / "client.crt", kit / "startup" / "client.key"
 
 
-def test_a_party_of_the_federation_is_admitted(world, root):
-    assert handshake(world.port, root, pair_of(world.kits.party("bank")))
-
-
 def refused(world, root, pair=None) -> bool:
     try:
         return not handshake(world.port, root, pair)
@@ -58,16 +54,11 @@ def refused(world, root, pair=None) -> bool:
         return True
 
 
-def test_no_certificate_no_connection(world, root):
-    assert refused(world, root)
-
-
-def test_a_foreign_certificate_is_refused(world, root, tmp_path):
-    other = make_kits(tmp_path / "other", ["bank"], port=world.port)
-    assert refused(world, root, pair_of(other.party("bank")))
-
-
-def test_an_expired_certificate_is_refused(world, root, tmp_path):
+def test_only_parties_of_the_federation_are_admitted(world, root, tmp_path):
+    assert handshake(world.port, root, pair_of(world.kits.party("bank")))
+    assert refused(world, root)  # no certificate
+    foreign = make_kits(tmp_path / "other", ["bank"], port=world.port)
+    assert refused(world, root, pair_of(foreign.party("bank")))
     copy = type(world.kits)(tmp_path / "kits")
     shutil.copytree(world.kits.folder / "ca", copy.folder / "ca")
     shutil.copytree(world.kits.party("bank") / "startup", copy.party("bank") / "startup")
@@ -92,6 +83,7 @@ def test_the_server_listens_on_loopback_only(world):
                     assert address.is_loopback, each
 
 
+@pytest.mark.slow
 def test_a_party_cannot_take_anothers_name(world, tmp_path):
     """The bank's certificate under the name of a party that is not connected."""
     thief = tmp_path / "thief"
@@ -141,6 +133,7 @@ def outcome(admin, job) -> str:
     return "still running"
 
 
+@pytest.mark.slow
 def test_a_job_that_brings_code_is_refused(world, admin, tmp_path):
     job = write_job(tmp_path, "code", PARTY_CLASS, str(tmp_path / "nobody"), "bank")
     (job / "app" / "custom").mkdir()
@@ -154,6 +147,7 @@ def test_a_job_that_brings_code_is_refused(world, admin, tmp_path):
     assert not mark.exists()
 
 
+@pytest.mark.slow
 def test_a_job_that_names_another_class_is_refused(world, admin, tmp_path):
     job = write_job(tmp_path, "class", "subprocess.Popen", str(tmp_path / "nobody"), "bank")
     mark = tmp_path / "ran"

@@ -3,7 +3,7 @@
 Two kinds of statement. From a ledger alone (`statement`): who received which kinds of value, how
 often about each row, and what these are known to tell. From a rehearsal (`Audit`): the method is
 trained in this process on a copy of the federation, the messages that really cross are listened
-to (`tap`), and published attacks are run on them, each beside the best guess without them.
+to (`recorder`), and published attacks are run on them, each beside the best guess without them.
 
 A rehearsal needs all tables at one place: it is for a party's own or public data, or with the
 consent of all. No attack succeeding does not make a protocol safe.

@@ -11,64 +11,59 @@ within known bounds leaves an interval for it, and its middle is guessed.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
+from fedmend.audit.context import Attack, Context, NotApplicable
+from fedmend.audit.learner import Scores, bootstrap, r2
+from fedmend.audit.recorder import Observations, Observed
 from fedmend.audit.result import Finding
-from fedmend.audit.scene import NotApplicable, Scene
-from fedmend.audit.scores import bootstrap, r2
-from fedmend.audit.tap import Heard
 from fedmend.federation import COORDINATOR
 
 __all__ = ["ColumnsFromProducts", "ranks_from_differences"]
 
-PAPER = "docs/inner-products.md; Dinur & Nissim, PODS 2003"
-MOST_VECTORS = 4000
+MAX_VECTORS = 4000
 
 
-class ColumnsFromProducts:
+class ColumnsFromProducts(Attack):
     """Hears who brings which columns to products, and who learns the results."""
 
     name = "columns from products"
+    paper = "docs/inner-products.md; Dinur & Nissim, PODS 2003"
+    mend = 'protocol = "inner-product" (the default) shows sums only'
 
-    def __init__(self, *_: Any) -> None:
+    def __init__(self, seen: Observations) -> None:
+        super().__init__(seen)
         self.brought: dict[str, dict[bytes, np.ndarray]] = {}
-        self.products = 0
         self.learners: set[str] = set()
         self.ranked: dict[str, list[str]] = {}
         self.sent: list[tuple[str, int, np.ndarray]] = []
         self.received: list[tuple[str, np.ndarray]] = []
 
-    def hear(self, heard: Heard) -> None:
-        columns = getattr(heard.at, "_columns", None)
-        if heard.method == "load" and columns is not None:
-            known = self.brought.setdefault(heard.party, {})
+    def hear(self, call: Observed) -> None:
+        columns = getattr(call.at, "_columns", None)
+        if call.method == "load" and columns is not None:
+            known = self.brought.setdefault(call.party, {})
             for vector in columns.values:
-                if len(known) < MOST_VECTORS:
+                if len(known) < MAX_VECTORS:
                     known.setdefault(vector.tobytes(), vector)
-        elif heard.method in ("share", "share_for"):
-            self.products += 1
-            if heard.method == "share":
-                self.learners.add(COORDINATOR)
-        elif heard.method in ("add_up", "learn"):
-            self.learners.add(heard.party)
-        elif heard.method == "describe" and heard.worker == "RankWorker":
-            self.ranked[heard.party] = list(heard.answer["names"])
-        elif heard.method == "encrypt_column" and columns is not None:
-            at = heard.given["at"]
-            self.sent.append((heard.party, at, columns.values[at].copy()))
-        elif heard.method == "differences" and columns is not None:
-            self.received.append((heard.party, columns.values.copy()))
+        elif call.method in ("add_up", "learn"):
+            self.learners.add(call.party)
+        elif call.method == "describe" and call.worker == "RankWorker":
+            self.ranked[call.party] = list(call.answer["names"])
+        elif call.method == "encrypt_column" and columns is not None:
+            at = call.given["at"]
+            self.sent.append((call.party, at, columns.values[at].copy()))
+        elif call.method == "differences" and columns is not None:
+            self.received.append((call.party, columns.values.copy()))
 
-    def run(self, scene: Scene) -> list[Finding]:
+    def run(self, context: Context) -> list[Finding]:
         if not self.brought:
             raise NotApplicable("no inner products of two parties' columns were made")
         for party in self.brought:
-            scene.facts.append(self._count(party))
-        found = self._published(scene) if self.received else []
+            context.facts.append(self._count(party))
+        found = self._published(context) if self.received else []
         if not found:
-            scene.facts.append(
+            context.facts.append(
                 f"{self.name}: no message holds a line a row that its receiver can read, so there "
                 "is nothing to attack row by row"
             )
@@ -92,7 +87,7 @@ class ColumnsFromProducts:
             f"equations in the {rows:,} entries of each column of the other side; {told}"
         )
 
-    def _published(self, scene: Scene) -> list[Finding]:
+    def _published(self, context: Context) -> list[Finding]:
         """Ranks of both sides from the differences that the coordinator decrypts."""
         party, values = self.received[0]
         # One encrypted column of A comes before each list of differences at B.
@@ -106,27 +101,12 @@ class ColumnsFromProducts:
         owners += [(party, name) for name in self.ranked[party]]
         found = []
         for (owner, name), real, told in zip(owners, truth, guessed, strict=True):
-            rng = scene.rng(f"ranks {owner} {name}")
-            point, low, high = bootstrap(r2, real.astype(np.float64), told, rng=rng)
+            rng = context.rng(f"ranks {owner} {name}")
+            scores = Scores.beside(bootstrap(r2, real.astype(np.float64), told, rng=rng), 0.0)
+            what = f"ranks of {name}"
             found.append(
-                Finding(
-                    attack=self.name,
-                    role=COORDINATOR,
-                    from_="differences of ranks",
-                    about=owner,
-                    what=f"ranks of {name}",
-                    metric="R²",
-                    score=point,
-                    low=low,
-                    high=high,
-                    guess=0.0,
-                    gain=point,
-                    gain_low=low,
-                    gain_high=high,
-                    known=0,
-                    rows=rows,
-                    paper=PAPER,
-                    mend='protocol = "inner-product" (the default) shows sums only',
+                self.finding(
+                    COORDINATOR, "differences of ranks", owner, what, "R²", scores, rows=rows
                 )
             )
         return found

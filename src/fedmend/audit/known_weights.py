@@ -18,12 +18,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedmend.audit.columns_from_embeddings import scored
+from fedmend.audit.context import Attack, Context, NotApplicable, Secret
+from fedmend.audit.recorder import Look, Observations, Observed, as_array
 from fedmend.audit.result import Finding
-from fedmend.audit.scene import NotApplicable, Scene
-from fedmend.audit.secrets_of import Secret
-from fedmend.audit.sightings import Look, Sightings
-from fedmend.audit.tap import Heard, as_array
 from fedmend.data.encode import Encoded
 from fedmend.data.table import Table
 from fedmend.federation import COORDINATOR, Site
@@ -34,89 +31,78 @@ from fedmend.split.workers import SplitWorker
 
 __all__ = ["KnownWeights", "explained_rows", "rebuilt_bottom"]
 
-PAPER = "He et al., ACSAC 2019 (white box)"
-MEND = (
-    "between machines a party's weights are its own secret, unless reproducible = true is asked "
-    "for and its policy allows it; Federation(…, reproducible=False) rehearses that in one process"
-)
 STARTS, STEPS = 6, 100
-MOST_ROWS = 128
-CLOSE = 1e-3
+MAX_ROWS = 128
+CLOSE_ENOUGH = 1e-3
 """How far from an embedding, in its own spread, a row may end that is taken for found."""
 
 
-class KnownWeights:
+class KnownWeights(Attack):
     """Runs for every party without labels whose bottom is made of numbers and categories."""
 
     name = "rows from known weights"
+    paper = "He et al., ACSAC 2019 (white box)"
+    mend = (
+        "between machines a party's weights are its own secret, unless reproducible = true is "
+        "asked for and its policy allows it; Federation(…, reproducible=False) rehearses that in "
+        "one process"
+    )
 
-    def __init__(self, sightings: Sightings) -> None:
-        self.sightings = sightings
+    def __init__(self, seen: Observations) -> None:
+        super().__init__(seen)
         self._made: dict[str, tuple[type[SplitWorker], Mapping[str, Any]]] = {}
         self._first: dict[str, Look] = {}
 
-    def hear(self, heard: Heard) -> None:
+    def hear(self, call: Observed) -> None:
         """Keep the settings of every party's first bottom, and the first batch it sends."""
-        if heard.scope != self.sightings.scope or not isinstance(heard.at, SplitWorker):
+        if call.scope != self.seen.scope or not isinstance(call.at, SplitWorker):
             return
-        if heard.method == "create" and "config" in heard.given:
-            self._made.setdefault(heard.party, (type(heard.at), dict(heard.given)))
-        if heard.party in self._first or heard.method not in ("step", "embed"):
+        if call.method == "create" and "config" in call.given:
+            self._made.setdefault(call.party, (type(call.at), dict(call.given)))
+        if call.party in self._first or call.method not in ("step", "embed"):
             return
-        rows = heard.after if heard.method == "step" else np.asarray(heard.given["rows"])
-        if heard.kind == "embedding" and rows is not None:
-            at = self.sightings.places(rows, len(heard.answer))
+        rows = call.after if call.method == "step" else np.asarray(call.given["rows"])
+        if call.kind == "embedding" and rows is not None:
+            at = self.seen.places(rows, len(call.answer))
             if at is not None:
-                self._first[heard.party] = Look(rows[at], as_array(heard.answer)[at])
+                self._first[call.party] = Look(rows[at], as_array(call.answer)[at])
 
-    def run(self, scene: Scene) -> list[Finding]:
+    def run(self, context: Context) -> list[Finding]:
         found = []
         for party, look in self._first.items():
-            if party in scene.labellers or party not in self._made:
+            if party in context.annotators or party not in self._made:
                 continue
-            roles = [] if self.sightings.sealed(party) else [COORDINATOR]
-            roles += scene.labellers if len(scene.labellers) == 1 else []
+            roles = [] if self.seen.sealed(party) else [COORDINATOR]
+            roles += [] if context.label_party is None else [context.label_party]
             if roles:
-                found += self._findings(scene, party, look, roles)
+                found += self._findings(context, party, look, roles)
         if not found:
             raise NotApplicable("no party has sent embeddings of numbers and categories")
         return found
 
-    def _findings(self, scene: Scene, party: str, look: Look, roles: list[str]) -> list[Finding]:
+    def _findings(
+        self, context: Context, party: str, look: Look, roles: list[str]
+    ) -> list[Finding]:
         worker, given = self._made[party]
-        whole = scene.fed.engine.site(party).table_of(scene.fed.scope)  # type: ignore[attr-defined]
-        part = rebuilt_bottom(worker, given, party, scene.fed.seed, whole)
+        whole = context.site(party).table_of(context.fed.scope)
+        part = rebuilt_bottom(worker, given, party, context.fed.seed, whole)
         if part.encoder.block_shapes or look.values.shape[1] != part.module.spec.out:
             return []
-        rows = look.rows[:MOST_ROWS]
-        truth = part.encoder.transform(scene.table(party).take(rows), party=party)
-        rng = scene.rng(f"weights {party}")
-        guessed, sure = explained_rows(part.module, look.values[:MOST_ROWS], rng)
-        scene.facts.append(
+        rows = look.rows[:MAX_ROWS]
+        truth = part.encoder.transform(context.table(party).take(rows), party=party)
+        rng = context.rng(f"weights {party}")
+        guessed, sure = explained_rows(part.module, look.values[:MAX_ROWS], rng)
+        context.facts.append(
             f"{self.name}: the weights that follow from the run's seed and {party}'s name explain "
             f"{int(sure.sum())} of the first {len(rows)} embeddings of {party}"
         )
         found = []
         for secret, attack, guess in _targets(part, truth, guessed):
             there = np.flatnonzero(secret.present)
-            told = scored(secret, there, attack[there], guess[there], rng)
-            found += [
-                Finding(
-                    attack=self.name,
-                    role=role,
-                    from_="first embeddings",
-                    about=party,
-                    what=secret.name,
-                    metric=secret.metric,
-                    known=0,
-                    rows=len(there),
-                    paper=PAPER,
-                    mend=MEND,
-                    **told,
-                )
-                for role in roles
-                if told is not None
-            ]
+            scores = secret.scores(there, attack[there], guess[there], rng)
+            if scores is not None:
+                told = ("first embeddings", party, secret.name, secret.metric, scores)
+                found += [self.finding(role, *told, rows=len(there)) for role in roles]
         return found
 
 
@@ -145,7 +131,7 @@ def explained_rows(
     sizes = [spec.numeric, *spec.cardinalities]
     members = _networks(module, sum(sizes))
     wanted = torch.from_numpy(embeddings).double()
-    near = CLOSE * float(wanted.std(0).mean())
+    near = CLOSE_ENOUGH * float(wanted.std(0).mean())
     rows = torch.zeros(len(wanted), sum(sizes), dtype=torch.float64)
     sure = torch.zeros(len(wanted), dtype=torch.bool)
     for start in range(STARTS):

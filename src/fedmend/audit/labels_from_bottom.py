@@ -13,92 +13,83 @@ from __future__ import annotations
 
 import numpy as np
 
-from fedmend.audit.guess import Guesser, standardised
+from fedmend.audit.context import FEWEST_ROWS, Attack, Context, NotApplicable
+from fedmend.audit.learner import BOOTSTRAP_DRAWS, Scores, guessed, label_score, standardised
 from fedmend.audit.result import Finding
-from fedmend.audit.scene import NotApplicable, Scene
-from fedmend.audit.scores import DRAWS, label_score
-from fedmend.audit.sightings import Sightings
-from fedmend.audit.tap import Heard
 
-__all__ = ["LabelsFromBottom", "draw_examples", "paired"]
+__all__ = ["LabelsFromBottom"]
 
-PAPER = "Fu et al., USENIX Security 2022"
-MEND = (
-    "labels told through randomised response (label_dp) bound it; how the network is made and "
-    "trained changes little"
-)
-LEFT = 20
+Guesses = tuple[np.ndarray, np.ndarray, np.ndarray]
+"""Of some rows the truth, the attack's guess and the guess without the messages."""
 
 
-class LabelsFromBottom:
+class LabelsFromBottom(Attack):
     """Runs at every party without labels that has a bottom."""
 
     name = "labels from a trained bottom"
+    paper = "Fu et al., USENIX Security 2022"
+    mend = (
+        "labels told through randomised response (label_dp) bound it; how the network is made and "
+        "trained changes little"
+    )
 
-    def __init__(self, sightings: Sightings) -> None:
-        self.sightings = sightings
-
-    def hear(self, heard: Heard) -> None:
-        """The sightings hear for it."""
-
-    def run(self, scene: Scene) -> list[Finding]:
-        if not self.sightings.final:
+    def run(self, context: Context) -> list[Finding]:
+        if not self.seen.final:
             raise NotApplicable("no party without labels has trained a bottom model")
-        labels, found = scene.labels, []
-        sizes = np.bincount(labels[labels >= 0], minlength=scene.classes)
-        for party in self.sightings.final:
-            embeddings = self.sightings.final_embeddings(party)
-            if party in scene.labellers or embeddings is None:
+        labels, classes, found = context.labels, context.classes, []
+        sizes = np.bincount(labels[labels >= 0], minlength=classes)
+        for party in self.seen.final:
+            embeddings = self.seen.final_embeddings(party)
+            if party in context.annotators or embeddings is None:
                 continue
-            raw, own = scene.columns(party), standardised(embeddings)
+            raw, own = context.columns(party), standardised(embeddings)
             views = [own, np.concatenate([own, raw], 1), raw]
-            for known in scene.budget.known_labels:
-                if sizes.min() < known + 1 or (labels >= 0).sum() < known * scene.classes + LEFT:
-                    scene.facts.append(
+            for known in context.budget.known_labels:
+                left = (labels >= 0).sum() - known * classes
+                if sizes.min() < known + 1 or left < FEWEST_ROWS:
+                    context.facts.append(
                         f"{self.name}: {known} examples of each class are too many for {party}'s "
                         f"rows; the smallest class has {sizes.min()}"
                     )
                     continue
-                found.append(self._finding(scene, party, known, views, [raw]))
+                draws = [
+                    _guesses(context, known, views, raw, context.rng(f"bottom {known} {repeat}"))
+                    for repeat in range(context.budget.repeats)
+                ]
+                found.append(
+                    self.finding(
+                        party,
+                        "its trained bottom",
+                        " + ".join(context.annotators),
+                        "labels",
+                        context.label_metric,
+                        _paired(draws, context.rng(f"bootstrap {party} {known}")),
+                        known=known * classes,
+                        rows=len(draws[0][0]),
+                    )
+                )
         if not found:
             raise NotApplicable(
                 "only parties with labels have a bottom, or a class has fewer rows than examples"
             )
         return found
 
-    def _finding(
-        self,
-        scene: Scene,
-        party: str,
-        known: int,
-        views: list[np.ndarray],
-        without: list[np.ndarray],
-    ) -> Finding:
-        labels, classes = scene.labels, scene.classes
-        pairs = []
-        for repeat in range(scene.budget.repeats):
-            rng = scene.rng(f"bottom {known} {repeat}")
-            examples = draw_examples(labels, known, classes, rng)
-            others = rng.permutation(np.setdiff1d(np.flatnonzero(labels >= 0), examples))
-            others = others[: scene.budget.most_rows]
-            answers = np.eye(classes)[labels[examples]]
-            attack = Guesser(views, examples).guess(answers, others)
-            guess = Guesser(without, examples).guess(answers, others)
-            pairs.append((labels[others], attack, guess))
-        told = paired(pairs, scene.rng(f"bootstrap {party} {known}"))
-        return Finding(
-            attack=self.name,
-            role=party,
-            from_="its trained bottom",
-            about=scene.whose,
-            what="labels",
-            metric="AUC" if classes == 2 else "balanced accuracy",
-            known=known * classes,
-            rows=len(pairs[0][0]),
-            paper=PAPER,
-            mend=MEND,
-            **told,
-        )
+
+def _guesses(
+    context: Context,
+    known: int,
+    views: list[np.ndarray],
+    raw: np.ndarray,
+    rng: np.random.Generator,
+) -> Guesses:
+    """With so many examples of every class, drawn at random."""
+    labels = context.labels
+    examples = draw_examples(labels, known, context.classes, rng)
+    others = rng.permutation(np.setdiff1d(np.flatnonzero(labels >= 0), examples))
+    others = others[: context.budget.most_rows]
+    answers = np.eye(context.classes)[labels[examples]]
+    attack, guess = (guessed(each, examples, answers, others) for each in (views, [raw]))
+    return labels[others], attack, guess
 
 
 def draw_examples(
@@ -112,36 +103,19 @@ def draw_examples(
     return np.concatenate(drawn)
 
 
-def paired(
-    pairs: list[tuple[np.ndarray, np.ndarray, np.ndarray]], rng: np.random.Generator
-) -> dict[str, float]:
-    """Mean scores of attack and guess over draws of examples, and intervals of both together.
+def _paired(draws: list[Guesses], rng: np.random.Generator) -> Scores:
+    """Mean scores over draws of examples; a bootstrap draw takes these anew, and rows of each."""
 
-    A bootstrap draw takes draws of examples anew, and the rows of each: (truth, attack, guess).
-    """
-    points = np.array(
-        [[label_score(t, attack), label_score(t, guess)] for t, attack, guess in pairs]
-    )
+    def both(truth: np.ndarray, attack: np.ndarray, guess: np.ndarray) -> list[float]:
+        return [label_score(truth, attack), label_score(truth, guess)]
+
     drawn = []
-    for _ in range(DRAWS):
+    for _ in range(BOOTSTRAP_DRAWS):
         some = []
-        for at in rng.integers(len(pairs), size=len(pairs)):
-            truth, attack, guess = pairs[at]
-            rows = rng.integers(len(truth), size=len(truth))
-            some.append(
-                [label_score(truth[rows], attack[rows]), label_score(truth[rows], guess[rows])]
-            )
+        for at in rng.integers(len(draws), size=len(draws)):
+            n = len(draws[at][0])
+            rows = rng.integers(n, size=n)
+            some.append(both(*(each[rows] for each in draws[at])))
         drawn.append(np.mean(some, axis=0))
-    scores, guesses = np.array(drawn).T
-    low, high = np.percentile(scores, [2.5, 97.5])
-    gain_low, gain_high = np.percentile(scores - guesses, [2.5, 97.5])
-    score, guess = points.mean(0)
-    return {
-        "score": float(score),
-        "low": float(low),
-        "high": float(high),
-        "guess": float(guess),
-        "gain": float(score - guess),
-        "gain_low": float(gain_low),
-        "gain_high": float(gain_high),
-    }
+    points = np.mean([both(*each) for each in draws], axis=0)
+    return Scores.paired([float(each) for each in points], np.array(drawn))

@@ -11,88 +11,118 @@ it. The level without messages is what the same matching gives for shuffled labe
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 from sklearn.cluster import KMeans
 
+from fedmend.audit.context import FEWEST_ROWS, Attack, Context, NotApplicable
+from fedmend.audit.learner import (
+    Scores,
+    balanced_accuracy,
+    best_matching,
+    bootstrap,
+    label_score,
+    one_score_auc,
+)
+from fedmend.audit.recorder import WEIGHTED_SUMS
 from fedmend.audit.result import Finding
-from fedmend.audit.scene import NotApplicable, Scene
-from fedmend.audit.scores import balanced_accuracy, best_matching, bootstrap, label_score
-from fedmend.audit.sightings import WEIGHTED_SUMS, Sightings
-from fedmend.audit.tap import Heard
-from fedmend.learn.metrics import auc
 
 __all__ = ["LabelsFromGradients"]
 
-PAPER = "Li et al., ICLR 2022"
-MEND = (
-    "labels told through randomised response (label_dp) bound it; or the label party refuses "
-    "'gradient' in its policy. 16-bit values and fewer epochs do not help, a narrow embedding only "
-    "where there are many classes"
-)
 STARTS = 8
 SHUFFLES = 50
-FEWEST = 20
 
 
-class LabelsFromGradients:
+class LabelsFromGradients(Attack):
     """Runs at every party that gradients come down to."""
 
     name = "labels from gradients"
+    paper = "Li et al., ICLR 2022"
+    mend = (
+        "labels told through randomised response (label_dp) bound it; or the label party refuses "
+        "'gradient' in its policy. 16-bit values and fewer epochs do not help, a narrow embedding "
+        "only where there are many classes"
+    )
 
-    def __init__(self, sightings: Sightings) -> None:
-        self.sightings = sightings
-
-    def hear(self, heard: Heard) -> None:
-        """The sightings hear for it."""
-
-    def run(self, scene: Scene) -> list[Finding]:
-        if not self.sightings.gradients:
+    def run(self, context: Context) -> list[Finding]:
+        if not self.seen.gradients:
             raise NotApplicable("no gradient came down to a party")
-        labels, found = scene.labels, []
-        for (party, channel), looks in self.sightings.gradients.items():
-            if [party] == scene.labellers:
+        found: list[Finding] = []
+        for (party, channel), looks in self.seen.gradients.items():
+            if party == context.label_party:
                 continue
-            how = "gradients of sums" if channel == WEIGHTED_SUMS else "gradients"
-            units, counts = self.sightings.stacked(looks, unit=True)
-            rows = np.flatnonzero((counts > 0) & (labels >= 0))
-            if len(rows) < FEWEST:
-                raise NotApplicable(f"{len(rows)} labelled rows had gradients, {FEWEST} are needed")
-            truth, rng = labels[rows], scene.rng(f"gradients {party} {channel}")
-            told = f"{how} ({counts[rows].max()} looks"
-            guesses = self._directions(units[rows], scene.classes, truth, rng)
-            found.append(_finding(scene, party, f"{told}, direction)", rows, guesses, rng))
-            if scene.classes == 2:
-                lengths, _ = self.sightings.stacked(looks)
-                scores = _relative_lengths(lengths[rows], counts[rows])
-                rarer = int(np.bincount(truth, minlength=2).argmin())
-                sided = scores if rarer == 1 else -scores
-                found.append(
-                    _finding(scene, party, f"{told}, norm)", rows, sided, rng, matched=False)
+            units, counts = self.seen.stacked(looks, unit=True)
+            rows = np.flatnonzero((counts > 0) & (context.labels >= 0))
+            if len(rows) < FEWEST_ROWS:
+                raise NotApplicable(
+                    f"{len(rows)} labelled rows had gradients, {FEWEST_ROWS} are needed"
                 )
-        if found and len(scene.labellers) == 1:
-            for party in dict.fromkeys(each.role for each in found):
-                scene.facts.append(f"{self.name}: {self._relayed(party)}")
+            lengths = _relative_lengths(self.seen.stacked(looks)[0][rows], counts[rows])
+            how = "gradients of sums" if channel == WEIGHTED_SUMS else "gradients"
+            how = f"{how} ({counts[rows].max()} looks"
+            rng = context.rng(f"gradients {party} {channel}")
+            for word, scores in _scored(context, party, rows, units[rows], lengths, rng):
+                found.append(
+                    self.finding(
+                        party,
+                        f"{how}, {word})",
+                        " + ".join(context.annotators),
+                        "labels",
+                        context.label_metric,
+                        scores,
+                        rows=len(rows),
+                    )
+                )
         if not found:
             raise NotApplicable("gradients came down only to parties that have the labels")
+        if context.label_party is not None:
+            for party in dict.fromkeys(each.role for each in found):
+                context.facts.append(f"{self.name}: {self._relayed(party)}")
         return found
 
     def _relayed(self, party: str) -> str:
-        if self.sightings.sealed(party):
+        if self.seen.sealed(party):
             return f"those of {party} were sealed: the coordinator passed them on unread"
         return (
             f"the coordinator relays those of {party}, and can do the same; "
             "seal=True keeps them from it"
         )
 
-    @staticmethod
-    def _directions(
-        units: np.ndarray, classes: int, truth: np.ndarray, rng: np.random.Generator
-    ) -> np.ndarray:
-        """A number a row for two classes, the matched class for more."""
-        if classes == 2:
-            scores = units @ leading_axis(units)
-            return scores if _two_class_auc(truth, scores) >= 0.5 else -scores
-        return clustered(units, classes, rng)
+
+def _scored(
+    context: Context,
+    party: str,
+    rows: np.ndarray,
+    units: np.ndarray,
+    lengths: np.ndarray,
+    rng: np.random.Generator,
+) -> Iterator[tuple[str, Scores]]:
+    """By direction and, for two classes, by norm; beside what the party knows by its own votes."""
+    truth, classes, own = context.labels[rows], context.classes, 0.0
+    if party in context.annotators:
+        likelihood = np.eye(classes + 1)[context.votes(party)[rows]][:, :classes]
+        own = label_score(truth, likelihood)
+    if classes > 2:
+        clusters = clustered(units, classes, rng)
+
+        def matched(truth: np.ndarray) -> np.ndarray:
+            return best_matching(truth, clusters, classes)[clusters]
+
+        score = bootstrap(balanced_accuracy, truth, matched(truth), rng=rng)
+        shuffled = [rng.permutation(truth) for _ in range(SHUFFLES)]
+        guess = np.mean([balanced_accuracy(each, matched(each)) for each in shuffled])
+        yield "direction", Scores.beside(score, max(float(guess), own))
+        return
+    along = units @ leading_axis(units)
+    along = along if one_score_auc(truth, along) >= 0.5 else -along
+    score = bootstrap(one_score_auc, truth, along, rng=rng)
+    shuffled = [one_score_auc(rng.permutation(truth), along) for _ in range(SHUFFLES)]
+    guess = np.mean([max(each, 1 - each) for each in shuffled])
+    yield "direction", Scores.beside(score, max(float(guess), own))
+    rarer = int(np.bincount(truth, minlength=2).argmin())
+    score = bootstrap(one_score_auc, truth, lengths if rarer == 1 else -lengths, rng=rng)
+    yield "norm", Scores.beside(score, max(0.5, own))
 
 
 def leading_axis(units: np.ndarray) -> np.ndarray:
@@ -121,64 +151,3 @@ def _relative_lengths(stacked: np.ndarray, counts: np.ndarray) -> np.ndarray:
         typical = float(np.median(lengths[some, at])) or 1.0
         total[some] += lengths[some, at] / typical
     return total / np.maximum(1, counts)
-
-
-def _two_class_auc(truth: np.ndarray, scores: np.ndarray) -> float:
-    return auc(truth, np.stack([-scores, scores], 1))
-
-
-def _own_votes(scene: Scene, party: str, rows: np.ndarray) -> float:
-    """How well a party that is one of several labellers knows their labels by its own."""
-    if party not in scene.labellers:
-        return 0.0
-    votes = scene.votes(party)[rows]
-    return label_score(scene.labels[rows], np.eye(scene.classes + 1)[votes][:, : scene.classes])
-
-
-def _finding(
-    scene: Scene,
-    party: str,
-    from_: str,
-    rows: np.ndarray,
-    guesses: np.ndarray,
-    rng: np.random.Generator,
-    *,
-    matched: bool = True,
-) -> Finding:
-    """guesses: a score a row for two classes, a cluster a row for more."""
-    truth, classes = scene.labels[rows], scene.classes
-    if classes == 2:
-        score = bootstrap(_two_class_auc, truth, guesses, rng=rng)
-        shuffled = [_two_class_auc(rng.permutation(truth), guesses) for _ in range(SHUFFLES)]
-        guess = float(np.mean([max(each, 1 - each) for each in shuffled])) if matched else 0.5
-    else:
-        score = bootstrap(
-            balanced_accuracy, truth, best_matching(truth, guesses, classes)[guesses], rng=rng
-        )
-        shuffled = []
-        for _ in range(SHUFFLES):
-            other = rng.permutation(truth)
-            match = best_matching(other, guesses, classes)[guesses]
-            shuffled.append(balanced_accuracy(other, match))
-        guess = float(np.mean(shuffled))
-    point, low, high = score
-    guess = max(guess, _own_votes(scene, party, rows))
-    return Finding(
-        attack=LabelsFromGradients.name,
-        role=party,
-        from_=from_,
-        about=scene.whose,
-        what="labels",
-        metric="AUC" if classes == 2 else "balanced accuracy",
-        score=point,
-        low=low,
-        high=high,
-        guess=guess,
-        gain=point - guess,
-        gain_low=low - guess,
-        gain_high=high - guess,
-        known=0,
-        rows=len(truth),
-        paper=PAPER,
-        mend=MEND,
-    )

@@ -19,51 +19,47 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedmend.audit.context import FEWEST_ROWS, Attack, Context, NotApplicable
+from fedmend.audit.learner import Scores, bootstrap, one_score_auc
+from fedmend.audit.recorder import Observations, Observed
 from fedmend.audit.result import Finding
-from fedmend.audit.scene import NotApplicable, Scene
-from fedmend.audit.scores import bootstrap
-from fedmend.audit.sightings import Sightings
-from fedmend.audit.tap import Heard
 from fedmend.data.table import Table
 from fedmend.federation import COORDINATOR
-from fedmend.federation.engines.local import LocalEngine
-from fedmend.learn.metrics import auc
 from fedmend.methods.horizontal.encoding import pool_of
 from fedmend.methods.horizontal.rounds import Trainer
 
-__all__ = ["Membership", "advantage"]
-
-PAPER = "Yeom et al., CSF 2018"
-MEND = (
-    'secure = "masks" or "he" keeps single updates from the coordinator; what the common model '
-    "tells falls with the number of rows a party has"
-)
-FEWEST = 20
+__all__ = ["Membership"]
 
 
-class Membership:
+class Membership(Attack):
     """Hears the weights that parties are sent and send back."""
 
     name = "membership from weights"
+    paper = "Yeom et al., CSF 2018"
+    mend = (
+        'secure = "masks" or "he" keeps single updates from the coordinator; what the common model '
+        "tells falls with the number of rows a party has"
+    )
 
-    def __init__(self, sightings: Sightings) -> None:
+    def __init__(self, seen: Observations) -> None:
+        super().__init__(seen)
         self.updates: dict[str, deque[tuple[Tensor, Tensor]]] = defaultdict(
-            lambda: deque(maxlen=sightings.most)
+            lambda: deque(maxlen=seen.most)
         )
         self.hidden = 0
 
-    def hear(self, heard: Heard) -> None:
-        if heard.method == "train_round":
-            before, after = heard.given["weights"], heard.answer["weights"]
-            self.updates[heard.party].append((before.detach().clone(), after.detach().clone()))
-        elif heard.method == "train_hidden":
+    def hear(self, call: Observed) -> None:
+        if call.method == "train_round":
+            before, after = call.given["weights"], call.answer["weights"]
+            self.updates[call.party].append((before.detach().clone(), after.detach().clone()))
+        elif call.method == "train_hidden":
             self.hidden += 1
 
-    def run(self, scene: Scene) -> list[Finding]:
-        if not scene.model.horizontal:
+    def run(self, context: Context) -> list[Finding]:
+        if not context.model.horizontal:
             raise NotApplicable("the method trains no common model in rounds")
-        clients = scene.model.clients_
-        losses = _Losses(scene, clients)
+        clients = context.model.clients_
+        losses = _Losses(context, clients)
         if not losses.others:
             raise NotApplicable(
                 "no party has a test table with labels: rows that were not trained on are needed"
@@ -72,17 +68,17 @@ class Membership:
         inside = np.concatenate([-losses.of(table, final) for table in losses.members.values()])
         outside = np.concatenate([-losses.of(table, final) for table in losses.others])
         everybody = " + ".join(losses.members)
-        if min(len(inside), len(outside)) < FEWEST:
+        if min(len(inside), len(outside)) < FEWEST_ROWS:
             raise NotApplicable(
                 f"{len(inside)} labelled rows were trained on, beside {len(outside)} test rows; "
-                f"{FEWEST} of each are needed"
+                f"{FEWEST_ROWS} of each are needed"
             )
-        found = [_finding(scene, "anybody", "the common model", everybody, inside, outside)]
+        found = [self._told(context, "anybody", "the common model", everybody, inside, outside)]
         for party, rounds in self.updates.items():
             members = losses.members.get(party)
-            if members is None or len(members) < FEWEST:
+            if members is None or len(members) < FEWEST_ROWS:
                 few = 0 if members is None else len(members)
-                scene.facts.append(
+                context.facts.append(
                     f"{self.name}: {party} has {few} labelled rows, too few to say how surely its "
                     "updates tell them"
                 )
@@ -92,45 +88,28 @@ class Membership:
                 for tables in ([members], losses.others)
             )
             told = f"its updates ({len(rounds)} rounds)"
-            found.append(_finding(scene, COORDINATOR, told, party, inside, outside))
+            found.append(self._told(context, COORDINATOR, told, party, inside, outside))
         if self.hidden and not self.updates:
-            scene.facts.append(
+            context.facts.append(
                 f"{self.name}: no party's own update crossed ({self.hidden:,} were averaged "
                 "securely), so there is none to attack"
             )
         return found
 
-
-def _finding(
-    scene: Scene, role: str, from_: str, about: str, inside: np.ndarray, outside: np.ndarray
-) -> Finding:
-    rng = scene.rng(f"membership {from_} {about}")
-    member = np.repeat([1, 0], [len(inside), len(outside)])
-    point, low, high = bootstrap(advantage, member, np.concatenate([inside, outside]), rng=rng)
-    return Finding(
-        attack=Membership.name,
-        role=role,
-        from_=from_,
-        about=about,
-        what="training rows",
-        metric="AUC",
-        score=point,
-        low=low,
-        high=high,
-        guess=0.5,
-        gain=point - 0.5,
-        gain_low=low - 0.5,
-        gain_high=high - 0.5,
-        known=0,
-        rows=len(member),
-        paper=PAPER,
-        mend=MEND,
-    )
-
-
-def advantage(member: np.ndarray, score: np.ndarray) -> float:
-    """AUC of a score that should be higher for members."""
-    return auc(member, np.stack([-score, score], 1))
+    def _told(
+        self,
+        context: Context,
+        role: str,
+        from_: str,
+        about: str,
+        inside: np.ndarray,
+        outside: np.ndarray,
+    ) -> Finding:
+        rng = context.rng(f"membership {from_} {about}")
+        member = np.repeat([1, 0], [len(inside), len(outside)])
+        score = bootstrap(one_score_auc, member, np.concatenate([inside, outside]), rng=rng)
+        scores = Scores.beside(score, 0.5)
+        return self.finding(role, from_, about, "training rows", "AUC", scores, rows=len(member))
 
 
 def _drop(losses: _Losses, tables: list[Table], before: Tensor, after: Tensor) -> np.ndarray:
@@ -144,22 +123,20 @@ class _Losses:
     members: by party the rows it trained on. others: tables of rows that nobody trained on.
     """
 
-    def __init__(self, scene: Scene, clients: Any) -> None:
-        engine = scene.fed.engine
-        assert isinstance(engine, LocalEngine)
+    def __init__(self, context: Context, clients: Any) -> None:
         self._common = clients.common
         self._trainer = Trainer(
             clients.net, clients.method, clients.settings, torch.device("cpu"), capture=False
         )
-        most = scene.budget.most_rows
+        most = context.budget.most_rows
         self.members: dict[str, Table] = {}
         self.others: list[Table] = []
-        for name in scene.fed.names:
-            tables = engine.site(name).tables
-            train = _labelled(tables[scene.fed.dataset], most, scene.rng(f"members {name}"))
+        for name in context.fed.names:
+            tables = context.site(name).tables
+            train = _labelled(tables[context.fed.dataset], most, context.rng(f"members {name}"))
             if len(train):
                 self.members[name] = train
-            if "test" in tables and len(test := _labelled(tables["test"], most, scene.rng(name))):
+            if "test" in tables and len(test := _labelled(tables["test"], most, context.rng(name))):
                 self.others.append(test)
 
     def of(self, table: Table, weights: Tensor) -> np.ndarray:

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from fedmend._files import write_whole
-from fedmend.audit.kept import keep_audit
-from fedmend.audit.result import AuditReport
+from fedmend._json import write_json
+from fedmend.audit.result import AUDIT_FILE, AuditReport
 from fedmend.report.one_file import style, templates
 from fedmend.report.page import write_report
 from fedmend.report.record import RECORD_FILE
@@ -23,7 +23,8 @@ def write_audit(folder: str | Path, title: str, reports: Sequence[AuditReport]) 
     Returns what was written.
     """
     folder = Path(folder)
-    stored = keep_audit(folder, title, reports)
+    content = {"title": title, "reports": [each.to_dict() for each in reports]}
+    stored = write_json(folder / AUDIT_FILE, content)
     if (folder / RECORD_FILE).is_file():
         return [stored, write_report(folder)]
     text = (

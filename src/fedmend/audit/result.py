@@ -10,13 +10,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedmend._json import plain, write_json
+from fedmend.errors import DataError
 
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["AuditReport", "Finding", "Reading"]
+__all__ = ["AUDIT_FILE", "AuditReport", "Finding", "Reading", "read_audit"]
 
-STRONG, SOME = 0.5, 0.1
+AUDIT_FILE = "audit.json"
+
+STRONG_SHARE, SOME_SHARE = 0.5, 0.1
 """From which share of what there was to find, beyond the guess, a leak is called so."""
 
 GRADES = ("strong", "some", "little", "not shown")
@@ -58,7 +61,7 @@ class Finding:
             return "not shown"
         left = 1.0 - self.guess
         share = self.gain / left if left > 0 else 0.0
-        return "strong" if share >= STRONG else "some" if share >= SOME else "little"
+        return "strong" if share >= STRONG_SHARE else "some" if share >= SOME_SHARE else "little"
 
     @property
     def words(self) -> str:
@@ -286,3 +289,17 @@ def _number(key: str, value: Any) -> Any:
     """JSON has no NaN."""
     numbers = ("score", "low", "high", "guess", "gain", "gain_low", "gain_high")
     return float("nan") if key in numbers and value is None else value
+
+
+def read_audit(folder: str | Path) -> list[AuditReport]:
+    """The reports that a folder holds; none where there are none."""
+    path = Path(folder) / AUDIT_FILE
+    if not path.is_file():
+        return []
+    try:
+        stored = json.loads(path.read_text(encoding="utf-8"))
+        return [AuditReport.from_dict(each) for each in stored["reports"]]
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+        raise DataError(
+            f"{path} is no audit: {error}", mend="remove it, and audit again"
+        ) from error

@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from fedmend._parameters import Parameters
+from fedmend._parameters import Parameters, Rules, at_least, parameters, wrong_values
 from fedmend._suggest import did_you_mean
 from fedmend.audit.columns_from_embeddings import ColumnsFromEmbeddings
 from fedmend.audit.columns_from_products import ColumnsFromProducts
+from fedmend.audit.context import Attack, Context, NotApplicable
 from fedmend.audit.known_weights import KnownWeights
 from fedmend.audit.labels_from_bottom import LabelsFromBottom
 from fedmend.audit.labels_from_gradients import LabelsFromGradients
 from fedmend.audit.membership import Membership
+from fedmend.audit.recorder import Observations, Observed, rehearsal
 from fedmend.audit.result import AuditReport
-from fedmend.audit.scene import Attack, Budget, NotApplicable, Scene
-from fedmend.audit.sightings import Sightings
 from fedmend.audit.statement import statement
-from fedmend.audit.tap import Heard, rehearsal
 from fedmend.audit.votes_from_sums import VotesFromSums
 from fedmend.errors import ConfigError
 from fedmend.federation import Federation, require_federation
@@ -28,7 +27,7 @@ from fedmend.split.training import Progress
 
 __all__ = ["ATTACKS", "Audit"]
 
-ATTACKS: dict[str, Callable[[Sightings], Attack]] = {
+ATTACKS: dict[str, type[Attack]] = {
     "gradients": LabelsFromGradients,
     "bottom": LabelsFromBottom,
     "embeddings": ColumnsFromEmbeddings,
@@ -39,7 +38,16 @@ ATTACKS: dict[str, Callable[[Sightings], Attack]] = {
 }
 """The attacks by the names they are asked for with."""
 
+_RULES: Rules = {
+    "looks": at_least(1),
+    "known_rows": at_least(20),
+    "repeats": at_least(1),
+    "most_rows": at_least(50),
+    "known_labels": ("numbers from 2 on", lambda value: bool(value) and min(value) >= 2),
+}
 
+
+@parameters
 class Audit(Parameters):
     """Measures what curious roles can infer from what a method shows them.
 
@@ -58,24 +66,13 @@ class Audit(Parameters):
     label_dp lets it know.
     """
 
-    def __init__(
-        self,
-        *,
-        looks: int = 10,
-        known_labels: Sequence[int] = (10, 40),
-        known_rows: int = 200,
-        repeats: int = 5,
-        most_rows: int = 3000,
-        attacks: Sequence[str] | None = None,
-        seed: int = 0,
-    ) -> None:
-        self.looks = looks
-        self.known_labels = known_labels
-        self.known_rows = known_rows
-        self.repeats = repeats
-        self.most_rows = most_rows
-        self.attacks = attacks
-        self.seed = seed
+    looks: int = 10
+    known_labels: Sequence[int] = (10, 40)
+    known_rows: int = 200
+    repeats: int = 5
+    most_rows: int = 3000
+    attacks: Sequence[str] | None = None
+    seed: int = 0
 
     def run(
         self,
@@ -121,66 +118,50 @@ class Audit(Parameters):
     def _audit(self, fed: Federation, method: Any, progress: Progress | None) -> AuditReport:
         began = time.perf_counter()
         attacks: list[Attack] = []
-        sightings = Sightings(fed.dataset, 0, self.looks)
+        seen = Observations(fed.dataset, 0, self.looks)
 
-        def hear(heard: Heard) -> None:
-            sightings.hear(heard)
+        def hear(call: Observed) -> None:
+            seen.hear(call)
             for attack in attacks:
-                attack.hear(heard)
+                attack.hear(call)
 
         copy = rehearsal(fed, [hear])
         if not copy.is_aligned and not method.horizontal:
             align(copy)
-        sightings.aligned = copy.alignment.aligned if copy.is_aligned else 0
-        attacks += [ATTACKS[name](sightings) for name in self.attacks or ATTACKS]
+        seen.aligned = copy.alignment.aligned if copy.is_aligned else 0
+        attacks += [ATTACKS[name](seen) for name in self.attacks or ATTACKS]
         facts = _audible(method)
         model = method.fit(copy, progress=progress)
         entries = copy.ledger.entries()
-        sightings.training = False
+        seen.training = False
         if model.predicts and not model.horizontal:
             model.predict(copy)
         report = AuditReport(
             method=type(method).__name__,
             params=method.get_params(),
             parties=list(fed.names),
-            rows=sightings.aligned or sum(each["rows"] for each in copy.roster.values()),
-            readings=statement(entries, rows=sightings.aligned or None),
+            rows=seen.aligned or sum(each["rows"] for each in copy.roster.values()),
+            readings=statement(entries, rows=seen.aligned or None),
+            facts=facts,
         )
-        scene = Scene(copy, model, self._budget(), self.seed, facts)
+        context = Context(copy, model, self, report.facts)
         for number, attack in enumerate(attacks):
             if progress is not None:
                 progress(f"attack: {attack.name}", number, len(attacks), {})
             try:
-                report.findings += attack.run(scene)
+                report.findings += attack.run(context)
             except NotApplicable as why:
                 report.left_out[attack.name] = str(why)
-        report.facts = scene.facts
-        if sightings.unread:
-            calls = ", ".join(sorted(sightings.unread))
+        if seen.unread:
+            calls = ", ".join(sorted(seen.unread))
             report.facts.append(f"no attack looked at what crossed by {calls}")
         report.scores, report.scored_on = _scores(model, copy)
         report.seconds = time.perf_counter() - began
         return report
 
-    # ------------------------------------------------------------------ settings
-
-    def _budget(self) -> Budget:
-        return Budget(
-            self.looks, tuple(self.known_labels), self.known_rows, self.repeats, self.most_rows
-        )
-
     def _check(self) -> None:
         self.require_types()
-        problems = [
-            f"{name} must be at least {least}, got {getattr(self, name)}"
-            for name, least in (("looks", 1), ("known_rows", 20), ("repeats", 1), ("most_rows", 50))
-            if getattr(self, name) < least
-        ]
-        if not self.known_labels or min(self.known_labels) < 2:
-            problems.append(
-                f"known_labels must be numbers from 2 on, got {tuple(self.known_labels)}"
-            )
-        problems += [
+        problems = wrong_values(self, _RULES) + [
             f"attacks: {name!r} is not one: {did_you_mean(name, ATTACKS)}"
             for name in self.attacks or ()
             if name not in ATTACKS

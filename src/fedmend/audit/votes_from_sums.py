@@ -12,26 +12,20 @@ from __future__ import annotations
 import itertools
 from collections import defaultdict
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
+from fedmend.audit.context import Attack, Context, NotApplicable
+from fedmend.audit.learner import Scores, bootstrap
+from fedmend.audit.recorder import Observations, Observed
 from fedmend.audit.result import Finding
-from fedmend.audit.scene import NotApplicable, Scene
-from fedmend.audit.scores import bootstrap
-from fedmend.audit.tap import Heard
 from fedmend.federation import COORDINATOR
 from fedmend.methods.annotators.worker import LOG_FLOOR, EvidenceForm
 from fedmend.secure.sums import SumForm, ring_of, total_of
 
 __all__ = ["VotesFromSums"]
 
-PAPER = "InC's sums; docs/inc.md"
-MEND = (
-    "label_dp tells every label through randomised response; share_expertise=False keeps T at the "
-    "parties; more labellers make fewer rows unanimous"
-)
-MOST_PATTERNS = 4096
+MAX_PATTERNS = 4096
 NOBODY = -1
 
 
@@ -55,75 +49,83 @@ class _Round:
         return shifted.astype(np.int64) + count * self.form.low
 
 
-class VotesFromSums:
+class VotesFromSums(Attack):
     """Hears masked sums and what the parties tell of their T."""
 
     name = "votes from sums"
+    paper = "InC's sums; docs/inc.md"
+    mend = (
+        "label_dp tells every label through randomised response; share_expertise=False keeps T at "
+        "the parties; more annotators make fewer rows unanimous"
+    )
 
-    def __init__(self, *_: Any) -> None:
+    def __init__(self, seen: Observations) -> None:
+        super().__init__(seen)
         self.expertise: dict[str, np.ndarray] = {}
         self._rounds: dict[int, _Round] = {}
         self._last: dict[str, _Round] = {}
 
-    def hear(self, heard: Heard) -> None:
-        if heard.worker != "LabelWorker":
+    def hear(self, call: Observed) -> None:
+        if call.worker != "LabelWorker":
             return
-        if heard.method == "prepare_round":
-            given = heard.given
+        if call.method == "prepare_round":
+            given = call.given
             fresh = _Round(given["name"], SumForm.from_wire(given["form"]), tuple(given["parties"]))
             current = self._rounds.setdefault(given["number"], fresh)
             self._last[current.name] = current
-        elif heard.method == "masked":
-            answer = np.array(heard.answer)
-            self._rounds[heard.given["number"]].messages[heard.party] = answer
+        elif call.method == "masked":
+            answer = np.array(call.answer)
+            self._rounds[call.given["number"]].messages[call.party] = answer
             # Sums that were followed by another of their name are not looked at.
             kept = {id(each) for each in self._last.values()}
             self._rounds = {n: each for n, each in self._rounds.items() if id(each) in kept}
-        elif heard.method == "open_own_mask":
-            self._rounds[heard.given["number"]].seeds[heard.party] = bytes(heard.answer)
-        elif heard.method == "expertise":
-            self.expertise[heard.party] = np.array(heard.answer)
+        elif call.method == "open_own_mask":
+            self._rounds[call.given["number"]].seeds[call.party] = bytes(call.answer)
+        elif call.method == "expertise":
+            self.expertise[call.party] = np.array(call.answer)
 
     # ------------------------------------------------------------------ the attack
 
-    def run(self, scene: Scene) -> list[Finding]:
+    def run(self, context: Context) -> list[Finding]:
         last = self._last.get("votes")
         total = None if last is None else last.total()
         if last is None or total is None:
             raise NotApplicable("no votes of several parties were summed under masks")
-        parties, classes = list(last.parties), scene.classes
+        parties, classes = list(last.parties), context.classes
         counts = total.reshape(-1, classes)
-        votes = np.stack([scene.votes(party) for party in parties], 1)
+        votes = np.stack([context.votes(party) for party in parties], 1)
         unanimous = counts.max(1) == len(parties)
         given = votes >= 0
         share = float((unanimous[:, None] & given).sum() / max(1, given.sum()))
-        scene.facts.append(
+        context.facts.append(
             f"sums of votes: {share:.1%} of the {given.sum():,} votes stand on rows where all "
             f"{len(parties)} parties agree, and are told outright"
         )
         likely = np.repeat(counts.argmax(1)[:, None], len(parties), 1)
-        found = [self._finding(scene, parties, votes, likely, "sums of votes")]
-        patterns = self._patterns(scene, parties, counts)
+        found = [self._told(context, parties, votes, likely, "sums of votes")]
+        patterns = self._patterns(context, parties, counts)
         if patterns is not None:
             found.append(
-                self._finding(scene, parties, votes, patterns, "sums of votes and evidence, and T")
+                self._told(context, parties, votes, patterns, "sums of votes and evidence, and T")
             )
         return found
 
-    def _patterns(self, scene: Scene, parties: list[str], counts: np.ndarray) -> np.ndarray | None:
+    def _patterns(
+        self, context: Context, parties: list[str], counts: np.ndarray
+    ) -> np.ndarray | None:
         """By row the pattern of votes that the sums of evidence fit best. **Shape** [n, K]"""
         last, classes = self._last.get("evidence"), counts.shape[1]
         total = None if last is None else last.total()
         absent = [party for party in parties if party not in self.expertise]
-        if total is None or (classes + 1) ** len(parties) > MOST_PATTERNS:
+        if total is None or (classes + 1) ** len(parties) > MAX_PATTERNS:
             return None
         if absent:
-            scene.facts.append(
+            context.facts.append(
                 f"{', '.join(absent)} told no T: patterns of votes have one value of evidence "
                 "each, but not the names of those who voted so"
             )
             return None
-        rule = str(scene.model.get_params().get("posterior", "product"))
+        rule = str(context.model.get_params().get("posterior", "product"))
         form = EvidenceForm.of(rule, len(parties))
         tables = [form.encode(_evidence(self.expertise[p], rule)).astype(np.int64) for p in parties]
         said = [*range(classes), NOBODY]
@@ -140,35 +142,21 @@ class VotesFromSums:
             found[rows] = patterns[fit[far.argmin(1)]]
         return found
 
-    def _finding(
-        self, scene: Scene, parties: list[str], votes: np.ndarray, told: np.ndarray, from_: str
+    def _told(
+        self, context: Context, parties: list[str], votes: np.ndarray, told: np.ndarray, from_: str
     ) -> Finding:
         commonest = [
-            np.bincount(column[column >= 0], minlength=scene.classes).argmax() for column in votes.T
+            np.bincount(column[column >= 0], minlength=context.classes).argmax()
+            for column in votes.T
         ]
         right = _shares(votes, told)
         guess = _shares(votes, np.tile(commonest, (len(votes), 1)))
-        rng = scene.rng(f"votes {from_}")
-        score, low, high = bootstrap(_mean, right, rng=rng)
-        gain, gain_low, gain_high = bootstrap(_mean, right - guess, rng=rng)
-        return Finding(
-            attack=self.name,
-            role=COORDINATOR,
-            from_=from_,
-            about=" + ".join(parties),
-            what="single votes",
-            metric="accuracy",
-            score=score,
-            low=low,
-            high=high,
-            guess=_mean(guess),
-            gain=gain,
-            gain_low=gain_low,
-            gain_high=gain_high,
-            known=0,
-            rows=len(votes),
-            paper=PAPER,
-            mend=MEND,
+        rng = context.rng(f"votes {from_}")
+        score, gain = (bootstrap(_mean, each, rng=rng) for each in (right, right - guess))
+        scores = Scores(*score, _mean(guess), *gain)
+        about = " + ".join(parties)
+        return self.finding(
+            COORDINATOR, from_, about, "single votes", "accuracy", scores, rows=len(votes)
         )
 
 

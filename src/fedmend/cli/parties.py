@@ -85,8 +85,8 @@ def confirm(
 
 def _confirm(file: PartyFile, kit: Path, *, yes: bool = False) -> None:
     """Have the party's people confirm what they have not seen yet; a no, or nobody, is an error."""
-    from fedmend.deploy.confirmed import confirm as remember
-    from fedmend.deploy.confirmed import unconfirmed
+    from fedmend.deploy.party_file import confirm as remember
+    from fedmend.deploy.party_file import unconfirmed
 
     fresh = unconfirmed(file)
     if fresh:
@@ -132,7 +132,7 @@ def start(kit: Kit, detach: Detach = False) -> None:
 @party_app.command()
 def status(kit: Kit) -> None:
     """Whether the party runs and is connected, and what happened last."""
-    from fedmend.deploy.consent import open_question
+    from fedmend.deploy.party_screen import open_question
     from fedmend.federation.engines.flare.events import EVENTS_FILE, read_events
 
     daemon = _daemon(kit, "party")
@@ -162,7 +162,7 @@ def stop(kit: Kit) -> None:
 @party_app.command()
 def allow(kit: Kit) -> None:
     """Say yes to the run that asks (approve = "ask")."""
-    from fedmend.deploy.consent import give_answer
+    from fedmend.deploy.party_screen import give_answer
 
     typer.echo(f"allowed: {give_answer(_daemon(kit, 'party').kit, True).words}")
 
@@ -170,7 +170,7 @@ def allow(kit: Kit) -> None:
 @party_app.command()
 def refuse(kit: Kit) -> None:
     """Say no to the run that asks (approve = "ask")."""
-    from fedmend.deploy.consent import give_answer
+    from fedmend.deploy.party_screen import give_answer
 
     typer.echo(f"refused: {give_answer(_daemon(kit, 'party').kit, False).words}")
 
@@ -178,12 +178,16 @@ def refuse(kit: Kit) -> None:
 @party_app.command()
 def keys(kit: Kit) -> None:
     """Show this party's public key, and those of its partners; make a lasting one if need be."""
-    from fedmend.deploy.party_file import load_party
-    from fedmend.deploy.party_keys import PARTNERS_FILE, is_encrypted, own_identity
+    from fedmend.deploy.party_file import (
+        PARTNERS_FILE,
+        is_encrypted,
+        load_party,
+        own_identity,
+    )
     from fedmend.secure.keys import KeyRing
 
     file = load_party(kit)
-    identity, path, new = own_identity(file.keys, file.at("."))
+    identity, path, new = own_identity(file)
     if new and is_encrypted(path):
         typer.echo(f"made {path}, encrypted; the password is needed whenever the party starts")
     elif new:
@@ -243,13 +247,13 @@ def server_start(kits: KitsFolder = Path("kits")) -> None:
 def server_status(kits: KitsFolder = Path("kits")) -> None:
     """Whether the server runs, and which parties are connected."""
     from fedmend.deploy.provision import Kits
-    from fedmend.federation.engines.flare.session import Reach, connected
+    from fedmend.federation.engines.flare.engine import connected
 
     daemon = _daemon(_server_kit(kits), "server")
     if daemon.running() is None:
         typer.echo("not running")
         raise typer.Exit(1)
-    there = connected(Reach(Kits(kits).admin, wait_seconds=10.0))
+    there = connected(Kits(kits).admin, 10.0)
     for party in Kits(kits).parties:
         typer.echo(f"{party}: {'connected' if party in there else 'not connected'}")
 

@@ -154,8 +154,7 @@ def _recorded(run: Path) -> str | None:
 
 def export_ledger(ledger: Path, out: Path, force: bool = False) -> str:
     """Write a party's ledger as a signed file; the fingerprint of the key that signed it."""
-    from fedmend.deploy.party_file import PARTY_FILE, load_party
-    from fedmend.deploy.party_keys import own_identity
+    from fedmend.deploy.party_file import PARTY_FILE, load_party, own_identity
 
     kit = ledger.resolve().parent.parent
     if not (kit / PARTY_FILE).is_file():
@@ -169,7 +168,7 @@ def export_ledger(ledger: Path, out: Path, force: bool = False) -> str:
     if chain.flaws:
         raise ConfigError(_flaws({str(ledger): chain}))
     file = load_party(kit)
-    identity, _, _ = own_identity(file.keys, file.at("."))
+    identity, _, _ = own_identity(file)
     content: dict[str, Any] = {
         "format": EXPORT_FORMAT,
         "fedmend": __version__,

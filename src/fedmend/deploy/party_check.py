@@ -10,22 +10,28 @@ import shutil
 import socket
 import ssl
 import warnings
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from fedmend._suggest import did_you_mean
 from fedmend._version import __version__
-from fedmend.deploy.certificates import SOON_DAYS
-from fedmend.deploy.confirmed import unconfirmed
-from fedmend.deploy.consent import party_of
-from fedmend.deploy.party_file import PartyFile, install_workers, load_party, read_new
-from fedmend.deploy.party_keys import PARTNERS_FILE
-from fedmend.deploy.processes import role_of, server_address
+from fedmend.deploy.party_file import (
+    PARTNERS_FILE,
+    PartyFile,
+    install_workers,
+    load_party,
+    read_new,
+    unconfirmed,
+)
+from fedmend.deploy.processes import role_of
+from fedmend.deploy.provision import SOON_DAYS
 from fedmend.errors import ConfigError, DataError, FedmendError, FedmendWarning
 from fedmend.federation import Policy, Worker
 from fedmend.federation.bound import EVERY_RUN, declared
+from fedmend.federation.engines.flare.kits import owner_of, server_of
 from fedmend.federation.labels import LabelRecords
 from fedmend.federation.site import RECORDS
 from fedmend.flow.config.references import password_notes
@@ -40,7 +46,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Check", "check_party"]
 
-LITTLE_SPACE = 1 << 30
+LITTLE_SPACE_BYTES = 1 << 30
 
 
 @dataclass(frozen=True)
@@ -56,11 +62,10 @@ def check_party(kit: Path, *, seconds: float = 5.0) -> list[Check]:
     """Look at everything a party needs; nothing is changed, nothing leaves."""
     role_of(kit)
     try:
-        party_of(kit), server_address(kit)
+        owner_of(kit), server_of(kit)
     except FedmendError as error:
         return [Check("kit", "problem", str(error))]
-    found = list(_versions())
-    found += _certificate(kit)
+    found = [_versions(), *_certificate(kit)]
     found.append(_reach(kit, seconds))
     try:
         file = load_party(kit)
@@ -74,15 +79,13 @@ def check_party(kit: Path, *, seconds: float = 5.0) -> list[Check]:
     return found
 
 
-def _versions() -> Iterator[Check]:
+def _versions() -> Check:
     try:
         import nvflare
-
-        yield Check("versions", "ok", f"fedmend {__version__}, nvflare {nvflare.__version__}")
     except ImportError:
-        yield Check(
-            "versions", "problem", "nvflare is not here. Mend: pip install 'fedmend[flare]'"
-        )
+        words = "nvflare is not here. Mend: pip install 'fedmend[flare]'"
+        return Check("versions", "problem", words)
+    return Check("versions", "ok", f"fedmend {__version__}, nvflare {nvflare.__version__}")
 
 
 # ---------------------------------------------------------------- certificate and clock
@@ -132,8 +135,8 @@ def _identity(kit: Path, own: Certificate, root: Certificate) -> Iterator[Check]
     form = (Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
     if key.public_bytes(*form) != own.public_key().public_bytes(*form):
         yield Check("certificate", "problem", "client.key belongs to another one. Mend: a new kit")
-    elif name != party_of(kit):
-        words = f"is for {name!r}, the kit for {party_of(kit)!r}. Mend: ask for a new kit"
+    elif name != owner_of(kit):
+        words = f"is for {name!r}, the kit for {owner_of(kit)!r}. Mend: ask for a new kit"
         yield Check("certificate", "problem", words)
     else:
         yield Check("certificate", "ok", f"of {name!r}, signed by this federation's authority")
@@ -161,7 +164,7 @@ def _dates(own: Certificate) -> Iterator[Check]:
 def _reach(kit: Path, seconds: float) -> Check:
     """A whole handshake with both certificates; the server's first bytes say it accepted ours."""
     startup = kit / "startup"
-    host, port = server_address(kit)
+    host, port = server_of(kit)
     try:
         context = ssl.create_default_context(cafile=str(startup / "rootCA.pem"))
         context.load_cert_chain(startup / "client.crt", startup / "client.key")
@@ -193,16 +196,16 @@ def _reach(kit: Path, seconds: float) -> Check:
 
 
 def _file(kit: Path, file: PartyFile) -> Iterator[Check]:
-    if file.name != party_of(kit):
-        words = f"name = {file.name!r}, but the kit is for {party_of(kit)!r}. Mend: name = "
-        yield Check("party.toml", "problem", words + repr(party_of(kit)))
+    owner = owner_of(kit)
+    if file.name != owner:
+        words = f"name = {file.name!r}, but the kit is for {owner!r}. Mend: name = {owner!r}"
+        yield Check("party.toml", "problem", words)
     else:
-        policy = file.policy.build()
-        yield Check("party.toml", "ok", f"lets out {', '.join(sorted(policy.may_leave))}")
-        yield from _workers(file, policy)
-        yield from _methods(file, policy)
+        yield from _policy(file, file.policy.build())
     yield from _partners(file)
-    yield from _confirmed(kit, file)
+    for lead in unconfirmed(file):  # called once its people have seen it, and not by this check
+        words = f"{lead.words} is not confirmed: nothing is read, and a run is refused. "
+        yield Check("party.toml", "problem", words + f"Mend: fedmend party confirm {kit}")
     for words in password_notes(file):
         yield Check("party.toml", "note", words)
     if file.device != "cpu":
@@ -211,13 +214,6 @@ def _file(kit: Path, file: PartyFile) -> Iterator[Check]:
         if not torch.cuda.is_available():
             words = f'device = {file.device!r}, but torch sees no GPU. Mend: device = "cpu"'
             yield Check("device", "problem", words)
-
-
-def _confirmed(kit: Path, file: PartyFile) -> Iterator[Check]:
-    """What leads out of the kit is called once its people have seen it, and not by this check."""
-    for lead in unconfirmed(file):
-        words = f"{lead.words} is not confirmed: nothing is read, and a run is refused. "
-        yield Check("party.toml", "problem", words + f"Mend: fedmend party confirm {kit}")
 
 
 def _partners(file: PartyFile) -> Iterator[Check]:
@@ -244,57 +240,53 @@ def _partners(file: PartyFile) -> Iterator[Check]:
         yield Check("partners", "ok", f"only {', '.join(sorted(named))}, all keys pinned")
 
 
-def _workers(file: PartyFile, policy: Policy) -> Iterator[Check]:
-    """A name on the list that nobody has would be missed only when a run is refused."""
-    if policy.workers is None:
-        return
+def _policy(file: PartyFile, policy: Policy) -> Iterator[Check]:
+    """A name on a list that nobody has would be missed only when a run is refused."""
+    yield Check("party.toml", "ok", f"lets out {', '.join(sorted(policy.may_leave))}")
     install_workers(file.modules)
-    known = Worker.installed()
-    wrong = sorted(policy.workers - set(known))
-    for name in wrong:
-        words = f"policy.workers: no worker {name!r} is installed here: {did_you_mean(name, known)}"
-        yield Check("party.toml", "problem", words)
-    if not wrong:
-        words = f"lets only {', '.join(sorted(policy.workers))} be started"
-        yield Check("party.toml", "ok", words)
-
-
-def _methods(file: PartyFile, policy: Policy) -> Iterator[Check]:
-    """A run is refused by name; here is told by whose."""
-    install_workers(file.modules)
+    methods = [each for each in declared() if each != EVERY_RUN]
+    for what, listed, known, words in (
+        ("worker", policy.workers, [*Worker.installed()], "lets only {} be started"),
+        ("method", policy.methods, methods, "takes part in {} only"),
+    ):
+        if listed is None:
+            continue
+        wrong = sorted(listed - set(known))
+        for name in wrong:
+            hint = f"no {what} {name!r} is installed here: {did_you_mean(name, known)}"
+            yield Check("party.toml", "problem", f"policy.{what}s: {hint}")
+        if not wrong:
+            yield Check("party.toml", "ok", words.format(", ".join(sorted(listed))))
     if policy.methods is None:
         words = "takes part in every published method of this installation (methods under [policy] "
         yield Check("party.toml", "ok", words + "would name those it agreed to)")
-        return
-    wrong = sorted(policy.methods - set(declared()))
-    for name in wrong:
-        known = [each for each in declared() if each != EVERY_RUN]
-        words = f"policy.methods: no method {name!r} is installed here: {did_you_mean(name, known)}"
-        yield Check("party.toml", "problem", words)
-    if not wrong:
-        words = f"takes part in {', '.join(sorted(policy.methods))} only"
-        yield Check("party.toml", "ok", words)
+
+
+def _noting(read: Callable[[], Any]) -> tuple[Any, list[str]]:
+    """What is read, and what was warned of."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", FedmendWarning)
+        found = read()
+    return found, [
+        str(each.message) for each in caught if issubclass(each.category, FedmendWarning)
+    ]
 
 
 def _table(file: PartyFile) -> Iterator[Check]:
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always", FedmendWarning)
-        try:
-            train, test = read_party(file, file)
-        except DataError:
-            for problem in all_problems(file, file):
-                yield Check("table", "problem", str(problem))
-            return
-        except FedmendError as error:
-            yield Check("table", "problem", str(error))
-            return
+    try:
+        (train, test), notes = _noting(lambda: read_party(file, file))
+    except DataError:
+        for problem in all_problems(file, file):
+            yield Check("table", "problem", str(problem))
+        return
+    except FedmendError as error:
+        yield Check("table", "problem", str(error))
+        return
     label = f", label {train.label}" if train.label else ""
     more = f"; test table of {len(test):,}" if test is not None else ""
     words = f"{len(train):,} rows, {len(train.feature_names)} columns{label}{more}"
     yield Check("table", "ok", words)
-    kinds: dict[str, int] = {}
-    for column in train.schema.values():
-        kinds[column.kind] = kinds.get(column.kind, 0) + 1
+    kinds = Counter(column.kind for column in train.schema.values())
     yield Check("schema", "ok", ", ".join(f"{count} {kind}" for kind, count in kinds.items()))
     if test is not None:
         absent = [name for name in train.feature_names if name not in test.names]
@@ -303,7 +295,6 @@ def _table(file: PartyFile) -> Iterator[Check]:
                 f"the test table lacks {', '.join(absent[:5])}. Mend: give both the same columns"
             )
             yield Check("schema", "problem", words)
-    notes = [str(each.message) for each in caught if issubclass(each.category, FedmendWarning)]
     for words in dict.fromkeys([*notes, *doubtful_columns(train, file.name)]):
         yield Check("table", "note", words)
     if file.new is not None:
@@ -332,21 +323,18 @@ def _labels(kit: Path, file: PartyFile) -> Iterator[Check]:
 
 def _new(file: PartyFile, schema: Schema) -> Iterator[Check]:
     """The rows to predict, as a question for predictions would read them."""
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always", FedmendWarning)
-        try:
-            rows = read_new(file, schema)
-        except FedmendError as error:
-            yield Check("new rows", "problem", str(error))
-            return
+    try:
+        rows, notes = _noting(lambda: read_new(file, schema))
+    except FedmendError as error:
+        yield Check("new rows", "problem", str(error))
+        return
     yield Check("new rows", "ok", f"{len(rows):,} rows to predict")
-    for each in caught:
-        if issubclass(each.category, FedmendWarning):
-            yield Check("new rows", "note", str(each.message))
+    for words in notes:
+        yield Check("new rows", "note", words)
 
 
 def _space(kit: Path) -> Check:
     free = shutil.disk_usage(kit).free
-    grade = "note" if free < LITTLE_SPACE else "ok"
+    grade = "note" if free < LITTLE_SPACE_BYTES else "ok"
     mend = ". Mend: make room, models and ledger are kept here" if grade == "note" else ""
     return Check("disk", grade, f"{free / (1 << 30):.1f} GB free{mend}")

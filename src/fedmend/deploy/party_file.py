@@ -1,53 +1,108 @@
-"""party.toml: a party's own file. Where its table is, and what it lets out; nobody else sees it."""
+"""party.toml: a party's own file. Where its table is, what it lets out, whose keys it believes.
+
+Nobody else sees it. But the coordinator's `fedmend provision` writes the first one, and whoever
+writes ``uri`` or ``${NAME}`` there decides which database is called and which of the party's
+environment variables goes to it. So each of these is shown and confirmed once, at the party, by its
+people; what they confirmed is remembered as hashes in the kit, and a change has to be confirmed
+again. A file that names nothing but tables beside it has nothing to confirm.
+
+The party's own lasting key pair and the keys of its partners are in the kit too. The key of a
+partner that party.toml does not pin is believed when it is first seen, shown to the party and
+remembered; a coordinator that lies at that first exchange is found out only by comparing
+fingerprints. One that lies about a pinned key is found out at once.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import importlib
+import json
 import logging
+import os
 import pkgutil
+import re
 import tomllib
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from pydantic import Field
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
+from fedmend._files import write_whole
+from fedmend.data.sql import replace_passwords
 from fedmend.data.table import Table
-from fedmend.deploy.confirmed import require_confirmed
-from fedmend.deploy.party_keys import KeySettings, install_keys
-from fedmend.errors import ConfigError
+from fedmend.errors import ConfigError, Refused
 from fedmend.federation import Policy, Site, Worker
 from fedmend.federation.bound import Bound
+from fedmend.federation.engines.flare.events import printable
 from fedmend.federation.engines.flare.host import RUN_FOLDER, Hello
-from fedmend.federation.engines.flare.leftovers import KEEP_JOBS
+from fedmend.federation.engines.flare.kits import KEEP_JOBS
 from fedmend.federation.policy import MACHINES_PREDICTIONS
 from fedmend.federation.randomness import kept_secret
 from fedmend.federation.site import RECORDS
 from fedmend.flow.config import PartySettings, checked, party_problems
-from fedmend.flow.config.references import look_up
+from fedmend.flow.config.references import REFERENCED, is_reference, look_up, look_up_names
 from fedmend.flow.reading import read_party, split_by_id
 from fedmend.secure.psi_spu import PARTNER_ADDRESSES
 
 if TYPE_CHECKING:
     from fedmend.data.schema import Schema
+    from fedmend.secure.keys import Identity
 
 __all__ = [
+    "CONFIRMED_FILE",
+    "PARTNERS_FILE",
     "PARTY_FILE",
+    "KeySettings",
     "PartyFile",
+    "confirm",
+    "install_keys",
     "install_workers",
     "load_party",
     "open_site",
+    "own_identity",
     "read_new",
     "rules_of",
+    "unconfirmed",
 ]
 
 logger = logging.getLogger(__name__)
 
 PARTY_FILE = "party.toml"
+CONFIRMED_FILE = "confirmed.json"
+IDENTITY_FILE = "identity.pem"
+PARTNERS_FILE = "partners.json"
 # Rooms and modules with workers in them; what is imported is known, and nothing else can be asked.
 _ROOMS = (
     "secure", "split", "generate", "methods", "report", "preflight", "flow", "serve",
 )  # fmt: skip
+
+
+class KeySettings(BaseModel):
+    """The table [keys] of a party.toml.
+
+    identity: the file of this party's own key pair, if not identity.pem beside the party.toml.
+    password_variable: the environment variable with the password under which it is encrypted.
+    pinned: public keys of partners, 64 hexadecimal digits each.
+    """
+
+    model_config = ConfigDict(extra="forbid")
+
+    identity: str | None = None
+    password_variable: str = "FEDMEND_KEY_PASSWORD"
+    pinned: dict[str, str] = Field(default_factory=dict)
+
+    @field_validator("pinned")
+    @classmethod
+    def _hexadecimal(cls, pinned: dict[str, str]) -> dict[str, str]:
+        for party, key in pinned.items():
+            if len(key) != 64 or not set(key.lower()) <= set("0123456789abcdef"):
+                raise ValueError(
+                    f"the key of {party!r} is not 64 hexadecimal digits. Mend: paste the line "
+                    f"that 'fedmend party keys' shows at {party!r}"
+                )
+        return pinned
 
 
 class PartyFile(PartySettings):
@@ -109,7 +164,7 @@ def load_party(path: Path) -> PartyFile:
 
 def open_site(file: PartyFile, hello: Hello, folder: Path) -> Site:
     """This party's site for a run: bound to its methods, tables read, test rows set aside."""
-    require_confirmed(file)
+    _require_confirmed(file)
     policy, bound = rules_of(file, hello)
     home = folder / RUN_FOLDER / hello.run
     if hello.reproducible:
@@ -134,8 +189,7 @@ def open_site(file: PartyFile, hello: Hello, folder: Path) -> Site:
         records=folder / RECORDS,
         bound=bound,
     )
-    install_keys(site, file.keys, file.at("."), file.partners)
-    site.vault[PARTNER_ADDRESSES] = dict(file.spu_addresses)
+    install_keys(site, file)
     return site
 
 
@@ -194,3 +248,131 @@ def _import(name: str) -> None:
     except ImportError as error:
         # An optional package is missing; whoever asks for this module's workers is told so.
         logger.warning("%s cannot be used here: %s", name, error)
+
+
+# ---------------------------------------------------------------- where it leads
+
+
+class Lead(NamedTuple):
+    """A line of a party.toml that leads out of its folder: its key, as it is shown, its hash."""
+
+    key: str
+    words: str
+    digest: str
+
+
+def unconfirmed(file: PartyFile) -> list[Lead]:
+    """What the party's people have not seen yet."""
+    known = _known(file.at(CONFIRMED_FILE))
+    return [lead for lead in _leads(file) if lead.digest not in known]
+
+
+def confirm(file: PartyFile) -> None:
+    """Remember all that the file leads to now, and nothing that it led to before."""
+    content = json.dumps({"confirmed": sorted(lead.digest for lead in _leads(file))})
+    write_whole(file.at(CONFIRMED_FILE), content, private=True)
+
+
+def _require_confirmed(file: PartyFile) -> None:
+    """Nothing is called or looked up that the party has not confirmed.
+
+    The refusal goes to the coordinator, and names keys only.
+    """
+    missing = unconfirmed(file)
+    if missing:
+        keys = ", ".join(dict.fromkeys(lead.key for lead in missing))
+        raise Refused(
+            file.name,
+            f"its people have not confirmed where its party.toml leads ({keys})",
+            "'fedmend party confirm' there shows it and asks",
+        )
+
+
+def _leads(file: PartyFile) -> Iterator[Lead]:
+    for key in REFERENCED:
+        value = getattr(file, key)
+        names = look_up_names(value) if value is not None else []
+        if names or (key == "uri" and value is not None):
+            reads = f"   (reads {', '.join(names)} from the environment)" if names else ""
+            yield _lead(key, value, reads)
+    for key in ("sql", "test_sql"):
+        if getattr(file, key) is not None:
+            yield _lead(key, getattr(file, key))
+    for party, address in sorted(file.spu_addresses.items()):
+        yield _lead(f"spu_addresses.{party}", address)
+
+
+def _lead(key: str, value: str, more: str = "") -> Lead:
+    plain = replace_passwords(value, lambda secret: secret if is_reference(secret) else "***")
+    shown = re.sub(r"\s+", " ", printable(plain))
+    digest = hashlib.sha256(json.dumps([key, value]).encode()).hexdigest()
+    return Lead(key, f'{key} = "{shown}"{more}', digest)
+
+
+def _known(path: Path) -> set[str]:
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        return {str(each) for each in content["confirmed"]}
+    except FileNotFoundError:
+        return set()
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        raise ConfigError(
+            f"{path} is damaged ({type(error).__name__}). Mend: remove it, and confirm again with "
+            "'fedmend party confirm'"
+        ) from error
+
+
+# ---------------------------------------------------------------- keys
+
+
+def install_keys(site: Site, file: PartyFile) -> None:
+    """Give the site its keys before any protocol could make or take others."""
+    from fedmend.secure.keys import keyring
+
+    keys = file.keys
+    if keys.identity is not None and not file.at(keys.identity).exists():
+        raise ConfigError(
+            f"keys.identity: there is no {keys.identity!r} beside party.toml. Mend: correct the "
+            "name, or make it with 'fedmend party keys'"
+        )
+    keyring(
+        site,
+        identity=own_identity(file)[0],
+        pinned=keys.pinned,
+        partners=file.partners,
+        memory=file.at(PARTNERS_FILE),
+    )
+    site.vault[PARTNER_ADDRESSES] = dict(file.spu_addresses)
+
+
+def own_identity(file: PartyFile) -> tuple[Identity, Path, bool]:
+    """This party's identity, where it is kept, and whether it was made just now.
+
+    A new one is encrypted if there is a password; else it is as safe as the kit, which holds the
+    party's certificate and its key in the same way.
+    """
+    from fedmend.secure.keys import Identity
+
+    keys = file.keys
+    path = file.at(keys.identity or IDENTITY_FILE)
+    password = os.environ.get(keys.password_variable, "").encode() or None
+    if not path.exists():
+        identity = Identity()
+        identity.save(path, password)
+        return identity, path, True
+    if not is_encrypted(path):
+        return Identity.load(path, None), path, False
+    if password is None:
+        raise ConfigError(
+            f"the key pair of this party is kept under a password, and the environment variable "
+            f"{keys.password_variable} is not set. Mend: export {keys.password_variable}=… first; "
+            "whatever starts the party needs it too"
+        )
+    return Identity.load(path, password), path, False
+
+
+def is_encrypted(identity: Path) -> bool:
+    try:
+        return b"ENCRYPTED" in identity.read_bytes().partition(b"\n")[0]
+    except OSError as error:
+        raise ConfigError(f"cannot read the identity {identity}: {error.strerror}") from error

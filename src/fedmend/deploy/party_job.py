@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from fedmend.deploy.consent import ask, party_of
 from fedmend.deploy.party_file import PartyFile, load_party, open_site, rules_of
+from fedmend.deploy.party_screen import ask
 from fedmend.errors import ConfigError
 from fedmend.federation import Site, Worker
 from fedmend.federation.engines.flare.collab import CollabParty
 from fedmend.federation.engines.flare.events import EVENTS_FILE, Events
 from fedmend.federation.engines.flare.host import Hello, Opener
+from fedmend.federation.engines.flare.kits import owner_of
 
 __all__ = ["PartyJob"]
 
@@ -43,8 +44,7 @@ def _own_file(kit: Path) -> PartyFile:
         return load_party(kit)
     except ConfigError as error:
         Events(kit / EVENTS_FILE).note(str(error), "error")
-        party = party_of(kit)
         raise ConfigError(
-            f"party {party!r}: its party.toml cannot be used. "
+            f"party {owner_of(kit)!r}: its party.toml cannot be used. "
             "Mend: 'fedmend party check' there names what is wrong"
         ) from None

@@ -23,13 +23,16 @@ from typing import Any
 
 from fedmend._files import write_whole
 from fedmend._json import typed
-from fedmend.deploy.certificates import kit_certificates, require_valid
-from fedmend.deploy.consent import party_of
-from fedmend.deploy.provision import anchor_server
+from fedmend.deploy.provision import anchor_server, kit_certificates, require_valid
 from fedmend.errors import ConfigError, MissingExtra
 from fedmend.federation.engines.flare.events import EVENTS_FILE, Events
-from fedmend.federation.engines.flare.kits import server_of
-from fedmend.federation.engines.flare.leftovers import KEEP_JOBS, clear_folders, clear_store
+from fedmend.federation.engines.flare.kits import (
+    KEEP_JOBS,
+    clear_folders,
+    clear_store,
+    owner_of,
+    server_of,
+)
 
 __all__ = ["Daemon", "Running", "role_of"]
 
@@ -142,7 +145,7 @@ class Daemon:
         found = self.running()
         if found is None or not found.child:
             return False
-        _, port = server_address(self.kit)
+        _, port = server_of(self.kit)
         psutil = _psutil()
         try:
             connections = psutil.Process(found.child).net_connections(kind="tcp")
@@ -210,7 +213,7 @@ class Daemon:
             names = ["org=coordinator"]
         else:
             module, config = "client.client_train", "fed_client.json"
-            party = party_of(self.kit)
+            party = owner_of(self.kit)
             names = [f"uid={party}", f"org={party.replace('-', '_')}"]
         with (self.kit / OUTPUT_FILE).open("ab") as output:
             return subprocess.Popen(
@@ -269,11 +272,6 @@ class Daemon:
             return max(0, int(told.get("keep_jobs", KEEP_JOBS)))
         except (OSError, ValueError, TypeError):
             return KEEP_JOBS
-
-
-def server_address(kit: Path) -> tuple[str, int]:
-    """Host and port of the server, as a party's kit has them."""
-    return server_of(kit)
 
 
 def _is_alive(pid: int, since: float) -> bool:

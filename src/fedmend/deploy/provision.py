@@ -9,24 +9,38 @@ a shell, and all files of the server stay inside its kit.
 
 from __future__ import annotations
 
+import datetime
 import json
 import os
 import shutil
-from collections.abc import Sequence
+import warnings
+from collections.abc import Iterator, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedmend._files import write_whole
-from fedmend.deploy.certificates import issued_certificates, kit_certificates, require_valid
-from fedmend.errors import ConfigError, MissingExtra
+from fedmend.errors import ConfigError, FedmendWarning, MissingExtra
 from fedmend.federation.engines.flare.kits import ADMIN, PARTY_CLASS, RELAY_CLASS, Kits
-from fedmend.flow.config.rewriting import moved, toml_text
 
 if TYPE_CHECKING:
+    from cryptography.x509 import Certificate
+
     from fedmend.flow.config import Config, PartySettings
 
-__all__ = ["Kits", "anchor_server", "make_kits", "provision", "require_kits"]
+__all__ = [
+    "SOON_DAYS",
+    "Kits",
+    "anchor_server",
+    "kit_certificates",
+    "make_kits",
+    "provision",
+    "require_kits",
+    "require_valid",
+]
+
+SOON_DAYS = 30
+Named = tuple[str, "Certificate"]
 
 _CONTROLLER = "nvflare.collab.runtime.controller.CollabController"
 _EXECUTOR = "nvflare.collab.runtime.executor.CollabExecutor"
@@ -114,9 +128,7 @@ def require_kits(config: Config, kits: Kits) -> None:
             f"{made[0]}:{made[1]}. Mend: write that, or {again} --force and new kits for all"
         )
     known = [
-        name
-        for path in _certificates(kits.folder / "ca")
-        for name in json.loads(path.read_text("utf-8"))
+        name for path in _noted(kits.folder / "ca") for name in json.loads(path.read_text("utf-8"))
     ]
     problems += [
         f"party {party.name!r} has no kit in {kits.folder}. Mend: {again} --force, which leaves "
@@ -130,6 +142,9 @@ def require_kits(config: Config, kits: Kits) -> None:
 
 def _party_toml(config: Config, party: PartySettings, kit: Path) -> str:
     """A party's own file: what federation.toml already says, and what else can be said."""
+    # Here, since a supervisor, which never makes a kit, would take seconds longer to start.
+    from fedmend.flow.config.rewriting import moved, toml_text
+
     lines = [
         f"# What fedmend needs to know at {party.name}. This file stays here; nobody else sees it.",
         f"name = {json.dumps(party.name)}",
@@ -162,7 +177,7 @@ def _party_toml(config: Config, party: PartySettings, kit: Path) -> str:
         "[policy]",
         *([toml_text(policy).rstrip()] if policy else []),
         '# refuse = ["weights"]     # kinds that never leave, besides labels and rows',
-        '# sealed = ["embedding", "gradient"]   # leave only in boxes the coordinator cannot open',
+        '# sealed = ["embedding", "gradient"]   # leave only end-to-end encrypted',
         '# workers = ["…"]          # only these may be started here',
         "# min_intersection = 100   # take part in nothing with fewer shared ids",
         "# min_rows = 20            # fewest rows that any answer rests on; 10 without it",
@@ -197,7 +212,7 @@ def make_kits(
         raise ConfigError(problems)
     folder.mkdir(parents=True, exist_ok=True)
     folder.chmod(0o700)
-    _forget_certificates(folder / "ca")
+    _forget_noted(folder / "ca")
     made = _run_provisioner(folder / "ca", parties, host, port)
     _place(made / host, kits.server)
     _place(made / ADMIN, kits.admin)
@@ -217,14 +232,14 @@ def _place(made: Path, kit: Path) -> None:
         shutil.move(made / part, kit / part)
 
 
-def _certificates(authority: Path) -> list[Path]:
+def _noted(authority: Path) -> list[Path]:
     """Where FLARE notes whom it gave certificates; nothing where the authority is elsewhere."""
     return list(authority.glob("*/state/cert.json"))
 
 
-def _forget_certificates(authority: Path) -> None:
+def _forget_noted(authority: Path) -> None:
     """FLARE hands out the certificates it made before; only the authority's own is to stay."""
-    for path in _certificates(authority):
+    for path in _noted(authority):
         known = json.loads(path.read_text(encoding="utf-8"))
         _write(path, {key: value for key, value in known.items() if key.startswith("root_")})
 
@@ -354,3 +369,66 @@ def _default(kit: Path, name: str) -> dict[str, Any]:
 
 def _write(path: Path, content: Any) -> None:
     write_whole(path, json.dumps(content, indent=2), private=True)
+
+
+# ---------------------------------------------------------------- certificates
+# One that is over makes no connection, and FLARE does not say so: a party tries for ever, and a
+# run waits for it.
+
+
+def kit_certificates(kit: Path) -> Iterator[Named]:
+    """The certificates in a kit that can be read: its own, and that of the authority."""
+    for file in ("client.crt", "server.crt", "rootCA.pem"):
+        path = kit / "startup" / file
+        found = _read(path.read_bytes()) if path.is_file() else None
+        if found is not None:
+            yield "the authority" if file == "rootCA.pem" else _name(found), found
+
+
+def issued_certificates(authority: Path) -> Iterator[Named]:
+    """The certificates that an authority has handed out, as it noted them; its own among them."""
+    for path in _noted(authority):
+        for name, told in json.loads(path.read_text(encoding="utf-8")).items():
+            text = told.get("cert") if isinstance(told, dict) else told
+            found = _read(text.encode()) if isinstance(text, str) else None
+            if found is not None:
+                yield "the authority" if name == "root_cert" else name, found
+
+
+def require_valid(certificates: Iterator[Named], mend: str) -> None:
+    """Raise what is over or not valid yet; warn of what soon will be over."""
+    problems: dict[str, None] = {}
+    for name, certificate in certificates:
+        now = datetime.datetime.now(datetime.UTC)
+        first, last = certificate.not_valid_before_utc, certificate.not_valid_after_utc
+        if now > last:
+            problems[
+                f"the certificate of {name} expired on {last:%Y-%m-%d}; this machine says "
+                f"{now:%Y-%m-%d}. Mend: {mend}"
+            ] = None
+        elif now < first:
+            problems[
+                f"the certificate of {name} is valid from {first:%Y-%m-%d %H:%M}, but this machine "
+                f"says {now:%Y-%m-%d %H:%M} (UTC). Mend: set the clock"
+            ] = None
+        elif (last - now).days < SOON_DAYS:
+            words = f"the certificate of {name} expires on {last:%Y-%m-%d}. Mend: {mend}, in time"
+            warnings.warn(words, FedmendWarning, stacklevel=3)
+    if problems:
+        raise ConfigError(problems)
+
+
+def _read(text: bytes) -> Certificate | None:
+    from cryptography import x509
+
+    try:
+        return x509.load_pem_x509_certificate(text)
+    except ValueError:  # whoever needs it says so
+        return None
+
+
+def _name(certificate: Certificate) -> str:
+    from cryptography.x509.oid import NameOID
+
+    named = certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
+    return str(named[0].value) if named else "this kit"

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,14 +19,13 @@ from typing import TYPE_CHECKING, Any
 from fedmend.data.table import Table
 from fedmend.errors import AlignmentError, ConfigError, DataError, PrivacyWarning
 from fedmend.federation.bound import EVERY_RUN, declare
-from fedmend.federation.crew import Crew, Each, for_party
-from fedmend.federation.engines import Engine
+from fedmend.federation.engines import Call, Engine
 from fedmend.federation.engines.local import LocalEngine
 from fedmend.federation.ledger import COORDINATOR, Ledger
 from fedmend.federation.policy import Policy
 from fedmend.federation.randomness import COSTS, draw_secret, kept_secret, wide_seed
 from fedmend.federation.site import Site
-from fedmend.federation.worker import Worker, exposed
+from fedmend.federation.worker import Exposure, Worker, exposed
 
 if TYPE_CHECKING:
     import os
@@ -68,6 +67,107 @@ class Party:
                 )
         self.policy = policy or Policy()
         self.home = home
+
+
+# ---------------------------------------------------------------- calling workers
+
+
+@dataclass(frozen=True)
+class Each:
+    """Wraps an argument of which every party gets its own: ``Each({"bank": 1, "telco": 2})``."""
+
+    values: Mapping[str, Any]
+
+    @staticmethod
+    def own(value: Any, party: str) -> Any:
+        """What a party gets of an argument."""
+        if not isinstance(value, Each):
+            return value
+        if party not in value.values:
+            raise ConfigError(f"Each(…) has no value for party {party!r}. Mend: give one for each")
+        return value.values[party]
+
+
+class Crew:
+    """One worker at each of several parties. A method called on the crew is called at all.
+
+    Every public name of a crew but `stop` is a method that its workers expose.
+    """
+
+    def __init__(self, engine: Engine, worker: type[Worker], handles: dict[str, str]) -> None:
+        self._engine = engine
+        self._worker = worker
+        self._handles = handles
+
+    def __getitem__(self, party: str) -> Proxy:
+        if party not in self._handles:
+            raise KeyError(f"no worker at {party!r}; there is one at {', '.join(self._handles)}")
+        return Proxy(self, party)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._handles)
+
+    def __len__(self) -> int:
+        return len(self._handles)
+
+    def __contains__(self, party: object) -> bool:
+        return party in self._handles
+
+    def __getattr__(self, method: str) -> Callable[..., dict[str, Any]]:
+        exposure = self._exposure(method)
+
+        def call_at_all(*args: Any, **kwargs: Any) -> dict[str, Any]:
+            calls = []
+            for party in self._handles:
+                own = tuple(Each.own(value, party) for value in args)
+                named = {key: Each.own(value, party) for key, value in kwargs.items()}
+                calls.append(self._call(party, exposure, own, named))
+            return dict(zip(self._handles, self._engine.call_all(calls), strict=True))
+
+        return call_at_all
+
+    def _exposure(self, method: str) -> Exposure:
+        exposure = self._worker.exposures.get(method)
+        if exposure is None:
+            raise AttributeError(
+                f"{self._worker.worker_name()} exposes no {method!r}; it exposes "
+                + (", ".join(sorted(self._worker.exposures)) or "nothing")
+            )
+        return exposure
+
+    def _call(
+        self, party: str, exposure: Exposure, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Call:
+        bound = exposure.bind(f"{self._worker.worker_name()}.{exposure.method}", args, kwargs)
+        return Call(party, self._handles[party], self._worker, exposure, bound)
+
+    def stop(self) -> None:
+        """End the workers; what they held ends with them."""
+        for party, handle in self._handles.items():
+            self._engine.stop(party, handle)
+
+    def __enter__(self) -> Crew:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.stop()
+
+
+class Proxy:
+    """One party's worker, as the coordinator sees it."""
+
+    def __init__(self, crew: Crew, party: str) -> None:
+        self._crew = crew
+        self._party = party
+
+    def __getattr__(self, method: str) -> Callable[..., Any]:
+        crew, exposure = self._crew, self._crew._exposure(method)
+        return lambda *args, **kwargs: crew._engine.call(
+            crew._call(self._party, exposure, args, kwargs)
+        )
+
+
+# ---------------------------------------------------------------- the federation
 
 
 @dataclass(frozen=True)
@@ -210,9 +310,9 @@ class Federation:
         of it. home: a folder in which the coordinator keeps its own. reproducible: all of them
         follow from the seed, with a `PrivacyWarning`; a party refuses unless its policy allows it.
         """
+        from fedmend.federation.engines.flare.engine import open_engine
         from fedmend.federation.engines.flare.host import Hello
         from fedmend.federation.engines.flare.kits import Kits
-        from fedmend.federation.engines.flare.session import Reach, open_engine
 
         _check_arguments((), seed, "cpu")
         if reproducible:
@@ -228,19 +328,16 @@ class Federation:
             )
         if not isinstance(ledger, Ledger):
             ledger = Ledger(Path(ledger) if ledger is not None else None)
+        named, share = tuple(methods), float(test_share)
         engine = open_engine(
-            Reach(found.admin, wait_seconds, call_timeout, stall_seconds, keep_jobs),
+            found.admin,
             list(parties) if parties is not None else found.parties,
-            Hello(
-                run,
-                title or run,
-                tuple(methods),
-                int(seed),
-                float(test_share),
-                resumed=resume,
-                reproducible=reproducible,
-            ),
+            Hello(run, title or run, named, int(seed), share, resume, reproducible),
             ledger=ledger,
+            wait_seconds=wait_seconds,
+            call_timeout=call_timeout,
+            stall_seconds=stall_seconds,
+            keep_jobs=keep_jobs,
             waiting=waiting,
         )
         engine.ledgers = ledgers
@@ -300,7 +397,7 @@ class Federation:
             )
         raise DataError(
             f"several parties have labels: {', '.join(holders)}",
-            mend="name one: label_party=…, or use a method for several labellers",
+            mend="name one: label_party=…, or use a method for several annotators",
         )
 
     def on(self, dataset: str) -> Federation:
@@ -359,12 +456,10 @@ class Federation:
         handles = {}
         try:
             for party in members:
-                own = {key: for_party(value, party) for key, value in params.items()}
-                name = worker.worker_name()
-                handles[party] = self.engine.start(party, name, self.scope, own)
+                own = {key: Each.own(value, party) for key, value in params.items()}
+                handles[party] = self.engine.start(party, worker.worker_name(), self.scope, own)
         except BaseException:
-            for party, handle in handles.items():
-                self.engine.stop(party, handle)
+            Crew(self.engine, worker, handles).stop()
             raise
         return Crew(self.engine, worker, handles)
 

@@ -22,9 +22,10 @@ import datetime
 import fcntl
 import json
 import math
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from os import urandom
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,7 @@ import numpy as np
 import pandas as pd
 
 from fedmend._files import write_whole
+from fedmend._json import typed
 from fedmend.data.encode import as_written
 from fedmend.data.table import Table
 from fedmend.errors import ConfigError, DataError, Refused
@@ -124,20 +126,25 @@ def relabelled(table: Table, column: str, classes: Sequence[Any], numbers: np.nd
 
 @dataclass
 class _Draw:
-    """What was drawn of the labels of a column with one ε: by id, a number among the classes.
+    """What was drawn of the labels of a column with one ε, as the file has it.
 
-    variable: the column, or what a method made of it, whose labels are others.
+    of: the column, or what a method made of it, whose labels are others. told: by id, a number
+    among the classes, which are sorted: the same classes are the same draw in any order.
     """
 
     column: str
-    variable: str
+    of: str
     classes: list[Any]
     epsilon: float
     told: dict[str, int] = field(default_factory=dict)
 
     @property
     def key(self) -> str:
-        return _key(self.variable, self.classes, self.epsilon)
+        return json.dumps([self.of, self.classes, float(self.epsilon)])
+
+    def missing(self, names: list[str], votes: np.ndarray) -> list[int]:
+        """The places of ids of which nothing was drawn yet."""
+        return [at for at, name in enumerate(names) if votes[at] >= 0 and name not in self.told]
 
 
 class LabelRecords:
@@ -177,62 +184,57 @@ class LabelRecords:
 
         ceiling: for the sum over all draws of one label. about: what the account says of a draw.
         """
-        order = _order(noise.classes)
+        plain = [_plain(each) for each in noise.classes]
+        order = np.array(
+            sorted(range(len(plain)), key=lambda at: (str(plain[at]), repr(plain[at])))
+        )
+        draw = _Draw(column, variable, [plain[at] for at in order], noise.epsilon)
+        draw = self._draws.get(draw.key, draw)
         names = [str(each) for each in ids.tolist()]
-        key = _key(variable, noise.classes, noise.epsilon)
-        known = self._draws.get(key)
-        if known is None or self._missing(known, names, votes):
+        if draw.key not in self._draws or draw.missing(names, votes):
+            sorted_votes = np.where(votes >= 0, np.argsort(order)[votes], -1)
             with self._alone():
-                known = self._draw(column, variable, noise, names, votes, ceiling, about or {})
-        found = np.array([known.told.get(name, -1) for name in names], np.int64)
+                draw = self._draw(draw, names, sorted_votes, ceiling, about or {})
+        found = np.array([draw.told.get(name, -1) for name in names], np.int64)
         return np.where(votes >= 0, order[found], -1)
 
     def _draw(
         self,
-        column: str,
-        variable: str,
-        noise: Noise,
+        draw: _Draw,
         names: list[str],
         votes: np.ndarray,
         ceiling: float,
         about: Mapping[str, str],
     ) -> _Draw:
-        order = _order(noise.classes)
-        classes = [_plain(noise.classes[at]) for at in order]
-        key = _key(variable, noise.classes, noise.epsilon)
-        draw = self._draws.get(key, _Draw(column, variable, classes, noise.epsilon))
-        new = self._missing(draw, names, votes)
+        """A draw with all these names in it; votes are numbers among its classes."""
+        draw = self._draws.get(draw.key, draw)
+        column, epsilon = draw.column, draw.epsilon
+        new = draw.missing(names, votes)
         if not new:  # drawn by another process in the meantime
             return draw
         totals = self.totals(column)
         before = max(totals.get(names[at], 0.0) for at in new)
-        if before + noise.epsilon > ceiling + _ROUNDING:
+        if before + epsilon > ceiling + _ROUNDING:
             raise Refused(
                 self.party,
                 f"the labels of {column!r} have been told with ε = {before:g} so far; "
-                f"label_dp = {noise.epsilon:g} would make that {before + noise.epsilon:g}, and the "
-                f"ceiling is {ceiling:g}",
+                f"label_dp = {epsilon:g} would make that {before + epsilon:g}, and the ceiling is "
+                f"{ceiling:g}",
                 "a label_dp with which they were drawn before costs nothing"
                 + (f" ({self._used(column)})" if before else "")
                 + f"; or a higher label_epsilon in the policy of {self.party!r}",
             )
-        place = np.argsort(order)[respond(votes[new], noise.epsilon, len(classes))]
-        told = {names[at]: int(number) for at, number in zip(new, place, strict=True)}
-        grown = _Draw(
-            column,
-            variable,
-            classes,
-            noise.epsilon,
-            draw.told | told,
-        )
+        drawn = respond(votes[new], epsilon, len(draw.classes)).tolist()
+        fresh = {names[at]: number for at, number in zip(new, drawn, strict=True)}
+        grown = replace(draw, told=draw.told | fresh)
         kept = self._draws, self.spendings
-        self._draws = self._draws | {key: grown}
+        self._draws = self._draws | {draw.key: grown}
         spending = {
             "time": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
             **about,
             "column": column,
-            "of": variable,
-            "epsilon": noise.epsilon,
+            "of": draw.of,
+            "epsilon": epsilon,
             "ids": len(new),
             "total": self.spent(column),
         }
@@ -244,22 +246,17 @@ class LabelRecords:
             raise
         return grown
 
-    @staticmethod
-    def _missing(draw: _Draw, names: list[str], votes: np.ndarray) -> list[int]:
-        return [at for at, name in enumerate(names) if votes[at] >= 0 and name not in draw.told]
-
     def totals(self, column: str) -> dict[str, float]:
         """By id, the ε of all that was told of its label."""
-        totals: dict[str, float] = {}
+        totals: Counter[str] = Counter()
         for draw in self._draws.values():
             if draw.column == column:
-                for name in draw.told:
-                    totals[name] = totals.get(name, 0.0) + draw.epsilon
-        return totals
+                totals.update(dict.fromkeys(draw.told, draw.epsilon))
+        return dict(totals)
 
     def ids(self, variable: str) -> set[str]:
         """Whose labels were ever drawn."""
-        draws = [draw.told for draw in self._draws.values() if draw.variable == variable]
+        draws = [draw.told for draw in self._draws.values() if draw.of == variable]
         return set().union(*draws)
 
     def spent(self, column: str) -> float:
@@ -272,7 +269,7 @@ class LabelRecords:
     def last(self, column: str) -> Noise | None:
         """How the labels of a column were drawn last, if ever."""
         for draw in reversed(self._draws.values()):
-            if draw.variable == column:
+            if draw.of == column:
                 return Noise(tuple(draw.classes), draw.epsilon)
         return None
 
@@ -303,16 +300,7 @@ class LabelRecords:
             kept = json.loads(path.read_text(encoding="utf-8"))
             if kept["format"] != _FORMAT:
                 raise ValueError(f"format must be {_FORMAT!r}, got {kept['format']!r}")
-            draws = [
-                _Draw(
-                    str(each["column"]),
-                    str(each["of"]),
-                    list(each["classes"]),
-                    float(each["epsilon"]),
-                    {str(name): int(number) for name, number in each["told"].items()},
-                )
-                for each in kept["draws"]
-            ]
+            draws = [typed(_Draw, each) for each in kept["draws"]]
             spendings = [dict(each) for each in kept["account"]]
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise DataError(
@@ -336,16 +324,7 @@ class LabelRecords:
             "format": _FORMAT,
             "party": self.party,
             "account": self.spendings,
-            "draws": [
-                {
-                    "column": draw.column,
-                    "of": draw.variable,
-                    "classes": draw.classes,
-                    "epsilon": draw.epsilon,
-                    "told": draw.told,
-                }
-                for draw in self._draws.values()
-            ],
+            "draws": [asdict(draw) for draw in self._draws.values()],
         }
         text = json.dumps(content, ensure_ascii=False)
         for path in self._paths:
@@ -356,17 +335,6 @@ def _plain(value: Any) -> Any:
     """A class as JSON keeps it."""
     value = as_written(value.item() if isinstance(value, np.generic) else value)
     return value if isinstance(value, (str, int, float, bool)) else str(value)
-
-
-def _order(classes: Sequence[Any]) -> np.ndarray:
-    """The places of classes in sorted order: the same classes are the same draw in any order."""
-    plain = [_plain(each) for each in classes]
-    return np.array(sorted(range(len(plain)), key=lambda at: (str(plain[at]), repr(plain[at]))))
-
-
-def _key(variable: str, classes: Sequence[Any], epsilon: float) -> str:
-    names = [_plain(classes[at]) for at in _order(classes)]
-    return json.dumps([variable, names, float(epsilon)])
 
 
 # ---------------------------------------------------------------------------------- the guard

@@ -19,10 +19,11 @@ import os
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, TextIO
 
+from fedmend._json import typed
 from fedmend.errors import DataError
 from fedmend.federation.kinds import EXCHANGED
 from fedmend.federation.wire import Measure
@@ -256,36 +257,19 @@ def _entry(
     message: int = 0,
     until_message: int = 0,
 ) -> Entry:
-    sender, receiver, call, kind, shape, dtype, nbytes, sealed_for, note, opens = key
-    return Entry(
-        time=first,
-        until=last,
-        sender=sender,
-        receiver=receiver,
-        call=call,
-        kind=kind,
-        shape=shape,
-        dtype=dtype,
-        bytes=nbytes,
-        count=count,
-        sealed_for=sealed_for,
-        note=note,
-        message=message,
-        until_message=until_message,
-        opens=opens,
-    )
+    *crossing, sealed_for, note, opens = key
+    return Entry(first, last, *crossing, count, sealed_for, note, message, until_message, opens)
 
 
 # ---------------------------------------------------------------- lines
 
 
-_NUMBER, _ENTRY_FIELDS = "number", {field.name: field for field in fields(Entry)}
-_TYPES: dict[str, tuple[type, ...]] = {"float": (float, int), "int": (int,), "str": (str,)}
+_NUMBER = "number"
 
 
 def _line(head: Head, entry: Entry) -> tuple[str, Head]:
     """The line of an entry after a head, and the head with it."""
-    content = {_NUMBER: head.lines + 1} | {name: getattr(entry, name) for name in _ENTRY_FIELDS}
+    content = {_NUMBER: head.lines + 1} | asdict(entry)
     text = json.dumps(content)[:-1]
     digest = _digest(head.hash, text)
     return f'{text}{_HASH_KEY}{digest}"}}\n', Head(head.lines + 1, digest)
@@ -311,14 +295,10 @@ def _parsed(line: bytes) -> tuple[int, Entry, str]:
         number, digest = content.pop(_NUMBER), content.pop("hash")
         if type(number) is not int or not isinstance(digest, str):
             raise ValueError(f"{_NUMBER} and hash are not what they must be")
-        entry = Entry(**content)
-        for name, field in _ENTRY_FIELDS.items():
-            value: Any = getattr(entry, name)
-            wanted = str(field.type)
-            if type(value) not in _TYPES[wanted]:
-                raise ValueError(f"{name} must be {wanted}, got {type(value).__name__}")
-            if wanted != "str" and not 0 <= value < 1 << 62:
+        for name, value in content.items():
+            if not isinstance(value, str) and not 0 <= value < 1 << 62:
                 raise ValueError(f"{name} must lie in 0 … 2^62, got {value}")
+        entry = typed(Entry, content)
     except KeyError as error:
         raise ValueError(f"it has no {error.args[0]!r}") from error
     except (ValueError, TypeError, RecursionError) as error:

@@ -1,22 +1,27 @@
-"""What a party lets out: kinds of value and workers. The party's own file decides, nobody else."""
+"""What a party lets out and takes in. The party's own file decides, nobody else."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
+
+import numpy as np
 
 from fedmend._suggest import closest
 from fedmend.errors import ConfigError, Refused
 from fedmend.federation.kinds import KINDS, REFUSED_BY_DEFAULT
 from fedmend.federation.randomness import COSTS
-from fedmend.federation.wire_types import Sealed
+from fedmend.federation.wire import Sealed, is_tensor
 
 MACHINES_PREDICTIONS = 5
 """Different predictions of a row that leave in a run between machines, where no policy says more:
 a table of predictions has one, and one more for every party that is left out to see its share."""
 MIN_ROWS = 10
+LARGEST_WEIGHT = 1e4
+"""Networks on standardised columns end up far below; a weight of this size makes a step function
+of a column, which picks out rows."""
 
 
 @dataclass(frozen=True)
@@ -25,7 +30,7 @@ class Policy:
 
     allow: the kinds that may leave; by default all but `label` and `row`.
     refuse: kinds taken away from `allow`.
-    sealed: kinds that leave only in boxes, which the coordinator passes on and cannot open.
+    sealed: kinds that leave only end-to-end encrypted: the coordinator passes them on unread.
     workers: names of the workers that may be started here; None admits every installed one.
     min_intersection: fewest common ids with which this party takes part in anything.
     reproducible: whether its random choices may follow from a run's seed, which others know.
@@ -177,3 +182,88 @@ def unknown_kind(kind: str, where: str) -> str:
 
 def _as_names(names: str | Iterable[str]) -> Iterable[str]:
     return (names,) if isinstance(names, str) else names
+
+
+# ---------------------------------------------------------------- weights that are sent in
+
+
+def admit_weights(party: str, call: str, value: Any) -> None:
+    """Refuse weights that are not finite or too large, wherever they stand in `value`."""
+    if isinstance(value, Mapping):
+        value = list(value.values())
+    if isinstance(value, (list, tuple)):
+        for each in value:
+            admit_weights(party, call, each)
+        return
+    if is_tensor(value) and value.is_floating_point() and value.numel():
+        largest = float(value.detach().abs().max())
+    elif isinstance(value, np.ndarray) and value.dtype.kind == "f" and value.size:
+        largest = float(np.abs(value).max())
+    else:
+        return
+    if not largest <= LARGEST_WEIGHT:  # a NaN is not below anything
+        raise Refused(
+            party,
+            f"{call} was given weights up to {largest:g}; they must be numbers of at most "
+            f"{LARGEST_WEIGHT:g}",
+            "a smaller lr, where the training has diverged",
+        )
+
+
+# ---------------------------------------------------------------- predictions that leave
+
+
+class Predicted:
+    """The account of predictions that left a party in one run: per row how many different ones.
+
+    Predictions under enough models tell a row's columns: at once where the weights were chosen for
+    it, up to a mixture of them where they were not. The same prediction again tells nothing new,
+    and is free.
+    """
+
+    def __init__(self) -> None:
+        self._left: dict[bool, dict[Any, set[bytes]]] = {True: {}, False: {}}
+
+    def admit(
+        self,
+        party: str,
+        policy: Policy,
+        ids: Sequence[Any] | np.ndarray,
+        outputs: np.ndarray,
+        *,
+        foreign: bool,
+    ) -> None:
+        """Let the outputs [n, …] of the rows `ids` leave and count them, or refuse all of them.
+
+        foreign: under a model whose weights were sent in.
+        """
+        most = policy.foreign_predictions if foreign else policy.predictions
+        if most is None:
+            return
+        left = self._left[foreign]
+        new = []
+        for row, values in zip(ids, np.ascontiguousarray(outputs), strict=True):
+            seen, output = left.get(row, set()), values.tobytes()
+            if output in seen:
+                continue
+            if len(seen) >= most:
+                raise Refused(party, *_too_many_predictions(party, most, foreign=foreign))
+            new.append((row, output))
+        for row, output in new:
+            left.setdefault(row, set()).add(output)
+
+
+def _too_many_predictions(party: str, most: int, *, foreign: bool) -> tuple[str, str]:
+    """What is refused, and what to do about it."""
+    field = "foreign_predictions" if foreign else "predictions"
+    if foreign and not most:
+        return (
+            "predictions of its rows under a model that was sent in do not leave it",
+            "predict at the party ('fedmend party predict', 'fedmend predict --engine flare'), "
+            f"or predict a table of your own; {field} = 1 in the policy of {party!r}, if it agrees",
+        )
+    whose = "models that were sent in" if foreign else "models trained here"
+    return (
+        f"a row's predictions under {most} {whose} have left in this run, and no more may",
+        f"a larger {field} in the policy of {party!r}, if it agrees",
+    )

@@ -68,10 +68,17 @@ class Crossing(NamedTuple):
 
 @dataclass
 class Tally:
-    """How often, and on which lines."""
+    """The lines of crossings that are alike."""
 
-    count: int = 0
     lines: list[Entry] = field(default_factory=list)
+
+    @property
+    def count(self) -> int:
+        return sum(line.count for line in self.lines)
+
+    @property
+    def last_message(self) -> int:
+        return max((line.until_message for line in self.lines), default=0)
 
     @property
     def times(self) -> tuple[float, float]:
@@ -161,9 +168,7 @@ class _Side:
         crossings = [entry for entry in entries if entry.is_crossing]
         self.cells: dict[Cell, Tally] = {}
         for entry in crossings:
-            tally = self.cells.setdefault(_cell(entry), Tally())
-            tally.count += entry.count
-            tally.lines.append(entry)
+            self.cells.setdefault(_cell(entry), Tally()).lines.append(entry)
         in_loop = [entry.until_message for entry in crossings if _cell(entry)[1].in_loop]
         # What shares a line is written at once: whatever came later was in memory only.
         self.written = max(in_loop, default=0)
@@ -224,15 +229,15 @@ class _Session:
         if asked and (message, crossing.call) in self.unanswered:
             return 1  # a request that did not arrive
         # A coordinator that was killed had written what it was about to ask.
-        last = max((line.until_message for line in here.lines), default=0)
         unasked = self.here.last_message > self.there.last_message
-        return int(asked and self.killed and unasked and last == self.here.last_message)
+        was_last = here.last_message == self.here.last_message
+        return int(asked and self.killed and unasked and was_last)
 
     def _lost_here(self, cell: Cell, there: Tally, lacking: int) -> int:
         """How many of these a crash explains that the coordinator's ledger lacks."""
         message, crossing = cell
         answered = crossing.receiver == COORDINATOR
-        last = max((line.until_message for line in there.lines), default=0)
+        last = there.last_message
         if crossing.in_loop:
             # What a killed coordinator had not written, and answers that did not arrive.
             if self.killed:
@@ -248,17 +253,7 @@ class _Session:
 
 
 def _cell(entry: Entry) -> Cell:
-    crossing = Crossing(
-        entry.sender,
-        entry.receiver,
-        entry.call,
-        entry.kind,
-        entry.shape,
-        entry.dtype,
-        entry.bytes,
-        entry.sealed_for,
-        entry.note,
-    )
+    crossing = Crossing(*(getattr(entry, name) for name in Crossing._fields))
     return 0 if crossing.in_loop else entry.message, crossing
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import itertools
 import logging
 import zlib
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,11 +18,9 @@ from fedmend.data.table import Table
 from fedmend.errors import ConfigError, DataError, FedmendError, PartyFailed, Refused
 from fedmend.federation.bound import Bound, declared
 from fedmend.federation.labels import LabelGuard
-from fedmend.federation.policy import Policy
-from fedmend.federation.predicted import Predicted
+from fedmend.federation.policy import Policy, Predicted, admit_weights
 from fedmend.federation.randomness import numpy_stream, stream, wide_seed
 from fedmend.federation.rows import RowAccount
-from fedmend.federation.weights import admit_weights
 from fedmend.federation.worker import Exposure, Worker
 
 if TYPE_CHECKING:
@@ -154,7 +153,7 @@ class Site:
         worker = self._workers.get(handle)
         if worker is None:
             raise Refused(self.name, f"no worker {handle!r} runs here", "start it first")
-        exposure = worker.exposures.get(method)
+        exposure = self.exposure(handle, method)
         if exposure is None:
             raise Refused(
                 self.name,
@@ -165,21 +164,18 @@ class Site:
             self.bound.admit_call(self.name, worker.worker_name(), method)
         call = f"{worker.worker_name()}.{method}"
         self.policy.admit_kind(self.name, call, exposure.kind)
-        readable = worker.opens(exposure)
-        if readable:
-            self.policy.admit_kind(self.name, call, readable)
+        if exposure.opens:
+            self.policy.admit_kind(self.name, call, exposure.opens)
         return exposure
-
-    def opens(self, handle: str, method: str) -> str:
-        """The kind of what becomes readable by a call, where that is not what leaves."""
-        worker = self._workers.get(handle)
-        exposure = None if worker is None else worker.exposures.get(method)
-        return "" if worker is None or exposure is None else worker.opens(exposure)
 
     def exposure(self, handle: str, method: str) -> Exposure | None:
         """What is declared of a method, whether or not it may be called; None if nothing is."""
         worker = self._workers.get(handle)
-        return None if worker is None else worker.exposures.get(method)
+        exposure = None if worker is None else worker.exposures.get(method)
+        if worker is None or exposure is None:
+            return None
+        opens = worker.opens(exposure)
+        return exposure if opens == exposure.opens else replace(exposure, opens=opens)
 
     def call(self, handle: str, method: str, kwargs: Mapping[str, Any]) -> Any:
         """Run an exposed method. A refused kind is refused before the value exists."""
@@ -276,22 +272,15 @@ class Site:
             return [wide_seed(self.secret, f"stream {purpose}")]
         return [self.seed, zlib.crc32(self.name.encode()), zlib.crc32(purpose.encode())]
 
-    def _errors(self, call: str) -> _ErrorsNamed:
-        return _ErrorsNamed(self.name, call)
-
-
-class _ErrorsNamed:
-    """Names party and call in whatever a worker raises; our own errors keep their type."""
-
-    def __init__(self, party: str, call: str) -> None:
-        self.party = party
-        self.call = call
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
-        if isinstance(error, DataError):
-            error.at(self.party)
-        elif isinstance(error, Exception) and not isinstance(error, FedmendError):
-            raise PartyFailed(self.party, self.call, error) from error
+    @contextmanager
+    def _errors(self, call: str) -> Iterator[None]:
+        """Names party and call in whatever a worker raises; our own errors keep their type."""
+        try:
+            yield
+        except DataError as error:
+            error.at(self.name)
+            raise
+        except FedmendError:
+            raise
+        except Exception as error:
+            raise PartyFailed(self.name, call, error) from error

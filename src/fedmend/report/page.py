@@ -45,7 +45,7 @@ CHAPTERS = {
 
 def write_report(folder: str | Path, path: str | Path | None = None) -> Path:
     """Write the report of a run folder, into it or to `path`."""
-    from fedmend.audit.kept import read_audit  # which brings all attacks with it
+    from fedmend.audit.result import read_audit  # which brings all attacks with it
 
     folder = Path(folder)
     record, entries = RunRecord.load(folder), read_ledger(folder / LEDGER_FILE)

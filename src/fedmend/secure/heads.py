@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from fedmend.errors import CryptoError, DataError, FedmendError
 from fedmend.federation.bound import EVERY_RUN, declare
-from fedmend.federation.crew import Each
+from fedmend.federation.federation import Each
 from fedmend.federation.ledger import COORDINATOR, NOTHING, Head, Ledger
 from fedmend.federation.wire import Sealed
 from fedmend.federation.worker import exposed

@@ -13,10 +13,9 @@ import pytest
 
 from fedmend.data.table import Table
 from fedmend.federation import Federation, Ledger, Party, Policy, Site, Worker, exposed
-from fedmend.federation.engines.flare.courier import SECONDS
 from fedmend.federation.engines.flare.engine import FlareEngine
 from fedmend.federation.engines.flare.host import Hello, PartyHost
-from fedmend.federation.engines.flare.link import OK, Frame, Link
+from fedmend.federation.engines.flare.link import OK, SECONDS, Frame, Link
 
 HELLO = Hello("a-run", "first run", ("VFL",), 0, 0.25)
 

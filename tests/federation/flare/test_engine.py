@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import threading
 import time
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -9,7 +10,7 @@ import torch
 
 from fedmend.errors import ConfigError, DataError, PartyAbsent, PartyFailed, Refused, WireError
 from fedmend.federation import Each, Policy, Worker, exposed, read_ledger
-from fedmend.federation.engines.flare.host import PartyHost
+from fedmend.federation.engines.flare.host import Hello, PartyHost
 from fedmend.federation.engines.flare.messages import read_request, reply
 from fedmend.federation.reconcile import reconcile
 
@@ -189,17 +190,14 @@ def test_the_end_is_told_with_its_reason(wire_up, tmp_path):
 
 
 def test_who_refuses_hello_ends_the_opening(wire_up, monkeypatch):
-    import fedmend.federation.engines.flare.engine as engine
-
-    monkeypatch.setattr(engine, "__version__", "9.9.9")
+    honest = Hello.to_wire
+    monkeypatch.setattr(Hello, "to_wire", lambda hello: honest(hello) | {"version": "9.9.9"})
     with pytest.raises(Refused, match=r"runs fedmend 9\.9\.9 .* this party fedmend") as caught:
         wire_up()
     assert "telco" in caught.value.__notes__[0]
 
 
 def test_the_seed_reaches_the_sites(wire_up):
-    from dataclasses import replace
-
     wired = wire_up(hello=replace(HELLO, seed=5))
     assert {host._site.seed for host in wired.hosts.values()} == {5}
 
@@ -284,7 +282,7 @@ def test_a_relay_that_takes_nothing_more_makes_its_party_absent(wire_up):
 
 def test_a_coordinator_that_slept_blames_nobody(wire_up, monkeypatch):
     clock = Clock()
-    monkeypatch.setattr("fedmend.federation.engines.flare.courier.time", clock)
+    monkeypatch.setattr("fedmend.federation.engines.flare.link.time", clock)
     wired = wire_up(stall_seconds=2.0)
     with wired.fed.workers(Probe) as crew:
         crew.sums()

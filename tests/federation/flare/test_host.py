@@ -10,23 +10,13 @@ from hypothesis import strategies as st
 from fedmend._version import __version__
 from fedmend.errors import DataError, FedmendError, PartyFailed, Refused, WireError
 from fedmend.federation import Policy, wire
-from fedmend.federation.engines.flare.host import PartyHost, _Numbers
+from fedmend.federation.engines.flare.host import Hello, PartyHost, _Numbers
 from fedmend.federation.engines.flare.messages import read_reply, request
-from fedmend.federation.wire_types import VERSION
+from fedmend.federation.wire import VERSION
 
 from .conftest import TABLES, Clock, a_site
 
-HELLO = {
-    "version": __version__,
-    "wire": VERSION,
-    "run": "r1",
-    "title": "first",
-    "methods": ["VFL"],
-    "seed": 0,
-    "test_share": 0.25,
-    "resumed": False,
-    "reproducible": False,
-}
+HELLO = Hello("r1", "first", ("VFL",), 0, 0.25).to_wire()
 
 
 def say(host, operation, **content):

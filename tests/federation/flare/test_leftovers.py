@@ -6,7 +6,7 @@ import json
 import os
 import uuid
 
-from fedmend.federation.engines.flare.leftovers import (
+from fedmend.federation.engines.flare.kits import (
     KEEP_FAILED,
     clear_folders,
     clear_store,

@@ -19,7 +19,7 @@ from fedmend.errors import (
 from fedmend.federation import Policy, wire
 from fedmend.federation.engines.flare.messages import (
     error_reply,
-    field,
+    part,
     read_reply,
     read_request,
     reply,
@@ -125,12 +125,12 @@ def test_something_that_is_no_request(content):
 
 def test_fields_are_of_their_type():
     content = read_request(request("call", number=1, handle="x"))
-    assert field(content, "number", int) == 1
+    assert part(content, "number", int) == 1
     for name, kind in (("number", str), ("handle", int), ("absent", str)):
         with pytest.raises(WireError, match=name):
-            field(content, name, kind)
+            part(content, name, kind)
     with pytest.raises(WireError, match="number"):
-        field(read_request(request("call", number=True)), "number", int)
+        part(read_request(request("call", number=True)), "number", int)
 
 
 @settings(max_examples=60, deadline=None)

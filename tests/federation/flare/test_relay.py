@@ -12,8 +12,7 @@ from nvflare.fuel.f3.cellnet.defs import ReturnCode
 from nvflare.fuel.f3.cellnet.utils import make_reply
 
 from fedmend.federation.engines.flare.collab import _hand_on
-from fedmend.federation.engines.flare.courier import SECONDS
-from fedmend.federation.engines.flare.link import ABSENT, OK, Frame, Link
+from fedmend.federation.engines.flare.link import ABSENT, OK, SECONDS, Frame, Link
 
 QUESTION = SECONDS.pack(7.0) + b"question"
 

@@ -1,7 +1,7 @@
 """Engines run the same workers in different places.
 
 An engine knows how to start a worker at a party, call it, and write down what crossed. `local`
-keeps all sites in this process; others put each site on a machine of its own.
+keeps all sites in this process; `flare` puts each site on a machine of its own.
 """
 
 from __future__ import annotations
@@ -11,23 +11,23 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from fedmend.federation.ledger import Ledger
+from fedmend.federation.worker import Exposure, Worker
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One request to one party: which worker, which method, arguments by name and by kind.
-
-    in_turn: in one process, do not run beside the same call to another party.
-    """
+    """One request to one party: which worker under which handle, what of it, arguments by name."""
 
     party: str
     handle: str
-    label: str
-    method: str
+    worker: type[Worker]
+    exposure: Exposure
     kwargs: dict[str, Any]
-    kinds: Mapping[str, str]
-    reply_kind: str
-    in_turn: bool = False
+
+    @property
+    def name(self) -> str:
+        """How the ledger names it."""
+        return f"{self.worker.worker_name()}.{self.exposure.method}"
 
 
 class Engine(Protocol):
@@ -52,3 +52,21 @@ class Engine(Protocol):
     def stop(self, party: str, handle: str) -> None: ...
 
     def close(self, reason: str = "finished") -> None: ...
+
+
+def by_kind(kwargs: Mapping[str, Any], kinds: Mapping[str, str]) -> dict[str, dict[str, Any]]:
+    """Arguments grouped into one message per kind; a call without arguments is one control."""
+    if not kinds or not kwargs:
+        return {"control": dict(kwargs)}
+    groups: dict[str, dict[str, Any]] = {}
+    for name, value in kwargs.items():
+        groups.setdefault(kinds.get(name, "control"), {})[name] = value
+    return groups
+
+
+def raise_first(errors: list[Exception]) -> None:
+    """Raise the first of several errors, which names the others."""
+    if errors:
+        for other in errors[1:]:
+            errors[0].add_note(f"also: {other}")
+        raise errors[0]

@@ -7,13 +7,13 @@ goes through the wire: whatever runs strict runs over a network.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from fedmend.errors import ConfigError, Refused
 from fedmend.federation import wire
-from fedmend.federation.engines import Call
+from fedmend.federation.engines import Call, by_kind, raise_first
 from fedmend.federation.engines.flare.messages import error_measure, error_reply
 from fedmend.federation.ledger import COORDINATOR, ERROR, REFUSED, Ledger
 from fedmend.federation.site import Site
@@ -53,34 +53,31 @@ class LocalEngine:
         return str(self._cross(party, COORDINATOR, f"{worker}.start", "control", handle))
 
     def call(self, call: Call) -> Any:
-        site = self.site(call.party)
-        name = f"{call.label}.{call.method}"
+        site, method, kind = self.site(call.party), call.exposure.method, call.exposure.kind
         kwargs: dict[str, Any] = {}
-        for kind, group in by_kind(call.kwargs, call.kinds).items():
-            kwargs |= self._cross(COORDINATOR, call.party, name, kind, group)
-        opens = site.opens(call.handle, call.method)
+        for taken, group in by_kind(call.kwargs, call.exposure.takes).items():
+            kwargs |= self._cross(COORDINATOR, call.party, call.name, taken, group)
+        exposure = site.exposure(call.handle, method)
         try:
-            value = site.call(call.handle, call.method, kwargs)
+            value = site.call(call.handle, method, kwargs)
         except Exception as error:
-            self._error(site, name, call.reply_kind, error)
+            self._error(site, call.name, kind, error)
             raise
-        return self._cross(call.party, COORDINATOR, name, call.reply_kind, value, opens)
+        opens = exposure.opens if exposure else ""
+        return self._cross(call.party, COORDINATOR, call.name, kind, value, opens)
 
     def call_all(self, calls: list[Call]) -> list[Any]:
         """All calls at the same time; the first error is raised after all of them ended.
 
         Workers that use all cores by themselves take turns (see `Worker.parallel_inside`).
         """
-        if len(calls) < 2 or calls[0].in_turn:
+        if len(calls) < 2 or calls[0].worker.parallel_inside:
             return [self.call(call) for call in calls]
         if self._pool is None:
             self._pool = ThreadPoolExecutor(max(8, len(self.sites)), "fedmend-site")
         futures = [self._pool.submit(self.call, call) for call in calls]
-        errors = [error for future in futures if (error := future.exception()) is not None]
-        if errors:
-            for other in errors[1:]:
-                errors[0].add_note(f"also: {other}")
-            raise errors[0]
+        found = [future.exception() for future in futures]
+        raise_first([error for error in found if isinstance(error, Exception)])
         return [future.result() for future in futures]
 
     def stop(self, party: str, handle: str) -> None:
@@ -106,13 +103,3 @@ class LocalEngine:
         # What was withheld keeps its kind in the ledger; an error is words.
         kind, note = (kind, REFUSED) if refused else ("control", ERROR)
         self.ledger.record(site.name, COORDINATOR, call, kind, size, note=note)
-
-
-def by_kind(kwargs: Mapping[str, Any], kinds: Mapping[str, str]) -> dict[str, dict[str, Any]]:
-    """Arguments grouped into one message per kind; a call without arguments is one control."""
-    if not kinds or not kwargs:
-        return {"control": dict(kwargs)}
-    groups: dict[str, dict[str, Any]] = {}
-    for name, value in kwargs.items():
-        groups.setdefault(kinds.get(name, "control"), {})[name] = value
-    return groups

@@ -29,10 +29,9 @@ from nvflare.fuel.f3.cellnet.defs import MessageHeaderKey, ReturnCode
 from nvflare.fuel.f3.cellnet.utils import make_reply, new_cell_message
 from nvflare.fuel.f3.message import Message
 
-from fedmend.federation.engines.flare.courier import SECONDS
 from fedmend.federation.engines.flare.host import Opener, PartyHost
-from fedmend.federation.engines.flare.leftovers import mark_finished
-from fedmend.federation.engines.flare.link import ABSENT, OK, READY, Frame, Link
+from fedmend.federation.engines.flare.kits import mark_finished
+from fedmend.federation.engines.flare.link import ABSENT, OK, READY, SECONDS, Frame, Link
 
 logger = logging.getLogger(__name__)
 # Where nobody set a log up, as at the coordinator, FLARE's lines would run over the screen.

@@ -1,31 +1,56 @@
-"""FlareEngine: the coordinator's half. The same face as the local engine, over the courier."""
+"""FlareEngine: the coordinator's half. The same face as the local engine, over the courier.
+
+To open one is to wait for the parties, submit their jobs, and take the relays' calls.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import itertools
+import json
 import logging
-from collections.abc import Callable, Mapping
+import re
+import shutil
+import socket
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 from fedmend._files import write_whole
-from fedmend._version import __version__
-from fedmend.errors import ConfigError, FedmendError, PartyAbsent, Refused, WireError
+from fedmend.errors import (
+    ConfigError,
+    FedmendError,
+    MissingExtra,
+    PartyAbsent,
+    Refused,
+    WireError,
+)
 from fedmend.federation import wire
-from fedmend.federation.engines import Call
-from fedmend.federation.engines.flare.courier import Courier
+from fedmend.federation.engines import Call, by_kind, raise_first
 from fedmend.federation.engines.flare.host import FINISHED, Hello, session_name
-from fedmend.federation.engines.flare.link import Link
+from fedmend.federation.engines.flare.kits import (
+    ADMIN,
+    KEEP_JOBS,
+    PARTY_CLASS,
+    note_finished,
+    to_forget,
+)
+from fedmend.federation.engines.flare.link import READY, Courier, Link
 from fedmend.federation.engines.flare.messages import (
     error_measure,
-    field,
+    part,
     read_answer,
     read_reply,
     request,
 )
-from fedmend.federation.engines.local import by_kind
 from fedmend.federation.ledger import (
     CLOSED,
     COORDINATOR,
@@ -39,9 +64,17 @@ from fedmend.federation.ledger import (
     Ledger,
     read_entries,
 )
-from fedmend.federation.wire_types import VERSION as WIRE_VERSION
+
+if TYPE_CHECKING:
+    from fedmend.federation.engines.flare.collab import Admin
 
 logger = logging.getLogger(__name__)
+
+SERVER = "server"
+JOB_SECONDS = 90.0
+# A job that ends by an exception of its own, again and again, is not going to start.
+MAX_CRASHES = 3
+LOCK_FILE = "run.lock"
 
 _Sent = tuple[int, Future[bytes]]  # under which number, and where its answer will be
 
@@ -100,35 +133,27 @@ class FlareEngine:
     # ------------------------------------------------------------------ what a federation asks
 
     def start(self, party: str, worker: str, scope: str, params: dict[str, Any]) -> str:
-        self._known(party)
         call = f"{worker}.start"
         message = {"worker": worker, "scope": scope, "params": params}
-        number = self._number(party)
-        self.ledger.record(
-            COORDINATOR, party, call, "control", wire.measure(message), message=number
-        )
+        number = self._note_request(party, call, {"control": message})
         future = self._send(party, "start", number, **message)
         return str(self._settle(party, call, "control", (number, future)))
 
     def call(self, call: Call) -> Any:
-        return self._finish(call, self._begin(call))
+        return self.call_all([call])[0]
 
     def call_all(self, calls: list[Call]) -> list[Any]:
         """All requests leave before the first reply is awaited; errors wait for all to end."""
-        futures = [self._begin(call) for call in calls]
+        asked = [self._begin(call) for call in calls]
         values: list[Any] = []
         errors: list[Exception] = []
-        for call, future in zip(calls, futures, strict=True):
+        for call, sent in zip(calls, asked, strict=True):
             try:
-                values.append(self._finish(call, future))
+                values.append(self._settle(call.party, call.name, call.exposure.kind, sent))
             except FedmendError as error:
                 errors.append(error)
-        if errors:
-            # Who is gone explains more than who complains about it.
-            errors.sort(key=lambda error: not isinstance(error, PartyAbsent))
-            for other in errors[1:]:
-                errors[0].add_note(f"also: {other}")
-            raise errors[0]
+        # Who is gone explains more than who complains about it.
+        raise_first(sorted(errors, key=lambda error: not isinstance(error, PartyAbsent)))
         return values
 
     def stop(self, party: str, handle: str) -> None:
@@ -141,10 +166,11 @@ class FlareEngine:
 
     def party_ledgers(self) -> dict[str, list[Entry]]:
         """What every party has written down of this run so far; absent parties are left out."""
-        return {party: self._ledger_of(party) for party in self._names if party not in self.absent}
-
-    def _ledger_of(self, party: str) -> list[Entry]:
-        return read_entries(self._copy_of(party), f"the ledger of {party!r}")
+        return {
+            party: read_entries(self._copy_of(party), f"the ledger of {party!r}")
+            for party in self._names
+            if party not in self.absent
+        }
 
     def _copy_of(self, party: str) -> bytes:
         """A party's ledger as it lies in its kit, byte for byte: its chain is in it."""
@@ -198,22 +224,11 @@ class FlareEngine:
     # ------------------------------------------------------------------ messages
 
     def _say_hello(self) -> None:
-        greeting = request(
-            "hello",
-            version=__version__,
-            wire=WIRE_VERSION,
-            run=self.hello.run,
-            title=self.hello.title,
-            methods=list(self.hello.methods),
-            seed=self.hello.seed,
-            test_share=self.hello.test_share,
-            resumed=self.hello.resumed,
-            reproducible=self.hello.reproducible,
-        )
+        greeting = request("hello", **self.hello.to_wire())
         asked = {
             party: self._courier.ask(party, greeting, self.call_timeout) for party in self._names
         }
-        refusals: list[FedmendError] = []
+        refusals: list[Exception] = []
         for party, future in asked.items():
             try:
                 answer = self._settle(party, "hello", "control", (0, future), noted=False)
@@ -221,37 +236,33 @@ class FlareEngine:
                     raise WireError(
                         f"party {party!r} answered hello with a {type(answer).__name__}"
                     )
-                self._sessions[party] = field({"op": "hello", **answer}, "session", bytes)
+                self._sessions[party] = part({"op": "hello", **answer}, "session", bytes)
             except FedmendError as error:
                 refusals.append(error)
-        if refusals:
-            for other in refusals[1:]:
-                refusals[0].add_note(f"also: {other}")
-            raise refusals[0]
+        raise_first(refusals)
 
     def _begin(self, call: Call) -> _Sent:
-        self._known(call.party)
-        name = f"{call.label}.{call.method}"
-        number = self._number(call.party)
-        for kind, group in by_kind(call.kwargs, call.kinds).items():
-            self.ledger.record(
-                COORDINATOR, call.party, name, kind, wire.measure(group), message=number
-            )
-        content = {"handle": call.handle, "method": call.method, "kwargs": call.kwargs}
+        groups = by_kind(call.kwargs, call.exposure.takes)
+        number = self._note_request(call.party, call.name, groups)
+        content = {"handle": call.handle, "method": call.exposure.method, "kwargs": call.kwargs}
         return number, self._send(call.party, "call", number, **content)
 
-    def _finish(self, call: Call, sent: _Sent) -> Any:
-        name = f"{call.label}.{call.method}"
-        return self._settle(call.party, name, call.reply_kind, sent)
-
-    def _number(self, party: str) -> int:
-        return next(self._numbers[party])
+    def _note_request(self, party: str, name: str, groups: Mapping[str, Any]) -> int:
+        """Write down what is about to be sent, by its kinds; the number of the message."""
+        if party not in self._names:
+            raise ConfigError(
+                f"there is no party {party!r}. Mend: name one of {', '.join(self._names)}"
+            )
+        number = next(self._numbers[party])
+        for kind, group in groups.items():
+            self.ledger.record(COORDINATOR, party, name, kind, wire.measure(group), message=number)
+        return number
 
     def _send(
         self, party: str, operation: str, number: int | None = None, **content: Any
     ) -> Future[bytes]:
         if number is None:
-            number = self._number(party)
+            number = next(self._numbers[party])
         message = request(operation, session=self._sessions[party], number=number, **content)
         return self._courier.ask(party, message, self.call_timeout)
 
@@ -293,8 +304,246 @@ class FlareEngine:
         except PartyAbsent as error:
             raise PartyAbsent(party, error.reason, name) from error
 
-    def _known(self, party: str) -> None:
-        if party not in self._names:
-            raise ConfigError(
-                f"there is no party {party!r}. Mend: name one of {', '.join(self._names)}"
-            )
+
+# ---------------------------------------------------------------- opening one
+
+Waiting = Callable[[list[str]], None]
+
+
+def open_engine(
+    admin: Path,
+    parties: Sequence[str],
+    hello: Hello,
+    *,
+    ledger: Ledger,
+    wait_seconds: float = 60.0,
+    call_timeout: float = 3600.0,
+    stall_seconds: float = 60.0,
+    keep_jobs: int = KEEP_JOBS,
+    waiting: Waiting | None = None,
+) -> FlareEngine:
+    """Start the parties' jobs and say hello to them.
+
+    admin: the coordinator's own kit. wait_seconds: for parties that are not connected yet, of whom
+    `waiting` is told. keep_jobs: how many finished runs leave their jobs in the server's store.
+    """
+    opening = _Opening(admin, hello.run, wait_seconds, keep_jobs, waiting)
+    try:
+        return FlareEngine(
+            opening.links(parties),
+            hello,
+            ledger=ledger,
+            call_timeout=call_timeout,
+            stall_seconds=stall_seconds,
+            ended=opening.end,
+        )
+    except BaseException as error:
+        opening.end(str(error))
+        raise
+    finally:
+        opening.tidy()
+
+
+def connected(admin: Path, wait_seconds: float) -> list[str]:
+    """The parties that are connected to the server now."""
+    session = _login(admin, wait_seconds)
+    try:
+        return session.clients()
+    finally:
+        session.close()
+
+
+@dataclass
+class _Job:
+    """One party's job: its number at the server, where its relay will call, and the link then."""
+
+    party: str
+    ears: socket.socket
+    id: str = ""
+    link: Link | None = None
+    refused: str = ""
+
+
+@dataclass
+class _Opening:
+    """What is open while an engine is being opened, and what its end must close.
+
+    Every party has a job of its own: FLARE aborts a job when a party of it dies, and the others
+    must live to hear of it. For each job the coordinator's process listens on a socket file that
+    only its user can open; the job's process at the server, on the same machine, connects to it.
+    """
+
+    kit: Path
+    run: str
+    wait_seconds: float
+    keep_jobs: int
+    waiting: Waiting | None
+    jobs: list[_Job] = field(default_factory=list)
+    scratch: Path = field(default_factory=lambda: Path(tempfile.mkdtemp(prefix="fedmend-")))
+    lock: TextIO | None = None
+    admin: Any = None
+
+    def links(self, parties: Sequence[str]) -> dict[str, Link]:
+        """A link to every party; jobs that do not start are tried again while there is time."""
+        self.lock = _lock(self.kit)
+        self.admin = _login(self.kit, self.wait_seconds)
+        deadline = time.monotonic() + self.wait_seconds
+        self._clean_up()
+        left = list(parties)
+        crashes: Counter[str] = Counter()
+        while left:
+            self._wait_for(left, deadline)
+            tried = [self._submit(party) for party in left]
+            self._take_calls(tried)
+            failed = [job for job in tried if job.link is None]
+            crashes.update(job.party for job in failed if "EXCEPTION" in job.refused)
+            for job in failed:
+                if time.monotonic() > deadline or crashes[job.party] == MAX_CRASHES:
+                    raise PartyAbsent(
+                        job.party,
+                        f"its job did not start (FLARE says {job.refused or 'nothing'}); "
+                        "log.txt in its kit and in the server's says why",
+                    )
+                logger.warning("the job of %s did not start (%s)", job.party, job.refused)
+            left = [job.party for job in failed]
+        found = {job.party: job.link for job in self.jobs if job.link is not None}
+        return {party: found[party] for party in parties}
+
+    def _clean_up(self) -> None:
+        """A job whose coordinator or server died stays listed as running."""
+        for stale in self.admin.running():
+            logger.info("ending the stale job %s", stale)
+            self.admin.abort(stale)
+
+    def _wait_for(self, parties: Sequence[str], deadline: float) -> None:
+        told: list[str] = []
+        while True:
+            there = self.admin.clients()
+            missing = [name for name in parties if name not in there]
+            if not missing:
+                return
+            if missing != told and self.waiting is not None:
+                self.waiting(missing)
+            told = missing
+            if time.monotonic() > deadline:
+                also = f", nor {', '.join(missing[1:])}" if missing[1:] else ""
+                others = f" (there are {', '.join(there)})" if there else ""
+                raise PartyAbsent(
+                    missing[0],
+                    f"not connected to the server within {self.wait_seconds:.0f} s{also}{others}",
+                )
+            time.sleep(0.5)
+
+    def _submit(self, party: str) -> _Job:
+        from fedmend.federation.engines.flare.collab import write_job
+
+        ears = socket.socket(socket.AF_UNIX)
+        job = _Job(party, ears)
+        self.jobs.append(job)
+        address = self.scratch / str(len(self.jobs))
+        ears.bind(str(address))
+        ears.listen(1)
+        ears.settimeout(0.2)
+        name = re.sub(r"[^A-Za-z0-9_-]", "-", f"{self.run}-{party}-{len(self.jobs)}")
+        path = write_job(self.scratch, name, PARTY_CLASS, str(address), party)
+        job.id = self.admin.submit(path)
+        return job
+
+    def _take_calls(self, jobs: Sequence[_Job]) -> None:
+        """Wait until every job's relay has called, or its job is over."""
+        deadline = time.monotonic() + JOB_SECONDS
+        asked = 0.0
+        while open_ := [job for job in jobs if job.link is None and not job.refused]:
+            for job in open_:
+                with contextlib.suppress(TimeoutError):
+                    job.link = _greet(job.ears, job.party)
+            if time.monotonic() - asked < 1.0:
+                continue
+            asked = time.monotonic()
+            for job in open_:
+                status = self.admin.status(job.id)
+                if job.link is None and status.startswith(("FINISHED", "ABANDONED", "FAILED")):
+                    job.refused = status
+                elif job.link is None and asked > deadline:
+                    job.refused = f"{status}, and nothing happens"
+                    self.admin.abort(job.id)
+
+    def tidy(self) -> None:
+        """Nobody calls any more."""
+        for job in self.jobs:
+            job.ears.close()
+        shutil.rmtree(self.scratch, ignore_errors=True)
+
+    def end(self, reason: str) -> None:
+        """The relays end by themselves when their links close; whatever is left is aborted."""
+        for job in self.jobs:
+            if job.link is not None:
+                job.link.close()
+        if self.admin is not None:
+            # FLARE's threads keep a process alive that does not log out, whoever is gone.
+            steps = [self._see_jobs_end, partial(self._clear_store, reason), self.admin.close]
+            for step in steps:
+                try:
+                    step()
+                except Exception as error:  # the server may be the one that is gone
+                    logger.info("logging out: %s", error)
+        if self.lock is not None:
+            self.lock.close()
+
+    def _see_jobs_end(self) -> None:
+        open_ = [job.id for job in self.jobs if job.id and not job.refused]
+        deadline = time.monotonic() + 10.0
+        while open_ and time.monotonic() < deadline:
+            open_ = [each for each in open_ if not self.admin.status(each).startswith("FINISHED")]
+            time.sleep(0.3 if open_ else 0.0)
+        for each in open_:
+            self.admin.abort(each)
+
+    def _clear_store(self, reason: str) -> None:
+        """Jobs of earlier runs that nobody will look at go; the server would keep all for ever."""
+        if reason == FINISHED:
+            note_finished(self.kit, [job.id for job in self.jobs if job.link is not None])
+        parties = len({job.party for job in self.jobs})
+        kept = self.keep_jobs * parties
+        for each in to_forget(self.kit, self.admin.ended(), kept):
+            self.admin.delete(each)
+
+
+def _greet(ears: socket.socket, party: str) -> Link | None:
+    """The link to a job's process that calls; None when it is the wrong one."""
+    end, _ = ears.accept()
+    end.settimeout(None)
+    link = Link(end)
+    frame = link.receive()
+    if frame is None or frame.status != READY or party not in json.loads(frame.payload):
+        link.close()
+        return None
+    return link
+
+
+def _lock(kit: Path) -> TextIO:
+    """One run at a time: whatever else is listed as running is then known to be stale."""
+    file = (kit / LOCK_FILE).open("w")
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        file.close()
+        raise ConfigError(
+            "another run uses these kits now. Mend: wait until it ends, or stop it"
+        ) from None
+    return file
+
+
+def _login(kit: Path, wait_seconds: float) -> Admin:
+    try:
+        from fedmend.federation.engines.flare.collab import Admin
+    except ImportError as error:
+        raise MissingExtra("nvflare", "flare", "a federation of several machines") from error
+    deadline = time.monotonic() + wait_seconds
+    while True:
+        try:
+            return Admin(kit, ADMIN)
+        except Exception as error:  # FLARE raises a dozen kinds for "not there (yet)"
+            if time.monotonic() > deadline:
+                raise PartyAbsent(SERVER, f"the FLARE server cannot be reached: {error}") from error
+            time.sleep(1.0)

@@ -18,23 +18,23 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from fedmend._version import __version__
 from fedmend.errors import DataError, FedmendError, Refused, WireError
 from fedmend.federation import wire
+from fedmend.federation.engines import by_kind
 from fedmend.federation.engines.flare.events import EVENTS_FILE, Events
 from fedmend.federation.engines.flare.messages import (
     MAX_HELLO_BYTES,
     error_measure,
     error_reply,
-    field,
+    part,
     read_request,
     reply,
 )
-from fedmend.federation.engines.local import by_kind
 from fedmend.federation.ledger import (
     COORDINATOR,
     ERROR,
@@ -47,7 +47,7 @@ from fedmend.federation.ledger import (
 from fedmend.federation.policy import Policy
 from fedmend.federation.randomness import COSTS
 from fedmend.federation.site import Site
-from fedmend.federation.wire_types import VERSION as WIRE_VERSION
+from fedmend.federation.wire import VERSION as WIRE_VERSION
 
 logger = logging.getLogger(__name__)
 
@@ -55,7 +55,7 @@ LEDGER_FOLDER = "ledgers"
 RUN_FOLDER = "runs"
 FINISHED = "finished"
 """The reason for which a run ends when all is done."""
-MOST_ERRORS, MOST_ERRORS_PER_COLUMN = 30, 3
+MAX_ERRORS, MAX_ERRORS_PER_COLUMN = 30, 3
 """After so many errors in one session nothing more is done for it."""
 
 
@@ -78,8 +78,26 @@ class Hello:
     resumed: bool = False
     reproducible: bool = False
 
+    def to_wire(self) -> dict[str, Any]:
+        said = asdict(self) | {"methods": list(self.methods)}
+        return {"version": __version__, "wire": WIRE_VERSION, **said}
+
+    @classmethod
+    def from_wire(cls, content: dict[str, Any]) -> Hello:
+        return cls(
+            run=_plain_name(part(content, "run", str)),
+            title=part(content, "title", str)[:200],
+            methods=tuple(str(each)[:80] for each in part(content, "methods", list)[:50]),
+            seed=part(content, "seed", int),
+            test_share=part(content, "test_share", float),
+            resumed=part(content, "resumed", bool),
+            reproducible=part(content, "reproducible", bool),
+        )
+
 
 Opener = Callable[[Hello], Site]
+_Task = tuple[dict[str, dict[str, Any]], Callable[[], Any]]
+"""What came in, by its kinds, and what is to be done with it."""
 
 
 class PartyHost:
@@ -164,24 +182,30 @@ class PartyHost:
         if operation == "hello":
             return reply(self._hello(content))
         site, ledger = self._admitted(content, asked)
-        if operation == "start":
-            return self._start(site, ledger, content, asked)
-        if operation == "call":
-            return self._call(site, ledger, content, asked)
+        if operation in ("start", "call"):
+            groups, work = (self._start if operation == "start" else self._call)(
+                site, content, asked
+            )
+            for kind, group in groups.items():
+                asked.came(ledger, self.party, kind, wire.measure(group))
+            value = self._work_on(asked, work)
+            answer = reply(value, asked.opens)
+            asked.went(ledger, self.party, wire.measure(value))
+            return answer
         if operation == "stop":
-            site.stop(field(content, "handle", str))
+            site.stop(part(content, "handle", str))
             return reply(None)
         if operation == "ledger":
             ledger.flush()
             assert ledger.path is not None
             return reply(ledger.path.read_bytes())
-        self.close(field(content, "reason", str))
+        self.close(part(content, "reason", str))
         return reply(None)
 
     def _hello(self, content: dict[str, Any]) -> dict[str, Any]:
         if self._session:
             raise Refused(self.party, "a session is open already", "start a new job")
-        theirs, wire_theirs = field(content, "version", str), field(content, "wire", int)
+        theirs, wire_theirs = part(content, "version", str), part(content, "wire", int)
         if (theirs, wire_theirs) != (__version__, WIRE_VERSION):
             raise Refused(
                 self.party,
@@ -189,15 +213,7 @@ class PartyHost:
                 f"this party fedmend {__version__} (wire {WIRE_VERSION})",
                 "install the same fedmend version at all parties",
             )
-        hello = Hello(
-            run=_plain_name(field(content, "run", str)),
-            title=field(content, "title", str)[:200],
-            methods=tuple(str(each)[:80] for each in field(content, "methods", list)[:50]),
-            seed=field(content, "seed", int),
-            test_share=field(content, "test_share", float),
-            resumed=field(content, "resumed", bool),
-            reproducible=field(content, "reproducible", bool),
-        )
+        hello = Hello.from_wire(content)
         if self._ledger is not None:
             with contextlib.suppress(OSError):  # of a hello that failed, which has been told
                 self._ledger.close()
@@ -231,32 +247,30 @@ class PartyHost:
         """Site and ledger for a request of this session that has not been made before."""
         if self._site is None or self._ledger is None:
             raise Refused(self.party, "no session is open", "start the run anew (--resume)")
-        if not secrets.compare_digest(field(content, "session", bytes), self._session):
+        if not secrets.compare_digest(part(content, "session", bytes), self._session):
             raise Refused(self.party, "the message belongs to another session", "say hello first")
-        number = field(content, "number", int)
+        number = part(content, "number", int)
         if not self._taken.take(number):
             raise Refused(self.party, f"message {number} came before (a replay)", "send it once")
         asked.message = number
         return self._site, self._ledger
 
-    def _start(self, site: Site, ledger: Ledger, content: dict[str, Any], asked: _Asked) -> bytes:
-        worker, scope = field(content, "worker", str), field(content, "scope", str)
-        params = field(content, "params", dict)
+    @staticmethod
+    def _start(site: Site, content: dict[str, Any], asked: _Asked) -> _Task:
+        worker, scope = part(content, "worker", str), part(content, "scope", str)
+        params = part(content, "params", dict)
         message = {"worker": worker, "scope": scope, "params": params}
-        asked.came(ledger, self.party, "control", wire.measure(message))
-        handle = self._work_on(asked, lambda: site.start(worker, scope, params))
-        return self._give(ledger, asked, handle)
+        return {"control": message}, lambda: site.start(worker, scope, params)
 
-    def _call(self, site: Site, ledger: Ledger, content: dict[str, Any], asked: _Asked) -> bytes:
-        handle, method = field(content, "handle", str), field(content, "method", str)
-        kwargs = field(content, "kwargs", dict)
+    @staticmethod
+    def _call(site: Site, content: dict[str, Any], asked: _Asked) -> _Task:
+        handle, method = part(content, "handle", str), part(content, "method", str)
+        kwargs = part(content, "kwargs", dict)
         exposure = site.exposure(handle, method)
-        takes, asked.kind = (exposure.takes, exposure.kind) if exposure else ({}, "control")
-        asked.opens = site.opens(handle, method)
-        for kind, group in by_kind(kwargs, takes).items():
-            asked.came(ledger, self.party, kind, wire.measure(group))
-        value = self._work_on(asked, lambda: site.call(handle, method, kwargs))
-        return self._give(ledger, asked, value)
+        if exposure is not None:
+            asked.kind, asked.opens = exposure.kind, exposure.opens
+        groups = by_kind(kwargs, exposure.takes if exposure else {})
+        return groups, lambda: site.call(handle, method, kwargs)
 
     def _work_on(self, asked: _Asked, work: Callable[[], Any]) -> Any:
         self._failures.admit()
@@ -270,11 +284,6 @@ class PartyHost:
             raise
         finally:
             self._busy = ""
-
-    def _give(self, ledger: Ledger, asked: _Asked, value: Any) -> bytes:
-        answer = reply(value, asked.opens)
-        asked.went(ledger, self.party, wire.measure(value))
-        return answer
 
     def _note(self, words: str) -> None:
         """What the people here should know: on their screen, and in their ledger to themselves."""
@@ -341,16 +350,8 @@ class _Asked:
     def went(self, ledger: Ledger, party: str, measure: wire.Measure, note: str = "") -> None:
         # What was withheld keeps its kind; an error is words.
         kind = "control" if note == ERROR else self.kind
-        ledger.record(
-            party,
-            COORDINATOR,
-            self.call,
-            kind,
-            measure,
-            note=note,
-            message=self.message,
-            opens="" if note else self.opens,
-        )
+        opens = "" if note else self.opens
+        ledger.record(party, COORDINATOR, self.call, kind, measure, note, self.message, opens)
 
 
 def _call_of(content: dict[str, Any]) -> str:
@@ -384,7 +385,7 @@ class _Failures:
 
     def admit(self) -> None:
         worst = max(self.columns.values(), default=0)
-        if self.total >= MOST_ERRORS or worst >= MOST_ERRORS_PER_COLUMN:
+        if self.total >= MAX_ERRORS or worst >= MAX_ERRORS_PER_COLUMN:
             raise Refused(
                 self.party,
                 "too many errors in this session; it does nothing more for it",

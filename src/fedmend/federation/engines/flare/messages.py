@@ -33,7 +33,7 @@ def read_request(message: bytes, *, max_bytes: int = wire.MAX_BYTES) -> dict[str
     return content
 
 
-def field(content: dict[str, Any], name: str, kind: type) -> Any:
+def part(content: dict[str, Any], name: str, kind: type) -> Any:
     """A part of a request that must be there and of this type."""
     value = content.get(name)
     if not isinstance(value, kind) or isinstance(value, bool) is not (kind is bool):

@@ -7,11 +7,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedmend.audit.sightings import BOTTOM, WEIGHTED_SUMS, Look, Sightings
-from fedmend.audit.tap import Heard
+from fedmend.audit.recorder import (
+    BOTTOM,
+    WEIGHTED_SUMS,
+    Look,
+    Observations,
+    Observed,
+    rehearsal,
+)
 
 
-def call(method: str = "step", scope: str = "train", **changes: Any) -> Heard:
+def call(method: str = "step", scope: str = "train", **changes: Any) -> Observed:
     """A batch of rows 2, 0 that a gradient comes for, and of rows 1, 3 that are embedded next."""
     values: dict[str, Any] = {
         "party": "telco", "worker": "BottomWorker", "handle": "h", "method": method,
@@ -19,11 +25,11 @@ def call(method: str = "step", scope: str = "train", **changes: Any) -> Heard:
         "answer": np.array([[1.0], [3.0]]), "kind": "embedding", "before": np.array([2, 0]),
         "after": np.array([1, 3]),
     }  # fmt: skip
-    return Heard(**(values | changes))
+    return Observed(**(values | changes))
 
 
 def test_gradients_are_of_the_batch_before_and_embeddings_of_the_one_after() -> None:
-    seen = Sightings("train", 4, most=3)
+    seen = Observations("train", 4, most=3)
     seen.hear(call())
     (gradient,) = seen.gradients["telco", BOTTOM]
     assert gradient.rows.tolist() == [2, 0]
@@ -34,13 +40,13 @@ def test_gradients_are_of_the_batch_before_and_embeddings_of_the_one_after() -> 
 
 
 def test_other_tables_are_not_looked_at() -> None:
-    seen = Sightings("train", 4, most=3)
+    seen = Observations("train", 4, most=3)
     seen.hear(call(scope="test"))
     assert not seen.gradients and not seen.embeddings and not seen.unread
 
 
 def test_no_more_looks_are_kept_than_granted() -> None:
-    seen = Sightings("train", 4, most=2)
+    seen = Observations("train", 4, most=2)
     for _ in range(5):
         seen.hear(call())
     assert len(seen.gradients["telco", BOTTOM]) == len(seen.embeddings["telco", BOTTOM]) == 2
@@ -49,7 +55,7 @@ def test_no_more_looks_are_kept_than_granted() -> None:
 
 
 def test_once_trained_only_what_the_model_makes_of_all_rows_is_final() -> None:
-    seen = Sightings("train", 3, most=1)
+    seen = Observations("train", 3, most=1)
     seen.training = False
     rows = {"rows": np.array([2, 0])}
     seen.hear(call("embed", given=rows, answer=np.array([[2.0], [0.0]])))
@@ -62,7 +68,7 @@ def test_once_trained_only_what_the_model_makes_of_all_rows_is_final() -> None:
 
 def test_lines_of_rows_that_a_party_lacks_are_left_out() -> None:
     """Two aligned rows lead, and one beyond them is not the party's: two lines came."""
-    seen = Sightings("train", 4, most=3)
+    seen = Observations("train", 4, most=3)
     two = np.array([[1.0], [2.0]])
     seen.hear(call(given={}, after=np.array([3, 1, 7]), answer=two))
     (look,) = seen.embeddings["telco", BOTTOM]
@@ -75,7 +81,7 @@ def test_lines_of_rows_that_a_party_lacks_are_left_out() -> None:
 
 
 def test_sums_over_columns_are_kept_apart() -> None:
-    seen = Sightings("train", 4, most=3)
+    seen = Observations("train", 4, most=3)
     seen.hear(call("additive_begin", given={"rows": np.array([1, 0])}, kind="control"))
     seen.hear(call("additive_step", given={"gradient": np.ones((2, 1))}, kind="control"))
     assert not seen.gradients[("telco", BOTTOM)]
@@ -84,7 +90,7 @@ def test_sums_over_columns_are_kept_apart() -> None:
 
 
 def test_looks_side_by_side_a_row_twice_in_a_batch_counts_once() -> None:
-    seen = Sightings("train", 3, most=2)
+    seen = Observations("train", 3, most=2)
     looks = [
         Look(np.array([1, 1, 0]), np.array([[3.0, 4.0], [9.0, 9.0], [0.0, 0.0]])),
         Look(np.array([1]), np.array([[0.0, 2.0]])),
@@ -96,3 +102,17 @@ def test_looks_side_by_side_a_row_twice_in_a_batch_counts_once() -> None:
     units, _ = seen.stacked(looks, unit=True)
     assert units[1] == pytest.approx([0.6, 0.8, 0.0, 1.0])
     assert not units[[0, 2]].any()
+
+
+def test_what_is_put_into_a_rehearsals_sites_is_not_in_the_others(make_fed) -> None:
+    fed = make_fed()
+    site = fed.engine.site("bank")
+    site.state["models"] = {"first": 1}
+    copy = rehearsal(fed, []).engine.site("bank")
+    assert copy.state["models"] == {"first": 1}
+    copy.state["models"]["second"] = 2
+    copy.state["other"] = {}
+    copy.alignments.clear()
+    copy.tables.pop("train")
+    assert site.state == {"models": {"first": 1}}
+    assert set(site.alignments) == set(site.tables) == {"train"}

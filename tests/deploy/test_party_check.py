@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import datetime
 import json
 import socket
 import ssl
@@ -12,33 +11,16 @@ import pytest
 
 pytest.importorskip("nvflare", reason="the flare engine needs nvflare")
 
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import rsa
-from cryptography.x509.oid import NameOID
-
 from fedmend.cli import main
 from fedmend.deploy.party_check import check_party
-from fedmend.deploy.party_file import load_party, open_site
-from fedmend.deploy.party_keys import PARTNERS_FILE
-from fedmend.deploy.provision import make_kits, provision
+from fedmend.deploy.party_file import PARTNERS_FILE, load_party, open_site
+from fedmend.deploy.provision import make_kits
 from fedmend.errors import ConfigError
 from fedmend.federation.engines.flare.host import Hello
-from fedmend.flow.config import load_config
 from fedmend.secure.keys import Identity, fingerprint
 from fedmend.split.labels import ask_for_noise
 
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
-@pytest.fixture
-def kits(workshop):
-    workshop.write(f"[flare]\nport = {free_port()}\n")
-    return provision(load_config(workshop.config))
+from .conftest import sign_anew
 
 
 def graded(kit, **options):
@@ -183,13 +165,10 @@ def test_a_kit_that_was_damaged_on_its_way(kits, text, capsys):
     assert "fed_client.json is damaged" in " ".join(capsys.readouterr().err.split())
 
 
-def test_nobody_listens(kits):
-    grade, words = the(graded(kits.party("bank"), seconds=1.0), "server")
+def test_every_problem_is_told_at_once(kits, workshop, capsys):
+    grade, words = the(graded(kits.party("bank"), seconds=0.5), "server")
     assert grade == "problem"
     assert "cannot be reached: Connection refused" in words
-
-
-def test_every_problem_is_told_at_once(kits, workshop, capsys):
     (workshop.folder / "bank.csv").unlink()
     with pytest.raises(SystemExit) as ended:
         main(["party", "check", str(kits.party("bank"))])
@@ -210,18 +189,13 @@ def test_a_certificate_of_another_federation(kits, server, tmp_path):
     assert "not to this certificate" in the(found, "server")[1]
 
 
-def test_the_certificate_of_another_party(kits):
-    for name in ("client.crt", "client.key"):
-        source = kits.party("telco") / "startup" / name
-        (kits.party("bank") / "startup" / name).write_bytes(source.read_bytes())
-    grade, words = the(graded(kits.party("bank"), seconds=1.0), "certificate")
+def test_a_certificate_or_key_of_another_party(kits):
+    mine, theirs = (kits.party(name) / "startup" for name in ("bank", "telco"))
+    (mine / "client.key").write_bytes((theirs / "client.key").read_bytes())
+    assert "belongs to another" in the(graded(kits.party("bank"), seconds=0.1), "certificate")[1]
+    (mine / "client.crt").write_bytes((theirs / "client.crt").read_bytes())
+    grade, words = the(graded(kits.party("bank"), seconds=0.1), "certificate")
     assert (grade, "'telco'" in words, "'bank'" in words) == ("problem", True, True)
-
-
-def test_a_key_of_somebody_else(kits):
-    source = kits.party("telco") / "startup" / "client.key"
-    (kits.party("bank") / "startup" / "client.key").write_bytes(source.read_bytes())
-    assert "belongs to another" in the(graded(kits.party("bank"), seconds=1.0), "certificate")[1]
 
 
 @pytest.mark.parametrize(
@@ -236,53 +210,19 @@ def test_a_certificate_out_of_its_time(kits, server, first, last, words):
     assert the(found, "server")[0] == "problem"
 
 
-def sign_anew(kits, party, first, last):
-    """A certificate by the federation's own authority, valid from and until days from now."""
-    (state,) = (kits.folder / "ca").glob("*/state/cert.json")
-    known = json.loads(state.read_text())
-    root = x509.load_pem_x509_certificate(known["root_cert"].encode())
-    root_key = serialization.load_pem_private_key(known["root_pri_key"].encode(), None)
-    key = rsa.generate_private_key(65537, 2048)
-    now = datetime.datetime.now(datetime.UTC)
-    made = (
-        x509.CertificateBuilder()
-        .subject_name(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, party)]))
-        .issuer_name(root.subject)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now + datetime.timedelta(days=first))
-        .not_valid_after(now + datetime.timedelta(days=last))
-        .sign(root_key, hashes.SHA256())
-    )
-    startup = kits.party(party) / "startup"
-    (startup / "client.crt").write_bytes(made.public_bytes(serialization.Encoding.PEM))
-    (startup / "client.key").write_bytes(
-        key.private_bytes(
-            serialization.Encoding.PEM,
-            serialization.PrivateFormat.TraditionalOpenSSL,
-            serialization.NoEncryption(),
-        )
-    )
-
-
-def test_an_open_key_is_noted(kits):
+def test_an_open_key_a_foreign_file_and_a_test_table_without_a_column(kits, workshop):
     (kits.party("bank") / "startup" / "client.key").chmod(0o644)
-    grade, words = the(graded(kits.party("bank"), seconds=1.0), "key")
-    assert (grade, "chmod 600" in words) == ("note", True)
-
-
-def test_a_party_toml_of_somebody_else(kits):
-    path = kits.party("bank") / "party.toml"
-    path.write_text(path.read_text().replace('name = "bank"', 'name = "telco"'))
-    assert the(graded(kits.party("bank"), seconds=1.0), "party.toml")[0] == "problem"
-
-
-def test_a_test_table_without_a_column(kits, workshop):
     workshop.bank.drop(columns="job").to_csv(workshop.folder / "later.csv", index=False)
     path = kits.party("bank") / "party.toml"
-    path.write_text('test = "../../later.csv"\n' + path.read_text())
-    found = graded(kits.party("bank"), seconds=1.0)["schema"]
-    assert ("problem", "the test table lacks job. Mend: give both the same columns") in found
+    text = path.read_text()
+    path.write_text('test = "../../later.csv"\n' + text)
+    found = graded(kits.party("bank"), seconds=0.1)
+    grade, words = the(found, "key")
+    assert (grade, "chmod 600" in words) == ("note", True)
+    lacks = ("problem", "the test table lacks job. Mend: give both the same columns")
+    assert lacks in found["schema"]
+    path.write_text(text.replace('name = "bank"', 'name = "telco"'))
+    assert the(graded(kits.party("bank"), seconds=0.1), "party.toml")[0] == "problem"
 
 
 def test_something_that_is_no_kit(tmp_path):
@@ -298,7 +238,7 @@ def test_a_key_that_cannot_be_read_is_told_beside_all_the_rest(kits, spoil):
         key.unlink()
     else:
         key.write_bytes(key.read_bytes()[:400] if spoil == "damaged" else b"")
-    found = graded(kit, seconds=1.0)
+    found = graded(kit, seconds=0.1)
     grade, words = the(found, "certificate")
     assert grade == "problem" and words.startswith("client.key cannot be read")
     assert the(found, "server")[0] == "problem" and "was not called" in the(found, "server")[1]
