@@ -76,7 +76,7 @@ def bound(message: bytes) -> int:
 
 @pytest.mark.parametrize("name", SMALL)
 @pytest.mark.parametrize("tag", [b"l", b"t"], ids=["list", "tuple"])
-@pytest.mark.parametrize("total", [100_000, 1_000_000])
+@pytest.mark.parametrize("total", [100_000, 400_000])
 def test_memory_stays_within_the_bound(name: str, tag: bytes, total: int) -> None:
     torch.zeros(1)  # what a library sets up once is not the message's
     message = many(SMALL[name], total, tag)
@@ -105,9 +105,8 @@ def test_a_large_dict_and_wide_text_stay_within_the_bound() -> None:
         assert peak <= bound(message)
 
 
-@pytest.mark.parametrize("megabytes", [5, 20])
-def test_megabytes_of_nothing_are_refused_unread(megabytes: int) -> None:
-    message = many(b"N", megabytes * 1_000_000)
+def test_megabytes_of_nothing_are_refused_unread() -> None:
+    message = many(b"N", 20_000_000)
     began = time.process_time()
     peak, accepted = peak_of(message)
     assert not accepted and peak < 100_000
@@ -123,10 +122,10 @@ def test_items_are_counted_over_the_whole_message(monkeypatch: pytest.MonkeyPatc
 
 
 def test_honest_messages_pass() -> None:
-    boxes = [Sealed("bank", "telco", "ciphertext", bytes(4096)) for _ in range(2000)]
-    weights = {f"layer{i}.weight": np.ones((30, 30), np.float32) for i in range(3000)}
+    boxes = [Sealed("bank", "telco", "ciphertext", bytes(4096)) for _ in range(500)]
+    weights = {f"layer{i}.weight": np.ones((30, 30), np.float32) for i in range(1000)}
     facts = [{"epoch": i, "loss": 0.5, "auc": 0.7} for i in range(4000)]
-    for value in (boxes, weights, facts, list(range(500_000)), [0.5] * 500_000, [b"k" * 32] * 99):
+    for value in (boxes, weights, facts, list(range(150_000)), [0.5] * 150_000, [b"k" * 32] * 99):
         message = wire.encode(value)
         assert wire.measure(value).nbytes == len(message)
         assert len(wire.decode(message)) == len(value)
@@ -134,7 +133,7 @@ def test_honest_messages_pass() -> None:
 
 
 def test_the_sender_is_told_what_the_receiver_would_refuse() -> None:
-    for value in ([None] * 1_100_000, [{} for _ in range(30_000)], tuple([[]] * 100_000)):
+    for value in ([None] * 1_100_000, [{} for _ in range(30_000)], tuple([[]] * 60_000)):
         for refuse in (wire.encode, wire.measure):
             with pytest.raises(WireError, match="send numbers as arrays"):
                 refuse(value)
