@@ -6,11 +6,14 @@ from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
+
 from fedmend.data.table import Table
 from fedmend.deploy.party_file import install_workers, load_party, open_site
 from fedmend.federation import Policy, Site, wire
 from fedmend.federation.engines.flare.host import Hello, PartyHost
 from fedmend.federation.engines.flare.messages import read_reply
+from fedmend.federation.ledger import Entry, read_ledger
 from fedmend.secure.keys import Identity, keyring
 
 ENGINES = ("site", "host")
@@ -84,8 +87,34 @@ class AtHost(Reached):
     def call(self, handle: str, method: str, kwargs: Mapping[str, Any]) -> Any:
         return self.ask("call", handle=handle, method=method, kwargs=dict(kwargs))
 
+    @property
+    def left(self) -> list[Entry]:
+        """What left the party by its own ledger, refusals aside."""
+        ledger = self.host._ledger
+        assert ledger is not None and ledger.path is not None
+        ledger.flush()
+        entries = read_ledger(ledger.path)
+        return [each for each in entries if each.sender == self.party and not each.note]
+
     def close(self) -> None:
         self.host.close("finished")
+
+
+def hostile(
+    folder: Path,
+    frame: pd.DataFrame,
+    *methods: str,
+    name: str = "bank",
+    label: str | None = None,
+    policy: str = "",
+) -> AtHost:
+    """A party whose coordinator said hello with these methods, and asks whatever it likes."""
+    folder.mkdir(parents=True, exist_ok=True)
+    frame.to_csv(folder / f"{name}.csv", index=False)
+    text = f'name = "{name}"\ndata = "{name}.csv"\nid = "id"\nthreads = 1\n'
+    text += f'label = "{label}"\n' if label else ""
+    (folder / "party.toml").write_text(f"{text}[policy]\n{policy}\n")
+    return AtHost(folder, methods=methods)
 
 
 def party(

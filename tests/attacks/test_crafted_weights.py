@@ -20,7 +20,6 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from tests.attacks.hostile import Hostile
 
 import fedmend as fm
 from fedmend.data.table import Table
@@ -36,6 +35,8 @@ from fedmend.methods.risa.workers import EvidenceTopWorker
 from fedmend.serve.worker import PredictionWorker
 from fedmend.split.config import SplitConfig
 from fedmend.split.workers import BottomWorker, TopWorker
+
+from .reached import hostile
 
 ROWS = 80
 COLUMNS = ["income", "age"]
@@ -141,21 +142,21 @@ def test_with_consent_the_attack_gets_as_many_columns_as_were_agreed_to() -> Non
 
 def test_nothing_leaves_a_machine_under_weights_that_carry_a_column(tmp_path: Path) -> None:
     common = clients_of(federation()).common
-    attacker = Hostile(tmp_path, people(0), "fedavg", "predict", "auto", name="north", label="y")
-    handle = attacker.begin("ClientWorker", run="mine")
-    attacker.have(handle, "prepare", common=common)
+    attacker = hostile(tmp_path, people(0), "fedavg", "predict", "auto", name="north", label="y")
+    handle = attacker.worker("ClientWorker", run="mine")
+    handle.prepare(common=common)
     net = NetSpec.from_dict(common["net"])
     for column in range(2):
         weights = carrying(net, column)
         with pytest.raises(Refused, match="predictions of its rows under a model that was sent in"):
-            attacker.have(handle, "predict", weights=weights)
+            handle.predict(weights=weights)
         # Kept at the party for its own file, and by no call to be had.
-        attacker.have(handle, "predict_here", weights=weights)
-        writer = attacker.begin("PredictionWorker")
-        attacker.have(writer, "claim", group="north")
-        attacker.have(writer, "take_kept", group="north")
+        handle.predict_here(weights=weights)
+        writer = attacker.worker("PredictionWorker")
+        writer.claim(group="north")
+        writer.take_kept(group="north")
         with pytest.raises(Refused, match=r"PredictionWorker.answers is used by none"):
-            attacker.have(writer, "answers")
+            writer.answers()
     assert not [each for each in attacker.left if each.kind == "prediction"]
 
 
@@ -268,20 +269,20 @@ def test_a_top_that_was_sent_in_is_known_as_such_after_it_was_kept(tmp_path: Pat
 def test_a_bottom_that_was_sent_in_shows_no_row_to_the_coordinator(tmp_path: Path) -> None:
     """A variant: RISA lets bottoms of one shape be averaged, so a party takes weights for its
     bottom. With those of an identity its embeddings are its rows."""
-    attacker = Hostile(tmp_path, people(0)[["id", *COLUMNS]], "risa", name="telco")
-    rows = attacker.have(attacker.begin("RosterWorker"), "rows")["rows"]
-    same = attacker.begin("EvidenceBottomWorker", model="m")
+    attacker = hostile(tmp_path, people(0)[["id", *COLUMNS]], "risa", name="telco")
+    rows = attacker.worker("RosterWorker").rows()["rows"]
+    same = attacker.worker("EvidenceBottomWorker", model="m")
     model = fm.RISA(bottom=(), embedding=2)
     options = {"members": 1, "solo": False, "heads": True, "joint": False}
     config = replace(model._config(), missing_indicator=False, options=options).to_wire()
-    attacker.have(same, "create", config=config)
-    shapes = attacker.have(same, "bottom_shapes")
+    same.create(config=config)
+    shapes = same.bottom_shapes()
     weights = {key: torch.eye(*shape) if len(shape) == 2 else torch.zeros(shape)
                for key, shape in shapes.items()}  # fmt: skip
-    attacker.have(same, "take_bottom", weights=weights)
-    attacker.have(same, "attach", segments=[["all", rows]], config=config)
+    same.take_bottom(weights=weights)
+    same.attach(segments=[["all", rows]], config=config)
     with pytest.raises(Refused, match="would cross the coordinator in the open"):
-        attacker.have(same, "embed", rows=np.arange(rows))
+        same.embed(rows=np.arange(rows))
     assert not [each for each in attacker.left if each.kind == "embedding"]
 
 
@@ -293,18 +294,18 @@ def test_predictions_under_nets_of_unknown_weights_are_few(tmp_path: Path) -> No
     wide = pd.DataFrame(rng.exponential(size=(ROWS, 9)), columns=[f"x{n}" for n in range(9)])
     wide.insert(0, "id", np.arange(ROWS))
     wide["y"] = np.where(rng.random(ROWS) < 0.5, "yes", "no")
-    attacker = Hostile(tmp_path, wide, "vfl", label="y")
-    rows = attacker.have(attacker.begin("RosterWorker"), "rows")["rows"]
+    attacker = hostile(tmp_path, wide, "vfl", label="y")
+    rows = attacker.worker("RosterWorker").rows()["rows"]
     got = 0
     with pytest.raises(Refused, match="have left in this run, and no more may"):
         for number in range(9):
-            handle = attacker.begin("TopWorker", model=f"m{number}")
+            handle = attacker.worker("TopWorker", model=f"m{number}")
             made = SplitConfig(bottom=(), embedding=1, top=(), missing_indicator=False, seed=number)
             config = made.to_wire()
-            attacker.have(handle, "create", config=config, names=["bank"], widths=[0])
-            attacker.have(handle, "attach", segments=[["all", rows]], config=config, train=False)
-            attacker.have(handle, "predict_chunk", rows=np.arange(rows))
-            attacker.have(handle, "predictions")
+            handle.create(config=config, names=["bank"], widths=[0])
+            handle.attach(segments=[["all", rows]], config=config, train=False)
+            handle.predict_chunk(rows=np.arange(rows))
+            handle.predictions()
             got += 1
     assert got == MACHINES_PREDICTIONS
 

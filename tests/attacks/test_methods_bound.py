@@ -17,7 +17,6 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from tests.attacks.hostile import Hostile
 
 import fedmend as fm
 from fedmend.data.table import Table
@@ -28,6 +27,8 @@ from fedmend.federation.bound import EVERY_RUN, Bound, declared, published
 from fedmend.federation.engines.flare.host import Hello
 from fedmend.methods.registry import ANNOTATED, COMPLETIONS, HORIZONTAL, METHODS, method_class
 from fedmend.split.config import SplitConfig
+
+from .reached import hostile
 
 NAMED_ONLY = {"products", "sums", "correlation"}
 
@@ -57,48 +58,48 @@ def people(n: int = 120, seed: int = 0) -> pd.DataFrame:
 
 def test_whatever_vfl_does_not_use_is_refused(tmp_path: Path) -> None:
     """a6, a11: a hello that says vfl, and then sums, products, folds, rounds of a client."""
-    attacker = Hostile(tmp_path, people(), "vfl", label="y")
+    attacker = hostile(tmp_path, people(), "vfl", label="y")
     own = set(declared()["vfl"].calls) | set(declared()[EVERY_RUN].calls)
     asked = set(Worker.installed()) - own
     assert {"ColumnSumWorker", "BfvWorker", "FoldWorker", "ClientWorker", "RankWorker"} <= asked
     for worker in sorted(asked):
         with pytest.raises(Refused, match=f"{worker} is used by none of the methods of this run"):
-            attacker.begin(worker)
+            attacker.worker(worker)
     assert not [each for each in attacker.left if each.kind != "control"]
-    assert attacker.begin("TopWorker", model="m").startswith("TopWorker#")
+    assert attacker.start("TopWorker", {"model": "m"}).startswith("TopWorker#")
 
 
 def test_a_method_that_is_not_installed_is_refused_by_its_name(tmp_path: Path) -> None:
     with pytest.raises(Refused, match="no method 'VLF' is installed here. Mend: did you mean 'vfl"):
-        Hostile(tmp_path / "a", people(), "VLF")
+        hostile(tmp_path / "a", people(), "VLF")
     with pytest.raises(Refused, match="no method 'every run'"):
-        Hostile(tmp_path / "b", people(), EVERY_RUN)
+        hostile(tmp_path / "b", people(), EVERY_RUN)
 
 
 def test_a_partys_list_of_methods_counts_and_not_the_coordinators(tmp_path: Path) -> None:
     policy = 'methods = ["vfl", "sums"]'
     with pytest.raises(Refused, match="'fedavg' is not among those it takes part in"):
-        Hostile(tmp_path / "a", people(), "vfl", "fedavg", label="y", policy=policy)
-    attacker = Hostile(tmp_path / "b", people(), "vfl", "sums", label="y", policy=policy)
-    attacker.begin("ColumnSumWorker", columns=["debt"], per="total")
+        hostile(tmp_path / "a", people(), "vfl", "fedavg", label="y", policy=policy)
+    attacker = hostile(tmp_path / "b", people(), "vfl", "sums", label="y", policy=policy)
+    attacker.worker("ColumnSumWorker", columns=["debt"], per="total")
 
 
 @pytest.mark.parametrize("name", sorted(NAMED_ONLY))
 def test_low_level_protocols_are_for_parties_that_name_them(tmp_path: Path, name: str) -> None:
     with pytest.raises(Refused, match=f"'{name}' is not among those it takes part in"):
-        Hostile(tmp_path, people(), name)
+        hostile(tmp_path, people(), name)
     assert set(declared()) - set(published()) == NAMED_ONLY | {EVERY_RUN}
 
 
 @pytest.mark.parametrize("provider", ["integers", "indicators", "fixed-point", "label-votes"])
 def test_products_of_a_method_are_of_its_own_columns(tmp_path: Path, provider: str) -> None:
     """A variant: a completing method does use products, but not of columns as they are."""
-    attacker = Hostile(tmp_path, people(), "fedpsg-pum", label="y", policy="min_intersection = 1")
+    attacker = hostile(tmp_path, people(), "fedpsg-pum", label="y", policy="min_intersection = 1")
     rows = np.arange(len(attacker.site.tables["train"]))
     attacker.site.alignments["train"] = Alignment(rows, rows[:0])
-    handle = attacker.begin("BfvWorker")
+    handle = attacker.worker("BfvWorker")
     with pytest.raises(Refused, match=f"products of '{provider}' columns are no part"):
-        attacker.have(handle, "load", provider=provider, settings={"names": ["debt"]})
+        handle.load(provider=provider, settings={"names": ["debt"]})
 
 
 def test_embeddings_do_not_pass_a_coordinator_that_has_no_need_to_read_them(
@@ -109,12 +110,12 @@ def test_embeddings_do_not_pass_a_coordinator_that_has_no_need_to_read_them(
     config = how.to_wire()
 
     def reach(folder: str, method: str, policy: str = "") -> Any:
-        attacker = Hostile(tmp_path / folder, people(), method, policy=policy)
-        rows = attacker.have(attacker.begin("RosterWorker"), "rows")["rows"]
-        handle = attacker.begin("BottomWorker", model="m")
-        attacker.have(handle, "create", config=config)
-        attacker.have(handle, "attach", segments=[["all", rows]], config=config)
-        attacker.have(handle, "set_order", rows=np.arange(rows))
+        attacker = hostile(tmp_path / folder, people(), method, policy=policy)
+        rows = attacker.worker("RosterWorker").rows()["rows"]
+        handle = attacker.worker("BottomWorker", model="m")
+        handle.create(config=config)
+        handle.attach(segments=[["all", rows]], config=config)
+        handle.set_order(rows=np.arange(rows))
         return attacker, handle, rows
 
     attacker, handle, rows = reach("vfl", "vfl")
@@ -124,11 +125,11 @@ def test_embeddings_do_not_pass_a_coordinator_that_has_no_need_to_read_them(
         ("finish", {"gradient": torch.ones(rows, 2)}),
     ):
         with pytest.raises(Refused, match="would cross the coordinator in the open"):
-            attacker.have(handle, call, **given)
+            getattr(handle, call)(**given)
     assert not [each for each in attacker.left if each.kind == "embedding"]
     # A method whose top is at the coordinator needs them, and a party may say otherwise.
-    for attacker, handle, rows in (reach("inc", "inc"), reach("open", "vfl", "sealed = []")):
-        assert attacker.have(handle, "embed", rows=np.arange(rows)).shape == (rows, 2)
+    for _, handle, rows in (reach("inc", "inc"), reach("open", "vfl", "sealed = []")):
+        assert handle.embed(rows=np.arange(rows)).shape == (rows, 2)
 
 
 def test_people_are_told_what_a_run_lets_out(tmp_path: Path) -> None:

@@ -209,11 +209,8 @@ def test_errors_name_the_party(fed: Federation) -> None:
         crew["bank"].total_of("q")
     with pytest.raises(PartyFailed, match=r"TallyWorker.start: TypeError"):
         fed.workers(TallyWorker, strat=1.0)
-
-
-def test_all_errors_of_a_crew_are_told(fed: Federation) -> None:
     with pytest.raises(PartyFailed, match="'bank'") as caught:
-        fed.workers(TallyWorker).fail("value")
+        crew.fail("value")
     assert any("'telco'" in note for note in caught.value.__notes__)
 
 
@@ -249,8 +246,10 @@ def test_views_share_parties_and_ledger_but_not_rows(fed: Federation) -> None:
 
 
 def test_alignment_is_per_view(fed: Federation) -> None:
-    with pytest.raises(AlignmentError, match="not aligned yet"):
+    with pytest.raises(AlignmentError, match=r"not aligned yet.*call fm.align\(fed\) first"):
         _ = fed.alignment
+    with pytest.raises(AlignmentError, match=r"call fm.align\(fed.on\('test'\)\) first"):
+        _ = fed.on("test").alignment
     fed.note_alignment(AlignmentCounts(4, {"bank": 2, "telco": 2}))
     fed.engine.site("bank").alignments["train"] = Alignment(np.arange(4), np.arange(4, 6))
     assert fed.is_aligned
@@ -378,12 +377,3 @@ def test_the_name_of_rows_cannot_name_a_place(scope: str) -> None:
     with pytest.raises(Refused, match="is no name for rows"):
         fed.engine.start("a", "TallyWorker", scope, {})
     assert [entry.note for entry in fed.ledger].count("refused") == 1
-
-
-def test_rows_that_are_not_aligned_name_the_call():
-    table = Table(np.arange(3), {"x": [1.0, 2.0, 3.0]})
-    fed = Federation(Party("a", table, test=table), Party("b", table, test=table))
-    with pytest.raises(AlignmentError, match=r"call fm.align\(fed\) first"):
-        _ = fed.alignment
-    with pytest.raises(AlignmentError, match=r"call fm.align\(fed.on\('test'\)\) first"):
-        _ = fed.on("test").alignment

@@ -97,6 +97,7 @@ def test_a_secret_separates_purposes_and_ignores_what_others_know() -> None:
 
 
 def test_a_secret_is_kept_for_its_owner_and_drawn_anew_for_a_new_run(tmp_path) -> None:
+    assert kept_secret(tmp_path / "never", "bank", resumed=True) != bytes(32)
     folder = tmp_path / "runs" / "r1"
     first = kept_secret(folder, "bank", resumed=False)
     file = folder / SECRET_FILE
@@ -108,10 +109,6 @@ def test_a_secret_is_kept_for_its_owner_and_drawn_anew_for_a_new_run(tmp_path) -
     assert second != first
     assert kept_secret(folder, "bank", resumed=True) == second == file.read_bytes()
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
-
-
-def test_a_run_that_never_began_here_begins_with_a_secret_when_resumed(tmp_path) -> None:
-    assert kept_secret(tmp_path / "r", "bank", resumed=True) != bytes(32)
 
 
 def test_half_a_secret_is_no_secret(tmp_path) -> None:

@@ -202,14 +202,21 @@ def probe_path():
     os.environ["PYTHONPATH"] = before
 
 
-@pytest.fixture(scope="session")
-def world(tmp_path_factory, probe_path):
-    made = World(tmp_path_factory.mktemp("world"))
+@contextlib.contextmanager
+def running(folder: Path, *args, **options):
+    """A world whose processes run."""
+    made = World(folder, *args, **options)
     try:
         made.up()
         yield made
     finally:
         made.down()
+
+
+@pytest.fixture(scope="session")
+def world(tmp_path_factory, probe_path):
+    with running(tmp_path_factory.mktemp("world")) as made:
+        yield made
 
 
 class Look(Listener):
@@ -235,12 +242,8 @@ def first(world):
 @pytest.fixture
 def three(tmp_path, probe_path):
     """A federation of three, for one test."""
-    made = World(tmp_path, ("bank", "telco", "shop"))
-    try:
-        made.up()
+    with running(tmp_path, ("bank", "telco", "shop")) as made:
         yield made
-    finally:
-        made.down()
 
 
 @pytest.fixture

@@ -113,7 +113,7 @@ def test_a_party_cannot_take_anothers_name(world, tmp_path):
 def admin(world):
     made = Admin(world.kits.admin, ADMIN)
     yield made
-    for job in made.running():
+    for job in made.jobs(over=False):
         made.abort(job)
     made.close()
 
@@ -135,7 +135,7 @@ def outcome(admin, job) -> str:
 
 @pytest.mark.slow
 def test_a_job_that_brings_code_is_refused(world, admin, tmp_path):
-    job = write_job(tmp_path, "code", PARTY_CLASS, str(tmp_path / "nobody"), "bank")
+    job = write_job(tmp_path, "code", str(tmp_path / "nobody"), "bank")
     (job / "app" / "custom").mkdir()
     mark = tmp_path / "ran"
     (job / "app" / "custom" / "evil.py").write_text(f"open({str(mark)!r}, 'w')\n")
@@ -149,11 +149,11 @@ def test_a_job_that_brings_code_is_refused(world, admin, tmp_path):
 
 @pytest.mark.slow
 def test_a_job_that_names_another_class_is_refused(world, admin, tmp_path):
-    job = write_job(tmp_path, "class", "subprocess.Popen", str(tmp_path / "nobody"), "bank")
+    job = write_job(tmp_path, "class", str(tmp_path / "nobody"), "bank")
     mark = tmp_path / "ran"
     config = job / "app" / "config" / "config_fed_client.json"
     content = json.loads(config.read_text())
-    content["components"][0]["args"] = {"args": ["touch", str(mark)]}
+    content["components"][0] |= {"path": "subprocess.Popen", "args": {"args": ["touch", str(mark)]}}
     config.write_text(json.dumps(content))
     found = outcome(admin, job)
     assert found not in ("FINISHED:COMPLETED", "still running")

@@ -8,13 +8,13 @@ pytest.importorskip("nvflare", reason="the flare engine needs nvflare")
 
 from fedmend.flow import Listener, read_manifest
 
-from . import conftest
-from .test_labellers import write_labels
+from .conftest import TWO_LABELLERS, running
+from .test_methods import write_labels
 
 pytestmark = pytest.mark.slow
 
 TOML = (
-    conftest.TWO_LABELLERS
+    TWO_LABELLERS
     + """
 [align]
 order = "seeded"
@@ -66,14 +66,10 @@ class Hearing(Listener):
 
 @pytest.fixture(scope="module")
 def machines(tmp_path_factory):
-    made = conftest.World(
+    with running(
         tmp_path_factory.mktemp("stages"), tables=write_labels, toml=TOML, probe=False
-    )
-    try:
-        made.up()
+    ) as made:
         yield made
-    finally:
-        made.down()
 
 
 @pytest.fixture(scope="module")

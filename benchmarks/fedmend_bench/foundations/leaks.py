@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from fedmend.audit import Audit, AuditReport
-from fedmend.audit.tap import rehearsal
+from fedmend.audit.recorder import rehearsal
 from fedmend.data import datasets
 from fedmend.data.scenario import split_columns
 from fedmend.data.table import Table

@@ -17,7 +17,7 @@ import threading
 import time
 import tomllib
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +49,7 @@ class Running:
     supervisor: int
     child: int
     since: float
+    child_since: float = 0.0
 
 
 def role_of(kit: Path) -> str:
@@ -76,12 +77,16 @@ class Daemon:
 
     def running(self) -> Running | None:
         """Who runs this kit now; None when nobody does."""
+        found = self._noted()
+        return found if found and _is_alive(found.supervisor, found.since) else None
+
+    def _noted(self) -> Running | None:
+        """Who ran this kit last, by its file."""
         try:
             known = json.loads((self.kit / PROCESS_FILE).read_text(encoding="utf-8"))
-            found = typed(Running, {name: known[name] for name in ("supervisor", "child", "since")})
+            return typed(Running, known)
         except (OSError, ValueError, LookupError, TypeError, RecursionError):
             return None
-        return found if _is_alive(found.supervisor, found.since) else None
 
     def start(self, *, seconds: float = 60.0, owned: bool = False) -> Running:
         """Start a supervisor in the background, and wait until FLARE's process is up.
@@ -123,17 +128,7 @@ class Daemon:
         found = self.running()
         if found is None:
             return False
-        psutil = _psutil()
-        try:
-            supervisor = psutil.Process(found.supervisor)
-            below = supervisor.children(recursive=True)
-            supervisor.send_signal(signal.SIGTERM)
-            _, left = psutil.wait_procs([supervisor, *below], timeout=seconds)
-        except psutil.NoSuchProcess:
-            left = []
-        for process in left:
-            with contextlib.suppress(psutil.NoSuchProcess):
-                process.kill()
+        _end_processes(found.supervisor, seconds, ask_all=False)  # which ends those below it
         if self._started is not None:
             self._started.wait()
             self._started = None
@@ -228,13 +223,8 @@ class Daemon:
             )
 
     def _remember(self, child: int) -> None:
-        me = os.getpid()
-        content = {
-            "supervisor": me,
-            "child": child,
-            "since": _born(me),
-            "child_since": _born(child) if child else 0.0,
-        }
+        me, since = os.getpid(), _born(child) if child else 0.0
+        content = asdict(Running(me, child, _born(me), since))
         write_whole(self.kit / PROCESS_FILE, json.dumps(content))
 
     def _refuse_second(self) -> None:
@@ -247,14 +237,10 @@ class Daemon:
 
     def _end_orphan(self) -> None:
         """A supervisor that was killed leaves FLARE's process behind, under the same name."""
-        try:
-            known = json.loads((self.kit / PROCESS_FILE).read_text(encoding="utf-8"))
-            child, since = int(known["child"]), float(known["child_since"])
-        except (OSError, ValueError, LookupError, TypeError, RecursionError):
-            return
-        if child and _is_alive(child, since):
-            self.events.note(f"ending process {child}, left by a supervisor that was killed")
-            _end_processes(child)
+        known = self._noted()
+        if known and known.child and _is_alive(known.child, known.child_since):
+            self.events.note(f"ending process {known.child}, left by a supervisor that was killed")
+            _end_processes(known.child)
 
     def _clean(self) -> None:
         """Remove what jobs left in the kit, but for the last ones."""
@@ -291,18 +277,18 @@ def _born(pid: int) -> float:
         return 0.0
 
 
-def _end_processes(pid: int) -> None:
-    """End a process and the job processes below it."""
+def _end_processes(pid: int, seconds: float = 5.0, *, ask_all: bool = True) -> None:
+    """End a process and all below it: those that were asked and have not ended are killed."""
     psutil = _psutil()
     try:
         top = psutil.Process(pid)
         processes = [*top.children(recursive=True), top]
     except psutil.NoSuchProcess:
         return
-    for process in processes:
+    for process in processes if ask_all else [top]:
         with contextlib.suppress(psutil.NoSuchProcess):
             process.terminate()
-    _, left = psutil.wait_procs(processes, timeout=5.0)
+    _, left = psutil.wait_procs(processes, timeout=seconds)
     for process in left:
         with contextlib.suppress(psutil.NoSuchProcess):
             process.kill()

@@ -21,7 +21,14 @@ from typing import TYPE_CHECKING, Any
 
 from fedmend._files import write_whole
 from fedmend.errors import ConfigError, FedmendWarning, MissingExtra
-from fedmend.federation.engines.flare.kits import ADMIN, PARTY_CLASS, RELAY_CLASS, Kits
+from fedmend.federation.engines.flare.kits import (
+    ADMIN,
+    CONTROLLER_CLASS,
+    EXECUTOR_CLASS,
+    PARTY_CLASS,
+    RELAY_CLASS,
+    Kits,
+)
 
 if TYPE_CHECKING:
     from cryptography.x509 import Certificate
@@ -42,8 +49,6 @@ __all__ = [
 SOON_DAYS = 30
 Named = tuple[str, "Certificate"]
 
-_CONTROLLER = "nvflare.collab.runtime.controller.CollabController"
-_EXECUTOR = "nvflare.collab.runtime.executor.CollabExecutor"
 _RIGHTS = {
     "submit_job": "any",
     "clone_job": "none",
@@ -317,7 +322,7 @@ def _org(party: str) -> str:
 
 def _close_party(kit: Path) -> None:
     resources = _default(kit, "resources.json")
-    resources["class_allow_list"] = [_EXECUTOR, PARTY_CLASS]
+    resources["class_allow_list"] = [EXECUTOR_CLASS, PARTY_CLASS]
     resources["class_list_enforcement_mode"] = "enforce"
     resources["allow_log_streaming"] = False
     resources["components"] = [
@@ -329,7 +334,7 @@ def _close_party(kit: Path) -> None:
 
 def _close_server(kit: Path) -> None:
     resources = _default(kit, "resources.json")
-    resources["class_allow_list"] = [_CONTROLLER, RELAY_CLASS]
+    resources["class_allow_list"] = [CONTROLLER_CLASS, RELAY_CLASS]
     resources["class_list_enforcement_mode"] = "enforce"
     for each in resources["components"]:
         if each["id"] == "job_scheduler":

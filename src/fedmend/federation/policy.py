@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
+from fedmend._parameters import Rule, Rules, wrong_values
 from fedmend._suggest import closest
 from fedmend.errors import ConfigError, Refused
 from fedmend.federation.kinds import KINDS, REFUSED_BY_DEFAULT
@@ -22,6 +22,22 @@ MIN_ROWS = 10
 LARGEST_WEIGHT = 1e4
 """Networks on standardised columns end up far below; a weight of this size makes a step function
 of a column, which picks out rows."""
+
+
+def _whole(least: int) -> Rule:
+    return f"a whole number from {least} on", lambda value: type(value) is int and value >= least
+
+
+_RULES: Rules = {
+    "predictions": (_whole(0)[0], lambda value: value is None or _whole(0)[1](value)),
+    "foreign_predictions": _whole(0),
+    "min_intersection": _whole(1),
+    "min_rows": _whole(1),
+    "label_epsilon": (
+        "a positive number or inf",
+        lambda value: isinstance(value, (int, float)) and value > 0,  # a NaN is not
+    ),
+}
 
 
 @dataclass(frozen=True)
@@ -66,36 +82,18 @@ class Policy:
     label_sums: bool = False
 
     def __post_init__(self) -> None:
-        problems: list[str] = []
-        for name in ("allow", "refuse", "sealed", "takes"):
-            kinds = getattr(self, name)
-            object.__setattr__(self, name, frozenset(_as_names(kinds)))
-            problems += [
-                unknown_kind(kind, f"policy.{name}")
-                for kind in getattr(self, name)
-                if kind not in KINDS
-            ]
-        for name in ("workers", "methods"):
-            if getattr(self, name) is not None:
-                object.__setattr__(self, name, frozenset(_as_names(getattr(self, name))))
-        for name, least in (
-            ("predictions", 0),
-            ("foreign_predictions", 0),
-            ("min_intersection", 1),
-            ("min_rows", 1),
-        ):
-            number = getattr(self, name)
-            if number is None and name == "predictions":
-                continue
-            if type(number) is not int or number < least:
-                problems.append(
-                    f"policy.{name} must be a whole number from {least} on, got {number!r}"
-                )
-        number = isinstance(self.label_epsilon, (int, float))
-        if not number or math.isnan(self.label_epsilon) or self.label_epsilon <= 0:
-            problems.append(
-                f"policy.label_epsilon must be a positive number or inf, got {self.label_epsilon!r}"
-            )
+        for name in ("allow", "refuse", "sealed", "takes", "workers", "methods"):
+            names = getattr(self, name)
+            if names is not None:
+                names = (names,) if isinstance(names, str) else names
+                object.__setattr__(self, name, frozenset(names))
+        problems = [f"policy.{each}" for each in wrong_values(self, _RULES)]
+        problems += [
+            unknown_kind(kind, f"policy.{name}")
+            for name in ("allow", "refuse", "sealed", "takes")
+            for kind in getattr(self, name)
+            if kind not in KINDS
+        ]
         if problems:
             raise ConfigError(sorted(problems))
 
@@ -178,10 +176,6 @@ def unknown_kind(kind: str, where: str) -> str:
     near = closest(str(kind), KINDS)
     hint = f" Did you mean {near!r}?" if near else ""
     return f"{where}: unknown kind {kind!r}.{hint} Mend: use one of {', '.join(KINDS)}"
-
-
-def _as_names(names: str | Iterable[str]) -> Iterable[str]:
-    return (names,) if isinstance(names, str) else names
 
 
 # ---------------------------------------------------------------- weights that are sent in

@@ -16,6 +16,7 @@ from fedmend.federation import Federation, Ledger, Party, Policy, Site, Worker, 
 from fedmend.federation.engines.flare.engine import FlareEngine
 from fedmend.federation.engines.flare.host import Hello, PartyHost
 from fedmend.federation.engines.flare.link import OK, SECONDS, Frame, Link
+from fedmend.federation.ledger import read_entries
 
 HELLO = Hello("a-run", "first run", ("VFL",), 0, 0.25)
 
@@ -65,6 +66,14 @@ class Probe(Worker):
     @exposed(kind="control")
     def where(self):
         return threading.current_thread().name
+
+
+def party_ledgers(engine):
+    """What every party has written down so far, as the coordinator is given it."""
+    return {
+        name: read_entries(engine._copy_of(name), f"the ledger of {name!r}")
+        for name in engine.names
+    }
 
 
 class Clock:

@@ -2,19 +2,18 @@ from __future__ import annotations
 
 import threading
 import time
-from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 
 from fedmend.errors import ConfigError, DataError, PartyAbsent, PartyFailed, Refused, WireError
-from fedmend.federation import Each, Policy, Worker, exposed, read_ledger
+from fedmend.federation import Each, Worker, exposed, read_ledger
 from fedmend.federation.engines.flare.host import Hello, PartyHost
 from fedmend.federation.engines.flare.messages import read_request, reply
 from fedmend.federation.reconcile import reconcile
 
-from .conftest import HELLO, Clock, Probe, Wired
+from .conftest import Clock, Probe, Wired, party_ledgers
 
 
 class Stranger(Worker):
@@ -56,7 +55,7 @@ def test_results_and_ledger_equal_the_local_engine(wired, local):
 
 def test_every_party_has_written_the_same(wired):
     exercise(wired.fed)
-    theirs = wired.engine.party_ledgers()
+    theirs = party_ledgers(wired.engine)
     assert set(theirs) == {"bank", "telco"}
     for party, entries in theirs.items():
         assert entries
@@ -92,28 +91,6 @@ def test_a_failure_names_party_and_call_and_keeps_what_was_said(wired, tmp_path)
     assert str(caught.value).startswith("party 'telco' failed in Probe.fail: ValueError")
     assert "Ada" not in str(caught.value)
     assert "Ada" in (tmp_path / "telco" / "events.jsonl").read_text()
-
-
-def test_errors_of_several_parties_are_all_told(wired):
-    with wired.fed.workers(Probe) as crew, pytest.raises(PartyFailed) as caught:
-        crew.fail()
-    assert "telco" in caught.value.__notes__[0]
-
-
-def test_a_worker_off_the_list_is_refused(wire_up):
-    wired = wire_up(policies={"telco": Policy(workers=frozenset({"Probe"}))})
-    with pytest.raises(Refused, match="'telco' refused: the worker Stranger"):
-        wired.fed.workers(Stranger)
-    notes = [entry.note for entry in wired.ledger if entry.call == "Stranger.start"]
-    assert "refused" in notes
-
-
-def test_a_refused_kind_is_refused(wire_up):
-    wired = wire_up(policies={"bank": Policy(refuse=frozenset({"statistic"}))})
-    with wired.fed.workers(Probe) as crew:
-        assert crew["telco"].sums().sum() > 0
-        with pytest.raises(Refused, match="'bank' refused"):
-            crew.sums()
 
 
 def test_a_value_that_has_no_place_on_the_wire_does_not_leave(wired):
@@ -197,11 +174,6 @@ def test_who_refuses_hello_ends_the_opening(wire_up, monkeypatch):
     assert "telco" in caught.value.__notes__[0]
 
 
-def test_the_seed_reaches_the_sites(wire_up):
-    wired = wire_up(hello=replace(HELLO, seed=5))
-    assert {host._site.seed for host in wired.hosts.values()} == {5}
-
-
 def test_threads_end_with_the_engine(wired):
     def ours():
         names = ("fedmend-receive", "fedmend-beat")
@@ -238,7 +210,7 @@ def test_a_party_without_a_ledger_does_not_keep_the_run_from_ending(
     exercise(wired.fed)
     lying(wired.hosts["bank"], "ledger", reply(content))
     with pytest.raises((WireError, DataError), match="ledger.*'bank'|'bank' sent a .*ledger"):
-        wired.engine.party_ledgers()
+        party_ledgers(wired.engine)
     wired.fed.close()
     assert ended == ["finished"]
     assert [path.name for path in (tmp_path / "ledgers").iterdir()] == ["telco.jsonl"]
@@ -305,7 +277,7 @@ def test_a_coordinator_killed_in_a_loop_and_resumed_agrees_with_the_parties(wire
     second = wire_up()
     exercise(second.fed)
     ours = read_ledger(tmp_path / "ledger.jsonl")
-    for party, entries in second.engine.party_ledgers().items():
+    for party, entries in party_ledgers(second.engine).items():
         assert {each.grade for each in reconcile(ours, party, entries)} == {"explained"}
         unmarked = [entry for entry in ours if not entry.note.startswith("session")]
         assert "missing" in {each.grade for each in reconcile(unmarked, party, entries)}

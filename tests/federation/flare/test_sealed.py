@@ -14,7 +14,7 @@ from fedmend.federation.randomness import SECRET_FILE, kept_secret
 from fedmend.federation.reconcile import reconcile
 from fedmend.methods import RISA, VFL
 
-from .conftest import HELLO, TABLES, Wired
+from .conftest import HELLO, TABLES, Wired, party_ledgers
 
 ROWS = 60
 QUICK = {"epochs": 3, "bottom": (6,), "top": (6,), "embedding": 3, "batch_size": 16}
@@ -91,7 +91,7 @@ def test_sealed_between_machines_to_the_same_bit(machines, method, more):
     np.testing.assert_array_equal(model.predict_proba(wired.fed), in_one_process(method, **more))
     crossed = exchanged(wired.ledger.entries())
     assert {each.sealed_for for each in crossed} == {"bank", "telco"}
-    for party, entries in wired.engine.party_ledgers().items():
+    for party, entries in party_ledgers(wired.engine).items():
         assert {each.sealed_for for each in exchanged(entries)} == {"bank", "telco"}
         assert reconcile(wired.ledger.entries(), party, entries) == []
 

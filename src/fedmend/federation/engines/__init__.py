@@ -25,9 +25,13 @@ class Call:
     kwargs: dict[str, Any]
 
     @property
+    def method(self) -> str:
+        return self.exposure.method
+
+    @property
     def name(self) -> str:
         """How the ledger names it."""
-        return f"{self.worker.worker_name()}.{self.exposure.method}"
+        return f"{self.worker.worker_name()}.{self.method}"
 
 
 class Engine(Protocol):

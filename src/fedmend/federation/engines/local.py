@@ -53,13 +53,13 @@ class LocalEngine:
         return str(self._cross(party, COORDINATOR, f"{worker}.start", "control", handle))
 
     def call(self, call: Call) -> Any:
-        site, method, kind = self.site(call.party), call.exposure.method, call.exposure.kind
+        site, kind = self.site(call.party), call.exposure.kind
         kwargs: dict[str, Any] = {}
         for taken, group in by_kind(call.kwargs, call.exposure.takes).items():
             kwargs |= self._cross(COORDINATOR, call.party, call.name, taken, group)
-        exposure = site.exposure(call.handle, method)
+        exposure = site.exposure(call.handle, call.method)
         try:
-            value = site.call(call.handle, method, kwargs)
+            value = site.call(call.handle, call.method, kwargs)
         except Exception as error:
             self._error(site, call.name, kind, error)
             raise

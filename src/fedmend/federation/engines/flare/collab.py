@@ -30,14 +30,19 @@ from nvflare.fuel.f3.cellnet.utils import make_reply, new_cell_message
 from nvflare.fuel.f3.message import Message
 
 from fedmend.federation.engines.flare.host import Opener, PartyHost
-from fedmend.federation.engines.flare.kits import mark_finished
+from fedmend.federation.engines.flare.kits import (
+    CONTROLLER_CLASS,
+    EXECUTOR_CLASS,
+    PARTY_CLASS,
+    RELAY_CLASS,
+    mark_finished,
+)
 from fedmend.federation.engines.flare.link import ABSENT, OK, READY, SECONDS, Frame, Link
 
 logger = logging.getLogger(__name__)
 # Where nobody set a log up, as at the coordinator, FLARE's lines would run over the screen.
 logging.getLogger("nvflare").addHandler(logging.NullHandler())
 
-RELAY = f"{__name__}.CollabRelay"
 THREADS = 32
 CHANNEL, TOPIC = "fedmend", "ask"
 
@@ -155,38 +160,22 @@ def _answer(core: Any, cells: dict[str, str], frame: Frame) -> tuple[int, bytes]
 # ---------------------------------------------------------------- the job
 
 
-def write_job(folder: Path, name: str, party_class: str, address: str, party: str) -> Path:
+def write_job(folder: Path, name: str, address: str, party: str) -> Path:
     """The job of one party as FLARE wants it: names and settings, no code."""
     job = folder / name
     config = job / "app" / "config"
     config.mkdir(parents=True)
-    server = {
-        "format_version": 2,
-        "workflows": [
-            {
-                "id": "controller",
-                "path": "nvflare.collab.runtime.controller.CollabController",
-                "args": {"server_obj_id": "_server", "collab_obj_ids": [], "props": {}},
-            }
-        ],
-        "components": [{"id": "_server", "path": RELAY, "args": {"address": address}}],
-        "task_data_filters": [],
-        "task_result_filters": [],
+    common = {"format_version": 2, "task_data_filters": [], "task_result_filters": []}
+    args = {"collab_obj_ids": [], "props": {}}
+    workflow = {"path": CONTROLLER_CLASS, "args": {"server_obj_id": "_server", **args}}
+    server = common | {
+        "workflows": [{"id": "controller", **workflow}],
+        "components": [{"id": "_server", "path": RELAY_CLASS, "args": {"address": address}}],
     }
-    client = {
-        "format_version": 2,
-        "executors": [
-            {
-                "tasks": ["*"],
-                "executor": {
-                    "path": "nvflare.collab.runtime.executor.CollabExecutor",
-                    "args": {"client_obj_id": "_client", "collab_obj_ids": [], "props": {}},
-                },
-            }
-        ],
-        "components": [{"id": "_client", "path": party_class, "args": {}}],
-        "task_data_filters": [],
-        "task_result_filters": [],
+    executor = {"path": EXECUTOR_CLASS, "args": {"client_obj_id": "_client", **args}}
+    client = common | {
+        "executors": [{"tasks": ["*"], "executor": executor}],
+        "components": [{"id": "_client", "path": PARTY_CLASS, "args": {}}],
     }
     meta = {
         "name": name,
@@ -195,9 +184,12 @@ def write_job(folder: Path, name: str, party_class: str, address: str, party: st
         "mandatory_clients": [party],
         "deploy_map": {"app": ["server", party]},
     }
-    (config / "config_fed_server.json").write_text(json.dumps(server, indent=2))
-    (config / "config_fed_client.json").write_text(json.dumps(client, indent=2))
-    (job / "meta.json").write_text(json.dumps(meta, indent=2))
+    for path, content in (
+        (config / "config_fed_server.json", server),
+        (config / "config_fed_client.json", client),
+        (job / "meta.json", meta),
+    ):
+        path.write_text(json.dumps(content, indent=2))
     return job
 
 
@@ -220,15 +212,12 @@ class Admin:
     def status(self, job_id: str) -> str:
         return str(self._session.get_job_meta(job_id).get("status", ""))
 
-    def running(self) -> list[str]:
-        """Jobs that are not over."""
+    def jobs(self, *, over: bool) -> list[str]:
+        """Jobs that are over, or those that are not, in the order of their submission."""
         found = self._session.list_jobs()
-        return [each["job_id"] for each in found if not str(each["status"]).startswith("FINISHED")]
-
-    def ended(self) -> list[str]:
-        """Jobs that are over, in the order of their submission."""
-        found = self._session.list_jobs()
-        return [each["job_id"] for each in found if str(each["status"]).startswith("FINISHED")]
+        return [
+            each["job_id"] for each in found if str(each["status"]).startswith("FINISHED") is over
+        ]
 
     def delete(self, job_id: str) -> None:
         """Take a job that is over out of the server's store."""

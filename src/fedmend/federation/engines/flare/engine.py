@@ -36,13 +36,7 @@ from fedmend.errors import (
 from fedmend.federation import wire
 from fedmend.federation.engines import Call, by_kind, raise_first
 from fedmend.federation.engines.flare.host import FINISHED, Hello, session_name
-from fedmend.federation.engines.flare.kits import (
-    ADMIN,
-    KEEP_JOBS,
-    PARTY_CLASS,
-    note_finished,
-    to_forget,
-)
+from fedmend.federation.engines.flare.kits import ADMIN, KEEP_JOBS, note_finished, to_forget
 from fedmend.federation.engines.flare.link import READY, Courier, Link
 from fedmend.federation.engines.flare.messages import (
     error_measure,
@@ -60,7 +54,6 @@ from fedmend.federation.ledger import (
     REPRODUCIBLE,
     SESSION,
     UNANSWERED,
-    Entry,
     Ledger,
     read_entries,
 )
@@ -164,14 +157,6 @@ class FlareEngine:
         except PartyAbsent as error:
             logger.warning("%s", error)
 
-    def party_ledgers(self) -> dict[str, list[Entry]]:
-        """What every party has written down of this run so far; absent parties are left out."""
-        return {
-            party: read_entries(self._copy_of(party), f"the ledger of {party!r}")
-            for party in self._names
-            if party not in self.absent
-        }
-
     def _copy_of(self, party: str) -> bytes:
         """A party's ledger as it lies in its kit, byte for byte: its chain is in it."""
         copy = self._value(party, "ledger", self._send(party, "ledger"))
@@ -244,7 +229,7 @@ class FlareEngine:
     def _begin(self, call: Call) -> _Sent:
         groups = by_kind(call.kwargs, call.exposure.takes)
         number = self._note_request(call.party, call.name, groups)
-        content = {"handle": call.handle, "method": call.exposure.method, "kwargs": call.kwargs}
+        content = {"handle": call.handle, "method": call.method, "kwargs": call.kwargs}
         return number, self._send(call.party, "call", number, **content)
 
     def _note_request(self, party: str, name: str, groups: Mapping[str, Any]) -> int:
@@ -411,7 +396,7 @@ class _Opening:
 
     def _clean_up(self) -> None:
         """A job whose coordinator or server died stays listed as running."""
-        for stale in self.admin.running():
+        for stale in self.admin.jobs(over=False):
             logger.info("ending the stale job %s", stale)
             self.admin.abort(stale)
 
@@ -445,7 +430,7 @@ class _Opening:
         ears.listen(1)
         ears.settimeout(0.2)
         name = re.sub(r"[^A-Za-z0-9_-]", "-", f"{self.run}-{party}-{len(self.jobs)}")
-        path = write_job(self.scratch, name, PARTY_CLASS, str(address), party)
+        path = write_job(self.scratch, name, str(address), party)
         job.id = self.admin.submit(path)
         return job
 
@@ -505,7 +490,7 @@ class _Opening:
             note_finished(self.kit, [job.id for job in self.jobs if job.link is not None])
         parties = len({job.party for job in self.jobs})
         kept = self.keep_jobs * parties
-        for each in to_forget(self.kit, self.admin.ended(), kept):
+        for each in to_forget(self.kit, self.admin.jobs(over=True), kept):
             self.admin.delete(each)
 
 

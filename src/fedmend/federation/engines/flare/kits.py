@@ -22,6 +22,9 @@ from fedmend.errors import ConfigError
 ADMIN = "coordinator@fedmend.org"
 PARTY_CLASS = "fedmend.deploy.party_job.PartyJob"
 RELAY_CLASS = "fedmend.federation.engines.flare.collab.CollabRelay"
+# FLARE's own, that call them.
+CONTROLLER_CLASS = "nvflare.collab.runtime.controller.CollabController"
+EXECUTOR_CLASS = "nvflare.collab.runtime.executor.CollabExecutor"
 KEEP_JOBS = 5
 KEEP_FAILED = 20
 MAX_NOTED_JOBS = 1000
