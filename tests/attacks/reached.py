@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -153,6 +154,24 @@ def party(
     if identity is not None and not (folder / "identity.pem").exists():
         identity.save(folder / "identity.pem", None)
     return AtHost(folder, run=run)
+
+
+@contextmanager
+def partners(
+    engine: str, folder: Path, tables: Mapping[str, Table], **options: Any
+) -> Iterator[dict[str, Reached]]:
+    """Two parties that pin each other's keys."""
+    keys = {name: Identity() for name in tables}
+    made = {}
+    for name, table in tables.items():
+        pinned = {other: keys[other].public for other in tables if other != name}
+        own = {"name": name, "identity": keys[name], "pinned": pinned}
+        made[name] = party(engine, folder / name, table, **own, **options)
+    try:
+        yield made
+    finally:
+        for each in made.values():
+            each.close()
 
 
 def introduced(*workers: tuple[str, Asked], told: Mapping[str, bytes] | None = None) -> None:

@@ -12,26 +12,20 @@ import pytest
 
 from fedmend.data.table import Table
 from fedmend.errors import AlignmentError, CryptoError, Refused
-from fedmend.secure.keys import Identity
 
-from .reached import ENGINES, introduced, party
+from .reached import ENGINES, introduced, partners
 
 ROWS = 40
 
 
 @pytest.fixture(params=ENGINES)
 def parties(request, tmp_path):
-    keys = {name: Identity() for name in ("bank", "telco")}
-    made = {}
-    for name, other, start in (("bank", "telco", 0), ("telco", "bank", 10)):
-        table = Table(np.arange(start, start + ROWS), pd.DataFrame({name: np.arange(ROWS)}))
-        made[name] = party(
-            request.param, tmp_path / name, table, name=name, identity=keys[name],
-            pinned={other: keys[other].public},
-        )  # fmt: skip
-    yield made
-    for each in made.values():
-        each.close()
+    tables = {
+        name: Table(np.arange(start, start + ROWS), pd.DataFrame({name: np.arange(ROWS)}))
+        for name, start in (("bank", 0), ("telco", 10))
+    }
+    with partners(request.param, tmp_path, tables) as made:
+        yield made
 
 
 def test_by_same_order_with_nobody(parties):

@@ -17,10 +17,9 @@ from fedmend.data.table import Table
 from fedmend.errors import ConfigError, CryptoError
 from fedmend.federation import KINDS, Alignment
 from fedmend.secure.exact import Blocked
-from fedmend.secure.keys import Identity
 from fedmend.secure.sums_he import Packing, _blinds, unblind
 
-from .reached import ENGINES, introduced, party
+from .reached import ENGINES, introduced, partners
 
 ROWS = 300
 INDICATORS = {"model": "targets-m", "segments": [["aligned", ROWS], ["bank", 0]]}
@@ -34,24 +33,11 @@ def parties(request, tmp_path):
         "bank": {"x": rng.integers(0, 9000, ROWS), "y": rng.integers(0, 90, ROWS)},
         "telco": {"u": np.full(ROWS, 47), "v": rng.integers(0, 99, ROWS)},
     }
-    keys = {name: Identity() for name in frames}
-    made = {
-        name: party(
-            request.param,
-            tmp_path / name,
-            Table(np.arange(ROWS), pd.DataFrame(frame)),
-            name=name,
-            identity=keys[name],
-            allow=KINDS,
-            pinned={other: keys[other].public for other in frames if other != name},
-        )
-        for name, frame in frames.items()
-    }
-    for each in made.values():
-        each.site.alignments["train"] = Alignment(np.arange(ROWS), np.zeros(0, np.int64))
-    yield made
-    for each in made.values():
-        each.close()
+    tables = {name: Table(np.arange(ROWS), pd.DataFrame(each)) for name, each in frames.items()}
+    with partners(request.param, tmp_path, tables, allow=KINDS) as made:
+        for each in made.values():
+            each.site.alignments["train"] = Alignment(np.arange(ROWS), np.zeros(0, np.int64))
+        yield made
 
 
 def columns(at, *names) -> np.ndarray:

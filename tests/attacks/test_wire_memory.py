@@ -160,7 +160,7 @@ def tight() -> Iterator[None]:
         yield
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(pieces)
 def test_sender_and_receiver_draw_one_line(tight: None, value: object) -> None:
     with pytest.MonkeyPatch.context() as patch:

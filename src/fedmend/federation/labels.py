@@ -300,7 +300,7 @@ class LabelRecords:
             kept = json.loads(path.read_text(encoding="utf-8"))
             if kept["format"] != _FORMAT:
                 raise ValueError(f"format must be {_FORMAT!r}, got {kept['format']!r}")
-            draws = [typed(_Draw, each) for each in kept["draws"]]
+            draws = {draw.key: draw for draw in (typed(_Draw, each) for each in kept["draws"])}
             spendings = [dict(each) for each in kept["account"]]
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise DataError(
@@ -310,13 +310,10 @@ class LabelRecords:
                 mend="take it from a backup. Without one move it away: labels are then drawn anew, "
                 "and what was told before adds to that without being on the account",
             ) from error
-        known = dict(self._draws)
-        for draw in draws:
-            mine = known.get(draw.key)
-            known[draw.key] = draw
-            if mine is not None:
-                draw.told |= mine.told
-        self._draws = known
+        for key, draw in draws.items():
+            if key in self._draws:
+                draw.told |= self._draws[key].told
+        self._draws = self._draws | draws
         self.spendings += [each for each in spendings if each not in self.spendings]
 
     def _write(self) -> None:

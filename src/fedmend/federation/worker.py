@@ -39,8 +39,7 @@ class Exposure:
 
     method: str
     kind: str
-    parameters: tuple[str, ...]
-    required: frozenset[str]
+    signature: inspect.Signature
     takes: Mapping[str, str]
     opens: str = ""
     over_rows: bool = False
@@ -48,20 +47,11 @@ class Exposure:
 
     def bind(self, call: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
         """All arguments by name; a wrong call is refused before anything crosses."""
-        if len(args) > len(self.parameters):
-            raise WireError(f"{call} takes {len(self.parameters)} arguments, {len(args)} given")
-        bound = dict(zip(self.parameters, args, strict=False))
-        for name, value in kwargs.items():
-            if name in bound or name not in self.parameters:
-                raise WireError(
-                    f"{call} has no free argument {name!r}. Mend: it takes "
-                    + (", ".join(self.parameters) or "none")
-                )
-            bound[name] = value
-        missing = self.required - bound.keys()
-        if missing:
-            raise WireError(f"{call} needs the argument {sorted(missing)[0]!r}")
-        return bound
+        try:
+            return dict(self.signature.bind(*args, **kwargs).arguments)
+        except TypeError as error:
+            takes = ", ".join(self.signature.parameters) or "no argument"
+            raise WireError(f"{call}: {error}. Mend: it takes {takes}") from None
 
 
 def exposed(
@@ -89,18 +79,15 @@ def exposed(
     def mark(method: Method) -> Method:
         if method.__name__ == "stop" or method.__name__.startswith("_"):
             raise ConfigError(f"{method.__qualname__}: a method of this name cannot be exposed")
-        parameters = list(inspect.signature(method).parameters.values())[1:]
-        names = tuple(parameter.name for parameter in parameters)
-        unknown = declared.keys() - set(names)
+        signature = inspect.signature(method)
+        signature = signature.replace(parameters=list(signature.parameters.values())[1:])
+        unknown = declared.keys() - signature.parameters.keys()
         if unknown:
             raise ConfigError(
                 f"exposed({method.__qualname__}): no parameter {sorted(unknown)[0]!r}"
             )
-        required = frozenset(
-            parameter.name for parameter in parameters if parameter.default is parameter.empty
-        )
         method.__exposure__ = Exposure(  # type: ignore[attr-defined]
-            method.__name__, kind, names, required, declared, opens, rests, optional
+            method.__name__, kind, signature, declared, opens, rests, optional
         )
         return method
 

@@ -119,9 +119,9 @@ def test_a_party_that_falls_silent_is_absent(wire_up):
 
 
 def test_a_slow_party_is_waited_for(wire_up):
-    wired = wire_up(stall_seconds=0.8)
+    wired = wire_up(stall_seconds=0.4)
     with wired.fed.workers(Probe) as crew:
-        crew["bank"].sleep(2.0)
+        crew["bank"].sleep(1.0)
     assert wired.engine.absent == {}
 
 

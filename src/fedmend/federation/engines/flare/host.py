@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import logging
-import os
+import re
 import secrets
 import threading
 import time
@@ -412,8 +412,6 @@ class _Numbers:
 
 def _plain_name(name: str) -> str:
     """A run's name as a folder of the party's: nothing that leads anywhere else."""
-    if not name or len(name) > 100 or name.startswith(".") or os.sep in name or "\0" in name:
-        raise WireError(f"{name!r} is no name for a run")
-    if not all(letter.isalnum() or letter in "-_." for letter in name):
+    if not re.fullmatch(r"[\w-][\w.-]{0,99}", name):
         raise WireError(f"{name!r} is no name for a run")
     return name
