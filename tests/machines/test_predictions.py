@@ -113,6 +113,7 @@ def test_a_party_that_was_given_nothing_says_so(world, far, tmp_path):
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.slow
 def test_a_run_of_one_process_predicts_over_machines(world, far, tmp_path):
     world.run_here("near")
     run = world.folder / "near"
