@@ -110,8 +110,8 @@ def _scored(
             return best_matching(truth, clusters, classes)[clusters]
 
         score = bootstrap(balanced_accuracy, truth, matched(truth), rng=rng)
-        shuffled = [rng.permutation(truth) for _ in range(SHUFFLES)]
-        guess = np.mean([balanced_accuracy(each, matched(each)) for each in shuffled])
+        others = [rng.permutation(truth) for _ in range(SHUFFLES)]
+        guess = np.mean([balanced_accuracy(each, matched(each)) for each in others])
         yield "direction", Scores.beside(score, max(float(guess), own))
         return
     along = units @ leading_axis(units)

@@ -258,7 +258,9 @@ def _entry(
     until_message: int = 0,
 ) -> Entry:
     *crossing, sealed_for, note, opens = key
-    return Entry(first, last, *crossing, count, sealed_for, note, message, until_message, opens)
+    rest = (count, sealed_for, note, message, until_message, opens)
+    values: tuple[Any, ...] = (first, last, *crossing, *rest)
+    return Entry(*values)
 
 
 # ---------------------------------------------------------------- lines

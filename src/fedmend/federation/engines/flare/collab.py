@@ -166,7 +166,7 @@ def write_job(folder: Path, name: str, address: str, party: str) -> Path:
     config = job / "app" / "config"
     config.mkdir(parents=True)
     common = {"format_version": 2, "task_data_filters": [], "task_result_filters": []}
-    args = {"collab_obj_ids": [], "props": {}}
+    args: dict[str, Any] = {"collab_obj_ids": [], "props": {}}
     workflow = {"path": CONTROLLER_CLASS, "args": {"server_obj_id": "_server", **args}}
     server = common | {
         "workflows": [{"id": "controller", **workflow}],
