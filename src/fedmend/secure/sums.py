@@ -55,7 +55,7 @@ from fedmend.errors import (
     Refused,
 )
 from fedmend.federation.bound import declare
-from fedmend.federation.crew import Each, for_party
+from fedmend.federation.federation import Each
 from fedmend.federation.kinds import REFUSED_BY_DEFAULT
 from fedmend.federation.ledger import COORDINATOR
 from fedmend.federation.rows import Asked
@@ -796,7 +796,7 @@ class SumSession:
         with ThreadPoolExecutor(len(parties), "fedmend-sum") as pool:
             futures = {
                 party: pool.submit(
-                    getattr(self.crew[party], method), *(for_party(arg, party) for arg in args)
+                    getattr(self.crew[party], method), *(Each.own(arg, party) for arg in args)
                 )
                 for party in parties
             }
