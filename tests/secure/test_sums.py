@@ -229,7 +229,7 @@ def cut_off(one, step, monkeypatch, who="p1"):
 
     def gone(engine, asked):
         if asked.party == who and asked.method == step:
-            raise PartyAbsent(who, "its job ended", f"{asked.label}.{step}")
+            raise PartyAbsent(who, "its job ended", asked.name)
         return call(engine, asked)
 
     monkeypatch.setattr(LocalEngine, "call", gone)
