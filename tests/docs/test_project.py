@@ -56,7 +56,6 @@ def test_benchmarks_and_their_results_are_listed() -> None:
 def test_no_page_is_long() -> None:
     """Reference pages apart, what takes longer than ten minutes to read is not read."""
     reference = {"cli.md", "troubleshooting.md"}
-    reference |= {"inc.md", "sage.md"}  # not cut yet
     for page in (ROOT / "docs").rglob("*.md"):
         words = re.findall(r"[^\s|]*\w[^\s|]*", page.read_text(encoding="utf-8"))
         assert page.name in reference or len(words) <= 1_500, f"{page.name}: {len(words):,}"
