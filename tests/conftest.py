@@ -16,7 +16,7 @@ import pytest
 from fedmend.data.table import Table
 from fedmend.federation import Alignment, AlignmentCounts, Federation, Party
 
-SHARING = ("tests/machines/", "tests/predict/")
+SHARING = ("tests/machines/", "tests/serve/")
 """Folders whose files share what was made once: a federation of processes, trained runs."""
 
 
@@ -233,9 +233,9 @@ FLAGS = [
 ]  # fmt: skip
 
 
-@pytest.fixture
-def browser(tmp_path_factory, monkeypatch):
-    """Headless Chromium, where it is installed."""
+@pytest.fixture(scope="session")
+def chromium(tmp_path_factory):
+    """Headless Chromium, where it is installed, once for all tests that open pages."""
     chromium, driver = shutil.which("chromium"), shutil.which("chromedriver")
     if chromium is None or driver is None:
         pytest.skip("chromium and chromedriver are not installed: the report is not opened")
@@ -247,9 +247,21 @@ def browser(tmp_path_factory, monkeypatch):
     for flag in [*FLAGS, f"--user-data-dir={profile}"]:
         options.add_argument(flag)
     options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
-    # The driver is on this machine: no proxy may stand between.
-    monkeypatch.setenv("NO_PROXY", "localhost,127.0.0.1")
-    service = webdriver.ChromeService(executable_path=driver, env=dict(os.environ))
-    session = webdriver.Chrome(options=options, service=service)
-    yield session
-    session.quit()
+    with pytest.MonkeyPatch.context() as patch:
+        # The driver is on this machine: no proxy may stand between.
+        patch.setenv("NO_PROXY", "localhost,127.0.0.1")
+        service = webdriver.ChromeService(executable_path=driver, env=dict(os.environ))
+        session = webdriver.Chrome(options=options, service=service)
+        yield session
+        session.quit()
+
+
+@pytest.fixture
+def browser(chromium):
+    """As it was when it began: an empty page on a screen of its size, and nothing logged."""
+    chromium.get("about:blank")
+    chromium.set_window_size(1000, 1200)
+    chromium.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "", "features": []})
+    for kind in ("browser", "performance"):
+        chromium.get_log(kind)
+    return chromium

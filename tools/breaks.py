@@ -32,6 +32,7 @@ FEW, SUMS = "tests/attacks/test_few_rows.py", "tests/attacks/test_opened_sums.py
 ROWS, POLICY = "federation/rows.py", "federation/policy.py"
 STAGES, RUNS = "tests/flow/test_stages.py", "tests/flow/test_runs.py"
 PRODUCTS = "tests/secure/test_inner_product.py"
+PAGE, SERVING = "tests/report/test_page.py", "tests/serve/test_serving.py"
 BREAKS = (
     Break("rows: size", ROWS, "if len(found) < self.least:", "if False:", (FEW,)),
     Break(
@@ -128,6 +129,111 @@ BREAKS = (
         'return replace(entry, opens="row") if by_row and entry.readable in AGGREGATES else entry',
         "return entry",
         ("tests/audit/test_statement.py", SUMS),
+    ),
+    Break(
+        "report: escaped",
+        "report/page.py",
+        "autoescape=select_autoescape(default=True)",
+        "autoescape=False",
+        (f"{PAGE}::test_values_of_the_parties_cannot_break_the_page",),
+    ),
+    Break(
+        "report: policy of a page",
+        "report/page.py",
+        "default-src 'none'",
+        "default-src *",
+        (f"{PAGE}::test_an_audit",),
+    ),
+    Break(
+        "report: what got in would run",
+        "report/page.py",
+        "*(asking if scripts else []),",
+        "*asking,",
+        (f"{PAGE}::test_an_audit",),
+    ),
+    Break(
+        "report: refused is not seen",
+        "report/words.py",
+        "if self.refused or self.passed_on:",
+        "if self.passed_on:",
+        ("tests/report/test_words.py",),
+    ),
+    Break(
+        "report: sealed tells the relay nothing",
+        "report/words.py",
+        "return bool(self.sealed_for) and self.sealed_for != self.receiver",
+        "return bool(self.sealed_for)",
+        ("tests/report/test_words.py",),
+    ),
+    Break(
+        "report: less is better",
+        "report/record.py",
+        "sign = 1 if better_is_higher(self.metric) else -1",
+        "sign = 1",
+        ("tests/report/test_record.py",),
+    ),
+    Break(
+        "report: ids of pictures",
+        "report/plots.py",
+        r'rf"\g<1>{name}-"',
+        r'r"\g<1>"',
+        ("tests/report/test_plots.py",),
+    ),
+    Break(
+        "report: few in common",
+        "report/advice.py",
+        "if shared >= FEW_SHARED * owner.rows:",
+        "if True:",
+        ("tests/report/test_advice.py",),
+    ),
+    Break(
+        "report: classes of few rows",
+        "report/overview.py",
+        "enough = frequent(codes, len(distinct), self.site.rows.least)",
+        "enough = list(range(len(distinct)))",
+        (FEW,),
+    ),
+    Break(
+        "serve: pages elsewhere",
+        "serve/serving.py",
+        'or self.headers.get("Origin") is not None',
+        "",
+        (f"{SERVING}::test_for_this_machine_only",),
+    ),
+    Break(
+        "serve: names of this machine",
+        "serve/loopback.py",
+        'return host in (LOOPBACK, "localhost")',
+        "return True",
+        (f"{SERVING}::test_for_this_machine_only",),
+    ),
+    Break(
+        "serve: large requests",
+        "serve/serving.py",
+        "or int(length) > MAX_REQUEST_BYTES",
+        "",
+        (f"{SERVING}::test_large_requests_are_not_read",),
+    ),
+    Break(
+        "serve: a small intersection",
+        "serve/predicting.py",
+        "except TooFewCommon:",
+        "except ZeroDivisionError:",
+        ("tests/serve/test_running.py",),
+    ),
+    Break(
+        "serve: rows stay in order",
+        "serve/predicting.py",
+        'whole.iloc[np.argsort(places, kind="stable")]',
+        "whole",
+        ("tests/serve/test_running.py",),
+    ),
+    Break(
+        "serve: answers go nowhere",
+        "serve/predicting.py",
+        'but(PredictionWorker, "answers")',
+        "PredictionWorker",
+        ("tests/serve/test_running.py::test_over_machines_answers_stay_where_the_rows_are",),
     ),
     Break(
         "opens: published ranks",

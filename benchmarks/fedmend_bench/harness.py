@@ -6,6 +6,7 @@ Needs the standard library only until something is printed (rich) or a device is
 
 from __future__ import annotations
 
+import csv
 import importlib
 import importlib.util
 import inspect
@@ -17,6 +18,7 @@ import shlex
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
+from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,6 +35,7 @@ __all__ = [
     "BenchResult",
     "available",
     "device_name",
+    "paper_rows",
     "run_bench",
     "show",
 ]
@@ -103,6 +106,12 @@ class BenchResult:
     def write_json(self, path: str | Path) -> Path:
         """Write the JSON form whole or not at all."""
         return write_json(path, self.to_dict())
+
+
+def paper_rows(name: str) -> list[dict[str, str]]:
+    """A table of a paper, as it stands in ``paper/``."""
+    path = resources.files("fedmend_bench") / "paper" / f"{name}.csv"
+    return list(csv.DictReader(path.read_text(encoding="utf-8").splitlines()))
 
 
 # ---------------------------------------------------------------- registry
@@ -201,11 +210,12 @@ def show(result: BenchResult, console: Console | None = None) -> None:
         table.add_row(*(_cell(row.get(column)) for column in columns))
     console.print(table)
     if result.bars:
-        bars = Table(title="bars", box=box.SIMPLE_HEAD, title_style="bold")
-        bars.add_column("promise", overflow="fold")
-        bars.add_column("measured", justify="right")
-        bars.add_column("target", justify="right")
-        bars.add_column("holds")
+        bars = Table(
+            "promise", "measured", "target", "holds",
+            title="bars", box=box.SIMPLE_HEAD, title_style="bold",
+        )  # fmt: skip
+        for numbers in bars.columns[1:3]:
+            numbers.justify = "right"
         for bar in result.bars:
             verdict = "[green]yes[/]" if bar.holds else "[red]no[/]"
             bars.add_row(bar.name, _cell(bar.value), _cell(bar.target), verdict)

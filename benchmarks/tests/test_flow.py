@@ -1,4 +1,4 @@
-"""The benchmark of the whole flow: files as a user would write them, figures as a run leaves."""
+"""The benchmarks of the flow: files as a user would write them, one-sided rows, the pre-flight."""
 
 from __future__ import annotations
 
@@ -13,11 +13,15 @@ from fedmend.data import datasets
 from fedmend.errors import ConfigError, DatasetAbsent
 from fedmend.flow.checks import check_data
 from fedmend.flow.config import load_config
+from fedmend.methods import VFL
 from fedmend.methods.recipes import RECIPES
+from fedmend.methods.registry import record_of
+from fedmend_bench.flow import one_sided, preflight
 from fedmend_bench.flow import table as flow
 from fedmend_bench.flow import world as recipes_world
 from fedmend_bench.flow.files import all_lines, single_lines, write_config, write_world
-from fedmend_bench.flow.world import BANK, LABELLERS, TELCO, Shape
+from fedmend_bench.flow.preflight import Cell, run_cell
+from fedmend_bench.flow.world import BANK, LABELLERS, TELCO, Shape, World, make_world
 from fedmend_bench.risa.data import LABELS, PARTNER, Sides
 
 SHAPE = Shape("bundled", 3, rows=200, test=100, overlap=0.3)
@@ -132,3 +136,125 @@ def test_without_its_data_nothing_is_measured_or_kept(
     with pytest.raises(DatasetAbsent, match="'credit'"):
         flow.run(quick=True, folder=str(tmp_path))
     assert not list(tmp_path.glob("*.json"))
+
+
+# ---------------------------------------------------------------- worlds
+
+
+def said(world: World, party: str) -> tuple[np.ndarray, np.ndarray]:
+    """A labeller's votes and where it gave one."""
+    votes = world.train[party].y.to_numpy(dtype=object)
+    return votes, np.array([vote is not None and vote == vote for vote in votes])
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("noisy", LABELLERS)
+def test_a_world_is_torn_as_told(noisy: str) -> None:
+    world = make_world(Shape("credit", 3, rows=2000, test=300, overlap=0.1, noisy=noisy))
+    ids = {name: table.ids for name, table in world.train.items()}
+    assert len(np.intersect1d(ids[BANK], ids[TELCO])) == 200
+    assert set(ids["registry"]) == set(ids["agency"]) == set(ids[BANK])
+    right = {}
+    for name in LABELLERS:
+        votes, given = said(world, name)
+        assert 0.65 < given.mean() < 0.75
+        right[name] = (votes[given] == world.truth[given]).mean()
+    assert min(right, key=lambda name: right[name]) == noisy
+    assert right[noisy] < 0.75 < min(value for name, value in right.items() if name != noisy)
+    assert np.array_equal(world.test[BANK].ids, world.test[TELCO].ids)
+
+
+@pytest.mark.real
+def test_the_world_without_tears() -> None:
+    world = make_world(Shape("bank", 0, rows=300, test=100), mended=True)
+    votes, given = said(world, BANK)
+    assert given.all() and (votes == world.truth).all()
+    assert set(world.train[TELCO].ids) == set(range(300))
+
+
+def test_a_labeller_nobody_knows() -> None:
+    with pytest.raises(ConfigError, match="registry"):
+        _ = Shape("credit", 0, noisy="telco").rates
+
+
+# ---------------------------------------------------------------- rows that one party knows
+
+
+def test_quick_run_has_every_kind_of_row():
+    found = one_sided.run(quick=True, methods="VFL")
+    assert {(each["known to"], each["absent side"]) for each in found.rows} == {
+        ("both", "–"), ("labels only", "fill"), ("labels only", "guess"),
+        ("other only", "fill"), ("other only", "guess"),
+    }  # fmt: skip
+    assert all(each["seeds"] == 2 and 0 <= each["auc"] <= 1 for each in found.rows)
+    assert len(found.bars) == 4
+
+
+def test_promises_are_those_of_vfl():
+    assert not [*one_sided._bars("x", [{"known to": "both", "method": "Local"}])]
+    with pytest.raises(ConfigError, match="no 'VLF': did you mean 'VFL'"):
+        one_sided.run(quick=True, methods="Local,VLF")
+
+
+def test_fill_is_the_mean_row_and_guess_is_not():
+    fed, truth = one_sided.torn("breast-cancer", 300, 0.4, 0)
+    model = VFL(epochs=2, seed=0).fit(fed)
+    fill, guess = one_sided._scored(model, fed, one_sided.LABELS, truth)
+    assert (fill["absent side"], guess["absent side"]) == ("fill", "guess")
+    assert fill["log_loss"] != guess["log_loss"] and model.network_.has_imputed
+    # all test people are at both parties in one order, so that the same rows are compared
+    tables = {name: site.tables["test"] for name, site in fed.engine.sites.items()}
+    assert np.array_equal(tables["labels"].ids, tables["other"].ids)
+
+
+# ---------------------------------------------------------------- pre-flight
+
+
+@pytest.mark.parametrize("method", ["vfl", "majority", "fedavg"])
+def test_a_cost_is_measured_beside_its_estimate(method, monkeypatch):
+    import fedmend
+
+    name = {"vfl": "VFL", "majority": "MJ", "fedavg": "FedAvg"}[method]
+    short = {"rounds": 2} if method == "fedavg" else {"epochs": 2}
+    monkeypatch.setitem(vars(fedmend), name, lambda: preflight_class(name)(**short))
+    row = run_cell(Cell("cost", "breast-cancer", 240, method, 3))
+    assert row["seconds"] > 0 and row["bytes"] > 0
+    assert row["foretold s"] > 0 and row["units"] > 0
+
+
+def preflight_class(name):
+    import fedmend.methods
+
+    return getattr(fedmend.methods, name)
+
+
+@pytest.mark.parametrize("option", [{"methods": "vfl,rsia"}, {"parts": "costs"}])
+def test_what_there_is_not_is_told_before_anything_runs(option):
+    with pytest.raises(ConfigError, match="there is no '(rsia|costs)': did you mean"):
+        preflight.run(quick=True, **option)
+
+
+def test_bars_of_the_preflight():
+    rows = [
+        {"part": "cost", "seconds ratio": 0.5, "bytes ratio": 1.1},
+        {"part": "cost", "seconds ratio": 3.0, "bytes ratio": None},
+        {"part": "curve", "gain": 0.02, "real gain": 0.01, "gain inside": True, "inside": True},
+        {"part": "curve", "gain": 0.02, "real gain": 0.05, "gain inside": True, "inside": True}
+        | {"metric": "rmse"},
+    ]
+    bars = {bar.name: bar for bar in preflight._bars(rows)}
+    assert bars["seconds, off by a factor of (median)"].value == 2.5
+    assert bars["bytes, off by a factor of (median)"].holds
+    gain = "gain of twice the overlap, mean error"
+    assert bars[f"{gain} (classes)"].value == pytest.approx(0.01)
+    assert bars[f"{gain} (numbers, as a share of the error)"].value == pytest.approx(0.03)
+    known = preflight.VERTICAL | preflight.HORIZONTAL
+    assert all(record_of(method).rate for method in known)
+
+
+@pytest.mark.slow
+def test_the_worth_of_overlap_beside_what_came_of_it():
+    row = run_cell(Cell("curve", "breast-cancer", 160, seed=1))
+    assert row["rows"] == 120
+    assert 0.9 < row["really twice"] <= 1
+    assert row["from"] <= row["twice"] <= row["to"]

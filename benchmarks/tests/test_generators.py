@@ -15,7 +15,6 @@ from scipy.stats import ks_2samp
 from fedmend.data.table import Table
 from fedmend.errors import ConfigError
 from fedmend_bench.generators import peers as generator_peers
-from fedmend_bench.generators.bars import bars as bars_of
 from fedmend_bench.generators.data import gap_measure, prepared
 from fedmend_bench.generators.imputers import BASELINES
 from fedmend_bench.generators.scores import (
@@ -25,7 +24,7 @@ from fedmend_bench.generators.scores import (
     pair_trends,
     train_synthetic_test_real,
 )
-from fedmend_bench.generators.table import means, run
+from fedmend_bench.generators.table import bars_of, means, run
 
 
 def mixed_frame(rows: int, seed: int) -> pd.DataFrame:

@@ -32,7 +32,7 @@ from fedmend.methods.horizontal.local_methods import Supervised
 from fedmend.methods.horizontal.networks import NetSpec
 from fedmend.methods.horizontal.worker import ClientWorker
 from fedmend.methods.risa.workers import EvidenceTopWorker
-from fedmend.serve.worker import PredictionWorker
+from fedmend.serve.predicting import PredictionWorker
 from fedmend.split.config import SplitConfig
 from fedmend.split.workers import BottomWorker, TopWorker
 

@@ -24,7 +24,7 @@ from fedmend.data.writers import protected, unprotected, write_frame
 from fedmend.federation import Site
 from fedmend.flow.config.sniffing import csv_lines, looked_at
 from fedmend.methods.annotators import worker as inc_labels
-from fedmend.serve.worker import PREDICTIONS_FILE, PredictionWorker
+from fedmend.serve.predicting import PREDICTIONS_FILE, PredictionWorker
 
 FORMULAS = [
     "=cmd|' /C calc'!A0",

@@ -21,8 +21,7 @@ from fedmend.federation import KINDS, Alignment, Federation, Party, Policy, Site
 from fedmend.federation.ledger import read_ledger
 from fedmend.secure.keys import Identity, keyring
 from fedmend.secure.sums import SumForm
-from fedmend.serve.asking import groups_of
-from fedmend.serve.worker import PredictionWorker
+from fedmend.serve.predicting import PredictionWorker, groups_of
 from fedmend.split.config import SplitConfig
 
 from .reached import ENGINES, Asked, AtHost, AtSite, introduced, party

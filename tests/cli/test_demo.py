@@ -66,7 +66,7 @@ def test_story_report_ledger_prediction_and_a_file_to_change(short, tmp_path):
     demo.run_demo(out, Console(file=stream, width=100))
     text = " ".join(stream.getvalue().split())
     for part in (
-        "What would mend it", "Labellers who disagree",
+        "What would mend it", "Annotators who disagree",
         "The rows known to all grew from 85 to 427", "labels of hospital-a were corrected",
         "Local + corrected labels", "RISA + corrected labels + completed rows",
         "20 patients by", "10 of them known to the other hospital too",

@@ -10,6 +10,7 @@ from __future__ import annotations
 import io
 import re
 import shlex
+import shutil
 import tomllib
 from collections.abc import Callable
 from contextlib import redirect_stdout
@@ -82,45 +83,42 @@ def test_every_block_says_what_it_is() -> None:
             assert not looks_like_a_command, f"{block.page}: mark it as sh: {block.text[:60]!r}"
 
 
+def whats(page: str, languages: set[str] | None = None) -> list[str]:
+    """A page's commands and blocks, of these languages or of all."""
+    return [
+        what
+        for block in blocks(page)
+        if languages is None or block.language in languages
+        for what in (block.commands if block.language in SHELL else [block.text])
+    ]
+
+
 def test_every_excuse_is_needed_and_names_a_test() -> None:
     folders = (ROOT / "tests", ROOT / "benchmarks" / "tests")
     tests = {path.name for folder in folders for path in folder.rglob("test_*.py")}
     for entry in NOT_RUN["entry"]:
         assert len(entry["reason"]) > 10
         assert set(entry.get("tested", [])) <= tests, entry
-        for page in entry["pages"]:
-            everything = [
-                what
-                for block in EVERY
-                if block.page == page
-                for what in (block.commands if block.language in SHELL else [block.text])
-            ]
-            used = [each for each in entry["begins"] if any(w.startswith(each) for w in everything)]
+        found = {page: whats(page) for page in entry["pages"]}
+        for page, there in found.items():
+            used = any(what.startswith(tuple(entry["begins"])) for what in there)
             assert used, f"{page}: nothing begins with {entry['begins']}"
-    for entry in NOT_RUN["entry"]:
         for begin in entry["begins"]:
-            found = any(
-                what.startswith(begin)
-                for block in EVERY
-                if block.page in entry["pages"]
-                for what in (block.commands if block.language in SHELL else [block.text])
-            )
-            assert found, f"no page of {entry['pages']} has {begin!r}"
+            used = any(what.startswith(begin) for there in found.values() for what in there)
+            assert used, f"no page of {entry['pages']} has {begin!r}"
 
 
 def test_most_of_it_is_run() -> None:
     """The excuses stay the exception on the pages for people who begin."""
     for page in PAGES:
         if page.startswith("docs/how-to/") and page != "docs/how-to/across-machines.md":
-            for block in blocks(page):
-                what = block.commands if block.language in SHELL else [block.text]
-                assert all(why_not(page, each) is None for each in what), page
+            assert all(why_not(page, what) is None for what in whats(page)), page
 
 
 # ---------------------------------------------------------------- what the pages assume is there
 
 
-def customers(folder: Path) -> dict[str, Any]:
+def customers(folder: Path, *_: Path) -> dict[str, Any]:
     """The bank and the telco of the short examples: tables, new rows, and a federation of them."""
     import fedmend as fm
 
@@ -166,15 +164,19 @@ QUICK = (
 )
 
 
-def with_a_run(folder: Path) -> dict[str, Any]:
-    """The same, with a federation.toml and a finished run of it."""
+def with_a_run(folder: Path, kept: Path) -> dict[str, Any]:
+    """The same, with a federation.toml and a finished run of it, which is made once."""
     scope = customers(folder)
     (folder / "federation.toml").write_text(QUICK)
-    assert command("fedmend run", scope) == 0
+    if kept.is_dir():
+        shutil.copytree(kept, folder / "runs")
+    else:
+        assert command("fedmend run", scope) == 0
+        shutil.copytree(folder / "runs", kept)
     return scope
 
 
-def cities(folder: Path) -> dict[str, Any]:
+def cities(*_: Path) -> dict[str, Any]:
     """A table with a column of cities, further rows of it, and one with gaps."""
     from fedmend import Table
 
@@ -246,12 +248,7 @@ def command(line: str, scope: dict[str, Any]) -> int:
 
 
 def runnable(page: str) -> bool:
-    return any(
-        why_not(page, what) is None
-        for block in blocks(page)
-        if block.language in SHELL | PYTHON
-        for what in (block.commands if block.language in SHELL else [block.text])
-    )
+    return any(why_not(page, what) is None for what in whats(page, SHELL | PYTHON))
 
 
 @pytest.fixture
@@ -273,12 +270,23 @@ def in_a_hurry(monkeypatch: pytest.MonkeyPatch) -> None:
             monkeypatch.setitem(function.__kwdefaults__, name, value)
 
 
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where a finished run is kept for the pages that begin with one."""
+    return tmp_path_factory.mktemp("kept") / "runs"
+
+
 @pytest.mark.usefixtures("in_a_hurry")
 @pytest.mark.parametrize("page", [page for page in PAGES if runnable(page)])
 @pytest.mark.filterwarnings("ignore::fedmend.errors.FedmendWarning")
-def test_page(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+def test_page(
+    page: str, kept: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
     monkeypatch.chdir(tmp_path)
-    scope: dict[str, Any] = PREPARED[page](tmp_path) if page in PREPARED else {}
+    if page != "docs/report.md":
+        # What a report shows is tested elsewhere; a page's runs need not draw theirs.
+        monkeypatch.setattr("fedmend.report.page.render", lambda *_: "<!doctype html>")
+    scope: dict[str, Any] = PREPARED[page](tmp_path, kept) if page in PREPARED else {}
     ran = 0
     for block in blocks(page):
         if block.language == "toml" and "how-to" in page:
@@ -301,8 +309,6 @@ def test_page(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
 
 def clear_the_way(page: str, line: str) -> None:
     """Remove what an alternative before this one has made, where this one makes it too."""
-    import shutil
-
     for name in REPLACED.get(page, ()):
         if name == "federation.toml" and not line.startswith("fedmend init"):
             continue

@@ -15,7 +15,7 @@ from fedmend.flow.reading import read_parties
 from fedmend.flow.scoring import Reference, how_sure, measure, reference_of
 from fedmend.learn.calibration import describe
 from fedmend.learn.metrics import normalised_entropy
-from fedmend.report.labelling import Labelling
+from fedmend.report.annotators import AnnotatorSkills
 
 NAMES = ("clinic", "lab", "ward")
 RATES = (0.05, 0.2, 0.4)
@@ -79,8 +79,8 @@ def test_several_annotators_in_a_run(crowd, pages):
     )
     # Dawid–Skene tells how well each labels, too.
     assert [each.labelling is not None for each in record.methods] == [True, False, True, False]
-    found = Labelling(**record.methods[0].labelling)
-    assert found.classes == ["ill", "well"] and found.parties == list(NAMES)
+    found = AnnotatorSkills(**record.methods[0].labelling)
+    assert found.classes == ["ill", "well"] and list(found.votes) == list(NAMES)
     rows = record.overview["aligned"]
     assert found.votes == dict.fromkeys(NAMES, rows) and found.rows == rows
     # The better a party labels, the fewer of its labels are doubted and the higher its diagonal.
@@ -93,9 +93,9 @@ def test_several_annotators_in_a_run(crowd, pages):
         review = pd.read_csv(crowd.run / "labels" / "inc" / name / "label_review.csv")
         assert len(review) == rows and review["suspicious"].sum() == count
     html = (crowd.run / "report.html").read_text()
-    assert 'id="labellers"' in html and "against the majority of the labels of clinic" in html
+    assert 'id="annotators"' in html and "against the majority of the labels of clinic" in html
     assert all(each.uncertainty["worth"]["rows"] for each in record.methods)
-    assert 'id="uncertainty"' in html and "Where most labellers err together" in html
+    assert 'id="uncertainty"' in html and "Where most annotators err together" in html
     entries = read_ledger(crowd.run / "ledger.jsonl")
     assert not {each.kind for each in entries if each.receiver == "coordinator"} & {"label", "row"}
 

@@ -12,8 +12,8 @@ from typer.testing import CliRunner
 
 from fedmend.cli import app
 from fedmend.serve import predict_run
-from fedmend.serve.machines import predict_over_machines
 from fedmend.serve.models import chosen
+from fedmend.serve.running import predict_over_machines
 from fedmend.serve.watching import WatchServer
 
 pytestmark = [

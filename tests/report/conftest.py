@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -10,10 +11,11 @@ from fedmend.data.table import Table
 from fedmend.federation import AlignmentCounts, Entry, Federation, Party, Policy, Worker, exposed
 from fedmend.federation.site import Alignment
 from fedmend.learn.calibration import describe
-from fedmend.report.labelling import Labelling
+from fedmend.report.annotators import AnnotatorSkills
 from fedmend.report.mending import MendedColumn, MendedPair, Mending
 from fedmend.report.overview import overview
-from fedmend.report.record import MethodRun, RunRecord
+from fedmend.report.page import render
+from fedmend.report.record import MethodRun, RunRecord, stages_of
 from fedmend.report.uncertainty import Uncertainty
 
 
@@ -35,11 +37,6 @@ class FirstRowsWorker(Worker):
 def first_rows_aligned(fed: Federation, rows: int) -> None:
     rest = fed.workers(FirstRowsWorker).take(rows)
     fed.note_alignment(AlignmentCounts(rows, rest))
-
-
-@pytest.fixture
-def align_first():
-    return first_rows_aligned
 
 
 @pytest.fixture
@@ -87,6 +84,7 @@ def entries():
 
 @pytest.fixture
 def record(torn):
+    """Two methods over two seeds, as yet without what only some runs have."""
     runs = [
         MethodRun(
             name=title.lower(),
@@ -142,8 +140,8 @@ def mending():
 
 @pytest.fixture
 def labelling():
-    """Three labellers: a good one, one that turns classes round, one that does not tell."""
-    return Labelling(
+    """Three annotators: a good one, one that turns classes round, one that does not tell."""
+    return AnnotatorSkills(
         rows=100,
         classes=["ill", "well"],
         votes={"clinic": 100, "archive": 80, "ward": 50},
@@ -160,15 +158,6 @@ def labelling():
 
 
 @pytest.fixture
-def full_record(record, mending, labelling):
-    """A run in which everything happened."""
-    record.mending = mending.to_dict()
-    record.measured_against = "the labels of clinic"
-    record.methods[0].labelling = labelling.to_dict()
-    return record
-
-
-@pytest.fixture
 def correction(labelling):
     return {
         "method": "InC", "parties": ["clinic", "archive", "ward"], "to": "clinic", "rows": 100,
@@ -177,29 +166,21 @@ def correction(labelling):
     }  # fmt: skip
 
 
-@pytest.fixture
-def choice():
-    return {
-        "metric": "auc", "chosen": "VFL <1>", "why": ["VFL <1> was chosen: it did best."],
-        "candidates": [
-            {"title": "Local", "mean": 0.7, "sd": 0.01, "seconds": 1.0, "skipped": ""},
-            {"title": "VFL <1>", "mean": 0.8, "sd": 0.02, "seconds": 2.0, "skipped": ""},
-            {"title": "RISA", "mean": None, "sd": None, "seconds": 0.0, "skipped": "no time left"},
-        ],
-    }  # fmt: skip
-
-
-@pytest.fixture
-def advice():
-    return {
-        "tears": [
-            {"title": "Few people <in> common", "words": "30 of 90.", "mend": "risa trains on all",
-             "methods": ["risa"], "seconds": 4.0, "bytes": 2_000_000},
-        ],
-        "words": ["Few people <in> common: …", "To begin with: risa."],
-    }  # fmt: skip
-
-
+CHOICE = {
+    "metric": "auc", "chosen": "VFL <1>", "why": ["VFL <1> was chosen: it did best."],
+    "candidates": [
+        {"title": "Local", "mean": 0.7, "sd": 0.01, "seconds": 1.0, "skipped": ""},
+        {"title": "VFL <1>", "mean": 0.8, "sd": 0.02, "seconds": 2.0, "skipped": ""},
+        {"title": "RISA", "mean": None, "sd": None, "seconds": 0.0, "skipped": "no time left"},
+    ],
+}  # fmt: skip
+ADVICE = {
+    "tears": [
+        {"title": "Few people <in> common", "words": "30 of 90.", "mend": "risa trains on all",
+         "methods": ["risa"], "seconds": 4.0, "bytes": 2_000_000},
+    ],
+    "words": ["Few people <in> common: …", "To begin with: risa."],
+}  # fmt: skip
 CURVE = {
     "metric": "auc",
     "points": [
@@ -210,25 +191,79 @@ CURVE = {
     "alone": {"rows": 300, "score": 0.69, "low": 0.68, "high": 0.7},
     "words": ["Twice as many would bring about 0.78."],
 }
+STAGES = [
+    {"stage": "align", "unit": "", "seconds": 1.5, "crossings": 4, "bytes": 900, "says": "30 rows"},
+    {"stage": "diagnose", "unit": "", "seconds": 0.1, "says": "much is torn"},
+    {"stage": "train", "unit": "vfl-0", "seconds": 60.0, "crossings": 10, "bytes": 4_000},
+    {"stage": "train", "unit": "vfl-1", "seconds": 65.0, "crossings": 10, "bytes": 4_000,
+     "reused": True},
+    {"stage": "dream", "unit": "", "seconds": 1.0, "says": "of a later version"},
+]  # fmt: skip
+
+
+def round_of(number: int, accuracy: float | None, clients: list[str], **more: object) -> dict:
+    part = {"loss": 1.0 / number, "utilisation": 0.2 * number, "confidence_gap": 0.1}
+    return {
+        "round": number,
+        "clients": clients,
+        "accuracy": accuracy,
+        "pseudo_accuracy": None,
+        **part,
+        "per_client": [{"client": name, **part, **more} for name in clients],
+    }
+
+
+HISTORY = [
+    round_of(1, 0.5, ["a", "b"]),
+    round_of(2, 0.8, ["b", "c"]),
+    round_of(3, 0.75, ["a", "c"], pseudo_accuracy=0.9),
+]
 
 
 @pytest.fixture
-def whole(full_record, correction, choice, advice):
-    """A record with something in every section a vertical run can have."""
+def unsure():
     rng = np.random.default_rng(0)
-    p = rng.dirichlet([1, 1], 200)
-    y = (rng.random(200) < p[:, 1]).astype(int)
-    for run in full_record.methods:
-        run.uncertainty = Uncertainty(describe(p, 2 * (1 - p.max(1)), y)).to_dict()
-    full_record.correction, full_record.choice = correction, choice
-    full_record.overview |= {
-        "advice": advice,
+    p = rng.dirichlet([0.5, 0.5], 400)
+    y = (rng.random(400) < p[:, 1]).astype(int)
+    return Uncertainty(
+        worth=describe(p, 2 * (1 - p.max(1)), y),
+        carried={"bank": 0.7, "telco": 0.3},
+        trust={"aligned": {"bank": 0.9, "telco": 0.0, "joint": 0.95}},
+        made_up={"telco": {"rows": 1000, "chosen": 300, "kept": 250}},
+    )
+
+
+@pytest.fixture
+def whole(record, mending, labelling, correction, unsure):
+    """A run in which everything happened: something in every section but the audit's."""
+    record.mending = replace(mending, pairs=2 * mending.pairs).to_dict()
+    record.measured_against = "the labels of clinic"
+    record.correction, record.choice = correction, CHOICE
+    for run in record.methods[::2]:
+        run.labelling = labelling.to_dict()
+        run.uncertainty = unsure.to_dict()
+    record.overview |= {
+        "advice": ADVICE,
         "curve": CURVE,
         "agreement": {"words": ["Two agree."], "pairs": []},
     }
-    return full_record
+    record.methods.append(MethodRun("sage", "SAGE", 0, {}, HISTORY, {"accuracy": 0.75}, 1.0))
+    return record
+
+
+_drawn: dict[str, str] = {}
 
 
 @pytest.fixture
-def curve():
-    return CURVE
+def whole_page(whole, entries):
+    """Its page, drawn once for all tests that only look."""
+    if "whole" not in _drawn:
+        _drawn["whole"] = render(whole, entries, stages_of(STAGES))
+    return _drawn["whole"]
+
+
+@pytest.fixture
+def plain_page(record, entries):
+    if "plain" not in _drawn:
+        _drawn["plain"] = render(record, entries)
+    return _drawn["plain"]

@@ -8,7 +8,6 @@ import pytest
 from scipy import stats
 
 from fedmend.errors import DataError
-from fedmend.report.amounts import score_text
 from fedmend.report.record import MethodRun, RunRecord, better_is_higher
 
 
@@ -76,11 +75,6 @@ def test_damaged_records_are_named(tmp_path, text):
         RunRecord.load(tmp_path)
 
 
-def test_not_a_run_folder(tmp_path):
-    with pytest.raises(DataError, match="not a run folder"):
-        RunRecord.load(tmp_path)
-
-
 def test_how_far_an_accuracy_is_known_is_told(record):
     """Wilson's interval, against scipy's."""
     assert record.sureness() == ""  # how many rows there were is not known
@@ -95,17 +89,3 @@ def test_how_far_an_accuracy_is_known_is_told(record):
     assert record.sureness() == ""
     record.tested, record.methods[0].scores = 77, {"auc": 0.7, "rmse": 3.0}
     assert record.sureness() == ""
-
-
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [
-        (0.83649, "0.836"),
-        (-0.2, "-0.200"),
-        (12.345, "12.35"),
-        (1162.369, "1,162.4"),
-        (45e3, "45,000"),
-    ],
-)
-def test_scores_have_as_many_places_as_they_deserve(value, text):
-    assert score_text(value) == text

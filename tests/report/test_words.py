@@ -1,15 +1,43 @@
+"""Numbers as people write them, and the ledger in words."""
+
 from __future__ import annotations
 
 import pytest
+from tests.report.conftest import crossing
 
-from fedmend.federation import Entry
 from fedmend.federation.kinds import KINDS
-from fedmend.report.amounts import human_bytes
+from fedmend.report.amounts import (
+    about,
+    human_bytes,
+    human_seconds,
+    in_bytes,
+    in_time,
+    listed,
+    percent,
+    pretty,
+    score_text,
+)
 from fedmend.report.words import EXPOSURES, flows, verdict, what_was_seen
 
+WRITTEN = {
+    human_bytes: {0: "0 B", 999: "999 B", 1000: "1.0 kB", 99_949: "99.9 kB", 99_950: "100 kB",
+                  999_499: "999 kB", 999_500: "1.0 MB", 5_200_000: "5.2 MB", 3 * 10**15: "3000 TB"},
+    human_seconds: {0.04: "0.0 s", 9.94: "9.9 s", 12.4: "12 s", 60: "1 min", 200: "3 min 20 s",
+                    7500: "2 h 5 min"},
+    in_time: {0.2: "under 1 s", 14.6: "10 s", 87: "90 s", 200: "3 min", 9000: "2 h"},
+    about: {14.6: "about 10 s", 0.2: "under 1 s"},
+    in_bytes: {3000: "3 kB", 48e6: "50 MB", 2.2e9: "2 GB", 5e12: "5 TB"},
+    percent: {0: "0 %", 0.0004: "under 0.1 %", 0.042: "4.2 %", 0.0996: "10 %", None: "–"},
+    score_text: {0.83649: "0.836", -0.2: "-0.200", 12.345: "12.35", 1162.369: "1,162.4",
+                 45e3: "45,000"},
+    pretty: {"auc": "AUC", "r2": "R²", "log_loss": "log loss", "accuracy": "accuracy"},
+    listed: {("a",): "a", ("a", "b"): "a and b", ("a", "b", "c"): "a, b and c"},
+}  # fmt: skip
 
-def crossing(sender, receiver, kind, count=1, size=100, **more):
-    return Entry(0.0, 1.0, sender, receiver, "Some.call", kind, "", "", size, count, **more)
+
+@pytest.mark.parametrize("write", WRITTEN)
+def test_amounts(write):
+    assert {value: write(value) for value in WRITTEN[write]} == WRITTEN[write]
 
 
 def test_every_kind_has_a_grade():
@@ -37,10 +65,13 @@ def test_coordinator_first_and_each_role_with_what_it_received(entries):
     ]
     assert telco.sentences() == ["From the coordinator: 1 list of blinded ids (20.0 kB)."]
     assert bank.crossings == 460
+    assert coordinator.graded() == [
+        ("signals", "420 batches of embeddings from bank (5.0 MB)."),
+        ("nothing", "1 sealed value passed on unread (20.0 kB)."),
+    ]
+    assert [exposure for exposure, _ in bank.graded()] == ["signals", "nothing"]
+    assert telco.graded() == [("nothing", "1 list of blinded ids (20.0 kB).")]
     assert silent.headline == "silent received nothing."
-
-
-def test_party_narrows_it_down(entries):
     assert [saw.role for saw in what_was_seen(entries, party="bank")] == ["bank"]
 
 
@@ -68,15 +99,6 @@ def test_sealed_values_tell_the_relay_nothing():
     )
     assert relayed.exposure == "nothing"
     assert opened.exposure == "clear"
-
-
-@pytest.mark.parametrize(
-    ("size", "text"),
-    [(0, "0 B"), (999, "999 B"), (1000, "1.0 kB"), (99_949, "99.9 kB"), (99_950, "100 kB"),
-     (999_499, "999 kB"), (999_500, "1.0 MB"), (5_200_000, "5.2 MB"), (3 * 10**15, "3000 TB")],
-)  # fmt: skip
-def test_human_bytes(size, text):
-    assert human_bytes(size) == text
 
 
 @pytest.mark.parametrize("note", ["unanswered", "session 0f", "closed", "cut", "head 3 ab"])

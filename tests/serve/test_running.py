@@ -11,21 +11,16 @@ import pytest
 
 import fedmend as fm
 from fedmend.errors import ConfigError, DataError, FedmendWarning
+from fedmend.federation.bound import declared
 from fedmend.flow import execute, plan_of
 from fedmend.flow.config import load_config
 from fedmend.report.record import RunRecord
 from fedmend.serve import predict_run
 from fedmend.serve.serving import PredictServer
 
-METHODS = """
-[[method]]
-name = "local"
-epochs = 2
-
-[[method]]
-name = "local-vfl"
-epochs = 2
-"""
+METHODS = '[run]\nleave_out = ["report"]\n' + "".join(
+    f'[[method]]\nname = "{name}"\nepochs = 2\n' for name in ("local", "local-vfl")
+)
 
 
 @pytest.fixture(scope="module")
@@ -74,18 +69,13 @@ def test_every_row_gets_a_prediction_at_the_party_that_knows_it(shop):
         np.testing.assert_allclose(each["p(no)"] + each["p(yes)"], 1, atol=1e-6)
         assert (each["prediction"] == np.where(each["p(yes)"] > 0.5, "yes", "no")).all()
         assert each["uncertainty"].between(0, 1).all()
-
-
-@pytest.mark.filterwarnings("ignore::fedmend.errors.PrivacyWarning")
-def test_common_rows_get_what_the_model_says_in_python(shop):
-    (bank, _) = predict_run(shop.run, shop.new, shop.out, method="vfl")
+    # Common rows get what the model says in Python.
     tables = {name: fm.read(path, id="customer") for name, path in shop.new.items()}
     fed = fm.Federation(*(fm.Party(name, table) for name, table in tables.items()))
     fm.align(fed)
     expected = fm.VFL.load(shop.run / "model" / "vfl", fed).predict_proba(fed)
     order = tables["bank"].ids[fed.engine.sites["bank"].alignments["train"].aligned]
-    found = read(bank).loc[order, ["p(no)", "p(yes)"]]
-    np.testing.assert_allclose(found, expected, atol=1e-6)
+    np.testing.assert_allclose(bank.loc[order, ["p(no)", "p(yes)"]], expected, atol=1e-6)
 
 
 @pytest.mark.filterwarnings("ignore:column .* cells are missing")
@@ -126,17 +116,6 @@ def test_the_best_method_is_taken_by_default(shop):
     assert {each.method for each in done} == {RunRecord.load(shop.run).best().title}
 
 
-def test_rows_that_still_have_their_label(shop):
-    shop.bank.iloc[:30].to_csv(shop.new["bank"], index=False)
-    (bank,) = predict_run(shop.run, {"bank": shop.new["bank"]}, shop.out, method="local")
-    assert "default" not in read(bank).columns
-
-
-def test_a_party_whose_columns_the_model_does_not_use(shop):
-    with pytest.raises(DataError, match="Local uses no column of telco"):
-        predict_run(shop.run, {"telco": shop.new["telco"]}, shop.out, method="local")
-
-
 @pytest.mark.parametrize(
     ("change", "problem"),
     [
@@ -160,55 +139,35 @@ def test_a_run_that_is_not_there(shop, tmp_path):
         predict_run(tmp_path / "nowhere" / "run", shop.new, shop.out)
 
 
-def change(path, edit):
-    frame = pd.read_csv(path)
-    (edit(frame) if edit(frame) is not None else frame).to_csv(path, index=False)
+def by_local(shop, edit):
+    """The predictions of the bank's rows, edited, by the bank's own columns."""
+    edit(pd.read_csv(shop.new["bank"])).to_csv(shop.new["bank"], index=False)
+    (bank,) = predict_run(shop.run, {"bank": shop.new["bank"]}, shop.out, method="local")
+    return read(bank)
 
 
-BAD = [
-    (lambda f: f.drop(columns="income"), "'bank'.*'income'.*lack it.*Mend: add it"),
-    (lambda f: f.assign(income="much"), "'bank'.*'income'.*'much'.*Mend"),
-    (lambda f: f.iloc[:0], "'bank'.*no rows.*Mend"),
-    (lambda f: f.assign(customer=1), "'bank'.*Mend"),
-    (lambda f: f.drop(columns="customer"), "'bank'.*customer.*Mend"),
-]
-
-
-@pytest.mark.parametrize(("edit", "problem"), BAD)
+@pytest.mark.parametrize(
+    ("edit", "problem"),
+    [
+        (lambda f: f.drop(columns="income"), "'bank'.*'income'.*lack it.*Mend: add it"),
+        (lambda f: f.assign(income="much"), "'bank'.*'income'.*'much'.*Mend"),
+        (lambda f: f.iloc[:0], "'bank'.*no rows.*Mend"),
+        (lambda f: f.assign(customer=1), "'bank'.*Mend"),
+        (lambda f: f.drop(columns="customer"), "'bank'.*customer.*Mend"),
+        (lambda f: pd.DataFrame(), "'bank'.*Mend"),
+    ],
+)
 def test_bad_rows_name_party_column_value_and_mend(shop, edit, problem):
-    change(shop.new["bank"], edit)
     with pytest.raises(DataError, match=problem):
-        predict_run(shop.run, {"bank": shop.new["bank"]}, shop.out, method="local")
+        by_local(shop, edit)
     assert not shop.out.exists()
 
 
-def test_an_empty_file(shop):
-    shop.new["bank"].write_text("")
-    with pytest.raises(DataError, match="'bank'.*Mend"):
-        predict_run(shop.run, {"bank": shop.new["bank"]}, shop.out, method="local")
-
-
-def test_categories_never_seen_and_further_columns_are_told(shop):
-    change(shop.new["bank"], lambda f: f.assign(job="pilot", shoes=44))
-    with pytest.warns(FedmendWarning) as noted:
-        (bank,) = predict_run(shop.run, {"bank": shop.new["bank"]}, shop.out, method="local")
-    told = " ".join(str(each.message) for each in noted)
-    assert "'bank'" in told and "'job' has 'pilot' in 30 rows" in told and "'shoes'" in told
-    assert len(read(bank)) == 30
-
-
 def test_columns_that_nobody_expected_can_hold_anything(shop):
-    dated = {"seen": "2024-05-01", "score": np.inf, "default": "perhaps"}
-    change(shop.new["bank"], lambda f: f.assign(**dated))
+    more = {"seen": "2024-05-01", "score": np.inf, "default": "perhaps"}
     with pytest.warns(FedmendWarning, match="the model knows no 'seen', 'score': not used"):
-        (bank,) = predict_run(shop.run, {"bank": shop.new["bank"]}, shop.out, method="local")
-    assert len(read(bank)) == 30
-
-
-def test_one_row_with_an_empty_cell(shop):
-    change(shop.new["bank"], lambda f: f.iloc[:1].assign(income=np.nan, job="nurse"))
-    (bank,) = predict_run(shop.run, {"bank": shop.new["bank"]}, shop.out, method="local")
-    assert len(read(bank)) == 1
+        found = by_local(shop, lambda f: f.iloc[:1].assign(income=np.nan, **more))
+    assert len(found) == 1 and "default" not in found.columns
 
 
 def test_rows_of_which_the_model_uses_no_column_are_counted(shop):
@@ -218,6 +177,8 @@ def test_rows_of_which_the_model_uses_no_column_are_counted(shop):
         ("telco", 0, 0, 10),
     ]
     assert done[1].path is None and (read(done[0])["used"] == "bank").all()
+    with pytest.raises(DataError, match="Local uses no column of telco"):
+        predict_run(shop.run, {"telco": shop.new["telco"]}, shop.out / "more", method="local")
 
 
 def test_a_party_that_keeps_out_of_small_intersections(shop):
@@ -234,50 +195,6 @@ def test_a_party_that_keeps_out_of_small_intersections(shop):
     assert [(each.shared, each.alone) for each in done] == [(0, 30), (0, 30)]
 
 
-def run_of(folder, tables, columns, rest):
-    """A run of these frames; `columns` is the label line of each party."""
-    text = ""
-    for name, frame in tables.items():
-        frame.to_csv(folder / f"{name}.csv", index=False)
-        text += f'[[party]]\nname = "{name}"\ndata = "{name}.csv"\nid = "id"\n{columns[name]}\n'
-    config = folder / "federation.toml"
-    config.write_text(text + rest)
-    execute(plan_of(load_config(config)), folder / "run")
-    return folder / "run", {name: folder / f"{name}.csv" for name in tables}
-
-
-def test_a_regression_has_numbers_only(tmp_path):
-    x = np.random.default_rng(0).normal(size=(150, 3))
-    bank = pd.DataFrame({"id": np.arange(150), "a": x[:, 0], "y": 3 * x.sum(1) + 10})
-    telco = pd.DataFrame({"id": np.arange(150), "b": x[:, 1]})
-    run, tables = run_of(
-        tmp_path,
-        {"bank": bank, "telco": telco},
-        {"bank": 'label = "y"', "telco": ""},
-        '[[method]]\nname = "vfl"\nepochs = 20\n',
-    )
-    (done,) = predict_run(run, tables, tmp_path / "out")
-    found = pd.read_csv(done.path)
-    shares = [f"share({name})" for name in ("bank", "telco")]
-    assert list(found.columns) == ["id", "known_to", "used", "prediction", *shares]
-    assert np.corrcoef(found["prediction"], bank["y"])[0, 1] > 0.5
-
-
-def test_parties_with_the_same_columns_each_get_their_own_rows(tmp_path):
-    tables = {}
-    for number, name in enumerate(("north", "south")):
-        x = np.random.default_rng(number).normal(size=(120, 3))
-        frame = pd.DataFrame(x, columns=list("abc"))
-        frame.insert(0, "id", 1000 * number + np.arange(120))
-        tables[name] = frame.assign(y=np.where(x.sum(1) > 0, "yes", "no"))
-    rest = '[run]\nshape = "horizontal"\n[[method]]\nname = "fedavg"\nrounds = 5\nepochs = 1\n'
-    run, files = run_of(tmp_path, tables, dict.fromkeys(tables, 'label = "y"'), rest)
-    for done in predict_run(run, files, tmp_path / "out"):
-        found = pd.read_csv(done.path)
-        assert found["id"].tolist() == tables[done.party]["id"].tolist()
-        assert (found["prediction"] == tables[done.party]["y"]).mean() > 0.6
-
-
 def test_parts_that_stayed_at_the_parties_are_told_before_any_file_is_read(shop):
     run = shop.out.with_name("run")
     shutil.copytree(shop.run, run, ignore=shutil.ignore_patterns("part.fmw"))
@@ -286,3 +203,8 @@ def test_parts_that_stayed_at_the_parties_are_told_before_any_file_is_read(shop)
         predict_run(run, rows, shop.out, method="vfl")
     with pytest.raises(DataError, match="keeps its part of the model to itself"):
         PredictServer(run, "vfl")
+
+
+def test_over_machines_answers_stay_where_the_rows_are():
+    calls = declared()["predict"].calls["PredictionWorker"]
+    assert "write" in calls and "answers" not in calls

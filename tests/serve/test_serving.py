@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import re
 import signal
 import subprocess
 import sys
-import threading
 import urllib.error
 import urllib.request
 
 import numpy as np
 import pandas as pd
 import pytest
+from tests.serve.conftest import people, serving
 
 from fedmend.errors import ConfigError
 from fedmend.serve import predict_run
@@ -22,18 +21,6 @@ from fedmend.serve import serving as room
 from fedmend.serve.serving import PredictServer
 
 pytestmark = pytest.mark.filterwarnings("ignore::fedmend.errors.PrivacyWarning")
-
-
-@contextlib.contextmanager
-def serving(run, method="vfl"):
-    with PredictServer(run, method) as server:
-        thread = threading.Thread(target=server.serve)
-        thread.start()
-        try:
-            yield server
-        finally:
-            server.stop()
-            thread.join()
 
 
 def ask(address, content=None, path="predict", **headers):
@@ -49,13 +36,13 @@ def ask(address, content=None, path="predict", **headers):
 
 @pytest.fixture(scope="module")
 def server(vertical):
-    with serving(vertical) as found:
+    with serving(PredictServer(vertical, "vfl")) as found:
         yield found
 
 
 @pytest.fixture
-def rows(new_people):
-    frame = new_people(6, 9)
+def rows():
+    frame = people(6, 9)
     return {
         "bank": frame[["id", "a", "b", "city"]].iloc[:4].to_dict("records"),
         "telco": frame[["id", "c", "d", "e"]].iloc[2:].to_dict("records"),
@@ -78,20 +65,19 @@ def test_it_answers_as_the_files_do(server, rows, vertical, tmp_path):
         np.testing.assert_allclose(served[columns], expected[columns], atol=1e-6)
 
 
-def test_one_row_of_one_party(server, rows):
+def test_one_row_of_one_party_and_what_it_expects(server, rows):
     status, found = ask(server.address, {"telco": rows["telco"][:1]})
     assert status == 200
     (row,) = found["predictions"]["telco"]
     assert row["used"] == "telco" and 0 <= row["uncertainty"] <= 1
-
-
-def test_it_says_what_it_expects(server):
     with urllib.request.urlopen(server.address, timeout=10) as answer:
         about = json.loads(answer.read())
     assert about["parties"]["bank"] == {
         "id": "id", "columns": {"a": "continuous", "b": "continuous", "city": "nominal"},
     }  # fmt: skip
     assert about["label_party"] == "bank"
+    # Port 80 is not named by browsers.
+    assert ask(server.address, rows, Host="localhost")[0] == 200
 
 
 BAD = [
@@ -111,15 +97,11 @@ BAD = [
 ]
 
 
-@pytest.mark.parametrize(("content", "status", "words"), BAD)
-def test_bad_requests_are_answered(server, content, status, words):
-    found = ask(server.address, content)
-    assert found[0] == status and re.search(words, found[1]["error"])
-    # and nothing is broken by them
-    assert ask(server.address, {"bank": [{"id": 1, "a": 1, "b": 0, "city": "Ulm"}]})[0] == 200
-
-
-def test_what_it_has_never_seen_is_told(server):
+def test_bad_requests_are_answered(server):
+    for content, status, words in BAD:
+        found = ask(server.address, content)
+        assert found[0] == status and re.search(words, found[1]["error"]), content
+    # and nothing is broken by them; what it has never seen is told
     row = {"id": 1, "a": 1.0, "b": 0.0, "city": "Rome", "shoes": "2024-05-01"}
     status, found = ask(server.address, {"bank": [row]})
     assert status == 200
@@ -128,14 +110,14 @@ def test_what_it_has_never_seen_is_told(server):
 
 
 def test_large_requests_are_not_read(server, monkeypatch):
-    monkeypatch.setattr(room, "MOST_BYTES", 100)
+    for length, status in [("\xb2", 411), ("-1", 411), ("9" * 5000, 413)]:
+        assert ask(server.address, b"{}", **{"Content-Length": length})[0] == status
+    monkeypatch.setattr(room, "MAX_REQUEST_BYTES", 100)
     status, found = ask(server.address, b" " * 101)
     assert status == 413 and "at most 100" in found["error"]
-
-
-@pytest.mark.parametrize(("length", "status"), [("\xb2", 411), ("-1", 411), ("9" * 5000, 413)])
-def test_lengths_that_are_none(server, length, status):
-    assert ask(server.address, b"{}", **{"Content-Length": length})[0] == status
+    monkeypatch.setattr(room, "MAX_REQUEST_ROWS", 2)
+    status, found = ask(server.address, {"bank": [{"id": each} for each in range(3)]})
+    assert status == 422 and "fedmend predict takes files" in found["error"]
 
 
 def test_a_fault_of_ours_is_not_told_as_bad_json(server, monkeypatch, caplog):
@@ -145,26 +127,11 @@ def test_a_fault_of_ours_is_not_told_as_bad_json(server, monkeypatch, caplog):
     assert "a request could not be answered" in caplog.text
 
 
-def test_many_rows_are_refused(server, monkeypatch):
-    monkeypatch.setattr(room, "MOST_ROWS", 2)
-    status, found = ask(server.address, {"bank": [{"id": each} for each in range(3)]})
-    assert status == 422 and "fedmend predict takes files" in found["error"]
-
-
-@pytest.mark.parametrize(
-    "headers",
-    [{"Host": "evil.example"}, {"Host": ":1"}, {"Host": "a:127.0.0.1"}, {"Origin": "https://a.b"}],
-)
-def test_for_this_machine_only(server, headers, rows):
+def test_for_this_machine_only(server, rows):
     assert server.address.startswith("http://127.0.0.1:")
-    assert ask(server.address, rows, **headers)[0] == 403
-
-
-def test_port_80_is_not_named_by_browsers(server, rows):
-    assert ask(server.address, rows, Host="localhost")[0] == 200
-
-
-def test_other_paths(server, rows):
+    hosts = [{"Host": name} for name in ("evil.example", ":1", "a:127.0.0.1")]
+    for headers in [*hosts, {"Origin": "https://a.b"}]:
+        assert ask(server.address, rows, **headers)[0] == 403
     assert ask(server.address, rows, path="other")[0] == 404
 
 
@@ -174,15 +141,14 @@ def test_a_taken_port(vertical, server):
         PredictServer(vertical, "vfl", port)
 
 
-@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT])
-def test_a_real_process_ends_when_told(vertical, how):
+def test_a_real_process_ends_with_ctrl_c(vertical):
     command = [sys.executable, "-m", "fedmend", "serve", str(vertical), "--method", "vfl"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
             address = process.stdout.readline().split()[0]
             row = {"id": 1, "a": 1.0, "b": 0.0, "city": "Ulm"}
             assert ask(address, {"bank": [row]})[0] == 200
-            process.send_signal(how)
+            process.send_signal(signal.SIGINT)
             assert process.wait(60) == 0
             assert process.stdout.read().strip() == "ended"
         finally:

@@ -30,8 +30,7 @@ from fedmend.errors import DataError
 from fedmend.federation.ledger import read_ledger
 from fedmend.learn import metrics
 from fedmend.report.page import LEDGER_FILE
-from fedmend.report.record import RunRecord
-from fedmend.report.stages import read_stages
+from fedmend.report.record import RunRecord, read_stages
 from fedmend_bench.cells import run_cells
 from fedmend_bench.flow.files import (
     NEW_FILE,

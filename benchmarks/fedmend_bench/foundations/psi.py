@@ -1,6 +1,6 @@
 """`fedmend bench psi`: private alignment, its time and its bytes, beside what is not private.
 
-Every way of aligning runs on the same ids through a federation (sealed boxes, ledger, policy), half
+Every way of aligning runs on the same ids through a federation (encryption, ledger, policy), half
 of each set common to all. Beside it: the intersection of salted hashes, which is what one gets
 without privacy (whoever has the salt can try ids), the bare group operations the protocol cannot
 do without, and the bytes of its payload without any framing.

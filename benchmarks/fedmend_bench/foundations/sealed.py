@@ -1,9 +1,9 @@
-"""What boxes cost: split training with and without `seal`, in one run (`fedmend bench split`).
+"""What end-to-end encryption costs (`fedmend bench split -o part=sealed`).
 
 The same table, network and order of rows; every value goes through the wire (strict), as between
 machines but without their network, so that the ratio is an upper one: a network takes time too.
-Rounds with and without boxes alternate. The quickest epochs are compared, in seconds of the
-processor: boxes cost nothing but computing, and other programs only ever make it slower.
+Rounds with and without it alternate. The quickest epochs are compared, in seconds of the
+processor: encryption costs nothing but computing, and other programs only ever make it slower.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from fedmend_bench.harness import Bar
 __all__ = ["sealed_bars", "sealed_rows"]
 
 LIMIT = 1.5
-"""What an epoch in boxes may take, as a multiple of the open one."""
+"""What an encrypted epoch may take, as a multiple of the open one."""
 
 SIZES = ((Size(4_000, 16, 64, LIMIT), (2, 4)), (Size(20_000, 54, 1024, LIMIT), (2,)))
 QUICK = ((Size(1_000, 16, 64, LIMIT), (2,)),)
@@ -42,7 +42,7 @@ def sealed_rows(quick: bool, rounds: int, epochs: int) -> list[dict[str, Any]]:
 
 
 def sealed_bars(rows: list[dict[str, Any]]) -> list[Bar]:
-    """Boxes cost little, and change no bit."""
+    """Encryption costs little, and changes no bit."""
     bars = []
     for row in rows:
         name = (

@@ -5,7 +5,7 @@ over 2 and 4 parties on the local engine, in one run. Rounds of (a) and (b) alte
 are compared, because the machine's other work comes and goes; memory is measured in processes of
 their own.
 
-With `-o part=sealed`, training in boxes beside training in the open (`sealed.py`).
+With `-o part=sealed`, end-to-end encrypted training beside training in the open (`sealed.py`).
 """
 
 from __future__ import annotations

@@ -1,17 +1,18 @@
-"""A fleet: many split networks of one shape, trained side by side as one tensor program.
+"""Batched networks: many split networks of one shape, trained side by side as one tensor program.
 
 Comparing methods means many small runs (seeds × settings × methods). One by one they leave a
 machine idle between calls; here they share every matrix product, with a leading dimension for the
 run. There is no boundary between parties: the numbers are those of the same run over a federation
 (the tests compare), the traffic is not. On a GPU a step is one CUDA graph.
 
-    fleet = Fleet(shape, features, groups=21, batch_size=160)   # 5 worlds × 21 runs in each
-    fleet.targets[:] = …                                        # soft labels, run by run
-    fleet.epoch(1)
-    fleet.outputs(test_features).argmax(-1)                     # [worlds, groups, rows]
+    networks = BatchedNetworks(shape, features, groups=21, batch_size=160)   # 5 worlds × 21 runs
+    networks.targets[:] = …                                        # soft labels, run by run
+    networks.epoch(1)
+    networks.outputs(test_features).argmax(-1)                     # [worlds, groups, rows]
 
 A *world* is a data set with its own rows and columns (a seed); the runs of a *group* number train
-in every world, with the same start and order of rows as the other runs of that world.
+with the same settings in every world. All runs of a world start alike and see the rows in the same
+order, as seeds would give them over a federation.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from fedmend.errors import ConfigError
 from fedmend.learn.nets import Bottom, BottomSpec, Top, TopSpec, initialise
@@ -33,7 +35,7 @@ CHUNK_BYTES = {"cpu": 1 << 20, "cuda": 1 << 31}
 
 
 @dataclass(frozen=True)
-class FleetShape:
+class NetworkShape:
     """A split network over numeric columns: as `BottomSpec` and `TopSpec`, for all parties.
 
     columns: how many each party has, in the order of the features. bottom, top: hidden layers.
@@ -45,14 +47,13 @@ class FleetShape:
     embedding: int = 16
     top: tuple[int, ...] = ()
 
-    def bottoms(self) -> list[Bottom]:
-        return [
-            Bottom(BottomSpec(count, hidden=self.bottom, out=self.embedding))
-            for count in self.columns
+    def modules(self) -> list[nn.Module]:
+        """The same network as ordinary modules: the bottoms, and the top at the end."""
+        specs = [
+            BottomSpec(count, hidden=self.bottom, out=self.embedding) for count in self.columns
         ]
-
-    def make_top(self) -> Top:
-        return Top(TopSpec((self.embedding,) * len(self.columns), self.top, self.classes))
+        top = TopSpec((self.embedding,) * len(self.columns), self.top, self.classes)
+        return [*map(Bottom, specs), Top(top)]
 
     def widths(self) -> list[int]:
         """Widths between layers, all parties of a bottom layer side by side."""
@@ -65,21 +66,8 @@ class FleetShape:
         return [True] * len(self.bottom) + [bool(self.top)] + [True] * len(self.top) + [False]
 
 
-class _Space:
-    """Where a step on so many rows keeps what it computes.
-
-    Asking for this memory at every step costs a CPU more than the arithmetic. values: what goes
-    into each layer and comes out of the last; gradients: of what comes out of each layer.
-    """
-
-    def __init__(self, runs: int, rows: int, widths: Sequence[int], like: Tensor) -> None:
-        self.values = [like.new_empty(runs, rows, width) for width in widths]
-        self.gradients = [like.new_empty(runs, rows, width) for width in widths[1:]]
-        self.targets = like.new_empty(runs, rows, widths[-1])
-
-
-class Fleet:
-    """R worlds × G groups of networks, their targets, and one Adam over one flat vector.
+class BatchedNetworks:
+    """R worlds × G groups of networks, their targets, and one Adam for all.
 
     features: [R, N, F], columns in the order of the parties. seeds: for each world the run's and
     the network's seed, which fix the order of rows of every epoch.
@@ -88,7 +76,7 @@ class Fleet:
 
     def __init__(
         self,
-        shape: FleetShape,
+        shape: NetworkShape,
         features: Tensor,
         groups: int,
         *,
@@ -96,54 +84,39 @@ class Fleet:
         optimizer: OptimizerSpec | None = None,
         seeds: Sequence[tuple[int, int]] | None = None,
     ) -> None:
-        self.shape = shape
-        self.spec = optimizer or OptimizerSpec()
-        if self.spec.name != "adam":
-            raise ConfigError(f"a fleet trains with adam, got {self.spec.name}")
         if features.ndim != 3 or features.shape[2] != sum(shape.columns):
             raise ConfigError(
                 f"features of shape {tuple(features.shape)} for {sum(shape.columns)} columns. "
                 "Mend: [worlds, rows, columns]"
             )
+        self.shape = shape
         self.features = features.contiguous()
         self.worlds, self.rows, _ = features.shape
         self.groups = groups
         self.seeds = list(seeds or [(0, world) for world in range(self.worlds)])
         self.device, self.dtype = features.device, features.dtype
         self.sizes = batch_sizes(self.rows, batch_size)
+        self.targets = features.new_zeros(self.worlds, groups, self.rows, shape.classes)
         runs = self.worlds * groups
-        self.targets = torch.zeros(
-            self.worlds, groups, self.rows, shape.classes, device=self.device, dtype=self.dtype
-        )
-        self._allocate(runs)
+        self._weights = [
+            (
+                nn.Parameter(features.new_zeros(runs, fan_in, fan_out)),
+                nn.Parameter(features.new_zeros(runs, 1, fan_out)),
+            )
+            for fan_in, fan_out in pairwise(shape.widths())
+        ]
+        parameters = [part for pair in self._weights for part in pair]
+        self._optimizer = FlatOptimizer(parameters, optimizer or OptimizerSpec())
+        self._masks = [self._mask(number) for number in range(len(shape.bottom) + 1)]
         self._steps: dict[int, Callable[[Tensor], None]] = {}
-        self._spaces: dict[int, _Space] = {}
         self._first_row = torch.arange(self.worlds, device=self.device)[:, None] * self.rows
         self._first_target = torch.arange(runs, device=self.device)[:, None] * self.rows
-        for world in range(self.worlds):
-            self._start_world(world)
+        for world, each in enumerate(self.seeds):
+            # Fresh weights, the same for all runs of a world.
+            generator = torch.Generator().manual_seed(epoch_seed(*each, 0))
+            self.load(world, [initialise(module, generator) for module in shape.modules()])
 
     # ------------------------------------------------------------------ weights
-
-    def _allocate(self, runs: int) -> None:
-        widths = self.shape.widths()
-        sizes = []
-        for fan_in, fan_out in pairwise(widths):
-            sizes += [runs * fan_in * fan_out, runs * fan_out]
-        zeros = torch.zeros(sum(sizes), device=self.device, dtype=self.dtype)
-        self._optimizer = FlatOptimizer([nn.Parameter(zeros)], self.spec)
-        self.values, self.gradient = self._optimizer.values, self._optimizer.gradient
-        self._weights: list[tuple[Tensor, Tensor]] = []
-        self._weight_gradients: list[tuple[Tensor, Tensor]] = []
-        for flat, views in (
-            (self.values, self._weights),
-            (self.gradient, self._weight_gradients),
-        ):
-            pieces = iter(flat.split(sizes))
-            for fan_in, fan_out in pairwise(widths):
-                weight = next(pieces).view(runs, fan_in, fan_out)
-                views.append((weight, next(pieces).view(runs, 1, fan_out)))
-        self._masks = [self._mask(number) for number in range(len(self.shape.bottom) + 1)]
 
     def _mask(self, layer: int) -> Tensor:
         """Ones where a party's own part of a bottom layer is; the rest must stay zero."""
@@ -153,61 +126,38 @@ class Fleet:
         blocks = [torch.ones(fan_in, widths[layer]) for fan_in in fan_ins]
         return torch.block_diag(*blocks).to(self.device, self.dtype)
 
-    def _start_world(self, world: int) -> None:
-        """Fresh weights, the same for all runs of a world."""
-        generator = torch.Generator().manual_seed(epoch_seed(*self.seeds[world], 0))
-        modules: list[nn.Module] = [*self.shape.bottoms(), self.shape.make_top()]
-        for module in modules:
-            initialise(module, generator)
-        self.load(world, modules[:-1], modules[-1])
-
     @torch.no_grad()
-    def load(
-        self,
-        world: int,
-        bottoms: Sequence[nn.Module],
-        top: nn.Module,
-        group: int | None = None,
-    ) -> None:
+    def load(self, world: int, modules: Sequence[nn.Module], group: int | None = None) -> None:
         """Set the weights of one run, or of all runs of a world, from ordinary modules."""
         first = world * self.groups + (group or 0)
         runs = slice(first, first + (1 if group is not None else self.groups))
-        linear = [[m for m in b.modules() if isinstance(m, nn.Linear)] for b in bottoms]
-        for number, layers in enumerate(zip(*linear, strict=True)):
-            weight, bias = self._weights[number]
-            weight[runs] = torch.block_diag(*[layer.weight.T for layer in layers]).to(weight)
-            bias[runs] = torch.cat([layer.bias for layer in layers]).to(bias)
-        tops = [m for m in top.modules() if isinstance(m, nn.Linear)]
-        for number, layer in enumerate(tops, len(linear[0])):
-            weight, bias = self._weights[number]
-            weight[runs] = layer.weight.T.to(weight)
-            bias[runs] = layer.bias.to(bias)
+        linear = [[m for m in each.modules() if isinstance(m, nn.Linear)] for each in modules]
+        layers = [*zip(*linear[:-1], strict=True), *((layer,) for layer in linear[-1])]
+        for (weight, bias), parts in zip(self._weights, layers, strict=True):
+            weight[runs] = torch.block_diag(*[part.weight.T for part in parts]).to(weight)
+            bias[runs] = torch.cat([part.bias for part in parts]).to(bias)
 
     def run_weights(self, world: int, group: int) -> list[Tensor]:
         """Weight and bias of every layer of one run, bottom layers block by block."""
         run = world * self.groups + group
-        return [part[run] for pair in self._weights for part in pair]
+        return [part[run].detach() for pair in self._weights for part in pair]
 
     # ------------------------------------------------------------------ training
 
     def epoch(self, number: int) -> None:
         """One pass over the rows, for all runs."""
-        order = self.order(number)
-        at = 0
-        for size in self.sizes:
+        for rows in self.order(number).split(self.sizes, 1):
+            size = rows.shape[1]
             if size not in self._steps:
                 self._steps[size] = self._prepare(size)
-            self._steps[size](order[:, at : at + size])
-            at += size
+            self._steps[size](rows)
 
     def order(self, epoch: int) -> Tensor:
         """The order of each world's rows in an epoch. **Shape** [R, N]."""
-        orders = [
-            torch.randperm(
-                self.rows, generator=torch.Generator().manual_seed(epoch_seed(*seeds, epoch))
-            )
-            for seeds in self.seeds
+        generators = [
+            torch.Generator().manual_seed(epoch_seed(*seeds, epoch)) for seeds in self.seeds
         ]
+        orders = [torch.randperm(self.rows, generator=generator) for generator in generators]
         return torch.stack(orders).to(self.device)
 
     def _prepare(self, size: int) -> Callable[[Tensor], None]:
@@ -215,7 +165,7 @@ class Fleet:
         if self.device.type != "cuda":
             return self._step
         numbers = torch.zeros(self.worlds, size, dtype=torch.int64, device=self.device)
-        values = self.values.clone()
+        values = self._optimizer.values.clone()
         moments = {key: each.clone() for key, each in self._optimizer.state().items()}
         stream = torch.cuda.Stream(self.device)
         stream.wait_stream(torch.cuda.current_stream(self.device))
@@ -226,7 +176,7 @@ class Fleet:
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
             self._step(numbers)
-        self.values.copy_(values)
+        self._optimizer.values.copy_(values)
         self._optimizer.restore(moments)
 
         def replay(rows: Tensor) -> None:
@@ -235,46 +185,26 @@ class Fleet:
 
         return replay
 
-    @torch.no_grad()
     def _step(self, rows: Tensor) -> None:
-        """Forward, backward and Adam, written out: no graph is recorded. **Shape** rows [R, B]."""
-        size = rows.shape[1]
-        runs = self.worlds * self.groups
-        if size not in self._spaces:
-            self._spaces[size] = _Space(runs, size, self.shape.widths(), self.features)
-        space = self._spaces[size]
+        """One update of all runs on these rows of each world. **Shape** rows [R, B]."""
+        size, runs = rows.shape[1], self.worlds * self.groups
         batch = self.features.flatten(0, 1).index_select(0, (rows + self._first_row).view(-1))
         batch = batch.view(self.worlds, 1, size, -1).expand(-1, self.groups, -1, -1)
-        space.values[0].view(self.worlds, self.groups, size, -1).copy_(batch)
-        for number, rectify in enumerate(self.shape.rectified()):
-            weight, bias = self._weights[number]
-            output = torch.baddbmm(bias, space.values[number], weight, out=space.values[number + 1])
-            if rectify:
-                output.relu_()
         places = rows[:, None].expand(-1, self.groups, -1).reshape(runs, size)
         places = (places + self._first_target).view(-1)
-        targets = space.targets.view(-1, self.shape.classes)
-        torch.index_select(self.targets.flatten(0, 2), 0, places, out=targets)
-        # The gradient of −Σ t log softmax(z) is softmax(z) Σt − t, also for rows without a target.
-        gradient = torch.softmax(space.values[-1], -1, out=space.gradients[-1])
-        gradient.mul_(space.targets.sum(-1, keepdim=True)).sub_(space.targets).div_(size)
-        self._backward(space)
+        targets = self.targets.flatten(0, 2).index_select(0, places).view(runs, size, -1)
+        hidden = batch.reshape(runs, size, -1)
+        for (weight, bias), rectify in zip(self._weights, self.shape.rectified(), strict=True):
+            hidden = torch.baddbmm(bias, hidden, weight)
+            hidden = hidden.relu_() if rectify else hidden
+        self._optimizer.zero_grad()
+        # Rows without a target have none to be far from.
+        loss = -(targets * F.log_softmax(hidden, -1)).sum() / size
+        loss.backward()
+        for (weight, _), mask in zip(self._weights, self._masks, strict=False):
+            assert weight.grad is not None
+            weight.grad.mul_(mask)
         self._optimizer.step()
-
-    def _backward(self, space: _Space) -> None:
-        for number in reversed(range(len(self._weights))):
-            gradient, into = space.gradients[number], self._weight_gradients[number]
-            torch.bmm(space.values[number].transpose(1, 2), gradient, out=into[0])
-            torch.sum(gradient, 1, keepdim=True, out=into[1])
-            if number < len(self._masks):
-                into[0].mul_(self._masks[number])
-            if number:
-                before = space.gradients[number - 1]
-                torch.bmm(gradient, self._weights[number][0].transpose(1, 2), out=before)
-                if self.shape.rectified()[number - 1]:
-                    torch.ops.aten.threshold_backward.grad_input(
-                        before, space.values[number], 0, grad_input=before
-                    )
 
     # ------------------------------------------------------------------ using
 
@@ -290,9 +220,7 @@ class Fleet:
             for pair in self._weights
         ]
         n = features.shape[1]
-        out = torch.empty(
-            self.worlds, len(chosen), n, self.shape.classes, device=self.device, dtype=self.dtype
-        )
+        out = features.new_empty(self.worlds, len(chosen), n, self.shape.classes)
         per_row = self.worlds * len(chosen) * max(self.shape.widths()) * features.element_size()
         chunk = max(64, CHUNK_BYTES.get(self.device.type, 1 << 20) // max(per_row, 1))
         for at in range(0, n, chunk):

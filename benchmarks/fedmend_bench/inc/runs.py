@@ -1,15 +1,14 @@
-"""The fleets of `fedmend bench inc`: one for each data set, model and kind of noise.
+"""Batched runs of `fedmend bench inc`: a batch for each data set, model and kind of noise.
 
-With a folder to keep them in, each fleet's outcomes become a file of their own when it is done
-(`cells`): a run that was cut short goes on with the fleets that are missing.
+With a folder to keep them in, each batch's outcomes become a file of their own when it is done
+(`cells`): a benchmark that was cut short goes on with those that are missing.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +16,9 @@ import numpy as np
 
 from fedmend.errors import ConfigError
 from fedmend_bench.cells import run_cells
-from fedmend_bench.inc import crowds as inc_crowds
-from fedmend_bench.inc.data import Problem, draw_votes, load_problem, make_worlds
-from fedmend_bench.inc.fleet import RECIPES, MethodFleet, Outcome, Recipe, count_groups
-from fedmend_bench.inc.networks import Fleet, FleetShape
+from fedmend_bench.inc.batched import SPECS, BatchedMethods, Outcome, count_groups
+from fedmend_bench.inc.data import HUMAN, Worlds, human_worlds, load_problem, make_worlds
+from fedmend_bench.inc.networks import BatchedNetworks, NetworkShape
 from fedmend_bench.simulation import wait
 
 MODELS: dict[str, dict[str, Any]] = {
@@ -28,14 +26,13 @@ MODELS: dict[str, dict[str, Any]] = {
     "mlp": {"embedding": 16, "top": (32,)},
     "mlp-wide": {"embedding": 32, "top": (64,)},
 }
-HUMAN = "human"
 CROWD_METHOD = "InC crossfit"
 """Trained on human votes beside the chosen methods: few votes are what it is for."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """One fleet: what it trains on, and how. `kind` is "human" where the votes are."""
+    """One batch of runs: what it trains on, and how. `kind` is "human" where the votes are."""
 
     data: str
     model: str
@@ -47,13 +44,10 @@ class Plan:
     rows: int | None = None
     sheets: int | None = None
 
-    def recipes(self) -> dict[str, Recipe]:
-        return {method: RECIPES[method] for method in self.methods}
-
 
 @dataclass(frozen=True)
 class Finding:
-    """What came out of a fleet, its seconds, and how many draws of votes were thrown away."""
+    """What came out of a batch, its seconds, and how many draws of votes were thrown away."""
 
     outcomes: list[Outcome]
     seconds: float
@@ -61,68 +55,60 @@ class Finding:
     device: str
 
 
-def finding(plan: Plan, device: str, keep: str | Path | None = None) -> Finding:
-    """Train the fleet, or take what an earlier run kept of it."""
-    train = partial(_humans if plan.kind == HUMAN else _noisy, device=device)
-    (found,) = run_cells(lambda plan: asdict(train(plan)), [plan], keep)
+def finding(plan: Plan, device: str, folder: str | Path | None = None) -> Finding:
+    """Train the batch, or take what an earlier run kept of it."""
+    (found,) = run_cells(lambda plan: asdict(_trained(plan, device)), [plan], folder)
     if "failed" in found:
         raise ConfigError(f"{plan.data}, {plan.model}, {plan.kind}: {found['failed']}")
+    measured = ("accuracy", "correction")
     outcomes = [
-        Outcome(
-            each["method"],
-            each["setting"],
-            np.asarray(each["accuracy"]),
-            np.asarray(each["correction"]),
-        )
+        Outcome(**each | {name: np.asarray(each[name]) for name in measured})
         for each in found.pop("outcomes")
     ]
     return Finding(outcomes, **found)
 
 
-@lru_cache(maxsize=1)
-def _problem(name: str, rows: int | None) -> Problem:
-    return load_problem(name, rows)
-
-
-def _noisy(plan: Plan, device: str) -> Finding:
-    """A data set with noise put on: one fleet on a GPU, on a CPU seed after seed.
+def _trained(plan: Plan, device: str) -> Finding:
+    """All seeds at once on a GPU and with human votes; else seed after seed on a CPU.
 
     A CPU has no use for larger arrays, and its caches have none for arrays of all seeds.
     """
-    problem = _problem(plan.data, plan.rows)
-    began = time.perf_counter()
-    together = plan.seeds if device.startswith("cuda") else 1
-    parts = [
-        _fleet(plan, problem, list(range(first, min(first + together, plan.seeds))), device)
-        for first in range(0, plan.seeds, together)
-    ]
-    outcomes = _joined([part for part, _ in parts])
-    redrawn = sum(again for _, again in parts)
-    return Finding(outcomes, _seconds_since(began, device), redrawn, device)
+    seeds = list(range(plan.seeds))
+    if plan.kind == HUMAN:
+        worlds = human_worlds(plan.data, plan.seeds, device, plan.rows, plan.sheets)
+        plan = replace(plan, methods=tuple(dict.fromkeys((*plan.methods, CROWD_METHOD))))
+        plan = replace(plan, settings=(HUMAN,))
+        began = time.perf_counter()
+        parts = [_batch(plan, worlds, seeds, batch_size=max(50, worlds.train.shape[1] // 100))]
+        redrawn = 0
+    else:
+        problem = load_problem(plan.data, plan.rows)
+        began = time.perf_counter()
+        parts, redrawn = [], 0
+        for some in [seeds] if device.startswith("cuda") else [[seed] for seed in seeds]:
+            worlds = make_worlds(problem, some, plan.settings, plan.kind, device)
+            size = max(2, worlds.train.shape[1] // 100)
+            parts.append(_batch(plan, worlds, some, batch_size=size))
+            redrawn += worlds.redrawn
+    wait(device)
+    return Finding(_joined(parts), time.perf_counter() - began, redrawn, device)
 
 
-def _fleet(
-    plan: Plan, problem: Problem, seeds: list[int], device: str
-) -> tuple[list[Outcome], int]:
-    """What comes out for these seeds, and how many draws of votes were thrown away."""
-    worlds = make_worlds(problem, seeds, device)
-    drawn = [
-        [draw_votes(y, problem.classes, setting, plan.kind, seed) for setting in plan.settings]
-        for seed, y in zip(seeds, worlds.y_train, strict=True)
-    ]
-    votes = np.stack([np.stack([votes for votes, _ in each]) for each in drawn])
-    recipes = plan.recipes()
-    fleet = Fleet(
-        FleetShape(worlds.columns, problem.classes, (), **MODELS[plan.model]),
+def _batch(plan: Plan, worlds: Worlds, seeds: Sequence[int], *, batch_size: int) -> list[Outcome]:
+    """All methods and settings in these worlds, side by side."""
+    specs = {method: SPECS[method] for method in plan.methods}
+    networks = BatchedNetworks(
+        NetworkShape(worlds.columns, worlds.classes, (), **MODELS[plan.model]),
         worlds.train,
-        count_groups(recipes, len(plan.settings)),
-        batch_size=max(2, worlds.train.shape[1] // 100),
+        count_groups(specs, len(plan.settings)),
+        batch_size=batch_size,
         seeds=[(0, seed) for seed in seeds],
     )
-    runs = MethodFleet(fleet, votes, worlds.y_train, plan.settings, recipes, seed=seeds[0])
+    runs = BatchedMethods(
+        networks, worlds.votes, worlds.y_train, plan.settings, specs, seed=seeds[0]
+    )
     runs.train(plan.epochs)
-    redrawn = sum(again for each in drawn for _, again in each)
-    return runs.outcomes(worlds.test, worlds.y_test), redrawn
+    return runs.outcomes(worlds.test, worlds.y_test)
 
 
 def _joined(parts: Sequence[list[Outcome]]) -> list[Outcome]:
@@ -135,48 +121,6 @@ def _joined(parts: Sequence[list[Outcome]]) -> list[Outcome]:
         )
         for same in zip(*parts, strict=True)
     ]
-
-
-def _humans(plan: Plan, device: str) -> Finding:
-    """Human votes; a seed is another start and order of rows."""
-    problem = _crowd(plan.data, device, plan.rows, plan.sheets)
-    began = time.perf_counter()
-    recipes: Mapping[str, Recipe] = plan.recipes() | {CROWD_METHOD: RECIPES[CROWD_METHOD]}
-    fleet = Fleet(
-        FleetShape(problem.columns, problem.classes, (), **MODELS[plan.model]),
-        problem.train.expand(plan.seeds, -1, -1),
-        count_groups(recipes, 1),
-        batch_size=max(50, len(problem.train) // 100),
-        seeds=[(0, seed) for seed in range(plan.seeds)],
-    )
-    runs = MethodFleet(
-        fleet,
-        _repeated(problem.votes, plan.seeds)[:, None],
-        _repeated(problem.y_train, plan.seeds),
-        [HUMAN],
-        recipes,
-    )
-    runs.train(plan.epochs)
-    outcomes = runs.outcomes(
-        problem.test.expand(plan.seeds, -1, -1), _repeated(problem.y_test, plan.seeds)
-    )
-    return Finding(outcomes, _seconds_since(began, device), 0, device)
-
-
-@lru_cache(maxsize=1)
-def _crowd(name: str, device: str, rows: int | None, sheets: int | None) -> inc_crowds.CrowdProblem:
-    if name == "labelme":
-        return inc_crowds.labelme(device)
-    return inc_crowds.cifar10n(device, rows, sheets=sheets)
-
-
-def _repeated(values: np.ndarray, times: int) -> np.ndarray:
-    return np.broadcast_to(values, (times, *values.shape)).copy()
-
-
-def _seconds_since(began: float, device: str) -> float:
-    wait(device)
-    return time.perf_counter() - began
 
 
 def plans(

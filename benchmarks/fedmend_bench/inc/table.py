@@ -1,11 +1,11 @@
 """`fedmend bench inc`: InC beside its baselines and beside the paper's tables.
 
     fedmend bench inc -o datasets=letter -o models=lr -o seeds=3
-    fedmend bench inc -o datasets=letter,covertype -o methods=all -o device=cuda -o keep=out
+    fedmend bench inc -o datasets=letter,covertype -o methods=all -o device=cuda -o folder=out
 
-Every data set, model and kind of noise is one fleet: all methods, settings and seeds train side by
-side. What a federation adds is measured apart (`cost`). Accuracies are means over seeds, after the
-last epoch.
+Every data set, model and kind of noise is one batch of runs: all methods, settings and seeds train
+side by side. What a federation adds is measured apart (`cost`). Accuracies are means over seeds,
+after the last epoch.
 """
 
 from __future__ import annotations
@@ -21,11 +21,10 @@ import numpy as np
 
 from fedmend.split.config import resolve_device
 from fedmend_bench.harness import Bar, BenchResult, device_name
-from fedmend_bench.inc import corrector as inc_corrector
-from fedmend_bench.inc import cost as inc_cost
-from fedmend_bench.inc.data import KINDS, SPANS, paper_table
-from fedmend_bench.inc.fleet import CLEAN, RECIPES, TABLE_METHODS, Outcome
-from fedmend_bench.inc.runs import HUMAN, MODELS, Finding, finding, plans
+from fedmend_bench.inc import federated
+from fedmend_bench.inc.batched import CLEAN, SPECS, TABLE_METHODS, Outcome
+from fedmend_bench.inc.data import HUMAN, KINDS, SPANS, paper_table
+from fedmend_bench.inc.runs import MODELS, Finding, finding, plans
 from fedmend_bench.options import chosen
 
 logger = logging.getLogger(__name__)
@@ -62,11 +61,11 @@ def run(
     device: str = "auto",
     cost: bool = True,
     corrector: str | None = None,
-    keep: str | None = None,
+    folder: str | None = None,
 ) -> BenchResult:
     """All that is named; `rows` keeps a part of each data set. `quick` is a smoke test.
 
-    keep: a folder for each fleet's outcomes; fleets found there are not trained again.
+    folder: for the outcomes of each batch of runs; those found there are not trained again.
     sheets: how many of CIFAR's five training sheets to read.
     corrector: measure InC with a corrector of this model instead, over a federation.
     """
@@ -80,7 +79,7 @@ def run(
             chosen("models", models, MODELS),
             chosen("kinds", kinds, KINDS),
             chosen("settings", settings, SPANS),
-            {"seeds": seeds, "epochs": epochs, "rows": rows, "keep": keep},
+            {"seeds": seeds, "epochs": epochs, "rows": rows, "folder": folder},
         )
     device = str(resolve_device(device))
     out: list[dict[str, Any]] = []
@@ -91,14 +90,14 @@ def run(
         chosen("models", models, MODELS),
         chosen("kinds", kinds, KINDS),
         CROWDS,
-        methods=tuple(chosen("methods", methods, RECIPES)),
+        methods=tuple(chosen("methods", methods, SPECS)),
         settings=tuple(chosen("settings", settings, SPANS)),
         seeds=seeds,
         epochs=epochs,
         rows=rows,
         sheets=sheets,
     ):
-        found = finding(plan, device, keep)
+        found = finding(plan, device, folder)
         seconds[plan.data, plan.model, plan.kind] = found.seconds
         if plan.kind == HUMAN:
             out += _crowd_rows(plan.data, plan.model, found)
@@ -110,10 +109,10 @@ def run(
     if np.isfinite(whole) and not quick:
         limit = 30.0 if device.startswith("cuda") else 180.0
         bars.append(Bar.at_most("Letter table, LR and MLP, symmetric, seconds", whole, limit))
-    if cost and inc_cost.possible():
+    if cost and federated.possible():
         for network in ("LR",) if quick else COST:
             shape = (2000, 4, 1) if quick else (16_000, *COST[network])
-            more, promises = inc_cost.measure(*shape, network)
+            more, promises = federated.cost(*shape, network)
             out, bars = out + more, bars + promises
     elif cost:
         logger.warning("cost not measured: cryptography or tenseal is not installed")
@@ -132,7 +131,7 @@ def _corrector(
     bars: list[Bar] = []
     for name, model, kind in itertools.product(data, models, kinds):
         began = time.perf_counter()
-        outcomes = inc_corrector.outcomes(name, model, shape, kind, settings, **how)
+        outcomes = federated.outcomes(name, model, shape, kind, settings, **how)
         found = Finding(outcomes, time.perf_counter() - began, 0, "cpu")
         rows = _rows(name, model, kind, found)
         out += [row | {"corrector": shape} for row in rows if "ceiling" not in row["method"]]

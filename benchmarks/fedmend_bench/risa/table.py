@@ -10,11 +10,9 @@ nine million rows, ours are 16,000 of a public sample: compare orders, not numbe
 
 from __future__ import annotations
 
-import csv
 from collections import defaultdict
 from collections.abc import Sequence
 from functools import partial
-from importlib import resources
 from typing import Any
 
 import numpy as np
@@ -22,7 +20,7 @@ import numpy as np
 from fedmend.errors import ConfigError
 from fedmend.split.config import resolve_device
 from fedmend_bench.cells import run_cells
-from fedmend_bench.harness import Bar, BenchResult
+from fedmend_bench.harness import Bar, BenchResult, paper_rows
 from fedmend_bench.options import chosen, listed, numbered
 from fedmend_bench.risa.cost import cost_rows
 from fedmend_bench.risa.data import IMAGES, NAMES, TABLES
@@ -176,8 +174,7 @@ def _more(runs: dict[float, list[dict[str, Any]]]) -> dict[str, Any]:
 def ablation_rows(found: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """Table III: which parts of the published method do what, at 10 %."""
     groups = grouped(found)
-    with _paper("risa_ablation.csv").open(encoding="utf-8") as file:
-        theirs = list(csv.DictReader(file))
+    theirs = paper_rows("risa_ablation")
     rows = []
     for name in dict.fromkeys(each["data"] for each in found):
         column = {"cifar10": "cifar10", "criteo-tiny": "criteo"}.get(name)
@@ -196,17 +193,12 @@ def ablation_rows(found: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def paper_table() -> dict[tuple[str, str, float], float]:
     """The paper's tables I and II: (data, method, overlap in percent) to percent."""
-    with _paper("risa.csv").open(encoding="utf-8") as file:
-        return {
-            (row["data"], row["method"], float(share)): float(value)
-            for row in csv.DictReader(file)
-            for share, value in row.items()
-            if share not in ("data", "method")
-        }
-
-
-def _paper(name: str) -> Any:
-    return resources.files("fedmend_bench") / "paper" / name
+    return {
+        (row["data"], row["method"], float(share)): float(value)
+        for row in paper_rows("risa")
+        for share, value in row.items()
+        if share not in ("data", "method")
+    }
 
 
 # ---------------------------------------------------------------------------------- promises

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from importlib import resources
 
 import numpy as np
 import torch
@@ -17,6 +15,7 @@ from fedmend.errors import ConfigError
 from fedmend.methods.horizontal.networks import NetSpec
 from fedmend.methods.horizontal.rounds import Pool
 from fedmend.methods.horizontal.views import ImageViews, TableViews
+from fedmend_bench.harness import paper_rows
 from fedmend_bench.sage.simulator import Simulator
 
 __all__ = ["DATASETS", "TENTH", "World", "paper_accuracy", "world_of"]
@@ -156,10 +155,5 @@ def _pools(
 
 def paper_accuracy(dataset: str, alpha: float) -> dict[str, float]:
     """Table 1 by method, in per cent; empty where the paper has no such column."""
-    text = resources.files("fedmend_bench").joinpath("paper", "sage.csv").read_text("utf-8")
     column = f"{dataset}-{alpha:g}"
-    return {
-        row["method"]: float(row[column])
-        for row in csv.DictReader(text.splitlines())
-        if column in row
-    }
+    return {row["method"]: float(row[column]) for row in paper_rows("sage") if column in row}

@@ -8,8 +8,7 @@ from pathlib import Path
 from fedmend._files import write_whole
 from fedmend._json import write_json
 from fedmend.audit.result import AUDIT_FILE, AuditReport
-from fedmend.report.one_file import style, templates
-from fedmend.report.page import write_report
+from fedmend.report.page import style, templates, write_report
 from fedmend.report.record import RECORD_FILE
 
 __all__ = ["PAGE_FILE", "write_audit"]

@@ -14,10 +14,9 @@ from rich.table import Table
 from fedmend.federation import Entry
 from fedmend.flow.live import Listener
 from fedmend.flow.manifest import StageEntry
-from fedmend.report.amounts import human_bytes, score_text
+from fedmend.report.amounts import human_bytes, pretty, score_text
 from fedmend.report.mending import Mending
 from fedmend.report.overview import Overview
-from fedmend.report.plots import pretty
 from fedmend.report.record import MethodRun, RunRecord
 from fedmend.report.words import verdict, what_was_seen
 

@@ -30,8 +30,7 @@ from fedmend.federation.rows import Asked
 from fedmend.flow.config.settings import COMPLETED, CORRECTED, AutoSettings
 from fedmend.flow.scoring import Reference, measure
 from fedmend.methods.registry import ANNOTATED, HORIZONTAL, METHODS, make
-from fedmend.report.amounts import score_text
-from fedmend.report.plots import pretty
+from fedmend.report.amounts import pretty, score_text
 from fedmend.report.record import better_is_higher
 
 if TYPE_CHECKING:

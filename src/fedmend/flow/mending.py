@@ -28,7 +28,7 @@ from fedmend.flow.steps import Steps, in_stage, measured
 from fedmend.methods.annotators.corrected import CorrectedLabels, correct_labels
 from fedmend.methods.annotators.estimator import Annotators
 from fedmend.methods.registry import ANNOTATED, METHODS, make
-from fedmend.report.labelling import Labelling
+from fedmend.report.annotators import AnnotatorSkills
 from fedmend.report.mending import Mending
 from fedmend.report.overview import Overview, overview
 from fedmend.secure.align import align
@@ -284,7 +284,7 @@ def _corrected(plan: Plan, steps: Steps, found: Found, checkpoint: str) -> dict[
         )
         labelling = None
         if model.expertise_ is not None:
-            labelling = Labelling.of(model, model.review_labels()).to_dict()
+            labelling = AnnotatorSkills.of(model, model.review_labels()).to_dict()
         done = {
             completed: correct_labels(
                 view if how.rows == "completed" else source,

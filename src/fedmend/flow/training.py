@@ -16,7 +16,7 @@ from fedmend.flow.plan import Method, Plan
 from fedmend.flow.scoring import Reference, how_sure, measure, reference_of
 from fedmend.flow.steps import Steps, in_stage, measured
 from fedmend.methods.registry import ANNOTATED, make, method_class
-from fedmend.report.labelling import Labelling
+from fedmend.report.annotators import AnnotatorSkills
 from fedmend.report.record import MethodRun
 from fedmend.split.labels import in_words
 
@@ -251,7 +251,7 @@ class _Training:
         if self.first and estimator.expertise_ is not None:
             path = self.steps.folder / review if review else None
             suspicious = estimator.review_labels(path=path)
-            result["labelling"] = Labelling.of(estimator, suspicious).to_dict()
+            result["labelling"] = AnnotatorSkills.of(estimator, suspicious).to_dict()
         if self.first and (sure := how_sure(estimator, test, reference)) is not None:
             result["uncertainty"] = sure.to_dict()
         return result

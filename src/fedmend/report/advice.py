@@ -8,13 +8,13 @@ it is recommended; what it replaces is trained beside it (`fedmend run` says whi
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from fedmend.methods.costs import Cost, Facts
 from fedmend.methods.recipes import RECIPES
 from fedmend.methods.registry import cost_of_alignment, estimate, record_of
-from fedmend.report.advised import Advice, Tear
+from fedmend.report.amounts import about, counted, in_bytes, in_time, listed
 
 if TYPE_CHECKING:
     from fedmend.report.overview import Overview, PartyOverview
@@ -23,17 +23,17 @@ __all__ = ["Advice", "Tear", "advise"]
 
 # Fewer shared rows than this share of the label party's are few.
 FEW_SHARED = 0.8
-# Rows that one party alone knows are worth using from this share of all its rows on.
-MANY_ALONE = 0.1
+# Rows that one party only knows are worth using from this share of all its rows on.
+MANY_UNSHARED = 0.1
 SCARCE_LABELS = 0.5
-# Below this kappa two labellers disagree enough for errors of theirs to matter.
+# Below this kappa two annotators disagree enough for errors of theirs to matter.
 AGREED = 0.9
 # FedPSG-PUM learns relations from the shared rows; below this it has little to go by.
-LEAST_SHARED = 50
+MIN_SHARED_TO_COMPLETE = 50
 # Rounds on labelled rows only before pseudo-labels are made.
 WARMUP = 3
 # Cross-validation on fewer shared rows says more about chance than about methods.
-LEAST_CHOSEN_BY = 40
+MIN_SHARED_TO_CHOOSE = 40
 FOLDS = 3
 RECIPE_FOR = {
     ("disagreement", "missing-block"): "correct-complete-vfl",
@@ -43,61 +43,261 @@ RECIPE_FOR = {
 """Which recipe mends tears that come together; the first that fits counts."""
 
 
+@dataclass(frozen=True)
+class Tear:
+    """One thing that is torn, and what mends it.
+
+    methods: their names in federation.toml. seconds, bytes: of the mend, beyond plain training.
+    """
+
+    name: str
+    title: str
+    words: str
+    mend: str
+    methods: list[str]
+    seconds: float
+    bytes: int
+
+    @property
+    def sentence(self) -> str:
+        cost = f"{in_time(self.seconds)}, {in_bytes(self.bytes)}"
+        return f"{self.title}: {self.words} {self.mend} ({cost})."
+
+
+@dataclass(frozen=True)
+class Advice:
+    """The tears, the widest first, and the settings that mend them.
+
+    recipe: the one that mends them, or None. complete, correct: the tables of these names, or
+    None. methods: the tables [[method]], those recommended first and what they are compared with
+    after them; beside a recipe only the latter. whole: what all of it takes. choosing: what
+    cross-validation would take instead, None where there is nothing to choose by.
+    """
+
+    tears: list[Tear] = field(default_factory=list)
+    methods: list[dict[str, Any]] = field(default_factory=list)
+    complete: dict[str, Any] | None = None
+    correct: dict[str, Any] | None = None
+    recipe: str | None = None
+    whole: Cost = field(default_factory=lambda: Cost(0.0, 0))
+    choosing: Cost | None = None
+
+    @property
+    def words(self) -> list[str]:
+        return [*(tear.sentence for tear in self.tears), *self._closing()]
+
+    def _closing(self) -> Iterator[str]:
+        """What to begin with, at what cost, and how to have it chosen instead."""
+        if not self.methods and self.recipe is None:
+            return
+        named = [record_of(str(method["name"])).shown for method in self.methods]
+        begin = ", ".join(named)
+        if self.recipe is not None:
+            stages = " → ".join(record_of(name).shown for name in RECIPES[self.recipe].stages)
+            begin = (
+                f'recipe = "{self.recipe}" ({stages}), and {listed(named)} beside it, to compare'
+            )
+        cost = f"{about(self.whole.seconds)} and {in_bytes(self.whole.bytes)} in all"
+        yield f"To begin with: {begin}; {cost}."
+        if self.choosing is not None:
+            yield (
+                'Rather not choose? method = "auto" compares the methods that fit by '
+                "cross-validation on the rows known to all, and takes the best "
+                f"({about(self.choosing.seconds)} more)."
+            )
+
+    def to_dict(self) -> dict[str, Any]:
+        """The JSON form."""
+        settings = ("recipe", "correct", "complete", "methods")
+        return {
+            "tears": [asdict(tear) | {"sentence": tear.sentence} for tear in self.tears],
+            "words": self.words,
+            "settings": {name: getattr(self, name) for name in settings},
+            "seconds": self.whole.seconds,
+            "bytes": self.whole.bytes,
+        }
+
+
+@dataclass(frozen=True)
+class _Case:
+    """What the rules look at: the overview, those of its parties that report, and their sizes."""
+
+    found: Overview
+    parties: Sequence[PartyOverview]
+    facts: Facts
+
+    @property
+    def owner(self) -> PartyOverview:
+        """The label party."""
+        return next(party for party in self.parties if party.name == self.facts.owner)
+
+    @property
+    def shared(self) -> int:
+        return self.found.aligned or 0
+
+    @property
+    def numbers(self) -> bool:
+        """Whether the label is a number: evidence is for classes."""
+        return "mean" in (self.found.label or {})
+
+    @property
+    def evidence(self) -> str:
+        """Parts of pictures at two parties or more may share what they learn."""
+        images = sum("image" in party.columns for party in self.parties)
+        return "risa-images" if images > 1 else "risa"
+
+    def tear(self, name: str, title: str, words: str, mend: str, method: str) -> Tear:
+        cost = estimate(method, self.facts)
+        return Tear(name, title, words, mend, [method], cost.seconds, cost.bytes)
+
+
 def advise(found: Overview) -> Advice:
     """What to do about what an overview shows."""
-    told = [party for party in found.parties if not party.withheld]
-    if not any(party.labelled_rows for party in told):
-        return Advice([], [])
+    parties = [party for party in found.parties if not party.withheld]
+    if not any(party.labelled_rows for party in parties):
+        return Advice()
     facts = Facts(
-        {party.name: party.rows for party in told},
-        {party.name: party.n_columns for party in told},
-        tuple(party.name for party in told if party.labelled),
+        {party.name: party.rows for party in parties},
+        {party.name: party.n_columns for party in parties},
+        tuple(party.name for party in parties if party.labelled),
         None if found.shape == "horizontal" else found.aligned,
         found.training,
     )
+    case = _Case(found, parties, facts)
     if found.shape == "horizontal":
-        return _across(found, told, facts)
-    if len(facts.rows) < 2:
-        return Advice([], [{"name": "local"}], whole=estimate("local", facts))
+        return _horizontal(case)
+    local_only = Advice(methods=[{"name": "local"}], whole=estimate("local", facts))
+    if len(parties) < 2:
+        return local_only
     if not found.aligned:
-        return Advice([], [])
+        return Advice()
     if len(facts.labellers) > 1:
-        return _several_labellers(found, told, facts)
-    owner = next(party for party in told if party.name == facts.owner)
-    if owner.labelled_aligned == 0:
-        # Nothing that others know can be learnt, or scored, on rows without a label.
-        return Advice([], [{"name": "local"}], whole=estimate("local", facts))
-    return _one_labeller(found, told, facts)
+        return _several_annotators(case)
+    # Nothing that others know can be learnt, or scored, on shared rows without a label.
+    return local_only if case.owner.labelled_aligned == 0 else _one_label_party(case)
 
 
 # ---------------------------------------------------------------- other columns, the same people
 
 
-def _one_labeller(found: Overview, told: list[PartyOverview], facts: Facts) -> Advice:
-    tears = [
-        tear for rule in (_few_shared, _unlinked_partner, _scarce_labels)
-        for tear in rule(found, told, facts)
-    ]  # fmt: skip
-    complete = None
-    # Evidence is for classes; numbers are left to the others.
-    evidence = [] if _predicts_numbers(found) else [_evidence(told)]
-    names = [*evidence, "vfl", "local"] if tears else ["vfl", "local"]
-    if recipe := _recipe_for(tears):
-        # Rows with a label are those that are worth completing for a training.
-        complete = {"source": facts.owner}
+def _one_label_party(case: _Case) -> Advice:
+    tears = [*_few_shared(case), *_unlinked_partner(case), *_scarce_labels(case)]
+    evidence = [] if case.numbers else [case.evidence]
+    recipe = _recipe_for(tears)
+    if recipe:
         names = [*evidence, "local-vfl", "local"]
-    if not facts.features[facts.owner]:
+    else:
+        names = [*evidence, "vfl", "local"] if tears else ["vfl", "local"]
+    if not case.owner.n_columns:
         names.remove("local")
-    return _with_costs(tears, names, facts, complete=complete, recipe=recipe)
+    # Rows with a label are those that are worth completing for a training.
+    complete = {"source": case.owner.name} if recipe else None
+    return _with_costs(tears, names, case.facts, complete=complete, recipe=recipe)
 
 
-def _evidence(told: Sequence[PartyOverview]) -> str:
-    """Parts of pictures at two parties or more may share what they learn."""
-    return "risa-images" if sum("image" in party.columns for party in told) > 1 else "risa"
+def _several_annotators(case: _Case) -> Advice:
+    found, facts = case.found, case.facts
+    lowest = (found.agreement or {}).get("lowest")
+    # Corrected labels go to an annotator with columns, and with the most rows.
+    able = [party for party in case.parties if party.labelled]
+    owner = max(able, key=lambda party: (party.n_columns > 0, party.rows))
+    tears = []
+    if lowest is None or lowest < AGREED:
+        agree = "whether they agree is not known"
+        if lowest is not None:
+            agree = f"two of them agree with a kappa of {lowest:.2f} only"
+        tears.append(
+            case.tear(
+                "disagreement",
+                "Annotators who disagree",
+                f"{', '.join(facts.labellers)} label; {agree}.",
+                "InC corrects the labels while it learns, and tells each which are doubtful",
+                "inc",
+            )
+        )
+    first = "inc" if tears else "majority"
+    if case.shared >= FEW_SHARED * owner.rows:
+        names = sorted(("inc", "majority"), key=lambda name: name != first)
+        return _with_costs(tears, names, facts)
+    # Labels first, on all rows that the annotators know; then one party labels, as anywhere.
+    columns = [party for party in case.parties if party.n_columns or party.name == owner.name]
+    one = _Case(found, columns, replace(facts, labellers=(owner.name,)))
+    tears += [*_few_shared(one), *_unlinked_partner(one)]
+    recipe = _recipe_for(tears)
+    tables = RECIPES[recipe].tables if recipe else {}
+    correct = {"to": owner.name}
+    if "correct" not in tables:
+        correct = {"name": first, **correct, "among": "labellers"}
+    names = [one.evidence, *([] if recipe else ["vfl"]), *(["local"] * bool(owner.n_columns))]
+    rows = found.labellers_share or min(facts.rows[name] for name in facts.labellers)
+    advice = _with_costs(
+        tears,
+        names,
+        one.facts,
+        complete={"source": owner.name} if "complete" in tables else None,
+        recipe=recipe,
+        before=estimate("inc", replace(facts, aligned=rows)),
+    )
+    return replace(advice, correct=correct)
 
 
-def _predicts_numbers(found: Overview) -> bool:
-    return "mean" in (found.label or {})
+def _few_shared(case: _Case) -> Iterator[Tear]:
+    """The label party has rows that the others lack."""
+    owner, shared = case.owner, case.shared
+    if shared >= FEW_SHARED * owner.rows:
+        return
+    method, trust = case.evidence, ", each trusted by evidence"
+    if case.numbers:
+        method, trust = "local-vfl", ""
+    rest = owner.rows - shared
+    yield case.tear(
+        "few-shared",
+        "Few people in common",
+        f"{shared:,} of {owner.name}'s {owner.rows:,} rows are shared.",
+        f"{record_of(method).shown} trains on the other {rest:,} too{trust}",
+        method,
+    )
+    others = [party for party in case.parties if party.name != owner.name and party.n_cells]
+    if others and case.facts.trained_on >= MIN_SHARED_TO_COMPLETE:
+        lacking = [f"{party.name}'s {counted(party.n_cells, 'column')}" for party in others]
+        yield case.tear(
+            "missing-block",
+            "A missing column block",
+            f"{rest:,} rows lack {' and '.join(lacking)}.",
+            "FedPSG-PUM fills them in, each cell with its origin and confidence",
+            "fedpsg-pum",
+        )
+
+
+def _unlinked_partner(case: _Case) -> Iterator[Tear]:
+    """Partners have rows for which nobody has a label."""
+    partners = [party for party in case.parties if not party.labelled and party.n_columns]
+    rows = [
+        f"{party.name} has {party.rows - case.shared:,} rows"
+        for party in partners
+        if party.rows - case.shared > MANY_UNSHARED * party.rows
+    ]
+    if rows and not case.numbers:
+        yield case.tear(
+            "unlabelled-partner",
+            "Rows without labels at a partner",
+            f"{' and '.join(rows)} that nobody labels.",
+            f"{record_of(case.evidence).shown} predicts them too; with self_training it learns "
+            "from those it is sure of",
+            case.evidence,
+        )
+
+
+def _scarce_labels(case: _Case) -> Iterator[Tear]:
+    owner = case.owner
+    if owner.labelled_rows < SCARCE_LABELS * owner.rows:
+        yield case.tear(
+            "scarce-labels",
+            "Scarce labels",
+            f"{owner.labelled_rows:,} of {owner.name}'s {owner.rows:,} rows have a label.",
+            "SSLVFL learns the columns from all shared rows before it looks at labels",
+            "ssl-vfl",
+        )
 
 
 def _recipe_for(tears: Sequence[Tear]) -> str | None:
@@ -105,154 +305,39 @@ def _recipe_for(tears: Sequence[Tear]) -> str | None:
     return next((name for needs, name in RECIPE_FOR.items() if seen.issuperset(needs)), None)
 
 
-def _few_shared(found: Overview, told: list[PartyOverview], facts: Facts) -> Iterator[Tear]:
-    """The label party has rows that the others lack."""
-    owner = next(party for party in told if party.name == facts.owner)
-    shared = found.aligned or 0
-    rest = owner.rows - shared
-    if shared >= FEW_SHARED * owner.rows:
-        return
-    share = f"{shared:,} of {owner.name}'s {owner.rows:,} rows are shared."
-    method = _evidence(told)
-    mend = f"{record_of(method).shown} trains on the other {rest:,} too, each trusted by evidence"
-    if _predicts_numbers(found):
-        mend, method = f"LocalVFL trains on the other {rest:,} too", "local-vfl"
-    yield _tear("few-shared", "Few people in common", share, mend, [method], facts)
-    others = [party for party in told if party.name != owner.name and party.n_cells]
-    if others and facts.trained_on >= LEAST_SHARED:
-        lacking = " and ".join(f"{party.name}'s {_columns(party.n_cells)}" for party in others)
-        yield _tear(
-            "missing-block", "A missing column block", f"{rest:,} rows lack {lacking}.",
-            "FedPSG-PUM fills them in, each cell with its origin and confidence",
-            ["fedpsg-pum"], facts,
-        )  # fmt: skip
-
-
-def _columns(count: int) -> str:
-    return "1 column" if count == 1 else f"{count} columns"
-
-
-def _unlinked_partner(found: Overview, told: list[PartyOverview], facts: Facts) -> Iterator[Tear]:
-    """Partners have rows for which nobody has a label."""
-    shared = found.aligned or 0
-    rows = {
-        party.name: party.rows - shared
-        for party in told
-        if not party.labelled and party.n_columns and party.rows - shared > MANY_ALONE * party.rows
-    }
-    if not rows or _predicts_numbers(found):
-        return
-    method = _evidence(told)
-    told_rows = " and ".join(f"{name} has {count:,} rows" for name, count in rows.items())
-    yield _tear(
-        "unlabelled-partner", "Rows without labels at a partner",
-        f"{told_rows} that nobody labels.",
-        f"{record_of(method).shown} predicts them too; with self_training it learns from those it "
-        "is sure of",
-        [method], facts,
-    )  # fmt: skip
-
-
-def _scarce_labels(found: Overview, told: list[PartyOverview], facts: Facts) -> Iterator[Tear]:
-    owner = next(party for party in told if party.name == facts.owner)
-    if owner.labelled_rows >= SCARCE_LABELS * owner.rows:
-        return
-    yield _tear(
-        "scarce-labels", "Scarce labels",
-        f"{owner.labelled_rows:,} of {owner.name}'s {owner.rows:,} rows have a label.",
-        "SSLVFL learns the columns from all shared rows before it looks at labels",
-        ["ssl-vfl"], facts,
-    )  # fmt: skip
-
-
-def _several_labellers(found: Overview, told: list[PartyOverview], facts: Facts) -> Advice:
-    lowest = (found.agreement or {}).get("lowest")
-    owner = _owner_of_labels(told)
-    few = (found.aligned or 0) < FEW_SHARED * owner.rows
-    tears = []
-    if lowest is None or lowest < AGREED:
-        tears.append(_disagreement(facts, lowest))
-    if not few:
-        names = ["inc", "majority"] if tears else ["majority", "inc"]
-        return _with_costs(tears, names, facts)
-    # Labels first, on all rows that the labellers know; then one party labels, as anywhere.
-    columns = [party for party in told if party.n_columns or party.name == owner.name]
-    one = replace(facts, labellers=(owner.name,))
-    tears += _few_shared(found, columns, one)
-    tears += _unlinked_partner(found, columns, one)
-    recipe = _recipe_for(tears)
-    tables = RECIPES[recipe].tables if recipe else {}
-    correct = {"to": owner.name}
-    if "correct" not in tables:
-        name = "inc" if "disagreement" in {tear.name for tear in tears} else "majority"
-        correct = {"name": name, **correct, "among": "labellers"}
-    complete = {"source": owner.name} if "complete" in tables else None
-    rows = found.labellers_share or min(facts.rows[name] for name in facts.labellers)
-    before = estimate("inc", replace(facts, aligned=rows))
-    names = [_evidence(columns)] if recipe else [_evidence(columns), "vfl"]
-    names += ["local"] if owner.n_columns else []
-    return replace(
-        _with_costs(tears, names, one, complete=complete, recipe=recipe, before=before),
-        correct=correct,
-    )
-
-
-def _owner_of_labels(told: list[PartyOverview]) -> PartyOverview:
-    """The labeller that the corrected labels go to: one with columns, and with the most rows."""
-    labellers = [party for party in told if party.labelled]
-    return max(labellers, key=lambda party: (party.n_columns > 0, party.rows))
-
-
-def _disagreement(facts: Facts, lowest: float | None) -> Tear:
-    seen = (
-        "whether they agree is not known."
-        if lowest is None
-        else f"two of them agree with a kappa of {lowest:.2f} only."
-    )
-    return _tear(
-        "disagreement",
-        "Labellers who disagree",
-        f"{', '.join(facts.labellers)} label; {seen}",
-        "InC corrects the labels while it learns, and tells each which are doubtful",
-        ["inc"],
-        facts,
-    )
-
-
 # ---------------------------------------------------------------- the same columns, other people
 
 
-def _across(found: Overview, told: list[PartyOverview], facts: Facts) -> Advice:
-    rows, labelled = sum(facts.rows.values()), sum(party.labelled_rows for party in told)
-    tears = []
+def _horizontal(case: _Case) -> Advice:
+    rows = sum(case.facts.rows.values())
+    labelled = sum(party.labelled_rows for party in case.parties)
+    uneven = (case.found.skew or {}).get("notable", [])
+    tears, names = [], []
     if labelled < SCARCE_LABELS * rows:
+        names += ["sage", "fixmatch"]
         tears.append(
-            _tear(
+            case.tear(
                 "scarce-labels",
                 "Scarce labels",
                 f"{labelled:,} of {rows:,} rows have a label.",
                 "SAGE and FixMatch give rows without label one of their own",
-                ["sage"],
-                facts,
+                "sage",
             )
         )
-    uneven = (found.skew or {}).get("notable", [])
     if uneven:
-        far = ", ".join(uneven[:3]) + (f" and {len(uneven) - 3} more" if len(uneven) > 3 else "")
+        names.append("fedprox")
+        far = listed(uneven, 3) if len(uneven) > 3 else ", ".join(uneven)
+        have = "has" if len(uneven) == 1 else "have"
         tears.append(
-            _tear(
+            case.tear(
                 "skewed-clients",
                 "Skewed clients",
-                f"{far} {'has' if len(uneven) == 1 else 'have'} other shares of the classes "
-                "than all together.",
+                f"{far} {have} other shares of the classes than all together.",
                 "FedProx holds every party near the common model",
-                ["fedprox"],
-                facts,
+                "fedprox",
             )
         )
-    names = ["sage", "fixmatch"] if labelled < SCARCE_LABELS * rows else []
-    names += ["fedprox"] if uneven else []
-    advice = _with_costs(tears, [*names, "fedavg"], facts)
+    advice = _with_costs(tears, [*names, "fedavg"], case.facts)
     for method in advice.methods:
         if method["name"] in ("sage", "fixmatch"):
             # Pseudo-labels of a model that has learnt nothing yet do harm (docs/benchmarks.md).
@@ -260,12 +345,7 @@ def _across(found: Overview, told: list[PartyOverview], facts: Facts) -> Advice:
     return advice
 
 
-# ---------------------------------------------------------------- costs and words
-
-
-def _tear(name: str, title: str, words: str, mend: str, methods: list[str], facts: Facts) -> Tear:
-    cost = _sum(methods, facts)
-    return Tear(name, title, words, mend, methods, cost.seconds, cost.bytes)
+# ---------------------------------------------------------------- costs
 
 
 def _with_costs(
@@ -281,8 +361,8 @@ def _with_costs(
     mends = [method for tear in tears for method in tear.methods]
     extra = [name for name in mends if name not in (*names, "inc", "fedpsg-pum")]
     chosen = [*dict.fromkeys(extra), *names]
-    trained = [*([each["name"] for each in RECIPES[recipe].tables["method"]] if recipe else [])]
-    trained += [name for name in chosen if name not in trained]
+    by_recipe = [each["name"] for each in RECIPES[recipe].tables["method"]] if recipe else []
+    trained = [*dict.fromkeys([*by_recipe, *chosen])]
     whole = _sum(trained, facts)
     tried = [name for name in ("vfl", "local-vfl", "risa") if name != "risa" or name in trained]
     candidates = _sum(["local", *tried], facts)
@@ -296,21 +376,12 @@ def _with_costs(
         whole += _sum([name for name in trained if name != "local"], again)
         candidates += _sum(tried, again)
     choosing = None
-    if tears and facts.aligned and facts.trained_on >= LEAST_CHOSEN_BY:
+    if tears and facts.aligned and facts.trained_on >= MIN_SHARED_TO_CHOOSE:
         # Every fold trains on all rows but its own.
         choosing = Cost((FOLDS - 1) * candidates.seconds, (FOLDS - 1) * candidates.bytes)
-    return Advice(
-        tears,
-        [{"name": name} for name in chosen],
-        complete,
-        recipe=recipe,
-        whole=whole,
-        choosing=choosing,
-    )
+    methods = [{"name": name} for name in chosen]
+    return Advice(tears, methods, complete, recipe=recipe, whole=whole, choosing=choosing)
 
 
-def _sum(methods: list[str], facts: Facts) -> Cost:
-    total = Cost(0.0, 0)
-    for method in methods:
-        total += estimate(method, facts)
-    return total
+def _sum(methods: Sequence[str], facts: Facts) -> Cost:
+    return sum((estimate(method, facts) for method in methods), start=Cost(0.0, 0))

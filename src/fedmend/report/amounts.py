@@ -1,16 +1,53 @@
-"""Times, sizes, shares and scores in words; estimates in one figure: they have no more."""
+"""Numbers, names and lists as people write them, without more figures than they can use."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 __all__ = [
+    "METRIC_WORDS",
     "about",
+    "counted",
     "human_bytes",
     "human_seconds",
     "in_bytes",
     "in_time",
+    "listed",
     "percent",
+    "pretty",
     "score_text",
 ]
+
+UNTOLD = "–"
+METRIC_WORDS = {
+    "auc": "AUC: of two rows of different classes, how often the one is put before the other as it "
+    "should be; 0.5 is chance, 1 never errs.",
+    "accuracy": "Accuracy: the share of rows whose class is right.",
+    "f1": "F1: how well each class is found without others in it, all classes alike; 1 is best.",
+    "log_loss": "Log loss: how surprising the true class is to the method; less is better, 0 best.",
+    "rmse": "RMSE: how far predictions are off, in the label's own units, far ones counting more.",
+    "mae": "MAE: how far predictions are off on average, in the label's own units.",
+    "r2": "R²: the share of the label's ups and downs that is foreseen; 1 is all, 0 none.",
+}
+"""What the metrics say, for people who have not met them."""
+_WRITTEN = {name: name.upper() for name in ("auc", "f1", "rmse", "mae", "ece")} | {"r2": "R²"}
+
+
+def pretty(metric: str) -> str:
+    """A metric's name as people write it."""
+    return _WRITTEN.get(metric, metric.replace("_", " "))
+
+
+def listed(names: Sequence[str], most: int | None = None) -> str:
+    """``a``, ``a and b``, ``a, b and c``; of more than `most` the first ones and how many more."""
+    if most is not None and len(names) > most:
+        return f"{', '.join(names[:most])} and {len(names) - most} more"
+    return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
+
+
+def counted(count: int, noun: str) -> str:
+    """``1 column``, ``12 columns``"""
+    return f"{count:,} {noun}{'s' * (count != 1)}"
 
 
 def about(seconds: float) -> str:
@@ -36,38 +73,31 @@ def in_bytes(size: float) -> str:
 
 
 def _one_figure(value: float) -> str:
-    if value < 1:
-        return "under 1"
-    digits = len(str(int(value))) - 1
-    return f"{round(value / 10**digits) * 10**digits:,}"
+    return "under 1" if value < 1 else f"{round(value, 1 - len(str(int(value)))):,.0f}"
 
 
-def human_bytes(size: int) -> str:
+def human_bytes(size: float) -> str:
     """``5.2 MB``: decimal units, three figures at most."""
-    if size < 1000:
-        return f"{size} B"
-    number = float(size)
-    for unit in ("kB", "MB", "GB", "TB"):
-        number /= 1000
-        if number < 999.5 or unit == "TB":
-            break
-    return f"{number:.1f} {unit}" if number < 99.95 else f"{number:.0f} {unit}"
+    units = ["B", "kB", "MB", "GB", "TB"]
+    while size >= (999.5 if units[0] != "B" else 1000) and units[1:]:
+        size, units = size / 1000, units[1:]
+    return f"{size:.{1 if size < 99.95 and units[0] != 'B' else 0}f} {units[0]}"
 
 
 def human_seconds(seconds: float) -> str:
     """``1.4 s``, ``3 min 20 s``, ``2 h 5 min``."""
-    if seconds < 10:
-        return f"{seconds:.1f} s"
     if seconds < 60:
-        return f"{seconds:.0f} s"
+        return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
     minutes, rest = divmod(round(seconds), 60)
     if minutes < 60:
         return f"{minutes} min {rest} s" if rest else f"{minutes} min"
     return f"{minutes // 60} h {minutes % 60} min"
 
 
-def percent(share: float) -> str:
-    """A share as people read it: ``80 %``, ``0.4 %``, ``under 0.1 %``."""
+def percent(share: float | None) -> str:
+    """A share as people read it: ``80 %``, ``0.4 %``, ``under 0.1 %``; a dash without one."""
+    if share is None:
+        return UNTOLD
     if 0 < share < 0.001:
         return "under 0.1 %"
     return f"{100 * share:.0f} %" if share >= 0.0995 or share == 0 else f"{100 * share:.1f} %"
@@ -76,6 +106,5 @@ def percent(share: float) -> str:
 def score_text(value: float) -> str:
     """A score as people read it: ``0.836``, and an error in euros ``1,162.4``."""
     size = abs(value)
-    if size < 10:
-        return f"{value:.3f}"
-    return f"{value:,.2f}" if size < 100 else f"{value:,.1f}" if size < 10_000 else f"{value:,.0f}"
+    places = 3 if size < 10 else 2 if size < 100 else 1 if size < 10_000 else 0
+    return f"{value:,.{places}f}"

@@ -7,7 +7,8 @@ is shown as withheld.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -21,18 +22,17 @@ from fedmend.errors import AlignmentError, DataError, Refused
 from fedmend.federation import Federation, Worker, exposed, require_federation
 from fedmend.federation.bound import EVERY_RUN, declare
 from fedmend.federation.rows import Asked, frequent
-from fedmend.report.amounts import percent
-from fedmend.report.tears import torn_across, what_is_torn
+from fedmend.report.amounts import UNTOLD, counted, listed, percent
 
-__all__ = [
-    "Overview",
-    "OverviewWorker",
-    "PartyOverview",
-    "overview",
-]
+__all__ = ["Overview", "OverviewWorker", "PartyOverview", "overview", "what_is_torn"]
 
 # Of a label with more classes than this the most frequent ones are counted.
-MOST_COUNTED = 50
+MOST_CLASSES_COUNTED = 50
+# Labels are scarce below this share of the rows, and a class of two below that of the labels.
+SCARCE_LABELS = 0.5
+RARE_CLASS = 0.1
+# Of a class with fewer labels than this hardly one falls among validation and test rows.
+FEW_LABELS = 10
 
 
 class OverviewWorker(Worker):
@@ -43,13 +43,10 @@ class OverviewWorker(Worker):
         """Rows, columns by kind, missing cells; no names and no values."""
         table = self.table
         features = [each for each in table.describe() if each["name"] != table.label]
-        kinds: dict[str, int] = {}
-        for each in features:
-            kinds[str(each["kind"])] = kinds.get(str(each["kind"]), 0) + 1
         rows = len(table)
         return {
             "rows": rows,
-            "columns": kinds,
+            "columns": dict(Counter(str(each["kind"]) for each in features)),
             "missing": sum(int(each["missing"]) for each in features),
             "empty_columns": sum(int(each["missing"]) == rows for each in features) if rows else 0,
             "labelled": table.label is not None,
@@ -84,12 +81,11 @@ class OverviewWorker(Worker):
         codes, distinct = pd.factorize(values)
         counts = np.bincount(codes, minlength=len(distinct))
         enough = frequent(codes, len(distinct), self.site.rows.least)
-        commonest = sorted(enough, key=lambda code: -counts[code])[:MOST_COUNTED]
-        told = {
-            str(as_written(distinct[code])): int(counts[code])
-            for code in sorted(commonest, key=lambda code: distinct[code])
+        commonest = sorted(enough, key=lambda code: -counts[code])[:MOST_CLASSES_COUNTED]
+        by_value = sorted(commonest, key=lambda code: distinct[code])
+        return found | {
+            "counts": {str(as_written(distinct[at])): int(counts[at]) for at in by_value}
         }
-        return found | {"counts": told}
 
 
 def is_number(table: Table) -> bool:
@@ -104,7 +100,7 @@ def is_number(table: Table) -> bool:
 
 @dataclass(frozen=True)
 class PartyOverview:
-    """What one party told of its table."""
+    """What one party reported of its table."""
 
     name: str
     rows: int = 0
@@ -131,13 +127,18 @@ class PartyOverview:
         cells = self.rows * self.n_columns
         return self.missing / cells if cells else 0.0
 
+    @property
+    def kinds(self) -> str:
+        """``15 continuous``, or ``6 continuous, 3 nominal``."""
+        return ", ".join(f"{count} {kind}" for kind, count in self.columns.items())
+
 
 @dataclass(frozen=True)
 class Overview:
     """The federation at a glance; ``print`` it, or take :meth:`to_dict` for a report.
 
     label: of the only party that has one, or pooled over parties with the same columns. labels: of
-    each of several labellers. labellers_share: rows known to all of these, where they have found
+    each of several annotators. labellers_share: rows known to all of these, where they have found
     out. agreement: how far they agree. skew: how unevenly parties with the same columns share the
     classes. curve: what overlap is worth, if it was asked for. advice: which methods mend the
     tears, at what cost. The last four in JSON form. training: the share of these rows that a run
@@ -178,22 +179,17 @@ class Overview:
     def _row(self, party: PartyOverview) -> list[str]:
         if party.withheld:
             return [party.name, "withheld", *([""] * 4)]
-        aligned = "–" if self.aligned is None else f"{self.aligned:,}"
-        label = f"{party.labelled_rows:,} rows" if party.labelled else "–"
         return [
             party.name,
             f"{party.rows:,}",
-            aligned,
-            ", ".join(f"{count} {kind}" for kind, count in party.columns.items()) or "none",
+            UNTOLD if self.aligned is None else f"{self.aligned:,}",
+            party.kinds or "none",
             percent(party.missing_share) if party.missing else "none",
-            label,
+            f"{party.labelled_rows:,} rows" if party.labelled else UNTOLD,
         ]
 
     def label_in_words(self) -> str:
-        """``diagnosis: benign 212, malignant 357``; of several labellers, each on a line.
-
-        Nothing where no label was told.
-        """
+        """``diagnosis: benign 212, malignant 357``; of several annotators, each on a line."""
         if self.label is not None:
             return _label_words(self.label)
         return "\n".join(f"{name}, {_label_words(each)}" for name, each in self.labels.items())
@@ -216,7 +212,7 @@ class Overview:
         """What there is to say, below titles."""
         parts = [
             ("What is torn", self.torn),
-            ("How far the labellers agree", (self.agreement or {}).get("words", [])),
+            ("How far the annotators agree", (self.agreement or {}).get("words", [])),
             ("How the classes are shared", (self.skew or {}).get("words", [])),
             ("What overlap is worth", (self.curve or {}).get("words", [])),
             ("What would mend it", (self.advice or {}).get("words", [])),
@@ -251,19 +247,36 @@ def overview(
         torn = torn_across(parties, skew)
         found = Overview(parties, aligned, label, torn, shape, skew=skew)
     else:
-        told = {name: _ask_label(fed, name) for name in holders}
-        label = told[holders[0]] if len(holders) == 1 else None
+        labels = {name: counts for name in holders if (counts := _ask_label(fed, name))}
+        label = labels.pop(holders[0], None) if len(holders) == 1 else None
         found = Overview(
             parties,
             aligned,
             label,
             what_is_torn(parties, aligned, label),
-            labels={name: each for name, each in told.items() if each} if not label else {},
-            **_among_labellers(fed, holders),
+            labels=labels,
+            **_among_annotators(fed, holders),
             curve=_curve(fed, curve, progress) if curve and aligned else None,
         )
     found = replace(found, training=training)
     return replace(found, advice=advise(found).to_dict())
+
+
+def _ask(fed: Federation, name: str) -> PartyOverview:
+    unaligned = fed.alignment.unaligned.get(name) if fed.is_aligned else None
+    try:
+        with fed.workers(OverviewWorker, parties=[name]) as workers:
+            return PartyOverview(name, unaligned=unaligned, **workers[name].sizes())
+    except Refused as refusal:
+        return PartyOverview(name, unaligned=unaligned, withheld=str(refusal))
+
+
+def _ask_label(fed: Federation, name: str) -> dict[str, Any] | None:
+    try:
+        with fed.workers(OverviewWorker, parties=[name]) as workers:
+            return dict(workers[name].label_counts())
+    except Refused:
+        return None
 
 
 def _shared_classes(
@@ -272,23 +285,20 @@ def _shared_classes(
     """How unevenly the classes are shared, and the label over all parties that tell."""
     from fedmend.preflight.skew import label_skew
 
-    told = list(holders)
-    while told:
+    while holders:
         try:
-            found = label_skew(fed, told)
-        except Refused as refusal:
-            if refusal.party not in told:
-                return None, None
-            told.remove(refusal.party)
-        except DataError:
-            return None, None
+            found = label_skew(fed, holders)
+        except (DataError, Refused) as refusal:
+            if not isinstance(refusal, Refused) or refusal.party not in holders:
+                break
+            holders = [name for name in holders if name != refusal.party]
         else:
             return found.to_dict(), {"name": found.label, "counts": found.pooled}
     return None, None
 
 
-def _among_labellers(fed: Federation, holders: list[str]) -> dict[str, Any]:
-    """How far several labellers agree; on the rows they share, where these have been found.
+def _among_annotators(fed: Federation, holders: list[str]) -> dict[str, Any]:
+    """How far several annotators agree; on the rows they share, where these have been found.
 
     No agreement where one of them does not let it be known.
     """
@@ -308,8 +318,8 @@ def _among_labellers(fed: Federation, holders: list[str]) -> dict[str, Any]:
         return {"agreement": agreement}
     shared = view.alignment.aligned
     if agreement is not None:
-        names = f"{', '.join(holders[:-1])} and {holders[-1]}"
-        agreement["words"].insert(0, f"{names}, who label, share {shared:,} rows with each other.")
+        words = f"{listed(holders)}, who label, share {shared:,} rows with each other."
+        agreement["words"].insert(0, words)
     return {"agreement": agreement, "labellers_share": shared}
 
 
@@ -327,30 +337,127 @@ def _curve(
         return {"words": [f"No learning curve: {error}"]}
 
 
-def _ask(fed: Federation, name: str) -> PartyOverview:
-    unaligned = fed.alignment.unaligned.get(name) if fed.is_aligned else None
-    try:
-        with fed.workers(OverviewWorker, parties=[name]) as crew:
-            return PartyOverview(name, unaligned=unaligned, **crew[name].sizes())
-    except Refused as refusal:
-        return PartyOverview(name, unaligned=unaligned, withheld=str(refusal))
+# ---------------------------------------------------------------- what is torn, in words
 
 
-def _ask_label(fed: Federation, name: str) -> dict[str, Any] | None:
-    try:
-        with fed.workers(OverviewWorker, parties=[name]) as crew:
-            told: dict[str, Any] = crew[name].label_counts()
-            return told
-    except Refused:
-        return None
+def what_is_torn(
+    parties: Sequence[PartyOverview], aligned: int | None, label: Mapping[str, Any] | None
+) -> list[str]:
+    """One sentence for each tear, the widest first; never empty."""
+    reporting = [party for party in parties if not party.withheld]
+    sentences = [
+        *_rows_torn(reporting, aligned),
+        *_labels_torn(reporting, aligned, label),
+        *_cells_torn(parties),
+    ]
+    return sentences or ["Nothing: every row is known to all, complete and labelled."]
+
+
+def torn_across(parties: Sequence[PartyOverview], skew: Mapping[str, Any] | None) -> list[str]:
+    """What is torn where the parties have the same columns: labels, classes, cells."""
+    reporting = [party for party in parties if not party.withheld]
+    rows = sum(party.rows for party in reporting)
+    labelled = sum(party.labelled_rows for party in reporting)
+    sentences = []
+    if labelled < rows:
+        few = labelled < SCARCE_LABELS * rows
+        scarce, what = ("Labels are scarce: ", "one") if few else ("", "a label")
+        share = percent(labelled / rows)
+        sentences.append(f"{scarce}{labelled:,} of {rows:,} rows have {what} ({share}).")
+    sentences += [
+        f"{party.name} has no labelled row: it learns from the others' labels only."
+        for party in reporting
+        if not party.labelled_rows
+    ]
+    if skew:
+        classes = len(skew["pooled"])
+        sentences += [
+            f"{name} has labels of {each['classes']} of the {classes} classes only."
+            for name, each in skew["parties"].items()
+            if 0 < each["classes"] < classes
+        ]
+    return [*sentences, *_cells_torn(parties)] or ["Nothing: every row is complete and labelled."]
+
+
+def _rows_torn(parties: Sequence[PartyOverview], aligned: int | None) -> Iterator[str]:
+    if len(parties) < 2:
+        return
+    if aligned is None:
+        yield "Not aligned yet: which rows the parties share is unknown."
+        return
+    for party in parties:
+        rest = party.rows - aligned
+        others = [other for other in parties if other is not party and other.n_columns]
+        if rest <= 0 or not others:
+            continue
+        linked = f"not linked to {others[0].name}" if len(parties) == 2 else "not known to all"
+        lacking = " and ".join(f"{other.name}'s {_columns(other)}" for other in others)
+        # A party with labels only: its other rows are labels for which there are no columns.
+        lack = f": they lack {lacking}" if party.n_columns else ""
+        share = percent(rest / party.rows)
+        yield f"{rest:,} of {party.name}'s {party.rows:,} rows ({share}) are {linked}{lack}."
+
+
+def _labels_torn(
+    parties: Sequence[PartyOverview], aligned: int | None, label: Mapping[str, Any] | None
+) -> Iterator[str]:
+    if not any(party.labelled for party in parties):
+        yield "No party has a label: nothing can be predicted yet."
+        return
+    for party in parties:
+        if not party.labelled or party.labelled_rows == party.rows:
+            continue
+        few = party.labelled_rows < SCARCE_LABELS * party.rows
+        shared = ""
+        if aligned and aligned < party.rows and party.labelled_aligned is not None:
+            known = f"{party.labelled_aligned:,}" if party.labelled_aligned else "none"
+            shared = f", and for {known} of the {aligned:,} known to all"
+        yield (
+            f"{'Labels are scarce: ' * few}{party.name} has a label for {party.labelled_rows:,} "
+            f"of its {party.rows:,} rows{shared}."
+        )
+    for party in parties:
+        if not party.labelled and aligned is not None and party.rows > aligned:
+            yield f"{party.name} has no label for its {party.rows - aligned:,} unlinked rows."
+    counts = (label or {}).get("counts") or {}
+    if len(counts) == 1:
+        yield f"The label has one value only, {next(iter(counts))!r}."
+    elif counts:
+        rarest = min(counts, key=counts.__getitem__)
+        share = counts[rarest] / sum(counts.values())
+        if share < RARE_CLASS / (len(counts) - 1):
+            mend = (
+                f", {counts[rarest]:,} in all. So few can neither be learnt nor scored: leave "
+                "them empty, or join them with another class"
+            )
+            rare = f"The class {rarest!r} is rare: {percent(share)} of the labels"
+            yield f"{rare}{mend if counts[rarest] < FEW_LABELS else ''}."
+
+
+def _cells_torn(parties: Sequence[PartyOverview]) -> Iterator[str]:
+    for party in parties:
+        if party.empty_columns:
+            yield f"{party.name} has {counted(party.empty_columns, 'column')} without any value."
+        if party.missing:
+            share = percent(party.missing_share)
+            yield f"{party.name} misses {counted(party.missing, 'cell')} ({share})."
+    for party in parties:
+        if party.withheld:
+            yield f"{party.name} withholds its sizes by its policy."
+
+
+def _columns(party: PartyOverview) -> str:
+    """``15 continuous columns``, or ``9 columns (6 continuous, 3 nominal)``."""
+    if len(party.columns) == 1:
+        return f"{party.kinds} column{'s' * (party.n_columns != 1)}"
+    return f"{counted(party.n_columns, 'column')} ({party.kinds})"
 
 
 def _label_words(label: Mapping[str, Any]) -> str:
     if "counts" in label:
         counts = ", ".join(f"{key} {count:,}" for key, count in label["counts"].items())
         return f"{label['name']}: {counts}"
-    mean, sd = label["mean"], label["sd"]
-    return f"{label['name']}: mean {mean:.4g}, standard deviation {sd:.4g}"
+    return f"{label['name']}: mean {label['mean']:.4g}, standard deviation {label['sd']:.4g}"
 
 
 declare(EVERY_RUN, OverviewWorker)

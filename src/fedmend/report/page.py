@@ -1,46 +1,51 @@
-"""The report: one HTML file without any outside part, for people who read no code."""
+"""The report: one HTML file without any outside part, for people who read no code.
+
+A section is a function here, which makes what its template (``templates/sections``) shows, or None
+where a run has nothing for it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import base64
+import hashlib
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fedmend._files import write_whole
 from fedmend.federation.ledger import Entry, read_ledger
-from fedmend.report import choosing, correcting, maps, plots, rounds, uncertainty, words, worth
-from fedmend.report.amounts import human_bytes, human_seconds, percent, score_text
-from fedmend.report.labelling import Labelling
-from fedmend.report.mending import ORIGIN_WORDS, Mending
-from fedmend.report.one_file import style, templates
-from fedmend.report.overlap import overlap
+from fedmend.report import annotators, mending, plots, rounds, uncertainty, words
+from fedmend.report.amounts import (
+    METRIC_WORDS,
+    UNTOLD,
+    human_bytes,
+    human_seconds,
+    percent,
+    pretty,
+    score_text,
+)
 from fedmend.report.overview import Overview
-from fedmend.report.record import RunRecord, Summary, better_is_higher
-from fedmend.report.stages import Stage, read_stages
-from fedmend.report.stages import picture as stage_picture
-from fedmend.report.uncertainty import Uncertainty
+from fedmend.report.record import RunRecord, Stage, Summary, better_is_higher, read_stages
 
-__all__ = ["CHAPTERS", "chapters", "render", "write_report"]
+if TYPE_CHECKING:
+    from jinja2 import Environment
+    from markupsafe import Markup
+
+__all__ = [
+    "SECTIONS",
+    "content_policy",
+    "render",
+    "style",
+    "templates",
+    "with_policy",
+    "write_report",
+]
 
 REPORT_FILE = "report.html"
 LEDGER_FILE = "ledger.jsonl"
-CHAPTERS = {
-    "overview": "What is torn",
-    "advice": "What would mend it",
-    "mended": "What was mended",
-    "corrected": "Labels",
-    "choice": "Why this method",
-    "comparison": "Comparison",
-    "labellers": "Who labels how well",
-    "uncertainty": "How sure",
-    "rounds": "Round by round",
-    "curves": "Training",
-    "costs": "What it took",
-    "ledger": "Who saw what",
-    "audit": "What could be inferred",
-    "settings": "Settings",
-}
-"""The sections in their order, and what they are called in the head of the page."""
+_META = '<meta http-equiv="Content-Security-Policy" content="{}">'
 
 
 def write_report(folder: str | Path, path: str | Path | None = None) -> Path:
@@ -60,295 +65,347 @@ def render(
     audits: Sequence[Any] = (),
 ) -> str:
     """The page as text. audits: those of the run's methods, where there are any."""
+    from markupsafe import Markup
+
+    run = _Run(record, entries, stages, audits)
     environment = templates()
+    parts, chapters = [], []
+    for name, (title, section) in SECTIONS.items():
+        shown = section(run)
+        if shown is None:
+            continue
+        template = environment.get_template(f"sections/{name}.html")
+        parts.append(Markup(template.render(record=record, many_seeds=run.many_seeds, **shown)))
+        if title:
+            chapters.append((name, title))
+    return environment.get_template("report.html").render(
+        css=style(), record=record, started=record.started[:16], chapters=chapters, parts=parts
+    )
+
+
+# ---------------------------------------------------------------- pages that are one file
+
+
+def templates() -> Environment:
+    """The templates of all pages; what is put into them is escaped."""
+    from jinja2 import Environment, PackageLoader, select_autoescape
+    from markupsafe import Markup
+
+    environment = Environment(
+        loader=PackageLoader("fedmend.report", "templates"),
+        autoescape=select_autoescape(default=True),
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.globals["policy"] = Markup(_META.format(content_policy()))
     environment.filters |= {
         "bytes": human_bytes,
         "seconds": human_seconds,
-        "pretty": plots.pretty,
+        "pretty": pretty,
         "score": _score,
         "series": plots.method_series,
         "percent": percent,
     }
-    found = Overview.from_dict(record.overview) if record.overview else None
-    context = {
-        **_about_tears(record, found),
-        **_about_methods(record),
-        **_about_costs(record, entries, stages),
-        **_about_ledger(entries, found),
-    }
-    pictures = {name: _marked(svg) for name, svg in _pictures(record, found)}
-    return environment.get_template("report.html").render(
-        css=style(),
-        record=record,
-        started=record.started[:16],
-        cards=_cards(record, found, entries),
-        in_short=_in_short(record),
-        chapters=chapters(record, found, audited=bool(audits)),
-        audits=audits,
-        settings=list(_flat(record.settings)),
-        stages_picture=_marked(stage_picture(stages)),
-        **context,
-        **pictures,
+    return environment
+
+
+def content_policy(scripts: Sequence[str] = ()) -> str:
+    """What a page may do, as its Content-Security-Policy: show itself, and nothing else.
+
+    Should a value ever get into a page unescaped, it runs nothing and loads nothing: the style
+    sheet, the pictures inside the page and `scripts` (which may ask their own server) are all
+    that a browser admits, by their hashes.
+    """
+    asking = [f"script-src {' '.join(map(_hash, scripts))}", "connect-src 'self'"]
+    return "; ".join(
+        [
+            "default-src 'none'",
+            f"style-src {_hash(style())}",
+            "img-src data:",
+            *(asking if scripts else []),
+            "base-uri 'none'",
+            "form-action 'none'",
+        ]
     )
 
 
-def chapters(
-    record: RunRecord, found: Overview | None = None, *, audited: bool = False
-) -> list[tuple[str, str]]:
-    """The sections this record has something for, and what they are called in the head."""
-    able = {
-        "advice": bool(found and found.advice),
-        "mended": bool(record.mending),
-        "corrected": bool(record.correction),
-        "choice": bool(record.choice),
-        "labellers": any(run.labelling for run in record.methods),
-        "uncertainty": any(run.uncertainty for run in record.methods),
-        "rounds": bool(rounds.rounds_of(record)),
-        "audit": audited,
-    }
-    return [(name, title) for name, title in CHAPTERS.items() if able.get(name, True)]
+def with_policy(page: str, policy: str) -> str:
+    """A page under another policy than the one it was written with."""
+    rest = re.sub(_META.format('[^"]*'), "", page, count=1)
+    return re.sub("(?<=<head>)", lambda _: _META.format(policy), rest, count=1)
 
 
-# ---------------------------------------------------------------- what the sections show
+def _hash(text: str) -> str:
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
 
 
-def _about_tears(record: RunRecord, found: Overview | None) -> dict[str, Any]:
-    mending = Mending.from_dict(record.mending) if record.mending else None
-    corrected = record.correction
-    skills = correcting.skills_of(corrected) if corrected else None
-    titles = {
-        "agreement": "How far the labellers agree",
-        "skew": "How the classes are shared",
-        "curve": "What more shared rows would be worth",
-    }
-    advice = (found.advice if found else None) or {}
-    closing = list(advice.get("words") or [])[len(advice.get("tears") or []) :]
-    return {
-        "overview": found,
-        "overview_rows": found.rows() if found else [],
-        "label_words": found.label_in_words() if found else "",
-        "has_label": bool(found and any(party.labelled for party in found.parties)),
-        "preflight": [
-            (title, getattr(found, name)) for name, title in titles.items() if getattr(found, name)
-        ]
-        if found
-        else [],
-        "closing": " ".join(closing),
-        "mending": mending,
-        "mended_pairs": [
-            {
-                "pair": pair,
-                "correlations": _marked(maps.correlations(pair, number)),
-                "provenance": _marked(maps.provenance(pair, number)),
-                "hidden": max(0, len(pair.of_b) - maps.MOST_COLUMNS),
-            }
-            for number, pair in enumerate(mending.pairs)
-        ]
-        if mending
-        else [],
-        "origin_words": ORIGIN_WORDS,
-        "correction_words": correcting.sentences(corrected) if corrected else [],
-        "correction_skills": skills,
-        "correction_picture": _marked(maps.expertise(skills, 99) if skills else None),
-    }
-
-
-def _about_methods(record: RunRecord) -> dict[str, Any]:
-    best = record.best()
-    told = _uncertainties(record)
-    return {
-        "summaries": record.summaries(),
-        "abouts": _abouts(record),
-        "metric_names": record.metric_names(),
-        "metric_words": [
-            plots.METRIC_WORDS[name] for name in record.metric_names() if name in plots.METRIC_WORDS
-        ],
-        "best": best.title if best and len(record.summaries()) > 1 else None,
-        "higher": better_is_higher(record.metric),
-        "many_seeds": len(record.seeds) > 1,
-        "seeds": len(record.seeds),
-        "validation": any(
-            key.startswith("val_") for run in record.methods for step in run.history for key in step
-        ),
-        "choice_table": choosing.table(record.choice) if record.choice else [],
-        "labellings": _labellings(record),
-        "rounds": rounds.rounds_of(record),
-        "uncertainties": told,
-        "uncertainty_table": uncertainty.overall([(each["title"], each["found"]) for each in told]),
-        "shares_told": any(each["found"].carried for each in told),
-        "by_votes": any(each["found"].against for each in told),
-    }
-
-
-def _about_costs(
-    record: RunRecord, entries: Sequence[Entry], stages: Sequence[Stage]
-) -> dict[str, Any]:
-    crossings = [entry for entry in entries if entry.is_crossing]
-    crossed = human_bytes(sum(entry.total_bytes for entry in crossings))
-    messages = sum(entry.count for entry in crossings)
-    took = sum(each.seconds for each in stages) or record.seconds
-    began = f"{human_seconds(took)} on {record.device}" if took else f"On {record.device}"
-    head = ["stage", "time", "messages", "crossed", "what came out"]
-    return {
-        "cost_words": f"{began}; {messages:,} messages with {crossed} crossed in all.",
-        "stages": stages,
-        "stage_table": [
-            head,
-            *(
-                [
-                    each.words,
-                    human_seconds(each.seconds),
-                    f"{each.crossings:,}",
-                    human_bytes(each.bytes),
-                    each.note,
-                ]
-                for each in stages
-            ),
-        ],
-        "cost_table": [
-            ["method", "training", "messages", "crossed"],
-            *(
-                [
-                    each.title,
-                    human_seconds(each.seconds),
-                    f"{each.crossings:,}",
-                    human_bytes(each.bytes),
-                ]
-                for each in record.summaries()
-            ),
-        ],
-    }
-
-
-def _about_ledger(entries: Sequence[Entry], found: Overview | None) -> dict[str, Any]:
-    flows = words.flows(entries)
-    return {
-        "verdict": words.verdict(entries),
-        "clear": any(flow.exposure == "clear" for flow in flows),
-        "seen": words.what_was_seen(entries, _roles(found)),
-        "flows": flows,
-        "refusals": [
-            f"{words.name_of(flow.sender)} refused: {flow.words}." for flow in flows if flow.refused
-        ],
-        "exposures": words.EXPOSURES,
-    }
-
-
-def _pictures(record: RunRecord, found: Overview | None) -> Iterator[tuple[str, str | None]]:
-    yield "overlap", overlap(found) if found else None
-    yield "worth", worth.picture(found.curve) if found and found.curve else None
-    yield "comparison", plots.comparison(record)
-    yield "curves", plots.curves(record)
-    yield "rounds_picture", rounds.picture(rounds.rounds_of(record), record.titles())
-    yield "clients_picture", rounds.clients_picture(rounds.rounds_of(record))
-    yield "choice_picture", choosing.picture(record.choice) if record.choice else None
-
-
-def _marked(svg: str | None) -> Any:
+def style() -> Markup:
+    """The style sheet, to stand inside a page."""
     from markupsafe import Markup
 
-    return Markup(svg) if svg else None
-
-
-def _abouts(record: RunRecord) -> dict[str, str]:
-    """What each method does; of a variant of a method that stood before only what is different."""
-    told: set[str] = set()
-    found = {}
-    for each in record.summaries():
-        first, *more = each.about.split("; ")
-        found[each.title] = "; ".join(more) if first in told and more else each.about
-        told.add(first)
-    return found
-
-
-def _roles(found: Overview | None) -> list[str]:
-    return [party.name for party in found.parties] if found else []
-
-
-def _labellings(record: RunRecord) -> list[dict[str, Any]]:
-    """What each method found out about the labellers."""
-    found = [(run.title, Labelling(**run.labelling)) for run in record.methods if run.labelling]
-    return [
-        {"title": title, "found": each, "picture": _marked(maps.expertise(each, number))}
-        for number, (title, each) in enumerate(found)
-    ]
-
-
-def _uncertainties(record: RunRecord) -> list[dict[str, Any]]:
-    """What the uncertainty of each method is worth, the best method first."""
-    found = [
-        (run.title, Uncertainty(**run.uncertainty)) for run in record.methods if run.uncertainty
-    ]
-    best = record.best()
-    found.sort(key=lambda each: best is None or each[0] != best.title)
-    return [
-        {"title": title, "found": each, "picture": _marked(uncertainty.picture(each, number))}
-        for number, (title, each) in enumerate(found)
-    ]
+    sheet = resources.files("fedmend.report") / "templates" / "report.css"
+    return Markup(sheet.read_text(encoding="utf-8"))
 
 
 def _score(summary: Summary, metric: str) -> str:
     if metric not in summary.mean:
-        return "–"
+        return UNTOLD
     text = score_text(summary.mean[metric])
     return f"{text} ± {score_text(summary.sd[metric])}" if summary.seeds > 1 else text
 
 
-def _cards(
-    record: RunRecord, found: Overview | None, entries: Sequence[Entry]
-) -> list[dict[str, str]]:
+# ---------------------------------------------------------------- sections
+
+
+class _Run:
+    """What all sections are made from."""
+
+    def __init__(
+        self,
+        record: RunRecord,
+        entries: Sequence[Entry],
+        stages: Sequence[Stage],
+        audits: Sequence[Any],
+    ) -> None:
+        self.record, self.entries, self.stages, self.audits = record, entries, stages, audits
+        self.found = Overview.from_dict(record.overview) if record.overview else None
+        self.mended = mending.Mending.from_dict(record.mending) if record.mending else None
+        self.summaries, self.best = record.summaries(), record.best()
+        self.many_seeds = len(record.seeds) > 1
+        self.flows = words.flows(entries)
+        self.clear = any(flow.exposure == "clear" for flow in self.flows)
+        crossings = [entry for entry in entries if entry.is_crossing]
+        self.messages = f"{sum(entry.count for entry in crossings):,} messages"
+        self.crossed = human_bytes(sum(entry.total_bytes for entry in crossings))
+
+
+_Shown = dict[str, Any] | None
+
+
+def _summary(run: _Run) -> _Shown:
+    return {"cards": list(_cards(run)), "in_short": _in_short(run)}
+
+
+def _cards(run: _Run) -> Iterator[dict[str, str]]:
     """Three facts that answer the first questions: how torn, how good, who saw what."""
-    cards = []
+    found, record, best = run.found, run.record, run.best
     if found and found.aligned is not None:
         rows = max((party.rows for party in found.parties), default=0)
         share = f"{percent(found.aligned / rows)} of the larger table" if rows else ""
-        cards.append({"name": "Rows known to all", "value": f"{found.aligned:,}", "note": share})
-    if record.mending:
-        mended = Mending.from_dict(record.mending)
-        rows = mended.aligned_after - mended.aligned_before
+        yield {"name": "Rows known to all", "value": f"{found.aligned:,}", "note": share}
+    if run.mended:
+        rows = run.mended.aligned_after - run.mended.aligned_before
         note = "known to one party, given the other columns"
-        cards.append({"name": "Rows completed", "value": f"{rows:,}", "note": note})
-    best = record.best()
+        yield {"name": "Rows completed", "value": f"{rows:,}", "note": note}
     if best:
         several = f", mean of {best.seeds} seeds" if best.seeds > 1 else ""
-        cards.append(
-            {
-                "name": f"Best {plots.pretty(record.metric)} on {record.evaluated_on}",
-                "value": score_text(best.mean[record.metric]),
-                "note": f"{best.title}{several}",
-            }
-        )
-    clear = any(flow.exposure == "clear" for flow in words.flows(entries))
-    crossings = [entry for entry in entries if entry.is_crossing]
-    total = sum(entry.total_bytes for entry in crossings)
-    cards.append(
-        {
-            "name": "Left a party in the clear",
-            "value": "see below" if clear else "nothing",
-            "note": f"{sum(entry.count for entry in crossings):,} messages, "
-            f"{human_bytes(total)} crossed",
+        yield {
+            "name": f"Best {pretty(record.metric)} on {record.evaluated_on}",
+            "value": score_text(best.mean[record.metric]),
+            "note": f"{best.title}{several}",
         }
-    )
-    return cards
+    yield {
+        "name": "Left a party in the clear",
+        "value": "see below" if run.clear else "nothing",
+        "note": f"{run.messages}, {run.crossed} crossed",
+    }
 
 
-def _in_short(record: RunRecord) -> str:
-    """Whether it was worth the trouble: the best method beside the label party alone."""
-    best = record.best()
-    local = {run.title for run in record.methods if run.name == "local"}
+def _in_short(run: _Run) -> str:
+    """Whether it was worth the trouble: the best method beside the label party by itself."""
+    metric, best = run.record.metric, run.best
+    names = {each.title for each in run.record.methods if each.name == "local"}
     # The party with its own labels and rows is what it has without anybody.
-    alone = next((each for each in record.summaries() if each.title in local), None)
-    if best is None or alone is None or len(record.summaries()) < 2:
+    local = next((each for each in run.summaries if each.title in names), None)
+    if best is None or local is None or len(run.summaries) < 2 or metric not in local.mean:
         return ""
-    if record.metric not in alone.mean:
-        return ""
-    metric = plots.pretty(record.metric)
-    if best.mean[record.metric] == alone.mean[record.metric]:
-        return f"No method did better than {alone.title}: the label party by itself."
+    if best.mean[metric] == local.mean[metric]:
+        return f"No method did better than {local.title}: the label party by itself."
     return (
-        f"{best.title} did best, with {metric} {score_text(best.mean[record.metric])}. The label "
-        f"party by itself ({alone.title}) reaches {score_text(alone.mean[record.metric])}."
+        f"{best.title} did best, with {pretty(metric)} {score_text(best.mean[metric])}. The label "
+        f"party by itself ({local.title}) reaches {score_text(local.mean[metric])}."
     )
+
+
+def _overview(run: _Run) -> _Shown:
+    found = run.found
+    if found is None:
+        return {"overview": None}
+    titles = {
+        "agreement": "How far the annotators agree",
+        "skew": "How the classes are shared",
+        "curve": "What more shared rows would be worth",
+    }
+    return {
+        "overview": found,
+        "overlap": _drawn(plots.overlap(found)),
+        "has_label": any(party.labelled for party in found.parties),
+        "preflight": [(titles[of], part) for of in titles if (part := getattr(found, of))],
+        "worth": _drawn(plots.worth(found.curve) if found.curve else None),
+    }
+
+
+def _advice(run: _Run) -> _Shown:
+    advice = run.found.advice if run.found else None
+    if not advice:
+        return None
+    closing = list(advice.get("words") or [])[len(advice["tears"]) :]
+    return {"tears": advice["tears"], "closing": " ".join(closing)}
+
+
+def _mended(run: _Run) -> _Shown:
+    if run.mended is None:
+        return None
+    pairs = [
+        {
+            "pair": pair,
+            "correlations": _drawn(mending.correlations(pair, number)),
+            "provenance": _drawn(mending.provenance(pair, number)),
+            "hidden": max(0, len(pair.of_b) - mending.MAX_COLUMNS_DRAWN),
+        }
+        for number, pair in enumerate(run.mended.pairs)
+    ]
+    return {"mending": run.mended, "pairs": pairs, "origins": mending.ORIGIN_WORDS}
+
+
+def _corrected(run: _Run) -> _Shown:
+    found = run.record.correction
+    if not found:
+        return None
+    skills = annotators.AnnotatorSkills(**found["labelling"]) if found.get("labelling") else None
+    return {
+        "sentences": annotators.corrected(found),
+        "found": skills,
+        "picture": _drawn(annotators.expertise(skills, 99) if skills else None),
+    }
+
+
+def _choice(run: _Run) -> _Shown:
+    choice = run.record.choice
+    if not choice:
+        return None
+    table = [["candidate", f"{pretty(str(choice['metric']))}, held-out rows", "time", "remark"]]
+    for each in choice["candidates"]:
+        mean, sd = each.get("mean"), each.get("sd")
+        score = UNTOLD if mean is None else f"{mean:.3f}"
+        score += "" if mean is None or sd is None else f" ± {sd:.3f}"
+        remark = "chosen" if each["title"] == choice["chosen"] else str(each.get("skipped") or "")
+        table.append([str(each["title"]), score, f"{each.get('seconds') or 0.0:.1f} s", remark])
+    return {"why": choice["why"], "lines": table, "picture": _drawn(plots.choice(choice))}
+
+
+def _comparison(run: _Run) -> _Shown:
+    metrics = run.record.metric_names()
+    return {
+        "picture": _drawn(plots.comparison(run.record)),
+        "summaries": run.summaries,
+        "abouts": _abouts(run.summaries),
+        "metric_names": metrics,
+        "metric_words": [METRIC_WORDS[name] for name in metrics if name in METRIC_WORDS],
+        "best": run.best.title if run.best and len(run.summaries) > 1 else None,
+        "higher": better_is_higher(run.record.metric),
+        "seeds": len(run.record.seeds),
+    }
+
+
+def _abouts(summaries: Sequence[Summary]) -> dict[str, str]:
+    """What each method does; of a variant of a method that stood before only what is different."""
+    said: set[str] = set()
+    found = {}
+    for each in summaries:
+        first, *more = each.about.split("; ")
+        found[each.title] = "; ".join(more) if first in said and more else each.about
+        said.add(first)
+    return found
+
+
+def _annotators(run: _Run) -> _Shown:
+    runs = [each for each in run.record.methods if each.labelling]
+    found = [(each.title, annotators.AnnotatorSkills(**(each.labelling or {}))) for each in runs]
+    shown = [
+        {"title": title, "found": each, "picture": _drawn(annotators.expertise(each, number))}
+        for number, (title, each) in enumerate(found)
+    ]
+    return {"methods": shown} if shown else None
+
+
+def _uncertainty(run: _Run) -> _Shown:
+    """The best method first."""
+    runs = [each for each in run.record.methods if each.uncertainty]
+    runs.sort(key=lambda each: run.best is None or each.title != run.best.title)
+    found = [(each.title, uncertainty.Uncertainty(**(each.uncertainty or {}))) for each in runs]
+    methods = [
+        {"title": title, "found": each, "picture": _drawn(uncertainty.picture(each, number))}
+        for number, (title, each) in enumerate(found)
+    ]
+    if not found:
+        return None
+    return {
+        "methods": methods,
+        "overall": uncertainty.overall(found),
+        "shares_known": any(each.carried for _, each in found),
+        "by_votes": any(each.against for _, each in found),
+    }
+
+
+def _rounds(run: _Run) -> _Shown:
+    found = rounds.rounds_of(run.record)
+    if not found:
+        return None
+    return {
+        "rounds": found,
+        "picture": _drawn(rounds.picture(found, run.record.titles())),
+        "clients": _drawn(rounds.clients_picture(found)),
+    }
+
+
+def _curves(run: _Run) -> _Shown:
+    steps = [step for each in run.record.methods for step in each.history]
+    return {
+        "picture": _drawn(plots.curves(run.record)),
+        "validation": any(key.startswith("val_") for step in steps for key in step),
+    }
+
+
+def _costs(run: _Run) -> _Shown:
+    record = run.record
+    took = sum(each.seconds for each in run.stages) or record.seconds
+    began = f"{human_seconds(took)} on {record.device}" if took else f"On {record.device}"
+    stages = [["stage", "time", "messages", "crossed", "what came out"]]
+    stages += [[each.words, *_cost(each), each.note] for each in run.stages]
+    methods = [["method", "training", "messages", "crossed"]]
+    methods += [[each.title, *_cost(each)] for each in run.summaries]
+    return {
+        "words": f"{began}; {run.messages} with {run.crossed} crossed in all.",
+        "picture": _drawn(plots.stages(run.stages)),
+        "stages": stages if run.stages else None,
+        "methods": methods,
+    }
+
+
+def _cost(of: Stage | Summary) -> list[str]:
+    return [human_seconds(of.seconds), f"{of.crossings:,}", human_bytes(of.bytes)]
+
+
+def _ledger(run: _Run) -> _Shown:
+    roles = [party.name for party in run.found.parties] if run.found else []
+    refused = [flow for flow in run.flows if flow.refused]
+    return {
+        "verdict": words.verdict(run.entries),
+        "clear": run.clear,
+        "seen": words.what_was_seen(run.entries, roles),
+        "flows": run.flows,
+        "refusals": [f"{words.name_of(flow.sender)} refused: {flow.words}." for flow in refused],
+        "exposures": words.EXPOSURES,
+    }
+
+
+def _audit(run: _Run) -> _Shown:
+    return {"audits": run.audits} if run.audits else None
+
+
+def _settings(run: _Run) -> _Shown:
+    return {"settings": list(_flat(run.record.settings))}
 
 
 def _flat(settings: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
@@ -363,3 +420,29 @@ def _flat(settings: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, 
         elif value is not None and value != []:
             text = ", ".join(map(str, value)) if isinstance(value, list) else str(value)
             yield name, text
+
+
+def _drawn(svg: str | None) -> Markup | None:
+    from markupsafe import Markup
+
+    return Markup(svg) if svg else None
+
+
+SECTIONS: dict[str, tuple[str, Callable[[_Run], _Shown]]] = {
+    "summary": ("", _summary),
+    "overview": ("What is torn", _overview),
+    "advice": ("What would mend it", _advice),
+    "mended": ("What was mended", _mended),
+    "corrected": ("Labels", _corrected),
+    "choice": ("Why this method", _choice),
+    "comparison": ("Comparison", _comparison),
+    "annotators": ("Who labels how well", _annotators),
+    "uncertainty": ("How sure", _uncertainty),
+    "rounds": ("Round by round", _rounds),
+    "curves": ("Training", _curves),
+    "costs": ("What it took", _costs),
+    "ledger": ("Who saw what", _ledger),
+    "audit": ("What could be inferred", _audit),
+    "settings": ("Settings", _settings),
+}
+"""In their order: what a section is called in the head of the page, and what makes it."""

@@ -1,4 +1,7 @@
-"""What a run leaves behind for people: one JSON-able record, from which the report is drawn."""
+"""What a run leaves behind for people: one JSON-able record, and its stages with time and traffic.
+
+From these and the ledger the report is drawn.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ import math
 import platform
 import statistics
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from importlib import metadata
 from pathlib import Path
@@ -17,12 +20,32 @@ from fedmend._json import plain, reading, typed, write_json
 from fedmend._version import __version__
 from fedmend.errors import DataError
 
-__all__ = ["MethodRun", "RunRecord", "Summary", "better_is_higher", "versions"]
+__all__ = [
+    "MethodRun",
+    "RunRecord",
+    "Stage",
+    "Summary",
+    "better_is_higher",
+    "read_stages",
+    "stages_of",
+    "versions",
+]
 
 FORMAT = 1
 FEW_TESTED = 50
 MANY_TESTED = 2_000
 RECORD_FILE = "metrics.json"
+MANIFEST_FILE = "manifest.json"
+STAGE_WORDS = {
+    "align": "Finding the rows that are known to all",
+    "diagnose": "Looking at what is torn",
+    "complete": "Completing rows",
+    "correct": "Correcting labels",
+    "choose": "Choosing a method",
+    "train": "Training",
+    "evaluate": "Scoring on test rows",
+    "report": "Writing this report",
+}
 # Metrics of which less is better; of all others more is.
 _LESS_IS_BETTER = ("loss", "error", "rmse", "mae", "mse", "brier", "ece", "nll")
 
@@ -109,7 +132,14 @@ class RunRecord:
 
     def cautions(self) -> list[str]:
         """What to keep in mind when comparing: metrics that are not there, rows that are few."""
-        found = self._untold()
+        found = []
+        if not all(_is_number(run.scores["auc"]) for run in self.methods if "auc" in run.scores):
+            rest = "" if self.metric == "auc" else f", so that {self.metric} decides"
+            found.append(
+                f"There is no AUC: not every class is among {self.evaluated_on}{rest}. Mend: more "
+                "test rows (evaluate.test_share, or a test table for each party), or leave the "
+                "labels of a rare class empty"
+            )
         if self.tested is not None and self.tested < FEW_TESTED and len(self.titles()) > 1:
             apart = ""
             if any("accuracy" in run.scores for run in self.methods):
@@ -122,37 +152,19 @@ class RunRecord:
         return found
 
     def sureness(self) -> str:
-        """How far the best method's accuracy is known from so many rows; empty where they are many.
-
-        Wilson's interval, which holds for few rows and shares near one.
-        """
+        """How far the best method's accuracy is known from so many rows; empty where many are."""
         best = self.best()
         if not self.tested or self.tested > MANY_TESTED or best is None:
             return ""
-        right, rows, z = best.mean.get("accuracy"), self.tested, 1.96
+        right, rows = best.mean.get("accuracy"), self.tested
         if right is None:
             return ""
-        middle = (right + z * z / (2 * rows)) / (1 + z * z / rows)
-        away = (
-            z * math.sqrt(right * (1 - right) / rows + (z / (2 * rows)) ** 2) / (1 + z * z / rows)
-        )
+        low, high = _wilson(right, rows)
         return (
             f"On {rows:,} rows the accuracy of {best.title}, {right:.3f}, stands for one between "
-            f"{middle - away:.2f} and {middle + away:.2f} (95 %). All methods are compared on the "
+            f"{low:.2f} and {high:.2f} (95 %). All methods are compared on the "
             "same rows, so that their order is somewhat surer than that."
         )
-
-    def _untold(self) -> list[str]:
-        """Why a method has no AUC, where one has none."""
-        told = [run.scores.get("auc") for run in self.methods if "auc" in run.scores]
-        if all(map(_is_number, told)):
-            return []
-        rest = "" if self.metric == "auc" else f", so that {self.metric} decides"
-        return [
-            f"There is no AUC: not every class is among {self.evaluated_on}{rest}. Mend: more test "
-            "rows (evaluate.test_share, or a test table for each party), or leave the labels of a "
-            "rare class empty"
-        ]
 
     def metric_names(self) -> list[str]:
         """Every metric that occurs, the main one first."""
@@ -161,9 +173,7 @@ class RunRecord:
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON form."""
-        result = plain(asdict(self))
-        assert isinstance(result, dict)
-        return result
+        return dict(plain(asdict(self)))
 
     @classmethod
     def from_dict(cls, stored: Mapping[str, Any]) -> RunRecord:
@@ -213,8 +223,17 @@ def versions() -> dict[str, str]:
 
 
 def _is_number(value: float | None) -> TypeGuard[float]:
-    """A score that was told: a record in memory has NaN where its file has nothing."""
+    """A score that there is: a record in memory has NaN where its file has nothing."""
     return value is not None and math.isfinite(value)
+
+
+def _wilson(share: float, rows: int, z: float = 1.96) -> tuple[float, float]:
+    """Wilson's interval, which holds for few rows and shares near one (a mean over seeds, so that
+    scipy's, which takes a count, does not do)."""
+    whole = 1 + z * z / rows
+    middle = (share + z * z / (2 * rows)) / whole
+    away = z * math.sqrt(share * (1 - share) / rows + (z / (2 * rows)) ** 2) / whole
+    return middle - away, middle + away
 
 
 def _summary(runs: list[MethodRun]) -> Summary:
@@ -228,12 +247,69 @@ def _summary(runs: list[MethodRun]) -> Summary:
         about=runs[0].about,
         seeds=len(runs),
         mean={name: statistics.fmean(found) for name, found in values.items()},
-        sd={
-            name: statistics.stdev(found) if len(found) > 1 else 0.0
-            for name, found in values.items()
-        },
+        sd={name: statistics.stdev(each) if each[1:] else 0.0 for name, each in values.items()},
         values=values,
         seconds=statistics.fmean(run.seconds for run in runs),
         crossings=round(statistics.fmean(run.crossings for run in runs)),
         bytes=round(statistics.fmean(run.bytes for run in runs)),
     )
+
+
+# ---------------------------------------------------------------- stages
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One kind of stage, all its units together (a training is a unit for each method and seed)."""
+
+    name: str
+    units: int
+    seconds: float
+    crossings: int
+    bytes: int
+    reused: int
+    says: str
+
+    @property
+    def words(self) -> str:
+        words = STAGE_WORDS.get(self.name, self.name)
+        return f"{words}, {self.units} times" if self.units > 1 else words
+
+    @property
+    def note(self) -> str:
+        """What came out, and whether it was taken over from before."""
+        if self.units > 1:
+            return f"{self.reused} taken over from before" if self.reused else ""
+        return f"{self.says} (taken over from before)" if self.reused else self.says
+
+
+def read_stages(folder: Path) -> list[Stage]:
+    """The stages of a run folder, in their order; none where there is no manifest.
+
+    It is read as plain JSON: whatever a later version adds to it, the page still shows.
+    """
+    try:
+        stored = json.loads((folder / MANIFEST_FILE).read_text(encoding="utf-8"))
+        return stages_of(stored["stages"])
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        return []
+
+
+def stages_of(entries: Sequence[Mapping[str, Any]]) -> list[Stage]:
+    """Entries of a manifest, those of one stage added up."""
+    grouped: dict[str, list[Mapping[str, Any]]] = {}
+    for entry in entries:
+        grouped.setdefault(str(entry["stage"]), []).append(entry)
+    return [
+        Stage(
+            name,
+            len(group),
+            sum(float(each.get("seconds", 0.0)) for each in group),
+            sum(int(each.get("crossings", 0)) for each in group),
+            sum(int(each.get("bytes", 0)) for each in group),
+            sum(bool(each.get("reused")) for each in group),
+            # What is torn has a section of its own.
+            "" if name == "diagnose" else str(group[-1].get("says", "")),
+        )
+        for name, group in grouped.items()
+    ]

@@ -3,20 +3,14 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from fedmend.federation.kinds import KINDS
 from fedmend.federation.ledger import COORDINATOR, ERROR, REFUSED, Entry
-from fedmend.report.amounts import human_bytes
+from fedmend.report.amounts import counted, human_bytes
 
-__all__ = [
-    "Flow",
-    "Saw",
-    "flows",
-    "verdict",
-    "what_was_seen",
-]
+__all__ = ["Flow", "Saw", "flows", "verdict", "what_was_seen"]
 
 EXPOSURES: dict[str, str] = {
     "nothing": "says nothing about a person: sizes, settings, or values the receiver cannot read",
@@ -57,15 +51,21 @@ class Flow:
     @property
     def words(self) -> str:
         """For instance ``420 batches of embeddings (5.2 MB)``."""
-        if self.error:
-            return _errors(self.crossings, self.bytes)
-        noun = _noun(self.kind, self.crossings)
         if self.refused:
-            return f"{self.crossings:,} {noun} asked for and refused"
-        text = f"{self.crossings:,} {noun} ({human_bytes(self.bytes)})"
-        if self.sealed_for and self.sealed_for != self.receiver:
+            return f"{self.counted(self.crossings)} asked for and refused"
+        text = f"{self.counted(self.crossings)} ({human_bytes(self.bytes)})"
+        if self.passed_on:
             text += f", sealed for {self.sealed_for}: passed on unread"
         return text
+
+    def counted(self, crossings: int) -> str:
+        """So many values of this kind: ``420 batches of embeddings``."""
+        if self.error:
+            return counted(crossings, "error message")
+        if self.kind not in KINDS:  # of a ledger of another version
+            return f"{counted(crossings, 'value')} of kind {self.kind!r}"
+        kind = KINDS[self.kind]
+        return f"{crossings:,} {kind.one if crossings == 1 else kind.many}"
 
 
 @dataclass
@@ -90,8 +90,8 @@ class Saw:
         if not self.crossings:
             return f"{role} received nothing."
         verb = "saw" if self.role == COORDINATOR else "received"
-        noun = "message" if self.crossings == 1 else "messages"
-        return f"{role} {verb} {self.crossings:,} {noun}, {human_bytes(self.bytes)} in all."
+        count = counted(self.crossings, "message")
+        return f"{role} {verb} {count}, {human_bytes(self.bytes)} in all."
 
     def graded(self) -> list[tuple[str, str]]:
         """What came, by what it can tell: (exposure, words), the most telling first.
@@ -107,15 +107,11 @@ class Saw:
                 whom = "" if flow.exposure == "nothing" or len(senders) == 1 else sender
                 kind = "" if flow.passed_on else ERROR if flow.error else flow.kind
                 found.setdefault(flow.exposure, {}).setdefault((kind, whom), []).append(flow)
-        return [
-            (
-                exposure,
-                _joined([_together(whom, flows) for (_, whom), flows in found[exposure].items()])
-                + ".",
-            )
-            for exposure in reversed(EXPOSURES)
-            if exposure in found
-        ]
+        words = {
+            exposure: _joined([_together(whom, group) for (_, whom), group in kinds.items()])
+            for exposure, kinds in found.items()
+        }
+        return [(each, f"{words[each]}.") for each in reversed(EXPOSURES) if each in words]
 
     def sentences(self) -> list[str]:
         """One sentence for each sender."""
@@ -130,22 +126,8 @@ def _together(sender: str, group: Sequence[Flow]) -> str:
     crossings, size = sum(each.crossings for each in group), sum(each.bytes for each in group)
     whom = f" from {name_of(sender, start=False)}" if sender else ""
     if group[0].passed_on:
-        noun = "sealed value" if crossings == 1 else "sealed values"
-        return f"{crossings:,} {noun}{whom} passed on unread ({human_bytes(size)})"
-    if group[0].error:
-        return _errors(crossings, size, whom)
-    return f"{crossings:,} {_noun(group[0].kind, crossings)}{whom} ({human_bytes(size)})"
-
-
-def _noun(kind: str, count: int) -> str:
-    if kind not in KINDS:  # of a ledger of another version
-        return f"value{'s' * (count != 1)} of kind {kind!r}"
-    return KINDS[kind].one if count == 1 else KINDS[kind].many
-
-
-def _errors(crossings: int, size: int, whom: str = "") -> str:
-    noun = "error message" if crossings == 1 else "error messages"
-    return f"{crossings:,} {noun}{whom} ({human_bytes(size)})"
+        return f"{counted(crossings, 'sealed value')}{whom} passed on unread ({human_bytes(size)})"
+    return f"{group[0].counted(crossings)}{whom} ({human_bytes(size)})"
 
 
 def name_of(role: str, *, start: bool = True) -> str:
@@ -189,21 +171,18 @@ def what_was_seen(
 ) -> list[Saw]:
     """For each role, what it received; the coordinator first, silent roles included."""
     grouped = flows(entries)
-    seen = {flow.receiver for flow in grouped} | {flow.sender for flow in grouped} | set(roles)
-    order = [COORDINATOR, *sorted(seen - {COORDINATOR}, key=_rank(roles))]
-    kind_order = {kind: number for number, kind in enumerate(KINDS)}
-    result = []
-    for role in order:
-        if party is not None and role != party:
-            continue
-        saw = Saw(role)
-        for sender in [COORDINATOR, *(name for name in order if name != COORDINATOR)]:
-            group = [flow for flow in grouped if (flow.sender, flow.receiver) == (sender, role)]
+    given = {role: at for at, role in enumerate([COORDINATOR, *roles])}
+    seen = {role for flow in grouped for role in (flow.sender, flow.receiver)} | set(given)
+    order = sorted(seen, key=lambda role: (given.get(role, len(given)), role))
+    kinds = list(KINDS)
+    grouped.sort(key=lambda flow: kinds.index(flow.kind) if flow.kind in KINDS else len(kinds))
+    found = [Saw(role) for role in order if party is None or role == party]
+    for saw in found:
+        for sender in order:
+            group = [flow for flow in grouped if (flow.sender, flow.receiver) == (sender, saw.role)]
             if group:
-                group.sort(key=lambda flow: kind_order.get(flow.kind, len(kind_order)))
                 saw.lines.append((sender, group))
-        result.append(saw)
-    return result
+    return found
 
 
 def verdict(entries: Iterable[Entry]) -> str:
@@ -223,8 +202,3 @@ def _joined(parts: Sequence[str]) -> str:
     if len(parts) < 2:
         return "".join(parts)
     return "; ".join(parts[:-1]) + f"; and {parts[-1]}"
-
-
-def _rank(roles: Sequence[str]) -> Callable[[str], tuple[int, str]]:
-    given = {role: number for number, role in enumerate(roles)}
-    return lambda role: (given.get(role, len(given)), role)

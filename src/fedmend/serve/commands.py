@@ -8,10 +8,16 @@ from pathlib import Path
 import typer
 
 from fedmend.errors import ConfigError
-from fedmend.serve.alone import predict_alone
-from fedmend.serve.asking import Predicted
-from fedmend.serve.models import MODEL_FOLDER, RUNS_FOLDER, chosen, part_in_kit
-from fedmend.serve.running import check_out, party_settings, predict_run, run_config
+from fedmend.serve.models import MODEL_FOLDER, RUNS_FOLDER, chosen, part_in_kit, run_name
+from fedmend.serve.predicting import Predicted
+from fedmend.serve.running import (
+    check_out,
+    party_settings,
+    predict_alone,
+    predict_over_machines,
+    predict_run,
+    run_config,
+)
 
 __all__ = ["adopt", "party_predict", "predict_command"]
 
@@ -28,8 +34,6 @@ def predict_command(
 ) -> None:
     """``fedmend predict RUN``."""
     if kits is not None:
-        from fedmend.serve.machines import predict_over_machines
-
         if rows or parts or alone is not None:
             raise ConfigError(
                 "over machines the rows and parts are at the parties. Mend: leave out --with, "
@@ -82,7 +86,6 @@ def adopt(kit: Path, model: Path, run: str | None) -> None:
 
     from fedmend.deploy.party_file import load_party
     from fedmend.methods.horizontal.worker import MODEL as COMMON_MODEL
-    from fedmend.serve.models import run_name
     from fedmend.split.parts import FILE
 
     party = load_party(kit)
@@ -110,11 +113,10 @@ def adopt(kit: Path, model: Path, run: str | None) -> None:
 
 def _tell(found: list[Predicted]) -> None:
     for done in found:
-        rows = done.shared + done.alone
         where = done.path or f"{done.party} ({done.kept})"
-        if rows:
-            known = f", {done.shared:,} of them known to the others too"
-            typer.echo(f"{where}: {rows:,} rows by {done.method}{known if done.shared else ''}")
+        if done.rows:
+            known = f", {done.shared:,} of them known to the others too" if done.shared else ""
+            typer.echo(f"{where}: {done.rows:,} rows by {done.method}{known}")
         if done.skipped:
             typer.echo(
                 f"{done.party}: {done.skipped:,} rows not predicted, since {done.method} uses "

@@ -5,34 +5,56 @@ from __future__ import annotations
 import signal
 import threading
 from collections.abc import Callable
-from email.message import Message
+from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Self
+from typing import Any, Self
 
 from fedmend.errors import ConfigError
 
-__all__ = ["LOOPBACK", "LoopbackHandler", "LoopbackServer", "is_from_here", "serve_until_told"]
+__all__ = ["LOOPBACK", "LoopbackHandler", "LoopbackServer", "serve_until_told"]
 
 LOOPBACK = "127.0.0.1"
 
 
 class LoopbackHandler(BaseHTTPRequestHandler):
-    """Answers, pages of errors too, under a policy of what a browser may do with them."""
+    """Answers, pages of errors too, under a policy of what a browser may do with them.
+
+    app: the `LoopbackServer` that is asked, with whatever its kind can answer.
+    """
 
     policy = "default-src 'none'; base-uri 'none'; form-action 'none'"
+    app: Any
 
     def end_headers(self) -> None:
         self.send_header("Content-Security-Policy", f"{self.policy}; frame-ancestors 'none'")
         self.send_header("X-Content-Type-Options", "nosniff")
         super().end_headers()
 
+    def send(self, text: str, kind: str, status: HTTPStatus = HTTPStatus.OK) -> None:
+        data = text.encode()
+        self.send_response(status)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(data)))
+        self.send_header("Cache-Control", "no-store")
+        self.end_headers()
+        self.wfile.write(data)
+
+    def is_from_here(self) -> bool:
+        """A page elsewhere could point a name of its own at this machine and read along."""
+        host = (self.headers.get("Host") or "").partition(":")[0]  # without a port where that is 80
+        return host in (LOOPBACK, "localhost")
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Silent."""
+
 
 class LoopbackServer:
     """A server on loopback; use it as a context, and `serve` until it is stopped."""
 
     def __init__(self, port: int, handler: type[LoopbackHandler]) -> None:
+        mine = type(handler.__name__, (handler,), {"app": self})
         try:
-            self._server = ThreadingHTTPServer((LOOPBACK, port), handler)
+            self._server = ThreadingHTTPServer((LOOPBACK, port), mine)
         except (OSError, OverflowError) as error:
             raise ConfigError(
                 f"port {port} cannot be used: {getattr(error, 'strerror', None) or error}. "
@@ -52,20 +74,11 @@ class LoopbackServer:
         """End `serve` in another thread."""
         self._server.shutdown()
 
-    def close(self) -> None:
-        self._server.server_close()
-
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *exc: object) -> None:
-        self.close()
-
-
-def is_from_here(headers: Message) -> bool:
-    """A page elsewhere could point a name of its own at this machine and read along."""
-    host = (headers.get("Host") or "").partition(":")[0]  # without a port where that is 80
-    return host in (LOOPBACK, "localhost")
+        self._server.server_close()
 
 
 def serve_until_told(server: LoopbackServer, tell: Callable[[], None]) -> None:

@@ -36,7 +36,7 @@ __all__ = [
     "load_model",
     "name_of_class",
     "part_in_kit",
-    "read_told",
+    "read_manifest",
     "run_name",
     "schema_of",
 ]
@@ -71,12 +71,8 @@ class KeptModel:
         names = [*self.manifest["parties"], self.label_party]
         return [name for name in dict.fromkeys(names) if name is not None]
 
-    def encoder(self, party: str) -> Encoder | None:
-        """How a party's columns become numbers; None where its part is not here."""
-        return encoder_of(self.folder / party)
-
     def schema(self, party: str) -> Schema | None:
-        """The columns that the model expects of a party."""
+        """The columns that the model expects of a party; None where its part is not here."""
         return schema_of(self.folder / party)
 
 
@@ -116,20 +112,21 @@ def chosen(run: Path, method: str | None) -> KeptModel:
     else:
         best = record.best(among=kept)
         title = kept[0] if best is None else best.title
-    return KeptModel(names[title], title, folders[title], read_told(folders[title]), run_name(run))
+    folder = folders[title]
+    return KeptModel(names[title], title, folder, read_manifest(folder), run_name(run))
 
 
-def read_told(folder: Path) -> dict[str, Any]:
+def read_manifest(folder: Path) -> dict[str, Any]:
     """What the ``model.json`` of a saved model says."""
     path = folder / MANIFEST
-    told = read_json(path, "a saved model")
+    stored = read_json(path, "a saved model")
     with reading(path, DAMAGED):
-        parties = [*told["parties"], told.get("label_party")]
+        parties = [*stored["parties"], stored.get("label_party")]
         if not all(isinstance(each, str | None) for each in parties):
             raise TypeError("parties must be names")
-        if not isinstance(told["method"], str):
+        if not isinstance(stored["method"], str):
             raise TypeError("method must be a name")
-        return dict(told)
+        return dict(stored)
 
 
 def load_model(name: str, folder: Path, fed: Federation) -> Any:
@@ -149,12 +146,13 @@ def run_name(run: Path) -> str:
 
 def name_of_class(class_name: str) -> str:
     """The method whose estimator this is."""
-    for name, record in METHODS.items():
-        if record.class_name == class_name:
-            return name
-    raise ConfigError(
-        f"no method of this fedmend is called {class_name!r}. Mend: the version that made the model"
-    )
+    found = [name for name, record in METHODS.items() if record.class_name == class_name]
+    if not found:
+        raise ConfigError(
+            f"no method of this fedmend is called {class_name!r}. Mend: the version that made the "
+            "model"
+        )
+    return found[0]
 
 
 @contextmanager

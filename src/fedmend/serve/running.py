@@ -1,38 +1,66 @@
-"""``fedmend predict``: a finished run's model on new rows, whoever knows them.
+"""A finished run's model on new rows, whoever knows them; in one of three ways.
 
-Every party writes the predictions of its own rows; no id leaves it. Here all parties are in this
-process; `fedmend.serve.machines` asks them on machines of their own, and `alone` is one party
-without the others.
+`predict_run`: all parties in this process (``fedmend predict``). `predict_alone`: one party
+without anybody else, from what it keeps of a model. `predict_over_machines`: every party on its own
+machine, with its own rows and part of the model. Every party writes the predictions of its own
+rows; no id leaves it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fedmend.data.table import Table
 from fedmend.errors import ConfigError, DataError
-from fedmend.federation import Federation, Party
+from fedmend.federation import Federation, Party, Policy
+from fedmend.federation.policy import MACHINES_PREDICTIONS
 from fedmend.flow.new_rows import read_rows
-from fedmend.serve.asking import Predicted, ask_horizontal, ask_split, groups_of
-from fedmend.serve.models import KeptModel, assembled, chosen, load_model
-from fedmend.serve.worker import PREDICTIONS_FILE, PredictionWorker
-from fedmend.split.parts import FILE
+from fedmend.methods.registry import HORIZONTAL, METHODS
+from fedmend.secure.heads import exchange_heads
+from fedmend.serve.models import (
+    RUNS_FOLDER,
+    KeptModel,
+    assembled,
+    chosen,
+    encoder_of,
+    load_model,
+    name_of_class,
+    read_manifest,
+    schema_of,
+)
+from fedmend.serve.predicting import (
+    PREDICTIONS_FILE,
+    Group,
+    Predicted,
+    PredictionWorker,
+    ask_horizontal,
+    ask_split,
+    groups_of,
+)
+from fedmend.split.parts import FILE, MANIFEST
 
 if TYPE_CHECKING:
-    from fedmend.data.table import Table
-    from fedmend.flow.config import Config
+    from fedmend.flow.config import Config, PartySettings
 
 __all__ = [
     "check_out",
     "party_settings",
+    "predict_alone",
+    "predict_over_machines",
     "predict_run",
     "predict_tables",
     "require_parts",
     "run_config",
 ]
+
+NEW = "new"
+
+
+# ---------------------------------------------------------------- all in this process
 
 
 def predict_run(
@@ -56,13 +84,9 @@ def predict_run(
             name: read_rows(path, known[name], model.schema(name)) for name, path in tables.items()
         }
         with predict_tables(model, given, config) as (done, crew):
-            for each in done:
-                if each.shared or each.alone:
-                    crew[each.party].write(str(out))
+            _write(done, crew, out)
     return [
-        replace(each, path=out / each.party / PREDICTIONS_FILE)
-        if each.shared or each.alone
-        else each
+        replace(each, path=out / each.party / PREDICTIONS_FILE) if each.rows else each
         for each in done
     ]
 
@@ -71,25 +95,150 @@ def predict_run(
 def predict_tables(
     model: KeptModel, given: Mapping[str, Table], config: Config
 ) -> Iterator[tuple[list[Predicted], Any]]:
-    """Predict tables in this process; the crew has the answers, party by party."""
+    """Predict tables in this process; the workers have the answers, party by party."""
     policies = {party.name: party.policy.build() for party in config.party}
     # The rows were given here: what a model says of them is for who gave them.
     mine = {name: replace(each, foreign_predictions=1) for name, each in policies.items()}
     parties = [Party(name, table, policy=mine[name]) for name, table in given.items()]
     if not model.horizontal:
-        parties += [Party(name, table) for name, table in _absent(model, given)]
+        # Parties that were given no rows: their part is here, over an empty table.
+        absent = [name for name in model.parties if name not in given]
+        parties += [Party(name, _empty_table(model.folder / name)) for name in absent]
     fed = Federation(*parties, seed=config.run.all_seeds[0], device=config.run.device)
-    with ExitStack() as stack:
-        stack.enter_context(fed)
+    with fed:
         loaded = load_model(model.name, model.folder, fed)
-        crew = stack.enter_context(fed.workers(PredictionWorker))
-        if model.horizontal:
-            done = ask_horizontal(loaded, fed, crew, model.title)
+        with fed.workers(PredictionWorker) as crew:
+            yield _asked(model, loaded, fed, crew, list(given), config), crew
+
+
+def _asked(
+    model: KeptModel,
+    loaded: Any,
+    fed: Federation,
+    crew: Any,
+    present: list[str],
+    config: Config,
+    **align_with: Any,
+) -> list[Predicted]:
+    """The model's answers on the rows of those present, kept by their workers."""
+    if model.horizontal:
+        return ask_horizontal(loaded, fed.only(*present), crew, model.title)
+    settings = config.align.model_dump(exclude_none=True) | {"minimum": 1} | align_with
+    groups = groups_of(fed, crew, present, settings)
+    return ask_split(loaded, fed, crew, groups, model.title)
+
+
+def _write(done: list[Predicted], crew: Any, out: Path) -> None:
+    for each in done:
+        if each.rows:
+            crew[each.party].write(str(out))
+
+
+def _empty_table(folder: Path) -> Table:
+    encoder = encoder_of(folder)
+    # Without an encoder a party labels, and the model uses no column of its.
+    return Table([], {}) if encoder is None else encoder.empty_table()
+
+
+# ---------------------------------------------------------------- one party by itself
+
+
+def predict_alone(
+    folder: Path, party: PartySettings, rows: Path, out: Path, *, device: str = "cpu"
+) -> Predicted:
+    """Predict a file of the party's rows with its part of a model, kept in `folder`.
+
+    Nothing else is read: no other party's part, and nothing of the coordinator's. A label party has
+    all it needs. Any other party needs a copy of what decides, which it is given at the end of a
+    run (``[predict] alone`` in federation.toml) where the label party's policy lets "weights" out.
+    The embeddings of absent parties are imputed, or handled as the method has learnt it.
+    """
+    if not (folder / MANIFEST).is_file():
+        raise DataError(
+            f"{folder} holds no model that can decide alone",
+            party=party.name,
+            mend=f'[predict] alone = ["{party.name}"] in federation.toml before the run, and a '
+            "label party whose policy lets 'weights' out",
+        )
+    name = name_of_class(read_manifest(folder)["method"])
+    table = read_rows(rows, party, schema_of(folder))
+    home = folder.resolve().parent
+    # The party asks itself, with a top that it was once sent.
+    own = Policy(foreign_predictions=MACHINES_PREDICTIONS)
+    fed = Federation(Party(party.name, table, home=home, policy=own), device=device)
+    title = METHODS[name].class_name
+    with fed, fed.workers(PredictionWorker) as crew:
+        model = load_model(name, folder.resolve(), fed)
+        if name in HORIZONTAL:
+            (done,) = ask_horizontal(model, fed, crew, title)
         else:
-            settings = config.align.model_dump(exclude_none=True) | {"minimum": 1}
-            groups = groups_of(fed, crew, list(given), settings)
-            done = ask_split(loaded, fed, crew, groups, model.title)
-        yield done, crew
+            group = Group((party.name,), crew[party.name].claim(party.name))
+            (done,) = ask_split(model, fed, crew, [group], title)
+        # The part lies at the party's home; predictions go where it was asked to put them.
+        fed.engine.sites[party.name].home = None  # type: ignore[attr-defined]
+        crew[party.name].write(str(out))
+    return replace(done, path=out / party.name / PREDICTIONS_FILE)
+
+
+# ---------------------------------------------------------------- every party on its machine
+
+
+def predict_over_machines(
+    run: Path,
+    kits: Path,
+    out: Path,
+    *,
+    method: str | None = None,
+    waiting: Callable[[list[str]], None] | None = None,
+) -> list[Predicted]:
+    """Ask the parties of `run`, by their kits, for predictions of the rows they call new.
+
+    A party names its new rows in its ``party.toml`` (``new = "rows.csv"``). The model is the one of
+    a run over machines, or of a run in one process whose parts the parties have taken into their
+    kits (``fedmend party adopt``). waiting: told which parties are not there yet.
+    """
+    from fedmend.deploy.flare_run import server_up
+    from fedmend.deploy.provision import Kits
+
+    config, model = run_config(run), chosen(run, method)
+    found = Kits(kits)
+    if not found.server.is_dir():
+        raise ConfigError(f"there are no kits in {kits}. Mend: --kits the folder of all kits")
+    everybody = [party.name for party in config.party]
+    with server_up(found):
+        fed = Federation.over_flare(
+            kits,
+            parties=everybody if model.horizontal else model.parties,
+            run=model.run,
+            resume=True,  # nothing is begun anew: the model's parts lie under this name
+            title=f"{config.title}: predict new rows",
+            methods=(model.name, "predict"),
+            seed=config.run.all_seeds[0],
+            test_share=config.evaluate.test_share,
+            wait_seconds=config.flare.wait_seconds,
+            call_timeout=config.flare.call_timeout,
+            stall_seconds=config.flare.stall_seconds,
+            waiting=waiting,
+        )
+        with fed:
+            loaded = load_model(model.name, model.folder, fed)
+            new = fed.on(NEW)
+            with new.workers(PredictionWorker) as crew:
+                present = [party for party, rows in crew.rows().items() if rows]
+                if not present:
+                    raise DataError(
+                        "no party has new rows",
+                        mend='new = "rows.csv" in the party.toml of at least one',
+                    )
+                # Of no row is the order to be repeated.
+                done = _asked(model, loaded, new, crew, present, config, order="secret")
+                _write(done, crew, out)
+            exchange_heads(fed)
+    kept = f"in its own kit, {RUNS_FOLDER}/{model.run}/{out.name}/{PREDICTIONS_FILE}"
+    return [replace(each, kept=kept) for each in done]
+
+
+# ---------------------------------------------------------------- what a run says, and checks
 
 
 def run_config(run: Path) -> Config:
@@ -143,17 +292,3 @@ def require_parts(model: KeptModel) -> None:
             mend="fedmend predict --engine flare, or --part with its kit; at the party itself "
             "fedmend party predict",
         )
-
-
-def _absent(model: KeptModel, given: Mapping[str, Any]) -> Iterator[tuple[str, Table]]:
-    """Parties of the model that were given no rows: their part is here, over an empty table."""
-    from fedmend.data.table import Table
-
-    for name in model.parties:
-        if name in given:
-            continue
-        encoder = model.encoder(name)
-        if encoder is not None:
-            yield name, encoder.empty_table()
-        else:
-            yield name, Table([], {})  # it labels, and the model uses no column of its

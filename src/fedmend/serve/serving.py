@@ -21,22 +21,17 @@ from typing import Any
 from fedmend._json import plain
 from fedmend.errors import DataError, FedmendError, FedmendWarning
 from fedmend.flow.new_rows import rows_of_records
-from fedmend.serve.loopback import (
-    LoopbackHandler,
-    LoopbackServer,
-    is_from_here,
-    serve_until_told,
-)
+from fedmend.serve.loopback import LoopbackHandler, LoopbackServer, serve_until_told
 from fedmend.serve.models import chosen
 from fedmend.serve.running import party_settings, predict_tables, require_parts, run_config
 
-__all__ = ["MOST_BYTES", "MOST_ROWS", "PredictServer", "serve_run"]
+__all__ = ["PredictServer", "serve_run"]
 
 logger = logging.getLogger(__name__)
 
-MOST_BYTES = 4_000_000
-MOST_ROWS = 10_000
-SECONDS = 30.0
+MAX_REQUEST_BYTES = 4_000_000
+MAX_REQUEST_ROWS = 10_000
+REQUEST_SECONDS = 30.0
 
 
 class PredictServer(LoopbackServer):
@@ -48,9 +43,7 @@ class PredictServer(LoopbackServer):
         require_parts(self.model)
         # torch keeps its threads per caller, and a model is small: one question at a time.
         self._lock = threading.Lock()
-        super().__init__(port, _handler(self))
-
-    # ------------------------------------------------------------------ answers
+        super().__init__(port, _Handler)
 
     def about(self) -> dict[str, Any]:
         """What the model expects, by party."""
@@ -64,8 +57,8 @@ class PredictServer(LoopbackServer):
             "method": self.model.title,
             "label_party": self.model.label_party,
             "parties": expected,
-            "most_rows": MOST_ROWS,
-            "most_bytes": MOST_BYTES,
+            "most_rows": MAX_REQUEST_ROWS,
+            "most_bytes": MAX_REQUEST_BYTES,
         }
 
     def predict(self, asked: Any) -> dict[str, Any]:
@@ -82,7 +75,7 @@ class PredictServer(LoopbackServer):
                 answers = {
                     each.party: _by_row(crew[each.party].answers(), given[each.party].ids)
                     for each in done
-                    if each.shared or each.alone
+                    if each.rows
                 }
         notes = [str(each.message) for each in noted if issubclass(each.category, FedmendWarning)]
         return {"method": self.model.title, "predictions": answers, "notes": notes}
@@ -90,9 +83,10 @@ class PredictServer(LoopbackServer):
 
 def _by_row(columns: dict[str, list[Any]], ids: Any) -> list[dict[str, Any]]:
     rows = columns.pop("row")
+    cells = zip(*columns.values(), strict=True)
     return [
-        {"id": ids[row], **{name: values[at] for name, values in columns.items()}}
-        for at, row in enumerate(rows)
+        {"id": ids[row], **dict(zip(columns, line, strict=True))}
+        for row, line in zip(rows, cells, strict=True)
     ]
 
 
@@ -107,22 +101,22 @@ def _records(asked: Any) -> dict[str, list[Mapping[str, Any]]]:
             raise DataError(
                 "rows are a list of objects", party=str(party), mend='[{"customer": 7, …}]'
             )
-        if len(rows) > MOST_ROWS:
+        if len(rows) > MAX_REQUEST_ROWS:
             raise DataError(
                 f"{len(rows):,} rows in one request",
                 party=str(party),
-                mend=f"at most {MOST_ROWS:,}; fedmend predict takes files of any size",
+                mend=f"at most {MAX_REQUEST_ROWS:,}; fedmend predict takes files of any size",
             )
-        for row in rows:
-            for column, value in row.items():
-                if not _is_cell(value):
-                    raise DataError(
-                        "a cell is a number of 64 bits, a text, true, false or null",
-                        party=str(party),
-                        column=str(column),
-                        value=value,
-                        mend="one value for each column",
-                    )
+        cells = (cell for row in rows for cell in row.items())
+        wrong = next((cell for cell in cells if not _is_cell(cell[1])), None)
+        if wrong is not None:
+            raise DataError(
+                "a cell is a number of 64 bits, a text, true, false or null",
+                party=str(party),
+                column=str(wrong[0]),
+                value=wrong[1],
+                mend="one value for each column",
+            )
     return asked
 
 
@@ -148,64 +142,50 @@ def serve_run(run: Path, method: str | None, port: int) -> None:
         typer.echo("ended")
 
 
-def _handler(server: PredictServer) -> type[LoopbackHandler]:
-    class Handler(LoopbackHandler):
-        timeout = SECONDS
+class _Handler(LoopbackHandler):
+    timeout = REQUEST_SECONDS
 
-        def do_GET(self) -> None:
-            if not self._is_for_us():
-                return
-            if self.path == "/":
-                self._send(HTTPStatus.OK, server.about())
-            else:
-                self._send(HTTPStatus.NOT_FOUND, {"error": "GET / or POST /predict"})
+    def do_GET(self) -> None:
+        if self._is_for("/"):
+            self._send(HTTPStatus.OK, self.app.about())
 
-        def do_POST(self) -> None:
-            if not self._is_for_us():
-                return
-            if self.path != "/predict":
-                self._send(HTTPStatus.NOT_FOUND, {"error": "GET / or POST /predict"})
-                return
-            length = self.headers.get("Content-Length", "")
-            if not (length.isascii() and length.isdigit()):
-                self._send(HTTPStatus.LENGTH_REQUIRED, {"error": "Content-Length is missing"})
-            elif len(length) > len(str(MOST_BYTES)) or int(length) > MOST_BYTES:
-                self.close_connection = True
-                words = f"{length[:12]} bytes, at most {MOST_BYTES:,}"
-                self._send(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, {"error": words})
-            else:
-                self._send(*self._answer(int(length)))
+    def do_POST(self) -> None:
+        if not self._is_for("/predict"):
+            return
+        length = self.headers.get("Content-Length", "")
+        if not (length.isascii() and length.isdigit()):
+            self._send(HTTPStatus.LENGTH_REQUIRED, {"error": "Content-Length is missing"})
+        elif len(length) > len(str(MAX_REQUEST_BYTES)) or int(length) > MAX_REQUEST_BYTES:
+            self.close_connection = True
+            words = f"{length[:12]} bytes, at most {MAX_REQUEST_BYTES:,}"
+            self._send(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, {"error": words})
+        else:
+            self._send(*self._answer(int(length)))
 
-        def _answer(self, length: int) -> tuple[HTTPStatus, Any]:
-            try:
-                asked = json.loads(self.rfile.read(length))
-            except (ValueError, RecursionError) as error:
-                return HTTPStatus.BAD_REQUEST, {"error": f"this is no JSON: {error}"}
-            try:
-                return HTTPStatus.OK, server.predict(asked)
-            except FedmendError as error:
-                return HTTPStatus.UNPROCESSABLE_ENTITY, {"error": str(error)}
-            except Exception:
-                logger.exception("a request could not be answered")
-                words = "a fault in fedmend. Mend: its log says more"
-                return HTTPStatus.INTERNAL_SERVER_ERROR, {"error": words}
+    def _answer(self, length: int) -> tuple[HTTPStatus, Any]:
+        try:
+            asked = json.loads(self.rfile.read(length))
+        except (ValueError, RecursionError) as error:
+            return HTTPStatus.BAD_REQUEST, {"error": f"this is no JSON: {error}"}
+        try:
+            return HTTPStatus.OK, self.app.predict(asked)
+        except FedmendError as error:
+            return HTTPStatus.UNPROCESSABLE_ENTITY, {"error": str(error)}
+        except Exception:
+            logger.exception("a request could not be answered")
+            words = "a fault in fedmend. Mend: its log says more"
+            return HTTPStatus.INTERNAL_SERVER_ERROR, {"error": words}
 
-        def _is_for_us(self) -> bool:
-            # A page elsewhere could post from a form; whoever sends an origin is a page.
-            if is_from_here(self.headers) and self.headers.get("Origin") is None:
-                return True
+    def _is_for(self, path: str) -> bool:
+        # A page elsewhere could post from a form; whoever sends an origin is a page.
+        if not self.is_from_here() or self.headers.get("Origin") is not None:
             self._send(HTTPStatus.FORBIDDEN, {"error": "for this machine only"})
             return False
+        if self.path != path:
+            self._send(HTTPStatus.NOT_FOUND, {"error": "GET / or POST /predict"})
+            return False
+        return True
 
-        def _send(self, status: HTTPStatus, content: Any) -> None:
-            data = json.dumps(plain(content), ensure_ascii=False).encode()
-            self.send_response(status)
-            self.send_header("Content-Type", "application/json")
-            self.send_header("Content-Length", str(len(data)))
-            self.end_headers()
-            self.wfile.write(data)
-
-        def log_message(self, format: str, *args: Any) -> None:
-            """Silent."""
-
-    return Handler
+    def _send(self, status: HTTPStatus, content: Any) -> None:
+        text = json.dumps(plain(content), ensure_ascii=False)
+        self.send(text, "application/json", status)

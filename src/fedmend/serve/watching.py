@@ -11,12 +11,17 @@ from pathlib import Path
 from typing import Any
 
 from fedmend.errors import ConfigError, FedmendError
+from fedmend.federation.ledger import read_ledger
 from fedmend.flow.live import LIVE_FILE, LiveState, read_live
-from fedmend.report.one_file import content_policy, with_policy
-from fedmend.report.page import LEDGER_FILE, REPORT_FILE, render
-from fedmend.report.record import RECORD_FILE
-from fedmend.report.stages import read_stages
-from fedmend.serve.loopback import LoopbackHandler, LoopbackServer, is_from_here
+from fedmend.report.page import (
+    LEDGER_FILE,
+    REPORT_FILE,
+    content_policy,
+    render,
+    with_policy,
+)
+from fedmend.report.record import RECORD_FILE, read_stages
+from fedmend.serve.loopback import LoopbackHandler, LoopbackServer
 
 __all__ = ["WatchServer", "live_page"]
 
@@ -61,13 +66,11 @@ class WatchServer(LoopbackServer):
         self._drawn = ("", "")
         self._again = 0.0
         self._lock = threading.Lock()
-        super().__init__(port, _handler(self))
+        super().__init__(port, _Handler)
 
     @property
     def _part(self) -> Path:
         return self.run.with_name(self.run.name + ".part")
-
-    # ------------------------------------------------------------------ what is served
 
     def state(self) -> dict[str, Any]:
         """Whether the run is finished, and a text that changes with the page."""
@@ -94,19 +97,17 @@ class WatchServer(LoopbackServer):
             return self._drawn[1]
 
     def _draw(self) -> str:
-        state = self.state()
-        report = self.run / REPORT_FILE
-        if state["finished"] and report.is_file():
-            return _with_banner(
-                report.read_text(encoding="utf-8", errors="replace"), "finished", state["version"]
-            )
-        if state["finished"]:
+        state, report = self.state(), self.run / REPORT_FILE
+        if not state["finished"]:
+            found = read_live(self._part)
+            if found is not None:
+                return live_page(found, self._part, state["version"])
+            return _with_banner(_EMPTY, "the run has not reported anything yet", state["version"])
+        if not report.is_file():
             words = "finished, and the run leaves the report out"
             return _with_banner(_EMPTY, words, state["version"])
-        found = read_live(self._part)
-        if found is None:
-            return _with_banner(_EMPTY, "the run has not told anything yet", state["version"])
-        return live_page(found, self._part, state["version"])
+        text = report.read_text(encoding="utf-8", errors="replace")
+        return _with_banner(text, "finished", state["version"])
 
 
 _EMPTY = (
@@ -117,18 +118,16 @@ _EMPTY = (
 
 def live_page(found: LiveState, folder: Path, version: str) -> str:
     """The page of a run that is going on in a folder: stages, ledger and record so far."""
-    from fedmend.federation.ledger import read_ledger
-
     try:
         entries = read_ledger(folder / LEDGER_FILE)
     except FedmendError:
         entries = []  # its last line is being written
-    told, share = found.stage, None
+    words, share = found.stage, None
     if found.total:
-        told += f": {found.title}, {found.done:,} of {found.total:,}"
+        words += f": {found.title}, {found.done:,} of {found.total:,}"
         share = min(1.0, found.done / found.total)
     page = render(found.record, entries, read_stages(folder))
-    return _with_banner(page, told, version, share)
+    return _with_banner(page, words, version, share)
 
 
 def _with_banner(text: str, words: str, version: str, share: float | None = None) -> str:
@@ -140,30 +139,15 @@ def _with_banner(text: str, words: str, version: str, share: float | None = None
     return text.replace("<body>", f"<body>{banner}", 1).replace("</body>", f"{script}</body>", 1)
 
 
-def _handler(server: WatchServer) -> type[LoopbackHandler]:
-    class Handler(LoopbackHandler):
-        policy = content_policy([_SCRIPT])
+class _Handler(LoopbackHandler):
+    policy = content_policy([_SCRIPT])
 
-        def do_GET(self) -> None:
-            if not is_from_here(self.headers):
-                self.send_error(HTTPStatus.FORBIDDEN)
-            elif self.path == "/":
-                self._send(server.page(), "text/html; charset=utf-8")
-            elif self.path == "/state":
-                self._send(json.dumps(server.state()), "application/json")
-            else:
-                self.send_error(HTTPStatus.NOT_FOUND)
-
-        def _send(self, text: str, kind: str) -> None:
-            data = text.encode()
-            self.send_response(HTTPStatus.OK)
-            self.send_header("Content-Type", kind)
-            self.send_header("Content-Length", str(len(data)))
-            self.send_header("Cache-Control", "no-store")
-            self.end_headers()
-            self.wfile.write(data)
-
-        def log_message(self, format: str, *args: Any) -> None:
-            """Silent."""
-
-    return Handler
+    def do_GET(self) -> None:
+        if not self.is_from_here():
+            self.send_error(HTTPStatus.FORBIDDEN)
+        elif self.path == "/":
+            self.send(self.app.page(), "text/html; charset=utf-8")
+        elif self.path == "/state":
+            self.send(json.dumps(self.app.state()), "application/json")
+        else:
+            self.send_error(HTTPStatus.NOT_FOUND)

@@ -18,13 +18,13 @@ from torch.nn import functional as F
 
 from fedmend.methods.annotators.aggregation import SMOOTHING
 from fedmend.methods.annotators.worker import LOG_FLOOR
-from fedmend_bench.inc.networks import Fleet
+from fedmend_bench.inc.networks import BatchedNetworks
 
 CLEAN = "Clean"
 
 
 @dataclass(frozen=True)
-class Recipe:
+class MethodSpec:
     """How a method gets its targets; `rule` is InC's posterior, None for the baselines.
 
     part: with crossfit, the half of the rows a helper is trained on (1 or 2), 0 for the result.
@@ -37,16 +37,16 @@ class Recipe:
     part: int = 0
 
 
-RECIPES: dict[str, Recipe] = {
-    "Random": Recipe("random"),
-    "MJ": Recipe("mj"),
-    "EM": Recipe("em"),
-    "EM soft": Recipe("em", soft=True),
-    "InC row": Recipe("inc", "row"),
-    "InC bayes": Recipe("inc", "bayes"),
-    "InC product": Recipe("inc", "product", soft=True),
-    "InC product hard": Recipe("inc", "product"),
-    "InC crossfit": Recipe("inc", "product", soft=True, crossfit=True),
+SPECS: dict[str, MethodSpec] = {
+    "Random": MethodSpec("random"),
+    "MJ": MethodSpec("mj"),
+    "EM": MethodSpec("em"),
+    "EM soft": MethodSpec("em", soft=True),
+    "InC row": MethodSpec("inc", "row"),
+    "InC bayes": MethodSpec("inc", "bayes"),
+    "InC product": MethodSpec("inc", "product", soft=True),
+    "InC product hard": MethodSpec("inc", "product"),
+    "InC crossfit": MethodSpec("inc", "product", soft=True, crossfit=True),
 }
 TABLE_METHODS = ("Random", "MJ", "EM", "InC row", "InC product")
 
@@ -140,21 +140,21 @@ def dawid_skene(votes: Votes, iterations: int = 100, tolerance: float = 1e-5) ->
 
 
 class Method:
-    """One recipe in all worlds and settings: its groups in the fleet, ỹ and T.
+    """One spec in all worlds and settings: its groups in the networks, ỹ and T.
 
     Draws are numbered world by world, setting by setting: E = R · S.
     """
 
     def __init__(
-        self, name: str, recipe: Recipe, groups: list[int], votes: Votes, folds: Tensor | None
+        self, name: str, spec: MethodSpec, groups: list[int], votes: Votes, folds: Tensor | None
     ) -> None:
-        self.name, self.recipe, self.groups, self.votes = name, recipe, groups, votes
+        self.name, self.spec, self.groups, self.votes = name, spec, groups, votes
         self.folds = folds
         self.posterior: Tensor | None = None
 
     def correct(self, predicted: Tensor) -> None:
         """InC's M- and E-step for all draws; predicted [E, N, C]."""
-        votes, rule = self.votes, str(self.recipe.rule)
+        votes, rule = self.votes, str(self.spec.rule)
         if rule == "product":
             weights = self.posterior
             if weights is None:
@@ -174,62 +174,64 @@ class Method:
 
     def targets(self) -> Tensor:
         assert self.posterior is not None
-        if self.recipe.soft:
+        if self.spec.soft:
             return self.posterior
         return one_hot(self.posterior.argmax(-1), self.votes.classes)
 
 
-class MethodFleet:
-    """Clean and the given methods in every world and setting, as one fleet.
+class BatchedMethods:
+    """Clean and the given methods in every world and setting, as one networks.
 
-    votes: [R, S, N, K]; fleet: with as many groups as `count_groups` says.
+    votes: [R, S, N, K]; networks: with as many groups as `count_groups` says.
     """
 
     def __init__(
         self,
-        fleet: Fleet,
+        networks: BatchedNetworks,
         votes: np.ndarray,
         y_train: np.ndarray,
         settings: Sequence[str],
-        recipes: Mapping[str, Recipe],
+        specs: Mapping[str, MethodSpec],
         seed: int = 0,
     ) -> None:
-        self.fleet, self.settings = fleet, list(settings)
-        self.truth = torch.from_numpy(y_train).to(fleet.device)
-        self.votes = Votes(votes.reshape(-1, *votes.shape[2:]), fleet.shape.classes, fleet.device)
+        self.networks, self.settings = networks, list(settings)
+        self.truth = torch.from_numpy(y_train).to(networks.device)
+        self.votes = Votes(
+            votes.reshape(-1, *votes.shape[2:]), networks.shape.classes, networks.device
+        )
         self._generator = torch.Generator().manual_seed(seed)
         self._numbers = np.random.default_rng(seed)
         self.methods: list[Method] = []
         at = 1
-        for name, recipe in recipes.items():
+        for name, spec in specs.items():
             folds = None
-            if recipe.crossfit:
-                shape = (len(self.votes.counts), fleet.rows)
-                folds = torch.rand(shape, generator=self._generator).to(fleet.device) < 0.5
-            for part in (0, 1, 2) if recipe.crossfit else (0,):
+            if spec.crossfit:
+                shape = (len(self.votes.counts), networks.rows)
+                folds = torch.rand(shape, generator=self._generator).to(networks.device) < 0.5
+            for part in (0, 1, 2) if spec.crossfit else (0,):
                 groups = list(range(at, at + len(settings)))
-                own = replace(recipe, part=part)
+                own = replace(spec, part=part)
                 self.methods.append(Method(name, own, groups, self.votes, folds))
                 at += len(settings)
-        assert at == fleet.groups
-        fleet.targets[:, 0] = one_hot(self.truth, fleet.shape.classes).to(fleet.dtype)
+        assert at == networks.groups
+        networks.targets[:, 0] = one_hot(self.truth, networks.shape.classes).to(networks.dtype)
         self._start()
 
     def _put(self, method: Method, targets: Tensor) -> None:
-        """Targets [E, N, C] into the fleet; helpers see their half only."""
-        if method.recipe.part:
+        """Targets [E, N, C] into the networks; helpers see their half only."""
+        if method.spec.part:
             assert method.folds is not None
-            keep = method.folds if method.recipe.part == 1 else ~method.folds
+            keep = method.folds if method.spec.part == 1 else ~method.folds
             targets = targets * keep[..., None]
-        block = targets.unflatten(0, (self.fleet.worlds, len(self.settings)))
-        self.fleet.targets[:, method.groups] = block.to(self.fleet.dtype)
+        block = targets.unflatten(0, (self.networks.worlds, len(self.settings)))
+        self.networks.targets[:, method.groups] = block.to(self.networks.dtype)
 
     def _start(self) -> None:
         soft = self.votes.soft()
         known = self.votes.counts.sum(-1, keepdim=True) > 0
         inferred: Tensor | None = None
         for method in self.methods:
-            kind = method.recipe.kind
+            kind = method.spec.kind
             if kind == "mj":
                 labels = self.votes.majority(self._generator)
                 method.posterior = one_hot(labels, self.votes.classes)
@@ -242,15 +244,15 @@ class MethodFleet:
         """Half of the epochs for InC's stage 1, half for stage 2; baselines train throughout."""
         for epoch in range(1, epochs + 1):
             for method in self.methods:
-                if method.recipe.kind == "random":
+                if method.spec.kind == "random":
                     self._put(method, self._turns(epoch))
             if epoch > epochs // 2:
                 self._correct()
-            self.fleet.epoch(epoch)
+            self.networks.epoch(epoch)
         self._correct()
 
     def _correct(self) -> None:
-        leaders = [m for m in self.methods if m.recipe.rule is not None and m.recipe.part == 0]
+        leaders = [m for m in self.methods if m.spec.rule is not None and m.spec.part == 0]
         for method in leaders:
             helpers = [m for m in self.methods if m.name == method.name and m is not method]
             predicted = self._predicted(helpers[1] if helpers else method)
@@ -264,18 +266,20 @@ class MethodFleet:
                 self._put(each, each.targets())
 
     def _predicted(self, method: Method) -> Tensor:
-        return self.fleet.outputs(groups=method.groups).flatten(0, 1)
+        return self.networks.outputs(groups=method.groups).flatten(0, 1)
 
     def _turns(self, epoch: int) -> Tensor:
         """One-hot labels of the party whose turn each batch is."""
-        fleet, votes = self.fleet, self.votes
-        order = fleet.order(epoch)
+        networks, votes = self.networks, self.votes
+        order = networks.order(epoch)
         batch = torch.repeat_interleave(
-            torch.arange(len(fleet.sizes)), torch.tensor(fleet.sizes)
-        ).to(fleet.device)
+            torch.arange(len(networks.sizes)), torch.tensor(networks.sizes)
+        ).to(networks.device)
         place = torch.empty_like(order).scatter_(1, order, batch.expand_as(order))
-        draws = self._numbers.integers(votes.annotators, size=(len(votes.counts), len(fleet.sizes)))
-        turns = torch.from_numpy(draws).to(fleet.device)
+        draws = self._numbers.integers(
+            votes.annotators, size=(len(votes.counts), len(networks.sizes))
+        )
+        turns = torch.from_numpy(draws).to(networks.device)
         place = place.repeat_interleave(len(self.settings), 0)
         labels = votes.numbers.gather(2, turns.gather(1, place)[..., None])[..., 0]
         return one_hot(labels, votes.classes)
@@ -287,8 +291,8 @@ class MethodFleet:
 
         Clean's corrected labels are a ceiling for this network: see `_ceiling`.
         """
-        truth = torch.from_numpy(y_test).to(self.fleet.device)
-        same = self.fleet.outputs(test).argmax(-1) == truth[:, None]
+        truth = torch.from_numpy(y_test).to(self.networks.device)
+        same = self.networks.outputs(test).argmax(-1) == truth[:, None]
         right = same.double().mean(-1).cpu().numpy()  # [R, G]
         ceiling = self._ceiling()
         found = [
@@ -296,7 +300,7 @@ class MethodFleet:
             for number, setting in enumerate(self.settings)
         ]
         for method in self.methods:
-            if method.recipe.part:
+            if method.spec.part:
                 continue
             correction = self._correction(method)
             for number, setting in enumerate(self.settings):
@@ -307,7 +311,7 @@ class MethodFleet:
     def _ceiling(self) -> np.ndarray:
         """Labels by Bayes' rule from the true error rates and the network that saw the truth."""
         truth = one_hot(self.truth, self.votes.classes).repeat_interleave(len(self.settings), 0)
-        predicted = self.fleet.outputs(groups=[0])[:, 0].repeat_interleave(len(self.settings), 0)
+        predicted = self.networks.outputs(groups=[0])[:, 0].repeat_interleave(len(self.settings), 0)
         evidence = self.votes.evidence(self.votes.m_step(truth), "product")
         best = (predicted.clamp_min(1e-6).log() + evidence).argmax(-1)
         return self._by_setting((best == truth.argmax(-1)).double().mean(-1))
@@ -327,6 +331,6 @@ class MethodFleet:
         return self._by_setting(right)
 
 
-def count_groups(recipes: Mapping[str, Recipe], settings: int) -> int:
+def count_groups(specs: Mapping[str, MethodSpec], settings: int) -> int:
     """Clean, and each method in each setting; crossfit has two helpers."""
-    return 1 + settings * sum(3 if recipe.crossfit else 1 for recipe in recipes.values())
+    return 1 + settings * sum(3 if spec.crossfit else 1 for spec in specs.values())

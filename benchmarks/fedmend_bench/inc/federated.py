@@ -1,4 +1,9 @@
-"""What InC costs over a federation: beside Clean, and with each kind of protection."""
+"""InC over a federation: what it costs beside Clean and with each kind of protection; and with a
+corrector, a simple network to deliver and a stronger one to correct the labels.
+
+The corrector's runs have the rows, columns and votes of the batched runs, so that the figures stand
+beside those of the tables.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +11,10 @@ import gc
 import importlib.util
 import time
 import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,10 +27,119 @@ from fedmend.federation import KINDS, Federation, Party, Policy
 from fedmend.methods.annotators.baselines import Clean
 from fedmend.methods.annotators.estimator import Annotators
 from fedmend.methods.annotators.inc import InC
+from fedmend_bench.cells import run_cells
 from fedmend_bench.harness import Bar
+from fedmend_bench.inc.batched import CLEAN, Outcome
+from fedmend_bench.inc.data import PARTIES, Problem, load_problem, make_worlds
+from fedmend_bench.inc.runs import MODELS
 from fedmend_bench.simulation import know, together
 
-CLASSES, COLUMNS, PARTIES = 26, 16, 4
+CLASSES, COLUMNS = 26, 16
+METHOD = "InC product"
+
+
+def federation_of(
+    votes: np.ndarray, train: np.ndarray, test: np.ndarray, widths: Sequence[int], seed: int = 0
+) -> Federation:
+    """Every party has its columns of all rows, and its votes."""
+    everything = Policy(allow=frozenset(KINDS))
+    parties = []
+    ends = np.cumsum(widths)
+    for party, (end, width) in enumerate(zip(ends, widths, strict=True)):
+        names = [f"x{number}" for number in range(end - width, end)]
+        frames = [
+            pd.DataFrame(values[:, end - width : end].astype(np.float64), columns=names)
+            for values in (train, test)
+        ]
+        frames[0]["y"] = votes[:, party]
+        own = Table(np.arange(len(votes)), frames[0], label="y", kinds={"y": "nominal"})
+        tested = Table(np.arange(len(test)), frames[1])
+        parties.append(Party(f"p{party}", own, test=tested, policy=everything))
+    fed = Federation(*parties, seed=seed)
+    for view, rows in ((fed, len(votes)), (fed.on("test"), len(test))):
+        know(view, together(rows))
+    return fed
+
+
+def network_of(model: dict[str, Any], rows: int, least: int) -> dict[str, Any]:
+    """The paper's networks, with batches of 1 % of the rows."""
+    return {
+        "bottom": (),
+        **model,
+        "missing_indicator": False,
+        "batch_size": max(least, rows // 100),
+        "weight_decay": 0.0,
+    }
+
+
+# ---------------------------------------------------------------- with a corrector
+
+
+@dataclass(frozen=True)
+class Unit:
+    """One run: a world, what its annotators are like, and the networks. Clean has no setting."""
+
+    data: str
+    model: str
+    corrector: str
+    kind: str
+    setting: str | None
+    seed: int
+    epochs: int
+    rows: int | None = None
+
+
+def outcomes(
+    data: str,
+    model: str,
+    corrector: str,
+    kind: str,
+    settings: Sequence[str],
+    *,
+    seeds: int,
+    epochs: int,
+    rows: int | None = None,
+    folder: str | Path | None = None,
+) -> list[Outcome]:
+    """Clean (whose labels need no correction) and InC with the corrector, setting by setting."""
+    problem = load_problem(data, rows)
+
+    def found(setting: str | None) -> tuple[np.ndarray, np.ndarray]:
+        units = [
+            Unit(data, model, corrector, kind, setting, seed, epochs, rows) for seed in range(seeds)
+        ]
+        accuracy, corrected = np.array(
+            run_cells(partial(measure, problem=problem), units, folder)
+        ).T
+        return accuracy, corrected
+
+    clean = found(None)
+    return [Outcome(CLEAN, setting, *clean) for setting in settings] + [
+        Outcome(METHOD, setting, *found(setting)) for setting in settings
+    ]
+
+
+def measure(unit: Unit, problem: Problem) -> tuple[float, float]:
+    """Accuracy on test rows and share of corrected labels that are right."""
+    settings = [] if unit.setting is None else [unit.setting]
+    worlds = make_worlds(problem, [unit.seed], settings, unit.kind)
+    truth = worlds.y_train[0]
+    votes = worlds.votes[0, 0] if settings else np.repeat(truth[:, None], PARTIES, 1)
+    train, test = worlds.train[0].numpy(), worlds.test[0].numpy()
+    fed = federation_of(votes, train, test, worlds.columns, unit.seed)
+    net = network_of(MODELS[unit.model], len(truth), 2) | {"epochs": unit.epochs}
+    if unit.setting is None:
+        model: Any = Clean(**net, label_party="p0", validation=0.0, patience=None).fit(fed)
+        corrected = 1.0
+    else:
+        shape = {"bottom": (), **MODELS[unit.corrector]}
+        model = InC(**net, corrector=shape, secure="masks").fit(fed)
+        corrected = float((model.posterior_.argmax(1) == truth).mean())
+    predicted = model.predict_proba(fed.on("test")).argmax(1)
+    return float((predicted == worlds.y_test[0]).mean()), corrected
+
+
+# ---------------------------------------------------------------- what it costs
 
 
 def possible() -> bool:
@@ -35,19 +153,10 @@ def make_federation(rows: int, seed: int = 0) -> Federation:
     y = rng.integers(0, CLASSES, rows)
     x = rng.normal(size=(CLASSES, COLUMNS))[y] + rng.normal(size=(rows, COLUMNS))
     votes = annotators(y, rates=[0.3, 0.35, 0.4, 0.5], n_classes=CLASSES, seed=seed)
-    everything = Policy(allow=frozenset(KINDS))
-    parties = []
-    for party, columns in enumerate(np.array_split(np.arange(COLUMNS), PARTIES)):
-        frame = pd.DataFrame(x[:, columns], columns=[f"x{column}" for column in columns])
-        frame["y"] = votes[:, party]
-        table = Table(np.arange(rows), frame, label="y", kinds={"y": "nominal"})
-        parties.append(Party(f"p{party}", table, policy=everything))
-    fed = Federation(*parties, seed=seed)
-    know(fed, together(rows))
-    return fed
+    return federation_of(votes, x, x[:1], [COLUMNS // PARTIES] * PARTIES, seed)
 
 
-def measure(
+def cost(
     rows: int, epochs: int, rounds: int, network: str = "LR"
 ) -> tuple[list[dict[str, Any]], list[Bar]]:
     """Interleaved rounds after a short warm-up; the quickest of each epoch, added up.
@@ -57,7 +166,11 @@ def measure(
     milliseconds in a second of training, less than two trainings differ by chance: what they add
     is the difference between the sums themselves (`sum_seconds`).
     """
-    net = _network(network, rows)
+    # The paper's LR or MLP, or what one gets without asking.
+    if network == "default":
+        net: dict[str, Any] = {"batch_size": InC().batch_size}
+    else:
+        net = network_of(MODELS[network.lower()], rows, 16)
     models: dict[str, Any] = {
         "Clean": Clean(**net, label_party="p0", validation=0.0, patience=None),
         "InC none": InC(**net, secure="none"),
@@ -70,7 +183,7 @@ def measure(
     laps: dict[str, list[np.ndarray]] = {name: [] for name in models}
     sent: dict[str, float] = {}
     for number in range(rounds):
-        for name in _turned(list(models), number):
+        for name in np.roll(list(models), -number):  # another one goes first each round
             if name == "InC he" and number % 5:
                 continue
             fed = make_federation(rows)
@@ -124,20 +237,6 @@ def sum_seconds(rows: int, corrections: int, mode: str, repeats: int = 8) -> flo
     return min(spent["votes"]) + corrections * min(spent["evidence"])
 
 
-def _network(name: str, rows: int) -> dict[str, Any]:
-    """The paper's LR or MLP with batches of 1 % of the rows, or what one gets without asking."""
-    if name == "default":
-        return {"batch_size": InC().batch_size}
-    return {
-        "bottom": (),
-        "embedding": 16,
-        "top": () if name == "LR" else (32,),
-        "missing_indicator": False,
-        "batch_size": max(16, rows // 100),
-        "weight_decay": 0.0,
-    }
-
-
 def _laps(model: Any, fed: Federation) -> np.ndarray:
     """How long each epoch took, by the clock and the processor's. **Shape** [epochs + 1, 2].
 
@@ -154,9 +253,3 @@ def _laps(model: Any, fed: Federation) -> np.ndarray:
         model.fit(fed, progress=lap)
     lap()
     return np.diff(np.array(marks), axis=0)
-
-
-def _turned(names: list[str], by: int) -> list[str]:
-    """Another one goes first each round."""
-    by %= len(names)
-    return names[by:] + names[:by]
