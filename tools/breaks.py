@@ -537,10 +537,10 @@ BREAKS = (
         (FEW,),
     ),
     Break(
-        "preflight: votes of who refuses",
+        "preflight: rows without a label vote",
         "preflight/agreement.py",
-        'worker.site.policy.admit_kind(worker.site.name, "label-votes", "statistic")',
-        "pass",
+        "position.get(value, -1)",
+        "position.get(value, 0)",
         ("tests/preflight/test_agreement.py",),
     ),
     Break(
