@@ -219,6 +219,8 @@ def federation(method: str, policy: dict[str, Any] | None = None) -> Federation:
 
 
 QUICK: dict[str, dict[str, Any]] = {
+    "local-trees": {"trees": 2},
+    "boosting": {"trees": 2},
     "ssl-vfl": {"pretrain_epochs": 1},
     "sfhtl": {"pretrain_epochs": 1},
     "few-shot-vfl": {"rounds": 1, "local_updates": 2},
@@ -235,7 +237,10 @@ def use(method: str, params: dict[str, Any], folder: Path) -> Federation:
     fed = federation(method, {"foreign_predictions": 9})
     if "seal" in kind().get_params() and method not in ANNOTATED:
         params = {**params, "seal": True}
-    model = kind(epochs=1, **QUICK.get(method, {}), **params)
+    params = {**QUICK.get(method, {}), **params}
+    if "epochs" in kind.parameter_names():
+        params["epochs"] = 1
+    model = kind(**params)
     model.fit(fed, checkpoint=folder / "checkpoint")
     test = fed.on("test")
     model.evaluate(test)

@@ -54,12 +54,9 @@ _NUMBER = re.compile(r"[+-]?(?:[0-9]+(?:[.,][0-9]+)*|[.,][0-9]+)(?:[eE][+-]?[0-9
 
 def protected(text: str) -> str:
     """A cell or a column's name as it is written."""
-
-    def apostrophe(at: re.Match[str]) -> str:
-        piece = re.split(f"[{_CUTS}]", text[at.start() :], maxsplit=1)[0] if at.start() else text
-        return "" if _NUMBER.fullmatch(piece) else "'"
-
-    return _FORMULA.sub(apostrophe, text)
+    is_number = _NUMBER.fullmatch(text) is not None
+    # Behind a cut even a number gets one: what follows it there is the rest of the line.
+    return _FORMULA.sub(lambda at: "" if not at.start() and is_number else "'", text)
 
 
 def unprotected(text: str) -> str:
