@@ -126,13 +126,17 @@ def test_candidates_fit_the_tears(make_fed) -> None:
         flags = {"horizontal": False, "completed": False, "corrected": False} | options
         return [each.title for each in candidates_of(fed, AutoSettings(), **flags)]
 
-    assert names(make_fed(aligned=100)) == ["Local", "VFL", "LocalVFL", "RISA"]
-    assert names(make_fed()) == ["Local", "VFL"], "nobody is unaligned"
+    whole = ["Local", "LocalTrees", "VFL", "SecureBoost"]
+    assert names(make_fed(aligned=100)) == [*whole, "LocalVFL", "RISA"]
+    assert names(make_fed()) == whole, "nobody is unaligned"
     assert names(make_fed(), horizontal=True) == ["FedAvg", "FixMatch", "SAGE"]
     assert names(make_fed(aligned=100), completed=True, corrected=True) == [
         "Local + corrected labels",
+        "LocalTrees + corrected labels",
         "VFL + corrected labels",
         "VFL + corrected labels + completed rows",
+        "SecureBoost + corrected labels",
+        "SecureBoost + corrected labels + completed rows",
         "LocalVFL + corrected labels",
         "LocalVFL + corrected labels + completed rows",
         "RISA + corrected labels",
@@ -207,12 +211,12 @@ def test_a_candidate_that_fails_later_is_not_chosen(make_fed, monkeypatch, faili
 def test_from_the_file_to_the_record(workshop) -> None:
     listener = Stopping()
     record = run(workshop, AUTO, listener=listener)
-    assert record.choice["chosen"] in ("Local", "VFL", "LocalVFL", "RISA")
     (trained,) = record.methods
     assert trained.title == f"{record.choice['chosen']} (auto)"
-    assert trained.params["epochs"] == 3, "shared parameters are those of the training too"
+    # Parameters are given to all that have them, and are those of the training too.
+    assert trained.params.get("epochs", 3) == 3
     assert [each["title"] for each in record.choice["candidates"]] == [
-        "Local", "VFL", "LocalVFL", "RISA",
+        "Local", "LocalTrees", "VFL", "SecureBoost", "LocalVFL", "RISA",
     ]  # fmt: skip
     assert ("choose", "") in listener.made
     again = Stopping()

@@ -71,9 +71,14 @@ def test_scikit_learns_conventions(name: str) -> None:
 def test_lists_are_made_of_the_records() -> None:
     assert ANNOTATED == ("majority", "dawid-skene", "random-labeller", "inc")
     assert set(HORIZONTAL) == {name for name in METHODS if METHODS[name].family == "horizontal"}
-    assert contestants(horizontal=False, annotators=False, torn=False) == ("local", "vfl")
+    assert contestants(horizontal=False, annotators=False, torn=False) == (
+        "local",
+        "local-trees",
+        "vfl",
+        "boosting",
+    )
     torn = contestants(horizontal=False, annotators=False, torn=True)
-    assert torn == ("local", "vfl", "local-vfl", "risa")
+    assert torn == ("local", "local-trees", "vfl", "boosting", "local-vfl", "risa")
     several = contestants(horizontal=False, annotators=True, torn=True)
     assert several == ("majority", "dawid-skene", "inc")
     assert contestants(horizontal=True, annotators=False, torn=True) == (
