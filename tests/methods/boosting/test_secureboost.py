@@ -120,6 +120,17 @@ def test_trees_are_those_of_the_clear(
     np.testing.assert_allclose(mine, clear, rtol=0, atol=1e-9)
 
 
+def test_whom_a_partner_does_not_know_has_missing_cells_there(
+    frame: pd.DataFrame, torn: fm.Federation
+) -> None:
+    joined = frame.copy()
+    joined.loc[:299, ["d", "e"]] = np.nan
+    joined["town"] = joined["town"].where(np.arange(N) >= 300, None)
+    clear = in_the_clear(joined, ["d", "e", "town", "a", "b", "c", "f"])
+    mine = fm.SecureBoost(**SMALL).fit(torn).predict_proba(torn.on("test"), rows="all")
+    np.testing.assert_allclose(mine, clear, rtol=0, atol=1e-9)
+
+
 @pytest.mark.parametrize("mode", ["bfv", "plain"])
 def test_modes_grow_the_same_trees(frame: pd.DataFrame, fitted: fm.SecureBoost, mode: str) -> None:
     open_ = fm.Policy(min_rows=1, allow=frozenset({*fm.Policy().allow, "row"}))
