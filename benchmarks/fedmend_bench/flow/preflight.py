@@ -32,6 +32,7 @@ HELP = "pre-flight: estimated costs and the worth of twice the overlap, beside w
 DATASETS = ("bank", "credit", "adult")
 VERTICAL = {"local": "Local", "vfl": "VFL", "local-vfl": "LocalVFL", "ssl-vfl": "SSLVFL"}
 VERTICAL |= {"risa": "RISA", "fedpsg-pum": "FedPSGPUM"}
+VERTICAL |= {"local-trees": "LocalTrees", "boosting": "SecureBoost"}
 CROWD = {"inc": "InC", "majority": "MJ"}
 HORIZONTAL = {"sage": "SAGE", "fedavg": "FedAvg", "fedprox": "FedProx", "fixmatch": "FixMatch"}
 METHODS = VERTICAL | CROWD | HORIZONTAL

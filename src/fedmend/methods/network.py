@@ -255,8 +255,80 @@ class NetworkEstimator(Estimator):
         raise NotImplementedError(f"{type(self).__name__} keeps no network")
 
 
+class LabelledEstimator(NetworkEstimator):
+    """A model of the labels of one party, which judges it."""
+
+    label_party: str | None
+
+    def _label_party(self, fed: Federation) -> str:
+        label_party = self.label_party or fed.label_party
+        if label_party not in fed.names:
+            raise ConfigError(
+                f"label_party={label_party!r} is not in the federation. "
+                f"Mend: one of {', '.join(fed.names)}"
+            )
+        return label_party
+
+    def _parties(self, fed: Federation, label_party: str) -> list[str]:
+        """The parties whose columns the model uses, in the order of the top's inputs."""
+        parties = [name for name in fed.names if fed.roster[name]["features"]]
+        if not parties:
+            raise DataError("no party has a feature column", mend="add a party with columns to use")
+        return parties
+
+    def learnt_from(self, fed: Federation) -> list[str]:
+        return [str(self.network_.label_party)]
+
+    def evaluate(self, fed: Federation, *, rows: str | None = None) -> dict[str, float]:
+        """All metrics, computed at the label party: only they leave it."""
+        network, segments, _ = self._ready(fed, rows)
+        if rows in network.passive:
+            raise DataError(
+                "has no labels for the rows only it has, so there is nothing to compare with",
+                party=rows,
+                mend="predict them, or evaluate rows='aligned'",
+            )
+        return network.evaluate(fed, segments)
+
+    def uncertainty_report(self, fed: Federation, *, rows: str | None = None) -> dict[str, Any]:
+        """Whether undecided rows err more, and whether probabilities can be taken at their word.
+
+        Computed at the label party (see `fedmend.learn.calibration.describe`); only
+        rates and histograms leave it.
+        """
+        network, segments, _ = self._ready(fed, rows)
+        if self.task_ == "regression" or network.label_party is None:
+            raise DataError(
+                "uncertainty is judged for classes, at the one party that has the labels",
+                mend="evaluate(fed) for anything else",
+            )
+        return network.uncertainty_report(fed, segments)
+
+
+class LocalOnly(LabelledEstimator):
+    """The label party's own model, of all its rows and only its own columns.
+
+    Needs no alignment, and nothing of a row leaves the party.
+    """
+
+    def _parties(self, fed: Federation, label_party: str) -> list[str]:
+        if not fed.roster[label_party]["features"]:
+            raise DataError(
+                "has labels only, so there is nothing to learn from alone",
+                party=label_party,
+                mend="VFL or SecureBoost, which use the other parties' columns",
+            )
+        return [label_party]
+
+    def _training_rows(self, fed: Federation, label_party: str) -> list[list[object]]:
+        return [[ALL, fed.roster[label_party]["rows"]]]
+
+    def _all_rows(self, fed: Federation) -> list[list[object]]:
+        return self._training_rows(fed, str(self.network_.label_party))
+
+
 @parameters
-class SplitEstimator(NetworkEstimator):
+class SplitEstimator(LabelledEstimator):
     """A split network behind fit / predict / predict_proba / score / save / load.
 
     bottom, top: hidden layers of the parties' bottoms and of the top; () is linear.
@@ -329,22 +401,10 @@ class SplitEstimator(NetworkEstimator):
         self._adopt(fed, network)
         return self
 
-    def _label_party(self, fed: Federation) -> str:
-        label_party = self.label_party or fed.label_party
-        if label_party not in fed.names:
-            raise ConfigError(
-                f"label_party={label_party!r} is not in the federation. "
-                f"Mend: one of {', '.join(fed.names)}"
-            )
-        return label_party
-
     def _make_network(
         self, fed: Federation, parties: list[str], label_party: str, config: SplitConfig
     ) -> SplitNetwork:
         return self._network_type(fed, parties=parties, label_party=label_party, config=config)
-
-    def learnt_from(self, fed: Federation) -> list[str]:
-        return [str(self.network_.label_party)]
 
     def _check(self) -> None:
         self._config()
@@ -365,46 +425,12 @@ class SplitEstimator(NetworkEstimator):
         """What the method's own workers and network are told besides, as wire values."""
         return {}
 
-    def _parties(self, fed: Federation, label_party: str) -> list[str]:
-        """The parties whose columns the model uses, in the order of the top's inputs."""
-        parties = [name for name in fed.names if fed.roster[name]["features"]]
-        if not parties:
-            raise DataError("no party has a feature column", mend="add a party with columns to use")
-        return parties
-
     def _training_rows(self, fed: Federation, label_party: str) -> list[list[object]]:
         names = [] if self._trains_on == "aligned" else [label_party]
         if self._trains_on == "all":
             names += [each for each in self._parties(fed, label_party) if each != label_party]
         own = ([name, fed.alignment.unaligned[name]] for name in names)
         return [[ALIGNED, fed.alignment.aligned], *own]
-
-    # ------------------------------------------------------------------ judging
-
-    def evaluate(self, fed: Federation, *, rows: str | None = None) -> dict[str, float]:
-        """All metrics, computed at the label party: only they leave it."""
-        network, segments, _ = self._ready(fed, rows)
-        if rows in network.passive:
-            raise DataError(
-                "has no labels for the rows only it has, so there is nothing to compare with",
-                party=rows,
-                mend="predict them, or evaluate rows='aligned'",
-            )
-        return network.evaluate(fed, segments)
-
-    def uncertainty_report(self, fed: Federation, *, rows: str | None = None) -> dict[str, Any]:
-        """Whether undecided rows err more, and whether probabilities can be taken at their word.
-
-        Computed at the label party (see `fedmend.learn.calibration.describe`); only
-        rates and histograms leave it.
-        """
-        network, segments, _ = self._ready(fed, rows)
-        if self.task_ == "regression" or network.label_party is None:
-            raise DataError(
-                "uncertainty is judged for classes, at the one party that has the labels",
-                mend="evaluate(fed) for anything else",
-            )
-        return network.uncertainty_report(fed, segments)
 
     def _saved_network(self, fed: Federation, saved: dict[str, Any]) -> SplitNetwork:
         return self._make_network(fed, saved["parties"], saved["label_party"], self._config())

@@ -119,7 +119,7 @@ _RECORDS = (
         "boosting",
         partners=False,
         contest="always",
-        rate=Rate(0.2, 0.1, 20_000, 20),
+        rate=Rate(0.4, 0.2, 70_000, 3),
         units=lambda facts: facts.rows[facts.owner],
     ),
     Record(
@@ -137,7 +137,7 @@ _RECORDS = (
         "boosted trees over all parties, of all labelled rows",
         "boosting",
         contest="always",
-        rate=Rate(1.0, 0.8, 0, 4_000),
+        rate=Rate(0.6, 1.9, 0, 11_000),
         units=Facts.exchanged,
     ),
     Record(

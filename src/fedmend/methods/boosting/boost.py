@@ -50,23 +50,22 @@ class Target:
     """What is learnt: labels at all numbered rows (numbers, or class numbers), and training rows.
 
     classes: how many; 0 for numbers. counts: they are counts, whose logarithm is learnt (Poisson).
-    weights: of the rows. likelihoods: how likely what is said of a row is under each class, where
-    labels are corrected or reported at random (`split.labels`): the loss is -log sum p_y L_y.
+    likelihoods: how likely what is said of a row is under each class, where labels are corrected or
+    reported at random (`split.labels`): the loss is -log sum p_y L_y.
 
-    **Shape** labels, weights [n]; likelihoods [n, C].
+    **Shape** labels [n]; likelihoods [n, C].
     """
 
     labels: np.ndarray
     rows: np.ndarray
     classes: int = 0
     counts: bool = False
-    weights: np.ndarray | None = None
     likelihoods: np.ndarray | None = None
 
     @property
     def constant(self) -> bool:
         """Whether every row's loss has the same curvature."""
-        return not self.classes and not self.counts and self.weights is None
+        return not self.classes and not self.counts
 
     def wanted(self, rows: np.ndarray, shares: np.ndarray) -> np.ndarray:
         """The classes of rows as shares [outputs, rows]: 0 or 1, or what is likely after all."""
@@ -123,9 +122,7 @@ class _Task:
             gradient, curvature = means - target.labels[rows], np.maximum(means, 1e-12)
         else:
             gradient, curvature = scores - target.labels[rows], np.ones_like(scores)
-        if target.weights is None:
-            return gradient, curvature
-        return gradient * target.weights[rows], curvature * target.weights[rows]
+        return gradient, curvature
 
     def loss(self) -> float:
         """The mean loss of the rows held out."""
@@ -145,7 +142,7 @@ class _Task:
             losses = np.exp(np.minimum(scores[0], LARGEST_LOG)) - labels * scores[0]
         else:
             losses = (scores[0] - labels) ** 2
-        return float(np.average(losses, weights=_at(target.weights, rows)))
+        return float(losses.mean())
 
     def judge(self, number: int, patience: int) -> None:
         """Keep the scores of the best round; stop when it is `patience` rounds back."""
@@ -175,10 +172,6 @@ def outputs_of(scores: np.ndarray, classes: int, counts: bool = False) -> np.nda
     return np.concatenate([1 - shares, shares]).T if len(scores) == 1 else shares.T
 
 
-def _at(values: np.ndarray | None, rows: np.ndarray) -> np.ndarray | None:
-    return None if values is None else values[rows]
-
-
 def _shares(scores: np.ndarray) -> np.ndarray:
     if len(scores) == 1:
         return 0.5 * (1.0 + np.tanh(0.5 * scores))
@@ -188,15 +181,15 @@ def _shares(scores: np.ndarray) -> np.ndarray:
 
 def _starts(target: Target, rows: np.ndarray) -> list[float]:
     """What every row's scores are before the first tree: of the mean, of the classes' shares."""
-    labels, weights = target.labels[rows], _at(target.weights, rows)
+    labels = target.labels[rows]
     if not target.classes:
-        mean = float(np.average(labels, weights=weights))
+        mean = float(labels.mean())
         return [float(np.log(max(mean, 1e-12)))] if target.counts else [mean]
     if target.likelihoods is None:
-        counts = np.bincount(labels, weights, minlength=target.classes)
+        counts = np.bincount(labels, minlength=target.classes)
     else:
         likely = target.likelihoods[rows]
-        counts = np.average(likely / likely.sum(1, keepdims=True), 0, weights) * len(rows)
+        counts = (likely / likely.sum(1, keepdims=True)).sum(0)
     logs = np.log(counts + 0.5)
     return [logs[1] - logs[0]] if len(logs) == 2 else list(logs - logs.mean())
 

@@ -5,7 +5,7 @@ Framework", IEEE Intelligent Systems 2021; histograms by exact secure products i
 encryption for every row.) The label party B holds labels, gradients and trees. For every level of a
 tree one product of a partner's 0/1 bin indicators with B's numbers gives B the sums of gradients
 per node and bin; B picks the best cuts, by number, and asks on which side of a chosen cut each row
-lies. Trees are those that the same algorithm grows in the clear, to the last bit.
+lies. Trees are those that the same algorithm grows in the clear (to 1e-9: sums of floats).
 
 A person whom a partner does not know has that partner's cells missing: every cut sends missing
 cells to the side that pays, so that all of B's rows train the trees, and all can be predicted.
@@ -46,7 +46,7 @@ from fedmend._parameters import (
 from fedmend.data.encode import Encoder, LabelEncoder
 from fedmend.errors import AlignmentError, ConfigError, DataError, NotFitted, Refused
 from fedmend.federation import Federation, require_federation
-from fedmend.federation.bound import declare
+from fedmend.federation.bound import but, declare
 from fedmend.federation.rows import Asked
 from fedmend.federation.wire import Sealed
 from fedmend.federation.worker import exposed
@@ -68,8 +68,8 @@ from fedmend.methods.boosting.histograms import (
     SessionHistograms,
     SumsWorker,
 )
-from fedmend.methods.network import NetworkEstimator
-from fedmend.split.features import ALIGNED, ALL, Segments, check_names, is_known, own_rows, spans
+from fedmend.methods.network import LabelledEstimator, LocalOnly
+from fedmend.split.features import ALIGNED, Segments, check_names, is_known, own_rows, spans
 from fedmend.split.labels import account_of, warn_of_noise
 from fedmend.split.parts import FILE, read_file, write_file
 from fedmend.split.workers import SplitWorker, has_label
@@ -336,7 +336,7 @@ class ActiveTrees(SumsWorker, SplitWorker):
         likelihood, likely = self._label_likelihood(), None
         if likelihood is not None and part.classes:
             likely = likelihood.of(part.labels.classes_)[self._rows_used]
-        target = Target(encoded, rows, part.classes, part.counts, None, likely)
+        target = Target(encoded, rows, part.classes, part.counts, likely)
         own = OwnBins(
             part.own.codes(self.table.take(self._rows_used)),
             CutTable(part.own.layouts),
@@ -785,7 +785,7 @@ class _Workers:
 
 
 @parameters
-class SecureBoost(NetworkEstimator):
+class SecureBoost(LabelledEstimator):
     """Boosted trees over all parties, of all rows of the label party.
 
     trees, depth, learning_rate, l2, min_leaf, min_gain, colsample: as usual (min_leaf in rows; for
@@ -833,16 +833,15 @@ class SecureBoost(NetworkEstimator):
         checkpoint: str | os.PathLike[str] | None = None,
         resume: bool = False,
     ) -> Self:
-        """Grow the trees. `progress(stage, done, total, metrics)` is told."""
+        """Grow the trees. `progress(stage, done, total, metrics)` is told.
+
+        checkpoint: where label noise is kept; an interrupted training begins again, whatever
+        `resume` says.
+        """
         require_federation(fed)
         self.require_types()
         self._check()
-        label_party = self.label_party or fed.label_party
-        if label_party not in fed.names:
-            raise ConfigError(
-                f"label_party={label_party!r} is not in the federation. "
-                f"Mend: one of {', '.join(fed.names)}"
-            )
+        label_party = self._label_party(fed)
         network = TreeEnsemble(
             fed, parties=self._parties(fed, label_party), label_party=label_party, how=self
         )
@@ -857,63 +856,24 @@ class SecureBoost(NetworkEstimator):
                 f"label_dp is for classes, got task={self.task!r}. Mend: leave label_dp out"
             )
 
-    def _parties(self, fed: Federation, label_party: str) -> list[str]:
-        parties = [name for name in fed.names if fed.roster[name]["features"]]
-        if not parties:
-            raise DataError("no party has a feature column", mend="add a party with columns to use")
-        return parties
-
     def _training_rows(self, fed: Federation, label_party: str) -> list[list[object]]:
         counts = fed.alignment
         return [[ALIGNED, counts.aligned], [label_party, counts.unaligned[label_party]]]
-
-    def learnt_from(self, fed: Federation) -> list[str]:
-        return [str(self.network_.label_party)]
-
-    def evaluate(self, fed: Federation, *, rows: str | None = None) -> dict[str, float]:
-        """All metrics, computed at the label party: only they leave it."""
-        network, segments, _ = self._ready(fed, rows)
-        if rows in network.passive:
-            raise DataError(
-                "has no labels for the rows only it has, so there is nothing to compare with",
-                party=rows,
-                mend="predict them, or evaluate rows='aligned'",
-            )
-        return network.evaluate(fed, segments)
-
-    def uncertainty_report(self, fed: Federation, *, rows: str | None = None) -> dict[str, Any]:
-        """Whether undecided rows err more, and whether probabilities can be taken at their word."""
-        network, segments, _ = self._ready(fed, rows)
-        if self.task_ == "regression":
-            raise DataError("uncertainty is judged for classes", mend="evaluate(fed)")
-        return network.uncertainty_report(fed, segments)
 
     def _saved_network(self, fed: Federation, saved: dict[str, Any]) -> Any:
         parties, label_party = saved["parties"], saved["label_party"]
         return TreeEnsemble(fed, parties=parties, label_party=label_party, how=self)
 
 
-class LocalTrees(SecureBoost):
-    """The label party's own boosted trees, of all its rows and only its own columns.
-
-    Needs no alignment, and nothing of a row leaves the party.
-    """
-
-    def _parties(self, fed: Federation, label_party: str) -> list[str]:
-        if not fed.roster[label_party]["features"]:
-            raise DataError(
-                "has labels only, so there is nothing to learn from alone",
-                party=label_party,
-                mend="SecureBoost, which uses the other parties' columns",
-            )
-        return [label_party]
-
-    def _training_rows(self, fed: Federation, label_party: str) -> list[list[object]]:
-        return [[ALL, fed.roster[label_party]["rows"]]]
-
-    def _all_rows(self, fed: Federation) -> list[list[object]]:
-        return self._training_rows(fed, str(self.network_.label_party))
+class LocalTrees(LocalOnly, SecureBoost):
+    """Boosted trees at the label party."""
 
 
-declare("local-trees", ActiveTrees)
-declare("boosting", PassiveTrees, ActiveTrees, providers=["state"])
+# Of split networks: best weights, checkpoints, batches; of sums over sampled rows.
+UNUSED = ("keep_best", "restore_best", "save_checkpoint", "load_checkpoint", "seal_for", "sample")
+WITH_PARTNERS = ("load_numbers", "unmask_with", "mask_numbers", "take_sums", "load_halves")
+declare(
+    "local-trees",
+    but(ActiveTrees, *UNUSED, *WITH_PARTNERS, "join_halves", "take_sides", "meet", "public_key"),
+)
+declare("boosting", but(PassiveTrees, "sample"), but(ActiveTrees, *UNUSED), providers=["state"])

@@ -6,11 +6,9 @@ from typing import ClassVar
 
 import numpy as np
 
-from fedmend.errors import DataError
-from fedmend.federation import Federation
 from fedmend.federation.bound import declare
-from fedmend.methods.network import SplitEstimator
-from fedmend.split.features import ALL, Segments
+from fedmend.methods.network import LocalOnly, SplitEstimator
+from fedmend.split.features import Segments
 from fedmend.split.training import AlignedJudges, SplitNetwork
 from fedmend.split.workers import BottomWorker, TopWorker
 
@@ -21,26 +19,8 @@ class VFL(SplitEstimator):
     """Plain vertical federated learning: one split network, on aligned rows only."""
 
 
-class Local(SplitEstimator):
-    """The label party's own model, of all its rows and only its own columns.
-
-    Needs no alignment, and nothing of a row leaves the party.
-    """
-
-    def _parties(self, fed: Federation, label_party: str) -> list[str]:
-        if not fed.roster[label_party]["features"]:
-            raise DataError(
-                "has labels only, so there is nothing to learn from alone",
-                party=label_party,
-                mend="VFL, which uses the other parties' columns",
-            )
-        return [label_party]
-
-    def _training_rows(self, fed: Federation, label_party: str) -> list[list[object]]:
-        return [[ALL, fed.roster[label_party]["rows"]]]
-
-    def _all_rows(self, fed: Federation) -> list[list[object]]:
-        return self._training_rows(fed, str(self.network_.label_party))
+class Local(LocalOnly, SplitEstimator):
+    """One network at the label party."""
 
 
 class LocalVFLNetwork(SplitNetwork):
