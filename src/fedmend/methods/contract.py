@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
@@ -24,7 +23,6 @@ from fedmend._suggest import did_you_mean
 from fedmend.data.encode import as_written
 from fedmend.errors import ConfigError
 from fedmend.learn.metrics import normalised_entropy
-from fedmend.split.parts import MANIFEST, read_json
 
 if TYPE_CHECKING:
     from fedmend.federation import Federation
@@ -82,9 +80,8 @@ class Estimator(Parameters):
         return {}
 
     @classmethod
-    def _of_manifest(cls, path: str | os.PathLike[str]) -> tuple[Self, dict[str, Any]]:
-        """An unfitted estimator as it was saved, and what else the manifest says."""
-        saved = read_json(Path(path) / MANIFEST, "a saved model")
+    def _unfitted(cls, saved: Mapping[str, Any], path: str | os.PathLike[str]) -> Self:
+        """An unfitted estimator as the manifest of the model at `path` has it."""
         if saved["method"] != cls.__name__:
             raise ConfigError(
                 f"{path} holds a {saved['method']}, not a {cls.__name__}. "
@@ -97,7 +94,7 @@ class Estimator(Parameters):
             for name, value in saved["params"].items()
             if name in cls.parameter_names()
         }
-        return cls(**params), saved
+        return cls(**params)
 
 
 def frame_of(

@@ -175,19 +175,19 @@ class NetworkEstimator(Estimator):
         folder = Path(path)
         (folder / MANIFEST).unlink(missing_ok=True)
         self.network_.save(str(folder))
-        write_json(
-            folder / MANIFEST,
-            {
-                "method": type(self).__name__,
-                "params": self.get_params(),
-                "parties": self.network_.parties,
-                "label_party": self.network_.label_party,
-                "best_epoch": self.best_epoch_,
-                "history": self.history_,
-                "privacy": self.privacy_,
-            }
-            | self._save_more(folder),
-        )
+        write_json(folder / MANIFEST, self.manifest(folder))
+
+    def manifest(self, folder: Path) -> dict[str, Any]:
+        """What there is to know of the model besides the parties' parts; JSON values."""
+        return {
+            "method": type(self).__name__,
+            "params": self.get_params(),
+            "parties": self.network_.parties,
+            "label_party": self.network_.label_party,
+            "best_epoch": self.best_epoch_,
+            "history": self.history_,
+            "privacy": self.privacy_,
+        } | self._save_more(folder)
 
     def hand_out(
         self, path: str | os.PathLike[str], parties: Sequence[str] | None = None
@@ -227,14 +227,25 @@ class NetworkEstimator(Estimator):
     @classmethod
     def load(cls, path: str | os.PathLike[str], fed: Federation) -> Self:
         """A saved model, its parts at the parties of `fed`."""
-        model, saved = cls._of_manifest(path)
+        return cls.of_manifest(read_json(Path(path) / MANIFEST, "a saved model"), path, fed)
+
+    @classmethod
+    def of_manifest(
+        cls,
+        saved: dict[str, Any],
+        path: str | os.PathLike[str],
+        fed: Federation,
+        member: str = "",
+    ) -> Self:
+        """A model by its manifest, parts of it (or of this member) at `path`."""
+        model = cls._unfitted(saved, path)
         absent = [name for name in saved["parties"] if name not in fed.names]
         if absent and not saved.get("alone"):
             raise ConfigError(
                 f"the model has a part at party {absent[0]!r}, which is not in the federation. "
                 f"Mend: the model's parties are {', '.join(saved['parties'])}"
             )
-        network = model._saved_network(fed, saved).load(str(path))
+        network = model._saved_network(fed, saved).load(str(path), member)
         network.history = saved["history"]
         network.best_epoch = saved["best_epoch"]
         network.privacy = saved.get("privacy")

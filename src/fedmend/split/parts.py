@@ -7,16 +7,18 @@ pickle, no code.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
+import numpy as np
 from torch import Tensor, nn
 
 from fedmend._files import write_whole
 from fedmend.data.encode import Encoder, LabelEncoder
-from fedmend.errors import DataError, NotFitted, WireError
+from fedmend.errors import ConfigError, DataError, NotFitted, WireError
 from fedmend.federation import wire
 from fedmend.federation.site import Site
 from fedmend.learn.nets import Bottom, BottomSpec, Top, TopSpec
@@ -142,12 +144,19 @@ def new_part(site: Site, model: str, kind: type[Part] = Part) -> Any:
     return parts.setdefault(model, kind())
 
 
-def save_part(site: Site, model: str, path: str) -> None:
-    write_file(site.folder(path) / FILE, part_of(site, model).to_wire())
+def file_of(site: Site, path: str, member: str = "") -> Path:
+    """Where a party keeps its part of the model `path`, or of one member of it (a plain word)."""
+    if member and not re.fullmatch(r"[a-z0-9-]{1,64}", member):
+        raise ConfigError(f"{member!r} is no name for a member. Mend: letters, digits and hyphens")
+    return site.folder(path) / (f"part-{member}.fmw" if member else FILE)
 
 
-def load_part(site: Site, model: str, path: str, kind: type[Part] = Part) -> None:
-    saved = read_file(site.folder(path) / FILE, site.name)
+def save_part(site: Site, model: str, path: str, member: str = "") -> None:
+    write_file(file_of(site, path, member), part_of(site, model).to_wire())
+
+
+def load_part(site: Site, model: str, path: str, kind: type[Part] = Part, member: str = "") -> None:
+    saved = read_file(file_of(site, path, member), site.name)
     if kind.mark not in saved:
         raise DataError(
             f"{path} holds another kind of model", party=site.name, mend="load it with its method"
@@ -158,6 +167,7 @@ def load_part(site: Site, model: str, path: str, kind: type[Part] = Part) -> Non
 # ---------------------------------------------------------------------------------- own models
 
 _OWN_MODELS = "learn.own_model"
+_OUTPUTS = "learn.outputs"
 
 
 def keep_own_model(site: Site, dataset: str, part: Part) -> None:
@@ -175,6 +185,29 @@ def own_model(site: Site, dataset: str) -> Part | None:
     """At the party: what was kept for a table; None where nothing was."""
     found = site.state.get(_OWN_MODELS, {}).get(dataset)
     return found if isinstance(found, Part) else None
+
+
+# ---------------------------------------------------------------------------------- outputs
+
+
+class Outputs(NamedTuple):
+    """What a model says of rows: places in a table [n], and [n, C] (or values [n])."""
+
+    rows: np.ndarray
+    values: np.ndarray
+    classes: list[Any]
+
+
+def leave_outputs(
+    site: Site, name: str, rows: np.ndarray, values: np.ndarray, classes: Sequence[Any]
+) -> None:
+    """At the label party: leave a model's outputs under a name, for `take_outputs`."""
+    site.state.setdefault(_OUTPUTS, {})[name] = Outputs(rows, values, list(classes))
+
+
+def take_outputs(site: Site, name: str) -> Outputs:
+    found: Outputs = site.state[_OUTPUTS].pop(name)
+    return found
 
 
 # ---------------------------------------------------------------------------------- files

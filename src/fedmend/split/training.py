@@ -529,11 +529,16 @@ class SplitNetwork:
         with self.judged(fed, segments) as top:
             return top.predictions(table_order)
 
-    def save(self, path: str) -> None:
-        """Every party saves its own part under this name."""
+    def leave_outputs(self, fed: Federation, segments: Segments, name: str) -> None:
+        """Let the label party keep, under this name, what the model says of these rows."""
+        with self.judged(fed, segments) as top:
+            top.leave_outputs(name)
+
+    def save(self, path: str, member: str = "") -> None:
+        """Every party saves its own part under this name, whole or as a member of a model."""
         with self.workers(self.fed) as (bottoms, top):
-            bottoms.save(path)
-            top.save(path)
+            bottoms.save(path, member)
+            top.save(path, member)
 
     def hand_out(self, path: str, party: str, manifest: dict[str, Any]) -> None:
         """Let a party keep, beside its part under this name, what it needs to predict alone."""
@@ -546,10 +551,10 @@ class SplitNetwork:
             at_party.save(path)
             at_party.save_manifest(path, manifest)
 
-    def load(self, path: str) -> Self:
+    def load(self, path: str, member: str = "") -> Self:
         with self.workers(self.fed) as (bottoms, top):
-            bottoms.load(path)
-            top.load(path)
+            bottoms.load(path, member)
+            top.load(path, member)
             about = top.about()
             self.task, self.classes = about["task"], about["classes"]
             self.has_imputed = bool(about["imputes"])

@@ -42,6 +42,7 @@ from fedmend.split.parts import (
     BottomPart,
     Part,
     TopPart,
+    leave_outputs,
     load_part,
     new_part,
     own_model,
@@ -145,12 +146,12 @@ class SplitWorker(_Trained, ExchangeWorker):
         return part_of(self.site, self.model)
 
     @exposed(kind="control")
-    def save(self, path: str) -> None:
-        save_part(self.site, self.model, path)
+    def save(self, path: str, member: str = "") -> None:
+        save_part(self.site, self.model, path, member)
 
     @exposed(kind="control")
-    def load(self, path: str) -> None:
-        load_part(self.site, self.model, path, self.part_type)
+    def load(self, path: str, member: str = "") -> None:
+        load_part(self.site, self.model, path, self.part_type, member)
 
     @exposed(kind="control")
     def save_manifest(self, path: str, manifest: dict[str, Any]) -> None:
@@ -591,6 +592,13 @@ class TopWorker(SplitWorker, TopHolder):
         ordered[self._rows_used] = outputs
         return ordered
 
+    @exposed(kind="control")
+    def leave_outputs(self, name: str) -> None:
+        """Keep the collected outputs at this party, for a model that several have a say in."""
+        self._take_asked()
+        classes = self._part_top().labels.classes_
+        leave_outputs(self.site, name, self._rows_used, self._take_outputs(), classes)
+
     def about_rows(self, method: str) -> str:
         return "labels"
 
@@ -755,10 +763,10 @@ class ServerTop(TopHolder):
     def predictions(self, table_order: bool = False) -> np.ndarray:
         return self._take_outputs()
 
-    def save(self, path: str) -> None:
+    def save(self, path: str, member: str = "") -> None:
         write_file(self._folder(path) / FILE, self.kept.to_wire())
 
-    def load(self, path: str) -> None:
+    def load(self, path: str, member: str = "") -> None:
         self.kept = Part.from_wire(read_file(self._folder(path) / FILE))
         self.classes = list(self._part_top().labels.classes_)
 

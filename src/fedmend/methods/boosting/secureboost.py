@@ -71,7 +71,7 @@ from fedmend.methods.boosting.histograms import (
 from fedmend.methods.network import LabelledEstimator, LocalOnly
 from fedmend.split.features import ALIGNED, Segments, check_names, is_known, own_rows, spans
 from fedmend.split.labels import account_of, warn_of_noise
-from fedmend.split.parts import FILE, read_file, write_file
+from fedmend.split.parts import file_of, leave_outputs, read_file, write_file
 from fedmend.split.workers import SplitWorker, has_label
 
 if TYPE_CHECKING:
@@ -249,12 +249,12 @@ class PassiveTrees(BinsWorker):
         return self.seal(np.packbits(np.stack(sides), axis=1), to=to, kind="embedding")
 
     @exposed(kind="control")
-    def save(self, path: str) -> None:
-        write_file(self.site.folder(path) / FILE, self._columns().to_wire())
+    def save(self, path: str, member: str = "") -> None:
+        write_file(file_of(self.site, path, member), self._columns().to_wire())
 
     @exposed(kind="control")
-    def load(self, path: str) -> None:
-        saved = read_file(self.site.folder(path) / FILE, self.site.name)
+    def load(self, path: str, member: str = "") -> None:
+        saved = read_file(file_of(self.site, path, member), self.site.name)
         self.site.state[f"{self.model}:columns"] = OwnColumns.from_wire(saved)
 
     def _columns(self) -> OwnColumns:
@@ -489,12 +489,18 @@ class ActiveTrees(SumsWorker, SplitWorker):
     # ------------------------------------------------------------------ keeping
 
     @exposed(kind="control")
-    def save(self, path: str) -> None:
-        write_file(self.site.folder(path) / FILE, self._part().to_wire())
+    def leave_outputs(self, name: str) -> None:
+        """Keep the outputs at this party, for a model that several have a say in."""
+        classes = self._part().labels.classes_
+        leave_outputs(self.site, name, self._rows_used, self._take_outputs(), classes)
 
     @exposed(kind="control")
-    def load(self, path: str) -> None:
-        saved = read_file(self.site.folder(path) / FILE, self.site.name)
+    def save(self, path: str, member: str = "") -> None:
+        write_file(file_of(self.site, path, member), self._part().to_wire())
+
+    @exposed(kind="control")
+    def load(self, path: str, member: str = "") -> None:
+        saved = read_file(file_of(self.site, path, member), self.site.name)
         self._keep(TreesPart.from_wire(saved))
 
     def _keep(self, part: TreesPart) -> None:
@@ -725,16 +731,21 @@ class TreeEnsemble:
             active.run()
             yield active
 
-    def save(self, path: str) -> None:
-        """Every party saves its own part under this name."""
-        with _Workers(self, self.fed) as (passive, active):
-            passive.save(path)
-            active.save(path)
+    def leave_outputs(self, fed: Federation, segments: Segments, name: str) -> None:
+        """Let the label party keep, under this name, what the model says of these rows."""
+        with self._run(fed, segments) as active:
+            active.leave_outputs(name)
 
-    def load(self, path: str) -> TreeEnsemble:
+    def save(self, path: str, member: str = "") -> None:
+        """Every party saves its own part under this name, whole or as a member of a model."""
         with _Workers(self, self.fed) as (passive, active):
-            passive.load(path)
-            active.load(path)
+            passive.save(path, member)
+            active.save(path, member)
+
+    def load(self, path: str, member: str = "") -> TreeEnsemble:
+        with _Workers(self, self.fed) as (passive, active):
+            passive.load(path, member)
+            active.load(path, member)
             self._take_about(active.about())
         return self
 

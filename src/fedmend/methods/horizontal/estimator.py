@@ -783,7 +783,8 @@ class HorizontalEstimator(Estimator):
     def load(cls, path: str | os.PathLike[str], fed: Federation) -> Self:
         """A saved model for the parties of `fed`, whoever they are: all have the same columns."""
         folder = Path(path)
-        model, saved = cls._of_manifest(folder)
+        saved = read_json(folder / MANIFEST, "a saved model")
+        model = cls._unfitted(saved, folder)
         kept = read_file(folder / MODEL)
         clients = model._clients(fed, kept["common"])
         if clients.weights.shape != kept["weights"].shape:

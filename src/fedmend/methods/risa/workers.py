@@ -599,6 +599,9 @@ class EvidenceTopWorker(EvidenceWorker, TopWorker):
         targets, p, u = self._against_labels()
         return describe(p, u, targets, noise=self._noise)
 
+    def _take_outputs(self) -> np.ndarray:
+        return self._all_opinions()[0]
+
     def _all_opinions(self) -> tuple[np.ndarray, np.ndarray]:
         """Of all collected rows, kind after kind."""
         kinds = [kind for kind in self._judged if not kind.startswith(_WITHOUT)]
