@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from fedmend.methods.annotators.baselines import *  # noqa: F403
     from fedmend.methods.annotators.corrected import correct_labels as correct_labels
     from fedmend.methods.annotators.inc import *  # noqa: F403
+    from fedmend.methods.auto.auto import *  # noqa: F403
     from fedmend.methods.boosting.secureboost import *  # noqa: F403
     from fedmend.methods.completion.fedpsg_pum import *  # noqa: F403
     from fedmend.methods.horizontal.baselines import *  # noqa: F403

@@ -203,6 +203,7 @@ PREPARED = {
     "docs/report.md": with_a_run,
     "docs/split-training.md": customers,
     "docs/boosting.md": customers,
+    "docs/auto.md": customers,
     "docs/vfl-baselines.md": customers,
 }
 # Where the commands of a page are alternatives and not a story: what one of them made, the next

@@ -169,9 +169,12 @@ def correction(labelling):
 CHOICE = {
     "metric": "auc", "chosen": "VFL <1>", "why": ["VFL <1> was chosen: it did best."],
     "candidates": [
-        {"title": "Local", "mean": 0.7, "sd": 0.01, "seconds": 1.0, "skipped": ""},
-        {"title": "VFL <1>", "mean": 0.8, "sd": 0.02, "seconds": 2.0, "skipped": ""},
-        {"title": "RISA", "mean": None, "sd": None, "seconds": 0.0, "skipped": "no time left"},
+        {"title": title, "seconds": 1.0, "skipped": skipped, "weights": {"shared": weight},
+         "scores": {"shared": {"score": score, "interval": [score - 0.02, score + 0.02]}}
+         if score else {}}
+        for title, score, weight, skipped in (
+            ("Local", 0.7, 0.0, ""), ("VFL <1>", 0.8, 1.0, ""), ("RISA", None, 0.0, "no time left")
+        )
     ],
 }  # fmt: skip
 ADVICE = {

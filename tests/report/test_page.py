@@ -115,7 +115,7 @@ def test_every_section_that_has_something(whole_page):
         "Rows completed 60", "The rows known to all grew from 30 to 90.",
         "telco's columns for bank's rows", "plan <x> nominal 0.60 strong 100 % 0 % 0 % 90 %",
         "72 of 180 labels contradict", "By VFL", "against the labels of clinic.",
-        "VFL <1> 0.800 ± 0.020 2.0 s chosen", "RISA – 0.0 s no time left",
+        "VFL <1> 0.800 100% 1.0 s", "RISA – 0% 1.0 s no time left",
         "Training, 2 times", "2 min 5 s", "How sure, and do unsure rows err more",
         "3 rounds with 3 clients, 2 of them in each.", "Two agree.",
     ):  # fmt: skip

@@ -6,13 +6,10 @@ the run, so that a run that goes on does not complete or correct again.
 
 from __future__ import annotations
 
-import copy
 import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
-
-import numpy as np
 
 from fedmend.federation import Federation
 from fedmend.flow.config.settings import CorrectSettings
@@ -26,7 +23,6 @@ from fedmend.flow.manifest import CHECKPOINTS
 from fedmend.flow.plan import Method, Plan
 from fedmend.flow.steps import Steps, in_stage, measured
 from fedmend.methods.annotators.corrected import CorrectedLabels, correct_labels
-from fedmend.methods.annotators.estimator import Annotators
 from fedmend.methods.registry import ANNOTATED, METHODS, make
 from fedmend.report.annotators import AnnotatorSkills
 from fedmend.report.mending import Mending
@@ -50,13 +46,12 @@ class Found:
 
     fed: all parties, whose labels several may have. base: those whom methods of one label need.
     views: the base by (corrected labels, completed rows). products: what each of them is made of,
-    as hashes. judge: the base with labels to compare methods of corrected labels by.
+    as hashes.
     """
 
     fed: Federation
     base: Federation
     views: dict[tuple[bool, bool], Federation] = field(default_factory=dict)
-    judge: Federation | None = None
     products: dict[tuple[bool, bool], dict[str, str]] = field(default_factory=dict)
     test: dict[str, str] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
@@ -231,9 +226,8 @@ def _correct(plan: Plan, steps: Steps, found: Found) -> None:
     assert how is not None
 
     def restore(result: dict[str, Any]) -> None:
-        for dataset in [*result["datasets"].values(), result["judge"]]:
-            if dataset is not None:
-                restore_completion(base.on(dataset), kept)
+        for dataset in result["datasets"].values():
+            restore_completion(base.on(dataset), kept)
 
     result, entry = steps.do(
         "correct",
@@ -249,14 +243,12 @@ def _correct(plan: Plan, steps: Steps, found: Found) -> None:
             "among": how.among,
             "least": how.least,
             "rows": how.rows,
-            "judged": plan.choose is not None,
             "seed": plan.seeds[0],
         },
         inputs=found.everything,
         paths=[CORRECT_FOLDER],
         says=lambda result: str(result["found"]["says"]),
     )
-    found.judge = base.on(result["judge"]) if result["judge"] else None
     for completed, dataset in result["datasets"].items():
         found.views[True, completed == "True"] = base.on(dataset)
         found.products[True, completed == "True"] = {"correct": entry.product}
@@ -295,15 +287,11 @@ def _corrected(plan: Plan, steps: Steps, found: Found, checkpoint: str) -> dict[
             )
             for completed, view in views.items()
         }
-        judge = None
-        if plan.choose is not None:
-            judge = _judge(source, views[False], model, how)
-        for each in [*(each.federation for each in done.values()), *([judge] if judge else [])]:
-            keep_completion(each, kept)
+        for each in done.values():
+            keep_completion(each.federation, kept)
     counts = done[how.rows == "completed"]
     return {
         "datasets": {str(completed): each.federation.dataset for completed, each in done.items()},
-        "judge": judge.dataset if judge else None,
         "found": {
             "method": METHODS[how.name].class_name,
             "parties": list(model.label_parties_),
@@ -320,23 +308,6 @@ def _corrected(plan: Plan, steps: Steps, found: Found, checkpoint: str) -> dict[
             **cost,
         },
     }
-
-
-def _judge(source: Federation, view: Federation, model: Any, how: CorrectSettings) -> Federation:
-    """The majority of the votes as labels: what no model had a part in, to compare models by."""
-    params = model.get_params()
-    with Annotators(
-        source, model.label_parties_, secure=params["secure"], key_holder=params["key_holder"]
-    ) as annotators:
-        annotators.attach(model.classes_.tolist(), params["label_dp"])
-        counts = annotators.votes()
-    decided = (counts == counts.max(1, keepdims=True)).sum(1) == 1
-    shares = counts / np.maximum(counts.sum(1), 1)[:, None]
-    votes = copy.copy(model)
-    votes.posterior_ = np.where(decided[:, None], shares, 0.0)
-    fitted = view if how.rows == "completed" else source
-    name = f"{view.dataset}-judge"
-    return correct_labels(fitted, votes, to=how.to, least=1e-6, name=name, into=view).federation
 
 
 def _words(party: str, found: CorrectedLabels) -> str:

@@ -94,6 +94,13 @@ class Plan:
         return None if self.leaves_out("train") else next(given, None)
 
     @property
+    def one_label(self) -> bool:
+        """Whether ``auto`` has one party's labels to learn: that of the file, or corrected ones."""
+        how = self.choose
+        asked = how is not None and "label_party" in how.params
+        return self.correct is not None or len(self.config.labellers) == 1 or asked
+
+    @property
     def methods(self) -> list[Method]:
         """What the file names."""
         named = [each for each in self.config.method if each.name != AUTO]
@@ -133,7 +140,7 @@ class Plan:
         horizontal, several_label = self.config.horizontal, len(self.config.labellers) > 1
         named = [method.name for method in self.trainings]
         if self.choose is not None:
-            several = several_label and self.correct is None
+            several = several_label and not self.one_label
             named += [AUTO, *self.choose.names(horizontal=horizontal, several=several)]
         if self.complete is not None:
             named.append(self.complete.name)

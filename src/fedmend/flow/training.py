@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from fedmend.errors import ConfigError
 from fedmend.flow.choosing import Contest, candidates_of
+from fedmend.flow.config.settings import AUTO, CORRECTED
 from fedmend.flow.manifest import CHECKPOINTS
 from fedmend.flow.plan import Method, Plan
 from fedmend.flow.scoring import Reference, how_sure, measure, reference_of
@@ -44,7 +45,9 @@ def learn(plan: Plan, steps: Steps, found: Found) -> tuple[list[MethodRun], Refe
             reference = _reference(steps.fed, plan)
     if plan.choose is not None:
         assert reference is not None
-        methods = [*methods, _choose(plan, steps, found, reference)]
+        one = plan.one_label and not plan.config.horizontal
+        chosen = _auto(plan) if one else _choose(plan, steps, found, reference)
+        methods = [chosen, *methods]  # its folds decide which rows others hold out
     runs = []
     for method in methods:
         fed = found.view_of(method)
@@ -55,10 +58,15 @@ def learn(plan: Plan, steps: Steps, found: Found) -> tuple[list[MethodRun], Refe
             )
             continue
         inputs = found.products[method.corrected, method.completed]
+        completed = None
+        if method.name == AUTO:
+            inputs, completed = found.everything, found.views.get((method.corrected, True))
         for seed in plan.seeds:
-            training = _Training(steps, plan, method, seed, fed)
+            training = _Training(steps, plan, method, seed, fed, completed)
             trained, entry = training.train(inputs)
             found.notes += [note for note in trained["notes"] if note not in found.notes]
+            if trained["choice"] is not None and training.first:
+                steps.found("choice", trained["choice"])
             result: dict[str, Any] = {"scores": {}}
             if evaluated and reference is not None:
                 result = training.evaluate(entry, reference, found.test)
@@ -79,6 +87,26 @@ def _reference(fed: Federation, plan: Plan) -> Reference:
     return reference_of(test, asked, crowd=crowd and several, several=several)
 
 
+def _auto(plan: Plan) -> Method:
+    """``auto`` as a method of one party's labels, with what the file says of it."""
+    how = plan.choose
+    assert how is not None
+    given = how.params
+    shared = ("task", "label_party", "label_dp")
+    params: dict[str, Any] = {key: given.pop(key) for key in shared if key in given}
+    params |= {
+        "candidates": None if how.candidates is None else tuple(how.candidates),
+        "folds": how.folds,
+        "budget": how.budget,
+        "metric": next(iter(plan.config.evaluate.metrics), None),
+        "settings": given or None,
+    }
+    if plan.correct is not None:
+        params["label_party"] = plan.correct.to
+    corrected = plan.correct is not None
+    return Method(AUTO, how.shown_as + CORRECTED * corrected, params, corrected=corrected)
+
+
 def _choose(plan: Plan, steps: Steps, found: Found, reference: Reference) -> Method:
     how, metrics, horizontal = plan.choose, plan.config.evaluate.metrics, plan.config.horizontal
     assert how is not None
@@ -89,18 +117,9 @@ def _choose(plan: Plan, steps: Steps, found: Found, reference: Reference) -> Met
             how,
             horizontal=horizontal,
             completed=plan.complete is not None,
-            corrected=plan.correct is not None,
         )
-        contest = Contest(
-            found.views,
-            how,
-            reference,
-            metrics,
-            horizontal,
-            plan.seeds[0],
-            steps.listener,
-            judge=found.judge,
-        )
+        views = {completed: view for (_, completed), view in found.views.items()}
+        contest = Contest(views, how, reference, metrics, horizontal, plan.seeds[0], steps.listener)
         return contest.run(candidates)
 
     choice, _ = steps.do(
@@ -124,7 +143,6 @@ def _choose(plan: Plan, steps: Steps, found: Found, reference: Reference) -> Met
         f"{choice['chosen']} (auto)",
         how.params_of(choice["name"]),
         completed=choice["completed"],
-        corrected=choice["corrected"],
     )
 
 
@@ -132,9 +150,16 @@ class _Training:
     """One method under one seed, on one of the federations there are."""
 
     def __init__(
-        self, steps: Steps, plan: Plan, method: Method, seed: int, fed: Federation
+        self,
+        steps: Steps,
+        plan: Plan,
+        method: Method,
+        seed: int,
+        fed: Federation,
+        completed: Federation | None = None,
     ) -> None:
         self.steps, self.plan, self.method, self.seed, self.fed = steps, plan, method, seed, fed
+        self.also = {} if completed is None else {"completed": completed}
         self.unit = f"{method.slug}-{seed}"
         self.title = method.title + (f", seed {seed}" if len(plan.seeds) > 1 else "")
         self.turns = "rounds" if plan.config.horizontal else "epochs"
@@ -194,6 +219,7 @@ class _Training:
                 ),
                 checkpoint=self.steps.folder / CHECKPOINTS / f"{self.unit}-{mark[:8]}",
                 resume=True,
+                **self.also,
             )
         if estimator.privacy_ is not None:
             notes.append(in_words(estimator.privacy_))
@@ -206,6 +232,7 @@ class _Training:
             "history": list(estimator.history_),
             **cost,
             "notes": notes,
+            "choice": estimator.choice_,
         }
 
     def evaluate(

@@ -38,8 +38,8 @@ class Estimator(Parameters):
     evidential: it forms opinions, with an uncertainty and contributions of their own.
     takes_reference: `evaluate` can be asked whose labels count (``against=``), because several
     parties label. privacy_: what randomised response cost, if labels were learnt through it.
-    expertise_: how well each annotator labels, if that was estimated. classes_: of the label, None
-    where it is a number.
+    expertise_: how well each annotator labels, if that was estimated. choice_: what was compared,
+    by a model that chose itself. classes_: of the label, None where it is a number.
     """
 
     PRESETS: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
@@ -49,6 +49,7 @@ class Estimator(Parameters):
     takes_reference: ClassVar[bool] = False
     privacy_: Any = None
     expertise_: dict[str, Any] | None = None
+    choice_: dict[str, Any] | None = None
     classes_: Any = None
 
     @classmethod

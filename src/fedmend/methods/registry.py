@@ -103,6 +103,12 @@ def _horizontal(
 
 _RECORDS = (
     Record(
+        "auto",
+        "auto.auto:Auto",
+        "the methods that fit, each heard as far as held-out rows say",
+        "auto",
+    ),
+    Record(
         "local",
         "vertical.vfl:Local",
         "the label party alone, with its own columns",

@@ -280,17 +280,28 @@ def _corrected(run: _Run) -> _Shown:
     }
 
 
+KINDS_OF_ROWS = {"shared": "rows known to all", "alone": "rows of the label party alone"}
+
+
+def _heard(choice: Mapping[str, Any], kind: str) -> float:
+    return sum(float(each["weights"][kind]) for each in choice["candidates"])
+
+
 def _choice(run: _Run) -> _Shown:
     choice = run.record.choice
     if not choice:
         return None
-    table = [["candidate", f"{pretty(str(choice['metric']))}, held-out rows", "time", "remark"]]
+    kinds = list(choice["candidates"][0]["weights"])
+    metric = pretty(str(choice["metric"]))
+    heads = [[f"{metric}, {KINDS_OF_ROWS.get(kind, kind)}", "heard"] for kind in kinds]
+    table = [["candidate", *(head for pair in heads for head in pair), "time", "remark"]]
     for each in choice["candidates"]:
-        mean, sd = each.get("mean"), each.get("sd")
-        score = UNTOLD if mean is None else f"{mean:.3f}"
-        score += "" if mean is None or sd is None else f" ± {sd:.3f}"
-        remark = "chosen" if each["title"] == choice["chosen"] else str(each.get("skipped") or "")
-        table.append([str(each["title"]), score, f"{each.get('seconds') or 0.0:.1f} s", remark])
+        line = [str(each["title"])]
+        for kind in kinds:
+            told, total = each["scores"].get(kind), _heard(choice, kind)
+            line.append(f"{told['score']:.3f}" if told else UNTOLD)
+            line.append(f"{each['weights'][kind] / total:.0%}" if total else UNTOLD)
+        table.append([*line, f"{each['seconds']:.1f} s", str(each["skipped"])])
     return {"why": choice["why"], "lines": table, "picture": _drawn(plots.choice(choice))}
 
 

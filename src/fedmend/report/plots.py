@@ -363,19 +363,24 @@ def _not_too_close(axes: Any, metric: str) -> None:
 
 
 def choice(found: Mapping[str, Any]) -> str | None:
-    """Mean and spread of every candidate of ``method = "auto"``; the chosen one is dark."""
-    shown = [each for each in found["candidates"] if each.get("mean") is not None]
+    """The score of every candidate of ``method = "auto"``; those that are heard are dark.
+
+    On the rows that partners know, where there are other kinds.
+    """
+    kind = next(iter(found["candidates"][0]["weights"]))
+    shown = [each for each in found["candidates"] if kind in each["scores"]]
     if len(shown) < 2:
         return None
     with styled():
         figure, (axes,) = new_figure(0.8 + 0.36 * len(shown))
         for at, each in enumerate(shown):
-            mean, sd = float(each["mean"]), float(each.get("sd") or 0.0)
-            chosen = each["title"] == found["chosen"]
+            mean = float(each["scores"][kind]["score"])
+            ends = each["scores"][kind]["interval"] or [mean, mean]
+            chosen = each["weights"][kind] > 0
             colour = SERIES[0] if chosen else FAINT
-            axes.plot([mean - sd, mean + sd], [at, at], color=colour, lw=6, alpha=0.25)
+            axes.plot(ends, [at, at], color=colour, lw=6, alpha=0.25)
             axes.plot([mean], [at], "o", color=colour, ms=7 if chosen else 5, mew=0)
-            beside(axes, f"{mean:.3f}", mean + sd, at, weight="bold" if chosen else "normal")
+            beside(axes, f"{mean:.3f}", ends[1], at, weight="bold" if chosen else "normal")
         about = f"{pretty(str(found['metric']))} on held-out rows"
         _lines_of_names(axes, [str(each["title"]) for each in shown], about)
         axes.margins(x=0.14)

@@ -16,7 +16,7 @@ from torch import Tensor
 from fedmend.data.encode import Encoded
 from fedmend.errors import ConfigError
 from fedmend.federation.randomness import begin
-from fedmend.federation.site import Alignment
+from fedmend.federation.site import Alignment, Site
 from fedmend.learn.augment import Weak, apply_weak, draw_weak
 from fedmend.learn.nets import Batch
 
@@ -101,6 +101,22 @@ def presence(party: str, segments: Segments) -> np.ndarray:
     """Which numbered rows a party has, as anybody can tell from the segments."""
     pieces = [np.full(int(str(count)), is_known(name, party)) for name, count in segments]
     return np.concatenate([np.zeros(0, bool), *pieces])
+
+
+# ---------------------------------------------------------------------------------- folds
+
+_FOLDS = "learn.folds"
+
+
+def note_folds(site: Site, ids: np.ndarray, numbers: np.ndarray) -> None:
+    """At the party: to which fold of a cross-validation each id belongs."""
+    site.state[_FOLDS] = dict(zip(ids.tolist(), numbers.tolist(), strict=True))
+
+
+def folds_of(site: Site, ids: np.ndarray) -> np.ndarray:
+    """At the party: the fold of each id, -1 where none was noted. **Shape** [n]."""
+    known = site.state.get(_FOLDS, {})
+    return np.array([known.get(each, -1) for each in ids.tolist()], np.int64)
 
 
 class Features:

@@ -32,7 +32,7 @@ from fedmend.learn.calibration import describe
 from fedmend.learn.nets import Bottom, BottomSpec, Top, TopSpec, initialise
 from fedmend.secure.channel import ExchangeWorker
 from fedmend.split.config import Settings, SplitConfig, resolve_device
-from fedmend.split.features import ALL, Features, Segments, own_rows
+from fedmend.split.features import ALL, Features, Segments, folds_of, own_rows
 from fedmend.split.imputed import ImputedEmbeddings
 from fedmend.split.labels import LabelLikelihood, ReportedLabels, ask_for_noise, label_likelihood
 from fedmend.split.models import BottomModel, ServerTopModel, TopModel
@@ -512,10 +512,14 @@ class TopWorker(SplitWorker, TopHolder):
 
         By a number that each id keeps, and of people known to all parties where there are enough:
         trainings that draw anew each time, or among others, would be asked about ever new sets of
-        rows, and there is an end to those (`federation.rows`).
+        rows, and there is an end to those (`federation.rows`). For the same reason the trainings of
+        a cross-validation, and those after it, hold out one of its folds.
         """
         own, account = self._rows_used[rows], self.site.rows
         ids = np.asarray(np.where(own >= 0, self.table.ids[own], None))
+        folds = folds_of(self.site, ids)
+        if len(folds) and folds.min() >= 0:
+            return rows[folds == folds.min()]
         drawn = np.where(own >= 0, self.site.draws_of(ids), 1.0)
         shared = np.where(pd.Series(ids, dtype=object).isin(self._shared_ids()), drawn, 1.0)
         for numbers in (shared, drawn):

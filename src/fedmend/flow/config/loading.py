@@ -405,7 +405,7 @@ def _annotators(config: Config) -> Iterator[str]:
                     yield f"{where}.label_parties: {name!r} has no label: {hint}"
         elif isinstance(party, str) and holders and party not in holders:
             yield f"{where}.label_party = {party!r} has no label: {did_you_mean(party, holders)}"
-        elif party is None and len(holders) > 1 and config.correct is None:
+        elif party is None and len(holders) > 1 and config.correct is None and method.name != AUTO:
             yield (
                 f"several parties have a label: {', '.join(holders)}; {where} learns from one of "
                 f'them. Mend: label_party = "{holders[0]}", a method for several '
@@ -461,7 +461,7 @@ def _methods(config: Config) -> Iterator[str]:
         if name == AUTO:
             continue
         if name not in METHODS:
-            hint = did_you_mean(name, [*METHODS, AUTO])
+            hint = did_you_mean(name, METHODS)
             yield f"method[{number}].name = {name!r} is not a method: {hint}"
             continue
         titles.append(shown)
@@ -554,7 +554,7 @@ def _auto(config: Config) -> Iterator[str]:
     shape, where = "horizontal" if config.horizontal else "vertical", f"method[{AUTO}]"
     for auto in autos[:1]:
         for name in auto.candidates or ():
-            if name not in METHODS:
+            if name not in METHODS or name == AUTO:
                 hint = did_you_mean(name, METHODS)
                 yield f"{where}.candidates: {name!r} is not a method: {hint}"
             elif (name in HORIZONTAL) != config.horizontal:

@@ -167,13 +167,13 @@ class AutoSettings(MethodSettings):
     """``[[method]]`` with ``name = "auto"``: how a method is chosen.
 
     candidates: names of methods, or None for those that fit. folds: of the cross-validation.
-    budget: seconds for all of it; the first fold of every candidate is always finished. Parameters
+    budget: seconds for all of it; two folds of every candidate are always finished. Parameters
     are for every candidate that has such a parameter.
     """
 
     name: str = AUTO
     candidates: list[str] | None = Field(default=None, min_length=1)
-    folds: int = Field(default=3, ge=2)
+    folds: int = Field(default=5, ge=2)
     budget: float = Field(default=120.0, gt=0)
 
     def names(self, *, horizontal: bool, several: bool, torn: bool = True) -> Sequence[str]:

@@ -50,8 +50,6 @@ from fedmend.federation.bound import but, declare
 from fedmend.federation.rows import Asked
 from fedmend.federation.wire import Sealed
 from fedmend.federation.worker import exposed
-from fedmend.learn import metrics
-from fedmend.learn.calibration import describe
 from fedmend.methods.boosting.bins import ColumnBins, CutTable, bin_table, codes_of
 from fedmend.methods.boosting.boost import (
     BATCH,
@@ -69,10 +67,11 @@ from fedmend.methods.boosting.histograms import (
     SumsWorker,
 )
 from fedmend.methods.network import LabelledEstimator, LocalOnly
+from fedmend.split.answers import JUDGED, AnsweringWorker
 from fedmend.split.features import ALIGNED, Segments, check_names, is_known, own_rows, spans
 from fedmend.split.labels import account_of, warn_of_noise
 from fedmend.split.parts import file_of, leave_outputs, read_file, write_file
-from fedmend.split.workers import SplitWorker, has_label
+from fedmend.split.workers import has_label
 
 if TYPE_CHECKING:
     import os
@@ -267,7 +266,7 @@ class PassiveTrees(BinsWorker):
         return [self.alignment.aligned]
 
 
-class ActiveTrees(SumsWorker, SplitWorker):
+class ActiveTrees(SumsWorker, AnsweringWorker):
     """The label party: everything but its partners' columns."""
 
     conversation = "boosted trees"
@@ -275,12 +274,10 @@ class ActiveTrees(SumsWorker, SplitWorker):
     def __init__(self, site: Site, scope: str = "train", *, model: str) -> None:
         super().__init__(site, scope, model=model)
         self._segments: Segments = []
-        self._rows_used: np.ndarray = np.zeros(0, np.int64)
         self._known: dict[int, np.ndarray] = {}
         self._asked: list[tuple[int, str, int]] = []
         self._sums: dict[str, np.ndarray] = {}
         self._boosting: Boosting | None = None
-        self._outputs: np.ndarray | None = None
 
     # ------------------------------------------------------------------ training
 
@@ -446,43 +443,10 @@ class ActiveTrees(SumsWorker, SplitWorker):
             outputs = part.labels.inverse(outputs)
         self._outputs = outputs
 
-    @exposed(kind="prediction")
-    def predictions(self, table_order: bool = False) -> np.ndarray:
-        """What was predicted, in the common order or in the order of this party's table."""
-        outputs = self._take_outputs()
-        self._let_out(self._rows_used, outputs, foreign=False)
-        if not table_order:
-            return outputs
-        ordered = np.empty_like(outputs)
-        ordered[self._rows_used] = outputs
-        return ordered
-
-    @exposed(kind="statistic")
-    def metrics(self) -> dict[str, float]:
-        """Of the outputs; through randomised response an estimate of those by true labels."""
-        targets, outputs = self._targets(), self._take_outputs()
-        known, labels = has_label(targets), self._part().labels
-        if labels.task == "regression":
-            return metrics.regression(labels.inverse(targets[known]), outputs[known])
-        return metrics.classification(targets[known], outputs[known], self._noise)
-
-    @exposed(kind="statistic")
-    def uncertainty_report(self) -> dict[str, Any]:
-        """What the entropy of the outputs is worth, against the labels there are."""
-        targets, outputs = self._targets(), self._take_outputs()
-        known = targets >= 0
-        undecided = metrics.normalised_entropy(outputs[known])
-        return describe(outputs[known], undecided, targets[known], noise=self._noise)
-
-    def about_rows(self, method: str) -> str:
-        return "labels"
-
     def rows_asked(self, method: str, kwargs: Mapping[str, Any]) -> list[Asked]:
-        if method in ("metrics", "uncertainty_report"):
-            return [self._rows_used[has_label(self._targets())]]
         if method == "begin":
             return [np.arange(len(self.table))]
-        if self._boosting is not None:
+        if self._boosting is not None and method not in JUDGED:
             return [self._rows_used[self._rows_used >= 0]]
         return super().rows_asked(method, kwargs)
 
@@ -506,6 +470,9 @@ class ActiveTrees(SumsWorker, SplitWorker):
     def _keep(self, part: TreesPart) -> None:
         self.site.state[f"{self.model}:trees"] = part
 
+    def _labels(self) -> LabelEncoder:
+        return self._part().labels
+
     def _part(self) -> TreesPart:
         found = self.site.state.get(f"{self.model}:trees")
         if not isinstance(found, TreesPart):
@@ -519,19 +486,6 @@ class ActiveTrees(SumsWorker, SplitWorker):
         self._rows_used = self._rows(segments)
         self._known.clear()
         self._outputs = None
-
-    def _take_outputs(self) -> np.ndarray:
-        outputs, self._outputs = self._outputs, None
-        if outputs is None:
-            raise NotFitted(f"party {self.site.name!r} predicted nothing. Mend: run first")
-        return outputs
-
-    def _targets(self) -> np.ndarray:
-        labels = self._part().labels
-        column = self.table.frame[self._label_column(labels)]
-        targets = labels.transform(column, party=self.site.name)[self._rows_used]
-        targets[self._rows_used < 0] = np.nan if targets.dtype.kind == "f" else -1
-        return targets
 
     def _placed(self, cuts: Sequence[int]) -> list[tuple[int, str, int]]:
         """For each cut its number, whose it is, and its number there."""

@@ -1,0 +1,552 @@
+"""``auto``: the methods that fit a federation, heard as far as held-out rows say they should be.
+
+All candidates train on the first fold, then all on the second, and so on, until the folds or the
+time are at their end. What they say of held-out rows stays at the label party, which weighs it
+(`blend`), separately for rows that partners know and for rows that only it knows, so that a partner
+is heard where it helps and nowhere else. The candidates that are heard are then trained on all
+rows. How well all of this does is told of folds that had no part in the choice.
+
+What each role learns besides what the candidates' own pages say
+- The coordinator: weights and scores of the candidates, as statistics over all held-out rows.
+- Partners: which rows of the common order are held out together.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import secrets
+import time
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+import numpy as np
+
+from fedmend._parameters import POSITIVE, Rules, at_least, check_values, one_of, parameters
+from fedmend.errors import ConfigError, FedmendError, FedmendWarning, Refused
+from fedmend.federation import Federation, require_federation
+from fedmend.learn.metrics import LOWER_IS_BETTER
+from fedmend.methods.auto.folds import fold, forget, number_folds
+from fedmend.methods.auto.worker import ALONE, SHARED, BlendWorker
+from fedmend.methods.network import LabelledEstimator
+from fedmend.methods.registry import METHODS, contestants, make
+from fedmend.split.features import ALIGNED, ALL, Segments, is_known
+from fedmend.split.parts import read_json, write_json
+from fedmend.split.training import Progress
+
+__all__ = ["Auto"]
+
+logger = logging.getLogger(__name__)
+
+LEAST = 10
+"""Held-out rows of a fold: with fewer a fold says more about chance than about methods."""
+FOLDS_FILE = "folds.json"
+COMPLETED = "-completed"
+
+
+@dataclass
+class Candidate:
+    """A method, perhaps with the completed rows.
+
+    slug: its name among the members. skipped: why it could not be trained here.
+    """
+
+    name: str
+    completed: bool = False
+    seconds: float = 0.0
+    skipped: str = ""
+
+    @property
+    def slug(self) -> str:
+        return self.name + COMPLETED * self.completed
+
+    @property
+    def title(self) -> str:
+        return METHODS[self.name].class_name + " + completed rows" * self.completed
+
+    @classmethod
+    def of(cls, slug: str) -> Candidate:
+        return cls(slug.removesuffix(COMPLETED), slug.endswith(COMPLETED))
+
+
+# ---------------------------------------------------------------- the model
+
+
+class BlendNetwork:
+    """Several models and how far each is heard, with what estimators ask of a split network.
+
+    members: fitted estimators by slug. weights: by kind of row and slug.
+    """
+
+    def __init__(self, fed: Federation, label_party: str, model: str | None = None) -> None:
+        self.fed, self.label_party = fed, label_party
+        self.model = model or f"auto-{secrets.token_hex(6)}"
+        self.members: dict[str, Any] = {}
+        self.weights: dict[str, dict[str, float]] = {}
+        self.task = ""
+        self.classes: list[Any] = []
+        self.history: list[dict[str, float]] = []
+        self.best_epoch = 0
+        self.privacy: dict[str, Any] | None = None
+
+    @property
+    def parties(self) -> list[str]:
+        names = [name for each in self.members.values() for name in each.network_.parties]
+        return list(dict.fromkeys(names))
+
+    @property
+    def passive(self) -> list[str]:
+        return [name for name in self.parties if name != self.label_party]
+
+    def heard(self, segment: str) -> dict[str, float]:
+        """The members that are asked about rows of a segment, and their weights."""
+        knows = is_known(segment, self.label_party) or segment == ALL
+        with_partner = segment != ALL and any(is_known(segment, name) for name in self.passive)
+        weights = self.weights[SHARED if with_partner else ALONE]
+        able = {slug: each for slug, each in weights.items() if each > 0}
+        if knows:
+            return able
+        # Rows of a partner alone: whoever needs the label party's columns has nothing to say.
+        some = {slug: each for slug, each in able.items() if self.members[slug].network_.passive}
+        if not some:
+            raise ConfigError(
+                f"the models that were chosen use columns of {self.label_party!r} only, and do "
+                f"not know rows of {segment!r}. Mend: a method that uses all parties' columns"
+            )
+        scale = sum(able.values()) / sum(some.values())
+        return {slug: each * scale for slug, each in some.items()}
+
+    @contextmanager
+    def _answers(self, fed: Federation, segments: Segments) -> Iterator[Any]:
+        """The label party's worker, with what the members together say of these rows."""
+        parts = []
+        for number, (segment, count) in enumerate(segments):
+            heard = self.heard(str(segment)) if int(str(count)) else {}
+            names = {slug: f"{self.model}:{number}:{slug}" for slug in heard}
+            for slug, name in names.items():
+                self.members[slug].network_.leave_outputs(fed, [[segment, count]], name)
+            parts.append({"names": list(names.values()), "weights": list(heard.values())})
+        with fed.workers(BlendWorker, parties=[self.label_party], model=self.model) as crew:
+            worker = crew[self.label_party]
+            worker.attach([list(each) for each in segments])
+            worker.mix(parts)
+            yield worker
+
+    def predict(
+        self, fed: Federation, segments: Segments, *, table_order: bool = False
+    ) -> np.ndarray:
+        with self._answers(fed, segments) as worker:
+            return np.asarray(worker.predictions(table_order))
+
+    def evaluate(self, fed: Federation, segments: Segments) -> dict[str, float]:
+        with self._answers(fed, segments) as worker:
+            return dict(worker.metrics())
+
+    def uncertainty_report(self, fed: Federation, segments: Segments) -> dict[str, Any]:
+        with self._answers(fed, segments) as worker:
+            return dict(worker.uncertainty_report())
+
+    def save(self, path: str, member: str = "") -> None:
+        with self.fed.workers(BlendWorker, model=self.model) as crew:
+            crew.save(path, member)
+        for slug, each in self.members.items():
+            each.network_.save(path, slug)
+
+    def load(self, path: str, member: str = "") -> Self:
+        with self.fed.workers(BlendWorker, model=self.model) as crew:
+            crew.load(path, member)
+            self.take_about(crew[self.label_party].about())
+        return self
+
+    def take_about(self, about: Mapping[str, Any]) -> None:
+        self.task, self.classes = about["task"], about["classes"]
+
+    def hand_out(self, path: str, party: str, manifest: dict[str, Any]) -> None:
+        """Let the label party predict without its partners, by the models under this name."""
+        if party != self.label_party:
+            raise Refused(
+                self.label_party,
+                "several models decide, and stay with it",
+                f"predict at {self.label_party!r}, or a method whose top can be handed out",
+            )
+        with self.fed.workers(BlendWorker, parties=[party], model=self.model) as crew:
+            crew[party].save_manifest(path, manifest)
+
+
+# ---------------------------------------------------------------- the choice
+
+
+@dataclass
+class _Contest:
+    """Cross-validation of candidates, all on the same folds."""
+
+    how: Auto
+    fed: Federation
+    completed: Federation | None
+    network: BlendNetwork
+    progress: Progress | None
+    folder: Path | None
+    candidates: list[Candidate] = field(default_factory=list)
+    seconds: float = 0.0
+
+    def run(self, resume: bool) -> int:
+        """Try them; how many folds were used."""
+        counts, party = self.fed.alignment, self.network.label_party
+        with self.fed.workers(BlendWorker, model=self.network.model) as crew:
+            tasks = {name: self.how.task if name == party else None for name in self.fed.names}
+            told = {name: crew[name].create(task) for name, task in tasks.items()}
+        self.network.take_about(told[party])
+        least = max(LEAST, *(int(each["least"]) for each in told.values()))
+        real, alone = counts.aligned - counts.completed, counts.unaligned[party]
+        # A fold's rows of a kind could be told from those of the others: they must be enough.
+        folds = min(self.how.folds, real // least)
+        if folds < 2:
+            raise ConfigError(
+                f"{real} rows known to all parties are too few to compare methods by. "
+                f"Mend: name a method, or {2 * least} common rows"
+            )
+        if alone >= 2 * least:
+            folds = min(folds, alone // least)
+            number_folds(self.fed, party, folds, self.how.seed)
+        done = self._resumed(folds) if resume else 0
+        for number in range(done, folds):
+            began = time.perf_counter()
+            self._one(number, folds, party, alone >= 2 * least)
+            self.seconds += time.perf_counter() - began
+            self._keep(number + 1, folds)
+            if number and self.seconds * (number + 2) / (number + 1) > self.how.budget:
+                return number + 1
+        return folds
+
+    def able(self) -> list[Candidate]:
+        found = [each for each in self.candidates if not each.skipped]
+        if not found:
+            told = "; ".join(f"{each.title}: {each.skipped}" for each in self.candidates)
+            raise ConfigError(
+                f'method "auto" found no method that can be trained here ({told}). '
+                "Mend: what these say, or name a method"
+            )
+        return found
+
+    def _one(self, number: int, folds: int, party: str, alone: bool) -> None:
+        """Train every candidate on one fold; what it says of the held-out rows stays there."""
+        seed, own = self.how.seed, party if alone else None
+        train, held = fold(self.fed, number, folds, seed, own=own)
+        made = [train, held]
+        views = {False: train}
+        if self.completed is not None:
+            views[True], spare = fold(self.completed, number, folds, seed, own=own)
+            made += [views[True], spare]
+        counts = held.alignment
+        segments = [[ALIGNED, counts.aligned], [party, counts.unaligned[party]]]
+        names: dict[str, str] = {}
+        for at, candidate in enumerate(self.candidates):
+            if candidate.skipped:
+                continue
+            began, name = time.perf_counter(), f"{self.network.model}:{candidate.slug}"
+            try:
+                with warnings.catch_warnings():
+                    # What a part of the rows gives reason to is told when all are trained on.
+                    warnings.simplefilter("ignore", FedmendWarning)
+                    estimator = self.how.made(candidate, party)
+                    estimator.fit(views[candidate.completed])
+                    estimator.network_.leave_outputs(held, segments, name)
+            except FedmendError as error:
+                candidate.skipped = str(error)
+                logger.warning("%s cannot be trained here: %s", candidate.title, error)
+                continue
+            names[candidate.slug] = name
+            candidate.seconds += time.perf_counter() - began
+            if self.progress is not None:
+                total = folds * len(self.candidates)
+                done = number * len(self.candidates) + at + 1
+                self.progress(f"fold {number + 1}", done, total, {})
+        self.able()
+        with self._worker(held) as worker:
+            worker.collect(names, number, counts.aligned)
+        forget(*made[:2])
+        if len(made) > 2:
+            forget(*made[2:])
+
+    @contextmanager
+    def _worker(self, fed: Federation) -> Iterator[Any]:
+        party, model = self.network.label_party, self.network.model
+        with fed.workers(BlendWorker, parties=[party], model=model) as crew:
+            yield crew[party]
+
+    def choose(self, metric: str) -> dict[str, Any]:
+        able = self.able()
+        own = [each.slug for each in able if not METHODS[each.name].partners]
+        with self._worker(self.fed) as worker:
+            return dict(worker.choose([each.slug for each in able], own, metric))
+
+    # ------------------------------------------------------------ interruptions
+
+    def _keep(self, done: int, folds: int) -> None:
+        if self.folder is None:
+            return
+        with self._worker(self.fed) as worker:
+            worker.keep_votes(str(self.folder))
+        tried = {each.slug: [each.seconds, each.skipped] for each in self.candidates}
+        write_json(
+            self.folder / FOLDS_FILE,
+            {"mark": self._mark(folds), "done": done, "tried": tried, "seconds": self.seconds},
+        )
+
+    def _resumed(self, folds: int) -> int:
+        """How many folds an interrupted choice of the same candidates had done."""
+        if self.folder is None or not (self.folder / FOLDS_FILE).is_file():
+            return 0
+        saved = read_json(self.folder / FOLDS_FILE, "the checkpoint")
+        if saved["mark"] != self._mark(folds):
+            return 0
+        with self._worker(self.fed) as worker:
+            worker.take_votes(str(self.folder))
+        for each in self.candidates:
+            each.seconds, each.skipped = saved["tried"][each.slug]
+        self.seconds = saved["seconds"]
+        return int(saved["done"])
+
+    def _mark(self, folds: int) -> list[Any]:
+        slugs = [each.slug for each in self.candidates]
+        return [slugs, folds, self.how.seed, self.fed.alignment.aligned]
+
+
+# ---------------------------------------------------------------- the estimator
+
+
+@parameters
+class Auto(LabelledEstimator):
+    """The methods that fit the federation, each heard as far as it deserves.
+
+    candidates: names of methods; by default those that fit, among them boosted trees and a network
+    of the label party's columns alone. folds: of the cross-validation. budget: seconds for it; two
+    folds of every candidate are always finished. metric: that is told of the choice; by default
+    AUC, or RMSE for numbers. settings: parameters for every candidate that has one of that name.
+    task, label_party, label_dp: as of any method.
+
+    choice_: what was compared, weights and scores on held-out rows, and all of it in words.
+    """
+
+    candidates: tuple[str, ...] | None = None
+    folds: int = 5
+    budget: float = 120.0
+    metric: str | None = None
+    settings: dict[str, Any] | None = None
+    task: str = "auto"
+    label_party: str | None = None
+    label_dp: float | None = None
+    seed: int = 0
+
+    _rules: ClassVar[Rules] = {
+        "folds": at_least(2),
+        "budget": POSITIVE,
+        "task": one_of(("auto", "binary", "multiclass", "regression", "count")),
+    }
+
+    def fit(
+        self,
+        fed: Federation,
+        *,
+        completed: Federation | None = None,
+        progress: Progress | None = None,
+        checkpoint: str | os.PathLike[str] | None = None,
+        resume: bool = False,
+    ) -> Self:
+        """Compare, choose, and train what is heard on all rows.
+
+        completed: the same federation with completed rows, which candidates are tried on as well.
+        """
+        require_federation(fed)
+        self.require_types()
+        self._check()
+        party = self._label_party(fed)
+        folder = None if checkpoint is None else Path(checkpoint)
+        network = BlendNetwork(fed, party)
+        contest = _Contest(self, fed, completed, network, progress, folder)
+        contest.candidates = self._candidates(fed, completed is not None)
+        folds = contest.run(resume)
+        metric = self.metric or ("rmse" if network.task == "regression" else "auc")
+        found = contest.choose(metric)
+        weights = found["weights"]
+        heard = [each for each in contest.able() if any(w[each.slug] > 0 for w in weights.values())]
+        network.weights = {
+            kind: {each.slug: w[each.slug] for each in heard} for kind, w in weights.items()
+        }
+        for candidate in heard:
+            estimator = self.made(candidate, party)
+            estimator.fit(
+                completed if candidate.completed and completed is not None else fed,
+                progress=progress,
+                checkpoint=None if folder is None else folder / candidate.slug,
+                resume=resume,
+            )
+            network.members[candidate.slug] = estimator
+            network.privacy = network.privacy or estimator.privacy_
+            network.history += estimator.history_
+        network.best_epoch = folds
+        self._adopt(fed, network)  # type: ignore[arg-type]
+        self.choice_ = _described(contest, network, found, folds, metric)
+        return self
+
+    def made(self, candidate: Candidate, label_party: str) -> Any:
+        """A candidate with those of the settings that it has."""
+        given = {
+            "task": self.task,
+            "label_dp": self.label_dp,
+            "label_party": label_party,
+            **(self.settings or {}),
+        }
+        known = METHODS[candidate.name].load().parameter_names()
+        if given["task"] == "count" and METHODS[candidate.name].family != "boosting":
+            given["task"] = "regression"  # networks have no loss for counts
+        params = {key: value for key, value in given.items() if key in known}
+        return make(candidate.name, params, self.seed)
+
+    def _candidates(self, fed: Federation, completed: bool) -> list[Candidate]:
+        torn = any(fed.alignment.unaligned.values())
+        names = self.candidates or contestants(horizontal=False, annotators=False, torn=torn)
+        return [
+            Candidate(name, mended)
+            for name in names
+            for mended in ((False, True) if completed and METHODS[name].partners else (False,))
+        ]
+
+    def _check(self) -> None:
+        check_values(self, self._rules)
+        fitting = [
+            name
+            for name, record in METHODS.items()
+            if not record.horizontal and not record.annotators and name != "auto"
+        ]
+        wrong = [name for name in self.candidates or () if name not in fitting]
+        if wrong:
+            raise ConfigError(
+                f"candidates: {wrong[0]!r} cannot be one. Mend: some of {', '.join(fitting)}"
+            )
+        for name in self.candidates or ():
+            self.made(Candidate(name), self.label_party or "").check_params()
+
+    # ------------------------------------------------------------------ keeping
+
+    def _save_more(self, folder: Path) -> dict[str, Any]:
+        network: Any = self.network_
+        members = {slug: each.manifest(folder) for slug, each in network.members.items()}
+        return {"weights": network.weights, "members": members, "choice": self.choice_}
+
+    def _saved_network(self, fed: Federation, saved: dict[str, Any]) -> Any:
+        network = BlendNetwork(fed, saved["label_party"])
+        network.weights = saved["weights"]
+        return network
+
+    @classmethod
+    def of_manifest(
+        cls,
+        saved: dict[str, Any],
+        path: str | os.PathLike[str],
+        fed: Federation,
+        member: str = "",
+    ) -> Self:
+        model = super().of_manifest(saved, path, fed, member)
+        network: Any = model.network_
+        for slug, each in saved["members"].items():
+            kept = METHODS[Candidate.of(slug).name].load()
+            alone = {"alone": True} if saved.get("alone") else {}
+            network.members[slug] = kept.of_manifest(each | alone, path, fed, slug)
+        model.choice_ = saved["choice"]
+        return model
+
+
+# ---------------------------------------------------------------- in words
+
+
+def _described(
+    contest: _Contest, network: BlendNetwork, found: Mapping[str, Any], folds: int, metric: str
+) -> dict[str, Any]:
+    """The choice as a record: candidates, weights, scores, and why, in sentences."""
+    able = {each.slug for each in contest.able()}
+    candidates = []
+    for each in contest.candidates:
+        scores = {
+            kind: told["candidates"][each.slug]
+            for kind, told in found["kinds"].items()
+            if each.slug in able
+        }
+        candidates.append(
+            {
+                "name": each.name,
+                "title": each.title,
+                "completed": each.completed,
+                "scores": scores,
+                "weights": {kind: w.get(each.slug, 0.0) for kind, w in found["weights"].items()},
+                "seconds": each.seconds,
+                "skipped": each.skipped,
+            }
+        )
+    kinds = {
+        kind: {key: value for key, value in told.items() if key != "candidates"}
+        for kind, told in found["kinds"].items()
+    }
+    choice = {
+        "metric": metric,
+        "folds": folds,
+        "rows": sum(told["rows"] for told in kinds.values()),
+        "candidates": candidates,
+        "kinds": kinds,
+        "seconds": contest.seconds,
+        "chosen": " + ".join(Candidate.of(slug).title for slug in network.members),
+    }
+    return choice | {"why": _why(choice, contest.how)}
+
+
+WORDS = {
+    SHARED: "rows known to all parties",
+    ALONE: "rows only the label party knows",
+}
+
+
+def _why(choice: Mapping[str, Any], how: Auto) -> list[str]:
+    lines = [_worth(choice)]
+    for kind, told in choice["kinds"].items():
+        low, high = told["interval"] or (float("nan"),) * 2
+        shares = {
+            each["title"]: each["weights"][kind]
+            for each in choice["candidates"]
+            if each["weights"][kind] > 0
+        }
+        total = sum(shares.values())
+        listed = ", ".join(
+            f"{title} {value / total:.0%}"
+            for title, value in sorted(shares.items(), key=lambda each: -each[1])
+        )
+        lines.append(
+            f"On {WORDS[kind]} {listed} decide. Chosen on some folds and judged on the others, "
+            f"{choice['metric']} is {told['score']:.3f} (95 % interval {low:.3f} to {high:.3f}, "
+            f"{told['rows']:,} rows)."
+        )
+    if choice["folds"] < how.folds:
+        lines.append(
+            f"{choice['folds']} of {how.folds} folds were used: there are few common rows, or the "
+            f"time budget of {how.budget:g} s ended the comparison early."
+        )
+    return lines
+
+
+def _worth(choice: Mapping[str, Any]) -> str:
+    """Whether the partners' columns pay, on the rows that they know."""
+    told = choice["kinds"].get(SHARED)
+    if told is None or "apart" not in told:
+        return f"{choice['chosen']} was chosen."
+    sign = -1 if choice["metric"] in LOWER_IS_BETTER else 1
+    gain = sign * told["apart"]
+    low, high = sorted(sign * each for each in told["apart_interval"] or (0.0, 0.0))
+    what = f"{choice['metric']} {gain:+.3f}, 95 % interval {low:+.3f} to {high:+.3f}"
+    if low > 0:
+        return f"Federation pays here: beside the label party's own models {what}."
+    if gain > 0:
+        return f"Whether federation pays here is not certain: beside own models {what}."
+    return f"Federation does not pay here: beside the label party's own models {what}."

@@ -1,0 +1,198 @@
+"""How far each of several models is heard, decided by rows that none of them has seen.
+
+Models are pooled by their logarithms, p ∝ Π p_m^w_m with w ≥ 0 (a logarithmic opinion pool; for
+numbers Σ w_m f_m). The weights make held-out labels likely; as their sum is free they calibrate the
+pool, too. They are drawn towards equal weights, and those of each kind of row (known to partners or
+not) towards those of all rows, as far as rows are few. A model that a pool can do without, to
+within one standard error of the difference, is left out, the dearest first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from scipy.optimize import minimize
+from scipy.special import logsumexp
+
+from fedmend.learn import metrics
+
+__all__ = ["Held", "Pool", "nested", "pool_of", "pooled", "score_of"]
+
+FLOOR = 1e-4
+"""The least probability: one sure and wrong model must not silence all others."""
+RIDGE = 5.0
+"""How many rows' worth of evidence the weights start with."""
+ENOUGH = 4000
+"""More rows change weights by less than matters."""
+DRAWS = 200
+
+
+@dataclass(frozen=True)
+class Held:
+    """Held-out rows: what each model says of them, and what they are.
+
+    outputs: probabilities [m, n, C], or values [m, n]. truth: how likely what is said of each row
+    is under each class [n, C] (one where the class is known), or values [n]. kind: of each row, 0
+    if partners know it, otherwise 1. fold: in which it was held out. classes: class numbers [n] to
+    score by, None for numbers. noise: as in `metrics.classification`.
+    """
+
+    outputs: np.ndarray
+    truth: np.ndarray
+    kind: np.ndarray
+    fold: np.ndarray
+    classes: np.ndarray | None = None
+    noise: np.ndarray | None = None
+
+    def rows(self, which: np.ndarray) -> Held:
+        some = {name: getattr(self, name)[which] for name in ("truth", "kind", "fold")}
+        classes = None if self.classes is None else self.classes[which]
+        return replace(self, outputs=self.outputs[:, which], classes=classes, **some)
+
+    def members(self, which: Sequence[int]) -> Held:
+        return replace(self, outputs=self.outputs[list(which)])
+
+    def __len__(self) -> int:
+        return len(self.truth)
+
+
+@dataclass(frozen=True)
+class Pool:
+    """Weights [2, m], by kind of row; zero for models that are not heard."""
+
+    weights: np.ndarray
+
+    def __call__(self, held: Held) -> np.ndarray:
+        """What the pool says of each row."""
+        found = np.empty(held.outputs.shape[1:])
+        for kind, weights in enumerate(self.weights):
+            here = held.kind == kind
+            found[here] = pooled(held.outputs[:, here], weights)
+        return found
+
+
+def pooled(outputs: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """**Shape** [m, n, C] or [m, n], [m]; [n, C] or [n]."""
+    if outputs.ndim == 2:
+        return np.asarray(weights @ outputs)
+    scores = np.tensordot(weights, np.log(np.clip(outputs, FLOOR, 1.0)), 1)
+    return np.asarray(np.exp(scores - logsumexp(scores, axis=1, keepdims=True)))
+
+
+def losses(found: np.ndarray, truth: np.ndarray) -> np.ndarray:
+    """Of each row: -log Σ p L, or the squared error. **Shape** [n, C] or [n] each; [n]."""
+    if found.ndim == 1:
+        return np.asarray((truth - found) ** 2)
+    return np.asarray(-np.log(np.clip((found * truth).sum(1), 1e-12, None)))
+
+
+def weights_of(held: Held, prior: np.ndarray) -> np.ndarray:
+    """The weights w ≥ 0 that make the rows likeliest, starting from `prior`. **Shape** [m]."""
+    if not len(held):
+        return prior
+    outputs, truth = held.outputs, held.truth
+    numbers = outputs.ndim == 2
+    # Of numbers the likelihood is a normal one, as wide as the best model errs.
+    spread = max(float(((outputs - truth) ** 2).mean(1).min()), 1e-12) if numbers else 1.0
+    logs = outputs if numbers else np.log(np.clip(outputs, FLOOR, 1.0))
+
+    def objective(weights: np.ndarray) -> tuple[float, np.ndarray]:
+        pull = weights - prior
+        penalty = RIDGE / 2 * len(prior) * float(pull @ pull)
+        if numbers:
+            error = weights @ logs - truth
+            value, gradient = (error @ error) / (2 * spread), logs @ error / spread
+        else:
+            scores = np.tensordot(weights, logs, 1)
+            p = np.exp(scores - logsumexp(scores, axis=1, keepdims=True))
+            told = np.clip((p * truth).sum(1, keepdims=True), 1e-12, None)
+            value, gap = -np.log(told).sum(), p - p * truth / told
+            gradient = np.einsum("mnc,nc->m", logs, gap)
+        return float(value) + penalty, gradient + RIDGE * len(prior) * pull
+
+    bounds = [(0.0, None)] * len(prior)
+    found = minimize(objective, prior, jac=True, method="L-BFGS-B", bounds=bounds)
+    return np.asarray(found.x)
+
+
+def fitted(held: Held) -> Pool:
+    """The pool of all these models."""
+    if len(held) > ENOUGH:
+        step = np.linspace(0, len(held) - 1, ENOUGH).astype(np.int64)
+        held = held.rows(step)
+    models = len(held.outputs)
+    common = weights_of(held, np.full(models, 1.0 / models))
+    each = [weights_of(held.rows(held.kind == kind), common) for kind in (0, 1)]
+    return Pool(np.stack(each))
+
+
+def pool_of(held: Held) -> Pool:
+    """The pool of as few models as do, the dearest left out first; they come dearest last."""
+    whole = fitted(held)
+    best, reached = list(range(len(held.outputs))), losses(whole(held), held.truth)
+    pool = whole
+    while len(best) > 1:
+        for member in reversed(best):
+            rest = [each for each in best if each != member]
+            some = held.members(rest)
+            tried = fitted(some)
+            lost = losses(tried(some), held.truth) - reached
+            if lost.mean() <= lost.std() / np.sqrt(len(lost)):
+                best, pool = rest, tried
+                break
+        else:
+            break
+    weights = np.zeros((2, len(held.outputs)))
+    weights[:, best] = pool.weights
+    return Pool(weights)
+
+
+def nested(held: Held) -> np.ndarray:
+    """What pools say of the rows of each fold that were chosen by the other folds alone."""
+    found = np.empty(held.outputs.shape[1:])
+    for number in np.unique(held.fold):
+        here = held.fold == number
+        found[here] = pool_of(held.rows(~here))(held.rows(here))
+    return found
+
+
+# ---------------------------------------------------------------- scores
+
+
+def score_of(
+    held: Held, found: np.ndarray, metric: str, against: np.ndarray | None = None
+) -> dict[str, Any]:
+    """A metric over rows, with a 95 % interval; against: what others say, and how far apart.
+
+    The interval is that of means over rows drawn again.
+    """
+    rng = np.random.default_rng(0)
+    own = _metric(held, found, metric)
+    told: dict[str, Any] = {"score": own, "rows": len(held)}
+    if against is not None:
+        told["apart"] = own - _metric(held, against, metric)
+    drawn, apart = [], []
+    for _ in range(DRAWS if found.ndim == 1 or found.shape[1] < 5 else DRAWS // 4):
+        rows = rng.integers(0, len(held), len(held))
+        some = held.rows(rows)
+        drawn.append(_metric(some, found[rows], metric))
+        if against is not None:
+            apart.append(drawn[-1] - _metric(some, against[rows], metric))
+    told["interval"] = _interval(drawn)
+    if against is not None:
+        told["apart_interval"] = _interval(apart)
+    return told
+
+
+def _interval(drawn: list[float]) -> list[float]:
+    sure = [each for each in drawn if np.isfinite(each)]
+    return [float(each) for each in np.quantile(sure, [0.025, 0.975])] if sure else []
+
+
+def _metric(held: Held, found: np.ndarray, metric: str) -> float:
+    if held.classes is None:
+        return metrics.regression(held.truth, found)[metric]
+    return metrics.classification(held.classes, found, held.noise)[metric]

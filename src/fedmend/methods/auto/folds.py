@@ -1,0 +1,180 @@
+"""Folds of a federation: rows to train on, and rows held out, at every party alike.
+
+Folds are drawn over the common order of the aligned rows, which says nothing about anybody, so
+that all parties can be told which rows to hold out. Of the rows that only the label party has, it
+holds out a share of each class itself. A held-out row is in no training table of its fold, be it as
+a row of one party or as a completed one. In a horizontal federation every party holds out rows of
+its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from fedmend.federation import Alignment, AlignmentCounts, Federation, Worker, exposed
+from fedmend.federation.bound import declare
+from fedmend.federation.rows import Asked
+from fedmend.split.features import folds_of, note_folds
+from fedmend.split.labels import (
+    LabelLikelihood,
+    cell_confidence,
+    keep_confidence,
+    keep_likelihood,
+    label_likelihood,
+)
+
+__all__ = ["FoldWorker", "fold", "forget", "number_folds"]
+
+
+class FoldWorker(Worker):
+    """Makes two further tables of a party's table: rows to train on, and rows held out."""
+
+    @exposed(kind="control")
+    def number(self, aligned: np.ndarray, folds: int) -> None:
+        """Note the folds of aligned rows, by their places, and those of rows only this party has.
+
+        Each class has its share in each fold. What is noted of an id holds for all its tables.
+        """
+        table, own = self.table, self.alignment.unaligned
+        order = own[np.argsort(self.site.draws_of(table.ids[own]), kind="stable")]
+        if table.label is not None:
+            codes = pd.factorize(table.y.iloc[order])[0]
+            if len(np.unique(codes)) <= len(codes) // folds:  # classes, not numbers
+                order = order[np.argsort(codes, kind="stable")]
+        places = np.concatenate([self.alignment.aligned[: len(aligned)], order])
+        numbers = np.concatenate([aligned, np.arange(len(order)) % folds])
+        note_folds(self.site, table.ids[places], numbers)
+
+    @exposed(kind="control")
+    def completed_in(self, number: int, real: int) -> np.ndarray:
+        """The places of completed rows, which come after the real ones, that are in a fold."""
+        ids = self.table.ids[self.alignment.aligned[real:]]
+        return real + np.flatnonzero(folds_of(self.site, ids) == number)
+
+    @exposed(kind="count")
+    def split(self, train: str, held: str, rows: np.ndarray, number: int) -> dict[str, int]:
+        """Hold out these rows, by their places in the common order, and own ones of the fold.
+
+        train, held: names of the further tables, aligned among the parties of this scope.
+        """
+        own, table = self.alignment, self.table
+        out = own.aligned[rows]
+        alone = own.unaligned[folds_of(self.site, table.ids[own.unaligned]) == number]
+        held_out = np.concatenate([out, alone])
+        self._make(
+            held, held_out, Alignment(np.arange(len(out)), np.arange(len(out), len(held_out)))
+        )
+        kept = np.setdiff1d(np.arange(len(table)), held_out)
+        place = np.full(len(table), -1, dtype=np.int64)
+        place[kept] = np.arange(len(kept))
+        aligned, unaligned = place[own.aligned], place[own.unaligned]
+        found = Alignment(aligned[aligned >= 0], unaligned[unaligned >= 0])
+        self._make(train, kept, found)
+        counts = {"aligned": found.aligned, "unaligned": found.unaligned, "alone": alone}
+        return {name: len(each) for name, each in counts.items()}
+
+    def _make(self, name: str, rows: np.ndarray, alignment: Alignment) -> None:
+        """A table of some of the rows, with all that is known of their labels and cells."""
+        site, dataset = self.site, self.scope.partition("@")[0]
+        site.tables[name] = self.table.take(rows)
+        site.alignments[self._scope(name)] = alignment
+        likelihood, cells = label_likelihood(site, dataset), cell_confidence(site, dataset)
+        if likelihood is not None:
+            known = LabelLikelihood(likelihood.classes, likelihood.likelihood[rows])
+            keep_likelihood(site, name, known)
+        if cells is not None:
+            keep_confidence(site, name, {column: each[rows] for column, each in cells.items()})
+
+    @exposed(kind="control", over_rows=True)
+    def split_own(self, train: str, held: str, number: int, folds: int) -> None:
+        """Hold out one of `folds` parts of this party's rows."""
+        table, out = self.table, self._own_part(number, folds)
+        self.site.tables[train], self.site.tables[held] = table.take(~out), table.take(out)
+
+    def _own_part(self, number: int, folds: int) -> np.ndarray:
+        order = self.site.rng("folds").permutation(len(self.table))
+        out = np.zeros(len(self.table), dtype=bool)
+        out[order[number::folds]] = True
+        return out
+
+    def rows_asked(self, method: str, kwargs: Mapping[str, Any]) -> list[Asked]:
+        """A fold is refused before its tables exist, whatever would be asked of them."""
+        if method == "split":
+            return [self.alignment.aligned[kwargs["rows"]]]
+        out = self._own_part(kwargs["number"], kwargs["folds"])
+        return [out, ~out]
+
+    @exposed(kind="control")
+    def forget(self, names: list[str]) -> None:
+        """Drop tables of folds."""
+        for name in names:
+            self.site.tables.pop(name, None)
+            self.site.alignments.pop(self._scope(name), None)
+
+    def _scope(self, dataset: str) -> str:
+        """Another table among the same parties."""
+        _, at, members = self.scope.partition("@")
+        return f"{dataset}{at}{members}"
+
+
+def fold(
+    fed: Federation,
+    number: int,
+    folds: int,
+    seed: int,
+    *,
+    horizontal: bool = False,
+    own: str | None = None,
+) -> tuple[Federation, Federation]:
+    """Fold `number` of a federation: to train on, and to test on.
+
+    Of an aligned one only rows whose sides are all real are held out. own: a party that holds out
+    rows that only it has, too (`number_folds` comes first).
+    """
+    train, held = fed.on(f"{fed.dataset}-fold{number}"), fed.on(f"{fed.dataset}-held{number}")
+    with fed.workers(FoldWorker) as group:
+        if horizontal:
+            group.split_own(train.dataset, held.dataset, number, folds)
+            return train, held
+        completed = fed.alignment.completed
+        real = fed.alignment.aligned - completed
+        rows = np.flatnonzero(_drawn(real, folds, seed) == number)
+        if own is not None and completed:
+            rows = np.concatenate([rows, group[own].completed_in(number, real)])
+        counts = group.split(train.dataset, held.dataset, rows, number)
+    aligned = {each["aligned"] for each in counts.values()}
+    assert len(aligned) == 1, "all parties hold out the same places of one order"
+    unaligned = {party: each["unaligned"] for party, each in counts.items()}
+    completed -= int((rows >= real).sum())
+    train.note_alignment(AlignmentCounts(aligned.pop(), unaligned, completed))
+    held.note_alignment(
+        AlignmentCounts(len(rows), {party: each["alone"] for party, each in counts.items()})
+    )
+    return train, held
+
+
+def number_folds(fed: Federation, party: str, folds: int, seed: int) -> None:
+    """Let a party know to which fold each of its rows belongs, before the first one is made."""
+    real = fed.alignment.aligned - fed.alignment.completed
+    with fed.workers(FoldWorker, parties=[party]) as group:
+        group[party].number(_drawn(real, folds, seed), folds)
+
+
+def _drawn(rows: int, folds: int, seed: int) -> np.ndarray:
+    """The fold of each place in the common order."""
+    found = np.empty(rows, np.int64)
+    found[np.random.default_rng([seed, folds]).permutation(rows)] = np.arange(rows) % folds
+    return found
+
+
+def forget(*folds: Federation) -> None:
+    """Drop the tables of folds at all parties."""
+    with folds[0].workers(FoldWorker) as group:
+        group.forget([each.dataset for each in folds])
+
+
+declare("auto", FoldWorker)

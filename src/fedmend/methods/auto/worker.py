@@ -1,0 +1,258 @@
+"""At the parties: what several models say of a row, and how far each of them is heard.
+
+Outputs of the models stay at the label party, which weighs them; it tells weights and scores.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from fedmend.data.encode import Encoder, LabelEncoder
+from fedmend.errors import DataError, NotFitted
+from fedmend.federation import Site, exposed
+from fedmend.federation.bound import declare
+from fedmend.federation.rows import Asked
+from fedmend.methods.auto.blend import Held, nested, pool_of, pooled, score_of
+from fedmend.split.answers import AnsweringWorker
+from fedmend.split.features import spans
+from fedmend.split.parts import file_of, read_file, take_outputs, write_file
+from fedmend.split.workers import has_label
+
+__all__ = ["ALONE", "SHARED", "BlendWorker"]
+
+SHARED, ALONE = "shared", "alone"
+"""Kinds of rows: the label party and some partner know them, or the label party alone."""
+KINDS = (SHARED, ALONE)
+
+
+@dataclass(repr=False)
+class BlendPart:
+    """What a party keeps: what its tables look like; the label party also its labels."""
+
+    encoder: Encoder | None
+    labels: LabelEncoder | None = None
+
+    def to_wire(self) -> dict[str, Any]:
+        """With an `encoder`, as every part that knows columns has one."""
+        return {
+            "encoder": self.encoder and self.encoder.to_dict(),
+            "labels": self.labels and self.labels.to_dict(),
+        }
+
+    @classmethod
+    def from_wire(cls, saved: Mapping[str, Any]) -> BlendPart:
+        return cls(
+            saved["encoder"] and Encoder.from_dict(saved["encoder"]),
+            saved["labels"] and LabelEncoder.from_dict(saved["labels"]),
+        )
+
+
+@dataclass(repr=False)
+class Votes:
+    """Outputs of candidates for rows that were held out, by id; those of each fold together."""
+
+    ids: list[Any] = field(default_factory=list)
+    fold: list[int] = field(default_factory=list)
+    kind: list[int] = field(default_factory=list)
+    outputs: dict[str, list[np.ndarray]] = field(default_factory=dict)
+
+
+class BlendWorker(AnsweringWorker):
+    """Every party keeps what its tables look like; the label party weighs the models' outputs."""
+
+    conversation = "several models"
+
+    def __init__(self, site: Site, scope: str = "train", *, model: str) -> None:
+        super().__init__(site, scope, model=model)
+        self._segments: list[Any] = []
+
+    # ------------------------------------------------------------------ a model
+
+    @exposed(kind="control")
+    def create(self, task: str | None) -> dict[str, Any]:
+        """Tells how few rows an answer may rest on. task: of the label, where it is."""
+        encoder = Encoder().fit(self.table) if self.table.feature_names else None
+        labels = None
+        if task is not None:
+            labels = self._fitted_labels("regression" if task == "count" else task, "float64")
+        self.site.state[self._name] = BlendPart(encoder, labels)
+        self.site.state[self._votes_name] = Votes()
+        return {"least": self.site.rows.least} | ({} if labels is None else self.about())
+
+    @exposed(kind="control")
+    def about(self) -> dict[str, Any]:
+        labels = self._labels()
+        account = None if self.reported is None else self.reported.account
+        return {"task": labels.task, "classes": list(labels.classes_), "label_dp": account}
+
+    @exposed(kind="control")
+    def save(self, path: str, member: str = "") -> None:
+        write_file(file_of(self.site, path, member), self._part().to_wire())
+
+    @exposed(kind="control")
+    def load(self, path: str, member: str = "") -> None:
+        saved = read_file(file_of(self.site, path, member), self.site.name)
+        self.site.state[self._name] = BlendPart.from_wire(saved)
+
+    @property
+    def _name(self) -> str:
+        return f"{self.model}:blend"
+
+    @property
+    def _votes_name(self) -> str:
+        return f"{self.model}:votes"
+
+    def _part(self) -> BlendPart:
+        found = self.site.state.get(self._name)
+        if not isinstance(found, BlendPart):
+            raise NotFitted(f"party {self.site.name!r} has no part of it. Mend: fit the model")
+        return found
+
+    def _labels(self) -> LabelEncoder:
+        labels = self._part().labels
+        if labels is None:
+            raise DataError("has no labels", party=self.site.name, mend="ask the label party")
+        return labels
+
+    # ------------------------------------------------------------------ choosing
+
+    @exposed(kind="control")
+    def collect(self, names: dict[str, str], fold: int, shared: int) -> None:
+        """Take what candidates said of the rows that this fold holds out: this scope's table.
+
+        names: under which each candidate's outputs were left. shared: how many of the rows, the
+        first ones, partners know.
+        """
+        votes: Votes = self.site.state[self._votes_name]
+        count = len(self.table)
+        votes.ids += self.table.ids.tolist()
+        votes.fold += [fold] * count
+        votes.kind += [int(number >= shared) for number in range(count)]
+        for candidate, name in names.items():
+            votes.outputs.setdefault(candidate, []).append(self._taken(name))
+
+    def _taken(self, name: str) -> np.ndarray:
+        """Outputs left under a name, a column for each class that this model knows."""
+        found, classes = take_outputs(self.site, name), self._labels().classes_
+        if not classes or found.classes == list(classes):
+            return np.asarray(found.values, np.float64)
+        ordered = np.zeros((len(found.values), len(classes)))
+        for number, value in enumerate(found.classes):
+            ordered[:, list(classes).index(value)] = found.values[:, number]
+        return ordered
+
+    @exposed(kind="control")
+    def keep_votes(self, path: str) -> None:
+        """For a choice that may be interrupted."""
+        votes: Votes = self.site.state[self._votes_name]
+        outputs = {name: np.concatenate(each) for name, each in votes.outputs.items()}
+        places = pd.Index(self.table.ids).get_indexer(pd.Index(votes.ids))
+        write_file(
+            file_of(self.site, path, "votes"),
+            {"places": places, "fold": votes.fold, "kind": votes.kind, "outputs": outputs},
+        )
+
+    @exposed(kind="control")
+    def take_votes(self, path: str) -> None:
+        saved = read_file(file_of(self.site, path, "votes"), self.site.name)
+        ids = self.table.ids[saved["places"]].tolist()
+        outputs = {name: [each] for name, each in saved["outputs"].items()}
+        self.site.state[self._votes_name] = Votes(
+            ids, list(saved["fold"]), list(saved["kind"]), outputs
+        )
+
+    @exposed(kind="statistic")
+    def choose(self, candidates: list[str], own: list[str], metric: str) -> dict[str, Any]:
+        """How far each candidate is heard, and how well all of it does on rows held out.
+
+        candidates: the dearest last. own: those that need no partner. Told are, by kind of row:
+        weights, each candidate's score, that of the whole procedure (chosen on some folds, judged
+        on the others), and of the same with this party's own models only.
+        """
+        held = self._held(candidates)
+        pool, chosen = pool_of(held), nested(held)
+        alone = [candidates.index(name) for name in own]
+        without = nested(held.members(alone)) if alone else None
+        kinds = {}
+        for number, kind in enumerate(KINDS):
+            here = held.kind == number
+            if here.sum() < max(self.site.rows.least, 2):
+                continue
+            some = held.rows(here)
+            against = None if without is None else without[here]
+            kinds[kind] = score_of(some, chosen[here], metric, against) | {
+                "candidates": {
+                    name: score_of(some, held.outputs[at][here], metric)
+                    for at, name in enumerate(candidates)
+                }
+            }
+        weights = {
+            kind: dict(zip(candidates, pool.weights[number].tolist(), strict=True))
+            for number, kind in enumerate(KINDS)
+        }
+        return {"weights": weights, "kinds": kinds}
+
+    def _held(self, candidates: list[str]) -> Held:
+        votes: Votes = self.site.state[self._votes_name]
+        places = pd.Index(self.table.ids).get_indexer(pd.Index(votes.ids))
+        labels = self._labels()
+        column = self.table.frame[self._label_column(labels)]
+        targets = labels.transform(column, party=self.site.name)[places]
+        known = has_label(targets)
+        truth = self._truth(targets, places)
+        known &= np.isfinite(truth) if truth.ndim == 1 else True
+        outputs = np.stack([np.concatenate(votes.outputs[name]) for name in candidates])
+        return Held(
+            outputs,
+            truth,
+            np.array(votes.kind),
+            np.array(votes.fold),
+            targets if labels.classes_ else None,
+            self._noise,
+        ).rows(known)
+
+    def _truth(self, targets: np.ndarray, places: np.ndarray) -> np.ndarray:
+        labels = self._labels()
+        if not labels.classes_:
+            return np.asarray(labels.inverse(targets))
+        found = self._label_likelihood()
+        if found is not None:
+            return found.of(labels.classes_)[places]
+        return np.eye(len(labels.classes_))[np.maximum(targets, 0)]
+
+    # ------------------------------------------------------------------ predicting
+
+    @exposed(kind="control")
+    def attach(self, segments: list[Any]) -> None:
+        self._segments = [list(each) for each in segments]
+        self._rows_used = self._rows(segments)
+        self._outputs = None
+
+    @exposed(kind="control")
+    def mix(self, parts: list[dict[str, Any]]) -> None:
+        """The pool's outputs. parts: of each segment, names of outputs and weights, by member."""
+        found = []
+        for (_, at, end), part in zip(spans(self._segments), parts, strict=True):
+            if at == end:
+                continue
+            outputs = np.stack([self._taken(name) for name in part["names"]])
+            found.append(pooled(outputs, np.asarray(part["weights"])))
+        shape = (0, len(self._labels().classes_)) if self._labels().classes_ else (0,)
+        self._outputs = np.concatenate(found) if found else np.zeros(shape)
+
+    def rows_asked(self, method: str, kwargs: Mapping[str, Any]) -> list[Asked]:
+        if method == "choose":
+            votes: Votes = self.site.state[self._votes_name]
+            places = pd.Index(self.table.ids).get_indexer(pd.Index(votes.ids))
+            kinds = np.array(votes.kind)
+            sets = [places[kinds == number] for number in (0, 1)]
+            return [each for each in sets if len(each) >= self.site.rows.least] or [places]
+        return super().rows_asked(method, kwargs)
+
+
+declare("auto", BlendWorker)

@@ -1,0 +1,195 @@
+"""`fm.Auto`: never worse than alone, per kind of row, with an honest score; kept like any model."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import fedmend as fm
+from fedmend.errors import ConfigError
+from fedmend.methods.auto import auto as module
+
+N, KNOWN = 900, 240
+QUICK: dict[str, Any] = {"folds": 3, "settings": {"epochs": 6, "trees": 15, "members": 2}}
+
+
+def people(seed: int = 0, label: str = "class") -> pd.DataFrame:
+    """Half of what decides is the telco's; "noise" columns say nothing."""
+    rng = np.random.default_rng(seed)
+    frame = pd.DataFrame(rng.normal(size=(N, 6)), columns=list("abcdef"))
+    score = frame["a"] + frame["d"] * 1.5 + 0.5 * frame["b"] * frame["a"]
+    score += rng.normal(size=N) * 0.4
+    frame["y"] = score if label == "number" else np.where(score > 0, "yes", "no")
+    if label == "three":
+        frame["y"] = np.select([score < -1, score < 1], ["low", "middle"], "high")
+    if label == "count":
+        frame["y"] = rng.poisson(np.exp(score / 2))
+    return frame
+
+
+def federation(frame: pd.DataFrame, telco: str = "def") -> fm.Federation:
+    """600 rows to train on, 240 of them known to the telco; of 300 test rows it knows half."""
+
+    def table(rows: range, columns: str, label: str | None = None) -> fm.Table:
+        names = [*columns, *([label] if label else [])]
+        return fm.Table(list(rows), frame.iloc[list(rows)][names], label=label)
+
+    train, test = range(600), range(600, N)
+    fed = fm.Federation(
+        fm.Party("bank", table(train, "abc", "y"), test=table(test, "abc", "y")),
+        fm.Party("telco", table(range(KNOWN), telco), test=table(range(600, 750), telco)),
+        seed=1,
+    )
+    fm.align(fed)
+    fm.align(fed.on("test"))
+    return fed
+
+
+@pytest.fixture(scope="module")
+def fitted() -> tuple[fm.Federation, fm.Auto]:
+    fed = federation(people())
+    return fed, fm.Auto(**QUICK).fit(fed)
+
+
+def test_partners_are_heard_where_they_help(fitted) -> None:
+    fed, model = fitted
+    test = fed.on("test")
+    choice = model.choice_
+    assert "Federation pays here" in choice["why"][0]
+    assert [each["name"] for each in choice["candidates"]] == [
+        "local", "local-trees", "vfl", "boosting", "local-vfl", "risa",
+    ]  # fmt: skip
+    own = max(fm.Local(epochs=6).fit(fed).evaluate(test)["auc"], 0.5)
+    assert model.evaluate(test, rows="aligned")["auc"] > own + 0.08
+    alone = model.evaluate(test, rows="bank")["auc"]
+    trees = fm.LocalTrees(trees=15).fit(fed).evaluate(test, rows="bank")["auc"]
+    assert alone > trees - 0.05, "150 rows: chance is wide"
+    told = choice["kinds"]
+    assert (told["shared"]["rows"], told["alone"]["rows"]) == (KNOWN, 360)
+    for kind, rows in (("shared", "aligned"), ("alone", "bank")):
+        low, high = told[kind]["interval"]
+        assert low < told[kind]["score"] < high
+        assert low - 0.05 < model.evaluate(test, rows=rows)["auc"] < high + 0.05, "honest"
+
+
+def test_every_kind_of_row_is_answered(fitted) -> None:
+    fed, model = fitted
+    test = fed.on("test")
+    everybody = model.predict_proba(test, rows="all")
+    assert everybody.shape == (300, 2) and np.allclose(everybody.sum(1), 1)
+    shared = model.predict_table(test, rows="aligned")
+    assert {"prediction", "p(yes)", "uncertainty", "share(bank)", "share(telco)"} <= set(shared)
+    ids = test.engine.site("bank").tables["test"].ids
+    places = test.engine.site("bank").alignments["test"].aligned
+    assert np.allclose(everybody[places, 1], shared["p(yes)"]), "in the order of the table"
+    assert len(ids) == 300
+    report = model.uncertainty_report(test, rows="aligned")
+    assert report["rows"] == 150 and report["auroc"] > 0.55
+    fed.note_alignment(fed.alignment)
+    assert model.predict_proba(fed, rows="telco").shape == (0, 2)
+
+
+def test_saved_and_loaded_it_says_the_same(fitted, tmp_path) -> None:
+    fed, model = fitted
+    test = fed.on("test")
+    expected = model.predict_proba(test, rows="all")
+    model.save(tmp_path / "kept")
+    assert model.hand_out(tmp_path / "kept", parties=["telco"])[0].startswith("telco cannot")
+    loaded = fm.Auto.load(tmp_path / "kept", fed)
+    assert np.array_equal(loaded.predict_proba(test, rows="all"), expected)
+    assert loaded.choice_ == model.choice_ and loaded.get_params() == model.get_params()
+    moved = model.to(federation(people()))
+    assert np.array_equal(moved.predict_proba(moved.fed_.on("test"), rows="all"), expected)
+    # The label party by itself, with nothing but its own folder.
+    table = fed.engine.site("bank").tables["test"]
+    alone = fm.Federation(fm.Party("bank", table, home=tmp_path / "kept"))
+    own = fm.Auto.load(tmp_path / "kept" / "bank", alone).predict_proba(alone, rows="all")
+    assert own.shape == (300, 2)
+    unknown = np.setdiff1d(np.arange(300), test.engine.site("bank").alignments["test"].aligned)
+    assert np.allclose(own[unknown], expected[unknown]), "rows that nobody else knows"
+
+
+def test_a_useless_partner_is_not_heard() -> None:
+    frame = people(3)
+    frame[["d", "e", "f"]] = np.random.default_rng(9).normal(size=(N, 3))
+    model = fm.Auto(**QUICK | {"candidates": ("local", "local-trees", "vfl")}).fit(
+        federation(frame)
+    )
+    assert "does not pay" in model.choice_["why"][0] or "not certain" in model.choice_["why"][0]
+    weights = model.network_.weights["alone"]
+    assert not weights.get("vfl")
+
+
+@pytest.mark.parametrize(
+    ("label", "task", "metric"),
+    [("number", "auto", "rmse"), ("count", "count", "rmse"), ("three", "auto", "auc")],
+)
+def test_every_kind_of_label(label, task, metric) -> None:
+    fed = federation(people(1, label))
+    names = ("local-trees", "boosting")
+    model = fm.Auto(**QUICK | {"candidates": names, "task": task}).fit(fed)
+    assert model.choice_["metric"] == metric
+    test, one = fed.on("test"), fm.LocalTrees(trees=15, task=task).fit(fed)
+    together, alone = model.evaluate(test)[metric], one.evaluate(test, rows="aligned")[metric]
+    assert (together < alone) if metric == "rmse" else (together > alone)
+    assert len(model.predict(test, rows="all")) == 300
+
+
+def test_an_interrupted_choice_goes_on(tmp_path, monkeypatch) -> None:
+    how = QUICK | {"candidates": ("local",)}
+    whole = fm.Auto(**how).fit(federation(people()))
+    one, done = module._Contest._one, []
+
+    def until(last: int) -> None:
+        def counted(self, number, *given):
+            if number == last:
+                raise KeyboardInterrupt
+            done.append(number)
+            one(self, number, *given)
+
+        monkeypatch.setattr(module._Contest, "_one", counted)
+
+    until(2)
+    with pytest.raises(KeyboardInterrupt):
+        fm.Auto(**how).fit(federation(people()), checkpoint=tmp_path)
+    until(99)
+    again = fm.Auto(**how).fit(federation(people()), checkpoint=tmp_path, resume=True)
+    assert done == [0, 1, 2], "no fold twice"
+    assert again.choice_["kinds"] == whole.choice_["kinds"]
+
+
+def test_what_cannot_be_trained_is_told_and_left_out() -> None:
+    fed = federation(people(0, "number"))
+    model = fm.Auto(**QUICK | {"candidates": ("local-trees", "risa")}).fit(fed)
+    risa = model.choice_["candidates"][1]
+    assert risa["skipped"] and not risa["scores"]
+    with pytest.raises(ConfigError, match="found no method that can be trained"):
+        fm.Auto(**QUICK | {"candidates": ("risa",)}).fit(fed)
+
+
+@pytest.mark.parametrize(
+    ("params", "said"),
+    [
+        ({"candidates": ("sage",)}, "'sage' cannot be one"),
+        ({"candidates": ("auto",)}, "'auto' cannot be one"),
+        ({"folds": 1}, "folds"),
+        ({"budget": 0.0}, "budget"),
+        ({"candidates": ("vfl",), "settings": {"epochs": -1}}, "epochs"),
+    ],
+)
+def test_what_is_wrong_is_told_before_anything_is_trained(params, said) -> None:
+    with pytest.raises(ConfigError, match=said):
+        fm.Auto(**params).check_params()
+
+
+def test_too_few_common_rows_are_told() -> None:
+    frame = people()
+    table = fm.Table(range(60), frame.iloc[:60][["a", "y"]], label="y")
+    other = fm.Table(range(45, 70), frame.iloc[45:70][["d"]])
+    fed = fm.Federation(fm.Party("bank", table), fm.Party("telco", other))
+    fm.align(fed, minimum=5)
+    with pytest.raises(ConfigError, match="15 rows known to all parties are too few"):
+        fm.Auto().fit(fed)

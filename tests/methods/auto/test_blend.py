@@ -1,0 +1,125 @@
+"""Pools of models: weights, how few models do, and honest scores."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from sklearn.linear_model import LogisticRegression
+
+from fedmend.methods.auto.blend import (
+    Held,
+    Pool,
+    fitted,
+    losses,
+    nested,
+    pool_of,
+    pooled,
+    score_of,
+    weights_of,
+)
+
+N = 1200
+
+
+def world(noise: tuple[float, ...], seed: int = 0, share: float = 0.5) -> Held:
+    """Models that see the same truth through so much noise each."""
+    rng = np.random.default_rng(seed)
+    score = rng.normal(size=N) * 2
+    y = (rng.random(N) < 1 / (1 + np.exp(-score))).astype(int)
+    outputs = []
+    for each in noise:
+        p = 1 / (1 + np.exp(-(score + rng.normal(size=N) * each)))
+        outputs.append(np.column_stack([1 - p, p]))
+    kind = (np.arange(N) >= share * N).astype(int)
+    return Held(np.stack(outputs), np.eye(2)[y], kind, np.arange(N) % 5, y)
+
+
+def test_the_pool_is_the_logistic_regression_of_log_odds() -> None:
+    """Without a ridge worth mentioning: two classes, weights free of signs they need not have."""
+    held = world((1.0, 1.5))
+    odds = np.log(held.outputs[:, :, 1] / held.outputs[:, :, 0]).T
+    reference = LogisticRegression(C=1e6, fit_intercept=False).fit(odds, held.classes)
+    found = weights_of(held, np.full(2, 0.5))
+    assert found == pytest.approx(reference.coef_[0], abs=0.02)
+
+
+def test_weights_are_never_negative_and_few_rows_keep_the_prior() -> None:
+    held = world((0.5, 0.5))
+    backwards = Held(held.outputs[:, :, ::-1], held.truth, held.kind, held.fold, held.classes)
+    assert weights_of(backwards, np.full(2, 0.5)) == pytest.approx([0, 0])
+    few = held.rows(np.arange(2))
+    assert weights_of(few, np.full(2, 0.5)) == pytest.approx([0.5, 0.5], abs=0.2)
+    assert weights_of(held.rows(np.arange(0)), np.array([0.3, 0.7])).tolist() == [0.3, 0.7]
+
+
+def test_a_pool_is_better_than_its_best_model_and_calibrated() -> None:
+    held = world((1.5, 1.5, 1.5))
+    found = fitted(held)(held)
+    best = min(losses(each, held.truth).mean() for each in held.outputs)
+    assert losses(found, held.truth).mean() < best - 0.02
+    sure = found.max(1)
+    assert sure.mean() == pytest.approx((found.argmax(1) == held.classes).mean(), abs=0.02)
+
+
+def test_what_a_pool_can_do_without_is_left_out_the_dearest_first() -> None:
+    held = world((0.3, 0.3))
+    twice = Held(held.outputs[[0, 0, 0]], held.truth, held.kind, held.fold, held.classes)
+    weights = pool_of(twice).weights
+    assert (weights[:, 0] > 0).all() and not weights[:, 1:].any()
+    # A useless model goes, two that complement each other stay.
+    noise = np.full((1, N, 2), 0.5)
+    other = world((1.5, 1.5))
+    three = Held(np.concatenate([other.outputs, noise]), other.truth, other.kind, other.fold)
+    assert (pool_of(three).weights > 0).tolist() == [[True, True, False]] * 2
+
+
+def test_kinds_of_rows_have_weights_of_their_own() -> None:
+    """The second model is right where partners know the row, and guesses elsewhere."""
+    held = world((1.5, 0.2))
+    outputs = held.outputs.copy()
+    outputs[1, held.kind == 1] = 0.5
+    found = pool_of(Held(outputs, held.truth, held.kind, held.fold, held.classes)).weights
+    assert found[0, 1] > 3 * found[0, 0]
+    assert found[1, 0] > 0.1
+
+
+def test_likelihoods_of_labels_stand_in_for_labels() -> None:
+    held = world((0.5, 3.0))
+    doubtful = np.full_like(held.truth, 1.0)
+    unknown = Held(held.outputs, doubtful, held.kind, held.fold)
+    assert weights_of(unknown, np.full(2, 0.5)) == pytest.approx([0.5, 0.5])
+    sure = np.where(held.truth > 0, 0.9, 0.1)
+    found = weights_of(Held(held.outputs, sure, held.kind, held.fold), np.full(2, 0.5))
+    assert found[0] > found[1]
+
+
+def test_numbers_are_pooled_by_squared_error() -> None:
+    rng = np.random.default_rng(1)
+    y = rng.normal(size=N) * 10 + 50
+    outputs = np.stack([y + rng.normal(size=N) * each for each in (2.0, 2.0, 20.0)])
+    held = Held(outputs, y, np.zeros(N, int), np.arange(N) % 4)
+    found = pool_of(held)
+    assert found.weights[0, :2] == pytest.approx([0.5, 0.5], abs=0.05)
+    assert np.sqrt(losses(nested(held), y).mean()) < 1.6
+    told = score_of(held, nested(held), "rmse", outputs[0])
+    assert told["interval"][0] < told["score"] < told["interval"][1] and told["apart"] < 0
+
+
+def test_nested_scores_are_honest_where_there_is_nothing_to_learn() -> None:
+    """Twelve models of noise on few rows: the best of them looks good, the procedure does not."""
+    rng = np.random.default_rng(3)
+    y = rng.integers(0, 2, 120)
+    p = rng.random((12, 120))
+    held = Held(np.stack([1 - p, p], -1), np.eye(2)[y], np.zeros(120, int), np.arange(120) % 5, y)
+    best = max(score_of(held, each, "auc")["score"] for each in held.outputs)
+    honest = score_of(held, nested(held), "auc")
+    assert best > 0.55
+    assert honest["interval"][0] < 0.5
+
+
+def test_classes_that_a_model_does_not_know_have_the_least_probability() -> None:
+    outputs = np.array([[[1.0, 0.0]], [[0.5, 0.5]]])
+    assert pooled(outputs, np.array([0.5, 0.5]))[0, 1] > 0.005
+    assert (
+        Pool(np.ones((2, 1)))(Held(outputs[:1], np.eye(2)[:1], np.zeros(1), np.zeros(1))).sum() == 1
+    )
