@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from scipy.sparse import csr_array
 
 from fedmend.data.encode import as_numbers
 from fedmend.data.schema import Column
@@ -245,13 +246,14 @@ class CutTable:
         """Where a cut sends missing cells, of a column that has a bin for them."""
         return bool(self._rest[cut])
 
-    def indicators(self, codes: np.ndarray) -> np.ndarray:
-        """float64 [n, stored] of the stored bins, from the bin numbers [columns, n]."""
-        out = np.zeros((codes.shape[1], self.stored))
-        for number, (first, last) in enumerate(self.bounds):
-            rows = np.flatnonzero(codes[number] < last - first)
-            out[rows, first + codes[number, rows]] = 1.0
-        return out
+    def indicators(self, codes: np.ndarray) -> csr_array:
+        """Zeros and ones [n, stored] of the stored bins, from the bin numbers [columns, n]."""
+        firsts, lasts = np.array(self.bounds, dtype=np.int32).reshape(-1, 2).T
+        own = (lasts - firsts) > codes.T
+        ends = np.concatenate([[0], np.cumsum(own.sum(1))])
+        places = (codes.T + firsts)[own]
+        ones = np.ones(len(places), np.uint32)
+        return csr_array((ones, places, ends), shape=(codes.shape[1], self.stored))
 
     def sums(
         self, codes: np.ndarray, rows: np.ndarray, slot: np.ndarray, slots: int, weights: np.ndarray

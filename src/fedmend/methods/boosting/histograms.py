@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
+from scipy.sparse import csr_array
 
 from fedmend.errors import Refused
 from fedmend.federation.worker import exposed
@@ -53,7 +54,7 @@ class BinsWorker(SealingWorker):
 
     role, counterpart = "bins", "numbers"
     model: str
-    indicators: np.ndarray
+    indicators: csr_array
 
     def __init__(self, site: Site, scope: str = "train", **params: Any) -> None:
         super().__init__(site, scope, **params)
@@ -83,7 +84,7 @@ class BinsWorker(SealingWorker):
     @exposed(kind="control")
     def load_bins(self, length: int) -> None:
         """For products in a session: int64 [stored, rows]."""
-        bins = np.ascontiguousarray(self.indicators[:length].T.astype(np.int64))
+        bins = np.ascontiguousarray(self.indicators[:length].toarray().T.astype(np.int64))
         hold_columns(self.site, f"{self.model}:bins", bins, 1)
 
 
