@@ -44,7 +44,8 @@ def test_the_distance_is_that_of_two_uniform_distributions() -> None:
 @pytest.mark.parametrize("rows", [100, 1000, 10_000, 100_000, 400_000])
 def test_a_million_answers_of_ranks_stay_below_40_bits(rows: int) -> None:
     largest = rows * (rows**2 - 1) // 3
-    ranks = {"rows": rows, "max_abs": rows - 1, "square_sum": largest}
+    facts = {"rows": rows, "max_abs": rows - 1, "square_sum": largest}
+    ranks = facts | {"abs_sum": rows * (rows - 1)}
     profile, bits = choose_profile(largest, ranks)
     noise = math.ceil(2 ** bfv.noise_bits(ranks))
     told = distance(noise, profile.flood_bits(bits)) * DEGREE * (1 << 20)

@@ -54,10 +54,10 @@ def make_federation(left, right, **how):
     return aligned(left, right, names=("ann", "bob"), **how)
 
 
-def put(fed, party, values, key="matrix", bound=None, square_sum=None):
+def put(fed, party, values, key="matrix", bound=None, **sums):
     values = np.ascontiguousarray(np.asarray(values, dtype=np.int64).T)
     bound = bound if bound is not None else max(1, int(np.abs(values).max(initial=0)))
-    hold_columns(fed.engine.sites[party], key, values, bound, square_sum)
+    hold_columns(fed.engine.sites[party], key, values, bound, **sums)
     return Columns(party, "state", {"key": key})
 
 
@@ -136,6 +136,16 @@ def test_extremes_reach_the_stated_limits():
     fed = make_federation(huge, huge)
     with pytest.raises(DataError, match="exact below 2\\^63"):
         inner_products(fed, put(fed, "ann", huge), put(fed, "bob", huge), mode="dealer")
+
+
+def test_a_sum_of_magnitudes_makes_room_for_large_values():
+    few = np.array([[1 << 45], [0], [1 << 44], [0]])
+    ones = np.ones((4, 1), np.int64)
+    fed = make_federation(ones, few)
+    told = put(fed, "bob", few, bound=1 << 46, abs_sum=1 << 46)
+    assert inner_products(fed, put(fed, "ann", ones), told).to_numpy()[0, 0] == 3 << 44
+    with pytest.raises(DataError, match="sum of magnitudes is larger than the bound"):
+        put(fed, "bob", few, bound=1 << 46, abs_sum=1 << 45)
 
 
 @pytest.mark.parametrize("mode", ["bfv", "dealer"])
@@ -519,7 +529,7 @@ def test_every_modulus_leaves_room_to_decrypt(bits, factor, profile):
 
 def test_the_widest_primes_are_for_what_is_at_hand():
     n = 100_000
-    loud = {"rows": n, "max_abs": 1 << 30, "square_sum": n << 60}
+    loud = {"rows": n, "max_abs": 1 << 30, "square_sum": n << 60, "abs_sum": n << 30}
     assert choose_profile(1 << 50, loud | {"square_sum": n << 50})[0].name == "widest"
     # The widest primes take what is at hand, as long as the run has room for it.
     assert choose_profile(1 << 57, loud | {"square_sum": n << 50}, 64)[0].name == "widest"

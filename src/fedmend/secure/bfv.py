@@ -108,7 +108,7 @@ def choose_profile(
 def noise_bits(changing: dict[str, Any]) -> float:
     """log2 of the product's own noise: encryption errors and rounding, times the other factor."""
     euclidean = math.sqrt(changing["square_sum"])
-    absolute = min(changing["rows"] * changing["max_abs"], euclidean * math.sqrt(changing["rows"]))
+    absolute = min(changing["abs_sum"], euclidean * math.sqrt(changing["rows"]))
     return math.log2(_ERROR_NORM * euclidean + absolute / 2 + _FRESH_NOISE)
 
 

@@ -11,10 +11,11 @@ can any room above:
 Columns that a worker of the party has made are left with :func:`hold_columns` and asked for by
 ``Columns(party, "state", {"key": …})``.
 
-A provider states two bounds from which everybody computes the largest possible product: the
-largest magnitude of a value and the largest sum of squares of a column. They must follow from
-public facts (the number of rows, a setting), never from the data, because they leave the party.
-Where somebody else names the bound of a column, there are only so many tries (`bounds.py`).
+A provider states bounds from which everybody computes the largest possible product: the largest
+magnitude of a value, the largest sum of squares of a column and, where it is known to be less than
+rows times the first, the largest sum of magnitudes. They must follow from public facts (the number
+of rows, a setting), never from the data, because they leave the party. Where somebody else names
+the bound of a column, there are only so many tries (`bounds.py`).
 
 Whatever the protocol, it ends with the fixed and the changing party each holding an array of
 uniform numbers (a share); together, and with the coordinator's own part where it has one, they add
@@ -84,6 +85,7 @@ class IntegerColumns:
     names: tuple[str, ...]
     max_abs: int
     square_sum: int
+    abs_sum: int | None = None  # rows times max_abs, if nothing less is known
 
     def __post_init__(self) -> None:
         values = self.values
@@ -108,6 +110,8 @@ class IntegerColumns:
             floats = column.astype(np.float64)
             if floats @ floats > self.square_sum * (1 + 1e-9):
                 problem = f"a sum of squares is larger than the bound {self.square_sum}"
+        if self.abs_sum is not None and int(np.abs(column).sum()) > self.abs_sum:
+            problem = f"a sum of magnitudes is larger than the bound {self.abs_sum}"
         if problem:
             mend = "give a larger bound, or scale the column down"
             raise DataError(problem, column=name, mend=mend)
@@ -123,12 +127,13 @@ class IntegerColumns:
             "names": list(self.names),
             "max_abs": self.max_abs,
             "square_sum": self.square_sum,
+            "abs_sum": self.rows * self.max_abs if self.abs_sum is None else self.abs_sum,
         }
 
 
 def largest_product(one: Mapping[str, Any], other: Mapping[str, Any]) -> int:
     """No inner product of the two sides' columns is larger in magnitude (from their facts)."""
-    by_values = one["rows"] * one["max_abs"] * other["max_abs"]
+    by_values = min(one["max_abs"] * other["abs_sum"], one["abs_sum"] * other["max_abs"])
     by_norms = math.isqrt(one["square_sum"] * other["square_sum"])
     return int(min(by_values, by_norms))
 
@@ -412,18 +417,24 @@ def state_columns(worker: ColumnsWorker, key: str) -> IntegerColumns:
 
 
 def hold_columns(
-    site: Site, key: str, values: np.ndarray, bound: int, square_sum: int | None = None
+    site: Site,
+    key: str,
+    values: np.ndarray,
+    bound: int,
+    square_sum: int | None = None,
+    abs_sum: int | None = None,
 ) -> None:
     """Leave int64 values [columns, aligned rows] in a site's state for products.
 
-    bound, square_sum: of every value and of every column, from public facts; see above.
+    bound, square_sum, abs_sum: of every value and of every column, from public facts; see above.
     """
-    most = values.shape[1] * int(bound) ** 2
+    most = int(bound) * (values.shape[1] * int(bound) if abs_sum is None else abs_sum)
     site.state[key] = IntegerColumns(
         values,
         tuple(f"{key}#{at}" for at in range(len(values))),
         int(bound),
         most if square_sum is None else min(most, int(square_sum)),
+        abs_sum,
     )
 
 

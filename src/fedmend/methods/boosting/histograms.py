@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 __all__ = ["BinsWorker", "DealerHistograms", "Histograms", "SessionHistograms", "SumsWorker"]
 
+LARGEST = 1 << 2 * HALF  # no sum of magnitudes of both halves together is larger
+
 
 def sampled_rows(seed: int, share: float, length: int) -> np.ndarray | None:
     """The rows of one tree, known to everybody; None for all."""
@@ -134,21 +136,18 @@ class SumsWorker(SealingWorker):
         self.summed(self._with(other).sums(rest, number), other)
 
     @exposed(kind="control")
-    def load_halves(self) -> None:
-        """For products in a session: upper and lower halves as columns of their own."""
+    def hold_numbers(self) -> None:
+        """For products in a session: the numbers of all rows, zero where not sampled."""
         numbers = self.numbers
         if self.sampled is not None:
             numbers = np.zeros((len(self.numbers), self._sampled_of), dtype=np.int64)
             numbers[:, self.sampled] = self.numbers
-        halves = np.concatenate([numbers >> HALF, numbers & ((1 << HALF) - 1)])
-        hold_columns(self.site, f"{self.model}:halves", halves, 1 << HALF)
+        hold_columns(self.site, f"{self.model}:numbers", numbers, LARGEST, abs_sum=LARGEST)
 
     @exposed(kind="control")
-    def join_halves(self, other: str) -> None:
-        """Put a session's products together again."""
-        products = self.site.state[f"{self.model}:products"].T
-        count = len(products) // 2
-        self.summed((products[:count] << HALF) + products[count:], other)
+    def take_products(self, other: str) -> None:
+        """Learn the sums from a session's products."""
+        self.summed(self.site.state[f"{self.model}:products"].T, other)
 
 
 def _mask_keys(worker: SealingWorker, other: str) -> MaskKey:
@@ -227,10 +226,10 @@ class SessionHistograms:
 
     def sums(self, count: int) -> None:
         model = self.models.model
-        self.models.at_b.load_halves()
-        halves = Columns(self.models.b, "state", {"key": f"{model}:halves"})
-        self._session.products(halves, to=self.models.b, store=f"{model}:products")
-        self.models.at_b.join_halves(self.models.a)
+        self.models.at_b.hold_numbers()
+        numbers = Columns(self.models.b, "state", {"key": f"{model}:numbers"})
+        self._session.products(numbers, to=self.models.b, store=f"{model}:products")
+        self.models.at_b.take_products(self.models.a)
 
     def close(self) -> int:
         self._session.close()

@@ -836,9 +836,9 @@ class LocalTrees(LocalOnly, SecureBoost):
 
 # Of split networks: best weights, checkpoints, batches; of sums over sampled rows.
 UNUSED = ("keep_best", "restore_best", "save_checkpoint", "load_checkpoint", "seal_for", "sample")
-WITH_PARTNERS = ("load_numbers", "unmask_with", "mask_numbers", "take_sums", "load_halves")
+WITH_PARTNERS = ("load_numbers", "unmask_with", "mask_numbers", "take_sums", "hold_numbers")
 declare(
     "local-trees",
-    but(ActiveTrees, *UNUSED, *WITH_PARTNERS, "join_halves", "take_sides", "meet", "public_key"),
+    but(ActiveTrees, *UNUSED, *WITH_PARTNERS, "take_products", "take_sides", "meet", "public_key"),
 )
 declare("boosting", but(PassiveTrees, "sample"), but(ActiveTrees, *UNUSED), providers=["state"])
