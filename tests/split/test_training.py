@@ -263,7 +263,7 @@ def test_early_stopping_keeps_the_best_epoch(make_fed: Make, make_frame: Make) -
     config = replace(QUICK, bottom=(64,), top=(64,), epochs=200, validation=0.3, patience=5,
                      settings=Settings(16, OptimizerSpec(lr=1e-2)))  # fmt: skip
     model = network(fed, config).fit(segments(fed))
-    losses = [entry["val_log_loss"] for entry in model.history]
+    losses = [entry["val_calibrated_loss"] for entry in model.history]
     assert len(losses) == model.best_epoch + 5 < 200
     assert model.best_epoch == int(np.argmin(losses)) + 1
     shorter = make_fed(frame)

@@ -20,7 +20,7 @@ import pandas as pd
 from fedmend._json import write_json
 from fedmend.data.crowds import annotators
 from fedmend.data.table import Table
-from fedmend.methods.recipes import COMPLETE, CORRECT, RECIPES, TRAIN
+from fedmend.methods.recipes import COMPLETE, CORRECT, RECIPES
 from fedmend_bench.flow.world import BANK, LABEL, LABELLERS, TELCO, Shape, make_world, votes_only
 
 __all__ = ["Line", "all_lines", "single_lines", "write_config", "write_world"]
@@ -32,8 +32,10 @@ EVERYBODY = (BANK, TELCO, *LABELLERS[1:])
 COLUMNS = (BANK, TELCO)
 AUTO, ADVISED, ORACLE = "auto", "as advised", "oracle"
 INC = {key: value for key, value in CORRECT.items() if key != "among"}
+# Methods whose length nothing chooses.
+CROWD = {"batch_size": 128, "epochs": 20, "lr": 3e-3, "weight_decay": 1e-3}
 # Among few rows smaller batches, so that there are about as many updates.
-FEW_ROWS = {"batch_size": 32, "epochs": 2 * int(TRAIN["epochs"])}
+FEW_ROWS = {"batch_size": 32, "epochs": 40}
 
 
 # ---------------------------------------------------------------- what is run
@@ -61,18 +63,13 @@ class Line:
 
 def single_lines() -> list[Line]:
     """Each method by itself, with the parties it can use."""
-    training = {key: TRAIN[key] for key in ("batch_size", "epochs", "lr", "weight_decay")}
     crowds = {
         "InC": INC,
-        "majority": {**training, "name": "majority"},
-        "Dawid–Skene": {**training, "name": "dawid-skene"},
+        "majority": {**CROWD, "name": "majority"},
+        "Dawid–Skene": {**CROWD, "name": "dawid-skene"},
     }
-    own = {"Local": {}, "VFL": FEW_ROWS, "LocalVFL": {}}
     names = {"Local": "local", "VFL": "vfl", "LocalVFL": "local-vfl"}
-    found = [
-        _one_method(title, COLUMNS, {**TRAIN, **extra, "name": names[title]})
-        for title, extra in own.items()
-    ]
+    found = [_one_method(title, COLUMNS, {"name": name}) for title, name in names.items()]
     found.append(_one_method("RISA", COLUMNS, {"name": "risa"}))
     found.append(Line("FedPSG-PUM → VFL", COLUMNS, recipe="complete-vfl"))
     for title, settings in crowds.items():
@@ -91,7 +88,7 @@ def all_lines() -> list[Line]:
     # Without label correction a recipe is for one labeller, and stands among the single methods.
     together = [name for name, each in RECIPES.items() if "correct" in each.tables]
     majority = {"name": "majority", "among": "labellers", "epochs": 1}
-    last, completed = {"name": "vfl", **TRAIN}, {"complete": COMPLETE}
+    last, completed = {"name": "vfl"}, {"complete": COMPLETE}
     return [
         *(Line(name, recipe=name) for name in together),
         *single_lines(),

@@ -9,7 +9,7 @@ import numpy as np
 
 CLASSIFICATION = ("accuracy", "auc", "f1", "log_loss")
 REGRESSION = ("rmse", "mae", "r2")
-LOWER_IS_BETTER = frozenset({"log_loss", "rmse", "mae", "loss"})
+LOWER_IS_BETTER = frozenset({"log_loss", "calibrated_loss", "rmse", "mae", "loss"})
 
 
 def better(metric: str, value: float, than: float) -> bool:

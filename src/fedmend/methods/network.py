@@ -25,6 +25,11 @@ from fedmend.split.training import Progress, SplitNetwork
 if TYPE_CHECKING:
     import pandas as pd
 
+EPOCH_STEPS = 20
+"""The least steps of an epoch: a few hundred rows are gone through several times in one, so that a
+number of epochs, and of epochs to wait, is not too few steps for a small table."""
+RESTARTS = 2
+
 
 class NetworkEstimator(Estimator):
     """A split network that is trained: predicting with it, and keeping it.
@@ -39,6 +44,7 @@ class NetworkEstimator(Estimator):
         self.best_epoch_ = network.best_epoch
         self.task_ = network.task
         self.privacy_ = network.privacy
+        self.notes_ = list(network.notes)
         self.classes_ = np.asarray(network.classes) if network.classes else None
 
     # ------------------------------------------------------------------ using
@@ -344,7 +350,9 @@ class SplitEstimator(LabelledEstimator):
 
     bottom, top: hidden layers of the parties' bottoms and of the top; () is linear.
     embedding: width of what a party hands over for each row.
-    validation, patience, metric: early stopping on a held-out share of the training rows.
+    epochs: at most; of at least 20 steps, so on few rows of several passes.
+    validation, patience, metric: early stopping on a held-out share of the training rows. refit:
+    with the length that they chose, train again on all rows.
     precision: "float32", "float64" or "bf16"; wire: "same", "float16" or "bfloat16".
     local_steps: updates of a bottom per exchange.
     label_party: whose labels, when several parties have some.
@@ -369,6 +377,7 @@ class SplitEstimator(LabelledEstimator):
     lr: float = 1e-3
     weight_decay: float = 1e-4
     validation: float = 0.15
+    refit: bool = True
     patience: int | None = 10
     metric: str | None = None
     precision: str = "float32"
@@ -425,12 +434,17 @@ class SplitEstimator(LabelledEstimator):
         # Of all split networks: a method may set some of them that it does not take.
         params = {each.name: getattr(self, each.name) for each in fields(SplitEstimator)}
         try:
+            params |= {"epoch_steps": self._least_steps(), "restarts": RESTARTS}
             config = SplitConfig.of(params, options={} if problems else self._options())
         except ConfigError as error:
             problems += error.problems
         if problems:
             raise ConfigError(problems)
         return config
+
+    def _least_steps(self) -> int:
+        """Of an epoch."""
+        return EPOCH_STEPS
 
     def _options(self) -> dict[str, Any]:
         """What the method's own workers and network are told besides, as wire values."""

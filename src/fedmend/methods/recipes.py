@@ -32,15 +32,6 @@ CORRECT: dict[str, Any] = {
 # From the votes alone; its network is not used further.
 INFER: dict[str, Any] = {"name": "dawid-skene", "among": "labellers", "epochs": 1}
 COMPLETE: dict[str, Any] = {"name": "fedpsg-pum"}
-# No row is held out: corrected labels are no judge of when to stop.
-TRAIN: dict[str, Any] = {
-    "batch_size": 128,
-    "epochs": 20,
-    "lr": 3e-3,
-    "weight_decay": 1e-3,
-    "schedule": "one-cycle",
-    "validation": 0.0,
-}
 
 
 @dataclass(frozen=True)
@@ -69,19 +60,19 @@ RECIPES: dict[str, Recipe] = {
             "correct-complete-vfl",
             "several parties label and err, few rows are known to all: correct the labels, "
             "complete the rows, train one network on all of them",
-            {"correct": CORRECT, "complete": COMPLETE, "method": [{"name": "vfl", **TRAIN}]},
+            {"correct": CORRECT, "complete": COMPLETE, "method": [{"name": "vfl"}]},
         ),
         Recipe(
             "infer-complete-vfl",
             "the same with labels inferred from the votes alone: quicker, and for labellers "
             "without columns of their own",
-            {"correct": INFER, "complete": COMPLETE, "method": [{"name": "vfl", **TRAIN}]},
+            {"correct": INFER, "complete": COMPLETE, "method": [{"name": "vfl"}]},
         ),
         Recipe(
             "correct-local-vfl",
             "several parties label and err: correct the labels, then train on all labelled rows, "
             "the absent side at its mean; the quick one",
-            {"correct": CORRECT, "method": [{"name": "local-vfl", **TRAIN}]},
+            {"correct": CORRECT, "method": [{"name": "local-vfl"}]},
         ),
         Recipe(
             "correct-risa",
@@ -100,7 +91,7 @@ RECIPES: dict[str, Recipe] = {
             "complete-vfl",
             "one party labels and is right, few rows are known to all: complete the rows, train "
             "one network on all of them",
-            {"complete": COMPLETE, "method": [{"name": "vfl", **TRAIN}]},
+            {"complete": COMPLETE, "method": [{"name": "vfl"}]},
         ),
     )
 }

@@ -38,6 +38,7 @@ class Settings:
     augment: "none", or "weak": in training images are flipped and shifted, a row's sides alike.
     schedule: "constant", or "one-cycle": the learning rate rises over the first fifth of
     `schedule_epochs` and falls to zero over the rest.
+    epoch_steps: the least steps of an epoch; a small table is gone through several times in one.
     """
 
     batch_size: int = 256
@@ -48,6 +49,7 @@ class Settings:
     augment: str = "none"
     schedule: str = "constant"
     schedule_epochs: int = 0
+    epoch_steps: int = 1
 
     def __post_init__(self) -> None:
         rules = {
@@ -56,6 +58,7 @@ class Settings:
             "schedule_epochs": at_least(0 if self.schedule == "constant" else 1),
             "batch_size": at_least(1),
             "local_steps": at_least(1),
+            "epoch_steps": at_least(1),
             "precision": one_of(("float32", "float64", "bf16")),
             "wire": one_of(tuple(WIRE_TYPES)),
         }
@@ -94,6 +97,9 @@ class SplitConfig:
 
     bottom, top: widths of hidden layers; () makes that model linear.
     validation: the share of training rows held out; 0 trains on all, for all epochs.
+    refit: with the length that held-out rows chose, train again on all rows; where there are few,
+    more of them are held out first, so that they can choose.
+    restarts: how often a training that collapses begins again (`SplitNetwork.fit`).
     patience: epochs without improvement of `metric` before training stops; None never stops.
     metric: what early stopping watches; None means log loss, or RMSE for regression.
     options: what a method's own workers need to know besides, as wire values.
@@ -111,6 +117,8 @@ class SplitConfig:
     task: str = "auto"
     epochs: int = 50
     validation: float = 0.1
+    refit: bool = False
+    restarts: int = 0
     patience: int | None = 10
     metric: str | None = None
     seed: int = 0
@@ -163,6 +171,7 @@ class SplitConfig:
 _WIDTHS = ("positive widths", lambda widths: all(width >= 1 for width in widths))
 _RULES = {
     "epochs": at_least(1),
+    "restarts": at_least(0),
     "validation": PROPER_SHARE,
     "patience": ("at least 1 or None", lambda value: value is None or value >= 1),
     "dropout": PROPER_SHARE,

@@ -182,15 +182,24 @@ def augmented(block: Tensor, draws: Weak) -> Tensor:
 class BatchOrder:
     """The order in which all models walk through the training rows, from one seed per epoch.
 
+    least: an epoch has so many steps at least; where there are few rows it is several passes.
     shuffled: this epoch's row numbers, on the CPU.
     draws: how the images of the last batch handed out are augmented, alike at all parties.
     """
 
     def __init__(
-        self, rows: np.ndarray, batch_size: int, device: torch.device, *, augment: bool = False
+        self,
+        rows: np.ndarray,
+        batch_size: int,
+        device: torch.device,
+        *,
+        augment: bool = False,
+        least: int = 1,
     ) -> None:
         self.rows = torch.from_numpy(np.ascontiguousarray(rows, dtype=np.int64))
-        self.sizes = batch_sizes(len(rows), batch_size)
+        once = batch_sizes(len(rows), batch_size)
+        self.passes = -(-least // max(1, len(once)))
+        self.sizes = once * self.passes
         self.device = device
         self.augment = augment
         self.draws: Weak | None = None
@@ -209,7 +218,8 @@ class BatchOrder:
         self._number = 0
 
     def _shuffled(self, generator: torch.Generator) -> Tensor:
-        return self.rows.index_select(0, torch.randperm(len(self.rows), generator=generator))
+        turns = [torch.randperm(len(self.rows), generator=generator) for _ in range(self.passes)]
+        return self.rows.index_select(0, torch.cat(turns))
 
     def next(self) -> Tensor:
         size = self.sizes[self._number]
@@ -226,7 +236,12 @@ class BatchOrder:
         return self._number / len(self.sizes)
 
     def walked(self) -> np.ndarray:
-        """The row numbers handed out in this epoch since they were last told of."""
+        """The row numbers handed out in this epoch since they were last told of.
+
+        Of a whole epoch each row once: how often chance deals which of them says nothing.
+        """
+        if self._at - self._told_until == len(self.shuffled):
+            return self.rows.numpy()
         return self.shuffled[self._told_until : self._at].numpy()
 
     def told(self) -> None:
@@ -261,13 +276,6 @@ class MixedOrder(BatchOrder):
             turns = [torch.randperm(len(group), generator=generator) for _ in range(rounds)]
             columns.append(group[torch.cat(turns)[:needed]].view(len(self.sizes), count))
         return torch.cat(columns, 1).flatten()
-
-    def walked(self) -> np.ndarray:
-        """As in `BatchOrder`; of a whole epoch each row once: how often chance deals which of them
-        says nothing."""
-        if self._at - self._told_until == len(self.shuffled):
-            return self.rows.numpy()
-        return super().walked()
 
     def places(self, mine: Sequence[bool]) -> Tensor:
         """Where in every batch the rows of these groups stand."""

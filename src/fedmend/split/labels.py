@@ -45,6 +45,7 @@ __all__ = [
     "label_likelihood",
     "label_loss",
     "row_confidence",
+    "shares_of",
     "warn_of_noise",
     "with_reported_labels",
     "without_response",
@@ -103,6 +104,13 @@ def label_loss(logits: Tensor, targets: Tensor) -> Tensor:
     if not targets.is_floating_point():
         return torch.nn.functional.cross_entropy(logits, targets, reduction="none")
     return -(logits.log_softmax(-1) + targets.log()).logsumexp(-1)
+
+
+def shares_of(targets: Tensor, classes: int) -> Tensor:
+    """The shares of classes among targets, numbers [n] or likelihoods [n, C]. **Shape** [C]."""
+    if targets.is_floating_point():
+        return (targets / targets.sum(1, keepdim=True)).double().mean(0)
+    return torch.bincount(targets, minlength=classes).double() / max(1, len(targets))
 
 
 def expected(log_p: Tensor, likelihood: Tensor) -> Tensor:

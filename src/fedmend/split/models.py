@@ -56,7 +56,13 @@ class TrainedModel:
         """Fix the training rows and start an optimizer; returns an epoch's number of batches."""
         settings = self.settings
         return self.walk(
-            BatchOrder(rows, settings.batch_size, self.device, augment=settings.augment == "weak")
+            BatchOrder(
+                rows,
+                settings.batch_size,
+                self.device,
+                augment=settings.augment == "weak",
+                least=settings.epoch_steps,
+            )
         )
 
     def walk(self, order: BatchOrder) -> int:

@@ -431,6 +431,7 @@ class PartialSession(SharingSession):
             )
         size = network.config.settings.batch_size
         counts, batches = make_up([len(group) for group in groups], size, network.mix.least)
+        batches = max(batches, network.config.settings.epoch_steps)
         self._batches = self.top.set_groups(groups, counts, batches)
         self.bottoms.set_groups(groups, counts, batches)
 

@@ -16,8 +16,9 @@ import math
 import os
 import secrets
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -25,7 +26,7 @@ import numpy as np
 
 from fedmend.errors import ConfigError, DataError, FedmendWarning, ResumeError
 from fedmend.federation import Crew, Each, Federation
-from fedmend.learn.metrics import better
+from fedmend.learn.metrics import LOWER_IS_BETTER, better
 from fedmend.secure.channel import is_sealed, seal_exchange
 from fedmend.split.config import SplitConfig
 from fedmend.split.features import (
@@ -50,14 +51,22 @@ __all__ = [
     "Progress",
     "Session",
     "SplitNetwork",
+    "collapse_in_words",
     "epoch_seed",
     "in_chunks",
+    "restarted",
 ]
 
 logger = logging.getLogger(__name__)
 
 PREDICT_ROWS = 4096
 ENOUGH_TO_JUDGE = 200
+JUDGES = 100
+"""So many held-out rows can choose a length."""
+UNJUDGED = 20
+"""Epochs where so few rows have a label that none can be held out to choose by."""
+OTHER_SEED, LOWER_LR = 1_000_003, 0.3
+"""A training that collapsed begins again this far from its seed, in steps so much shorter."""
 STATE = "training.json"
 Progress = Callable[[str, int, int, dict[str, float]], None]
 
@@ -71,7 +80,7 @@ class Session:
     """Fresh parts when it trains, those of the fitted model otherwise; rows numbered 0..n-1.
 
     n_rows: how many rows are attached. train, validation: the numbers of those trained on and of
-    those held out.
+    those held out. diverged: a loss was no number.
     """
 
     network: Any
@@ -94,6 +103,7 @@ class Session:
         self._trains = train
         self._chosen = rows
         self._known = self._who_knows() if not train and network.guesses(fed) else None
+        self.diverged = False
         self._batches = 0
         self._warned: set[str] = set()
 
@@ -174,7 +184,8 @@ class Session:
             )
         pool = self._judges(usable)
         if share:
-            self.validation = np.sort(self.top.hold_out(pool, share))
+            wanted = JUDGES if network.config.refit else 0
+            self.validation = np.sort(self.top.hold_out(pool, share, wanted))
             if not len(self.validation):
                 logger.info("%d labelled rows are too few to hold some out", len(pool))
         self.train = np.setdiff1d(usable, self.validation)
@@ -196,7 +207,8 @@ class Session:
         told = self.top.loss()
         loss = math.nan if told is None else float(told)
         network.history.append({"epoch": number, "loss": loss})
-        if told is not None and not math.isfinite(loss):
+        self.diverged = self.diverged or (told is not None and not math.isfinite(loss))
+        if self.diverged and not network.may_restart:
             lr = network.config.settings.optimizer.lr
             self._warn(
                 f"the loss of epoch {number} is {loss}: the training has diverged. "
@@ -339,6 +351,50 @@ class AlignedJudges(Session):
         return aligned if enough else usable
 
 
+@dataclass(frozen=True)
+class _Tried:
+    """A training that ended; loss: of the rows it was judged by, if it was."""
+
+    config: SplitConfig
+    history: list[dict[str, float]]
+    epoch: int
+    loss: float
+    judged: bool
+    collapsed: bool
+
+
+def restarted(config: SplitConfig, number: int) -> SplitConfig:
+    """The settings of the so manieth restart: other weights, shorter steps."""
+    if not number:
+        return config
+    optimizer = config.settings.optimizer
+    slower = replace(optimizer, lr=optimizer.lr * LOWER_LR**number)
+    return replace(
+        config,
+        seed=config.seed + OTHER_SEED * number,
+        settings=replace(config.settings, optimizer=slower),
+    )
+
+
+def _as_loss(metric: str, value: float) -> float:
+    return value if metric in LOWER_IS_BETTER else -value
+
+
+def collapse_in_words(collapsed: Sequence[bool]) -> list[str]:
+    """What people should know of trainings one after the other, as far as they collapsed."""
+    if not any(collapsed):
+        return []
+    again = len(collapsed) - 1
+    text = (
+        "The training collapsed: held-out rows were predicted no better than by the shares of the "
+        f"classes alone. It began again {'once' if again == 1 else f'{again} times'} with other "
+        "weights and a lower lr"
+    )
+    if collapsed[-1]:
+        return [f"{text}, to no avail: these columns may say nothing of the label."]
+    return [f"{text}, and then learnt."]
+
+
 class SplitNetwork:
     """A split model over the feature parties `parties`, its top at `label_party` or `server`.
 
@@ -353,6 +409,7 @@ class SplitNetwork:
     has_imputed: whether the top has learnt them. folder: where parties without a home keep what
     belongs to this training.
     privacy: under label_dp ε, how often labels are reported as they are, and the ε spent so far.
+    notes: what happened in the training that people should know, as sentences.
     """
 
     imputes: ClassVar[str] = "learnt"
@@ -390,6 +447,8 @@ class SplitNetwork:
         self.resuming = False
         self.privacy: dict[str, Any] | None = None
         self.folder: Path | None = None
+        self.notes: list[str] = []
+        self.may_restart = False
         self._best = float("nan")
 
     @property
@@ -438,27 +497,67 @@ class SplitNetwork:
         checkpoint: str | os.PathLike[str] | None = None,
         resume: bool = False,
     ) -> Self:
-        """Train on these rows. With `resume`, go on from the checkpoint if there is one."""
-        folder = Path(checkpoint) if checkpoint is not None else None
-        self.progress, self.folder = progress, folder
+        """Train on these rows. With `resume`, go on from the checkpoint if there is one.
+
+        A training collapses that diverges, or that predicts held-out rows no better than the shares
+        of the classes do: it begins again with other weights and shorter steps (`restarts`). With
+        `refit` the best of them then trains on all rows, as long as held-out rows chose.
+        """
+        self.progress, self.folder = progress, Path(checkpoint) if checkpoint is not None else None
+        asked, tried = self.config, list[_Tried]()
+        for number in range(1 + asked.restarts):
+            self.config, self.may_restart = restarted(asked, number), number < asked.restarts
+            tried.append(self._attempt(segments, f"restart-{number}" if number else "", resume))
+            if not tried[-1].collapsed:
+                break
+        best = min(tried, key=lambda each: (each.collapsed, each.loss))
+        self.notes = collapse_in_words([each.collapsed for each in tried])
+        self.may_restart = False
+        if best.judged and asked.refit:
+            self.config = replace(
+                best.config, refit=False, validation=0.0, epochs=max(1, best.epoch), patience=None
+            )
+            self._attempt(segments, "refit", resume)
+        elif best is not tried[-1]:
+            self.config = best.config
+            self._attempt(segments, "again", resume)
+        self.config, self.history, self.best_epoch = asked, best.history, best.epoch
+        return self
+
+    def _attempt(self, segments: Segments, stage: str, resume: bool) -> _Tried:
+        """One training, in a folder of its own beneath the checkpoint's."""
+        folder = None if self.folder is None else self.folder / stage
         self.resuming = resume and folder is not None and (folder / STATE).is_file()
+        self.history, self.best_epoch, self._best = [], 0, float("nan")
         with self.session(segments) as session:
-            epoch = 0
+            epoch, epochs = 0, self.config.epochs
+            judged = len(session.validation) > 0
+            if self.config.refit and self.config.validation and not judged:
+                epochs = min(epochs, UNJUDGED)
             if folder is not None and resume:
                 epoch = session.resume(folder)
-            while epoch < self.config.epochs and not self._out_of_patience(epoch):
+            while epoch < epochs and not self._out_of_patience(epoch):
                 epoch += 1
                 session.epoch(epoch)
+                if session.diverged and self.may_restart:
+                    break
                 self._judge(epoch, session)
-                if progress is not None:
-                    progress("train", epoch, self.config.epochs, self.history[-1])
+                if self.progress is not None:
+                    self.progress(stage or "train", epoch, epochs, self.history[-1])
                 if folder is not None:
                     session.checkpoint(folder, epoch)
-            if len(session.validation):
+            collapsed = session.diverged
+            if judged and not (session.diverged and self.may_restart):
                 session.bottoms.restore_best()
                 session.top.restore_best()
-            session.learn_imputation()
-        return self
+                if self.config.restarts and not collapsed:
+                    session.run(session.validation)
+                    collapsed = session.top.collapsed(session.validation, session.train)
+            if not (collapsed and self.may_restart):
+                session.learn_imputation()
+        loss = _as_loss(self._metric(), self._best) if judged else math.nan
+        lost = math.inf if session.diverged or math.isnan(loss) else loss
+        return _Tried(self.config, self.history, self.best_epoch, lost, judged, collapsed)
 
     def session(self, segments: Segments, rows: np.ndarray | None = None) -> Any:
         """A training under way, epoch by epoch, for methods whose targets change in between.
@@ -480,7 +579,7 @@ class SplitNetwork:
         session.run(session.validation)
         scores = session.top.metrics(session.validation)
         self.history[-1] |= {f"val_{name}": value for name, value in scores.items()}
-        metric = self.config.metric or ("rmse" if self.task == "regression" else "log_loss")
+        metric = self._metric()
         if metric not in scores:
             raise ConfigError(
                 f"metric={metric!r} is not for {self.task}. Mend: one of {', '.join(scores)}"
@@ -490,6 +589,12 @@ class SplitNetwork:
             self.best_epoch = epoch
             session.bottoms.keep_best()
             session.top.keep_best()
+
+    def _metric(self) -> str:
+        """What held-out rows are judged by."""
+        if self.config.metric is None and self.task != "regression":
+            return "log_loss" if self.server is not None else "calibrated_loss"
+        return self.config.metric or "rmse"
 
     def _out_of_patience(self, epoch: int) -> bool:
         patience = self.config.patience

@@ -34,7 +34,14 @@ from fedmend.secure.channel import ExchangeWorker
 from fedmend.split.config import Settings, SplitConfig, resolve_device
 from fedmend.split.features import ALL, Features, Segments, folds_of, own_rows
 from fedmend.split.imputed import ImputedEmbeddings
-from fedmend.split.labels import LabelLikelihood, ReportedLabels, ask_for_noise, label_likelihood
+from fedmend.split.labels import (
+    LabelLikelihood,
+    ReportedLabels,
+    ask_for_noise,
+    label_likelihood,
+    label_loss,
+    shares_of,
+)
 from fedmend.split.models import BottomModel, ServerTopModel, TopModel
 from fedmend.split.parts import (
     FILE,
@@ -62,6 +69,9 @@ __all__ = [
     "row_numbers",
 ]
 
+MOST_JUDGES = 0.3
+"""The largest share of rows that is held out because fewer would be too few to judge by."""
+TEMPERATURES = tuple(np.geomspace(0.5, 8.0, 13).tolist())
 LOOKED_AT = 2000
 """Images from which a bottom learns what images look like."""
 
@@ -507,13 +517,14 @@ class TopWorker(SplitWorker, TopHolder):
         return None if known.all() else np.flatnonzero(known)
 
     @exposed(kind="control")
-    def hold_out(self, rows: np.ndarray, share: float) -> np.ndarray:
+    def hold_out(self, rows: np.ndarray, share: float, wanted: int = 0) -> np.ndarray:
         """Some of these rows, to judge a training by; none where that would tell of too few.
 
-        By a number that each id keeps, and of people known to all parties where there are enough:
-        trainings that draw anew each time, or among others, would be asked about ever new sets of
-        rows, and there is an end to those (`federation.rows`). For the same reason the trainings of
-        a cross-validation, and those after it, hold out one of its folds.
+        Of every class a share, or more where `wanted` rows would be more, by a number that each id
+        keeps, and of people known to all parties where there are enough: trainings that draw anew
+        each time, or among others, would be asked about ever new sets of rows, and there is an end
+        to those (`federation.rows`). For the same reason the trainings of a cross-validation, and
+        those after it, hold out one of its folds.
         """
         own, account = self._rows_used[rows], self.site.rows
         ids = np.asarray(np.where(own >= 0, self.table.ids[own], None))
@@ -522,8 +533,14 @@ class TopWorker(SplitWorker, TopHolder):
             return rows[folds == folds.min()]
         drawn = np.where(own >= 0, self.site.draws_of(ids), 1.0)
         shared = np.where(pd.Series(ids, dtype=object).isin(self._shared_ids()), drawn, 1.0)
+        classes = self._targets()[rows]
         for numbers in (shared, drawn):
-            held = judges(numbers, share, account.least)
+            there = numbers < 1.0
+            more = max(share, min(MOST_JUDGES, wanted / max(1, there.sum())))
+            held = np.zeros(len(rows), bool)
+            held[there] = judges_of(numbers[there], more, account.least, classes[there])
+            if numbers is shared and held.sum() < wanted / 2:
+                continue
             sets = [own[held], own[~held]]
             if held.any() and account.would_admit(self.table, sets, self.about_rows("metrics")):
                 return rows[held]
@@ -567,13 +584,53 @@ class TopWorker(SplitWorker, TopHolder):
     @exposed(kind="statistic")
     def metrics(self, rows: np.ndarray | None = None) -> dict[str, float]:
         """Of the collected outputs. Under randomised response: in training how well reports are
-        predicted, otherwise an estimate of the metrics by true labels."""
+        predicted, otherwise an estimate of the metrics by true labels.
+
+        In training also the loss that a temperature would leave, by the likelihood of what is said
+        of a row where that is known: what a network knows beside how sure it is, which is put right
+        afterwards (Berta et al., "Rethinking Early Stopping: Refine, Then Calibrate", 2025).
+        """
         self._take_asked()
         targets = self._targets()
         targets = targets if rows is None else targets[rows]
         if not self._trains:
             return self._scores(targets, noise=self._noise)
-        return self._scores(targets, predicted=self._noise if self.soft_targets else None)
+        outputs = self._outputs.copy()
+        found = self._scores(targets, predicted=self._noise if self.soft_targets else None)
+        if rows is not None and outputs and outputs[0].shape[1] > 1:
+            made = np.concatenate(outputs)
+            found["calibrated_loss"] = min(
+                float(self._losses(made, rows, each).mean()) for each in TEMPERATURES
+            )
+        return found
+
+    def _losses(self, outputs: np.ndarray, rows: np.ndarray, temperature: float = 1.0) -> Tensor:
+        """The loss of each of these rows, as the training has it."""
+        targets = self.trained.targets[row_numbers(rows, self.device)]
+        found = torch.from_numpy(outputs).to(self.device, torch.float64)
+        if found.shape[1] == 1:
+            return (found[:, 0] - targets).square()
+        return label_loss(found.clamp_min(1e-7).log() / temperature, targets)
+
+    @exposed(kind="statistic")
+    def collapsed(self, rows: np.ndarray, train: np.ndarray) -> bool:
+        """Whether the mean of the training rows (the shares of their classes) does better on
+        held-out rows than the collected outputs, beyond the error of the mean, or no worse where
+        these do not rank rows either. Told is yes or no."""
+        self._take_asked()
+        outputs, self._outputs = np.concatenate(self._outputs), []
+        return self._collapsed(outputs, rows, train)
+
+    def _collapsed(self, outputs: np.ndarray, rows: np.ndarray, train: np.ndarray) -> bool:
+        known = self.trained.targets[row_numbers(train, self.device)].cpu()
+        regression = outputs.shape[1] == 1
+        mean = known.double().mean(0)[None] if regression else shares_of(known, outputs.shape[1])
+        constant = np.repeat(mean[None].numpy(), len(rows), 0)
+        harm = self._losses(outputs, rows) - self._losses(constant, rows)
+        worse, error = float(harm.mean()), float(harm.std()) / len(harm) ** 0.5
+        if regression or not worse >= 0:
+            return not worse < error
+        return worse > error or not metrics.auc(self._targets()[rows], outputs) > 0.5
 
     @exposed(kind="statistic")
     def uncertainty_report(self) -> dict[str, Any]:
@@ -611,6 +668,8 @@ class TopWorker(SplitWorker, TopHolder):
             return [self._rows_used[self.trained.loss_rows()]]
         if method in ("metrics", "uncertainty_report"):
             return [self._labelled_of(kwargs.get("rows"))]
+        if method == "collapsed":
+            return [self._labelled_of(kwargs[each]) for each in ("rows", "train")]
         return super().rows_asked(method, kwargs)
 
     def _labelled_of(self, numbers: np.ndarray | None) -> np.ndarray:
@@ -670,6 +729,16 @@ def has_label(targets: np.ndarray) -> np.ndarray:
     """Which encoded targets are there: numbers, or classes from 0."""
     known: np.ndarray = ~np.isnan(targets) if targets.dtype.kind == "f" else targets >= 0
     return known
+
+
+def judges_of(drawn: np.ndarray, share: float, least: int, classes: np.ndarray) -> np.ndarray:
+    """As `federation.rows.judges`, of every class: at least half of its share, however rare."""
+    held = np.zeros(len(drawn), bool)
+    if classes.dtype.kind != "f":
+        for each in np.unique(classes):
+            mine = classes == each
+            held[mine] = judges(drawn[mine], share, int(share * mine.sum() / 2))
+    return held if held.sum() >= least else judges(drawn, share, least)
 
 
 def row_numbers(rows: np.ndarray, device: torch.device) -> Tensor:
@@ -753,7 +822,7 @@ class ServerTop(TopHolder):
         known = self.targets.sum(1) > 0
         return None if known.all() else np.flatnonzero(known)
 
-    def hold_out(self, rows: np.ndarray, share: float) -> np.ndarray:
+    def hold_out(self, rows: np.ndarray, share: float, wanted: int = 0) -> np.ndarray:
         """Some of these rows, to judge a training by."""
         drawn = np.random.default_rng(self.own_seed(0, "rows held out")).random(len(rows))
         return rows[judges(drawn, share, MIN_ROWS)]

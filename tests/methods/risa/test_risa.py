@@ -171,7 +171,7 @@ def test_a_tiny_overlap_never_hurts_much_and_no_mean_is_a_single_row() -> None:
 
 def test_columns_add_up_to_evidence_where_overlapping_rows_are_few() -> None:
     few = torn(overlap=0.1, strict=False)
-    quick = QUICK | {"epochs": 8}
+    quick = QUICK | {"epochs": 3}
     added = RISA(**quick).fit(few)
     trust = added.calibration_["aligned"]["trust"]
     assert trust["telco columns"] > 0.5

@@ -44,7 +44,14 @@ from fedmend.methods.risa.workers import EvidenceBottomWorker, EvidenceTopWorker
 from fedmend.split.config import SplitConfig
 from fedmend.split.features import ALIGNED, ALL, Segments, check_names, is_known, spans
 from fedmend.split.partial import SharingSession
-from fedmend.split.training import STATE, Progress, SplitNetwork, in_chunks
+from fedmend.split.training import (
+    STATE,
+    Progress,
+    SplitNetwork,
+    collapse_in_words,
+    in_chunks,
+    restarted,
+)
 
 __all__ = ["RISA", "ImageRISA"]
 
@@ -143,6 +150,7 @@ class EvidenceSession(SharingSession):
             config.settings.batch_size,
             float(config.options["least_overlap"]),
         )
+        batches = max(batches, config.settings.epoch_steps)
         self._batches = int(self.top.set_groups(pools, counts, batches))
         self.bottoms.set_groups(pools, counts, batches)
 
@@ -218,8 +226,9 @@ class EvidenceNetwork(SplitNetwork):
 class Stages:
     """One fit of `network`; `segments` are the overlapping rows, then each party's own.
 
-    calibration: how far each source is trusted, by kind of row. selection: what every selection
-    dropped. chosen: per passive party the rows that got a pseudo-label.
+    calibration: how far each source is trusted, by kind of row. collapsed: rows known to all are
+    judged no better than the shares of the classes would. selection: what every selection dropped.
+    chosen: per passive party the rows that got a pseudo-label.
     """
 
     def __init__(
@@ -239,6 +248,7 @@ class Stages:
         self.folder = network.folder = Path(checkpoint) if checkpoint is not None else None
         self.resumed = resume
         self.calibration: dict[str, Any] = {}
+        self.collapsed = False
         self.selection: list[dict[str, Any]] = []
         self.chosen: dict[str, np.ndarray] = {}
 
@@ -298,11 +308,15 @@ class Stages:
             session.set_pools(pools)
             self._epochs(session, "train")
             network.best_epoch = len(network.history)
+            self.collapsed = session.diverged
+            if self.collapsed and network.may_restart:
+                return
             session.finish()
             if len(held_out):
                 session.judge(held_out, ALIGNED, [ALIGNED, *network.parties])
                 ridges = self._add(session, held_out)
                 self.calibration = session.top.calibrate(held_out)
+                self.collapsed = self.calibration[ALIGNED].pop("collapsed")
                 for kind, ridge in ridges.items():
                     self.calibration[kind]["ridge"] = ridge
 
@@ -423,6 +437,8 @@ class Stages:
             self.selection = list(session.resumed.get("selection", self.selection))
         for number in range(epoch + 1, epochs + 1):
             session.epoch(number)
+            if session.diverged and session.network.may_restart:
+                return
             if stage == "train":
                 self._select(session, number)
             if self.folder is not None:
@@ -505,6 +521,7 @@ class RISA(SplitEstimator):
     # There are too few overlapping rows to stop by: the schedule ends the training.
     schedule: ClassVar[str] = "one-cycle"  # type: ignore[misc]
     patience: ClassVar[None] = None  # type: ignore[misc]
+    refit: ClassVar[bool] = False  # type: ignore[misc]
     metric: ClassVar[None] = None  # type: ignore[misc]
     local_steps: ClassVar[int] = 1  # type: ignore[misc]
     missing_indicator: ClassVar[bool] = True  # type: ignore[misc]
@@ -555,9 +572,21 @@ class RISA(SplitEstimator):
             *([name, counts.unaligned[name]] for name in parties),
         ]
         labelled = counts.aligned + (counts.unaligned[label_party] if label_party in parties else 0)
-        network: Any = self._make_network(fed, parties, label_party, self._config(labelled))
-        stages = Stages(self, network, segments, progress, checkpoint, resume)
-        stages.run()
+        config, collapsed = self._config(labelled), list[bool]()
+        for number in range(1 + config.restarts):
+            again = restarted(config, number)
+            network: Any = self._make_network(fed, parties, label_party, again)
+            network.may_restart = number < config.restarts
+            folder = None if checkpoint is None else Path(checkpoint)
+            if folder is not None and number:
+                folder = folder / f"restart-{number}"
+            stages = Stages(self, network, segments, progress, folder, resume)
+            stages.run()
+            collapsed.append(stages.collapsed)
+            if not stages.collapsed or not network.may_restart:
+                break
+            network.drop()
+        network.notes = collapse_in_words(collapsed)
         self._adopt(fed, network)
         self.calibration_ = stages.calibration
         self.selection_ = stages.selection
@@ -584,6 +613,10 @@ class RISA(SplitEstimator):
                 # The mean gradient of fewer rows is noisier: a step on it goes less far.
                 sized.lr = self.lr * (sized.batch_size / LARGEST_BATCH) ** 0.5
         return SplitEstimator._config(sized)
+
+    def _least_steps(self) -> int:
+        # Batches of no size of their own are made so small that an epoch has some.
+        return 1 if self.batch_size is None else super()._least_steps()
 
     def _options(self) -> dict[str, Any]:
         how = OBJECTIVES[self.objective]
@@ -681,7 +714,15 @@ class ImageRISA(RISA):
 
 
 # Of tops that judge, predict and impute in another way.
-PLAIN_CALLS = ("predict_chunk", "see", "learn_imputation", "hold_out", "epoch_alone", "set_order")
+PLAIN_CALLS = (
+    "collapsed",
+    "epoch_alone",
+    "hold_out",
+    "learn_imputation",
+    "predict_chunk",
+    "see",
+    "set_order",
+)
 for name in ("risa", "risa-images"):
     # Pseudo-labels are for who asks in one process; a run over machines has no use for them.
     declare(

@@ -48,7 +48,7 @@ from fedmend.methods.risa.trust import (
 )
 from fedmend.split.config import Settings, SplitConfig
 from fedmend.split.features import ALIGNED, Features, Segments, is_known
-from fedmend.split.labels import row_confidence
+from fedmend.split.labels import label_loss, row_confidence, shares_of
 from fedmend.split.models import BottomModel, TopModel
 from fedmend.split.partial import SharesBottom, same_shapes
 from fedmend.split.parts import BottomPart, Part, filled, part_of, weights_of
@@ -546,7 +546,7 @@ class EvidenceTopWorker(EvidenceWorker, TopWorker):
         """Fit how far each source is trusted on the collected outputs of these held-out rows."""
         heads = self._part_top()
         targets = torch.from_numpy(self._known_of(rows))
-        report = {}
+        report: dict[str, dict[str, Any]] = {}
         for kind, _ in subsets(heads.names):
             outputs = {name: value.cpu() for name, value in self._collected(kind).items()}
             anchor = self.trained.own if kind == ALIGNED else kind
@@ -562,6 +562,9 @@ class EvidenceTopWorker(EvidenceWorker, TopWorker):
                 "trust": found.trust,
                 "losses": found.losses,
             }
+            if kind == ALIGNED:
+                fused = heads.calibration.fuse(heads.how, kind, outputs)
+                report[kind]["collapsed"] = has_collapsed(probability(fused), targets)
         return report
 
     def _pooled(
@@ -680,3 +683,16 @@ class EvidenceTopWorker(EvidenceWorker, TopWorker):
     def _restore(self, saved: Mapping[str, Any]) -> None:
         super()._restore(saved)
         self._part_top().pseudo = saved["pseudo"]
+
+
+def has_collapsed(p: Tensor, targets: Tensor) -> bool:
+    """Whether the shares of the classes would do better for all rows, beyond the error of the mean.
+
+    **Shape** p [n, C]; targets class numbers [n] or likelihoods [n, C].
+    """
+    shares = shares_of(targets, p.shape[1]).expand(len(p), -1)
+    lost, constant = (
+        label_loss(each.double().clamp_min(1e-15).log(), targets) for each in (p, shares)
+    )
+    harm = lost - constant
+    return not float(harm.mean()) <= float(harm.std()) / len(harm) ** 0.5

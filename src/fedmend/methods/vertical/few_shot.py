@@ -312,6 +312,8 @@ class FewShotNetwork(SplitNetwork):
                 self._round(number, rounds, session, progress)
             self._send_up(session)
             self._head(session, rounds + 1, progress)
+            if self.config.refit and len(session.validation):
+                self._refit_head(session, rounds + 1)
             self.has_imputed = True
         return self
 
@@ -356,6 +358,14 @@ class FewShotNetwork(SplitNetwork):
             if patience is not None and waited >= patience:
                 break
         session.top.finish_head(session.train)
+
+    def _refit_head(self, session: Session, number: int) -> None:
+        """The head again, on all rows, for as long as held-out rows chose."""
+        rows = np.union1d(session.train, session.validation)
+        session.top.new_head(self.config.seed, number)
+        for epoch in range(1, self.best_epoch + 1):
+            session.top.head_epoch(rows, rows[:0], session.seed_of(epoch))
+        session.top.finish_head(rows)
 
 
 @parameters

@@ -101,7 +101,10 @@ class Pretrainer(LocalTrainer):
     ) -> None:
         features, out = views.features, bottom.spec.out
         self.order = BatchOrder(
-            np.arange(features.n_rows), how["batch_size"], features.numeric.device
+            np.arange(features.n_rows),
+            how["batch_size"],
+            features.numeric.device,
+            least=settings.epoch_steps,
         )
         self.temperature = how["temperature"] if how["kind"] == "simclr" else None
         helper = Decoder(bottom) if self.temperature is None else mlp(out, (out,), out)
@@ -114,7 +117,7 @@ class Pretrainer(LocalTrainer):
         total = torch.zeros((), device=self.device)
         for size in self.order.sizes:
             total += self.update(self._loss, self.order.next()) * size
-        return float(total) / max(1, len(self.order.rows))
+        return float(total) / max(1, sum(self.order.sizes))
 
     def _loss(self, numbers: Tensor) -> Tensor:
         views = self.views
