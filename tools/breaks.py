@@ -59,6 +59,27 @@ BREAKS = (
     Break("rows: lasting", ROWS, '"lasts": id(table) in self._given', '"lasts": False', (FEW,)),
     Break("rows: rare", ROWS, "if counts[code] >= least]", "if counts[code] >= 1]", (FEW,)),
     Break(
+        "labels: one task for all methods",
+        "flow/config/loading.py",
+        "if config.task is not None:",
+        "if False:",
+        ("tests/flow/config/test_loading.py",),
+    ),
+    Break(
+        "labels: counts in silence",
+        "flow/doubts.py",
+        "notes = list(_label_doubts(table, party)) if task is None else []",
+        "notes: list[str] = []",
+        ("tests/flow/config/test_doubts.py",),
+    ),
+    Break(
+        "labels: a partner's copy",
+        "flow/doubts.py",
+        "if same >= A_COPY:",
+        "if False:",
+        ("tests/flow/config/test_doubts.py",),
+    ),
+    Break(
         "rows: complement",
         ROWS,
         "while kept and 0 < len(codes) - counts[kept].sum() < least:",

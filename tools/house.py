@@ -15,7 +15,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "src" / "fedmend"
-GROUND = {"errors", "_suggest", "_parameters", "_json", "_files", "_version"}
+GROUND = {"errors", "_suggest", "_parameters", "_json", "_files", "_html", "_version"}
 FAMILIES = (
     "methods.vertical",
     "methods.completion",

@@ -13,7 +13,7 @@ from sklearn.preprocessing import LabelEncoder as Reference
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
 from fedmend.data import Column, Encoded, Encoder, LabelEncoder, Table, infer_column
-from fedmend.data.encode import BlockScaler
+from fedmend.data.encode import BlockScaler, looks_counted
 from fedmend.errors import DataError, FedmendWarning, NotFitted
 
 
@@ -510,3 +510,44 @@ def test_json_gives_an_equal_label_encoder(values):
         encoder.classes_,
         encoder.scale_,
     )
+
+
+# ---------------------------------------------------------------- counts
+
+
+def test_counts_are_numbers_from_zero_on():
+    y = pd.Series([0, 1, 1, 2, 5] * 4, name="visits")
+    encoder = LabelEncoder("count").fit(y, Column("visits", "integer"))
+    same = LabelEncoder("regression").fit(y, Column("visits", "integer"))
+    assert encoder.task == "regression"
+    np.testing.assert_array_equal(encoder.transform(y), same.transform(y))
+    again = LabelEncoder.from_dict(encoder.to_dict())
+    np.testing.assert_allclose(again.inverse(again.transform(y)), y, atol=1e-6)
+    with pytest.raises(DataError, match=r"clinic.*visits.*a count cannot be negative.*-1"):
+        LabelEncoder("count").fit(y - 1, Column("visits", "integer"), party="clinic")
+
+
+def test_counts_are_not_classes_in_silence():
+    rng = np.random.default_rng(0)
+    y = pd.Series(rng.poisson(1.7, 500), name="visits")
+    with pytest.warns(FedmendWarning, match="look like counts are taken for classes"):
+        assert LabelEncoder().fit(y, Column("visits", "integer")).task == "multiclass"
+    codes = pd.Series(rng.integers(0, 9, 500), name="kind")
+    assert LabelEncoder().fit(codes, Column("kind", "integer")).task == "multiclass"
+
+
+@pytest.mark.parametrize("mean", [0.8, 1.5, 3.0, 6.0])
+def test_what_looks_counted(mean):
+    rng = np.random.default_rng(5)
+    found = [looks_counted(rng.poisson(mean, 600)) for _ in range(50)]
+    assert np.mean(found) > (0.9 if mean > 1 else 0.2)  # few different values may be anything
+
+
+def test_what_looks_like_classes():
+    """Classes with shares at random, evenly shared, or that begin elsewhere."""
+    rng = np.random.default_rng(6)
+    shares = rng.dirichlet(np.full(8, 2.0), 100)
+    found = [looks_counted(rng.choice(8, 600, p=each)) for each in shares]
+    assert np.mean(found) < 0.1
+    assert not looks_counted(np.arange(600) % 10)
+    assert not looks_counted(rng.poisson(2, 600) + 10)

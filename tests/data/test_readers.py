@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import os
+import sys
 from contextlib import contextmanager
 
 import numpy as np
@@ -15,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedmend.data import Table, read
-from fedmend.errors import DataError, ReadError
+from fedmend.errors import DataError, FedmendWarning, ReadError
 
 
 @pytest.fixture
@@ -198,7 +199,7 @@ def test_files_that_cannot_be_read(csv, tmp_path):
     with pytest.raises(ReadError, match="a folder"):
         read(tmp_path / "folder.csv")
     with pytest.raises(ReadError, match=r"unknown kind of file.*\.parquet"):
-        read(tmp_path / "people.xlsx")
+        read(tmp_path / "people.txt")
     path.chmod(0)
     with not_root(), pytest.raises(ReadError, match="no permission"):
         read(path)
@@ -370,3 +371,44 @@ def test_large_whole_numbers_stay_exact_beside_missing_cells(tmp_path, dtype, bi
     )
     table = read(tmp_path / "n.parquet", id="id", kinds={"n": "nominal"})
     assert table.frame["n"].iloc[0] == big and table.missing()["n"] == 1
+
+
+# ---------------------------------------------------------------- Excel
+
+
+def test_excel_without_openpyxl(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "openpyxl", None)
+    (tmp_path / "t.xlsx").write_bytes(b"PK")
+    with pytest.raises(ReadError, match=r"t.xlsx: an Excel file.*Mend: save it as CSV, or pip"):
+        read(tmp_path / "t.xlsx", id="id")
+    (tmp_path / "t.xls").write_bytes(b"")
+    with pytest.raises(ReadError, match="unknown kind of file.*Mend: save it as CSV"):
+        read(tmp_path / "t.xls")
+
+
+def test_excel_is_read_like_csv(tmp_path, csv):
+    pytest.importorskip("openpyxl")
+    frame = pd.DataFrame(
+        {
+            "id": ["007", "8", "9", "10"],
+            "n": [1, None, 3, 4],
+            "x": [0.5, 1.5, 2.5, 3.5],
+            "city": ["Ulm", "NA", "", "Bonn"],
+            "y": ["no", "yes", "no", "no"],
+        }
+    )
+    frame.to_excel(tmp_path / "t.xlsx", index=False)
+    frame.to_csv(tmp_path / "t.csv", index=False)
+    how = {"id": "id", "label": "y", "drop": "x"}
+    one, two = read(tmp_path / "t.xlsx", **how), read(tmp_path / "t.csv", **how)
+    assert one.ids.tolist() == two.ids.tolist() == ["007", "8", "9", "10"]
+    assert one.schema["n"].kind == two.schema["n"].kind == "integer"
+    assert one.missing().to_dict() == two.missing().to_dict() == {"n": 1, "city": 2, "y": 0}
+    with pd.ExcelWriter(tmp_path / "two.xlsx") as book:
+        frame.to_excel(book, sheet_name="first", index=False)
+        frame.to_excel(book, sheet_name="second", index=False)
+    with pytest.warns(FedmendWarning, match="the sheet 'first' was read, and not second"):
+        assert len(read(tmp_path / "two.xlsx", id="id")) == 4
+    (tmp_path / "cut.xlsx").write_bytes((tmp_path / "t.xlsx").read_bytes()[:500])
+    with pytest.raises(ReadError, match="cut.xlsx: not a whole Excel file"):
+        read(tmp_path / "cut.xlsx")

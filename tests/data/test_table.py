@@ -324,3 +324,26 @@ def test_what_is_no_frame_of_pandas_is_told():
         Table.from_frame([[1, 2]], id="id")
     with pytest.raises(DataError, match="'id': two columns have this name"):
         Table.from_frame(pd.DataFrame([[1, 2]], columns=["id", "id"]), id="id")
+
+
+def test_a_data_frame_by_itself():
+    frame = pd.DataFrame({"key": [7, 8, 9], "x": [1.5, 2.5, 3.5], "y": ["a", "b", "a"]})
+    table = Table(frame, id="key", label="y")
+    assert table.equals(Table.from_frame(frame, id="key", label="y"))
+    assert table.ids.tolist() == [7, 8, 9] and table.feature_names == ["x"]
+    assert table.equals(read(frame, id="key", label="y"))
+    assert read(frame, id="key", label="y", drop="x").names == ["y"]
+    assert read(frame, id="key", columns=["x"]).names == ["x"]
+    with pytest.raises(DataError, match="no such column"):
+        read(frame, id="key", drop="z")
+    with pytest.raises(DataError, match="further columns"):
+        Table(frame, {"z": [1, 2, 3]})
+    with pytest.raises(DataError, match="id= names a column of a data frame"):
+        Table([1, 2], {"x": [1, 2]}, id="x")
+
+
+def test_a_notebook_shows_columns_and_no_cell():
+    table = Table([1, 2], {"<b>": ["secret", None], "y": [0.5, 1.5]}, label="y")
+    shown = table._repr_html_()
+    assert "&lt;b&gt;" in shown and "secret" not in shown and "y (label)" in shown
+    assert shown.count("<tr>") == 3

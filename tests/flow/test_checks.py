@@ -274,3 +274,58 @@ def test_label_dp_that_does_not_hold_for_the_file_is_noted(workshop) -> None:
     workshop.bank["default"] = np.arange(160) * 0.5
     workshop.write(method='name = "vfl"\nlabel_dp = 1')
     assert any("label_dp is for classes" in each for each in findings(workshop).problems)
+
+
+# ---------------------------------------------------------------- what the label is
+
+
+def _visits(workshop, text, *, task=""):
+    rng = np.random.default_rng(2)
+    workshop.bank["visits"] = rng.poisson(1.8, len(workshop.bank))
+    workshop.write(text, method="")
+    workshop.edit(('label = "default"', f'label = "visits"\n{task}'))
+    return findings(workshop)
+
+
+def test_counts_and_methods_for_classes(workshop):
+    text = '[[method]]\nname = "risa"\n[evaluate]\nmetrics = ["auc"]\n'
+    found = _visits(workshop, text)
+    assert found.problems == []
+    assert any("though they look like counts" in note for note in found.notes)
+    found = _visits(workshop, text, task='task = "count"')
+    assert found.notes == []
+    assert [problem.split(". Mend")[0] for problem in found.problems] == [
+        "evaluate.metrics: 'auc' does not fit this label, which is taken for a number",
+        "method[risa] learns classes, and the label is taken for a number",
+    ]
+
+
+def test_methods_that_take_the_label_for_different_things(workshop):
+    text = '[[method]]\nname = "local"\n[[method]]\nname = "vfl"\ntask = "regression"\n'
+    (problem,) = _visits(workshop, text).problems
+    assert problem.startswith("the label is a number to VFL and a class to Local")
+    both = text.replace('"local"\n', '"local"\ntask = "regression"\n')
+    assert _visits(workshop, both).problems == []
+
+
+def test_a_partner_s_copy_of_the_label_is_named(workshop):
+    truth = workshop.bank.set_index("customer")["default"]
+    workshop.telco["flag"] = (
+        truth.map({"yes": 1, "no": 0}).reindex(workshop.telco["customer"]).array
+    )
+    workshop.telco["again"] = truth.reindex(workshop.telco["customer"]).array
+    workshop.write()
+    notes = findings(workshop).notes
+    assert "column 'flag': it tells the label 'default' of 'bank' by itself (AUC" in notes[0]
+    assert "column 'again': the same as the label 'default' of 'bank'" in notes[1]
+
+
+def test_a_run_of_counts(workshop):
+    """`auto`, every method and `predict` take the label for the same thing."""
+    text = '[[method]]\nname = "auto"\ncandidates = ["local-trees", "vfl"]\nepochs = 2\nfolds = 2\n'
+    text += '[[method]]\nname = "local"\nepochs = 2\n'
+    assert _visits(workshop, text, task='task = "count"').problems == []
+    record = execute(plan_of(load_config(workshop.config)), workshop.run)
+    assert record.metric == "rmse" and record.choice["metric"] == "rmse"
+    assert {run.params["task"] for run in record.methods} == {"count"}
+    assert record.overview["label"]["mean"] == pytest.approx(1.8, abs=0.4)

@@ -168,3 +168,11 @@ def test_alpha_from_pairs_is_alpha_where_all_label_all(many, n, seed):
 )
 def test_words(kappa, word):
     assert called(kappa).startswith(word)
+
+
+def test_a_copy_is_no_second_opinion(annotators):
+    said = ["x", "y", "y"] * 20
+    (words,) = label_agreement(annotators({"a": said, "b": said})).words
+    assert words.startswith("a and b give the same label to 100 % of 60 rows: one is a copy")
+    (words,) = label_agreement(annotators({"a": said, "b": ["x", *said[1:-1], "x"]})).words
+    assert "kappa 0.9" in words and "copy" not in words

@@ -32,7 +32,7 @@ def demo(
 def init(
     tables: Annotated[
         list[Path] | None,
-        Argument(help="one table for each party (.csv, .csv.gz, .parquet)", metavar="TABLE"),
+        Argument(help="one table for each party (.csv, .csv.gz, .parquet, .xlsx)", metavar="TABLE"),
     ] = None,
     id: Annotated[
         list[str] | None, Option(help="the id column; once for each name it has", metavar="COLUMN")
@@ -50,6 +50,10 @@ def init(
     from fedmend.flow.config.starter import write_starter
 
     path = write_starter(out, tables or [], id=id, label=label, force=force)
+    for line in path.read_text(encoding="utf-8").splitlines():
+        key, _, why = line.partition("# guessed")
+        if why:
+            typer.echo(f"guessed: {key.strip()} ({why.lstrip(' :')})")
     typer.echo(f"wrote {path}. Next: fedmend check {path}")
 
 

@@ -14,7 +14,7 @@ from rich.table import Table
 from fedmend.federation import Entry
 from fedmend.flow.live import Listener
 from fedmend.flow.manifest import StageEntry
-from fedmend.report.amounts import human_bytes, pretty, score_text
+from fedmend.report.amounts import pretty, score_text
 from fedmend.report.mending import Mending
 from fedmend.report.overview import Overview
 from fedmend.report.record import MethodRun, RunRecord
@@ -167,24 +167,13 @@ def show_ledger(
 
 def comparison_table(record: RunRecord) -> Table:
     """Every method over its seeds, the best one bold."""
-    names = record.metric_names()
-    head = ["method", *(pretty(name) for name in names), "training", "crossed"]
+    head, lines = record.comparison()
     best = record.best()
     table = plain_table(head, [], right=1)
     # A title may be folded; a figure or a heading that lost a letter would be another one.
     for number, column in enumerate(table.columns):
         column.no_wrap, column.min_width = False, 12 if number == 0 else max(7, len(head[number]))
-    for each in record.summaries():
-        scores = []
-        for name in names:
-            several = each.seeds > 1 and name in each.sd
-            spread = f" ± {score_text(each.sd[name])}" if several else ""
-            scores.append(f"{score_text(each.mean[name])}{spread}" if name in each.mean else "–")
-        table.add_row(
-            escape(each.title),
-            *scores,
-            f"{each.seconds:.1f} s",
-            human_bytes(each.bytes),
-            style="bold" if best is not None and each.title == best.title else None,
-        )
+    for title, *rest in lines:
+        style = "bold" if best is not None and title == best.title else None
+        table.add_row(escape(title), *rest, style=style)
     return table

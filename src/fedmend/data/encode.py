@@ -14,6 +14,7 @@ by :func:`as_numbers` and :func:`from_numbers`.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -31,7 +32,7 @@ from fedmend.data.schema import (
     sorted_distinct,
 )
 from fedmend.data.table import Table, retyped
-from fedmend.errors import DataError, NotFitted
+from fedmend.errors import DataError, FedmendWarning, NotFitted
 
 __all__ = [
     "MISSING",
@@ -618,7 +619,9 @@ class BlockScaler:
 
 # --- labels --------------------------------------------------------------------------
 
-TASKS = ("auto", "binary", "multiclass", "regression")
+TASKS = ("auto", "binary", "multiclass", "regression", "count")
+NUMBERS = ("regression", "count")
+"""Tasks whose label is a number, with an error and not a class to get wrong."""
 MOST_CLASSES = 30
 """Whole numbers with more distinct values than this are a regression target."""
 
@@ -634,7 +637,7 @@ class LabelEncoder:
 
     ``task="auto"``: binary, nominal and ordinal columns are classes; an integer column is
     classes if it has at most 30 distinct values with two rows each on average; all else
-    is regression.
+    is regression. ``"count"``: numbers from 0 on; what else follows from counting is the method's.
 
     >>> y = pd.Series(["no", "yes", None], name="default")
     >>> encoder = LabelEncoder().fit(y, Column("default", "binary", ("no", "yes"), dtype="object"))
@@ -670,8 +673,9 @@ class LabelEncoder:
                 mend="give at least two rows of different classes a label, or name another column",
             )
         task = self._asked if self._asked != "auto" else _infer_task(series, column)
-        if task == "regression":
+        if task in NUMBERS:
             self._fit_regression(series, column)
+            task = "regression"
         else:
             task = self._fit_classes(series, column, task)
         self.task = task
@@ -688,6 +692,13 @@ class LabelEncoder:
             )
         values = numbers(series)
         values = values[~np.isnan(values)]
+        if self._asked == "count" and values.min() < 0:
+            raise DataError(
+                "a count cannot be negative",
+                column=column.name,
+                value=python_scalar(values.min()),
+                mend='task = "regression", or correct the label',
+            )
         self.mean_ = float(values.mean())
         scale = float(values.std())
         self.scale_ = scale if np.isfinite(scale) and scale > 0 else 1.0
@@ -792,4 +803,43 @@ def _infer_task(series: pd.Series, column: Column) -> str:
     if column.kind != "integer":
         return "regression"
     distinct, present = int(series.nunique()), int(series.notna().sum())
-    return "multiclass" if distinct <= min(MOST_CLASSES, max(present // 2, 1)) else "regression"
+    if distinct > min(MOST_CLASSES, max(present // 2, 1)):
+        return "regression"
+    if looks_counted(numbers(series)):
+        warnings.warn(
+            f"column {column.name!r}: {distinct} whole numbers that look like counts are taken for "
+            "classes without order. Mend: task='count' (or 'regression'; 'multiclass' if they are "
+            "classes)",
+            FedmendWarning,
+            stacklevel=2,
+        )
+    return "multiclass"
+
+
+# Of fewer different values any order of frequencies may rise and fall once by chance.
+FEWEST_COUNTED = 6
+
+
+def looks_counted(values: Any) -> bool:
+    """Whether whole numbers are probably counts: many small ones, ever fewer of the larger.
+
+    Classes that were given numbers have frequencies in any order; counts begin at 0 or 1, leave out
+    hardly a number, and their frequencies rise and fall once.
+
+    >>> looks_counted([0] * 30 + [1] * 40 + [2] * 20 + [3] * 9 + [4] * 3 + [5])
+    True
+    >>> looks_counted([0, 1, 2, 3, 4, 5] * 20)
+    False
+    """
+    found = np.asarray(values, dtype=np.float64)
+    found = found[~np.isnan(found)]
+    if not len(found) or found.min() < 0 or found.min() > 1 or found.max() > 1000:
+        return False
+    often = np.bincount(found.astype(np.int64))[int(found.min()) :]
+    if (often > 0).sum() < FEWEST_COUNTED or often[-1] > 0.2 * often.max():
+        return False
+    top = int(often.argmax())
+    rising, falling = np.diff(often[: top + 1]), -np.diff(often[top:])
+    # By as much as two Poisson draws may differ, the order may be broken.
+    slack = 2 * np.sqrt(often[:-1] + often[1:] + 1)
+    return bool((np.concatenate([rising, falling]) >= -slack).all())

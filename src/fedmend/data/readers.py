@@ -1,4 +1,4 @@
-"""Tables from CSV and Parquet files, with an error of its own for each way they can be wrong.
+"""Tables from CSV, Parquet and Excel files, with an error for each way they can be wrong.
 
 CSV cells that are empty or read ``NA``, ``N/A``, ``n/a``, ``#N/A``, ``NaN``, ``nan``, ``null`` or
 ``NULL`` are missing (``missing=`` changes the list). Ids such as ``007`` stay strings. A Parquet
@@ -11,9 +11,12 @@ import codecs
 import csv
 import dataclasses
 import gzip
+import importlib.util
 import io
 import json
 import re
+import warnings
+import zipfile
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -26,15 +29,15 @@ import pandas as pd
 from fedmend.data.schema import KindSpec, Schema, dtype_name, infer_column
 from fedmend.data.table import Table, check_ids, reject_doubled, require_name
 from fedmend.data.writers import APOSTROPHES, METADATA_KEY, unprotected
-from fedmend.errors import DataError, ReadError
+from fedmend.errors import DataError, FedmendWarning, ReadError
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["MISSING_MARKS", "file_bytes", "parquet_table", "read", "to_frame"]
+__all__ = ["MISSING_MARKS", "file_bytes", "first_sheet", "parquet_table", "read", "to_frame"]
 
 MISSING_MARKS: tuple[str, ...] = (*("", "NA", "N/A", "n/a", "#N/A", "NaN", "nan", "null", "NULL"),)
-_SUFFIXES = (".csv", ".csv.gz", ".parquet")
+_SUFFIXES = (".csv", ".csv.gz", ".parquet", ".xlsx")
 _ROW_NUMBERS = re.compile(r"__index_level_\d+__")
 _CHUNK = 1 << 20
 _BLOCK = 1 << 26
@@ -61,7 +64,7 @@ class _Wanted:
 
 
 def read(
-    path: str | Path,
+    path: str | Path | pd.DataFrame,
     *,
     id: str | None = None,
     label: str | None = None,
@@ -73,29 +76,37 @@ def read(
     decimal: str = ".",
     missing: Sequence[str] = MISSING_MARKS,
 ) -> Table:
-    """The table in a ``.csv``, ``.csv.gz`` or ``.parquet`` file.
+    """The table in a ``.csv``, ``.csv.gz``, ``.parquet`` or ``.xlsx`` file, or in a data frame.
 
+    Of an Excel file the first sheet is read, by openpyxl where that is installed.
     ``columns`` names those to read (id and label are read anyway), ``drop`` those to leave out;
     ``kinds`` overrides what a column is taken for. ``encoding``, ``delimiter``, ``decimal`` and
     ``missing`` concern CSV only. Without ``id`` the rows are numbered from 0.
     """
-    file = Path(path)
     columns = [columns] if isinstance(columns, str) else columns
     wanted = _Wanted(id, label, kinds or {}, columns, [drop] if isinstance(drop, str) else drop)
     for name in wanted.drop:
         if name in (id, label):
             raise DataError("the id and the label cannot be dropped", column=name, mend="keep it")
+    if isinstance(path, pd.DataFrame):
+        return Table(_wanted_columns(path, wanted), id=id, label=label, kinds=kinds)
+    file = Path(path)
     suffix = next((s for s in _SUFFIXES if file.name.lower().endswith(s)), None)
     if suffix is None:
         raise ReadError(
             f"{file}: unknown kind of file",
             value=file.suffix or file.name,
-            mend=f"use one of {', '.join(_SUFFIXES)}",
+            mend="save it as CSV"
+            if file.suffix.lower() in (".xls", ".ods", ".numbers")
+            else f"use one of {', '.join(_SUFFIXES)}",
         )
     raw = file_bytes(file)
     try:
         if suffix == ".parquet":
             return _from_parquet(file, raw, wanted)
+        if suffix == ".xlsx":
+            frame = _wanted_columns(first_sheet(file, raw, missing), wanted)
+            return Table(frame, id=id, label=label, kinds=kinds)
         text = _utf8(file, _unpacked(file, raw), encoding)
         arrow = _CSV(file, text, delimiter, decimal, list(missing)).table(wanted)
         return Table.from_frame(to_frame(arrow), id=id, label=label, kinds=kinds)
@@ -125,6 +136,47 @@ def file_bytes(file: Path) -> bytes:
         raise ReadError(
             f"{file}: cannot be read ({error.strerror or error})", mend="check the file and disk"
         ) from error
+
+
+def _wanted_columns(frame: pd.DataFrame, wanted: _Wanted) -> pd.DataFrame:
+    """The columns of a frame that are asked for."""
+    reject_doubled(list(frame.columns))
+    asked = wanted.names(wanted.id, wanted.label)
+    for name in (*wanted.drop, *(asked or ())):
+        require_name(name, list(frame.columns), "column")
+    kept = list(frame.columns) if asked is None else asked
+    return frame[[name for name in kept if name not in wanted.drop]]
+
+
+# --- Excel --------------------------------------------------------------------------
+
+
+def first_sheet(file: Path, raw: bytes, missing: Sequence[str] = MISSING_MARKS) -> pd.DataFrame:
+    """The first sheet of an Excel file; its first line names the columns."""
+    if importlib.util.find_spec("openpyxl") is None:
+        raise ReadError(
+            f"{file}: an Excel file, and openpyxl, which reads those, is not installed",
+            mend="save it as CSV, or pip install 'fedmend[excel]'",
+        )
+    try:
+        with pd.ExcelFile(io.BytesIO(raw), engine="openpyxl") as book:
+            # As objects, since text that looks like a number is text: 007 is an id.
+            frame = book.parse(0, dtype=object, keep_default_na=False, na_values=list(missing))
+            sheets = [str(name) for name in book.sheet_names]
+    except (ValueError, KeyError, OSError, zipfile.BadZipFile) as error:
+        raise ReadError(
+            f"{file}: not a whole Excel file ({error})", mend="open it and save it as CSV"
+        ) from error
+    if len(sheets) > 1:
+        warnings.warn(
+            f"{file.name}: the sheet {sheets[0]!r} was read, and not {', '.join(sheets[1:4])}. "
+            "Mend: save the sheet that you mean as CSV, if it is another",
+            FedmendWarning,
+            stacklevel=3,
+        )
+    if not len(frame):
+        raise ReadError(f"{file}: the sheet {sheets[0]!r} has no rows", mend="check the file")
+    return frame.infer_objects().rename(columns=str)
 
 
 # --- CSV ----------------------------------------------------------------------------

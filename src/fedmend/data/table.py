@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from fedmend._html import html_table
 from fedmend._suggest import one_of_these
 from fedmend.data.schema import (
     Column,
@@ -42,6 +43,8 @@ class Table:
     ('integer', 'binary')
     >>> len(table.take([0, 2])), table.feature_names
     (2, ['age'])
+
+    Of a data frame, name the column of ids, or let the rows be numbered: ``Table(frame, id="id")``.
     """
 
     def __init__(
@@ -49,12 +52,21 @@ class Table:
         ids: Any,
         columns: pd.DataFrame | Mapping[str, Any] | None = None,
         *,
+        id: str | None = None,
         schema: Schema | None = None,
         kinds: Mapping[str, KindSpec] | None = None,
         label: str | None = None,
         blocks: Mapping[str, np.ndarray] | None = None,
     ) -> None:
-        self.ids = check_ids(ids)
+        if isinstance(ids, pd.DataFrame):
+            ids, columns = _ids_and_columns(ids, columns, id, label)
+        elif id is not None:
+            raise DataError(
+                "id= names a column of a data frame, and ids are given",
+                column=id,
+                mend="Table(frame, id=…), or Table(ids, columns)",
+            )
+        self.ids = check_ids(ids, id)
         self.frame = _as_frame(columns, len(self.ids))
         self.blocks = _as_blocks(blocks, len(self.ids), self.frame)
         if schema is None:
@@ -96,13 +108,7 @@ class Table:
                 f"a data frame of pandas is needed, not a {type(df).__name__}",
                 mend="convert it: frame.to_pandas(), or pandas.DataFrame(values)",
             )
-        reject_doubled(list(df.columns))
-        if id is None:
-            return cls(np.arange(len(df)), df, label=label, kinds=kinds)
-        require_name(id, list(df.columns), "id column")
-        if id == label:
-            raise DataError("the id cannot be the label too", column=id, mend="name two columns")
-        return cls(check_ids(df[id], id), df.drop(columns=[id]), label=label, kinds=kinds)
+        return cls(df, id=id, label=label, kinds=kinds)
 
     # --- shape -------------------------------------------------------------------
 
@@ -141,6 +147,19 @@ class Table:
     def __repr__(self) -> str:
         label = f", label {self.label!r}" if self.label else ""
         return f"Table({self.n_rows} rows, {len(self.feature_names)} features{label})"
+
+    def _repr_html_(self) -> str:
+        """For notebooks: the columns and what they are; no cell, so that it may be shown."""
+        rows = [
+            [
+                each["name"] + (" (label)" if each["label"] else ""),
+                each["kind"],
+                each["missing"],
+                each["distinct"] if each["shape"] is None else "×".join(map(str, each["shape"])),
+            ]
+            for each in self.describe()
+        ]
+        return html_table(["column", "kind", "missing", "different values"], rows, title=repr(self))
 
     # --- parts -------------------------------------------------------------------
 
@@ -292,6 +311,24 @@ class Table:
         self._require(name)
         if self.schema[name].is_block:
             raise DataError("a block cannot be the label", column=name, mend="name a scalar column")
+
+
+def _ids_and_columns(
+    frame: pd.DataFrame, columns: Any, id: str | None, label: str | None
+) -> tuple[Any, pd.DataFrame]:
+    """A frame's column of ids, or numbers from 0 on, and its other columns."""
+    if columns is not None:
+        raise DataError(
+            "a data frame and further columns are given",
+            mend="Table(frame, id=…), or Table(ids, columns)",
+        )
+    reject_doubled(list(frame.columns))
+    if id is None:
+        return np.arange(len(frame)), frame
+    require_name(id, list(frame.columns), "id column")
+    if id == label:
+        raise DataError("the id cannot be the label too", column=id, mend="name two columns")
+    return frame[id], frame.drop(columns=[id])
 
 
 def _warn_all_missing(table: Table) -> None:

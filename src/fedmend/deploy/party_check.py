@@ -295,7 +295,7 @@ def _table(file: PartyFile) -> Iterator[Check]:
                 f"the test table lacks {', '.join(absent[:5])}. Mend: give both the same columns"
             )
             yield Check("schema", "problem", words)
-    for words in dict.fromkeys([*notes, *doubtful_columns(train, file.name)]):
+    for words in dict.fromkeys([*notes, *doubtful_columns(train, file.name, task=file.task)]):
         yield Check("table", "note", words)
     if file.new is not None:
         yield from _new(file, train.features.schema)

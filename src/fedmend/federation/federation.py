@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fedmend._html import html_table
 from fedmend.data.table import Table
 from fedmend.errors import AlignmentError, ConfigError, DataError, PrivacyWarning
 from fedmend.federation.bound import EVERY_RUN, declare
@@ -475,3 +476,14 @@ class Federation:
 
     def __repr__(self) -> str:
         return f"Federation({', '.join(self._members)}; on {self.dataset!r})"
+
+    def _repr_html_(self) -> str:
+        """For notebooks: the parties' sizes, which they are asked for once."""
+        known = f"{self.alignment.aligned:,}" if self.is_aligned else ""
+        rows = [
+            [name, f"{has['rows']:,}", known, has["features"], "yes" if has["labelled"] else ""]
+            for name, has in self.roster.items()
+        ]
+        below = ["fm.overview(fed) says what is torn" if self.is_aligned else "not aligned yet"]
+        head = ["party", "rows", "known to all", "columns", "label"]
+        return html_table(head, rows, title=repr(self), below=below)

@@ -16,14 +16,19 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from fedmend._suggest import closest
-from fedmend.data.encode import LabelEncoder
+from fedmend.data.encode import NUMBERS, LabelEncoder
 from fedmend.data.table import Table
 from fedmend.errors import DataError, FedmendError, FedmendWarning
 from fedmend.federation import Federation, Party
 from fedmend.flow.config.references import password_notes
 from fedmend.flow.config.settings import MAJORITY
 from fedmend.flow.config.sniffing import mostly_alike
-from fedmend.flow.doubts import alike_doubts, class_doubts, doubtful_columns
+from fedmend.flow.doubts import (
+    alike_doubts,
+    class_doubts,
+    doubtful_columns,
+    told_elsewhere,
+)
 from fedmend.flow.reading import (
     all_problems,
     one_truth,
@@ -32,7 +37,7 @@ from fedmend.flow.reading import (
     set_aside,
 )
 from fedmend.learn.metrics import CLASSIFICATION, REGRESSION
-from fedmend.methods.registry import ANNOTATED
+from fedmend.methods.registry import ANNOTATED, METHODS
 from fedmend.report.overview import Overview, overview
 from fedmend.secure.align import align
 from fedmend.secure.identifiers import RULES, better_rule, describe_ids, shared_by_rule
@@ -129,7 +134,7 @@ def _check_party(config: Config, party: PartySettings, found: Findings) -> None:
     found.tables[name] = train
     parts = (train, test) if test is not None else set_aside(config, train)
     found.parts["training"][name], found.parts["test"][name] = parts
-    found.notes += doubtful_columns(train, name)
+    found.notes += doubtful_columns(train, name, task=_said_of_the_label(config, party))
     if not train.feature_names:
         found.notes.append(f"party {name!r} has no columns besides id and label")
     if party.label is not None and _is_the_truth(config, name):
@@ -154,6 +159,14 @@ def _check_party(config: Config, party: PartySettings, found: Findings) -> None:
             )
 
 
+def _said_of_the_label(config: Config, party: PartySettings) -> str | None:
+    """What the file takes the label for; methods of several parties' labels know classes only."""
+    if config.horizontal or len(config.labellers) > 1:
+        return "multiclass"
+    said = (each.params.get("task") for each in config.method)
+    return party.task or next((task for task in said if task), None)
+
+
 def _told(problem: str, party: str, column: str | None, mend: str) -> str:
     return str(DataError(problem, party=party, column=column, mend=mend))
 
@@ -174,13 +187,33 @@ def _label_problems(
 ) -> Iterator[str]:
     assert table.label is not None
     try:
-        task = LabelEncoder().fit(table.y, table.schema[table.label], party=party).task
-        if not any("task" in method.params for method in config.method):
-            yield from _misfits(config, task)
+        column = table.schema[table.label]
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FedmendWarning)  # said by `doubtful_columns`
+            found = LabelEncoder(config.task or "auto").fit(table.y, column, party=party)
+        if config.task or not any("task" in method.params for method in config.method):
+            yield from _misfits(config, found.task)
+        else:
+            yield from _mixed_tasks(config, found.task)
         if one_truth(config) and parts[1].label is not None:
             require_known_classes(*parts, party)
     except DataError as error:
         yield str(error.at(party))
+
+
+def _mixed_tasks(config: Config, inferred: str) -> Iterator[str]:
+    """Methods whose scores cannot be compared, as some predict numbers and others classes."""
+    numbers = {
+        method.shown_as: method.params.get("task", inferred) in NUMBERS for method in config.method
+    }
+    if len(set(numbers.values())) > 1:
+        with_number, without = (
+            ", ".join(name for name in numbers if numbers[name] is each) for each in (True, False)
+        )
+        yield (
+            f"the label is a number to {with_number} and a class to {without}, whose scores "
+            "cannot be compared. Mend: task beside label at its party, which is for all methods"
+        )
 
 
 def _misfits(config: Config, task: str) -> Iterator[str]:
@@ -193,6 +226,14 @@ def _misfits(config: Config, task: str) -> Iterator[str]:
                 f"{'a number' if task == 'regression' else 'classes'}. "
                 f"Mend: choose from {', '.join(fitting)}"
             )
+    if task == "regression":
+        for method in config.method:
+            if method.name in METHODS and METHODS[method.name].classes_only:
+                yield (
+                    f"method[{method.name}] learns classes, and the label is taken for a number. "
+                    'Mend: name = "boosting" or "local-vfl", or task = "multiclass" beside the '
+                    "label if these numbers are classes"
+                )
     asked = [each.shown_as for each in config.method if each.params.get("label_dp") is not None]
     if task == "regression" and asked:
         yield (
@@ -225,11 +266,29 @@ def _vertical_problems(config: Config, found: Findings) -> Iterator[str]:
                 f"complete: {source or 'no party'} has {'no ' if source else ''}rows that the "
                 "others lack, so there is nothing to complete. Mend: remove [complete]"
             )
+    if len(config.labellers) == 1:
+        found.notes += _given_away(config, tables)
     if len(config.labellers) > 1:
         labelled = {name: tables[name] for name in config.labellers}
         yield from _class_problems(labelled, "methods for several annotators")
         found.notes += class_doubts(labelled)
         yield from _reference_problems(config, found)
+
+
+def _given_away(config: Config, tables: Mapping[str, Table]) -> Iterator[str]:
+    """Columns of partners that tell the label, on the rows that they share with its party."""
+    (owner,) = config.labellers
+    make = RULES[config.align.normalise]
+    own = tables[owner]
+    place = {make(each): at for at, each in enumerate(own.ids.tolist())}
+    for name, table in tables.items():
+        found = [place.get(make(each), -1) for each in table.ids.tolist()]
+        rows = [at for at, mine in enumerate(found) if mine >= 0]
+        if name == owner or not rows:
+            continue
+        labels = own.y.iloc[[found[at] for at in rows]].reset_index(drop=True)
+        theirs = table.frame.iloc[rows].reset_index(drop=True)
+        yield from told_elsewhere(owner, labels, name, theirs, task=config.task)
 
 
 def _ids_by(rule: str, tables: Mapping[str, Table]) -> dict[str, set[bytes]]:

@@ -1,16 +1,21 @@
-"""Columns that are probably not what they are taken for: what a pair of eyes would notice."""
+"""Columns that are probably not what they are taken for: what a pair of eyes would notice.
+
+A column that tells the label by itself is looked for in the label party's own table, and by
+`fedmend check`, which has all files at hand, in those of its partners.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+import numpy as np
 import pandas as pd
 
-from fedmend.data.encode import as_written
+from fedmend.data.encode import MOST_CLASSES, NUMBERS, as_written, looks_counted
 from fedmend.data.table import Table
 from fedmend.errors import DataError
 
-__all__ = ["alike_doubts", "class_doubts", "doubtful_columns"]
+__all__ = ["alike_doubts", "class_doubts", "doubtful_columns", "telling", "told_elsewhere"]
 
 # A category that nearly every row has for itself says nothing about other rows.
 DIFFERENT_SHARE = 0.3
@@ -22,11 +27,20 @@ AMOUNT = (
     r"(?:\s*[%€$£]|\s+[A-Za-z]{1,3})?\s*"
 )
 MISSING_MARKS = (-1, -9, -99, -999, -9999)
+# A column that orders the classes, or follows a number, better than this gives the label away.
+TELLS_ALL = 0.995
+LOOKED_AT = 4000
+FEWEST_OF_A_CLASS = 10
+A_COPY = 0.999
 
 
-def doubtful_columns(table: Table, party: str) -> list[str]:
-    """A sentence for each column that is worth a second look; none of them is an error."""
-    notes = []
+def doubtful_columns(table: Table, party: str, *, task: str | None = None) -> list[str]:
+    """A sentence for each column that is worth a second look; none of them is an error.
+
+    task: what the label is said to be.
+    """
+    notes = list(_label_doubts(table, party)) if task is None else []
+    notes += _telling_columns(table, party, task=task)
     for name in table.feature_names:
         column = table.schema[name]
         if column.is_block:
@@ -40,6 +54,96 @@ def doubtful_columns(table: Table, party: str) -> list[str]:
         for words, mend in looks(name, values):
             notes.append(f"party {party!r}, column {name!r}: {words}. Mend: {mend}")
     return notes
+
+
+# ---------------------------------------------------------------- the label
+
+
+def _label_doubts(table: Table, party: str) -> Iterator[str]:
+    """Whole numbers may be classes, counts or measures, and nobody but their owner knows."""
+    if table.label is None or table.schema[table.label].kind != "integer":
+        return
+    values = table.y.dropna()
+    distinct = int(values.nunique())
+    if distinct < 3 or (distinct > MOST_CLASSES and values.min() < 0):
+        return
+    classes = distinct <= min(MOST_CLASSES, max(len(values) // 2, 1))
+    found = f"{distinct} different whole numbers, {values.min():g} to {values.max():g}"
+    taken = f"{distinct} classes without order" if classes else "a measured number"
+    seem = ", though they look like counts" if classes and looks_counted(values) else ""
+    yield (
+        f"party {party!r}, label {table.label!r}: {found}, are taken for {taken}{seem}. Mend: "
+        'write task = "count" beside label if they count something, task = "regression" if they '
+        'measure something, task = "multiclass" if they are classes'
+    )
+
+
+def _telling_columns(table: Table, party: str, *, task: str | None = None) -> Iterator[str]:
+    """The columns of the label party that give the label away."""
+    if table.label is None:
+        return
+    for name in table.feature_names:
+        if table.schema[name].is_block:
+            continue
+        how = telling(table.frame[name], table.y, task=task)
+        if how is not None:
+            yield (
+                f"party {party!r}, column {name!r}: it tells the label {table.label!r} by itself "
+                f"({how}). Mend: drop = [{name!r}] there if it is a copy of the label or known "
+                "only after it"
+            )
+
+
+def telling(column: pd.Series, label: pd.Series, *, task: str | None = None) -> str | None:
+    """How well a column tells the label on held-out rows, if nearly perfectly.
+
+    A small tree learns it on one half of the rows and is judged on the other: it finds copies,
+    other codes for the same classes, thresholds, and cells that are empty for one class only.
+    """
+    from sklearn.metrics import r2_score, roc_auc_score
+    from sklearn.tree import DecisionTreeClassifier, DecisionTreeRegressor
+
+    number = task in NUMBERS or (
+        task is None and pd.api.types.is_numeric_dtype(label) and label.nunique() > MOST_CLASSES
+    )
+    known = label.notna()
+    if not number:  # classes that hardly occur in one of the halves cannot be judged
+        often = label.map(label.value_counts())
+        known &= often >= 2 * FEWEST_OF_A_CLASS
+    at = np.flatnonzero(known.to_numpy())
+    at = at[:: -(-len(at) // LOOKED_AT) or 1]
+    x, y = _as_number(column.iloc[at]), label.iloc[at]
+    if len(y) < 2 * FEW_VALUES or y.nunique() < 2 or len(pd.unique(x)) < 2:
+        return None
+    learnt = np.arange(len(y)) % 2 == 0
+    if number:
+        truth = y.to_numpy(dtype=np.float64)
+        tree = DecisionTreeRegressor(max_leaf_nodes=256)
+        said = tree.fit(x[learnt, None], truth[learnt]).predict(x[~learnt, None])
+        # Half of the rows are few to learn a line from; its ranks are as good.
+        ranks = pd.Series(x).rank().corr(pd.Series(truth).rank())
+        metric, told = "R²", max(r2_score(truth[~learnt], said), np.nan_to_num(ranks) ** 2)
+    else:
+        truth, classes = pd.factorize(y, sort=True)
+        if len(np.unique(truth[learnt])) < len(classes) or len(np.unique(truth[~learnt])) < len(
+            classes
+        ):
+            return None
+        tree = DecisionTreeClassifier(max_leaf_nodes=4 * len(classes))
+        said = tree.fit(x[learnt, None], truth[learnt]).predict_proba(x[~learnt, None])
+        said = said[:, 1] if len(classes) == 2 else said
+        metric, told = "AUC", roc_auc_score(truth[~learnt], said, multi_class="ovr")
+    return f"{metric} {told:.3f} on held-out rows" if told > TELLS_ALL else None
+
+
+def _as_number(values: pd.Series) -> np.ndarray:
+    if pd.api.types.is_numeric_dtype(values) and not pd.api.types.is_bool_dtype(values):
+        return values.to_numpy(dtype=np.float64, na_value=np.nan)
+    codes, _ = pd.factorize(values.astype(object), sort=False)
+    return np.where(codes < 0, np.nan, codes).astype(np.float64)
+
+
+# ---------------------------------------------------------------- a column by itself
 
 
 def _constant_doubts(name: str, values: pd.Series) -> Iterator[tuple[str, str]]:
@@ -131,6 +235,44 @@ def _written_otherwise(column: str, tables: Mapping[str, Table]) -> str | None:
                     "taken for different values. Mend: write them alike"
                 )
     return None
+
+
+def told_elsewhere(
+    owner: str, labels: pd.Series, partner: str, theirs: pd.DataFrame, *, task: str | None = None
+) -> Iterator[str]:
+    """Columns of a partner that give the label away, or label the same rows again.
+
+    labels, theirs: of the rows that both know, in the same order.
+    """
+    known = labels.notna().to_numpy()
+    for name in theirs.columns:
+        where = f"party {partner!r}, column {name!r}"
+        both = known & theirs[name].notna().to_numpy()
+        same = _agreement(labels[both], theirs.loc[both, name]) if both.sum() >= FEW_VALUES else 0.0
+        if same >= A_COPY:
+            yield (
+                f"{where}: the same as the label {labels.name!r} of {owner!r} in {both.sum():,} "
+                f"shared rows: a copy, which would be all that is learnt. Mend: drop = [{name!r}] "
+                f"at {partner!r}"
+            )
+        elif (how := telling(theirs[name], labels, task=task)) is not None:
+            yield (
+                f"{where}: it tells the label {labels.name!r} of {owner!r} by itself ({how}). "
+                f"Mend: drop = [{name!r}] at {partner!r} if it is the label in other words or "
+                "known only after it"
+            )
+        elif _folded(str(name)) == _folded(str(labels.name)) and both.sum() >= FEW_VALUES:
+            yield (
+                f"{where}: it has the name of the label of {owner!r}, and agrees with it in "
+                f"{100 * same:.0f} % of {both.sum():,} shared rows. Mend: label = {name!r} at "
+                f"{partner!r} too if it is a second annotator's (docs/inc.md), or drop = [{name!r}]"
+            )
+
+
+def _agreement(one: pd.Series, two: pd.Series) -> float:
+    words = (each.map(lambda value: _folded(str(as_written(value)))) for each in (one, two))
+    mine, theirs = (each.to_numpy(dtype=object) for each in words)
+    return float((mine == theirs).mean())
 
 
 def _folded(text: str) -> str:

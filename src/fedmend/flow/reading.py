@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
+from fedmend.data.encode import NUMBERS, LabelEncoder
 from fedmend.errors import ConfigError, DataError, FedmendWarning, ReadError
 from fedmend.federation import Party
 from fedmend.flow.config.references import look_up
@@ -33,6 +34,9 @@ __all__ = [
 
 # Whoever has more than this wrong has the wrong file.
 PROBLEMS_OF_A_TABLE = 20
+_KIND_OF_LABEL = {"binary": "binary", "multiclass": "nominal"} | dict.fromkeys(
+    NUMBERS, "continuous"
+)
 
 
 class File(Protocol):
@@ -135,7 +139,11 @@ def _read(
 ) -> Table:
     from fedmend.data import read, read_sql
 
-    how: dict[str, Any] = {"id": party.id, "label": label, "kinds": party.kinds, "drop": party.drop}
+    kinds = dict(party.kinds)
+    if party.task is not None and label is not None:
+        # Whoever looks at the table alone takes the label for what the file says it is.
+        kinds.setdefault(label, _KIND_OF_LABEL[party.task])
+    how: dict[str, Any] = {"id": party.id, "label": label, "kinds": kinds, "drop": party.drop}
     if data is not None:
         file = look_up(data, "data" if data == party.data else "test")
         with file.as_written():
@@ -176,16 +184,16 @@ def set_aside(config: Config, table: Table) -> tuple[Table, Table]:
 
 def one_truth(config: Config) -> bool:
     """Whether one party's classes are all there are: nobody else labels, nothing is a number."""
-    numbers = any(method.params.get("task") == "regression" for method in config.method)
+    numbers = any(method.params.get("task") in NUMBERS for method in config.method)
     return len(config.labellers) == 1 and not config.horizontal and not numbers
 
 
 def require_known_classes(train: Table, test: Table, party: str) -> None:
     """No class may have all of its labels among the test rows."""
-    from fedmend.data.encode import LabelEncoder
-
     assert train.label is not None
-    encoder = LabelEncoder().fit(train.y, train.schema[train.label], party=party)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FedmendWarning)  # `check` and the training say it
+        encoder = LabelEncoder().fit(train.y, train.schema[train.label], party=party)
     if encoder.task == "regression":
         return
     counts = test.y.value_counts()

@@ -38,9 +38,10 @@ class Record:
 
     name: in a federation.toml. home: the module under `fedmend.methods`, and its class. title: as
     people call it. words: what it does, in a line. annotators: it learns from the labels of several
-    parties. partners: columns of other parties matter to it. contest: ``auto`` tries it "always",
-    if rows are missing somewhere ("torn"), or never (""). rate, units: what it costs, in proportion
-    to which amount of the federation's sizes; None where nobody has measured it. page: of the docs.
+    parties. classes_only: it cannot learn numbers. partners: columns of other parties matter to it.
+    contest: ``auto`` tries it "always", if rows are missing somewhere ("torn"), or never ("").
+    rate, units: what it costs, in proportion to which amount of the federation's sizes; None where
+    nobody has measured it. page: of the docs.
     """
 
     name: str
@@ -49,6 +50,7 @@ class Record:
     page: str
     title: str = ""
     annotators: bool = False
+    classes_only: bool = False
     partners: bool = True
     contest: str = ""
     rate: Rate | None = None
@@ -95,6 +97,7 @@ def _horizontal(
         f"horizontal.{home}",
         words,
         "sage",
+        classes_only=True,
         contest=contest,
         rate=rate,
         units=None if rate is None else Facts.all_rows,
@@ -174,24 +177,28 @@ _RECORDS = (
         "vertical.sfhtl:SFHTL",
         "all rows of all parties; missing sides estimated, labels where sure",
         "vfl-baselines",
+        classes_only=True,
     ),
     Record(
         "fedcvt",
         "vertical.fedcvt:FedCVT",
         "two parties, all rows; attention estimates missing sides",
         "vfl-baselines",
+        classes_only=True,
     ),
     Record(
         "few-shot-vfl",
         "vertical.few_shot:FewShotVFL",
         "parties train almost alone, with a handful of messages",
         "vfl-baselines",
+        classes_only=True,
     ),
     Record(
         "risa",
         "risa.risa:RISA",
         "all rows of all parties, missing sides imputed, trusted by evidence",
         "risa",
+        classes_only=True,
         contest="torn",
         rate=Rate(0.1, 1.25, 0, 22_000),
         units=Facts.known_anywhere,
@@ -201,6 +208,7 @@ _RECORDS = (
         "risa.risa:ImageRISA",
         "risa for photographs: parts alike share what they learn",
         "risa",
+        classes_only=True,
         title="RISA for images",
         rate=Rate(0.5, 65.0, 1e8, 400_000),
         units=Facts.known_anywhere,
@@ -216,12 +224,14 @@ _RECORDS = (
         "annotators.baselines:Clean",
         "one party's labels, taken for the truth; other labels are not looked at",
         "inc",
+        classes_only=True,
     ),
     Record(
         "majority",
         "annotators.baselines:MJ",
         "several annotators: the majority of their votes is taken for the truth",
         "inc",
+        classes_only=True,
         title="majority vote",
         annotators=True,
         contest="always",
@@ -233,6 +243,7 @@ _RECORDS = (
         "annotators.baselines:EM",
         "several annotators: the truth inferred from their votes alone",
         "inc",
+        classes_only=True,
         title="Dawid–Skene",
         annotators=True,
         contest="always",
@@ -242,6 +253,7 @@ _RECORDS = (
         "annotators.baselines:Random",
         "several annotators: each batch takes one's labels, drawn at random",
         "inc",
+        classes_only=True,
         annotators=True,
     ),
     Record(
@@ -249,6 +261,7 @@ _RECORDS = (
         "annotators.inc:InC",
         "several annotators, whose labels are corrected while the model learns",
         "inc",
+        classes_only=True,
         annotators=True,
         contest="always",
         rate=Rate(0.9, 2.0, 26e6, 33_000),

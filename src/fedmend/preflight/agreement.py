@@ -45,6 +45,8 @@ _CALLED = (
     (1.0, "almost perfect"),
 )
 _NORMAL_95 = 1.96
+# Whoever agrees in so many of enough rows has not looked for themselves.
+A_COPY, FEWEST_COMPARED = 0.999, 50
 
 
 @column_provider("label-votes")
@@ -82,12 +84,22 @@ class PairAgreement:
     high: float | None
 
     @property
+    def is_copy(self) -> bool:
+        """Two people who look for themselves differ now and then."""
+        return self.agree is not None and self.agree >= A_COPY and self.rows >= FEWEST_COMPARED
+
+    @property
     def words(self) -> str:
         """``bank and telco give the same label to 78 % of 412 rows (kappa 0.55: moderate).``"""
         pair = f"{self.one} and {self.two}"
         if not self.rows or self.agree is None:
             return f"{pair} label no row in common: whether they agree is unknown."
         same = f"{pair} give the same label to {100 * self.agree:.0f} % of {self.rows:,} rows"
+        if self.is_copy and self.kappa is not None:
+            return (
+                f"{same}: one is a copy of the other and no second opinion. Mend: remove label at "
+                "one of them, and drop that column there"
+            )
         if self.kappa is None or self.low is None or self.high is None:
             return f"{same}; all these labels are of one class."
         return (

@@ -7,6 +7,7 @@ is shown as withheld.
 
 from __future__ import annotations
 
+import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -15,10 +16,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from fedmend._html import html_table
 from fedmend.data.encode import LabelEncoder, as_written
 from fedmend.data.schema import BLOCKS
 from fedmend.data.table import Table
-from fedmend.errors import AlignmentError, DataError, Refused
+from fedmend.errors import AlignmentError, DataError, FedmendWarning, Refused
 from fedmend.federation import Federation, Worker, exposed, require_federation
 from fedmend.federation.bound import EVERY_RUN, declare
 from fedmend.federation.rows import Asked, frequent
@@ -93,7 +95,9 @@ def is_number(table: Table) -> bool:
     assert table.label is not None
     column = table.schema[table.label]
     try:
-        return LabelEncoder().fit(table.y, column).task == "regression"
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FedmendWarning)  # who trains is told
+            return LabelEncoder().fit(table.y, column).task == "regression"
     except DataError:  # one value, or none: `check` says so
         return column.kind == "continuous" and bool(table.y.notna().any())
 
@@ -207,6 +211,14 @@ class Overview:
         for title, sentences in self.sections():
             lines += ["", f"{title}:", *(f"  • {line}" for line in sentences)]
         return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        """For notebooks."""
+        head, *rows = self.rows()
+        below = [f"Label {line}" for line in self.label_in_words().splitlines()]
+        for title, sentences in self.sections():
+            below += [f"{title}:", *(f"• {line}" for line in sentences)]
+        return html_table(head, rows, below=below)
 
     def sections(self) -> list[tuple[str, list[str]]]:
         """What there is to say, below titles."""

@@ -16,9 +16,11 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, TypeGuard
 
+from fedmend._html import html_table
 from fedmend._json import plain, reading, typed, write_json
 from fedmend._version import __version__
 from fedmend.errors import DataError
+from fedmend.report.amounts import UNTOLD, human_bytes, pretty, score_text
 
 __all__ = [
     "MethodRun",
@@ -165,6 +167,23 @@ class RunRecord:
             f"{low:.2f} and {high:.2f} (95 %). All methods are compared on the "
             "same rows, so that their order is somewhat surer than that."
         )
+
+    def comparison(self) -> tuple[list[str], list[list[str]]]:
+        """A head, and a line for every method over its seeds."""
+        names = self.metric_names()
+        lines = []
+        for each in self.summaries():
+            scores = [UNTOLD] * len(names)
+            for at, name in enumerate(names):
+                if name in each.mean:
+                    spread = f" ± {score_text(each.sd[name])}" if each.seeds > 1 else ""
+                    scores[at] = score_text(each.mean[name]) + spread
+            lines.append([each.title, *scores, f"{each.seconds:.1f} s", human_bytes(each.bytes)])
+        return ["method", *map(pretty, names), "training", "crossed"], lines
+
+    def _repr_html_(self) -> str:
+        """For notebooks."""
+        return html_table(*self.comparison(), title=self.title, below=self.cautions())
 
     def metric_names(self) -> list[str]:
         """Every metric that occurs, the main one first."""

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from fedmend.data.table import Table
-from fedmend.flow.doubts import doubtful_columns
+from fedmend.flow.doubts import doubtful_columns, told_elsewhere
 
 
 def notes(values: list[object], kind: str | None = None) -> list[str]:
@@ -73,3 +73,79 @@ def test_values_that_differ_by_their_case() -> None:
 def test_a_number_that_stands_for_nothing(values: list[object], told: str | None) -> None:
     found = notes(values)
     assert (told is None and not found) or (told in found[0] and "missing = [" in found[0])
+
+
+# ---------------------------------------------------------------- the label
+
+
+def labelled(label: list[object], **columns: list[object]) -> Table:
+    return Table(np.arange(len(label)), {**columns, "y": label}, label="y")
+
+
+COUNTS = [0] * 60 + [1] * 80 + [2] * 55 + [3] * 30 + [4] * 12 + [5] * 7 + [6] * 4 + [7] + [8]
+
+
+def test_whole_numbers_are_asked_about() -> None:
+    (note,) = doubtful_columns(labelled(COUNTS), "clinic")
+    assert "9 different whole numbers, 0 to 8, are taken for 9 classes without order" in note
+    assert "though they look like counts" in note
+    for task in ("count", "regression", "multiclass"):
+        assert f'task = "{task}"' in note
+        assert doubtful_columns(labelled(COUNTS), "clinic", task=task) == []
+    (note,) = doubtful_columns(labelled([1, 2, 3, 4] * 30), "clinic")
+    assert "4 classes without order. Mend" in note
+    (note,) = doubtful_columns(labelled(list(range(90))), "clinic")
+    assert "are taken for a measured number" in note
+    assert doubtful_columns(labelled(["a", "b", "c"] * 30), "clinic") == []
+    assert doubtful_columns(labelled([0, 1] * 30), "clinic") == []
+
+
+@pytest.mark.parametrize(
+    "tells",
+    [
+        lambda y: y,
+        lambda y: np.array(["x7", "a2", "m1"])[y],  # other codes
+        lambda y: np.where(y == 2, np.nan, y * 3.0),  # empty for one class
+        lambda y: y + np.linspace(0, 0.5, len(y)),
+    ],
+)
+def test_a_column_that_gives_classes_away_is_named(tells) -> None:
+    rng = np.random.default_rng(0)
+    y = rng.integers(0, 3, 300)
+    table = labelled(
+        np.array(["low", "mid", "high"])[y].tolist(),
+        good=(y + rng.normal(0, 0.8, 300)).tolist(),
+        late=tells(y).tolist(),
+        noise=rng.normal(size=300).tolist(),
+    )
+    (note,) = doubtful_columns(table, "bank")
+    assert "party 'bank', column 'late': it tells the label 'y' by itself (AUC 1.000" in note
+    assert "drop = ['late']" in note
+
+
+def test_a_column_that_gives_a_number_away_is_named() -> None:
+    rng = np.random.default_rng(0)
+    y = rng.normal(size=400)
+    table = labelled(
+        y.tolist(), good=(y + rng.normal(0, 0.3, 400)).tolist(), euros=(y * 900 + 7).tolist()
+    )
+    (note,) = doubtful_columns(table, "bank")
+    assert "column 'euros'" in note and "R²" in note
+    # Of a count, its own rare values do not hide it.
+    counted = labelled(COUNTS, tens=[10 * each for each in COUNTS])
+    (note,) = doubtful_columns(counted, "clinic", task="count")
+    assert "column 'tens'" in note
+
+
+def test_a_partner_s_copy_and_a_second_annotator() -> None:
+    rng = np.random.default_rng(1)
+    y = pd.Series(np.where(rng.random(300) < 0.4, "yes", "no"), name="default")
+    wrong = y.where(rng.random(300) > 0.15, y.map({"yes": "no", "no": "yes"}))
+    theirs = pd.DataFrame({"Default": wrong, "calls": rng.normal(size=300)})
+    (note,) = told_elsewhere("bank", y, "telco", theirs)
+    assert "column 'Default'" in note and "agrees with it in 8" in note
+    assert "label = 'Default' at 'telco' too if it is a second annotator's" in note
+    (note,) = told_elsewhere("bank", y, "telco", theirs.assign(Default=y.str.upper()))
+    assert "in 300 shared rows: a copy" in note and "drop = ['Default'] at 'telco'" in note
+    (note,) = told_elsewhere("bank", y, "telco", pd.DataFrame({"code": y.map({"yes": 7, "no": 9})}))
+    assert "it tells the label 'default' of 'bank' by itself" in note

@@ -395,3 +395,33 @@ def test_the_command_goes_before_the_file_and_the_file_before_the_recipe(worksho
 def test_every_recipe_is_a_plan(workshop, name):
     two = "correct" in RECIPES[name].tables
     assert plan_of(load(workshop, two=two, method="", head=f'recipe = "{name}"\n')).trainings
+
+
+# ---------------------------------------------------------------- what the label is
+
+
+def test_one_task_for_all_methods(workshop):
+    workshop.write('[[method]]\nname = "local-trees"\n[[method]]\nname = "inc"\n')
+    workshop.edit(('label = "default"', 'label = "default"\ntask = "count"'))
+    with pytest.raises(ConfigError, match="inc"):
+        load_config(workshop.config)  # which needs annotators
+    workshop.edit(('"inc"', '"auto"'))
+    config = load_config(workshop.config)
+    assert {method.name: method.params["task"] for method in config.method} == {
+        "vfl": "count", "local-trees": "count", "auto": "count"
+    }  # fmt: skip
+    auto = config.method[-1]
+    assert auto.params_of("boosting") == {"task": "count"} and auto.params_of("inc") == {}
+
+
+def test_tasks_that_contradict_each_other(workshop):
+    workshop.write('[[method]]\nname = "local"\ntask = "regression"\n')
+    workshop.edit(('label = "default"', 'label = "default"\ntask = "count"'))
+    with pytest.raises(ConfigError, match=r"method\[local\].task = 'regression', but party\[bank"):
+        load_config(workshop.config)
+    workshop.edit(('task = "regression"', ""), ('"telco.csv"', '"telco.csv"\ntask = "count"'))
+    with pytest.raises(ConfigError, match=r"party\[telco\].task = 'count', but telco has no label"):
+        load_config(workshop.config)
+    workshop.edit(('\ntask = "count"', ""), ('"default"', '"default"\ntask = "counts"'))
+    with pytest.raises(ConfigError, match=r"party\[bank\].task must be one of 'binary'"):
+        load_config(workshop.config)

@@ -4,6 +4,7 @@ import gzip
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 
@@ -96,7 +97,10 @@ def test_what_is_wrong_with_the_tables_is_told_together(workshop):
 
 def test_several_tables_with_the_label_are_several_labellers(workshop):
     workshop.write()
-    (workshop.folder / "copy.csv").write_bytes((workshop.folder / "bank.csv").read_bytes())
+    other = workshop.bank.assign(
+        default=np.where(np.arange(160) % 9, workshop.bank["default"], "no")
+    )
+    other.to_csv(workshop.folder / "copy.csv", index=False)
     twins = [workshop.folder / "bank.csv", workshop.folder / "copy.csv"]
     path = write_starter(workshop.folder / "new.toml", twins, id="customer", label="default")
     config = load_config(path)
@@ -217,3 +221,51 @@ def test_parquet_files_say_which_column_is_the_id(tmp_path: Path) -> None:
         pq.write_table(columns.drop_columns(["x"]), file)
     text = starter_text(tmp_path / "federation.toml", files, label="y")
     assert text.count('id = "patient"              # guessed') == 2
+
+
+def _with_visits(workshop, said=None):
+    """The workshop with a label of counts at the bank, and perhaps what telco says of them."""
+    rng = np.random.default_rng(2)
+    workshop.bank["visits"] = rng.poisson(1.8, len(workshop.bank))
+    if said is not None:
+        truth = workshop.bank.set_index("customer")["visits"]
+        theirs = truth.reindex(workshop.telco["customer"]).array
+        workshop.telco["visits"] = said(pd.Series(theirs)).array
+    workshop.write()
+    return [workshop.folder / "bank.csv", workshop.folder / "telco.csv"]
+
+
+def test_counts_are_guessed_and_said(workshop):
+    files = _with_visits(workshop)
+    path = write_starter(workshop.folder / "new.toml", files, id="customer", label="visits")
+    assert 'task = "count"               # guessed: whole numbers 0 to' in path.read_text()
+    config = load_config(path)
+    assert config.task == "count"
+    assert all(method.params["task"] == "count" for method in config.method)
+    table, _ = read_party(config, config.party[0])
+    assert table.schema["visits"].kind == "continuous"
+    path.write_text(path.read_text().replace('task = "count"', 'task = "multiclass"'))
+    table, _ = read_party(load_config(path), load_config(path).party[0])
+    assert table.schema["visits"].kind == "nominal"
+
+
+def test_classes_of_whole_numbers_are_guessed_and_said(workshop):
+    workshop.bank["kind"] = np.arange(160) % 5
+    workshop.write()
+    files = [workshop.folder / "bank.csv", workshop.folder / "telco.csv"]
+    text = starter_text(workshop.folder / "new.toml", files, id="customer", label="kind")
+    assert 'task = "multiclass"' in text
+    other = starter_text(workshop.folder / "new.toml", files, id="customer", label="default")
+    assert "task =" not in other
+
+
+def test_a_copied_label_is_dropped_and_a_second_annotator_s_kept(workshop):
+    files = _with_visits(workshop, said=lambda truth: truth)
+    path = write_starter(workshop.folder / "new.toml", files, id="customer", label="visits")
+    config = load_config(path)
+    assert config.labellers == ["bank"] and config.party[1].drop == ["visits"]
+    assert "# guessed: a copy of the other label" in path.read_text()
+    files = _with_visits(workshop, said=lambda truth: truth.where(truth != 2, 3))
+    config = load_config(write_starter(path, files, id="customer", label="visits", force=True))
+    assert config.labellers == ["bank", "telco"] and config.party[1].drop == []
+    assert config.task is None

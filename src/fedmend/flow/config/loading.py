@@ -92,6 +92,18 @@ def load_config(path: str | Path, *, recipe: str | None = None) -> Config:
     if problems or config is None:
         raise ConfigError(list(dict.fromkeys(problems)), source=str(path))
     config._source = path
+    return _with_task(config)
+
+
+def _with_task(config: Config) -> Config:
+    """What a party says of its label is a parameter of every method that has it."""
+    if config.task is not None:
+        config.method = [
+            method.model_copy(update={"task": config.task})
+            if method.name == AUTO or "task" in method_class(method.name).parameter_names()
+            else method
+            for method in config.method
+        ]
     return config
 
 
@@ -281,6 +293,7 @@ def _cross_problems(config: Config) -> Iterator[str]:
         _shape,
         _seeds,
         _annotators,
+        _task,
         _reference,
         _test_tables,
         _methods,
@@ -410,6 +423,28 @@ def _annotators(config: Config) -> Iterator[str]:
                 f"several parties have a label: {', '.join(holders)}; {where} learns from one of "
                 f'them. Mend: label_party = "{holders[0]}", a method for several '
                 f"({', '.join(ANNOTATED)}), or [correct], which makes one label of them"
+            )
+
+
+def _task(config: Config) -> Iterator[str]:
+    """One label is one thing, for all methods."""
+    said = {party.name: party.task for party in config.party if party.task is not None}
+    for name in said:
+        if name not in config.labellers:
+            yield (
+                f"party[{name}].task = {said[name]!r}, but {name} has no label. "
+                'Mend: add label = "column", or remove task'
+            )
+    if len(set(said.values())) > 1:
+        told = ", ".join(f"{task!r} at {name}" for name, task in said.items())
+        yield f"task is {told}: the parties label the same. Mend: one task at all of them"
+    for method in config.method if said else ():
+        name, task = next(iter(said.items()))
+        other = method.params.get("task")
+        if other not in (None, task):
+            yield (
+                f"method[{method.name}].task = {other!r}, but party[{name}].task = {task!r}. "
+                "Mend: keep the one beside the label, which is for all methods"
             )
 
 

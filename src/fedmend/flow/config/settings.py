@@ -119,8 +119,9 @@ class PolicySettings(_Settings):
 class PartySettings(_Settings):
     """``[[party]]``: a name, where its table is, and how it is written.
 
-    drop: columns that are left out. encoding, delimiter, decimal: of CSV files. missing: what
-    stands in empty cells besides nothing, NA, NaN and null; [] if those are values.
+    task: what the label is, for all methods; without it the values decide. drop: columns that are
+    left out. encoding, delimiter, decimal: of CSV files. missing: what stands in empty cells
+    besides nothing, NA, NaN and null; [] if those are values.
     """
 
     name: Name
@@ -129,6 +130,7 @@ class PartySettings(_Settings):
     uri: str | None = None
     id: str | None = None
     label: str | None = None
+    task: Literal["binary", "multiclass", "regression", "count"] | None = None
     kinds: dict[str, str | list[Any]] = Field(default_factory=dict)
     drop: list[str] = Field(default_factory=list)
     encoding: str = "utf-8"
@@ -315,6 +317,11 @@ class Config(_Settings):
     def labellers(self) -> list[str]:
         """The parties with a label column."""
         return [party.name for party in self.party if party.label is not None]
+
+    @property
+    def task(self) -> str | None:
+        """What the label is, where the file says so beside it."""
+        return next((party.task for party in self.party if party.task is not None), None)
 
     @property
     def folder(self) -> Path:

@@ -54,10 +54,17 @@ class Written:
 
 
 def looked_at(file: Path) -> Written:
-    """The columns of a table and how it is written; ValueError where it cannot be read."""
+    """The columns of a table and how it is written.
+
+    ValueError where it cannot be read; ReadError, with a mend, of an Excel file.
+    """
     name = file.name.lower()
     if name.endswith(".parquet"):
         return _noted(file)
+    if name.endswith(".xlsx"):
+        from fedmend.data.readers import file_bytes, first_sheet
+
+        return Written(list(first_sheet(file, file_bytes(file)).columns))
     if not name.endswith((".csv", ".csv.gz")):
         raise ValueError(f"unknown kind of file {file.suffix!r}")
     try:

@@ -5,18 +5,20 @@ from __future__ import annotations
 import itertools
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from fedmend._files import write_whole
 from fedmend._suggest import did_you_mean
-from fedmend.errors import ConfigError
+from fedmend.errors import ConfigError, DataError
 from fedmend.flow.config.settings import title_of
 from fedmend.flow.config.sniffing import Written, csv_lines, looked_at, mostly_alike
 
 __all__ = ["starter_text", "write_starter"]
 
 IDS_LOOKED_AT = 100_000
+A_COPY, FEWEST_COMPARED = 0.999, 50
 
 
 def write_starter(
@@ -62,18 +64,25 @@ def starter_text(
         ids, guessed = dict.fromkeys(tables, (asked or ["customer"])[0]), False
         labels = {Path("bank.csv"): wanted[0]}
     names = _party_names(list(tables))
+    known = _known_ids(tables, ids) if files else []
+    alike = bool(files) and mostly_alike([how.header for how in tables.values()])
+    horizontal, copies = alike and not _any_shared(known), dict[Path, str]()
+    if files and not horizontal:
+        labels, copies = _own_labels(tables, ids, labels)
+    # Methods of several annotators, and of the same columns, know classes only.
+    asking = labels if files and len(labels) == 1 and not horizontal else {}
     parties = [
         {
             "name": names[file],
             "data": _relative(file, path) if files else str(file),
             "id": ids[file],
             "label": labels.get(file),
+            "copied": copies.get(file),
+            "task": _task(file, how, labels[file]) if file in asking else {},
             "form": how.unusual,
         }
         for file, how in tables.items()
     ]
-    known = _known_ids(tables, ids) if files else []
-    alike = bool(files) and mostly_alike([how.header for how in tables.values()])
     place = Environment(
         loader=PackageLoader("fedmend.flow.config", "."),
         trim_blocks=True,
@@ -86,7 +95,7 @@ def starter_text(
         example=not files,
         guessed=guessed,
         parties=parties,
-        horizontal=alike and not _any_shared(known),
+        horizontal=horizontal,
         several=len(labels) > 1,
         # Whoever has labels only has nothing to learn from by itself.
         local=any(len(tables[file].header) != 2 for file in labels),
@@ -105,9 +114,13 @@ def _tables(files: Sequence[Path]) -> dict[Path, Written]:
     for file in files:
         try:
             tables[file] = looked_at(file)
+        except DataError as error:
+            problems.append(str(error))
         except (OSError, ValueError) as error:
             reason = getattr(error, "strerror", None) or str(error)
-            problems.append(f"{file}: {reason}. Mend: give a readable .csv, .csv.gz or .parquet")
+            problems.append(
+                f"{file}: {reason}. Mend: give a readable .csv, .csv.gz, .parquet or .xlsx"
+            )
     if len(tables) == 1 and not problems:
         problems.append(f"{files[0]} is the only table. Mend: give one table for each party")
     if problems:
@@ -148,6 +161,55 @@ def _roles(
     )
 
 
+def _own_labels(
+    tables: Mapping[Path, Written], ids: Mapping[Path, str], labels: Mapping[Path, str]
+) -> tuple[dict[Path, str], dict[Path, str]]:
+    """The labels without copies of the first one, and those copies.
+
+    Two annotators differ now and then; a column that never does was taken over.
+    """
+    if len(labels) < 2:
+        return dict(labels), {}
+    first, *others = labels
+    said = {file: _labels_by_id(file, tables[file], ids[file], labels[file]) for file in labels}
+    copies = {}
+    for file in others:
+        both = said[first].keys() & said[file].keys()
+        same = sum(said[first][each] == said[file][each] for each in both)
+        if len(both) >= FEWEST_COMPARED and same >= A_COPY * len(both):
+            copies[file] = labels[file]
+    return {file: name for file, name in labels.items() if file not in copies}, copies
+
+
+def _labels_by_id(file: Path, how: Written, id: str, label: str) -> dict[bytes, str]:
+    from fedmend.secure.identifiers import RULES
+
+    # What is written 2 here is 2.0 where a label is missing.
+    plain = RULES["number"]
+    return {
+        plain(str(row[id])): re.sub(r"\.0+$", "", str(row[label]).strip())
+        for row in _first_rows(file, how, [id, label])
+        if row[label] not in (None, "")
+    }
+
+
+def _task(file: Path, how: Written, label: str) -> dict[str, str]:
+    """What whole numbers are taken for, and which they are; nothing where there is no doubt."""
+    from fedmend.data.encode import MOST_CLASSES, looks_counted
+    from fedmend.data.readers import MISSING_MARKS
+
+    texts = [str(row[label]).strip() for row in _first_rows(file, how, [label])]
+    texts = [text for text in texts if text not in (*MISSING_MARKS, "None")]
+    if not texts or not all(re.fullmatch(r"-?\d{1,15}(\.0*)?", text) for text in texts):
+        return {}
+    numbers = [float(text) for text in texts]
+    distinct = len(set(numbers))
+    if distinct < 3 or distinct > min(MOST_CLASSES, len(numbers) // 2):
+        return {}
+    task = "count" if looks_counted(numbers) else "multiclass"
+    return {"name": task, "seen": f"{min(numbers):g} to {max(numbers):g}"}
+
+
 def _first_of(asked: Sequence[str], header: Sequence[str]) -> str | None:
     return next((name for name in asked if name in header), None)
 
@@ -171,17 +233,27 @@ def _rule(known: Sequence[set[int | str]]) -> str:
     return better_rule(shared_by_rule(known), "exact") if len(known) > 1 else "exact"
 
 
-def _first_ids(file: Path, how: Written, id: str) -> set[int | str]:
+def _first_rows(file: Path, how: Written, names: list[str]) -> Iterator[Mapping[str, Any]]:
+    """These columns of the first rows."""
     if file.name.lower().endswith(".parquet"):
         import pyarrow.parquet as pq
 
-        batches = pq.ParquetFile(file).iter_batches(IDS_LOOKED_AT, columns=[id])
-        first = itertools.islice(batches, 1)
-        values = [value for batch in first for value in batch.column(0).to_pylist()]
+        batches = pq.ParquetFile(file).iter_batches(IDS_LOOKED_AT, columns=names)
+        return (row for batch in itertools.islice(batches, 1) for row in batch.to_pylist())
+    if file.name.lower().endswith(".xlsx"):
+        from fedmend.data.readers import file_bytes, first_sheet
+
+        rows = first_sheet(file, file_bytes(file))[names].head(IDS_LOOKED_AT)
+        plain = rows.astype(object).where(rows.notna(), None)
+        return (dict(zip(names, row, strict=True)) for row in plain.to_numpy().tolist())
+    return itertools.islice(csv_lines(file, how), IDS_LOOKED_AT)
+
+
+def _first_ids(file: Path, how: Written, id: str) -> set[int | str]:
+    values = [row[id] for row in _first_rows(file, how, [id])]
+    if file.name.lower().endswith((".parquet", ".xlsx")):
         return {value if isinstance(value, int) else str(value) for value in values}
-    texts = {
-        str(line[id]).strip() for line in itertools.islice(csv_lines(file, how), IDS_LOOKED_AT)
-    }
+    texts = {str(value).strip() for value in values}
     # As the reader has it: numbers only where no zero leads.
     whole = all(re.fullmatch(r"-?(0|[1-9][0-9]{0,17})", text) for text in texts)
     return {int(text) for text in texts} if whole else {*texts}
