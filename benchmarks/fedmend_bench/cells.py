@@ -1,36 +1,40 @@
-"""Many measurements: side by side in processes, kept as files, and gone on with.
+"""Many measurements: side by side in processes, kept as lines of a file, and gone on with.
 
 A *cell* is one measurement, a frozen dataclass that says all it depends on. What was measured of it
-is a file of the folder, so that a stopped benchmark goes on where it was, and several processes
-may work on one folder.
+is a line of the folder's file, so that a stopped benchmark goes on where it was. Several processes
+may work on one folder: a cell is taken by locking a file of its own, which the system lets go when
+a process ends, however it ends.
 """
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
 import logging
 import multiprocessing
 import os
+import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from subprocess import CalledProcessError
 from typing import Any, TypeVar
 
-from fedmend._json import plain, write_json
+from fedmend._json import plain
 from fedmend.errors import ConfigError, DatasetAbsent, FedmendError
 
-__all__ = ["run_cells", "side_by_side"]
+__all__ = ["Kept", "run_cells", "side_by_side"]
 
 logger = logging.getLogger(__name__)
 
 Item = TypeVar("Item")
 Found = TypeVar("Found")
 
+FILE = "cells.jsonl"
 _ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 
 
@@ -40,25 +44,44 @@ def run_cells(
     folder: str | Path | None = None,
     processes: int = 1,
     start: Callable[[], None] | None = None,
+    minutes: float | None = None,
 ) -> list[Any]:
-    """What was measured of every cell, in their order; of those with a file, from there.
+    """What was measured of every cell, in their order; of those with a line, from there.
 
     A cell that fails becomes a row of its own that says so in ``failed``; it is not kept, and the
-    others go on.
+    others go on. minutes: no cell is begun later than that, and of those left out there is None.
     """
-    place = Path(folder) if folder is not None else None
-    found = {cell: _kept(cell, place) for cell in cells}
-    todo = [cell for cell, kept in found.items() if kept is None]
-    for cell, result in side_by_side(partial(_guarded, measure), todo, processes, start):
-        result = plain(result)
-        if isinstance(result, dict) and "failed" in result:
-            logger.warning("%s", result)
-        else:
-            logger.info("%d of %d: %s", len(cells) - len(todo), len(cells), result)
-            if place is not None:
-                write_json(place / _file(cell), {"cell": plain(asdict(cell)), "found": result})
-        found[cell] = result
+    kept = None if folder is None else Kept.at(folder)
+    until = None if minutes is None else time.time() + 60 * minutes
+    found = {cell: kept and kept.of(cell) for cell in cells}
+    todo = [cell for cell, line in found.items() if line is None]
+    # What another process has taken is waited for in the end, unless the time is limited.
+    for wait in (False, True):
+        one = partial(_one, measure, kept, until, wait and until is None)
+        for cell, result in side_by_side(one, todo, processes, start):
+            found[cell] = result
+            if result is not None:
+                done = sum(line is not None for line in found.values())
+                logger.info("%d of %d: %s", done, len(cells), result)
+        todo = [cell for cell in todo if found[cell] is None]
     return [found[cell] for cell in cells]
+
+
+def _one(
+    measure: Callable[[Any], Any], kept: Kept | None, until: float | None, wait: bool, cell: Any
+) -> Any:
+    """None where it is another's, or too late."""
+    if until is not None and time.time() >= until:
+        return None
+    if kept is None:
+        return plain(_guarded(measure, cell))
+    with kept.taken(cell, wait) as mine:
+        result = kept.of(cell) if mine else None
+        if mine and result is None:
+            result = plain(_guarded(measure, cell))
+            if not (isinstance(result, dict) and "failed" in result):
+                kept.add(cell, result)
+        return result
 
 
 def _guarded(measure: Callable[[Any], Any], cell: Any) -> Any:
@@ -68,21 +91,70 @@ def _guarded(measure: Callable[[Any], Any], cell: Any) -> Any:
         raise  # nothing can be measured, which is no result of this cell
     except (FedmendError, RuntimeError, ValueError, CalledProcessError) as error:
         said = (getattr(error, "stderr", None) or str(error)).strip()[-2000:]
-        return asdict(cell) | {"failed": f"{type(error).__name__}: {said}"}
+        failed = asdict(cell) | {"failed": f"{type(error).__name__}: {said}"}
+        logger.warning("%s", failed)
+        return failed
 
 
-def _file(cell: Any) -> str:
-    """A name to be read by people, and what tells it from cells with other settings."""
-    told = json.dumps(plain(asdict(cell)), sort_keys=True)
-    shown = "-".join(str(each) for each in asdict(cell).values() if each or each == 0)
-    name = "".join(sign if sign.isalnum() or sign in "-." else "_" for sign in shown)[:80]
-    return f"{name}-{hashlib.sha256(told.encode()).hexdigest()[:8]}.json"
+@dataclass(frozen=True)
+class Kept:
+    """The file of lines ``{"cell": …, "found": …}``. Two of them are joined by ``cat``."""
+
+    file: Path
+
+    @classmethod
+    def at(cls, place: str | Path) -> Kept:
+        """In a folder, or a file that is named itself."""
+        place = Path(place)
+        file = place if place.suffix == ".jsonl" else place / FILE
+        file.parent.mkdir(parents=True, exist_ok=True)
+        return cls(file)
+
+    def of(self, cell: Any) -> Any:
+        """What was measured of a cell, None if nothing was."""
+        text = "\n" + self._text()
+        at = text.rfind(f"\n{_key(cell)}, ")
+        return None if at < 0 else json.loads(text[at + 1 :].partition("\n")[0])["found"]
+
+    def all(self) -> list[dict[str, Any]]:
+        """Every line, the last of each cell."""
+        lines = [json.loads(line) for line in self._text().splitlines()]
+        return list({json.dumps(line["cell"], sort_keys=True): line for line in lines}.values())
+
+    def add(self, cell: Any, found: Any) -> None:
+        """One write for the whole line: other processes write to the same file."""
+        line = f'{_key(cell)}, "found": {json.dumps(found, ensure_ascii=False)}}}\n'
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT
+        descriptor = os.open(self.file, flags, 0o644)
+        try:
+            os.write(descriptor, line.encode())
+        finally:
+            os.close(descriptor)
+
+    @contextmanager
+    def taken(self, cell: Any, wait: bool = False) -> Iterator[bool]:
+        """Whether the cell is this process's to measure while the block runs."""
+        lock = self.file.with_name(f".{hashlib.sha256(_key(cell).encode()).hexdigest()[:16]}.lock")
+        with lock.open("w") as held:
+            try:
+                fcntl.flock(held, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+            except BlockingIOError:
+                yield False
+                return
+            try:
+                yield True
+            finally:
+                # Whoever waits on this file looks for the cell's line next.
+                lock.unlink(missing_ok=True)
+
+    def _text(self) -> str:
+        return self.file.read_text(encoding="utf-8") if self.file.is_file() else ""
 
 
-def _kept(cell: Any, folder: Path | None) -> Any:
-    if folder is None or not (folder / _file(cell)).is_file():
-        return None
-    return json.loads((folder / _file(cell)).read_text(encoding="utf-8"))["found"]
+def _key(cell: Any) -> str:
+    """How a cell's line begins."""
+    told = json.dumps(plain(asdict(cell)), sort_keys=True, ensure_ascii=False)
+    return f'{{"cell": {told}'
 
 
 def side_by_side(

@@ -53,6 +53,7 @@ REGISTRY: dict[str, str] = {
     "sage": "fedmend_bench.sage.table",
     "sage-speed": "fedmend_bench.sage.speed",
     "risa": "fedmend_bench.risa.table",
+    "tabular": "fedmend_bench.tabular.table",
     "recipes": "fedmend_bench.flow.table",  # the same, by its earlier name
     "flow": "fedmend_bench.flow.table",
     "preflight": "fedmend_bench.flow.preflight",

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import math
 import os
+import signal
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,7 +14,7 @@ from typing import Any
 import pytest
 
 from fedmend.errors import AlignmentError, ConfigError, DatasetAbsent
-from fedmend_bench.cells import run_cells, side_by_side
+from fedmend_bench.cells import Kept, run_cells, side_by_side
 from fedmend_bench.options import chosen, listed, numbered
 
 THREADS = ["OMP_NUM_THREADS", "MKL_NUM_THREADS"]
@@ -50,8 +52,54 @@ def test_cells_are_kept_and_not_measured_again(tmp_path: Path) -> None:
     for _ in range(2):
         assert run_cells(measure, cells, tmp_path) == [{"rows": 600}, {"rows": 601}]
     assert asked == cells
-    (first,) = tmp_path.glob("bank__a_b-600-*.json")
-    assert json.loads(first.read_text())["cell"] == {"data": "bank: a/b", "rows": 600, "note": ""}
+    (file,) = tmp_path.iterdir()
+    first, _ = map(json.loads, file.read_text().splitlines())
+    assert first["cell"] == {"data": "bank: a/b", "rows": 600, "note": ""}
+    assert [line["found"]["rows"] for line in Kept.at(file).all()] == [600, 601]
+
+
+def _slow(cell: Cell) -> dict[str, Any]:
+    time.sleep(0.3)
+    return {"rows": cell.rows, "by": os.getpid()}
+
+
+def _together(folder: str) -> list[dict[str, Any]]:
+    return run_cells(_slow, [Cell("bank", rows) for rows in range(4)], folder)
+
+
+def test_processes_share_a_folder_and_none_measures_what_another_has_taken(tmp_path: Path) -> None:
+    found = [each for _, each in side_by_side(_together, [str(tmp_path), f"{tmp_path}/."], 2)]
+    assert found[0] == found[1] and [each["rows"] for each in found[0]] == [0, 1, 2, 3]
+    assert len({each["by"] for each in found[0]}) == 2
+    (file,) = tmp_path.iterdir()
+    assert len(file.read_text().splitlines()) == 4
+
+
+def test_a_cell_of_a_process_that_died_is_free(tmp_path: Path) -> None:
+    cell, kept = Cell("bank", 1), Kept.at(tmp_path)
+    told, tell = os.pipe()
+    child = os.fork()
+    if not child:
+        with kept.taken(cell):
+            os.write(tell, b".")
+            os.kill(os.getpid(), signal.SIGSTOP)
+    os.read(told, 1)
+    try:
+        with kept.taken(cell) as mine:
+            assert not mine
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+    assert run_cells(lambda each: {"rows": each.rows}, [cell], tmp_path) == [{"rows": 1}]
+
+
+def test_when_time_is_up_nothing_is_begun(tmp_path: Path) -> None:
+    cells = [Cell("bank", rows) for rows in range(3)]
+    assert run_cells(_slow, cells[:1], tmp_path)[0]["rows"] == 0
+    first, *late = run_cells(_slow, cells, tmp_path, minutes=0)
+    assert first["rows"] == 0 and late == [None, None]
+    first, second, third = run_cells(_slow, cells, tmp_path, minutes=0.2 / 60)
+    assert second["rows"] == 1 and third is None
 
 
 def test_a_cell_that_fails_stops_nothing_and_is_tried_again(tmp_path: Path) -> None:

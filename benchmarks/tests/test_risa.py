@@ -15,7 +15,7 @@ from sklearn.metrics import roc_auc_score
 from fedmend.data.table import Table
 from fedmend.errors import ConfigError
 from fedmend_bench import run_bench
-from fedmend_bench.cells import run_cells
+from fedmend_bench.cells import Kept, run_cells
 from fedmend_bench.risa.cost import one_piece_epochs, split_epochs
 from fedmend_bench.risa.data import (
     ALONE,
@@ -64,6 +64,8 @@ def test_a_tear_keeps_pairs_of_the_overlap_and_unlinks_the_rest() -> None:
     assert world.fed.alignment.aligned == 20
     assert dict(world.fed.alignment.unaligned) == {LABELS: 60, PARTNER: 60}
     assert world.fed.on(ALONE).alignment.aligned == 0
+    everybody = [marks[np.flatnonzero(x == each)[0]] for each in mine]
+    assert theirs[world.same].tolist() == everybody
 
 
 def test_the_partners_true_labels_are_known_to_the_simulation_only() -> None:
@@ -91,6 +93,8 @@ def test_numbers_and_categories_part() -> None:
     frame["city"] = ["a", "b", "a"]
     found = columns_of(Table(np.arange(3), frame))
     assert found == {LABELS: ["age", "PAY_AMT1"], PARTNER: ["PAY_0", "city"]}
+    numbers = pd.DataFrame({name: [1.5, 2.0, 3.0] for name in "abc"})
+    assert columns_of(Table(np.arange(3), numbers)) == {LABELS: ["a", "c"], PARTNER: ["b"]}
 
 
 def test_rare_categories_are_one() -> None:
@@ -298,7 +302,7 @@ def test_a_quick_run_through_the_registry(tmp_path: Path) -> None:
     options = {"methods": "Local,LocalVFL", "epochs": 1, "folder": str(tmp_path)}
     result = run_bench("risa", quick=True, options=options)
     assert [row["method"] for row in result.rows] == ["Local", "LocalVFL"]
-    assert len(list(tmp_path.glob("digits-*.json"))) == 2
+    assert len(Kept.at(tmp_path).all()) == 2
 
 
 def test_cost_is_measured_on_the_same_network() -> None:

@@ -31,6 +31,7 @@ NEW_FILE = "new.csv"
 EVERYBODY = (BANK, TELCO, *LABELLERS[1:])
 COLUMNS = (BANK, TELCO)
 AUTO, ADVISED, ORACLE = "auto", "as advised", "oracle"
+GBDT, GBDT_ORACLE = "GBDT left join, in the clear", "GBDT oracle, in the clear"
 INC = {key: value for key, value in CORRECT.items() if key != "among"}
 # Methods whose length nothing chooses.
 CROWD = {"batch_size": 128, "epochs": 20, "lr": 3e-3, "weight_decay": 1e-3}
@@ -46,7 +47,7 @@ class Line:
     """One run: who takes part, and what the federation.toml says beside them.
 
     recipe: given to `fedmend run`. advised: the file is the one that `fedmend check` writes.
-    mended: in the world without tears.
+    mended: in the world without tears. clear: no run, but scikit-learn on the joined tables.
     """
 
     name: str
@@ -55,6 +56,7 @@ class Line:
     recipe: str | None = None
     advised: bool = False
     mended: bool = False
+    clear: bool = False
 
     @property
     def slug(self) -> str:
@@ -69,6 +71,7 @@ def single_lines() -> list[Line]:
         "Dawid–Skene": {**CROWD, "name": "dawid-skene"},
     }
     names = {"Local": "local", "VFL": "vfl", "LocalVFL": "local-vfl"}
+    names |= {"LocalTrees": "local-trees", "SecureBoost": "boosting"}
     found = [_one_method(title, COLUMNS, {"name": name}) for title, name in names.items()]
     found.append(_one_method("RISA", COLUMNS, {"name": "risa"}))
     found.append(Line("FedPSG-PUM → VFL", COLUMNS, recipe="complete-vfl"))
@@ -84,7 +87,8 @@ def _one_method(title: str, parties: tuple[str, ...], settings: Mapping[str, Any
 
 
 def all_lines() -> list[Line]:
-    """Recipes, single methods, the choice by cross-validation, what is advised, and the oracle."""
+    """Recipes, single methods, the choice by cross-validation, what is advised, and what there
+    could be: the oracle, and scikit-learn's trees of the joined tables."""
     # Without label correction a recipe is for one labeller, and stands among the single methods.
     together = [name for name, each in RECIPES.items() if "correct" in each.tables]
     majority = {"name": "majority", "among": "labellers", "epochs": 1}
@@ -99,6 +103,8 @@ def all_lines() -> list[Line]:
         Line(AUTO, tables={"correct": CORRECT, **completed, "method": {"name": AUTO}}),
         Line(ADVISED, tables={"method": {"name": "inc"}}, advised=True),
         Line(ORACLE, COLUMNS, {"method": last}, mended=True),
+        Line(GBDT, COLUMNS, clear=True),
+        Line(GBDT_ORACLE, COLUMNS, clear=True, mended=True),
     ]
 
 

@@ -4,7 +4,7 @@ Two parties hold halves of a table's columns and share a tenth of the people. Th
 predicted three times: known to both, to the label party alone, and to its partner alone. A model
 trained on shared rows can put the absent side at its mean ("fill"), or guess it from the side that
 is there (`split.imputed`, what fedmend does); methods that have learnt to do without a side stand
-beside it.
+beside it: networks, boosted trees (ours, and scikit-learn's of the left join in the clear).
 """
 
 from __future__ import annotations
@@ -20,9 +20,17 @@ from fedmend.data import datasets, scenario
 from fedmend.errors import FedmendWarning
 from fedmend.federation import Federation, Party
 from fedmend.learn import metrics
-from fedmend.methods import RISA, VFL, AbsentPartner, Local, LocalVFL
-from fedmend.methods.network import SplitEstimator
+from fedmend.methods import (
+    RISA,
+    VFL,
+    AbsentPartner,
+    Local,
+    LocalTrees,
+    LocalVFL,
+    SecureBoost,
+)
 from fedmend.secure.align import align
+from fedmend_bench.clear import Clear
 from fedmend_bench.harness import Bar, BenchResult
 from fedmend_bench.options import chosen, listed
 from fedmend_bench.simulation import apart, know, together
@@ -31,7 +39,9 @@ NAME = "one-sided"
 HELP = "rows that one party alone knows: absent sides guessed, or at their mean"
 
 LABELS, OTHER = "labels", "other"
-MODELS = {each.__name__: each for each in (VFL, LocalVFL, AbsentPartner, RISA, Local)}
+NETWORKS = {each.__name__: each for each in (VFL, LocalVFL, AbsentPartner, RISA, Local)}
+TREES = {each.__name__: each for each in (SecureBoost, LocalTrees)}
+MODELS = (*NETWORKS, *TREES, "GBDT left join")
 
 
 def run(
@@ -68,14 +78,25 @@ def measured(
 ) -> Iterator[dict[str, Any]]:
     """Every method on one torn table, for each kind of test row."""
     fed, truth = torn(name, rows, overlap, seed)
-    for method in (MODELS[each] for each in methods):
+    for method in methods:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", FedmendWarning)
-            model = method(epochs=epochs, seed=seed).fit(fed)
+            model = _made(method, epochs, seed).fit(fed)
         for known in (f"{LABELS} {OTHER}", LABELS, OTHER):
-            if known == OTHER and method is Local:
-                continue
-            yield from _scored(model, fed, known, truth)
+            if known != OTHER or OTHER in _parties(model):
+                for found in _scored(model, fed, known, truth):
+                    yield {"method": method} | found
+
+
+def _parties(model: Any) -> list[str]:
+    """Whose columns it uses, and can be asked about alone; of a model in the clear nobody's."""
+    return model.network_.parties if hasattr(model, "network_") else []
+
+
+def _made(method: str, epochs: int, seed: int) -> Any:
+    if method in NETWORKS:
+        return NETWORKS[method](epochs=epochs, seed=seed)
+    return TREES[method](seed=seed) if method in TREES else Clear(method, seed)
 
 
 def torn(name: str, rows: int, overlap: float, seed: int) -> tuple[Federation, np.ndarray]:
@@ -99,15 +120,12 @@ def torn(name: str, rows: int, overlap: float, seed: int) -> tuple[Federation, n
     return fed, test[LABELS].y.to_numpy()
 
 
-def _scored(
-    model: SplitEstimator, fed: Federation, known: str, truth: np.ndarray
-) -> Iterator[dict[str, Any]]:
+def _scored(model: Any, fed: Federation, known: str, truth: np.ndarray) -> Iterator[dict[str, Any]]:
     """One kind of test row; of a model that guesses also with the absent side at its mean."""
     test, both = fed.on("test"), known not in (LABELS, OTHER)
     know(test, (together if both else apart)(len(truth)))
     rows = "aligned" if both else known
-    network = model.network_
-    assert model.classes_ is not None
+    network: Any = getattr(model, "network_", None)
     classes = model.classes_.tolist()
     y = np.array([classes.index(each) for each in truth])
     ways = ["fill", "guess"] if not both and getattr(network, "has_imputed", False) else ["–"]
@@ -118,7 +136,6 @@ def _scored(
         if way == "fill":
             network.has_imputed = True
         yield {
-            "method": type(model).__name__,
             "known to": "both" if both else f"{known} only",
             "absent side": way,
             "auc": scores["auc"],

@@ -4,11 +4,12 @@
     fedmend bench flow -o folder=out -o processes=2 -o lines=recipes,single
 
 Two parties with columns, a tenth of whose rows is common, and three labellers, one of them bad, as
-CSV files with a federation.toml (`files.py`). Every line is one `fedmend run` in a process and
-a folder of its own, then one `fedmend predict` of the test rows as the bank alone knows them. All
-figures are read from what these leave: scores from metrics.json, seconds from the clock, bytes and
-messages from the ledger. AUC in percent; cpu: processor seconds, which other work on the machine
-does not change.
+CSV files with a federation.toml (`files.py`). Trees stand among the single methods; beside all
+stand scikit-learn's in the clear, by the bank's labels and by true ones. Every other line is one
+`fedmend run` in a process and a folder of its own, then one `fedmend predict` of the test rows as
+the bank alone knows them. All figures are read from what these leave: scores from metrics.json,
+seconds from the clock, bytes and messages from the ledger. AUC in percent; cpu: processor seconds,
+which other work on the machine does not change.
 """
 
 from __future__ import annotations
@@ -27,11 +28,14 @@ import numpy as np
 import pandas as pd
 
 from fedmend.errors import DataError
+from fedmend.federation import Federation, Party
 from fedmend.federation.ledger import read_ledger
 from fedmend.learn import metrics
 from fedmend.report.page import LEDGER_FILE
 from fedmend.report.record import RunRecord, read_stages
+from fedmend.secure.align import align
 from fedmend_bench.cells import run_cells
+from fedmend_bench.clear import Clear
 from fedmend_bench.flow.files import (
     NEW_FILE,
     TRUTH_FILE,
@@ -41,9 +45,20 @@ from fedmend_bench.flow.files import (
     write_config,
     write_world,
 )
-from fedmend_bench.flow.world import BANK, BANK_ALONE, BOTH, Shape, bars, shapes_of, summary
+from fedmend_bench.flow.world import (
+    BANK,
+    BANK_ALONE,
+    BOTH,
+    TELCO,
+    Shape,
+    bars,
+    make_world,
+    shapes_of,
+    summary,
+)
 from fedmend_bench.harness import BenchResult, device_name
 from fedmend_bench.options import chosen
+from fedmend_bench.simulation import apart, know, together
 
 NAME = "flow"
 HELP = "fedmend run itself on Credit and Bank: recipes, auto and advice against each method alone"
@@ -123,6 +138,8 @@ def _measured(cell: Cell) -> dict[str, Any]:
 
 def measured(shape: Shape, line: Line, work: Path) -> dict[str, Any]:
     """Write the files, run, predict, and read what was left."""
+    if line.clear:
+        return in_the_clear(shape, mended=line.mended)
     write_world(shape, work, mended=line.mended)
     config = write_config(line, shape, work)
     told: dict[str, Any] = {}
@@ -139,6 +156,28 @@ def measured(shape: Shape, line: Line, work: Path) -> dict[str, Any]:
     )
     told |= {"predict seconds": predicted.wall, "predict cpu": predicted.processor}
     return told | {BANK_ALONE: 100 * _auc_of_predictions(work)}
+
+
+def in_the_clear(shape: Shape, *, mended: bool) -> dict[str, Any]:
+    """Boosting of what the bank says of its rows, with the telco's columns where it knows them."""
+    world = make_world(shape, mended=mended)
+    fed = Federation(
+        *(
+            Party(name, world.train[name], test=world.test[name], alone=world.test[name])
+            for name in (BANK, TELCO)
+        ),
+        seed=shape.seed,
+    )
+    align(fed)
+    know(fed.on("test"), together(len(world.test[BANK])))
+    know(fed.on("alone"), apart(len(world.test[BANK])))
+    began = time.process_time()
+    model = Clear("GBDT left join", shape.seed).fit(fed)
+    return {
+        BOTH: 100 * model.evaluate(fed.on("test"))["auc"],
+        BANK_ALONE: 100 * model.evaluate(fed.on("alone"))["auc"],
+        "cpu": time.process_time() - began,
+    }
 
 
 def _fedmend(work: Path, *words: str) -> Took:

@@ -1,7 +1,9 @@
-"""Torn data of `fedmend bench risa`: two sides of the same rows, of which a share is known to both.
+"""Torn data of `fedmend bench risa` and `tabular`: two sides of the same rows, of which a share is
+known to both.
 
 Images of CIFAR-10 are cut into a left and a right half, the labels are on the left. Of tables the
-label party has the numbers and its partner the categories. Of the rows that are not known to
+label party has the numbers and its partner the categories; where there are none, every other
+column. Of the rows that are not known to
 overlap both parties keep their side, under ids that cannot be linked (the paper's setting); test
 rows have both sides.
 """
@@ -19,13 +21,13 @@ from fedmend.data.scenario import split_image, tear_rows
 from fedmend.data.table import Table
 from fedmend.errors import ConfigError
 from fedmend.federation import Alignment, Federation, Party
-from fedmend_bench.simulation import apart, know, together
+from fedmend_bench.simulation import apart, know, together, without_cryptography
 
 LABELS, PARTNER = "active", "passive"
 PARTIES = (LABELS, PARTNER)
 TABLES = ("adult", "bank", "credit", "criteo-tiny")
 IMAGES = ("cifar10", "digits")
-NAMES = (*IMAGES, *TABLES)
+NAMES = (*IMAGES, *TABLES, "gmsc", "covertype", "letter", "sensorless", "breast-cancer")
 RARE = 10
 ALONE = "alone"
 """The scope in which every party has its side of the test rows and nobody knows the other's."""
@@ -51,10 +53,15 @@ class Sides:
 
 @dataclass(frozen=True)
 class World:
-    """A federation of two, and what only a simulation knows: labels of the partner's other rows."""
+    """A federation of two, and what only a simulation knows.
+
+    partner_labels: of the partner's other rows. same: of each of the label party's rows, where the
+    partner has the same person.
+    """
 
     fed: Federation
     overlap: int
+    same: np.ndarray
     partner_labels: np.ndarray
     test_labels: np.ndarray
 
@@ -130,7 +137,7 @@ def _text(value: object) -> object:
 
 
 def columns_of(table: Table) -> dict[str, list[str]]:
-    """Numbers to the label party, categories to its partner.
+    """Numbers to the label party, categories to its partner; every other column if there is no one.
 
     Of Credit also the monthly repayment states, which are codes written as numbers.
     """
@@ -139,7 +146,7 @@ def columns_of(table: Table) -> dict[str, list[str]]:
         name
         for name in features
         if table.schema[name].is_categorical or (name.startswith("PAY_") and name[4:].isdigit())
-    ]
+    ] or features[1::2]
     return {LABELS: [name for name in features if name not in codes], PARTNER: codes}
 
 
@@ -163,10 +170,11 @@ def _split(
 
 def tear(sides: Sides, overlap: float, seed: int, device: str = "cpu") -> World:
     """The federation in which a share `overlap` of the training rows is known to both parties."""
+    without_cryptography()
     n = len(sides.train[LABELS])
     common, kept = tear_rows(n, PARTIES, overlap=overlap, seed=seed)
     rng = np.random.default_rng([seed, 23])
-    tables, alignments = {}, {}
+    tables, alignments, places = {}, {}, {}
     for name in PARTIES:
         # Every party's rows in an order of their own: positions must not link them either.
         rows = np.concatenate([common, rng.permutation(kept[name])])
@@ -178,8 +186,7 @@ def tear(sides: Sides, overlap: float, seed: int, device: str = "cpu") -> World:
             blocks=taken.blocks,
         )  # fmt: skip
         alignments[name] = Alignment(place[: len(common)], np.sort(place[len(common) :]))
-        if name == PARTNER:
-            truth = rows[order][alignments[name].unaligned]
+        places[name] = rows[order]
     fed = Federation(
         *(
             Party(name, tables[name], test=sides.test[name], alone=sides.test[name])
@@ -191,5 +198,6 @@ def tear(sides: Sides, overlap: float, seed: int, device: str = "cpu") -> World:
     know(fed, alignments)
     know(fed.on("test"), together(len(sides.test[LABELS])))
     know(fed.on(ALONE), apart(len(sides.test[LABELS])))
-    y = sides.train[LABELS].y.to_numpy()
-    return World(fed, len(common), y[truth], sides.test[LABELS].y.to_numpy())
+    same = np.argsort(places[PARTNER])[places[LABELS]]
+    truth = sides.train[LABELS].y.to_numpy()[places[PARTNER][alignments[PARTNER].unaligned]]
+    return World(fed, len(common), same, truth, sides.test[LABELS].y.to_numpy())

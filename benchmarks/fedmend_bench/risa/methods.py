@@ -1,7 +1,8 @@
 """The methods of `fedmend bench risa`, each with the settings it gets on tables and on images.
 
-Methods that train on aligned rows only see few rows in an epoch: they get smaller batches and more
-epochs, so that all have about as many updates.
+Beside them on tables boosted trees, with the settings they have by default, and scikit-learn's in
+the clear. Methods that train on aligned rows only see few rows in an epoch: they get smaller
+batches and more epochs, so that all have about as many updates.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fedmend.errors import ConfigError
+from fedmend.methods.boosting.secureboost import LocalTrees, SecureBoost
 from fedmend.methods.network import SplitEstimator
 from fedmend.methods.risa.risa import RISA
 from fedmend.methods.vertical.absent_partner import AbsentPartner
@@ -20,6 +22,8 @@ from fedmend.methods.vertical.few_shot import FewShotVFL
 from fedmend.methods.vertical.sfhtl import SFHTL
 from fedmend.methods.vertical.ssl_vfl import SSLVFL
 from fedmend.methods.vertical.vfl import VFL, Local, LocalVFL, RandomMatch
+from fedmend_bench.clear import CLEAR, Clear
+from fedmend_bench.risa.data import World
 
 LEAST_UPDATES = 1000
 
@@ -134,7 +138,7 @@ def _with_settings(cls: type[SplitEstimator], **more: Any) -> Callable[[Size], S
 
 
 SELF_TRAINED: dict[str, Any] = {"self_training": True, "threshold": 0.7, "final_threshold": 0.3}
-METHODS: dict[str, Callable[[Size], SplitEstimator]] = {
+METHODS: dict[str, Callable[[Size], Any]] = {
     "Local": _with_settings(Local),
     "VFL": lambda size: VFL(**aligned_only(size)),
     "LocalVFL": _with_settings(LocalVFL),
@@ -164,10 +168,26 @@ ABLATION = ("VFL", "IMP", "IMP+ST", "IMP+EVFL", "RISA paper()")
 # Bottoms of tables are not alike.
 ONLY_IMAGES = ("AbsentMean shared", "RISA apart")
 BASELINES = tuple(name for name in METHODS if not name.startswith(("RISA", "IMP")))
+TREES = ("LocalTrees", "SecureBoost")
+METHODS |= {"LocalTrees": lambda size: LocalTrees(), "SecureBoost": lambda size: SecureBoost()}
+ONLY_TABLES = (*TREES, *CLEAR)
+ANY_OVERLAP = (
+    "Local",
+    "LocalTrees",
+    *(name for name in CLEAR if "own" in name or "joined" in name),
+)
+"""To these the overlap makes no difference: one run stands for all."""
 
 
-def make(method: str, size: Size, seed: int) -> SplitEstimator:
+def make(method: str, size: Size, seed: int) -> Any:
     """An estimator ready to fit."""
+    if method in CLEAR:
+        return Clear(method, seed)
     if method not in METHODS:
         raise ConfigError(f"there is no method {method!r}. Mend: one of {', '.join(METHODS)}")
     return METHODS[method](size).set_params(seed=seed)
+
+
+def fit(model: Any, world: World) -> Any:
+    """Fit an estimator, or a model in the clear, which is told who is who."""
+    return model.fit(world.fed, world.same) if isinstance(model, Clear) else model.fit(world.fed)

@@ -10,9 +10,8 @@ import numpy as np
 import torch
 
 from fedmend.learn.calibration import calibration_error, reliability
-from fedmend.methods.network import SplitEstimator
 from fedmend_bench.risa.data import ALONE, LABELS, PARTNER, World, load_sides, tear
-from fedmend_bench.risa.methods import Size, make
+from fedmend_bench.risa.methods import Size, fit, make
 from fedmend_bench.simulation import wait
 
 DECILES = 10
@@ -47,7 +46,7 @@ def run_part(part: Part) -> dict[str, Any]:
     size = Size(sides.is_image, world.overlap, rows, part.epochs, part.device)
     model = make(part.method, size, part.seed)
     began = time.perf_counter()
-    model.fit(world.fed)
+    fit(model, world)
     wait(part.device)
     seconds = time.perf_counter() - began
     scores = model.evaluate(world.fed.on("test"))
@@ -63,11 +62,11 @@ def run_part(part: Part) -> dict[str, Any]:
     return found | _one_sided(model, world, sides.metric) | _trust(model, world)
 
 
-def _one_sided(model: SplitEstimator, world: World, metric: str) -> dict[str, float]:
+def _one_sided(model: Any, world: World, metric: str) -> dict[str, float]:
     """The same test rows, known to one party only."""
     alone = world.fed.on(ALONE)
-    found = {"label party's side": 100 * model.evaluate(alone, rows="all")[metric]}
-    if PARTNER in model.network_.parties:
+    found = {"label party's side": 100 * model.evaluate(alone, rows=LABELS)[metric]}
+    if hasattr(model, "network_") and PARTNER in model.network_.parties:
         outputs = model.predict_proba(alone, rows=PARTNER)
         assert model.classes_ is not None
         right = model.classes_[outputs.argmax(1)] == world.test_labels
@@ -75,7 +74,7 @@ def _one_sided(model: SplitEstimator, world: World, metric: str) -> dict[str, fl
     return found
 
 
-def _trust(model: SplitEstimator, world: World) -> dict[str, Any]:
+def _trust(model: Any, world: World) -> dict[str, Any]:
     """What doubt is worth: errors by decile, ranking of errors, accuracy of the surest half."""
     test = world.fed.on("test")
     outputs = model.predict_proba(test)

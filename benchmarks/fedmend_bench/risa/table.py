@@ -1,7 +1,8 @@
 """`fedmend bench risa`: RISA and its baselines on torn images and tables, beside the paper.
 
 CIFAR-10 in two halves (accuracy) and Adult, Bank, Credit and a sample of Criteo (AUC), with 1 to
-50 % of the training rows known to both parties; test rows have both sides. The paper's Criteo is
+50 % of the training rows known to both parties; test rows have both sides. On tables boosted trees
+stand among the baselines, and scikit-learn's in the clear (GBDT) beside them. The paper's Criteo is
 nine million rows, ours are 16,000 of a public sample: compare orders, not numbers.
 
     fedmend bench risa -o data=adult,bank -o overlaps=1,10,50 -o seeds=5 -o processes=16 \
@@ -20,17 +21,27 @@ import numpy as np
 from fedmend.errors import ConfigError
 from fedmend.split.config import resolve_device
 from fedmend_bench.cells import run_cells
+from fedmend_bench.clear import CLEAR
 from fedmend_bench.harness import Bar, BenchResult, paper_rows
 from fedmend_bench.options import chosen, listed, numbered
 from fedmend_bench.risa.cost import cost_rows
 from fedmend_bench.risa.data import IMAGES, NAMES, TABLES
-from fedmend_bench.risa.methods import ABLATION, BASELINES, METHODS, ONLY_IMAGES
+from fedmend_bench.risa.methods import (
+    ABLATION,
+    ANY_OVERLAP,
+    BASELINES,
+    METHODS,
+    ONLY_IMAGES,
+    ONLY_TABLES,
+    TREES,
+)
 from fedmend_bench.risa.runs import Part, run_part, start
 
 NAME = "risa"
-HELP = "RISA and eight baselines on CIFAR-10 halves and four tables, beside the paper"
+HELP = "RISA, networks and trees on CIFAR-10 halves and four tables, beside the paper"
 
 RISA, PUBLISHED, SELF_TRAINED = "RISA", "RISA paper()", "RISA self-trained"
+REFERENCES = tuple(name for name in CLEAR if name.startswith("GBDT"))
 WITHIN = 0.3
 """By how many points of accuracy RISA may stay below a baseline on images; on tables by none."""
 
@@ -39,7 +50,7 @@ def run(
     quick: bool = False,
     *,
     data: Any = ("cifar10", *TABLES),
-    methods: Any = (*BASELINES, RISA, PUBLISHED),
+    methods: Any = (*BASELINES, *TREES, RISA, PUBLISHED, *REFERENCES),
     overlaps: Any = (1, 10, 50),
     seeds: Any = None,
     rows: int | None = 16_000,
@@ -58,7 +69,7 @@ def run(
     same network in one piece. processes: runs at a time. folder: results of runs are kept here,
     and a benchmark that was stopped goes on from them.
     """
-    names, wanted = chosen("data", data, NAMES), chosen("methods", methods, METHODS)
+    names, wanted = chosen("data", data, NAMES), chosen("methods", methods, [*METHODS, *CLEAR])
     shares = [float(each) for each in listed(overlaps)]
     if quick:
         names, wanted, shares = ["digits"], wanted or list(BASELINES), shares[1:2] or shares
@@ -102,10 +113,10 @@ def _parts(
         for seed in numbered(seeds if seeds is not None else 3 if image else 5):
             for share in shares:
                 for method in methods:
-                    if method in ONLY_IMAGES and not image:
+                    if method in (ONLY_TABLES if image else ONLY_IMAGES):
                         continue
                     # Without a partner the overlap changes nothing: once is enough.
-                    at = shares[0] if method == "Local" else share
+                    at = shares[0] if method in ANY_OVERLAP else share
                     where = device if image else "cpu"
                     found.append(Part(name, method, at, seed, *limits, epochs, where))
     return sorted(dict.fromkeys(found), key=lambda part: part.seed)
@@ -115,7 +126,7 @@ def _parts(
 
 
 def grouped(found: Sequence[dict[str, Any]]) -> dict[tuple[str, str, float], list[dict[str, Any]]]:
-    """Runs by data, method and overlap; Local's stand for all overlaps."""
+    """Runs by data, method and overlap; what a party does alone stands for all overlaps."""
     groups: dict[tuple[str, str, float], list[dict[str, Any]]] = defaultdict(list)
     shares = defaultdict(set)
     for each in found:
@@ -123,7 +134,7 @@ def grouped(found: Sequence[dict[str, Any]]) -> dict[tuple[str, str, float], lis
     for each in found:
         if "failed" in each:
             continue
-        at = shares[each["data"]] if each["method"] == "Local" else [each["overlap"]]
+        at = shares[each["data"]] if each["method"] in ANY_OVERLAP else [each["overlap"]]
         for share in at:
             groups[each["data"], each["method"], share].append(each)
     return groups
@@ -227,7 +238,7 @@ def _beside(means: dict[Any, float], name: str, share: float) -> list[Bar]:
     others = {
         method: value
         for (data, method, at), value in means.items()
-        if data == name and at == share and method in BASELINES
+        if data == name and at == share and method in (*BASELINES, *TREES)
     }
     bars = []
     if "Local" in others:

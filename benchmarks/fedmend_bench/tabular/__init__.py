@@ -1,0 +1,1 @@
+"""Tables on which nothing was chosen: `auto`, trees and networks beside boosting in the clear."""

@@ -1,0 +1,104 @@
+"""How long SecureBoost takes beside scikit-learn on the same rows, and how that grows.
+
+Bank, all rows known to both parties, numbers at the label party and categories at its partner. Both
+grow as many trees of the same depth, without rows held out but for the few that ours must have.
+Encryption (``bfv``) is measured on few trees, and what each of them takes is multiplied.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from fedmend.data import datasets
+from fedmend.data.table import Table
+from fedmend.federation import Federation, Party
+from fedmend.methods.boosting.secureboost import SecureBoost
+from fedmend_bench.clear import Clear
+from fedmend_bench.harness import Bar
+from fedmend_bench.risa.data import LABELS, PARTNER, columns_of
+from fedmend_bench.simulation import know, together, without_cryptography
+
+TREES, DEPTH = 100, 5
+MOST_SECONDS, MOST_BFV, MOST_TIMES = 60, 600, 20
+LINEAR = 1.25
+"""By how much twice the rows or columns may take longer than twice as long."""
+
+
+def speed(quick: bool = False) -> tuple[list[dict[str, Any]], list[Bar]]:
+    """Seconds by the clock; quick is a sample, with few trees, and compares growth only."""
+    table = datasets.load("breast-cancer" if quick else "bank")
+    trees = 10 if quick else TREES
+    rows, columns = len(table), len(table.feature_names)
+    found = [_line(_sample(table, rows, columns), trees, "dealer")]
+    if quick:
+        return found, [Bar.at_most("times scikit-learn", found[0]["times"], 1000)]
+    whole = found[0]
+    few = trees // 5
+    base = _line(_sample(table, rows, columns), few, "dealer")
+    less_rows = _line(_sample(table, rows // 2, columns), few, "dealer")
+    less_columns = _line(_sample(table, rows, columns // 2), few, "dealer")
+    one, three = (_line(_sample(table, rows, columns), number, "bfv") for number in (1, 3))
+    each = (three["seconds"] - one["seconds"]) / 2
+    encrypted = one["seconds"] + each * (trees - 1)
+    found += [base, less_rows, less_columns, one, three]
+    bars = [
+        Bar.at_most("dealer, seconds", whole["seconds"], MOST_SECONDS),
+        Bar.at_most("dealer, times scikit-learn", whole["times"], MOST_TIMES),
+        Bar.at_most(f"bfv, seconds of {trees} trees by those of 3", round(encrypted, 1), MOST_BFV),
+        _grown("rows", base, less_rows),
+        _grown("columns", base, less_columns),
+    ]
+    return found, bars
+
+
+def _grown(what: str, whole: dict[str, Any], half: dict[str, Any]) -> Bar:
+    times = whole["seconds"] / half["seconds"]
+    return Bar.at_most(f"twice the {what}, times as long", round(times, 2), 2 * LINEAR)
+
+
+def _sample(table: Table, rows: int, columns: int) -> Federation:
+    """A federation of two that know the same rows; of each side the first columns."""
+    without_cryptography()
+    taken = table.take(np.random.default_rng(0).permutation(len(table))[:rows])
+    sides = {
+        name: names[: round(len(names) * columns / len(table.feature_names))]
+        for name, names in columns_of(table).items()
+    }
+    fed = Federation(
+        Party(LABELS, taken.select([*sides[LABELS], str(table.label)])),
+        Party(PARTNER, taken.select(sides[PARTNER])),
+    )
+    know(fed, together(rows))
+    return fed
+
+
+def _line(fed: Federation, trees: int, mode: str) -> dict[str, Any]:
+    """Ours and scikit-learn's on the same rows, one after the other."""
+    rows = fed.roster[LABELS]["rows"]
+    columns = sum(fed.roster[name]["features"] for name in fed.names)
+    ours = SecureBoost(
+        trees=trees, depth=DEPTH, mode=mode, validation=0.01, patience=trees, refit=False
+    )
+    settings = {"max_iter": trees, "max_depth": DEPTH, "max_leaf_nodes": None}
+    theirs = Clear("GBDT joined (oracle)", settings=settings | {"early_stopping": False})
+    seconds = _seconds(lambda: ours.fit(fed))
+    reference = _seconds(lambda: theirs.fit(fed, np.arange(rows)))
+    return {
+        "rows": rows,
+        "columns": columns,
+        "trees": trees,
+        "mode": mode,
+        "seconds": round(seconds, 2),
+        "scikit-learn": round(reference, 2),
+        "times": round(seconds / reference, 1),
+    }
+
+
+def _seconds(what: Callable[[], Any]) -> float:
+    began = time.perf_counter()
+    what()
+    return time.perf_counter() - began
