@@ -45,11 +45,13 @@ def run_cells(
     processes: int = 1,
     start: Callable[[], None] | None = None,
     minutes: float | None = None,
+    seconds: Callable[[Any], float] | None = None,
 ) -> list[Any]:
     """What was measured of every cell, in their order; of those with a line, from there.
 
     A cell that fails becomes a row of its own that says so in ``failed``; it is not kept, and the
-    others go on. minutes: no cell is begun later than that, and of those left out there is None.
+    others go on. minutes: no cell is begun that would not end by then (by the `seconds` it is
+    thought to take), and of those left out there is None.
     """
     kept = None if folder is None else Kept.at(folder)
     until = None if minutes is None else time.time() + 60 * minutes
@@ -57,7 +59,7 @@ def run_cells(
     todo = [cell for cell, line in found.items() if line is None]
     # What another process has taken is waited for in the end, unless the time is limited.
     for wait in (False, True):
-        one = partial(_one, measure, kept, until, wait and until is None)
+        one = partial(_one, measure, kept, until, seconds, wait and until is None)
         for cell, result in side_by_side(one, todo, processes, start):
             found[cell] = result
             if result is not None:
@@ -68,10 +70,15 @@ def run_cells(
 
 
 def _one(
-    measure: Callable[[Any], Any], kept: Kept | None, until: float | None, wait: bool, cell: Any
+    measure: Callable[[Any], Any],
+    kept: Kept | None,
+    until: float | None,
+    seconds: Callable[[Any], float] | None,
+    wait: bool,
+    cell: Any,
 ) -> Any:
     """None where it is another's, or too late."""
-    if until is not None and time.time() >= until:
+    if until is not None and time.time() + (seconds(cell) if seconds else 0) >= until:
         return None
     if kept is None:
         return plain(_guarded(measure, cell))
