@@ -221,6 +221,7 @@ class _Training:
                 resume=True,
                 **self.also,
             )
+        notes += estimator.notes_
         if estimator.privacy_ is not None:
             notes.append(in_words(estimator.privacy_))
         estimator.save(self._folder)

@@ -39,7 +39,8 @@ class Estimator(Parameters):
     takes_reference: `evaluate` can be asked whose labels count (``against=``), because several
     parties label. privacy_: what randomised response cost, if labels were learnt through it.
     expertise_: how well each annotator labels, if that was estimated. choice_: what was compared,
-    by a model that chose itself. classes_: of the label, None where it is a number.
+    by a model that chose itself. notes_: what happened in training that people should know, as
+    sentences. classes_: of the label, None where it is a number.
     """
 
     PRESETS: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
@@ -50,6 +51,7 @@ class Estimator(Parameters):
     privacy_: Any = None
     expertise_: dict[str, Any] | None = None
     choice_: dict[str, Any] | None = None
+    notes_: Sequence[str] = ()
     classes_: Any = None
 
     @classmethod

@@ -530,7 +530,8 @@ class TopWorker(SplitWorker, TopHolder):
         ids = np.asarray(np.where(own >= 0, self.table.ids[own], None))
         folds = folds_of(self.site, ids)
         if len(folds) and folds.min() >= 0:
-            return rows[folds == folds.min()]
+            held = folds == folds.min()
+            return rows[:0] if held.all() else rows[held]
         drawn = np.where(own >= 0, self.site.draws_of(ids), 1.0)
         shared = np.where(pd.Series(ids, dtype=object).isin(self._shared_ids()), drawn, 1.0)
         classes = self._targets()[rows]

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from sklearn.linear_model import LogisticRegression
 
+from fedmend.methods.auto import blend
 from fedmend.methods.auto.blend import (
     Held,
     Pool,
@@ -34,8 +35,9 @@ def world(noise: tuple[float, ...], seed: int = 0, share: float = 0.5) -> Held:
     return Held(np.stack(outputs), np.eye(2)[y], kind, np.arange(N) % 5, y)
 
 
-def test_the_pool_is_the_logistic_regression_of_log_odds() -> None:
-    """Without a ridge worth mentioning: two classes, weights free of signs they need not have."""
+def test_the_pool_is_the_logistic_regression_of_log_odds(monkeypatch) -> None:
+    """Of two classes and without a ridge, as scikit-learn has it."""
+    monkeypatch.setattr(blend, "RIDGE", 1e-6)
     held = world((1.0, 1.5))
     odds = np.log(held.outputs[:, :, 1] / held.outputs[:, :, 0]).T
     reference = LogisticRegression(C=1e6, fit_intercept=False).fit(odds, held.classes)
@@ -46,7 +48,7 @@ def test_the_pool_is_the_logistic_regression_of_log_odds() -> None:
 def test_weights_are_never_negative_and_few_rows_keep_the_prior() -> None:
     held = world((0.5, 0.5))
     backwards = Held(held.outputs[:, :, ::-1], held.truth, held.kind, held.fold, held.classes)
-    assert weights_of(backwards, np.full(2, 0.5)) == pytest.approx([0, 0])
+    assert weights_of(backwards, np.full(2, 0.5)).max() < 0.05
     few = held.rows(np.arange(2))
     assert weights_of(few, np.full(2, 0.5)) == pytest.approx([0.5, 0.5], abs=0.2)
     assert weights_of(held.rows(np.arange(0)), np.array([0.3, 0.7])).tolist() == [0.3, 0.7]

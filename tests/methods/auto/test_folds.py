@@ -143,3 +143,12 @@ def test_what_is_known_of_labels_and_cells_goes_with_the_rows(make_fed) -> None:
     expected = [place[each] for each in site.tables[train.dataset].ids.tolist()]
     assert label_likelihood(site, train.dataset).likelihood[:, 0].tolist() == expected
     assert cell_confidence(site, train.dataset)["a"].tolist() == expected
+
+
+def test_the_only_fold_left_is_trained_on(make_fed) -> None:
+    fed = make_fed(aligned=40)
+    number_folds(fed, "bank", 2, seed=0)
+    train, held = fold(fed, 0, 2, seed=0, own="bank")
+    model = fm.VFL(epochs=2).fit(train)
+    assert "val_auc" not in model.history_[-1]
+    assert model.evaluate(held)["accuracy"] > 0.3

@@ -92,6 +92,7 @@ class BlendNetwork:
         self.history: list[dict[str, float]] = []
         self.best_epoch = 0
         self.privacy: dict[str, Any] | None = None
+        self.notes: list[str] = []
 
     @property
     def parties(self) -> list[str]:
@@ -388,6 +389,7 @@ class Auto(LabelledEstimator):
             network.members[candidate.slug] = estimator
             network.privacy = network.privacy or estimator.privacy_
             network.history += estimator.history_
+            network.notes += [f"{candidate.title}: {each}" for each in estimator.notes_]
         network.best_epoch = folds
         self._adopt(fed, network)  # type: ignore[arg-type]
         self.choice_ = _described(contest, network, found, folds, metric)

@@ -23,8 +23,9 @@ __all__ = ["Held", "Pool", "nested", "pool_of", "pooled", "score_of"]
 
 FLOOR = 1e-4
 """The least probability: one sure and wrong model must not silence all others."""
-RIDGE = 5.0
-"""How many rows' worth of evidence the weights start with."""
+RIDGE = 50.0
+"""How many rows' worth of evidence the weights start with; chosen by nested losses of 21 draws of
+seven tables (2 to 150 tried), where more and less were no better."""
 ENOUGH = 4000
 """More rows change weights by less than matters."""
 DRAWS = 200

@@ -547,6 +547,7 @@ class TreeEnsemble:
         self.history: list[dict[str, float]] = []
         self.best_epoch = 0
         self.privacy: dict[str, Any] | None = None
+        self.notes: list[str] = []
         self._stored: dict[str, int] = {}
         self._numbers: dict[str, int] = {}
 
