@@ -529,9 +529,9 @@ class TopWorker(SplitWorker, TopHolder):
         own, account = self._rows_used[rows], self.site.rows
         ids = np.asarray(np.where(own >= 0, self.table.ids[own], None))
         folds = folds_of(self.site, ids)
-        if len(folds) and folds.min() >= 0:
-            held = folds == folds.min()
-            return rows[:0] if held.all() else rows[held]
+        if (folds >= 0).any():
+            held = folds == folds[folds >= 0].min()
+            return rows[:0] if held.sum() == (folds >= 0).sum() else rows[held]
         drawn = np.where(own >= 0, self.site.draws_of(ids), 1.0)
         shared = np.where(pd.Series(ids, dtype=object).isin(self._shared_ids()), drawn, 1.0)
         classes = self._targets()[rows]

@@ -185,11 +185,20 @@ def test_what_is_wrong_is_told_before_anything_is_trained(params, said) -> None:
         fm.Auto(**params).check_params()
 
 
-def test_too_few_common_rows_are_told() -> None:
+def test_few_common_rows() -> None:
+    """They are trained on in every fold, and the others choose; without others nothing can."""
     frame = people()
-    table = fm.Table(range(60), frame.iloc[:60][["a", "y"]], label="y")
-    other = fm.Table(range(45, 70), frame.iloc[45:70][["d"]])
-    fed = fm.Federation(fm.Party("bank", table), fm.Party("telco", other))
-    fm.align(fed, minimum=5)
+
+    def few(rows: int) -> fm.Federation:
+        table = fm.Table(range(rows), frame.iloc[:rows][["a", "y"]], label="y")
+        other = fm.Table(range(rows - 15, rows), frame.iloc[rows - 15 : rows][["d"]])
+        fed = fm.Federation(fm.Party("bank", table), fm.Party("telco", other))
+        fm.align(fed, minimum=5)
+        return fed
+
+    how = QUICK | {"candidates": ("local", "local-vfl")}
+    model = fm.Auto(**how).fit(few(200))
+    assert list(model.choice_["kinds"]) == ["alone"] and model.choice_["rows"] == 185
+    assert model.predict_proba(model.fed_, rows="aligned").shape == (15, 2)
     with pytest.raises(ConfigError, match="15 rows known to all parties are too few"):
-        fm.Auto().fit(fed)
+        fm.Auto(**how).fit(few(30))

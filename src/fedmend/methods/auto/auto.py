@@ -203,20 +203,21 @@ class _Contest:
         self.network.take_about(told[party])
         least = max(LEAST, *(int(each["least"]) for each in told.values()))
         real, alone = counts.aligned - counts.completed, counts.unaligned[party]
-        # A fold's rows of a kind could be told from those of the others: they must be enough.
-        folds = min(self.how.folds, real // least)
-        if folds < 2:
+        # A fold's rows of a kind could be told from those of the others: they must be enough, or
+        # all of that kind are trained on in every fold.
+        enough = [rows // least for rows in (real, alone) if rows >= 2 * least]
+        if not enough:
             raise ConfigError(
                 f"{real} rows known to all parties are too few to compare methods by. "
                 f"Mend: name a method, or {2 * least} common rows"
             )
-        if alone >= 2 * least:
-            folds = min(folds, alone // least)
-            number_folds(self.fed, party, folds, self.how.seed)
+        folds = min(self.how.folds, *enough)
+        held = (real >= 2 * least, alone >= 2 * least)
+        number_folds(self.fed, party, folds, self.how.seed, *held)
         done = self._resumed(folds) if resume else 0
         for number in range(done, folds):
             began = time.perf_counter()
-            self._one(number, folds, party, alone >= 2 * least)
+            self._one(number, folds, party, *held)
             self.seconds += time.perf_counter() - began
             self._keep(number + 1, folds)
             if number and self.seconds * (number + 2) / (number + 1) > self.how.budget:
@@ -233,14 +234,14 @@ class _Contest:
             )
         return found
 
-    def _one(self, number: int, folds: int, party: str, alone: bool) -> None:
+    def _one(self, number: int, folds: int, party: str, shared: bool, alone: bool) -> None:
         """Train every candidate on one fold; what it says of the held-out rows stays there."""
         seed, own = self.how.seed, party if alone else None
-        train, held = fold(self.fed, number, folds, seed, own=own)
+        train, held = fold(self.fed, number, folds, seed, own=own, shared=shared)
         made = [train, held]
         views = {False: train}
         if self.completed is not None:
-            views[True], spare = fold(self.completed, number, folds, seed, own=own)
+            views[True], spare = fold(self.completed, number, folds, seed, own=own, shared=shared)
             made += [views[True], spare]
         counts = held.alignment
         segments = [[ALIGNED, counts.aligned], [party, counts.unaligned[party]]]

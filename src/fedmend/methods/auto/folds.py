@@ -34,12 +34,12 @@ class FoldWorker(Worker):
     """Makes two further tables of a party's table: rows to train on, and rows held out."""
 
     @exposed(kind="control")
-    def number(self, aligned: np.ndarray, folds: int) -> None:
-        """Note the folds of aligned rows, by their places, and those of rows only this party has.
+    def number(self, aligned: np.ndarray, folds: int, alone: bool) -> None:
+        """Note the folds of aligned rows, by their places, and (alone) of those only it has.
 
         Each class has its share in each fold. What is noted of an id holds for all its tables.
         """
-        table, own = self.table, self.alignment.unaligned
+        table, own = self.table, self.alignment.unaligned if alone else np.zeros(0, np.int64)
         order = own[np.argsort(self.site.draws_of(table.ids[own]), kind="stable")]
         if table.label is not None:
             codes = pd.factorize(table.y.iloc[order])[0]
@@ -129,11 +129,13 @@ def fold(
     *,
     horizontal: bool = False,
     own: str | None = None,
+    shared: bool = True,
 ) -> tuple[Federation, Federation]:
     """Fold `number` of a federation: to train on, and to test on.
 
     Of an aligned one only rows whose sides are all real are held out. own: a party that holds out
-    rows that only it has, too (`number_folds` comes first).
+    rows that only it has, too (`number_folds` comes first). shared: whether rows known to all are
+    held out at all.
     """
     train, held = fed.on(f"{fed.dataset}-fold{number}"), fed.on(f"{fed.dataset}-held{number}")
     with fed.workers(FoldWorker) as group:
@@ -142,7 +144,7 @@ def fold(
             return train, held
         completed = fed.alignment.completed
         real = fed.alignment.aligned - completed
-        rows = np.flatnonzero(_drawn(real, folds, seed) == number)
+        rows = np.flatnonzero(_drawn(real if shared else 0, folds, seed) == number)
         if own is not None and completed:
             rows = np.concatenate([rows, group[own].completed_in(number, real)])
         counts = group.split(train.dataset, held.dataset, rows, number)
@@ -157,11 +159,16 @@ def fold(
     return train, held
 
 
-def number_folds(fed: Federation, party: str, folds: int, seed: int) -> None:
-    """Let a party know to which fold each of its rows belongs, before the first one is made."""
-    real = fed.alignment.aligned - fed.alignment.completed
+def number_folds(
+    fed: Federation, party: str, folds: int, seed: int, shared: bool = True, alone: bool = True
+) -> None:
+    """Let a party know to which fold each of its rows belongs, before the first one is made.
+
+    shared, alone: of rows known to all, and of those that only it has.
+    """
+    real = fed.alignment.aligned - fed.alignment.completed if shared else 0
     with fed.workers(FoldWorker, parties=[party]) as group:
-        group[party].number(_drawn(real, folds, seed), folds)
+        group[party].number(_drawn(real, folds, seed), folds, alone)
 
 
 def _drawn(rows: int, folds: int, seed: int) -> np.ndarray:
