@@ -102,6 +102,14 @@ def labellers() -> Tables:
     return made
 
 
+def voters() -> Tables:
+    """The same three without a column: all they have is what they say."""
+    return {
+        name: {scope: table.drop(table.frame.columns.drop("y")) for scope, table in each.items()}
+        for name, each in labellers().items()
+    }
+
+
 def horizontal() -> Tables:
     """Three hospitals with the same columns, other people, and labels for a quarter of them."""
     data = load_breast_cancer(as_frame=True)
@@ -268,6 +276,7 @@ FITS: dict[str, tuple[Callable[[], Tables], str, str, dict[str, Any]]] = {
     ),
     "majority": (labellers, "majority", "MJ", NET | {"secure": "masks"}),
     "dawid-skene": (labellers, "dawid-skene", "EM", NET | {"secure": "masks"}),
+    "dawid-skene of votes alone": (voters, "dawid-skene", "EM", {}),
     "random-labeller": (labellers, "random-labeller", "Random", NET),
     **{
         name: (horizontal, name, title, ROUNDS)
@@ -307,7 +316,7 @@ def fitted(case: str, engine: str) -> dict[str, Any]:
             fm.align(fed)
             fm.align(fed.on("test"))
         model = attrgetter(title)(fm)(**params).fit(fed)
-        test = fed.on("test")
+        test = fed if tables is voters else fed.on("test")
         found = {"metrics": _plain(model.evaluate(test))}
         told = model.predict(test) if "regression" in case else model.predict_proba(test)
         return found | _digest(told)

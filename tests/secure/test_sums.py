@@ -22,7 +22,14 @@ from fedmend.errors import (
 )
 from fedmend.federation import KINDS, Alignment, Each, Federation, Party, Policy
 from fedmend.federation.engines.local import LocalEngine
-from fedmend.secure.sums import SumSession, SumWorker, offer_summand, secure_sum
+from fedmend.secure.sums import (
+    NEIGHBOURS,
+    SumSession,
+    SumWorker,
+    neighbours,
+    offer_summand,
+    secure_sum,
+)
 
 OPEN = Policy(allow=frozenset(KINDS), min_rows=1, label_sums=True)
 MOST = (1 << 63) - 1
@@ -251,6 +258,42 @@ def test_a_party_of_another_machine_that_is_gone_stops_the_sum_as_absent(monkeyp
     with pytest.raises(PartyAbsent, match="'p1' is absent during SumWorker.masked") as caught:
         one.sum("x")
     assert "in the secure sum of 'x'" in caught.value.__notes__[0]
+
+
+@pytest.mark.parametrize("mode", ["masks", "he"])
+def test_among_many_parties_each_shares_masks_with_its_neighbours(mode):
+    arrays = [np.arange(4) + 7 * number for number in range(25)]
+    fed = federation(arrays)
+    one = session(fed, mode)
+    assert np.array_equal(one.sum("x", between=(0, 200)).values, sum(arrays))
+    workers = [next(iter(site._workers.values())) for site in fed.engine.sites.values()]
+    holder = {"p0"} if mode == "he" else set()
+    for name, worker in list(zip(fed.names, workers, strict=True))[len(holder) :]:
+        assert set(worker.met) == {*neighbours(name, fed.names), *holder}
+
+
+def test_neighbours_hold_together_until_so_many_are_taken_out():
+    names = [f"p{number}" for number in range(60)]
+    rng = np.random.default_rng(0)
+    around = {name: set(neighbours(name, names)) for name in names}
+    assert all(name in around[other] for name in names for other in around[name])
+    assert {len(each) for each in around.values()} == {NEIGHBOURS}
+    for _ in range(30):
+        start = int(rng.integers(60))
+        near = neighbours(names[start], names)
+        gone = set(rng.permutation(near)[: NEIGHBOURS - 1])
+        left, reached = set(names) - gone, {names[start]}
+        while grown := {each for name in reached for each in around[name] & left} - reached:
+            reached |= grown
+        assert reached == left
+
+
+def test_new_neighbours_meet_when_one_of_many_drops_out():
+    arrays = [np.arange(4) + 7 * number for number in range(25)]
+    one = leaving(arrays, "masks", "masked", on_absent="continue")
+    with pytest.warns(FedmendWarning, match="'x' goes on without 'p1'"):
+        result = one.sum("x")
+    assert np.array_equal(result.values, sum(arrays) - arrays[1])
 
 
 def test_no_rerun_once_masks_were_opened():

@@ -165,6 +165,9 @@ class _Walk:
             self.put(b"N")
         elif value is True or value is False:
             self.put(b"T" if value else b"F")
+        elif isinstance(value, str):
+            self.put(b"s")
+            self.text(value)
         elif isinstance(value, dict):
             self.put(b"d" + _U32.pack(len(value)), DICT_COST + ENTRY_COST * len(value))
             self.items += len(value)
@@ -183,9 +186,6 @@ class _Walk:
             self.put(*_whole_number(value))
         elif isinstance(value, float):
             self.put(b"f" + _F64.pack(value), NUMBER_COST)
-        elif isinstance(value, str):
-            self.put(b"s")
-            self.text(value)
         elif isinstance(value, bytes | bytearray | memoryview):
             raw = bytes(value) if isinstance(value, memoryview) else value
             self.seen.append((str(len(raw)), "bytes"))

@@ -268,6 +268,8 @@ def _corrected(plan: Plan, steps: Steps, found: Found, checkpoint: str) -> dict[
     listener.stage(CORRECTING)
     with measured(source) as cost:
         model = how.estimator(plan.seeds[0])
+        if model.infers:
+            model.set_params(epochs=0)  # the labels are wanted, not a network that learnt them
         model.fit(
             source,
             progress=lambda _, done, total, facts: listener.progress("epochs", done, total, facts),

@@ -17,11 +17,13 @@ they see:
 ``masks``
     Party i sends x_i + Σ_{j>i} m_ij − Σ_{j<i} m_ij modulo 2^w, where the stream m_ij comes of a
     secret that only i and j share (Bonawitz et al. 2017, section 4.1). Any K − 1 of the messages
-    are uniform and independent; all K add up to Σ x_i. The ring is the narrowest of 8, 16, 32 and
-    64 bits that holds every sum the agreed range allows. When a party may drop out, each adds a
-    mask of its own whose seed it opens only after everybody's message has arrived. Without it, a
-    message that comes late would complete the sum of all beside the sum of the rest, and the
-    difference is one party's array.
+    are uniform and independent; all K add up to Σ x_i. Among many parties each shares masks with
+    its 16 neighbours in the list only (Bell et al. 2020): as many would have to be in league with
+    the coordinator before it could tell the sum of some of the others from that of the rest. The
+    ring is the narrowest of 8, 16, 32 and 64 bits that holds every sum the agreed range allows.
+    When a party may drop out, each adds a mask of its own whose seed it opens only after
+    everybody's message has arrived. Without it, a message that comes late would complete the sum
+    of all beside the sum of the rest, and the difference is one party's array.
 ``he``
     BFV (`sums_he`): a party holds the key, the coordinator blinds what it lets decrypt. The InC
     paper's setting with the key in the right place.
@@ -94,6 +96,8 @@ Mode = Literal["masks", "he", "none"]
 MODES: tuple[str, ...] = get_args(Mode)
 LEAST_PARTIES = 2
 LARGEST_SUM = (1 << 63) - 1
+NEIGHBOURS = 16
+"""With how many others a party shares masks, at most: work grows with K and not with K²."""
 MAX_FRACTION_BITS = 52
 _CHUNK = 1 << 16  # values that stay in the cache from the first look to the last
 _SHELF = "secure.sums"
@@ -275,6 +279,21 @@ def ring_of(form: SumForm, parties: int) -> np.dtype:
     return np.min_scalar_type(parties * form.span)
 
 
+def neighbours(party: str, parties: Sequence[str]) -> list[str]:
+    """Whom a party shares masks with: all, or among many half of `NEIGHBOURS` on each side.
+
+    The ring of parties falls apart only if as many as `NEIGHBOURS` are taken out (Harary 1962).
+
+    >>> neighbours("a", ["a", "b", "c"])
+    ['b', 'c']
+    """
+    at, count = list(parties).index(party), len(parties)
+    if count <= NEIGHBOURS + 1:
+        return [each for each in parties if each != party]
+    steps = range(1, NEIGHBOURS // 2 + 1)
+    return [parties[(at + step) % count] for sign in (-1, 1) for step in (sign * s for s in steps)]
+
+
 def total_of(
     messages: Mapping[str, np.ndarray], dtype: np.dtype, size: int, seeds: Mapping[str, bytes]
 ) -> np.ndarray:
@@ -427,7 +446,7 @@ class SumWorker(SealingWorker):
 
     @exposed(kind="masked")
     def masked(self, number: int, own_mask: bool) -> np.ndarray:
-        """The array under the masks shared with each other party (and one of its own)."""
+        """The array under the masks shared with its neighbours (and one of its own)."""
         current, ring = self._take_round(number)
         added, taken = self._pair_masks(current, "masks")
         if own_mask:
@@ -437,14 +456,13 @@ class SumWorker(SealingWorker):
         return ring
 
     def _pair_masks(self, current: _Round, mode: str) -> tuple[list[bytes], list[bytes]]:
-        """The keys of the masks with each other party: those to add, and those to take away."""
-        me = self.site.name
+        """The keys of the masks with its neighbours: those to add, and those to take away."""
+        me, about = self.site.name, current.about
         keys: dict[str, list[bytes]] = {"added": [], "taken": []}
-        for party in current.parties:
-            if party != me:
-                first = min(me, party)
-                key = self.mask_key(party, "sums", current.number, mode, current.about, owner=first)
-                keys["added" if me == first else "taken"].append(key)
+        for party in neighbours(me, current.parties):
+            first = min(me, party)
+            key = self.mask_key(party, "sums", current.number, mode, about, owner=first)
+            keys["added" if me == first else "taken"].append(key)
         return keys["added"], keys["taken"]
 
     @exposed(kind="masked")
@@ -649,6 +667,8 @@ class SumSession:
         self.absent: tuple[str, ...] = ()
         self._gone: dict[str, Exception] = {}
         self._ready = mode == "none"
+        self._keys: dict[str, bytes] = {}
+        self._met: tuple[str, ...] = ()
         self._public_key: Any = None
         self._check_arguments()
         if mode == "none":
@@ -724,14 +744,12 @@ class SumSession:
         if self._ready:
             return
         everyone = tuple(dict.fromkeys((*self.parties, *self._holders)))
-        keys = self._ask(everyone, "public_key")
+        self._keys = self._ask(everyone, "public_key")
         self._go_on_without_absent(name)
-        self._ask(self.parties, "meet", keys)
-        self._go_on_without_absent(name)
+        self._introduce(name)
         if self.mode == "he":
             holder = self.crew[self.key_holder]
-            if self.key_holder not in self.parties:
-                holder.meet(keys)
+            holder.meet(self._keys)
             self._public_key = context().load_public_key(holder.sum_key())
             boxes = {
                 party: None if party == self.key_holder else holder.sum_key(party)
@@ -740,6 +758,20 @@ class SumSession:
             self._ask(self.parties, "take_sum_key", self.key_holder, Each(boxes))
             self._go_on_without_absent(name)
         self._ready = True
+
+    def _introduce(self, name: str) -> None:
+        """Who shares masks gets each other's keys; anew where the parties are others by now."""
+        while self._keys and self._met != self.parties:
+            self._met = self.parties
+            known = {
+                party: {
+                    each: self._keys[each]
+                    for each in (party, *neighbours(party, self.parties), *self._holders)
+                }
+                for party in self.parties
+            }
+            self._ask(self.parties, "meet", Each(known))
+            self._go_on_without_absent(name)
 
     @property
     def _holders(self) -> tuple[str, ...]:
@@ -753,6 +785,7 @@ class SumSession:
         Every array is checked before one leaves. If a party drops out, the rest begin anew.
         """
         while True:
+            self._introduce(name)
             number, parties = next(_ROUNDS), self.parties
             told = self._ask(parties, "prepare_round", number, name, asdict(form), list(parties))
             if not self._gone:

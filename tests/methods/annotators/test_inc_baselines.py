@@ -74,8 +74,8 @@ def test_dawid_skene_over_parties_is_dawid_skene(crowd_of: Make, targets: str, f
     counts = crowds.count_votes(crowd.votes, 3)
     posterior, iterations = crowds.dawid_skene(counts, evidence, hard=fast)
     # evidence is summed in fixed point, and weights travel as float32
-    np.testing.assert_allclose(model.posterior_, posterior, atol=2e-3)
-    assert abs(model.iterations_ - iterations) <= 2
+    np.testing.assert_allclose(model.posterior_, posterior, atol=5e-3)
+    assert abs(model.iterations_ - iterations) <= 3
     for matrix, party in zip(skills, crowd.fed.names, strict=True):
         np.testing.assert_allclose(model.expertise_[party], matrix, atol=2e-3)
 

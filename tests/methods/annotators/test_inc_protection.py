@@ -49,7 +49,7 @@ def test_labels_in_the_clear_are_refused_by_default(crowd_of: Make) -> None:
 
 def test_a_key_holder_without_labels(crowd_of: Make) -> None:
     crowd = crowd_of()
-    model = InC(**QUICK, label_parties=("p0", "p1"), key_holder="p2").fit(crowd.fed)
+    model = InC(**QUICK, secure="he", label_parties=("p0", "p1"), key_holder="p2").fit(crowd.fed)
     decrypting = {
         entry.sender for entry in crowd.fed.ledger if entry.call.endswith(".decrypt_blinded")
     }

@@ -57,18 +57,22 @@ class Random(CrowdEstimator):
 
 @parameters
 class MJ(CrowdEstimator):
-    """Majority vote, ties at random; then training."""
+    """Majority vote, of tied classes the first; then training.
+
+    Where no party has a column (or with `epochs=0`) the labels themselves are all there is:
+    `corrected_`, and `predict` of the rows that were voted on. `posterior_`: the shares of votes.
+    """
+
+    infers: ClassVar[bool] = True
 
     def _inferred(self, annotators: Annotators, counts: np.ndarray) -> Inferred:
-        rng = np.random.default_rng([annotators.fed.seed, self.seed, 3])
-        chosen = crowd.majority(counts, rng)
-        labels = crowd.one_hot(chosen, counts.shape[1]).astype(np.float64)
-        return labels, labels
+        labels = crowd.one_hot(crowd.majority(counts), counts.shape[1])
+        return labels.astype(np.float64), crowd.soft_labels(counts)
 
 
 @parameters
 class EM(CrowdEstimator):
-    """Dawid–Skene on the votes alone, then training on the inferred labels.
+    """Dawid–Skene on the votes alone, then training on the inferred labels, as in `MJ`.
 
     The parties estimate their matrices, the server adds up their evidence: no vote is shown.
 
@@ -80,6 +84,7 @@ class EM(CrowdEstimator):
     `standing_` (as in `InC`), `iterations_`.
     """
 
+    infers: ClassVar[bool] = True
     _rules: ClassVar[Rules] = {"targets": one_of(("soft", "hard"))}
 
     targets: str = "hard"

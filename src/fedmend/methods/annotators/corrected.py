@@ -71,7 +71,8 @@ class CorrectedLabelWorker(Worker):
         likeliest, trust = posterior.argmax(1), posterior.max(1)
         pool = np.empty(len(classes), object)
         pool[:] = classes
-        values[rows] = np.where(trust >= least, pool[likeliest], None)
+        kept = (trust >= least) & (trust > 0)  # of a row without votes nothing is known
+        values[rows] = np.where(kept, pool[likeliest], None)
         self.site.tables[dataset] = relabelled = _relabelled(table, name, values)
         if self.site.labels.protects(name):  # made of drawn labels, and of what others sent
             self.site.labels.settle(dataset, relabelled)
@@ -261,7 +262,8 @@ def vote_likelihood(model: CrowdEstimator) -> np.ndarray:
     """
     assert model.classes_ is not None
     if not hasattr(model, "standing_"):
-        return hardened(model.posterior_)
+        told = model.posterior_.sum(1, keepdims=True) > 0
+        return np.where(told, hardened(model.posterior_), 1.0)
     with Annotators(
         model.fed_, model.label_parties_, secure=model.secure, key_holder=model.key_holder
     ) as annotators:

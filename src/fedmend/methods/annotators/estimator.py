@@ -23,7 +23,7 @@ from fedmend.methods.annotators.worker import EvidenceForm, LabelWorker
 from fedmend.methods.network import NetworkEstimator
 from fedmend.secure.sums import SumSession
 from fedmend.split.config import SplitConfig
-from fedmend.split.features import ALIGNED
+from fedmend.split.features import ALIGNED, Segments
 from fedmend.split.labels import account_of, without_response
 from fedmend.split.parts import read_file, write_file
 from fedmend.split.training import Progress, Session, SplitNetwork
@@ -48,8 +48,6 @@ def crowd_roster(
                 f"Mend: name some of {', '.join(annotators) or '(nobody has labels)'}"
             )
         annotators = [name for name in annotators if name in set(label_parties)]
-    if not features:
-        raise DataError("no party has a feature column", mend="add a party with columns to use")
     return features, annotators
 
 
@@ -250,6 +248,41 @@ def _check_types(seen: Mapping[Any, str]) -> None:
 
 # ---------------------------------------------------------------------------------- estimator
 
+
+class VotesAlone:
+    """In the place of a network where there is none: it knows the rows that were voted on."""
+
+    label_party = server = None
+    task = "multiclass"
+    best_epoch = 0
+    privacy: dict[str, Any] | None = None
+
+    def __init__(
+        self, scope: str, classes: Sequence[Any], posterior: np.ndarray | None = None
+    ) -> None:
+        self.scope, self.classes = scope, list(classes)
+        self.posterior = np.zeros((0, len(classes))) if posterior is None else posterior
+        self.parties: list[str] = []
+        self.history: list[dict[str, float]] = []
+
+    def predict(self, fed: Federation, segments: Segments, **_: Any) -> np.ndarray:
+        if fed.scope != self.scope or segments != [[ALIGNED, len(self.posterior)]]:
+            raise DataError(
+                f"labels were inferred for the {len(self.posterior):,} rows of {self.scope!r} that "
+                "were voted on, and without any column nothing is known of others",
+                mend="predict these rows, or give a party columns to learn from",
+            )
+        silent = self.posterior.sum(1, keepdims=True) == 0
+        return np.where(silent, crowd.class_shares(self.posterior), self.posterior)
+
+    def save(self, path: str) -> None:
+        """The posterior is kept with the model, and no party has a part of it."""
+
+    def load(self, path: str) -> Self:
+        self.posterior = read_file(Path(path) / COORDINATOR / POSTERIOR)["posterior"]
+        return self
+
+
 POSTERIOR = "posterior.fmw"
 Inferred = tuple[np.ndarray, np.ndarray]
 """Training targets, and how likely each class is for each row, both [n, C]."""
@@ -266,8 +299,10 @@ class CrowdEstimator(NetworkEstimator):
 
     bottom, embedding, top …: as in the other estimators; the top is at the server.
     batch_size: rows of a batch, or a share of the training rows if below 1.
-    secure: how votes are added up: "he", "masks", or "none" (simulation: needs policies that let
-    labels out). key_holder: for "he", the party with the key; by default the first annotator.
+    epochs: 0 infers labels and trains nothing, where the votes alone will do (`EM`, `MJ`).
+    secure: how votes are added up: "masks", "he" (as published; the server learns the same, at
+    several times the cost), or "none" (simulation: needs policies that let labels out).
+    key_holder: for "he", the party with the key; by default the first annotator.
     label_dp: epsilon of randomised response at every label party, or None.
     label_parties: whose labels count; by default those of all parties that have some.
     classes: all classes, when some of them may have no vote; by default those voted for.
@@ -275,6 +310,8 @@ class CrowdEstimator(NetworkEstimator):
     """
 
     takes_reference: ClassVar[bool] = True
+    infers: ClassVar[bool] = False
+    """Whether labels come of the votes alone, so that there need not be a network."""
     _rules: ClassVar[Rules] = {}
     """What the method's own parameters must be."""
 
@@ -290,7 +327,7 @@ class CrowdEstimator(NetworkEstimator):
     lr: float = 1e-3
     weight_decay: float = 1e-4
     seed: int = 0
-    secure: str = "he"
+    secure: str = "masks"
     key_holder: str | None = None
     label_dp: float | None = None
     label_parties: Sequence[str] | None = None
@@ -316,6 +353,11 @@ class CrowdEstimator(NetworkEstimator):
         self._check()
         self.n_rows_ = fed.alignment.aligned
         features, parties = crowd_roster(fed, self.label_parties)
+        if not features and not self.infers:
+            raise DataError(
+                "no party has a feature column",
+                mend="add a party with columns to use; fm.EM and fm.MJ do with votes alone",
+            )
         folder = None if checkpoint is None else Path(checkpoint)
         with self._annotators(fed, parties) as annotators:
             keep = None if folder is None else str(folder)
@@ -339,6 +381,10 @@ class CrowdEstimator(NetworkEstimator):
     ) -> None:
         """Infer labels first, then train on them for all epochs (the baselines' way)."""
         targets, self.posterior_ = self._inferred(annotators, counts)
+        if not features or not self.epochs:
+            alone: Any = VotesAlone(fed.scope, annotators.classes, self.posterior_)
+            self._adopt(fed, alone)
+            return
         server = self._server(fed, annotators.classes, targets)
         network = self._network(fed, features, server)
         with network.session([[ALIGNED, len(counts)]]) as session:
@@ -375,10 +421,11 @@ class CrowdEstimator(NetworkEstimator):
 
     def _config(self) -> SplitConfig:
         batch = self.batch_size
+        params = self.get_params() | ({"epochs": 1} if self.infers and not self.epochs else {})
         if batch < 1:
             batch = max(1, int(batch * getattr(self, "n_rows_", 0)))
         return SplitConfig.of(
-            self.get_params() | {"batch_size": int(batch)},
+            params | {"batch_size": int(batch)},
             task="multiclass",
             validation=0.0,
             patience=None,
@@ -512,8 +559,10 @@ class CrowdEstimator(NetworkEstimator):
 
     # ------------------------------------------------------------------ keeping
 
-    def _saved_network(self, fed: Federation, saved: dict[str, Any]) -> SplitNetwork:
+    def _saved_network(self, fed: Federation, saved: dict[str, Any]) -> Any:
         self.n_rows_ = int(saved["rows"])
+        if "votes_of" in saved:
+            return VotesAlone(saved["votes_of"], saved["class_names"])
         if saved.get("alone"):
             party = saved["label_party"]
             return SplitNetwork(
@@ -531,6 +580,8 @@ class CrowdEstimator(NetworkEstimator):
                 "standing": self.standing_,
                 "evidence_error": self.evidence_error_,
             }
+        if isinstance(self.network_, VotesAlone):
+            heard["votes_of"] = self.network_.scope
         return heard | {
             "rows": self.n_rows_,
             "class_names": self.classes_.tolist(),

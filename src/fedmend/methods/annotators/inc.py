@@ -51,6 +51,7 @@ PAPER: dict[str, Any] = {
     "lr": 1e-3,
     "weight_decay": 0.0,
     "posterior": "row",
+    "secure": "he",
 }
 """50 + 50 epochs, Adam 1e-3, batches of 1 % of the rows. The paper does not give the networks'
 sizes; these come near its results."""

@@ -1,0 +1,166 @@
+"""Majority and Dawid–Skene where no party has a column: labels, and nothing to train."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from fedmend.data.table import Table
+from fedmend.errors import DataError
+from fedmend.federation import Alignment, AlignmentCounts, Federation, Party
+from fedmend.methods.annotators.baselines import EM, MJ, Random
+from fedmend.methods.annotators.corrected import correct_labels
+from fedmend.methods.annotators.estimator import CrowdEstimator
+from fedmend.methods.annotators.inc import InC
+
+CLASSES = ["cold", "cough", "flu"]
+
+
+def voters(votes: np.ndarray, *, columns: int = 0, classes: list[str] = CLASSES) -> Federation:
+    """Every annotator has its votes [n, K]; the first also so many columns of noise."""
+    said = np.array([*classes, None], object)[votes]
+    noise = np.random.default_rng(5).normal(size=(len(votes), columns))
+    ids, parties = np.arange(len(votes)), []
+    for number, told in enumerate(said.T):
+        frame = pd.DataFrame(noise[:, : columns if number == 0 else 0]).add_prefix("x")
+        table = Table(ids, frame.assign(y=told), label="y", kinds={"y": "nominal"})
+        parties.append(Party(f"a{number:02}", table, test=table))
+    fed = Federation(*parties, strict=True)
+    for scope in ("train", "test"):
+        for name in fed.names:
+            fed.engine.site(name).alignments[scope] = Alignment(ids, ids[:0])  # type: ignore[attr-defined]
+        fed.on(scope).note_alignment(AlignmentCounts(len(ids), dict.fromkeys(fed.names, 0)))
+    return fed
+
+
+def drawn(rows: int, right: list[float], given: float = 1.0, seed: int = 0) -> tuple[Any, Any]:
+    """Truth [n] and votes [n, K] of annotators who are right so often."""
+    rng = np.random.default_rng(seed)
+    truth = rng.integers(0, 3, rows)
+    wrong = (truth[:, None] + rng.integers(1, 3, (rows, len(right)))) % 3
+    votes = np.where(rng.random((rows, len(right))) < right, truth[:, None], wrong)
+    return truth, np.where(rng.random(votes.shape) < given, votes, -1)
+
+
+def plain_dawid_skene(votes: np.ndarray, classes: int, steps: int) -> tuple[Any, Any]:
+    """Dawid & Skene (1979), written down from the paper: loops, no logarithms, no sums of ours."""
+    rows, people = votes.shape
+    belief = np.array([[np.mean(row[row >= 0] == c) for c in range(classes)] for row in votes])
+    for _ in range(steps):
+        share = belief.mean(0)
+        skill = np.full((people, classes, classes), 0.01)
+        for person in range(people):
+            for row in range(rows):
+                if votes[row, person] >= 0:
+                    skill[person, :, votes[row, person]] += belief[row]
+        skill /= skill.sum(2, keepdims=True)
+        for row in range(rows):
+            product = share.copy()
+            for person in range(people):
+                if votes[row, person] >= 0:
+                    product *= skill[person, :, votes[row, person]]
+            belief[row] = product / product.sum()
+    return belief, skill
+
+
+def test_dawid_skene_of_votes_alone_is_the_published_one() -> None:
+    truth, votes = drawn(250, [0.9, 0.8, 0.7, 0.6, 0.4], given=0.8)
+    votes[(votes < 0).all(1), 0] = 0
+    model = EM().fit(voters(votes))
+    belief, skill = plain_dawid_skene(votes, 3, model.iterations_)
+    np.testing.assert_allclose(model.posterior_, belief, atol=5e-3)  # sums are in fixed point
+    for number, name in enumerate(model.label_parties_):
+        np.testing.assert_allclose(model.expertise_[name], skill[number], atol=2e-3)
+    assert (model.posterior_.argmax(1) == truth).mean() > (votes[:, 0] == truth).mean()
+    assert model.history_ == []
+
+
+def test_it_stops_where_going_on_changes_nothing() -> None:
+    _, votes = drawn(300, [0.85, 0.75, 0.7, 0.6])
+    model = EM().fit(voters(votes))
+    settled, _ = plain_dawid_skene(votes, 3, 100)
+    assert model.iterations_ < 60
+    assert (settled.argmax(1) != model.posterior_.argmax(1)).mean() < 0.01
+
+
+def test_tied_majorities_are_the_first_class_in_order() -> None:
+    # crowd-kit takes the first of the tied labels, which it has in sorted order
+    votes = np.array([[2, 1], [0, 2], [1, 1], [-1, 2], [-1, -1]] + [[0, 0], [2, 2]] * 12)
+    model = MJ().fit(voters(votes))
+    assert model.corrected_[:4].tolist() == ["cough", "cold", "cough", "flu"]
+    np.testing.assert_array_equal(model.posterior_[0], [0, 0.5, 0.5])
+    assert (model.posterior_[4] == 0).all()
+
+
+@pytest.mark.parametrize("method", [MJ, EM])
+def test_an_estimator_of_the_rows_that_were_voted_on(
+    method: type[CrowdEstimator], tmp_path: Path
+) -> None:
+    _, votes = drawn(200, [0.9, 0.8, 0.8], given=0.7)
+    fed = voters(votes)
+    model = method().fit(fed)
+    told = model.predict_proba(fed)
+    np.testing.assert_allclose(told.sum(1), 1, rtol=1e-6)
+    voted = (votes >= 0).any(1)
+    assert (model.predict(fed) == model.corrected_)[voted].all()
+    assert model.evaluate(fed, against="a00")["accuracy"] > 0.8
+    table = model.predict_table(fed)
+    assert list(table) == ["prediction", "p(cold)", "p(cough)", "p(flu)", "uncertainty"]
+    assert set(model.review_labels()) == set(fed.names)
+    model.save(tmp_path / "m")
+    again = method.load(tmp_path / "m", fed)
+    np.testing.assert_array_equal(again.predict_proba(fed), told)
+    assert again.get_params() == model.get_params()
+    assert model.hand_out(tmp_path / "m", ["a01"]) == [
+        f"a01 cannot predict alone: {method.__name__} uses none of its columns"
+    ]
+    with pytest.raises(DataError, match=r"200 rows of 'train' that were voted on.* Mend: predict"):
+        again.predict(fed.on("test"))
+
+
+def test_corrected_labels_of_votes_alone() -> None:
+    truth, votes = drawn(300, [0.9, 0.85, 0.8, 0.7], given=0.8)
+    fed = voters(votes)
+    model = EM().fit(fed)
+    found = correct_labels(fed, model, to="a03")
+    labels = fed.engine.site("a03").tables["train-corrected"].y  # type: ignore[attr-defined]
+    assert (labels == np.array(CLASSES)[truth]).mean() > 0.9
+    assert found.changed > 0
+
+
+def test_a_row_without_votes_has_no_majority() -> None:
+    votes = np.array([[0, 0], [1, 1], [-1, -1], [2, 2]] * 4)
+    fed = voters(votes)
+    found = correct_labels(fed, MJ().fit(fed))
+    labels = fed.engine.site("a00").tables["train-corrected"].y  # type: ignore[attr-defined]
+    assert labels[2] is None or pd.isna(labels[2])
+    assert found.filled == 0
+
+
+def test_epochs_0_leaves_columns_alone() -> None:
+    _, votes = drawn(100, [0.9, 0.8])
+    fed = voters(votes, columns=2)
+    model = EM(epochs=0).fit(fed)
+    assert model.history_ == []
+    assert not any("BottomWorker" in entry.call for entry in fed.ledger)
+
+
+@pytest.mark.parametrize("method", [InC, Random])
+def test_other_methods_need_a_column(method: Callable[..., CrowdEstimator]) -> None:
+    _, votes = drawn(40, [0.9, 0.8])
+    with pytest.raises(DataError, match=r"no party has a feature column.* fm.EM and fm.MJ do"):
+        method().fit(voters(votes))
+
+
+def test_many_annotators_and_no_vote_leaves() -> None:
+    truth, votes = drawn(200, list(np.linspace(0.5, 0.9, 40)), given=0.2)
+    fed = voters(votes)
+    model = EM().fit(fed)
+    assert (model.corrected_ == np.array(CLASSES)[truth]).mean() > 0.9
+    kinds = {entry.kind for entry in fed.ledger}
+    assert not kinds & {"label", "row", "embedding", "gradient"}
