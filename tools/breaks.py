@@ -968,7 +968,7 @@ BREAKS = (
         "methods/annotators/aggregation.py",
         "counts.argmax(1), -1)",
         "counts.shape[1] - 1 - counts[:, ::-1].argmax(1), -1)",
-        ("tests/methods/annotators/test_votes_alone.py", "-k", "tied"),
+        ("tests/methods/annotators/test_crowd.py", "-k", "tied"),
     ),
     Break(
         "annotators: silence is the first class",
