@@ -264,6 +264,7 @@ class VotesAlone:
         self.posterior = np.zeros((0, len(classes))) if posterior is None else posterior
         self.parties: list[str] = []
         self.history: list[dict[str, float]] = []
+        self.notes: list[str] = []
 
     def predict(self, fed: Federation, segments: Segments, **_: Any) -> np.ndarray:
         if fed.scope != self.scope or segments != [[ALIGNED, len(self.posterior)]]:
@@ -275,10 +276,10 @@ class VotesAlone:
         silent = self.posterior.sum(1, keepdims=True) == 0
         return np.where(silent, crowd.class_shares(self.posterior), self.posterior)
 
-    def save(self, path: str) -> None:
+    def save(self, path: str, member: str = "") -> None:
         """The posterior is kept with the model, and no party has a part of it."""
 
-    def load(self, path: str) -> Self:
+    def load(self, path: str, member: str = "") -> Self:
         self.posterior = read_file(Path(path) / COORDINATOR / POSTERIOR)["posterior"]
         return self
 
