@@ -59,6 +59,20 @@ BREAKS = (
     Break("rows: lasting", ROWS, '"lasts": id(table) in self._given', '"lasts": False', (FEW,)),
     Break("rows: rare", ROWS, "if counts[code] >= least]", "if counts[code] >= 1]", (FEW,)),
     Break(
+        "banner: what single rows told",
+        "report/banner.py",
+        'if kind in KINDS and KINDS[kind].severity in ("none", "low"):',
+        'if kind in KINDS and KINDS[kind].exposure != "clear":',
+        ("tests/report/test_banner.py",),
+    ),
+    Break(
+        "banner: a bound that one method lacks",
+        "report/banner.py",
+        "if all(given) else []",
+        "if any(given) else []",
+        ("tests/report/test_banner.py",),
+    ),
+    Break(
         "labels: one task for all methods",
         "flow/config/loading.py",
         "if config.task is not None:",

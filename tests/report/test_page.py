@@ -126,7 +126,8 @@ def test_a_run_without_these_has_the_plain_sections(plain_page):
     page = checked(plain_page)
     assert [each for each in page.ids if each in SECTIONS] == [*ALWAYS[:2], "advice", *ALWAYS[2:]]
     for words in (
-        "Bank & telco <test>", "0.905 ± 0.007", "No row and no label left a party in the clear.",
+        "Bank & telco <test>", "0.905 ± 0.007",
+        "but values made of them did: gradients to bank; embeddings of bank to the coordinator.",
         "The coordinator saw 421 messages, 5.1 MB in all.",
         "6 of bank's 10 rows (60 %) are not linked to telco", "method[vfl].epochs 5",
         "VFL did best, with AUC 0.905. The label party by itself (Local) reaches 0.805.",
@@ -193,7 +194,7 @@ def test_report_of_a_run_folder(record, tmp_path):
     path = write_report(tmp_path)
     assert path == tmp_path / REPORT_FILE
     page = checked(path.read_text(encoding="utf-8"))
-    assert "Values left in the clear: bank gave 1 batch of labels" in page.text
+    assert "Values left in the clear: labels in the clear of bank to the coordinator." in page.text
     assert "2 min 5 s" in page.text
     assert sorted(each.name for each in tmp_path.iterdir()) == [
         "ledger.jsonl", "manifest.json", "metrics.json", "report.html",

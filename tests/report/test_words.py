@@ -17,7 +17,7 @@ from fedmend.report.amounts import (
     pretty,
     score_text,
 )
-from fedmend.report.words import EXPOSURES, flows, verdict, what_was_seen
+from fedmend.report.words import EXPOSURES, flows, what_was_seen
 
 WRITTEN = {
     human_bytes: {0: "0 B", 999: "999 B", 1000: "1.0 kB", 99_949: "99.9 kB", 99_950: "100 kB",
@@ -75,15 +75,6 @@ def test_coordinator_first_and_each_role_with_what_it_received(entries):
     assert [saw.role for saw in what_was_seen(entries, party="bank")] == ["bank"]
 
 
-def test_verdict_names_what_left_in_the_clear(entries):
-    assert verdict(entries) == "No row and no label left a party in the clear."
-    leak = [*entries, crossing("bank", "coordinator", "label", 3, 50)]
-    assert verdict(leak) == (
-        "Values left in the clear: bank gave 3 batches of labels in the clear (150 B) "
-        "to the coordinator."
-    )
-
-
 def test_a_kind_of_a_later_version_is_told_as_it_is():
     (flow,) = flows([crossing("a", "coordinator", "sketch", 3)])
     assert flow.words == "3 values of kind 'sketch' (300 B)"
@@ -105,6 +96,5 @@ def test_sealed_values_tell_the_relay_nothing():
 def test_what_never_crossed_is_not_told_as_seen(note):
     nothing = crossing("bank", "coordinator", "row", size=0, note=note)
     assert flows([nothing]) == []
-    assert verdict([nothing]) == "No row and no label left a party in the clear."
     refused = crossing("bank", "coordinator", "row", size=0, note="refused")
     assert len(flows([nothing, refused])) == 1

@@ -8,6 +8,7 @@ from pathlib import Path
 from fedmend._files import write_whole
 from fedmend._json import write_json
 from fedmend.audit.result import AUDIT_FILE, AuditReport
+from fedmend.report.banner import banner_of_audit
 from fedmend.report.page import style, templates, write_report
 from fedmend.report.record import RECORD_FILE
 
@@ -29,6 +30,11 @@ def write_audit(folder: str | Path, title: str, reports: Sequence[AuditReport]) 
     text = (
         templates()
         .get_template("audit.html")
-        .render(css=style(), title=title, audits=list(reports))
+        .render(
+            css=style(),
+            title=title,
+            audits=list(reports),
+            banners=[banner_of_audit(each) for each in reports],
+        )
     )
     return [stored, write_whole(folder / PAGE_FILE, text)]

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from fedmend.audit import Audit, AuditReport
     from fedmend.cli.terminal import TerminalListener
     from fedmend.flow.plan import Plan
+    from fedmend.report.banner import Banner
 
 REHEARSAL = (
     "A rehearsal: all tables are read here and the methods trained in this process. It is for a "
@@ -151,28 +152,31 @@ def _read_only(place: Path, console: Console, out: Path | None) -> None:
     from fedmend.audit import AuditReport, statement
     from fedmend.audit.page import write_audit
     from fedmend.federation.ledger import read_ledger
-    from fedmend.report.page import LEDGER_FILE
+    from fedmend.report.page import LEDGER_FILE, run_banner
     from fedmend.report.record import RECORD_FILE, RunRecord
 
     whole = place.is_dir()
     entries = read_ledger(place / LEDGER_FILE if whole else place)
-    rows = None
+    rows, banner = None, None
     if whole and (place / RECORD_FILE).is_file():
         told = (RunRecord.load(place).overview or {}).get("aligned")
-        rows = told if isinstance(told, int) else None
+        rows, banner = told if isinstance(told, int) else None, run_banner(place)
     report = AuditReport(method="", readings=statement(entries, rows=rows), rows=rows or 0)
-    _show(console, report)
+    _show(console, report, banner)
     if out is not None:
         for path in write_audit(out, str(place), [report]):
             console.print(f"Written: {escaped(str(path))}")
 
 
-def _show(console: Console, report: AuditReport) -> None:
-    from fedmend.cli.terminal import bullets, plain_table
+def _show(console: Console, report: AuditReport, banner: Banner | None = None) -> None:
+    """banner: of the run that was read, which knows its methods."""
+    from fedmend.cli.terminal import bullets, plain_table, show_banner
+    from fedmend.report.banner import banner_of_audit
 
     console.print()
     for line in report.head():
         console.print(f"[bold]{escaped(line)}[/]")
+    show_banner(console, banner or banner_of_audit(report))
     if report.findings:
         bullets(console, report.in_short())
         head, *rows = report.lines()

@@ -46,9 +46,10 @@ def run(
     ] = None,
 ) -> None:
     """Align, diagnose, complete, correct labels, train, evaluate and report, into a run folder."""
-    from fedmend.cli.terminal import TerminalListener, comparison_table
+    from fedmend.cli.terminal import TerminalListener, comparison_table, show_banner
     from fedmend.flow import execute, plan_of
     from fedmend.flow.config import load_config
+    from fedmend.report.page import run_banner
 
     settings = load_config(config, recipe=recipe)
     target = folder or settings.folder
@@ -72,6 +73,7 @@ def run(
         console.print(comparison_table(record))
         for note in record.cautions():
             console.print(f"[bold]note[/] {escaped(note)}")
+    show_banner(console, run_banner(target))
     if (target / "report.html").is_file():
         console.print(f"Report: {escaped(str(target / 'report.html'))}")
 

@@ -15,16 +15,18 @@ from fedmend.federation import Entry
 from fedmend.flow.live import Listener
 from fedmend.flow.manifest import StageEntry
 from fedmend.report.amounts import pretty, score_text
+from fedmend.report.banner import Banner, banner_of
 from fedmend.report.mending import Mending
 from fedmend.report.overview import Overview
 from fedmend.report.record import MethodRun, RunRecord
-from fedmend.report.words import verdict, what_was_seen
+from fedmend.report.words import what_was_seen
 
 __all__ = [
     "TerminalListener",
     "bullets",
     "comparison_table",
     "plain_table",
+    "show_banner",
     "show_ledger",
     "show_overview",
 ]
@@ -155,11 +157,19 @@ def show_overview(console: Console, found: Overview) -> None:
         console.print()
 
 
+def show_banner(console: Console, banner: Banner) -> None:
+    """What left the parties, what it can tell, what would lower it."""
+    first, *others = banner.lines
+    console.print(f"[bold]{escape(first)}[/]")
+    for line in filter(None, others):
+        console.print(escape(line))
+
+
 def show_ledger(
     console: Console, entries: Sequence[Entry], roles: Sequence[str] = (), party: str | None = None
 ) -> None:
     """The ledger in words, role by role."""
-    console.print(f"[bold]{escape(verdict(entries))}[/]")
+    show_banner(console, banner_of(entries))
     for saw in what_was_seen(entries, roles, party=party):
         console.print(f"\n{escape(saw.headline)}")
         bullets(console, saw.sentences())

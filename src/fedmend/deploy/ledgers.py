@@ -27,8 +27,9 @@ from fedmend.federation.ledger import (
 )
 from fedmend.federation.reconcile import compare_heads, reconcile
 from fedmend.flow.manifest import MANIFEST_FILE, hash_of, read_manifest
+from fedmend.report.banner import banner_of
 from fedmend.report.page import LEDGER_FILE
-from fedmend.report.words import verdict, what_was_seen
+from fedmend.report.words import what_was_seen
 
 __all__ = ["export_ledger", "reconcile_run", "verify_run"]
 
@@ -185,7 +186,7 @@ def export_ledger(ledger: Path, out: Path, force: bool = False) -> str:
 
 
 def _in_words(chain: Chain) -> list[str]:
-    said = [verdict(chain.entries)]
+    said = [banner_of(chain.entries).left]
     for saw in what_was_seen(chain.entries):
         said += [saw.headline, *saw.sentences()]
     return said

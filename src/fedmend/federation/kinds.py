@@ -8,8 +8,35 @@ kind is one record here.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
-__all__ = ["AGGREGATES", "EXCHANGED", "KINDS", "REFUSED_BY_DEFAULT", "Kind"]
+__all__ = ["AGGREGATES", "EXCHANGED", "KINDS", "REFUSED_BY_DEFAULT", "SEAL", "Kind", "Switch"]
+
+
+@dataclass(frozen=True)
+class Switch:
+    """A parameter of methods that lowers what a kind tells, and what that was measured to cost.
+
+    at_most: values up to this one do as well; without it, any that is set.
+    """
+
+    parameter: str
+    written: str
+    price: str
+    at_most: float | None = None
+
+    def is_on(self, value: Any) -> bool:
+        """Whether a method uses it already."""
+        if self.at_most is None:
+            return value not in (None, False, "none")
+        return isinstance(value, (int, float)) and value <= self.at_most
+
+
+SEAL = Switch("seal", "seal = true (between machines by itself)", "no price but time")
+"""Of all kinds that parties exchange: against the coordinator."""
+_LABEL_DP = Switch(
+    "label_dp", "label_dp = 2", "a price of .000 to .013 of the AUC with two classes"
+)
 
 
 @dataclass(frozen=True)
@@ -21,7 +48,8 @@ class Kind:
     "clear". severity, tells, lowered_by: what the audit says of it. by_row: it has a line for every
     row. aggregate: an answer over many rows, which must rest on enough of them. exchanged: parties
     send it to each other in every step of a split training, so that it may be sealed and a ledger
-    counts it by windows. by_default: whether policies let it out unless they say otherwise.
+    counts it by windows. switch: what lowers it, and at which price. by_default: whether policies
+    let it out unless they say otherwise.
     """
 
     words: str
@@ -34,6 +62,7 @@ class Kind:
     by_row: bool = False
     aggregate: bool = False
     exchanged: bool = False
+    switch: Switch | None = None
     by_default: bool = True
 
 
@@ -88,6 +117,7 @@ KINDS: dict[str, Kind] = {
         "a narrower embedding, and a deeper bottom with it; or refuse 'embedding' in its policy",
         by_row=True,
         exchanged=True,
+        switch=Switch("embedding", "embedding = 4", "a price of at most .002 of the AUC", 4),
     ),
     "gradient": Kind(
         "gradients with respect to embeddings",
@@ -100,6 +130,7 @@ KINDS: dict[str, Kind] = {
         "refuse 'gradient' in the label party's policy, or tell labels through randomised response",
         by_row=True,
         exchanged=True,
+        switch=_LABEL_DP,
     ),
     "weights": Kind(
         "model weights or their updates",
@@ -110,6 +141,7 @@ KINDS: dict[str, Kind] = {
         "who was among the training rows, the more the fewer there are (Yeom et al., CSF 2018)",
         'secure = "masks" or "he" shows the average only; or refuse \'weights\'',
         aggregate=True,
+        switch=Switch("secure", 'secure = "masks"', "no price: the sums are the same"),
     ),
     "prediction": Kind(
         "model outputs, one a row",
@@ -130,6 +162,7 @@ KINDS: dict[str, Kind] = {
         "the label of every row on which the annotators agree; with two, both labels of the others",
         "more annotators, or label_dp",
         by_row=True,
+        switch=_LABEL_DP,
     ),
     "label": Kind(
         "labels in the clear",

@@ -26,6 +26,7 @@ from fedmend.report.amounts import (
     pretty,
     score_text,
 )
+from fedmend.report.banner import Banner, banner_of
 from fedmend.report.overview import Overview
 from fedmend.report.record import RunRecord, Stage, Summary, better_is_higher, read_stages
 
@@ -37,6 +38,7 @@ __all__ = [
     "SECTIONS",
     "content_policy",
     "render",
+    "run_banner",
     "style",
     "templates",
     "with_policy",
@@ -56,6 +58,15 @@ def write_report(folder: str | Path, path: str | Path | None = None) -> Path:
     record, entries = RunRecord.load(folder), read_ledger(folder / LEDGER_FILE)
     text = render(record, entries, read_stages(folder), read_audit(folder))
     return write_whole(Path(path or folder / REPORT_FILE), text)
+
+
+def run_banner(folder: str | Path) -> Banner:
+    """What left the parties of a run: the first lines of its report."""
+    from fedmend.audit.result import read_audit
+
+    folder = Path(folder)
+    trained = [(each.name, each.params) for each in RunRecord.load(folder).methods]
+    return banner_of(read_ledger(folder / LEDGER_FILE), trained, read_audit(folder))
 
 
 def render(
@@ -173,7 +184,8 @@ class _Run:
         self.summaries, self.best = record.summaries(), record.best()
         self.many_seeds = len(record.seeds) > 1
         self.flows = words.flows(entries)
-        self.clear = any(flow.exposure == "clear" for flow in self.flows)
+        trained = [(each.name, each.params) for each in record.methods]
+        self.banner = banner_of(entries, trained, audits)
         crossings = [entry for entry in entries if entry.is_crossing]
         self.messages = f"{sum(entry.count for entry in crossings):,} messages"
         self.crossed = human_bytes(sum(entry.total_bytes for entry in crossings))
@@ -183,11 +195,11 @@ _Shown = dict[str, Any] | None
 
 
 def _summary(run: _Run) -> _Shown:
-    return {"cards": list(_cards(run)), "in_short": _in_short(run)}
+    return {"cards": list(_cards(run)), "in_short": _in_short(run), "banner": run.banner}
 
 
 def _cards(run: _Run) -> Iterator[dict[str, str]]:
-    """Three facts that answer the first questions: how torn, how good, who saw what."""
+    """Three facts that answer the first questions: how torn, how good, how much crossed."""
     found, record, best = run.found, run.record, run.best
     if found and found.aligned is not None:
         rows = max((party.rows for party in found.parties), default=0)
@@ -204,11 +216,7 @@ def _cards(run: _Run) -> Iterator[dict[str, str]]:
             "value": score_text(best.mean[record.metric]),
             "note": f"{best.title}{several}",
         }
-    yield {
-        "name": "Left a party in the clear",
-        "value": "see below" if run.clear else "nothing",
-        "note": f"{run.messages}, {run.crossed} crossed",
-    }
+    yield {"name": "Crossed between the roles", "value": run.crossed, "note": run.messages}
 
 
 def _in_short(run: _Run) -> str:
@@ -402,8 +410,7 @@ def _ledger(run: _Run) -> _Shown:
     roles = [party.name for party in run.found.parties] if run.found else []
     refused = [flow for flow in run.flows if flow.refused]
     return {
-        "verdict": words.verdict(run.entries),
-        "clear": run.clear,
+        "banner": run.banner,
         "seen": words.what_was_seen(run.entries, roles),
         "flows": run.flows,
         "refusals": [f"{words.name_of(flow.sender)} refused: {flow.words}." for flow in refused],

@@ -10,7 +10,7 @@ from fedmend.federation.kinds import KINDS
 from fedmend.federation.ledger import COORDINATOR, ERROR, REFUSED, Entry
 from fedmend.report.amounts import counted, human_bytes
 
-__all__ = ["Flow", "Saw", "flows", "verdict", "what_was_seen"]
+__all__ = ["Flow", "Saw", "flows", "name_of", "what_was_seen"]
 
 EXPOSURES: dict[str, str] = {
     "nothing": "says nothing about a person: sizes, settings, or values the receiver cannot read",
@@ -183,19 +183,6 @@ def what_was_seen(
             if group:
                 saw.lines.append((sender, group))
     return found
-
-
-def verdict(entries: Iterable[Entry]) -> str:
-    """The sentence most people look for: did rows or labels leave a party in the clear?"""
-    clear = [flow for flow in flows(entries) if flow.exposure == "clear"]
-    if not clear:
-        return "No row and no label left a party in the clear."
-    parts = [
-        f"{name_of(flow.sender, start=False)} gave {flow.words} "
-        f"to {name_of(flow.receiver, start=False)}"
-        for flow in clear
-    ]
-    return f"Values left in the clear: {_joined(parts)}."
 
 
 def _joined(parts: Sequence[str]) -> str:
