@@ -13,7 +13,7 @@ from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostin
 from sklearn.metrics import r2_score, roc_auc_score
 
 import fedmend as fm
-from fedmend.errors import ConfigError, DataError, PrivacyWarning
+from fedmend.errors import ConfigError, DataError, PrivacyWarning, ResumeError
 from fedmend.methods.boosting.bins import CutTable, bin_table, codes_of
 from fedmend.methods.boosting.boost import Boosting, BoostSettings, OwnBins, Target, outputs_of
 from fedmend.methods.boosting.grow import Growth
@@ -50,6 +50,8 @@ def federation(
     train: slice = slice(0, 500),
     known: slice = slice(0, 500),
     policy: fm.Policy = OPEN,
+    policies: dict[str, fm.Policy] | None = None,
+    strict: bool = False,
 ) -> fm.Federation:
     """The label party "bank" has the rows of `train`, the others those of `known`."""
     columns = columns or {"telco": ["d", "e", "town"], "bank": ["a", "b", "c", "f"]}
@@ -61,8 +63,9 @@ def federation(
             label = "y" if name == "bank" else None
             at = np.arange(N)[rows]
             tables[scope] = fm.Table(at, frame.iloc[at][names].reset_index(drop=True), label=label)
-        parties.append(fm.Party(name, tables["train"], test=tables["test"], policy=policy))
-    fed = fm.Federation(*parties, seed=1)
+        own_policy = (policies or {}).get(name, policy)
+        parties.append(fm.Party(name, tables["train"], test=tables["test"], policy=own_policy))
+    fed = fm.Federation(*parties, seed=1, strict=strict)
     fm.align(fed)
     fm.align(fed.on("test"))
     return fed
@@ -239,6 +242,88 @@ def test_the_label_partys_trees_need_nobody(frame: pd.DataFrame) -> None:
     bare = fm.Table(np.arange(N), frame[["y"]], label="y")
     with pytest.raises(DataError, match="labels only"):
         fm.LocalTrees().fit(fm.Federation(fm.Party("bank", bare)))
+
+
+# ---------------------------------------------------------------------------------- going on
+
+
+class Killed(Exception):
+    """Stands for a process that is ended between two trees."""
+
+
+def killed_at(tree: int, stage: int) -> Any:
+    seen: list[int] = []
+
+    def progress(name: str, done: int, total: int, metrics: dict[str, float]) -> None:
+        seen.append(done)
+        if done == tree and seen.count(1) == stage:
+            raise Killed
+
+    return progress
+
+
+@pytest.mark.parametrize("stage", [1, 2])
+@pytest.mark.parametrize("strict", [False, True])
+def test_an_interrupted_training_goes_on_to_the_bit(
+    frame: pd.DataFrame, tmp_path: Path, stage: int, strict: bool
+) -> None:
+    """In the stage that counts trees and in the one that grows them on all rows."""
+    how: dict[str, Any] = {"trees": 30, "depth": 3, "colsample": 0.7, "bins": 12}
+    whole = federation(frame, known=slice(200, 560))
+    undisturbed = fm.SecureBoost(**how).fit(whole)
+    fed = federation(frame, known=slice(200, 560), strict=strict)
+    with pytest.raises(Killed):
+        fm.SecureBoost(**how).fit(fed, checkpoint=tmp_path, progress=killed_at(14, stage))
+    done: list[int] = []
+    fresh = federation(frame, known=slice(200, 560), strict=strict)
+    resumed = fm.SecureBoost(**how).fit(
+        fresh, checkpoint=tmp_path, resume=True, progress=lambda _, tree, *rest: done.append(tree)
+    )
+    assert done[0] == 11 and done.count(1) == (stage == 1)
+    assert resumed.best_epoch_ == undisturbed.best_epoch_
+    mine = resumed.predict_proba(fresh.on("test"), rows="all")
+    assert (mine == undisturbed.predict_proba(whole.on("test"), rows="all")).all()
+    assert resumed.importance().equals(undisturbed.importance())
+    other = {**how, "depth": 2}
+    with pytest.raises(ResumeError, match="other settings, parties or rows"):
+        fm.SecureBoost(**other).fit(fresh, checkpoint=tmp_path, resume=True)
+
+
+def test_without_a_refit_the_trees_up_to_the_best_stay(frame: pd.DataFrame) -> None:
+    fed = federation(frame)
+    model = fm.SecureBoost(trees=40, depth=3, patience=5, refit=False).fit(fed)
+    part = fed.engine.sites["bank"].state[f"{model.network_.model}:trees"]
+    assert [len(trees) for trees in part.trees] == [model.best_epoch_] == [len(model.history_)]
+
+
+# ---------------------------------------------------------------------------------- importance
+
+
+def test_columns_have_their_share_of_the_gains(frame: pd.DataFrame, torn: fm.Federation) -> None:
+    model = fm.SecureBoost(trees=20, depth=3, validation=0.0).fit(torn)
+    told = model.importance()
+    assert (
+        list(told.columns) == ["party", "column", "gain"] and told["gain"].is_monotonic_decreasing
+    )
+    assert told["gain"].sum() == pytest.approx(1.0)
+    worth = told.set_index("column")["gain"]
+    # The label is made of a, d, e, b and the town; c and f have nothing to do with it.
+    assert set(worth.index) == {*"abcdef", "town"}
+    assert worth[["a", "d"]].min() > 3 * worth[["c", "f"]].max() > 0
+    assert set(told["party"][told["column"].isin(["d", "e", "town"])]) == {"telco"}
+    alone = fm.LocalTrees(trees=5, depth=3, validation=0.0).fit(torn).importance()
+    assert set(alone["party"]) == {"bank"}
+
+
+def test_a_partner_that_tells_no_statistics_has_numbered_columns(frame: pd.DataFrame) -> None:
+    silent = fm.Policy(min_rows=1, allow=fm.Policy().allow - {"statistic"})
+    fed = federation(frame, policies={"telco": silent})
+    model = fm.SecureBoost(**SMALL).fit(fed)
+    told = model.importance()
+    columns = set(told["column"][told["party"] == "telco"])
+    assert columns == {f"column {at} of telco" for at in (1, 2, 3)}
+    named = fm.SecureBoost(**SMALL).fit(federation(frame)).importance()
+    assert told["gain"].tolist() == named["gain"].tolist()
 
 
 # ---------------------------------------------------------------------------------- kept, told

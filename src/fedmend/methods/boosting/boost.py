@@ -10,12 +10,20 @@ any more. (A later training of the same targets starts with the cuts that are kn
 from __future__ import annotations
 
 import itertools
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
 from fedmend.methods.boosting.bins import CutTable
-from fedmend.methods.boosting.grow import Growth, Output, Source
+from fedmend.methods.boosting.grow import (
+    Growth,
+    Output,
+    Source,
+    trees_from_wire,
+    trees_to_wire,
+)
 
 __all__ = ["BoostSettings", "Boosting", "OwnBins", "Target", "outputs_of"]
 
@@ -154,6 +162,22 @@ class _Task:
             self.best_scores = [output.scores for output in self.outputs]
         elif number - self.best_at >= patience:
             self.active = False
+
+    def state(self) -> dict[str, Any]:
+        """All that another tree needs, as a wire value."""
+        return {
+            "scores": [output.scores for output in self.outputs],
+            **trees_to_wire([output.trees for output in self.outputs]),
+            "best": self.best,
+            "best_at": self.best_at,
+        }
+
+    def restore(self, saved: Mapping[str, Any]) -> None:
+        """Go on from a `state`."""
+        trees = trees_from_wire(saved, len(self.outputs))
+        for output, scores, grown in zip(self.outputs, saved["scores"], trees, strict=True):
+            output.scores, output.trees = scores, grown
+        self.best, self.best_at = float(saved["best"]), int(saved["best_at"])
 
     def final_scores(self) -> np.ndarray:
         best = self.best_scores or [output.scores for output in self.outputs]
@@ -391,6 +415,7 @@ class Boosting:
                 silent = (cuts < len(self.cuts)) & ~np.isin(cuts, list(sayable))
                 gains[:, silent] = -np.inf
             best = self._best(gains, cuts)
+            output.gain[output.open] = [gain for gain, _ in best]
             decided = {
                 node: cut for node, (_, cut) in zip(output.open, best, strict=True) if cut >= 0
             }

@@ -12,8 +12,9 @@ the exact numbers.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -21,7 +22,7 @@ from fedmend.errors import DataError
 from fedmend.methods.boosting.bins import CutTable
 from fedmend.secure.histogram_product import HALF
 
-__all__ = ["Growth", "Output", "Source", "Tree"]
+__all__ = ["Growth", "Output", "Source", "Tree", "trees_from_wire", "trees_to_wire"]
 
 _LOW = (1 << HALF) - 1
 
@@ -52,11 +53,13 @@ class Growth:
 class Tree:
     """A tree as arrays over heap numbers: 1 is the root, 2i and 2i+1 the children of i.
 
-    cut: number of the cut, -1 at leaves; numbers from `len(A's cuts)` on are B's own.
+    cut: number of the cut, -1 at leaves; numbers from `len(A's cuts)` on are B's own. gain: what
+    each cut lowered the loss by (twice that, by the rounded sums).
     """
 
     cut: np.ndarray
     value: np.ndarray
+    gain: np.ndarray
 
 
 @dataclass(repr=False)
@@ -104,6 +107,7 @@ class Output:
         )
         self.node = np.ones(len(self.scores), dtype=np.int64)
         self.cut = np.full(1 << (growth.depth + 1), -1, dtype=np.int64)
+        self.gain = np.zeros(len(self.cut))
         self.open: list[int] = [1]
         self.asked: list[int] = [1]
         self.sums: dict[int, list[np.ndarray]] = {}
@@ -209,7 +213,22 @@ class Output:
         h = np.bincount(self.node[rows], curvature, minlength=size)
         value = -self.growth.learning_rate * g / (h + self.growth.l2)
         self.scores = self.scores + value[self.node]
-        self.trees.append(Tree(self.cut.copy(), value))
+        self.trees.append(Tree(self.cut, value, np.where(self.cut >= 0, self.gain, 0.0)))
+
+
+def trees_to_wire(outputs: Sequence[Sequence[Tree]]) -> dict[str, Any]:
+    """The trees of each output."""
+    return {
+        name: [np.stack([getattr(tree, name) for tree in trees]) for trees in outputs if trees]
+        for name in ("cut", "value", "gain")
+    }
+
+
+def trees_from_wire(saved: Mapping[str, Any], outputs: int) -> list[list[Tree]]:
+    """The other way round of `trees_to_wire`."""
+    parts = zip(saved["cut"], saved["value"], saved["gain"], strict=True)
+    trees = [[Tree(*each) for each in zip(*part, strict=True)] for part in parts]
+    return trees or [[] for _ in range(outputs)]
 
 
 def quantise(

@@ -22,15 +22,18 @@ What each role learns
 
 from __future__ import annotations
 
+import hashlib
+import json
 import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self, cast
 
 import numpy as np
+import pandas as pd
 
 from fedmend._parameters import (
     NOT_NEGATIVE,
@@ -44,7 +47,14 @@ from fedmend._parameters import (
     parameters,
 )
 from fedmend.data.encode import Encoder, LabelEncoder
-from fedmend.errors import AlignmentError, ConfigError, DataError, NotFitted, Refused
+from fedmend.errors import (
+    AlignmentError,
+    ConfigError,
+    DataError,
+    NotFitted,
+    Refused,
+    ResumeError,
+)
 from fedmend.federation import Federation, require_federation
 from fedmend.federation.bound import but, declare
 from fedmend.federation.rows import Asked
@@ -59,7 +69,7 @@ from fedmend.methods.boosting.boost import (
     Target,
     outputs_of,
 )
-from fedmend.methods.boosting.grow import Growth, Tree
+from fedmend.methods.boosting.grow import Growth, Tree, trees_from_wire, trees_to_wire
 from fedmend.methods.boosting.histograms import (
     BinsWorker,
     DealerHistograms,
@@ -70,7 +80,14 @@ from fedmend.methods.network import LabelledEstimator, LocalOnly
 from fedmend.split.answers import JUDGED, AnsweringWorker
 from fedmend.split.features import ALIGNED, Segments, check_names, is_known, own_rows, spans
 from fedmend.split.labels import account_of, warn_of_noise
-from fedmend.split.parts import file_of, leave_outputs, read_file, write_file
+from fedmend.split.parts import (
+    file_of,
+    leave_outputs,
+    read_file,
+    read_json,
+    write_file,
+    write_json,
+)
 from fedmend.split.workers import has_label
 
 if TYPE_CHECKING:
@@ -84,6 +101,8 @@ __all__ = ["LocalTrees", "SecureBoost"]
 
 MODES = ("dealer", "bfv", "plain")
 TARGET = "label"
+CHECKPOINT_EVERY = 10  # trees
+STATE = "trees.json"
 Progress = Callable[[str, int, int, dict[str, float]], None]
 
 
@@ -144,23 +163,18 @@ class TreesPart:
             "labels": self.labels.to_dict(),
             "counts": self.counts,
             "starts": self.starts,
-            "cuts": [np.stack([tree.cut for tree in trees]) for trees in self.trees if trees],
-            "values": [np.stack([tree.value for tree in trees]) for trees in self.trees if trees],
+            **trees_to_wire(self.trees),
         }
 
     @classmethod
     def from_wire(cls, saved: Mapping[str, Any]) -> TreesPart:
-        trees = [
-            [Tree(*each) for each in zip(cuts, values, strict=True)]
-            for cuts, values in zip(saved["cuts"], saved["values"], strict=True)
-        ]
         return cls(
             dict(saved["layouts"]),
             OwnColumns.from_wire(saved),
             LabelEncoder.from_dict(saved["labels"]),
             bool(saved["counts"]),
             list(saved["starts"]),
-            trees or [[] for _ in saved["starts"]],
+            trees_from_wire(saved, len(saved["starts"])),
         )
 
     @cached_property
@@ -180,6 +194,25 @@ class TreesPart:
         """The cuts that some tree uses."""
         cuts = [tree.cut[tree.cut >= 0] for trees in self.trees for tree in trees]
         return [int(cut) for cut in np.unique(np.concatenate([np.zeros(0, np.int64), *cuts]))]
+
+    def gains(self) -> dict[str, list[float]]:
+        """What the cuts of each column gained: by party, of partners in the order of layouts."""
+        own = CutTable(self.own.layouts)
+        columns = np.concatenate([self.joint.columns, len(self.joint.layouts) + own.columns])
+        trees = [tree for trees in self.trees for tree in trees]
+        cut = np.concatenate([np.zeros(0, np.int64), *(tree.cut for tree in trees)])
+        gain = np.concatenate([np.zeros(0), *(tree.gain for tree in trees)])
+        found = np.bincount(
+            columns[cut[cut >= 0]],
+            gain[cut >= 0],
+            minlength=len(self.joint.layouts) + len(own.layouts),
+        )
+        lengths = [len(each) for each in self.layouts.values()]
+        parts = np.split(found, np.cumsum(lengths)) if len(found) else [found] * (len(lengths) + 1)
+        return {
+            name: [float(each) for each in part]
+            for name, part in zip([*self.layouts, ""], parts, strict=True)
+        }
 
     def scores(self, sides: Mapping[int, np.ndarray], rows: int) -> np.ndarray:
         """[outputs, rows], from the side of each row at every cut that is used."""
@@ -255,6 +288,11 @@ class PassiveTrees(BinsWorker):
     def load(self, path: str, member: str = "") -> None:
         saved = read_file(file_of(self.site, path, member), self.site.name)
         self.site.state[f"{self.model}:columns"] = OwnColumns.from_wire(saved)
+
+    @exposed(kind="statistic")
+    def column_names(self) -> list[str]:
+        """What the columns with bins are called."""
+        return [each.column.name for each in self._columns().columns]
 
     def _columns(self) -> OwnColumns:
         found = self.site.state.get(f"{self.model}:columns")
@@ -405,6 +443,21 @@ class ActiveTrees(SumsWorker, AnsweringWorker):
         part.trees = [output.trees[:count] for output in task.outputs]
         return count
 
+    def _state(self) -> dict[str, Any]:
+        (task,) = self.boosting.tasks
+        sides = np.stack([*self._known.values()]) if self._known else np.zeros((0, 0), bool)
+        return {
+            **task.state(),
+            "known": list(self._known),
+            "sides": np.packbits(sides, axis=1),
+        }
+
+    def _restore(self, saved: Mapping[str, Any]) -> None:
+        (task,) = self.boosting.tasks
+        task.restore(saved)
+        sides = np.unpackbits(saved["sides"], axis=1, count=len(self._rows_used)).astype(bool)
+        self._known.update(zip(saved["known"], sides, strict=True))
+
     @property
     def boosting(self) -> Boosting:
         if self._boosting is None:
@@ -451,6 +504,17 @@ class ActiveTrees(SumsWorker, AnsweringWorker):
         return super().rows_asked(method, kwargs)
 
     # ------------------------------------------------------------------ keeping
+
+    @exposed(kind="statistic")
+    def gains(self) -> dict[str, dict[str, float]]:
+        """Of the cuts of every column: a partner's by its number, own ones by their names."""
+        part = self._part()
+        names = {name: [str(at) for at in range(len(each))] for name, each in part.layouts.items()}
+        names[""] = [each.column.name for each in part.own.columns]
+        return {
+            name or self.site.name: dict(zip(names[name], found, strict=True))
+            for name, found in part.gains().items()
+        }
 
     @exposed(kind="control")
     def leave_outputs(self, name: str) -> None:
@@ -523,6 +587,21 @@ class _Pair:
         return self.fed
 
 
+@dataclass
+class _Checkpoint:
+    """Where a training is.
+
+    stage: 0, or 1 where the trees of stage 0 were counted and are grown again on all rows. trees:
+    how many are to be grown in it; grown: how many are; number: of the checkpoint.
+    """
+
+    mark: str
+    trees: int
+    stage: int = 0
+    grown: int = 0
+    number: int = 0
+
+
 class TreeEnsemble:
     """Boosted trees over parties, with what the estimators ask of a split network.
 
@@ -550,6 +629,7 @@ class TreeEnsemble:
         self.notes: list[str] = []
         self._stored: dict[str, int] = {}
         self._numbers: dict[str, int] = {}
+        self._at = _Checkpoint("", how.trees)
 
     @property
     def passive(self) -> list[str]:
@@ -563,8 +643,9 @@ class TreeEnsemble:
         *,
         progress: Progress | None = None,
         checkpoint: str | os.PathLike[str] | None = None,
+        resume: bool = False,
     ) -> TreeEnsemble:
-        """Grow trees on these rows. checkpoint: where label noise is kept; trees start anew."""
+        """Grow trees on these rows; with `resume` from the last checkpoint in the folder on."""
         how, self.folder = self.config, None if checkpoint is None else Path(checkpoint)
         with _Workers(self, self.fed) as (passive, active):
             if how.label_dp is not None:
@@ -586,14 +667,15 @@ class TreeEnsemble:
             self._stored = {name: CutTable(each).stored for name, each in layouts.items()}
             passive.attach(segments, True)
             least = max((int(each["least"]) for each in told.values()), default=1)
-            count = how.trees
-            if how.validation:
-                count = self._grow(
-                    passive, active, segments, least, how.validation, count, progress
-                )
-                count = min(how.trees, max(1, round(count / (1 - how.validation))))
-            if not how.validation or how.refit:
-                count = self._grow(passive, active, segments, least, 0.0, count, progress)
+            mark = self._mark(segments, layouts)
+            self._at = self._found(mark) if resume else _Checkpoint(mark, trees=how.trees)
+            shares = [how.validation, 0.0] if how.validation and how.refit else [how.validation]
+            for stage in range(self._at.stage, len(shares)):
+                self._at.stage = stage
+                count = self._grow(passive, active, segments, least, shares[stage], progress)
+                if stage + 1 < len(shares):
+                    longer = max(1, round(count / (1 - how.validation)))
+                    self._at.trees, self._at.grown = min(how.trees, longer), 0
             self.best_epoch = count
             self.history = [{"epoch": float(tree)} for tree in range(1, count + 1)]
         return self
@@ -605,17 +687,18 @@ class TreeEnsemble:
         segments: Segments,
         least: int,
         validation: float,
-        trees: int,
         progress: Progress | None,
     ) -> int:
         """Boost so many trees, or as many as lower the loss of the rows held out; how many kept."""
-        how = self.config
+        how, at = self.config, self._at
         names = ("depth", "learning_rate", "l2", "min_leaf", "min_gain")
         growth = {name: getattr(how, name) for name in names}
         settings = BoostSettings(
-            trees, validation, how.patience, how.colsample, None, trees, how.seed
+            at.trees, validation, how.patience, how.colsample, None, at.trees, how.seed
         )
         active.begin(list(segments), growth, asdict(settings), least)
+        if at.grown:
+            active.load_checkpoint(str(self.folder), at.number)
         aligned = int(str(segments[0][1])) if self.passive else 0
         kind = DealerHistograms if how.mode == "dealer" else SessionHistograms
         histograms = {
@@ -629,7 +712,7 @@ class TreeEnsemble:
             )
             for name in self.passive
         }
-        for tree in range(trees):
+        for tree in range(at.grown, at.trees):
             active.start_tree(tree)
             for _ in range(how.depth):
                 wanted = active.plan_level()
@@ -642,12 +725,44 @@ class TreeEnsemble:
                 if not active.split():
                     break
             going = active.finish_tree()
+            if going and self.folder is not None and (tree + 1) % CHECKPOINT_EVERY == 0:
+                self._checkpoint(active, tree + 1)
             if progress is not None:
-                progress("trees", tree + 1, trees, {})
+                progress("trees", tree + 1, at.trees, {})
             if not going:
                 break
         self._numbers = {name: each.close() for name, each in histograms.items()}
         return int(active.keep_trees())
+
+    # ------------------------------------------------------------------ checkpoints
+
+    def _mark(self, segments: Segments, layouts: Mapping[str, Any]) -> str:
+        """Changes when a checkpoint would not continue the same training."""
+        facts = [self.config.get_params(), self.parties, segments, layouts]
+        text = json.dumps(facts, sort_keys=True, default=str)
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+    def _checkpoint(self, active: Any, grown: int) -> None:
+        """The label party's file first, ours last: a kill in between leaves the one before valid.
+
+        Partners' bins follow from their tables.
+        """
+        assert self.folder is not None
+        self._at.grown, self._at.number = grown, self._at.number + 1
+        active.save_checkpoint(str(self.folder), self._at.number)
+        write_json(self.folder / STATE, asdict(self._at))
+
+    def _found(self, mark: str) -> _Checkpoint:
+        """Where a training was interrupted; its start, where it was not."""
+        if self.folder is None or not (self.folder / STATE).is_file():
+            return _Checkpoint(mark, trees=self.config.trees)
+        found = _Checkpoint(**read_json(self.folder / STATE, "the checkpoint"))
+        if found.mark != mark:
+            raise ResumeError(
+                f"the checkpoint in {self.folder} was made with other settings, parties or rows. "
+                "Mend: resume with the same ones, or start in another folder"
+            )
+        return found
 
     def _exchange(self, passive: Crew, active: Any, requests: Mapping[str, Sealed]) -> None:
         """Let partners tell the label party the sides it asks for."""
@@ -685,6 +800,23 @@ class TreeEnsemble:
             self._exchange(passive, active, requests)
             active.run()
             yield active
+
+    def importance(self) -> pd.DataFrame:
+        """Every column's share of what all cuts have gained; unnamed where that is not told."""
+        with _Workers(self, self.fed) as (passive, active):
+            gains: dict[str, dict[str, float]] = active.gains()
+            rows = []
+            for party, found in gains.items():
+                names = list(found)
+                if party != self.label_party:
+                    names = [f"column {at} of {party}" for at in range(1, len(found) + 1)]
+                    if party in passive:
+                        with suppress(Refused):
+                            names = passive[party].column_names()
+                rows += [(party, *each) for each in zip(names, found.values(), strict=True)]
+        told = pd.DataFrame(rows, columns=["party", "column", "gain"])
+        told["gain"] /= max(float(told["gain"].sum()), 1e-300)
+        return told.sort_values("gain", ascending=False, ignore_index=True, kind="stable")
 
     def leave_outputs(self, fed: Federation, segments: Segments, name: str) -> None:
         """Let the label party keep, under this name, what the model says of these rows."""
@@ -801,8 +933,8 @@ class SecureBoost(LabelledEstimator):
     ) -> Self:
         """Grow the trees. `progress(stage, done, total, metrics)` is told.
 
-        checkpoint: where label noise is kept; an interrupted training begins again, whatever
-        `resume` says.
+        checkpoint: a folder where the label party keeps, every ten trees, what it takes to go on;
+        resume: go on from there, if there is something.
         """
         require_federation(fed)
         self.require_types()
@@ -811,9 +943,21 @@ class SecureBoost(LabelledEstimator):
         network = TreeEnsemble(
             fed, parties=self._parties(fed, label_party), label_party=label_party, how=self
         )
-        network.fit(self._training_rows(fed, label_party), progress=progress, checkpoint=checkpoint)
+        network.fit(
+            self._training_rows(fed, label_party),
+            progress=progress,
+            checkpoint=checkpoint,
+            resume=resume,
+        )
         self._adopt(fed, network)  # type: ignore[arg-type]
         return self
+
+    def importance(self) -> pd.DataFrame:
+        """What each column is worth to the trees: party, column, its share of all gains.
+
+        A partner's columns are named where its policy lets statistics out, else they are numbered.
+        """
+        return cast("TreeEnsemble", self.network_).importance()
 
     def _check(self) -> None:
         check_values(self, self._rules)
@@ -835,8 +979,8 @@ class LocalTrees(LocalOnly, SecureBoost):
     """Boosted trees at the label party."""
 
 
-# Of split networks: best weights, checkpoints, batches; of sums over sampled rows.
-UNUSED = ("keep_best", "restore_best", "save_checkpoint", "load_checkpoint", "seal_for", "sample")
+# Of split networks: best weights, batches; of sums over sampled rows.
+UNUSED = ("keep_best", "restore_best", "seal_for", "sample")
 WITH_PARTNERS = ("load_numbers", "unmask_with", "mask_numbers", "take_sums", "hold_numbers")
 declare(
     "local-trees",
