@@ -239,6 +239,7 @@ TREES: dict[str, Any] = {"trees": 6, "depth": 3, "seed": 3}
 IMAGES: dict[str, Any] = {"conv": "cnn", "embedding": 8, "top": (8,), "batch_size": 32}
 ROUNDS: dict[str, Any] = {"rounds": 4, "epochs": 4, "lr": 0.1, "seed": 3}
 
+TRIED = ("local", "vfl", "boosting")
 FITS: dict[str, tuple[Callable[[], Tables], str, str, dict[str, Any]]] = {
     "local": (vertical, "local", "Local", NET),
     "vfl": (vertical, "vfl", "VFL", NET),
@@ -249,6 +250,12 @@ FITS: dict[str, tuple[Callable[[], Tables], str, str, dict[str, Any]]] = {
     "local-trees": (vertical, "local-trees", "LocalTrees", TREES),
     "boosting": (vertical, "boosting", "SecureBoost", TREES),
     "boosting regression": (numbers, "boosting", "SecureBoost", TREES),
+    "auto": (
+        vertical,
+        "auto",
+        "Auto",
+        {"candidates": TRIED, "settings": {"epochs": 3, "trees": 6}, "folds": 3, "seed": 3},
+    ),
     "random-match": (vertical, "random-match", "RandomMatch", NET),
     "ssl-vfl": (vertical, "ssl-vfl", "SSLVFL", NET),
     "sfhtl": (vertical, "sfhtl", "SFHTL", NET),
@@ -311,7 +318,7 @@ LENGTH: dict[str, dict[str, int]] = {name: {"steps": 20} for name in ("tabddpm",
 def fitted(case: str, engine: str) -> dict[str, Any]:
     """Metrics and predictions of one method."""
     tables, method, title, params = FITS[case]
-    with ENGINES[engine](tables(), method) as fed:
+    with ENGINES[engine](tables(), method, *(TRIED if method == "auto" else ())) as fed:
         if tables not in (horizontal, picture_clients):
             fm.align(fed)
             fm.align(fed.on("test"))

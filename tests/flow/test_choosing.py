@@ -41,7 +41,8 @@ def test_candidates_fit_the_shape(make_fed) -> None:
 def test_the_simplest_within_a_standard_error_is_chosen(
     make_fed, monkeypatch, apart, chosen
 ) -> None:
-    values = {"majority": iter([0.7, 0.72, 0.71]), "inc": iter([0.7 + apart, 0.715 + apart, 0.712])}
+    other = [0.71 + apart, 0.72 + apart, 0.7 + apart]
+    values = {"majority": iter([0.7, 0.72, 0.71]), "inc": iter(other)}
 
     def score(self, candidate, train, held):
         return {"auc": next(values[candidate.name])}
