@@ -14,7 +14,7 @@ from fedmend.flow.config import load_config
 from fedmend.flow.reading import read_parties
 from fedmend.flow.scoring import Reference, how_sure, measure, reference_of
 from fedmend.learn.calibration import describe
-from fedmend.learn.metrics import normalised_entropy
+from fedmend.learn.metrics import expected_error
 from fedmend.report.annotators import AnnotatorSkills
 
 NAMES = ("clinic", "lab", "ward")
@@ -160,14 +160,14 @@ def test_how_sure_is_judged_by_the_same_labels(trained):
     for party in NAMES:
         found = how_sure(model, test, Reference((party,)))
         codes = np.array([classes.index(each) for each in labels_of(fed, party)])
-        expected = describe(p, normalised_entropy(p), codes)
+        expected = describe(p, expected_error(p), codes)
         assert found.worth["error"] == pytest.approx(expected["error"])
         assert found.worth["auroc"] == pytest.approx(expected["auroc"], abs=1e-6)
         assert found.against == ""
     votes = np.stack([labels_of(fed, party) == "ill" for party in NAMES])
     majority = np.where(votes.sum(0) >= 2, classes.index("ill"), classes.index("well"))
     found = how_sure(model, test, Reference(NAMES))
-    expected = describe(p, normalised_entropy(p), majority)
+    expected = describe(p, expected_error(p), majority)
     assert found.worth["histogram"] == expected["histogram"]
     assert found.worth["calibration_error"] == pytest.approx(expected["calibration_error"])
     assert "by the majority of the labels of clinic, lab and ward" in found.sentences()[0]

@@ -42,12 +42,12 @@ def test_metrics_of_drawn_labels_are_in_the_mean_those_of_the_labels(classes: in
     other = (y + rng.integers(1, classes, (60, 1500))) % classes
     draws = np.where(rng.random((60, 1500)) < noise[0, 0], y, other)
     found = [metrics.classification(told, p, noise) for told in draws]
-    whole = [describe(p, metrics.normalised_entropy(p), told, noise=noise) for told in draws]
+    whole = [describe(p, metrics.expected_error(p), told, noise=noise) for told in draws]
     for name, exact in metrics.classification(y, p).items():
         values = [each[name] for each in found]
         assert np.mean(values) == pytest.approx(exact, abs=4 * np.std(values) / 60**0.5 + 0.003)
         assert np.std(values) < 0.12
-    exact = describe(p, metrics.normalised_entropy(p), y)
+    exact = describe(p, metrics.expected_error(p), y)
     for name in ("error", "auroc"):
         values = [each[name] for each in whole]
         error = 4 * np.std(values) / 60**0.5 + 0.003

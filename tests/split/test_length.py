@@ -118,7 +118,7 @@ def test_few_rows_hold_out_more_and_then_train_on_all(make_fed: Make, make_frame
     model.session = watched  # type: ignore[method-assign]
     model.fit(segments(fed))
     first, last = trained
-    assert 240 * 0.55 < first < 240 * 0.85  # not the fifth that was asked for: 100, or 30 %
+    assert 240 * 0.55 < first < 240 * 0.85  # not the fifth that was asked for: 200, or 30 %
     assert last == 240
 
 

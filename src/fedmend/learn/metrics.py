@@ -127,8 +127,9 @@ def regression(y: np.ndarray, predicted: np.ndarray) -> dict[str, float]:
     }
 
 
-def normalised_entropy(probabilities: np.ndarray) -> np.ndarray:
-    """How undecided a row is: 0 is one class for certain, 1 all of them alike."""
-    safe = np.clip(probabilities, 1e-12, 1.0)
-    nats = -(safe * np.log(safe)).sum(1)
-    return (nats / np.log(max(2, probabilities.shape[1]))).clip(0.0, 1.0)
+def expected_error(probabilities: np.ndarray) -> np.ndarray:
+    """How uncertain a row is: the error rate to expect of its prediction, 1 - max p. **Shape** [n].
+
+    As far as probabilities can be taken at their word (`split.scaling`).
+    """
+    return 1.0 - probabilities.max(1) if len(probabilities) else np.zeros(0, probabilities.dtype)

@@ -22,7 +22,7 @@ from fedmend._parameters import Parameters
 from fedmend._suggest import did_you_mean
 from fedmend.data.encode import as_written
 from fedmend.errors import ConfigError
-from fedmend.learn.metrics import normalised_entropy
+from fedmend.learn.metrics import expected_error
 
 if TYPE_CHECKING:
     from fedmend.federation import Federation
@@ -75,8 +75,8 @@ class Estimator(Parameters):
         return []
 
     def predict_uncertainty(self, fed: Federation) -> np.ndarray:
-        """How undecided it is about each row, 0 to 1."""
-        return normalised_entropy(self.predict_proba(fed))  # type: ignore[attr-defined]
+        """The error rate to expect of each row's prediction: 1 - the largest probability."""
+        return expected_error(self.predict_proba(fed))  # type: ignore[attr-defined]
 
     def evidence_report(self, fed: Federation) -> dict[str, Any]:
         """Who carried its decisions and how far each source is trusted, where it knows."""

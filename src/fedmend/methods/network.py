@@ -15,7 +15,7 @@ import numpy as np
 from fedmend._parameters import Rules, parameters, wrong_values
 from fedmend.errors import ConfigError, DataError, NotFitted, Refused
 from fedmend.federation import Federation, require_federation
-from fedmend.learn.metrics import normalised_entropy
+from fedmend.learn.metrics import expected_error
 from fedmend.methods.contract import Estimator, frame_of
 from fedmend.split.config import SplitConfig
 from fedmend.split.features import ALIGNED, ALL, among, is_known
@@ -72,9 +72,9 @@ class NetworkEstimator(Estimator):
     def predict_table(self, fed: Federation, *, rows: str | None = None) -> pd.DataFrame:
         """One line for each row: prediction, p(class), uncertainty, and each party's share.
 
-        uncertainty: 0 is certain, 1 knows nothing. share(party): which part of the decision would
-        be lost without the party; only those that know the rows have one. A regression has no
-        probabilities. rows: as in `predict_proba`, but for "all".
+        uncertainty: the error rate to expect, 1 - the largest p. share(party): which part of the
+        decision would be lost without the party; only those that know the rows have one. A
+        regression has no probabilities. rows: as in `predict_proba`, but for "all".
         """
         if rows is None:
             rows = ALIGNED if fed.is_aligned else ALL
@@ -93,13 +93,13 @@ class NetworkEstimator(Estimator):
     def _in_full(
         self, fed: Federation, segments: list[list[object]], known: list[str]
     ) -> tuple[np.ndarray, np.ndarray | None, dict[str, np.ndarray]]:
-        """Outputs, how undecided each is (their entropy), and each party's share of the decision.
+        """Outputs, the error to expect of each, and each party's share of the decision.
 
         A party's share is what the likeliest class loses when the party is taken away and the
         others have to do without it.
         """
         outputs = self.network_.predict(fed, segments)
-        undecided = None if self.classes_ is None else normalised_entropy(outputs)
+        undecided = None if self.classes_ is None else expected_error(outputs)
         if len(known) < 2:
             return outputs, undecided, {name: np.ones(len(outputs), np.float32) for name in known}
         ((_, count),) = segments

@@ -21,13 +21,14 @@ class Uncertainty:
     """What is known of one method's uncertainty.
 
     worth: as `fedmend.learn.calibration.describe` tells it. carried: by party the mean
-    share of decisions on rows known to all. trust: by kind of row and source. made_up: by passive
-    party how many rows got a label, kept it, and how many there are. against: what counts as right
-    where that is a matter of votes.
+    share of decisions on rows known to all. mass: of opinions, given to no class. trust: by kind of
+    row and source. made_up: by passive party how many rows got a label, kept it, and how many there
+    are. against: what counts as right where that is a matter of votes.
     """
 
     worth: dict[str, Any]
     carried: dict[str, float] = field(default_factory=dict)
+    mass: float | None = None
     trust: dict[str, dict[str, float]] = field(default_factory=dict)
     made_up: dict[str, dict[str, int]] = field(default_factory=dict)
     against: str = ""
@@ -62,6 +63,11 @@ class Uncertainty:
             lines.append(
                 f"Of {found['rows']:,} rows that only {party} has, {found['chosen']:,} were sure "
                 f"enough to get a label in training; {found['kept']:,} kept it to the end."
+            )
+        if self.mass is not None:
+            lines.append(
+                f"Of its opinions {percent(self.mass)} is given to no class (the mass of evidence "
+                "theory; uncertainty is the error rate to expect)."
             )
         aligned = self.trust.get("aligned", {})
         distrusted = [source for source, value in aligned.items() if value == 0]

@@ -22,7 +22,7 @@ from fedmend.errors import AlignmentError, DataError, TooFewCommon
 from fedmend.federation import Alignment, AlignmentCounts, Crew, Federation
 from fedmend.federation.bound import but, declare
 from fedmend.federation.worker import Worker, exposed
-from fedmend.learn.metrics import normalised_entropy
+from fedmend.learn.metrics import expected_error
 from fedmend.methods.contract import frame_of
 from fedmend.methods.horizontal.worker import kept_predictions
 from fedmend.split.features import ALIGNED, among
@@ -122,7 +122,7 @@ class PredictionWorker(Worker):
         """Predictions of all rows that this party made itself, with a model that was sent in."""
         classes, found = kept_predictions(self.site, self.scope.partition("@")[0])
         rows = self._groups[group]
-        answers = frame_of(classes, found[rows], normalised_entropy(found[rows]), {})
+        answers = frame_of(classes, found[rows], expected_error(found[rows]), {})
         self._keep(rows, answers, self.site.name, self.site.name)
         self._foreign.append((rows, found[rows]))
 

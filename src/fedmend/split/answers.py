@@ -60,7 +60,7 @@ class AnsweringWorker(SplitWorker):
         """What the entropy of the outputs is worth, against the labels there are."""
         targets, outputs = self._targets(), self._take_outputs()
         known = targets >= 0
-        undecided = metrics.normalised_entropy(outputs[known])
+        undecided = metrics.expected_error(outputs[known])
         return describe(outputs[known], undecided, targets[known], noise=self._noise)
 
     def about_rows(self, method: str) -> str:

@@ -49,6 +49,20 @@ def is_known(segment: object, party: str) -> bool:
     return segment in (ALL, party)
 
 
+def kind_of(segment: object, owner: str) -> str:
+    """What rows of a segment are to a model: known to all or to one party.
+
+    owner: whose all rows are, where nobody else takes part.
+
+    >>> kind_of("aligned", "bank"), kind_of("all", "bank"), kind_of("aligned@telco", "bank")
+    ('aligned', 'bank', 'telco')
+    """
+    name, _, some = str(segment).partition("@")
+    if name == ALIGNED:
+        return some if some and "+" not in some else ALIGNED
+    return owner if name == ALL else name
+
+
 def _is_aligned(segment: object) -> bool:
     return str(segment).partition("@")[0] == ALIGNED
 

@@ -315,7 +315,13 @@ class TopModel(TrainedModel):
         return mean
 
     @torch.no_grad()
-    def outputs(self, embeddings: Mapping[str, Tensor], numbers: Tensor) -> Tensor:
+    def outputs(
+        self,
+        embeddings: Mapping[str, Tensor],
+        numbers: Tensor,
+        known: Sequence[str] | None = None,
+    ) -> Tensor:
+        """known: who knows the rows, for tops that can do without some parties."""
         self.module.eval()
         ready = {
             name: value.to(self.device, self.settings.dtype) for name, value in embeddings.items()

@@ -239,6 +239,7 @@ class PartialTopModel(TopModel):
     segments: Segments
     present: dict[str, Tensor]
     places: dict[str, Tensor]
+    _only: Sequence[str] | None = None
 
     def attach(self, segments: Segments) -> None:
         self.segments = segments
@@ -265,10 +266,26 @@ class PartialTopModel(TopModel):
             views = self._views(embeddings, numbers, self.places, draws)
             return self.top.loss(views, self.targets.index_select(0, numbers))
 
+    @torch.no_grad()
+    def outputs(
+        self,
+        embeddings: Mapping[str, Tensor],
+        numbers: Tensor,
+        known: Sequence[str] | None = None,
+    ) -> Tensor:
+        self._only = known
+        try:
+            return super().outputs(embeddings, numbers)
+        finally:
+            self._only = None
+
     def _outputs(
         self, embeddings: Mapping[str, Tensor], numbers: Tensor, draws: Weak | None = None
     ) -> Tensor:
-        at = {name: each[numbers].nonzero()[:, 0] for name, each in self.present.items()}
+        at = {
+            name: (each[numbers] & (self._only is None or name in self._only)).nonzero()[:, 0]
+            for name, each in self.present.items()
+        }
         with self.settings.autocast(self.device):
             views = self._views(embeddings, numbers, at, draws)
             return self.top.outputs(views).to(self.settings.dtype)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, Self
 
@@ -23,6 +23,7 @@ from fedmend.federation import wire
 from fedmend.federation.site import Site
 from fedmend.learn.nets import Bottom, BottomSpec, Top, TopSpec
 from fedmend.split.imputed import ImputedEmbeddings
+from fedmend.split.scaling import Scaling
 
 FILE = "part.fmw"
 MANIFEST = "model.json"
@@ -60,7 +61,8 @@ class TopPart:
     """`names` are the feature parties in the order of the top's inputs.
 
     kind: the name of the module's class among `TOPS`. imputed: the embedding of a party that does
-    not know a row, where the top has learnt that. foreign: it was sent in from outside.
+    not know a row, where the top has learnt that. foreign: it was sent in from outside. scaling:
+    how far outputs are taken at their word, by kind of row (`features.kind_of`).
     """
 
     names: list[str]
@@ -69,6 +71,7 @@ class TopPart:
     kind: str = "top"
     imputed: ImputedEmbeddings | None = None
     foreign: bool = False
+    scaling: dict[str, Scaling] = field(default_factory=dict)
 
     def to_wire(self) -> dict[str, Any]:
         return {
@@ -79,6 +82,7 @@ class TopPart:
             "weights": weights_of(self.module),
             "sides": self.imputed.to_wire() if self.imputed else None,
             "foreign": self.foreign,
+            "scaling": {kind: each.to_wire() for kind, each in self.scaling.items()},
         }
 
     @classmethod
@@ -89,7 +93,8 @@ class TopPart:
         # Models of earlier versions impute nothing.
         imputed = ImputedEmbeddings.from_wire(saved["sides"]) if saved.get("sides") else None
         labels, foreign = LabelEncoder.from_dict(saved["labels"]), bool(saved.get("foreign"))
-        return cls(list(saved["names"]), labels, module, kind, imputed, foreign)
+        scaling = {k: Scaling.from_wire(each) for k, each in saved.get("scaling", {}).items()}
+        return cls(list(saved["names"]), labels, module, kind, imputed, foreign, scaling)
 
 
 @dataclass

@@ -36,6 +36,7 @@ from fedmend.split.features import (
     batch_sizes,
     check_names,
     is_known,
+    kind_of,
     rows_of,
     spans,
 )
@@ -61,8 +62,8 @@ logger = logging.getLogger(__name__)
 
 PREDICT_ROWS = 4096
 ENOUGH_TO_JUDGE = 200
-JUDGES = 100
-"""So many held-out rows can choose a length."""
+JUDGES = 200
+"""So many held-out rows can choose a length, and say how far outputs are to be believed."""
 UNJUDGED = 20
 """Epochs where so few rows have a label that none can be held out to choose by."""
 OTHER_SEED, LOWER_LR = 1_000_003, 0.3
@@ -272,6 +273,26 @@ class Session:
         fixed = self.bottoms.fill_embedding() if network.imputes == "fixed" else {}
         self.top.learn_imputation(fixed)
         network.has_imputed = True
+
+    def calibrate(self) -> None:
+        """Let the label party learn from the held-out rows how far outputs are to be believed.
+
+        By kind of row; where the top can do without other parties, also as if only one party knew
+        the rows that all know.
+        """
+        network = self.network
+        if network.task == "regression" or network.label_party is None:
+            return
+        for name, at, end in spans(self.segments):
+            rows = self.validation[(self.validation >= at) & (self.validation < end)]
+            self.run(rows)
+            self.top.learn_scaling(rows, kind_of(name, network.label_party))
+        rows = rows_of(self.segments, [ALIGNED], self.validation)
+        without = network.guesses(self.fed) or network.imputes == "own"
+        for name in network.parties if without and len(network.parties) > 1 else ():
+            for chunk in in_chunks(rows):
+                self._predict(chunk, [name])
+            self.top.learn_scaling(rows, name)
 
     def _who_knows(self) -> list[tuple[int, int, list[str] | None]]:
         """(start, end, who knows them) of each segment's row numbers."""
@@ -555,6 +576,8 @@ class SplitNetwork:
                     collapsed = session.top.collapsed(session.validation, session.train)
             if not (collapsed and self.may_restart):
                 session.learn_imputation()
+                if judged:
+                    session.calibrate()
         loss = _as_loss(self._metric(), self._best) if judged else math.nan
         lost = math.inf if session.diverged or math.isnan(loss) else loss
         return _Tried(self.config, self.history, self.best_epoch, lost, judged, collapsed)

@@ -32,7 +32,16 @@ from fedmend.learn.calibration import describe
 from fedmend.learn.nets import Bottom, BottomSpec, Top, TopSpec, initialise
 from fedmend.secure.channel import ExchangeWorker
 from fedmend.split.config import Settings, SplitConfig, resolve_device
-from fedmend.split.features import ALL, Features, Segments, folds_of, own_rows
+from fedmend.split.features import (
+    ALIGNED,
+    ALL,
+    Features,
+    Segments,
+    folds_of,
+    kind_of,
+    own_rows,
+    spans,
+)
 from fedmend.split.imputed import ImputedEmbeddings
 from fedmend.split.labels import (
     LabelLikelihood,
@@ -59,6 +68,7 @@ from fedmend.split.parts import (
     write_file,
     write_json,
 )
+from fedmend.split.scaling import ENOUGH, Scaling
 
 __all__ = [
     "BottomWorker",
@@ -367,10 +377,9 @@ class TopHolder(_Trained):
     ) -> None:
         """known: who knows these rows, where the others' embeddings are to be imputed."""
         numbers, part = row_numbers(rows, self.device), self._part_top()
-        if known is None:
-            outputs = self._answers(self.trained.outputs(embeddings or {}, numbers))
+        if known is None or part.imputed is None:
+            outputs = self._answers(self.trained.outputs(embeddings or {}, numbers, known))
         else:
-            assert part.imputed is not None
             draws = part.imputed.draws(self.trained.embedded(embeddings or {}, numbers, known))
             answers = [self._answers(self.trained.outputs_of(each)) for each in draws]
             outputs = torch.stack(answers).mean(0)
@@ -458,7 +467,9 @@ class TopWorker(SplitWorker, TopHolder):
             widths[names.index(own)] = part.bottom.module.spec.out
         labels = self._fitted_labels(how.task, how.settings.dtype_name)
         weights = self.site.torch_generator(f"top {how.seed}", "cpu")
-        part.top = self._new_top(how, names, widths, labels, weights)
+        before, part.top = part.top, self._new_top(how, names, widths, labels, weights)
+        if isinstance(before, TopPart):  # of the training that held rows out
+            part.top.scaling = before.scaling
         if self.reported is None:  # that model has learnt what the labels themselves are
             part.alone = own_model(self.site, self.scope.partition("@")[0])
         return self.about()
@@ -486,6 +497,7 @@ class TopWorker(SplitWorker, TopHolder):
     def attach(self, segments: list[Any], config: dict[str, Any], train: bool) -> int:
         """Take these rows; returns how many there are."""
         self._rows_used = self._rows(segments)
+        self._spans = spans(segments)
         self._use(self._new_model(segments, SplitConfig.from_wire(config).settings, train))
         self._trains = train
         self._take_asked()
@@ -571,11 +583,44 @@ class TopWorker(SplitWorker, TopHolder):
         alone = self._part().alone
         if alone is None or alone.bottom is None or known != [self.site.name]:
             super().predict_chunk(rows, embeddings, known)
+            if not self._trains:
+                self._outputs[-1] = self._scaled(rows, self._outputs[-1])
         else:
             settings, classes = self.trained.settings, self._part_top().labels.classes_
             features = self._features(alone.bottom, self._rows_used[rows], settings)
             outputs = own_outputs(alone, features, len(rows), settings, classes)
             self._outputs.append(outputs.cpu().numpy())
+
+    def _scaled(self, rows: np.ndarray, outputs: np.ndarray) -> np.ndarray:
+        """Probabilities that can be taken at their word, by the kind of each row."""
+        scaling = getattr(self._part_top(), "scaling", {})
+        if not scaling:
+            return outputs
+        found = outputs.copy()
+        for name, at, end in self._spans:
+            inside = (rows >= at) & (rows < end)
+            how = scaling.get(kind_of(name, self.site.name)) or scaling.get(ALIGNED)
+            if how is not None and inside.any():
+                found[inside] = how.of(torch.from_numpy(outputs[inside])).numpy()
+        return found
+
+    @exposed(kind="control")
+    def learn_scaling(self, rows: np.ndarray, kind: str) -> None:
+        """Learn from the collected outputs of held-out rows, as rows of this kind, how far outputs
+        can be taken at their word. Nothing of it is told."""
+        self._take_asked()
+        collected, self._outputs = self._outputs, []
+        if len(rows) < ENOUGH or (kind == self.site.name and self._part().alone is not None):
+            return
+        likely = self._label_likelihood()
+        if likely is None:
+            known = torch.from_numpy(self._targets()[rows])
+        else:
+            classes = self._part_top().labels.classes_
+            known = torch.from_numpy(likely.of(classes)[self._rows_used[rows]])
+        self._part_top().scaling[kind] = Scaling.fit(
+            torch.from_numpy(np.concatenate(collected)), known
+        )
 
     def _take_asked(self) -> list[np.ndarray]:
         """The rows whose outputs are collected, chunk by chunk."""
@@ -635,11 +680,11 @@ class TopWorker(SplitWorker, TopHolder):
 
     @exposed(kind="statistic")
     def uncertainty_report(self) -> dict[str, Any]:
-        """What the entropy of the collected outputs is worth, against the labels there are."""
+        """What the uncertainty of the collected outputs is worth, by the labels there are."""
         self._take_asked()
         targets, outputs = self._targets(), self._take_outputs()
         known = targets >= 0
-        undecided = metrics.normalised_entropy(outputs[known])
+        undecided = metrics.expected_error(outputs[known])
         return describe(outputs[known], undecided, targets[known], noise=self._noise)
 
     @exposed(kind="prediction")

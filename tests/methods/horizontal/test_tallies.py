@@ -10,7 +10,7 @@ from scipy.special import logsumexp
 from sklearn.metrics import roc_auc_score
 
 from fedmend.learn.calibration import describe
-from fedmend.learn.metrics import counted, normalised_entropy, selves
+from fedmend.learn.metrics import counted, expected_error, selves
 from fedmend.methods.horizontal.tallies import (
     auc_of,
     describe_tallies,
@@ -26,7 +26,7 @@ def test_sums_of_parts_are_the_whole(classes):
     rng = np.random.default_rng(0)
     p = rng.dirichlet(np.full(classes, 0.6), 3000)
     y = np.array([rng.choice(classes, p=row) for row in p])
-    whole = describe(p, normalised_entropy(p), y)
+    whole = describe(p, expected_error(p), y)
     parts = [tally(p[at], counted(y[at], classes)) for at in np.array_split(np.arange(3000), 3)]
     found = describe_tallies(parts)
     assert found["rows"] == 3000 and found["histogram"] == whole["histogram"]

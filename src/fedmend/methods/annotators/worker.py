@@ -176,7 +176,7 @@ class LabelWorker(SumWorker):
     ) -> dict[str, Any]:
         """What the entropy of such predictions is worth, against this party's own labels."""
         votes, told = self._against(probabilities, classes, alone)
-        return describe(told, metrics.normalised_entropy(told), votes, noise=self._noise())
+        return describe(told, metrics.expected_error(told), votes, noise=self._noise())
 
     def about_rows(self, method: str) -> str:
         return "labels"

@@ -48,7 +48,7 @@ from fedmend.data.encode import Encoder
 from fedmend.errors import ConfigError, DataError, NotFitted, PrivacyWarning, ResumeError
 from fedmend.federation import COORDINATOR, Crew, Each, Federation
 from fedmend.federation.bound import declare
-from fedmend.learn.metrics import as_share, f1_of, normalised_entropy
+from fedmend.learn.metrics import as_share, expected_error, f1_of
 from fedmend.learn.optim import OptimizerSpec
 from fedmend.methods.contract import Estimator, frame_of
 from fedmend.methods.horizontal.encoding import (
@@ -705,7 +705,7 @@ class HorizontalEstimator(Estimator):
         return self._ready(fed).predict_here(fed)
 
     def _frame(self, probabilities: np.ndarray) -> pd.DataFrame:
-        undecided = normalised_entropy(probabilities)
+        undecided = expected_error(probabilities)
         return frame_of(self.classes_.tolist(), probabilities, undecided, {})
 
     def evaluate(self, fed: Federation) -> dict[str, float]:

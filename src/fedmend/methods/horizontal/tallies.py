@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from fedmend.learn.metrics import normalised_entropy
+from fedmend.learn.metrics import expected_error
 
 __all__ = ["auc_of", "describe_tallies", "odds_moments", "ranks", "scale_of", "tally"]
 
@@ -32,7 +32,7 @@ def tally(probabilities: np.ndarray, weight: np.ndarray) -> dict[str, np.ndarray
     weight: how far each row counts for each class (`metrics.counted`). **Shape** p, weight [n, K].
     """
     right = weight[np.arange(len(weight)), probabilities.argmax(1)]
-    undecided = normalised_entropy(probabilities)
+    undecided = expected_error(probabilities)
     sure = probabilities.max(1)
     at = np.minimum((sure * SURE_BINS).astype(np.int64), SURE_BINS - 1)
     return {

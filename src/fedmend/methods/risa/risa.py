@@ -35,6 +35,7 @@ from fedmend._parameters import POSITIVE_SHARE, Rules, at_least, one_of, paramet
 from fedmend.errors import ConfigError, DataError
 from fedmend.federation import Federation, require_federation
 from fedmend.federation.bound import but, declare
+from fedmend.learn.metrics import expected_error
 from fedmend.methods.network import SplitEstimator
 from fedmend.methods.risa.columns import EVERYTHING, RIDGES, models_of
 from fedmend.methods.risa.network import JOINT, Objective, deal
@@ -627,7 +628,14 @@ class RISA(SplitEstimator):
     # ------------------------------------------------------------------ using
 
     def predict_uncertainty(self, fed: Federation, *, rows: str | None = None) -> np.ndarray:
-        """u of each row: 1 is "knows nothing", 0 "certain"; rows as in `predict_proba`."""
+        """The error rate to expect of each row's prediction; rows as in `predict_proba`."""
+        return expected_error(self.predict_proba(fed, rows=rows))
+
+    def opinion_mass(self, fed: Federation, *, rows: str | None = None) -> np.ndarray:
+        """u of each row's opinion (§II-D), the mass that it gives to no class: 1 knows nothing.
+
+        Not the error rate: evidence for several classes leaves little of it.
+        """
         network, segments, table_order = self._ready(fed, rows)
         return network.opinions(fed, segments, table_order=table_order)[1]  # type: ignore[attr-defined]
 
@@ -647,9 +655,9 @@ class RISA(SplitEstimator):
     def _in_full(
         self, fed: Federation, segments: list[list[object]], known: list[str]
     ) -> tuple[np.ndarray, np.ndarray | None, dict[str, np.ndarray]]:
-        """By evidence: its own uncertainty, and contributions."""
-        network: Any = self.network_
-        outputs, undecided = network.opinions(fed, segments)
+        """By evidence: contributions of its own."""
+        outputs = self.network_.predict(fed, segments)
+        undecided = expected_error(outputs)
         carried = self.contributions(fed, rows=str(segments[0][0]))
         return outputs, undecided, {name: carried[name].to_numpy() for name in known}
 
@@ -659,6 +667,13 @@ class RISA(SplitEstimator):
         with network.asking(fed, segments, explain=True) as session:  # type: ignore[attr-defined]
             session.run(session.all_rows)
             return dict(session.top.carried(ALIGNED, list(network.parties)))
+
+    def mass(self, fed: Federation) -> float:
+        """The mean of `opinion_mass` over the rows known to all; no single row's leave."""
+        network, segments, _ = self._ready(fed, ALIGNED)
+        with network.asking(fed, segments) as session:  # type: ignore[attr-defined]
+            session.run(session.all_rows)
+            return float(session.top.mass())
 
     def made_up(self) -> dict[str, dict[str, int]]:
         """By passive party: its own rows, those that got a label in training, that kept it."""
@@ -670,6 +685,7 @@ class RISA(SplitEstimator):
     def evidence_report(self, fed: Federation) -> dict[str, Any]:
         return {
             "carried": self.carried(fed),
+            "mass": self.mass(fed),
             "trust": {kind: found["trust"] for kind, found in self.calibration_.items()},
             "made_up": self.made_up(),
         }
@@ -719,6 +735,7 @@ PLAIN_CALLS = (
     "epoch_alone",
     "hold_out",
     "learn_imputation",
+    "learn_scaling",
     "predict_chunk",
     "see",
     "set_order",

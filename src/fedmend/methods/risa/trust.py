@@ -8,18 +8,17 @@ to which a source's probabilities are taken (`fit_pool`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-import numpy as np
 import torch
-from scipy.optimize import minimize
 from torch import Tensor
 
 from fedmend.methods.risa import opinions as ev
 from fedmend.methods.risa.network import JOINT, Objective
 from fedmend.split.labels import label_loss
+from fedmend.split.scaling import least, validated
 
 __all__ = ["COLUMNS", "Calibration", "Trusted", "fit_pool", "fit_sources", "subsets"]
 
@@ -91,28 +90,6 @@ def _source_opinion(how: Objective, source: str, outputs: Tensor) -> ev.Opinion:
     return ev.weighed(outputs) if source.endswith(COLUMNS) else how.opinion(outputs)
 
 
-def _least(function: Callable[[Tensor], Tensor], start: Tensor) -> Tensor:
-    """Where a function of a handful of numbers is least (BFGS)."""
-
-    def at(point: np.ndarray) -> tuple[float, np.ndarray]:
-        leaf = torch.from_numpy(point).view_as(start).clone().requires_grad_()
-        found = function(leaf)
-        (slope,) = torch.autograd.grad(found, leaf)
-        return float(found.detach()), slope.flatten().numpy()
-
-    best = minimize(at, start.flatten().numpy(), jac=True, method="BFGS").x
-    return torch.from_numpy(best).view_as(start)
-
-
-def _validated(rows: int, folds: int, losses: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
-    """The loss of each row: `losses(others, some)` of some rows under what is fitted on others."""
-    number = torch.arange(rows) % folds
-    found = torch.zeros(rows, dtype=torch.float64)
-    for fold in range(folds):
-        found[number == fold] = losses(number != fold, number == fold)
-    return found
-
-
 # ---------------------------------------------------------------------------------- discounts
 
 
@@ -150,7 +127,7 @@ def fit_sources(
                 theta = _fit(how, {n: stacked[n][out] for n in names}, targets[out])
                 return _fused_loss(how, {n: stacked[n][test] for n in names}, targets[test], theta)
 
-            found[choice] = float(_validated(len(targets), folds, lost).mean())
+            found[choice] = float(validated(len(targets), folds, lost).mean())
         chosen = min(found, key=lambda choice: found[choice])
     used = choices[chosen]
     theta = _fit(how, {name: stacked[name] for name in used}, targets)
@@ -189,7 +166,7 @@ def _fit(how: Objective, outputs: Mapping[str, Tensor], targets: Tensor) -> Tens
         lost = _fused_loss(how, outputs, targets, theta(moved)).sum()
         return (lost + prior) / max(1, len(targets))
 
-    return theta(_least(value, torch.zeros_like(start[:1, :1] if few else start)))
+    return theta(least(value, torch.zeros_like(start[:1, :1] if few else start)))
 
 
 # ---------------------------------------------------------------------------------- pools
@@ -228,7 +205,7 @@ def fit_pool(
 
         # Powers begin above zero, where nothing says which way is down.
         none = torch.zeros(stacked.shape[2], dtype=torch.float64)
-        theta = _least(value, torch.cat([start + 0.02, none]))
+        theta = least(value, torch.cat([start + 0.02, none]))
         return theta[: len(start)].clamp_min(0.0), theta[len(start) :]
 
     everything = torch.ones(len(targets), dtype=torch.bool)
@@ -240,7 +217,7 @@ def fit_pool(
         if len(targets) < 2 * folds:
             together = pooled(everything, start, 0.0)
         else:
-            together = _validated(len(targets), folds, lambda out, test: pooled(test, *fit(out)))
+            together = validated(len(targets), folds, lambda out, test: pooled(test, *fit(out)))
         losses = {str(anchor): float(alone.mean()), "all": float(together.mean())}
         # Few rows tell little: others are heard unless they do harm beyond the error of the mean.
         harm = together - alone

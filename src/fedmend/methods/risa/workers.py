@@ -599,8 +599,13 @@ class EvidenceTopWorker(EvidenceWorker, TopWorker):
     @exposed(kind="statistic")
     def uncertainty_report(self) -> dict[str, Any]:
         """How much the uncertainty is worth on the collected rows that have a label."""
-        targets, p, u = self._against_labels()
-        return describe(p, u, targets, noise=self._noise)
+        targets, p, _ = self._against_labels()
+        return describe(p, metrics.expected_error(p), targets, noise=self._noise)
+
+    @exposed(kind="statistic")
+    def mass(self) -> float:
+        """The mean uncertainty mass of the opinions on the collected rows."""
+        return float(self._all_opinions()[1].mean())
 
     def _take_outputs(self) -> np.ndarray:
         return self._all_opinions()[0]
@@ -665,7 +670,8 @@ class EvidenceTopWorker(EvidenceWorker, TopWorker):
     # ------------------------------------------------------------------ its labels
 
     def about_rows(self, method: str) -> str:
-        return "columns" if method in ("carried", "made_up", "additive_shares") else "labels"
+        about_columns = ("carried", "made_up", "additive_shares", "mass")
+        return "columns" if method in about_columns else "labels"
 
     def rows_asked(self, method: str, kwargs: Mapping[str, Any]) -> list[Asked]:
         if method == "calibrate":

@@ -312,9 +312,11 @@ class FewShotNetwork(SplitNetwork):
                 self._round(number, rounds, session, progress)
             self._send_up(session)
             self._head(session, rounds + 1, progress)
-            if self.config.refit and len(session.validation):
-                self._refit_head(session, rounds + 1)
             self.has_imputed = True
+            if len(session.validation):
+                session.calibrate()
+                if self.config.refit:
+                    self._refit_head(session, rounds + 1)
         return self
 
     def _send_up(self, session: Session) -> None:
