@@ -116,7 +116,7 @@ def test_from_the_file_to_the_record(workshop) -> None:
     (trained,) = record.methods
     assert trained.title == "Auto" and trained.params["settings"] == {"epochs": 3}
     assert [each["title"] for each in record.choice["candidates"]] == [
-        "Local", "LocalTrees", "VFL", "SecureBoost", "LocalVFL", "RISA",
+        "Local", "LocalTrees", "SecureBoost", "RISA",
     ]  # fmt: skip
     assert "ederation" in record.choice["why"][0] and "auc" in trained.scores
     again = Stopping()

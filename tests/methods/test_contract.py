@@ -78,7 +78,7 @@ def test_lists_are_made_of_the_records() -> None:
         "boosting",
     )
     torn = contestants(horizontal=False, annotators=False, torn=True)
-    assert torn == ("local", "local-trees", "vfl", "boosting", "local-vfl", "risa")
+    assert torn == ("local", "local-trees", "boosting", "risa")
     several = contestants(horizontal=False, annotators=True, torn=True)
     assert several == ("majority", "dawid-skene", "inc")
     assert contestants(horizontal=True, annotators=False, torn=True) == (

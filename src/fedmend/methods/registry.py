@@ -136,7 +136,7 @@ _RECORDS = (
         "vertical.vfl:VFL",
         "all parties together, on the rows known to all",
         "vfl-baselines",
-        contest="always",
+        contest="whole",
         rate=Rate(0.15, 0.85, 0, 10_500),
         units=Facts.exchanged,
     ),
@@ -154,7 +154,6 @@ _RECORDS = (
         "vertical.vfl:LocalVFL",
         "all parties and all labelled rows, zeros where a side is missing",
         "vfl-baselines",
-        contest="torn",
         rate=Rate(0.15, 0.55, 0, 12_000),
         units=lambda facts: facts.rows[facts.owner] * facts.partners,
     ),
@@ -370,9 +369,12 @@ def make(name: str, params: Mapping[str, Any], seed: int | None = None) -> Any:
     return made if seed is None or "seed" not in made.get_params() else made.set_params(seed=seed)
 
 
-def contestants(*, horizontal: bool, annotators: bool, torn: bool) -> tuple[str, ...]:
-    """The methods that ``auto`` compares in such a federation, the cheapest first."""
-    when = ("always", "torn") if torn else ("always",)
+def contestants(*, horizontal: bool, annotators: bool, torn: bool | None) -> tuple[str, ...]:
+    """The methods that ``auto`` compares in such a federation, the cheapest first.
+
+    torn: None where that is not known yet, so that it may be either.
+    """
+    when = ["always", *["torn"] * (torn is not False), *["whole"] * (torn is not True)]
     return tuple(
         record.name
         for record in _RECORDS

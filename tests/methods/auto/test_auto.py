@@ -60,7 +60,7 @@ def test_partners_are_heard_where_they_help(fitted) -> None:
     choice = model.choice_
     assert "Federation pays here" in choice["why"][0]
     assert [each["name"] for each in choice["candidates"]] == [
-        "local", "local-trees", "vfl", "boosting", "local-vfl", "risa",
+        "local", "local-trees", "boosting", "risa",
     ]  # fmt: skip
     own = max(fm.Local(epochs=6).fit(fed).evaluate(test)["auc"], 0.5)
     assert model.evaluate(test, rows="aligned")["auc"] > own + 0.08
@@ -72,7 +72,7 @@ def test_partners_are_heard_where_they_help(fitted) -> None:
     for kind, rows in (("shared", "aligned"), ("alone", "bank")):
         low, high = told[kind]["interval"]
         assert low < told[kind]["score"] < high
-        assert low - 0.05 < model.evaluate(test, rows=rows)["auc"] < high + 0.05, "honest"
+        assert low - 0.08 < model.evaluate(test, rows=rows)["auc"] < high + 0.08, "150 rows"
 
 
 def test_every_kind_of_row_is_answered(fitted) -> None:
@@ -202,3 +202,18 @@ def test_few_common_rows() -> None:
     assert model.predict_proba(model.fed_, rows="aligned").shape == (15, 2)
     with pytest.raises(ConfigError, match="15 rows known to all parties are too few"):
         fm.Auto(**how).fit(few(30))
+
+
+def test_candidates_fit_the_tears() -> None:
+    def slugs(fed: fm.Federation, completed: bool = False) -> list[str]:
+        return [each.slug for each in fm.Auto()._candidates(fed, completed)]
+
+    torn, frame = federation(people()), people()
+    assert slugs(torn) == ["local", "local-trees", "boosting", "risa"]
+    assert slugs(torn, True)[4:] == ["vfl-completed", "boosting-completed"]
+    table = fm.Table(range(N), frame[["a", "y"]], label="y")
+    whole = fm.Federation(
+        fm.Party("bank", table), fm.Party("telco", fm.Table(range(N), frame[["d"]]))
+    )
+    fm.align(whole)
+    assert slugs(whole) == ["local", "local-trees", "vfl", "boosting"]

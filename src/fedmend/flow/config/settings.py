@@ -178,7 +178,7 @@ class AutoSettings(MethodSettings):
     folds: int = Field(default=5, ge=2)
     budget: float = Field(default=120.0, gt=0)
 
-    def names(self, *, horizontal: bool, several: bool, torn: bool = True) -> Sequence[str]:
+    def names(self, *, horizontal: bool, several: bool, torn: bool | None = None) -> Sequence[str]:
         """The methods worth trying, the cheapest first.
 
         several: parties label. torn: one party alone has rows, worth methods that use them.

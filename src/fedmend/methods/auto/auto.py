@@ -411,13 +411,14 @@ class Auto(LabelledEstimator):
         return make(candidate.name, params, self.seed)
 
     def _candidates(self, fed: Federation, completed: bool) -> list[Candidate]:
-        torn = any(fed.alignment.unaligned.values())
-        names = self.candidates or contestants(horizontal=False, annotators=False, torn=torn)
-        return [
-            Candidate(name, mended)
-            for name in names
-            for mended in ((False, True) if completed and METHODS[name].partners else (False,))
-        ]
+        def names(torn: bool) -> tuple[str, ...]:
+            given = contestants(horizontal=False, annotators=False, torn=torn)
+            return self.candidates or given
+
+        found = [Candidate(name) for name in names(any(fed.alignment.unaligned.values()))]
+        if completed:  # where nothing is torn any more
+            found += [Candidate(name, True) for name in names(False) if METHODS[name].partners]
+        return found
 
     def _check(self) -> None:
         check_values(self, self._rules)
