@@ -97,7 +97,9 @@ def test_seed_by_seed_and_the_longest_first() -> None:
 
 def test_a_cell_has_both_kinds_of_rows() -> None:
     found = measure(Cell("breast-cancer", "Local", 30, 0, 200, 100))
-    assert found["both"] == found["one"] and set(found["one"]) == {"auc", "accuracy", "log_loss"}
+    assert set(found["one"]) == {"auc", "accuracy", "log_loss"}
+    # Without the partner's columns the order is the same; each kind of row is calibrated by itself.
+    assert found["both"]["auc"] == found["one"]["auc"]
     assert "one" not in measure(Cell("breast-cancer", "GBDT aligned rows", 30, 0, 200, 100))
 
 
