@@ -11,6 +11,8 @@ what taking part has told the party.
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import numpy as np
 
 from fedmend.audit.context import FEWEST_ROWS, Attack, Context, NotApplicable
@@ -33,16 +35,28 @@ class LabelsFromBottom(Attack):
         "trained changes little"
     )
 
+    from_: ClassVar[str] = "its trained bottom"
+    nothing: ClassVar[str] = "no party without labels has trained a bottom model"
+
+    def told(self, context: Context) -> dict[str, np.ndarray]:
+        """What a party has of every row besides its columns."""
+        found = {party: self.seen.final_embeddings(party) for party in self.seen.final}
+        return {party: told for party, told in found.items() if told is not None}
+
+    def without(self, context: Context, party: str) -> np.ndarray:
+        """What a party has of every row without any message."""
+        return context.columns(party)
+
     def run(self, context: Context) -> list[Finding]:
-        if not self.seen.final:
-            raise NotApplicable("no party without labels has trained a bottom model")
+        found_at = self.told(context)
+        if not found_at:
+            raise NotApplicable(self.nothing)
         labels, classes, found = context.labels, context.classes, []
         sizes = np.bincount(labels[labels >= 0], minlength=classes)
-        for party in self.seen.final:
-            embeddings = self.seen.final_embeddings(party)
-            if party in context.annotators or embeddings is None:
+        for party, told in found_at.items():
+            if party in context.annotators:
                 continue
-            raw, own = context.columns(party), standardised(embeddings)
+            raw, own = self.without(context, party), standardised(told)
             views = [own, np.concatenate([own, raw], 1), raw]
             for known in context.budget.known_labels:
                 left = (labels >= 0).sum() - known * classes
@@ -59,7 +73,7 @@ class LabelsFromBottom(Attack):
                 found.append(
                     self.finding(
                         party,
-                        "its trained bottom",
+                        self.from_,
                         " + ".join(context.annotators),
                         "labels",
                         context.label_metric,

@@ -18,6 +18,7 @@ from fedmend.audit.membership import Membership
 from fedmend.audit.recorder import Observations, Observed, rehearsal
 from fedmend.audit.result import AuditReport
 from fedmend.audit.statement import statement
+from fedmend.audit.trees import ColumnsFromTrees, LabelsFromCuts
 from fedmend.audit.votes_from_sums import VotesFromSums
 from fedmend.errors import ConfigError
 from fedmend.federation import Federation, require_federation
@@ -35,6 +36,8 @@ ATTACKS: dict[str, type[Attack]] = {
     "votes": VotesFromSums,
     "membership": Membership,
     "products": ColumnsFromProducts,
+    "trees": ColumnsFromTrees,
+    "cuts": LabelsFromCuts,
 }
 """The attacks by the names they are asked for with."""
 
@@ -61,9 +64,9 @@ class Audit(Parameters):
     looks: epochs of messages an attacker keeps. known_labels: labelled examples of each class that
     a party has, one figure for each number. known_rows: rows of which an attacker knows the other
     party's columns. repeats: draws of examples. most_rows: on how many rows a guess is scored.
-    attacks: some of "gradients", "bottom", "embeddings", "weights", "votes", "membership" and
-    "products"; by default all of them. All are judged by true labels, whatever a method's
-    label_dp lets it know.
+    attacks: some of "gradients", "bottom", "embeddings", "weights", "votes", "membership",
+    "products", "trees" and "cuts"; by default all of them. All are judged by true labels, whatever
+    a method's label_dp lets it know.
     """
 
     looks: int = 10

@@ -18,6 +18,7 @@ from fedmend.methods.boosting.bins import CutTable, bin_table, codes_of
 from fedmend.methods.boosting.boost import Boosting, BoostSettings, OwnBins, Target, outputs_of
 from fedmend.methods.boosting.grow import Growth
 from fedmend.methods.boosting.secureboost import _Workers
+from fedmend.split.labels import keep_confidence
 
 N = 700
 OPEN = fm.Policy(min_rows=1)
@@ -231,6 +232,20 @@ def test_every_kind_of_row_is_answered(torn: fm.Federation) -> None:
     said = model.predict_table(test)
     shares = said[["share(bank)", "share(telco)"]]
     assert shares.sum(axis=1).round(4).eq(1).all()
+
+
+def test_completed_cells_are_missing_ones_to_trees(
+    frame: pd.DataFrame, torn: fm.Federation
+) -> None:
+    site = (mended := federation(frame)).engine.sites["telco"]
+    seen = np.where(np.arange(500) < 300, 0.6, 1.0)
+    keep_confidence(site, "train", {name: seen for name in ("d", "e", "town")})
+    model = fm.SecureBoost(**SMALL).fit(mended)
+    mine = model.predict_proba(mended.on("test"), rows="all")
+    known = fm.SecureBoost(**SMALL).fit(torn).predict_proba(torn.on("test"), rows="all")
+    np.testing.assert_allclose(mine, known, rtol=0, atol=1e-9)
+    strangers = model.predict_proba(mended, rows="all")[:300]
+    np.testing.assert_allclose(strangers, model.to(torn).predict_proba(torn, rows="bank"))
 
 
 def test_the_label_partys_trees_need_nobody(frame: pd.DataFrame) -> None:

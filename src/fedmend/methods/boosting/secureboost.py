@@ -8,7 +8,9 @@ per node and bin; B picks the best cuts, by number, and asks on which side of a 
 lies. Trees are those that the same algorithm grows in the clear (to 1e-9: sums of floats).
 
 A person whom a partner does not know has that partner's cells missing: every cut sends missing
-cells to the side that pays, so that all of B's rows train the trees, and all can be predicted.
+cells to the side that pays, so that all of B's rows train the trees, and all can be predicted. That
+holds for completed rows too: trees that take made-up cells for seen ones do worse
+(docs/boosting.md).
 
 What each role learns
 - The coordinator: sizes, numbers of bins, how many nodes and cuts there are at each step. Sums and
@@ -79,7 +81,7 @@ from fedmend.methods.boosting.histograms import (
 from fedmend.methods.network import LabelledEstimator, LocalOnly
 from fedmend.split.answers import JUDGED, AnsweringWorker
 from fedmend.split.features import ALIGNED, Segments, check_names, is_known, own_rows, spans
-from fedmend.split.labels import account_of, warn_of_noise
+from fedmend.split.labels import account_of, row_confidence, warn_of_noise
 from fedmend.split.parts import (
     file_of,
     leave_outputs,
@@ -249,6 +251,7 @@ class PassiveTrees(BinsWorker):
     def create(self, bins: int) -> dict[str, Any]:
         """Bins of this party's columns, fitted on aligned rows; tells their layouts, no names."""
         aligned, least = self.alignment.aligned, self.site.policy.min_intersection
+        aligned = aligned[self._observed(aligned)]
         if len(aligned) < least:
             raise AlignmentError(
                 f"party {self.site.name!r} takes part from {least} aligned rows on, here are "
@@ -267,9 +270,17 @@ class PassiveTrees(BinsWorker):
             self.site.name, segments, self.site.alignments.get(self.scope), len(self.table)
         )
         self._table = CutTable(own.layouts)
-        self._codes = own.codes(self.table.take(rows[rows >= 0]))
+        rows = rows[rows >= 0]
+        self._codes = own.codes(self.table.take(rows))
+        missing = np.array([each.bins for each in own.columns], np.int16)
+        self._codes = np.where(self._observed(rows), self._codes, missing[:, None])
         if train:
             self.indicators = self._table.indicators(self._codes)
+
+    def _observed(self, rows: np.ndarray) -> np.ndarray:
+        """Which of these rows this party has seen; the cells of others a method has made up."""
+        trust = row_confidence(self.site, self.scope.partition("@")[0])
+        return np.ones(len(rows), bool) if trust is None else trust[rows] == 1.0
 
     @exposed(kind="embedding", takes={"request": "control"})
     def sides_for(self, to: str, request: Sealed) -> Sealed:
