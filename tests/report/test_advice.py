@@ -8,8 +8,8 @@ import pytest
 
 from fedmend.methods.costs import Facts
 from fedmend.methods.recipes import RECIPES
-from fedmend.methods.registry import COMPLETIONS, METHODS, estimate, record_of
-from fedmend.report.advice import RECIPE_FOR, advise
+from fedmend.methods.registry import COMPLETIONS, METHODS, estimate, method_class, record_of
+from fedmend.report.advice import BUDGET, FOLDS, RECIPE_FOR, advise
 from fedmend.report.overview import Overview, PartyOverview
 
 COLUMNS = {"continuous": 4}
@@ -110,7 +110,7 @@ def test_advice_in_words():
     assert "kappa of 0.41" in advice_of(DOCTORS, 400, **FAR).words[0]
     assert "InC → FedPSG-PUM → VFL" in advice_of(AGENCY, 90, **FAR).words[-2]
     solo = advice_of([party("solo", 100, 100)], None).words
-    assert solo == ["To begin with: Local; under 1 s and 30 kB in all."]
+    assert solo == ["To begin with: Local; under 1 s and 40 kB in all."]
 
 
 def test_where_corrected_labels_go():
@@ -148,7 +148,7 @@ def test_costs_grow_with_rows_and_parties():
     many = Facts({"a": 1000, "b": 1000}, {"a": 3, "b": 3}, ("a",), 500)
     three = Facts({"a": 100, "b": 100, "c": 100}, {"a": 3, "b": 3, "c": 3}, ("a",), 50)
     for method, record in RATED.items():
-        assert record.amount(many) >= 10 * record.amount(few)
+        assert record.amount(many) > record.amount(few)
         assert estimate(method, many).seconds >= estimate(method, few).seconds
         assert estimate(method, three).bytes >= estimate(method, few).bytes
     assert few.completed().shared == 100
@@ -156,3 +156,30 @@ def test_costs_grow_with_rows_and_parties():
     for method in ("sage", "fedavg", "fedprox", "fixmatch"):
         assert estimate(method, many).bytes == estimate(method, few).bytes
         assert estimate(method, three).bytes == 3 * estimate(method, few).bytes / 2
+
+
+def test_costs_of_trees_and_networks_follow_what_they_look_at():
+    """Measured: an epoch has a least length, classes and columns cost trees, parties networks."""
+    sizes = Facts({"a": 600, "b": 600}, {"a": 3, "b": 3}, ("a",), 200)
+    wide = replace(sizes, features={"a": 30, "b": 30})
+    for method in ("local-trees", "boosting"):
+        dear = estimate(method, replace(wide, classes=10)).seconds
+        assert dear > 5 * estimate(method, wide).seconds > 5 * estimate(method, sizes).seconds
+    assert estimate("vfl", wide) == estimate("vfl", sizes)
+    assert estimate("local", replace(sizes, rows={"a": 1200, "b": 600})).seconds < 1.6 * (
+        estimate("local", sizes).seconds
+    )
+    for method in ("local", "vfl", "local-vfl"):
+        many = estimate(method, replace(sizes, classes=10)).seconds
+        assert 1.5 < many / estimate(method, sizes).seconds < 2.5
+
+
+def test_auto_is_estimated_as_it_works():
+    given = method_class("auto")().get_params()
+    assert (given["folds"], given["budget"]) == (FOLDS, BUDGET)
+    small, large = (
+        advice_of([party("left", rows, rows), party("right", rows, 0)], rows // 2)
+        for rows in (600, 60_000)
+    )
+    assert small.choosing.seconds > 5 * small.whole.seconds / 3
+    assert large.choosing.seconds < 4 * large.whole.seconds  # two folds, however long they take

@@ -55,6 +55,9 @@ def test_switches_that_are_on_are_not_offered() -> None:
     found = banner_of(SPLIT, [("vfl", VFL | {"label_dp": 1.0}), ("risa", VFL)])
     assert found.grade == "high"  # of whom one has no bound, nobody has
     assert "label_dp" not in " ".join(banner_of(SPLIT, [("vfl", VFL | {"task": "count"})]).lowers)
+    auto = {"label_dp": None, "settings": {"embedding": 4}, "task": "auto"}
+    (lowers,) = banner_of(SPLIT, [("auto", auto)]).lowers
+    assert "label_dp = 2" in lowers and "seal" in lowers and "embedding = 4" not in lowers
     every = {"embedding": 2, "label_dp": 2, "seal": True}
     (lowers,) = banner_of(SPLIT, [("vfl", every)]).lowers
     assert lowers.startswith("These methods have no switch")

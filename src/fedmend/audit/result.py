@@ -11,13 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 from fedmend._json import plain, write_json
 from fedmend.errors import DataError
+from fedmend.report.record import AUDIT_FILE
 
 if TYPE_CHECKING:
     import pandas as pd
 
 __all__ = ["AUDIT_FILE", "AuditReport", "Finding", "Reading", "read_audit"]
-
-AUDIT_FILE = "audit.json"
 
 STRONG_SHARE, SOME_SHARE = 0.5, 0.1
 """From which share of what there was to find, beyond the guess, a leak is called so."""

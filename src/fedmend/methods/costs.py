@@ -1,10 +1,11 @@
 """What a method will cost on a federation, from its sizes and measured rates.
 
 Seconds and bytes grow in proportion to a method's *units*: how many rows it looks at, times the
-parties that look. The rates were read off `fedmend bench preflight -o parts=cost` at 600 and 2,400
-rows of Credit and Bank (processor seconds of one thread of an x86 server, default settings, early
-stopping as it comes); a machine of another kind shifts all seconds alike. An estimate is good for
-"seconds, minutes or hours", not more: docs/benchmarks.md says by how much it is off.
+parties that look; of trees also the columns, and a tree for every class of several. An epoch of a
+network has a least number of steps, so that below some thousand rows it costs the same. The rates
+are processor seconds of one thread of an x86 server with default settings, stopping early as it
+comes; a machine of another kind shifts all seconds alike. Within a factor of two, mostly: how long
+a training goes on depends on the data (benchmarks/results/preflight.md).
 """
 
 from __future__ import annotations
@@ -19,12 +20,17 @@ if TYPE_CHECKING:
 __all__ = ["ALIGN", "Cost", "Facts", "Rate", "cost_of", "facts_of"]
 
 
+EPOCH_ROWS = 1280
+"""An epoch of a network has at least 20 batches of 64 rows."""
+
+
 @dataclass(frozen=True)
 class Facts:
     """The sizes that costs follow from.
 
     rows, features: by party. labellers: the parties with a label column. aligned: rows known to
     all, None in a horizontal federation. training: the share of the rows that is trained on.
+    classes: of the label, 1 where it is a number.
     """
 
     rows: Mapping[str, int]
@@ -32,6 +38,12 @@ class Facts:
     labellers: tuple[str, ...]
     aligned: int | None = None
     training: float = 1.0
+    classes: int = 2
+
+    @property
+    def outputs(self) -> int:
+        """Trees that are grown at once: one for every class of several."""
+        return self.classes if self.classes > 2 else 1
 
     @property
     def trained_on(self) -> int:
@@ -67,13 +79,60 @@ class Facts:
     def all_rows(self) -> int:
         return sum(self.rows.values())
 
+    def _looked_at(self, rows: int) -> float:
+        """Rows that a network looks at, all epochs together, in epochs of a small table's length.
+
+        The more classes there are, and up to some thousand rows, the longer it goes on learning.
+        """
+        longer = (min(max(rows, 1), 2400) / 600) ** 0.4 * (max(self.classes, 2) / 2) ** 0.4
+        return max(EPOCH_ROWS, rows) * longer
+
+    def own(self) -> int:
+        """Of a network of the label party's own."""
+        return round(self._looked_at(self.rows[self.owner]))
+
+    @property
+    def _halves(self) -> float:
+        """Bottoms of all parties and a top, over those of two parties."""
+        return (2 + self.partners) / 3
+
     def exchanged(self) -> int:
-        """Embeddings of shared rows that travel."""
-        return self.shared * self.partners
+        """Of one on shared rows, of all parties' bottoms."""
+        return round(self._looked_at(self.shared) * self._halves)
+
+    def labelled(self) -> int:
+        """The same with the label party's other rows."""
+        return round(self.own() * self._halves)
 
     def known_anywhere(self) -> int:
-        """The same with the rows that one party alone knows."""
+        """Shared rows and those that one party alone knows, each partner's embedding apart."""
         return (self.shared + self.alone) * self.partners
+
+    def weighed(self) -> int:
+        """The same where sources are weighed on held-out rows, which takes its time on few too."""
+        return (8000 + self.shared + self.alone) * self.partners
+
+    def _trees(self) -> float:
+        """How many trees it takes, over those of 600 rows and two classes."""
+        rows = min(self.rows[self.owner], 40_000)
+        return (max(rows, 1) / 600 * self.outputs) ** 0.5
+
+    def cut(self) -> int:
+        """Rows that are cut, in all trees together."""
+        return round(self.rows[self.owner] * self.outputs * self._trees())
+
+    def own_cells(self) -> int:
+        """The same for every column of the label party's."""
+        return self.cut() * self.features[self.owner]
+
+    def all_cells(self) -> int:
+        """Of all parties, once for each class of several; every partner has its protocol."""
+        columns = sum(self.features.values())
+        return round(self.rows[self.owner] * columns * self.outputs * (1 + self.partners) / 2)
+
+    def sent_cuts(self) -> int:
+        """What crosses of the cuts, to and from every partner."""
+        return round(self.cut() * (1 + self.partners) / 2)
 
     def embedded(self) -> int:
         """Embeddings that travel to a top model which is at no party."""

@@ -41,7 +41,8 @@ class Record:
     parties. classes_only: it cannot learn numbers. partners: columns of other parties matter to it.
     contest: ``auto`` tries it "always", if rows are missing somewhere ("torn"), or never ("").
     rate, units: what it costs, in proportion to which amount of the federation's sizes; None where
-    nobody has measured it. page: of the docs.
+    nobody has measured it. sends: what its bytes are in proportion to, if that is another amount.
+    page: of the docs.
     """
 
     name: str
@@ -55,6 +56,7 @@ class Record:
     contest: str = ""
     rate: Rate | None = None
     units: Callable[[Facts], int] | None = None
+    sends: Callable[[Facts], int] | None = None
 
     @property
     def shown(self) -> str:
@@ -101,6 +103,7 @@ def _horizontal(
         contest=contest,
         rate=rate,
         units=None if rate is None else Facts.all_rows,
+        sends=lambda facts: facts.parties,  # models travel there, not rows
     )
 
 
@@ -118,8 +121,8 @@ _RECORDS = (
         "vfl-baselines",
         partners=False,
         contest="always",
-        rate=Rate(0.15, 0.2, 25_000, 50),
-        units=lambda facts: facts.rows[facts.owner],
+        rate=Rate(0.1, 0.95, 25_000, 25),
+        units=Facts.own,
     ),
     Record(
         "local-trees",
@@ -128,8 +131,9 @@ _RECORDS = (
         "boosting",
         partners=False,
         contest="always",
-        rate=Rate(0.4, 0.2, 70_000, 3),
-        units=lambda facts: facts.rows[facts.owner],
+        rate=Rate(0.7, 0.008, 20_000, 0.3),
+        units=Facts.own_cells,
+        sends=Facts.cut,
     ),
     Record(
         "vfl",
@@ -137,7 +141,7 @@ _RECORDS = (
         "all parties together, on the rows known to all",
         "vfl-baselines",
         contest="whole",
-        rate=Rate(0.15, 0.85, 0, 10_500),
+        rate=Rate(0.1, 2.1, 0, 20_000),
         units=Facts.exchanged,
     ),
     Record(
@@ -146,16 +150,17 @@ _RECORDS = (
         "boosted trees over all parties, of all labelled rows",
         "boosting",
         contest="always",
-        rate=Rate(0.6, 1.9, 0, 11_000),
-        units=Facts.exchanged,
+        rate=Rate(0.8, 0.042, 0, 1_500),
+        units=Facts.all_cells,
+        sends=Facts.sent_cuts,
     ),
     Record(
         "local-vfl",
         "vertical.vfl:LocalVFL",
         "all parties and all labelled rows, zeros where a side is missing",
         "vfl-baselines",
-        rate=Rate(0.15, 0.55, 0, 12_000),
-        units=lambda facts: facts.rows[facts.owner] * facts.partners,
+        rate=Rate(0.1, 1.25, 0, 15_000),
+        units=Facts.labelled,
     ),
     Record(
         "random-match",
@@ -168,7 +173,7 @@ _RECORDS = (
         "vertical.ssl_vfl:SSLVFL",
         "bottoms pre-trained on all rows without labels, then as vfl",
         "vfl-baselines",
-        rate=Rate(0.1, 3.0, 0, 11_500),
+        rate=Rate(0.1, 17.0, 0, 14_000),
         units=Facts.exchanged,
     ),
     Record(
@@ -199,8 +204,8 @@ _RECORDS = (
         "risa",
         classes_only=True,
         contest="torn",
-        rate=Rate(0.1, 1.25, 0, 22_000),
-        units=Facts.known_anywhere,
+        rate=Rate(0.1, 0.65, 0, 12_500),
+        units=Facts.weighed,
     ),
     Record(
         "risa-images",
@@ -234,7 +239,7 @@ _RECORDS = (
         title="majority vote",
         annotators=True,
         contest="always",
-        rate=Rate(0.3, 1.8, 0, 26_500),
+        rate=Rate(2.5, 2.6, 0, 26_000),
         units=Facts.embedded,
     ),
     Record(
@@ -263,7 +268,7 @@ _RECORDS = (
         classes_only=True,
         annotators=True,
         contest="always",
-        rate=Rate(0.9, 2.0, 26e6, 33_000),
+        rate=Rate(0.9, 3.8, 0, 33_800),
         units=Facts.embedded,
     ),
     _horizontal(
@@ -336,7 +341,7 @@ COMPLETIONS = {
         "rows of one party get the columns of the other",
         "fedpsg-pum",
         title="FedPSG-PUM",
-        rate=Rate(4.0, 1.0, 8e6, 3_500),
+        rate=Rate(10.0, 3.0, 4e6, 3_500),
         units=Facts.cells_elsewhere,
     )
 }
@@ -389,8 +394,7 @@ def estimate(name: str, facts: Facts) -> Cost:
     record = record_of(name)
     amount = record.amount(facts)
     assert record.rate is not None  # who has units has a rate
-    # Models travel there, not rows.
-    return cost_of(record.rate, amount, facts.parties if record.horizontal else None)
+    return cost_of(record.rate, amount, record.sends(facts) if record.sends else None)
 
 
 def cost_of_alignment(facts: Facts) -> Cost:

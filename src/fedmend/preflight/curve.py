@@ -20,7 +20,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-import scipy.stats
 
 from fedmend._parameters import POSITIVE, Rules, at_least, wrong_values
 from fedmend.errors import ConfigError, DataError
@@ -444,6 +443,8 @@ def _widening(repeats: int, ratio: float) -> float:
 
     ratio: rows set aside to rows trained on.
     """
+    from scipy import stats  # two seconds of imports that only a curve needs
+
     free, tail = repeats - 1, 1 - _TAIL / 100
-    student = scipy.stats.t.ppf(tail, free) / scipy.stats.norm.ppf(tail)
+    student = stats.t.ppf(tail, free) / stats.norm.ppf(tail)
     return float(student * np.sqrt(repeats / free) * np.sqrt(1 + repeats * ratio))

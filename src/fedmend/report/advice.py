@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from fedmend.methods.costs import Cost, Facts
 from fedmend.methods.recipes import RECIPES
-from fedmend.methods.registry import cost_of_alignment, estimate, record_of
+from fedmend.methods.registry import contestants, cost_of_alignment, estimate, record_of
 from fedmend.report.amounts import about, counted, in_bytes, in_time, listed
 
 if TYPE_CHECKING:
@@ -34,7 +34,8 @@ MIN_SHARED_TO_COMPLETE = 50
 WARMUP = 3
 # Cross-validation on fewer shared rows says more about chance than about methods.
 MIN_SHARED_TO_CHOOSE = 40
-FOLDS = 3
+# What `auto` does by default.
+FOLDS, BUDGET = 5, 120.0
 RECIPE_FOR = {
     ("disagreement", "missing-block"): "correct-complete-vfl",
     ("disagreement", "few-shared"): "correct-local-vfl",
@@ -162,6 +163,7 @@ def advise(found: Overview) -> Advice:
         tuple(party.name for party in parties if party.labelled),
         None if found.shape == "horizontal" else found.aligned,
         found.training,
+        _classes(found),
     )
     case = _Case(found, parties, facts)
     if found.shape == "horizontal":
@@ -175,6 +177,14 @@ def advise(found: Overview) -> Advice:
         return _several_annotators(case)
     # Nothing that others know can be learnt, or scored, on shared rows without a label.
     return local_only if case.owner.labelled_aligned == 0 else _one_label_party(case)
+
+
+def _classes(found: Overview) -> int:
+    """How many classes the label has; 1 for a number, 2 where nobody tells."""
+    told = [found.label] if found.label else list(found.labels.values())
+    if any("mean" in each for each in told):
+        return 1
+    return max((len(each.get("counts", ())) for each in told), default=2) or 2
 
 
 # ---------------------------------------------------------------- other columns, the same people
@@ -364,8 +374,14 @@ def _with_costs(
     by_recipe = [each["name"] for each in RECIPES[recipe].tables["method"]] if recipe else []
     trained = [*dict.fromkeys([*by_recipe, *chosen])]
     whole = _sum(trained, facts)
-    tried = [name for name in ("vfl", "local-vfl", "risa") if name != "risa" or name in trained]
-    candidates = _sum(["local", *tried], facts)
+    several = len(facts.labellers) > 1
+    tried = [
+        name
+        for name in contestants(horizontal=False, annotators=several, torn=True)
+        if record_of(name).rate is not None
+        and (facts.classes > 1 or not record_of(name).classes_only)
+    ]
+    candidates = _sum(tried, facts)
     if before is not None:
         whole += before
     if facts.aligned is not None:
@@ -374,11 +390,13 @@ def _with_costs(
         again = facts.completed()
         whole += estimate("fedpsg-pum", facts)
         whole += _sum([name for name in trained if name != "local"], again)
-        candidates += _sum(tried, again)
+        candidates += _sum([name for name in tried if record_of(name).partners], again)
     choosing = None
     if tears and facts.aligned and facts.trained_on >= MIN_SHARED_TO_CHOOSE:
-        # Every fold trains on all rows but its own.
-        choosing = Cost((FOLDS - 1) * candidates.seconds, (FOLDS - 1) * candidates.bytes)
+        # All of them in every fold that the budget has room for, and once more on all rows.
+        room = BUDGET / max(candidates.seconds, 1.0)
+        times = 1 + min(FOLDS, max(2.0, room))
+        choosing = Cost(times * candidates.seconds, int(times * candidates.bytes))
     methods = [{"name": name} for name in chosen]
     return Advice(tears, methods, complete, recipe=recipe, whole=whole, choosing=choosing)
 

@@ -243,7 +243,14 @@ def _switch(
     switch: Switch, what: str, trained: Sequence[tuple[str, Mapping[str, Any]]]
 ) -> list[str]:
     """Nothing where no method has such a parameter, or all that have it use it already."""
-    known = [params for _, params in trained if switch.parameter in params]
+    # What `auto` is given it hands on to its candidates.
+    given = [
+        {switch.parameter: None, **params, **(params.get("settings") or {})}
+        if name == "auto"
+        else params
+        for name, params in trained
+    ]
+    known = [params for params in given if switch.parameter in params]
     if switch.parameter == "label_dp":  # which is for classes
         known = [params for params in known if params.get("task") not in NUMBERS]
     if trained and all(switch.is_on(params[switch.parameter]) for params in known):

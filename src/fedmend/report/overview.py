@@ -314,10 +314,10 @@ def _among_annotators(fed: Federation, holders: list[str]) -> dict[str, Any]:
 
     No agreement where one of them does not let it be known.
     """
-    from fedmend.preflight.agreement import label_agreement
-
     if len(holders) < 2:
         return {}
+    from fedmend.preflight.agreement import label_agreement
+
     view = fed.only(*holders)
     among = view if view.is_aligned else fed
     if not among.is_aligned or not among.alignment.aligned:

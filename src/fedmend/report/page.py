@@ -28,7 +28,14 @@ from fedmend.report.amounts import (
 )
 from fedmend.report.banner import Banner, banner_of
 from fedmend.report.overview import Overview
-from fedmend.report.record import RunRecord, Stage, Summary, better_is_higher, read_stages
+from fedmend.report.record import (
+    AUDIT_FILE,
+    RunRecord,
+    Stage,
+    Summary,
+    better_is_higher,
+    read_stages,
+)
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -52,21 +59,26 @@ _META = '<meta http-equiv="Content-Security-Policy" content="{}">'
 
 def write_report(folder: str | Path, path: str | Path | None = None) -> Path:
     """Write the report of a run folder, into it or to `path`."""
-    from fedmend.audit.result import read_audit  # which brings all attacks with it
-
     folder = Path(folder)
     record, entries = RunRecord.load(folder), read_ledger(folder / LEDGER_FILE)
-    text = render(record, entries, read_stages(folder), read_audit(folder))
+    text = render(record, entries, read_stages(folder), _audits(folder))
     return write_whole(Path(path or folder / REPORT_FILE), text)
 
 
 def run_banner(folder: str | Path) -> Banner:
     """What left the parties of a run: the first lines of its report."""
-    from fedmend.audit.result import read_audit
-
     folder = Path(folder)
     trained = [(each.name, each.params) for each in RunRecord.load(folder).methods]
-    return banner_of(read_ledger(folder / LEDGER_FILE), trained, read_audit(folder))
+    return banner_of(read_ledger(folder / LEDGER_FILE), trained, _audits(folder))
+
+
+def _audits(folder: Path) -> Sequence[Any]:
+    """Those of a run; all attacks come with the module, which takes a second."""
+    if not (folder / AUDIT_FILE).is_file():
+        return ()
+    from fedmend.audit.result import read_audit
+
+    return read_audit(folder)
 
 
 def render(

@@ -37,6 +37,7 @@ FORMAT = 1
 FEW_TESTED = 50
 MANY_TESTED = 2_000
 RECORD_FILE = "metrics.json"
+AUDIT_FILE = "audit.json"
 MANIFEST_FILE = "manifest.json"
 STAGE_WORDS = {
     "align": "Finding the rows that are known to all",
