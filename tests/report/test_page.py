@@ -117,7 +117,7 @@ def test_every_section_that_has_something(whole_page):
         "72 of 180 labels contradict", "By VFL", "against the labels of clinic.",
         "VFL <1> 0.800 100% 1.0 s", "RISA – 0% 1.0 s no time left",
         "Training, 2 times", "2 min 5 s", "How sure, and do unsure rows err more",
-        "3 rounds with 3 clients, 2 of them in each.", "Two agree.",
+        "3 rounds with 3 clients, 2 of them in each.", "Two agree.", "age <y> bank 100.0%",
     ):  # fmt: skip
         assert words in page.text, words
 

@@ -285,3 +285,21 @@ def test_pictures_of_a_choice_and_of_what_overlap_is_worth():
     assert plots.worth(CURVE | {"points": CURVE["points"][:1]}) is None
     bare = {"metric": "rmse", "points": CURVE["points"], "twice": None, "alone": None}
     assert "estimate" not in texts(plots.worth(bare))
+
+
+# ---------------------------------------------------------------- trees
+
+
+def test_what_trees_use(record, entries):
+    from fedmend.report.page import render
+
+    gains = [("bank", "income", 0.6), ("telco", "column 1 of telco", 0.4), ("telco", "calls", 0.0)]
+    told = [{"party": party, "column": name, "gain": gain} for party, name, gain in gains]
+    first, *rest = record.methods
+    trees = replace(first, importance=told, history=[{"epoch": 1.0}] * 7)
+    page = render(replace(record, methods=[trees, *rest]), entries)
+    text = re.sub(r"<[^>]+>|\s+", " ", page[page.index('<section id="trees">') :])
+    text = re.sub(r" +", " ", text)
+    assert "7 trees." in text and "bank: 60%, telco: 40%." in text
+    assert "income bank 60.0% column 1 of telco telco 40.0% 1 columns are not used." in text
+    assert 'id="trees"' not in render(record, entries)

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedmend.errors import ConfigError
+from fedmend.errors import ConfigError, Refused
 from fedmend.flow.choosing import Contest, candidates_of
 from fedmend.flow.config.settings import AUTO, CORRECTED
 from fedmend.flow.manifest import CHECKPOINTS
@@ -280,6 +280,8 @@ class _Training:
             path = self.steps.folder / review if review else None
             suspicious = estimator.review_labels(path=path)
             result["labelling"] = AnnotatorSkills.of(estimator, suspicious).to_dict()
+        if self.first and (told := _importance(estimator)) is not None:
+            result["importance"] = told
         if self.first and (sure := how_sure(estimator, test, reference)) is not None:
             result["uncertainty"] = sure.to_dict()
         return result
@@ -298,6 +300,16 @@ class _Training:
             bytes=trained["bytes"] + result.pop("bytes", 0),
             **result,
         )
+
+
+def _importance(estimator: Any) -> list[dict[str, Any]] | None:
+    """What each column is worth to a method that can say it, if the label party lets it."""
+    if not hasattr(estimator, "importance"):
+        return None
+    try:
+        return list(estimator.importance().to_dict("records"))
+    except Refused:
+        return None
 
 
 def _asked_for(scores: dict[str, float], metrics: Sequence[str]) -> dict[str, float]:

@@ -360,6 +360,33 @@ def _annotators(run: _Run) -> _Shown:
     return {"methods": shown} if shown else None
 
 
+MOST_COLUMNS = 15
+
+
+def _trees(run: _Run) -> _Shown:
+    """Of every method with trees how many it has, and what they use."""
+    shown = []
+    for each in run.record.methods:
+        if not each.importance:
+            continue
+        by_party: dict[str, float] = {}
+        for column in each.importance:
+            by_party[column["party"]] = by_party.get(column["party"], 0.0) + column["gain"]
+        used = [column for column in each.importance if column["gain"] > 0]
+        lines = [[at["column"], at["party"], f"{at['gain']:.1%}"] for at in used[:MOST_COLUMNS]]
+        shown.append(
+            {
+                "title": each.title,
+                "count": len(each.history),
+                "parties": [f"{name}: {gain:.0%}" for name, gain in by_party.items()],
+                "lines": [["column", "party", "share of the gain"], *lines],
+                "more": len(used) - len(lines),
+                "unused": len(each.importance) - len(used),
+            }
+        )
+    return {"methods": shown} if shown else None
+
+
 def _uncertainty(run: _Run) -> _Shown:
     """The best method first."""
     runs = [each for each in run.record.methods if each.uncertainty]
@@ -467,6 +494,7 @@ SECTIONS: dict[str, tuple[str, Callable[[_Run], _Shown]]] = {
     "choice": ("Why this method", _choice),
     "comparison": ("Comparison", _comparison),
     "annotators": ("Who labels how well", _annotators),
+    "trees": ("What trees use", _trees),
     "uncertainty": ("How sure", _uncertainty),
     "rounds": ("Round by round", _rounds),
     "curves": ("Training", _curves),

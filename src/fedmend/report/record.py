@@ -69,6 +69,7 @@ class MethodRun:
     about: str = ""
     labelling: dict[str, Any] | None = None
     uncertainty: dict[str, Any] | None = None
+    importance: list[dict[str, Any]] | None = None
 
 
 @dataclass(frozen=True)
