@@ -596,11 +596,12 @@ class TopWorker(SplitWorker, TopHolder):
         scaling = getattr(self._part_top(), "scaling", {})
         if not scaling:
             return outputs
-        found = outputs.copy()
+        # A party's own model knows one kind of row.
+        found, usual = outputs.copy(), scaling.get(ALIGNED) or next(iter(scaling.values()))
         for name, at, end in self._spans:
             inside = (rows >= at) & (rows < end)
-            how = scaling.get(kind_of(name, self.site.name)) or scaling.get(ALIGNED)
-            if how is not None and inside.any():
+            how = scaling.get(kind_of(name, self.site.name)) or usual
+            if inside.any():
                 found[inside] = how.of(torch.from_numpy(outputs[inside])).numpy()
         return found
 
