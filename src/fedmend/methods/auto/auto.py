@@ -416,8 +416,10 @@ class Auto(LabelledEstimator):
             return self.candidates or given
 
         found = [Candidate(name) for name in names(any(fed.alignment.unaligned.values()))]
-        if completed:  # where nothing is torn any more
-            found += [Candidate(name, True) for name in names(False) if METHODS[name].partners]
+        if completed:  # where nothing is torn any more; to trees completed cells are missing ones
+            records = [METHODS[name] for name in names(False)]
+            able = [each for each in records if each.partners and each.family != "boosting"]
+            found += [Candidate(each.name, True) for each in able]
         return found
 
     def _check(self) -> None:

@@ -103,6 +103,7 @@ __all__ = ["LocalTrees", "SecureBoost"]
 
 MODES = ("dealer", "bfv", "plain")
 TARGET = "label"
+OWN_BINS = 255
 CHECKPOINT_EVERY = 10  # trees
 STATE = "trees.json"
 Progress = Callable[[str, int, int, dict[str, float]], None]
@@ -340,7 +341,7 @@ class ActiveTrees(SumsWorker, AnsweringWorker):
             self._check_counts(encoder)
         own = OwnColumns(None, [])
         if settings["own"]:
-            own = OwnColumns.fit(self.table, None, int(settings["bins"]), 1)
+            own = OwnColumns.fit(self.table, None, max(OWN_BINS, int(settings["bins"])), 1)
         self._keep(TreesPart(dict(layouts), own, encoder, counts))
         return self.about()
 
@@ -898,7 +899,8 @@ class SecureBoost(LabelledEstimator):
     """Boosted trees over all parties, of all rows of the label party.
 
     trees, depth, learning_rate, l2, min_leaf, min_gain, colsample: as usual (min_leaf in rows; for
-    classes 0.05 times as much curvature). bins: most bins of a column.
+    classes 0.05 times as much curvature). bins: most bins of a partner's column; the label party's
+    own, whose sums cost nothing, have up to 255.
     validation, patience: trees stop when the loss of the rows held out has not fallen for so many;
     refit: as many are then grown on all rows. mode: of the products (docs/inner-products.md).
     task: "auto", "binary", "multiclass", "regression" or "count". label_party: whose labels.
