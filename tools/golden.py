@@ -235,6 +235,7 @@ ENGINES = {"one process": in_one_process, "hosts": behind_hosts}
 # ---------------------------------------------------------------- what is run
 
 NET: dict[str, Any] = {"epochs": 3, "seed": 3}
+FIXED: dict[str, Any] = NET | {"patience": None}
 TREES: dict[str, Any] = {"trees": 6, "depth": 3, "seed": 3}
 IMAGES: dict[str, Any] = {"conv": "cnn", "embedding": 8, "top": (8,), "batch_size": 32}
 ROUNDS: dict[str, Any] = {"rounds": 4, "epochs": 4, "lr": 0.1, "seed": 3}
@@ -274,17 +275,18 @@ FITS: dict[str, tuple[Callable[[], Tables], str, str, dict[str, Any]]] = {
     "vfl images": (picture_halves, "vfl", "VFL", NET | IMAGES),
     "risa-images": (picture_halves, "risa-images", "ImageRISA", NET | IMAGES),
     "clean": (vertical, "clean", "Clean", NET | {"label_party": "bank"}),
-    "inc": (labellers, "inc", "InC", NET | {"secure": "masks"}),
+    "inc": (labellers, "inc", "InC", FIXED | {"crossfit": False, "batch_size": 64}),
+    "inc crossfit": (labellers, "inc", "InC", {"epochs": 6, "seed": 3}),
     "inc corrector": (
         labellers,
         "inc",
         "InC",
-        NET | {"secure": "masks", "corrector": {"top": [8]}},
+        FIXED | {"crossfit": False, "batch_size": 64, "corrector": {"top": [8]}},
     ),
-    "majority": (labellers, "majority", "MJ", NET | {"secure": "masks"}),
-    "dawid-skene": (labellers, "dawid-skene", "EM", NET | {"secure": "masks"}),
+    "majority": (labellers, "majority", "MJ", FIXED),
+    "dawid-skene": (labellers, "dawid-skene", "EM", FIXED),
     "dawid-skene of votes alone": (voters, "dawid-skene", "EM", {}),
-    "random-labeller": (labellers, "random-labeller", "Random", NET),
+    "random-labeller": (labellers, "random-labeller", "Random", FIXED),
     **{
         name: (horizontal, name, title, ROUNDS)
         for name, title in (

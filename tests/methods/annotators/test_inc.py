@@ -35,6 +35,8 @@ QUICK: dict[str, Any] = {
     "batch_size": 32,
     "lr": 0.02,
     "secure": "masks",
+    "crossfit": False,
+    "patience": None,
 }
 
 
@@ -180,7 +182,7 @@ def test_the_expertise_found_is_the_expertise_there(crowd_of: Make) -> None:
 
 def test_of_two_helpers_the_one_that_has_not_seen_a_row_is_asked(crowd_of: Make) -> None:
     crowd = crowd_of()
-    model, rows = InC(**QUICK, crossfit=True), len(crowd.truth)
+    model, rows = InC(**QUICK | {"crossfit": True}), len(crowd.truth)
     features, _ = crowd_roster(crowd.fed, None)
     soft = crowds.soft_labels(crowds.count_votes(crowd.votes, 3))
     with ExitStack() as stack:

@@ -20,7 +20,7 @@ from fedmend.methods.annotators.estimator import CrowdEstimator
 
 Make = Callable[..., Any]
 NET: dict[str, Any] = {"bottom": (), "embedding": 4, "top": (), "batch_size": 32, "lr": 0.02}
-QUICK: dict[str, Any] = NET | {"epochs": 8, "secure": "masks"}
+QUICK: dict[str, Any] = NET | {"epochs": 8, "patience": None, "secure": "masks"}
 CROWD: list[type[CrowdEstimator]] = [Random, MJ, EM]
 
 

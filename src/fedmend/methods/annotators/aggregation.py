@@ -155,6 +155,22 @@ def dawid_skene(
     return posterior, iterations
 
 
+def log_of(shares: np.ndarray) -> np.ndarray:
+    """Logarithms, of 0 a very small one."""
+    return np.log(np.maximum(shares, 1e-9))
+
+
+def held_out_loss(predicted: np.ndarray, evidence: np.ndarray) -> float:
+    """Minus the mean log-likelihood of what was said of rows, by predictions that never saw it.
+
+    predicted: how likely each class is. evidence: log-likelihood of all votes on the row under each
+    class. No label is taken to be true. **Shape** both [n, C].
+    """
+    most = evidence.max(1)
+    explained = (predicted * np.exp(evidence - most[:, None])).sum(1)
+    return float(-(np.log(np.maximum(explained, 1e-9)) + most).mean())
+
+
 def class_shares(weights: np.ndarray) -> np.ndarray:
     """How common each class is; never zero."""
     shares = np.maximum(weights.sum(0), 1e-9)

@@ -40,11 +40,12 @@ class Random(CrowdEstimator):
 
     def _inferred(self, annotators: Annotators, counts: np.ndarray) -> Inferred:
         soft = crowd.soft_labels(counts)
-        return soft, soft
+        return Inferred(soft, soft, crowd.log_of(soft))
 
     def _before_epoch(self, epoch: int, session: Session, annotators: Annotators) -> None:
+        settings = session.network.config.settings
         order = BatchOrder(
-            session.train, session.network.config.settings.batch_size, torch.device("cpu")
+            session.train, settings.batch_size, torch.device("cpu"), least=settings.epoch_steps
         )
         seed = session.seed_of(epoch)
         order.start(seed)
@@ -66,8 +67,8 @@ class MJ(CrowdEstimator):
     infers: ClassVar[bool] = True
 
     def _inferred(self, annotators: Annotators, counts: np.ndarray) -> Inferred:
-        labels = crowd.one_hot(crowd.majority(counts), counts.shape[1])
-        return labels.astype(np.float64), crowd.soft_labels(counts)
+        labels = crowd.one_hot(crowd.majority(counts), counts.shape[1]).astype(np.float64)
+        return Inferred(labels, crowd.soft_labels(counts), crowd.log_of(labels))
 
 
 @parameters
@@ -92,14 +93,18 @@ class EM(CrowdEstimator):
     share_expertise: bool = True
 
     def _inferred(self, annotators: Annotators, counts: np.ndarray) -> Inferred:
+        said = np.zeros(counts.shape)
+
         def evidence(weights: np.ndarray) -> np.ndarray:
+            nonlocal said
             annotators.m_step(weights)
-            return annotators.evidence()
+            said = annotators.evidence()
+            return said
 
         posterior, self.iterations_ = crowd.dawid_skene(counts, evidence, hard=self.fast)
         self._hear(annotators, self.share_expertise)
         targets = posterior if self.targets == "soft" else crowd.hardened(posterior)
-        return targets * (counts.sum(1, keepdims=True) > 0), posterior
+        return Inferred(targets * (counts.sum(1, keepdims=True) > 0), posterior, said)
 
 
 declare("clean", BottomWorker, TopWorker)

@@ -8,8 +8,9 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 
@@ -20,13 +21,19 @@ from fedmend.federation.labels import keep_probability
 from fedmend.learn import metrics
 from fedmend.methods.annotators import aggregation as crowd
 from fedmend.methods.annotators.worker import EvidenceForm, LabelWorker
-from fedmend.methods.network import NetworkEstimator
+from fedmend.methods.network import EPOCH_STEPS, RESTARTS, NetworkEstimator
 from fedmend.secure.sums import SumSession
 from fedmend.split.config import SplitConfig
 from fedmend.split.features import ALIGNED, Segments
 from fedmend.split.labels import account_of, without_response
-from fedmend.split.parts import read_file, write_file
-from fedmend.split.training import Progress, Session, SplitNetwork
+from fedmend.split.parts import read_file, read_json, write_file, write_json
+from fedmend.split.training import (
+    Progress,
+    Session,
+    SplitNetwork,
+    collapse_in_words,
+    restarted,
+)
 from fedmend.split.workers import CANNOT_SEAL, ServerTop
 
 POSTERIORS = ("product", "row", "bayes")
@@ -285,13 +292,92 @@ class VotesAlone:
 
 
 POSTERIOR = "posterior.fmw"
-Inferred = tuple[np.ndarray, np.ndarray]
-"""Training targets, and how likely each class is for each row, both [n, C]."""
+HELD_OUT, JUDGES, MOST_HELD_OUT = 0.15, 100, 0.3
+"""The share of rows that choose a length, at least so many rows, at most so large a share."""
+LENGTH = "length.json"
+
+
+class Inferred(NamedTuple):
+    """What votes make of each row, all [n, C].
+
+    targets: what a network learns. posterior: how likely each class is. evidence: the
+    log-likelihood of the votes under each class, which held-out rows judge a network by.
+    """
+
+    targets: np.ndarray
+    posterior: np.ndarray
+    evidence: np.ndarray
+
+
 RULES: Rules = {
     "secure": one_of(SECURE),
     "label_dp": ("positive or None", lambda value: value is None or value > 0),
     "batch_size": POSITIVE,
+    "patience": ("at least 1 or None", lambda value: value is None or value >= 1),
 }
+
+
+@dataclass(frozen=True)
+class Length:
+    """So many epochs, after so many restarts."""
+
+    epochs: int
+    restarts: int = 0
+    notes: Sequence[str] = ()
+
+
+class Trial:
+    """Trains on some of the rows, as often as a training collapses, to find out how long to."""
+
+    def __init__(
+        self,
+        model: CrowdEstimator,
+        fed: Federation,
+        features: list[str],
+        annotators: Annotators,
+        inferred: Inferred,
+    ) -> None:
+        self.model, self.fed, self.features = model, fed, features
+        self.annotators, self.inferred = annotators, inferred
+
+    def network(self, restarts: int = 0) -> SplitNetwork:
+        server = self.model._server(self.fed, self.annotators.classes, self.inferred.targets)
+        network = self.model._network(self.fed, self.features, server)
+        network.config = restarted(network.config, restarts)
+        return network
+
+    def length(self, rows: np.ndarray, held: np.ndarray, progress: Progress | None) -> Length:
+        said = self.inferred.evidence[held]
+        shares = crowd.class_shares(self.inferred.targets[rows])
+        least = crowd.held_out_loss(np.broadcast_to(shares, said.shape), said)
+        tried: list[tuple[float, int]] = []
+        while not tried or (tried[-1][0] >= least and len(tried) <= RESTARTS):
+            tried.append(self._one(len(tried), rows, held, said, progress))
+        restarts, (_, epochs) = min(enumerate(tried), key=lambda each: each[1])
+        return Length(epochs, restarts, collapse_in_words([loss >= least for loss, _ in tried]))
+
+    def _one(
+        self,
+        restarts: int,
+        rows: np.ndarray,
+        held: np.ndarray,
+        said: np.ndarray,
+        progress: Progress | None,
+    ) -> tuple[float, int]:
+        """The smallest loss of the held-out rows, and after how many epochs."""
+        network, model = self.network(restarts), self.model
+        best = (np.inf, 1)
+        with network.session([[ALIGNED, len(self.inferred.targets)]], rows) as session:
+            for epoch in range(1, model.epochs + 1):
+                model._before_epoch(epoch, session, self.annotators)
+                session.epoch(epoch)
+                loss = crowd.held_out_loss(session.outputs(held), said)
+                best = min(best, (loss if np.isfinite(loss) else np.inf, epoch))
+                if progress is not None:
+                    progress("length", epoch, model.epochs, {"val_loss": loss})
+                if epoch - best[1] >= (model.patience or model.epochs):
+                    break
+        return best
 
 
 @parameters
@@ -300,7 +386,9 @@ class CrowdEstimator(NetworkEstimator):
 
     bottom, embedding, top …: as in the other estimators; the top is at the server.
     batch_size: rows of a batch, or a share of the training rows if below 1.
-    epochs: 0 infers labels and trains nothing, where the votes alone will do (`EM`, `MJ`).
+    epochs: at most so many; 0 infers labels and trains nothing, where votes will do (`EM`, `MJ`).
+    patience: epochs in which held-out rows are not predicted better, before the number of epochs is
+    settled; the network is then trained on all rows for as long. None trains for all `epochs`.
     secure: how votes are added up: "masks", "he" (as published; the server learns the same, at
     several times the cost), or "none" (simulation: needs policies that let labels out).
     key_holder: for "he", the party with the key; by default the first annotator.
@@ -323,6 +411,7 @@ class CrowdEstimator(NetworkEstimator):
     conv: str = "cnn"
     missing_indicator: bool = True
     epochs: int = 100
+    patience: int | None = 5
     batch_size: float = 64
     optimizer: str = "adam"
     lr: float = 1e-3
@@ -380,26 +469,58 @@ class CrowdEstimator(NetworkEstimator):
         folder: Path | None,
         resume: bool,
     ) -> None:
-        """Infer labels first, then train on them for all epochs (the baselines' way)."""
-        targets, self.posterior_ = self._inferred(annotators, counts)
+        """Infer labels first, then train on them (the baselines' way)."""
+        inferred = self._inferred(annotators, counts)
+        self.posterior_ = inferred.posterior
         if not features or not self.epochs:
             alone: Any = VotesAlone(fed.scope, annotators.classes, self.posterior_)
             self._adopt(fed, alone)
             return
-        server = self._server(fed, annotators.classes, targets)
-        network = self._network(fed, features, server)
-        with network.session([[ALIGNED, len(counts)]]) as session:
+        self._train(fed, features, annotators, inferred, progress, folder, resume)
+
+    def _train(
+        self,
+        fed: Federation,
+        features: list[str],
+        annotators: Annotators,
+        inferred: Inferred,
+        progress: Progress | None,
+        folder: Path | None,
+        resume: bool,
+    ) -> None:
+        """A network that learns the targets, for as long as held-out rows say."""
+        trial = Trial(self, fed, features, annotators, inferred)
+        length = self._length(trial, progress, folder if resume else None)
+        if folder is not None:
+            write_json(folder / COORDINATOR / LENGTH, asdict(length))
+        network = trial.network(length.restarts)
+        with network.session([[ALIGNED, len(inferred.targets)]]) as session:
             epoch = session.resume(folder) if folder is not None and resume else 0
-            for number in range(epoch + 1, self.epochs + 1):
+            for number in range(epoch + 1, length.epochs + 1):
                 self._before_epoch(number, session, annotators)
                 session.epoch(number)
                 network.best_epoch = number
                 if progress is not None:
-                    progress("train", number, self.epochs, network.history[-1])
+                    progress("train", number, length.epochs, network.history[-1])
                 if folder is not None:
                     session.checkpoint(folder, number)
             session.learn_imputation()
+        network.notes = list(length.notes)
         self._adopt(fed, network)
+
+    def _length(self, trial: Trial, progress: Progress | None, kept: Path | None) -> Length:
+        """How long to train, by rows that were held out; all `epochs` where none can be."""
+        if self.patience is None:
+            return Length(self.epochs)
+        if kept is not None and (kept / COORDINATOR / LENGTH).is_file():
+            return Length(**read_json(kept / COORDINATOR / LENGTH, "the length"))
+        voted = np.flatnonzero(trial.inferred.targets.sum(1) > 0)
+        share = min(MOST_HELD_OUT, max(HELD_OUT, JUDGES / len(voted)))
+        held = int(share * len(voted))
+        if held < 2:
+            return Length(self.epochs)
+        order = np.random.default_rng([trial.fed.seed, self.seed, 4]).permutation(voted)
+        return trial.length(order[held:], order[:held], progress)
 
     def _inferred(self, annotators: Annotators, counts: np.ndarray) -> Inferred:
         raise NotImplementedError(f"{type(self).__name__} infers no labels")
@@ -423,6 +544,7 @@ class CrowdEstimator(NetworkEstimator):
     def _config(self) -> SplitConfig:
         batch = self.batch_size
         params = self.get_params() | ({"epochs": 1} if self.infers and not self.epochs else {})
+        params["epoch_steps"] = 1 if self.patience is None else EPOCH_STEPS
         if batch < 1:
             batch = max(1, int(batch * getattr(self, "n_rows_", 0)))
         return SplitConfig.of(

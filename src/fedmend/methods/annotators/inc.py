@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
 
@@ -29,7 +29,7 @@ from fedmend.errors import ResumeError
 from fedmend.federation import COORDINATOR, Federation
 from fedmend.federation.bound import declare
 from fedmend.methods.annotators import aggregation as crowd
-from fedmend.methods.annotators.estimator import POSTERIORS, Annotators, CrowdEstimator
+from fedmend.methods.annotators.estimator import POSTERIORS, Annotators, CrowdEstimator, Inferred
 from fedmend.methods.annotators.worker import LabelWorker
 from fedmend.split.features import ALIGNED
 from fedmend.split.parts import read_file, write_file
@@ -50,11 +50,15 @@ PAPER: dict[str, Any] = {
     "batch_size": 0.01,
     "lr": 1e-3,
     "weight_decay": 0.0,
+    "patience": None,
+    "crossfit": False,
     "posterior": "row",
     "secure": "he",
 }
 """50 + 50 epochs, Adam 1e-3, batches of 1 % of the rows. The paper does not give the networks'
 sizes; these come near its results."""
+CORRECTED = "corrected.fmw"
+INITIAL_EPOCHS = 10
 PREDICT_ROWS = 1 << 15
 LEAST_PROBABILITY = 1e-6
 """Below this a network's probability is rounding, not evidence."""
@@ -63,11 +67,19 @@ LEAST_PROBABILITY = 1e-6
 class Correction:
     """Stage 2's EM, at the server: holds ŷ's successor ỹ and never a single vote.
 
-    counts: votes for each class [n, C]. posterior: ỹ, None before the first step. labels: its
+    counts: votes for each class [n, C]. start: labels to begin with, if not the votes.
+    posterior: ỹ, None before the first step. labels: its
     likeliest classes, those of the votes before.
     """
 
-    def __init__(self, annotators: Annotators, counts: np.ndarray, rule: str) -> None:
+    def __init__(
+        self,
+        annotators: Annotators,
+        counts: np.ndarray,
+        rule: str,
+        start: np.ndarray | None = None,
+    ) -> None:
+        self.start = start
         self.annotators = annotators
         self.rule = rule
         self.counts = counts
@@ -75,8 +87,10 @@ class Correction:
         self.labels = counts.argmax(1)
         self.weights: np.ndarray | None = None
 
-    def step(self, predicted: np.ndarray) -> float:
-        """One M- and E-step; returns the share of corrected labels that changed."""
+    def step(self, predicted: np.ndarray) -> dict[str, float]:
+        """One M- and E-step: the share of corrected labels that changed, and how well the votes
+        are explained by what was predicted (`aggregation.held_out_loss`).
+        """
         weights = self._weights(predicted)
         if weights is not None:
             self.annotators.m_step(weights)
@@ -90,7 +104,10 @@ class Correction:
             updated /= updated.sum(1, keepdims=True)
         before = self.labels
         self.posterior, self.labels = updated, updated.argmax(1)
-        return float((before != self.labels).mean())
+        facts = {"changed": float((before != self.labels).mean())}
+        if self.rule == "product":
+            facts["votes_loss"] = crowd.held_out_loss(predicted, evidence)
+        return facts
 
     def _weights(self, predicted: np.ndarray) -> np.ndarray | None:
         """What the M-step counts rows by; None leaves T as it is (identity, at first)."""
@@ -98,6 +115,8 @@ class Correction:
             return None if self.posterior is None else predicted
         if self.posterior is not None:
             return self.posterior
+        if self.start is not None:
+            return self.start
         return (predicted + self.counts) / (1 + self.counts.sum(1, keepdims=True))
 
     def targets(self) -> np.ndarray:
@@ -114,6 +133,21 @@ class Correction:
             self.labels = posterior.argmax(1)
 
 
+@dataclass
+class Best:
+    """The least loss so far, and after which epoch."""
+
+    loss: float = float("inf")
+    epoch: int = 0
+
+    def heard(self, loss: float, epoch: int) -> bool:
+        """Whether this is the best."""
+        if not loss < self.loss:
+            return False
+        self.loss, self.epoch = loss, epoch
+        return True
+
+
 class Classifier:
     """The network under training, and those whose ŷ corrects the labels if that is not it.
 
@@ -122,10 +156,13 @@ class Classifier:
     """
 
     def __init__(
-        self, main: tuple[Session, ServerTop], helpers: Sequence[tuple[Session, ServerTop]] = ()
+        self,
+        main: tuple[Session, ServerTop] | None,
+        helpers: Sequence[tuple[Session, ServerTop]] = (),
     ) -> None:
-        self.session = main[0]
-        self._all = [main, *helpers]
+        self._all = [*helpers] if main is None else [main, *helpers]
+        self._asked = [session for session, _ in helpers or self._all]
+        self.session = self._all[0][0]
 
     def epoch(self, number: int) -> dict[str, float]:
         for session, _ in reversed(self._all):
@@ -138,14 +175,23 @@ class Classifier:
 
     def predicted(self) -> np.ndarray:
         """ŷ of all rows."""
-        asked = [session for session, _ in self._all[1:]] or [self.session]
-        one, two = asked[0], asked[-1]
+        one, two = self._asked[0], self._asked[-1]
         outputs = _outputs(one, one.all_rows)
         if one is two:
             return outputs
         seen = np.unique(one.train)
         outputs[seen] = _outputs(two, seen)
         return outputs
+
+    def keep_best(self) -> None:
+        for session, _ in self._all:
+            session.bottoms.keep_best()
+            session.top.keep_best()
+
+    def restore_best(self) -> None:
+        for session, _ in self._all:
+            session.bottoms.restore_best()
+            session.top.restore_best()
 
     def checkpoint(self, folder: Path, epoch: int) -> None:
         for number, (session, _) in reversed(list(enumerate(self._all))):
@@ -179,10 +225,12 @@ def _part(folder: Path, number: int) -> Path:
 class InC(CrowdEstimator):
     """Learns from several noisy annotators, and says which labels are probably wrong.
 
-    initial_epochs: epochs of stage 1; by default half of `epochs`.
+    initial_epochs: epochs of stage 1; by default half of `epochs`, at most 10.
     posterior: "product", "row" (published) or "bayes". Stage 2 trains on ỹ itself with "product",
     and on its likeliest class with the sums, whose ỹ is no sharper than the votes (published).
-    crossfit: take ŷ of a row from a network that was not trained on it (three networks).
+    crossfit: take ŷ of a row from one of two networks, the one that was not trained on it. With the
+    product and `patience` they begin with Dawid–Skene's labels and correct them until they explain
+    the votes no better; a network of its own then learns what came out, as the baselines' do.
     corrector: shape of another network whose ŷ corrects the labels, say {"bottom": (64,),
     "embedding": 32, "top": (64,)}; the one asked for is trained beside it on what comes out.
     share_expertise: ask the label parties for their T when done.
@@ -199,9 +247,11 @@ class InC(CrowdEstimator):
     }
     _rules: ClassVar[Rules] = {"posterior": one_of(POSTERIORS)}
 
+    epochs: int = 40
+    batch_size: float = 256
     initial_epochs: int | None = None
     posterior: str = "product"
-    crossfit: bool = False
+    crossfit: bool = True
     corrector: Mapping[str, Any] | None = None
     share_expertise: bool = True
 
@@ -222,29 +272,20 @@ class InC(CrowdEstimator):
         folder: Path | None,
         resume: bool,
     ) -> None:
-        soft = crowd.soft_labels(counts)
+        if self._chooses:
+            inferred, before = self._inferred_by_columns(
+                fed, features, annotators, counts, progress, folder, resume
+            )
+            self.posterior_ = inferred.posterior
+            self._hear(annotators, self.share_expertise)
+            self._train(fed, features, annotators, inferred, progress, folder, resume)
+            self.history_ = [*before, *self.history_]
+            return
         correction = Correction(annotators, counts, self.posterior)
+        soft = crowd.soft_labels(counts)
         with ExitStack() as stack:
             classifier = self._classifier(stack, fed, features, annotators.classes, soft)
-            done = 0
-            if folder is not None and resume:
-                done = classifier.resume(folder)
-                self._resume(correction, classifier, folder, done)
-            for epoch in range(done + 1, self.epochs + 1):
-                facts = {"stage": 1.0 if epoch <= self._first else 2.0}
-                if epoch > self._first:
-                    facts["changed"] = correction.step(classifier.predicted())
-                    classifier.set_targets(correction.targets())
-                facts = classifier.epoch(epoch) | facts
-                classifier.session.network.history[-1] = facts
-                classifier.session.network.best_epoch = epoch
-                if progress is not None:
-                    stage = "initialise" if epoch <= self._first else "correct"
-                    progress(stage, epoch, self.epochs, facts)
-                if folder is not None:
-                    self._keep(correction, folder, epoch)
-                    classifier.checkpoint(folder, epoch)
-            correction.step(classifier.predicted())
+            self._correct(correction, classifier, progress, folder, resume)
             classifier.session.learn_imputation()
             network = classifier.session.network
         assert correction.posterior is not None
@@ -252,9 +293,100 @@ class InC(CrowdEstimator):
         self._hear(annotators, self.share_expertise)
         self._adopt(fed, network)
 
+    def _inferred_by_columns(
+        self,
+        fed: Federation,
+        features: list[str],
+        annotators: Annotators,
+        counts: np.ndarray,
+        progress: Progress | None,
+        folder: Path | None,
+        resume: bool,
+    ) -> tuple[Inferred, list[dict[str, float]]]:
+        """From Dawid–Skene's labels on, what networks that have not seen a row say of it, too.
+
+        Where their predictions explain the votes no better than the shares of the classes do, the
+        columns say nothing of the labels, and Dawid–Skene's stay.
+        """
+        kept = None if folder is None else folder / COORDINATOR / CORRECTED
+        if kept is not None and resume and kept.is_file():
+            state = read_file(kept)
+            annotators.m_step(state["posterior"])
+            return Inferred(**{name: state[name] for name in Inferred._fields}), state["history"]
+        evidence = np.zeros(counts.shape)
+
+        def said(weights: np.ndarray) -> np.ndarray:
+            nonlocal evidence
+            annotators.m_step(weights)
+            evidence = annotators.evidence()
+            return evidence
+
+        known = counts.sum(1, keepdims=True) > 0
+        votes_alone, _ = crowd.dawid_skene(counts, said)
+        shares = crowd.class_shares(votes_alone * known)
+        least = crowd.held_out_loss(np.broadcast_to(shares, counts.shape), evidence)
+        correction = Correction(annotators, counts, self.posterior, votes_alone * known)
+        with ExitStack() as stack:
+            start = votes_alone * known
+            classifier = self._classifier(stack, fed, features, annotators.classes, start)
+            apart = None if folder is None else folder / "correction"
+            best = self._correct(correction, classifier, progress, apart, resume)
+            history = list(classifier.session.network.history)
+        posterior = votes_alone
+        if best.loss < least:
+            assert correction.posterior is not None
+            posterior = correction.posterior
+        found = Inferred(posterior * known, posterior, said(posterior))
+        if kept is not None:
+            write_file(kept, found._asdict() | {"history": history})
+        return found, history
+
+    def _correct(
+        self,
+        correction: Correction,
+        classifier: Classifier,
+        progress: Progress | None,
+        folder: Path | None,
+        resume: bool,
+    ) -> Best:
+        """Both stages. Where a length is chosen, back to what explained the votes best."""
+        best, done = Best(), 0
+        if folder is not None and resume:
+            done = classifier.resume(folder)
+            best = self._resume(correction, classifier, folder, done)
+        for epoch in range(done + 1, self.epochs + 1):
+            facts = {"stage": 1.0 if epoch <= self._first else 2.0}
+            if epoch > self._first:
+                facts |= correction.step(classifier.predicted())
+                classifier.set_targets(correction.targets())
+                if self._chooses and best.heard(facts["votes_loss"], epoch - 1):
+                    classifier.keep_best()
+                if self._chooses and epoch - 1 - best.epoch >= (self.patience or self.epochs):
+                    break
+            facts = classifier.epoch(epoch) | facts
+            classifier.session.network.history[-1] = facts
+            classifier.session.network.best_epoch = epoch
+            if progress is not None:
+                stage = "initialise" if epoch <= self._first else "correct"
+                progress(stage, epoch, self.epochs, facts)
+            if folder is not None:
+                self._keep(correction, best, folder, epoch)
+                classifier.checkpoint(folder, epoch)
+        last = correction.step(classifier.predicted())
+        if self._chooses and not best.heard(last["votes_loss"], self.epochs):
+            classifier.restore_best()
+            correction.step(classifier.predicted())
+        return best
+
     @property
     def _first(self) -> int:
-        return self.epochs // 2 if self.initial_epochs is None else self.initial_epochs
+        most = min(INITIAL_EPOCHS, self.epochs // 2)
+        return most if self.initial_epochs is None else self.initial_epochs
+
+    @property
+    def _chooses(self) -> bool:
+        """Whether predictions by networks that have not seen a row choose the length."""
+        return self.crossfit and self.patience is not None and self.posterior == "product"
 
     def _classifier(
         self,
@@ -270,12 +402,15 @@ class InC(CrowdEstimator):
             in_one = np.random.default_rng([fed.seed, self.seed, 2]).random(len(known)) < 0.5
             helpers = [known[in_one], known[~in_one]]
         networks = []
-        for rows, shape in [(None, {}), *((rows, self._corrector_shape) for rows in helpers)]:
+        main: list[tuple[np.ndarray | None, dict[str, Any]]] = [] if self._chooses else [(None, {})]
+        for rows, shape in [*main, *((rows, self._corrector_shape) for rows in helpers)]:
             server = self._server(fed, classes, soft)
             network = self._network(fed, features, server)
             network.config = replace(network.config, **shape)
             session = network.session([[ALIGNED, len(soft)]], rows)
             networks.append((stack.enter_context(session), server))
+        if self._chooses:
+            return Classifier(None, networks)
         return Classifier(networks[0], networks[1:])
 
     @property
@@ -302,8 +437,9 @@ class InC(CrowdEstimator):
 
     # ------------------------------------------------------------------ keeping
 
-    def _keep(self, correction: Correction, folder: Path, epoch: int) -> None:
+    def _keep(self, correction: Correction, best: Best, folder: Path, epoch: int) -> None:
         state = {
+            "best": [best.loss, best.epoch],
             "params": self._mark(),
             "posterior": correction.posterior,
             "weights": correction.weights,
@@ -313,10 +449,10 @@ class InC(CrowdEstimator):
 
     def _resume(
         self, correction: Correction, classifier: Classifier, folder: Path, epoch: int
-    ) -> None:
+    ) -> Best:
         """ỹ and T as they were."""
         if epoch == 0:
-            return
+            return Best()
         state = read_file(folder / COORDINATOR / f"correction-{epoch}.fmw")
         if state["params"] != self._mark():
             raise ResumeError(
@@ -326,10 +462,11 @@ class InC(CrowdEstimator):
         correction.take_up(state["posterior"], state["weights"])
         if correction.posterior is not None:
             classifier.set_targets(correction.targets())
+        return Best(*state["best"])
 
     def _mark(self) -> str:
         """The settings a resumed run must share, besides the network's."""
-        names = ("posterior", "crossfit", "label_dp")
+        names = ("posterior", "crossfit", "patience", "label_dp")
         settings = [f"{name}={getattr(self, name)!r}" for name in names]
         settings += [f"corrector={self._corrector_shape!r}"] if self.corrector else []
         return ", ".join([*settings, f"initial_epochs={self._first}"])

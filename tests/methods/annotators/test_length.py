@@ -1,0 +1,89 @@
+"""How long networks on annotators' labels are trained: as the votes on held-out rows say."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fedmend.methods.annotators import aggregation as crowds
+from fedmend.methods.annotators import estimator
+from fedmend.methods.annotators.baselines import EM, MJ
+from fedmend.methods.annotators.inc import InC
+
+Make = Callable[..., Any]
+WIDE: dict[str, Any] = {"bottom": (64,), "top": (64,), "lr": 0.01}
+
+
+def test_the_loss_of_held_out_votes_by_hand() -> None:
+    predicted = np.array([[0.8, 0.2], [0.5, 0.5]])
+    evidence = np.log([[0.9 * 0.7, 0.1 * 0.3], [0.1, 0.6]])
+    by_hand = -np.mean(np.log([0.8 * 0.63 + 0.2 * 0.03, 0.5 * 0.1 + 0.5 * 0.6]))
+    assert crowds.held_out_loss(predicted, evidence) == pytest.approx(by_hand)
+
+
+@pytest.mark.parametrize("method", [EM, MJ])
+def test_a_network_stops_before_it_learns_the_errors_by_heart(method: Any, crowd_of: Make) -> None:
+    crowd = crowd_of(rates=(0.25, 0.3, 0.35), seed=1)
+    test = crowd.fed.on("test")
+    short = method(**WIDE, epochs=60).fit(crowd.fed)
+    long = method(**WIDE, epochs=60, patience=None).fit(
+        crowd_of(rates=(0.25, 0.3, 0.35), seed=1).fed
+    )
+    assert short.best_epoch_ < 60 == long.best_epoch_
+    assert len(short.history_) == short.best_epoch_, "trained again on all rows for as long"
+    losses = [
+        each.evaluate(each.fed_.on("test"), against="p0")["log_loss"] for each in (short, long)
+    ]
+    assert losses[0] < losses[1]
+    assert short.predict_proba(test).shape == (200, 3)
+
+
+def test_a_training_that_collapses_begins_again(
+    crowd_of: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried: list[int] = []
+    one = estimator.Trial._one
+
+    def collapsing(self: Any, restarts: int, *args: Any) -> tuple[float, int]:
+        tried.append(restarts)
+        return (np.inf, 1) if restarts == 0 else one(self, restarts, *args)
+
+    monkeypatch.setattr(estimator.Trial, "_one", collapsing)
+    model = EM(**WIDE, epochs=4).fit(crowd_of().fed)
+    assert tried == [0, 1]
+    assert "It began again once" in model.notes_[0]
+
+
+def test_labels_are_never_worse_explained_than_by_dawid_skene(crowd_of: Make) -> None:
+    crowd = crowd_of(rates=(0.3, 0.35, 0.4), rows=400)
+    inc = InC(**WIDE).fit(crowd.fed)
+    votes = EM(epochs=0).fit(crowd.fed)
+    right = [(each.posterior_.argmax(1) == crowd.truth).mean() for each in (inc, votes)]
+    assert right[0] > right[1] + 0.03
+    assert {facts.get("stage") for facts in inc.history_} == {1.0, 2.0, None}
+
+
+def test_columns_that_say_nothing_leave_dawid_skenes_labels(crowd_of: Make) -> None:
+    crowd = crowd_of(rates=(0.1, 0.25, 0.35), seed=3)
+    for name in crowd.fed.names:
+        frame = crowd.fed.engine.site(name).tables["train"].frame
+        for column in frame.columns.drop("y"):
+            frame[column] = np.random.default_rng(7).normal(size=len(frame))
+    inc = InC(**WIDE, epochs=12).fit(crowd.fed)
+    votes = EM(epochs=0).fit(crowd.fed)
+    np.testing.assert_allclose(inc.posterior_, votes.posterior_, atol=1e-6)
+
+
+def test_a_chosen_length_survives_a_stop(crowd_of: Make, tmp_path: Path) -> None:
+    whole = InC(**WIDE, epochs=6).fit(crowd_of(rows=120).fed)
+    InC(**WIDE, epochs=6).fit(crowd_of(rows=120).fed, checkpoint=tmp_path)
+    crowd = crowd_of(rows=120)
+    again = InC(**WIDE, epochs=6).fit(crowd.fed, checkpoint=tmp_path, resume=True)
+    assert again.best_epoch_ == whole.best_epoch_
+    np.testing.assert_array_equal(
+        again.predict_proba(crowd.fed.on("test")), whole.predict_proba(whole.fed_.on("test"))
+    )
