@@ -452,9 +452,10 @@ KNOWN = {
     "split/workers.py": "the coordinator's own: numbered rows held out of the sums it trains on",
     "split/training.py": "the coordinator's: which embeddings are looked at for imputed ones",
     "split/imputed.py": "the spread of an imputed embedding in predictions, at the top's own party",
+    "methods/annotators/estimator.py": "the coordinator's: rows that choose a length",
     "methods/annotators/inc.py": "the coordinator's: halves of the rows it knows sums of",
     "methods/risa/risa.py": "the coordinator's: numbered rows held out, told to all",
-    "methods/annotators/baselines.py": "the coordinator's: ties and orders of its own training",
+    "methods/annotators/baselines.py": "the coordinator's: orders of its own training",
 }
 
 

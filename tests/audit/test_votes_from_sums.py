@@ -43,7 +43,7 @@ def tables(fed: fm.Federation) -> dict[str, Table]:
     return {name: fed.engine.site(name).tables["train"] for name in fed.names}
 
 
-METHOD = {"epochs": 4, "initial_epochs": 2, "batch_size": 64}
+METHOD = {"epochs": 4, "initial_epochs": 2, "batch_size": 64, "secure": "he"}
 
 
 @pytest.fixture(scope="module")
