@@ -12,7 +12,7 @@ import urllib.request
 from html.parser import HTMLParser
 
 import pytest
-from tests.report.conftest import STAGES
+from tests.report.conftest import CHOICE, STAGES
 
 from fedmend.audit.page import PAGE_FILE, write_audit
 from fedmend.errors import DataError
@@ -156,6 +156,16 @@ def test_in_short_when_nothing_is_gained(record):
     assert "No method did better than Local" in render(record, [])  # as good is no better
     record.methods = [run for run in record.methods if run.title == "VFL"]
     assert "did best" not in render(record, [])
+
+
+def test_whether_federation_pays_comes_first(record):
+    said = "Federation does not pay here: beside own models auc -0.001."
+    record.choice = CHOICE | {"why": [said], "kinds": {"shared": {}}}
+    page = render(record, [])
+    assert page.index(said) < page.index('class="verdict')
+    record.methods[0].name = "local-trees"
+    record.choice = None
+    assert "The label party by itself" in render(record, [])
 
 
 def test_a_variant_is_told_by_what_is_different(record):

@@ -102,8 +102,8 @@ class Advice:
         yield f"To begin with: {begin}; {cost}."
         if self.choosing is not None:
             yield (
-                'Rather not choose? method = "auto" compares the methods that fit by '
-                "cross-validation on the rows known to all, and takes the best "
+                'Rather not choose? method = "auto" lets the methods that fit be heard as far as '
+                "held-out rows say, each kind of row by itself, and tells whether federation pays "
                 f"({about(self.choosing.seconds)} more)."
             )
 

@@ -232,13 +232,18 @@ def _cards(run: _Run) -> Iterator[dict[str, str]]:
 
 
 def _in_short(run: _Run) -> str:
-    """Whether it was worth the trouble: the best method beside the label party by itself."""
-    metric, best = run.record.metric, run.best
-    names = {each.title for each in run.record.methods if each.name == "local"}
+    """Whether it was worth the trouble: by held-out rows where a model chose itself, otherwise the
+    best method beside the label party by itself."""
+    metric, best, choice = run.record.metric, run.best, run.record.choice
+    if choice and choice.get("kinds"):
+        return str(choice["why"][0])
+    names = {each.title for each in run.record.methods if each.name in ("local", "local-trees")}
     # The party with its own labels and rows is what it has without anybody.
-    local = next((each for each in run.summaries if each.title in names), None)
-    if best is None or local is None or len(run.summaries) < 2 or metric not in local.mean:
+    alone = [each for each in run.summaries if each.title in names and metric in each.mean]
+    if best is None or not alone or len(run.summaries) < 2:
         return ""
+    sign = 1 if better_is_higher(metric) else -1
+    local = max(alone, key=lambda each: sign * each.mean[metric])
     if best.mean[metric] == local.mean[metric]:
         return f"No method did better than {local.title}: the label party by itself."
     return (

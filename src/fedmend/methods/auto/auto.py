@@ -249,6 +249,9 @@ class _Contest:
         for at, candidate in enumerate(self.candidates):
             if candidate.skipped:
                 continue
+            if self.network.task == "regression" and METHODS[candidate.name].classes_only:
+                candidate.skipped = "it learns classes, and the label is a number"
+                continue
             began, name = time.perf_counter(), f"{self.network.model}:{candidate.slug}"
             try:
                 with warnings.catch_warnings():
