@@ -104,6 +104,7 @@ def test_every_section_the_keyboard_and_paper(shown, whole_page):
 
 
 def test_the_live_page_follows_a_run(browser, record, plain_page, tmp_path):
+    from selenium.common.exceptions import StaleElementReferenceException
     from selenium.webdriver.support.wait import WebDriverWait
 
     part = tmp_path / "run.part"
@@ -113,7 +114,9 @@ def test_the_live_page_follows_a_run(browser, record, plain_page, tmp_path):
     run.found("overview", record.overview)
 
     def says(words, where="live"):
-        WebDriverWait(browser, 15, 0.1).until(
+        # The page takes what is new in place of what it had, perhaps while it is looked at.
+        waiting = WebDriverWait(browser, 15, 0.1, [StaleElementReferenceException])
+        waiting.until(
             lambda page: words in page.find_element("id", where).text,
             browser.find_element("id", "live").text,
         )

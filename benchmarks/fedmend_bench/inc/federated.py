@@ -75,6 +75,10 @@ def network_of(model: dict[str, Any], rows: int, least: int) -> dict[str, Any]:
 # ---------------------------------------------------------------- with a corrector
 
 
+FIXED: dict[str, Any] = {"patience": None, "crossfit": False}
+"""As published: so many epochs, and one network."""
+
+
 @dataclass(frozen=True)
 class Unit:
     """One run: a world, what its annotators are like, and the networks. Clean has no setting."""
@@ -133,7 +137,7 @@ def measure(unit: Unit, problem: Problem) -> tuple[float, float]:
         corrected = 1.0
     else:
         shape = {"bottom": (), **MODELS[unit.corrector]}
-        model = InC(**net, corrector=shape, secure="masks").fit(fed)
+        model = InC(**net, **FIXED, corrector=shape, secure="masks").fit(fed)
         corrected = float((model.posterior_.argmax(1) == truth).mean())
     predicted = model.predict_proba(fed.on("test")).argmax(1)
     return float((predicted == worlds.y_test[0]).mean()), corrected
@@ -173,9 +177,9 @@ def cost(
         net = network_of(MODELS[network.lower()], rows, 16)
     models: dict[str, Any] = {
         "Clean": Clean(**net, label_party="p0", validation=0.0, patience=None),
-        "InC none": InC(**net, secure="none"),
-        "InC masks": InC(**net, secure="masks"),
-        "InC he": InC(**net, secure="he"),
+        "InC none": InC(**net, **FIXED, secure="none"),
+        "InC masks": InC(**net, **FIXED, secure="masks"),
+        "InC he": InC(**net, **FIXED, secure="he"),
     }
     for model in models.values():
         _laps(model.set_params(epochs=2), make_federation(min(rows, 500)))
