@@ -235,10 +235,12 @@ def test_a_batched_run_is_the_run_over_a_federation(top: tuple[int, ...]) -> Non
             else:
                 model = InC(**net, **options[method.name], crossfit=False).fit(fed)
             inside = predicted[world, method.groups[0]].numpy()
-            # sums over a federation are in fixed point, within 3 · 2^-17
-            np.testing.assert_allclose(model.predict_proba(fed), inside, atol=2e-3)
+            # sums over a federation are in fixed point, within 3 · 2^-17; Dawid–Skene's iterations
+            # end there once rows hardly move on average, here once none moves
+            near = 2e-2 if method.name == "EM" else 2e-3
+            np.testing.assert_allclose(model.predict_proba(fed), inside, atol=near)
             assert method.posterior is not None
-            np.testing.assert_allclose(model.posterior_, method.posterior[world], atol=2e-3)
+            np.testing.assert_allclose(model.posterior_, method.posterior[world], atol=near)
 
 
 def test_batched_steps_are_the_steps() -> None:
