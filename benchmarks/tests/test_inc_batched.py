@@ -261,7 +261,8 @@ def test_batched_steps_are_the_steps() -> None:
             spoken = [crowds.log_evidence(crowds.expertise(weights, each), each) for each in said]
             return np.sum(spoken, 0)
 
-        alone, _ = crowds.dawid_skene(crowds.count_votes(votes[e], 4), evidence, tolerance=1e-7)
+        counts = crowds.count_votes(votes[e], 4)
+        alone, _, _ = crowds.dawid_skene(counts, evidence, tolerance=1e-7)
         np.testing.assert_allclose(posterior[e][known], alone[known], atol=1e-3)
 
 

@@ -21,16 +21,8 @@ from fedmend.errors import ConfigError
 __all__ = ["RECIPES", "Recipe", "recipe"]
 
 # Labels are corrected among those who label: they have more rows in common than all parties.
-CORRECT: dict[str, Any] = {
-    "name": "inc",
-    "among": "labellers",
-    "epochs": 40,
-    "initial_epochs": 10,
-    "batch_size": 256,
-    "crossfit": True,
-}
-# From the votes alone; its network is not used further.
-INFER: dict[str, Any] = {"name": "dawid-skene", "among": "labellers", "epochs": 1}
+CORRECT: dict[str, Any] = {"name": "inc", "among": "labellers"}
+INFER: dict[str, Any] = {"name": "dawid-skene", "among": "labellers"}  # from the votes alone
 COMPLETE: dict[str, Any] = {"name": "fedpsg-pum"}
 
 

@@ -305,9 +305,6 @@ def _corrected(run: _Run) -> _Shown:
     }
 
 
-KINDS_OF_ROWS = {"shared": "rows known to all", "alone": "rows of the label party alone"}
-
-
 def _heard(choice: Mapping[str, Any], kind: str) -> float:
     return sum(float(each["weights"][kind]) for each in choice["candidates"])
 
@@ -318,7 +315,8 @@ def _choice(run: _Run) -> _Shown:
         return None
     kinds = list(choice["candidates"][0]["weights"])
     metric = pretty(str(choice["metric"]))
-    heads = [[f"{metric}, {KINDS_OF_ROWS.get(kind, kind)}", "heard"] for kind in kinds]
+    named = choice.get("words", {})
+    heads = [[f"{metric}, {named.get(kind, kind)}", "heard"] for kind in kinds]
     table = [["candidate", *(head for pair in heads for head in pair), "time", "remark"]]
     for each in choice["candidates"]:
         line = [str(each["title"])]

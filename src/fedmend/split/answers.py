@@ -57,7 +57,7 @@ class AnsweringWorker(SplitWorker):
 
     @exposed(kind="statistic")
     def uncertainty_report(self) -> dict[str, Any]:
-        """What the entropy of the outputs is worth, against the labels there are."""
+        """What the uncertainty of the outputs is worth, against the labels there are."""
         targets, outputs = self._targets(), self._take_outputs()
         known = targets >= 0
         undecided = metrics.expected_error(outputs[known])
@@ -79,8 +79,12 @@ class AnsweringWorker(SplitWorker):
 
     def _targets(self) -> np.ndarray:
         """The encoded labels of the rows at hand; unknown ones are -1, or not a number."""
-        labels = self._labels()
-        column = self.table.frame[self._label_column(labels)]
-        targets = labels.transform(column, party=self.site.name)[self._rows_used]
+        targets = self._encoded()[self._rows_used]
         targets[self._rows_used < 0] = np.nan if targets.dtype.kind == "f" else -1
         return targets
+
+    def _encoded(self) -> np.ndarray:
+        """The labels of the table, as the model knows them."""
+        labels = self._labels()
+        column = self.table.frame[self._label_column(labels)]
+        return labels.transform(column, party=self.site.name)

@@ -17,7 +17,7 @@ import os
 import secrets
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Self
@@ -49,6 +49,7 @@ __all__ = [
     "PREDICT_ROWS",
     "STATE",
     "AlignedJudges",
+    "Judged",
     "Progress",
     "Session",
     "SplitNetwork",
@@ -416,7 +417,37 @@ def collapse_in_words(collapsed: Sequence[bool]) -> list[str]:
     return [f"{text}, and then learnt."]
 
 
-class SplitNetwork:
+class Judged:
+    """A model of several parties whose outputs are at the label party: what is asked of them."""
+
+    def judged(self, fed: Federation, segments: Segments) -> AbstractContextManager[Any]:
+        """The label party's worker, which has collected the outputs of all of these rows."""
+        raise NotImplementedError
+
+    def evaluate(self, fed: Federation, segments: Segments) -> dict[str, float]:
+        """Metrics over these rows, computed at the label party."""
+        with self.judged(fed, segments) as top:
+            return dict(top.metrics())
+
+    def uncertainty_report(self, fed: Federation, segments: Segments) -> dict[str, Any]:
+        """What the uncertainty of the predictions is worth, computed at the label party."""
+        with self.judged(fed, segments) as top:
+            return dict(top.uncertainty_report())
+
+    def predict(
+        self, fed: Federation, segments: Segments, *, table_order: bool = False
+    ) -> np.ndarray:
+        """Probabilities [n, C], or values [n] for regression."""
+        with self.judged(fed, segments) as top:
+            return top.predictions(table_order)
+
+    def leave_outputs(self, fed: Federation, segments: Segments, name: str) -> None:
+        """Let the label party keep, under this name, what the model says of these rows."""
+        with self.judged(fed, segments) as top:
+            top.leave_outputs(name)
+
+
+class SplitNetwork(Judged):
     """A split model over the feature parties `parties`, its top at `label_party` or `server`.
 
     history: one dict per epoch (epoch, loss, val_<metric>…); best_epoch: the one whose weights
@@ -639,28 +670,6 @@ class SplitNetwork:
         with self.session_type(self, fed, segments, train=False) as session:
             session.run(session.all_rows)
             yield session.top
-
-    def evaluate(self, fed: Federation, segments: Segments) -> dict[str, float]:
-        """Metrics over these rows, computed at the label party."""
-        with self.judged(fed, segments) as top:
-            return dict(top.metrics())
-
-    def uncertainty_report(self, fed: Federation, segments: Segments) -> dict[str, Any]:
-        """What the entropy of the predictions is worth, computed at the label party."""
-        with self.judged(fed, segments) as top:
-            return dict(top.uncertainty_report())
-
-    def predict(
-        self, fed: Federation, segments: Segments, *, table_order: bool = False
-    ) -> np.ndarray:
-        """Probabilities [n, C], or values [n] for regression."""
-        with self.judged(fed, segments) as top:
-            return top.predictions(table_order)
-
-    def leave_outputs(self, fed: Federation, segments: Segments, name: str) -> None:
-        """Let the label party keep, under this name, what the model says of these rows."""
-        with self.judged(fed, segments) as top:
-            top.leave_outputs(name)
 
     def save(self, path: str, member: str = "") -> None:
         """Every party saves its own part under this name, whole or as a member of a model."""

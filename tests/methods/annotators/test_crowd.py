@@ -26,7 +26,7 @@ def in_the_clear(
         return np.sum([*map(crowd.log_evidence, found.expertise, votes.T)], 0)
 
     counts = crowd.count_votes(votes, c)
-    found.posterior, found.iterations = crowd.dawid_skene(counts, evidence, **options)
+    found.posterior, _, found.iterations = crowd.dawid_skene(counts, evidence, **options)
     return found
 
 

@@ -72,7 +72,7 @@ def test_dawid_skene_over_parties_is_dawid_skene(crowd_of: Make, targets: str, f
         return np.sum([*map(crowds.log_evidence, skills, crowd.votes.T)], 0)
 
     counts = crowds.count_votes(crowd.votes, 3)
-    posterior, iterations = crowds.dawid_skene(counts, evidence, hard=fast)
+    posterior, _, iterations = crowds.dawid_skene(counts, evidence, hard=fast)
     # evidence is summed in fixed point, and weights travel as float32
     np.testing.assert_allclose(model.posterior_, posterior, atol=5e-3)
     assert abs(model.iterations_ - iterations) <= 3

@@ -63,7 +63,7 @@ def test_labelme_59_annotators_are_59_parties() -> None:
         spoken = [crowds.log_evidence(crowds.expertise(weights, v), v) for v in votes.T]
         return np.sum(spoken, 0)
 
-    inferred, _ = crowds.dawid_skene(crowds.count_votes(votes, 8), evidence)
+    inferred, _, _ = crowds.dawid_skene(crowds.count_votes(votes, 8), evidence)
     assert (found == truth).mean() > (inferred.argmax(1) == truth).mean() + 0.02
     accuracy = (model.predict(fed.on("test")) == test.y.to_numpy(np.int64)).mean()
     assert accuracy > 0.80

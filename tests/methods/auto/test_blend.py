@@ -54,6 +54,12 @@ def test_weights_are_never_negative_and_few_rows_keep_the_prior() -> None:
     assert weights_of(held.rows(np.arange(0)), np.array([0.3, 0.7])).tolist() == [0.3, 0.7]
 
 
+def test_somebody_is_heard_even_where_all_mislead() -> None:
+    held = world((0.1, 0.1))
+    backwards = Held(held.outputs[:, :, ::-1], held.truth, held.kind, held.fold, held.classes)
+    assert (pool_of(backwards).weights.sum(1) > 0).all()
+
+
 def test_a_pool_is_better_than_its_best_model_and_calibrated() -> None:
     held = world((1.5, 1.5, 1.5))
     found = fitted(held)(held)

@@ -132,8 +132,8 @@ def dawid_skene(
     hard: bool = False,
     max_iterations: int = 100,
     tolerance: float = 1e-4,
-) -> tuple[np.ndarray, int]:
-    """The true classes from the votes alone: posterior [n, C], and after how many iterations.
+) -> tuple[np.ndarray, np.ndarray, int]:
+    """The true classes from the votes alone: posterior, what was said last, how many iterations.
 
     evidence: given how likely each class is for each row, the annotators estimate their
     T, and tell the sum of what it says of their votes (`log_evidence`). **Shape** all [n, C].
@@ -142,7 +142,7 @@ def dawid_skene(
     judge of that: it hardly rises for many steps in which labels still change.)
     """
     known = counts.sum(1, keepdims=True) > 0
-    posterior = soft_labels(counts)
+    posterior, said = soft_labels(counts), np.zeros(counts.shape)
     iterations, moved = 0, np.inf
     while iterations < max_iterations and moved >= tolerance:
         iterations += 1
@@ -152,7 +152,7 @@ def dawid_skene(
         updated = combine(prior, said)
         moved = float((np.abs(updated - posterior) * known).sum() / max(2 * known.sum(), 1))
         posterior = updated
-    return posterior, iterations
+    return posterior, said, iterations
 
 
 def log_of(shares: np.ndarray) -> np.ndarray:

@@ -13,7 +13,12 @@ import torch
 from fedmend._parameters import Rules, one_of, parameters
 from fedmend.federation.bound import declare
 from fedmend.methods.annotators import aggregation as crowd
-from fedmend.methods.annotators.estimator import Annotators, CrowdEstimator, Inferred
+from fedmend.methods.annotators.estimator import (
+    Annotators,
+    CrowdEstimator,
+    Inferred,
+    least_steps,
+)
 from fedmend.methods.annotators.worker import LabelWorker
 from fedmend.methods.network import SplitEstimator
 from fedmend.split.features import BatchOrder
@@ -28,6 +33,9 @@ class Clean(SplitEstimator):
 
     That party may have labels only. Other parties' labels are not looked at.
     """
+
+    def _least_steps(self) -> int:
+        return least_steps(self.patience)  # as those it is compared with
 
 
 @parameters
@@ -93,15 +101,8 @@ class EM(CrowdEstimator):
     share_expertise: bool = True
 
     def _inferred(self, annotators: Annotators, counts: np.ndarray) -> Inferred:
-        said = np.zeros(counts.shape)
-
-        def evidence(weights: np.ndarray) -> np.ndarray:
-            nonlocal said
-            annotators.m_step(weights)
-            said = annotators.evidence()
-            return said
-
-        posterior, self.iterations_ = crowd.dawid_skene(counts, evidence, hard=self.fast)
+        found = crowd.dawid_skene(counts, annotators.evidence_of, hard=self.fast)
+        posterior, said, self.iterations_ = found
         self._hear(annotators, self.share_expertise)
         targets = posterior if self.targets == "soft" else crowd.hardened(posterior)
         return Inferred(targets * (counts.sum(1, keepdims=True) > 0), posterior, said)

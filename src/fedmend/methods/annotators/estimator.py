@@ -177,6 +177,11 @@ class Annotators:
         """Every party estimates its T anew."""
         self._ask_all("m_step", weights.astype(np.float32, copy=False))
 
+    def evidence_of(self, weights: np.ndarray) -> np.ndarray:
+        """What all votes say once every party has estimated its T by these classes of the rows."""
+        self.m_step(weights)
+        return self.evidence()
+
     def told(self, method: str) -> dict[str, Any]:
         """What the parties whose policies let it out say: "expertise" (T), "standing", …"""
         return permitted(self._crew, self.parties, method)
@@ -239,6 +244,11 @@ def warn_of_inverters(
             FedmendWarning,
             stacklevel=4,
         )
+
+
+def least_steps(patience: int | None) -> int:
+    """Of an epoch: a number of epochs that was asked for is meant as so many passes."""
+    return 1 if patience is None else EPOCH_STEPS
 
 
 def _check_types(seen: Mapping[Any, str]) -> None:
@@ -544,7 +554,7 @@ class CrowdEstimator(NetworkEstimator):
     def _config(self) -> SplitConfig:
         batch = self.batch_size
         params = self.get_params() | ({"epochs": 1} if self.infers and not self.epochs else {})
-        params["epoch_steps"] = 1 if self.patience is None else EPOCH_STEPS
+        params["epoch_steps"] = least_steps(self.patience)
         if batch < 1:
             batch = max(1, int(batch * getattr(self, "n_rows_", 0)))
         return SplitConfig.of(

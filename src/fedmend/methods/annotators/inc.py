@@ -313,16 +313,8 @@ class InC(CrowdEstimator):
             state = read_file(kept)
             annotators.m_step(state["posterior"])
             return Inferred(**{name: state[name] for name in Inferred._fields}), state["history"]
-        evidence = np.zeros(counts.shape)
-
-        def said(weights: np.ndarray) -> np.ndarray:
-            nonlocal evidence
-            annotators.m_step(weights)
-            evidence = annotators.evidence()
-            return evidence
-
         known = counts.sum(1, keepdims=True) > 0
-        votes_alone, _ = crowd.dawid_skene(counts, said)
+        votes_alone, evidence, _ = crowd.dawid_skene(counts, annotators.evidence_of)
         shares = crowd.class_shares(votes_alone * known)
         least = crowd.held_out_loss(np.broadcast_to(shares, counts.shape), evidence)
         correction = Correction(annotators, counts, self.posterior, votes_alone * known)
@@ -336,7 +328,7 @@ class InC(CrowdEstimator):
         if best.loss < least:
             assert correction.posterior is not None
             posterior = correction.posterior
-        found = Inferred(posterior * known, posterior, said(posterior))
+        found = Inferred(posterior * known, posterior, annotators.evidence_of(posterior))
         if kept is not None:
             write_file(kept, found._asdict() | {"history": history})
         return found, history

@@ -174,7 +174,7 @@ class LabelWorker(SumWorker):
     def uncertainty_report(
         self, probabilities: np.ndarray, classes: list[Any], alone: bool = False
     ) -> dict[str, Any]:
-        """What the entropy of such predictions is worth, against this party's own labels."""
+        """What the uncertainty of such predictions is worth, against this party's own labels."""
         votes, told = self._against(probabilities, classes, alone)
         return describe(told, metrics.expected_error(told), votes, noise=self._noise())
 

@@ -24,10 +24,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
-import numpy as np
-
 from fedmend._parameters import POSITIVE, Rules, at_least, check_values, one_of, parameters
-from fedmend.errors import ConfigError, FedmendError, FedmendWarning, Refused
+from fedmend.errors import ConfigError, FedmendError, FedmendWarning, Refused, ResumeError
 from fedmend.federation import Federation, require_federation
 from fedmend.learn.metrics import LOWER_IS_BETTER
 from fedmend.methods.auto.folds import fold, forget, number_folds
@@ -36,7 +34,7 @@ from fedmend.methods.network import LabelledEstimator
 from fedmend.methods.registry import METHODS, contestants, make
 from fedmend.split.features import ALIGNED, ALL, Segments, is_known
 from fedmend.split.parts import read_json, write_json
-from fedmend.split.training import Progress
+from fedmend.split.training import Judged, Progress
 
 __all__ = ["Auto"]
 
@@ -76,7 +74,7 @@ class Candidate:
 # ---------------------------------------------------------------- the model
 
 
-class BlendNetwork:
+class BlendNetwork(Judged):
     """Several models and how far each is heard, with what estimators ask of a split network.
 
     members: fitted estimators by slug. weights: by kind of row and slug.
@@ -122,7 +120,7 @@ class BlendNetwork:
         return {slug: each * scale for slug, each in some.items()}
 
     @contextmanager
-    def _answers(self, fed: Federation, segments: Segments) -> Iterator[Any]:
+    def judged(self, fed: Federation, segments: Segments) -> Iterator[Any]:
         """The label party's worker, with what the members together say of these rows."""
         parts = []
         for number, (segment, count) in enumerate(segments):
@@ -136,20 +134,6 @@ class BlendNetwork:
             worker.attach([list(each) for each in segments])
             worker.mix(parts)
             yield worker
-
-    def predict(
-        self, fed: Federation, segments: Segments, *, table_order: bool = False
-    ) -> np.ndarray:
-        with self._answers(fed, segments) as worker:
-            return np.asarray(worker.predictions(table_order))
-
-    def evaluate(self, fed: Federation, segments: Segments) -> dict[str, float]:
-        with self._answers(fed, segments) as worker:
-            return dict(worker.metrics())
-
-    def uncertainty_report(self, fed: Federation, segments: Segments) -> dict[str, Any]:
-        with self._answers(fed, segments) as worker:
-            return dict(worker.uncertainty_report())
 
     def save(self, path: str, member: str = "") -> None:
         with self.fed.workers(BlendWorker, model=self.model) as crew:
@@ -213,7 +197,9 @@ class _Contest:
             )
         folds = min(self.how.folds, *enough)
         held = (real >= 2 * least, alone >= 2 * least)
-        number_folds(self.fed, party, folds, self.how.seed, *held)
+        # By the federation's seed: with folds of its own, each of several trainings would ask about
+        # other rows, and all of them together about few.
+        number_folds(self.fed, party, folds, self.fed.seed, *held)
         done = self._resumed(folds) if resume else 0
         for number in range(done, folds):
             began = time.perf_counter()
@@ -236,7 +222,7 @@ class _Contest:
 
     def _one(self, number: int, folds: int, party: str, shared: bool, alone: bool) -> None:
         """Train every candidate on one fold; what it says of the held-out rows stays there."""
-        seed, own = self.how.seed, party if alone else None
+        seed, own = self.fed.seed, party if alone else None
         train, held = fold(self.fed, number, folds, seed, own=own, shared=shared)
         made = [train, held]
         views = {False: train}
@@ -308,7 +294,10 @@ class _Contest:
             return 0
         saved = read_json(self.folder / FOLDS_FILE, "the checkpoint")
         if saved["mark"] != self._mark(folds):
-            return 0
+            raise ResumeError(
+                f"the checkpoint in {self.folder} was made with other settings or rows. "
+                "Mend: resume with the same ones, or start in another folder"
+            )
         with self._worker(self.fed) as worker:
             worker.take_votes(str(self.folder))
         for each in self.candidates:
@@ -316,9 +305,11 @@ class _Contest:
         self.seconds = saved["seconds"]
         return int(saved["done"])
 
-    def _mark(self, folds: int) -> list[Any]:
-        slugs = [each.slug for each in self.candidates]
-        return [slugs, folds, self.how.seed, self.fed.alignment.aligned]
+    def _mark(self, folds: int) -> str:
+        """Changes when the folds that were done are not of this choice."""
+        slugs, counts = [each.slug for each in self.candidates], self.fed.alignment
+        mine = {**self.how.get_params(), "budget": None}  # more time is no other choice
+        return repr((slugs, folds, mine, counts.aligned, sorted(counts.unaligned.items())))
 
 
 # ---------------------------------------------------------------- the estimator
@@ -506,6 +497,7 @@ def _described(
         "rows": sum(told["rows"] for told in kinds.values()),
         "candidates": candidates,
         "kinds": kinds,
+        "words": WORDS,
         "seconds": contest.seconds,
         "chosen": " + ".join(Candidate.of(slug).title for slug in network.members),
     }

@@ -6,7 +6,7 @@ Outputs of the models stay at the label party, which weighs them; it tells weigh
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -151,10 +151,14 @@ class BlendWorker(AnsweringWorker):
         """For a choice that may be interrupted."""
         votes: Votes = self.site.state[self._votes_name]
         outputs = {name: np.concatenate(each) for name, each in votes.outputs.items()}
-        places = pd.Index(self.table.ids).get_indexer(pd.Index(votes.ids))
         write_file(
             file_of(self.site, path, "votes"),
-            {"places": places, "fold": votes.fold, "kind": votes.kind, "outputs": outputs},
+            {
+                "places": self._places(votes),
+                "fold": votes.fold,
+                "kind": votes.kind,
+                "outputs": outputs,
+            },
         )
 
     @exposed(kind="control")
@@ -199,15 +203,13 @@ class BlendWorker(AnsweringWorker):
 
     def _held(self, candidates: list[str]) -> Held:
         votes: Votes = self.site.state[self._votes_name]
-        places = pd.Index(self.table.ids).get_indexer(pd.Index(votes.ids))
-        labels = self._labels()
-        column = self.table.frame[self._label_column(labels)]
-        targets = labels.transform(column, party=self.site.name)[places]
+        places, labels = self._places(votes), self._labels()
+        targets = self._encoded()[places]
         known = has_label(targets)
         truth = self._truth(targets, places)
         known &= np.isfinite(truth) if truth.ndim == 1 else True
         outputs = np.stack([np.concatenate(votes.outputs[name]) for name in candidates])
-        return Held(
+        held = Held(
             outputs,
             truth,
             np.array(votes.kind),
@@ -215,6 +217,17 @@ class BlendWorker(AnsweringWorker):
             targets if labels.classes_ else None,
             self._noise,
         ).rows(known)
+        return replace(held, kind=self._kinds(held.kind))
+
+    def _kinds(self, kinds: np.ndarray) -> np.ndarray:
+        """Too few rows of a kind are judged with the others: alone, or by the difference from the
+        whole, they would tell too much."""
+        few = np.bincount(kinds, minlength=len(KINDS)) < max(self.site.rows.least, 2)
+        return np.full_like(kinds, int(few[0])) if few.any() else kinds
+
+    def _places(self, votes: Votes) -> np.ndarray:
+        """Where the rows that were held out stand in this scope's table."""
+        return pd.Index(self.table.ids).get_indexer(pd.Index(votes.ids))
 
     def _truth(self, targets: np.ndarray, places: np.ndarray) -> np.ndarray:
         labels = self._labels()
@@ -248,10 +261,10 @@ class BlendWorker(AnsweringWorker):
     def rows_asked(self, method: str, kwargs: Mapping[str, Any]) -> list[Asked]:
         if method == "choose":
             votes: Votes = self.site.state[self._votes_name]
-            places = pd.Index(self.table.ids).get_indexer(pd.Index(votes.ids))
-            kinds = np.array(votes.kind)
-            sets = [places[kinds == number] for number in (0, 1)]
-            return [each for each in sets if len(each) >= self.site.rows.least] or [places]
+            places = self._places(votes)
+            known = has_label(self._encoded()[places])
+            places, kinds = places[known], self._kinds(np.array(votes.kind)[known])
+            return [places[kinds == number] for number in np.unique(kinds)]
         return super().rows_asked(method, kwargs)
 
 

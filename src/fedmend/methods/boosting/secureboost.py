@@ -90,6 +90,7 @@ from fedmend.split.parts import (
     write_file,
     write_json,
 )
+from fedmend.split.training import Judged
 from fedmend.split.workers import has_label
 
 if TYPE_CHECKING:
@@ -614,7 +615,7 @@ class _Checkpoint:
     number: int = 0
 
 
-class TreeEnsemble:
+class TreeEnsemble(Judged):
     """Boosted trees over parties, with what the estimators ask of a split network.
 
     history: an entry for each tree that is kept; best_epoch: how many these are.
@@ -786,23 +787,8 @@ class TreeEnsemble:
 
     # ------------------------------------------------------------------ using
 
-    def predict(
-        self, fed: Federation, segments: Segments, *, table_order: bool = False
-    ) -> np.ndarray:
-        """Probabilities [n, C], or values [n] for regression."""
-        with self._run(fed, segments) as active:
-            return np.asarray(active.predictions(table_order))
-
-    def evaluate(self, fed: Federation, segments: Segments) -> dict[str, float]:
-        with self._run(fed, segments) as active:
-            return dict(active.metrics())
-
-    def uncertainty_report(self, fed: Federation, segments: Segments) -> dict[str, Any]:
-        with self._run(fed, segments) as active:
-            return dict(active.uncertainty_report())
-
     @contextmanager
-    def _run(self, fed: Federation, segments: Segments) -> Iterator[Any]:
+    def judged(self, fed: Federation, segments: Segments) -> Iterator[Any]:
         """The label party's worker with outputs of these rows; one round with each partner."""
         with _Workers(self, fed) as (passive, active):
             names = [name for name in self.passive if name in fed.names]
@@ -829,11 +815,6 @@ class TreeEnsemble:
         told = pd.DataFrame(rows, columns=["party", "column", "gain"])
         told["gain"] /= max(float(told["gain"].sum()), 1e-300)
         return told.sort_values("gain", ascending=False, ignore_index=True, kind="stable")
-
-    def leave_outputs(self, fed: Federation, segments: Segments, name: str) -> None:
-        """Let the label party keep, under this name, what the model says of these rows."""
-        with self._run(fed, segments) as active:
-            active.leave_outputs(name)
 
     def save(self, path: str, member: str = "") -> None:
         """Every party saves its own part under this name, whole or as a member of a model."""
