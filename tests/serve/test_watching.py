@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shutil
 import signal
+import socket
+import struct
 import subprocess
 import sys
+import threading
 import urllib.error
 import urllib.request
 
@@ -17,6 +21,7 @@ from fedmend.errors import ConfigError
 from fedmend.flow import execute, plan_of
 from fedmend.flow.config import load_config
 from fedmend.flow.live import LIVE_FILE, Listener, LiveState, read_live
+from fedmend.serve import loopback
 from fedmend.serve.watching import WatchServer, live_page
 
 
@@ -107,6 +112,36 @@ def test_a_run_that_has_told_nothing_yet(workshop):
         for text in ('{"stage": "half', "{}", "[]", '{"record": {"format": 99}}'):
             (part / LIVE_FILE).write_text(text)
             assert "has not reported anything yet" in get(server.address)
+
+
+def test_a_run_whose_folder_is_deleted(tmp_path):
+    part = tmp_path / "run.part"
+    part.mkdir()
+    with watching(tmp_path / "run") as server:
+        assert json.loads(get(server.address + "state"))["finished"] is False
+        part.rmdir()
+        assert json.loads(get(server.address + "state"))["finished"] is True
+        assert "folder is gone" in get(server.address)
+
+
+def test_silent_and_dropped_connections(tmp_path, monkeypatch, capfd):
+    """They are closed in time, leave room for others, and nothing is printed."""
+    monkeypatch.setattr(loopback, "MOST_CONNECTIONS", 4)
+    monkeypatch.setattr(loopback.LoopbackHandler, "timeout", 0.5)
+    before = threading.active_count()
+    with watching(tmp_path) as server, contextlib.ExitStack() as stack:
+        place = ("127.0.0.1", int(server.address.rpartition(":")[2].strip("/")))
+        for _ in range(12):
+            stack.enter_context(socket.create_connection(place))
+        assert "fedmend" in get(server.address)
+        assert threading.active_count() <= before + 1 + 4
+        for _ in range(3):
+            gone = socket.create_connection(place)
+            gone.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            gone.sendall(b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n")
+            gone.close()  # a reset, in the middle of a request
+        assert "fedmend" in get(server.address)
+    assert "Traceback" not in capfd.readouterr().err
 
 
 def test_no_such_run_and_a_taken_port(tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import sys
 import threading
 from collections.abc import Callable
 from http import HTTPStatus
@@ -14,6 +15,7 @@ from fedmend.errors import ConfigError
 __all__ = ["LOOPBACK", "LoopbackHandler", "LoopbackServer", "serve_until_told"]
 
 LOOPBACK = "127.0.0.1"
+MOST_CONNECTIONS = 64
 
 
 class LoopbackHandler(BaseHTTPRequestHandler):
@@ -23,6 +25,7 @@ class LoopbackHandler(BaseHTTPRequestHandler):
     """
 
     policy = "default-src 'none'; base-uri 'none'; form-action 'none'"
+    timeout = 20.0  # of silence, after which a connection is closed
     app: Any
 
     def end_headers(self) -> None:
@@ -48,19 +51,42 @@ class LoopbackHandler(BaseHTTPRequestHandler):
         """Silent."""
 
 
+class _Server(ThreadingHTTPServer):
+    """One thread for each connection, and so many at once; the next ones wait to be accepted."""
+
+    daemon_threads = True
+
+    def __init__(self, *args: Any) -> None:
+        self._free = threading.BoundedSemaphore(MOST_CONNECTIONS)
+        super().__init__(*args)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        self._free.acquire()  # a silent connection is closed in time, and makes room
+        super().process_request(request, client_address)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._free.release()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        if not isinstance(sys.exception(), OSError):  # else whoever asked has gone away
+            super().handle_error(request, client_address)
+
+
 class LoopbackServer:
     """A server on loopback; use it as a context, and `serve` until it is stopped."""
 
     def __init__(self, port: int, handler: type[LoopbackHandler]) -> None:
         mine = type(handler.__name__, (handler,), {"app": self})
         try:
-            self._server = ThreadingHTTPServer((LOOPBACK, port), mine)
+            self._server = _Server((LOOPBACK, port), mine)
         except (OSError, OverflowError) as error:
             raise ConfigError(
                 f"port {port} cannot be used: {getattr(error, 'strerror', None) or error}. "
                 "Mend: --port another one"
             ) from error
-        self._server.daemon_threads = True
 
     @property
     def address(self) -> str:

@@ -49,6 +49,9 @@ _SCRIPT = """
 """
 
 
+GONE = "gone"
+
+
 class WatchServer(LoopbackServer):
     """Serves one run's page on loopback; use it as a context, or `serve` until interrupted.
 
@@ -59,7 +62,7 @@ class WatchServer(LoopbackServer):
 
     def __init__(self, run: Path, port: int = 0) -> None:
         self.run = run
-        if not run.is_dir() and not self._part.is_dir():
+        if not self._is_there():
             raise ConfigError(
                 f"there is no run in {run}. Mend: name a run's folder, finished or not"
             )
@@ -72,8 +75,13 @@ class WatchServer(LoopbackServer):
     def _part(self) -> Path:
         return self.run.with_name(self.run.name + ".part")
 
+    def _is_there(self) -> bool:
+        return self.run.is_dir() or self._part.is_dir()
+
     def state(self) -> dict[str, Any]:
         """Whether the run is finished, and a text that changes with the page."""
+        if not self._is_there():
+            return {"finished": True, "version": GONE}
         finished = self.run / RECORD_FILE
         if finished.is_file() and not self._part.is_dir():
             return {"finished": True, "version": f"record {finished.stat().st_mtime_ns}"}
@@ -98,6 +106,8 @@ class WatchServer(LoopbackServer):
 
     def _draw(self) -> str:
         state, report = self.state(), self.run / REPORT_FILE
+        if state["version"] == GONE:
+            return _with_banner(_EMPTY, f"the run's folder is gone: {self.run}", GONE)
         if not state["finished"]:
             found = read_live(self._part)
             if found is not None:
