@@ -15,6 +15,7 @@ pytest.importorskip("nvflare", reason="the flare engine needs nvflare")
 from fedmend.cli import main
 from fedmend.deploy.processes import Daemon, role_of
 from fedmend.errors import ConfigError
+from fedmend.federation.engines.flare.events import EVENTS_FILE, read_events
 
 
 @pytest.fixture(autouse=True)
@@ -66,6 +67,19 @@ def test_start_status_and_stop(daemon, capsys):
     # What old jobs left was removed, but for runs, and for the logs of what failed.
     assert not stale.exists()
     assert failed.exists() and (daemon.kit / "runs" / "r1").exists()
+
+
+def test_why_there_is_no_connection_is_told_once(daemon, monkeypatch):
+    def told():
+        daemon._looked = -1e9
+        daemon._look()
+        return [event.words for event, _ in read_events(daemon.kit / EVENTS_FILE)]
+
+    assert len(told()) == 1
+    (words,) = told()
+    assert words.startswith("no connection to the server: ") and "cannot be reached" in words
+    monkeypatch.setattr(daemon, "is_connected", lambda: True)
+    assert told()[1:] == ["connected to the server again"]
 
 
 def test_a_process_that_dies_is_started_again_and_an_orphan_is_ended(daemon):

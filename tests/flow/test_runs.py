@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import json
+import shutil
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -88,6 +90,30 @@ def test_an_error_leaves_nothing_unless_asked_to(workshop):
     with pytest.raises(AlignmentError):
         run(workshop, keep_failed=True)
     assert workshop.leftovers() == ["federation.part"]
+
+
+def test_a_run_that_is_refused_before_it_begins_leaves_nothing(workshop):
+    workshop.write(STRICT)
+
+    def refused(work):
+        raise ConfigError("another run uses these kits now")
+
+    plan = replace(plan_of(load_config(workshop.config)), federation=refused)
+    with pytest.raises(ConfigError, match="another run"):
+        execute(plan, workshop.run, keep_failed=True)
+    assert workshop.leftovers() == []
+
+
+def test_a_folder_that_is_deleted_under_a_run_ends_it(workshop):
+    class Deleting(Listener):
+        def progress(self, *_):
+            shutil.rmtree(workshop.run.with_name("federation.part"), ignore_errors=True)
+
+    workshop.write(STRICT)
+    with pytest.raises(DataError, match="was deleted or replaced") as caught:
+        run(workshop, listener=Deleting())
+    assert "kept in" not in str(getattr(caught.value, "__notes__", ""))
+    assert workshop.leftovers() == []
 
 
 def test_a_finished_run_is_not_overwritten_by_accident(workshop):

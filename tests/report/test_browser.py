@@ -7,6 +7,7 @@ import threading
 import pytest
 
 from fedmend.flow.live import Listener, LiveListener
+from fedmend.flow.manifest import Manifest
 from fedmend.report.page import SECTIONS
 from fedmend.serve.watching import WatchServer
 
@@ -109,7 +110,8 @@ def test_the_live_page_follows_a_run(browser, record, plain_page, tmp_path):
 
     part = tmp_path / "run.part"
     part.mkdir()
-    run = LiveListener(part, Listener(), record.title, {}, [record.metric], [0])
+    manifest = Manifest(part, number=part.stat().st_ino)
+    run = LiveListener(manifest, Listener(), record.title, {}, [record.metric], [0])
     run.stage("Finding the rows the parties share")
     run.found("overview", record.overview)
 

@@ -1,6 +1,9 @@
 from __future__ import annotations
 
+import os
 import pickle
+import subprocess
+import sys
 
 import pytest
 import rbcl
@@ -18,6 +21,14 @@ NOT_CANONICAL = [
     bytes.fromhex("01" + "00" * 31),  # negative field element, RFC 9496 A.3
     bytes.fromhex("26948d35ca62e643e26a83177332e6b6afeb9d08e4268b650f1f5bbd8d81d371"),
 ]
+
+
+def test_nothing_is_left_among_the_temporary_files(tmp_path):
+    """rbcl writes its library there in every process."""
+    code = "from fedmend.secure.group import Scalar; print(Scalar().inverse())"
+    environment = os.environ | {"TMPDIR": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True)
+    assert done.stdout.strip() == b"Scalar(hidden)" and not list(tmp_path.iterdir())
 
 
 def test_hashing_to_the_group_gives_the_vector_of_rfc_9496():

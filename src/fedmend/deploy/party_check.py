@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import datetime
 import shutil
-import socket
-import ssl
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -28,6 +26,7 @@ from fedmend.deploy.party_file import (
 )
 from fedmend.deploy.processes import role_of
 from fedmend.deploy.provision import SOON_DAYS
+from fedmend.deploy.reach import reach
 from fedmend.errors import ConfigError, DataError, FedmendError, FedmendWarning
 from fedmend.federation import Policy, Worker
 from fedmend.federation.bound import EVERY_RUN, declared
@@ -66,7 +65,8 @@ def check_party(kit: Path, *, seconds: float = 5.0) -> list[Check]:
     except FedmendError as error:
         return [Check("kit", "problem", str(error))]
     found = [_versions(), *_certificate(kit)]
-    found.append(_reach(kit, seconds))
+    wrong, words = reach(kit, seconds)
+    found.append(Check("server", "problem" if wrong else "ok", words))
     try:
         file = load_party(kit)
     except FedmendError as error:
@@ -156,40 +156,6 @@ def _dates(own: Certificate) -> Iterator[Check]:
         grade = "note" if days < SOON_DAYS else "ok"
         words = f"{now:%Y-%m-%d %H:%M} UTC, within the certificate's time ({days} days left)"
         yield Check("clock", grade, words)
-
-
-# ---------------------------------------------------------------- the server
-
-
-def _reach(kit: Path, seconds: float) -> Check:
-    """A whole handshake with both certificates; the server's first bytes say it accepted ours."""
-    startup = kit / "startup"
-    host, port = server_of(kit)
-    try:
-        context = ssl.create_default_context(cafile=str(startup / "rootCA.pem"))
-        context.load_cert_chain(startup / "client.crt", startup / "client.key")
-        context.set_alpn_protocols(["h2"])
-    except OSError as error:
-        words = f"{host}:{port} was not called, for want of a certificate and its key ({error}). "
-        return Check("server", "problem", words + "Mend: ask for a new kit")
-    try:
-        with (
-            socket.create_connection((host, port), timeout=seconds) as plain,
-            context.wrap_socket(plain, server_hostname=host) as secure,
-        ):
-            if not secure.recv(1):
-                words = f"{host}:{port} closed the connection: it does not take this certificate. "
-                return Check("server", "problem", words + "Mend: ask for a new kit")
-    except ssl.SSLError as error:
-        if "expired" in str(getattr(error, "verify_message", "")):
-            words = f"{host}:{port} answers with a certificate that has expired. Mend: the "
-            return Check("server", "problem", words + "coordinator makes new kits")
-        words = f"{host}:{port} answers, but not to this certificate: {error.reason or error}. "
-        return Check("server", "problem", words + "Mend: take both kits from one provisioning")
-    except OSError as error:
-        words = f"{host}:{port} cannot be reached: {error.strerror or error}. Mend: is it up, and "
-        return Check("server", "problem", words + "is the way free (name, port, firewall)?")
-    return Check("server", "ok", f"{host}:{port} answers over mutual TLS")
 
 
 # ---------------------------------------------------------------- the party's own things

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from fedmend.deploy.party_file import PartyFile, load_party, open_site, rules_of
 from fedmend.deploy.party_screen import ask
+from fedmend.deploy.reach import reach
 from fedmend.errors import ConfigError
 from fedmend.federation import Site, Worker
 from fedmend.federation.engines.flare.collab import CollabParty
@@ -36,6 +37,12 @@ class PartyJob(CollabParty):
         except ConfigError:
             # The job must start all the same: the hello is answered with what is wrong.
             return super().patience(kit)
+
+    def why_ended(self, kit: Path) -> str:
+        wrong, words = reach(kit, 3.0)
+        if wrong:
+            return f"the server is gone: {words}"
+        return "the coordinator or the server ended its job"
 
 
 def _own_file(kit: Path) -> PartyFile:

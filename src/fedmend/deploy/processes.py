@@ -24,6 +24,7 @@ from typing import Any
 from fedmend._files import write_whole
 from fedmend._json import typed
 from fedmend.deploy.provision import anchor_server, kit_certificates, require_valid
+from fedmend.deploy.reach import reach
 from fedmend.errors import ConfigError, MissingExtra
 from fedmend.federation.engines.flare.events import EVENTS_FILE, Events
 from fedmend.federation.engines.flare.kits import (
@@ -40,6 +41,7 @@ PROCESS_FILE = "process.json"
 OUTPUT_FILE = "output.txt"
 QUICK_DEATHS = 5
 CLEAR_SECONDS = 60.0
+LOOK_SECONDS = 10.0
 
 
 @dataclass(frozen=True)
@@ -71,6 +73,7 @@ class Daemon:
         self.role = role_of(self.kit)
         self.events = Events(self.kit / EVENTS_FILE)
         self._stop = threading.Event()
+        self._looked, self._trouble = 0.0, ""
         self._started: subprocess.Popen[bytes] | None = None
 
     # ------------------------------------------------------------------ from outside
@@ -168,7 +171,7 @@ class Daemon:
         child: subprocess.Popen[bytes] | None = None
         try:
             while not self._stop.is_set():
-                began = time.monotonic()
+                began = self._looked = time.monotonic()
                 child = self._spawn()
                 self._remember(child.pid)
                 while not self._stop.wait(0.5) and child.poll() is None:
@@ -177,6 +180,8 @@ class Daemon:
                     if self.role == "party" and time.monotonic() - cleared > CLEAR_SECONDS:
                         self._clean()
                         cleared = time.monotonic()
+                    if self.role == "party":
+                        self._look()
                     if owner and not _is_alive(owner, owner_since):
                         self._stop.set()
                 if self._stop.is_set():
@@ -195,6 +200,19 @@ class Daemon:
                 _end_processes(child.pid)
                 child.wait()
             (self.kit / PROCESS_FILE).unlink(missing_ok=True)
+
+    def _look(self) -> None:
+        """Tell the people here why there is no connection: FLARE tries on, and says so nowhere."""
+        if time.monotonic() - self._looked < LOOK_SECONDS:
+            return
+        connected = self.is_connected()
+        wrong, words = (False, "") if connected else reach(self.kit, 3.0)
+        if wrong and words != self._trouble:
+            self.events.note(f"no connection to the server: {words}", "error")
+        elif connected and self._trouble:
+            self.events.note("connected to the server again")
+        self._trouble = words if wrong else ""
+        self._looked = time.monotonic()
 
     def _give_up(self, code: int) -> None:
         words = f"FLARE's process ended {QUICK_DEATHS} times at once (code {code}); giving up"

@@ -18,7 +18,7 @@ from fedmend.errors import DataError
 from fedmend.report.record import MethodRun, RunRecord
 
 if TYPE_CHECKING:
-    from fedmend.flow.manifest import StageEntry
+    from fedmend.flow.manifest import Manifest, StageEntry
 
 __all__ = ["LIVE_FILE", "Listener", "LiveListener", "LiveState", "read_live"]
 
@@ -63,14 +63,15 @@ class LiveListener(Listener):
 
     def __init__(
         self,
-        folder: Path,
+        manifest: Manifest,
         then: Listener,
         title: str,
         settings: Mapping[str, Any],
         metrics: Sequence[str],
         seeds: Sequence[int],
     ) -> None:
-        self.path = folder / LIVE_FILE
+        self.manifest = manifest
+        self.path = manifest.folder / LIVE_FILE
         self.then = then
         self.record = RunRecord(
             title=title,
@@ -124,6 +125,7 @@ class LiveListener(Listener):
 
     def _write(self) -> None:
         self._written = time.monotonic()
+        self.manifest.require_folder()
         title, done, total = self._progress
         methods = list(self.record.methods)
         if self._curve:

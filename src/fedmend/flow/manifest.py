@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any
 
 from fedmend._json import plain, typed, write_json
 from fedmend._version import __version__
-from fedmend.errors import ConfigError, ResumeError
+from fedmend.errors import ConfigError, DataError, ResumeError
 from fedmend.report.page import LEDGER_FILE, REPORT_FILE
 
 if TYPE_CHECKING:
@@ -87,13 +87,31 @@ class StageEntry:
 
 @dataclass
 class Manifest:
-    """The entries of a run in their order, kept in a file."""
+    """The entries of a run in their order, kept in a file.
+
+    number: the file system's, of the folder while a run works in it.
+    """
 
     folder: Path
     title: str = ""
     engine: str = "local"
     recipe: str | None = None
     entries: list[StageEntry] = field(default_factory=list)
+    number: int = 0
+
+    def require_folder(self, cause: Exception | None = None) -> None:
+        """That the folder in which the run began is still there: writing would make a new one."""
+        try:
+            there = self.folder.stat().st_ino == self.number or not self.number
+        except OSError:
+            there = False
+        if not there:
+            if not (self.folder / MANIFEST_FILE).exists():  # what was written since, and no run
+                shutil.rmtree(self.folder, ignore_errors=True)
+            raise DataError(
+                f"the run's folder {self.folder} was deleted or replaced while it was worked in",
+                mend="begin the run anew; nothing of it is kept",
+            ) from cause
 
     def find(self, stage: str, unit: str = "") -> StageEntry | None:
         """What was done of this stage before."""
@@ -141,6 +159,7 @@ class Manifest:
 
     def save(self) -> None:
         """Write the file, whole or not at all."""
+        self.require_folder()
         write_json(
             self.folder / MANIFEST_FILE,
             {
@@ -231,19 +250,22 @@ def work_in(
         shutil.rmtree(work, ignore_errors=True)
         work.mkdir(parents=True)
         manifest = Manifest(work, plan.config.title, plan.engine, plan.config.recipe)
+    manifest.number = work.stat().st_ino
     manifest.save()
     (work / CONFIG_FILE).write_text(plan.text, encoding="utf-8")
     with _by_itself_in(work):
         try:
             yield manifest
         except Exception as error:
+            manifest.require_folder(error)
             done = any(each.stage in _WORTH_KEEPING for each in manifest.entries)
             # A resumed run holds hours of somebody's work, whatever went wrong now.
-            if keep_failed or resumed or done:
+            if (keep_failed and _has_begun(work)) or resumed or done:
                 error.add_note(f"What is done is kept in {work}: --resume goes on from there")
             else:
                 shutil.rmtree(work, ignore_errors=True)
             raise
+        manifest.require_folder()
         _put_in_place(work, folder)
 
 
@@ -298,6 +320,12 @@ def _put_in_place(work: Path, folder: Path) -> None:
         folder.rename(old)
     work.rename(folder)
     shutil.rmtree(old, ignore_errors=True)
+
+
+def _has_begun(work: Path) -> bool:
+    """Whether anything crossed: a run that was refused at once leaves nothing."""
+    ledger = work / LEDGER_FILE
+    return ledger.is_file() and ledger.stat().st_size > 0
 
 
 def _is_ours(folder: Path) -> bool:

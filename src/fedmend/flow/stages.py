@@ -55,7 +55,7 @@ def execute(
         Path(folder), plan, resume=resume, force=force, keep_failed=keep_failed, start=start
     ) as manifest:
         live = LiveListener(
-            manifest.folder,
+            manifest,
             listener or Listener(),
             config.title,
             config.shown(),

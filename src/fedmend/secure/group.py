@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import hashlib
 import os
+import sys
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import cache
 from typing import Any, TypeVar
 
@@ -32,14 +34,12 @@ class Scalar:
     __slots__ = ("_raw",)
 
     def __init__(self, raw: bytes | None = None) -> None:
-        import rbcl
-
-        self._raw = raw if raw is not None else rbcl.crypto_core_ristretto255_scalar_random()
+        self._raw = (
+            raw if raw is not None else _libsodium().crypto_core_ristretto255_scalar_random()
+        )
 
     def inverse(self) -> Scalar:
-        import rbcl
-
-        return Scalar(rbcl.crypto_core_ristretto255_scalar_invert(self._raw))
+        return Scalar(_libsodium().crypto_core_ristretto255_scalar_invert(self._raw))
 
     def times(self, points: bytes, *, sender: str) -> bytes:
         """Every point multiplied by this scalar; `CryptoError` for what is no proper point.
@@ -47,9 +47,7 @@ class Scalar:
         libsodium decodes strictly: an encoding that is not canonical, not on the curve, or the
         identity is refused.
         """
-        import rbcl
-
-        multiply, raw = rbcl.crypto_scalarmult_ristretto255, self._raw
+        multiply, raw = _libsodium().crypto_scalarmult_ristretto255, self._raw
         try:
             return b"".join(_spread(lambda point: multiply(raw, point), split(points, sender)))
         except RuntimeError as error:
@@ -65,11 +63,22 @@ class Scalar:
         raise TypeError("a secret scalar does not leave its process: it cannot be pickled")
 
 
-def hash_to_points(items: Sequence[bytes]) -> bytes:
-    """Each item as a point nobody knows a logarithm of: SHA-512, then Elligator twice."""
+@cache
+def _libsodium() -> Any:
     import rbcl
 
-    to_point = rbcl.crypto_core_ristretto255_from_hash
+    # It writes the library to a temporary file in every process and leaves it there. Once loaded,
+    # the file is not needed.
+    left = getattr(sys.modules.get("rbcl._sodium"), "lib_path", None)
+    if left is not None:
+        with suppress(OSError):  # where a loaded file cannot be removed
+            os.unlink(left)
+    return rbcl
+
+
+def hash_to_points(items: Sequence[bytes]) -> bytes:
+    """Each item as a point nobody knows a logarithm of: SHA-512, then Elligator twice."""
+    to_point = _libsodium().crypto_core_ristretto255_from_hash
     start = hashlib.sha512(b"fedmend psi ristretto255 v1\0")
 
     def one(item: bytes) -> bytes:

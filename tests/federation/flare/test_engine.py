@@ -1,5 +1,9 @@
 from __future__ import annotations
 
+import shutil
+import socket
+import stat
+import tempfile
 import threading
 import time
 
@@ -9,6 +13,7 @@ import torch
 
 from fedmend.errors import ConfigError, DataError, PartyAbsent, PartyFailed, Refused, WireError
 from fedmend.federation import Each, Worker, exposed, read_ledger
+from fedmend.federation.engines.flare import engine as engine_module
 from fedmend.federation.engines.flare.host import Hello, PartyHost
 from fedmend.federation.engines.flare.messages import read_request, reply
 from fedmend.federation.reconcile import reconcile
@@ -101,6 +106,19 @@ def test_a_value_that_has_no_place_on_the_wire_does_not_leave(wired):
 def test_an_unknown_party_is_named(wired):
     with pytest.raises(ConfigError, match="no party 'shop'"):
         wired.engine.start("shop", "Probe", "train", {})
+
+
+def test_socket_files_have_short_paths(tmp_path, monkeypatch):
+    deep = tmp_path / ("x" * 109)
+    deep.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(deep))
+    place = engine_module._scratch()
+    try:
+        with socket.socket(socket.AF_UNIX) as ears:
+            ears.bind(str(place / "99"))
+        assert stat.S_IMODE(place.stat().st_mode) == 0o700 and not list(deep.iterdir())
+    finally:
+        shutil.rmtree(place)
 
 
 def test_a_party_that_falls_silent_is_absent(wire_up):

@@ -63,6 +63,10 @@ class CollabParty:
         """Seconds without a word from the coordinator after which the job ends here."""
         return 180.0
 
+    def why_ended(self, kit: Path) -> str:
+        """What the people here are told when the job ends and the coordinator has not ended it."""
+        return "the job ended"
+
     @collab.init
     def open(self) -> None:
         kit = Path(collab.workspace.get_root_dir())
@@ -91,7 +95,8 @@ class CollabParty:
     @collab.final
     def close(self) -> None:
         if self._host is not None:
-            self._host.close("the job ended")
+            if not self._host.over:
+                self._host.close(self.why_ended(self._folder.parent))
             if self._host.finished:
                 mark_finished(self._folder)
 

@@ -10,6 +10,7 @@ import fcntl
 import itertools
 import json
 import logging
+import os
 import re
 import shutil
 import socket
@@ -68,6 +69,8 @@ JOB_SECONDS = 90.0
 # A job that ends by an exception of its own, again and again, is not going to start.
 MAX_CRASHES = 3
 LOCK_FILE = "run.lock"
+# The path of a socket file has at most 107 bytes on Linux, 103 elsewhere; its name is a number.
+MAX_SCRATCH = 96
 
 _Sent = tuple[int, Future[bytes]]  # under which number, and where its answer will be
 
@@ -364,7 +367,7 @@ class _Opening:
     keep_jobs: int
     waiting: Waiting | None
     jobs: list[_Job] = field(default_factory=list)
-    scratch: Path = field(default_factory=lambda: Path(tempfile.mkdtemp(prefix="fedmend-")))
+    scratch: Path = field(default_factory=lambda: _scratch())
     lock: TextIO | None = None
     admin: Any = None
 
@@ -492,6 +495,15 @@ class _Opening:
         kept = self.keep_jobs * parties
         for each in to_forget(self.kit, self.admin.jobs(over=True), kept):
             self.admin.delete(each)
+
+
+def _scratch() -> Path:
+    """A folder of this user's for socket files, whose paths the system wants short."""
+    found = Path(tempfile.mkdtemp(prefix="fedmend-"))
+    if len(os.fsencode(found)) <= MAX_SCRATCH:
+        return found
+    found.rmdir()
+    return Path(tempfile.mkdtemp(prefix="fedmend-", dir="/tmp"))
 
 
 def _greet(ears: socket.socket, party: str) -> Link | None:

@@ -172,6 +172,11 @@ class PartyHost:
             self.events.note(f"run {self._title!r} ended: {reason}")
 
     @property
+    def over(self) -> bool:
+        """Whether the session was ended, for whatever reason."""
+        return self._over.is_set()
+
+    @property
     def finished(self) -> bool:
         """Whether the run ended because all was done."""
         return self._reason == FINISHED
