@@ -9,6 +9,7 @@ import pytest
 pytest.importorskip("nvflare", reason="the flare engine needs nvflare")
 
 from cryptography import x509
+from cryptography.exceptions import InvalidSignature
 from cryptography.x509.oid import NameOID
 
 from fedmend.cli import main
@@ -31,6 +32,42 @@ def test_everybody_has_a_kit_of_its_own_name(kits, provisioned):
     assert names(kits.server, "server.crt") == "localhost"
     assert server_of(kits.party("bank")) == ("localhost", provisioned.port)
     assert (role_of(kits.server), role_of(kits.party("bank"))) == ("server", "party")
+
+
+def say(*arguments):
+    with pytest.raises(SystemExit) as ended:
+        main([*map(str, arguments)])
+    return ended.value.code or 0
+
+
+def test_one_certificate_is_renewed_and_all_are_revoked(kits, workshop, capsys):
+    def certificates(name):
+        startup = kits.party(name) / "startup"
+        return [(startup / file).read_bytes() for file in ("client.crt", "rootCA.pem")]
+
+    before = {name: certificates(name) for name in ("bank", "telco")}
+    server = (kits.server / "startup" / "server.crt").read_bytes()
+    assert say("provision", workshop.config, "--renew", "telco") == 0
+    assert capsys.readouterr().out.splitlines() == [
+        f"{kits.party('telco')}: give it to telco, by a way you trust"
+    ]
+    assert certificates("bank") == before["bank"]
+    assert (kits.server / "startup" / "server.crt").read_bytes() == server
+    new, authority = certificates("telco")
+    assert new != before["telco"][0] and authority == before["telco"][1]
+    signer = x509.load_pem_x509_certificate(authority)
+    x509.load_pem_x509_certificate(new).verify_directly_issued_by(signer)
+    require_kits(load_config(workshop.config), kits)
+
+    assert say("provision", workshop.config, "--revoke") == 0
+    authority = x509.load_pem_x509_certificate(certificates("bank")[1])
+    for name, each in before.items():
+        with pytest.raises(InvalidSignature):
+            x509.load_pem_x509_certificate(each[0]).verify_directly_issued_by(authority)
+        fresh = x509.load_pem_x509_certificate(certificates(name)[0])
+        fresh.verify_directly_issued_by(authority)
+    assert say("provision", workshop.config, "--renew", "telko") == 2
+    assert "no party 'telko' to renew: did you mean 'telco'?" in capsys.readouterr().err
 
 
 def test_keys_are_for_their_owners_only(kits):

@@ -39,15 +39,25 @@ def provision(
     force: Annotated[
         bool, Option("--force", help="make all kits anew; tables and models stay")
     ] = False,
+    renew: Annotated[
+        list[str] | None,
+        Option(help="a new certificate for this party alone; several times", metavar="PARTY"),
+    ] = None,
+    revoke: Annotated[
+        bool,
+        Option("--revoke", help="a new authority: no certificate handed out before is accepted"),
+    ] = False,
 ) -> None:
     """Make a start-up kit for every party and for the coordinator: certificates and settings."""
     from fedmend.deploy.provision import provision as make
     from fedmend.flow.config import load_config
 
     settings = load_config(config)
-    kits = make(settings, force=force)
-    for party in settings.party:
-        typer.echo(f"{kits.party(party.name)}: give it to {party.name}, by a way you trust")
+    kits = make(settings, force=force, renew=renew or (), revoke=revoke)
+    for name in renew or [party.name for party in settings.party]:
+        typer.echo(f"{kits.party(name)}: give it to {name}, by a way you trust")
+    if renew:
+        return
     typer.echo(f"{kits.folder / 'coordinator'} and {kits.folder / 'ca'}: keep them to yourself")
     typer.echo("Next, at each party: fill in party.toml, then fedmend party check KIT")
 

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedmend._files import write_whole
+from fedmend._suggest import did_you_mean
 from fedmend.errors import ConfigError, FedmendWarning, MissingExtra
 from fedmend.federation.engines.flare.kits import (
     ADMIN,
@@ -98,12 +99,30 @@ _FORM = {
 }
 
 
-def provision(config: Config, *, force: bool = False) -> Kits:
-    """The kits of a federation.toml, each party's with a party.toml to fill in."""
+def provision(
+    config: Config, *, force: bool = False, renew: Sequence[str] = (), revoke: bool = False
+) -> Kits:
+    """The kits of a federation.toml, each party's with a party.toml to fill in.
+
+    renew: the parties who get a new certificate; all other kits stay as they are. revoke: a new
+    authority and new kits for all, so that nothing that was handed out is accepted any more.
+    """
     flare = config.flare
     folder = config.at(flare.kits)
     names = [party.name for party in config.party]
-    kits = make_kits(folder, names, host=flare.host, port=flare.port, force=force)
+    problems = [
+        f"there is no party {name!r} to renew: {did_you_mean(name, names)}"
+        for name in renew
+        if name not in names
+    ]
+    if problems:
+        raise ConfigError(problems, source=str(config.source))
+    if revoke:
+        # FLARE's server takes whatever its authority has signed, for as long as it says.
+        shutil.rmtree(folder / "ca", ignore_errors=True)
+    kits = make_kits(
+        folder, names, host=flare.host, port=flare.port, force=force or revoke, renew=renew
+    )
     for party in config.party:
         path = kits.party(party.name) / "party.toml"
         if not path.exists():
@@ -203,12 +222,18 @@ def make_kits(
     host: str = "localhost",
     port: int = 8102,
     force: bool = False,
+    renew: Sequence[str] = (),
 ) -> Kits:
-    """Provision a federation into `folder`; an authority that is there already is used again."""
+    """Provision a federation into `folder`; an authority that is there already is used again.
+
+    renew: only these parties get new kits.
+    """
     problems = _problems(parties, host, port)
     kits = Kits(folder)
     present = [each for each in (kits.server, *map(kits.party, parties)) if each.exists()]
-    if present and not force:
+    if renew and not (folder / "ca").is_dir():
+        problems.append(f"there is no authority in {folder}. Mend: 'fedmend provision' makes one")
+    if present and not force and not renew:
         problems.append(
             f"{present[0]} exists already. Mend: --force makes all kits anew; those that were "
             "handed out stay in force as long as the address is the same"
@@ -217,14 +242,15 @@ def make_kits(
         raise ConfigError(problems)
     folder.mkdir(parents=True, exist_ok=True)
     folder.chmod(0o700)
-    _forget_noted(folder / "ca")
+    _forget_noted(folder / "ca", renew)
     made = _run_provisioner(folder / "ca", parties, host, port)
-    _place(made / host, kits.server)
-    _place(made / ADMIN, kits.admin)
-    for name in parties:
+    for name in renew or parties:
         _place(made / name, kits.party(name))
         _close_party(kits.party(name))
-    _close_server(kits.server)
+    if not renew:
+        _place(made / host, kits.server)
+        _place(made / ADMIN, kits.admin)
+        _close_server(kits.server)
     shutil.rmtree(made)
     return kits
 
@@ -242,11 +268,15 @@ def _noted(authority: Path) -> list[Path]:
     return list(authority.glob("*/state/cert.json"))
 
 
-def _forget_noted(authority: Path) -> None:
-    """FLARE hands out the certificates it made before; only the authority's own is to stay."""
+def _forget_noted(authority: Path, renew: Sequence[str]) -> None:
+    """FLARE hands out the certificates it made before; the authority's own is to stay.
+
+    renew: whose are to go; all without any.
+    """
     for path in _noted(authority):
         known = json.loads(path.read_text(encoding="utf-8"))
-        _write(path, {key: value for key, value in known.items() if key.startswith("root_")})
+        kept = {key for key in known if key.startswith("root_") or (renew and key not in renew)}
+        _write(path, {key: value for key, value in known.items() if key in kept})
 
 
 def _problems(parties: Sequence[str], host: str, port: int) -> list[str]:
