@@ -16,7 +16,7 @@ import pandas as pd
 import pytest
 
 from fedmend.cli import main
-from fedmend.deploy.party_screen import open_question
+from fedmend.deploy.consent import open_question
 from fedmend.flow import execute, plan_of
 from fedmend.flow.config import load_config
 from fedmend.flow.live import LIVE_FILE, read_live
@@ -151,7 +151,7 @@ def test_watching_goes_on_whatever_the_files_hold(run, content):
 
 @pytest.mark.parametrize("content", WRONG)
 def test_a_kit_s_question_that_is_none_is_none(tmp_path, content):
-    from fedmend.deploy import party_screen as consent
+    from fedmend.deploy import consent
 
     (tmp_path / consent._QUESTION).write_bytes(WRONG[content])
     assert open_question(tmp_path) is None

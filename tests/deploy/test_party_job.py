@@ -8,8 +8,8 @@ import pytest
 
 pytest.importorskip("nvflare", reason="the flare engine needs nvflare")
 
+from fedmend.deploy.consent import give_answer, open_question
 from fedmend.deploy.party_job import PartyJob
-from fedmend.deploy.party_screen import give_answer, open_question
 from fedmend.errors import ConfigError, Refused
 from fedmend.federation.engines.flare.events import EVENTS_FILE, read_events
 from fedmend.federation.engines.flare.host import Hello

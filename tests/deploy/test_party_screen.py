@@ -10,15 +10,8 @@ from rich.console import Console
 
 from fedmend.cli import main
 from fedmend.cli.parties import start
-from fedmend.deploy.party_screen import (
-    PartyScreen,
-    Question,
-    ask,
-    forget_typed,
-    give_answer,
-    keyboard_answer,
-    open_question,
-)
+from fedmend.deploy.consent import Question, ask, give_answer, open_question
+from fedmend.deploy.party_screen import PartyScreen, forget_typed, keyboard_answer
 from fedmend.errors import ConfigError, Refused
 from fedmend.federation.engines.flare.events import Events
 from fedmend.federation.engines.flare.host import Hello

@@ -142,7 +142,7 @@ def start(kit: Kit, detach: Detach = False) -> None:
 @party_app.command()
 def status(kit: Kit) -> None:
     """Whether the party runs and is connected, and what happened last."""
-    from fedmend.deploy.party_screen import open_question
+    from fedmend.deploy.consent import open_question
     from fedmend.federation.engines.flare.events import EVENTS_FILE, read_events
 
     daemon = _daemon(kit, "party")
@@ -172,7 +172,7 @@ def stop(kit: Kit) -> None:
 @party_app.command()
 def allow(kit: Kit) -> None:
     """Say yes to the run that asks (approve = "ask")."""
-    from fedmend.deploy.party_screen import give_answer
+    from fedmend.deploy.consent import give_answer
 
     typer.echo(f"allowed: {give_answer(_daemon(kit, 'party').kit, True).words}")
 
@@ -180,7 +180,7 @@ def allow(kit: Kit) -> None:
 @party_app.command()
 def refuse(kit: Kit) -> None:
     """Say no to the run that asks (approve = "ask")."""
-    from fedmend.deploy.party_screen import give_answer
+    from fedmend.deploy.consent import give_answer
 
     typer.echo(f"refused: {give_answer(_daemon(kit, 'party').kit, False).words}")
 

@@ -12,12 +12,14 @@ import re
 import secrets
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedmend._json import reading
 from fedmend.deploy.processes import Daemon
 from fedmend.deploy.provision import Kits, require_kits
+from fedmend.deploy.rules import WHO
 from fedmend.errors import PartyAbsent
 from fedmend.federation import Federation
 from fedmend.flow import Listener, Plan, execute, plan_of
@@ -105,9 +107,17 @@ def _plan(config: Config, kits: Kits, listener: Listener) -> Plan:
             waiting=lambda missing: listener.stage(
                 f"Waiting for {', '.join(missing)} ('fedmend party start KIT' there)"
             ),
+            answered=partial(_tell_answer, listener),
+            asker={name: getattr(config.flare, name) for name in WHO},
         )
 
     return replace(plan, federation=federation, engine="flare")
+
+
+def _tell_answer(listener: Listener, party: str, yes: bool, left: list[str]) -> None:
+    """Who has consented, and who has not: a party's people may take their time."""
+    said = f"{party} {'takes part' if yes else 'does not take part'}"
+    listener.stage(f"{said}; waiting for the answer of {', '.join(left)}" if left else said)
 
 
 def _run_name(work: Path) -> tuple[str, bool]:

@@ -32,6 +32,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 from fedmend._files import write_whole
 from fedmend.data.sql import replace_passwords
 from fedmend.data.table import Table
+from fedmend.deploy.rules import Rule, refused_kinds
 from fedmend.errors import ConfigError, Refused
 from fedmend.federation import Policy, Site, Worker
 from fedmend.federation.bound import Bound
@@ -62,6 +63,7 @@ __all__ = [
     "load_party",
     "open_site",
     "own_identity",
+    "party_of",
     "read_new",
     "rules_of",
     "unconfirmed",
@@ -114,7 +116,8 @@ class PartyFile(PartySettings):
     parties that this one works with, besides those whose keys it pins; nobody else is let in.
     keys: lasting keys of this party and its partners. new: a file of rows to predict with a
     trained model. spu_addresses: host:port, or a host, where partners are reached in alignments of
-    mode "spu". keep_jobs: of how many finished runs the folders of FLARE's jobs are kept.
+    mode "spu". keep_jobs: of how many finished runs the folders of FLARE's jobs are kept. rule: to
+    whom it says yes or no before anybody is asked.
     """
 
     device: str = Field(default="cpu", pattern=r"^(cpu|cuda(:\d+)?)$")
@@ -128,6 +131,7 @@ class PartyFile(PartySettings):
     new: str | None = None
     spu_addresses: dict[str, str] = Field(default_factory=dict)
     keep_jobs: int = Field(default=KEEP_JOBS, ge=0)
+    rule: list[Rule] = Field(default_factory=list)
 
     _source: Path = Path(PARTY_FILE)
 
@@ -145,7 +149,7 @@ def load_party(path: Path) -> PartyFile:
     """Read and check a party.toml; all its problems come in one ConfigError."""
     path = path / PARTY_FILE if path.is_dir() else path
     try:
-        raw = tomllib.loads(path.read_text(encoding="utf-8"))
+        return party_of(path.read_text(encoding="utf-8"), path)
     except FileNotFoundError:
         raise ConfigError(
             "there is no such file. Mend: 'fedmend provision' writes one into every kit",
@@ -155,6 +159,11 @@ def load_party(path: Path) -> PartyFile:
         raise ConfigError(
             f"cannot be read: {error}. Mend: it must be TOML in UTF-8", source=str(path)
         ) from error
+
+
+def party_of(text: str, path: Path) -> PartyFile:
+    """The settings of a party.toml with this text."""
+    raw = tomllib.loads(text)
     found, problems = checked(PartyFile, raw, party_problems)
     if problems or found is None:
         raise ConfigError(problems, source=str(path))
@@ -199,6 +208,7 @@ def rules_of(file: PartyFile, hello: Hello) -> tuple[Policy, Bound]:
     policy = file.policy.build()
     if policy.predictions is None:
         policy = replace(policy, predictions=MACHINES_PREDICTIONS)
+    policy = replace(policy, refuse=policy.refuse | refused_kinds(file.rule, hello))
     seal = file.policy.sealed is None
     return policy, Bound.to(file.name, hello.methods, policy, own=own, seal=seal)
 

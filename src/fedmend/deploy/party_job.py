@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from fedmend.deploy.consent import consent
 from fedmend.deploy.party_file import PartyFile, load_party, open_site, rules_of
-from fedmend.deploy.party_screen import ask
 from fedmend.deploy.reach import reach
 from fedmend.errors import ConfigError
 from fedmend.federation import Site, Worker
@@ -24,9 +24,7 @@ class PartyJob(CollabParty):
         def open_it(hello: Hello) -> Site:
             file = _own_file(kit)
             policy, bound = rules_of(file, hello)  # nobody is asked for what is refused anyway
-            if file.approve == "ask":
-                kinds = bound.lets_out(Worker.installed(), policy)
-                ask(kit, hello, file.approve_seconds, kinds)
+            consent(kit, file, hello, bound.lets_out(Worker.installed(), policy))
             return open_site(file, hello, kit)
 
         return open_it

@@ -1,103 +1,28 @@
-"""The people at a party: asked before a run, and shown what is asked for and what leaves.
-
-A question and its answer are files in the kit, so that whoever sits at any screen there can answer.
-"""
+"""The terminal of a party: asked before a run, and shown what is asked for and what leaves."""
 
 from __future__ import annotations
 
-import json
 import select
 import sys
 import termios
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fedmend._files import write_whole
-from fedmend._json import typed
-from fedmend.errors import ConfigError, Refused
+from fedmend.deploy.consent import give_answer, open_question
+from fedmend.errors import ConfigError
 from fedmend.federation.engines.flare.events import EVENTS_FILE, printable, read_events
-from fedmend.federation.engines.flare.host import LEDGER_FOLDER, Hello
-from fedmend.federation.engines.flare.kits import owner_of
+from fedmend.federation.engines.flare.host import LEDGER_FOLDER
 from fedmend.federation.ledger import Entry, read_line
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-__all__ = ["PartyScreen", "Question", "ask", "give_answer", "open_question"]
+__all__ = ["PartyScreen", "crossing_words"]
 
-_QUESTION = "question.json"
-_ANSWER = "answer.txt"
 Line = tuple[float, str, str]  # when, what, and in which style
 _COLOURS = {"info": "default", "refused": "yellow", "error": "red"}
-
-
-@dataclass(frozen=True)
-class Question:
-    """What the coordinator asks for, and what that lets out by this party's own installation.
-
-    title: the coordinator's words. methods: names that are installed here, to which the run is
-    bound. kinds: of the values that may leave by them.
-    """
-
-    run: str
-    title: str
-    methods: tuple[str, ...]
-    asked: float
-    kinds: tuple[str, ...] = ()
-
-    @property
-    def words(self) -> str:
-        named = printable(", ".join(self.methods)).replace("\n", " ")
-        told = f", which lets out {', '.join(self.kinds)}" if self.kinds else ""
-        return f"run {self.title!r} with {named or 'no named method'}{told}"
-
-
-def ask(kit: Path, hello: Hello, seconds: float, kinds: Sequence[str] = ()) -> None:
-    """Wait for this party's yes; a no, or silence, is `Refused`."""
-    question = Question(hello.run, hello.title, hello.methods, time.time(), tuple(kinds))
-    (kit / _ANSWER).unlink(missing_ok=True)
-    (kit / _QUESTION).write_text(json.dumps(asdict(question)), encoding="utf-8")
-    deadline = time.monotonic() + seconds
-    try:
-        while time.monotonic() < deadline:
-            if (kit / _ANSWER).is_file():
-                if (kit / _ANSWER).read_text(encoding="utf-8").strip() == f"yes {hello.run}":
-                    return
-                raise Refused(owner_of(kit), "the people there said no", "ask them why")
-            time.sleep(0.2)
-        raise Refused(
-            owner_of(kit),
-            f"nobody there said yes within {seconds:.0f} s",
-            'ask them to watch their screen, or to set approve = "always" in party.toml',
-        )
-    finally:
-        (kit / _QUESTION).unlink(missing_ok=True)
-        (kit / _ANSWER).unlink(missing_ok=True)
-
-
-def open_question(kit: Path) -> Question | None:
-    """The question that waits for an answer at this kit."""
-    try:
-        content = json.loads((kit / _QUESTION).read_text(encoding="utf-8"))
-        content |= {name: tuple(content.get(name, ())) for name in ("methods", "kinds")}
-        return typed(Question, content)
-    except (OSError, ValueError, AttributeError, TypeError, RecursionError):
-        return None
-
-
-def give_answer(kit: Path, yes: bool) -> Question:
-    """Answer the open question."""
-    question = open_question(kit)
-    if question is None:
-        raise ConfigError(f"nothing waits for an answer at {kit}. Mend: wait until a run asks")
-    write_whole(kit / _ANSWER, f"{'yes' if yes else 'no'} {question.run}")
-    return question
-
-
-# ---------------------------------------------------------------- the screen
 
 
 class PartyScreen:
@@ -150,7 +75,7 @@ class PartyScreen:
                     yield time.time(), f"a damaged line in {path.name}", "red"
                     continue
                 if entry.is_crossing:
-                    yield entry.time, _words(entry), "yellow" if entry.note else "dim"
+                    yield entry.time, crossing_words(entry), "yellow" if entry.note else "dim"
 
     def _question(self) -> None:
         question = open_question(self.kit)
@@ -194,7 +119,8 @@ def forget_typed() -> None:
     termios.tcflush(sys.stdin, termios.TCIFLUSH)
 
 
-def _words(entry: Entry) -> str:
+def crossing_words(entry: Entry) -> str:
+    """A line of the ledger as a screen shows it."""
     times = f" ×{entry.count:,}" if entry.count > 1 else ""
     what = f"{entry.kind} {entry.shape} {entry.dtype}".strip()
     note = f" ({entry.note})" if entry.note else ""

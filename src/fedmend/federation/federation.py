@@ -299,11 +299,14 @@ class Federation:
         stall_seconds: float = 60.0,
         keep_jobs: int = 5,
         waiting: Callable[[list[str]], None] | None = None,
+        answered: Callable[[str, bool, list[str]], None] | None = None,
+        asker: Mapping[str, str] | None = None,
     ) -> Federation:
         """A federation whose parties run elsewhere, by the kits that `fedmend provision` made.
 
         The server must be up (`fedmend server start`), and so must the parties; `waiting` is told
-        who is not there yet. run: under which name the parties keep models and checkpoints.
+        who is not there yet, and `answered` of every party whether it takes part and for whom the
+        run still waits. asker: organisation, person and study, for the parties' people. run: under which name the parties keep models and checkpoints.
         title: what they are shown. methods: names of the methods that will be used
         (``("vfl", "predict")``), to which the parties bind the run. ledgers: where their ledgers
         are put at the end. keep_jobs: of how many finished runs the server keeps the jobs.
@@ -333,13 +336,16 @@ class Federation:
         engine = open_engine(
             found.admin,
             list(parties) if parties is not None else found.parties,
-            Hello(run, title or run, named, int(seed), share, resume, reproducible),
+            Hello(
+                run, title or run, named, int(seed), share, resume, reproducible, **(asker or {})
+            ),
             ledger=ledger,
             wait_seconds=wait_seconds,
             call_timeout=call_timeout,
             stall_seconds=stall_seconds,
             keep_jobs=keep_jobs,
             waiting=waiting,
+            answered=answered,
         )
         engine.ledgers = ledgers
         fed = cls(engine=engine, seed=seed, reproducible=reproducible)

@@ -250,7 +250,8 @@ class FlareSettings(_Settings):
 
     on_absent: what to do when a party stops answering. wait_seconds: for parties to connect, and
     to come back. call_timeout: for one call. stall_seconds: without any sign of life. keep_jobs: of
-    how many finished runs the server keeps FLARE's jobs.
+    how many finished runs the server keeps FLARE's jobs. organisation, person, study: who asks, for
+    the parties' people and their rules.
     """
 
     host: str = Field(default="localhost", min_length=1)
@@ -261,6 +262,9 @@ class FlareSettings(_Settings):
     call_timeout: float = Field(default=3600, gt=0)
     stall_seconds: float = Field(default=60, gt=0)
     keep_jobs: int = Field(default=5, ge=0)
+    organisation: str = Field(default="", max_length=200)
+    person: str = Field(default="", max_length=200)
+    study: str = Field(default="", max_length=200)
 
 
 class ReportSettings(_Settings):

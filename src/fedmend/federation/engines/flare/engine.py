@@ -18,8 +18,9 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future
+from concurrent.futures import FIRST_COMPLETED, Future
 from concurrent.futures import TimeoutError as FutureTimeout
+from concurrent.futures import wait as wait_for
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -71,7 +72,11 @@ MAX_CRASHES = 3
 LOCK_FILE = "run.lock"
 # The path of a socket file has at most 107 bytes on Linux, 103 elsewhere; its name is a number.
 MAX_SCRATCH = 96
+# Where one has refused, nobody else's people need to be waited for.
+AFTER_REFUSAL_SECONDS = 10.0
 
+Answered = Callable[[str, bool, list[str]], None]
+"""Told of a party's answer to hello: whether it takes part, and whose answers are awaited."""
 _Sent = tuple[int, Future[bytes]]  # under which number, and where its answer will be
 
 
@@ -82,6 +87,7 @@ class FlareEngine:
     call_timeout: seconds a party may work on one call.
     stall_seconds: seconds without a sign of life after which a party counts as absent.
     ended: called once when the engine closes, to end the jobs, with the reason.
+    answered: called with every party's answer to hello.
     """
 
     apart = True
@@ -95,6 +101,7 @@ class FlareEngine:
         call_timeout: float = 3600.0,
         stall_seconds: float = 60.0,
         ended: Callable[[str], None] | None = None,
+        answered: Answered | None = None,
     ) -> None:
         self._names = tuple(links)
         self.hello = hello
@@ -107,7 +114,7 @@ class FlareEngine:
         self._numbers = {name: itertools.count(1) for name in self._names}
         self._sessions: dict[str, bytes] = {}
         try:
-            self._say_hello()
+            self._say_hello(answered or (lambda party, yes, left: None))
         except BaseException as error:
             self.close(f"the run did not begin: {error}")
             raise
@@ -211,23 +218,33 @@ class FlareEngine:
 
     # ------------------------------------------------------------------ messages
 
-    def _say_hello(self) -> None:
+    def _say_hello(self, answered: Answered) -> None:
+        """Ask every party; its answer may take as long as its people do."""
         greeting = request("hello", **self.hello.to_wire())
-        asked = {
+        left = {
             party: self._courier.ask(party, greeting, self.call_timeout) for party in self._names
         }
-        refusals: list[Exception] = []
-        for party, future in asked.items():
-            try:
-                answer = self._settle(party, "hello", "control", (0, future), noted=False)
-                if not isinstance(answer, dict):
-                    raise WireError(
-                        f"party {party!r} answered hello with a {type(answer).__name__}"
-                    )
-                self._sessions[party] = part({"op": "hello", **answer}, "session", bytes)
-            except FedmendError as error:
-                refusals.append(error)
-        raise_first(refusals)
+        refusals: dict[str, Exception] = {}
+        while left:
+            seconds = AFTER_REFUSAL_SECONDS if refusals else self.call_timeout + 30.0
+            done = wait_for(left.values(), seconds, FIRST_COMPLETED).done
+            if refusals and not done:
+                break
+            for party in [each for each, future in left.items() if future in done] or [*left]:
+                future = left.pop(party)
+                try:
+                    self._take_session(party, future)
+                    answered(party, True, list(left))
+                except FedmendError as error:
+                    refusals[party] = error
+                    answered(party, False, list(left))
+        raise_first([refusals[party] for party in self._names if party in refusals])
+
+    def _take_session(self, party: str, future: Future[bytes]) -> None:
+        answer = self._settle(party, "hello", "control", (0, future), noted=False)
+        if not isinstance(answer, dict):
+            raise WireError(f"party {party!r} answered hello with a {type(answer).__name__}")
+        self._sessions[party] = part({"op": "hello", **answer}, "session", bytes)
 
     def _begin(self, call: Call) -> _Sent:
         groups = by_kind(call.kwargs, call.exposure.takes)
@@ -309,11 +326,13 @@ def open_engine(
     stall_seconds: float = 60.0,
     keep_jobs: int = KEEP_JOBS,
     waiting: Waiting | None = None,
+    answered: Answered | None = None,
 ) -> FlareEngine:
     """Start the parties' jobs and say hello to them.
 
     admin: the coordinator's own kit. wait_seconds: for parties that are not connected yet, of whom
-    `waiting` is told. keep_jobs: how many finished runs leave their jobs in the server's store.
+    `waiting` is told, as `answered` is of who takes part. keep_jobs: how many finished runs leave
+    their jobs in the server's store.
     """
     opening = _Opening(admin, hello.run, wait_seconds, keep_jobs, waiting)
     try:
@@ -324,6 +343,7 @@ def open_engine(
             call_timeout=call_timeout,
             stall_seconds=stall_seconds,
             ended=opening.end,
+            answered=answered,
         )
     except BaseException as error:
         opening.end(str(error))

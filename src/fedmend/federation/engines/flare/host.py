@@ -63,7 +63,8 @@ MAX_ERRORS, MAX_ERRORS_PER_COLUMN = 30, 3
 class Hello:
     """How a run introduces itself to a party: nothing in it is code or a path to follow.
 
-    run: names the party's folder for this run. title: words for the party's screen. methods: what
+    run: names the party's folder for this run. title, organisation, person, study: words for the
+    party's screen and its rules; who asks, as the coordinator says. methods: what
     the run is to be bound to, by names that the party looks up in its own installation.
     seed, test_share: so that all parties set the same people aside. resumed: it goes on with a run
     of this name, with the randomness that the party kept of it. reproducible: all random choices
@@ -77,6 +78,9 @@ class Hello:
     test_share: float
     resumed: bool = False
     reproducible: bool = False
+    organisation: str = ""
+    person: str = ""
+    study: str = ""
 
     def to_wire(self) -> dict[str, Any]:
         said = asdict(self) | {"methods": list(self.methods)}
@@ -92,6 +96,9 @@ class Hello:
             test_share=part(content, "test_share", float),
             resumed=part(content, "resumed", bool),
             reproducible=part(content, "reproducible", bool),
+            organisation=part(content, "organisation", str)[:200],
+            person=part(content, "person", str)[:200],
+            study=part(content, "study", str)[:200],
         )
 
 
