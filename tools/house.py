@@ -39,6 +39,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("flow",),
     ("deploy",),
     ("serve",),
+    ("console",),
     ("cli",),
 )
 """Ground floor first."""

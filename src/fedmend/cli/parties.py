@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from typer import Argument, Option
 
-from fedmend.cli.shared import ConfigPath, OutFolder, app, escaped, terminal
+from fedmend.cli.shared import ConfigPath, OutFolder, Port, app, escaped, terminal
 from fedmend.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -241,6 +241,20 @@ def adopt(
     from fedmend.serve.commands import adopt as take
 
     take(kit, model, run)
+
+
+@app.command()
+def console(
+    kit: Annotated[Path, Argument(help="a party's kit, or its party.toml", metavar="KIT")],
+    port: Port = 0,
+) -> None:
+    """Answer runs, and see rules, ledgers, table and models of a party in the browser, here."""
+    from fedmend.console.server import ConsoleServer
+    from fedmend.serve.loopback import serve_until_told
+
+    with ConsoleServer(kit, port) as server:
+        words = f"{server.link}\nOpen it in a browser on this machine; it is good for once."
+        serve_until_told(server, lambda: typer.echo(f"{words} Ctrl-C ends the console."))
 
 
 # ---------------------------------------------------------------- server

@@ -1,8 +1,9 @@
 """Ledgers of a run after it: compared, verified, and handed to who has to look after them.
 
-An export is one JSON file with a ledger's lines, what they say in words, and a signature of the
-party by the key that stands for it: a data-protection officer needs nothing else to read it, and
-`fedmend ledger FILE --verify` to know whose it is and that it is whole.
+An export is one JSON file with a ledger's lines (or a party's whole account, from its console),
+what they say in words, and a signature of the party by the key that stands for it: a
+data-protection officer needs nothing else to read it, and `fedmend ledger FILE --verify` to know
+whose it is and that it is whole.
 """
 
 from __future__ import annotations
@@ -10,9 +11,9 @@ from __future__ import annotations
 import json
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from fedmend._json import write_json
+from fedmend._json import plain, write_json
 from fedmend._suggest import did_you_mean
 from fedmend._version import __version__
 from fedmend.deploy.flare_run import LEDGERS_FOLDER
@@ -30,10 +31,15 @@ from fedmend.flow.manifest import MANIFEST_FILE, hash_of, read_manifest
 from fedmend.report.banner import banner_of
 from fedmend.report.page import LEDGER_FILE
 from fedmend.report.words import what_was_seen
+from fedmend.secure.keys import fingerprint
 
-__all__ = ["export_ledger", "reconcile_run", "verify_run"]
+if TYPE_CHECKING:
+    from fedmend.deploy.party_file import PartyFile
+
+__all__ = ["ACCOUNT_FORMAT", "export_ledger", "reconcile_run", "signed", "verify_run"]
 
 EXPORT_FORMAT = "fedmend ledger export 1"
+ACCOUNT_FORMAT = "fedmend account 1"
 _MEND = (
     "Mend: take what was altered from a backup, or a copy from whoever has one; ask whose ledger "
     "it is what happened"
@@ -155,7 +161,7 @@ def _recorded(run: Path) -> str | None:
 
 def export_ledger(ledger: Path, out: Path, force: bool = False) -> str:
     """Write a party's ledger as a signed file; the fingerprint of the key that signed it."""
-    from fedmend.deploy.party_file import PARTY_FILE, load_party, own_identity
+    from fedmend.deploy.party_file import PARTY_FILE, load_party
 
     kit = ledger.resolve().parent.parent
     if not (kit / PARTY_FILE).is_file():
@@ -169,7 +175,6 @@ def export_ledger(ledger: Path, out: Path, force: bool = False) -> str:
     if chain.flaws:
         raise ConfigError(_flaws({str(ledger): chain}))
     file = load_party(kit)
-    identity, _, _ = own_identity(file)
     content: dict[str, Any] = {
         "format": EXPORT_FORMAT,
         "fedmend": __version__,
@@ -179,10 +184,19 @@ def export_ledger(ledger: Path, out: Path, force: bool = False) -> str:
         "in words": _in_words(chain),
         "lines": ledger.read_text(encoding="utf-8").splitlines(),
         "head": list(chain.head),
-        "key": identity.signing_key.hex(),
     }
-    write_json(out, content | {"signature": identity.sign(_canonical(content)).hex()})
-    return identity.signing_fingerprint
+    made = signed(content, file)
+    write_json(out, made)
+    return fingerprint(bytes.fromhex(made["key"]))
+
+
+def signed(content: dict[str, Any], file: PartyFile) -> dict[str, Any]:
+    """The content with the party's key and its signature, as a file of it will be read again."""
+    from fedmend.deploy.party_file import own_identity
+
+    identity, _, _ = own_identity(file)
+    content = plain(content) | {"key": identity.signing_key.hex()}
+    return content | {"signature": identity.sign(_canonical(content)).hex()}
 
 
 def _in_words(chain: Chain) -> list[str]:
@@ -197,15 +211,26 @@ def _canonical(content: dict[str, Any]) -> bytes:
 
 
 def _verify_export(path: Path) -> list[str]:
-    from fedmend.secure.keys import fingerprint, verify_signature
+    from fedmend.secure.keys import verify_signature
 
     try:
         content = json.loads(path.read_bytes().decode())
         signature, key = bytes.fromhex(content.pop("signature")), bytes.fromhex(content["key"])
-        if content["format"] != EXPORT_FORMAT:
+        if content["format"] == ACCOUNT_FORMAT:
+            lines, heads = content["ledgers"], {}
+        elif content["format"] == EXPORT_FORMAT:
+            name = str(content["ledger"])
+            lines, heads = {name: content["lines"]}, {name: tuple(content["head"])}
+        else:
             raise ValueError(f"it is of the format {content['format']!r}")
-        chain = inspect_bytes("".join(f"{line}\n" for line in content["lines"]).encode())
-        party, head = str(content["party"]), tuple(content["head"])
+        chains = {
+            f"{content['party']}, {name}": inspect_bytes(
+                "".join(f"{line}\n" for line in each).encode()
+            )
+            for name, each in lines.items()
+        }
+        party = str(content["party"])
+        others = [name for name, head in heads.items() if chains[f"{party}, {name}"].head != head]
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise DataError(
             f"{path} is no export of a ledger: {error}",
@@ -215,10 +240,12 @@ def _verify_export(path: Path) -> list[str]:
         raise CryptoError(
             f"{path} was altered after it was signed. Mend: ask {party!r} to export it again"
         )
-    if chain.flaws or tuple(chain.head) != head:
-        raise ConfigError(_flaws({party: chain}) or ["the head is another"], source=str(path))
+    wrong = _flaws(chains) + [f"{name}: the head is another" for name in others]
+    if wrong:
+        raise ConfigError(wrong, source=str(path))
+    count = sum(chain.head.lines for chain in chains.values())
     return [
-        f"signed by {party}, {content.get('exported')}: {chain.head.lines:,} lines, all as written",
+        f"signed by {party}, {content.get('exported')}: {count:,} lines, all as written",
         f"by the key {fingerprint(key)}; compare it by telephone with what 'fedmend party "
         f"keys' shows at {party}",
         *(str(each) for each in content["in words"]),

@@ -1,4 +1,4 @@
-"""``[[rule]]`` of a party.toml: to whom this party says yes, no, or wants to be asked, and till when.
+"""``[[rule]]`` of a party.toml: to whom this party says yes, no, or wants to be asked.
 
     [[rule]]
     study = "readmissions"

@@ -306,13 +306,14 @@ class Federation:
 
         The server must be up (`fedmend server start`), and so must the parties; `waiting` is told
         who is not there yet, and `answered` of every party whether it takes part and for whom the
-        run still waits. asker: organisation, person and study, for the parties' people. run: under which name the parties keep models and checkpoints.
-        title: what they are shown. methods: names of the methods that will be used
-        (``("vfl", "predict")``), to which the parties bind the run. ledgers: where their ledgers
-        are put at the end. keep_jobs: of how many finished runs the server keeps the jobs.
-        resume: go on with the run of this name, with the random choices that the parties have kept
-        of it. home: a folder in which the coordinator keeps its own. reproducible: all of them
-        follow from the seed, with a `PrivacyWarning`; a party refuses unless its policy allows it.
+        run still waits. run: under which name the parties keep models and checkpoints. title: what
+        they are shown, with the organisation, person and study of `asker`. methods: names of the
+        methods that will be used (``("vfl", "predict")``), to which the parties bind the run.
+        ledgers: where their ledgers are put at the end. keep_jobs: of how many finished runs the
+        server keeps the jobs. resume: go on with the run of this name, with the random choices that
+        the parties have kept of it. home: a folder in which the coordinator keeps its own.
+        reproducible: all of them follow from the seed, with a `PrivacyWarning`; a party refuses
+        unless its policy allows it.
         """
         from fedmend.federation.engines.flare.engine import open_engine
         from fedmend.federation.engines.flare.host import Hello

@@ -23,13 +23,14 @@ import base64
 import hashlib
 import json
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 
+from fedmend._json import reading
 from fedmend.data.table import Table
 from fedmend.errors import DataError, Refused
 
@@ -281,6 +282,17 @@ class _Span:
 
 
 # ---------------------------------------------------------------- groups within an answer
+
+
+def asked_about(file: Path) -> Iterator[tuple[str, str, np.ndarray]]:
+    """Of every set of rows in a kept account the run, what was asked, and the rows' numbers."""
+    if not file.is_file():
+        return
+    with reading(file, "take it from a backup: without it nobody knows what was asked"):
+        for line in file.read_bytes().splitlines():
+            entry = json.loads(line)
+            if "ids" not in entry:
+                yield str(entry["run"]), str(entry["about"]), _unpacked(entry["rows"])[0]
 
 
 def frequent(codes: np.ndarray, categories: int, least: int) -> list[int]:

@@ -1,0 +1,24 @@
+"use strict";
+// Asks every second whether there is news. A part of the page whose version has changed is put in
+// place of the old one; what somebody is filling in stays.
+const ask = async () => {
+  try {
+    const state = await fetch("/state", {cache: "no-store"});
+    if (!state.ok) return;
+    const now = await state.text();
+    if (now !== document.body.dataset.state) {
+      const answer = await fetch("/", {cache: "no-store"});
+      const page = new DOMParser().parseFromString(await answer.text(), "text/html");
+      for (const part of document.querySelectorAll("main [data-version]")) {
+        const fresh = page.getElementById(part.id);
+        if (fresh && fresh.dataset.version !== part.dataset.version) part.replaceWith(fresh);
+      }
+      document.querySelector("header").replaceWith(page.querySelector("header"));
+      document.body.dataset.state = page.body.dataset.state;
+    }
+    setTimeout(ask, 1000);
+  } catch {
+    document.querySelector(".kicker").textContent = "fedmend console has ended";
+  }
+};
+setTimeout(ask, 1000);
