@@ -133,7 +133,7 @@ def _asset(path: str) -> tuple[str, str] | None:
     if path == "/console.js":
         return (files / "console.js").read_text(encoding="utf-8"), "text/javascript"
     if path == "/console.css":
-        return style() + (files / "console.css").read_text(encoding="utf-8"), "text/css"
+        return str(style()) + (files / "console.css").read_text(encoding="utf-8"), "text/css"
     return None
 
 
