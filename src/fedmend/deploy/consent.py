@@ -16,6 +16,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from fedmend._files import write_whole
 from fedmend._json import typed
@@ -162,5 +163,5 @@ def _rule_of(question: Question, until: datetime.date) -> Rule:
         raise ConfigError(f"{until} is over. Mend: name a day to come, or none")
     if not question.methods:
         raise ConfigError("a run that names no method gets a yes for once. Mend: name no day")
-    who = {name: getattr(question, name) or None for name in WHO}
+    who: dict[str, Any] = {name: getattr(question, name) or None for name in WHO}
     return Rule(**who, methods=list(question.methods), answer="yes", until=until)

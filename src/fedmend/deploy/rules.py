@@ -88,7 +88,7 @@ class Rule(BaseModel):
     def words(self) -> str:
         whom = [f"{name} {getattr(self, name)!r}" for name in WHO if getattr(self, name)]
         whom += [f"methods {', '.join(self.methods)}"] if self.methods else []
-        said = [self.answer] if self.answer else []
+        said: list[str] = [self.answer] if self.answer else []
         said += [f"without {', '.join(self.refuse)}"] if self.refuse else []
         until = f" until {self.until:%Y-%m-%d}" if self.until else ""
         return f"{', '.join(said)} to {', '.join(whom) or 'every run'}{until}"
