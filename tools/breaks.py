@@ -34,6 +34,7 @@ STAGES, RUNS = "tests/flow/test_stages.py", "tests/flow/test_runs.py"
 PRODUCTS = "tests/secure/test_inner_product.py"
 AUTO_FOLDS = "tests/methods/auto/test_folds.py"
 PAGE, SERVING = "tests/report/test_page.py", "tests/serve/test_serving.py"
+CONSOLE = "tests/console/test_console.py"
 BREAKS = (
     Break("rows: size", ROWS, "if len(found) < self.least:", "if False:", (FEW,)),
     Break(
@@ -1131,6 +1132,55 @@ BREAKS = (
         'declare("vfl", BottomWorker, TopWorker)',
         'declare("vfl", TopWorker)',
         ("tests/attacks/test_methods_bound.py", "-k", "uses_what_is_declared and vfl"),
+    ),
+    Break(
+        "console: no token",
+        "console/server.py",
+        "elif not self._is_known():",
+        "elif False:",
+        (CONSOLE,),
+    ),
+    Break(
+        "console: no csrf",
+        "console/server.py",
+        'if not hmac.compare_digest(form.pop("csrf", "").encode(), self.app.csrf.encode()):',
+        'if form.pop("csrf", "") is None:',
+        (CONSOLE,),
+    ),
+    Break(
+        "console: any host",
+        "console/server.py",
+        'return (self.headers.get("Host") or "") in (f"{LOOPBACK}:{port}", f"localhost:{port}")',
+        "return port is not None",
+        (CONSOLE,),
+    ),
+    Break(
+        "console: an answer to another question",
+        "deploy/consent.py",
+        "(mark is not None and mark != question.mark)",
+        "False",
+        (CONSOLE,),
+    ),
+    Break(
+        "console: the last answer counts",
+        "deploy/consent.py",
+        "os.link(part, kit / _ANSWER)  # whole, and only where there is none yet",
+        "part.replace(kit / _ANSWER)",
+        (CONSOLE,),
+    ),
+    Break(
+        "console: a yes to more methods",
+        "deploy/rules.py",
+        'return asked <= named if self.answer == "yes" else bool(asked & named)',
+        "return bool(asked & named)",
+        (CONSOLE,),
+    ),
+    Break(
+        "console: a rule withholds nothing",
+        "deploy/party_file.py",
+        "refuse=policy.refuse | refused_kinds(file.rule, hello)",
+        "refuse=policy.refuse",
+        (CONSOLE,),
     ),
 )
 

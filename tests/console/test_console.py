@@ -113,6 +113,7 @@ def test_a_form_must_be_one_of_the_consoles_own(visitor):
     assert load_party(visitor.kit).rule == []
     assert visitor.ask("POST", "/nothing", urlencode(whole)).status == 404
     assert visitor.ask("GET", "/../party.toml").status == 404
+    assert visitor.ask("GET", "http://[x").status == 400
     assert post(urlencode(whole), Origin=f"http://{visitor.address}") == 303
 
 
@@ -275,6 +276,10 @@ def test_a_change_with_an_editor_is_noticed(visitor):
         ({"answer": "maybe"}, "this is no rule"),
         ({"refuse": "wieghts"}, "unknown kind"),
         ({"answer": "no", "until": "x"}, "is no day"),
+        (
+            {"answer": "no", "methods": "vlf"},
+            "no method 'vlf' is installed here: did you mean 'vfl'",
+        ),
         ({"answer": "no", "study": "s" * 300}, "this is no rule"),
     ],
 )
@@ -358,7 +363,9 @@ def test_what_left_by_recipient_with_rows_and_a_verified_chain(visitor):
 
 
 def test_my_table_its_problems_and_a_preview(visitor):
+    add_rule(visitor.kit, Rule(answer="no", methods=["vfll"]), where="test")
     page = visitor.get("/table")
+    assert "rule.methods: no method" in page
     assert "160 rows, 2 columns, label default" in page and "localhost:1 " in page
     assert "nurse" in page and ">nominal<" in page
     (visitor.kit / "bank.csv").write_text("customer,income\n1,2\n1,3\n")

@@ -13,6 +13,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from fedmend._json import plain
+from fedmend._suggest import did_you_mean
 from fedmend.console.export import account_of
 from fedmend.console.models import put_back, revoke
 from fedmend.console.party import Party
@@ -20,9 +21,10 @@ from fedmend.console.reviews import decide
 from fedmend.deploy.consent import give_answer
 from fedmend.deploy.history import add_rule, note, remove_rule
 from fedmend.deploy.ledgers import reconcile_run
-from fedmend.deploy.party_file import confirm, unconfirmed
+from fedmend.deploy.party_file import confirm, install_workers, unconfirmed
 from fedmend.deploy.rules import WHO, Rule
 from fedmend.errors import ConfigError
+from fedmend.federation.bound import EVERY_RUN, declared
 
 __all__ = ["ACTIONS", "Download"]
 
@@ -73,6 +75,11 @@ def _new_rule(party: Party, form: Form) -> str:
     except ValidationError as error:
         words = [str(each["msg"]).removeprefix("Value error, ") for each in error.errors()]
         raise ConfigError(f"this is no rule: {'; '.join(words)}") from None
+    install_workers(party.file.modules)
+    known = [name for name in declared() if name != EVERY_RUN]
+    for name in rule.methods or ():
+        if name not in known:
+            raise ConfigError(f"no method {name!r} is installed here: {did_you_mean(name, known)}")
     add_rule(party.kit, rule, where=HERE)
     return f"new rule: {rule.words}"
 

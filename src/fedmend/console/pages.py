@@ -13,15 +13,15 @@ from fedmend.console.reviews import open_reviews
 from fedmend.deploy.consent import Question
 from fedmend.deploy.history import decisions, notice_edits
 from fedmend.deploy.party_check import check_party
-from fedmend.deploy.party_file import unconfirmed
+from fedmend.deploy.party_file import install_workers, unconfirmed
 from fedmend.deploy.party_screen import crossing_words
 from fedmend.deploy.rules import Asking, refused_kinds
 from fedmend.errors import FedmendError
 from fedmend.federation.bound import published
 from fedmend.federation.kinds import KINDS
 from fedmend.federation.labels import LabelRecords
-from fedmend.federation.ledger import Chain, Entry, inspect_ledger
-from fedmend.federation.policy import Policy
+from fedmend.federation.ledger import Chain, Entry, inspect_ledger, read_line
+from fedmend.federation.policy import MACHINES_PREDICTIONS, Policy
 from fedmend.federation.rows import asked_about
 from fedmend.federation.site import RECORDS, ROWS_FILE
 from fedmend.methods.costs import Facts
@@ -32,6 +32,7 @@ from fedmend.report.words import flows, name_of
 __all__ = ["PAGES", "left_by_recipient", "spent_on_labels"]
 
 EVENTS_SHOWN, CROSSINGS_SHOWN, PREVIEW_ROWS = 20, 12, 8
+TAIL_BYTES = 1 << 14
 Shown = dict[str, Any]
 
 
@@ -123,10 +124,18 @@ def _rehearsals(party: Party, run: Asking) -> Iterator[Shown]:
 
 
 def _last_crossings(party: Party) -> Iterator[tuple[float, str]]:
+    """Of the latest run; only the end of its ledger is read, as this is done every second."""
     for path in party.ledgers()[:1]:
-        entries = [entry for entry in inspect_ledger(path).entries if entry.is_crossing]
-        for entry in entries[: -CROSSINGS_SHOWN - 1 : -1]:
-            yield entry.until, crossing_words(entry)
+        with path.open("rb") as file:
+            file.seek(max(0, path.stat().st_size - TAIL_BYTES))
+            lines = file.read().split(b"\n")
+        shown = 0
+        for line in reversed(lines):
+            with suppress(ValueError):  # cut off at the beginning, or being written
+                entry = read_line(line)
+                if entry.is_crossing and shown < CROSSINGS_SHOWN:
+                    shown += 1
+                    yield entry.until, crossing_words(entry)
 
 
 # ---------------------------------------------------------------- rules
@@ -136,6 +145,7 @@ def _rules(party: Party) -> Shown:
     file = party.file
     notice_edits(party.kit, file.rule)
     policy = file.policy.build()
+    install_workers(file.modules)  # with which the methods come
     return {
         "rules": list(enumerate(file.rule)),
         "approve": file.approve,
@@ -268,7 +278,7 @@ def _models(party: Party) -> Shown:
     policy = file.policy.build()
     return {
         "models": kept_models(party),
-        "predictions": policy.predictions,
+        "predictions": MACHINES_PREDICTIONS if policy.predictions is None else policy.predictions,
         "methods": file.policy.methods,
     }
 

@@ -142,7 +142,6 @@ class _Handler(LoopbackHandler):
         "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; "
         "img-src data:; base-uri 'none'; form-action 'self'"
     )
-    timeout = 20.0
     app: ConsoleServer
 
     def end_headers(self) -> None:
@@ -150,8 +149,12 @@ class _Handler(LoopbackHandler):
         super().end_headers()
 
     def do_GET(self) -> None:
-        asked = urlsplit(self.path)
-        query = parse_qs(asked.query, max_num_fields=10)
+        try:
+            asked = urlsplit(self.path)
+            query = parse_qs(asked.query, max_num_fields=10)
+        except ValueError:
+            self.send_error(HTTPStatus.BAD_REQUEST)
+            return
         if not self.is_from_here():
             self._refuse("this console answers to its own address only")
         elif "token" in query:
@@ -168,14 +171,13 @@ class _Handler(LoopbackHandler):
             self.send_error(HTTPStatus.NOT_FOUND)
 
     def do_POST(self) -> None:
-        path = urlsplit(self.path).path
         form = self._form()
         if form is None:
             return
-        if path not in ACTIONS:
+        if self.path not in ACTIONS:
             self.send_error(HTTPStatus.NOT_FOUND)
             return
-        home, act = ACTIONS[path]
+        home, act = ACTIONS[self.path]
         try:
             done = act(self.app.party, form)
         except FedmendError as error:

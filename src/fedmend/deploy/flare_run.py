@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any
 from fedmend._json import reading
 from fedmend.deploy.processes import Daemon
 from fedmend.deploy.provision import Kits, require_kits
-from fedmend.deploy.rules import WHO
 from fedmend.errors import PartyAbsent
 from fedmend.federation import Federation
 from fedmend.flow import Listener, Plan, execute, plan_of
@@ -108,7 +107,7 @@ def _plan(config: Config, kits: Kits, listener: Listener) -> Plan:
                 f"Waiting for {', '.join(missing)} ('fedmend party start KIT' there)"
             ),
             answered=partial(_tell_answer, listener),
-            asker={name: getattr(config.flare, name) for name in WHO},
+            asker=config.flare.asker,
         )
 
     return replace(plan, federation=federation, engine="flare")

@@ -211,16 +211,19 @@ def _policy(file: PartyFile, policy: Policy) -> Iterator[Check]:
     yield Check("party.toml", "ok", f"lets out {', '.join(sorted(policy.may_leave))}")
     install_workers(file.modules)
     methods = [each for each in declared() if each != EVERY_RUN]
+    ruled = frozenset(name for rule in file.rule for name in rule.methods or ()) or None
     for what, listed, known, words in (
         ("worker", policy.workers, [*Worker.installed()], "lets only {} be started"),
         ("method", policy.methods, methods, "takes part in {} only"),
+        ("method", ruled, methods, "has rules about {}"),
     ):
         if listed is None:
             continue
         wrong = sorted(listed - set(known))
         for name in wrong:
             hint = f"no {what} {name!r} is installed here: {did_you_mean(name, known)}"
-            yield Check("party.toml", "problem", f"policy.{what}s: {hint}")
+            where = "rule.methods" if listed is ruled else f"policy.{what}s"
+            yield Check("party.toml", "problem", f"{where}: {hint}")
         if not wrong:
             yield Check("party.toml", "ok", words.format(", ".join(sorted(listed))))
     if policy.methods is None:

@@ -219,6 +219,7 @@ def predict_over_machines(
             call_timeout=config.flare.call_timeout,
             stall_seconds=config.flare.stall_seconds,
             waiting=waiting,
+            asker=config.flare.asker,
         )
         with fed:
             loaded = load_model(model.name, model.folder, fed)

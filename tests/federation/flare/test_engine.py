@@ -192,6 +192,50 @@ def test_who_refuses_hello_ends_the_opening(wire_up, monkeypatch):
     assert "telco" in caught.value.__notes__[0]
 
 
+def people_at(monkeypatch, **said):
+    """What the people of each party say to a run, and when: an event, after which an error."""
+    honest = Wired.opener
+
+    def opener(self, name, policy):
+        after, error = said[name]
+
+        def open_it(hello):
+            assert after.wait(30)
+            if error is not None:
+                raise error
+            return honest(self, name, policy)(hello)
+
+        return open_it
+
+    monkeypatch.setattr(Wired, "opener", opener)
+
+
+def test_who_has_consented_is_told_as_it_happens(wire_up, monkeypatch):
+    now, later, told = threading.Event(), threading.Event(), []
+    now.set()
+
+    def answered(party, yes, left):
+        told.append((party, yes, left))
+        later.set()  # the bank's people take their time until the telco's have said yes
+
+    people_at(monkeypatch, bank=(later, None), telco=(now, None))
+    wired = wire_up(answered=answered)
+    assert told == [("telco", True, ["bank"]), ("bank", True, [])]
+    assert wired.engine.names == ("bank", "telco")
+
+
+def test_one_no_ends_the_waiting_for_the_others(wire_up, monkeypatch):
+    monkeypatch.setattr("fedmend.federation.engines.flare.engine.AFTER_REFUSAL_SECONDS", 0.3)
+    now, never, told = threading.Event(), threading.Event(), []
+    now.set()
+    no = Refused("telco", "the people there said no", "ask them why")
+    people_at(monkeypatch, bank=(never, None), telco=(now, no))
+    with pytest.raises(Refused, match="said no"):
+        wire_up(answered=lambda *each: told.append(each))
+    assert told == [("telco", False, ["bank"])]
+    never.set()
+
+
 def test_threads_end_with_the_engine(wired):
     def ours():
         names = ("fedmend-receive", "fedmend-beat")

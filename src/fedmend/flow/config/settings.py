@@ -266,6 +266,11 @@ class FlareSettings(_Settings):
     person: str = Field(default="", max_length=200)
     study: str = Field(default="", max_length=200)
 
+    @property
+    def asker(self) -> dict[str, str]:
+        """Who asks, as the parties are told."""
+        return {name: getattr(self, name) for name in ("organisation", "person", "study")}
+
 
 class ReportSettings(_Settings):
     """``[report]``"""
