@@ -59,10 +59,11 @@ def test_a_run_of_two_parties_by_clicking(asking, browser):
     from selenium.webdriver.common.keys import Keys
     from selenium.webdriver.support.wait import WebDriverWait
 
-    def says(words, where="main"):
-        WebDriverWait(browser, 60, 0.2).until(
-            lambda page: words in page.find_element(By.TAG_NAME, where).text, words
-        )
+    def shown():
+        return browser.find_element(By.TAG_NAME, "body").text
+
+    def says(words):
+        WebDriverWait(browser, 60, 0.2).until(lambda _: words in shown(), f"{words}: {shown()}")
 
     def click(words):
         browser.find_element(By.XPATH, f"//button[normalize-space()='{words}']").click()

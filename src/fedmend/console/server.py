@@ -145,7 +145,8 @@ class _Handler(LoopbackHandler):
     app: ConsoleServer
 
     def end_headers(self) -> None:
-        self.send_header("Referrer-Policy", "no-referrer")
+        # With "no-referrer" browsers would not say either from which origin a form comes.
+        self.send_header("Referrer-Policy", "same-origin")
         super().end_headers()
 
     def do_GET(self) -> None:
