@@ -119,6 +119,17 @@ KINDS: dict[str, Kind] = {
         exchanged=True,
         switch=Switch("embedding", "embedding = 4", "a price of at most .002 of the AUC", 4),
     ),
+    "side": Kind(
+        "on which side of a tree's split each row is, one bit a row",
+        "batch of rows' sides of splits",
+        "batches of rows' sides of splits",
+        "signals",
+        "medium",
+        "the order of a party's rows by its columns, as finely as trees split them",
+        "fewer trees or bins; or refuse 'side' in its policy",
+        by_row=True,
+        exchanged=True,
+    ),
     "gradient": Kind(
         "gradients with respect to embeddings",
         "batch of gradients",

@@ -254,7 +254,7 @@ def test_the_label_partys_trees_need_nobody(frame: pd.DataFrame) -> None:
     fed = fm.Federation(fm.Party("bank", own))
     model = fm.LocalTrees(**SMALL).fit(fed)
     assert model.evaluate(fed)["auc"] > 0.7
-    assert not {"embedding", "masked"} & fed.ledger.kinds()
+    assert not {"side", "masked"} & fed.ledger.kinds()
     bare = fm.Table(np.arange(N), frame[["y"]], label="y")
     with pytest.raises(DataError, match="labels only"):
         fm.LocalTrees().fit(fm.Federation(fm.Party("bank", bare)))
@@ -365,7 +365,7 @@ def test_what_crosses_is_masked_or_encrypted(frame: pd.DataFrame) -> None:
     fed = federation(frame)
     fm.SecureBoost(**SMALL).fit(fed)
     kinds = {each.kind for each in fed.ledger if "Trees." in each.call}
-    assert kinds == {"control", "count", "masked", "embedding"}
+    assert kinds == {"control", "count", "masked", "side"}
 
 
 def test_bins_and_leaves_have_as_many_rows_as_the_policy_asks_for(frame: pd.DataFrame) -> None:

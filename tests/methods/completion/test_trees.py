@@ -322,10 +322,10 @@ def test_what_crosses_and_to_whom():
         models.fit()
         models.predict()
     entries = fed.ledger.entries()
-    assert {entry.kind for entry in entries} <= {"control", "count", "masked", "embedding"}
+    assert {entry.kind for entry in entries} <= {"control", "count", "masked", "side"}
     to_a = [entry for entry in entries if entry.receiver == "bank"]
     assert {entry.kind for entry in to_a} == {"control"}
-    sides = [entry for entry in entries if entry.kind == "embedding"]
+    sides = [entry for entry in entries if entry.kind == "side"]
     assert sides
     assert all(entry.sealed_for == "telco" for entry in sides)
     requests = [entry for entry in to_a if entry.call.endswith("sides_for")]

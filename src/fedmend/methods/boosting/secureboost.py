@@ -284,14 +284,14 @@ class PassiveTrees(BinsWorker):
         trust = row_confidence(self.site, self.scope.partition("@")[0])
         return np.ones(len(rows), bool) if trust is None else trust[rows] == 1.0
 
-    @exposed(kind="embedding", takes={"request": "control"})
+    @exposed(kind="side", takes={"request": "control"})
     def sides_for(self, to: str, request: Sealed) -> Sealed:
         """On which side of the asked cuts every row lies, as bits encrypted for B."""
         cuts = [int(cut) for cut in self.open(request, sender=to, kind="control")]
         if any(not 0 <= cut < len(self._table) for cut in cuts):
             raise DataError(f"there are {len(self._table)} cuts only", mend="ask for one of them")
         sides = [self._table.goes_left(cut, self._codes) for cut in cuts]
-        return self.seal(np.packbits(np.stack(sides), axis=1), to=to, kind="embedding")
+        return self.seal(np.packbits(np.stack(sides), axis=1), to=to, kind="side")
 
     @exposed(kind="control")
     def save(self, path: str, member: str = "") -> None:
@@ -423,10 +423,10 @@ class ActiveTrees(SumsWorker, AnsweringWorker):
         """Decide the splits; encrypted for each partner the cuts whose sides are needed, if any."""
         return self._requests(self.boosting.choose())
 
-    @exposed(kind="control", takes={"box": "embedding"})
+    @exposed(kind="control", takes={"box": "side"})
     def take_sides(self, box: Sealed, sender: str) -> None:
         """Of the rows that a partner knows; all others go where its missing cells go."""
-        packed = self.open(box, sender=sender, kind="embedding")
+        packed = self.open(box, sender=sender, kind="side")
         known = np.concatenate(
             [np.full(end - at, is_known(name, sender)) for name, at, end in spans(self._segments)]
         )

@@ -135,7 +135,7 @@ class TreeFeatures(BinsWorker, TargetWorker):
         """Per column its kind, number of bins, and whether cells are missing; no names."""
         return [each.layout for each in self._binned]
 
-    @exposed(kind="embedding", takes={"request": "control"})
+    @exposed(kind="side", takes={"request": "control"})
     def sides_for(self, to: str, request: Sealed) -> Sealed:
         """On which side of the asked cuts every row lies, as bits encrypted for B."""
         cuts = [int(cut) for cut in self.open(request, sender=to, kind="control")]
@@ -149,7 +149,7 @@ class TreeFeatures(BinsWorker, TargetWorker):
                 "a larger disclose=",
             )
         sides = [self._table.goes_left(cut, self._codes) for cut in cuts]
-        return self.seal(np.packbits(np.stack(sides), axis=1), to=to, kind="embedding")
+        return self.seal(np.packbits(np.stack(sides), axis=1), to=to, kind="side")
 
 
 # ---------------------------------------------------------------------------------- at B
@@ -228,9 +228,9 @@ class TreeTargets(SumsWorker, StoreWorker):
             return None
         return self.seal(self._asked, to=other, kind="control")
 
-    @exposed(kind="control", takes={"message": "embedding"})
+    @exposed(kind="control", takes={"message": "side"})
     def take_sides(self, message: Sealed, sender: str) -> None:
-        packed = self.open(message, sender=sender, kind="embedding")
+        packed = self.open(message, sender=sender, kind="side")
         sides = np.unpackbits(packed, axis=1, count=len(self.rows)).astype(bool)
         self._known |= dict(zip(self._asked, sides, strict=True))
 
