@@ -318,7 +318,7 @@ def rank_correlation(
     columns_a: Sequence[str] | None = None,
     columns_b: Sequence[str] | None = None,
     protocol: Protocol = "inner-product",
-    mode: Mode = "bfv",
+    mode: Mode | None = None,
     strength: Strength = "max-abs",
     missing: Missing = "own-ranks",
     max_categories: int = MAX_CATEGORIES,
@@ -328,12 +328,15 @@ def rank_correlation(
 ) -> RankCorrelation:
     """Spearman's rho between all features of party `a` and all features of party `b`.
 
+    protocol: ``published`` is the paper's rho, which is biased where there are ties, and without a
+    `mode` its messages too; another mode gives the same value. mode: ``bfv`` otherwise.
     strength: ``max-abs`` (one good predictor is enough), ``mean-abs``, or ``mean`` (published: of
     *signed* rho, in which +0.8 and -0.8 cancel).
     max_categories: a nominal column gives indicators for so many of its most frequent values.
     min_rows: fewer aligned rows are refused, and pairs with fewer complete rows are NaN, because
     a correlation of a handful of rows tells much about each of them.
     """
+    mode = mode or ("published" if protocol == "published" else "bfv")
     _check_options(protocol, mode, strength, missing, max_categories, min_rows)
     run = f"rank-correlation-{secrets.token_hex(8)}"
     names = Each({a: listed(columns_a), b: listed(columns_b)})
@@ -441,7 +444,6 @@ def _published(work: _Work) -> tuple[np.ndarray, np.ndarray]:
             mend="protocol='inner-product', or name columns without missing cells",
         )
     norms = work.crew.own_ranks(work.gaps)
-    work.mode = "published"
     ab = work.products(work.a, "ranks", "ranks")
     squares = _column(norms[work.a]) + _column(norms[work.b]).T - 2 * ab
     n = work.each("rows")[0]

@@ -17,12 +17,14 @@ from __future__ import annotations
 
 import math
 import secrets
+import time
+import warnings
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
-from fedmend.errors import ConfigError, CryptoError, MissingExtra
+from fedmend.errors import ConfigError, CryptoError, FedmendWarning, MissingExtra
 from fedmend.federation.wire import Sealed
 from fedmend.federation.worker import exposed
 from fedmend.secure.columns import Products, ProductWorker
@@ -30,6 +32,7 @@ from fedmend.secure.columns import Products, ProductWorker
 __all__ = ["Paillier", "PublishedProducts", "PublishedWorker"]
 
 LEAST_KEY_BITS = 1024
+LONG_SECONDS = 60.0
 
 
 class Paillier:
@@ -138,6 +141,7 @@ class PublishedProducts(Products):
         self, fixed: Mapping[str, Any], changing: Mapping[str, Any], *_: Any
     ) -> np.ndarray:
         own, others = self.a.square_sums(), self.b.square_sums()
+        self._tell_cost(fixed["rows"], len(own), len(others))
         values = np.empty((len(own), len(others)), dtype=np.int64)
         for i in range(len(own)):
             box = self.a.encrypt_column(self.key.modulus, self.changing, i)
@@ -146,4 +150,24 @@ class PublishedProducts(Products):
                 cells = self.key.from_bytes(data, fixed["rows"])
                 squared_differences = sum(self.key.decrypt(cell) ** 2 for cell in cells)
                 values[i, j] = (own[i] + others[j] - squared_differences) // 2
+                self.progress("differences under Paillier", i * len(others) + j + 1, values.size)
         return values
+
+    def _tell_cost(self, rows: int, own: int, others: int) -> None:
+        """What is about to begin may take days, and better says so before."""
+        began = time.perf_counter()
+        cell = self.key.encrypt(1)
+        encrypting = time.perf_counter() - began
+        self.key.decrypt(cell)
+        decrypting = time.perf_counter() - began - encrypting
+        pairs = rows * own * others
+        seconds = (rows * own + pairs) * encrypting + pairs * decrypting
+        if seconds > LONG_SECONDS:
+            warnings.warn(
+                f"the published protocol encrypts {rows:,} rows for each of {own} × {others} pairs "
+                f"of columns, one ciphertext of {self.key_bits} bits a cell: about "
+                f"{seconds / 60:,.0f} minutes here. Mend: correlation_mode='bfv' gives the same "
+                f"value in seconds; key_bits={LEAST_KEY_BITS} is quicker",
+                FedmendWarning,
+                stacklevel=2,
+            )

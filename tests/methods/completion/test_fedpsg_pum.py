@@ -18,8 +18,10 @@ from fedmend.errors import (
     DataError,
     FedmendWarning,
     NotFitted,
+    PrivacyWarning,
     Refused,
 )
+from fedmend.federation import KINDS as KINDS_OF_VALUES
 from fedmend.federation import Alignment, AlignmentCounts, Federation, Party, Policy
 from fedmend.methods import VFL, LocalVFL
 from fedmend.methods.completion.fedpsg_pum import FedPSGPUM
@@ -32,7 +34,8 @@ from fedmend.methods.completion.self_training import (
     cross_validated,
     vfpu_m,
 )
-from fedmend.secure import align
+from fedmend.secure import align, published
+from fedmend.secure.correlation import rank_correlation
 from fedmend.split.labels import cell_confidence, row_confidence
 
 QUICK: dict[str, Any] = {
@@ -516,17 +519,32 @@ def test_a_generator_of_both_parties(condition: bool) -> None:
 
 
 def test_paper_preset_is_the_published_method() -> None:
-    model = FedPSGPUM.paper(protocol="inner-product", correlation_mode="dealer")
-    assert (model.strength, model.rounds, model.k, model.confidence) == (
-        "mean",
-        5,
-        0.25,
-        "published",
-    )
+    """End to end, its Paillier protocol with a small key included; other modes select the same."""
+    model = FedPSGPUM.paper(key_bits=1024, generator_params={"epochs": 1})
+    assert (model.strength, model.tau, model.rounds, model.k) == ("mean", "cv", 5, 0.25)
     assert (model.generator, model.condition, model.model) == ("ctgan", False, "linear")
-    fed = torn()
-    fitted = model.set_params(generator_params={"epochs": 1}).fit(fed)
-    assert fitted.summary()["predicted"].sum() > 0
+    told: list[tuple[str, int, int]] = []
+    everything = {name: Policy(allow=frozenset(KINDS_OF_VALUES)) for name in SIDES}
+    fed = torn(aligned=20, policies=everything)
+    with pytest.warns(PrivacyWarning, match="difference of every row"):
+        model.fit(fed, progress=lambda what, done, total, _: told.append((what, done, total)))
+    assert model.summary()["predicted"].sum() > 0
+    differences = [each for each in told if "Paillier" in each[0]]
+    assert differences and differences[-1][1] == differences[-1][2] == len(differences)
+    other = clone(model).set_params(correlation_mode="dealer").fit(torn(aligned=20))
+    (one,), (two,) = model.pairs_.values(), other.pairs_.values()
+    assert one.strong == two.strong and one.tau == pytest.approx(two.tau, abs=1e-12)
+
+
+def test_the_published_protocol_says_what_it_costs(monkeypatch) -> None:
+    monkeypatch.setattr(published, "LONG_SECONDS", 0.0)
+    everything = {name: Policy(allow=frozenset(KINDS_OF_VALUES)) for name in SIDES}
+    fed = torn(aligned=12, policies=everything)
+    with (
+        pytest.warns(PrivacyWarning),
+        pytest.warns(FedmendWarning, match=r"12 rows for each of 2 × \d+ pairs.*correlation_mode"),
+    ):
+        rank_correlation(fed, "bank", "telco", protocol="published", key_bits=1024)
 
 
 def test_both_directions() -> None:
