@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
@@ -419,6 +419,10 @@ class GAIN(Generator):
     """
 
     name = "gain"
+    # The published game and its length; the networks stay ours, which are wider.
+    PRESETS: ClassVar = {
+        "paper": {"refine": 0, "blank": 0.0, "dropout": 0.0, "steps": 10_000, "patience": 0}
+    }
     impute_draws = 2  # the noise is small: more of them change nothing
 
     hidden: int = 256
